@@ -144,7 +144,7 @@ def _run(values: flags.FlagValues) -> int:
     from model_fn import runner
 
     if flag["mode"] == "train":
-        _train_only(config, flag["model_dir"])
+        runner.train(config, flag["model_dir"])
         return console.EXIT_OK
     metrics = runner.train_and_evaluate(
         config,
@@ -158,28 +158,11 @@ def _run(values: flags.FlagValues) -> int:
     return console.EXIT_OK
 
 
-def _train_only(config: Any, model_dir: str) -> None:
-    """Trains without evaluation, for a cluster whose evaluator is a process of its own."""
-    from estimator_det.config import pipeline
-    from estimator_det.detectors.base import make_detector
-    from inputs.pipeline import create_train_input_fn
-    from model_fn import hooks, runner
-
-    steps = config.train_config.num_steps or None
-    preprocess = make_detector(config.model, is_training=True).preprocess
-    pipeline.save_pipeline(config, model_dir)
-    runner.make_estimator(config, model_dir).train(
-        create_train_input_fn(config, preprocess),
-        max_steps=steps,
-        hooks=[hooks.TrainingReport(config.train_config.batch_size, steps)],
-    )
-
-
 def _evaluate(config: Any, flag: Dict[str, Any]) -> int:
     on_training_data = flag["eval_training_data"]
     console.check_config(config, ignore=console.unused_in_evaluation(on_training_data))
     from exporters import checkpoints
-    from model_fn import runner
+    from model_fn import evaluator
 
     checkpoint_dir = flag["checkpoint_dir"] or flag["model_dir"]
     settings: Dict[str, Any] = {
@@ -191,9 +174,9 @@ def _evaluate(config: Any, flag: Dict[str, Any]) -> int:
     }
     if flag["run_once"]:
         checkpoint = checkpoints.find_checkpoint(checkpoint_dir)
-        results = runner.evaluate(config, checkpoint, **settings)
+        results = evaluator.evaluate(config, checkpoint, **settings)
     else:
-        results = runner.continuous_eval(
+        results = evaluator.continuous_eval(
             config,
             checkpoint_dir,
             max_retries=flag["max_eval_retries"],

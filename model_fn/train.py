@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors.base import Detector
-from model_fn import hooks
+from model_fn import progress
 
 _LOG = logging.getLogger(__name__)
 
@@ -149,7 +149,7 @@ def report(losses: Dict[str, tf.Tensor], learning_rate: tf.Tensor) -> None:
     """Hands the scalars of a training step to TensorBoard and to the progress report."""
     for name, value in {**losses, "learning_rate": learning_rate}.items():
         tf1.summary.scalar(name, value)
-        hooks.watch(name, value)
+        progress.watch(name, value)
 
 
 def make_saver(train_config: Any, keep_checkpoint_max: Optional[int] = 5) -> tf1.train.Saver:

@@ -187,11 +187,11 @@ class _StopAfter(tf1.train.SessionRunHook):
 def startup(arguments: argparse.Namespace) -> Figures:
     """From process start to the first step, and the memory that training takes."""
     from inputs import create_train_input_fn
-    from model_fn import runner
+    from model_fn.estimators import make_estimator
 
     config = _config(arguments)
     hook = _StopAfter(arguments.started, steps=30)
-    estimator = runner.make_estimator(config, str(arguments.scratch / "model"))
+    estimator = make_estimator(config, str(arguments.scratch / "model"))
     preprocess = _detector(config, True).preprocess
     estimator.train(create_train_input_fn(config, preprocess, seed=0), hooks=[hook])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
@@ -200,19 +200,19 @@ def startup(arguments: argparse.Namespace) -> Figures:
 
 def evaluate(arguments: argparse.Namespace) -> Figures:
     """The whole evaluation of ten images, and its rate once the graph is warm."""
-    from model_fn import runner
+    from model_fn import evaluator
 
     config = _config(arguments)
     record = _first_examples(arguments.record, arguments.scratch, EVALUATED_IMAGES)
     config = pipeline.override(config, eval_input_path=str(record))
     model_dir = str(arguments.scratch / "model")
     start = time.perf_counter()
-    runner.evaluate(config, model_dir)
+    evaluator.evaluate(config, model_dir)
     figures = {"evaluate_seconds": time.perf_counter() - start}
     many = _first_examples(arguments.record, arguments.scratch, 10 * EVALUATED_IMAGES)
     config = pipeline.override(config, eval_input_path=str(many))
     start = time.perf_counter()
-    runner.evaluate(config, model_dir)
+    evaluator.evaluate(config, model_dir)
     longer = time.perf_counter() - start
     figures["evaluate_images_per_second"] = (
         9 * EVALUATED_IMAGES / max(longer - figures["evaluate_seconds"], 1e-3)

@@ -8,7 +8,7 @@ import pytest
 
 from estimator_det.compat import estimator, tf, tf1
 from inputs import schema
-from model_fn import create, runner
+from model_fn import create, estimators, evaluator, runner
 from tests.model_fn import fake
 
 PREFIX = "DetectionBoxes_Precision/mAP"
@@ -46,7 +46,7 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
         return fake.eval_input_fn
 
     monkeypatch.setattr(create, "make_detector", make_detector)
-    monkeypatch.setattr(runner, "make_detector", make_detector)
+    monkeypatch.setattr(estimators, "make_detector", make_detector)
     monkeypatch.setattr(runner.input_pipeline, "create_train_input_fn", make_train)
     monkeypatch.setattr(runner.input_pipeline, "create_eval_input_fn", make_eval)
     monkeypatch.setattr(runner.serving, "create_predict_input_fn", _make_receiver)
@@ -97,7 +97,7 @@ def test_train_evaluate_resume_stop(
 
     # A third has nothing to do.
     assert runner.train_and_evaluate(config, str(model_dir), num_train_steps=6) == {}
-    assert runner.trained_steps(str(model_dir)) == 6
+    assert estimators.trained_steps(str(model_dir)) == 6
 
 
 def test_several_readers_and_training_data(readers: List[Any], tmp_path: pathlib.Path) -> None:
@@ -126,24 +126,24 @@ def test_evaluate_and_continuous_eval(
     )
     model_dir = str(tmp_path)
     with pytest.raises(ValueError, match="no checkpoint at"):
-        runner.evaluate(config, model_dir)
-    estimated = runner.make_estimator(config, model_dir, save_checkpoints_steps=2)
+        evaluator.evaluate(config, model_dir)
+    estimated = estimators.make_estimator(config, model_dir, save_checkpoints_steps=2)
     estimated.train(fake.train_input_fn, max_steps=4)
-    plain = runner.evaluate(config, model_dir)["0"]
+    plain = evaluator.evaluate(config, model_dir)["0"]
     assert plain["global_step"] == 4
     assert "DetectionBoxes_Recall/AR@100" in plain
 
     config.eval_config.use_moving_averages = True
-    averaged = runner.evaluate(config, model_dir, model_dir=str(tmp_path / "other"))["0"]
+    averaged = evaluator.evaluate(config, model_dir, model_dir=str(tmp_path / "other"))["0"]
     assert averaged["loss"] != plain["loss"]
     assert (tmp_path / "other" / "eval_0").is_dir()
-    first = runner.evaluate(config, str(tmp_path / "model.ckpt-2"), on_training_data=True)
+    first = evaluator.evaluate(config, str(tmp_path / "model.ckpt-2"), on_training_data=True)
     assert first["training_data"]["global_step"] == 2
 
     # Ends by itself at num_steps, and after a time without a new checkpoint.
-    last = runner.continuous_eval(config, model_dir, min_interval_secs=0)
+    last = evaluator.continuous_eval(config, model_dir, min_interval_secs=0)
     assert last["0"]["global_step"] == 4
-    last = runner.continuous_eval(
+    last = evaluator.continuous_eval(
         config, model_dir, num_train_steps=9, min_interval_secs=0, timeout_secs=0.1
     )
     assert last["0"]["global_step"] == 4
@@ -156,25 +156,25 @@ def test_continuous_eval_retries(readers: List[Any], monkeypatch: pytest.MonkeyP
         calls.append(checkpoint)
         raise tf.errors.InvalidArgumentError(None, None, "bad record")
 
-    monkeypatch.setattr(runner, "evaluate", broken)
-    monkeypatch.setattr(runner, "_step_of", lambda checkpoint: 1)
+    monkeypatch.setattr(evaluator, "evaluate", broken)
+    monkeypatch.setattr(evaluator, "step_of", lambda checkpoint: 1)
     monkeypatch.setattr(tf1.train, "checkpoints_iterator", lambda *_, **__: iter("abc"))
     config = fake.pipeline_config()
     with pytest.raises(tf.errors.InvalidArgumentError, match="bad record"):
-        runner.continuous_eval(config, "folder", max_retries=1)
+        evaluator.continuous_eval(config, "folder", max_retries=1)
     assert calls == ["a", "b"]
-    assert runner.continuous_eval(config, "folder", max_retries=-1) == {}
+    assert evaluator.continuous_eval(config, "folder", max_retries=-1) == {}
 
 
 def test_contradictions(tmp_path: pathlib.Path) -> None:
     config = fake.pipeline_config()
     with pytest.raises(ValueError, match="not both"):
-        runner.make_estimator(
+        estimators.make_estimator(
             config, str(tmp_path), save_checkpoints_steps=1, save_checkpoints_secs=1
         )
     del config.eval_input_reader[:]
     with pytest.raises(ValueError, match="none to evaluate on"):
-        runner.evaluation_inputs(config)
+        evaluator.evaluation_inputs(config)
 
 
 def test_best_metric_must_be_evaluated(readers: List[Any], tmp_path: pathlib.Path) -> None:
@@ -189,7 +189,7 @@ def test_best_metric_must_be_evaluated(readers: List[Any], tmp_path: pathlib.Pat
     [("loss", 2.0, 1.0), ("Loss/total_loss", 2.0, 1.0), (PREFIX, 1, 2)],
 )
 def test_what_counts_as_best(metric: str, worse: float, better: float) -> None:
-    keep = runner.KeepBest(metric, lambda: None, "0")
+    keep = evaluator.KeepBest(metric, lambda: None, "0")
     is_better = keep._compare_fn
     assert is_better({metric: worse}, {metric: better})
     assert not is_better({metric: better}, {metric: worse})

@@ -6,15 +6,15 @@ import re
 import pytest
 
 from estimator_det.compat import tf, tf1
-from model_fn import hooks
+from model_fn import progress, results
 
 
-def _run(values: tf.Tensor, steps: int, report: hooks.TrainingReport) -> None:
+def _run(values: tf.Tensor, steps: int, report: progress.TrainingReport) -> None:
     with tf.Graph().as_default():
         global_step = tf1.train.get_or_create_global_step()
         loss = tf.gather(tf.constant(values), tf.cast(global_step, tf.int32))
-        hooks.watch("Loss/total_loss", loss)
-        hooks.watch("learning_rate", tf.constant(0.25))
+        progress.watch("Loss/total_loss", loss)
+        progress.watch("learning_rate", tf.constant(0.25))
         with tf.control_dependencies([loss]):
             train_op = tf1.assign_add(global_step, 1)
         with tf1.train.MonitoredTrainingSession(
@@ -26,7 +26,7 @@ def _run(values: tf.Tensor, steps: int, report: hooks.TrainingReport) -> None:
 
 def test_lines_tell_step_losses_rate_and_time() -> None:
     stream = io.StringIO()
-    _run([4.0, 3.0, 2.0, 1.0], 4, hooks.TrainingReport(8, 4, every_steps=2, stream=stream))
+    _run([4.0, 3.0, 2.0, 1.0], 4, progress.TrainingReport(8, 4, every_steps=2, stream=stream))
     lines = stream.getvalue().splitlines()
     assert lines[0] == "step 1/4 | total 4 learning_rate 0.25"
     assert [line.split(" | ")[0] for line in lines] == ["step 1/4", "step 2/4", "step 4/4"]
@@ -41,13 +41,13 @@ def test_bar_on_a_terminal() -> None:
             return True
 
     stream = Terminal()
-    _run([4.0, 3.0, 2.0], 3, hooks.TrainingReport(8, 3, stream=stream))
+    _run([4.0, 3.0, 2.0], 3, progress.TrainingReport(8, 3, stream=stream))
     assert "3/3" in stream.getvalue() and "total" in stream.getvalue()
 
 
 def test_evaluation_tells_how_far_it_is() -> None:
     stream = io.StringIO()
-    report = hooks.EvaluationReport(4, every_secs=0.0, stream=stream)
+    report = results.EvaluationReport(4, every_secs=0.0, stream=stream)
     with tf.Graph().as_default():
         value = tf.constant(1.0)
         with tf1.train.SingularMonitoredSession(hooks=[report]) as session:
@@ -60,7 +60,7 @@ def test_evaluation_tells_how_far_it_is() -> None:
 def test_bad_loss_is_named_though_silent() -> None:
     stream = io.StringIO()
     with pytest.raises(
-        hooks.NotFiniteLossError, match=r"step 2: not finite: {'Loss/total_loss': nan}"
+        progress.NotFiniteLossError, match=r"step 2: not finite: {'Loss/total_loss': nan}"
     ):
-        _run([4.0, float("nan"), 2.0], 3, hooks.TrainingReport(8, silent=True, stream=stream))
+        _run([4.0, float("nan"), 2.0], 3, progress.TrainingReport(8, silent=True, stream=stream))
     assert stream.getvalue() == ""

@@ -7,11 +7,11 @@ import math
 import statistics
 import sys
 import time
-from typing import Any, Callable, Dict, List, Optional, TextIO
+from typing import Any, Dict, List, Optional, TextIO
 
 from tqdm import tqdm
 
-from estimator_det.compat import estimator, tf, tf1
+from estimator_det.compat import tf, tf1
 
 Metrics = Dict[str, float]
 
@@ -135,121 +135,8 @@ class TrainingReport(tf1.train.SessionRunHook):
         return " | ".join(parts)
 
 
-class EvaluationReport(tf1.train.SessionRunHook):
-    """Tells every few seconds how far an evaluation is.
-
-    Args:
-        batch_size: Images per step.
-        every_secs: Seconds between two lines.
-        stream: Where to write; standard error by default.
-    """
-
-    def __init__(
-        self, batch_size: int, *, every_secs: float = 10.0, stream: Optional[TextIO] = None
-    ) -> None:
-        self._batch_size = batch_size
-        self._every_secs = every_secs
-        self._stream = stream or sys.stderr
-
-    def begin(self) -> None:
-        """Starts counting."""
-        self._images = 0
-        self._start = self._told = time.monotonic()
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Counts a batch, and reports when it is time."""
-        del run_context, run_values
-        self._images += self._batch_size
-        now = time.monotonic()
-        if now - self._told >= self._every_secs:
-            self._told = now
-            rate = self._images / (now - self._start)
-            line = f"evaluating: {self._images} images | {rate:.1f} images/s"
-            print(line, file=self._stream, flush=True)
-
-
 def _numbers(values: Dict[str, float]) -> str:
     return " ".join(
         f"{name.replace('Loss/', '').replace('_loss', '')} {value:.4g}"
         for name, value in values.items()
     )
-
-
-def scalars(results: Optional[Dict[str, Any]]) -> Metrics:
-    """The numbers among evaluation results, which also hold serialized pictures."""
-    return {
-        name: float(value)
-        for name, value in (results or {}).items()
-        if not isinstance(value, bytes)
-    }
-
-
-def tell_results(name: str, results: Dict[str, Any], stream: Optional[TextIO] = None) -> None:
-    """Writes a line, to standard error by default, with the loss and mAPs of an evaluation."""
-    shown = {
-        key.split("/")[-1]: value
-        for key, value in scalars(results).items()
-        if key == "loss" or ("/mAP" in key and "ByCategory" not in key and "(" not in key)
-    }
-    numbers = " ".join(f"{key} {value:.4f}" for key, value in sorted(shown.items()))
-    step = int(results.get(tf1.GraphKeys.GLOBAL_STEP, 0))
-    print(f"evaluation {name!r} at step {step} | {numbers}", file=stream or sys.stderr, flush=True)
-
-
-class ResultsReport(estimator.Exporter):
-    """Tells results: exporters are what train_and_evaluate shows every evaluation to.
-
-    Args:
-        reader: Name of what was evaluated.
-        stream: Where to write; standard error by default.
-    """
-
-    def __init__(self, reader: str, stream: Optional[TextIO] = None) -> None:
-        self._reader = reader
-        self._stream = stream
-
-    @property
-    def name(self) -> str:
-        """Of the folder, were there anything to export."""
-        return "results"
-
-    def export(
-        self,
-        estimator: Any,
-        export_path: str,
-        checkpoint_path: str,
-        eval_result: Dict[str, Any],
-        is_the_final_export: bool,
-    ) -> None:
-        """Tells; exports nothing."""
-        del estimator, export_path, checkpoint_path, is_the_final_export
-        tell_results(self._reader, eval_result, self._stream)
-
-
-class EvaluateFurther(tf1.train.CheckpointSaverListener):
-    """Evaluates saved checkpoints in ways that train_and_evaluate does not.
-
-    Args:
-        evaluate: Evaluates the newest checkpoint.
-        throttle_secs: At least so long between two evaluations, but for the last one.
-    """
-
-    def __init__(self, evaluate: Callable[[], None], throttle_secs: int) -> None:
-        self._evaluate = evaluate
-        self._timer = tf1.train.SecondOrStepTimer(every_secs=throttle_secs)
-        self._started = False
-
-    def after_save(self, session: Any, global_step_value: int) -> None:
-        """Evaluates, if it is time."""
-        del session
-        if not self._started:  # What training starts from was evaluated before, or is untrained.
-            self._started = True
-        elif self._timer.should_trigger_for_step(global_step_value):
-            self._timer.update_last_triggered_step(global_step_value)
-            self._evaluate()
-
-    def end(self, session: Any, global_step_value: int) -> None:
-        """Evaluates the last checkpoint, unless that is done."""
-        del session
-        if global_step_value != self._timer.last_triggered_step():
-            self._evaluate()

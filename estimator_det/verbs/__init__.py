@@ -1,0 +1,1 @@
+"""The verbs of `estimator-det`, a module each."""

@@ -1,0 +1,55 @@
+"""`estimator-det evaluate`: evaluates the latest checkpoint, or checkpoints as they appear."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from estimator_det import console
+from estimator_det.verbs.base import CONFIG_FILE, Verb, add_config_arguments, load
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config_arguments(parser, required=False)
+    parser.add_argument("--checkpoint_dir", required=True, help="model_dir of the training")
+    parser.add_argument("--model_dir", help="gets the event files; default: checkpoint_dir")
+    parser.add_argument(
+        "--continuous", action="store_true", help="evaluate checkpoints as they appear"
+    )
+    parser.add_argument(
+        "--timeout_secs", type=float, help="--continuous: end after so long without a checkpoint"
+    )
+    parser.add_argument(
+        "--eval_training_data", action="store_true", help="evaluate on the training records"
+    )
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.pipeline_config_path is None:
+        options.pipeline_config_path = os.path.join(options.checkpoint_dir, CONFIG_FILE)
+    config = load(options)
+    on_training_data = options.eval_training_data
+    console.check_config(config, ignore=console.unused_in_evaluation(on_training_data))
+    from exporters import checkpoints
+    from model_fn import evaluator
+
+    places = {"model_dir": options.model_dir, "on_training_data": on_training_data}
+    if options.continuous:
+        results = evaluator.continuous_eval(
+            config, options.checkpoint_dir, timeout_secs=options.timeout_secs, **places
+        )
+    else:
+        checkpoint = checkpoints.find_checkpoint(options.checkpoint_dir)
+        results = evaluator.evaluate(config, checkpoint, **places)
+    for name, metrics in results.items():
+        console.say_metrics(f"evaluation {name}:", metrics)
+    return console.EXIT_OK
+
+
+VERB = Verb(
+    "evaluate",
+    "Evaluates the latest checkpoint, or checkpoints as they appear",
+    "--checkpoint_dir run",
+    _add_arguments,
+    _run,
+)

@@ -1,0 +1,95 @@
+"""Evaluation results told on a terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any, Dict, Optional, TextIO
+
+from estimator_det.compat import estimator, tf1
+
+Metrics = Dict[str, float]
+
+
+class EvaluationReport(tf1.train.SessionRunHook):
+    """Tells every few seconds how far an evaluation is.
+
+    Args:
+        batch_size: Images per step.
+        every_secs: Seconds between two lines.
+        stream: Where to write; standard error by default.
+    """
+
+    def __init__(
+        self, batch_size: int, *, every_secs: float = 10.0, stream: Optional[TextIO] = None
+    ) -> None:
+        self._batch_size = batch_size
+        self._every_secs = every_secs
+        self._stream = stream or sys.stderr
+
+    def begin(self) -> None:
+        """Starts counting."""
+        self._images = 0
+        self._start = self._told = time.monotonic()
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Counts a batch, and reports when it is time."""
+        del run_context, run_values
+        self._images += self._batch_size
+        now = time.monotonic()
+        if now - self._told >= self._every_secs:
+            self._told = now
+            rate = self._images / (now - self._start)
+            line = f"evaluating: {self._images} images | {rate:.1f} images/s"
+            print(line, file=self._stream, flush=True)
+
+
+def scalars(results: Optional[Dict[str, Any]]) -> Metrics:
+    """The numbers among evaluation results, which also hold serialized pictures."""
+    return {
+        name: float(value)
+        for name, value in (results or {}).items()
+        if not isinstance(value, bytes)
+    }
+
+
+def tell_results(name: str, results: Dict[str, Any], stream: Optional[TextIO] = None) -> None:
+    """Writes a line, to standard error by default, with the loss and mAPs of an evaluation."""
+    shown = {
+        key.split("/")[-1]: value
+        for key, value in scalars(results).items()
+        if key == "loss" or ("/mAP" in key and "ByCategory" not in key and "(" not in key)
+    }
+    numbers = " ".join(f"{key} {value:.4f}" for key, value in sorted(shown.items()))
+    step = int(results.get(tf1.GraphKeys.GLOBAL_STEP, 0))
+    print(f"evaluation {name!r} at step {step} | {numbers}", file=stream or sys.stderr, flush=True)
+
+
+class ResultsReport(estimator.Exporter):
+    """Tells results: exporters are what train_and_evaluate shows every evaluation to.
+
+    Args:
+        reader: Name of what was evaluated.
+        stream: Where to write; standard error by default.
+    """
+
+    def __init__(self, reader: str, stream: Optional[TextIO] = None) -> None:
+        self._reader = reader
+        self._stream = stream
+
+    @property
+    def name(self) -> str:
+        """Of the folder, were there anything to export."""
+        return "results"
+
+    def export(
+        self,
+        estimator: Any,
+        export_path: str,
+        checkpoint_path: str,
+        eval_result: Dict[str, Any],
+        is_the_final_export: bool,
+    ) -> None:
+        """Tells; exports nothing."""
+        del estimator, export_path, checkpoint_path, is_the_final_export
+        tell_results(self._reader, eval_result, self._stream)
