@@ -15,7 +15,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["TF_NUM_INTRAOP_THREADS"] = "1"
 
 from benchmarks.conformance import checks, goldens
+from benchmarks.conformance.case import Case
 from benchmarks.conformance.compare import Check
+from benchmarks.conformance.trace import check_trace
 from estimator_det.config import pipeline
 
 
@@ -45,8 +47,8 @@ def run_case(golden_dir: pathlib.Path, configs_dir: pathlib.Path, name: str) -> 
     except (OSError, pipeline.ConfigError) as error:
         cells["variables"].fail(str(error))
         return cells
-    case = checks.Case(golden, config, golden_dir)
-    for check in checks.CHECKS:
+    case = Case(golden, config, golden_dir)
+    for check in (*checks.CHECKS, check_trace):
         try:
             check(case, cells)
         except Exception as error:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-import pathlib
-from typing import Any, Callable, Dict, Iterable, List, Set
+from typing import Any, Callable, Dict, Iterable, List
 
 import numpy as np
 
 from benchmarks.conformance import goldens
+from benchmarks.conformance.case import Case, load, one_hot_classes
 from benchmarks.conformance.compare import Check, rows
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors import Groundtruth, make_detector
-from inputs import schema
-from model_fn.create import create_model_fn
 
 COLUMNS = (
     "variables",
@@ -32,37 +29,12 @@ TRAIN_PREDICTIONS = 1e-2  # batch statistics of two images amplify rounding on s
 LOSSES = 1e-3
 MINED_LOSSES = 1e-2  # one anchor changing rank moves a hard-mined sum
 GRADIENTS = 1e-2
-TRACE = 1e-3
-TRACE_SMALL_MAPS = 1e-2  # moving statistics of 1x1 and 2x2 maps
 
 PREDICTION_FIELDS = {"class_predictions_with_background": "class_logits"}
 
 
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """A configuration with its golden numbers."""
-
-    golden: goldens.Golden
-    config: Any
-    golden_dir: pathlib.Path
-
-    @property
-    def model(self) -> Any:
-        """The member of `model` that is set, e.g. the `Ssd` message."""
-        return getattr(self.config.model, self.config.model.WhichOneof("model"))
-
-    def overridden(self, recorded: Iterable[str]) -> Any:
-        """The pipeline configuration as a golden run had it."""
-        return goldens.apply_recorded_overrides(self.config, list(recorded))
-
-
-def _one_hot_classes(num_classes: int) -> np.ndarray:
-    slots = np.array(goldens.CLASS_SLOTS) % num_classes
-    return np.tile(np.eye(num_classes, dtype=np.float32)[slots], (2, 1, 1))
-
-
 def _groundtruth(model: Any) -> Groundtruth:
-    classes = tf.constant(_one_hot_classes(model.num_classes))
+    classes = tf.constant(one_hot_classes(model.num_classes))
     weights = tf.ones(goldens.BOXES.shape[:2])
     return Groundtruth(
         boxes=tf.constant(goldens.BOXES),
@@ -71,15 +43,6 @@ def _groundtruth(model: Any) -> Groundtruth:
         valid=weights > 0,
         confidences=classes if getattr(model, "use_confidences_as_targets", False) else None,
     )
-
-
-def _load(session: Any, variables: Iterable[Any], value: goldens.SeededValue) -> None:
-    """Runs the initializers with the name-seeded values in place of their own."""
-    feed, initializers = {}, []
-    for variable in variables:
-        initializers.append(variable.initializer)
-        feed[variable.initializer.inputs[1]] = value(variable.op.name, variable.shape.as_list())
-    session.run(initializers, feed)
 
 
 def _prediction_values(predictions: Any, keys: Iterable[str]) -> Dict[str, Any]:
@@ -195,7 +158,7 @@ def check_evaluation(case: Case, cells: Dict[str, Check]) -> None:
 
 def _load_for(case: Case, session: Any, recorded: Dict[str, Any]) -> None:
     variant = recorded.get("init") or "det_value"
-    _load(session, _model_variables(), goldens.seeded_value(case.golden_dir, variant))
+    load(session, _model_variables(), goldens.seeded_value(case.golden_dir, variant))
 
 
 def _compare_detections(check: Check, ours: Dict[str, Any], golden: goldens.Golden) -> None:
@@ -255,7 +218,7 @@ def check_training(case: Case, cells: Dict[str, Check]) -> None:
         "regularization": train["regularization_sum"],
         "total": train["total"],
     }
-    tolerance = MINED_LOSSES if _is_mined(case) else LOSSES
+    tolerance = MINED_LOSSES if case.is_mined else LOSSES
     cells["losses"].scalars(fetched["losses"], expected, tolerance)
     for key, stats in train["predictions"].items():
         cells["losses"].statistics(
@@ -269,82 +232,8 @@ def check_training(case: Case, cells: Dict[str, Check]) -> None:
     )
 
 
-def check_trace(case: Case, cells: Dict[str, Check]) -> None:
-    """Optimizer steps through the real model_fn: losses, slots, weights, moving statistics."""
-    recorded = case.golden.trace
-    if not recorded:
-        return
-    check = cells["train trace"]
-    config = case.overridden(recorded["overrides"])
-    config.train_config.fine_tune_checkpoint = ""
-    with tf.Graph().as_default():
-        tf1.train.get_or_create_global_step()
-        features, labels = _padded_batch(case, config)
-        spec = create_model_fn(config)(features, labels, tf1.estimator.ModeKeys.TRAIN, {})
-        model = [v for v in tf1.global_variables() if v.op.name in _traced_names(case)]
-        with tf1.Session() as session:
-            session.run(tf1.global_variables_initializer())
-            _load(session, model, goldens.seeded_value(case.golden_dir, "det_value"))
-            totals = [session.run([spec.loss, spec.train_op])[0] for _ in range(recorded["steps"])]
-            step = session.run(tf1.train.get_global_step())
-            norms = session.run({v.op.name: tf.norm(v) for v in model})
-            slots = {v.op.name for v in tf1.global_variables()} - {v.op.name for v in model}
-            small_maps = _norms_of_small_maps(session.graph)
-    tolerance = MINED_LOSSES if _is_mined(case) else TRACE
-    for index, (ours, theirs) in enumerate(zip(totals, recorded["total_loss_per_step"])):
-        check.close(ours, theirs, tolerance, f"loss of step {index}")
-    check.equal(int(step), recorded["global_step_after"], "global step")
-    check.equal(len(slots - {"global_step"}), recorded["num_slots"], "optimizer slots")
-    missing = sorted(set(recorded["slot_names_sample"]) - slots)
-    check.equal(missing, [], "missing slots")
-    check.scalars(norms, recorded["weight_norms_after"], TRACE)
-    for name, value in recorded["bn_norms_after"].items():
-        small = name.rsplit("/", 1)[0] in small_maps
-        check.scalars(norms, {name: value}, TRACE_SMALL_MAPS if small else TRACE)
-
-
-def _is_mined(case: Case) -> bool:
-    loss = getattr(case.model, "loss", None)
-    return loss is not None and loss.HasField("hard_example_miner")
-
-
-def _norms_of_small_maps(graph: tf.Graph) -> Set[str]:
-    """Scopes of the batch norms whose input is at most two pixels a side."""
-    norms = [op for op in graph.get_operations() if op.type == "FusedBatchNormV3"]
-    return {op.name.rsplit("/", 1)[0] for op in norms if max(op.outputs[0].shape[1:3]) <= 2}
-
-
-def _traced_names(case: Case) -> Dict[str, Any]:
-    assert case.golden.graph is not None, "a train trace needs the record of its variables"
-    return case.golden.graph["variables"]
-
-
-def _padded_batch(case: Case, config: Any) -> Any:
-    """The fixed batch as an input_fn would hand it over, padded to five boxes."""
-    padding = 2
-    detector = make_detector(config.model, is_training=True)
-    images = tf.constant(goldens.images_300(case.golden_dir).astype(np.float32))
-    inputs, true_shapes = detector.preprocess(images)
-    classes = np.pad(_one_hot_classes(case.model.num_classes), ((0, 0), (0, padding), (0, 0)))
-    batch, count = goldens.BOXES.shape[:2]
-    features = {
-        schema.IMAGE: inputs,
-        schema.TRUE_IMAGE_SHAPE: true_shapes,
-        schema.HASH: tf.zeros([batch], tf.int32),
-    }
-    labels = {
-        schema.NUM_BOXES: tf.fill([batch], count),
-        schema.BOXES: tf.constant(np.pad(goldens.BOXES, ((0, 0), (0, padding), (0, 0)))),
-        schema.CLASSES: tf.constant(classes),
-        schema.CONFIDENCES: tf.constant(classes),
-        schema.WEIGHTS: tf.constant(np.pad(np.ones((batch, count), np.float32), ((0, 0), (0, 2)))),
-    }
-    return features, labels
-
-
 CHECKS: List[Callable[[Case, Dict[str, Check]], None]] = [
     check_graph,
     check_evaluation,
     check_training,
-    check_trace,
 ]

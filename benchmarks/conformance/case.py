@@ -1,0 +1,50 @@
+"""One configuration beside its golden numbers, and what every check does with it."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from typing import Any, Iterable
+
+import numpy as np
+
+from benchmarks.conformance import goldens
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A configuration with its golden numbers."""
+
+    golden: goldens.Golden
+    config: Any
+    golden_dir: pathlib.Path
+
+    @property
+    def model(self) -> Any:
+        """The member of `model` that is set, e.g. the `Ssd` message."""
+        return getattr(self.config.model, self.config.model.WhichOneof("model"))
+
+    def overridden(self, recorded: Iterable[str]) -> Any:
+        """The pipeline configuration as a golden run had it."""
+        return goldens.apply_recorded_overrides(self.config, list(recorded))
+
+    @property
+    def is_mined(self) -> bool:
+        """Whether hard examples are mined: one anchor changing rank moves the loss."""
+        loss = getattr(self.model, "loss", None)
+        return loss is not None and loss.HasField("hard_example_miner")
+
+
+def one_hot_classes(num_classes: int) -> np.ndarray:
+    """float32 [2, 3, K], the classes of the fixed groundtruth."""
+    slots = np.array(goldens.CLASS_SLOTS) % num_classes
+    return np.tile(np.eye(num_classes, dtype=np.float32)[slots], (2, 1, 1))
+
+
+def load(session: Any, variables: Iterable[Any], value: goldens.SeededValue) -> None:
+    """Runs the initializers with the name-seeded values in place of their own."""
+    feed, initializers = {}, []
+    for variable in variables:
+        initializers.append(variable.initializer)
+        feed[variable.initializer.inputs[1]] = value(variable.op.name, variable.shape.as_list())
+    session.run(initializers, feed)
