@@ -142,6 +142,7 @@ def _run(values: flags.FlagValues) -> int:
         return _evaluate(config, flag)
     console.check_config(config)
     from model_fn import runner
+    from model_fn.run_options import Evaluating
 
     if flag["mode"] == "train":
         runner.train(config, flag["model_dir"])
@@ -149,9 +150,11 @@ def _run(values: flags.FlagValues) -> int:
     metrics = runner.train_and_evaluate(
         config,
         flag["model_dir"],
-        sample_1_of_n_eval_examples=flag["sample_1_of_n_eval_examples"],
-        eval_on_train_data=flag["eval_training_data"],
-        sample_1_of_n_eval_on_train_examples=flag["sample_1_of_n_eval_on_train_examples"],
+        evaluating=Evaluating(
+            sample_1_of_n=flag["sample_1_of_n_eval_examples"],
+            on_training_data=flag["eval_training_data"],
+            training_data_sample_1_of_n=flag["sample_1_of_n_eval_on_train_examples"],
+        ),
     )
     if metrics:
         console.say_metrics("last evaluation:", metrics)
@@ -161,7 +164,6 @@ def _run(values: flags.FlagValues) -> int:
 def _evaluate(config: Any, flag: Dict[str, Any]) -> int:
     on_training_data = flag["eval_training_data"]
     console.check_config(config, ignore=console.unused_in_evaluation(on_training_data))
-    from exporters import checkpoints
     from model_fn import evaluator
 
     checkpoint_dir = flag["checkpoint_dir"] or flag["model_dir"]
@@ -173,8 +175,7 @@ def _evaluate(config: Any, flag: Dict[str, Any]) -> int:
         else flag["sample_1_of_n_eval_examples"],
     }
     if flag["run_once"]:
-        checkpoint = checkpoints.find_checkpoint(checkpoint_dir)
-        results = evaluator.evaluate(config, checkpoint, **settings)
+        results = evaluator.evaluate(config, checkpoint_dir, **settings)
     else:
         results = evaluator.continuous_eval(
             config,

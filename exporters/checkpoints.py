@@ -1,8 +1,7 @@
-"""Finds a trained checkpoint, and says which variables of a graph it lacks."""
+"""Which variables of a graph a checkpoint gives, and which it lacks."""
 
 from __future__ import annotations
 
-import os
 from typing import Dict, List
 
 from estimator_det.compat import tf, tf1
@@ -10,37 +9,6 @@ from estimator_det.config.registry import nearest
 
 AVERAGE_SUFFIX = "/ExponentialMovingAverage"
 LISTED_VARIABLES = 10  # an error lists so many of the variables that do not fit
-
-
-def find_checkpoint(prefix: str) -> str:
-    """The checkpoint `prefix` names: a prefix, one of its files, or a folder (its latest).
-
-    Raises:
-        FileNotFoundError: if there is none, with the nearest that exists.
-    """
-    if tf.io.gfile.isdir(prefix):
-        latest = tf.train.latest_checkpoint(prefix)
-        if latest is None:
-            raise FileNotFoundError(
-                f"no checkpoint in the folder {prefix}; give the prefix of a trained checkpoint, "
-                "e.g. model_dir/model.ckpt-2000"
-            )
-        return latest
-    stem = prefix
-    for suffix in (".index", ".meta"):
-        stem = stem[: -len(suffix)] if stem.endswith(suffix) else stem
-    stem = stem.split(".data-")[0]
-    if tf.io.gfile.exists(f"{stem}.index"):
-        return stem
-    folder = os.path.dirname(stem) or "."
-    found = sorted(path[: -len(".index")] for path in tf.io.gfile.glob(f"{folder}/*.index"))
-    if not found:
-        raise FileNotFoundError(f"no checkpoint {stem}, and no other one in {folder}")
-    names = [os.path.basename(path) for path in found]
-    raise FileNotFoundError(
-        f"no checkpoint {stem}{nearest(os.path.basename(stem), names)} {folder} holds: "
-        f"{', '.join(names)}"
-    )
 
 
 def restore_names(use_moving_averages: bool) -> Dict[str, tf.Variable]:
@@ -64,7 +32,7 @@ def check_variables(checkpoint: str, variables: Dict[str, tf.Variable]) -> None:
     Raises:
         ValueError: listing what is missing or of another shape.
     """
-    stored = tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map()
+    stored = tf1.train.NewCheckpointReader(checkpoint).get_variable_to_shape_map()
     faults: List[str] = []
     for name, variable in sorted(variables.items()):
         shape = variable.shape.as_list()

@@ -10,6 +10,7 @@ from estimator_det.config import pipeline
 from estimator_det.detectors.base import Detector, make_detector
 from exporters import checkpoints, signatures
 from inputs import serving
+from model_fn.checkpoints import find_checkpoint
 
 SAVED_MODEL_FOLDER = "saved_model"
 FROZEN_GRAPH_FILE = "frozen_inference_graph.pb"
@@ -63,7 +64,7 @@ def export_saved_model(
         ValueError: if the checkpoint does not fit the model, or an option makes no sense.
     """
     chosen = signatures.resolve_input_types(input_types)
-    checkpoint = checkpoints.find_checkpoint(checkpoint_prefix)
+    checkpoint = find_checkpoint(checkpoint_prefix)
     label_map = _find_label_map(pipeline_config, label_map_path)
     _prepare_folder(output_dir, overwrite)
     detector = make_detector(pipeline_config.model, is_training=False)

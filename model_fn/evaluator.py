@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config.registry import nearest
 from inputs import pipeline as input_pipeline
+from model_fn.checkpoints import find_checkpoint
 from model_fn.estimators import make_estimator, preprocess_of, step_of
 from model_fn.results import Metrics, scalars
 
@@ -152,16 +153,9 @@ def evaluate(
         Metrics by reader's name.
 
     Raises:
-        ValueError: if there is no checkpoint.
+        FileNotFoundError: if there is no checkpoint.
     """
-    prefix = checkpoint
-    if tf.io.gfile.isdir(checkpoint):
-        prefix = tf1.train.latest_checkpoint(checkpoint)
-    if not prefix or not tf1.train.checkpoint_exists(prefix):
-        raise ValueError(
-            f"no checkpoint at {checkpoint!r}: give a prefix such as model.ckpt-1000, or a folder "
-            "with a 'checkpoint' file, as training leaves it"
-        )
+    prefix = find_checkpoint(checkpoint)
     runner = make_estimator(pipeline_config, model_dir or os.path.dirname(prefix))
     return {
         name: scalars(runner.evaluate(input_fn, checkpoint_path=prefix, name=name))

@@ -7,6 +7,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors.base import Detector
+from model_fn.checkpoints import find_checkpoint
 
 _LOG = logging.getLogger(__name__)
 
@@ -66,28 +67,20 @@ def checkpoint_type(train_config: Any) -> str:
     return kind
 
 
-def _find_checkpoint(path: str) -> str:
-    """The prefix that `path`, a prefix or a folder with a `checkpoint` file, stands for."""
-    found: Optional[str] = path
-    if tf.io.gfile.isdir(path):
-        found = tf1.train.latest_checkpoint(path)
-    if not found or not tf1.train.checkpoint_exists(found):
-        raise ValueError(
-            f"train_config.fine_tune_checkpoint: no checkpoint at {path!r}. Give the prefix that "
-            "the .index and .data files share (such as model.ckpt), or a folder with a "
-            "'checkpoint' file; leave the field out to start from the initializers"
-        )
-    return found
-
-
 def restore_table(path: str, variables: Dict[str, tf.Variable]) -> RestoreTable:
     """Compares variables by checkpoint name with the checkpoint at `path` (prefix or folder).
 
     Raises:
-        ValueError: if there is no checkpoint.
+        FileNotFoundError: if there is no checkpoint.
     """
-    prefix = _find_checkpoint(path)
-    available = tf1.train.load_checkpoint(prefix).get_variable_to_shape_map()
+    try:
+        prefix = find_checkpoint(path)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"train_config.fine_tune_checkpoint: {error}. Leave the field out to start from the "
+            "initializers"
+        ) from error
+    available = tf1.train.NewCheckpointReader(prefix).get_variable_to_shape_map()
     restored: Dict[str, tf.Variable] = {}
     mismatched = []
     missing = []

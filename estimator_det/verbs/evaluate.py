@@ -30,7 +30,6 @@ def _run(options: argparse.Namespace) -> int:
     config = load(options)
     on_training_data = options.eval_training_data
     console.check_config(config, ignore=console.unused_in_evaluation(on_training_data))
-    from exporters import checkpoints
     from model_fn import evaluator
 
     places = {"model_dir": options.model_dir, "on_training_data": on_training_data}
@@ -39,8 +38,7 @@ def _run(options: argparse.Namespace) -> int:
             config, options.checkpoint_dir, timeout_secs=options.timeout_secs, **places
         )
     else:
-        checkpoint = checkpoints.find_checkpoint(options.checkpoint_dir)
-        results = evaluator.evaluate(config, checkpoint, **places)
+        results = evaluator.evaluate(config, options.checkpoint_dir, **places)
     for name, metrics in results.items():
         console.say_metrics(f"evaluation {name}:", metrics)
     return console.EXIT_OK

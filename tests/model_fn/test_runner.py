@@ -9,8 +9,10 @@ import pytest
 from estimator_det.compat import estimator, tf, tf1
 from inputs import schema
 from model_fn import create, estimators, evaluator, runner
+from model_fn.run_options import Evaluating, Saving
 from tests.model_fn import fake
 
+NO_EXPORT = Evaluating(export_final=False)
 PREFIX = "DetectionBoxes_Precision/mAP"
 
 
@@ -68,7 +70,7 @@ def test_train_evaluate_resume_stop(
     model_dir = tmp_path / "model"
     config = fake.pipeline_config("train_config { optimizer { use_moving_average: true } }")
     metrics = runner.train_and_evaluate(
-        config, str(model_dir), seed=3, progress_steps=2, best_metric="loss"
+        config, str(model_dir), seed=3, progress_steps=2, evaluating=Evaluating(best_metric="loss")
     )
     assert readers == [("", None), ("train", 3)]
     assert metrics["global_step"] == 4 and PREFIX in metrics
@@ -87,7 +89,7 @@ def test_train_evaluate_resume_stop(
     momentum = "BoxPredictor/All/weights/Momentum"
     before = tf1.train.load_checkpoint(str(model_dir)).get_tensor(momentum)
     runner.train_and_evaluate(
-        config, str(model_dir), num_train_steps=6, progress_steps=1, export_final=False
+        config, str(model_dir), num_train_steps=6, progress_steps=1, evaluating=NO_EXPORT
     )
     told = capsys.readouterr()
     assert "step 5/6" in told.err and "step 4/6" not in told.err
@@ -105,9 +107,7 @@ def test_several_readers_and_training_data(readers: List[Any], tmp_path: pathlib
     runner.train_and_evaluate(
         config,
         str(tmp_path),
-        eval_on_train_data=True,
-        sample_1_of_n_eval_examples=7,
-        export_final=False,
+        evaluating=Evaluating(sample_1_of_n=7, on_training_data=True, export_final=False),
         progress=False,
     )
     assert readers == [("", 7), ("second", 7), ("", 5), ("train", None)]
@@ -125,9 +125,9 @@ def test_evaluate_and_continuous_eval(
         "train_config { optimizer { use_moving_average: true moving_average_decay: 0.5 } }"
     )
     model_dir = str(tmp_path)
-    with pytest.raises(ValueError, match="no checkpoint at"):
+    with pytest.raises(FileNotFoundError, match="no checkpoint"):
         evaluator.evaluate(config, model_dir)
-    estimated = estimators.make_estimator(config, model_dir, save_checkpoints_steps=2)
+    estimated = estimators.make_estimator(config, model_dir, saving=Saving(steps=2))
     estimated.train(fake.train_input_fn, max_steps=4)
     plain = evaluator.evaluate(config, model_dir)["0"]
     assert plain["global_step"] == 4
@@ -169,9 +169,7 @@ def test_continuous_eval_retries(readers: List[Any], monkeypatch: pytest.MonkeyP
 def test_contradictions(tmp_path: pathlib.Path) -> None:
     config = fake.pipeline_config()
     with pytest.raises(ValueError, match="not both"):
-        estimators.make_estimator(
-            config, str(tmp_path), save_checkpoints_steps=1, save_checkpoints_secs=1
-        )
+        Saving(steps=1, secs=1)
     del config.eval_input_reader[:]
     with pytest.raises(ValueError, match="none to evaluate on"):
         evaluator.evaluation_inputs(config)
@@ -180,7 +178,10 @@ def test_contradictions(tmp_path: pathlib.Path) -> None:
 def test_best_metric_must_be_evaluated(readers: List[Any], tmp_path: pathlib.Path) -> None:
     with pytest.raises(ValueError, match="best_metric: 'mAP' is not evaluated"):
         runner.train_and_evaluate(
-            fake.pipeline_config(), str(tmp_path), best_metric="mAP", progress=False
+            fake.pipeline_config(),
+            str(tmp_path),
+            evaluating=Evaluating(best_metric="mAP"),
+            progress=False,
         )
 
 

@@ -84,7 +84,7 @@ def test_folder_stands_for_its_last_checkpoint(checkpoint: str) -> None:
 
 def test_missing_checkpoint_is_named(tmp_path: pathlib.Path) -> None:
     for path in (str(tmp_path / "PATH_TO_BE_CONFIGURED"), str(tmp_path)):
-        with pytest.raises(ValueError, match="no checkpoint at"):
+        with pytest.raises(FileNotFoundError, match="no checkpoint"):
             warm_start.restore_table(path, {})
 
 

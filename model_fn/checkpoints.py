@@ -1,0 +1,42 @@
+"""Finds checkpoints."""
+
+from __future__ import annotations
+
+import os
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config.registry import nearest
+
+
+def find_checkpoint(prefix: str) -> str:
+    """The checkpoint `prefix` names: a prefix, one of its files, or a folder (its latest).
+
+    Raises:
+        FileNotFoundError: if there is none, with the nearest that exists.
+    """
+    stem = prefix
+    for suffix in (".index", ".meta"):
+        stem = stem[: -len(suffix)] if stem.endswith(suffix) else stem
+    stem = stem.split(".data-")[0]
+    if tf.io.gfile.exists(f"{stem}.index"):
+        return stem
+    if tf.io.gfile.isdir(prefix):
+        latest = tf1.train.latest_checkpoint(prefix)
+        if latest is None:
+            raise FileNotFoundError(
+                f"no checkpoint in the folder {prefix}: it has no file named 'checkpoint', as "
+                "training leaves it; give the prefix that the files of a trained checkpoint "
+                "share, e.g. model_dir/model.ckpt-2000"
+            )
+        return str(latest)
+    if tf.io.gfile.exists(prefix):  # the older format, of a single file
+        return prefix
+    folder = os.path.dirname(stem) or "."
+    found = sorted(path[: -len(".index")] for path in tf.io.gfile.glob(f"{folder}/*.index"))
+    if not found:
+        raise FileNotFoundError(f"no checkpoint {stem}, and no other one in {folder}")
+    names = [os.path.basename(path) for path in found]
+    raise FileNotFoundError(
+        f"no checkpoint {stem}{nearest(os.path.basename(stem), names)} {folder} holds: "
+        f"{', '.join(names)}"
+    )

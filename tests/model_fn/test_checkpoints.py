@@ -1,0 +1,38 @@
+import pytest
+
+from estimator_det.compat import tf, tf1
+from model_fn import checkpoints
+
+
+@pytest.fixture
+def saved(tmp_path):
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.get_variable("weights", [2, 3])
+        session.run(tf1.global_variables_initializer())
+        return tf1.train.Saver().save(session, str(tmp_path / "model.ckpt"), global_step=200)
+
+
+def test_find(saved, tmp_path):
+    for given in (saved, f"{saved}.index", f"{saved}.meta", str(tmp_path)):
+        assert checkpoints.find_checkpoint(given) == saved
+    assert checkpoints.find_checkpoint(f"{saved}.data-00000-of-00001") == saved
+
+
+def test_missing_checkpoints_name_the_nearest(saved, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"did you mean 'model\.ckpt-200'"):
+        checkpoints.find_checkpoint(str(tmp_path / "model.ckpt-201"))
+    with pytest.raises(FileNotFoundError, match="no other one in"):
+        checkpoints.find_checkpoint(str(tmp_path / "empty" / "model.ckpt"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match="no checkpoint in the folder"):
+        checkpoints.find_checkpoint(str(tmp_path / "empty"))
+
+
+def test_the_older_format_of_one_file_is_found(tmp_path):
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.get_variable("weights", [2, 3])
+        session.run(tf1.global_variables_initializer())
+        saver = tf1.train.Saver(write_version=tf1.train.SaverDef.V1)
+        saved = saver.save(session, str(tmp_path / "inception.ckpt"))
+    assert not list(tmp_path.glob("*.index"))
+    assert checkpoints.find_checkpoint(saved) == saved
