@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from typing import Any, Iterable
+import zlib
+from typing import Any, Iterable, Sequence
 
 import numpy as np
 
@@ -48,3 +49,15 @@ def load(session: Any, variables: Iterable[Any], value: goldens.SeededValue) -> 
         initializers.append(variable.initializer)
         feed[variable.initializer.inputs[1]] = value(variable.op.name, variable.shape.as_list())
     session.run(initializers, feed)
+
+
+def moved(value: goldens.SeededValue, repeat: int) -> goldens.SeededValue:
+    """`value`, each number at random one float32 up, one down, or as it was."""
+
+    def moved_value(name: str, shape: Sequence[int]) -> np.ndarray:
+        exact = np.asarray(value(name, shape), np.float32)
+        random = np.random.default_rng([repeat, zlib.crc32(name.encode())])
+        step = random.integers(-1, 2, exact.shape).astype(np.float32)
+        return exact + step * np.spacing(exact)
+
+    return moved_value

@@ -4,18 +4,18 @@ Batch norm over two images divides by next to nothing where a map has one or fou
 step can multiply rounding a hundredfold. How much is measured here: the same steps are taken again
 from weights moved by one unit in the last place. From the step on whose loss this alone moves by
 more than half the published tolerance, losses and moving statistics tell nothing at that tolerance
-and are held to `LOOSE` times as much; weights always are held to theirs.
+and are held to `LOOSE` times as much, or twice what rounding does; weights always are held to
+theirs.
 """
 
 from __future__ import annotations
 
-import zlib
-from typing import Any, Dict, NamedTuple, Sequence, Set
+from typing import Any, Dict, NamedTuple, Set
 
 import numpy as np
 
 from benchmarks.conformance import goldens
-from benchmarks.conformance.case import Case, load, one_hot_classes
+from benchmarks.conformance.case import Case, load, moved, one_hot_classes
 from benchmarks.conformance.compare import Check
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors import make_detector
@@ -47,6 +47,7 @@ def check_trace(case: Case, cells: Dict[str, Check]) -> None:
     check = cells["train trace"]
     config = case.overridden(recorded["overrides"])
     config.train_config.fine_tune_checkpoint = ""
+    config.train_input_reader.label_map_path = ""
     value = goldens.seeded_value(case.golden_dir, "det_value")
     with tf.Graph().as_default() as graph:
         tf1.train.get_or_create_global_step()
@@ -60,19 +61,20 @@ def check_trace(case: Case, cells: Dict[str, Check]) -> None:
             runs = []
             for repeat in range(1 + REPEATS):
                 session.run(tf1.global_variables_initializer())
-                load(session, model, _moved(value, repeat) if repeat else value)
+                load(session, model, moved(value, repeat) if repeat else value)
                 runs.append(_take_steps(session, spec, norms, recorded["steps"]))
-    ours, moved = runs[0], runs[1:]
+    ours, others = runs[0], runs[1:]
     check.equal(ours.step, recorded["global_step_after"], "global step")
     check.equal(len(slots - {"global_step"}), recorded["num_slots"], "optimizer slots")
     missing = sorted(set(recorded["slot_names_sample"]) - slots)
     check.equal(missing, [], "missing slots")
     published = MINED_LOSSES if case.is_mined else LOSSES
-    factor = 1
+    factor = 1.0
     for index, loss in enumerate(recorded["total_loss_per_step"]):
-        moved_losses = np.array([run.losses[index] for run in moved])
-        if np.max(np.abs(moved_losses / ours.losses[index] - 1)) > published / 2:
-            factor = LOOSE
+        other_losses = np.array([run.losses[index] for run in others])
+        spread = np.max(np.abs(other_losses / ours.losses[index] - 1))
+        if spread > published / 2:
+            factor = max(factor, LOOSE, 2 * spread / published)
         check.close(ours.losses[index], loss, factor * published, f"loss {index}")
     check.scalars(ours.norms, recorded["weight_norms_after"], NORMS)
     for name, norm in recorded["bn_norms_after"].items():
@@ -84,18 +86,6 @@ def _take_steps(session: Any, spec: Any, norms: Dict[str, Any], steps: int) -> S
     losses = [session.run([spec.loss, spec.train_op])[0] for _ in range(steps)]
     found, step = session.run([norms, tf1.train.get_global_step()])
     return Steps(np.array(losses), {name: float(norm) for name, norm in found.items()}, int(step))
-
-
-def _moved(value: goldens.SeededValue, repeat: int) -> goldens.SeededValue:
-    """`value`, each number at random one float32 up, one down, or as it was."""
-
-    def moved(name: str, shape: Sequence[int]) -> np.ndarray:
-        exact = np.asarray(value(name, shape), np.float32)
-        random = np.random.default_rng([repeat, zlib.crc32(name.encode())])
-        step = random.integers(-1, 2, exact.shape).astype(np.float32)
-        return exact + step * np.spacing(exact)
-
-    return moved
 
 
 def _norms_of_small_maps(graph: tf.Graph) -> Set[str]:

@@ -72,9 +72,8 @@ class _NumpyArrays:
     """The operations that tell NumPy from TensorFlow; `_TensorArrays` has the same."""
 
     number = staticmethod(np.float32)
-    equal = staticmethod(np.equal)
+    vector = staticmethod(np.asarray)
     minimum = staticmethod(np.minimum)
-    where = staticmethod(np.where)
 
     @staticmethod
     def indices(size: Any) -> Any:
@@ -92,9 +91,8 @@ class _NumpyArrays:
 
 
 class _TensorArrays:
-    equal = staticmethod(tf.equal)
+    vector = staticmethod(tf.stack)
     minimum = staticmethod(tf.minimum)
-    where = staticmethod(tf.where)
 
     @staticmethod
     def number(size: Any) -> Any:
@@ -201,18 +199,9 @@ class SsdAnchors:
             # In float32 throughout, so that anchors equal the reference's to the last bit.
             scales, ratios = np.asarray(self.boxes[layer], np.float32).T
             roots = np.sqrt(ratios)
-            heights = scales / roots * np.float32(self.base_size[0])
-            widths = scales * roots * np.float32(self.base_size[1])
-            tiles.append(
-                _tile(
-                    arrays,
-                    shape,
-                    heights * (shorter / height),
-                    widths * (shorter / width),
-                    stride,
-                    offset,
-                )
-            )
+            heights = scales / roots * (shorter / height * np.float32(self.base_size[0]))
+            widths = scales * roots * (shorter / width * np.float32(self.base_size[1]))
+            tiles.append(_tile(arrays, shape, heights, widths, stride, offset))
         return arrays.joined(tiles)
 
 
@@ -224,7 +213,8 @@ class PixelGrid:
         sizes: (height, width) of each box.
         stride: (y, x) between locations.
         offset: (y, x) of the first location. None: half a stride along the sides of the image that
-            are whole multiples of the stride, 0 along the others.
+            are whole multiples of the stride (or 1), 0 along the others; half a stride where
+            neither side is known before run time, 0 where just one is.
     """
 
     sizes: Tuple[Pair, ...]
@@ -252,31 +242,32 @@ class PixelAnchors:
     def generate(self, feature_map_shapes: Sequence[Shape], image_shape: Shape) -> tf.Tensor:
         """See `AnchorGenerator`."""
         arrays, shapes, image = _prepare(feature_map_shapes, image_shape, len(self.grids))
-        unit = [arrays.number(side) if self.normalized else 1.0 for side in image]
         tiles = []
         for grid, shape in zip(self.grids, shapes):
-            offset: Any = grid.offset
-            if offset is None:
-                offset = [
-                    arrays.where(arrays.equal(side % int(step), 0), step / 2, 0.0)
-                    for side, step in zip(image, grid.stride)
-                ]
+            offset = _offset_by_side(image, grid.stride) if grid.offset is None else grid.offset
             heights, widths = np.transpose(np.asarray(grid.sizes, np.float32))
-            tiles.append(
-                _tile(
-                    arrays,
-                    shape,
-                    heights / unit[0],
-                    widths / unit[1],
-                    (grid.stride[0] / unit[0], grid.stride[1] / unit[1]),
-                    (offset[0] / unit[0], offset[1] / unit[1]),
-                )
-            )
+            tiles.append(_tile(arrays, shape, heights, widths, grid.stride, offset))
+        if self.normalized:
+            # Last, so that anchors equal the reference's to the last bit.
+            y, x = (np.float32(1) / arrays.number(side) for side in image)
+            tiles = [tile * arrays.vector([y, x, y, x]) for tile in tiles]
         return arrays.joined(tiles)
 
 
+def _offset_by_side(image: Shape, stride: Pair) -> Pair:
+    """Place of the first location where a grid does not give it; see `PixelGrid`."""
+    unknown = [tf.is_tensor(side) for side in image]
+    if any(unknown):
+        return (stride[0] / 2, stride[1] / 2) if all(unknown) else (0.0, 0.0)
+    whole = [side == 1 or side % step == 0 for side, step in zip(image, stride)]
+    return (stride[0] / 2 * whole[0], stride[1] / 2 * whole[1])
+
+
 def _size(scale: float, ratio: float, base: Pair = (1.0, 1.0)) -> Pair:
-    return (scale / math.sqrt(ratio) * base[0], scale * math.sqrt(ratio) * base[1])
+    """Height and width, worked out in float32 as the reference does."""
+    root = np.sqrt(np.float32(ratio))
+    height, width = np.float32(scale) / root, np.float32(scale) * root
+    return float(height * np.float32(base[0])), float(width * np.float32(base[1]))
 
 
 def _check_positive(message: str, field: str, values: Sequence[float]) -> None:
@@ -326,8 +317,8 @@ def _ssd_scales(config: Any) -> List[float]:
             f"{count} layers (num_layers); given: {len(config.scales)}",
         )
         return [*config.scales, 1.0][: count + 1]
-    step = (config.max_scale - config.min_scale) / max(count - 1, 1)
-    return [*(config.min_scale + step * layer for layer in range(count)), 1.0]
+    spread = config.max_scale - config.min_scale
+    return [*(config.min_scale + spread * n / max(count - 1, 1) for n in range(count)), 1.0]
 
 
 def _ssd_pairs(config: Any, field: str) -> Optional[Tuple[Pair, ...]]:
@@ -389,7 +380,7 @@ def _make_multiscale(config: Any) -> AnchorGenerator:
         stride = 2.0**level
         base = stride * config.anchor_scale
         sizes = tuple(
-            _size(scale * base, ratio) for ratio in config.aspect_ratios for scale in octave
+            _size(scale, ratio, (base, base)) for ratio in config.aspect_ratios for scale in octave
         )
         grids.append(PixelGrid(sizes, (stride, stride)))
     return PixelAnchors(tuple(grids), config.normalize_coordinates)

@@ -7,16 +7,30 @@ table entry in a sibling module makes a type string of `feature_extractor { type
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Protocol, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Protocol, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.registry import Registry
-from estimator_det.nets import pyramids
+from estimator_det.nets import fpn, pyramids
 from estimator_det.nets.hyperparams import ArgScope, make_arg_scope
 from estimator_det.nets.mobilenet import scaled_depth
 from estimator_det.nets.padding import pad_to_multiple
 
 EXTRACTORS: Registry[Callable[..., Extractor]] = Registry("SSD feature extractor")
+
+RGB_MEANS = (123.68, 116.779, 103.939)
+"""Of the pictures that ResNet and VGG classifiers were trained on, in pixels of 0..255."""
+
+# Fields of the message that only some types know; a type that does not name them among those it
+# takes must not be given them.
+SPECIAL_FIELDS = (
+    "num_layers",
+    "fpn",
+    "bifpn",
+    "spaghettinet_arch_name",
+    "use_hardswish",
+    "replace_preprocessor_with_placeholder",
+)
 
 
 class Extractor(Protocol):
@@ -27,6 +41,23 @@ class Extractor(Protocol):
 
     def extract(self, inputs: tf.Tensor) -> Tuple[tf.Tensor, ...]:
         """Normalized [B, H, W, C] -> feature maps [B, h_i, w_i, c_i], large to small."""
+
+
+class FpnLevels(NamedTuple):
+    """An `fpn` message: which levels a feature pyramid has; level n is at stride 2^n.
+
+    Attributes:
+        min_level: The finest.
+        max_level: The coarsest.
+        depth: Channels of every level at depth multiplier 1.
+    """
+
+    min_level: int = 3
+    max_level: int = 7
+    depth: int = 256
+
+
+DEFAULT_LEVELS = FpnLevels()
 
 
 @dataclass(frozen=True)
@@ -42,6 +73,8 @@ class ExtractorOptions:
         use_explicit_padding: Pad by kernel size alone, not by "SAME".
         use_depthwise: Split the extra layers' strided convolutions.
         num_layers: How many feature maps to make.
+        fpn: Levels of a feature pyramid.
+        architecture: Name of a network among those of one type (`spaghettinet_arch_name`).
     """
 
     conv_scope: ArgScope
@@ -52,15 +85,24 @@ class ExtractorOptions:
     use_explicit_padding: bool = False
     use_depthwise: bool = False
     num_layers: int = 6
+    fpn: FpnLevels = DEFAULT_LEVELS
+    architecture: str = ""
 
     def __post_init__(self) -> None:
         for field, value, least in (
             ("min_depth", self.min_depth, 0),
             ("pad_to_multiple", self.pad_to_multiple, 1),
             ("num_layers", self.num_layers, 1),
+            ("fpn.min_level", self.fpn.min_level, 1),
+            ("fpn.additional_layer_depth", self.fpn.depth, 1),
         ):
             if value < least:
                 raise ValueError(f"feature_extractor.{field} must be {least} or more; got {value}")
+        if self.fpn.max_level < self.fpn.min_level:
+            raise ValueError(
+                "feature_extractor.fpn: max_level must not be below min_level; got "
+                f"{self.fpn.max_level} and {self.fpn.min_level}"
+            )
         scaled_depth(self.depth_multiplier, self.min_depth)
 
     @property
@@ -88,11 +130,19 @@ def make_options(config: Any, is_training: bool) -> ExtractorOptions:
         use_explicit_padding=config.use_explicit_padding,
         use_depthwise=config.use_depthwise,
         num_layers=config.num_layers,
+        fpn=FpnLevels(
+            min_level=config.fpn.min_level,
+            max_level=config.fpn.max_level,
+            depth=config.fpn.additional_layer_depth,
+        ),
+        architecture=config.spaghettinet_arch_name,
     )
 
 
 Backbone = Callable[[tf.Tensor, ExtractorOptions], Dict[str, tf.Tensor]]
 Pyramid = Callable[[Dict[str, tf.Tensor], ExtractorOptions], Tuple[tf.Tensor, ...]]
+
+FINEST_FPN_LEVEL = 2
 
 
 @dataclass(frozen=True)
@@ -106,6 +156,9 @@ class Recipe:
         pyramid: (activations, options) -> feature maps.
         normalize: Pixel scaling.
         min_size: Least height and width of an image, in pixels.
+        takes: Those of `SPECIAL_FIELDS` that this type knows; the others must not be set.
+        refuses: Other fields that must keep their defaults, for the reference refuses them.
+        ignores: Other fields without effect, as in the reference; setting them is no error.
     """
 
     scope: str
@@ -114,6 +167,9 @@ class Recipe:
     pyramid: Pyramid
     normalize: Callable[[tf.Tensor], tf.Tensor]
     min_size: int = 33
+    takes: Tuple[str, ...] = ("num_layers",)
+    refuses: Tuple[str, ...] = ()
+    ignores: Tuple[str, ...] = ()
 
 
 def extended(*maps: pyramids.FeatureMap) -> Pyramid:
@@ -134,6 +190,63 @@ def extended(*maps: pyramids.FeatureMap) -> Pyramid:
         )
 
     return build
+
+
+def fpn_pyramid(
+    end_points: Sequence[str], coarse_name: str, first_coarse: int, *, plain: bool = False
+) -> Pyramid:
+    """A feature pyramid on four backbone activations, in the variable scope `fpn`.
+
+    Args:
+        end_points: Activations at levels 2, 3, 4 and 5, finest first.
+        coarse_name: Scope of the strided convolutions above level 5, with `{}` for a number.
+        first_coarse: That number at level 6; it grows by one for each level.
+        plain: Whether `use_depthwise` and `use_explicit_padding` have no effect on the pyramid.
+
+    Returns:
+        A pyramid from `fpn.min_level` to `fpn.max_level`, finest first.
+    """
+    top = FINEST_FPN_LEVEL + len(end_points) - 1
+
+    def build(activations: Dict[str, tf.Tensor], options: ExtractorOptions) -> fpn.Maps:
+        levels = options.fpn
+        if not FINEST_FPN_LEVEL <= levels.min_level <= top:
+            raise ValueError(
+                f"feature_extractor.fpn.min_level must be {FINEST_FPN_LEVEL} to {top}, the levels "
+                f"of the backbone; got {levels.min_level}"
+            )
+        first, last = (level - FINEST_FPN_LEVEL for level in levels[:2])
+        layer = fpn.LayerOptions(
+            depth=options.depth(levels.depth),
+            explicit_padding=options.use_explicit_padding and not plain,
+            use_depthwise=options.use_depthwise and not plain,
+        )
+        with tf1.variable_scope("fpn"):
+            maps = fpn.top_down_maps(
+                [activations[name] for name in end_points[first : last + 1]], layer
+            )
+            names = [coarse_name.format(first_coarse + n) for n in range(levels.max_level - top)]
+            return maps + fpn.coarse_maps(maps[-1], names, layer)
+
+    return build
+
+
+def pooling_pyramid(end_point: str, base_depth: int = 0, num_maps: int = 6) -> Pyramid:
+    """A pyramid of one activation, halved again and again by max pooling; see `fpn.pooled_maps`."""
+
+    def build(activations: Dict[str, tf.Tensor], options: ExtractorOptions) -> fpn.Maps:
+        del options  # nothing of it applies
+        return fpn.pooled_maps(activations[end_point], num_maps, base_depth)
+
+    return build
+
+
+def minus_channel_means(images: tf.Tensor) -> tf.Tensor:
+    """Pixels 0..255 less the means of red, green and blue, the scale of ResNets.
+
+    Images of another number of channels stay as they are, as in the reference.
+    """
+    return images - tf.constant(RGB_MEANS) if images.shape[-1] == len(RGB_MEANS) else images
 
 
 def to_plus_minus_one(images: tf.Tensor) -> tf.Tensor:
@@ -159,7 +272,7 @@ class RecipeExtractor:
             ValueError: if the images are too small for the network.
         """
         recipe, options = self.recipe, self.options
-        images = pad_to_multiple(_large_enough(inputs, recipe.min_size), options.pad_to_multiple)
+        images = pad_to_multiple(large_enough(inputs, recipe.min_size), options.pad_to_multiple)
         with tf1.variable_scope(recipe.scope):
             with recipe.base_scope():
                 if options.override_base:
@@ -171,8 +284,14 @@ class RecipeExtractor:
                 return recipe.pyramid(end_points, options)
 
 
-def _large_enough(images: tf.Tensor, least: int) -> tf.Tensor:
-    """`images` if height and width are at least `least`, checked at run time if need be."""
+def large_enough(images: tf.Tensor, least: int) -> tf.Tensor:
+    """[B, h, w, C], the images themselves if h and w are at least `least`.
+
+    Where they are not static, that is checked at run time.
+
+    Raises:
+        ValueError: if they are too small.
+    """
     sides = images.shape[1:3].as_list()
     if any(side is not None and side < least for side in sides):
         raise ValueError(f"image size must be at least {least} x {least} pixels; got {sides}")
@@ -184,17 +303,49 @@ def _large_enough(images: tf.Tensor, least: int) -> tf.Tensor:
         return tf.identity(images)
 
 
-def register_recipe(name: str, recipe: Recipe) -> None:
-    """Makes `feature_extractor { type: name }` known."""
+def options_of(recipe: Recipe, config: Any, is_training: bool) -> ExtractorOptions:
+    """Options of a type: what it ignores has its default.
 
-    @EXTRACTORS.register(name)
-    def make(config: Any, is_training: bool) -> RecipeExtractor:
-        if config.replace_preprocessor_with_placeholder:
+    Args:
+        recipe: Of the type.
+        config: `SsdFeatureExtractor` message.
+        is_training: Whether batch norm learns.
+
+    Raises:
+        ValueError: if a field is set that the type does not know or refuses, or is out of range.
+    """
+    _check_fields(config.type, recipe, config)
+    known = type(config)()
+    known.CopyFrom(config)
+    for field in recipe.ignores:
+        known.ClearField(field)
+    return make_options(known, is_training)
+
+
+def _check_fields(name: str, recipe: Recipe, config: Any) -> None:
+    """Refuses what a type does not know or must not be given."""
+    for field in SPECIAL_FIELDS:
+        # `false` asks for nothing.
+        if field not in recipe.takes and config.HasField(field) and getattr(config, field):
             raise ValueError(
-                "feature_extractor.replace_preprocessor_with_placeholder is not supported by "
-                f"{name}; leave it out"
+                f"feature_extractor.{field} is not supported by {name}; leave it out"
+                + (f". Of such fields it knows {list(recipe.takes)}" if recipe.takes else "")
             )
-        return RecipeExtractor(recipe, make_options(config, is_training))
+    for field in recipe.refuses:
+        default = config.DESCRIPTOR.fields_by_name[field].default_value
+        if getattr(config, field) != default:
+            raise ValueError(
+                f"feature_extractor.{field} must be {default} for {name}; "
+                f"got {getattr(config, field)}. Remove it"
+            )
+
+
+def register_recipe(name: str, recipe: Recipe, also: Sequence[str] = ()) -> None:
+    """Makes `feature_extractor { type: name }` known, under the names in `also` too."""
+
+    @EXTRACTORS.register(name, *also)
+    def make(config: Any, is_training: bool) -> RecipeExtractor:
+        return RecipeExtractor(recipe, options_of(recipe, config, is_training))
 
 
 def make_extractor(config: Any, is_training: bool) -> Extractor:
@@ -208,3 +359,13 @@ def make_extractor(config: Any, is_training: bool) -> Extractor:
         ValueError: if the type is unknown or an option is out of range.
     """
     return EXTRACTORS.get(config.type)(config, is_training)
+
+
+def ignored_fields(config: Any) -> Tuple[str, ...]:
+    """Fields of a `SsdFeatureExtractor` message that are set and have no effect on its type.
+
+    Raises:
+        ValueError: as `make_extractor`.
+    """
+    recipe = getattr(make_extractor(config, is_training=True), "recipe", None)
+    return tuple(field for field in getattr(recipe, "ignores", ()) if config.HasField(field))

@@ -15,10 +15,12 @@ class FeatureMap(NamedTuple):
         end_point: The backbone activation to use as it is; empty for a new layer of half the
             resolution on top of the map before it.
         depth: Channels of a new layer at depth multiplier 1; unused for a backbone activation.
+        kernel_size: Of a new layer's strided convolution.
     """
 
     end_point: str = ""
     depth: int = 0
+    kernel_size: int = 3
 
 
 def extended_maps(
@@ -28,7 +30,6 @@ def extended_maps(
     *,
     explicit_padding: bool = False,
     use_depthwise: bool = False,
-    kernel_size: int = 3,
 ) -> Tuple[tf.Tensor, ...]:
     """Backbone activations followed by ever smaller extra layers (Liu et al., "SSD", 2016).
 
@@ -42,7 +43,6 @@ def extended_maps(
         depth: Channels of a layer from the table's, see `mobilenet.scaled_depth`.
         explicit_padding: Pad before the strided convolutions by kernel size alone.
         use_depthwise: Split the strided convolutions.
-        kernel_size: Of the strided convolutions.
 
     Returns:
         One map per row, [B, h_i, w_i, depth_i].
@@ -53,7 +53,7 @@ def extended_maps(
     built = []
     base = ""
     padding = "VALID" if explicit_padding else "SAME"
-    for row, (end_point, table_depth) in enumerate(maps):
+    for row, (end_point, table_depth, kernel_size) in enumerate(maps):
         if end_point:
             if end_point not in end_points:
                 raise ValueError(

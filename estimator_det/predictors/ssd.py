@@ -9,7 +9,6 @@ from estimator_det.compat import slim, tf, tf1
 from estimator_det.nets.hyperparams import (
     NORMALIZERS,
     ArgScope,
-    make_activation,
     make_arg_scope,
     normalizer_kind,
 )
@@ -25,13 +24,15 @@ _SHARED = box_predictor_pb2.WeightSharedConvolutionalBoxPredictor
 class ConvolutionalPredictor:
     """A head of its own for each feature map, in scopes `BoxPredictor_0`, `BoxPredictor_1`, …
 
+    The head of a single feature map has no scope.
+
     Attributes:
         head: Settings of the last layers.
         conv_scope: Argument scope of all layers.
         num_layers: 1x1 convolutions before the last layers.
         min_depth: Lower bound of those convolutions' channels.
-        max_depth: Upper bound; channels are the feature map's, between the two bounds. Both 0
-            means no such convolutions.
+        max_depth: Upper bound, weaker than the lower; channels are the feature map's, between the
+            two bounds. Both 0 means no such convolutions.
     """
 
     head: base.HeadOptions
@@ -39,13 +40,6 @@ class ConvolutionalPredictor:
     num_layers: int = 0
     min_depth: int = 0
     max_depth: int = 0
-
-    def __post_init__(self) -> None:
-        if self.min_depth > self.max_depth:
-            raise ValueError(
-                "convolutional_box_predictor: min_depth must not exceed max_depth; got "
-                f"{self.min_depth} and {self.max_depth}"
-            )
 
     def predict(
         self, feature_maps: Sequence[tf.Tensor], num_per_location: Sequence[int]
@@ -57,8 +51,10 @@ class ConvolutionalPredictor:
         """
         base.check_maps(feature_maps, num_per_location)
         boxes, classes = [], []
+        single = len(feature_maps) == 1
         for number, (features, anchors) in enumerate(zip(feature_maps, num_per_location)):
-            with tf1.variable_scope(f"BoxPredictor_{number}"), self.conv_scope():
+            scope = tf1.get_variable_scope() if single else f"BoxPredictor_{number}"
+            with tf1.variable_scope(scope), self.conv_scope():
                 net = self._before(features)
                 box_depth = anchors * self.head.box_code_size
                 output = self._layer(net, box_depth, "BoxEncodingPredictor")
@@ -113,7 +109,8 @@ def make_convolutional_predictor(
 class WeightSharedPredictor:
     """One head for all feature maps; only batch norm is separate for each (RetinaNet, 2017).
 
-    Maps of unequal depth first pass a 1x1 projection each, to the depth most maps have.
+    Tower layers end with ReLU6, whatever `conv_hyperparams` says, as in the reference. Maps of
+    unequal depth first pass a 1x1 projection each, to the depth most maps have.
 
     Attributes:
         head: Settings of the last layers.
@@ -121,9 +118,8 @@ class WeightSharedPredictor:
         depth: Channels of the tower.
         num_layers: Convolutions in the tower.
         share_tower: One tower for boxes and classes, instead of one each.
-        activation: Follows each tower layer.
-        normalizer: Comes before the activation, with variables of its own for each map; a tower
-            layer has a bias instead where there is none.
+        normalizer: Comes before the activation of a tower layer, with variables of its own for
+            each map; the layer has a bias instead where there is none.
         normalizer_scope: Name of its variable scope.
     """
 
@@ -132,7 +128,6 @@ class WeightSharedPredictor:
     depth: int
     num_layers: int
     share_tower: bool
-    activation: Optional[Callable[[tf.Tensor], tf.Tensor]]
     normalizer: Optional[Callable[..., tf.Tensor]]
     normalizer_scope: str = "BatchNorm"
 
@@ -226,8 +221,7 @@ class WeightSharedPredictor:
                     net = self.normalizer(
                         net, scope=f"{scope}/{self.normalizer_scope}/feature_{number}"
                     )
-                if self.activation:
-                    net = self.activation(net)
+                net = tf.nn.relu6(net)
         return net
 
 
@@ -243,17 +237,18 @@ def make_weight_shared_predictor(
 
     tf-slim layers take their hyperparameters from the scope around them, last layers and
     pointwise halves included, so `apply_conv_hyperparams_to_heads` and
-    `apply_conv_hyperparams_pointwise` hold whether set or not.
+    `apply_conv_hyperparams_pointwise` hold whether set or not. `score_converter` converts outside
+    training only, for the losses take logits.
     """
     head = base.make_head_options(config, num_classes, add_background_class, is_training)
     kind = normalizer_kind(config.conv_hyperparams)
+    converts = config.score_converter == _SHARED.SIGMOID and not is_training
     return WeightSharedPredictor(
-        head=replace(head, sigmoid_scores=config.score_converter == _SHARED.SIGMOID),
+        head=replace(head, sigmoid_scores=converts),
         conv_scope=make_arg_scope(config.conv_hyperparams, norm_is_training),
         depth=config.depth,
         num_layers=config.num_layers_before_predictor,
         share_tower=config.share_prediction_tower,
-        activation=make_activation(config.conv_hyperparams),
         normalizer=NORMALIZERS[kind] if kind else None,
         normalizer_scope="GroupNorm" if kind == "group_norm" else "BatchNorm",
     )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from google.protobuf import text_format
 
-from estimator_det.boxes.anchors import make_anchor_generator
+from estimator_det.boxes.anchors import make_anchor_generator, ssd_boxes
 from estimator_det.boxes.geometry import clip_to_window
 from estimator_det.compat import tf, tf1
 from estimator_det.protos import anchor_generator_pb2, pipeline_pb2
@@ -134,7 +134,11 @@ def test_golden(case):
     assert len(anchors) == sum(counts)
 
 
-@pytest.mark.parametrize("case", sorted(SETTINGS))
+# Sides that are no multiples of the strides: the offset depends on whether they are known.
+BY_KNOWN_SIDES = ["multiscale_rect_300x500"]
+
+
+@pytest.mark.parametrize("case", sorted(set(SETTINGS) - set(BY_KNOWN_SIDES)))
 def test_golden_with_sizes_known_only_at_run_time(case):
     generator, shapes, image = golden_case(case)
     counts = zip(shapes, generator.num_per_location)
@@ -228,6 +232,55 @@ def test_multiscale_offset_by_side():
     # 64 is a multiple of the stride 32: centers at 16 and 48; 40 is not: centers at 0.
     np.testing.assert_allclose(anchors, [[0, -16, 32, 16], [32, -16, 64, 16]])
     assert not generator.normalized
+    # 1 stands for a size that does not matter.
+    np.testing.assert_allclose(generator.generate([(1, 1)], (1, 1)), [[0, 0, 32, 32]])
+
+
+def test_multiscale_offset_of_sizes_known_at_run_time():
+    generator = make(
+        "multiscale_anchor_generator { min_level: 5 max_level: 5 aspect_ratios: 1 "
+        "anchor_scale: 1 scales_per_octave: 1 normalize_coordinates: false }"
+    )
+    with tf.Graph().as_default(), tf1.Session() as session:
+        side = tf1.placeholder(tf.int32, [])
+        both = generator.generate([(1, 1)], (side, side))
+        one = generator.generate([(1, 1)], (64, side))
+        found = session.run([both, one], {side: 40})
+    np.testing.assert_allclose(found, [[[0, 0, 32, 32]], [[-16, -16, 16, 16]]])
+
+
+SSD_STRIDES = (
+    "ssd_anchor_generator { num_layers: 1 scales: 0.5 aspect_ratios: 1 "
+    "interpolated_scale_aspect_ratio: 0 reduce_boxes_in_lowest_layer: false "
+    "base_anchor_height: 0.5 base_anchor_width: 2 height_stride: 50 width_stride: 100 %s }"
+)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "first_y", "first_x"),
+    [("", 0.125, 0.125), ("height_offset: 0 width_offset: 40", 0.0, 0.1)],
+)
+def test_ssd_strides_offsets_and_base_size_by_hand(offsets, first_y, first_x):
+    anchors = make(SSD_STRIDES % offsets).generate([(2, 2)], (200, 400)).numpy()
+    # A box of scale 1 is as large as the shorter side: 200 of 200 pixels high, 200 of 400 wide.
+    half_height, half_width = 0.5 * 0.5 / 2, 0.5 * 2 * 0.5 / 2
+    centers = [
+        (first_y + 0.25 * row, first_x + 0.25 * column) for row in (0, 1) for column in (0, 1)
+    ]
+    expected = [
+        [y - half_height, x - half_width, y + half_height, x + half_width] for y, x in centers
+    ]
+    np.testing.assert_allclose(anchors, expected, atol=1e-7)
+
+
+def test_scale_of_the_box_between_layers():
+    scales = [[scale for scale, _ in layer] for layer in ssd_boxes([0.2, 0.8, 0.9], [1.0])]
+    assert scales[0] == [0.1, 0.2, 0.2]
+    np.testing.assert_allclose(scales[1], [0.8, (0.8 * 0.9) ** 0.5])
+    text = "ssd_anchor_generator { num_layers: 2 scales: [0.2, 0.8%s] aspect_ratios: 1 }"
+    for more, following in (("", 1.0), (", 0.9", 0.9)):
+        boxes = make(text % more).boxes
+        np.testing.assert_allclose(boxes[1][1][0], (0.8 * following) ** 0.5, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

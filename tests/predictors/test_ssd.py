@@ -87,7 +87,7 @@ def test_layers_before_the_head() -> None:
     text = (
         "convolutional_box_predictor { num_layers_before_predictor: 2 min_depth: %d max_depth: %d }"
     )
-    for low, high, depth in ((0, 4, 4), (0, 16, 8), (12, 16, 12)):
+    for low, high, depth in ((0, 4, 4), (0, 16, 8), (12, 16, 12), (12, 4, 12), (12, 0, 12)):
         with tf.Graph().as_default():
             predict(text % (low, high))
             assert names()[f"BoxPredictor_1/Conv2d_1_1x1_{depth}/weights"] == [1, 1, depth, depth]
@@ -134,6 +134,71 @@ def test_scores_instead_of_logits(text: str) -> None:
     with tf.Graph().as_default():
         scores = run(predict(text % "class_prediction_bias_init: -20", anchors=(3, 3))).class_logits
     assert 0 <= scores.min() <= scores.max() < 1e-3
+
+
+def test_the_shared_head_converts_scores_outside_training_only() -> None:
+    text = """weight_shared_convolutional_box_predictor { score_converter: SIGMOID
+        class_prediction_bias_init: -20 }"""
+    with tf.Graph().as_default():
+        logits = run(predict(text, anchors=(3, 3), training=True)).class_logits
+    assert logits.max() < -10
+    text = "convolutional_box_predictor { apply_sigmoid_to_scores: true use_dropout: false }"
+    with tf.Graph().as_default():
+        assert run(predict(text, anchors=(3, 3), training=True)).class_logits.min() > 0
+
+
+def test_the_head_of_a_single_map_has_no_scope() -> None:
+    text = """convolutional_box_predictor { num_layers_before_predictor: 1 max_depth: 4
+        conv_hyperparams { batch_norm {} } }"""
+    with tf.Graph().as_default():
+        predict(text, depths=[8], anchors=[3])
+        assert set(names()) >= {
+            "Conv2d_0_1x1_4/weights",
+            "Conv2d_0_1x1_4/BatchNorm/beta",
+            "BoxEncodingPredictor/weights",
+            "ClassPredictor/biases",
+        }
+        assert not [name for name in names() if name.startswith("BoxPredictor")]
+
+
+@pytest.mark.parametrize("activation", ["NONE", "RELU"])
+def test_tower_layers_end_with_relu6(activation: str) -> None:
+    text = f"""weight_shared_convolutional_box_predictor {{ depth: 8 kernel_size: 1
+        num_layers_before_predictor: 1 conv_hyperparams {{ activation: {activation}
+        initializer {{ random_normal_initializer {{ stddev: 9 }} }} }} }}"""
+    with tf.Graph().as_default() as graph:
+        found = predict(text, depths=[8], anchors=[1])
+        assert len([op for op in graph.get_operations() if op.type == "Relu6"]) == 2
+        assert not [op for op in graph.get_operations() if op.type == "Relu"]
+        assert run(found).box_encodings.shape == (2, 16, 4)
+
+
+@pytest.mark.parametrize("depthwise", ["true", "false"])
+@pytest.mark.parametrize("share", ["true", "false"])
+def test_variables_of_the_shared_head_by_option(share: str, depthwise: str) -> None:
+    with tf.Graph().as_default():
+        predict(
+            f"""weight_shared_convolutional_box_predictor {{ depth: 4 kernel_size: 5
+            num_layers_before_predictor: 1 share_prediction_tower: {share}
+            use_depthwise: {depthwise} conv_hyperparams {{ batch_norm {{}} }} }}""",
+            anchors=(2, 2),
+        )
+        towers = ["Prediction"] if share == "true" else ["BoxPrediction", "ClassPrediction"]
+        layers = {f"{tower}Tower/conv2d_0": (8, 4) for tower in towers}
+        layers.update({"BoxPredictor": (4, 8), "ClassPredictor": (4, 12)})
+        expected = {f"{SHARED}/{name}/biases": [layers[name][1]] for name in list(layers)[-2:]}
+        for name, (before, after) in layers.items():
+            if depthwise == "true":
+                expected[f"{SHARED}/{name}/depthwise_weights"] = [5, 5, before, 1]
+                expected[f"{SHARED}/{name}/pointwise_weights"] = [1, 1, before, after]
+            else:
+                expected[f"{SHARED}/{name}/weights"] = [5, 5, before, after]
+        for tower in towers:
+            for number in range(2):
+                norm = f"{SHARED}/{tower}Tower/conv2d_0/BatchNorm/feature_{number}"
+                for part in ("beta", "moving_mean", "moving_variance"):
+                    expected[f"{norm}/{part}"] = [4]
+        assert names() == expected
 
 
 @pytest.mark.parametrize("head", ["convolutional", "weight_shared_convolutional"])
@@ -217,8 +282,6 @@ def test_errors() -> None:
         predict("convolutional_box_predictor {}", anchors=(1, 2, 3))
     with pytest.raises(ValueError, match=r"same number of anchors.*\[3, 6\]"):
         predict("weight_shared_convolutional_box_predictor {}")
-    with pytest.raises(ValueError, match="min_depth must not exceed max_depth; got 8 and 4"):
-        predict("convolutional_box_predictor { min_depth: 8 max_depth: 4 }")
     with pytest.raises(ValueError, match="dropout_keep_probability"):
         predict("convolutional_box_predictor { dropout_keep_probability: 0 }")
     with pytest.raises(ValueError, match="depth must be 1 or more"):

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from typing import List
+
+import numpy as np
+import pytest
+
+from estimator_det.compat import slim, tf, tf1
+from estimator_det.nets import fpn
+
+
+def variables() -> List[str]:
+    return sorted(v.op.name for v in tf1.global_variables())
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 3, 2), (None, 2, 3, 2), (None, None, None, 2)])
+def test_upsampling_repeats_every_pixel(shape: tuple) -> None:
+    values = np.arange(12, dtype=np.float32).reshape(1, 2, 3, 2)
+    double = tf.function(fpn.upsample_twofold, input_signature=[tf.TensorSpec(shape, tf.float32)])
+    np.testing.assert_array_equal(double(values), values.repeat(2, axis=1).repeat(2, axis=2))
+    found = double.get_concrete_function().outputs[0].shape
+    assert found[1:3] == ([4, 6] if shape[1] else [None, None]) and found[3] == 2
+
+
+def test_levels_add_the_one_above() -> None:
+    fine = np.random.default_rng(0).normal(size=(2, 4, 6, 3)).astype(np.float32)
+    coarse = np.random.default_rng(1).normal(size=(2, 2, 3, 5)).astype(np.float32)
+    ones = tf1.ones_initializer()
+    with (
+        tf.Graph().as_default(),
+        tf1.Session() as session,
+        slim.arg_scope([slim.conv2d], weights_initializer=ones, activation_fn=tf.nn.relu),
+    ):
+        maps = fpn.top_down_maps([tf.constant(fine), tf.constant(coarse)], fpn.LayerOptions(1))
+        assert variables() == [
+            f"{layer}/{part}"
+            for layer in ("projection_1", "projection_2", "smoothing_1")
+            for part in ("biases", "weights")
+        ]
+        session.run(tf1.global_variables_initializer())
+        low, high = session.run(maps)
+    # The coarsest map is its projection, below zero too: no activation, no smoothing.
+    projected = coarse.sum(axis=3)
+    assert projected.min() < 0
+    np.testing.assert_allclose(high[..., 0], projected, rtol=1e-5)
+    merged = fine.sum(axis=3) + projected.repeat(2, axis=1).repeat(2, axis=2)
+    padded = np.pad(merged, [(0, 0), (1, 1), (1, 1)])
+    smoothed = sum(padded[:, y : y + 4, x : x + 6] for y in range(3) for x in range(3))
+    np.testing.assert_allclose(low[..., 0], np.maximum(smoothed, 0), atol=1e-5)
+
+
+def test_depthwise_layers_are_one_layer_with_one_norm() -> None:
+    options = fpn.LayerOptions(8, use_depthwise=True)
+    with tf.Graph().as_default(), slim.arg_scope([slim.separable_conv2d], normalizer_fn=None):
+        end_points = [tf.zeros([1, 4, 4, 3]), tf.zeros([1, 2, 2, 3])]
+        maps = fpn.top_down_maps(end_points, options)
+        maps += fpn.coarse_maps(maps[-1], ["next"], options)
+        assert [m.shape.as_list() for m in maps] == [[1, 4, 4, 8], [1, 2, 2, 8], [1, 1, 1, 8]]
+        found = [name for name in variables() if not name.startswith("projection")]
+    assert found == [
+        f"{layer}/{part}"
+        for layer in ("next", "smoothing_1")
+        for part in ("biases", "depthwise_weights", "pointwise_weights")
+    ]
+
+
+def test_odd_sizes() -> None:
+    with tf.Graph().as_default():
+        end_points = [tf.zeros([1, 5, 7, 3]), tf.zeros([1, 3, 4, 3])]
+        with pytest.raises(ValueError, match=r"\[5, 7\].*\[6, 8\].*pad_to_multiple: 32"):
+            fpn.top_down_maps(end_points, fpn.LayerOptions(2))
+    with tf.Graph().as_default():
+        end_points = [tf.zeros([1, 5, 7, 3]), tf.zeros([1, 3, 4, 3])]
+        maps = fpn.top_down_maps(end_points, fpn.LayerOptions(2, explicit_padding=True))
+        assert [m.shape.as_list() for m in maps] == [[1, 5, 7, 2], [1, 3, 4, 2]]
+
+
+def test_unknown_sizes_are_cut_at_run_time() -> None:
+    with tf.Graph().as_default(), tf1.Session() as session:
+        fine = tf1.placeholder(tf.float32, [1, None, None, 3])
+        coarse = tf1.placeholder(tf.float32, [1, None, None, 3])
+        maps = fpn.top_down_maps([fine, coarse], fpn.LayerOptions(2, explicit_padding=True))
+        session.run(tf1.global_variables_initializer())
+        fed = {fine: np.zeros([1, 5, 7, 3]), coarse: np.zeros([1, 3, 4, 3])}
+        assert [m.shape for m in session.run(maps, fed)] == [(1, 5, 7, 2), (1, 3, 4, 2)]
+
+
+def test_pooled_maps_keep_the_largest() -> None:
+    features = tf.reshape(tf.range(15.0), [1, 3, 5, 1])
+    maps = fpn.pooled_maps(features, 4)
+    assert maps[0] is features
+    np.testing.assert_array_equal(maps[1][0, :, :, 0], [[6, 8, 9], [11, 13, 14]])
+    np.testing.assert_array_equal(maps[2][0, :, :, 0], [[13, 14]])
+    np.testing.assert_array_equal(maps[3][0, :, :, 0], [[14]])
+
+
+def test_pooled_maps_share_one_convolution() -> None:
+    with tf.Graph().as_default():
+        maps = fpn.pooled_maps(tf.zeros([1, 4, 4, 3]), 3, base_depth=7)
+        assert [m.shape.as_list() for m in maps] == [[1, 4, 4, 7], [1, 2, 2, 7], [1, 1, 1, 7]]
+        assert variables() == ["Base_Conv2d_1x1_7/biases", "Base_Conv2d_1x1_7/weights"]

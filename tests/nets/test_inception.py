@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import zlib
+from typing import Dict, List
+
+import numpy as np
+import pytest
+
+from estimator_det.compat import slim, tf, tf1
+from estimator_det.nets import inception
+from estimator_det.nets.mobilenet import scaled_depth
+
+V2_NAMES = [block.name for block in inception.V2_BLOCKS]
+
+
+def shapes(end_points: Dict[str, tf.Tensor]) -> Dict[str, List[int]]:
+    return {name: tensor.shape.as_list()[1:] for name, tensor in end_points.items()}
+
+
+# The sums were taken of tf-slim's own networks, whose activations equal these to the last bit.
+@pytest.mark.parametrize(
+    ("blocks", "count", "checksum"),
+    [(inception.V2_BLOCKS, 139, 3766510959), (inception.V3_BLOCKS, 188, 3757204035)],
+)
+def test_variables_of_the_published_networks(blocks, count: int, checksum: int) -> None:
+    with tf.Graph().as_default():
+        inception.inception(tf.zeros([1, 75, 75, 3]), scaled_depth(1, 16), blocks)
+        variables = tf1.global_variables()
+        assert len(variables) == count
+        lines = sorted(f"{v.op.name} {v.shape.as_list()} {v.trainable}" for v in variables)
+        assert zlib.crc32("\n".join(lines).encode()) == checksum
+
+
+def test_v2_activations() -> None:
+    with tf.Graph().as_default():
+        found = shapes(inception.inception(tf.zeros([1, 97, 64, 3]), scaled_depth(1, 16)))
+    assert list(found) == V2_NAMES
+    assert found["Conv2d_1a_7x7"] == [49, 32, 64]
+    assert found["Mixed_3c"] == [13, 8, 320]
+    assert found["Mixed_4c"] == [7, 4, 576]
+    assert found["Mixed_4e"] == [7, 4, 576]
+    assert found["Mixed_5c"] == [4, 2, 1024]
+
+
+def test_v3_activations() -> None:
+    with tf.Graph().as_default():
+        images = tf.zeros([1, 107, 139, 3])
+        found = shapes(inception.inception(images, scaled_depth(0.25, 16), inception.V3_BLOCKS))
+    assert found["MaxPool_5a_3x3"] == [11, 15, 48]
+    # Branches of 16, 16, 24 and 16; then 48, 48, 48, 48; then 80, 2 * 96, 2 * 96 and 48.
+    assert found["Mixed_5d"] == [11, 15, 72]
+    assert found["Mixed_6e"] == [5, 7, 192]
+    assert found["Mixed_7c"] == [2, 3, 512]
+
+
+def test_depth_is_scaled_layer_by_layer_down_to_the_least() -> None:
+    with tf.Graph().as_default():
+        found = shapes(inception.inception(tf.zeros([1, 64, 64, 3]), scaled_depth(0.1, 8)))
+        kernels = {v.op.name: v.shape.as_list() for v in tf1.trainable_variables()}
+    assert found["Mixed_3b"] == [8, 8, 8 + 8 + 9 + 8]
+    assert found["Mixed_4a"] == [4, 4, 16 + 9 + (8 + 9 + 9 + 8)]
+    # 8 channels over three colours leave two depthwise channels each.
+    assert kernels["Conv2d_1a_7x7/depthwise_weights"] == [7, 7, 3, 2]
+
+
+def test_a_part_of_a_network() -> None:
+    cut = V2_NAMES.index("Mixed_5a")
+    with tf.Graph().as_default():
+        features = tf.zeros([1, 14, 14, 576])
+        found = inception.inception(features, scaled_depth(1, 16), inception.V2_BLOCKS[cut:])
+        assert list(found) == ["Mixed_5a", "Mixed_5b", "Mixed_5c"]
+        assert found["Mixed_5c"].shape == (1, 7, 7, 1024)
+        assert not [
+            v.op.name for v in tf1.global_variables() if not v.op.name.startswith("Mixed_5")
+        ]
+
+
+def test_pooling_at_the_border_counts_real_pixels_only() -> None:
+    """An average over the 4 pixels of a corner, not over 9."""
+    block = inception.Mixed("M", ((inception.Pool("avg"),), (inception.Pool("max"),)))
+    found = inception.inception(tf.ones([1, 2, 2, 1]), scaled_depth(1, 1), [block])["M"]
+    np.testing.assert_array_equal(found, np.ones([1, 2, 2, 2]))
+
+
+def test_settings_come_from_the_scope_around() -> None:
+    settings = {"weights_regularizer": slim.l2_regularizer(0.1), "normalizer_fn": slim.batch_norm}
+    with tf.Graph().as_default():
+        with slim.arg_scope([slim.conv2d, slim.separable_conv2d], **settings):
+            inception.inception(tf.zeros([1, 40, 40, 3]), scaled_depth(0.1, 4))
+        # 69 convolutions, of which one is split.
+        assert len(tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)) == 70
+        assert len(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)) == 2 * 69

@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from estimator_det.compat import slim, tf, tf1
+from estimator_det.nets import inverted_residual as nets
+from estimator_det.nets.normalization import BATCH_NORMS, sync_batch_norm
+
+THIN = nets.rounded_depth(0.1, 8)
+
+
+def inference() -> Any:
+    return slim.arg_scope(list(BATCH_NORMS), is_training=False)
+
+
+def evaluated(tensor: tf.Tensor) -> np.ndarray:
+    with tf1.Session() as session:
+        session.run(tf1.global_variables_initializer())
+        return session.run(tensor)
+
+
+def one_block(block: nets.Block, inputs: tf.Tensor) -> tf.Tensor:
+    depth = nets.rounded_depth(1.0, 4)
+    return nets.inverted_residual_net(inputs, (block,), depth)["layer_1"]
+
+
+def names(suffix: str = "") -> list:
+    return [v.op.name for v in tf1.global_variables() if v.op.name.endswith(suffix)]
+
+
+@pytest.mark.parametrize(
+    ("channels", "least", "expected"),
+    [
+        (33, 8, 32),
+        (36, 8, 40),  # halves go up
+        (18, 8, 24),  # 16 would lose more than a tenth
+        (11.2, 8, 16),
+        (3, 16, 16),
+        (1.6, 4, 4),
+        (0.5, 0, 8),
+    ],
+)
+def test_divisible(channels: float, least: int, expected: int) -> None:
+    assert nets.divisible(channels, least) == expected
+
+
+def test_rounded_depth() -> None:
+    assert [nets.rounded_depth(0.35, 16)(d) for d in (32, 64, 96, 1280)] == [16, 24, 32, 448]
+    with pytest.raises(ValueError, match="depth_multiplier must be above 0; found 0"):
+        nets.rounded_depth(0, 8)
+
+
+def test_activations() -> None:
+    inputs = tf.constant([-4.0, -1.0, 0.0, 1.0, 5.0])
+    np.testing.assert_allclose(nets.hard_swish(inputs), [0, -1 / 3, 0, 2 / 3, 5], rtol=1e-6)
+    gates = [0, 2 * 0.16667, 3 * 0.16667, 4 * 0.16667, 6 * 0.16667]
+    np.testing.assert_allclose(nets.hard_sigmoid(inputs), gates, rtol=1e-6)
+
+
+@pytest.mark.parametrize("explicit_padding", [True, False])
+def test_v2_end_points(explicit_padding: bool) -> None:
+    with tf.Graph().as_default(), nets.arg_scope():
+        end_points = nets.mobilenet_v2(
+            tf.zeros([1, 96, 64, 3]),
+            nets.rounded_depth(0.5, 8),
+            explicit_padding=explicit_padding,
+        )
+        assert len(set(names())) == len(names()) == 5 * 52
+    shapes = {name: tuple(tensor.shape[1:].as_list()) for name, tensor in end_points.items()}
+    assert [name for name in shapes if "/" not in name] == [f"layer_{n}" for n in range(1, 20)]
+    assert "layer_2/expansion_output" not in shapes
+    assert shapes["layer_1"] == (48, 32, 16)
+    assert shapes["layer_4"] == (24, 16, 16)
+    assert shapes["layer_7"] == (12, 8, 16)
+    assert shapes["layer_14"] == (6, 4, 48)
+    assert shapes["layer_15/expansion_output"] == (6, 4, 288)
+    assert shapes["layer_15/depthwise_output"] == (3, 2, 288)
+    assert shapes["layer_19"] == (3, 2, 640)
+    assert end_points["layer_14/output"] is end_points["layer_14"]
+
+
+def test_explicit_padding_does_not_depend_on_the_size() -> None:
+    with tf.Graph().as_default(), nets.arg_scope(), inference():
+        # At stride 2, "SAME" looks at pixels 0..2 of an even side, explicit padding at -1..1.
+        inputs = tf.reshape(tf.constant([1.0, 0, 0, 0]), [1, 1, 4, 1])
+        inputs = tf.tile(inputs, [1, 4, 1, 1])
+        kernel = {"weights_initializer": tf1.ones_initializer(), "activation_fn": None}
+        maps = []
+        for explicit in (False, True):
+            with tf1.variable_scope(str(explicit)), slim.arg_scope([slim.conv2d], **kernel):
+                layers = (nets.Conv(8, 3, stride=2, activation=tf.identity),)
+                depth = nets.rounded_depth(1, 8)
+                made = nets.inverted_residual_net(inputs, layers, depth, explicit_padding=explicit)
+                maps.append(made["layer_1"][0, :, :, 0])
+        same, padded = evaluated(tf.stack(maps))
+    # The average's variance is 1, so that inference divides by sqrt(1.001) alone.
+    np.testing.assert_allclose(same, np.array([[3, 0], [2, 0]]) / np.sqrt(1.001), rtol=1e-5)
+    np.testing.assert_allclose(padded, np.array([[2, 0], [3, 0]]) / np.sqrt(1.001), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("residual", "stride"), [(True, 1), (False, 1), (True, 2)])
+def test_a_block_adds_its_input_where_shapes_agree(residual: bool, stride: int) -> None:
+    with tf.Graph().as_default(), nets.arg_scope():
+        inputs = tf.random.normal([1, 4, 4, 8], seed=1)
+        block = nets.Block(8, stride, residual=residual)
+        with slim.arg_scope([slim.conv2d], weights_initializer=tf1.zeros_initializer()):
+            output, given = evaluated((one_block(block, inputs), inputs))
+    added = residual and stride == 1
+    np.testing.assert_array_equal(output, given if added else np.zeros_like(output))
+
+
+def test_widening() -> None:
+    with tf.Graph().as_default(), nets.arg_scope():
+        inputs = tf.zeros([1, 8, 8, 4])
+        one_block(nets.Block(8, expansion=0), inputs)
+        assert not names("expand/weights")
+    with tf.Graph().as_default(), nets.arg_scope():
+        # Once four channels, rounded to eight, is wider.
+        one_block(nets.Block(8, expansion=1), tf.zeros([1, 8, 8, 4]))
+        assert names("expand/weights") == ["expanded_conv/expand/weights"]
+
+
+def test_fused_block() -> None:
+    with tf.Graph().as_default(), nets.arg_scope():
+        output = one_block(nets.Block(16, 2, expansion=2, fused=True), tf.zeros([1, 8, 8, 8]))
+        assert output.shape == (1, 4, 4, 16)
+        shapes = {v.op.name: v.shape.as_list() for v in tf1.global_variables()}
+        assert shapes["expanded_conv/expand/weights"] == [3, 3, 8, 16]
+        assert not names("depthwise_weights")
+    with (
+        tf.Graph().as_default(),
+        nets.arg_scope(),
+        pytest.raises(ValueError, match="use_explicit_padding is not possible with fused"),
+    ):
+        nets.inverted_residual_net(
+            tf.zeros([1, 64, 64, 3]), nets.EDGETPU_LAYERS, THIN, explicit_padding=True
+        )
+
+
+def test_squeeze_excite_weighs_channels() -> None:
+    with tf.Graph().as_default(), nets.arg_scope(), inference():
+        block = nets.Block(32, expansion=0, kernel=1, squeeze=True, residual=False)
+        identity = tf.eye(32, batch_shape=[1, 1])
+        inputs = tf.random.uniform([2, 3, 3, 32], seed=1)
+        output = one_block(block, inputs)
+        variables = {v.op.name.split("/", 1)[1]: v for v in tf1.global_variables()}
+        assert variables["squeeze_excite/Conv/weights"].shape == [1, 1, 32, 8]
+        assert variables["squeeze_excite/Conv_1/biases"].shape == [32]
+        assert "squeeze_excite/Conv/BatchNorm/beta" not in variables
+        biases = np.linspace(-4, 4, 32, dtype=np.float32)
+        assigned = [
+            variables["depthwise/depthwise_weights"].assign(tf.ones([1, 1, 32, 1])),
+            variables["project/weights"].assign(identity),
+            variables["squeeze_excite/Conv_1/weights"].assign(tf.zeros([1, 1, 8, 32])),
+            variables["squeeze_excite/Conv_1/biases"].assign(biases),
+        ]
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            session.run(assigned)
+            found, given = session.run([output, inputs])
+    gates = np.clip(biases + 3, 0, 6) * 0.16667
+    np.testing.assert_allclose(found, given * gates / 1.001, rtol=1e-4, atol=1e-6)
+
+
+def test_squeeze_excite_takes_images_of_unknown_size() -> None:
+    with tf.Graph().as_default(), nets.arg_scope():
+        inputs = tf1.placeholder(tf.float32, [1, None, None, 3])
+        end_points = nets.inverted_residual_net(inputs, nets.V3_SMALL_LAYERS, THIN)
+        last = end_points["layer_13"]
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            assert session.run(last, {inputs: np.ones([1, 64, 33, 3])}).shape == (1, 2, 2, 32)
+
+
+def test_padding_whole_blocks_makes_maps_grow() -> None:
+    with tf.Graph().as_default(), nets.arg_scope():
+        end_points = nets.inverted_residual_net(
+            tf.zeros([1, 64, 64, 3]),
+            nets.V3_SMALL_LAYERS[:6],
+            THIN,
+            explicit_padding=True,
+            pad_whole_blocks=True,
+        )
+    # Each block adds 2 (kernel 3) or 4 (kernel 5) pixels, then strides.
+    heights = [end_points[f"layer_{n}"].shape[1] for n in range(1, 7)]
+    assert heights == [32, 17, 10, 12, 8, 12]
+
+
+def test_depthwise_kernels_go_free_and_scopes_around_say_where_averages_update() -> None:
+    # A whole convolution, two projections, an expansion and a gate of two layers are penalized.
+    layers = nets.V3_SMALL_LAYERS[:3]
+    for collection, updates in ((tf1.GraphKeys.UPDATE_OPS, 2 * 6), (None, 0)):
+        with (
+            tf.Graph().as_default(),
+            slim.arg_scope(list(BATCH_NORMS), updates_collections=collection),
+            nets.arg_scope(),
+        ):
+            nets.inverted_residual_net(tf.zeros([1, 64, 64, 3]), layers, nets.rounded_depth(1, 16))
+            assert len(tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)) == 1 + 2 + 1 + 2
+            assert len(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)) == updates
+
+
+def test_settings_inside_do_not_change_the_network() -> None:
+    settings = {"normalizer_fn": None, "activation_fn": None, "padding": "VALID"}
+    with (
+        tf.Graph().as_default(),
+        nets.arg_scope(),
+        slim.arg_scope(list(BATCH_NORMS), scale=False, center=False),
+        slim.arg_scope([slim.conv2d, slim.separable_conv2d], **settings),
+    ):
+        end_points = nets.mobilenet_v2(tf.zeros([1, 64, 64, 3]), THIN)
+        assert len(names("gamma")) == len(names("beta")) == 52
+        assert end_points["layer_19"].op.type == "Relu6"
+        assert end_points["layer_19"].shape[1] == 2
+
+
+def test_a_configuration_may_ask_for_batch_norm_over_replicas() -> None:
+    used = []
+
+    @slim.add_arg_scope
+    def spy(*args: object, **kwargs: object) -> tf.Tensor:
+        used.append(1)
+        return sync_batch_norm(*args, **kwargs)
+
+    layers = [slim.conv2d, slim.separable_conv2d]
+    with pytest.MonkeyPatch.context() as patch, tf.Graph().as_default(), nets.arg_scope():
+        patch.setattr(nets, "sync_batch_norm", spy)
+        with slim.arg_scope(layers, normalizer_fn=spy):
+            one_block(nets.Block(8), tf.zeros([1, 8, 8, 8]))
+    assert len(used) == 3

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+import pytest
+
+from estimator_det.compat import slim, tf, tf1
+from estimator_det.nets import nasnet
+from estimator_det.nets.normalization import BATCH_NORMS
+
+TINY = nasnet.Network(nasnet.PNASNET_CELL, num_cells=3, depth=8, stem_depth=6, keep_paths=0.6)
+SIMPLE_CELL = nasnet.Cell(
+    (
+        nasnet.Block(nasnet.Step("separable", 3, 1), nasnet.Step("avg_pool", 3, 0)),
+        nasnet.Block(nasnet.Step("max_pool", 3, 2), nasnet.Step("identity", 1, 0)),
+    ),
+    outputs=(2, 3),
+)
+SIMPLE = TINY._replace(cell=SIMPLE_CELL)
+
+
+def build(images: tf.Tensor, network: nasnet.Network = TINY, **options):
+    with nasnet.arg_scope(), slim.arg_scope(list(BATCH_NORMS), is_training=False):
+        return nasnet.searched_network(images, network, **options)
+
+
+def shapes(names: str = "") -> dict:
+    return {v.op.name: v.shape.as_list() for v in tf1.global_variables() if names in v.op.name}
+
+
+@pytest.mark.slow
+def test_pnasnet_large_has_the_size_that_was_published() -> None:
+    with tf.Graph().as_default():
+        with nasnet.arg_scope():
+            end_points = nasnet.searched_network(tf.zeros([1, 331, 331, 3]))
+        variables = tf1.global_variables()
+        assert len(variables) == 1177
+        assert len({v.op.name for v in variables}) == 1177
+        lines = sorted(f"{v.op.name} {v.shape.as_list()} {v.trainable}" for v in variables)
+        assert zlib.crc32("\n".join(lines).encode()) == 1002280089
+        parameters = sum(v.shape.num_elements() for v in tf1.trainable_variables())
+        # With a classifier of 1000 classes on 4320 channels.
+        assert parameters + 4321 * 1000 == 86057668
+    assert list(end_points) == ["Stem", *(f"Cell_{number}" for number in range(12))]
+    found = {name: tensor.shape.as_list()[1:] for name, tensor in end_points.items()}
+    assert found["Stem"] == [42, 42, 540]
+    assert found["Cell_3"] == [42, 42, 1080]
+    assert found["Cell_7"] == [21, 21, 2160]
+    assert found["Cell_11"] == [11, 11, 4320]
+
+
+def test_cells_and_their_variables() -> None:
+    with tf.Graph().as_default():
+        end_points = build(tf.zeros([1, 65, 97, 3]))
+        found = {name: tensor.shape.as_list()[1:] for name, tensor in end_points.items()}
+        assert found == {
+            "Stem": [8, 12, 20],
+            "Cell_0": [8, 12, 40],
+            "Cell_1": [4, 6, 80],
+            "Cell_2": [2, 3, 160],
+        }
+        # What comes before the first stem cell stays as it is, so its pooling needs a projection.
+        first = shapes("cell_stem_0/comb_iter_0/")
+        assert first["cell_stem_0/comb_iter_0/left/separable_5x5_1/depthwise_weights"] == [
+            5,
+            5,
+            6,
+            1,
+        ]
+        assert first["cell_stem_0/comb_iter_0/left/bn_sep_5x5_2/gamma"] == [2]
+        assert first["cell_stem_0/comb_iter_0/right/1x1/weights"] == [1, 1, 6, 2]
+        assert first["cell_stem_0/comb_iter_0/right/bn_1/moving_mean"] == [2]
+        assert not shapes("cell_stem_0/prev")
+        # The second looks back at twice its resolution, ...
+        assert shapes("cell_stem_1/path1_conv") == {"cell_stem_1/path1_conv/weights": [1, 1, 6, 2]}
+        assert "cell_stem_1/final_path_bn/beta" in shapes()
+        # ... cell 1 at its own.
+        assert shapes("cell_1/prev_1x1") == {"cell_1/prev_1x1/weights": [1, 1, 20, 16]}
+        assert "cell_1/prev_bn/beta" in shapes()
+        # The identity becomes a projection where the cell halves the resolution.
+        assert shapes("cell_0/comb_iter_4/right") == {}
+        assert "cell_1/comb_iter_4/right/1x1/weights" in shapes()
+        assert not shapes("biases")
+        kernels = [name for name in shapes() if name.endswith("weights")]
+        assert len(tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)) == len(kernels)
+
+
+def test_halving_keeps_even_and_odd_pixels() -> None:
+    image = np.arange(15.0, dtype=np.float32).reshape(1, 3, 5, 1)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        ones = {"weights_initializer": tf1.ones_initializer(), "activation_fn": None}
+        norms = {"is_training": False, "epsilon": 0.0}
+        with slim.arg_scope([slim.conv2d], **ones), slim.arg_scope(list(BATCH_NORMS), **norms):
+            halved = nasnet._halve(tf.constant(image), 2)
+        session.run(tf1.global_variables_initializer())
+        even, odd = np.moveaxis(session.run(halved)[0], -1, 0)
+    np.testing.assert_array_equal(even, [[0, 2, 4], [10, 12, 14]])
+    np.testing.assert_array_equal(odd, [[6, 8, 0], [0, 0, 0]])
+
+
+def test_sizes_known_at_run_time_give_the_same_network() -> None:
+    images = np.random.default_rng(0).normal(size=(1, 66, 80, 3))
+    results = []
+    for size in ([66, 80], [None, None]):
+        with tf.Graph().as_default(), tf1.Session() as session:
+            fed = tf1.placeholder(tf.float32, [1, *size, 3])
+            features = build(fed, SIMPLE)["Cell_2"]
+            start = {
+                variable.initializer.inputs[1]: np.random.default_rng(
+                    zlib.crc32(variable.op.name.encode())
+                ).uniform(0.1, 0.3, variable.shape)
+                for variable in tf1.global_variables()
+            }
+            session.run(tf1.global_variables_initializer(), start)
+            results.append(session.run(features, {fed: images}))
+    assert results[0].shape == (1, 2, 3, 64)
+    assert np.abs(results[0]).max() > 0
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-5)
+
+
+def test_paths_drop_more_as_training_goes_on() -> None:
+    with tf.Graph().as_default(), tf1.Session() as session:
+        progress = tf1.placeholder(tf.float32, [])
+        kept = [nasnet._kept_paths(TINY, number, progress) for number in (0, 4)]
+        # Of five cells, the last drops 0.4 at the end of training, the first a fifth of it.
+        np.testing.assert_allclose(session.run(kept, {progress: 0.0}), [1.0, 1.0])
+        np.testing.assert_allclose(session.run(kept, {progress: 0.5}), [0.96, 0.8], rtol=1e-6)
+        np.testing.assert_allclose(session.run(kept, {progress: 1.0}), [0.92, 0.6], rtol=1e-6)
+
+
+def test_a_dropped_path_is_zero_and_the_others_make_up_for_it() -> None:
+    tf.random.set_seed(3)
+    dropped = nasnet._drop_paths(tf.ones([1000, 1, 2, 1]), tf.constant(0.8)).numpy()[:, 0, :, 0]
+    np.testing.assert_array_equal(dropped[:, 0], dropped[:, 1])
+    assert set(np.unique(dropped)) == {np.float32(0.0), np.float32(1.25)}
+    assert dropped.mean() == pytest.approx(1.0, abs=0.1)
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_paths_drop_in_training_alone(is_training: bool) -> None:
+    with tf.Graph().as_default() as graph:
+        tf1.train.create_global_step()
+        build(tf.zeros([2, 64, 64, 3]), SIMPLE, is_training=is_training)
+        drawn = [op for op in graph.get_operations() if op.type == "RandomUniform"]
+    # Every operation of the five cells but the identities.
+    assert len([op for op in drawn if "Initializer" not in op.name]) == 15 * is_training
+
+
+def test_a_training_step() -> None:
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.set_random_seed(1)
+        tf1.train.create_global_step()
+        images = tf.random.normal([2, 64, 64, 3])
+        with nasnet.arg_scope():
+            features = nasnet.searched_network(images, SIMPLE, is_training=True)["Cell_2"]
+        loss = tf.reduce_mean(tf.square(features - 1.0))
+        variables = tf1.trainable_variables()
+        gradients = tf1.gradients(loss, variables)
+        assert None not in gradients
+        updates = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)
+        assert len(updates) == len(shapes("moving_"))
+        step = tf1.train.GradientDescentOptimizer(0.1).apply_gradients(zip(gradients, variables))
+        session.run(tf1.global_variables_initializer())
+        before = session.run(variables[0])
+        assert np.isfinite(session.run([loss, step, *updates])[0])
+        assert np.abs(session.run(variables[0]) - before).max() > 0

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from estimator_det.compat import slim, tf, tf1
+from estimator_det.nets import resnet
+from estimator_det.nets.mobilenet import scaled_depth
+from estimator_det.nets.normalization import BATCH_NORMS
+
+
+def tiny(inputs: tf.Tensor) -> dict:
+    return resnet.resnet_v1(inputs, 50, scaled_depth(0.03, 2))
+
+
+def test_tables_have_the_layers_their_names_say() -> None:
+    for layers, blocks in resnet.V1_BLOCKS.items():
+        assert 2 + 3 * sum(block.units for block in blocks) == layers
+
+
+def test_blocks_are_seen_before_they_are_halved() -> None:
+    with tf.Graph().as_default(), resnet.v1_arg_scope():
+        end_points = tiny(tf.zeros([2, 130, 160, 3]))
+        shapes = {name: map_.shape.as_list() for name, map_ in end_points.items()}
+        names = {v.op.name: v.shape.as_list() for v in tf1.global_variables()}
+    # Multiplier and minimum apply inside a unit; its output has four times as many channels.
+    assert shapes == {
+        "block1": [2, 33, 40, 8],
+        "block2": [2, 17, 20, 12],
+        "block3": [2, 9, 10, 28],
+        "block4": [2, 5, 5, 60],
+    }
+    assert names["conv1/weights"] == [7, 7, 3, 64]
+    assert names["block3/unit_6/bottleneck_v1/conv2/weights"] == [3, 3, 7, 7]
+    shortcuts = [name for name in names if name.endswith("shortcut/weights")]
+    assert shortcuts == [f"block{n}/unit_1/bottleneck_v1/shortcut/weights" for n in (1, 2, 3, 4)]
+    assert len([name for name in names if name.endswith("gamma")]) == 53
+
+
+def test_halving_takes_every_second_pixel() -> None:
+    with tf.Graph().as_default(), tf1.Session() as session:
+        with resnet.v1_arg_scope(), slim.arg_scope(list(BATCH_NORMS), is_training=False):
+            inputs = tf.constant(np.random.default_rng(0).normal(size=(1, 64, 64, 3)), tf.float32)
+            end_points = tiny(inputs)
+        entered = session.graph.get_tensor_by_name(
+            "block2/unit_1/bottleneck_v1/conv1/Conv2D:0"
+        ).op.inputs[0]
+        session.run(tf1.global_variables_initializer())
+        before, after = session.run([end_points["block1"], entered])
+    np.testing.assert_array_equal(after, before[:, ::2, ::2])
+    assert before.min() >= 0
+
+
+def test_overrides_reach_everything_but_the_norms_numbers() -> None:
+    with tf.Graph().as_default():
+        with (
+            slim.arg_scope(list(BATCH_NORMS), is_training=True, updates_collections=None),
+            resnet.v1_arg_scope(),
+            slim.arg_scope(list(BATCH_NORMS), epsilon=0.5, decay=0.1, scale=False),
+            slim.arg_scope([slim.conv2d], activation_fn=tf.nn.relu6, weights_regularizer=None),
+        ):
+            tiny(tf.zeros([1, 33, 33, 3]))
+        norms = [op for op in tf1.get_default_graph().get_operations() if "FusedBatch" in op.type]
+        assert {op.get_attr("epsilon") for op in norms} == {np.float32(resnet.BATCH_NORM_EPSILON)}
+        factors = {np.float32(op.get_attr("exponential_avg_factor")) for op in norms}
+        assert factors == {np.float32(1 - resnet.BATCH_NORM_DECAY)}
+        assert not tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)
+        assert len(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)) == 2 * 53
+        kinds = [op.type for op in tf1.get_default_graph().get_operations()]
+        # Two of the three convolutions of a unit, and the first; sums keep their own.
+        assert kinds.count("Relu6") == 33 and kinds.count("Relu") == 16
+
+
+def test_every_kernel_is_regularized() -> None:
+    with tf.Graph().as_default(), resnet.v1_arg_scope():
+        tiny(tf.zeros([1, 33, 33, 3]))
+        assert len(tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)) == 53
+
+
+def test_unknown_network() -> None:
+    with pytest.raises(KeyError):
+        resnet.resnet_v1(tf.zeros([1, 33, 33, 3]), 51)

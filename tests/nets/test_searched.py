@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from estimator_det.compat import slim, tf, tf1
+from estimator_det.nets import searched
+from estimator_det.nets.normalization import BATCH_NORMS
+
+NETWORKS = {
+    "cpu": searched.CPU,
+    "dsp": searched.DSP,
+    "edgetpu": searched.EDGETPU,
+    "gpu": searched.GPU,
+}
+
+
+def test_rounded_depth() -> None:
+    cases = ((16, 0.75, 16), (72, 0.5, 40), (32, 0.25, 8), (8, 0.25, 8), (104, 1.0, 104))
+    for depth, multiplier, expected in cases:
+        assert searched.rounded_depth(depth, multiplier) == expected
+
+
+@pytest.mark.parametrize("name", list(NETWORKS))
+def test_tables_are_sound(name: str) -> None:
+    network = NETWORKS[name]
+    assert len(network.stages) == 5
+    depth = network.stem
+    for number, stage in enumerate(network.stages):
+        strides = [layer.stride for layer in stage]
+        assert strides == [2 if number else 1] + [1] * (len(stage) - 1)
+        for layer in stage:
+            if layer.skip:
+                assert (layer.stride, layer.depth) == (1, depth)
+            depth = layer.depth
+
+
+def test_number_of_layers() -> None:
+    # As in the tables of the paper's figures: all but the first convolution.
+    counts = {name: sum(map(len, network.stages)) for name, network in NETWORKS.items()}
+    assert counts == {"cpu": 19, "dsp": 22, "edgetpu": 22, "gpu": 22}
+
+
+def test_initializers() -> None:
+    tf.random.set_seed(3)
+    whole = np.std(searched.he_normal([3, 3, 64, 64]))
+    assert whole == pytest.approx(np.sqrt(2 / (9 * 64)), rel=0.02)
+    depthwise = np.std(searched.he_depthwise(5)([5, 5, 512, 1]))
+    assert depthwise == pytest.approx(np.sqrt(2 / 25), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("layer", "widths"),
+    [
+        (
+            searched.Layer("IBN", 16, 5, expansion=3),
+            [[1, 1, 16, 48], [5, 5, 48, 1], [1, 1, 48, 16]],
+        ),
+        (searched.Layer("FusedConv", 16, expansion=4), [[3, 3, 16, 64], [1, 1, 64, 16]]),
+        (
+            searched.Layer("TuckerConv", 16, ranks=(0.5, 1.5)),
+            [[1, 1, 16, 8], [3, 3, 8, 24], [1, 1, 24, 16]],
+        ),
+        (searched.Layer("IBNNoExpansion", 16), [[3, 3, 16, 1], [1, 1, 16, 16]]),
+    ],
+)
+def test_a_layer_adds_its_input(layer: searched.Layer, widths: list) -> None:
+    pixels = np.random.default_rng(0).normal(size=(2, 4, 5, 16)).astype(np.float32)
+    for skip in (True, False):
+        network = searched.Network(16, ((layer._replace(skip=skip),),))
+        with tf.Graph().as_default(), slim.arg_scope(list(BATCH_NORMS), is_training=False):
+            with tf1.variable_scope("L"), searched._arg_scope():
+                row = network.stages[0][0]
+                found = searched._apply(tf.constant(pixels), row, 16, tf.nn.relu6, False)
+            kernels = [v for v in tf1.trainable_variables() if v.op.name.endswith("weights")]
+            assert [v.shape.as_list() for v in kernels] == widths
+            with tf1.Session() as session:
+                session.run(tf1.global_variables_initializer())
+                session.run(kernels[-1].assign(tf.zeros_like(kernels[-1])))
+                # A projection of zeros leaves the input, or nothing.
+                np.testing.assert_allclose(session.run(found), pixels * skip, atol=1e-6)
+
+
+def test_squeeze_excite_weighs_channels_by_their_means() -> None:
+    pixels = np.array([[[[1.0, 2.0]], [[3.0, 4.0]]]], np.float32)  # means 2 and 3
+    with tf.Graph().as_default(), searched._arg_scope():
+        found = searched._excited(tf.constant(pixels), tf.nn.relu6)
+        first, _, second, second_bias = tf1.trainable_variables()
+        assert (first.shape, second.shape) == ((1, 1, 2, 8), (1, 1, 8, 2))
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            weights = np.zeros((1, 1, 2, 8), np.float32)
+            weights[0, 0, :, 0] = 1.0
+            session.run(first.assign(weights))  # hidden: 2 + 3, cut at 6
+            session.run(second.assign(np.full((1, 1, 8, 2), 0.2, np.float32)))
+            session.run(second_bias.assign([0.0, -1.0]))  # logits: 1 and 0
+            expected = pixels * [1 / (1 + np.exp(-1.0)), 0.5]
+            np.testing.assert_allclose(session.run(found), expected, rtol=1e-6)
+
+
+def test_sizes_may_be_unknown() -> None:
+    with tf.Graph().as_default():
+        images = tf1.placeholder(tf.float32, [None, None, None, 3])
+        stages = tuple((row[0],) for row in searched.CPU.stages)
+        network = searched.CPU._replace(stages=stages)
+        end_points = searched.mobiledet(images, network, 0.25)
+        assert [t.shape.as_list()[-1] for t in end_points.values()] == [8, 8, 8, 16, 24]
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            c5 = session.run(end_points["C5"], {images: np.zeros((1, 40, 70, 3))})
+            assert c5.shape == (1, 2, 3, 24)

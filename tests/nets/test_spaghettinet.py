@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from estimator_det.compat import slim, tf, tf1
+from estimator_det.nets import spaghettinet
+from estimator_det.nets.normalization import BATCH_NORMS
+
+NAMES = [f"spaghettinet_edgetpu_{size}" for size in "sml"]
+
+
+def shorten(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves every node one layer, which is quicker to build."""
+    nodes = tuple(node._replace(layers=node.layers[:1]) for node in spaghettinet.NETWORKS[name])
+    monkeypatch.setitem(spaghettinet.NETWORKS, name, nodes)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tables_are_sound(name: str) -> None:
+    depths = {spaghettinet.STEM: spaghettinet.STEM_DEPTH}
+    levels = {spaghettinet.STEM: 1}
+    for node in spaghettinet.NETWORKS[name]:
+        assert set(node.inputs) <= set(depths)
+        if node.stride == 2:
+            assert node.level == levels[node.inputs[0]] + 1
+        depth = depths[node.inputs[0]] if len(node.inputs) == 1 else node.depth
+        for layer in node.layers:
+            assert depth % layer.groups == 0
+            depth = node.depth
+        depths[node.name], levels[node.name] = node.depth, node.level
+    assert set(spaghettinet.OUTPUTS) <= set(depths)
+
+
+def test_wiring_is_that_of_the_paper() -> None:
+    nodes = {node.name: node for node in spaghettinet.NETWORKS[NAMES[2]]}
+    assert list(nodes) == [*(f"n{i}" for i in range(6)), *(f"c0n{i}" for i in range(6))]
+    assert nodes["n0"][1:4] == (48, 2, ("s0",))
+    assert nodes["n5"][1:4] == (56, 7, ("n4",))
+    assert nodes["c0n0"][1:4] == (160, 5, ("n3", "n4"))
+    assert nodes["c0n2"][1:4] == (168, 5, ("c0n1", "c0n0"))
+    assert nodes["c0n5"][1:4] == (64, 8, ("c0n4",))
+    assert [len(node.layers) for node in nodes.values()] == [1, 4, 4, 4, 4, 2, 4, 4, 4, 3, 2, 2]
+
+
+def test_ranges_average_what_was_seen_without_their_start() -> None:
+    with tf.Graph().as_default():
+        seen = tf1.placeholder(tf.float32, [])
+        end = spaghettinet._range_end("max", 6.0)
+        moved = spaghettinet._moved(end, seen)
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            assert session.run(moved, {seen: 4.0}) == pytest.approx(4.0, rel=1e-4)
+            # (0.999 * 0.001 * 4 + 0.001 * 7) / (1 - 0.999 ** 2)
+            assert session.run(moved, {seen: 7.0}) == pytest.approx(5.50075, rel=1e-4)
+            assert session.run(end) == pytest.approx(5.50075, rel=1e-4)
+
+
+def test_parts_share_a_range_of_eight_bits() -> None:
+    with tf.Graph().as_default():
+        parts = [tf.constant([[3.01, 7.0]]), tf.constant([[-1.0]])]
+        found = spaghettinet._concat_in_one_range(parts, is_training=False)
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            # 0 to 6 in 255 steps; 3.01 is nearest to the 128th.
+            np.testing.assert_allclose(session.run(found), [[128 * 6 / 255, 6.0, 0.0]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("explicit_padding", [False, True])
+def test_any_size_fits(explicit_padding: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    shorten(NAMES[0], monkeypatch)
+    with tf.Graph().as_default():
+        maps = spaghettinet.spaghettinet(
+            tf.zeros([1, 100, 70, 3]),
+            NAMES[0],
+            is_training=False,
+            explicit_padding=explicit_padding,
+        )
+        found = [maps[name].shape.as_list()[1:3] for name in spaghettinet.OUTPUTS]
+    assert found == [[7, 5], [4, 3], [2, 2], [1, 1], [1, 1]]
+
+
+def test_one_step_of_training_reaches_every_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = spaghettinet.DEFAULT_NETWORK
+    shorten(name, monkeypatch)
+    images = np.random.default_rng(2).uniform(-1, 1, (2, 64, 64, 3)).astype(np.float32)
+    with tf.Graph().as_default():
+        tf1.set_random_seed(5)
+        with slim.arg_scope(list(BATCH_NORMS), is_training=True, updates_collections=None):
+            maps = spaghettinet.spaghettinet(tf.constant(images), name, is_training=True)
+        wanted = [tf.reduce_mean(tf.square(maps[n] - 1.0)) for n in spaghettinet.OUTPUTS]
+        loss = tf.add_n(wanted)
+        variables = tf1.trainable_variables()
+        gradients = tf1.gradients(loss, variables)
+        assert None not in gradients
+        step = tf1.train.GradientDescentOptimizer(0.001).apply_gradients(zip(gradients, variables))
+        ranges = [v for v in tf1.global_variables() if v.op.name.endswith("0/concat/max")]
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            session.run(step)
+            assert np.isfinite(session.run(loss))
+            assert all(0 < end < 6 for end in session.run(ranges))
