@@ -23,6 +23,8 @@ def description():
 REQUIRED = [
     "absl-py>=1.4",
     "google-cloud-storage>=2.10",
+    "google-crc32c>=1.5",
+    "matplotlib>=3.7",
     "numpy>=1.23.5,<2",
     "pillow>=9.5",
     "protobuf>=4.21.6,<5",

@@ -7,10 +7,30 @@ import sys
 from typing import Any, Optional, Sequence
 
 from estimator_det import console
-from estimator_det.verbs import check_config, demo, detect, evaluate, export, train
+from estimator_det.verbs import (
+    check_config,
+    check_data,
+    demo,
+    detect,
+    evaluate,
+    export,
+    replay,
+    show_data,
+    train,
+)
 
 DESCRIPTION = "Trains, evaluates, exports and runs object detectors."
-VERBS = (demo.VERB, train.VERB, evaluate.VERB, export.VERB, detect.VERB, check_config.VERB)
+VERBS = (
+    demo.VERB,
+    check_config.VERB,
+    check_data.VERB,
+    show_data.VERB,
+    train.VERB,
+    replay.VERB,
+    evaluate.VERB,
+    export.VERB,
+    detect.VERB,
+)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

@@ -6,6 +6,9 @@ Everything else imports these names from here:
 * `slim`: tf-slim, made importable on TensorFlow 2.15 by supplying what it expects to find.
 * `estimator`: the TF1 Estimator namespace (`Estimator`, `RunConfig`, `EstimatorSpec`, …).
 * `tpu_estimator`: `TPUEstimator`, `TPUEstimatorSpec` and `RunConfig` for TPU.
+* `registered_kernels`: which devices can run an operation, and on what types.
+* `kernel_devices`: where an operation can run.
+* `num_tpu_shards`: how many cores of a TPU share the computation being built.
 
 No global TensorFlow behaviour is switched: the library lives in a TF2 process, and an Estimator
 builds its graphs for itself.
@@ -13,15 +16,18 @@ builds its graphs for itself.
 
 from __future__ import annotations
 
+import functools
 import types
-from typing import Any
+from typing import Any, List, Optional
 
 import tensorflow as tf
+from tensorflow.python.framework import kernels as _kernels
 from tensorflow.python.framework import ops as _ops
 from tensorflow.python.layers import normalization as _normalization
 from tensorflow.python.ops import array_ops as _array_ops
 from tensorflow.python.ops import control_flow_ops as _control_flow_ops
 from tensorflow.python.ops import variable_scope as _variable_scope
+from tensorflow.python.tpu import tpu_function as _tpu_function
 
 SUPPORTED_TENSORFLOW = ("2.15",)
 
@@ -61,6 +67,32 @@ def _prepare_for_slim() -> None:
     vars(_normalization)["BatchNormalization"] = tf1.layers.BatchNormalization
 
 
+def kernel_devices(op_type: str) -> List[str]:
+    """Kinds of devices that an operation has kernels for, e.g. "CPU"."""
+    return [entry.device_type for entry in _kernels.get_registered_kernels_for_op(op_type).kernel]
+
+
+@functools.cache
+def _wake_xla() -> None:
+    """XLA registers its kernels when it first compiles something."""
+    with tf.init_scope():
+        tf.function(tf.identity, jit_compile=True)(0.0)
+
+
+def registered_kernels(operation_type: str, device_type: str) -> List[Any]:
+    """The `KernelDef` messages of an operation for a device such as CPU or XLA_CPU_JIT."""
+    if device_type.startswith("XLA"):
+        _wake_xla()
+    found = _kernels.get_registered_kernels_for_op(operation_type).kernel
+    return [kernel for kernel in found if kernel.device_type == device_type]
+
+
+def num_tpu_shards() -> Optional[int]:
+    """Over how many cores the TPU computation being built is replicated; None outside of one."""
+    shards: Optional[int] = _tpu_function.get_tpu_context().number_of_shards
+    return shards
+
+
 _check_version()
 _prepare_for_slim()
 
@@ -69,4 +101,14 @@ import tf_slim as slim  # noqa: E402  (the names above must be in place first)
 estimator: Any = tf1.estimator
 tpu_estimator: Any = tf1.estimator.tpu
 
-__all__ = ["SUPPORTED_TENSORFLOW", "estimator", "slim", "tf", "tf1", "tpu_estimator"]
+__all__ = [
+    "SUPPORTED_TENSORFLOW",
+    "estimator",
+    "kernel_devices",
+    "num_tpu_shards",
+    "registered_kernels",
+    "slim",
+    "tf",
+    "tf1",
+    "tpu_estimator",
+]

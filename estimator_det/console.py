@@ -16,14 +16,22 @@ EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_MISSING = 3
+EXIT_NOT_WRITABLE = 4
+EXIT_IN_USE = 5
+EXIT_NOT_FINITE = 6
 EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
 
 EXIT_CODES_HELP = """exit codes:
   0    done
   1    the run failed, or some of its inputs could not be used
   2    wrong usage, or a configuration that cannot be run
   3    an input is missing: a configuration, record, checkpoint, model or image
-  130  interrupted from the keyboard
+  4    model_dir cannot be written to: no space, no permission, read-only
+  5    another process trains in model_dir
+  6    a loss became NaN or infinite
+  130  interrupted from the keyboard (SIGINT); training has saved a checkpoint
+  143  terminated (SIGTERM); training has saved a checkpoint
 """
 
 DEBUG_VARIABLE = "ESTIMATOR_DET_DEBUG"
@@ -100,7 +108,8 @@ def check_config(config: Any, *, ignore: Sequence[str] = ()) -> None:
 
 def unused_in_evaluation(on_training_data: bool) -> Sequence[str]:
     """Top-level configuration fields that an evaluation makes no use of; for `check_config`."""
-    return ("train_config", "eval_input_reader" if on_training_data else "train_input_reader")
+    reader = "eval_input_reader" if on_training_data else "train_input_reader"
+    return ("train_config", "graph_rewriter", reader)
 
 
 def say_metrics(title: str, metrics: Mapping[str, float]) -> None:
@@ -116,11 +125,17 @@ def say_metrics(title: str, metrics: Mapping[str, float]) -> None:
 def run(main: Callable[[], int]) -> int:
     """Runs a program body and turns the errors a user can mend into one line and an exit code.
 
-    Errors of other kinds are faults of the program and keep their traceback. With
-    ESTIMATOR_DET_DEBUG=1 every error does.
+    SIGTERM interrupts it as SIGINT does, unless it handles signals itself. Errors of other kinds
+    are faults of the program and keep their traceback. With ESTIMATOR_DET_DEBUG=1 every error does.
     """
+    from model_fn import stopping
+
     try:
-        return main()
+        with stopping.terminable():
+            return main()
+    except stopping.Stopped as stop:
+        print(stop, file=sys.stderr, flush=True)
+        return stopping.exit_code(stop.signal_number)
     except KeyboardInterrupt:
         say("interrupted")
         return EXIT_INTERRUPTED
@@ -145,17 +160,26 @@ def error_text(error: BaseException) -> str:
 def _exit_code(error: Exception) -> Optional[int]:
     """The exit code of an error that a user can mend, None for a fault of the program."""
     from estimator_det.config.pipeline import ConfigError
+    from model_fn import failures
 
+    if isinstance(error, failures.FolderNotWritableError):
+        return EXIT_NOT_WRITABLE
+    if isinstance(error, failures.FolderInUseError):
+        return EXIT_IN_USE
     if isinstance(error, (UsageError, ConfigError, FileExistsError)):
         return EXIT_USAGE
     if isinstance(error, FileNotFoundError):
         return EXIT_MISSING
-    if isinstance(error, (ValueError, OSError)):
+    if isinstance(error, (ValueError, OSError, failures.RunError)):
         return EXIT_FAILED
     if "tensorflow" not in sys.modules:
         return None
+    from model_fn.progress import NotFiniteLossError
+
+    not_finite = sys.modules["tensorflow"].compat.v1.train.NanLossDuringTrainingError
+    if isinstance(error, (NotFiniteLossError, not_finite)):
+        return EXIT_NOT_FINITE
     errors = sys.modules["tensorflow"].errors
     if isinstance(error, errors.NotFoundError):
         return EXIT_MISSING
-    failed = (errors.OpError, sys.modules["tensorflow"].compat.v1.train.NanLossDuringTrainingError)
-    return EXIT_FAILED if isinstance(error, failed) else None
+    return EXIT_FAILED if isinstance(error, errors.OpError) else None

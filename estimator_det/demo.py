@@ -17,6 +17,7 @@ from estimator_det.config import pipeline
 from exporters import predictor, saved_model
 from inputs.datasets import shapes
 from model_fn import runner
+from model_fn.run_options import Evaluating
 
 CONFIG_FILE = pathlib.Path(__file__).parent / "configs" / "ssd_mobilenet_v1_shapes.config"
 MAP_50 = "DetectionBoxes_Precision/mAP@.50IOU"
@@ -83,7 +84,7 @@ def run_demo(
         config,
         model,
         seed=seed,
-        export_final=False,
+        evaluating=Evaluating(export_final=False),
         progress_steps=max(steps // 20, 1),
     )
     console.say(f"  checkpoint and event files: {model} (tensorboard --logdir {model})")

@@ -2,7 +2,9 @@
 
     python -m estimator_det.model_main --pipeline_config_path=ssd.config --model_dir=run
 
-`--checkpoint_dir` evaluates without training. The friendlier command is `estimator-det`.
+`--checkpoint_dir` evaluates without training. `--use_tpu` trains on a TPU, and needs everything
+in Cloud Storage; `--rehearse_tpu` tries that on this machine. The friendlier command is
+`estimator-det`.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from typing import Any, Dict, List, Optional, Sequence
 from absl import flags
 
 from estimator_det import console
+from model_fn import tpu_options
+from model_fn.tpu_options import OnTpu
 
 MODES = ("train_and_eval", "train", "eval")
 
@@ -68,11 +72,13 @@ def define_flags() -> flags.FlagValues:
         "eval with --checkpoint_dir, else train_and_eval.",
         flag_values=values,
     )
-    switch("use_tpu", "Train on a TPU.")
-    text("tpu_name", None, "Name of the TPU.")
+    switch("use_tpu", "Train on a TPU. Needs --tpu_name.")
+    switch("rehearse_tpu", "Run on this machine what --use_tpu would run, without a TPU.")
+    switch("eval_on_tpu", "With --use_tpu: evaluate on the TPU, too; default: on this machine.")
+    text("tpu_name", None, "Name of the TPU, its grpc:// address, or local on its own machine.")
     text("tpu_zone", None, "Zone of the TPU.")
     text("gcp_project", None, "Project of the TPU.")
-    number("num_shards", 8, "TPU cores.", 1)
+    number("num_shards", 8, "TPU cores; they share a batch.", 1)
     number("iterations_per_loop", 100, "Steps between two returns from the TPU.", 1)
     text("job-dir", None, "Given by training services; stands in for a missing --model_dir.")
     return values
@@ -114,11 +120,18 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 def _check_flags(values: flags.FlagValues, rest: List[str]) -> None:
     if rest:
         raise console.UsageError(f"arguments that belong to no flag: {' '.join(rest)}")
-    if values["use_tpu"].value:
+    if values["use_tpu"].value and values["rehearse_tpu"].value:
+        raise console.UsageError("--use_tpu runs on a TPU, --rehearse_tpu without one: give one")
+    if values["use_tpu"].value and not values["tpu_name"].value:
         raise console.UsageError(
-            "--use_tpu: running on TPU is not available yet; leave the flag out to train on "
-            "CPU or GPU"
+            "--use_tpu needs --tpu_name: the name of a Cloud TPU, its address such as "
+            "grpc://10.0.0.2:8470, or local on the TPU's own machine. To try the run without a "
+            "TPU, give --rehearse_tpu in its place"
         )
+    runs_for_tpu = values["use_tpu"].value or values["rehearse_tpu"].value
+    for name in ("tpu_name", "tpu_zone", "gcp_project", "eval_on_tpu"):
+        if values[name].value and not runs_for_tpu:
+            raise console.UsageError(f"--{name} is for a TPU: add --use_tpu, or leave it out")
     if values["model_dir"].value is None:
         values["model_dir"].value = values["job-dir"].value
     for name in ("model_dir", "pipeline_config_path"):
@@ -140,12 +153,13 @@ def _run(values: flags.FlagValues) -> int:
     )
     if flag["checkpoint_dir"] or flag["mode"] == "eval":
         return _evaluate(config, flag)
+    on_tpu = _on_tpu(config, flag)
     console.check_config(config)
     from model_fn import runner
     from model_fn.run_options import Evaluating
 
     if flag["mode"] == "train":
-        runner.train(config, flag["model_dir"])
+        runner.train(config, flag["model_dir"], on_tpu=on_tpu)
         return console.EXIT_OK
     metrics = runner.train_and_evaluate(
         config,
@@ -155,10 +169,29 @@ def _run(values: flags.FlagValues) -> int:
             on_training_data=flag["eval_training_data"],
             training_data_sample_1_of_n=flag["sample_1_of_n_eval_on_train_examples"],
         ),
+        on_tpu=on_tpu,
     )
     if metrics:
         console.say_metrics("last evaluation:", metrics)
     return console.EXIT_OK
+
+
+def _on_tpu(config: Any, flag: Dict[str, Any]) -> Optional[OnTpu]:
+    """What the flags say of a TPU, once the configuration is found fit for it."""
+    if not (flag["use_tpu"] or flag["rehearse_tpu"]):
+        return None
+    on_tpu = OnTpu(
+        name=flag["tpu_name"],
+        zone=flag["tpu_zone"],
+        project=flag["gcp_project"],
+        num_shards=flag["num_shards"],
+        iterations_per_loop=flag["iterations_per_loop"],
+        evaluates=flag["eval_on_tpu"],
+        rehearses=flag["rehearse_tpu"],
+    )
+    for finding in tpu_options.check(config, flag["model_dir"], on_tpu):
+        print(finding, file=sys.stderr, flush=True)
+    return on_tpu
 
 
 def _evaluate(config: Any, flag: Dict[str, Any]) -> int:

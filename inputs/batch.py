@@ -9,6 +9,7 @@ from estimator_det.compat import tf
 from estimator_det.images.resize import Resizer
 from inputs import schema
 from inputs.augment.base import keep_boxes
+from inputs.faults import COUNTED, FAULT_COUNTS
 from inputs.parse import require
 from inputs.schema import Sample
 
@@ -37,7 +38,7 @@ _K_HOT = {
     schema.NOT_EXHAUSTIVE_CLASSES: schema.NOT_EXHAUSTIVE_CLASSES,
 }
 
-_FEATURES = (schema.HASH, schema.ORIGINAL_SPATIAL_SHAPE)
+_FEATURES = (schema.HASH, schema.ORIGINAL_SPATIAL_SHAPE, schema.SOURCE_ID)
 _OPTIONAL_LABELS = (schema.IMAGE_CLASSES, schema.IMAGE_CONFIDENCES, schema.IS_ANNOTATED)
 
 
@@ -51,7 +52,6 @@ class Layout:
         num_classes: K.
         max_boxes: G; boxes beyond are clipped.
         retain_original_image: Whether ORIGINAL_IMAGE is among the features.
-        include_source_id: Whether SOURCE_ID is.
         merge_boxes: Whether boxes at the same place become one with several classes.
         use_multiclass_scores: Whether a box's scores of all classes take the place of one-hot.
         all_classes_labeled_by_default: Whether an image without image-level labels counts as
@@ -64,7 +64,6 @@ class Layout:
     num_classes: int
     max_boxes: int
     retain_original_image: bool = False
-    include_source_id: bool = False
     merge_boxes: bool = False
     use_multiclass_scores: bool = False
     all_classes_labeled_by_default: bool = True
@@ -98,7 +97,8 @@ def lay_out(
         original: ORIGINAL_IMAGE, taken before augmentation.
 
     Returns:
-        Features and labels without batch dimension.
+        Features and labels without batch dimension; among the features are the SOURCE_ID, and
+        FAULT_COUNTS where the sample has them, completed by the boxes that were cut off.
     """
     level = sample.image_level or {}
     image, true_shape = _preprocess(sample.image, layout)
@@ -110,12 +110,11 @@ def lay_out(
         confidences = sample.confidences[:, tf.newaxis] * one_hot
     if layout.merge_boxes:
         sample, one_hot, confidences = _merge_boxes(sample, one_hot, confidences)
+    num_excess = tf.maximum(tf.size(sample.classes) - layout.max_boxes, 0)
     features = {schema.IMAGE: image, schema.TRUE_IMAGE_SHAPE: true_shape}
     features.update({key: level[key] for key in _FEATURES if key in level})
     if original is not None:
         features[schema.ORIGINAL_IMAGE] = original
-    if layout.include_source_id:
-        features[schema.SOURCE_ID] = level[schema.SOURCE_ID]
     features.update(_context(level))
 
     num_boxes = tf.minimum(tf.size(sample.classes), layout.max_boxes)
@@ -136,10 +135,11 @@ def lay_out(
     labels.update({key: level[key] for key in _OPTIONAL_LABELS if key in level})
 
     sizes = _sizes(layout, image)
-    return (
-        {key: _padded(x, schema.FEATURES[key], sizes) for key, x in features.items()},
-        {key: _padded(x, schema.LABELS[key], sizes) for key, x in labels.items()},
-    )
+    features = {key: _padded(x, schema.FEATURES[key], sizes) for key, x in features.items()}
+    if FAULT_COUNTS in level:
+        counts = tf.concat([level[FAULT_COUNTS], [num_excess]], 0)
+        features[FAULT_COUNTS] = tf.ensure_shape(counts, [len(COUNTED)])
+    return features, {key: _padded(x, schema.LABELS[key], sizes) for key, x in labels.items()}
 
 
 def _preprocess(image: tf.Tensor, layout: Layout) -> Tuple[tf.Tensor, tf.Tensor]:

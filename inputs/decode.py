@@ -3,31 +3,39 @@
 Where a record leaves out what belongs to each box, it gets: weight 1, confidence 1, not crowd, not
 difficult, not a group, the box's own area, no keypoints (NaN), an empty mask.
 
-Every error names the record by its source id or file name. Boxes with a NaN coordinate, and boxes
-whose class text is in no item of the label map, are left out, as the reference does: that is how
-one trains on some of the classes of a data set (`inputs.label_check` speaks of it before the first
-batch, and refuses a label map that knows none). A class label below 1 is an error.
+What is wrong with boxes is counted, and mended or refused as the reader's `bad_records` says; see
+`inputs.faults` for the kinds, and `inputs.examine` for the same in Python and in full sentences. By
+default boxes with a NaN coordinate, and boxes whose class text is in no item of the label map, are
+left out, as the reference does: that is how one trains on some of the classes of a data set
+(`inputs.label_check` speaks of it before the first batch, and refuses a label map that knows none).
 """
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, NamedTuple, Optional
+import functools
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.protos import input_reader_pb2
 from inputs import schema
 from inputs.augment.base import keep_boxes
+from inputs.faults import CLIP, COUNTED, FAULT_COUNTS
 from inputs.hierarchy import Hierarchy, expand_boxes, expand_image_labels
-from inputs.label_map import LabelMap, read_label_map
+from inputs.image_header import claimed_pixels
+from inputs.label_map import LabelMap
 from inputs.parse import MASKS, OBJECT, Parsed, make_parser, parse_image, record_name, require
+from inputs.rules import OUTSIDE_TOLERANCE, Rules, make_rules
 from inputs.schema import Sample
 
 Decoder = Callable[..., Sample]
 
+FIRST_ID = 1
 HASH_BUCKETS = 2**31  # so that a hash fits a non-negative int32
 
 # COCO's keypoint visibilities: 0 not labelled, 1 labelled but hidden, 2 visible.
 HIDDEN, VISIBLE = 1, 2
+
+BOX_FAULTS = COUNTED[:7]  # found for each box; then the size fields, and what is cut off later
 
 UNSUPPORTED = ("load_dense_pose", "load_track_id", "load_keypoint_depth_features")
 
@@ -39,11 +47,13 @@ class _Tables(NamedTuple):
     keypoints: Optional[Any] = None
 
 
-def make_decoder(config: input_reader_pb2.InputReader) -> Decoder:
+def make_decoder(config: input_reader_pb2.InputReader, rules: Optional[Rules] = None) -> Decoder:
     """A function (serialized scalar string, seed=None) -> `Sample`, for the current graph.
 
     `seed` (integers [2]) chooses the frame of a sequence record where `frame_index` is -1; without
-    it each record gives one and the same frame.
+    it each record gives one and the same frame. The function fails for a record that `rules` (None
+    for those of the reader) do not let pass, and tells in `image_level[FAULT_COUNTS]` what it
+    mended or let pass.
 
     Raises:
         ValueError: if the reader asks for what is not supported, or needs a label map and names
@@ -53,7 +63,8 @@ def make_decoder(config: input_reader_pb2.InputReader) -> Decoder:
     for flag in UNSUPPORTED:
         if getattr(config, flag):
             raise ValueError(f"input_reader.{flag} is not supported: no model here uses it")
-    label_map = read_label_map(config.label_map_path) if config.label_map_path else None
+    rules = make_rules(config) if rules is None else rules
+    label_map = rules.label_map
     for flag in ("expand_labels_hierarchy", "use_keypoint_label_map"):
         if getattr(config, flag) and label_map is None:
             raise ValueError(f"input_reader.{flag} needs input_reader.label_map_path")
@@ -66,16 +77,22 @@ def make_decoder(config: input_reader_pb2.InputReader) -> Decoder:
         else None
     )
     parse = make_parser(config)
+    max_pixels = rules.max_pixels
 
     def decode(serialized: tf.Tensor, seed: Optional[tf.Tensor] = None) -> Sample:
         parsed = parse(serialized, seed)
         record = record_name(parsed)
+        encoded = parsed["image/encoded"]
+        pixels = claimed_pixels(encoded)
         has_image = require(
-            tf.not_equal(parsed["image/encoded"], ""), record, "has no image/encoded", []
+            tf.not_equal(encoded, "") & (pixels <= max_pixels),
+            record,
+            "has no image/encoded, or one that claims too many pixels:",
+            [pixels],
         )
         with tf.control_dependencies([has_image]):
             image = _decode_image(parsed, config.num_additional_channels)
-        sample = _boxes(parsed, record, image, tables)
+        sample, left_out, counts = _boxes(parsed, record, image, tables, rules)
         sample = sample._replace(
             image=image,
             multiclass_scores=_multiclass_scores(parsed, record, sample),
@@ -84,7 +101,9 @@ def make_decoder(config: input_reader_pb2.InputReader) -> Decoder:
         )
         if config.num_keypoints:
             sample = _with_keypoints(sample, parsed, record, config.num_keypoints, tables)
-        sample = _without_unusable_boxes(sample)
+        level = {**(sample.image_level or {}), FAULT_COUNTS: counts}
+        sample = sample._replace(image_level=level)
+        sample = keep_boxes(sample, tf.where(tf.logical_not(left_out))[:, 0])
         if hierarchy is not None:
             sample = expand_image_labels(expand_boxes(sample, hierarchy), hierarchy)
         return sample
@@ -141,8 +160,14 @@ def _class_ids(text: tf.Tensor, labels: tf.Tensor, table: Optional[Any]) -> tf.T
     return both[: tf.where(num_texts > 0, num_texts, num_labels)]
 
 
-def _boxes(parsed: Parsed, record: tf.Tensor, image: tf.Tensor, tables: _Tables) -> Sample:
-    """Boxes, classes and what else is one number for each box."""
+def _boxes(
+    parsed: Parsed, record: tf.Tensor, image: tf.Tensor, tables: _Tables, rules: Rules
+) -> Tuple[Sample, tf.Tensor, tf.Tensor]:
+    """Boxes, classes and what else is one number for each box.
+
+    Returns:
+        The sample; which of its boxes are to be left out, bool [n]; and the counts of faults.
+    """
     sides = [parsed[f"{OBJECT}bbox/{side}"] for side in ("ymin", "xmin", "ymax", "xmax")]
     text, labels = parsed[OBJECT + "class/text"], parsed[OBJECT + "class/label"]
     classes = _class_ids(text, labels, tables.classes)
@@ -163,26 +188,37 @@ def _boxes(parsed: Parsed, record: tf.Tensor, image: tf.Tensor, tables: _Tables)
     )
     with tf.control_dependencies([complete]):
         boxes = tf.stack(sides, axis=1)
-        # -1 for an unknown text is no mistake in a label.
-        by_text = tf.size(text) > 0 if tables.classes is not None else False
-        checks = [
-            require(
-                tf.reduce_all((classes >= 1) | by_text),
-                record,
-                "has an image/object/class/label below 1; ids start at 1:",
-                [classes],
-            ),
-            require(
-                tf.reduce_all(
-                    (boxes[:, :2] <= boxes[:, 2:]) | tf.math.is_nan(boxes[:, :2] + boxes[:, 2:])
-                ),
-                record,
-                "has a box whose minimum exceeds its maximum (ymin, xmin, ymax, xmax):",
-                [boxes],
-            ),
-        ]
-    with tf.control_dependencies(checks):
-        boxes = tf.identity(boxes)
+    flags = _box_faults(boxes, classes, text, labels, tables, rules)
+    given = tf.stack([parsed["image/height"], parsed["image/width"]])
+    contradicts = (given > 0) & tf.not_equal(given, tf.shape(image, tf.int64)[:2])
+    counts = tf.concat(
+        [
+            tf.reduce_sum(tf.cast(tf.stack(flags), tf.int32), 1),
+            tf.cast(tf.reduce_any(contradicts)[tf.newaxis], tf.int32),
+        ],
+        0,
+    )
+    refused = [kind for kind in (*BOX_FAULTS, "size_mismatch") if rules.refuses(kind)]
+    if refused:
+        found = tf.gather(counts, [COUNTED.index(kind) for kind in refused])
+        sound = require(
+            tf.equal(tf.reduce_sum(found), 0),
+            record,
+            f"has faults. Numbers of {', '.join(refused)}:",
+            [found, boxes, classes],
+        )
+        with tf.control_dependencies([sound]):
+            boxes = tf.identity(boxes)
+    clipped = [
+        flag
+        for kind, flag in zip(BOX_FAULTS, flags)
+        if rules.actions[kind] == CLIP and kind not in ("box_outside", "label_contradiction")
+    ]
+    if rules.actions["box_outside"] == CLIP:
+        was_sound = tf.reduce_all(boxes[:, :2] < boxes[:, 2:], 1)
+        boxes = tf.clip_by_value(boxes, 0.0, 1.0)
+        clipped.append(was_sound & tf.reduce_any(boxes[:, :2] >= boxes[:, 2:], 1))
+    left_out = functools.reduce(tf.logical_or, clipped, tf.zeros_like(classes, tf.bool))
     sizes_px = tf.cast(tf.shape(image)[:2], tf.float32)
     own_area = tf.reduce_prod((boxes[:, 2:] - boxes[:, :2]) * sizes_px, axis=1)
     confidence, weight, area, is_crowd, difficult, group_of = optional
@@ -191,7 +227,7 @@ def _boxes(parsed: Parsed, record: tf.Tensor, image: tf.Tensor, tables: _Tables)
     def filled(values: tf.Tensor, position: int, default: Any) -> tf.Tensor:
         return tf.concat([values, tf.fill([absent[position]], tf.cast(default, values.dtype))], 0)
 
-    return Sample(
+    sample = Sample(
         image=image,
         boxes=boxes,
         classes=classes,
@@ -202,6 +238,43 @@ def _boxes(parsed: Parsed, record: tf.Tensor, image: tf.Tensor, tables: _Tables)
         difficult=filled(difficult, 4, 0) > 0,
         group_of=filled(group_of, 5, 0) > 0,
     )
+    return sample, left_out, counts
+
+
+def _box_faults(
+    boxes: tf.Tensor,
+    classes: tf.Tensor,
+    text: tf.Tensor,
+    labels: tf.Tensor,
+    tables: _Tables,
+    rules: Rules,
+) -> List[tf.Tensor]:
+    """Flags, bool [n] each, in the order of BOX_FAULTS; few operations, for most boxes are fine."""
+    low, high = tf.split(boxes, 2, axis=1)
+    extent = high - low
+    known = classes >= FIRST_ID
+    nothing = tf.zeros_like(known)
+    unknown = tf.logical_not(known)
+    if tables.classes is None:
+        unknown_text, contradiction = nothing, nothing
+    else:
+        unknown_text = unknown & (tf.size(text) > 0)
+        # The last n of both are the labels where they are beside texts, else the classes.
+        both = tf.concat([classes, labels], 0)
+        beside = both[tf.size(both) - tf.size(classes) :]
+        contradiction = known & tf.not_equal(classes, beside)
+    unknown_id = tf.not_equal(unknown, unknown_text)
+    if rules.num_classes is not None:
+        unknown_id |= classes > rules.num_classes
+    return [
+        tf.logical_not(tf.math.is_finite(tf.reduce_sum(boxes, 1))),
+        tf.reduce_any(extent < 0, 1),
+        tf.reduce_any(tf.equal(extent, 0.0), 1),
+        tf.reduce_any(tf.abs(boxes - 0.5) > 0.5 + OUTSIDE_TOLERANCE, 1),
+        unknown_text,
+        unknown_id,
+        contradiction,
+    ]
 
 
 def _multiclass_scores(parsed: Parsed, record: tf.Tensor, sample: Sample) -> Optional[tf.Tensor]:
@@ -348,9 +421,3 @@ def _image_level(
             "image/context_features_image_id_list"
         ]
     return level
-
-
-def _without_unusable_boxes(sample: Sample) -> Sample:
-    """Leaves out boxes with a NaN coordinate or an unknown class."""
-    usable = tf.logical_not(tf.reduce_any(tf.math.is_nan(sample.boxes), axis=1))
-    return keep_boxes(sample, tf.where(usable & (sample.classes > 0))[:, 0])

@@ -7,15 +7,17 @@ how one trains on some classes of a data set. With the wrong label map it would 
 from __future__ import annotations
 
 import collections
+import itertools
 import logging
-from typing import Counter
+from typing import Counter, Optional, Sequence
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import tf
 from estimator_det.config.registry import nearest
 from estimator_det.protos import input_reader_pb2
 from inputs.label_map import read_label_map
 from inputs.parse import OBJECT
-from inputs.records import compression_of, find_files, input_patterns
+from inputs.recordfile import Damage, read_records
+from inputs.records import find_files, input_patterns
 
 NUM_RECORDS = 32  # some megabytes at most; enough to meet the common classes
 NUM_SHOWN = 5
@@ -23,8 +25,10 @@ NUM_SHOWN = 5
 _LOG = logging.getLogger(__name__)
 
 
-def check_class_names(reader: input_reader_pb2.InputReader) -> None:
-    """Looks up the class names of the reader's first records.
+def check_class_names(
+    reader: input_reader_pb2.InputReader, paths: Optional[Sequence[str]] = None
+) -> None:
+    """Looks up the class names of the reader's first records, those of the first of `paths`.
 
     Names that the label map lacks are logged as a warning, with their number of boxes. Sequence
     records, readers without a label map and records without names are not looked at.
@@ -35,7 +39,7 @@ def check_class_names(reader: input_reader_pb2.InputReader) -> None:
     if not reader.label_map_path or reader.input_type == input_reader_pb2.TF_SEQUENCE_EXAMPLE:
         return
     label_map = read_label_map(reader.label_map_path)
-    path = find_files(input_patterns(reader)[0])[0]
+    path = paths[0] if paths else find_files(input_patterns(reader)[0])[0]
     found = _names_in(path)
     unknown = collections.Counter({n: k for n, k in found.items() if n not in label_map.ids})
     if not unknown:
@@ -57,17 +61,15 @@ def check_class_names(reader: input_reader_pb2.InputReader) -> None:
 
 def _names_in(path: str) -> Counter[str]:
     """Class names of boxes in the first records of a file, and how often each occurs."""
-    # A graph of its own: input functions run in a TF1 graph as well as eagerly.
-    with tf.Graph().as_default(), tf1.Session() as session:
-        dataset = tf.data.TFRecordDataset(path, compression_of(path)).take(NUM_RECORDS)
-        batch = tf1.data.make_one_shot_iterator(dataset.batch(NUM_RECORDS)).get_next()
-        try:
-            records = session.run(batch)
-        except tf.errors.OutOfRangeError:
-            records = []  # an empty file
+    records = (record for _, record in read_records(path) if not isinstance(record, Damage))
     names: Counter[str] = collections.Counter()
-    for record in records:
-        features = tf.train.Example.FromString(record).features.feature
-        texts = features[OBJECT + "class/text"].bytes_list.value
+    for record in itertools.islice(records, NUM_RECORDS):
+        example = tf.train.Example()
+        try:
+            example.MergeFromString(record)
+        except Exception as error:  # protobuf's DecodeError differs between its implementations
+            _LOG.debug("%s holds a record that does not parse: %s", path, error)
+            continue
+        texts = example.features.feature[OBJECT + "class/text"].bytes_list.value
         names.update(text.decode("utf-8", "replace") for text in texts)
     return names

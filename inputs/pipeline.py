@@ -3,21 +3,31 @@
 The order of work on an image is the reference's: decode, augment, the detector's `preprocess`,
 one-hot classes, padding. Records are shuffled while still encoded. With a seed two runs give the
 same batches; each image's augmentation has a seed of its own, from its position in the stream.
+
+Records that cannot be used are treated as the reader's `bad_records` says, and all that was found
+is told to a `FaultLog`; see `inputs.guard`.
 """
 
 from __future__ import annotations
 
 import random
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from estimator_det.compat import tf
+from estimator_det.compat import tf, tf1
 from estimator_det.images.resize import make_resizer
 from estimator_det.protos import image_resizer_pb2, input_reader_pb2, pipeline_pb2
+from inputs import schema
 from inputs.augment import make_augmentation
 from inputs.batch import Features, Layout, Preprocess, lay_out, original_image
 from inputs.decode import make_decoder
+from inputs.examine import reason
+from inputs.faults import FAULT_COUNTS, FaultLog
+from inputs.graph_guard import GraphGuard
+from inputs.guard import PLACE, POSITION, Guard
 from inputs.label_check import check_class_names
-from inputs.records import serialized_dataset
+from inputs.parse import require
+from inputs.records import Record, compression_of, list_files, record_dataset
+from inputs.rules import Rules, make_rules
 
 Batch = Tuple[Features, Features]
 InputFn = Callable[..., tf.data.Dataset]
@@ -30,6 +40,9 @@ def create_train_input_fn(
     pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
     preprocess: Preprocess,
     seed: Optional[int] = None,
+    fault_log: Optional[FaultLog] = None,
+    *,
+    runs_elsewhere: bool = False,
 ) -> InputFn:
     """Input function of training: shuffled, augmented, endless unless `num_epochs` is set.
 
@@ -37,13 +50,17 @@ def create_train_input_fn(
         pipeline_config: Its model, train_config and train_input_reader are read at the call.
         preprocess: The detector's: float32 [B, h, w, C] -> inputs [B, H, W, C], true_shapes [B, 3].
         seed: Makes order and augmentation repeatable, at some cost in speed.
+        fault_log: Told of everything that is wrong with the data; None for a log of its own.
+        runs_elsewhere: Whether the dataset runs on another machine, without Python; see
+            `inputs.graph_guard`.
 
     Returns:
         `input_fn(params=None, input_context=None)` -> dataset of (features, labels);
         `params["batch_size"]`, where given, is taken instead of `train_config.batch_size`.
 
     Raises:
-        ValueError: from the input function, for settings that contradict each other.
+        ValueError: from the input function, for settings that contradict each other, or for
+            compressed files that would be read elsewhere.
         FileNotFoundError: from the input function, if an input path matches nothing.
     """
     model = _model_of(pipeline_config)
@@ -58,31 +75,26 @@ def create_train_input_fn(
             num_classes=model.num_classes,
             max_boxes=_max_boxes(reader, train.max_number_of_boxes),
             retain_original_image=train.retain_original_images,
-            include_source_id=reader.include_source_id,
             merge_boxes=train.merge_multiple_label_boxes,
             use_multiclass_scores=train.use_multiclass_scores,
             context_shape=_context_shape(model, reader),
         )
         batch_size, shard = _share(_batch_size(params, train.batch_size), input_context)
-        records = serialized_dataset(
+        return _batches(
             reader,
-            shuffle=reader.shuffle,
-            seed=seed,
-            num_epochs=reader.num_epochs or None,
-            sample_1_of_n=reader.sample_1_of_n_examples,
-            shard=shard,
-        )
-        base_seed = random.SystemRandom().randrange(2**31) if seed is None else seed
-        augment = make_augmentation(train.data_augmentation_options)
-        transform = _make_transform(reader, layout, augment)
-        return _batched(
-            records,
-            transform,
-            base_seed,
-            batch_size,
-            reader,
-            drop_remainder=reader.drop_remainder,
-            deterministic=seed is not None,
+            layout,
+            lambda: make_augmentation(train.data_augmentation_options),
+            fault_log,
+            _Stream(
+                batch_size=batch_size,
+                shard=shard,
+                seed=seed,
+                base_seed=random.SystemRandom().randrange(2**31) if seed is None else seed,
+                num_epochs=reader.num_epochs or None,
+                sample_1_of_n=reader.sample_1_of_n_examples,
+                drop_remainder=reader.drop_remainder,
+                runs_elsewhere=runs_elsewhere,
+            ),
         )
 
     return input_fn
@@ -93,6 +105,7 @@ def create_eval_input_fn(
     preprocess: Preprocess,
     input_config: Optional[input_reader_pb2.InputReader] = None,
     sample_1_of_n: Optional[int] = None,
+    fault_log: Optional[FaultLog] = None,
 ) -> InputFn:
     """Input function of evaluation: one pass, in the same order each time, no augmentation.
 
@@ -105,6 +118,7 @@ def create_eval_input_fn(
         input_config: One of `eval_input_reader`, or `train_input_reader` to evaluate on training
             data; None for the first `eval_input_reader`.
         sample_1_of_n: Takes every n-th record; None for the reader's `sample_1_of_n_examples`.
+        fault_log: As of training.
 
     Returns:
         As `create_train_input_fn`; `eval_config.batch_size` counts.
@@ -136,74 +150,148 @@ def create_eval_input_fn(
             num_classes=model.num_classes,
             max_boxes=_max_boxes(reader, reader.max_number_of_boxes),
             retain_original_image=evaluation.retain_original_images,
-            include_source_id=reader.include_source_id,
             all_classes_labeled_by_default=evaluation.image_classes_field_map_empty_to_ones,
             context_shape=_context_shape(model, reader),
         )
         batch_size, shard = _share(_batch_size(params, evaluation.batch_size), input_context)
-        records = serialized_dataset(
-            reader,
-            shuffle=reader.shuffle,
-            seed=DEFAULT_EVAL_SEED,
-            num_epochs=1,
-            sample_1_of_n=every,
-            shard=shard,
-        )
         # A batch of one never has a remainder: dropping it only makes the shape static.
         drop = batch_size == 1 or (reader.HasField("drop_remainder") and reader.drop_remainder)
-        return _batched(
-            records,
-            _make_transform(reader, layout, None),
-            DEFAULT_EVAL_SEED,
-            batch_size,
+        return _batches(
             reader,
-            drop_remainder=drop,
-            deterministic=True,
+            layout,
+            lambda: None,
+            fault_log,
+            _Stream(
+                batch_size=batch_size,
+                shard=shard,
+                seed=DEFAULT_EVAL_SEED,
+                base_seed=DEFAULT_EVAL_SEED,
+                num_epochs=1,
+                sample_1_of_n=every,
+                drop_remainder=drop,
+            ),
         )
 
     return input_fn
 
 
+class _Stream(NamedTuple):
+    """How records follow each other and come together."""
+
+    batch_size: int
+    shard: Tuple[int, int]
+    seed: Optional[int]
+    base_seed: int
+    num_epochs: Optional[int]
+    sample_1_of_n: int
+    drop_remainder: bool
+    runs_elsewhere: bool = False
+
+
+def _batches(
+    reader: input_reader_pb2.InputReader,
+    layout: Layout,
+    make_augment: Callable[[], Any],
+    fault_log: Optional[FaultLog],
+    stream: _Stream,
+) -> tf.data.Dataset:
+    log = FaultLog() if fault_log is None else fault_log
+    rules = make_rules(reader, layout.num_classes, layout.max_boxes)
+    found = list_files(reader, rules, log)
+    check_class_names(reader, found.paths)
+
+    def retry(serialized: bytes, position: int) -> str:
+        with tf.Graph().as_default(), tf1.Session() as session:
+            transform = _make_transform(reader, layout, make_augment(), rules)
+            batch = transform(tf.constant(serialized), _seed(stream, tf.constant(position)))
+            session.run(tf1.tables_initializer())
+            try:
+                session.run(batch)
+            except tf.errors.OpError as error:
+                return reason(error)
+        return ""
+
+    guard: Any = Guard(found.paths, rules, log, retry)
+    if stream.runs_elsewhere:
+        _check_uncompressed(found.paths)
+        guard = GraphGuard(found.paths)
+    records = record_dataset(
+        reader,
+        guard,
+        shuffle=reader.shuffle,
+        stream_lengths=found.stream_lengths,
+        seed=stream.seed,
+        num_epochs=stream.num_epochs,
+        sample_1_of_n=stream.sample_1_of_n,
+        shard=stream.shard,
+    )
+    transform = _make_transform(reader, layout, make_augment(), rules)
+
+    # Tracing is several times faster without autograph, and nothing here needs it.
+    @tf.autograph.experimental.do_not_convert
+    def to_example(position: tf.Tensor, record: Record) -> Batch:
+        serialized = guard.begin(position, record.place, record.serialized)
+        features, labels = transform(serialized, _seed(stream, position))
+        features.update({POSITION: position, PLACE: record.place})
+        return features, labels
+
+    # In order, whatever the seed: what does not arrive shows as a gap. It costs no speed.
+    dataset = records.enumerate().map(
+        to_example, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+    )
+    if not stream.runs_elsewhere:
+        dataset = dataset.ignore_errors()
+    dataset = dataset.batch(stream.batch_size, drop_remainder=stream.drop_remainder)
+    dataset = guard.watch(
+        dataset,
+        drop_remainder=stream.drop_remainder,
+        is_endless=stream.num_epochs is None,
+        keep_source_id=reader.include_source_id,
+        base_seed=stream.base_seed,
+    )
+    dataset = dataset.prefetch(reader.num_prefetch_batches)
+    options = tf.data.Options()
+    options.deterministic = stream.seed is not None
+    return dataset.with_options(options)
+
+
+def _check_uncompressed(paths: List[str]) -> None:
+    compressed = [path for path in paths if compression_of(path)]
+    if compressed:
+        raise ValueError(
+            f"{compressed[0]}: where the machine of a TPU reads the records, damage to compressed "
+            "files would pass unseen. Decompress them; reading becomes faster, too"
+        )
+
+
+def _seed(stream: _Stream, position: tf.Tensor) -> tf.Tensor:
+    return tf.stack([tf.constant(stream.base_seed, tf.int64), tf.cast(position, tf.int64)])
+
+
 def _make_transform(
-    reader: input_reader_pb2.InputReader, layout: Layout, augment: Any
+    reader: input_reader_pb2.InputReader, layout: Layout, augment: Any, rules: Rules
 ) -> Transform:
     """A function (serialized record, seed [2]) -> features and labels of its image."""
-    check_class_names(reader)
-    decode = make_decoder(reader)
+    decode = make_decoder(reader, rules)
 
     def transform(serialized: tf.Tensor, seed: tf.Tensor) -> Batch:
         sample = decode(serialized, seed)
         original = original_image(sample, layout) if layout.retain_original_image else None
         if augment is not None:
             sample = augment(sample, seed)
-        return lay_out(sample, layout, original)
+        features, labels = lay_out(sample, layout, original)
+        if rules.refuses("too_many_boxes"):
+            fits = require(
+                tf.equal(features[FAULT_COUNTS][-1], 0),
+                features[schema.SOURCE_ID],
+                f"has more boxes than max_number_of_boxes = {layout.max_boxes}; so many more:",
+                [features[FAULT_COUNTS][-1]],
+            )
+            with tf.control_dependencies([fits]):
+                features[FAULT_COUNTS] = tf.identity(features[FAULT_COUNTS])
+        return features, labels
 
     return transform
-
-
-def _batched(
-    records: tf.data.Dataset,
-    transform: Transform,
-    base_seed: int,
-    batch_size: int,
-    reader: input_reader_pb2.InputReader,
-    *,
-    drop_remainder: bool,
-    deterministic: bool,
-) -> tf.data.Dataset:
-    # Tracing is several times faster without autograph, and nothing here needs it.
-    @tf.autograph.experimental.do_not_convert
-    def to_example(position: tf.Tensor, serialized: tf.Tensor) -> Batch:
-        return transform(serialized, tf.stack([tf.constant(base_seed, tf.int64), position]))
-
-    dataset = records.enumerate().map(
-        to_example, num_parallel_calls=tf.data.AUTOTUNE, deterministic=deterministic
-    )
-    dataset = dataset.batch(batch_size, drop_remainder=drop_remainder)
-    dataset = dataset.prefetch(reader.num_prefetch_batches)
-    options = tf.data.Options()
-    options.deterministic = deterministic
-    return dataset.with_options(options)
 
 
 def _model_of(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig) -> Any:

@@ -1,18 +1,45 @@
-"""Finds TFRecord files and streams their records, still serialized, in the order asked for."""
+"""Finds TFRecord files and streams their records, still serialized, in the order asked for.
+
+TensorFlow's reader gives up a file at the first damage. Here the bytes it gave are counted; where
+they are not all the file has, the places of the other records come from `inputs.recordfile`, and
+they are read one by one. On whole files that costs a comparison for each file and epoch.
+"""
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence, Tuple
+import os
+import re
+from typing import Any, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.config import files
 from estimator_det.protos import input_reader_pb2
+from inputs import faults, recordfile
+from inputs.guard import Guard, pack
+from inputs.rules import Rules, make_rules
 
 COMPRESSIONS = {".gz": "GZIP", ".gzip": "GZIP", ".zlib": "ZLIB", ".zz": "ZLIB"}
 
 # Bytes read ahead from each open file; remote storage answers late, so it takes larger bites.
 LOCAL_BUFFER = 512 * 1024
 REMOTE_BUFFER = 8 * 1024 * 1024
+BLOCK = 16  # records whose bytes are counted at once
+
+SIZE_UNKNOWN = -1  # of compressed files: only reading them tells whether they are whole
+
+
+class Files(NamedTuple):
+    """The files of a reader; `schema.RECORD` counts in `paths`."""
+
+    paths: List[str]
+    stream_lengths: List[int]  # one stream of all files, or with weights one for each input_path
+
+
+class Record(NamedTuple):
+    """A record on its way to the decoder."""
+
+    place: tf.Tensor  # int64: file and number in one, see `guard.pack`
+    serialized: tf.Tensor  # string; "" where the guard is to get it
 
 
 def find_files(pattern: str) -> List[str]:
@@ -55,10 +82,70 @@ def input_patterns(config: input_reader_pb2.InputReader) -> List[str]:
     return patterns
 
 
-def serialized_dataset(
+def list_files(
     config: input_reader_pb2.InputReader,
+    rules: Optional[Rules] = None,
+    log: Optional[faults.FaultLog] = None,
+) -> Files:
+    """All files of a reader: its input_paths in order, those of a pattern sorted.
+
+    Patterns without a file and empty files are told to `log`, where the rules let them pass.
+
+    Raises:
+        FileNotFoundError: if an input_path matches nothing, or no file holds anything.
+        ValueError: if the weights do not fit the paths, no path is given, or an empty file is
+            refused.
+    """
+    rules = make_rules(config) if rules is None else rules
+    log = faults.FaultLog() if log is None else log
+    patterns = input_patterns(config)
+    weights = list(config.sample_from_datasets_weights)
+    if weights and len(weights) != len(patterns):
+        raise ValueError(
+            f"sample_from_datasets_weights has {len(weights)} values for {len(patterns)} "
+            "input_path entries; give one weight for each path"
+        )
+    groups: List[List[str]] = []
+    missing = None
+    for pattern in patterns:
+        try:
+            groups.append(find_files(pattern))
+        except FileNotFoundError as error:
+            if not rules.may_skip("no_file"):
+                raise
+            missing = error
+            groups.append([])
+            log.tell(rules.finding("no_file", "input_path matches no file"), pattern, -1)
+    paths = [path for group in groups for path in group]
+    if not paths:
+        raise missing or FileNotFoundError("input_reader: there is no file")
+    sizes = [_size(path) for path in paths]
+    for path, size in zip(paths, sizes):
+        if size == 0:
+            log.tell(rules.finding("empty_file", "the file is empty"), path, -1)
+    if not any(sizes):
+        raise FileNotFoundError(
+            f"input_reader: all {len(paths)} files are empty, the first is {paths[0]}; write the "
+            "records anew"
+        )
+    return Files(paths, [len(group) for group in groups] if weights else [len(paths)])
+
+
+def _size(path: str) -> int:
+    """Bytes of a local file; SIZE_UNKNOWN of others, for asking takes long."""
+    if files.is_remote(path):
+        return SIZE_UNKNOWN
+    if not os.access(path, os.R_OK):
+        raise PermissionError(f"{path}: the file cannot be read; grant read permission")
+    return os.path.getsize(path)
+
+
+def record_dataset(
+    config: input_reader_pb2.InputReader,
+    guard: Guard,
     *,
     shuffle: bool,
+    stream_lengths: Optional[List[int]] = None,
     seed: Optional[int] = None,
     num_epochs: Optional[int] = None,
     sample_1_of_n: int = 1,
@@ -75,62 +162,100 @@ def serialized_dataset(
     Args:
         config: The reader; its own `shuffle`, `num_epochs` and `sample_1_of_n_examples` are for
             the caller to pass.
+        guard: Knows the files, and is asked where one is damaged.
         shuffle: Whether to shuffle files and records.
+        stream_lengths: Of `list_files`; None for one stream of all files.
         seed: The same seed gives the same order; None a different one each time.
         num_epochs: Passes over the data; None for endless.
         sample_1_of_n: Keeps every n-th record, the same ones whatever the order.
         shard: Number of workers that divide the records among them, and the index of this one.
 
     Returns:
-        Dataset of scalar strings.
+        Dataset of `Record`.
 
     Raises:
-        FileNotFoundError: if an input_path matches nothing.
-        ValueError: if the weights do not fit the paths, or no path is given.
+        ValueError: if sample_1_of_n is not positive.
     """
     if sample_1_of_n < 1:
         raise ValueError(f"sample_1_of_n_examples is {sample_1_of_n}; it must be 1 or more")
-    patterns = input_patterns(config)
     weights = list(config.sample_from_datasets_weights)
-    groups = [find_files(pattern) for pattern in patterns]
-    if not weights:
-        groups = [[path for group in groups for path in group]]
-    elif len(weights) != len(patterns):
-        raise ValueError(
-            f"sample_from_datasets_weights has {len(weights)} values for {len(patterns)} "
-            "input_path entries; give one weight for each path"
-        )
     # Parts of a stream are only the same everywhere if its order is.
     in_parts = sample_1_of_n > 1 or shard[0] > 1
-    streams = []
-    for position, group in enumerate(groups):
+    streams, chosen, begin = [], [], 0
+    for position, length in enumerate(stream_lengths or [len(guard.paths)]):
+        if not length:
+            continue
         stream_seed = None if seed is None else seed + position
-        stream = _records_of(group, config, shuffle and not in_parts, stream_seed, in_parts)
+        indices = range(begin, begin + length)
+        stream = _records_of(
+            indices, guard, config, shuffle and not in_parts, stream_seed, in_parts
+        )
+        begin += length
         for parts, index in (shard, (sample_1_of_n, 0)):
             stream = stream.shard(parts, index) if parts > 1 else stream
         if shuffle and config.shuffle_buffer_size > 1:
             stream = stream.shuffle(config.shuffle_buffer_size, stream_seed)
         streams.append(stream.repeat(num_epochs))
-    if not weights:
+        chosen.append(weights[position] if weights else 1.0)
+    if len(streams) == 1:
         return streams[0]
-    return tf.data.Dataset.sample_from_datasets(streams, weights, seed)
+    return tf.data.Dataset.sample_from_datasets(streams, chosen, seed)
 
 
 def _records_of(
-    paths: Sequence[str],
+    indices: range,
+    guard: Guard,
     config: input_reader_pb2.InputReader,
     shuffle: bool,
     seed: Optional[int],
     same_order: bool,
 ) -> tf.data.Dataset:
     """One pass over the records of some files."""
+    paths = [guard.paths[index] for index in indices]
     buffer = REMOTE_BUFFER if files.is_remote(paths[0]) else LOCAL_BUFFER
+    plain = not any(re.search(r"[*?\[\]\\]", path) for path in paths)
 
-    def read(path: tf.Tensor, compression: tf.Tensor) -> Any:
-        return tf.data.TFRecordDataset(path, compression_type=compression, buffer_size=buffer)
+    @tf.autograph.experimental.do_not_convert
+    def read(file: tf.Tensor, path: tf.Tensor, compression: tf.Tensor, size: tf.Tensor) -> Any:
+        # The reader never ends on a file that has gone; a pattern finds out, where it is none.
+        found = tf.io.matching_files(path) if plain else path[tf.newaxis]
+        blocks = tf.data.TFRecordDataset(found, compression_type=compression, buffer_size=buffer)
+        blocks = blocks.ignore_errors().batch(BLOCK)
+        end = tf.data.Dataset.from_tensors(tf.zeros([0], tf.string))
 
-    named = (list(paths), [compression_of(path) for path in paths])
-    dataset = tf.data.Dataset.from_tensor_slices(named)
+        @tf.autograph.experimental.do_not_convert
+        def count(state: Any, block: tf.Tensor) -> Any:
+            number, read_bytes = state
+            length = tf.size(block, out_type=tf.int64)
+
+            def at_end() -> Any:
+                rest = tf.cond(
+                    tf.equal(read_bytes, size) & tf.logical_not(guard.is_full()),
+                    lambda: tf.zeros([0], tf.int64),
+                    lambda: guard.rest_of_file(file, number, read_bytes),
+                )
+                return rest, tf.fill(tf.shape(rest), "")
+
+            numbers, block = tf.cond(length > 0, lambda: (number + tf.range(length), block), at_end)
+            lengths = tf.cast(tf.strings.length(block), tf.int64) + recordfile.OVERHEAD
+            state = (number + length, read_bytes + tf.reduce_sum(lengths))
+            return state, Record(pack(file, numbers), block)
+
+        zero = tf.constant(0, tf.int64)
+        return blocks.concatenate(end).scan((zero, zero), count).unbatch()
+
+    compressions = [compression_of(path) for path in paths]
+    sizes = [
+        SIZE_UNKNOWN if compression else _size(path)
+        for path, compression in zip(paths, compressions)
+    ]
+    listed = (
+        tf.range(indices.start, indices.stop, dtype=tf.int64),
+        paths,
+        compressions,
+        tf.constant(sizes, tf.int64),
+    )
+    dataset = tf.data.Dataset.from_tensor_slices(listed).take_while(lambda *_: guard.goes_on())
     if shuffle and config.filenames_shuffle_buffer_size > 1:
         dataset = dataset.shuffle(config.filenames_shuffle_buffer_size, seed)
     num_readers = max(1, min(config.num_readers, len(paths)))

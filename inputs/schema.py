@@ -30,6 +30,8 @@ SOURCE_ID = "source_id"  # where the reader says include_source_id
 CONTEXT_FEATURES = "context_features"
 VALID_CONTEXT_SIZE = "valid_context_size"  # how many of the S context features are real
 CONTEXT_FEATURES_IMAGE_ID_LIST = "context_features_image_id_list"
+RECORD = "record"  # index among `inputs.records.list_files`, number in that file from 0
+AUGMENTATION_SEED = "augmentation_seed"  # with it, the record gives the same picture again
 
 # Labels.
 NUM_BOXES = "num_groundtruth_boxes"
@@ -61,6 +63,8 @@ FEATURES: Dict[str, Spec] = {
     CONTEXT_FEATURES: Spec("float32", "B S F"),
     VALID_CONTEXT_SIZE: Spec("int32", "B"),
     CONTEXT_FEATURES_IMAGE_ID_LIST: Spec("string", "B S"),
+    RECORD: Spec("int64", "B 2"),
+    AUGMENTATION_SEED: Spec("int64", "B 2"),
 }
 
 LABELS: Dict[str, Spec] = {

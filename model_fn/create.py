@@ -5,10 +5,21 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, Optional
 
 from estimator_det.compat import estimator, tf, tf1, tpu_estimator
+from estimator_det.config.static_shapes import with_static_shapes
+from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Detector, Groundtruth, make_detector
 from inputs import schema
 from inputs.label_map import LabelMap, read_label_map
-from model_fn import evaluate, optimizers, train, warm_start
+from model_fn import (
+    anatomy,
+    evaluate,
+    host_call,
+    input_pictures,
+    optimizers,
+    tpu_step,
+    train,
+    warm_start,
+)
 
 ModeKeys = estimator.ModeKeys
 _SERVING = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
@@ -45,10 +56,12 @@ def _predict(detector: Detector, features: Dict[str, tf.Tensor], in_bfloat16: bo
         return detector.predict(images, true_shapes)
     with tf1.tpu.bfloat16_scope():
         predictions = detector.predict(tf.cast(images, tf.bfloat16), true_shapes)
-    return tf.nest.map_structure(
-        lambda tensor: tf.cast(tensor, tf.float32) if tensor.dtype == tf.bfloat16 else tensor,
-        predictions,
-    )
+
+    def widened(tensor: Any) -> Any:
+        is_narrow = tensor is not None and tensor.dtype == tf.bfloat16
+        return tf.cast(tensor, tf.float32) if is_narrow else tensor
+
+    return tf.nest.map_structure(widened, predictions)
 
 
 def _label_map(pipeline_config: Any) -> Optional[LabelMap]:
@@ -59,6 +72,16 @@ def _label_map(pipeline_config: Any) -> Optional[LabelMap]:
     return None
 
 
+def _check_trainable(pipeline_config: Any) -> None:
+    """Refuses what a float model would silently leave out of training."""
+    if pipeline_config.HasField("graph_rewriter"):
+        raise ConfigError(
+            "graph_rewriter: training with simulated quantization is not supported. To train "
+            "in float, remove the graph_rewriter block, or give --set graph_rewriter=null; a "
+            "checkpoint of such a configuration is evaluated and exported as a float model"
+        )
+
+
 def create_model_fn(
     pipeline_config: Any, *, use_tpu: bool = False, label_map: Optional[LabelMap] = None
 ) -> Callable[..., Any]:
@@ -66,13 +89,18 @@ def create_model_fn(
 
     Args:
         pipeline_config: `TrainEvalPipelineConfig` proto.
-        use_tpu: Whether training and prediction run on TPU; evaluation never does.
+        use_tpu: Whether the function is for a `TPUEstimator`. Whether a step is built for a TPU's
+            core is then up to `params["use_tpu"]`, which that Estimator sets; where it is not set,
+            training and prediction are and evaluation is not. A training step that is not is a
+            rehearsal: the same, but for what connects cores.
         label_map: Names the categories of an evaluation. By default the one that
             `eval_input_reader` names is read, when an evaluation is built.
 
     Returns:
         `model_fn(features, labels, mode, params, config)` with the keys of `inputs.schema`. The
-        result is a `TPUEstimatorSpec` on TPU, otherwise an `EstimatorSpec`.
+        result is a `TPUEstimatorSpec` on a TPU's core and in a rehearsal of training, otherwise an
+        `EstimatorSpec`. In training it raises `ConfigError` for a configuration with a
+        graph_rewriter, which has no effect otherwise.
     """
     train_config, eval_config = pipeline_config.train_config, pipeline_config.eval_config
 
@@ -83,22 +111,25 @@ def create_model_fn(
         params: Optional[Dict[str, Any]] = None,
         config: Optional[Any] = None,
     ) -> Any:
-        del params
         training = mode == ModeKeys.TRAIN
-        on_tpu = use_tpu and mode != ModeKeys.EVAL
-        detector = make_detector(pipeline_config.model, is_training=training)
-        predictions = _predict(detector, features, on_tpu and train_config.use_bfloat16)
+        on_core = use_tpu and (params or {}).get("use_tpu", mode != ModeKeys.EVAL)
+        for_tpu = on_core or (use_tpu and training)
+        if training:
+            _check_trainable(pipeline_config)
+        model = with_static_shapes(pipeline_config.model) if for_tpu else pipeline_config.model
+        detector = make_detector(model, is_training=training)
+        predictions = _predict(detector, features, for_tpu and train_config.use_bfloat16)
 
         if mode == ModeKeys.PREDICT:
             return _finish(
-                _predict_spec(detector, predictions, features, eval_config, config), on_tpu
+                _predict_spec(detector, predictions, features, eval_config, config), on_core
             )
 
         warm = None
         if training:
             warm = warm_start.plan_warm_start(detector, train_config, config and config.model_dir)
             # Off TPU before the optimizer, for moving averages start where variables do.
-            if warm and not on_tpu:
+            if warm and not for_tpu:
                 warm_start.initialize_from(warm)
 
         groundtruth = groundtruth_from_labels(labels or {})
@@ -115,44 +146,57 @@ def create_model_fn(
         if mode == ModeKeys.EVAL:
             learning_rate = optimizers.make_optimizer(train_config.optimizer, global_step)[1]
             detections = detector.postprocess(predictions, features[schema.TRUE_IMAGE_SHAPE])
-            metrics = evaluate.evaluation_ops(
-                detections,
-                groundtruth,
-                features,
-                eval_config=eval_config,
-                categories=evaluate.make_categories(
-                    label_map or _label_map(pipeline_config), detector.num_classes
-                ),
-            )
-            metrics.update(evaluate.scalar_ops(losses, learning_rate))
             spec = tpu_estimator.TPUEstimatorSpec(
                 mode,
                 predictions=detections.as_dict(),
                 loss=losses[train.TOTAL_LOSS],
-                eval_metrics=(lambda: metrics, []),
+                eval_metrics=evaluate.eval_metrics(
+                    detections,
+                    groundtruth,
+                    features,
+                    eval_config=eval_config,
+                    categories=evaluate.make_categories(
+                        label_map or _label_map(pipeline_config), detector.num_classes
+                    ),
+                    losses=losses,
+                    learning_rate=learning_rate,
+                ),
                 scaffold_fn=_inference_scaffold(eval_config, config),
             )
-            return _finish(spec, on_tpu)
+            return _finish(spec, on_core)
 
         optimizer, learning_rate = optimizers.make_optimizer(train_config.optimizer, global_step)
-        if on_tpu:
-            optimizer = tf1.tpu.CrossShardOptimizer(optimizer)
+        total, updates = losses[train.TOTAL_LOSS], detector.updates()
+        told = None
+        if for_tpu:
+            train_op, norm = tpu_step.make_train_op(
+                total, optimizer, global_step, train_config, updates, on_core=on_core
+            )
+            if config is not None:
+                figures = {**losses, "learning_rate": learning_rate, anatomy.GRADIENT_NORM: norm}
+                with tf.control_dependencies([train_op]):
+                    step = tf.identity(global_step)
+                told = host_call.make_host_call(
+                    config.model_dir, figures, step, config.tpu_config.iterations_per_loop
+                )
         else:
             train.report(losses, learning_rate)
-        train_op = train.make_train_op(
-            losses[train.TOTAL_LOSS], optimizer, global_step, train_config, detector.updates()
-        )
+            anatomy.note_batch(features, labels or {})
+            input_pictures.summarize(
+                features, groundtruth, detector.preprocess, pipeline_config.train_input_reader
+            )
+            train_op = train.make_train_op(total, optimizer, global_step, train_config, updates)
 
         def scaffold() -> Any:
-            if warm and on_tpu:
-                warm_start.initialize_from(warm)
+            if warm and for_tpu:
+                tpu_step.initialize_from(warm)
             saver = train.make_saver(train_config, config.keep_checkpoint_max if config else 5)
             return train.make_scaffold(saver, config)
 
         spec = tpu_estimator.TPUEstimatorSpec(
-            mode, loss=losses[train.TOTAL_LOSS], train_op=train_op, scaffold_fn=scaffold
+            mode, loss=total, train_op=train_op, host_call=told, scaffold_fn=scaffold
         )
-        return _finish(spec, on_tpu)
+        return _finish(spec, for_tpu)
 
     return model_fn
 
@@ -186,5 +230,5 @@ def _inference_scaffold(eval_config: Any, config: Any) -> Callable[[], Any]:
     return scaffold
 
 
-def _finish(spec: Any, on_tpu: bool) -> Any:
-    return spec if on_tpu else spec.as_estimator_spec()
+def _finish(spec: Any, for_tpu: bool) -> Any:
+    return spec if for_tpu else spec.as_estimator_spec()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors.base import Detections, Groundtruth
 from inputs import schema
 from model_fn import visualize
+from model_fn.digest import Digest, digest_ops
 from model_fn.metrics.base import EvaluatedBatch, MetricOps, make_metrics, metric_ops
 
 
@@ -91,6 +92,7 @@ def evaluation_ops(
     ops: MetricOps = {}
     for metrics in make_metrics(eval_config, categories):
         ops.update(metric_ops(metrics, batch))
+    ops.update(digest_ops(Digest(categories, eval_config.min_score_threshold), batch))
     if schema.ORIGINAL_IMAGE in features and eval_config.num_visualizations:
         book = visualize.PictureBook(
             eval_config.num_visualizations,
@@ -120,3 +122,44 @@ def scalar_ops(losses: Dict[str, tf.Tensor], learning_rate: tf.Tensor) -> Metric
     ops: MetricOps = {name: tf1.metrics.mean(value) for name, value in losses.items()}
     ops["learning_rate"] = (learning_rate, tf.no_op())
     return ops
+
+
+def eval_metrics(
+    detections: Detections,
+    groundtruth: Groundtruth,
+    features: Dict[str, tf.Tensor],
+    *,
+    eval_config: Any,
+    categories: Sequence[Dict[str, Any]],
+    losses: Dict[str, tf.Tensor],
+    learning_rate: tf.Tensor,
+) -> Tuple[Callable[..., MetricOps], List[tf.Tensor]]:
+    """`eval_metrics` of a `TPUEstimatorSpec`: a function that makes all metrics, and its tensors.
+
+    The tensors are what a TPU hands to its host: each has a first dimension, along which those of
+    all cores are put together; losses and learning rate are [1].
+
+    Args:
+        detections: Of the batch; what was before suppression is not handed on.
+        groundtruth: Of the batch.
+        features: Of `inputs.schema`.
+        eval_config: `EvalConfig` proto.
+        categories: See `make_categories`.
+        losses: Scalars by name.
+        learning_rate: Scalar.
+    """
+    names = list(losses)
+    found = detections._replace(raw_boxes=None, raw_scores=None)
+    scalars = [tf.reshape(value, [1]) for value in (*losses.values(), learning_rate)]
+    bundles = [found, groundtruth, features, scalars]
+    leaves = tf.nest.flatten(bundles)
+
+    def make(*sent: tf.Tensor) -> MetricOps:
+        given = iter(sent)
+        filled = [None if leaf is None else next(given) for leaf in leaves]
+        detected, truth, shown, (*means, rate) = tf.nest.pack_sequence_as(bundles, filled)
+        ops = evaluation_ops(detected, truth, shown, eval_config=eval_config, categories=categories)
+        ops.update(scalar_ops(dict(zip(names, means)), rate[0]))
+        return ops
+
+    return make, [leaf for leaf in leaves if leaf is not None]

@@ -1,22 +1,28 @@
-"""Evaluation runs: one checkpoint, or checkpoints as they appear; exports of the best."""
+"""Evaluation runs: one checkpoint, or checkpoints as they appear."""
 
 from __future__ import annotations
 
 import logging
+import math
 import os
-from typing import Any, Callable, Dict, List, Optional, Tuple
+import time
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from estimator_det.compat import estimator, tf, tf1
-from estimator_det.config.registry import nearest
+from estimator_det.compat import tf, tf1
 from inputs import pipeline as input_pipeline
+from model_fn import digest, history
+from model_fn.best import keep_if_best
 from model_fn.checkpoints import find_checkpoint
 from model_fn.estimators import make_estimator, preprocess_of, step_of
-from model_fn.results import Metrics, scalars
+from model_fn.history import Evaluation
+from model_fn.results import EvaluationReport, Metrics, scalars, tell_notes, tell_results
 
 _LOG = logging.getLogger(__name__)
 
-BEST_EXPORT = "best"
+Reader = Tuple[str, Callable[..., Any]]  # name and input function
+
 TRAINING_DATA = "training_data"
+POLL_SECS = 1.0  # between two looks for a new checkpoint
 
 
 def evaluation_inputs(
@@ -24,7 +30,7 @@ def evaluation_inputs(
     *,
     on_training_data: bool = False,
     sample_1_of_n: Optional[int] = None,
-) -> List[Tuple[str, Callable[..., Any]]]:
+) -> List[Reader]:
     """Name and input function of each evaluation reader, or of the training reader.
 
     A reader without a name takes its number. The name becomes the folder `eval_<name>`.
@@ -53,83 +59,21 @@ def evaluation_inputs(
     ]
 
 
-class KeepBest(estimator.BestExporter):
-    """Exports the checkpoint with the best value of a metric so far.
-
-    Higher is better, unless the metric's name says loss. Evaluations of earlier runs in the same
-    model_dir count, but the first evaluation of a run is exported in any case.
-
-    Args:
-        metric: Its name.
-        receiver: Serving input receiver function.
-        reader: Name of the evaluation that decides.
-    """
-
-    def __init__(self, metric: str, receiver: Callable[[], Any], reader: str) -> None:
-        self._metric = metric
-
-        def better(best_eval_result: Dict[str, Any], current_eval_result: Dict[str, Any]) -> bool:
-            # Those of an earlier run may lack the metric.
-            if metric not in current_eval_result or metric not in best_eval_result:
-                return metric in current_eval_result
-            best, current = best_eval_result[metric], current_eval_result[metric]
-            return current < best if "loss" in metric.lower() else current > best
-
-        super().__init__(
-            BEST_EXPORT,
-            receiver,
-            event_file_pattern=f"eval_{reader}/*.tfevents.*",
-            compare_fn=better,
-            exports_to_keep=1,
-        )
-
-    def export(
-        self,
-        estimator: Any,
-        export_path: str,
-        checkpoint_path: str,
-        eval_result: Dict[str, Any],
-        is_the_final_export: bool,
-    ) -> Any:
-        """Exports if this evaluation is the best; ValueError if it lacks the metric."""
-        if self._metric not in eval_result:
-            known = sorted(scalars(eval_result))
-            raise ValueError(
-                f"best_metric: {self._metric!r} is not evaluated{nearest(self._metric, known)} "
-                f"Known: {known}"
-            )
-        return super().export(
-            estimator, export_path, checkpoint_path, eval_result, is_the_final_export
-        )
-
-
-class EvaluateFurther(tf1.train.CheckpointSaverListener):
-    """Evaluates saved checkpoints in ways that train_and_evaluate does not.
-
-    Args:
-        evaluate: Evaluates the newest checkpoint.
-        throttle_secs: At least so long between two evaluations, but for the last one.
-    """
-
-    def __init__(self, evaluate: Callable[[], None], throttle_secs: int) -> None:
-        self._evaluate = evaluate
-        self._timer = tf1.train.SecondOrStepTimer(every_secs=throttle_secs)
-        self._started = False
-
-    def after_save(self, session: Any, global_step_value: int) -> None:
-        """Evaluates, if it is time."""
-        del session
-        if not self._started:  # What training starts from was evaluated before, or is untrained.
-            self._started = True
-        elif self._timer.should_trigger_for_step(global_step_value):
-            self._timer.update_last_triggered_step(global_step_value)
-            self._evaluate()
-
-    def end(self, session: Any, global_step_value: int) -> None:
-        """Evaluates the last checkpoint, unless that is done."""
-        del session
-        if global_step_value != self._timer.last_triggered_step():
-            self._evaluate()
+def evaluate_reader(
+    pipeline_config: Any, runner: Any, reader: Reader, checkpoint: str, *, tell: bool = True
+) -> Evaluation:
+    """One evaluation by an Estimator; `tell` its progress and result on standard error."""
+    name, input_fn = reader
+    hooks = [EvaluationReport(pipeline_config.eval_config.batch_size)] if tell else []
+    results = runner.evaluate(input_fn, name=name, checkpoint_path=checkpoint, hooks=hooks)
+    metrics = scalars(results)
+    counts = digest.counts_of(results)
+    notes = digest.explanations(metrics, counts) if counts else {}
+    evaluation = Evaluation(name, int(results[tf1.GraphKeys.GLOBAL_STEP]), metrics, notes)
+    if tell:
+        tell_results(name, results)
+        tell_notes(notes)
+    return evaluation
 
 
 def evaluate(
@@ -158,8 +102,8 @@ def evaluate(
     prefix = find_checkpoint(checkpoint)
     runner = make_estimator(pipeline_config, model_dir or os.path.dirname(prefix))
     return {
-        name: scalars(runner.evaluate(input_fn, checkpoint_path=prefix, name=name))
-        for name, input_fn in evaluation_inputs(
+        reader[0]: evaluate_reader(pipeline_config, runner, reader, prefix).metrics
+        for reader in evaluation_inputs(
             pipeline_config, on_training_data=on_training_data, sample_1_of_n=sample_1_of_n
         )
     }
@@ -176,6 +120,7 @@ def continuous_eval(
     max_retries: int = 0,
     min_interval_secs: Optional[int] = None,
     timeout_secs: Optional[float] = None,
+    best_metric: Optional[str] = None,
 ) -> Dict[str, Metrics]:
     """Evaluates checkpoints as they appear, until training is over.
 
@@ -183,14 +128,15 @@ def continuous_eval(
         pipeline_config: `TrainEvalPipelineConfig` proto.
         checkpoint_dir: Where training saves.
         model_dir: Where events go; by default `checkpoint_dir`.
-        num_train_steps: Training is over at this step; by default `train_config.num_steps`, where
-            0 means never.
+        num_train_steps: Training is over at this step, or where it says so itself, for it may stop
+            early; by default `train_config.num_steps`, where 0 means never.
         on_training_data: Read what `train_input_reader` names.
         sample_1_of_n: Evaluate on every n-th example.
         max_retries: How many evaluations may fail on their data; negative for any number.
         min_interval_secs: At least so long from one evaluation's start to the next; by default
             `eval_config.eval_interval_secs`.
         timeout_secs: End after so long without a new checkpoint; by default never.
+        best_metric: Keep and export the best checkpoint, as `run_options.Evaluating` says.
 
     Returns:
         Metrics of the last evaluation, by reader's name; empty if there was no checkpoint.
@@ -199,20 +145,19 @@ def continuous_eval(
         num_train_steps = pipeline_config.train_config.num_steps
     if min_interval_secs is None:
         min_interval_secs = pipeline_config.eval_config.eval_interval_secs
+    model_dir = model_dir or checkpoint_dir
+    runner = make_estimator(pipeline_config, model_dir)
+    readers = evaluation_inputs(
+        pipeline_config, on_training_data=on_training_data, sample_1_of_n=sample_1_of_n
+    )
     latest: Dict[str, Metrics] = {}
     failures = 0
-    for checkpoint in tf1.train.checkpoints_iterator(
-        checkpoint_dir, min_interval_secs=min_interval_secs, timeout=timeout_secs
-    ):
+    for checkpoint in _appearing(checkpoint_dir, min_interval_secs, timeout_secs):
         try:
             step = step_of(checkpoint)
-            latest = evaluate(
-                pipeline_config,
-                checkpoint,
-                model_dir=model_dir or checkpoint_dir,
-                on_training_data=on_training_data,
-                sample_1_of_n=sample_1_of_n,
-            )
+            evaluations = [
+                evaluate_reader(pipeline_config, runner, reader, checkpoint) for reader in readers
+            ]
         except tf.errors.InvalidArgumentError as error:
             failures += 1
             if 0 <= max_retries < failures:
@@ -225,7 +170,41 @@ def continuous_eval(
                 raise
             _LOG.warning("%s was deleted before it was evaluated: %s", checkpoint, error)
             continue
-        if num_train_steps and step >= num_train_steps:
+        for evaluation in evaluations:
+            history.record(model_dir, evaluation)
+        latest = {evaluation.reader: evaluation.metrics for evaluation in evaluations}
+        if best_metric:
+            keep_if_best(
+                pipeline_config, runner, model_dir, evaluations[0], checkpoint, best_metric
+            )
+        if step == history.last_step(checkpoint_dir) or 0 < num_train_steps <= step:
             _LOG.info("Training is over at step %d; so is its evaluation", step)
             break
     return latest
+
+
+def _appearing(
+    checkpoint_dir: str, min_interval_secs: float, timeout_secs: Optional[float]
+) -> Iterator[str]:
+    """Checkpoints as they appear, until none has for `timeout_secs`, or training is over.
+
+    After the last checkpoint of a training that is over, nothing is waited for.
+    """
+    last: Optional[str] = None
+    since = time.monotonic()
+    evaluated_at = -math.inf
+    while True:
+        newest = tf1.train.latest_checkpoint(checkpoint_dir)
+        now = time.monotonic()
+        if newest is not None and newest != last and now - evaluated_at >= min_interval_secs:
+            last, evaluated_at = newest, now
+            yield newest
+            since = time.monotonic()
+            continue
+        if newest == last:
+            if newest is not None and history.last_step(checkpoint_dir) is not None:
+                return
+            if timeout_secs is not None and now - since >= timeout_secs:
+                _LOG.info("No new checkpoint in %s for %g seconds", checkpoint_dir, timeout_secs)
+                return
+        time.sleep(POLL_SECS)

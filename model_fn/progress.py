@@ -1,51 +1,104 @@
-"""What watches a run: reports of training and evaluation, and evaluations on further readers."""
+"""What watches a training run: its figures on the terminal, as JSON lines and in TensorBoard."""
 
 from __future__ import annotations
 
 import datetime
+import json
 import math
+import os
 import statistics
 import sys
 import time
-from typing import Any, Dict, List, Optional, TextIO
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, TextIO, Tuple
 
 from tqdm import tqdm
 
 from estimator_det.compat import tf, tf1
+from model_fn import anatomy, bad_step
+from model_fn.anatomy import watch, watched
 
-Metrics = Dict[str, float]
+__all__ = ["Moment", "NotFiniteLossError", "TrainingReport", "training_hooks", "watch", "watched"]
 
-_WATCHED = "estimator_det/watched"
-_SCOPE = "watched/"
+PROGRESS_FILE = "progress.jsonl"
 
-
-def watch(name: str, value: tf.Tensor) -> None:
-    """Enters a scalar of the default graph among those that `TrainingReport` tells."""
-    tf1.add_to_collection(_WATCHED, tf.identity(value, name=_SCOPE + name))
-
-
-def watched() -> Dict[str, tf.Tensor]:
-    """The scalars entered in the default graph, by name."""
-    return {tensor.op.name[len(_SCOPE) :]: tensor for tensor in tf1.get_collection(_WATCHED)}
+_GIGA = 1e9
 
 
 class NotFiniteLossError(RuntimeError):
-    """A loss term became NaN or infinite; the message names it."""
+    """A loss term, or the norm of the gradients, became NaN or infinite; the message names it."""
+
+
+class Moment(NamedTuple):
+    """Figures of a run at a step; those over time are of the steps since the moment before."""
+
+    step: int
+    num_steps: Optional[int]  # None for a training without end
+    values: Dict[str, float]  # loss terms, learning rate, gradient norm
+    images_per_second: Optional[float] = None  # None at the first step
+    input_wait: Optional[float] = None  # share of the time in steps, 0..1
+    memory: Optional[float] = None  # bytes of main memory that the process holds
+    accelerator_memory: Optional[float] = None  # bytes in use on the first GPU; None without one
+    seconds_left: Optional[float] = None
+
+    def line(self) -> str:
+        """For a terminal or a log."""
+        of = f"/{self.num_steps}" if self.num_steps else ""
+        parts = [f"step {self.step}{of}", self.numbers(), *self.rates()]
+        if self.seconds_left is not None:
+            parts.append(f"{datetime.timedelta(seconds=round(self.seconds_left))} left")
+        return " | ".join(parts)
+
+    def numbers(self) -> str:
+        """Loss terms and learning rate."""
+        return " ".join(
+            f"{name.replace('Loss/', '').replace('_loss', '')} {value:.4g}"
+            for name, value in self.values.items()
+            if name != anatomy.GRADIENT_NORM
+        )
+
+    def rates(self) -> List[str]:
+        """Speed, input and memory."""
+        parts = []
+        if self.images_per_second is not None:
+            parts.append(f"{self.images_per_second:.1f} images/s")
+        if self.input_wait is not None:
+            parts.append(f"input wait {self.input_wait:.0%}")
+        if self.memory is not None:
+            parts.append(f"{self.memory / _GIGA:.2f} GB")
+        if self.accelerator_memory is not None:
+            parts.append(f"GPU {self.accelerator_memory / _GIGA:.2f} GB")
+        return parts
+
+    def figures(self) -> Dict[str, float]:
+        """What is known besides `values`, by name and in basic units."""
+        named = {
+            "images_per_second": self.images_per_second,
+            "input_wait_share": self.input_wait,
+            "memory_bytes": self.memory,
+            "accelerator_memory_bytes": self.accelerator_memory,
+            "seconds_left": self.seconds_left,
+        }
+        return {name: float(value) for name, value in named.items() if value is not None}
+
+
+Listener = Callable[[Moment], None]
+OnBadStep = Callable[[tf1.Session, int, Dict[str, float]], str]  # session, step, values -> message
 
 
 class TrainingReport(tf1.train.SessionRunHook):
-    """Tells step, loss terms, learning rate, images per second and the time left.
+    """Tells how training goes: a progress bar on a terminal, elsewhere a line every so often.
 
-    On a terminal this is a progress bar, elsewhere a line per `every_steps`. The first step is
-    reported as soon as it is done. A value that is not finite ends the training with
-    `NotFiniteLossError`.
+    The first step is reported as soon as it is done. A value that is not finite ends the training
+    with `NotFiniteLossError`.
 
     Args:
         batch_size: Images per step, for the rate.
         num_steps: The global step at which training ends; None if it goes on.
         every_steps: Steps between two reports.
-        silent: Only watch for bad losses.
+        silent: Nothing on the terminal.
         stream: Where to write; standard error by default.
+        listeners: Get the figures of every report.
+        on_bad_step: Called where a value is not finite; gives the message of the error.
     """
 
     def __init__(
@@ -56,30 +109,39 @@ class TrainingReport(tf1.train.SessionRunHook):
         every_steps: int = 20,
         silent: bool = False,
         stream: Optional[TextIO] = None,
+        listeners: Sequence[Listener] = (),
+        on_bad_step: Optional[OnBadStep] = None,
     ) -> None:
         self._batch_size = batch_size
         self._num_steps = num_steps
         self._every_steps = every_steps
         self._silent = silent
         self._stream = stream or sys.stderr
+        self._listeners = list(listeners)
+        self._on_bad_step = on_bad_step
         self._bar: Optional[Any] = None
-        self._tensors: Dict[str, tf.Tensor] = {}
+        self._fetches: Any = {}
         self._step = 0
         self._first_step = 0
-        self._last_time = 0.0
-        self._durations: List[float] = []
+        self._started = 0.0  # the step at hand
+        self._ended = 0.0  # the step before
+        self._durations: List[float] = []  # from end to end
+        self._waits: List[Tuple[float, float]] = []  # for the batch, and of the whole step
 
     def begin(self) -> None:
         """Finds the scalars of the graph about to run."""
-        self._tensors = watched()
+        self._fetches = {"values": watched()}
+        wait = anatomy.anatomy().input_wait
+        if wait:
+            self._fetches["wait"] = tf1.get_default_graph().get_tensor_by_name(wait)
         self._global_step = tf1.train.get_global_step()
 
     def after_create_session(self, session: tf1.Session, coord: Any) -> None:
         """Reads where training starts from."""
         del coord
         self._step = self._first_step = int(session.run(self._global_step))
-        self._durations = []
-        self._last_time = time.monotonic()
+        self._durations, self._waits = [], []
+        self._ended = time.monotonic()
         if self._bar is None and not self._silent and self._stream.isatty():
             self._bar = tqdm(
                 total=self._num_steps, initial=self._step, unit="step", file=self._stream
@@ -88,33 +150,26 @@ class TrainingReport(tf1.train.SessionRunHook):
     def before_run(self, run_context: Any) -> Any:
         """Asks for the scalars at every step: a changing set of fetches would cost more."""
         del run_context
-        return tf1.train.SessionRunArgs(self._tensors)
+        self._started = time.monotonic()
+        return tf1.train.SessionRunArgs(self._fetches)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         """Checks the scalars and reports them when it is time."""
-        del run_context
         self._step += 1
         now = time.monotonic()
         if self._step > self._first_step + 1:  # The first run also optimizes the graph.
-            self._durations.append(now - self._last_time)
-        self._last_time = now
-        values = {name: float(value) for name, value in run_values.results.items()}
-        bad = {name: value for name, value in values.items() if not math.isfinite(value)}
-        if bad:
-            raise NotFiniteLossError(
-                f"step {self._step}: not finite: {bad}; all: {values}. Usual causes: a learning "
-                "rate that is too high (set gradient_clipping_by_norm or a warm-up), or boxes "
-                "without area in the training records"
-            )
-        if self._silent:
-            return
+            self._durations.append(now - self._ended)
+            if "wait" in run_values.results:
+                self._waits.append((float(run_values.results["wait"]), now - self._started))
+        self._ended = now
+        values = {name: float(value) for name, value in run_values.results["values"].items()}
+        if not all(math.isfinite(value) for value in values.values()):
+            raise NotFiniteLossError(self._bad_step(run_context, values))
+        is_time = self._step == self._first_step + 1 or self._step % self._every_steps == 0
+        if is_time and (self._listeners or not self._silent):
+            self._report(self._moment(values))
         if self._bar is not None:
-            self._bar.set_postfix_str(_numbers(values), refresh=False)
             self._bar.update(1)
-        if self._step == self._first_step + 1 or self._step % self._every_steps == 0:
-            if self._bar is None:
-                print(self._line(values), file=self._stream, flush=True)
-            del self._durations[: -self._every_steps]
 
     def end(self, session: tf1.Session) -> None:
         """Closes the progress bar."""
@@ -122,21 +177,133 @@ class TrainingReport(tf1.train.SessionRunHook):
         if self._bar is not None:
             self._bar.close()
 
-    def _line(self, values: Dict[str, float]) -> str:
-        of = f"/{self._num_steps}" if self._num_steps else ""
-        parts = [f"step {self._step}{of}", _numbers(values)]
-        if self._durations:
-            # The median: a step in which a checkpoint is saved or evaluated says nothing.
-            seconds = max(statistics.median(self._durations), 1e-6)
-            parts.append(f"{self._batch_size / seconds:.1f} images/s")
-            if self._num_steps:
-                left = round((self._num_steps - self._step) * seconds)
-                parts.append(f"{datetime.timedelta(seconds=left)} left")
-        return " | ".join(parts)
+    def _bad_step(self, run_context: Any, values: Dict[str, float]) -> str:
+        if self._bar is not None:
+            self._bar.close()
+        if self._on_bad_step is not None:
+            return self._on_bad_step(run_context.session, self._step, values)
+        bad = {name: value for name, value in values.items() if not math.isfinite(value)}
+        return f"step {self._step}: not finite: {bad}; all: {values}"
+
+    def _report(self, moment: Moment) -> None:
+        for listener in self._listeners:
+            listener(moment)
+        if self._bar is not None:
+            self._bar.set_postfix_str(", ".join([moment.numbers(), *moment.rates()]), refresh=False)
+        elif not self._silent:
+            print(moment.line(), file=self._stream, flush=True)
+        self._durations, self._waits = self._durations[-self._every_steps :], []
+
+    def _moment(self, values: Dict[str, float]) -> Moment:
+        moment = Moment(
+            self._step,
+            self._num_steps,
+            values,
+            memory=resident_memory(),
+            accelerator_memory=accelerator_memory(),
+        )
+        if self._waits:
+            waited, total = (sum(column) for column in zip(*self._waits))
+            moment = moment._replace(input_wait=min(max(waited / max(total, 1e-9), 0.0), 1.0))
+        if not self._durations:
+            return moment
+        # The median: a step in which a checkpoint is saved or evaluated says nothing.
+        seconds = max(statistics.median(self._durations), 1e-6)
+        moment = moment._replace(images_per_second=self._batch_size / seconds)
+        if self._num_steps:
+            moment = moment._replace(seconds_left=(self._num_steps - self._step) * seconds)
+        return moment
 
 
-def _numbers(values: Dict[str, float]) -> str:
-    return " ".join(
-        f"{name.replace('Loss/', '').replace('_loss', '')} {value:.4g}"
-        for name, value in values.items()
-    )
+def resident_memory() -> Optional[float]:
+    """Bytes of main memory that this process holds now; None where the system does not tell."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            pages = int(file.read().split()[1])
+    except OSError:
+        return None
+    return float(pages * os.sysconf("SC_PAGE_SIZE"))
+
+
+def accelerator_memory() -> Optional[float]:
+    """Bytes in use on the first GPU of this process; None without a GPU."""
+    if not tf.config.list_physical_devices("GPU"):
+        return None
+    return float(tf.config.experimental.get_memory_info("GPU:0")["current"])
+
+
+class Journal:
+    """Appends each report to a file as a JSON line, with the time (UTC)."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __call__(self, moment: Moment) -> None:
+        """Writes a line."""
+        self.write({"step": moment.step, **moment.values, **moment.figures()})
+
+    def write(self, entry: Dict[str, Any]) -> None:
+        """Writes a line of other content."""
+        now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
+        with tf.io.gfile.GFile(self._path, "a") as file:
+            file.write(json.dumps({"time": now, **entry}, allow_nan=False) + "\n")
+
+
+class Events:
+    """Writes what the graph does not know to TensorBoard: rates, memory, faults of the data."""
+
+    def __init__(self, model_dir: str, fault_log: Optional[Any]) -> None:
+        self._model_dir = model_dir
+        self._fault_log = fault_log
+
+    def __call__(self, moment: Moment) -> None:
+        """Writes the figures of a moment."""
+        figures = {f"run/{name}": value for name, value in moment.figures().items()}
+        if self._fault_log is not None:
+            counts = self._fault_log.counts().items()
+            figures.update({f"bad_records/{kind}": float(count) for kind, count in counts})
+        summary = tf1.Summary()
+        for name, value in figures.items():
+            summary.value.add(tag=name, simple_value=value)
+        # The writer that the other hooks use, too: one file.
+        tf1.summary.FileWriterCache.get(self._model_dir).add_summary(summary, moment.step)
+
+
+def training_hooks(
+    pipeline_config: Any,
+    model_dir: str,
+    num_steps: Optional[int],
+    *,
+    every_steps: int = 20,
+    silent: bool = False,
+    fault_log: Optional[Any] = None,
+    writes: bool = True,
+) -> List[Any]:
+    """The hooks that tell how a training goes, and stop it at a step that is not finite.
+
+    Args:
+        pipeline_config: `TrainEvalPipelineConfig` proto.
+        model_dir: Gets progress.jsonl, events, and the folder of a bad step.
+        num_steps: The global step at which training ends; None if it goes on.
+        every_steps: Steps between two reports.
+        silent: Nothing on the terminal; files are written all the same.
+        fault_log: An `inputs.faults.FaultLog`, whose counts go to TensorBoard.
+        writes: False for the workers of a cluster that leave files to their chief.
+    """
+    journal = Journal(os.path.join(model_dir, PROGRESS_FILE))
+
+    def on_bad_step(session: tf1.Session, step: int, values: Dict[str, float]) -> str:
+        report = bad_step.save_bad_step(session, pipeline_config, model_dir, step, values)
+        journal.write({"step": step, "not_finite": report.not_finite, "folder": report.folder})
+        return bad_step.summary_text(report)
+
+    return [
+        TrainingReport(
+            pipeline_config.train_config.batch_size,
+            num_steps,
+            every_steps=every_steps,
+            silent=silent,
+            listeners=[journal, Events(model_dir, fault_log)] if writes else [],
+            on_bad_step=on_bad_step if writes else None,
+        )
+    ]

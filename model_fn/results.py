@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any, Dict, Optional, TextIO
+from typing import Any, Dict, List, Mapping, Optional, TextIO
 
-from estimator_det.compat import estimator, tf1
+from estimator_det.compat import tf1
 
 Metrics = Dict[str, float]
+
+_NAMED = 4  # metrics that share a reason, by name
 
 
 class EvaluationReport(tf1.train.SessionRunHook):
@@ -65,31 +67,13 @@ def tell_results(name: str, results: Dict[str, Any], stream: Optional[TextIO] = 
     print(f"evaluation {name!r} at step {step} | {numbers}", file=stream or sys.stderr, flush=True)
 
 
-class ResultsReport(estimator.Exporter):
-    """Tells results: exporters are what train_and_evaluate shows every evaluation to.
-
-    Args:
-        reader: Name of what was evaluated.
-        stream: Where to write; standard error by default.
-    """
-
-    def __init__(self, reader: str, stream: Optional[TextIO] = None) -> None:
-        self._reader = reader
-        self._stream = stream
-
-    @property
-    def name(self) -> str:
-        """Of the folder, were there anything to export."""
-        return "results"
-
-    def export(
-        self,
-        estimator: Any,
-        export_path: str,
-        checkpoint_path: str,
-        eval_result: Dict[str, Any],
-        is_the_final_export: bool,
-    ) -> None:
-        """Tells; exports nothing."""
-        del estimator, export_path, checkpoint_path, is_the_final_export
-        tell_results(self._reader, eval_result, self._stream)
+def tell_notes(notes: Mapping[str, str], stream: Optional[TextIO] = None) -> None:
+    """Writes the reasons behind metrics that are -1, 0 or NaN: a line for each reason."""
+    names: Dict[str, List[str]] = {}
+    for name, reason in notes.items():
+        names.setdefault(reason, []).append(name.split("/", 1)[-1])
+    for reason, told in names.items():
+        more = f" and {len(told) - _NAMED} more" if len(told) > _NAMED else ""
+        print(
+            f"  {', '.join(told[:_NAMED])}{more}: {reason}", file=stream or sys.stderr, flush=True
+        )

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from typing import Any, List, Optional, Sequence
+import os
+import zlib
+from typing import Any, Callable, Iterator, List, Optional, Sequence
 
 from estimator_det.compat import estimator
 from estimator_det.config import pipeline as configuration
 from inputs import pipeline as input_pipeline
-from inputs import serving
-from model_fn.estimators import make_estimator, preprocess_of, trained_steps
-from model_fn.evaluator import EvaluateFurther, KeepBest, evaluation_inputs
-from model_fn.progress import TrainingReport
-from model_fn.results import EvaluationReport, Metrics, ResultsReport, scalars, tell_results
+from inputs.faults import LOG_FILE, FaultLog
+from model_fn import checkpoint_store, history, run_lock, tpu
+from model_fn.best import export
+from model_fn.estimators import make_estimator, preprocess_of
+from model_fn.evaluator import continuous_eval, evaluation_inputs
+from model_fn.progress import training_hooks
+from model_fn.results import Metrics
+from model_fn.run_evaluations import FINAL_EXPORT, RunEvaluations
+from model_fn.run_options import Evaluating, Saving
+from model_fn.saving import CheckpointSaver, StopAfterStep, check_writable, explained_errors
+from model_fn.stopping import Stopped, StopSignals, signal_name
+from model_fn.tpu_options import OnTpu
 
 _LOG = logging.getLogger(__name__)
-
-FINAL_EXPORT = "Servo"
 
 
 def train_and_evaluate(
@@ -24,132 +32,102 @@ def train_and_evaluate(
     model_dir: str,
     *,
     num_train_steps: Optional[int] = None,
-    sample_1_of_n_eval_examples: Optional[int] = None,
-    eval_on_train_data: bool = False,
-    sample_1_of_n_eval_on_train_examples: int = 5,
-    save_checkpoints_steps: Optional[int] = None,
-    save_checkpoints_secs: Optional[int] = None,
-    eval_throttle_secs: Optional[int] = None,
-    best_metric: Optional[str] = None,
-    export_final: bool = True,
+    saving: Optional[Saving] = None,
+    evaluating: Optional[Evaluating] = None,
     progress: bool = True,
     progress_steps: int = 20,
     hooks: Sequence[Any] = (),
     seed: Optional[int] = None,
+    on_tpu: Optional[OnTpu] = None,
 ) -> Metrics:
     """Trains to `num_train_steps`, evaluating checkpoints on the way and at the end.
 
-    A checkpoint in `model_dir` is resumed with its step, optimizer slots and moving averages. The
-    configuration as run is saved there as pipeline.config. Several evaluation readers are all
-    evaluated; the first one decides about exports.
+    A checkpoint in `model_dir` is resumed with its step, optimizer slots and moving averages,
+    after it was checked; see `checkpoint_store.prepare`. The configuration as run is saved there
+    as pipeline.config. Several evaluation readers are all evaluated; the first one decides about
+    exports. Only one process may train in a folder.
+
+    SIGINT and SIGTERM end the run after the step at hand, with a checkpoint; an evaluation is left
+    at once. A second signal ends the process. A process that is killed loses the steps since its
+    last checkpoint.
+
+    The position in the data: evaluations have a session of their own, and training goes on with
+    the record after the last one. A resumed run starts an epoch anew, in another order and with
+    other augmentations than the run before: from `seed`, where one is given, and the step at which
+    it resumes, so that it can be repeated exactly. Within a run each record is seen once an epoch;
+    over a restart, records of the unfinished epoch may come twice or not at all. (The exact
+    position would be that of the shuffle buffer: saving it would put its records into every
+    checkpoint.) With `shuffle: false` a resumed run begins at the first record.
 
     Args:
         pipeline_config: `TrainEvalPipelineConfig` proto.
         model_dir: Where checkpoints, events and exports go.
         num_train_steps: The global step at which to stop; by default `train_config.num_steps`,
             where 0 means never.
-        sample_1_of_n_eval_examples: Evaluate on every n-th example.
-        eval_on_train_data: Evaluate on the training data, too.
-        sample_1_of_n_eval_on_train_examples: The same for training data.
-        save_checkpoints_steps: See `make_estimator`.
-        save_checkpoints_secs: See `make_estimator`.
-        eval_throttle_secs: At least so long between two evaluations; by default
-            `eval_config.eval_interval_secs`. The last checkpoint is always evaluated.
-        best_metric: Keep an export of the best evaluation in export/best: highest, or lowest where
-            its name says loss, e.g. "DetectionBoxes_Precision/mAP".
-        export_final: Export the last checkpoint to export/Servo.
+        saving: When checkpoints are saved.
+        evaluating: What is evaluated, and when.
         progress: Tell loss terms, rate and time left on standard error.
         progress_steps: Steps between two lines of it.
         hooks: More training hooks.
         seed: Of initial values, shuffling and augmentation.
+        on_tpu: Train on a TPU, or rehearse that; evaluations run on this machine unless it says
+            otherwise, and reports come once a loop, whatever `progress_steps`.
 
     Returns:
-        Metrics of the last evaluation on the first reader; empty where nothing was left to train.
+        Metrics of the last evaluation on the first reader; empty where nothing was left to do.
+
+    Raises:
+        Stopped: after SIGINT or SIGTERM; a KeyboardInterrupt.
+        FolderInUseError: if another process trains in `model_dir`.
+        FolderNotWritableError: if `model_dir` cannot be written to, at the start or later.
+        DamagedCheckpointsError: if there are checkpoints, and none is whole.
+        ConfigError: if the configuration does not suit the TPU.
+        NoTpuError: if the TPU cannot be reached.
     """
-    if num_train_steps is None and pipeline_config.train_config.num_steps:
-        num_train_steps = pipeline_config.train_config.num_steps
-    done = trained_steps(model_dir)
-    if num_train_steps is not None and done >= num_train_steps:
-        _LOG.warning(
-            "%s is trained to step %d of %d already: nothing to do. Raise num_train_steps to go "
-            "on, or choose another model_dir to start anew",
-            model_dir,
-            done,
-            num_train_steps,
+    steps = _last_step(pipeline_config, num_train_steps)
+    saving, evaluating = saving or Saving(), evaluating or Evaluating()
+    with _training(model_dir, steps, saving, on_tpu) as run:
+        seed = seed_of_run(seed, run.first_step)
+
+        def make() -> Any:
+            return run.estimator(pipeline_config, seed)
+
+        def make_evaluator() -> Any:
+            if on_tpu is None or not on_tpu.evaluates:
+                return make_estimator(pipeline_config, model_dir, saving=saving, seed=seed)
+            return tpu.TpuEvaluator(pipeline_config, make())
+
+        if is_evaluator():
+            return _evaluate_beside(pipeline_config, model_dir, evaluating, make)
+        evaluations = RunEvaluations(
+            pipeline_config, model_dir, evaluating, make_evaluator, run.first_step, tell=progress
         )
-        return {}
-    if done:
-        _LOG.info("Resuming at step %d from %s", done, model_dir)
-
-    def make() -> Any:
-        return make_estimator(
-            pipeline_config,
-            model_dir,
-            save_checkpoints_steps=save_checkpoints_steps,
-            save_checkpoints_secs=save_checkpoints_secs,
-            seed=seed,
+        if run.is_over():
+            if not is_in_cluster():
+                evaluations.catch_up(run.first_step)
+                run.ended()
+            return evaluations.metrics
+        if evaluations.is_exhausted():
+            return {}
+        run.begins(pipeline_config)
+        train_spec = estimator.TrainSpec(
+            run.input_fn(pipeline_config, seed),
+            max_steps=steps,
+            hooks=run.hooks([*run.reports(pipeline_config, progress, progress_steps), *hooks]),
         )
-
-    throttle_secs = (
-        pipeline_config.eval_config.eval_interval_secs
-        if eval_throttle_secs is None
-        else eval_throttle_secs
-    )
-    readers = evaluation_inputs(pipeline_config, sample_1_of_n=sample_1_of_n_eval_examples)
-    further = readers[1:]
-    if eval_on_train_data:
-        further += evaluation_inputs(
-            pipeline_config,
-            on_training_data=True,
-            sample_1_of_n=sample_1_of_n_eval_on_train_examples,
-        )
-    first_name, first_input_fn = readers[0]
-
-    def evaluate_further() -> None:
-        for name, input_fn in further:
-            results = make().evaluate(input_fn, name=name)
-            if progress:
-                tell_results(name, results)
-
-    report = TrainingReport(
-        pipeline_config.train_config.batch_size,
-        num_train_steps,
-        every_steps=progress_steps,
-        silent=not progress,
-    )
-    receiver = serving.create_predict_input_fn(
-        pipeline_config, preprocess_of(pipeline_config, is_training=False)
-    )
-    exporters: List[Any] = []
-    if best_metric:
-        exporters.append(KeepBest(best_metric, receiver, first_name))
-    if export_final:
-        exporters.append(estimator.FinalExporter(FINAL_EXPORT, receiver))
-    if progress:
-        exporters.append(ResultsReport(first_name))
-    configuration.save_pipeline(pipeline_config, model_dir)
-    results = estimator.train_and_evaluate(
-        make(),
-        estimator.TrainSpec(
-            input_pipeline.create_train_input_fn(
-                pipeline_config, preprocess_of(pipeline_config, is_training=True), seed=seed
-            ),
-            max_steps=num_train_steps,
-            hooks=[report, *hooks],
-            saving_listeners=[EvaluateFurther(evaluate_further, throttle_secs)] if further else [],
-        ),
-        estimator.EvalSpec(
-            first_input_fn,
-            steps=None,
-            name=first_name,
-            exporters=exporters,
-            hooks=[EvaluationReport(pipeline_config.eval_config.batch_size)] if progress else [],
-            start_delay_secs=0,
-            throttle_secs=throttle_secs,
-        ),
-    )
-    # Workers and parameter servers of a cluster return nothing.
-    return scalars(results[0] if results else None)
+        if is_in_cluster():
+            # This starts servers by role; the evaluator's was dealt with above.
+            _, input_fn = evaluation_inputs(pipeline_config)[0]
+            estimator.train_and_evaluate(make(), train_spec, estimator.EvalSpec(input_fn))
+        else:
+            make().train(
+                train_spec.input_fn,
+                hooks=list(train_spec.hooks),
+                max_steps=steps,
+                saving_listeners=[evaluations],
+            )
+        run.ended()
+    return evaluations.metrics
 
 
 def train(
@@ -157,25 +135,227 @@ def train(
     model_dir: str,
     *,
     num_train_steps: Optional[int] = None,
+    saving: Optional[Saving] = None,
+    progress: bool = True,
+    progress_steps: int = 20,
     hooks: Sequence[Any] = (),
     seed: Optional[int] = None,
+    on_tpu: Optional[OnTpu] = None,
 ) -> None:
     """Trains without evaluation, as where evaluation is a process of its own.
 
-    Args:
-        pipeline_config: `TrainEvalPipelineConfig` proto.
-        model_dir: Where checkpoints and events go.
-        num_train_steps: See `train_and_evaluate`.
-        hooks: More training hooks.
-        seed: Of initial values, shuffling and augmentation.
+    Arguments and errors are those of `train_and_evaluate`.
     """
-    steps = num_train_steps or pipeline_config.train_config.num_steps or None
-    configuration.save_pipeline(pipeline_config, model_dir)
-    report = TrainingReport(pipeline_config.train_config.batch_size, steps)
-    make_estimator(pipeline_config, model_dir, seed=seed).train(
-        input_pipeline.create_train_input_fn(
-            pipeline_config, preprocess_of(pipeline_config, is_training=True), seed=seed
-        ),
-        max_steps=steps,
-        hooks=[report, *hooks],
+    steps = _last_step(pipeline_config, num_train_steps)
+    saving = saving or Saving()
+    with _training(model_dir, steps, saving, on_tpu) as run:
+        if run.is_over():
+            return
+        seed = seed_of_run(seed, run.first_step)
+        run.begins(pipeline_config)
+        run.estimator(pipeline_config, seed).train(
+            run.input_fn(pipeline_config, seed),
+            max_steps=steps,
+            hooks=run.hooks([*run.reports(pipeline_config, progress, progress_steps), *hooks]),
+        )
+        run.ended()
+
+
+def seed_of_run(seed: Optional[int], first_step: int) -> Optional[int]:
+    """The seed of a run that starts at a step: `seed` itself at step 0, another one at each other.
+
+    The same seed would give a resumed run the records and augmentations of the first one again.
+    """
+    if seed is None or first_step == 0:
+        return seed
+    return zlib.crc32(f"{seed} from step {first_step}".encode()) & 0x7FFFFFFF
+
+
+class _Run:
+    """A training run that holds its folder, with signals caught.
+
+    Attributes:
+        first_step: Where it starts.
+    """
+
+    def __init__(
+        self,
+        model_dir: str,
+        num_steps: Optional[int],
+        saving: Saving,
+        signals: StopSignals,
+        on_tpu: Optional[OnTpu],
+    ) -> None:
+        self._model_dir, self._num_steps, self._signals = model_dir, num_steps, signals
+        self._saving, self._on_tpu = saving, on_tpu
+        self.first_step = 0
+        self._saver: Optional[CheckpointSaver] = None
+        if is_chief():
+            resumed = checkpoint_store.prepare(model_dir, saving.keep_max)
+            self.first_step = resumed or 0
+            self._saver = CheckpointSaver(model_dir, saving, signals, resumed)
+            if on_tpu is not None and not on_tpu.rehearses:
+                self._saver._set_steps_per_run(on_tpu.iterations_per_loop)
+        self._faults = FaultLog(os.path.join(model_dir, LOG_FILE) if is_chief() else None)
+
+    def is_over(self) -> bool:
+        """Whether there is nothing left to train, which is told."""
+        if self._num_steps is None or self.first_step < self._num_steps:
+            if self.first_step:
+                _LOG.info("Resuming at step %d from %s", self.first_step, self._model_dir)
+            return False
+        _LOG.warning(
+            "%s is trained to step %d of %d already: nothing to do. Raise num_train_steps to go "
+            "on, or choose another model_dir to start anew",
+            self._model_dir,
+            self.first_step,
+            self._num_steps,
+        )
+        return True
+
+    def begins(self, pipeline_config: Any) -> None:
+        """Leaves the configuration as run, and takes back that training is over."""
+        if is_chief():
+            configuration.save_pipeline(pipeline_config, self._model_dir)
+            history.clear_over(self._model_dir)
+
+    def estimator(self, pipeline_config: Any, seed: Optional[int]) -> Any:
+        """That trains."""
+        if self._on_tpu is None:
+            return make_estimator(pipeline_config, self._model_dir, saving=self._saving, seed=seed)
+        return tpu.make_estimator(
+            pipeline_config, self._model_dir, self._on_tpu, saving=self._saving, seed=seed
+        )
+
+    def input_fn(self, pipeline_config: Any, seed: Optional[int]) -> Callable[..., Any]:
+        """Of training; enters the faults of the data in this run's log."""
+        if self._on_tpu is not None:
+            pipeline_config = tpu.static_batches(pipeline_config)
+        made = input_pipeline.create_train_input_fn(
+            pipeline_config,
+            preprocess_of(pipeline_config, is_training=True),
+            seed=seed,
+            fault_log=self._faults,
+            **({"runs_elsewhere": True} if self._on_tpu and self._on_tpu.reads_elsewhere else {}),
+        )
+        return made if self._on_tpu is None else tpu.fed(made)
+
+    def reports(self, pipeline_config: Any, progress: bool, every_steps: int) -> List[Any]:
+        """Hooks that tell how it goes."""
+        if self._on_tpu is not None:
+            return tpu.training_hooks(
+                pipeline_config,
+                self._model_dir,
+                self._num_steps,
+                self._on_tpu,
+                silent=not progress,
+                fault_log=self._faults,
+            )
+        return training_hooks(
+            pipeline_config,
+            self._model_dir,
+            self._num_steps,
+            every_steps=every_steps,
+            silent=not progress,
+            fault_log=self._faults,
+            writes=is_chief(),
+        )
+
+    def tell_faults(self) -> None:
+        """Logs what was wrong with the data so far."""
+        summary = self._faults.summary()
+        if summary:
+            _LOG.warning("%s", summary)
+
+    def ended(self) -> None:
+        """Tells evaluators that no checkpoint will follow, unless a signal ended training."""
+        if self._saver is None or self._saver.saved_step is None or self._signals.requested:
+            return
+        step = int(self._saver.saved_step)
+        reason = "num_train_steps" if step == self._num_steps else "stopped early"
+        history.mark_over(self._model_dir, step, reason)
+
+    def hooks(self, hooks: Sequence[Any]) -> List[Any]:
+        """Those of a run around others: a step that another hook rejects is not saved."""
+        savers = [self._saver] if self._saver is not None else []
+        return [StopAfterStep(self._signals), *hooks, *savers]
+
+    def stopped_text(self, number: int) -> str:
+        """What a stop by a signal left behind, and how to go on."""
+        text = f"stopped by {signal_name(number)}"
+        if self._saver is None:
+            return text
+        step: Optional[int] = self._saver.saved_step
+        if step is None:
+            return f"{text} before training began"
+        if self._num_steps is not None and step >= self._num_steps:
+            return (
+                f"{text} after the last step, {step}, which is saved in {self._model_dir}; for its "
+                f"metrics: estimator-det evaluate --checkpoint_dir {self._model_dir}"
+            )
+        return (
+            f"{text} at step {step}, which is saved in {self._model_dir}; the same command, given "
+            "again, goes on from there"
+        )
+
+
+def is_chief() -> bool:
+    """Whether this process saves: it does unless TF_CONFIG gives it another part in a cluster."""
+    return estimator.RunConfig().is_chief
+
+
+def is_evaluator() -> bool:
+    """Whether TF_CONFIG makes this process the evaluator of a cluster."""
+    return bool(estimator.RunConfig().task_type == "evaluator")
+
+
+def is_in_cluster() -> bool:
+    """Whether TF_CONFIG names a cluster."""
+    return bool(estimator.RunConfig().cluster_spec.jobs)
+
+
+@contextlib.contextmanager
+def _training(
+    model_dir: str, num_steps: Optional[int], saving: Saving, on_tpu: Optional[OnTpu]
+) -> Iterator[_Run]:
+    run: Optional[_Run] = None
+    with contextlib.ExitStack() as stack:
+        signals = stack.enter_context(StopSignals())
+        stack.enter_context(explained_errors(model_dir))
+        stack.enter_context(tpu.running(on_tpu))
+        if is_chief():
+            check_writable(model_dir)
+            stack.enter_context(run_lock.locked(model_dir))
+        try:
+            run = _Run(model_dir, num_steps, saving, signals, on_tpu)
+            yield run
+            signals.raise_if_requested()
+        except Stopped as stop:
+            raise Stopped(
+                stop.signal_number, run.stopped_text(stop.signal_number) if run else ""
+            ) from None
+        finally:
+            if run is not None:
+                run.tell_faults()
+
+
+def _last_step(pipeline_config: Any, num_train_steps: Optional[int]) -> Optional[int]:
+    if num_train_steps is not None:
+        return num_train_steps
+    return pipeline_config.train_config.num_steps or None
+
+
+def _evaluate_beside(
+    pipeline_config: Any, model_dir: str, evaluating: Evaluating, make: Callable[[], Any]
+) -> Metrics:
+    """The evaluator of a cluster: checkpoints as they appear, and the exports."""
+    results = continuous_eval(
+        pipeline_config,
+        model_dir,
+        sample_1_of_n=evaluating.sample_1_of_n,
+        min_interval_secs=evaluating.throttle_secs,
+        best_metric=evaluating.best_metric,
     )
+    if evaluating.export_final:
+        export(pipeline_config, make(), model_dir, FINAL_EXPORT)
+    return next(iter(results.values()), {})

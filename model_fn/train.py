@@ -7,8 +7,9 @@ import re
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
+from estimator_det.detectors import assignment_counts
 from estimator_det.detectors.base import Detector
-from model_fn import progress
+from model_fn import anatomy
 
 _LOG = logging.getLogger(__name__)
 
@@ -74,14 +75,16 @@ def multiply_bias_gradients(pairs: GradientsAndVariables, factor: float) -> Grad
     ]
 
 
-def clip_gradients(pairs: GradientsAndVariables, max_norm: float) -> GradientsAndVariables:
+def clip_gradients(
+    pairs: GradientsAndVariables, max_norm: float, norm: Optional[tf.Tensor] = None
+) -> GradientsAndVariables:
     """Scales all gradients by one factor so that their global norm stays within `max_norm`.
 
     This is how the reference's Estimator reads `gradient_clipping_by_norm`; its older trainer
-    clipped each gradient by itself.
+    clipped each gradient by itself. `norm` is the global norm, where it is known already.
     """
     gradients, variables = zip(*pairs)
-    clipped, _ = tf.clip_by_global_norm(gradients, max_norm)
+    clipped, _ = tf.clip_by_global_norm(gradients, max_norm, use_norm=norm)
     return list(zip(clipped, variables))
 
 
@@ -99,22 +102,34 @@ def make_train_op(
     global_step: tf.Variable,
     train_config: Any,
     updates: Sequence[tf.Operation],
+    *,
+    guarded: bool = True,
 ) -> tf.Tensor:
     """One optimizer step as a tensor: the loss before the step.
 
-    In order: `updates` (before anything that depends on the loss), gradients of the variables
-    chosen by freeze and update patterns, bias multiplier, clipping, application. Variables that
-    the loss does not reach are left as they are.
+    Gradients of the variables chosen by freeze and update patterns, bias multiplier, clipping,
+    application, besides `updates`. Variables that the loss does not reach are left as they are.
+
+    Args:
+        loss: Scalar.
+        optimizer: Computes and applies gradients.
+        global_step: Counts the steps that were applied.
+        train_config: `TrainConfig` proto.
+        updates: What else moves with a step, such as the statistics of batch norm.
+        guarded: Leave all variables as they are, the global step too, where the loss or the norm of
+            the gradients is not finite; the norm is watched. Has no effect within a distribution
+            strategy, for one replica cannot hold back the others.
 
     Raises:
         ValueError: if there is nothing to train.
     """
+    guarded = guarded and not tf1.distribute.has_strategy()
     variables = select_variables(
         tf1.trainable_variables(),
         train_config.update_trainable_variables,
         train_config.freeze_variables,
     )
-    if updates:
+    if updates and not guarded:
         with tf.control_dependencies(list(updates)):
             loss = tf.identity(loss)
     pairs = [
@@ -134,22 +149,50 @@ def make_train_op(
         )
     if train_config.bias_grad_multiplier:
         pairs = multiply_bias_gradients(pairs, train_config.bias_grad_multiplier)
+    norm = tf.linalg.global_norm([gradient for gradient, _ in pairs]) if guarded else None
+    if guarded:
+        _note_gradients(pairs, norm)
     if train_config.gradient_clipping_by_norm > 0:
-        pairs = clip_gradients(pairs, train_config.gradient_clipping_by_norm)
+        pairs = clip_gradients(pairs, train_config.gradient_clipping_by_norm, norm)
     if train_config.summarize_gradients:
         _summarize_gradients(pairs)
-    # A gradient may be known before the loss that is reported has read its variables.
-    with tf.control_dependencies([loss]):
+    if not guarded:
+        # A gradient may be known before the loss that is reported has read its variables.
+        with tf.control_dependencies([loss]):
+            step = optimizer.apply_gradients(pairs, global_step=global_step)
+        with tf.control_dependencies([step]):
+            return tf.identity(loss, name="train_op")
+    with tf1.name_scope("guard"):
+        gate = anatomy.make_gate(tf.math.is_finite(loss) & tf.math.is_finite(norm))
+    anatomy.hold_back(gate, updates)
+    with tf.control_dependencies([gate.opened]):
         step = optimizer.apply_gradients(pairs, global_step=global_step)
-    with tf.control_dependencies([step]):
+    with tf1.name_scope("guard"):
+        done = anatomy.rejoin(gate, tf.group(step, *updates))
+    with tf.control_dependencies([done]):
         return tf.identity(loss, name="train_op")
 
 
+def _note_gradients(pairs: GradientsAndVariables, norm: tf.Tensor) -> None:
+    anatomy.watch(anatomy.GRADIENT_NORM, norm)
+    tf1.summary.scalar(anatomy.GRADIENT_NORM, norm)
+    anatomy.anatomy().gradients = {
+        variable.op.name: gradient.name
+        for gradient, variable in pairs
+        if isinstance(gradient, tf.Tensor)
+    }
+
+
 def report(losses: Dict[str, tf.Tensor], learning_rate: tf.Tensor) -> None:
-    """Hands the scalars of a training step to TensorBoard and to the progress report."""
+    """Hands the figures of a training step to TensorBoard, and its scalars to hooks.
+
+    TensorBoard gets the detector's assignment counts, too.
+    """
     for name, value in {**losses, "learning_rate": learning_rate}.items():
         tf1.summary.scalar(name, value)
-        progress.watch(name, value)
+        anatomy.watch(name, value)
+    for name, value in assignment_counts.entered().items():
+        tf1.summary.scalar(name, value)
 
 
 def make_saver(train_config: Any, keep_checkpoint_max: Optional[int] = 5) -> tf1.train.Saver:

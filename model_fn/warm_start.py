@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+import re
+from typing import Any, Collection, Dict, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors.base import Detector
@@ -13,6 +14,12 @@ _LOG = logging.getLogger(__name__)
 
 CHECKPOINT_TYPES = ("classification", "detection", "full")
 _ROWS_SHOWN = 30
+
+# What training keeps beside a variable, by the last part of its name, and beside all of them.
+_SLOT = re.compile(
+    r"/(Momentum|RMSProp(_\d+)?|Adam(_\d+)?|Adagrad|Ftrl(_\d+)?|ExponentialMovingAverage)$"
+    r"|^(.*/)?beta[12]_power$|^global_step$"
+)
 
 
 class RestoreTable(NamedTuple):
@@ -26,13 +33,31 @@ class RestoreTable(NamedTuple):
     mismatched: List[Tuple[str, List[int], List[int]]]  # name, checkpoint's shape, model's shape
     missing: List[str]
     unused: List[str]
+    unused_slots: List[str] = []  # noqa: RUF012 - never changed; of optimizers, and averages
+    backbone: int = 0  # variables of the feature extractor
+    backbone_restored: int = 0
 
-    def __str__(self) -> str:
-        lines = [
+    @property
+    def share(self) -> float:
+        """How much of the backbone is restored, by number of variables, 0..1."""
+        return self.backbone_restored / self.backbone if self.backbone else 0.0
+
+    def heading(self) -> str:
+        """The table in a line."""
+        text = (
             f"Fine-tuning from {self.path}: {len(self.restored)} restored, "
             f"{len(self.mismatched)} of another shape, {len(self.missing)} missing in the "
             f"checkpoint, {len(self.unused)} in the checkpoint unused"
-        ]
+        )
+        if self.unused_slots:
+            text += f" (and {len(self.unused_slots)} slots of optimizers and moving averages)"
+        return (
+            f"{text}; {self.share:.0%} of the backbone "
+            f"({self.backbone_restored} of {self.backbone} variables)"
+        )
+
+    def __str__(self) -> str:
+        lines = [self.heading()]
         lines += [
             f"  {'shape':<8} {name}: checkpoint {theirs}, model {ours}; keeps its initializer"
             for name, theirs, ours in self.mismatched
@@ -67,8 +92,15 @@ def checkpoint_type(train_config: Any) -> str:
     return kind
 
 
-def restore_table(path: str, variables: Dict[str, tf.Variable]) -> RestoreTable:
+def restore_table(
+    path: str, variables: Dict[str, tf.Variable], backbone: Collection[tf.Variable] = ()
+) -> RestoreTable:
     """Compares variables by checkpoint name with the checkpoint at `path` (prefix or folder).
+
+    Args:
+        path: Of the checkpoint.
+        variables: Checkpoint name -> variable.
+        backbone: Those of the feature extractor.
 
     Raises:
         FileNotFoundError: if there is no checkpoint.
@@ -93,7 +125,31 @@ def restore_table(path: str, variables: Dict[str, tf.Variable]) -> RestoreTable:
         else:
             restored[name] = variable
     unused = sorted(set(available) - set(variables))
-    return RestoreTable(prefix, restored, mismatched, missing, unused)
+    of_backbone = {variable.op.name for variable in backbone}
+    return RestoreTable(
+        path=prefix,
+        restored=restored,
+        mismatched=mismatched,
+        missing=missing,
+        unused=[name for name in unused if not _SLOT.search(name)],
+        unused_slots=[name for name in unused if _SLOT.search(name)],
+        backbone=len(of_backbone),
+        backbone_restored=sum(v.op.name in of_backbone for v in restored.values()),
+    )
+
+
+def table_of(detector: Detector, train_config: Any) -> RestoreTable:
+    """What `train_config.fine_tune_checkpoint` gives the variables of the default graph.
+
+    Raises:
+        FileNotFoundError: if there is no such checkpoint.
+        ValueError: if the checkpoint's type is unknown.
+    """
+    kind = checkpoint_type(train_config)
+    variables = dict(detector.restore_map(kind, train_config.load_all_detection_checkpoint_vars))
+    variables.pop(tf1.GraphKeys.GLOBAL_STEP, None)  # Fine-tuning counts from 0.
+    backbone = detector.restore_map("detection").values()
+    return restore_table(train_config.fine_tune_checkpoint, variables, list(backbone))
 
 
 def plan_warm_start(
@@ -109,26 +165,41 @@ def plan_warm_start(
         The table, or None where there is nothing to restore from.
 
     Raises:
-        ValueError: if there is no such checkpoint, or no variable matches it.
+        FileNotFoundError: if there is no such checkpoint.
+        ValueError: if it gives no variable, or less than `train_config.min_restored_share`.
     """
     if not train_config.fine_tune_checkpoint:
         return None
     if model_dir and tf1.train.latest_checkpoint(model_dir):
         _LOG.info("Resuming in %s; the fine-tuning checkpoint is not read again", model_dir)
         return None
+    table = table_of(detector, train_config)
+    check_table(table, train_config)
+    incomplete = table.mismatched or table.missing
+    _LOG.log(logging.WARNING if incomplete else logging.INFO, "%s", table)
+    return table
+
+
+def check_table(table: RestoreTable, train_config: Any) -> None:
+    """Refuses a checkpoint that gives nothing, or less than `min_restored_share`.
+
+    Raises:
+        ValueError: with the table.
+    """
     kind = checkpoint_type(train_config)
-    variables = dict(detector.restore_map(kind, train_config.load_all_detection_checkpoint_vars))
-    variables.pop(tf1.GraphKeys.GLOBAL_STEP, None)  # Fine-tuning counts from 0.
-    table = restore_table(train_config.fine_tune_checkpoint, variables)
     if not table.restored:
         raise ValueError(
             f"train_config.fine_tune_checkpoint: no variable of the model matches as a {kind!r} "
             "checkpoint. Check fine_tune_checkpoint_type and that the checkpoint is of this "
             f"feature extractor.\n{table}"
         )
-    incomplete = table.mismatched or table.missing
-    _LOG.log(logging.WARNING if incomplete else logging.INFO, "%s", table)
-    return table
+    if table.share < train_config.min_restored_share:
+        raise ValueError(
+            f"train_config.fine_tune_checkpoint: restores {table.share:.1%} of the backbone, less "
+            f"than train_config.min_restored_share, {train_config.min_restored_share:.1%}. Check "
+            "that feature extractor and depth_multiplier are those of the checkpoint, or lower "
+            f"the share.\n{table}"
+        )
 
 
 def initialize_from(table: RestoreTable) -> None:

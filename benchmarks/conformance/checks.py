@@ -30,7 +30,7 @@ LOSSES = 1e-3
 MINED_LOSSES = 1e-2  # one anchor changing rank moves a hard-mined sum
 GRADIENTS = 1e-2
 NO_GRADIENT = 1e-6  # of the global norm
-GRADIENT_REPEATS = 3
+GRADIENT_REPEATS = 8
 LOOSE = 10  # times a tolerance that is finer than rounding
 
 PREDICTION_FIELDS = {"class_predictions_with_background": "class_logits"}

@@ -44,6 +44,13 @@ class Golden:
     arrays: Dict[str, np.ndarray]
     trace: Optional[Dict[str, Any]]
 
+    @property
+    def why_without_numbers(self) -> str:
+        """The recorded error of a configuration that could not be measured; else ""."""
+        if self.trace or (self.graph or {}).get("variables") or (self.numeric or {}).get("eval_ok"):
+            return ""
+        return (self.graph or self.numeric or {}).get("error") or "for a reason not recorded"
+
 
 def _read_json(path: pathlib.Path) -> Optional[Dict[str, Any]]:
     return json.loads(path.read_text()) if path.exists() else None

@@ -11,6 +11,7 @@ from typing import Any, Dict, NamedTuple, Optional
 
 from estimator_det.boxes import geometry
 from estimator_det.boxes.nms_kernels import Picks, hard_picks, picked_boxes, soft_picks
+from estimator_det.boxes.nms_static import static_picks
 from estimator_det.compat import tf
 
 
@@ -26,6 +27,7 @@ class NmsOptions:
         class_agnostic: suppress across classes; every anchor stands for its best class alone.
         soft_sigma: above 0, overlap lowers scores instead of removing boxes (soft suppression).
         change_frame: express the result relative to the clip windows.
+        static_shapes: use only what TPU and XLA can run. The result is the same.
 
     Raises:
         ValueError: if a value is out of its range.
@@ -38,6 +40,7 @@ class NmsOptions:
     class_agnostic: bool = False
     soft_sigma: float = 0.0
     change_frame: bool = False
+    static_shapes: bool = False
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.iou_threshold <= 1.0:
@@ -69,9 +72,9 @@ class NmsResult(NamedTuple):
 def make_nms_options(config: Any) -> NmsOptions:
     """Options from a `BatchNonMaxSuppression` proto.
 
-    `use_static_shapes`, `use_combined_nms`, `use_partitioned_nms` and `use_cpu_nms` choose between
-    kernels of one result in the reference, and change nothing here; `use_hard_nms` overrules
-    `soft_nms_sigma`.
+    `use_combined_nms`, `use_partitioned_nms` and `use_cpu_nms` choose between kernels of one result
+    in the reference, and change nothing here; so does `use_static_shapes`, which here gives what
+    TPU and XLA can run. `use_hard_nms` overrules `soft_nms_sigma`.
 
     Raises:
         ValueError: if a value is out of its range, more detections are asked for per class than in
@@ -96,6 +99,7 @@ def make_nms_options(config: Any) -> NmsOptions:
         class_agnostic=config.use_class_agnostic_nms,
         soft_sigma=0.0 if config.use_hard_nms else config.soft_nms_sigma,
         change_frame=config.change_coordinate_frame,
+        static_shapes=config.use_static_shapes,
     )
 
 
@@ -135,25 +139,23 @@ def _pick(
     if num_anchors is not None:
         max_per_class = min(max_per_class, num_anchors)
     max_total = options.max_total or max_per_class * num_classes
-    if options.soft_sigma > 0.0:
-        return soft_picks(
+    limits: Dict[str, Any] = {
+        "score_threshold": options.score_threshold,
+        "max_per_class": max_per_class,
+        "max_total": max_total,
+    }
+    if options.static_shapes:
+        return static_picks(
             boxes,
             scores,
             windows,
-            score_threshold=options.score_threshold,
+            iou_threshold=options.iou_threshold,
             sigma=options.soft_sigma,
-            max_per_class=max_per_class,
-            max_total=max_total,
+            **limits,
         )
-    return hard_picks(
-        boxes,
-        scores,
-        windows,
-        score_threshold=options.score_threshold,
-        iou_threshold=options.iou_threshold,
-        max_per_class=max_per_class,
-        max_total=max_total,
-    )
+    if options.soft_sigma > 0.0:
+        return soft_picks(boxes, scores, windows, sigma=options.soft_sigma, **limits)
+    return hard_picks(boxes, scores, windows, iou_threshold=options.iou_threshold, **limits)
 
 
 def multiclass_nms(

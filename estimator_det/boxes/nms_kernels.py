@@ -3,7 +3,7 @@
 Both kernels work on whole batches and put the same number of ops in the graph whatever the number
 of images, anchors and classes. Letters: B images, A anchors, C classes, q boxes per anchor (1, or C
 where every class has its own), S picks. They run on CPU and GPU; XLA has no kernel for the
-suppression ops used here.
+suppression ops used here, `nms_static` is for it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,17 @@ def picked_boxes(boxes: tf.Tensor, anchors: tf.Tensor, classes: tf.Tensor) -> tf
     return tf.gather_nd(boxes, tf.stack([anchors, classes], axis=-1), batch_dims=1)
 
 
-def _floor_of(score_threshold: float) -> float:
+def has_area(boxes: tf.Tensor, windows: tf.Tensor) -> tf.Tensor:
+    """Whether the window of its image leaves something of a box: [B, S, 4], [B, 4] -> [B, S]."""
+    low, high = tf.split(boxes, 2, axis=-1)
+    floor, ceiling = tf.split(windows[:, None, :], 2, axis=-1)
+    sides = tf.maximum(tf.minimum(high, ceiling), floor) - tf.maximum(
+        tf.minimum(low, ceiling), floor
+    )
+    return sides[..., 0] * sides[..., 1] > 0.0
+
+
+def floor_of(score_threshold: float) -> float:
     """The least float32 above a threshold, so that `>=` of it means `>` of the threshold."""
     above = float(np.nextafter(np.float32(score_threshold), np.float32(np.inf)))
     # TensorFlow's kernels take subnormal numbers for 0.
@@ -180,12 +190,8 @@ def _keep_with_area(picks: Picks, boxes: tf.Tensor, windows: Optional[tf.Tensor]
     """Drops picks of which the window [B, 4] leaves nothing."""
     if windows is None:
         return picks
-    low, high = tf.split(picked_boxes(boxes, picks.anchors, picks.classes), 2, axis=-1)
-    floor, ceiling = tf.split(windows[:, None, :], 2, axis=-1)
-    sides = tf.maximum(tf.minimum(high, ceiling), floor) - tf.maximum(
-        tf.minimum(low, ceiling), floor
-    )
-    return picks._replace(valid=picks.valid & (sides[..., 0] * sides[..., 1] > 0.0))
+    inside = has_area(picked_boxes(boxes, picks.anchors, picks.classes), windows)
+    return picks._replace(valid=picks.valid & inside)
 
 
 def _in_stages(
@@ -264,7 +270,7 @@ def hard_picks(
         Picks by falling score, equal scores by class, then anchor; S = `max_total`.
     """
     num_classes = scores.shape[2]
-    floor = _floor_of(score_threshold)
+    floor = floor_of(score_threshold)
 
     def attempt(num_candidates: tf.Tensor) -> Tuple[Picks, tf.Tensor]:
         ranking = _rank(scores, num_candidates, floor)
@@ -300,7 +306,7 @@ def soft_picks(
     """
     batch, num_anchors = tf.unstack(tf.shape(scores)[:2], num=2)
     num_classes = scores.shape[2]
-    floor = _floor_of(score_threshold)
+    floor = floor_of(score_threshold)
     # [B * q, A, 4]: one slice serves every class of an image where boxes are shared.
     box_rows = tf.reshape(tf.transpose(boxes, [0, 2, 1, 3]), [-1, num_anchors, 4])
     classes_per_box_row = num_classes // boxes.shape[2]

@@ -4,7 +4,7 @@ train_config.batch_size=8                           a number, true/false, or an 
 train_config.fine_tune_checkpoint=gs://b/model.ckpt text, with or without quotes
 train_config.optimizer.adam_optimizer.epsilon=1e-7  chooses this member of the oneof group
 model.ssd.loss.hard_example_miner={}                a message in text form replaces it
-graph_rewriter=null                                 removes a message
+graph_rewriter=null                                 removes a message, or unsets a number
 eval_input_reader[0].label_map_path=x               an entry that is there; [-1] is the last
 train_config.freeze_variables=[a, b]                a repeated field as a whole
 train_config.freeze_variables+=c                    one more entry, or several: +=[c, d]
@@ -203,7 +203,8 @@ def _set(root: Message, message: Message, step: _Step, sign: str, value: str) ->
         _refuse_key(field, step)
         if sign == "+=" and not is_repeated(field):
             raise ConfigError(f"{step.path} is not repeated: write '=', not '+='")
-        clear = value == "null" and field.message_type is not None
+        # A string may well be "null".
+        clear = value == "null" and field.cpp_type != FieldDescriptor.CPPTYPE_STRING
         new_fields = None if clear else _parsed(message, field, step, value)
         if sign == "=":
             message.ClearField(field.name)

@@ -305,11 +305,11 @@ def _check_deprecated(config: Config) -> Iterator[Problem]:
 
 
 def _check_rewriter(config: Config) -> Iterator[Problem]:
-    if config.graph_rewriter.HasField("quantization"):
-        yield warning(
-            "graph_rewriter.quantization",
-            "training with simulated quantization is not supported: the model trains in float",
-            "remove graph_rewriter, and quantize after training where the exporter offers it",
+    if config.HasField("graph_rewriter"):
+        yield error(
+            "graph_rewriter",
+            "training with simulated quantization is not supported",
+            "--set graph_rewriter=null to train in float",
         )
 
 

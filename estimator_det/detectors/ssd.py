@@ -186,9 +186,9 @@ class SsdDetector:
         """Checkpoint name -> variable, of the variables that exist so far.
 
         Args:
-            checkpoint_type: "classification": those of the extractor, without its scope, as a
-                classifier's checkpoint names them. "detection": those of the extractor. "full":
-                all.
+            checkpoint_type: "classification": those of the extractor, as a classifier's checkpoint
+                names them, without the extractor's scope. "detection": those of the extractor.
+                "full": all.
             load_all: Whether "detection" means all variables as well.
 
         Raises:
@@ -208,10 +208,11 @@ class SsdDetector:
         if checkpoint_type == "full" or (checkpoint_type == "detection" and load_all):
             return variables
         prefix = f"{EXTRACTOR_SCOPE}/"
-        cut = len(prefix) if checkpoint_type == "classification" else 0
-        return {
-            name[cut:]: variable for name, variable in variables.items() if name.startswith(prefix)
-        }
+        inner = {name: v for name, v in variables.items() if name.startswith(prefix)}
+        if checkpoint_type == "detection":
+            return inner
+        rename = self.extractor.classifier_name
+        return {rename(name[len(prefix) :]): variable for name, variable in inner.items()}
 
 
 def _spatial_size(tensor: tf.Tensor) -> Tuple[Any, Any]:

@@ -15,6 +15,7 @@ from estimator_det.boxes.geometry import make_similarity
 from estimator_det.boxes.matching import make_matcher
 from estimator_det.boxes.sampling import Sampler, make_random_example_sampler
 from estimator_det.compat import tf
+from estimator_det.detectors import assignment_counts
 from estimator_det.detectors.base import Groundtruth, Predictions
 from estimator_det.detectors.equalization import Equalization, make_equalization
 from estimator_det.detectors.loss_weights import ExpectedWeights, make_expected_weights
@@ -93,8 +94,14 @@ class SsdLoss:
     equalization: Optional[Equalization] = None
 
     def __call__(self, predictions: Predictions, groundtruth: Groundtruth) -> Dict[str, tf.Tensor]:
-        """Scalar loss terms of a batch, weighted and normalized."""
+        """Scalar loss terms of a batch, weighted and normalized.
+
+        Counts of the assignment go to `assignment_counts`.
+        """
         targets = self._sampled(self.assign(predictions.anchors, groundtruth))
+        assignment_counts.enter(
+            assignment_counts.count_assignment(targets.matches, groundtruth.valid)
+        )
         box_losses = self._box_losses(predictions, targets, groundtruth.is_annotated)
         class_losses = self._class_losses(predictions, targets, groundtruth.is_annotated)
         if self.expected_weights:
@@ -107,6 +114,9 @@ class SsdLoss:
                 box_losses, _per_anchor(class_losses), decoded.boxes, targets.matches
             )
             box_total, class_total = mined.localization, mined.classification
+            for name in ("num_positives", "num_negatives"):
+                mean = tf.reduce_mean(tf.cast(getattr(mined, name), tf.float32))
+                assignment_counts.enter_value(f"HardExampleMiner/{name}", mean)
         else:
             box_total, class_total = tf.reduce_sum(box_losses), tf.reduce_sum(class_losses)
 

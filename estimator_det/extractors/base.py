@@ -42,6 +42,9 @@ class Extractor(Protocol):
     def extract(self, inputs: tf.Tensor) -> Tuple[tf.Tensor, ...]:
         """Normalized [B, H, W, C] -> feature maps [B, h_i, w_i, c_i], large to small."""
 
+    def classifier_name(self, name: str) -> str:
+        """What a classifier's checkpoint calls a variable, by its name inside the extractor."""
+
 
 class FpnLevels(NamedTuple):
     """An `fpn` message: which levels a feature pyramid has; level n is at stride 2^n.
@@ -159,6 +162,7 @@ class Recipe:
         takes: Those of `SPECIAL_FIELDS` that this type knows; the others must not be set.
         refuses: Other fields that must keep their defaults, for the reference refuses them.
         ignores: Other fields without effect, as in the reference; setting them is no error.
+        classifier_suffix: What follows a variable's name in checkpoints of the classifier.
     """
 
     scope: str
@@ -170,6 +174,7 @@ class Recipe:
     takes: Tuple[str, ...] = ("num_layers",)
     refuses: Tuple[str, ...] = ()
     ignores: Tuple[str, ...] = ()
+    classifier_suffix: str = ""
 
 
 def extended(*maps: pyramids.FeatureMap) -> Pyramid:
@@ -264,6 +269,10 @@ class RecipeExtractor:
     def normalize(self, images: tf.Tensor) -> tf.Tensor:
         """float32 [B, h, w, 3], pixels 0..255 -> the pixel scale of the network, same shape."""
         return self.recipe.normalize(images)
+
+    def classifier_name(self, name: str) -> str:
+        """What a classifier's checkpoint calls a variable, by its name inside the extractor."""
+        return name + self.recipe.classifier_suffix
 
     def extract(self, inputs: tf.Tensor) -> Tuple[tf.Tensor, ...]:
         """Normalized [B, H, W, C] -> feature maps [B, h_i, w_i, c_i], large to small.

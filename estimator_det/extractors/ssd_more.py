@@ -149,6 +149,8 @@ def _pnasnet(is_training: bool) -> base.Recipe:
             FeatureMap(depth=128),
         ),
         normalize=base.to_plus_minus_one,
+        # Of the published classifier, the moving averages are what it is evaluated with.
+        classifier_suffix="/ExponentialMovingAverage",
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, List, NamedTuple, Tuple
 
-from estimator_det.compat import slim, tf, tf1
+from estimator_det.compat import num_tpu_shards, slim, tf, tf1
 
 
 class _Parameters(NamedTuple):
@@ -107,7 +107,10 @@ def batch_norm(
 
 
 def _num_replicas() -> int:
-    """How many replicas train together at this point of the program; 1 without a strategy."""
+    """How many replicas train together at this point: cores of a TPU, or those of a strategy."""
+    shards = num_tpu_shards()
+    if shards is not None:
+        return shards
     if not tf1.distribute.has_strategy() or tf1.distribute.in_cross_replica_context():
         return 1
     return int(tf1.distribute.get_strategy().num_replicas_in_sync)
@@ -117,8 +120,12 @@ def _moments_over_replicas(inputs: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
     """Mean and variance per channel, in float32, over every replica's batch."""
     axes = list(range(inputs.shape.rank - 1))
     local = [tf.reduce_mean(inputs, axes), tf.reduce_mean(tf.square(inputs), axes)]
-    context = tf1.distribute.get_replica_context()
-    mean, mean_square = context.all_reduce(tf1.distribute.ReduceOp.MEAN, local)
+    shards = num_tpu_shards()
+    if shards is not None:
+        mean, mean_square = (tf1.tpu.cross_replica_sum(moment) / shards for moment in local)
+    else:
+        context = tf1.distribute.get_replica_context()
+        mean, mean_square = context.all_reduce(tf1.distribute.ReduceOp.MEAN, local)
     return mean, tf.maximum(mean_square - tf.square(mean), 0.0)
 
 

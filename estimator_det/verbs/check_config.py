@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any, List
+import os
+from typing import Any, List, Tuple
 
 from estimator_det import console
+from estimator_det.verbs import tpu_checks
 from estimator_det.verbs.base import Verb, add_set_argument
 
 
@@ -15,47 +17,87 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--print", action="store_true", dest="print_config", help="print it with all changes made"
     )
+    parser.add_argument(
+        "--no_build", action="store_true", help="only what can be told without building the model"
+    )
     add_set_argument(parser)
+    tpu_checks.add_arguments(parser)
 
 
 def _run(options: argparse.Namespace) -> int:
-    from estimator_det.config import pipeline
+    from estimator_det.config import pipeline, tpu_lint
 
     config = console.load_config(options.file, options.config_override, options.set)
+    on_tpu = tpu_checks.wanted(options)
+    if on_tpu:
+        tpu_checks.target_of(options)  # A slip among the options is told before anything is built.
     if options.print_config:
         console.say(pipeline.format_pipeline(config))
     problems = pipeline.check(config)
-    if config.model.WhichOneof("model"):
-        problems += _unsupported(config)
+    lines = summary_lines(config)
+    build = bool(config.model.WhichOneof("model")) and not options.no_build
+    if build:
+        # Paths that a sample leaves open are told by the rules for TPU; nobody should look there.
+        given = tpu_lint.without_placeholders(config) if on_tpu else config
+        missing = given is not config or any("path" in problem.field for problem in problems)
+        found, more = _preflight(given, missing_files=missing, on_host=not on_tpu)
+        problems += found
+        lines += more
     for problem in problems:
         console.say(str(problem))
     errors = sum(problem.severity == "error" for problem in problems)
-    for line in summary_lines(config):
+    warnings = len(problems) - errors
+    for line in lines:
         console.say(line)
-    console.say(f"{errors} errors, {len(problems) - errors} warnings")
+    if on_tpu:
+        build = build and not any(p.severity == "error" and p.field == "model" for p in problems)
+        outcome = tpu_checks.run(config, options, problems, build=build)
+        errors, warnings = errors + outcome.errors, warnings + outcome.warnings
+    console.say(f"{errors} errors, {warnings} warnings")
     return console.EXIT_FAILED if errors else console.EXIT_OK
 
 
-def _unsupported(config: Any) -> List[Any]:
-    """What no component can be made of: parts that are not built in, options they refuse."""
+def _preflight(config: Any, missing_files: bool, on_host: bool) -> Tuple[List[Any], List[str]]:
+    """Problems and facts that only building the training graph shows; memory if run `on_host`."""
     from estimator_det.config.problem import error
-    from estimator_det.detectors import make_detector
     from inputs.augment import make_augmentation
+    from model_fn import preflight
 
-    problems = []
-    for field, make in (
-        ("model", lambda: make_detector(config.model, is_training=True)),
-        (
-            "train_config.data_augmentation_options",
-            lambda: make_augmentation(config.train_config.data_augmentation_options),
-        ),
-    ):
-        try:
-            make()
-        except ValueError as reason:
-            text = str(reason).rstrip(".")
-            problems.append(error(field, text, "choose what is supported, or remove it"))
-    return problems
+    examined = preflight.examine(config)
+    problems = [*examined.problems, *preflight.check_files(config)]
+    try:
+        make_augmentation(config.train_config.data_augmentation_options)
+    except ValueError as reason:
+        field, text = "train_config.data_augmentation_options", str(reason).rstrip(".")
+        problems.append(error(field, text, "choose what is supported, or remove it"))
+    lines = []
+    if examined.num_operations:
+        lines.append(
+            f"graph:      {examined.num_variables} variables, {examined.num_operations} operations"
+        )
+    if examined.warm_start is not None:
+        lines.append(f"start:      {examined.warm_start.heading()}")
+    memory = examined.memory
+    if memory is not None and on_host:
+        lines.append(
+            f"memory:     about {memory.training / 1e9:.1f} GB for training at batch "
+            f"{memory.images} (activations {memory.activations / 1e9:.2f}, parameters and "
+            f"gradients {(memory.parameters + memory.gradients) / 1e9:.2f}, optimizer "
+            f"{memory.slots / 1e9:.2f})"
+        )
+        if not missing_files and not any(p.severity == "error" for p in problems):
+            try:
+                needed = preflight.input_memory(config, memory, os.cpu_count() or 1)
+            except ValueError as reason:
+                remedy = "give records, or another file"
+                problems.append(error("train_input_reader", str(reason), remedy))
+            else:
+                lines.append(
+                    f"            and {needed.total / 1e9:.2f} GB for the input pipeline (shuffle "
+                    f"buffer {needed.shuffled / 1e9:.2f}, batches ahead "
+                    f"{needed.prefetched / 1e9:.2f})"
+                )
+    return problems, lines
 
 
 def summary_lines(config: Any) -> List[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from estimator_det import console
 from estimator_det.verbs.base import CONFIG_EXAMPLE, CONFIG_FILE, Verb, add_config_arguments, load
@@ -15,16 +16,91 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--num_train_steps", type=int, help="default: train_config.num_steps")
     parser.add_argument("--seed", type=int, help="of first weights, shuffling and augmentation")
+    parser.add_argument(
+        "--progress_steps", type=int, default=20, help="steps between two lines of progress"
+    )
+    saving = parser.add_mutually_exclusive_group()
+    saving.add_argument("--save_checkpoints_steps", type=int, help="steps between checkpoints")
+    saving.add_argument(
+        "--save_checkpoints_secs", type=int, help="seconds between checkpoints; default: 600"
+    )
+    parser.add_argument(
+        "--keep_checkpoint_max", type=int, default=5, help="delete older ones; 0 keeps all"
+    )
+    parser.add_argument(
+        "--rehearse_tpu",
+        action="store_true",
+        help="run what would run on a TPU, on this machine and without one; the program for "
+        "training on a TPU is python -m estimator_det.model_main --use_tpu",
+    )
+    evaluating = parser.add_argument_group("evaluation on the way")
+    when = evaluating.add_mutually_exclusive_group()
+    when.add_argument("--eval_every_steps", type=int, help="steps between evaluations")
+    when.add_argument(
+        "--eval_throttle_secs",
+        type=int,
+        help="at least so long between evaluations; default: eval_config.eval_interval_secs",
+    )
+    evaluating.add_argument(
+        "--best_metric",
+        help="keep and export the checkpoint best in this, e.g. DetectionBoxes_Precision/mAP; "
+        "lower is better where it is a loss",
+    )
+    evaluating.add_argument(
+        "--keep_best", type=int, default=1, help="how many best checkpoints to keep"
+    )
+    evaluating.add_argument(
+        "--patience",
+        type=int,
+        help="stop after so many evaluations in which --best_metric got no better",
+    )
+    evaluating.add_argument(
+        "--min_delta", type=float, default=0.0, help="--patience: what counts as better"
+    )
 
 
 def _run(options: argparse.Namespace) -> int:
     from estimator_det.config import pipeline
+    from model_fn import tpu_options
+    from model_fn.run_options import Evaluating, Saving
+    from model_fn.tpu_options import OnTpu
 
+    if options.progress_steps < 1:
+        raise console.UsageError(f"--progress_steps is {options.progress_steps}: give 1 or more")
+    try:
+        saving = Saving(
+            options.save_checkpoints_steps,
+            options.save_checkpoints_secs,
+            options.keep_checkpoint_max,
+        )
+        evaluating = Evaluating(
+            every_steps=options.eval_every_steps,
+            throttle_secs=options.eval_throttle_secs,
+            best_metric=options.best_metric,
+            keep_best=options.keep_best,
+            patience=options.patience,
+            min_delta=options.min_delta,
+        )
+    except ValueError as error:
+        raise console.UsageError(str(error)) from error
     config = pipeline.override(load(options), num_train_steps=options.num_train_steps)
+    on_tpu = None
+    if options.rehearse_tpu:
+        on_tpu = OnTpu(iterations_per_loop=options.progress_steps, rehearses=True)
+        for finding in tpu_options.check(config, options.model_dir, on_tpu):
+            print(finding, file=sys.stderr, flush=True)
     console.check_config(config)
     from model_fn import runner
 
-    metrics = runner.train_and_evaluate(config, options.model_dir, seed=options.seed)
+    metrics = runner.train_and_evaluate(
+        config,
+        options.model_dir,
+        saving=saving,
+        evaluating=evaluating,
+        progress_steps=options.progress_steps,
+        seed=options.seed,
+        on_tpu=on_tpu,
+    )
     if metrics:
         console.say_metrics("last evaluation:", metrics)
     console.say(f"checkpoints, event files and {CONFIG_FILE}: {options.model_dir}")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Dict
 
 import numpy as np
@@ -16,7 +17,9 @@ REFUSED = sorted(name for name, setting in SETTINGS.items() if "error" in settin
 CASES = sorted(set(SETTINGS) - set(REFUSED))
 
 
-def options_of(setting: Dict[str, Any], class_agnostic: bool) -> nms.NmsOptions:
+def options_of(
+    setting: Dict[str, Any], class_agnostic: bool, static_shapes: bool = False
+) -> nms.NmsOptions:
     return nms.NmsOptions(
         score_threshold=setting["score_thresh"],
         iou_threshold=setting["iou_thresh"],
@@ -25,6 +28,7 @@ def options_of(setting: Dict[str, Any], class_agnostic: bool) -> nms.NmsOptions:
         class_agnostic=class_agnostic or setting.get("use_class_agnostic_nms", False),
         soft_sigma=setting.get("soft_nms_sigma", 0.0),
         change_frame=setting.get("change_coordinate_frame", False),
+        static_shapes=static_shapes,
     )
 
 
@@ -51,21 +55,27 @@ def arguments_of(name: str, setting: Dict[str, Any]) -> Dict[str, Any]:
     return given
 
 
-def run(given: Dict[str, Any], options: nms.NmsOptions) -> nms.NmsResult:
+def run(given: Dict[str, Any], options: nms.NmsOptions, compiled: bool = False) -> nms.NmsResult:
+    """With or without XLA."""
     given = dict(given)
     boxes = tf.constant(given.pop("boxes"))
     scores = tf.constant(given.pop("scores"))
     tensors = tf.nest.map_structure(
         lambda value: None if value is None else tf.constant(value), given
     )
-    result = nms.multiclass_nms(boxes, scores, options, **tensors)
+    suppress = nms.multiclass_nms
+    if compiled:
+        suppress = tf.function(suppress, autograph=False, jit_compile=True)
+    result = suppress(boxes, scores, options=options, **tensors)
     return tf.nest.map_structure(lambda value: None if value is None else value.numpy(), result)
 
 
+@pytest.mark.parametrize("static_shapes", [False, True])
 @pytest.mark.parametrize("name", CASES)
-def test_golden(name: str) -> None:
+def test_golden(name: str, static_shapes: bool) -> None:
     setting = SETTINGS[name]
-    result = run(arguments_of(name, setting), options_of(setting, name.startswith("ca_")))
+    options = options_of(setting, name.startswith("ca_"), static_shapes)
+    result = run(arguments_of(name, setting), options, compiled=static_shapes)
     wanted_boxes = ARRAYS[f"{name}__boxes"]
     batched = name.startswith("batch")
     counts = ARRAYS[f"{name}__num_detections" if batched else f"{name}__num_valid"].reshape(-1)
@@ -178,6 +188,74 @@ def test_stages_ties_and_odd_boxes_give_what_brute_force_gives(
         assert [one[1:] for one in got_image] == [one[1:] for one in wanted_image]
 
 
+@pytest.mark.parametrize("class_agnostic", [False, True])
+@pytest.mark.parametrize("soft_sigma", [0.0, 0.3])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_static_suppression_gives_what_the_other_gives(
+    seed: int, soft_sigma: float, class_agnostic: bool
+) -> None:
+    window = np.float32([0.1, 0.0, 0.9, 1.0])
+    given = random_scene(seed, q=1 if seed else 5)
+    given["clip_windows"] = np.stack([window, window])
+    given["num_valid"] = np.int32([60, 31])
+    given["fields"] = {"row": np.tile(np.arange(60, dtype=np.int32), [2, 1])}
+    options = nms.NmsOptions(0.2, 0.4, 7, 25, class_agnostic, soft_sigma, change_frame=True)
+    wanted = run(given, options)
+    got = run(given, dataclasses.replace(options, static_shapes=True))
+    assert not wanted.num.min() < 5
+    for name, mine, other in zip(got._fields, got, wanted):
+        if name == "fields":
+            np.testing.assert_array_equal(mine["row"], other["row"])
+        elif name != "masks":
+            np.testing.assert_allclose(mine, other, rtol=1e-6, atol=1e-7, err_msg=name)
+
+
+@pytest.mark.parametrize("max_total", [0, 3, 40])
+def test_static_suppression_stops_with_either_limit(max_total: int) -> None:
+    given = random_scene(7)
+    # A class may give 2 and there are 5 of them, so 40 are never reached.
+    options = nms.NmsOptions(0.0, 0.9, 2, max_total)
+    wanted = run(given, options)
+    got = run(given, dataclasses.replace(options, static_shapes=True))
+    assert wanted.num.max() == min(max_total or 10, 10)
+    assert found_by(got) == found_by(wanted)
+
+
+@pytest.mark.parametrize("soft_sigma", [0.0, 0.3])
+def test_static_suppression_leaves_no_dimension_open(soft_sigma: float) -> None:
+    given = random_scene(3)
+    with tf.Graph().as_default() as graph:
+        options = nms.NmsOptions(0.2, 0.4, 7, 25, soft_sigma=soft_sigma, static_shapes=True)
+        result = nms.multiclass_nms(
+            tf.compat.v1.placeholder(tf.float32, [2, 60, 1, 4]),
+            tf.compat.v1.placeholder(tf.float32, [2, 60, 5]),
+            options,
+            tf.compat.v1.placeholder(tf.float32, [2, 4]),
+        )
+        definitions = [graph, *(graph._get_function(name).graph for name in graph._functions)]
+        open_ones = [
+            tensor
+            for definition in definitions
+            for operation in definition.get_operations()
+            for tensor in operation.outputs
+            if operation.type != "Placeholder"  # that of a function is what the caller gives
+            and tensor.dtype not in (tf.resource, tf.variant)
+            and not tensor.shape.is_fully_defined()
+        ]
+        assert len(definitions) == 3
+        assert open_ones == []
+        with tf.compat.v1.Session() as session:
+            window = np.float32([[0, 0, 1, 1]] * 2)
+            inputs = [op.outputs[0] for op in graph.get_operations() if op.type == "Placeholder"]
+            values = [given["boxes"], given["scores"], window]
+            got = session.run(result._replace(masks=()), dict(zip(inputs, values)))
+    options = dataclasses.replace(options, static_shapes=False)
+    wanted = run({**given, "clip_windows": window}, options)
+    assert [[one[1:] for one in image] for image in found_by(got)] == [
+        [one[1:] for one in image] for image in found_by(wanted)
+    ]
+
+
 def test_graph_mode_gives_the_same_and_its_size_does_not_grow() -> None:
     sizes, outputs = [], []
     options = nms.NmsOptions(0.2, 0.4, 7, 25)
@@ -261,10 +339,11 @@ def test_class_agnostic_takes_the_box_of_the_best_class() -> None:
             )
 
 
+@pytest.mark.parametrize("static_shapes", [False, True])
 @pytest.mark.parametrize("soft_sigma", [0.0, 0.5])
-def test_nothing_above_the_threshold_and_nan(soft_sigma: float) -> None:
+def test_nothing_above_the_threshold_and_nan(soft_sigma: float, static_shapes: bool) -> None:
     given = random_scene(6)
-    options = nms.NmsOptions(0.5, 0.4, 7, 25, soft_sigma=soft_sigma)
+    options = nms.NmsOptions(0.5, 0.4, 7, 25, soft_sigma=soft_sigma, static_shapes=static_shapes)
     low = run({**given, "scores": np.zeros_like(given["scores"])}, options)
     assert not any(np.any(part) for part in tf.nest.flatten(low))
     broken = given["scores"].copy()
@@ -281,8 +360,9 @@ def test_options_from_proto() -> None:
     assert nms.make_nms_options(config) == nms.NmsOptions(
         float(np.float32(0.3)), float(np.float32(0.6)), 5, 100, False, 0.5, True
     )
-    config.use_hard_nms = True
+    config.use_hard_nms = config.use_static_shapes = True
     assert nms.make_nms_options(config).soft_sigma == 0.0
+    assert nms.make_nms_options(config).static_shapes
     config.max_total_detections = 4
     with pytest.raises(ValueError, match=r"max_total_detections \(4\)"):
         nms.make_nms_options(config)

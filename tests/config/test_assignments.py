@@ -112,6 +112,10 @@ def test_a_message_replaces_the_old_one() -> None:
 def test_null_removes_a_message() -> None:
     assert BASE.HasField("graph_rewriter")
     assert not apply_overrides(BASE, ["graph_rewriter=null"]).HasField("graph_rewriter")
+    unset = apply_overrides(BASE, ["train_config.batch_size=3", "train_config.batch_size=null"])
+    assert not unset.train_config.HasField("batch_size")
+    named = apply_overrides(BASE, ["train_config.fine_tune_checkpoint=null"])
+    assert named.train_config.fine_tune_checkpoint == "null"
     config = apply_overrides(BASE, ["train_config.data_augmentation_options=null"])
     assert not config.train_config.data_augmentation_options
 

@@ -186,7 +186,6 @@ def test_errors(assignment: str, field: str, message: str) -> None:
         ("eval_config.metrics_set=coco_metrics", "eval_config.metrics_set[0]", "did you mean"),
         ("train_config.batch_queue_capacity=3", "train_config.batch_queue_capacity", "no effect"),
         ("eval_config.num_examples=3", "eval_config.num_examples", "no effect"),
-        ("graph_rewriter.quantization={}", "graph_rewriter.quantization", "float"),
         (
             "model.ssd.post_processing=null",
             "model.ssd.post_processing.score_converter",
@@ -345,3 +344,9 @@ class TestFiles:
         self.write_map(text)
         problem = only(check(GOOD))
         assert problem.severity == severity and message in problem.message
+
+
+def test_quantized_training_is_an_error_with_a_remedy() -> None:
+    problem = only(problems("graph_rewriter.quantization={}"))
+    assert (problem.severity, problem.field) == ("error", "graph_rewriter")
+    assert not problems("graph_rewriter.quantization={}", "graph_rewriter=null")

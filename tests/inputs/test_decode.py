@@ -325,8 +325,16 @@ def test_hash_needs_no_source_id() -> None:
         ({"image/object/class/label": [1]}, "", "fields of different lengths"),
         ({"image/object/bbox/ymin": [0.1]}, "", "fields of different lengths"),
         ({"image/object/area": [1.0]}, "", "fields of different lengths"),
-        ({"image/object/class/label": [0, 1]}, "", "label below 1; ids start at 1"),
-        ({"image/object/bbox/ymin": [0.9, 0.1]}, "", "minimum exceeds its maximum"),
+        (
+            {"image/object/class/label": [0, 1]},
+            "",
+            r"Numbers of box_inverted, unknown_id:\] \[0 1\]",
+        ),
+        (
+            {"image/object/bbox/ymin": [0.9, 0.1]},
+            "",
+            r"Numbers of box_inverted, unknown_id:\] \[1 0\]",
+        ),
         ({"image/encoded": ""}, "", "has no image/encoded"),
         ({"image/object/mask": [1.0] * 5}, "load_instance_masks: true", "number of mask values"),
         (

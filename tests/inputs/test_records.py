@@ -6,11 +6,22 @@ from typing import Any, List
 import pytest
 
 from inputs import records
+from inputs.faults import FaultLog
+from inputs.guard import Guard
+from inputs.rules import make_rules
 from tests.inputs.examples import reader, write
 
 
+def stream(options: Any, **arguments: Any) -> Any:
+    """The dataset of an input reader, and the guard that watches over it."""
+    found = records.list_files(options)
+    guard = Guard(found.paths, make_rules(options), FaultLog())
+    arguments.setdefault("stream_lengths", found.stream_lengths)
+    return records.record_dataset(options, guard, **arguments)
+
+
 def names(dataset: Any) -> List[str]:
-    return [record.decode() for record in dataset.as_numpy_iterator()]
+    return [record.serialized.decode() for record in dataset.as_numpy_iterator()]
 
 
 def shards(folder: pathlib.Path, files: int = 3, each: int = 4, end: str = "") -> List[str]:
@@ -31,19 +42,19 @@ def config(folder: pathlib.Path, text: str = "", pattern: str = "r-*") -> Any:
 def test_one_reader_keeps_the_order_of_files(tmp_path: pathlib.Path, end: str) -> None:
     expected = shards(tmp_path, end=end)
     options = config(tmp_path, "num_readers: 1")
-    assert names(records.serialized_dataset(options, shuffle=False, num_epochs=1)) == expected
+    assert names(stream(options, shuffle=False, num_epochs=1)) == expected
 
 
 def test_readers_take_turns_in_blocks(tmp_path: pathlib.Path) -> None:
     shards(tmp_path, files=2, each=4)
     options = config(tmp_path, "num_readers: 2 read_block_length: 2")
-    order = names(records.serialized_dataset(options, shuffle=False, num_epochs=1))
+    order = names(stream(options, shuffle=False, num_epochs=1))
     assert order == ["0.0", "0.1", "1.0", "1.1", "0.2", "0.3", "1.2", "1.3"]
 
 
 def test_every_epoch_is_one_pass_in_another_order(tmp_path: pathlib.Path) -> None:
     expected = shards(tmp_path)
-    dataset = records.serialized_dataset(config(tmp_path), shuffle=True, seed=3, num_epochs=2)
+    dataset = stream(config(tmp_path), shuffle=True, seed=3, num_epochs=2)
     order = names(dataset)
     first, second = order[:12], order[12:]
     assert sorted(first) == sorted(second) == sorted(expected)
@@ -56,7 +67,7 @@ def test_seed_decides_the_order(tmp_path: pathlib.Path) -> None:
 
     def order(seed: int) -> List[str]:
         options = config(tmp_path)
-        return names(records.serialized_dataset(options, shuffle=True, seed=seed, num_epochs=2))
+        return names(stream(options, shuffle=True, seed=seed, num_epochs=2))
 
     assert order(1) == order(1)
     assert order(1) != order(2)
@@ -64,7 +75,7 @@ def test_seed_decides_the_order(tmp_path: pathlib.Path) -> None:
 
 def test_endless_by_default(tmp_path: pathlib.Path) -> None:
     shards(tmp_path, files=1, each=2)
-    dataset = records.serialized_dataset(config(tmp_path), shuffle=False)
+    dataset = stream(config(tmp_path), shuffle=False)
     assert names(dataset.take(5)) == ["0.0", "0.1", "0.0", "0.1", "0.0"]
 
 
@@ -74,9 +85,7 @@ def test_parts_of_a_stream(tmp_path: pathlib.Path, shuffle: bool) -> None:
 
     def part(**arguments: Any) -> List[str]:
         options = config(tmp_path)
-        return names(
-            records.serialized_dataset(options, shuffle=shuffle, num_epochs=1, **arguments)
-        )
+        return names(stream(options, shuffle=shuffle, num_epochs=1, **arguments))
 
     workers = [part(shard=(2, index)) for index in range(2)]
     assert sorted(workers[0] + workers[1]) == sorted(expected)
@@ -91,21 +100,21 @@ def test_weights_choose_the_stream(tmp_path: pathlib.Path) -> None:
         f'tf_record_input_reader {{ input_path: ["{tmp_path}/r-0", "{tmp_path}/r-1"] }}'
         "sample_from_datasets_weights: [3, 1]"
     )
-    dataset = records.serialized_dataset(options, shuffle=False, seed=5).take(400)
+    dataset = stream(options, shuffle=False, seed=5).take(400)
     share = sum(name.startswith("0") for name in names(dataset)) / 400
     assert 0.67 < share < 0.83
 
 
 def test_errors(tmp_path: pathlib.Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"none-\*' matches no file"):
-        records.serialized_dataset(config(tmp_path, pattern="none-*"), shuffle=False)
+        stream(config(tmp_path, pattern="none-*"), shuffle=False)
     with pytest.raises(ValueError, match="names no file"):
-        records.serialized_dataset(reader("tf_record_input_reader {}"), shuffle=False)
+        stream(reader("tf_record_input_reader {}"), shuffle=False)
     with pytest.raises(ValueError, match="external readers are not supported"):
-        records.serialized_dataset(reader("external_input_reader {}"), shuffle=False)
+        stream(reader("external_input_reader {}"), shuffle=False)
     shards(tmp_path, files=1)
     with pytest.raises(ValueError, match="2 values for 1 input_path"):
         options = config(tmp_path, "sample_from_datasets_weights: [1, 2]")
-        records.serialized_dataset(options, shuffle=False)
+        stream(options, shuffle=False)
     with pytest.raises(ValueError, match="sample_1_of_n_examples is 0"):
-        records.serialized_dataset(config(tmp_path), shuffle=False, sample_1_of_n=0)
+        stream(config(tmp_path), shuffle=False, sample_1_of_n=0)

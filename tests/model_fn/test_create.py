@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import estimator, tf, tf1, tpu_estimator
+from estimator_det.config import pipeline
+from estimator_det.config.text import ConfigError
 from inputs import schema
 from inputs.label_map import read_label_map
 from model_fn import create
@@ -86,7 +88,27 @@ def test_training_spec() -> None:
         assert graph.get_collection(tf1.GraphKeys.SAVERS) == [spec.scaffold.saver]
         summaries = {t.op.name for t in graph.get_collection(tf1.GraphKeys.SUMMARIES)}
     terms = ("localization", "classification", "regularization", "total")
-    assert summaries == {"learning_rate_1", *(f"Loss/{term}_loss" for term in terms)}
+    assert summaries == {
+        "learning_rate_1",
+        "gradient_norm",
+        "Training_Inputs",
+        *(f"Loss/{term}_loss" for term in terms),
+    }
+
+
+def test_quantization_aware_training_is_refused_and_the_rest_is_float() -> None:
+    model_fn = create.create_model_fn(fake.pipeline_config("graph_rewriter { quantization {} }"))
+    with tf.Graph().as_default(), pytest.raises(ConfigError, match="--set graph_rewriter=null"):
+        model_fn(*_tensors(), ModeKeys.TRAIN, {})
+    for mode in (ModeKeys.EVAL, ModeKeys.PREDICT):
+        with tf.Graph().as_default() as graph:
+            model_fn(*_tensors(), mode, {})
+            assert not [op for op in graph.get_operations() if "FakeQuant" in op.type]
+    config = pipeline.apply_overrides(
+        fake.pipeline_config("graph_rewriter { quantization {} }"), ["graph_rewriter=null"]
+    )
+    with tf.Graph().as_default():
+        assert create.create_model_fn(config)(*_tensors(), ModeKeys.TRAIN, {}).train_op is not None
 
 
 def test_tpu_spec_is_always_built_and_left_alone_on_tpu() -> None:

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import datetime
 import io
+import json
+import pathlib
 import re
+import time
+from typing import Any, Callable, Dict, List
 
 import pytest
 
 from estimator_det.compat import tf, tf1
-from model_fn import progress, results
+from model_fn import anatomy, progress, results
 
 
 def _run(values: tf.Tensor, steps: int, report: progress.TrainingReport) -> None:
@@ -28,10 +33,11 @@ def test_lines_tell_step_losses_rate_and_time() -> None:
     stream = io.StringIO()
     _run([4.0, 3.0, 2.0, 1.0], 4, progress.TrainingReport(8, 4, every_steps=2, stream=stream))
     lines = stream.getvalue().splitlines()
-    assert lines[0] == "step 1/4 | total 4 learning_rate 0.25"
+    assert re.fullmatch(r"step 1/4 \| total 4 learning_rate 0.25 \| \d\.\d\d GB", lines[0])
     assert [line.split(" | ")[0] for line in lines] == ["step 1/4", "step 2/4", "step 4/4"]
     assert re.fullmatch(
-        r"step 4/4 \| total 1 learning_rate 0.25 \| [\d.]+ images/s \| 0:00:00 left", lines[2]
+        r"step 4/4 \| total 1 learning_rate 0.25 \| [\d.]+ images/s \| \d\.\d\d GB \| 0:00:00 left",
+        lines[2],
     )
 
 
@@ -64,3 +70,94 @@ def test_bad_loss_is_named_though_silent() -> None:
     ):
         _run([4.0, float("nan"), 2.0], 3, progress.TrainingReport(8, silent=True, stream=stream))
     assert stream.getvalue() == ""
+
+
+def _train_on(dataset: Callable[[], tf.data.Dataset], compute_secs: float) -> progress.Moment:
+    """The last figures of some steps that take so long once the batch is there."""
+
+    def compute(value: Any) -> Any:
+        time.sleep(compute_secs)
+        return value
+
+    moments: List[progress.Moment] = []
+    report = progress.TrainingReport(1, every_steps=8, silent=True, listeners=[moments.append])
+    with tf.Graph().as_default():
+        step = tf1.train.get_or_create_global_step()
+        iterator = tf1.data.make_initializable_iterator(dataset())
+        tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+        features = {"image": iterator.get_next()}
+        anatomy.note_batch(features, {})
+        loss = tf.numpy_function(compute, [features["image"]], tf.float32)
+        progress.watch("Loss/total_loss", tf.reshape(loss, []))
+        with tf.control_dependencies([loss]):
+            train_op = tf1.assign_add(step, 1)
+        with tf1.train.MonitoredTrainingSession(
+            hooks=[report, tf1.train.StopAtStepHook(last_step=8)]
+        ) as session:
+            while not session.should_stop():
+                session.run(train_op)
+    return moments[-1]
+
+
+def _slowly(seconds: float) -> tf.data.Dataset:
+    def make(value: Any) -> Any:
+        time.sleep(seconds)
+        return value
+
+    return (
+        tf.data.Dataset.from_tensors(1.0)
+        .repeat()
+        .map(lambda value: tf.ensure_shape(tf.numpy_function(make, [value], tf.float32), []))
+    )
+
+
+def test_input_wait_is_the_time_without_a_batch() -> None:
+    # Without prefetching the parts of a step follow each other: 60 of 80 ms, 0 of 60 ms.
+    slow = _train_on(lambda: _slowly(0.06), compute_secs=0.02)
+    fast = _train_on(lambda: tf.data.Dataset.from_tensors(1.0).repeat(), compute_secs=0.06)
+    assert slow.input_wait is not None and fast.input_wait is not None
+    assert 0.55 < slow.input_wait < 0.9
+    assert fast.input_wait < 0.2
+    # A batch that is made while the step before computes is there in time.
+    ahead = _train_on(lambda: _slowly(0.01).prefetch(2), compute_secs=0.06)
+    assert ahead.input_wait is not None and ahead.input_wait < 0.2
+
+
+def test_journal_goes_on_over_runs(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / progress.PROGRESS_FILE
+    for first in (0.5, 0.25):
+        listeners = [progress.Journal(str(path))]
+        report = progress.TrainingReport(
+            8, 4, every_steps=2, silent=True, stream=io.StringIO(), listeners=listeners
+        )
+        _run([first, 3.0, 2.0, 1.0], 4, report)
+    entries = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [entry["step"] for entry in entries] == [1, 2, 4] * 2
+    assert entries[3]["Loss/total_loss"] == 0.25 and entries[0]["memory_bytes"] > 1e7
+    last = entries[-1]
+    assert last["images_per_second"] > 0 and last["seconds_left"] == 0
+    times = [datetime.datetime.fromisoformat(entry["time"]) for entry in entries]
+    assert times == sorted(times) and times[0].tzinfo is not None
+
+
+def test_figures_and_faults_of_the_data_in_tensorboard(tmp_path: pathlib.Path) -> None:
+    class Faults:
+        def counts(self) -> Dict[str, int]:
+            return {"box_nan": 3}
+
+    events = progress.Events(str(tmp_path), Faults())
+    with tf.Graph().as_default():
+        events(progress.Moment(7, None, {}, images_per_second=5.0, input_wait=0.25))
+        tf1.summary.FileWriterCache.get(str(tmp_path)).flush()
+    (path,) = tmp_path.glob("events.*")
+    written = {
+        (event.step, value.tag): value.simple_value
+        for event in tf1.train.summary_iterator(str(path))
+        for value in event.summary.value
+    }
+    tf1.summary.FileWriterCache.clear()
+    assert written == {
+        (7, "run/images_per_second"): 5.0,
+        (7, "run/input_wait_share"): 0.25,
+        (7, "bad_records/box_nan"): 3.0,
+    }

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from typing import Any, Callable, List
 
@@ -8,7 +9,7 @@ import pytest
 
 from estimator_det.compat import estimator, tf, tf1
 from inputs import schema
-from model_fn import create, estimators, evaluator, runner
+from model_fn import best, create, estimators, evaluator, history, runner
 from model_fn.run_options import Evaluating, Saving
 from tests.model_fn import fake
 
@@ -37,7 +38,7 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
     def make_detector(model_config: Any, is_training: bool) -> fake.FakeDetector:
         return fake.FakeDetector(model_config, is_training)
 
-    def make_train(config: Any, preprocess: Any, seed: Any = None) -> Callable[[], Any]:
+    def make_train(config: Any, preprocess: Any, seed: Any, fault_log: Any) -> Callable[[], Any]:
         made.append(("train", seed))
         return fake.train_input_fn
 
@@ -51,7 +52,7 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
     monkeypatch.setattr(estimators, "make_detector", make_detector)
     monkeypatch.setattr(runner.input_pipeline, "create_train_input_fn", make_train)
     monkeypatch.setattr(runner.input_pipeline, "create_eval_input_fn", make_eval)
-    monkeypatch.setattr(runner.serving, "create_predict_input_fn", _make_receiver)
+    monkeypatch.setattr(best.serving, "create_predict_input_fn", _make_receiver)
     return made
 
 
@@ -97,8 +98,13 @@ def test_train_evaluate_resume_stop(
     assert not np.array_equal(reader.get_tensor(momentum), before)
     assert reader.get_tensor("global_step") == 6
 
-    # A third has nothing to do.
+    # A third has nothing to do, unless the second was stopped before its last evaluation.
     assert runner.train_and_evaluate(config, str(model_dir), num_train_steps=6) == {}
+    (model_dir / history.EVALUATIONS_FILE).unlink()
+    (model_dir / history.OVER_FILE).unlink()
+    caught_up = runner.train_and_evaluate(config, str(model_dir), num_train_steps=6)
+    assert caught_up["global_step"] == 6
+    assert history.last_step(str(model_dir)) == 6
     assert estimators.trained_steps(str(model_dir)) == 6
 
 
@@ -152,13 +158,13 @@ def test_evaluate_and_continuous_eval(
 def test_continuous_eval_retries(readers: List[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     calls: List[str] = []
 
-    def broken(config: Any, checkpoint: str, **_: Any) -> Any:
+    def broken(config: Any, estimated: Any, reader: Any, checkpoint: str) -> Any:
         calls.append(checkpoint)
         raise tf.errors.InvalidArgumentError(None, None, "bad record")
 
-    monkeypatch.setattr(evaluator, "evaluate", broken)
+    monkeypatch.setattr(evaluator, "evaluate_reader", broken)
     monkeypatch.setattr(evaluator, "step_of", lambda checkpoint: 1)
-    monkeypatch.setattr(tf1.train, "checkpoints_iterator", lambda *_, **__: iter("abc"))
+    monkeypatch.setattr(evaluator, "_appearing", lambda *_: iter("abc"))
     config = fake.pipeline_config()
     with pytest.raises(tf.errors.InvalidArgumentError, match="bad record"):
         evaluator.continuous_eval(config, "folder", max_retries=1)
@@ -185,14 +191,53 @@ def test_best_metric_must_be_evaluated(readers: List[Any], tmp_path: pathlib.Pat
         )
 
 
-@pytest.mark.parametrize(
-    ("metric", "worse", "better"),
-    [("loss", 2.0, 1.0), ("Loss/total_loss", 2.0, 1.0), (PREFIX, 1, 2)],
-)
-def test_what_counts_as_best(metric: str, worse: float, better: float) -> None:
-    keep = evaluator.KeepBest(metric, lambda: None, "0")
-    is_better = keep._compare_fn
-    assert is_better({metric: worse}, {metric: better})
-    assert not is_better({metric: better}, {metric: worse})
-    assert not is_better({metric: better}, {"other": worse})
-    assert is_better({"other": better}, {metric: worse})
+def test_evaluates_by_steps_and_stops_early(readers: List[Any], tmp_path: pathlib.Path) -> None:
+    config = fake.pipeline_config("train_config { num_steps: 50 }")
+    evaluating = Evaluating(
+        every_steps=2, best_metric=PREFIX, keep_best=2, patience=3, export_final=False
+    )
+    model_dir = str(tmp_path)
+
+    def train(**options: Any) -> Any:
+        return runner.train_and_evaluate(
+            config, model_dir, saving=Saving(steps=1), progress=False, **options
+        )
+
+    train(evaluating=evaluating)
+    evaluations = history.read(model_dir, "0")
+    steps = [evaluation.step for evaluation in evaluations]
+    assert steps == list(range(2, steps[-1] + 1, 2)) and steps[-1] < 50
+    assert history.evaluations_without_progress(evaluations, PREFIX) == 3
+    assert history.last_step(model_dir) == steps[-1]
+    kept = best.BestCheckpoints(model_dir, PREFIX, 2).kept()
+    assert len(kept) == 2 and kept[0]["value"] >= kept[1]["value"]
+    assert tf1.train.latest_checkpoint(str(tmp_path / "best")).endswith(kept[0]["checkpoint"])
+    assert len(list((tmp_path / "export" / "best").iterdir())) == 1
+    # An evaluator beside it ends with the training, though num_steps was never reached.
+    last = evaluator.continuous_eval(config, model_dir, min_interval_secs=0)
+    assert last["0"]["global_step"] == steps[-1]
+    # A resumed run remembers that its patience is at an end; with more it goes on.
+    assert train(evaluating=evaluating) == {}
+    more = dataclasses.replace(evaluating, patience=4)
+    assert train(evaluating=more)["global_step"] == steps[-1] + 2
+
+
+def test_evaluation_leaves_the_training_session_and_its_data_alone(
+    readers: List[Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphs = []
+    made = create.make_detector
+
+    def make_detector(model_config: Any, is_training: bool) -> Any:
+        graphs.append(is_training)
+        return made(model_config, is_training)
+
+    monkeypatch.setattr(create, "make_detector", make_detector)
+    runner.train_and_evaluate(
+        fake.pipeline_config(),
+        str(tmp_path),
+        saving=Saving(steps=1),
+        evaluating=Evaluating(every_steps=1, export_final=False),
+        progress=False,
+    )
+    assert graphs.count(True) == 1 and graphs.count(False) == 4

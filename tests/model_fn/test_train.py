@@ -8,7 +8,7 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.protos import train_pb2
-from model_fn import train
+from model_fn import optimizers, train
 
 NAMES = ["FeatureExtractor/conv/weights", "FeatureExtractor/conv/biases", "BoxPredictor/weights"]
 
@@ -45,6 +45,34 @@ def test_a_step_moves_what_the_loss_reaches() -> None:
 
 def test_updates_run_with_the_step() -> None:
     assert _step(train_pb2.TrainConfig(), updates=True)["moved"] == 1.0
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+@pytest.mark.parametrize("bad", ["loss", "gradient"])
+def test_a_step_that_is_not_finite_is_not_taken(guarded: bool, bad: str) -> None:
+    with tf.Graph().as_default(), tf1.Session() as session:
+        weight = tf1.get_variable("w", initializer=1.0)
+        other = tf1.get_variable("v", initializer=1.0)
+        mean = tf1.get_variable("moving_mean", initializer=0.0, trainable=False)
+        scale = tf1.placeholder(tf.float32, [])
+        # The square root of 0 is 0, its slope there infinite.
+        loss = other + (weight * scale if bad == "loss" else tf.sqrt(weight * scale))
+        step = tf1.train.get_or_create_global_step()
+        optimizer = optimizers.MovingAverageOptimizer(tf1.train.AdamOptimizer(0.25), 0.5)
+        train_op = train.make_train_op(
+            loss, optimizer, step, train_pb2.TrainConfig(), [mean.assign_add(1.0)], guarded=guarded
+        )
+        session.run(tf1.global_variables_initializer())
+        session.run(train_op, {scale: 1.0})
+        before = session.run({v.op.name: v for v in tf1.global_variables()})
+        assert before["global_step"] == before["moving_mean"] == 1 and before["w"] < 1
+        reported = session.run(train_op, {scale: float("inf") if bad == "loss" else 0.0})
+        assert np.isfinite(reported) == (bad == "gradient")
+        after = session.run({v.op.name: v for v in tf1.global_variables()})
+        assert (after == before) == guarded
+        if guarded:  # and goes on where the next batch is a good one
+            session.run(train_op, {scale: 1.0})
+            assert session.run([step, mean]) == [2, 2.0]
 
 
 def test_patterns_are_found_anywhere_in_the_name() -> None:
@@ -87,7 +115,7 @@ def test_gradient_summaries() -> None:
         step = tf1.train.get_or_create_global_step()
         train.make_train_op(weight * 2.0, tf1.train.GradientDescentOptimizer(1.0), step, config, [])
         names = {tensor.op.name for tensor in graph.get_collection(tf1.GraphKeys.SUMMARIES)}
-    assert names == {"gradients/w", "gradient_norm/w", "global_norm/gradient_norm"}
+    assert names == {"gradients/w", "gradient_norm/w", "global_norm/gradient_norm", "gradient_norm"}
 
 
 def test_moving_averages_take_the_place_of_variables(tmp_path: Any) -> None:

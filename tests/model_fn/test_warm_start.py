@@ -17,9 +17,10 @@ class _Restores:
 
     def __init__(self, names: Dict[str, tf.Variable]) -> None:
         self._names = names
+        self.asked: Any = []
 
     def restore_map(self, checkpoint_type: str, load_all: bool = False) -> Dict[str, tf.Variable]:
-        self.asked = (checkpoint_type, load_all)
+        self.asked.append((checkpoint_type, load_all))
         return self._names
 
 
@@ -58,7 +59,7 @@ def test_table_tells_each_fate(checkpoint: str, caplog: pytest.LogCaptureFixture
         assert session.run(weight).tolist() == [1.0, 2.0]
         assert session.run(shadow).tolist() == [1.0, 2.0]
         assert session.run(bias).tolist() == [0.0, 0.0]
-    assert detector.asked == ("classification", True)
+    assert detector.asked[0] == ("classification", True)
     assert list(table.restored) == ["net/w"]
     assert table.mismatched == [("net/b", [3], [2])]
     assert (table.missing, table.unused) == (["net/new"], ["net/old"])
@@ -105,3 +106,48 @@ def test_types() -> None:
     assert kind(fine_tune_checkpoint_type="full", from_detection_checkpoint=True) == "full"
     with pytest.raises(ValueError, match="'detections' is not known"):
         kind(fine_tune_checkpoint_type="detections")
+
+
+def _backboned(names: Dict[str, tf.Variable], backbone: Dict[str, tf.Variable]) -> Any:
+    class Detector(_Restores):
+        def restore_map(self, checkpoint_type: str, load_all: bool = False) -> Any:
+            return backbone if checkpoint_type == "detection" else names
+
+    return Detector(names)
+
+
+def test_share_of_the_backbone_and_least_share(tmp_path: pathlib.Path) -> None:
+    path = _save(
+        tmp_path,
+        {
+            "a": [1.0],
+            "b": [1.0, 2.0],
+            "a/Momentum": [1.0],
+            "a/ExponentialMovingAverage": [1.0],
+            "b/RMSProp_1": [1.0, 1.0],
+            "beta1_power": 1.0,
+            "head/Momentum_rate": 1.0,
+        },
+    )
+    with tf.Graph().as_default():
+        mine = {name: tf1.get_variable(name, [1]) for name in "abcd"}
+        detector = _backboned(mine, {name: mine[name] for name in "abc"})
+        config = train_pb2.TrainConfig(
+            fine_tune_checkpoint=path, fine_tune_checkpoint_type="classification"
+        )
+        table = warm_start.plan_warm_start(detector, config, None)
+        assert (table.backbone, table.backbone_restored) == (3, 1)
+        assert table.unused == ["head/Momentum_rate"]
+        assert table.unused_slots == [
+            "a/ExponentialMovingAverage",
+            "a/Momentum",
+            "b/RMSProp_1",
+            "beta1_power",
+        ]
+        assert "and 4 slots of optimizers and moving averages" in table.heading()
+        assert "33% of the backbone (1 of 3 variables)" in table.heading()
+        config.min_restored_share = 0.3
+        assert warm_start.plan_warm_start(detector, config, None) is not None
+        config.min_restored_share = 0.5
+        with pytest.raises(ValueError, match=r"restores 33.3% of the backbone, less than(.|\n)*b:"):
+            warm_start.plan_warm_start(detector, config, None)

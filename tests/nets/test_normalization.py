@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import slim, tf, tf1
+from estimator_det.nets import normalization
 from estimator_det.nets.normalization import batch_norm, sync_batch_norm
 
 SETTINGS = {"decay": 0.8, "center": True, "scale": True, "epsilon": 0.01}
@@ -84,3 +85,33 @@ def test_replicas_share_their_moments(collections) -> None:
     mean, variance = INPUTS.mean((0, 1, 2)), INPUTS.var((0, 1, 2))
     expected = (INPUTS - mean) / np.sqrt(variance + SETTINGS["epsilon"])
     np.testing.assert_allclose(np.concatenate(halves), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_cores_of_a_tpu_share_their_moments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no TPU: the other core's share of each sum is given by hand."""
+    other = INPUTS[1:]
+    shares = iter([other.mean((0, 1, 2)), (other**2).mean((0, 1, 2))])
+    monkeypatch.setattr(normalization, "num_tpu_shards", lambda: 2)
+    monkeypatch.setattr(tf1.tpu, "cross_replica_sum", lambda local: local + next(shares))
+    found = one_step(sync_batch_norm, INPUTS[:1], is_training=True, **SETTINGS)
+    mean, variance = INPUTS.mean((0, 1, 2)), INPUTS.var((0, 1, 2))
+    expected = (INPUTS[:1] - mean) / np.sqrt(variance + SETTINGS["epsilon"])
+    np.testing.assert_allclose(found["outputs"], expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found["norm/moving_mean"], 0.2 * mean, rtol=1e-5)
+    np.testing.assert_allclose(found["norm/moving_variance"], 0.8 + 0.2 * variance, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("num_shards", "sums"), [(1, 0), (4, 4)])
+def test_sums_over_cores(num_shards: int, sums: int) -> None:
+    """Two in the layer and two for their gradients; on a single core plain batch norm does."""
+
+    def step(inputs: tf.Tensor) -> tf.Tensor:
+        outputs = sync_batch_norm(inputs, is_training=True, updates_collections=None, **SETTINGS)
+        return tf1.gradients(tf.reduce_sum(outputs**3), inputs)[0]
+
+    with tf.Graph().as_default() as graph:
+        fed = tf1.placeholder(tf.float32, [4, 5, 5, 4])
+        tf1.tpu.shard(step, inputs=[fed], num_shards=num_shards)
+        kinds = [op.type for op in graph.get_operations()]
+    assert kinds.count("CrossReplicaSum") == sums
+    assert kinds.count("FusedBatchNormV3") == (1 if num_shards == 1 else 0)

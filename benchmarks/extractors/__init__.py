@@ -1,0 +1,1 @@
+"""Facts and speed of every single-stage feature extractor that is registered."""

@@ -1,0 +1,1 @@
+"""Takes whole configurations through everything a user does with them."""

@@ -1,0 +1,121 @@
+"""Whether a configuration suits a TPU, told before one is paid for, and the edits that mend it.
+
+Nothing is built and TensorFlow is not imported; what only a graph can show is left to
+`check-config --compile`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import List, NamedTuple, Sequence
+
+from google.protobuf.message import Message
+
+from estimator_det.config import tpu_model_rules, tpu_training_rules
+from estimator_det.config.overrides import apply_overrides
+from estimator_det.config.text import format_message, is_repeated
+from estimator_det.config.tpu_finding import (
+    RULES,
+    SEVERITIES,
+    Config,
+    Finding,
+    Target,
+    is_placeholder,
+)
+
+__all__ = [
+    "RULES",
+    "Finding",
+    "Fix",
+    "Target",
+    "diff",
+    "fix",
+    "heading",
+    "lint",
+    "without_placeholders",
+]
+
+RULE_MODULES = (tpu_model_rules, tpu_training_rules)  # to import them enters their rules
+
+
+class Fix(NamedTuple):
+    """A configuration with the edits made that are safe."""
+
+    config: Config
+    applied: List[Finding]
+    remaining: List[Finding]  # for a person; placeholders among them
+
+
+def lint(config: Config, target: Target) -> List[Finding]:
+    """Everything about `config` that does not suit the TPU of `target`.
+
+    Returns:
+        Errors first, then warnings, advice and placeholders; empty if nothing was found.
+    """
+    found = [finding for name in RULES for finding in RULES.get(name)(config, target)]
+    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def fix(config: Config, target: Target) -> Fix:
+    """`config` with every safe edit made, and what is left.
+
+    One edit may call for another, as a batch size for a shuffle buffer; they are made until there
+    is none left.
+    """
+    applied: List[Finding] = []
+    changed = config
+    for _ in RULES:
+        safe = [finding for finding in lint(changed, target) if finding.safe]
+        if not safe:
+            break
+        applied += safe
+        changed = apply_overrides(changed, [edit for finding in safe for edit in finding.edits])
+    return Fix(changed, applied, lint(changed, target))
+
+
+def diff(before: Config, after: Config, name_before: str, name_after: str) -> str:
+    """Unified diff of two configurations in text form; empty if they are the same."""
+    lines = difflib.unified_diff(
+        format_message(before).splitlines(keepends=True),
+        format_message(after).splitlines(keepends=True),
+        name_before,
+        name_after,
+    )
+    return "".join(lines)
+
+
+def heading(text: str) -> str:
+    """The comment and blank lines that a configuration file begins with."""
+    lines = text.splitlines(keepends=True)
+    for index, line in enumerate(lines):
+        if line.strip() and not line.lstrip().startswith("#"):
+            return "".join(lines[:index])
+    return text
+
+
+def without_placeholders(config: Config) -> Config:
+    """A copy in which no path is one that a sample configuration leaves to its user.
+
+    For checks that look at files: they must not go and look for these.
+    """
+    copy = Config()
+    copy.CopyFrom(config)
+    _drop_placeholders(copy)
+    return copy
+
+
+def _drop_placeholders(message: Message) -> None:
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            if field.message_type.GetOptions().map_entry:
+                continue
+            for entry in value if is_repeated(field) else [value]:
+                _drop_placeholders(entry)
+        elif field.cpp_type == field.CPPTYPE_STRING:
+            if not is_repeated(field):
+                if is_placeholder(value):
+                    message.ClearField(field.name)
+                continue
+            kept: Sequence[str] = [text for text in value if not is_placeholder(text)]
+            del value[:]
+            value.extend(kept)

@@ -1,0 +1,325 @@
+"""Rules for TPU about the model: shapes that are static, and operations that TPUs have."""
+
+from __future__ import annotations
+
+from typing import Any, Iterator, Tuple
+
+from estimator_det.config.tpu_finding import Config, Finding, Target, rule
+
+FOCAL = "{ weighted_sigmoid_focal { alpha: 0.25 gamma: 2.0 } }"
+# Averages of batch norm that follow within the few steps of large batches.
+LEAST_DECAY, MOST_DECAY = 0.97, 0.997
+_ROUNDING = 1e-6  # of fields that are 32-bit floats
+# Backbones whose own moving averages are slower than that: 0.9997.
+_SLOW_BACKBONES = (
+    "embedded_ssd_mobilenet_v1",
+    "ssd_inception",
+    "ssd_mobilenet_edgetpu",
+    "ssd_mobilenet_v1",
+    "ssd_mobilenet_v2",
+    "ssd_mobilenet_v3",
+    "ssd_pnasnet",
+)
+_OTHER_BACKBONES = ("ssd_mobilenet_v2_mnasfpn",)
+# Switches of two-stage models for static shapes, with the reason.
+_TWO_STAGE_SWITCHES = (
+    ("use_static_shapes", "proposals are cut to a number that depends on the image"),
+    ("clip_anchors_to_image", "anchors across the border are taken out, which changes shapes"),
+    ("use_static_balanced_label_sampler", "the sampler's shapes depend on the labels"),
+    ("use_matmul_gather_in_matcher", "rows are gathered one by one"),
+    ("use_matmul_crop_and_resize", "CropAndResize has no TPU kernel"),
+)
+_RESIZERS_BY_IMAGE = (
+    "identity_resizer",
+    "conditional_shape_resizer",
+    "pad_to_multiple_resizer",
+)
+
+
+@rule("model-kind")
+def _model_kind(config: Config, target: Target) -> Iterator[Finding]:
+    del target
+    kind = config.model.WhichOneof("model")
+    if kind is None:
+        yield Finding("error", "model", "no model is chosen", remedy="add model { ssd { … } }")
+    elif kind != "ssd":
+        yield Finding(
+            "error",
+            f"model.{kind}",
+            "is not a single-shot model: its train step selects regions by non-maximum "
+            "suppression and has no in-place update of batch norm",
+            remedy="train it on CPU or GPU, or train an SSD (model.ssd) on TPU",
+        )
+
+
+@rule("two-stage")
+def _two_stage(config: Config, target: Target) -> Iterator[Finding]:
+    del target
+    if config.model.WhichOneof("model") != "faster_rcnn":
+        return
+    model, path = config.model.faster_rcnn, "model.faster_rcnn"
+    for name, why in _TWO_STAGE_SWITCHES:
+        if not getattr(model, name):
+            yield Finding("error", f"{path}.{name}", f"is false: {why}", (f"{path}.{name}=true",))
+    if model.HasField("hard_example_miner"):
+        yield Finding(
+            "error",
+            f"{path}.hard_example_miner",
+            "selects examples by non-maximum suppression within the train step",
+            (f"{path}.hard_example_miner=null",),
+        )
+    if model.second_stage_box_predictor.HasField("rfcn_box_predictor"):
+        yield Finding(
+            "error",
+            f"{path}.second_stage_box_predictor.rfcn_box_predictor",
+            "crops regions with CropAndResize, which has no TPU kernel",
+            remedy="use another model",
+        )
+
+
+@rule("resizer")
+def _resizer(config: Config, target: Target) -> Iterator[Finding]:
+    del target
+    kind, model = _model(config)
+    if not hasattr(model, "image_resizer"):
+        return
+    path = f"model.{kind}.image_resizer"
+    resizer = model.image_resizer.WhichOneof("image_resizer_oneof")
+    if resizer == "keep_aspect_ratio_resizer":
+        options = model.image_resizer.keep_aspect_ratio_resizer
+        if not options.pad_to_max_dimension:
+            yield Finding(
+                "error",
+                f"{path}.{resizer}.pad_to_max_dimension",
+                "is false: the size of a batch depends on its images",
+                (f"{path}.{resizer}.pad_to_max_dimension=true",),
+                safe=True,
+                remedy=f"images become {options.max_dimension} x {options.max_dimension}",
+            )
+    elif resizer in _RESIZERS_BY_IMAGE:
+        yield Finding(
+            "error",
+            f"{path}.{resizer}",
+            "the size of a batch depends on its images",
+            (f"{path}={{ fixed_shape_resizer {{ height: 640 width: 640 }} }}",),
+            remedy="choose the height and width that the objects need",
+        )
+    elif resizer is None:
+        yield Finding(
+            "error",
+            path,
+            "no resizer is chosen",
+            (f"{path}={{ fixed_shape_resizer {{ height: 300 width: 300 }} }}",),
+        )
+
+
+@rule("matcher")
+def _matcher(config: Config, target: Target) -> Iterator[Finding]:
+    del target
+    if config.model.WhichOneof("model") != "ssd":
+        return
+    path = "model.ssd.matcher"
+    kind = config.model.ssd.matcher.WhichOneof("matcher_oneof")
+    if kind == "bipartite_matcher":
+        yield Finding(
+            "error",
+            f"{path}.{kind}",
+            "matches in a loop whose length depends on the boxes",
+            (
+                f"{path}={{ argmax_matcher {{ force_match_for_each_row: true "
+                "use_matmul_gather: true } }",
+            ),
+            remedy="choose its thresholds",
+        )
+    elif kind == "argmax_matcher" and not config.model.ssd.matcher.argmax_matcher.use_matmul_gather:
+        yield Finding(
+            "error",
+            f"{path}.{kind}.use_matmul_gather",
+            "is false: targets are gathered row by row, which the TPU does one after the other",
+            (f"{path}.{kind}.use_matmul_gather=true",),
+            safe=True,
+        )
+
+
+@rule("hard-example-miner")
+def _miner(config: Config, target: Target) -> Iterator[Finding]:
+    del target
+    loss, path = config.model.ssd.loss, "model.ssd.loss"
+    if not loss.HasField("hard_example_miner"):
+        return
+    edits: Tuple[str, ...] = (f"{path}.hard_example_miner=null",)
+    if not loss.classification_loss.HasField("weighted_sigmoid_focal"):
+        edits += _focal_edits()
+    yield Finding(
+        "error",
+        f"{path}.hard_example_miner",
+        "selects anchors by non-maximum suppression within the train step",
+        edits,
+        remedy="the focal loss takes its place; start the class biases at about -4.6 with "
+        "class_prediction_bias_init of the box predictor",
+    )
+
+
+@rule("sampler")
+def _sampler(config: Config, target: Target) -> Iterator[Finding]:
+    del target
+    loss, path = config.model.ssd.loss, "model.ssd.loss"
+    if loss.HasField("random_example_sampler"):
+        yield Finding(
+            "warning",
+            f"{path}.random_example_sampler",
+            "sorts all anchors twice in each step, which is slow on TPU",
+            (
+                f"{path}.random_example_sampler=null",
+                f"{path}.expected_loss_weights=EXPECTED_SAMPLING",
+            ),
+            remedy="the expected loss needs no sample; or use the focal loss",
+        )
+
+
+@rule("class-imbalance")
+def _imbalance(config: Config, target: Target) -> Iterator[Finding]:
+    """Without mining, something else must hold the many easy negatives down."""
+    del target
+    loss, path = config.model.ssd.loss, "model.ssd.loss"
+    kind = loss.classification_loss.WhichOneof("classification_loss")
+    held = (
+        loss.HasField("hard_example_miner")  # has a rule of its own
+        or loss.HasField("random_example_sampler")
+        or loss.expected_loss_weights
+    )
+    if kind not in (None, "weighted_sigmoid_focal") and not held:
+        yield Finding(
+            "warning",
+            f"{path}.classification_loss.{kind}",
+            "all anchors count alike: the background outweighs the objects",
+            _focal_edits(),
+            remedy="start the class biases at about -4.6 with class_prediction_bias_init",
+        )
+
+
+def _focal_edits() -> Tuple[str, ...]:
+    return (
+        f"model.ssd.loss.classification_loss={FOCAL}",
+        "model.ssd.post_processing.score_converter=SIGMOID",
+    )
+
+
+@rule("in-place-batch-norm")
+def _in_place(config: Config, target: Target) -> Iterator[Finding]:
+    del target
+    if config.model.WhichOneof("model") == "ssd" and not config.model.ssd.inplace_batchnorm_update:
+        yield Finding(
+            "error",
+            "model.ssd.inplace_batchnorm_update",
+            "is false: the moving averages of batch norm would be updated outside of the layers, "
+            "where the TPU's loop does not reach",
+            ("model.ssd.inplace_batchnorm_update=true",),
+            safe=True,
+        )
+
+
+@rule("batch-norm-decay")
+def _decay(config: Config, target: Target) -> Iterator[Finding]:
+    del target
+    if config.model.WhichOneof("model") != "ssd" or config.model.ssd.freeze_batchnorm:
+        return
+    for path, hyperparams in _hyperparams(config.model.ssd):
+        kind = hyperparams.WhichOneof("normalizer_oneof")
+        if kind not in ("batch_norm", "sync_batch_norm"):
+            continue
+        decay = getattr(hyperparams, kind).decay
+        nearest = min(max(decay, LEAST_DECAY), MOST_DECAY)
+        if abs(decay - nearest) > _ROUNDING:
+            yield Finding(
+                "warning",
+                f"{path}.{kind}.decay",
+                f"is {decay:g}: the moving averages would follow too "
+                + ("slowly for the few steps of large batches" if decay > nearest else "hastily"),
+                (f"{path}.{kind}.decay={nearest}",),
+                safe=True,
+            )
+
+
+@rule("backbone-batch-norm")
+def _backbone(config: Config, target: Target) -> Iterator[Finding]:
+    del target
+    if config.model.WhichOneof("model") != "ssd" or config.model.ssd.freeze_batchnorm:
+        return
+    extractor, path = config.model.ssd.feature_extractor, "model.ssd.feature_extractor"
+    slow = extractor.type.startswith(_SLOW_BACKBONES)
+    if extractor.type.startswith(_OTHER_BACKBONES):
+        slow = False
+    if slow and not extractor.override_base_feature_extractor_hyperparams:
+        name = "override_base_feature_extractor_hyperparams"
+        yield Finding(
+            "warning",
+            f"{path}.{name}",
+            "is false: the backbone keeps its own batch norm with decay 0.9997, whose averages "
+            "follow too slowly for the few steps of large batches",
+            (f"{path}.{name}=true",),
+            remedy="conv_hyperparams then apply to the backbone too: state batch_norm in them",
+        )
+
+
+def _hyperparams(model: Any) -> Iterator[Tuple[str, Any]]:
+    if model.feature_extractor.HasField("conv_hyperparams"):
+        yield (
+            "model.ssd.feature_extractor.conv_hyperparams",
+            model.feature_extractor.conv_hyperparams,
+        )
+    kind = model.box_predictor.WhichOneof("box_predictor_oneof")
+    predictor: Any = getattr(model.box_predictor, kind) if kind else None
+    if hasattr(predictor, "conv_hyperparams") and predictor.HasField("conv_hyperparams"):
+        yield f"model.ssd.box_predictor.{kind}.conv_hyperparams", predictor.conv_hyperparams
+
+
+@rule("raw-detections")
+def _raw_detections(config: Config, target: Target) -> Iterator[Finding]:
+    del target
+    kind, model = _model(config)
+    if getattr(model, "return_raw_detections_during_predict", False):
+        path = f"model.{kind}.return_raw_detections_during_predict"
+        yield Finding(
+            "error",
+            path,
+            "is true: every train step decodes all boxes for nothing, and numbers them in a tensor "
+            "of unknown size",
+            (f"{path}=false",),
+            remedy="set it in the configuration that exports the model",
+        )
+
+
+@rule("quantization")
+def _quantization(config: Config, target: Target) -> Iterator[Finding]:
+    del target
+    if config.HasField("graph_rewriter"):
+        yield Finding(
+            "error",
+            "graph_rewriter",
+            "asks for training with simulated quantization, which is not supported",
+            ("graph_rewriter=null",),
+            remedy="the model then trains in float; quantize it after training",
+        )
+
+
+@rule("static-suppression")
+def _suppression(config: Config, target: Target) -> Iterator[Finding]:
+    if not target.inference or config.model.WhichOneof("model") != "ssd":
+        return
+    path = "model.ssd.post_processing.batch_non_max_suppression"
+    if not config.model.ssd.post_processing.batch_non_max_suppression.use_static_shapes:
+        yield Finding(
+            "warning",
+            f"{path}.use_static_shapes",
+            "is false: training on TPU does not mind, but an exported model suppresses with "
+            "kernels that TPUs do not have",
+            (f"{path}.use_static_shapes=true",),
+            safe=True,
+            remedy="results are the same; it is slower on CPU",
+        )
+
+
+def _model(config: Config) -> Tuple[str, Any]:
+    kind = config.model.WhichOneof("model") or ""
+    return kind, getattr(config.model, kind) if kind else None

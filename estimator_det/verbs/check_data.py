@@ -1,0 +1,121 @@
+"""`estimator-det check-data`: reads all records of a configuration and tells what is in them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from typing import Any
+
+from estimator_det import console
+from estimator_det.verbs.base import Verb, add_set_argument
+
+FINDINGS_FILE = "findings.jsonl"
+REPORT_FILE = "report.txt"
+JSON_FILE = "report.json"
+PICTURE_FILE = "histograms.png"
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", help="pipeline configuration")
+    parser.add_argument("--config_override", default="", metavar="TEXT", help="merged over it")
+    parser.add_argument(
+        "--reader",
+        default="all",
+        choices=("train", "eval", "all"),
+        help="whose records are read (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--output_dir",
+        default="check_data",
+        metavar="DIR",
+        help=f"gets {FINDINGS_FILE}, {REPORT_FILE}, {JSON_FILE} and {PICTURE_FILE} "
+        "(default: %(default)s)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--jobs", type=int, help="processes (default: one for each CPU)")
+    parser.add_argument(
+        "--max_records", type=int, metavar="N", help="read the first N records of each file only"
+    )
+    add_set_argument(parser)
+
+
+def _run(options: argparse.Namespace) -> int:
+    for name in ("jobs", "max_records"):
+        if getattr(options, name) is not None and getattr(options, name) < 1:
+            raise console.UsageError(f"--{name} must be 1 or more")
+    config = console.load_config(options.file, options.config_override, options.set)
+    from model_fn import data_check, data_report
+
+    started = time.monotonic()
+    report = data_check.check_data(
+        config,
+        options.file,
+        readers=options.reader,
+        jobs=options.jobs or available_cpus(),
+        max_records=options.max_records,
+    )
+    seconds = time.monotonic() - started
+    _write(report, options.output_dir)
+    if options.json:
+        console.say(json.dumps(data_report.as_dictionary(report), indent=2, ensure_ascii=False))
+    else:
+        for line in data_report.text_lines(report):
+            console.say(line)
+        records = sum(scan.num_records for scan in report.scans)
+        console.say("")
+        console.say(f"read {records:,} records in {seconds:.1f} s")
+        console.say(f"all findings, charts and this report: {options.output_dir}")
+        console.say(f"{report.num_errors:,} errors, {report.num_warnings:,} warnings")
+    return console.EXIT_FAILED if report.num_errors else console.EXIT_OK
+
+
+def available_cpus() -> int:
+    """CPUs that this process may use; a container may have fewer than its machine."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _write(report: Any, folder: str) -> None:
+    """Writes all files of a report; those of an earlier check are replaced."""
+    from estimator_det.compat import tf
+    from estimator_det.config import files
+    from model_fn import charts, data_charts, data_report
+
+    lines = [
+        json.dumps(
+            {
+                "reader": scan.reader,
+                "severity": data_report.severity(entry),
+                **entry._asdict(),
+            },
+            ensure_ascii=False,
+        )
+        for scan in report.scans
+        for entry in scan.entries
+    ]
+    document = json.dumps(data_report.as_dictionary(report), indent=2, ensure_ascii=False)
+    for name, text in (
+        (FINDINGS_FILE, "\n".join(lines)),
+        (REPORT_FILE, "\n".join(data_report.text_lines(report))),
+        (JSON_FILE, document),
+    ):
+        files.write_text(files.join(folder, name), text + "\n" if text else "")
+    picture = files.join(folder, PICTURE_FILE)
+    panels = data_charts.panels(report)
+    if panels:
+        with tf.io.gfile.GFile(picture, "wb") as file:
+            file.write(charts.figure(panels, title=f"data of {report.config}"))
+    elif tf.io.gfile.exists(picture):
+        tf.io.gfile.remove(picture)
+
+
+VERB = Verb(
+    "check-data",
+    "Reads all records of a configuration and tells what is in them and what is wrong",
+    "ssd.config --output_dir check_data --jobs 8",
+    _add_arguments,
+    _run,
+)

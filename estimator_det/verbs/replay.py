@@ -1,0 +1,47 @@
+"""`estimator-det replay`: runs the step again at which a training stopped with NaN or inf."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from estimator_det import console
+from estimator_det.verbs.base import CONFIG_FILE, Verb, add_set_argument
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "folder", metavar="BAD_STEP_DIR", help="bad_step-<number> in the model_dir of the training"
+    )
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=1,
+        help="steps with this batch; another learning rate shows from the second on (default: "
+        "%(default)s)",
+    )
+    parser.add_argument("--config_override", default="", metavar="TEXT", help="merged over it")
+    add_set_argument(parser)
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.steps < 1:
+        raise console.UsageError(f"--steps is {options.steps}: give 1 or more")
+    folder = options.folder.rstrip("/")
+    config = console.load_config(
+        os.path.join(folder, CONFIG_FILE), options.config_override, options.set
+    )
+    from model_fn import replay
+
+    result = replay.replay(config, folder, options.steps)
+    console.say(replay.replay_text(result))
+    return console.EXIT_OK if result.is_finite else console.EXIT_FAILED
+
+
+VERB = Verb(
+    "replay",
+    "Runs a step again that was not finite; --set tries a remedy",
+    "run/bad_step-120 --steps 5 --set train_config.gradient_clipping_by_norm=10",
+    _add_arguments,
+    _run,
+)

@@ -1,0 +1,111 @@
+"""`estimator-det show-data`: augmented, padded batches as they enter the model, as one picture."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any, Iterator, List, Tuple
+
+from estimator_det import console
+from estimator_det.verbs.base import Verb, add_set_argument
+
+DEFAULT_FILE = "data.png"
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", help="pipeline configuration")
+    parser.add_argument("--config_override", default="", metavar="TEXT", help="merged over it")
+    parser.add_argument(
+        "--output", default=DEFAULT_FILE, metavar="FILE.png", help="(default: %(default)s)"
+    )
+    parser.add_argument("--num_images", type=int, default=16, help="(default: %(default)s)")
+    parser.add_argument("--columns", type=int, default=4, help="pictures in a row")
+    parser.add_argument(
+        "--eval", action="store_true", help="batches of evaluation, which are not augmented"
+    )
+    parser.add_argument("--seed", type=int, help="shows the same images, augmented the same way")
+    add_set_argument(parser)
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.num_images < 1 or options.columns < 1:
+        raise console.UsageError("--num_images and --columns must be 1 or more")
+    config = console.load_config(options.file, options.config_override, options.set)
+    from model_fn import contact_sheet
+
+    detector, reader, batches = _batches(config, options)
+    channels = 3 + reader.num_additional_channels
+    to_pixels, exact = contact_sheet.fit_pixels(detector.preprocess, channels)
+    names = _names(reader)
+    cells: List[Any] = []
+    first = None
+    for features, labels in batches:
+        first = first or (features, labels)
+        cells += contact_sheet.cells_of_batch(features, labels, to_pixels, names)
+        if len(cells) >= options.num_images:
+            break
+    if first is None:
+        raise ValueError("the input pipeline gave no batch; check-data tells what is in the files")
+    cells = cells[: options.num_images]
+    _say_batch(*first)
+    if not exact:
+        console.say(
+            "the detector's preprocessing is no affine map of colours: each picture is stretched "
+            "to its own range"
+        )
+    title = f"{'evaluation' if options.eval else 'training'} batches of {options.file}"
+    page = contact_sheet.contact_sheet(cells, title=title, columns=options.columns)
+    os.makedirs(os.path.dirname(os.path.abspath(options.output)), exist_ok=True)
+    page.save(options.output, "PNG")
+    without = sum(not cell.labels for cell in cells)
+    told = f", {without} of them without any box" if without else ""
+    console.say(f"{len(cells)} images{told}: {options.output}")
+    return console.EXIT_OK
+
+
+def _batches(config: Any, options: argparse.Namespace) -> Tuple[Any, Any, Iterator[Any]]:
+    """The detector, the reader, and batches as pairs of dictionaries of arrays."""
+    import inputs
+    from estimator_det.detectors import make_detector
+
+    readers = config.eval_input_reader if options.eval else [config.train_input_reader]
+    if not readers:
+        raise console.UsageError("the configuration has no eval_input_reader")
+    readers[0].include_source_id = True
+    detector = make_detector(config.model, is_training=not options.eval)
+    if options.eval:
+        input_fn = inputs.create_eval_input_fn(config, detector.preprocess)
+        batch_size = config.eval_config.batch_size
+    else:
+        input_fn = inputs.create_train_input_fn(config, detector.preprocess, options.seed)
+        batch_size = config.train_config.batch_size
+    # Smaller batches hold the same images.
+    dataset = input_fn({"batch_size": max(1, min(batch_size, options.num_images))})
+    return detector, readers[0], dataset.as_numpy_iterator()
+
+
+def _names(reader: Any) -> Any:
+    from inputs.label_map import read_label_map
+
+    return read_label_map(reader.label_map_path).names if reader.label_map_path else {}
+
+
+def _say_batch(features: Any, labels: Any) -> None:
+    """What is in a batch: key, type, shape and range of every array."""
+    console.say("the first batch")
+    for title, arrays in (("features", features), ("labels", labels)):
+        console.say(f"  {title}")
+        for key, array in arrays.items():
+            numeric = array.dtype.kind in "fiu" and array.size
+            span = f"  {array.min():.6g} … {array.max():.6g}" if numeric else ""
+            kind = "string" if array.dtype.kind == "O" else array.dtype.name
+            console.say(f"    {key:<34} {kind:<8} {list(array.shape)!s:<20}{span}")
+
+
+VERB = Verb(
+    "show-data",
+    "Draws training batches, augmented and padded, as they enter the model",
+    "ssd.config --num_images 24 --output data.png",
+    _add_arguments,
+    _run,
+)

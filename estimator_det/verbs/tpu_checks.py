@@ -1,0 +1,167 @@
+"""The part of `check-config` that concerns TPU: rules, repair, memory, and the compile check."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, List, NamedTuple, Tuple
+
+from estimator_det import console
+
+_GIB = float(1 << 30)
+
+
+class Outcome(NamedTuple):
+    """How many things were found."""
+
+    errors: int
+    warnings: int
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """`--tpu` and what refines it."""
+    group = parser.add_argument_group("TPU")
+    group.add_argument(
+        "--tpu", action="store_true", help="also tell what does not suit a TPU, and the memory"
+    )
+    group.add_argument(
+        "--fix",
+        metavar="OUT.config",
+        default="",
+        help="make the edits that are safe, write the result and print the differences",
+    )
+    group.add_argument(
+        "--compile",
+        action="store_true",
+        dest="compile_step",
+        help="build the step of one TPU core and look for what its compiler would refuse",
+    )
+    group.add_argument(
+        "--no_xla", action="store_true", help="with --compile: do not compile it for CPU as well"
+    )
+    group.add_argument(
+        "--num_shards", type=int, default=8, metavar="N", help="TPU cores (default: 8)"
+    )
+    group.add_argument("--model_dir", default=None, help="where checkpoints will go")
+    group.add_argument("--tpu_inference", action="store_true", help="predictions run on TPU too")
+    group.add_argument(
+        "--local_files",
+        action="store_true",
+        help="the machine of the TPU has the files; they need not lie in Cloud Storage",
+    )
+
+
+def wanted(options: argparse.Namespace) -> bool:
+    """Whether the options ask for any of it."""
+    return bool(options.tpu or options.fix or options.compile_step)
+
+
+def target_of(options: argparse.Namespace) -> Any:
+    """The `tpu_lint.Target` that the options describe; UsageError if there is none such."""
+    from estimator_det.config import tpu_lint
+
+    if options.num_shards < 1:
+        raise console.UsageError("--num_shards must be 1 or more")
+    return tpu_lint.Target(
+        num_shards=options.num_shards,
+        model_dir=options.model_dir,
+        inference=options.tpu_inference,
+        local_files=options.local_files,
+    )
+
+
+def run(config: Any, options: argparse.Namespace, reported: List[Any], *, build: bool) -> Outcome:
+    """Carries out what the options ask for and prints it.
+
+    Args:
+        config: `TrainEvalPipelineConfig`.
+        options: Those of `add_arguments`, and `file`.
+        reported: Problems that were told already; their fields are not told as placeholders again.
+        build: Whether the model can be built.
+
+    Raises:
+        UsageError: if an option has no meaning.
+        OSError: if the file of `--fix` cannot be written.
+    """
+    from estimator_det.config import tpu_lint
+
+    target = target_of(options)
+    findings: List[Any] = []
+    if options.fix:
+        config, findings = _fix(config, options, target)
+    elif options.tpu:
+        findings = tpu_lint.lint(config, target)
+    told = {problem.field for problem in reported}
+    findings = [f for f in findings if f.severity != "placeholder" or f.field not in told]
+    config = tpu_lint.without_placeholders(config)
+    problems = _memory(config, target.num_shards) if build and (options.tpu or options.fix) else []
+    if options.compile_step and build:
+        problems += _compile(config, with_xla=not options.no_xla)
+    if findings or problems:
+        console.say("on TPU:")
+    for found in [*findings, *problems]:
+        console.say(f"  {found}")
+    severities = [found.severity for found in [*findings, *problems]]
+    return Outcome(severities.count("error"), severities.count("warning"))
+
+
+def _fix(config: Any, options: argparse.Namespace, target: Any) -> Tuple[Any, List[Any]]:
+    """The configuration with safe edits made, and what remains; writes and prints them."""
+    from estimator_det.config import files, pipeline, tpu_lint
+
+    fixed = tpu_lint.fix(config, target)
+    heading = tpu_lint.heading(files.read_text(options.file))
+    files.write_text(options.fix, heading + pipeline.format_pipeline(fixed.config))
+    difference = tpu_lint.diff(config, fixed.config, options.file, options.fix)
+    console.say(difference.rstrip("\n") or "nothing that is safe to edit")
+    for finding in fixed.applied:
+        console.say(f"edited: {finding.field}: {finding.message}")
+    persons = [finding for finding in fixed.remaining if finding.severity != "placeholder"]
+    console.say(
+        f"written: {options.fix}; {len(fixed.applied)} findings mended, {len(persons)} left to you"
+    )
+    return fixed.config, fixed.remaining
+
+
+def _memory(config: Any, num_shards: int) -> List[Any]:
+    """Prints what a core needs; a problem if no kind of TPU has it."""
+    from estimator_det.config.problem import warning
+    from model_fn import tpu_memory
+
+    per_core = max(1, config.train_config.batch_size // num_shards)
+    try:
+        needed = tpu_memory.estimate(config, per_core)
+    except (ValueError, NotImplementedError) as reason:
+        console.say(f"TPU memory: not known: {reason}")
+        return []
+    console.say(
+        f"TPU memory: about {needed.total() / _GIB:.1f} GiB a core at {per_core} images each "
+        f"(activations {needed.activations() / _GIB:.1f}, variables and gradients "
+        f"{(needed.variables + needed.gradients) / _GIB:.2f}); with a margin of "
+        f"{tpu_memory.MARGIN - 1:.0%} there fit"
+    )
+    fitting = {name: needed.fitting(size) for name, size in tpu_memory.CORE_BYTES.items()}
+    for name, images in fitting.items():
+        size = tpu_memory.CORE_BYTES[name] / _GIB
+        verdict = "" if images >= per_core else "; this batch does not"
+        console.say(
+            f"            {name:<3} ({size:.0f} GiB): {images} images a core, a batch of "
+            f"{images * num_shards} on {num_shards} cores{verdict}"
+        )
+    most = max(fitting.values())
+    if most >= per_core:
+        return []
+    field = "train_config.batch_size"
+    remedy = f"--set {field}={most * num_shards}, or use more cores" if most else "smaller images"
+    return [warning(field, f"{per_core} images do not fit into the memory of a core", remedy)]
+
+
+def _compile(config: Any, with_xla: bool) -> List[Any]:
+    from model_fn import tpu_graph
+
+    report = tpu_graph.compile_check(config, xla=with_xla)
+    bad = sum(problem.severity == "error" for problem in report.findings)
+    console.say(
+        f"TPU graph:  {report.num_operations} operations on a core, {bad} obstacles, "
+        f"{report.seconds:.0f} s"
+    )
+    return list(report.findings)

@@ -1,0 +1,73 @@
+"""The watch over a dataset that runs on another machine, where there is no Python to ask.
+
+The input pipeline of a TPU with a host of its own runs there. What `inputs.guard` would look into
+ends the run here, with TensorFlow's own message: no record is left out, whatever `bad_records`
+says. What decoding mends, such as boxes beyond the image, is mended untold; `estimator-det
+check-data` tells it beforehand.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+from estimator_det.compat import tf
+from inputs import schema
+from inputs.faults import FAULT_COUNTS
+from inputs.guard import PLACE, POSITION, unpack
+
+
+class GraphGuard:
+    """Does what `guard.Guard` does in the graph, with TensorFlow's operations alone.
+
+    Args:
+        paths: Files, in the order that `schema.RECORD` counts in; none of them compressed.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.paths = list(paths)
+        self._sizes = [tf.io.gfile.stat(path).length for path in self.paths]
+
+    def is_full(self) -> tf.Tensor:
+        """Never: nothing fails unnoticed, so nothing piles up."""
+        return tf.constant(False)
+
+    def goes_on(self) -> tf.Tensor:
+        """Always: what must stop the run is an error."""
+        return tf.constant(True)
+
+    def rest_of_file(self, file: tf.Tensor, number: tf.Tensor, read: tf.Tensor) -> tf.Tensor:
+        """No record, int64 [0]; an error where the reader did not get to the end of the file."""
+        size = tf.gather(tf.constant(self._sizes, tf.int64), file)
+        path = tf.gather(tf.constant(self.paths), file)
+        told = [path, ": damaged after records:", number, "bytes read, bytes there:", read, size]
+        with tf.control_dependencies([tf.debugging.Assert(tf.equal(read, size), told)]):
+            return tf.zeros([0], tf.int64)
+
+    def begin(self, position: tf.Tensor, place: tf.Tensor, serialized: tf.Tensor) -> tf.Tensor:
+        """The bytes as they are."""
+        del position, place
+        return serialized
+
+    def watch(
+        self,
+        batches: tf.data.Dataset,
+        *,
+        keep_source_id: bool,
+        base_seed: int,
+        **_: Any,
+    ) -> tf.data.Dataset:
+        """Batches as those of `Guard.watch`."""
+
+        @tf.autograph.experimental.do_not_convert
+        def place(features: Any, labels: Any) -> Any:
+            features = dict(features)
+            positions = features.pop(POSITION)
+            del features[FAULT_COUNTS]
+            features[schema.RECORD] = unpack(features.pop(PLACE))
+            if not keep_source_id:
+                del features[schema.SOURCE_ID]
+            seeds = tf.fill(tf.shape(positions), tf.constant(base_seed, tf.int64))
+            features[schema.AUGMENTATION_SEED] = tf.stack([seeds, positions], axis=1)
+            return features, labels
+
+        return batches.map(place)

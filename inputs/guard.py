@@ -1,0 +1,320 @@
+"""Watches the input pipeline: nothing is lost without its name, and clean data pay nothing for it.
+
+Records are decoded by a parallel map whose errors are ignored, so a record that cannot be used is a
+gap in the positions of the stream. A table in the graph knows which record is at which position;
+once a batch is together, its gaps are looked up, and Python explains each: it reads the record
+again, examines it, and tells the `FaultLog`, which knows when the run must stop. Counts of what
+was mended travel with the batch as well. Python runs only where there is something to tell.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from estimator_det.compat import tf
+from inputs import recordfile, schema
+from inputs.examine import examine_record
+from inputs.faults import COUNTED, FAIL, FAULT_COUNTS, KINDS, FaultLog, done_about
+from inputs.recordfile import Damage
+from inputs.rules import Rules
+
+POSITION = "position"  # of a record in the stream; leaves the batch again
+PLACE = "place"  # see `pack`; becomes RECORD in the batch
+
+STOP = -2  # key in the table of pending records: 1 where the run must stop
+NUMBER_BITS = 40  # file and number share an int64 in the table
+MAX_PENDING = 1024  # records that may be on their way; more, and nothing has arrived for long
+
+Retry = Callable[[bytes, int], str]
+
+
+def pack(file: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
+    """Index of a file and numbers of records in it, as one int64 each."""
+    return tf.bitwise.left_shift(file, NUMBER_BITS) + numbers
+
+
+def unpack(places: tf.Tensor) -> tf.Tensor:
+    """int64 [k] -> [k, 2]: file and number."""
+    bits = tf.constant(NUMBER_BITS, places.dtype)
+    file = tf.bitwise.right_shift(places, bits)
+    return tf.stack([file, places - tf.bitwise.left_shift(file, bits)], axis=1)
+
+
+class Guard:
+    """The watch over one dataset.
+
+    Args:
+        paths: Files, in the order that `schema.RECORD` counts in.
+        rules: What is a fault, and what is done about it.
+        log: Where all is told.
+        retry: (serialized record, position) -> why TensorFlow cannot use it, "" if it can.
+    """
+
+    def __init__(
+        self, paths: Sequence[str], rules: Rules, log: FaultLog, retry: Optional[Retry] = None
+    ) -> None:
+        self.paths = list(paths)
+        self._rules = rules
+        self._log = log
+        self._retry = retry
+        self._lock = threading.Lock()
+        self._whole: Dict[str, int] = {}  # compressed or remote file -> its number of records
+        self._pending = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, -1)
+
+    # In the graph.
+
+    def is_full(self) -> tf.Tensor:
+        """Whether so many records are on their way that some must have failed."""
+        return self._pending.size() > MAX_PENDING
+
+    def goes_on(self) -> tf.Tensor:
+        """Whether more files are to be read: False once the run must stop."""
+        return tf.not_equal(self._pending.lookup(tf.constant(STOP, tf.int64)), 1)
+
+    def rest_of_file(self, file: tf.Tensor, number: tf.Tensor, read: tf.Tensor) -> tf.Tensor:
+        """Numbers, int64 [k], of the records that the fast reader did not give; mostly none.
+
+        Args:
+            file: Index of the file.
+            number: Records that it gave.
+            read: Bytes that it gave, frames included.
+        """
+        keys, values = self._pending.export()
+        given = [file, number, read, keys, values]
+        types = [tf.int64, tf.int64, tf.int64]
+        rest, swept, stop = tf.numpy_function(self._rest_of_file, given, types)
+        done = [
+            self._pending.remove(tf.reshape(swept, [-1])),
+            self._pending.insert(tf.constant(STOP, tf.int64), tf.reshape(stop, [])),
+        ]
+        with tf.control_dependencies(done):
+            return tf.reshape(rest, [-1])
+
+    def begin(self, position: tf.Tensor, place: tf.Tensor, serialized: tf.Tensor) -> tf.Tensor:
+        """Notes a record on its way; returns its bytes, which are read now if they are empty."""
+
+        def fetched() -> tf.Tensor:
+            return tf.ensure_shape(tf.numpy_function(self._fetch, [place], tf.string), [])
+
+        with tf.control_dependencies([self._pending.insert(position, place)]):
+            return tf.cond(tf.equal(tf.strings.length(serialized), 0), fetched, lambda: serialized)
+
+    def watch(
+        self,
+        batches: tf.data.Dataset,
+        *,
+        drop_remainder: bool,
+        is_endless: bool,
+        keep_source_id: bool,
+        base_seed: int,
+    ) -> tf.data.Dataset:
+        """Batches without POSITION and FAULT_COUNTS, and without faults that nobody was told of.
+
+        Raises:
+            InvalidArgumentError: from the dataset, with the whole story, if the run must stop.
+        """
+
+        @tf.autograph.experimental.do_not_convert
+        def look(expected: tf.Tensor, features: Any, labels: Any) -> Any:
+            features = dict(features)
+            positions, counts = features.pop(POSITION), features.pop(FAULT_COUNTS)
+            names, places = features[schema.SOURCE_ID], features.pop(PLACE)
+            if not keep_source_id:
+                del features[schema.SOURCE_ID]
+            following = positions[-1] + 1
+            num_gaps = following - expected - tf.size(positions, out_type=tf.int64)
+            odd = tf.reduce_any(counts > 0) | (num_gaps > 0) | tf.logical_not(self.goes_on())
+            span = tf.range(expected, following)
+
+            def told() -> tf.Tensor:
+                given = [span, self._pending.lookup(span), positions, places, names, counts]
+                return tf.ensure_shape(tf.numpy_function(self._look, given, tf.string), [])
+
+            message = tf.cond(odd, told, lambda: tf.constant(""))
+            stop = tf.debugging.Assert(tf.equal(message, ""), [message], summarize=1)
+            with tf.control_dependencies([stop, self._pending.remove(span)]):
+                features[schema.RECORD] = unpack(places)
+            features[schema.AUGMENTATION_SEED] = tf.stack(
+                [tf.fill(tf.shape(positions), tf.constant(base_seed, tf.int64)), positions], axis=1
+            )
+            return following, (features, labels)
+
+        watched = batches.scan(
+            tf.constant(0, tf.int64), lambda expected, batch: look(expected, *batch)
+        )
+        spec = watched.element_spec
+
+        @tf.autograph.experimental.do_not_convert
+        def last_look(_: tf.Tensor) -> tf.Tensor:
+            given = [*self._pending.export(), drop_remainder, is_endless]
+            message = tf.ensure_shape(tf.numpy_function(self._last_look, given, tf.string), [])
+            stop = tf.debugging.Assert(tf.equal(message, ""), [message], summarize=1)
+            with tf.control_dependencies([stop]):
+                return tf.constant(False)
+
+        nothing = tf.data.Dataset.from_tensors(0).filter(last_look)
+        return watched.concatenate(nothing.map(lambda _: tf.nest.map_structure(_zeros, spec)))
+
+    # In Python, called from the graph.
+
+    def _rest_of_file(
+        self, file: int, number: int, read: int, keys: np.ndarray, values: np.ndarray
+    ) -> Tuple[np.ndarray, np.ndarray, np.int64]:
+        swept: List[int] = []
+        rest = np.zeros([0], np.int64)
+        try:
+            if len(keys) > MAX_PENDING and not self._log.stopped:
+                order = np.argsort(keys)
+                swept = self._explain_pending(keys[order], values[order], len(keys) // 2)
+            if not self._log.stopped:
+                rest = self._rest(self.paths[file], int(number), int(read))
+        except ValueError:
+            if not self._log.stopped:
+                raise
+        stop = np.int64(bool(self._log.stopped))
+        return rest, np.asarray(swept, np.int64), stop
+
+    def _rest(self, path: str, number: int, read: int) -> np.ndarray:
+        with self._lock:
+            if self._whole.get(path) == number:
+                return np.zeros([0], np.int64)
+        try:
+            if recordfile.is_compressed(path):
+                return self._rest_of_compressed(path, number)
+            count = number if recordfile.file_size(path) == read else recordfile.count_records(path)
+        except (OSError, tf.errors.OpError) as error:
+            self._log.tell(self._rules.finding("lost_records", f"{error}"), path, -1)
+            return np.zeros([0], np.int64)
+        if count == number:
+            with self._lock:
+                self._whole[path] = number
+        return np.arange(number, count, dtype=np.int64)
+
+    def _rest_of_compressed(self, path: str, number: int) -> np.ndarray:
+        found = list(_outline(path))
+        with self._lock:
+            self._whole[path] = number
+        intact = 0
+        for position, damage in found[number:]:
+            if damage is not None:
+                self._tell_damage(damage, path, position)
+            intact += damage is None
+        if intact:
+            message = (
+                f"{intact} records that follow the damage are lost; decompress the file to use them"
+            )
+            self._log.tell(self._rules.finding("lost_records", message, intact), path, -1)
+        return np.zeros([0], np.int64)
+
+    def _fetch(self, place: int) -> bytes:
+        path, number = self._name(place)
+        record = recordfile.read_record(path, number)
+        if isinstance(record, Damage):
+            raise ValueError(record.message)
+        return record
+
+    def _name(self, place: int) -> Tuple[str, int]:
+        return self.paths[place >> NUMBER_BITS], int(place & ((1 << NUMBER_BITS) - 1))
+
+    def _look(
+        self,
+        span: np.ndarray,
+        pending: np.ndarray,
+        positions: np.ndarray,
+        places: np.ndarray,
+        names: np.ndarray,
+        counts: np.ndarray,
+    ) -> bytes:
+        """What stops the run, "" if nothing does."""
+        try:
+            arrived = set(positions.tolist())
+            for position, place in zip(span.tolist(), pending.tolist()):
+                if position not in arrived:
+                    self._explain(position, place, is_certain=True)
+            for row in np.flatnonzero(counts.any(1)).tolist():
+                self._tell_counts(counts[row], int(places[row]), names[row])
+        except ValueError as error:
+            return str(error).encode()
+        return self._log.stopped.encode()
+
+    def _last_look(
+        self, keys: np.ndarray, values: np.ndarray, drop_remainder: bool, is_endless: bool
+    ) -> bytes:
+        """What is wrong at the end of the data, "" if nothing is."""
+        try:
+            if not self._log.stopped:
+                pending = sorted(zip(keys.tolist(), values.tolist()))
+                for position, place in pending:
+                    if position >= 0:
+                        self._explain(position, place, is_certain=not drop_remainder)
+        except ValueError as error:
+            return str(error).encode()
+        if is_endless and not self._log.stopped:
+            return f"no file holds a record: {self.paths[:3]}".encode()
+        return self._log.stopped.encode()
+
+    def _explain_pending(self, keys: np.ndarray, values: np.ndarray, count: int) -> List[int]:
+        """Explains the older half of many; those that have failed, for certain."""
+        older = [(position, place) for position, place in zip(keys, values) if position >= 0]
+        return [
+            int(position)
+            for index, (position, place) in enumerate(older[:count])
+            if self._explain(int(position), int(place), is_certain=index == 0)
+        ]
+
+    def _explain(self, position: int, place: int, is_certain: bool) -> bool:
+        """Tells why a record did not arrive; False if there is no reason.
+
+        Raises:
+            ValueError: if the run must stop.
+        """
+        if place < 0:
+            text = "an input file cannot be opened; its name is in TensorFlow's own messages"
+            raise ValueError(text)
+        path, number = self._name(place)
+        record = recordfile.read_record(path, number)
+        if isinstance(record, Damage):
+            self._tell_damage(record, path, number)
+            return True
+        examined = examine_record(record, self._rules)
+        findings = list(examined.findings)
+        if examined.usable:
+            if not is_certain:
+                return False
+            why = self._retry(record, position) if self._retry is not None else ""
+            why = why or "it was refused once, but not when it was tried again"
+            findings.append(self._rules.finding("unexplained", f"TensorFlow refuses it: {why}"))
+        # What stops the run comes last, for nothing is told after it.
+        for finding in sorted(findings, key=lambda one: one.action == FAIL):
+            self._log.tell(
+                finding, path, number, examined.source_id, max_skipped=self._rules.max_skipped
+            )
+        return True
+
+    def _tell_damage(self, damage: Damage, path: str, number: int) -> None:
+        finding = self._rules.finding(damage.kind, damage.message)
+        self._log.tell(finding, path, number, max_skipped=self._rules.max_skipped)
+
+    def _tell_counts(self, counts: np.ndarray, place: int, name: bytes) -> None:
+        path, number = self._name(place)
+        for kind, count in zip(COUNTED, counts.tolist()):
+            if not count:
+                continue
+            done = done_about(kind, self._rules.actions[kind])
+            finding = self._rules.finding(kind, f"{KINDS[kind].what}: {count}, {done}", count)
+            source_id = name.decode("utf-8", "replace")
+            self._log.tell(finding, path, number, source_id)
+
+
+def _outline(path: str) -> Any:
+    """Number and damage, or None, of each record."""
+    for number, record in recordfile.read_records(path):
+        yield number, record if isinstance(record, Damage) else None
+
+
+def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
+    shape = [length or 0 for length in spec.shape.as_list()]
+    return tf.fill(shape, "") if spec.dtype == tf.string else tf.zeros(shape, spec.dtype)

@@ -1,0 +1,268 @@
+"""Reads TFRecord files record by record in Python, and goes on after damage.
+
+A record is: its length (8 bytes, little-endian), a checksum of these (4 bytes), the data, and a
+checksum of the data (4 bytes); checksums are CRC-32C, rotated and shifted by a constant. Where the
+data's checksum is wrong, the length still tells where the next record begins. Where the length's
+is wrong, the next record is searched for: the next place whose 12 bytes fit each other.
+
+This is for examining and for what the fast reader cannot read; records are numbered as there,
+from 0, damaged ones included. One gap in a file counts as one record, for nobody can tell how many
+it held.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import struct
+import zlib
+from typing import Any, Iterator, List, NamedTuple, Optional, Tuple, Union
+
+import google_crc32c
+
+from estimator_det.config import files
+
+COMPRESSED = (".gz", ".gzip", ".zlib", ".zz")
+HEADER = struct.Struct("<QI")
+CHECKSUM = struct.Struct("<I")
+OVERHEAD = HEADER.size + CHECKSUM.size
+MASK_DELTA = 0xA282EAD8
+LONGEST = 2**32  # a length is searched for by its four high bytes, which are zero
+CHUNK = 1 << 20
+ANY_FORMAT = 32 + zlib.MAX_WBITS  # zlib finds out whether it is its own format or gzip
+
+
+class Damage(NamedTuple):
+    """Stands for a record that cannot be read."""
+
+    kind: str  # "damaged_record", or "lost_records" where nothing after it can be read either
+    message: str
+    offset: int  # of the first byte in the file (uncompressed)
+    length: int  # bytes passed over
+
+
+Record = Union[bytes, Damage]
+
+
+class _Place(NamedTuple):
+    offset: int  # of the frame
+    length: int  # of the data
+    damage: Optional[Damage]
+
+
+def is_compressed(path: str) -> bool:
+    """Whether a file name says that the file is compressed."""
+    return path.endswith(COMPRESSED)
+
+
+def read_records(path: str) -> Iterator[Tuple[int, Record]]:
+    """Number and bytes of every record of a file, or the damage in its place.
+
+    Works on local and remote files, compressed (by suffix) or not.
+
+    Raises:
+        OSError: if the file cannot be opened or read; `tf.errors.OpError` for remote ones.
+    """
+    with _open(path) as source:
+        for number, place in enumerate(_walk(source)):
+            yield number, place.damage or _data(source, place)
+
+
+def read_record(path: str, number: int) -> Record:
+    """One record by its number.
+
+    The places of a file's records are remembered, so that reading several is quick, except in
+    compressed files, which are read from their beginning each time.
+
+    Raises:
+        IndexError: if the file has fewer records.
+        OSError: if it cannot be read.
+    """
+    if is_compressed(path):
+        for found, record in read_records(path):
+            if found == number:
+                return record
+        raise IndexError(f"{path}: there is no record {number}")
+    places = _places(path, *_identity(path))
+    if not 0 <= number < len(places):
+        raise IndexError(f"{path}: there is no record {number}; it holds {len(places)}")
+    with _open(path) as source:
+        return places[number].damage or _data(source, places[number])
+
+
+def count_records(path: str) -> int:
+    """Records of a file, with one for each gap; quick for a local file that is not compressed."""
+    if is_compressed(path):
+        return sum(1 for _ in read_records(path))
+    return len(_places(path, *_identity(path)))
+
+
+def file_size(path: str) -> int:
+    """Bytes of a local or remote file."""
+    return _identity(path)[0]
+
+
+def masked_crc(data: bytes) -> int:
+    """Checksum of some bytes as record files store it."""
+    crc = int(google_crc32c.value(data))
+    return ((crc >> 15 | crc << 17) + MASK_DELTA) & 0xFFFFFFFF
+
+
+def _identity(path: str) -> Tuple[int, int]:
+    """Size and time of the last change."""
+    if files.is_remote(path):
+        from estimator_det.compat import tf
+
+        remote = tf.io.gfile.stat(path)
+        return int(remote.length), int(remote.mtime_nsec)
+    local = os.stat(path)
+    return local.st_size, local.st_mtime_ns
+
+
+@functools.lru_cache(maxsize=64)
+def _places(path: str, size: int, changed: int) -> List[_Place]:
+    del size, changed  # part of the key: a file written anew is another one
+    with _open(path) as source:
+        return list(_walk(source))
+
+
+class _Source:
+    """Random access to bytes; going back is slow where the file is compressed."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.error = ""  # why a compressed file cannot be read to its end
+        self._is_compressed = is_compressed(path)
+        self._file: Any = None
+        self._start()
+
+    def __enter__(self) -> _Source:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def _start(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        if files.is_remote(self.path):
+            from estimator_det.compat import tf
+
+            self._file = tf.io.gfile.GFile(self.path, "rb")
+        else:
+            self._file = open(self.path, "rb")  # noqa: SIM115 (closed by __exit__)
+        self._window, self._begin = b"", 0
+        self._inflate = zlib.decompressobj(ANY_FORMAT)
+        self._ended = False
+
+    def at(self, offset: int, length: int) -> bytes:
+        """`length` bytes from `offset` on, fewer at the end of the file."""
+        if not self._is_compressed:
+            self._file.seek(offset)
+            found: bytes = self._file.read(length)
+            return found
+        if offset < self._begin:
+            self._start()
+        while self._begin + len(self._window) < offset + length and not self._ended:
+            passed = min(max(offset - self._begin, 0), len(self._window))
+            self._window, self._begin = self._window[passed:] + self._more(), self._begin + passed
+        return self._window[offset - self._begin :][:length]
+
+    def _more(self) -> bytes:
+        compressed = self._inflate.unconsumed_tail or self._file.read(CHUNK)
+        if not compressed:
+            self._ended = True
+            if not self._inflate.eof:
+                self.error = "the compressed file ends too early"
+            return b""
+        try:
+            found = self._inflate.decompress(compressed, 4 * CHUNK)
+        except zlib.error as error:
+            self._ended, self.error = True, f"it cannot be decompressed ({error})"
+            return b""
+        if self._inflate.eof and self._inflate.unused_data:
+            self._ended, self.error = True, "bytes follow the end of the compressed data"
+        return found
+
+    def size(self) -> Optional[int]:
+        """Bytes, where known without reading them."""
+        return None if self._is_compressed else file_size(self.path)
+
+
+def _open(path: str) -> _Source:
+    return _Source(path)
+
+
+def _walk(source: _Source) -> Iterator[_Place]:
+    """The place of every record, found by the lengths; data are not looked at."""
+    offset, size = 0, source.size()
+    while True:
+        header = source.at(offset, HEADER.size)
+        if not header or (source.error and len(header) < HEADER.size):
+            break
+        length = _length(header)
+        if length is None or (size is not None and offset + OVERHEAD + length > size):
+            following = _search(source, offset + 1, size)
+            end = size if following is None else following
+            yield _Place(offset, 0, _frame_damage(offset, header, length, end))
+            if following is None:
+                break
+            offset = following
+            continue
+        if size is None and len(source.at(offset, OVERHEAD + length)) < OVERHEAD + length:
+            if not source.error:
+                yield _Place(offset, 0, _frame_damage(offset, header, length, None))
+            break
+        yield _Place(offset, length, None)
+        offset += OVERHEAD + length
+    if source.error:
+        message = f"{source.error}; the records after byte {offset} of its content are lost"
+        yield _Place(offset, 0, Damage("lost_records", message, offset, 0))
+
+
+def _length(header: bytes) -> Optional[int]:
+    """The length that 12 bytes give, None where their checksum is wrong."""
+    if len(header) < HEADER.size:
+        return None
+    length, checksum = HEADER.unpack(header)
+    return int(length) if masked_crc(header[:8]) == checksum else None
+
+
+def _frame_damage(offset: int, header: bytes, length: Optional[int], end: Optional[int]) -> Damage:
+    passed = 0 if end is None else end - offset
+    if length is not None:
+        what = f"the file ends within the record, which begins at byte {offset}"
+    elif len(header) < HEADER.size:
+        what = f"the file ends within the length of the record, which begins at byte {offset}"
+    else:
+        what = f"the record's length at byte {offset} fails its checksum"
+    return Damage("damaged_record", f"{what}; {passed} bytes are passed over", offset, passed)
+
+
+def _search(source: _Source, offset: int, size: Optional[int]) -> Optional[int]:
+    """The next place where a length and its checksum fit each other."""
+    while True:
+        chunk = source.at(offset, CHUNK)
+        position = chunk.find(b"\0\0\0\0", 4)
+        while position >= 0 and position + 8 <= len(chunk):
+            length = _length(chunk[position - 4 : position + 8])
+            end = offset + position - 4 + OVERHEAD + (length or 0)
+            if length is not None and (size is None or end <= size):
+                return offset + position - 4
+            position = chunk.find(b"\0\0\0\0", position + 1)
+        if len(chunk) < CHUNK:
+            return None
+        offset += CHUNK - HEADER.size
+
+
+def _data(source: _Source, place: _Place) -> Record:
+    content = source.at(place.offset + HEADER.size, place.length + CHECKSUM.size)
+    data = content[: place.length]
+    stored = content[place.length :]
+    if len(stored) == CHECKSUM.size and masked_crc(data) == CHECKSUM.unpack(stored)[0]:
+        return data
+    message = (
+        f"the record's {place.length} bytes of data, from byte {place.offset + HEADER.size} on, "
+        "fail their checksum"
+    )
+    return Damage("damaged_record", message, place.offset, place.length + OVERHEAD)

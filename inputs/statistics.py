@@ -1,0 +1,239 @@
+"""What a data set holds: sizes, shapes and classes of images and boxes, counted with NumPy alone.
+
+Each process collects the images it has read in a `Collector`; the `Columns` of all are joined in a
+fixed order, so that the numbers do not depend on who was faster. Letters: N images, M boxes.
+"""
+
+from __future__ import annotations
+
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+# Borders of COCO's areas, in pixels squared.
+SMALL_AREA = 32.0**2
+LARGE_AREA = 96.0**2
+AREA_NAMES = ("small", "medium", "large")
+
+RATIO_EDGES = (1 / 5, 1 / 3, 1 / 2, 4 / 5, 5 / 4, 2.0, 3.0, 5.0)
+RATIO_TEXTS = ("1:5", "1:3", "1:2", "4:5", "5:4", "2:1", "3:1", "5:1")
+COUNT_EDGES = (1, 2, 3, 5, 9, 17, 33, 65, 129)
+COUNT_NAMES = ("0", "1", "2", "3-4", "5-8", "9-16", "17-32", "33-64", "65-128", ">128")
+SIDE_EDGES = (100, 200, 300, 400, 500, 640, 800, 1024, 1400, 2048, 4096)
+# Finer bins for pictures.
+FINE_SIDES = np.geomspace(2, 2048, 41)  # pixels
+FINE_RATIOS = np.geomspace(1 / 8, 8, 37)
+
+SizeRule = Callable[[int, int], Tuple[int, int]]  # height and width -> height and width
+
+
+class Columns(NamedTuple):
+    """What was seen in some records: a row for each image, and a row for each box."""
+
+    file_numbers: np.ndarray  # int32 [N], whatever the collector was told
+    record_numbers: np.ndarray  # int64 [N]
+    sizes: np.ndarray  # int32 [N, 2], height and width in pixels
+    source_ids: List[str]  # N of them
+    images: np.ndarray  # int64 [M], the row of the image that each box lies in
+    boxes: np.ndarray  # float32 [M, 4], yxyx normalized to the image
+    class_ids: np.ndarray  # int32 [M]
+
+    @property
+    def num_images(self) -> int:
+        """N."""
+        return len(self.sizes)
+
+    @property
+    def num_boxes(self) -> int:
+        """M."""
+        return len(self.boxes)
+
+
+class Histogram(NamedTuple):
+    """Counts by name, in the order of the scale."""
+
+    title: str
+    names: Tuple[str, ...]
+    counts: np.ndarray  # int64, one for each name
+
+
+class Collector:
+    """Gathers images one by one."""
+
+    def __init__(self) -> None:
+        self._rows: List[Tuple[int, int, int, int]] = []
+        self._source_ids: List[str] = []
+        self._boxes: List[np.ndarray] = []
+        self._class_ids: List[np.ndarray] = []
+
+    def add(
+        self,
+        file_number: int,
+        record_number: int,
+        size: Tuple[int, int],
+        source_id: str,
+        boxes: np.ndarray,
+        class_ids: np.ndarray,
+    ) -> None:
+        """Takes an image.
+
+        Args:
+            file_number: Tells files apart.
+            record_number: Of the record in its file.
+            size: Height and width in pixels.
+            source_id: What the image is called.
+            boxes: [n, 4], yxyx normalized.
+            class_ids: [n].
+
+        Raises:
+            ValueError: if there are more or fewer class ids than boxes.
+        """
+        boxes = np.asarray(boxes, np.float32).reshape(-1, 4)
+        class_ids = np.asarray(class_ids, np.int32).reshape(-1)
+        if len(boxes) != len(class_ids):
+            raise ValueError(f"{source_id}: {len(boxes)} boxes and {len(class_ids)} class ids")
+        self._rows.append((file_number, record_number, size[0], size[1]))
+        self._source_ids.append(source_id)
+        self._boxes.append(boxes)
+        self._class_ids.append(class_ids)
+
+    def columns(self) -> Columns:
+        """All that was added, in order."""
+        rows = np.asarray(self._rows, np.int64).reshape(-1, 4)
+        counts = [len(boxes) for boxes in self._boxes]
+        return Columns(
+            file_numbers=rows[:, 0].astype(np.int32),
+            record_numbers=rows[:, 1],
+            sizes=rows[:, 2:].astype(np.int32),
+            source_ids=list(self._source_ids),
+            images=np.repeat(np.arange(len(counts)), np.asarray(counts, np.int64)),
+            boxes=np.concatenate([np.zeros([0, 4], np.float32), *self._boxes]),
+            class_ids=np.concatenate([np.zeros([0], np.int32), *self._class_ids]),
+        )
+
+
+def join(parts: Sequence[Columns]) -> Columns:
+    """The rows of all parts, in their order."""
+    parts = [Collector().columns(), *parts]
+    starts = np.cumsum([0, *(part.num_images for part in parts)])
+    return Columns(
+        file_numbers=np.concatenate([part.file_numbers for part in parts]),
+        record_numbers=np.concatenate([part.record_numbers for part in parts]),
+        sizes=np.concatenate([part.sizes for part in parts]),
+        source_ids=[name for part in parts for name in part.source_ids],
+        images=np.concatenate([part.images + start for part, start in zip(parts, starts)]),
+        boxes=np.concatenate([part.boxes for part in parts]),
+        class_ids=np.concatenate([part.class_ids for part in parts]),
+    )
+
+
+def first_boxes(columns: Columns, max_boxes: int) -> Columns:
+    """Without the boxes of an image past the first `max_boxes`, as training pads or cuts them."""
+    keep = ranks(columns) < max_boxes
+    return columns._replace(
+        images=columns.images[keep], boxes=columns.boxes[keep], class_ids=columns.class_ids[keep]
+    )
+
+
+def ranks(columns: Columns) -> np.ndarray:
+    """int64 [M]: how many boxes of the same image come before each box."""
+    counts = boxes_per_image(columns)
+    starts = np.cumsum(counts) - counts
+    return np.arange(columns.num_boxes) - starts[columns.images]
+
+
+def boxes_per_image(columns: Columns) -> np.ndarray:
+    """int64 [N]."""
+    return np.bincount(columns.images, minlength=columns.num_images)
+
+
+def resized(sizes: np.ndarray, rule: SizeRule) -> np.ndarray:
+    """A rule of sizes carried out for [N, 2] heights and widths, once for each that occurs."""
+    unique, back = np.unique(sizes, axis=0, return_inverse=True)
+    new = [rule(int(height), int(width)) for height, width in unique]
+    return np.asarray(new, np.int64).reshape(-1, 2)[back.reshape(-1)]
+
+
+def box_sizes(columns: Columns, sizes: Optional[np.ndarray] = None) -> np.ndarray:
+    """float32 [M, 2]: heights and widths of boxes in pixels.
+
+    Args:
+        columns: Images and boxes.
+        sizes: [N, 2], heights and widths of the images; their own where not given.
+    """
+    sizes = columns.sizes if sizes is None else sizes
+    scale = sizes[columns.images].astype(np.float32)
+    return (columns.boxes[:, 2:] - columns.boxes[:, :2]) * scale
+
+
+def area_classes(pixels: np.ndarray) -> np.ndarray:
+    """Heights and widths [M, 2] -> indices into `AREA_NAMES`."""
+    return np.digitize(np.prod(pixels, axis=1), [SMALL_AREA, LARGE_AREA])
+
+
+def area_histogram(pixels: np.ndarray, title: str) -> Histogram:
+    """Boxes by COCO's classes of area, of heights and widths [M, 2] in pixels."""
+    counts = np.bincount(area_classes(pixels), minlength=len(AREA_NAMES))
+    names = ("small (<32²)", "medium", "large (≥96²)")
+    return Histogram(title, names, counts)
+
+
+def ratio_histogram(pixels: np.ndarray) -> Histogram:
+    """Boxes by width over height; those without height count as widest."""
+    ratios = aspect_ratios(pixels)
+    counts = np.bincount(np.digitize(ratios, RATIO_EDGES), minlength=len(RATIO_EDGES) + 1)
+    names = (
+        f"below {RATIO_TEXTS[0]}",
+        *(f"{low} to {high}" for low, high in zip(RATIO_TEXTS, RATIO_TEXTS[1:])),
+        f"{RATIO_TEXTS[-1]} and above",
+    )
+    return Histogram("aspect ratio of boxes, width : height", names, counts)
+
+
+def aspect_ratios(pixels: np.ndarray) -> np.ndarray:
+    """Width over height of [M, 2]; infinite where there is no height."""
+    heights, widths = pixels[:, 0].astype(float), pixels[:, 1].astype(float)
+    return np.divide(widths, heights, out=np.full(len(pixels), np.inf), where=heights > 0)
+
+
+def count_histogram(columns: Columns) -> Histogram:
+    """Images by their number of boxes."""
+    bins = np.digitize(boxes_per_image(columns), COUNT_EDGES)
+    counts = np.bincount(bins, minlength=len(COUNT_NAMES))
+    return Histogram("boxes per image", COUNT_NAMES, counts)
+
+
+def side_histogram(sizes: np.ndarray) -> Histogram:
+    """Images by their longer side."""
+    longer = sizes.max(axis=1) if len(sizes) else np.zeros([0])
+    counts = np.bincount(np.digitize(longer, SIDE_EDGES), minlength=len(SIDE_EDGES) + 1)
+    names = (
+        f"below {SIDE_EDGES[0]}",
+        *(f"{low} to {high - 1}" for low, high in zip(SIDE_EDGES, SIDE_EDGES[1:])),
+        f"{SIDE_EDGES[-1]} and above",
+    )
+    return Histogram("longer side of images, pixels", names, counts)
+
+
+def common_sizes(sizes: np.ndarray) -> List[Tuple[Tuple[int, int], int]]:
+    """((height, width), images) of every size, the most frequent first."""
+    unique, counts = np.unique(sizes, axis=0, return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    return [((int(unique[i][0]), int(unique[i][1])), int(counts[i])) for i in order]
+
+
+def class_counts(columns: Columns) -> Dict[int, Tuple[int, int]]:
+    """Class id -> its boxes, and the images that have any; by rising id."""
+    boxes = dict(zip(*(x.tolist() for x in np.unique(columns.class_ids, return_counts=True))))
+    pairs = np.unique(np.stack([columns.images, columns.class_ids], axis=1), axis=0)
+    ids, images = np.unique(pairs[:, 1], return_counts=True)
+    return {int(identifier): (boxes[int(identifier)], int(n)) for identifier, n in zip(ids, images)}
+
+
+def repeated_ids(columns: Columns) -> Dict[str, List[int]]:
+    """Source id -> rows of the images that share it, where several do; empty ids do not count."""
+    rows: Dict[str, List[int]] = {}
+    for row, name in enumerate(columns.source_ids):
+        if name:
+            rows.setdefault(name, []).append(row)
+    return {name: found for name, found in rows.items() if len(found) > 1}

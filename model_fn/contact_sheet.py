@@ -1,0 +1,234 @@
+"""Training batches as pictures: the pixels that enter the network, with boxes and names on them.
+
+What a detector does to pixels is undone by measuring it: its `preprocess` is shown plain colours,
+and the affine map found is inverted. No network is known by name here.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Callable, List, Mapping, NamedTuple, Sequence, Tuple
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from estimator_det.compat import tf
+from inputs import schema
+from inputs.batch import FIRST_CLASS_ID
+from model_fn.visualize import DrawOptions, draw_boxes
+
+ToPixels = Callable[[np.ndarray], np.ndarray]  # float32 [H, W, C] -> uint8 [H, W, 3]
+
+PROBE_SIDE = 16  # of the plain images, pixels
+FIT_TOLERANCE = 1e-3  # of the range of values; beyond it preprocessing is no affine map
+
+MARGIN = 10  # pixels, around and between pictures
+CAPTION_HEIGHT = 40
+TITLE_HEIGHT = 34
+TEXT_SIZE = 13
+PAPER, INK, FAINT = (250, 250, 250), (40, 40, 40), (120, 120, 120)
+WARNING_INK = (190, 90, 0)
+BORDER = (0, 220, 255)  # of the real image inside its padding
+
+
+class Cell(NamedTuple):
+    """One image of a batch."""
+
+    pixels: np.ndarray  # uint8 [H, W, 3]
+    true_size: Sequence[int]  # height and width of the real image, at the top left
+    boxes: np.ndarray  # float32 [n, 4], yxyx normalized to the padded image
+    labels: List[str]  # n
+    classes: List[int]  # n, the first class of each box
+    name: str  # source id
+
+
+def fit_pixels(
+    preprocess: Callable[[tf.Tensor], Any], num_channels: int = 3
+) -> Tuple[ToPixels, bool]:
+    """The inverse of what preprocessing does to colours.
+
+    Args:
+        preprocess: A detector's: float32 [B, h, w, C] in 0..255 -> inputs, true_shapes.
+        num_channels: C; channels past the third are not shown.
+
+    Returns:
+        A function from preprocessed images to pixels, and whether it is exact. Where preprocessing
+        is no affine map of colours, it stretches each image from its least to its greatest value.
+    """
+    black = np.zeros([num_channels])
+    colors = np.stack([black, *255.0 * np.eye(num_channels), black + 100.0]).astype(np.float32)
+    plain = np.broadcast_to(
+        colors[:, None, None], [len(colors), PROBE_SIDE, PROBE_SIDE, num_channels]
+    )
+    inputs, true_shapes = preprocess(tf.constant(plain))
+    row, column = np.asarray(true_shapes)[0, :2] // 2
+    seen = np.asarray(inputs)[:, row, column].astype(np.float64)  # [C + 2, channels that come out]
+    offset = seen[0]
+    matrix = (seen[1:-1] - offset) / 255.0  # channels in, channels out
+    if matrix.shape[1] == 1:
+        # Grey: the colour is gone, each channel shows the brightness.
+        matrix = np.repeat(matrix.sum(axis=0, keepdims=True), num_channels, axis=1) * np.eye(
+            num_channels
+        )
+        offset = np.repeat(offset, num_channels)
+        seen = np.repeat(seen, num_channels, axis=1)
+    error = np.abs(offset + colors[-1] @ matrix - seen[-1]).max()
+    spread = max(float(np.ptp(seen)), 1e-12)
+    if error > FIT_TOLERANCE * spread or np.linalg.matrix_rank(matrix) < num_channels:
+        return _stretched, False
+    inverse = np.linalg.pinv(matrix).astype(np.float32)
+
+    def to_pixels(image: np.ndarray) -> np.ndarray:
+        if image.shape[2] == 1:
+            image = np.repeat(image, num_channels, axis=2)
+        restored = (image - offset.astype(np.float32)) @ inverse
+        return np.clip(np.rint(restored[..., :3]), 0, 255).astype(np.uint8)
+
+    return to_pixels, True
+
+
+def _stretched(image: np.ndarray) -> np.ndarray:
+    image = np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image[..., :3]
+    low, high = float(image.min()), float(image.max())
+    return np.rint((image - low) * (255.0 / max(high - low, 1e-12))).astype(np.uint8)
+
+
+def cells_of_batch(
+    features: Mapping[str, np.ndarray],
+    labels: Mapping[str, np.ndarray],
+    to_pixels: ToPixels,
+    names: Mapping[int, str],
+) -> List[Cell]:
+    """The images of a batch, with what the schema's labels say of them.
+
+    Args:
+        features: A batch with IMAGE, TRUE_IMAGE_SHAPE and, where there is one, SOURCE_ID.
+        labels: With NUM_BOXES, BOXES, CLASSES and, where there are any, WEIGHTS.
+        to_pixels: Of `fit_pixels`.
+        names: Class id -> name.
+    """
+    cells = []
+    for row, image in enumerate(features[schema.IMAGE]):
+        count = int(labels[schema.NUM_BOXES][row])
+        weights = labels[schema.WEIGHTS][row] if schema.WEIGHTS in labels else np.ones([count])
+        # Nothing at all is class 0, which no label map names.
+        marked = [
+            (np.flatnonzero(hot > 0) + FIRST_CLASS_ID).tolist() or [0]
+            for hot in labels[schema.CLASSES][row][:count]
+        ]
+        texts = [
+            "+".join(names.get(number, str(number)) for number in numbers) for numbers in marked
+        ]
+        source = features[schema.SOURCE_ID][row] if schema.SOURCE_ID in features else b""
+        cells.append(
+            Cell(
+                pixels=to_pixels(image),
+                true_size=features[schema.TRUE_IMAGE_SHAPE][row][:2].tolist(),
+                boxes=labels[schema.BOXES][row][:count],
+                labels=[
+                    text if weight == 1 else f"{text} (weight {weight:.2g})"
+                    for text, weight in zip(texts, weights)
+                ],
+                classes=[numbers[0] for numbers in marked],
+                name=bytes(source).decode("utf-8", "replace"),
+            )
+        )
+    return cells
+
+
+def contact_sheet(
+    cells: Sequence[Cell], *, title: str = "", columns: int = 4, side: int = 360
+) -> Image.Image:
+    """All images on one page, in rows.
+
+    Args:
+        cells: At least one.
+        title: Stands above them.
+        columns: Pictures in a row.
+        side: Pixels of the longer side of a picture.
+
+    Raises:
+        ValueError: if there is nothing to show.
+    """
+    if not cells:
+        raise ValueError("a contact sheet needs at least one image; given none")
+    columns = min(columns, len(cells))
+    pictures = [_picture(cell, side) for cell in cells]
+    rows = [pictures[start : start + columns] for start in range(0, len(pictures), columns)]
+    heights = [max(picture.height for picture in row) for row in rows]
+    top = MARGIN + (TITLE_HEIGHT if title else 0)
+    page = Image.new(
+        "RGB",
+        (
+            columns * (side + MARGIN) + MARGIN,
+            top + sum(height + CAPTION_HEIGHT + MARGIN for height in heights),
+        ),
+        PAPER,
+    )
+    draw = ImageDraw.Draw(page)
+    if title:
+        font = _font(TEXT_SIZE + 4)
+        draw.text((MARGIN, MARGIN), _fitted(title, page.width - 2 * MARGIN, font), INK, font)
+    remaining = iter(cells)
+    for row, height in zip(rows, heights):
+        for number, picture in enumerate(row):
+            left = MARGIN + number * (side + MARGIN)
+            page.paste(picture, (left + (side - picture.width) // 2, top))
+            _caption(draw, next(remaining), (left, top + height + 3), side)
+        top += height + CAPTION_HEIGHT + MARGIN
+    return page
+
+
+def _picture(cell: Cell, side: int) -> Image.Image:
+    height, width = cell.pixels.shape[:2]
+    scale = side / max(height, width)
+    size = (max(1, round(width * scale)), max(1, round(height * scale)))
+    enlarged = np.asarray(Image.fromarray(cell.pixels).resize(size, Image.Resampling.BICUBIC))
+    drawn = draw_boxes(
+        enlarged,
+        cell.boxes,
+        cell.labels,
+        colors=cell.classes,
+        options=DrawOptions(max_boxes=len(cell.boxes), line_width=2),
+    )
+    picture = Image.fromarray(drawn)
+    bottom = round(cell.true_size[0] * scale) - 1
+    right = round(cell.true_size[1] * scale) - 1
+    ImageDraw.Draw(picture).rectangle((0, 0, right, bottom), outline=BORDER)
+    return picture
+
+
+def _caption(draw: Any, cell: Cell, corner: Sequence[int], width: int) -> None:
+    font, small = _font(TEXT_SIZE), _font(TEXT_SIZE - 2)
+    left, top = corner
+    draw.text((left, top), _fitted(cell.name or "(no source_id)", width, font), INK, font)
+    height, across = cell.pixels.shape[:2]
+    size = f"{cell.true_size[1]}×{cell.true_size[0]}"
+    if [height, across] != list(cell.true_size):
+        size += f", padded to {across}×{height}"
+    count = len(cell.boxes)
+    boxes = "no boxes" if count == 0 else f"{count} box" + "es" * (count > 1)
+    ink = WARNING_INK if count == 0 else FAINT
+    draw.text((left, top + TEXT_SIZE + 5), f"{size} · {boxes}", ink, small)
+
+
+def _fitted(text: str, width: int, font: Any) -> str:
+    """A text cut in the middle until it fits: both ends of a source id matter."""
+    if font.getlength(text) <= width:
+        return text
+    keep = len(text) - 1
+    while keep > 2 and font.getlength(_without_middle(text, keep)) > width:
+        keep -= 1
+    return _without_middle(text, keep)
+
+
+def _without_middle(text: str, keep: int) -> str:
+    return f"{text[: keep - keep // 2]}…{text[len(text) - keep // 2 :]}"
+
+
+def _font(size: int) -> Any:
+    """DejaVu Sans, which comes with matplotlib and has most of the world's alphabets."""
+    import matplotlib
+
+    path = os.path.join(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
+    return ImageFont.truetype(path, size)

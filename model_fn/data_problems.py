@@ -1,0 +1,253 @@
+"""What is wrong between data, label map and model, where each record for itself is fine."""
+
+from __future__ import annotations
+
+from typing import Any, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+
+from estimator_det.config.problem import Problem, error, warning
+from estimator_det.config.text import ConfigError
+from inputs import statistics
+from inputs.label_map import LabelMap, read_label_map
+from inputs.statistics import Columns
+from model_fn.anchor_coverage import BETWEEN, ELONGATED, LARGE, SMALL, Coverage
+
+FEW_BOXES = 10  # a class with fewer can hardly be learnt
+TINY_SIDE = 4.0  # pixels of the network's input; hardly anything is left to see
+NOTABLE_SHARE = 0.01  # of boxes, from which on they are worth a warning
+EMPTY_SHARE = 0.5  # of images without boxes
+NUM_SHOWN = 5
+
+
+def read_map(field: str, path: str) -> Tuple[Optional[LabelMap], List[Problem]]:
+    """The label map of a reader, and what makes it unreadable.
+
+    Args:
+        field: Path of the reader in the configuration.
+        path: Of the label map, empty where the reader names none.
+    """
+    field = f"{field}.label_map_path"
+    if not path:
+        remedy = "set it, so that classes have names and are checked"
+        return None, [warning(field, "there is no label map", remedy)]
+    try:
+        return read_label_map(path), []
+    except ConfigError as reason:
+        text = str(reason).rstrip(".")
+        return None, [error(field, text, "correct the label map: ids from 1, each name once")]
+
+
+def check_labels(
+    field: str, label_map: LabelMap, columns: Columns, num_classes: int, *, is_training: bool
+) -> List[Problem]:
+    """Label map, boxes and number of classes against each other.
+
+    Args:
+        field: Path of the reader in the configuration.
+        label_map: The reader's.
+        columns: The boxes it reads.
+        num_classes: Of the model.
+        is_training: Whether the reader is the one that trains; classes without boxes matter there.
+    """
+    where = f"{field}.label_map_path"
+    ids = list(label_map.names)
+    problems = []
+    above = [i for i in ids if i > num_classes]
+    if above:
+        problems.append(
+            error(
+                "model.num_classes",
+                f"label map {label_map.path} has ids up to {label_map.max_id}, the model "
+                f"{num_classes} classes: {_named(above, label_map.names)} cannot be learnt",
+                f"set num_classes: {label_map.max_id}, or shorten the label map",
+            )
+        )
+    elif label_map.max_id < num_classes:
+        problems.append(
+            warning(
+                "model.num_classes",
+                f"the model has {num_classes} classes, label map {label_map.path} ids up to "
+                f"{label_map.max_id}: the others cost time and memory and are never seen",
+                f"set num_classes: {label_map.max_id}, unless a checkpoint needs them",
+            )
+        )
+    gaps = sorted(set(range(1, label_map.max_id + 1)) - set(ids))
+    if gaps:
+        problems.append(
+            warning(
+                where,
+                f"{len(gaps)} ids below {label_map.max_id} are of no class: {_listed(gaps)}",
+                "number the classes from 1 without gaps, unless a checkpoint needs them so",
+            )
+        )
+    if not is_training:
+        return problems
+    counts = statistics.class_counts(columns)
+    unused = [i for i in ids if i not in counts]
+    if unused and columns.num_boxes:
+        problems.append(
+            warning(
+                where,
+                f"{len(unused)} of {len(ids)} classes have no box in the data: "
+                f"{_named(unused, label_map.names)}",
+                "add examples, remove the classes, or correct names or ids in the records",
+            )
+        )
+    few = [i for i, (boxes, _) in counts.items() if boxes < FEW_BOXES and i in label_map.names]
+    if few:
+        problems.append(
+            warning(
+                field,
+                f"{len(few)} of {len(ids)} classes have fewer than {FEW_BOXES} boxes: "
+                f"{_named(few, label_map.names)}",
+                "add examples, or expect little of these classes",
+            )
+        )
+    return problems
+
+
+def check_content(field: str, columns: Columns) -> List[Problem]:
+    """Images without boxes, and names that several images share."""
+    if not columns.num_images:
+        text = "not one record can be used"
+        return [error(field, text, "mend the findings above; see input_path and input_type")]
+    if not columns.num_boxes:
+        text = f"none of {columns.num_images} images has a box that can be used"
+        return [error(field, text, "see the findings above; records need image/object/bbox/…")]
+    problems = []
+    empty = int(np.sum(statistics.boxes_per_image(columns) == 0))
+    if empty > EMPTY_SHARE * columns.num_images:
+        problems.append(
+            warning(
+                field,
+                f"{empty} of {columns.num_images} images have no box",
+                "make sure that they are meant as background; fewer of them train faster",
+            )
+        )
+    repeated = statistics.repeated_ids(columns)
+    if repeated:
+        most = sorted(repeated, key=lambda name: -len(repeated[name]))[:NUM_SHOWN]
+        shown = ", ".join(f"{name!r} ({len(repeated[name])} times)" for name in most)
+        problems.append(
+            warning(
+                field,
+                f"{len(repeated)} source_ids stand for several records: {shown}",
+                "give each image a source_id of its own: metrics tell images apart by it",
+            )
+        )
+    return problems
+
+
+def check_overlap(train: Columns, others: Mapping[str, Columns]) -> List[Problem]:
+    """Images of evaluation that the model trains on, as told by source ids."""
+    known = set(train.source_ids) - {""}
+    problems = []
+    for field, columns in others.items():
+        common = sorted(known.intersection(columns.source_ids))
+        if common:
+            shown = ", ".join(repr(name) for name in common[:NUM_SHOWN])
+            problems.append(
+                warning(
+                    field,
+                    f"{len(common)} source_ids occur in train_input_reader too, e.g. {shown}",
+                    "evaluate on images of their own, or metrics will flatter the model",
+                )
+            )
+    return problems
+
+
+def check_anchors(model: str, coverage: Coverage) -> List[Problem]:
+    """Boxes that the anchors do not serve, and what would serve them.
+
+    Args:
+        model: Path of the model in the configuration, e.g. "model.ssd".
+        coverage: Of its anchors.
+    """
+    problems = []
+    total = len(coverage.below)
+    lost = int(coverage.lost.sum())
+    if lost:
+        forced = coverage.forced
+        problems.append(
+            (error if lost == total else warning)(
+                f"{model}.matcher",
+                f"{_share(lost, total)} boxes get no anchor at all and are never learnt"
+                + (": the only one that fits is taken by another box" if forced else ""),
+                "lay anchors more densely (larger input, finer feature maps)"
+                if forced
+                else "set force_match_for_each_row: true, or lower matched_threshold",
+            )
+        )
+    for reason, rows in coverage.reasons.items():
+        count = int(rows.sum())
+        if count >= max(1, NOTABLE_SHARE * total):
+            how = "match by force alone" if coverage.forced else "match no anchor"
+            problems.append(
+                warning(
+                    f"{model}.anchor_generator",
+                    f"{_share(count, total)} boxes are {_REASON_TEXTS[reason]} and {how} (below "
+                    f"{coverage.threshold:.2g})",
+                    _remedy(reason, coverage, coverage.pixels[rows]),
+                )
+            )
+    tiny = int(np.sum(coverage.pixels.min(axis=1) < TINY_SIDE)) if total else 0
+    if tiny >= max(1, NOTABLE_SHARE * total):
+        problems.append(
+            warning(
+                f"{model}.image_resizer",
+                f"{_share(tiny, total)} boxes have a side below {TINY_SIDE:.0f} pixels after "
+                "resizing",
+                "enlarge the input, cut large images into tiles, or leave such boxes out",
+            )
+        )
+    return problems
+
+
+_REASON_TEXTS = {
+    SMALL: "too small for the smallest anchor",
+    LARGE: "too large for the largest anchor",
+    ELONGATED: "too narrow or too flat for any anchor",
+    BETWEEN: "between the places of anchors",
+}
+
+
+def _remedy(reason: str, coverage: Coverage, pixels: np.ndarray) -> str:
+    shapes = np.concatenate([level.shapes for level in coverage.maps])
+    sides = np.sqrt(np.prod(shapes, axis=1))
+    median = float(np.median(np.sqrt(np.prod(pixels, axis=1))))
+    if reason == SMALL:
+        return (
+            f"anchors begin at {sides.min():.0f} pixels, half of these boxes are below "
+            f"{median:.0f}: add smaller scales or a finer feature map, or enlarge the input"
+        )
+    if reason == LARGE:
+        return (
+            f"anchors end at {sides.max():.0f} pixels, half of these boxes are above "
+            f"{median:.0f}: add larger scales or a coarser feature map"
+        )
+    if reason == ELONGATED:
+        ratios = statistics.aspect_ratios(np.maximum(pixels, 1e-3))
+        own = statistics.aspect_ratios(shapes)
+        sides_of = (ratios[ratios > 1], ratios[ratios <= 1])
+        wanted = [f"{np.median(side):.3g}" for side in sides_of if len(side)]
+        return (
+            f"anchors have aspect ratios {own.min():.2g} to {own.max():.2g}: add aspect_ratios "
+            f"such as {' and '.join(wanted)}"
+        )
+    return "lay anchors more densely, lower matched_threshold, or enlarge the input"
+
+
+def _share(count: int, total: int) -> str:
+    return f"{count} of {total} ({count / max(total, 1):.1%})"
+
+
+def _listed(values: Sequence[Any]) -> str:
+    rest = len(values) - NUM_SHOWN
+    return ", ".join(str(value) for value in values[:NUM_SHOWN]) + (
+        f" and {rest} more" if rest > 0 else ""
+    )
+
+
+def _named(ids: Sequence[int], names: Mapping[int, str]) -> str:
+    return _listed([f"{names[i]!r} (id {i})" for i in ids])

@@ -1,0 +1,19 @@
+"""Errors of a run that its user can mend. Importing this module imports no TensorFlow."""
+
+from __future__ import annotations
+
+
+class RunError(RuntimeError):
+    """The run cannot go on; the message tells what was found, and the remedy."""
+
+
+class FolderInUseError(RunError):
+    """Another process trains in the folder."""
+
+
+class FolderNotWritableError(RunError):
+    """The folder of the run cannot be written to: no space, no permission, read-only."""
+
+
+class DamagedCheckpointsError(RunError):
+    """There are checkpoints, and none of them is whole."""

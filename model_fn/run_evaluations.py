@@ -1,0 +1,139 @@
+"""The evaluations of a training run: when, and what follows from them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any, Callable
+
+from estimator_det.compat import tf1
+from model_fn import history
+from model_fn.best import export, keep_if_best
+from model_fn.checkpoints import find_checkpoint
+from model_fn.evaluator import evaluate_reader, evaluation_inputs
+from model_fn.results import Metrics
+from model_fn.run_options import Evaluating
+
+_LOG = logging.getLogger(__name__)
+
+FINAL_EXPORT = "Servo"
+
+
+class RunEvaluations(tf1.train.CheckpointSaverListener):
+    """The evaluations of a training run, and what follows from them.
+
+    Checkpoints are evaluated as they are saved, while the training session waits and keeps its
+    graph and its place in the data. What training starts from is not evaluated; the last
+    checkpoint always is. The first reader decides which checkpoint is best and when to stop.
+
+    Args:
+        pipeline_config: `TrainEvalPipelineConfig` proto.
+        model_dir: Of the training.
+        evaluating: What is evaluated, when, and what becomes of it.
+        make: Makes an Estimator of the run.
+        first_step: Where training starts.
+        tell: Results on standard error.
+    """
+
+    def __init__(
+        self,
+        pipeline_config: Any,
+        model_dir: str,
+        evaluating: Evaluating,
+        make: Callable[[], Any],
+        first_step: int = 0,
+        *,
+        tell: bool = True,
+    ) -> None:
+        self._config, self._model_dir = pipeline_config, model_dir
+        self._evaluating, self._make = evaluating, make
+        self._readers = evaluation_inputs(pipeline_config, sample_1_of_n=evaluating.sample_1_of_n)
+        if evaluating.on_training_data:
+            self._readers += evaluation_inputs(
+                pipeline_config,
+                on_training_data=True,
+                sample_1_of_n=evaluating.training_data_sample_1_of_n,
+            )
+        self._throttle_secs = (
+            pipeline_config.eval_config.eval_interval_secs
+            if evaluating.throttle_secs is None
+            else evaluating.throttle_secs
+        )
+        self._last_step, self._last_time = first_step, time.monotonic()
+        self._started = False
+        self._tell = tell
+        self._history = history.read(model_dir, self._readers[0][0], first_step)
+        self._evaluated_step = self._history[-1].step if self._history else None
+        self.metrics: Metrics = {}
+
+    def after_save(self, session: Any, global_step_value: int) -> bool:
+        """Evaluates, if it is time; whether training is to stop."""
+        del session
+        if not self._started:
+            self._started = True
+            return False
+        if not self._is_due(global_step_value):
+            return False
+        self.evaluate(global_step_value)
+        return self.is_exhausted()
+
+    def end(self, session: Any, global_step_value: int) -> None:
+        """Evaluates the last checkpoint, unless that is done, and exports it to export/Servo."""
+        del session
+        if global_step_value != self._evaluated_step:
+            self.evaluate(global_step_value)
+        if self._evaluating.export_final:
+            export(self._config, self._make(), self._model_dir, FINAL_EXPORT)
+
+    def _is_due(self, step: int) -> bool:
+        if self._evaluating.every_steps is not None:
+            return step - self._last_step >= self._evaluating.every_steps
+        return time.monotonic() - self._last_time >= self._throttle_secs
+
+    def evaluate(self, step: int) -> None:
+        """Evaluates the checkpoint of a step on every reader."""
+        self._last_step, self._last_time = int(step), time.monotonic()
+        self._evaluated_step = int(step)
+        checkpoint = find_checkpoint(self._model_dir)
+        runner = self._make()
+        for position, reader in enumerate(self._readers):
+            evaluation = evaluate_reader(self._config, runner, reader, checkpoint, tell=self._tell)
+            history.record(self._model_dir, evaluation)
+            if position == 0:
+                self.metrics = evaluation.metrics
+                self._history.append(evaluation)
+                if self._evaluating.best_metric is not None:
+                    keep_if_best(
+                        self._config,
+                        runner,
+                        self._model_dir,
+                        evaluation,
+                        checkpoint,
+                        self._evaluating.best_metric,
+                        self._evaluating.keep_best,
+                    )
+
+    def catch_up(self, step: int) -> None:
+        """Does what an earlier run left undone after its last step, if it was stopped there."""
+        if self._evaluated_step == step:
+            return
+        _LOG.info("Step %d was not evaluated: evaluating now", step)
+        self.end(None, step)
+
+    def is_exhausted(self) -> bool:
+        """Whether the metric has not become better for as many evaluations as patience lasts."""
+        options = self._evaluating
+        if options.best_metric is None or options.patience is None:
+            return False
+        without = history.evaluations_without_progress(
+            self._history, options.best_metric, options.min_delta
+        )
+        if without < options.patience:
+            return False
+        _LOG.warning(
+            "Stopping early at step %d: %s has not become better in %d evaluations",
+            self._last_step,
+            options.best_metric,
+            without,
+        )
+        return True

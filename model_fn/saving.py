@@ -1,0 +1,241 @@
+"""How training writes: checkpoints that are never overwritten, and errors that name the folder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import threading
+from typing import Any, Iterator, Optional
+
+from estimator_det.compat import tf, tf1
+from model_fn import checkpoint_store
+from model_fn.failures import FolderNotWritableError, RunError
+from model_fn.run_options import Saving
+from model_fn.stopping import Stopped, StopSignals
+
+_PROBE_BYTES = 64 * 1024
+_WRITE_ERRORS = (
+    "No space left on device",
+    "Disk quota exceeded",
+    "Read-only file system",
+    "Permission denied",
+    "File too large",
+    "Input/output error",
+)
+# Event files fail with the built-in errors that their C++ writer's codes are turned into.
+_POSSIBLE = (tf.errors.OpError, OSError, RuntimeError, IndexError)
+
+
+class StopAfterStep(tf1.train.SessionRunHook):
+    """Ends training in good order after the step during which a signal came.
+
+    Args:
+        signals: Entered; a signal raises until the session is there, and is noted from then on.
+    """
+
+    def __init__(self, signals: StopSignals) -> None:
+        self._signals = signals
+
+    def begin(self) -> None:
+        """Obeys a signal whose exception was lost, as happens to one that is raised in a `__del__`.
+
+        Raises:
+            Stopped: if a signal has arrived.
+        """
+        self._signals.raise_if_requested()
+
+    def after_create_session(self, session: tf1.Session, coord: Any) -> None:
+        """From now on there is something to save.
+
+        Raises:
+            Stopped: if a signal has arrived.
+        """
+        del session, coord
+        self._signals.raise_if_requested()
+        self._signals.defer()
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Asks for the end."""
+        del run_values
+        if self._signals.requested is not None:
+            run_context.request_stop()
+
+
+class CheckpointSaver(tf1.train.CheckpointSaverHook):
+    """Saves as the hook it derives from, and whose private `_save` it replaces, but:
+
+    * what training resumed from is not saved again. TensorFlow would write the same files in
+      place, and a process killed in that moment would leave its newest checkpoint in pieces;
+    * on a signal it saves without evaluating, and evaluations are left as soon as one comes;
+    * an error tells folder, free space and file, and what it left half-written is deleted.
+
+    The first call of the listeners stands, as ever, for the state that training starts from.
+
+    Args:
+        model_dir: Where to save.
+        saving: How often.
+        signals: Entered.
+        resumed_step: Step of the checkpoint that is restored; None where there is none.
+    """
+
+    def __init__(
+        self, model_dir: str, saving: Saving, signals: StopSignals, resumed_step: Optional[int]
+    ) -> None:
+        super().__init__(model_dir, save_secs=saving.secs, save_steps=saving.steps)
+        self._model_dir = model_dir
+        self._signals = signals
+        self.saved_step = resumed_step
+
+    def end(self, session: tf1.Session) -> None:
+        """Saves the last step, and evaluates it unless a signal ended training."""
+        step = int(session.run(self._global_step_tensor))
+        if step != self.saved_step:
+            self._save(session, step)
+        if self._signals.requested is not None:
+            return
+        with contextlib.suppress(Stopped), self._signals.immediate():
+            for listener in self._listeners:
+                listener.end(session, step)
+
+    def _save(self, session: tf1.Session, step: int) -> bool:
+        """Saves; whether training is to stop."""
+        for listener in self._listeners:
+            listener.before_save(session, step)
+        if step != self.saved_step:
+            self._write(session, step)
+        if self._signals.requested is not None:
+            return True
+        stop = False
+        try:
+            with self._signals.immediate():
+                for listener in self._listeners:
+                    stop = bool(listener.after_save(session, step)) or stop
+        except Stopped:
+            return True
+        return stop
+
+    def _write(self, session: tf1.Session, step: int) -> None:
+        prefix = f"{self._save_path}-{step}"
+        try:
+            self._get_saver().save(session, self._save_path, global_step=step)
+        except _POSSIBLE as error:
+            told = _explained(error, self._model_dir, os.path.basename(prefix), self.saved_step)
+            _remove_remains(self._model_dir, prefix)
+            if told is None:
+                raise
+            raise told from error
+        self.saved_step = step
+        self._summary_writer.add_session_log(
+            tf1.SessionLog(status=tf1.SessionLog.CHECKPOINT, checkpoint_path=self._save_path),
+            step,
+        )
+
+
+def _remove_remains(model_dir: str, prefix: str) -> None:
+    """Gives back the room of a checkpoint that could not be finished."""
+    with contextlib.suppress(tf.errors.OpError):
+        checkpoint_store.remove_temporaries(model_dir, tell=False)
+        if checkpoint_store.find_damage(prefix) is not None:
+            for path in tf.io.gfile.glob(f"{prefix}.*"):
+                tf.io.gfile.remove(path)
+
+
+def check_writable(model_dir: str) -> None:
+    """Makes the folder where it is missing, and writes a file there, before a graph is built.
+
+    Raises:
+        FolderNotWritableError: if that cannot be done.
+    """
+    probe = os.path.join(model_dir, f"write_test.{os.getpid()}")
+    try:
+        tf.io.gfile.makedirs(model_dir)
+        with tf.io.gfile.GFile(probe, "wb") as file:
+            file.write(bytes(_PROBE_BYTES))
+        tf.io.gfile.remove(probe)
+    except _POSSIBLE as error:
+        with contextlib.suppress(tf.errors.OpError):
+            tf.io.gfile.remove(probe)
+        raise FolderNotWritableError(
+            f"model_dir cannot be written to: {_cause(error)} ({model_dir}; {_free(model_dir)}). "
+            "Nothing was started; make room or give rights there, or choose another model_dir"
+        ) from error
+
+
+@contextlib.contextmanager
+def explained_errors(model_dir: str) -> Iterator[None]:
+    """Within, an error of writing to `model_dir` becomes a `FolderNotWritableError`.
+
+    That holds for event files, too, which a thread of its own writes; the thread's traceback is
+    kept from the terminal.
+    """
+    old_hook = threading.excepthook
+
+    def hook(arguments: Any) -> None:
+        thread, error = arguments.thread, arguments.exc_value
+        if thread is not None and thread.name == "EventLoggerThread" and _is_of_writing(error):
+            return  # The main thread raises the same error at the next event.
+        old_hook(arguments)
+
+    threading.excepthook = hook
+    try:
+        yield
+    except RunError:
+        raise
+    except _POSSIBLE as error:
+        told = _explained(error, model_dir, None, None)
+        if told is None:
+            raise
+        raise told from error
+    finally:
+        threading.excepthook = old_hook
+
+
+def _is_of_writing(error: Optional[BaseException]) -> bool:
+    return isinstance(error, _POSSIBLE) and any(cause in str(error) for cause in _WRITE_ERRORS)
+
+
+def _explained(
+    error: BaseException, model_dir: str, checkpoint: Optional[str], saved_step: Optional[int]
+) -> Optional[FolderNotWritableError]:
+    """None for an error that is not of writing there."""
+    if not _is_of_writing(error):
+        return None
+    if checkpoint is None and model_dir.rstrip("/") not in str(error):
+        return None
+    if checkpoint is None:
+        written = re.search(re.escape(model_dir.rstrip("/")) + r"/([^\s;:'\"]+)", str(error))
+        what, kept = written[1] if written else "a file", "Checkpoints are intact"
+    else:
+        what, kept = checkpoint, "No checkpoint was saved before it"
+        if saved_step is not None:
+            kept = f"The last whole checkpoint is that of step {saved_step}, which is intact"
+    return FolderNotWritableError(
+        f"{what} could not be written to {model_dir}: {_cause(error)} ({_free(model_dir)}). "
+        f"{kept}; make room or give rights there, then start the same command again"
+    )
+
+
+def _cause(error: BaseException) -> str:
+    text = getattr(error, "message", None) or str(error)
+    for cause in _WRITE_ERRORS:
+        if cause in text:
+            return cause.lower()
+    return " ".join(text.split())[:200]
+
+
+def _free(model_dir: str) -> str:
+    """Free space, where the folder is on a local file system."""
+    folder = model_dir
+    while folder and not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    try:
+        usage = shutil.disk_usage(folder or ".")
+    except OSError:
+        return "free space unknown"
+    return f"{_megabytes(usage.free)} of {_megabytes(usage.total)} free"
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"

@@ -1,0 +1,176 @@
+"""Orderly ends of a run: SIGINT and SIGTERM let the step be finished and a checkpoint be saved.
+
+Importing this module imports no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from typing import Any, Dict, Iterator, Optional
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal ended the run; no `Exception`, so that nothing takes it for a failure.
+
+    Attributes:
+        signal_number: SIGINT or SIGTERM.
+    """
+
+    def __init__(self, signal_number: int, text: str = "") -> None:
+        super().__init__(text or f"stopped by {signal_name(signal_number)}")
+        self.signal_number = signal_number
+
+
+def signal_name(number: int) -> str:
+    """SIGTERM for 15."""
+    return signal.Signals(number).name
+
+
+def exit_code(number: int) -> int:
+    """What shells give a process that a signal ended: 130 for SIGINT, 143 for SIGTERM."""
+    return 128 + number
+
+
+class StopSignals:
+    """Turns SIGINT and SIGTERM into a stop, while its context is entered.
+
+    The first signal raises `Stopped` where the main thread is, or, inside `deferred()`, is only
+    noted in `requested`. The second one ends the process at once, even while TensorFlow computes.
+    In other threads than the main one, where Python has no signals, the context does nothing.
+
+    Attributes:
+        requested: The signal that has arrived.
+    """
+
+    def __init__(self) -> None:
+        self.requested: Optional[int] = None
+        self._deferring = False
+        self._old_handlers: Dict[int, Any] = {}
+        self._watcher: Optional[_Watcher] = None
+
+    def __enter__(self) -> StopSignals:
+        if threading.current_thread() is threading.main_thread():
+            self._watcher = _Watcher.start(self._arrived)
+            self._old_handlers = {number: signal.signal(number, self._handle) for number in SIGNALS}
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        for number, handler in self._old_handlers.items():
+            signal.signal(number, handler)
+        self._old_handlers = {}
+        if self._watcher is not None:
+            self._watcher.stop()
+            self._watcher = None
+
+    @contextlib.contextmanager
+    def immediate(self) -> Iterator[None]:
+        """Within, a signal raises `Stopped` even after `defer()`: nothing is at stake here.
+
+        Raises:
+            Stopped: at once if a signal arrived before.
+        """
+        was, self._deferring = self._deferring, False
+        try:
+            self.raise_if_requested()
+            yield
+        finally:
+            self._deferring = was
+
+    def defer(self, deferring: bool = True) -> None:
+        """From now on signals are noted only, until `defer(False)`."""
+        self._deferring = deferring
+
+    def raise_if_requested(self, text: str = "") -> None:
+        """Raises `Stopped` if a signal has arrived."""
+        if self.requested is not None:
+            raise Stopped(self.requested, text)
+
+    def _arrived(self, number: int, count: int) -> None:
+        """In the watching thread: tells the first signal at once, and obeys the second."""
+        if count > 1:
+            os.write(2, f"{signal_name(number)} again: stopped at once\n".encode())
+            os._exit(exit_code(number))
+        if self._deferring:
+            os.write(
+                2,
+                f"{signal_name(number)}: finishing this step and saving a checkpoint; "
+                "once more stops at once\n".encode(),
+            )
+
+    def _handle(self, number: int, frame: Any) -> None:
+        del frame
+        if self.requested is not None and self._watcher is None:
+            os._exit(exit_code(number))
+        self.requested = number
+        if not self._deferring:
+            raise Stopped(number)
+
+
+class _Watcher:
+    """A thread that hears of signals while the main thread is inside TensorFlow.
+
+    Python runs handlers only between two of its own instructions; the wake-up pipe is written to
+    when the signal arrives.
+    """
+
+    def __init__(self, arrived: Any, read_end: int, write_end: int) -> None:
+        self._arrived = arrived
+        self._read_end, self._write_end = read_end, write_end
+        self._thread = threading.Thread(target=self._watch, name="signals", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def start(cls, arrived: Any) -> Optional[_Watcher]:
+        """None where an event loop owns the wake-up pipe already, as in a notebook."""
+        read_end, write_end = os.pipe()
+        os.set_blocking(write_end, False)
+        taken = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        if taken == -1:
+            return cls(arrived, read_end, write_end)
+        signal.set_wakeup_fd(taken)
+        os.close(read_end)
+        os.close(write_end)
+        return None
+
+    def stop(self) -> None:
+        signal.set_wakeup_fd(-1)
+        os.close(self._write_end)
+        self._thread.join()
+        os.close(self._read_end)
+
+    def _watch(self) -> None:
+        count = 0
+        while True:
+            byte = os.read(self._read_end, 1)
+            if not byte:
+                return
+            if byte[0] in SIGNALS:
+                count += 1
+                self._arrived(byte[0], count)
+
+
+@contextlib.contextmanager
+def terminable() -> Iterator[None]:
+    """Within, SIGTERM raises `Stopped` as SIGINT raises KeyboardInterrupt; for programs.
+
+    Does nothing in other threads than the main one, or where SIGTERM is ignored.
+    """
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
+        yield
+        return
+
+    def handle(number: int, frame: Any) -> None:
+        del frame
+        raise Stopped(number)
+
+    old = signal.signal(signal.SIGTERM, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, old)

@@ -1,0 +1,72 @@
+"""Whole configurations run from parsing to detecting; the command runs all of them."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from benchmarks.family import __main__ as command
+from benchmarks.family import stages
+from estimator_det.config import pipeline
+from estimator_det.protos import pipeline_pb2
+
+# Light ones that differ in network, predictor, anchors and optimizer.
+LIGHT = (
+    "embedded_ssd_mobilenet_v1_coco",
+    "ssd_mobilenet_v1_0.75_depth_quantized_300x300_pets_sync",
+    "ssd_mobilenet_v1_ppn_shared_box_predictor_300x300_coco14_sync",
+    "ssd_mobilenet_v2_pets_keras",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LIGHT)
+def test_light_configuration(
+    shared: pathlib.Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = shared / "data"
+    arguments = ["--configs", str(data / "configs"), "--only", name]
+    arguments += ["--record", str(data / "pets_examples.record")]
+    arguments += ["--label_map", str(data / "pet_label_map.pbtxt")]
+    assert command.main(arguments) == 0, capsys.readouterr().out
+    header, row, last = capsys.readouterr().out.splitlines()
+    assert header.split(" | ") == ["configuration", *command.NAMES]
+    cells = row.split(" | ")
+    assert cells[0] == name and len(cells) == len(command.NAMES) + 1
+    assert all(float(cell) >= 0 for cell in cells[1:])
+    assert last == "1 of 1 configurations came through"
+
+
+def test_stages_are_those_of_the_table() -> None:
+    assert ("parse", *stages.STAGES) == command.NAMES
+
+
+def test_failure_is_told_in_its_row(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken.config").write_text("model { ssd { no_such_field: 1 } }")
+    arguments = ["--configs", str(tmp_path), "--record", "none", "--label_map", "none"]
+    assert command.main(arguments) == 1
+    output = capsys.readouterr().out
+    assert "broken | FAILED:" in output and "no_such_field" in output
+    assert "0 of 1 configurations came through" in output
+    assert command.main([*arguments, "--only", "other*"]) == 1
+    assert "matches 'other*'" in capsys.readouterr().err
+
+
+def test_configured(tmp_path: pathlib.Path) -> None:
+    labels = tmp_path / "labels.pbtxt"
+    labels.write_text("item { id: 1 name: 'a' } item { id: 3 name: 'b' }")
+    config = pipeline.parse_pipeline(
+        """model { ssd { num_classes: 90 } } graph_rewriter { quantization {} }
+        train_config { batch_size: 64 fine_tune_checkpoint: "x" }
+        train_input_reader { tf_record_input_reader {} }
+        eval_input_reader { tf_record_input_reader {} }"""
+    )
+    assert isinstance(config, pipeline_pb2.TrainEvalPipelineConfig)
+    found = stages.configured(config, "some.record", str(labels), 2)
+    assert found.model.ssd.num_classes == 3
+    assert not found.HasField("graph_rewriter")
+    assert (found.train_config.batch_size, found.train_config.fine_tune_checkpoint) == (2, "")
+    assert found.train_input_reader.tf_record_input_reader.input_path == ["some.record"]

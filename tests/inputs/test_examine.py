@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import pathlib
+from typing import Any, Dict
+
+import numpy as np
+import pytest
+
+from estimator_det.compat import tf, tf1
+from inputs import image_header
+from inputs.decode import make_decoder
+from inputs.examine import examine_record, make_rules
+from inputs.faults import COUNTED, FAULT_COUNTS, KINDS
+from tests.inputs.examples import BOXES, LABEL_MAP, encoded, example, picture, reader, sequence
+from tests.inputs.storm import picture_bytes
+
+LABELS = {"image/object/class/label": [2, 1]}
+NAN = float("nan")
+POLICY = "bad_records { policy: CLIP } "
+
+
+@pytest.fixture
+def options(tmp_path: pathlib.Path) -> str:
+    (tmp_path / "map.pbtxt").write_text(LABEL_MAP)
+    return f'label_map_path: "{tmp_path / "map.pbtxt"}" '
+
+
+RECORDS: Dict[str, Dict[str, Any]] = {
+    "": {**BOXES, **LABELS},
+    "box_nan": {**BOXES, **LABELS, "image/object/bbox/ymin": [NAN, 0.1]},
+    "box_inverted": {**BOXES, **LABELS, "image/object/bbox/ymin": [0.9, 0.1]},
+    "box_degenerate": {**BOXES, **LABELS, "image/object/bbox/ymin": [0.5, 0.1]},
+    "box_outside": {**BOXES, **LABELS, "image/object/bbox/ymax": [1.5, 0.6]},
+    "unknown_id": {**BOXES, "image/object/class/label": [9, 0]},
+    "unknown_text": {**BOXES, "image/object/class/text": ["cow", "dog"]},
+    "label_contradiction": {**BOXES, **LABELS, "image/object/class/text": ["dog", "dog"]},
+    "size_mismatch": {**BOXES, **LABELS, "image/height": 12, "image/width": 8},
+}
+
+
+@pytest.mark.parametrize("kind", RECORDS)
+@pytest.mark.parametrize("policy", ["CLIP", "REFERENCE"])
+def test_graph_and_python_agree(options: str, kind: str, policy: str) -> None:
+    """The decoder's counts, what it refuses, and the boxes it lets pass are the examiner's."""
+    config = reader(options + f"bad_records {{ policy: {policy} }}")
+    rules = make_rules(config, num_classes=4)
+    record = example(RECORDS[kind])
+    examined = examine_record(record, rules)
+    assert [finding.kind for finding in examined.findings] == ([kind] if kind else [])
+    with tf.Graph().as_default(), tf1.Session() as session:
+        sample = make_decoder(config, rules)(tf.constant(record))
+        assert sample.image_level is not None
+        fetched = (sample.boxes, sample.classes, sample.image_level[FAULT_COUNTS])
+        session.run(tf1.tables_initializer())
+        if not examined.usable:
+            with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)rec7.*has faults"):
+                session.run(fetched)
+            return
+        boxes, classes, counts = session.run(fetched)
+    np.testing.assert_array_equal(boxes, examined.boxes)
+    np.testing.assert_array_equal(classes, examined.class_ids)
+    told = {name: count for name, count in zip(COUNTED, counts.tolist()) if count}
+    assert told == {finding.kind: finding.count for finding in examined.findings}
+
+
+def test_clipping() -> None:
+    boxes = {
+        "image/object/bbox/ymin": [-0.5, 1.2, 0.25, 0.25],
+        "image/object/bbox/xmin": [0.25, 0.25, 0.25, 0.25],
+        "image/object/bbox/ymax": [0.5, 1.5, 0.25, 0.5],
+        "image/object/bbox/xmax": [1.25, 0.5, 0.5, 0.5],
+        "image/object/class/label": [1, 2, 3, 4],
+    }
+    examined = examine_record(example(boxes), make_rules(reader(POLICY)))
+    assert examined.boxes.tolist() == [[0, 0.25, 0.5, 1], [0.25, 0.25, 0.5, 0.5]]
+    assert examined.class_ids.tolist() == [1, 4]
+    assert examined.usable
+
+
+@pytest.mark.parametrize(
+    ("features", "kind", "message"),
+    [
+        ({"image/encoded": b"abc"}, "undecodable_image", "Unknown image file format"),
+        (
+            {"image/encoded": encoded(picture(60, 60), "JPEG")[:900]},
+            "truncated_image",
+            "its 900 bytes end within the JPEG",
+        ),
+        (
+            {"image/encoded": encoded(picture(60, 60))[:900]},
+            "truncated_image",
+            "its 900 bytes end within the PNG",
+        ),
+        ({"image/encoded": ""}, "missing_key", "image/encoded is missing or empty"),
+        ({"image/source_id": 3}, "unparsable", "image/source_id holds a int64_list"),
+        ({"image/filename": ["a", "b"]}, "unparsable", "has 2 values; one is allowed"),
+        ({"image/object/area": [1.0]}, "length_mismatch", "area 1"),
+        ({"image/class/confidence": [1.0]}, "length_mismatch", "image/class/confidence"),
+    ],
+)
+def test_other_findings(features: Dict[str, Any], kind: str, message: str) -> None:
+    examined = examine_record(example({**RECORDS[""], **features}), make_rules(reader()))
+    (finding,) = examined.findings
+    assert (finding.kind, finding.action) == (kind, KINDS[kind].reference)
+    assert message in finding.message
+    assert not examined.usable
+
+
+def test_rubbish_is_no_example() -> None:
+    (finding,) = examine_record(b"\xff\xffrubbish", make_rules(reader())).findings
+    assert finding.kind == "unparsable"
+
+
+def test_limits() -> None:
+    rules = make_rules(reader("bad_records { max_megapixels: 0.00009 }"), max_boxes=1)
+    found = [finding.kind for finding in examine_record(example(RECORDS[""]), rules).findings]
+    assert found == ["huge_image", "too_many_boxes"]
+
+
+def test_frames_are_named() -> None:
+    record = sequence(
+        {},
+        {
+            "image/encoded": [encoded(picture()), b"rubbish"],
+            "image/source_id": ["f0", "f1"],
+            "region/bbox/ymin": [[0.1], []],
+        },
+    )
+    rules = make_rules(reader("input_type: TF_SEQUENCE_EXAMPLE"))
+    examined = examine_record(record, rules)
+    assert examined.source_id == "f0"
+    assert [(f.kind, f.message[:9]) for f in examined.findings] == [
+        ("length_mismatch", "frame 0: "),
+        ("undecodable_image", "frame 1: "),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP"])
+def test_headers(kind: str) -> None:
+    content = picture_bytes(kind, 300, 517)
+    assert image_header.format_of(content) == kind
+    assert image_header.claimed_size(content) == (300, 517)
+    assert not image_header.is_cut_short(content)
+    assert image_header.is_cut_short(content[: len(content) // 2])
+    assert image_header.claimed_size(content[:10]) is None or kind == "GIF"
+    with tf.Graph().as_default(), tf1.Session() as session:
+        pixels = session.run(image_header.claimed_pixels(tf.constant(content)))
+        nothing = session.run(image_header.claimed_pixels(tf.constant(b"ab")))
+    assert (pixels, nothing) == (300 * 517, 0)

@@ -1,0 +1,207 @@
+"""The watch over the input pipeline, where `test_fault_storm` does not look."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any, List
+
+import numpy as np
+import pytest
+
+import inputs
+from estimator_det.compat import tf, tf1
+from estimator_det.images.resize import make_resizer
+from inputs import guard, schema
+from inputs.faults import FaultLog
+from inputs.guard import pack, unpack
+from tests.inputs.examples import BOXES, encoded, example, picture, pipeline, sequence, write
+from tests.inputs.storm import frames_of, gzipped
+
+LABELS = {"image/object/class/label": [2, 1]}
+BAD = {"image/encoded": b"rubbish", "image/source_id": "bad"}
+
+
+def reading(*paths: Any, text: str = "") -> Any:
+    config = pipeline("train_input_reader { shuffle: false num_readers: 1 } " + text)
+    for reader in (config.train_input_reader, config.eval_input_reader[0]):
+        reader.tf_record_input_reader.input_path.extend(str(path) for path in paths)
+    return config
+
+
+def train(config: Any, log: FaultLog, batches: int = 100, seed: int = 1) -> List[Any]:
+    preprocess = make_resizer(config.model.ssd.image_resizer).resize
+    dataset = inputs.create_train_input_fn(config, preprocess, seed, log)()
+    return list(dataset.take(batches).as_numpy_iterator())
+
+
+def records_of(batches: List[Any]) -> List[List[int]]:
+    return [place for features, _ in batches for place in features[schema.RECORD].tolist()]
+
+
+def test_file_and_number_share_an_integer() -> None:
+    files, numbers = [0, 5, 70000], [0, 17, 2**40 - 1]
+    places = pack(tf.constant(files, tf.int64), tf.constant(numbers, tf.int64))
+    assert unpack(places).numpy().tolist() == [[0, 0], [5, 17], [70000, 2**40 - 1]]
+
+
+@pytest.mark.parametrize("kind", ["", "train_input_reader { input_type: TF_SEQUENCE_EXAMPLE }"])
+def test_a_run_without_one_usable_record_ends(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """No batch ever comes together, so that nothing of it could be looked at."""
+    monkeypatch.setattr(guard, "MAX_PENDING", 100)
+    path = write(tmp_path / "r", [example(BAD)] * 40)
+    config = reading(path, text=kind)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"r, record 0.*Remedy"):
+        train(config, FaultLog())
+    config.train_input_reader.bad_records.policy = 2  # SKIP
+    config.train_input_reader.bad_records.max_skipped = 30
+    log = FaultLog()
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"31 records had to be skipped"):
+        train(config, log)
+    assert log.num_skipped == 31
+
+
+def test_an_error_at_the_end_is_told(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path / "r", [example({}), example({}), example(BAD)])
+    config = reading(path, text="train_input_reader { num_epochs: 1 }")
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"r, record 2 \(source_id bad\)"):
+        train(config, FaultLog())
+
+
+def test_a_dropped_remainder_is_no_fault(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path / "r", [example({})] * 5)
+    log = FaultLog()
+    batches = train(reading(path, text="train_input_reader { num_epochs: 1 }"), log)
+    assert records_of(batches) == [[0, 0], [0, 1], [0, 2], [0, 3]]
+    assert log.counts() == {}
+
+
+def test_what_follows_damage_in_a_compressed_file_is_told_as_lost(tmp_path: pathlib.Path) -> None:
+    frames = frames_of([example({})] * 6)
+    frames[2] = frames[2][:50] + b"damage" + frames[2][56:]
+    (tmp_path / "r.gz").write_bytes(gzipped(b"".join(frames)))
+    config = reading(tmp_path / "r.gz", text="train_input_reader { num_epochs: 2 }")
+    config.train_input_reader.bad_records.policy = 2  # SKIP
+    log = FaultLog()
+    assert records_of(train(config, log)) == [[0, 0], [0, 1]] * 2
+    assert log.counts() == {"damaged_record": 1, "lost_records": 3, "skipped_records": 1}
+    assert "decompress" in log.records[-1].message
+    config.train_input_reader.bad_records.policy = 1  # FAIL
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"r\.gz, record 2: .*checksum"):
+        train(config, FaultLog())
+
+
+def test_a_whole_compressed_file_has_no_faults(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path / "r.gz", [example({})] * 4, "GZIP")
+    log = FaultLog()
+    config = reading(path, text="train_input_reader { num_epochs: 2 }")
+    assert len(records_of(train(config, log))) == 8
+    assert log.counts() == {}
+
+
+def test_patterns_without_files(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path / "r", [example({})] * 2)
+    config = reading(tmp_path / "none-*", path, text="train_input_reader { num_epochs: 1 }")
+    with pytest.raises(FileNotFoundError, match=r"none-\*' matches no file"):
+        train(config, FaultLog())
+    config.train_input_reader.bad_records.policy = 2  # SKIP
+    log = FaultLog()
+    assert records_of(train(config, log)) == [[0, 0], [0, 1]]
+    assert log.counts() == {"no_file": 1}
+    config = reading(tmp_path / "none-*")
+    config.train_input_reader.bad_records.policy = 2
+    with pytest.raises(FileNotFoundError, match=r"none-\*' matches no file"):
+        train(config, FaultLog())
+    write(tmp_path / "empty", [])
+    with pytest.raises(FileNotFoundError, match="all 1 files are empty"):
+        train(reading(tmp_path / "empty"), FaultLog())
+
+
+def test_a_file_that_goes_away_is_told(tmp_path: pathlib.Path) -> None:
+    first = write(tmp_path / "a", [example({})] * 2)
+    second = write(tmp_path / "b", [example({})] * 2)
+    config = reading(first, second, text="train_input_reader { num_epochs: 1 }")
+    log = FaultLog()
+    preprocess = make_resizer(config.model.ssd.image_resizer).resize
+    dataset = inputs.create_train_input_fn(config, preprocess, 1, log)()
+    pathlib.Path(second).unlink()
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"b: .*No such file"):
+        list(dataset)
+
+
+def test_what_the_examiner_cannot_explain_comes_with_tensorflows_reason(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "MAX_PENDING", 10)
+    path = write(tmp_path / "r", [example({"image/source_id": "odd"})] * 3)
+    config = reading(path)
+
+    def preprocess(images: Any) -> Any:
+        check = tf.debugging.Assert(tf.shape(images)[1] > 100, ["too small for this test"])
+        with tf.control_dependencies([check]):
+            return tf.image.resize(images, [6, 10]), tf.constant([[6, 10, 3]])
+
+    dataset = inputs.create_train_input_fn(config, preprocess, 1, FaultLog())()
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"odd.*too small for this test"):
+        next(dataset.as_numpy_iterator())
+
+
+def test_mended_boxes_are_counted(tmp_path: pathlib.Path) -> None:
+    nan = {**BOXES, **LABELS, "image/object/bbox/ymin": [float("nan"), 0.1]}
+    many = {key: values * 3 for key, values in {**BOXES, **LABELS}.items()}
+    path = write(tmp_path / "r", [example({**BOXES, **LABELS}), example(nan), example(many)])
+    log = FaultLog()
+    batches = train(reading(path, text="train_config { batch_size: 3 }"), log, batches=2)
+    assert batches[0][1]["num_groundtruth_boxes"].tolist() == [2, 1, 3]
+    assert log.counts() == {"box_nan": 1, "too_many_boxes": 3}
+    found = [(entry.record, entry.kind, entry.source_id) for entry in log.records]
+    assert found == [(1, "box_nan", "rec7"), (2, "too_many_boxes", "rec7")]
+    config = reading(path)
+    config.train_input_reader.bad_records.policy = 1  # FAIL
+    config.train_input_reader.bad_records.exception.add(kind="box_nan", policy=3)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"record 2.*6 boxes, and max_numb"):
+        train(config, FaultLog())
+
+
+def test_record_and_seed_are_in_the_batch(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path / "r", [example({"image/encoded": encoded(picture(seed=i))})
+                                  for i in range(3)])  # fmt: skip
+    features = [batch[0] for batch in train(reading(path), FaultLog(), batches=3, seed=9)]
+    assert records_of([(one, None) for one in features])[:4] == [[0, 0], [0, 1], [0, 2], [0, 0]]
+    seeds = np.concatenate([one[schema.AUGMENTATION_SEED] for one in features])
+    assert seeds.tolist() == [[9, position] for position in range(6)]
+
+
+def test_sequences_are_watched(tmp_path: pathlib.Path) -> None:
+    good = sequence({}, {"image/encoded": [encoded(picture())], "image/source_id": ["f"]})
+    bad = sequence({}, {"image/encoded": [b"rubbish"], "image/source_id": ["g"]})
+    path = write(tmp_path / "r", [good, bad, good])
+    text = "train_input_reader { input_type: TF_SEQUENCE_EXAMPLE num_epochs: 1 }"
+    config = reading(path, text=text)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"record 1 \(source_id g\).*frame"):
+        train(config, FaultLog())
+    config.train_input_reader.bad_records.policy = 2  # SKIP
+    assert records_of(train(config, FaultLog())) == [[0, 0], [0, 2]]
+
+
+def test_clean_data_never_call_python(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from inputs.guard import Guard
+
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("called")
+
+    for name in ("_rest_of_file", "_fetch", "_look"):
+        monkeypatch.setattr(Guard, name, refuse)
+    path = write(tmp_path / "r", [example({**BOXES, **LABELS})] * 40)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        config = reading(path)
+        preprocess = make_resizer(config.model.ssd.image_resizer).resize
+        dataset = inputs.create_train_input_fn(config, preprocess)()
+        iterator = tf1.data.make_initializable_iterator(dataset)
+        following = iterator.get_next()
+        session.run([tf1.tables_initializer(), iterator.initializer])
+        for _ in range(60):
+            session.run(following)

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import pathlib
+from typing import Any, List
+
+import pytest
+
+from inputs import recordfile
+from inputs.recordfile import Damage
+from tests.inputs.examples import write
+from tests.inputs.storm import frames_of, gzipped
+
+DATA = [b"zero", b"", b"two" * 5000, b"three", b"four"]
+
+
+def changed(frame: bytes, position: int) -> bytes:
+    return frame[:position] + bytes([frame[position] ^ 1]) + frame[position + 1 :]
+
+
+def found(path: pathlib.Path) -> List[Any]:
+    """Data, or where damage begins and how long it is."""
+    records = list(recordfile.read_records(str(path)))
+    assert [number for number, _ in records] == list(range(len(records)))
+    assert recordfile.count_records(str(path)) == len(records)
+    for number, record in records:
+        assert recordfile.read_record(str(path), number) == record
+    with pytest.raises(IndexError, match="there is no record"):
+        recordfile.read_record(str(path), len(records))
+    return [(r.kind, r.offset, r.length) if isinstance(r, Damage) else r for _, r in records]
+
+
+@pytest.mark.parametrize(("end", "kind"), [("", ""), (".gz", "GZIP"), (".zz", "ZLIB")])
+def test_reads_what_tensorflow_writes(tmp_path: pathlib.Path, end: str, kind: str) -> None:
+    write(tmp_path / f"r{end}", DATA, kind)
+    assert found(tmp_path / f"r{end}") == DATA
+
+
+def test_an_empty_file(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "r").write_bytes(b"")
+    assert found(tmp_path / "r") == []
+
+
+def test_goes_on_after_bad_data(tmp_path: pathlib.Path) -> None:
+    frames = frames_of(DATA)
+    frames[2] = changed(frames[2], 100)
+    (tmp_path / "r").write_bytes(b"".join(frames))
+    assert found(tmp_path / "r") == [*DATA[:2], ("damaged_record", 36, 15016), *DATA[3:]]
+
+
+@pytest.mark.parametrize("position", [0, 7, 9])
+def test_goes_on_after_a_bad_length(tmp_path: pathlib.Path, position: int) -> None:
+    frames = frames_of(DATA)
+    frames[2] = changed(frames[2], position)
+    (tmp_path / "r").write_bytes(b"".join(frames))
+    assert found(tmp_path / "r") == [*DATA[:2], ("damaged_record", 36, 15016), *DATA[3:]]
+
+
+def test_searches_across_chunks(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recordfile, "CHUNK", 64)
+    frames = frames_of(DATA)
+    for shift in range(70):  # the next record begins anywhere in a chunk
+        rubbish = b"\xee" * (3 + shift)
+        (tmp_path / f"r{shift}").write_bytes(frames[0] + rubbish + frames[3])
+        damage = ("damaged_record", len(frames[0]), len(rubbish))
+        assert found(tmp_path / f"r{shift}") == [DATA[0], damage, DATA[3]]
+
+
+@pytest.mark.parametrize("missing", [1, 4, 6, 15, 18])
+def test_a_file_that_ends_too_early(tmp_path: pathlib.Path, missing: int) -> None:
+    content = b"".join(frames_of(DATA))
+    (tmp_path / "r").write_bytes(content[:-missing])
+    *records, damage = found(tmp_path / "r")
+    assert records == DATA[:-1]
+    assert damage == ("damaged_record", len(content) - 20, 20 - missing)
+
+
+def test_a_compressed_file_that_ends_too_early(tmp_path: pathlib.Path) -> None:
+    content = gzipped(b"".join(frames_of([bytes(range(256)) * 40, b"last"])))
+    (tmp_path / "r.gz").write_bytes(content[: len(content) - 12])
+    assert found(tmp_path / "r.gz")[-1][0] == "lost_records"
+
+
+def test_damage_inside_a_compressed_file(tmp_path: pathlib.Path) -> None:
+    frames = frames_of(DATA)
+    frames[1] = changed(frames[1], 13)
+    (tmp_path / "r.gz").write_bytes(gzipped(b"".join(frames)))
+    assert found(tmp_path / "r.gz") == [DATA[0], ("damaged_record", 20, 16), *DATA[2:]]

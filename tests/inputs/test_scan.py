@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+
+from inputs import scan
+from inputs.rules import make_rules
+from inputs.scan import Scan
+from tests.inputs import examples
+from tests.inputs.examples import BOXES, example
+
+LABELS = {"image/object/class/label": [1, 2]}
+
+
+def record(number: int, **changes) -> bytes:
+    features = {"image/source_id": f"id{number}", **BOXES, **LABELS, **changes}
+    return example(features)
+
+
+def run(*paths, policy: str = "REFERENCE", jobs: int = 1, max_records=None, advance=None) -> Scan:
+    patterns = " ".join(f'input_path: "{path}"' for path in paths)
+    reader = examples.reader(
+        f"tf_record_input_reader {{ {patterns} }} bad_records {{ policy: {policy} }}"
+    )
+    plan = scan.plan("train_input_reader", make_rules(reader, 4, 3), max_records)
+    (result,) = scan.run([plan], jobs=jobs, **({} if advance is None else {"advance": advance}))
+    return result
+
+
+def damage(path: str, number: int) -> None:
+    """Spoils the data of a record, all of which are equally long."""
+    size = os.path.getsize(path)
+    with open(path, "r+b") as file:
+        file.seek(number * (size // 10) + 30)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 255]))
+
+
+@pytest.fixture
+def two_files(tmp_path) -> str:
+    """Twenty records; the third of the first file is damaged, the fifth has no picture."""
+    for number, name in enumerate("ab"):
+        records = [record(100 * (number + 1) + i) for i in range(10)]
+        path = examples.write(tmp_path / f"{name}.record", records)
+        if name == "a":
+            damage(path, 2)
+    bad = [record(300), record(301, **{"image/encoded": b"nonsense"})]
+    examples.write(tmp_path / "c.record", bad)
+    return str(tmp_path / "?.record")
+
+
+def test_everything_is_found_at_its_place(two_files) -> None:
+    done = []
+    result = run(two_files, advance=done.append)
+    assert [os.path.basename(path) for path in result.files] == ["a.record", "b.record", "c.record"]
+    assert result.num_records == sum(done) == 22
+    assert [(os.path.basename(e.file), e.record, e.source_id, e.kind) for e in result.entries] == [
+        ("a.record", 2, "", "damaged_record"),
+        ("c.record", 1, "id301", "undecodable_image"),
+    ]
+    columns = result.columns
+    assert columns.source_ids == [
+        *(f"id{100 + i}" for i in range(10) if i != 2),
+        *(f"id{200 + i}" for i in range(10)),
+        "id300",
+    ]
+    np.testing.assert_array_equal(columns.file_numbers, [0] * 9 + [1] * 10 + [2])
+    np.testing.assert_array_equal(columns.record_numbers[:4], [0, 1, 3, 4])
+    np.testing.assert_array_equal(columns.sizes, [[8, 12]] * 20)
+    np.testing.assert_allclose(columns.boxes[:2], np.transpose(list(BOXES.values())))
+    np.testing.assert_array_equal(columns.class_ids, [1, 2] * 20)
+    assert result.num_skipped == 0
+    assert run(two_files, policy="SKIP").num_skipped == 2
+
+
+@pytest.mark.slow
+def test_processes_find_the_same_in_the_same_order(two_files, monkeypatch) -> None:
+    monkeypatch.setattr(scan, "FEW_RECORDS", 0)
+    monkeypatch.setattr(scan, "RECORDS_PER_TASK", 3)
+    here, there = run(two_files), run(two_files, jobs=2)
+    assert there.entries == here.entries and there.num_records == here.num_records
+    for name, a, b in zip(here.columns._fields, here.columns, there.columns):
+        np.testing.assert_array_equal(a, b, err_msg=name)
+
+
+def test_compressed_files_are_read_from_the_beginning(tmp_path) -> None:
+    path = examples.write(tmp_path / "a.record.gz", [record(i) for i in range(5)], "GZIP")
+    reader = examples.reader(f'tf_record_input_reader {{ input_path: "{path}" }}')
+    assert scan.plan("r", make_rules(reader)).num_records is None
+    result = run(path)
+    assert (result.num_records, result.columns.num_images, result.entries) == (5, 5, [])
+    with open(path, "r+b") as file:
+        file.truncate(os.path.getsize(path) - 20)
+    (lost,) = run(path).entries
+    assert (lost.kind, lost.record) == ("lost_records", -1)
+
+
+def test_a_limit_counts_for_each_file(two_files) -> None:
+    result = run(two_files, max_records=3)
+    assert result.num_records == 8
+    assert [e.kind for e in result.entries] == ["damaged_record", "undecodable_image"]
+    assert run(two_files, max_records=1).entries == []
+
+
+def test_paths_and_files_without_records(tmp_path) -> None:
+    empty = examples.write(tmp_path / "empty.record", [])
+    packed = examples.write(tmp_path / "empty.record.gz", [], "GZIP")
+    good = examples.write(tmp_path / "good.record", [record(1)])
+    result = run(tmp_path / "none-*", empty, packed, good)
+    assert [(e.kind, e.record) for e in result.entries] == [
+        ("no_file", -1),
+        ("empty_file", -1),
+        ("empty_file", -1),
+    ]
+    assert result.entries[0].file == str(tmp_path / "none-*")
+    assert result.columns.num_images == 1
+
+
+def test_a_folder_is_no_record_file(tmp_path) -> None:
+    (entry,) = run(tmp_path).entries
+    assert entry.kind == "lost_records" and "cannot be read" in entry.message
+
+
+def test_mended_boxes_are_counted_as_training_takes_them(tmp_path) -> None:
+    sides = {**BOXES, "image/object/bbox/ymin": [0.0, float("nan")]}
+    path = examples.write(tmp_path / "a.record", [record(1, **sides)])
+    result = run(path)
+    assert [e.kind for e in result.entries] == ["box_nan"]
+    np.testing.assert_array_equal(result.columns.class_ids, [1])
+    assert run(path, policy="FAIL").columns.num_images == 0
+
+
+def _die(task: scan.Task) -> None:
+    os._exit(1)
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_is_named_with_its_files(two_files, monkeypatch) -> None:
+    monkeypatch.setattr(scan, "_examine_in_worker", _die)
+    reader = examples.reader(f'tf_record_input_reader {{ input_path: "{two_files}" }}')
+    plan = scan.plan("r", make_rules(reader))
+    with pytest.raises(ValueError, match=r"records died.*a\.record from record 0 on"):
+        list(scan._at_once(plan.tasks, {"r": plan.rules}, jobs=1))

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import numpy as np
+
+from inputs import statistics
+from inputs.statistics import Collector, Columns
+
+
+def collect(*images: tuple) -> Columns:
+    """Of (height, width, boxes, class ids)."""
+    collector = Collector()
+    for number, (height, width, boxes, class_ids) in enumerate(images):
+        collector.add(0, number, (height, width), f"image {number}", boxes, class_ids)
+    return collector.columns()
+
+
+def three_images() -> Columns:
+    return collect(
+        # 20 x 40, 50 x 100 and 100 x 100 pixels.
+        (100, 200, [[0, 0, 0.2, 0.2], [0, 0, 0.5, 0.5], [0, 0, 1, 0.5]], [1, 2, 1]),
+        (100, 200, [], []),
+        (400, 100, [[0.5, 0.0, 0.5, 1.0]], [2]),  # no height
+    )
+
+
+def test_rows_of_boxes_lead_to_their_images() -> None:
+    columns = three_images()
+    assert (columns.num_images, columns.num_boxes) == (3, 4)
+    np.testing.assert_array_equal(columns.images, [0, 0, 0, 2])
+    np.testing.assert_array_equal(statistics.boxes_per_image(columns), [3, 0, 1])
+    np.testing.assert_array_equal(statistics.ranks(columns), [0, 1, 2, 0])
+
+
+def test_pixels_and_classes_of_area() -> None:
+    columns = three_images()
+    pixels = statistics.box_sizes(columns)
+    np.testing.assert_allclose(pixels, [[20, 40], [50, 100], [100, 100], [0, 100]], rtol=1e-6)
+    # 800 < 32^2 <= 5000 < 96^2 <= 10000
+    np.testing.assert_array_equal(statistics.area_classes(pixels), [0, 1, 2, 0])
+    np.testing.assert_array_equal(statistics.area_histogram(pixels, "").counts, [2, 1, 1])
+
+
+def test_borders_of_area_are_cocos() -> None:
+    pixels = np.array([[32, 31.99], [32, 32], [96, 95.99], [96, 96]])
+    np.testing.assert_array_equal(statistics.area_classes(pixels), [0, 1, 1, 2])
+
+
+def test_sizes_after_resizing_are_worked_out_once_for_each_size() -> None:
+    asked = []
+
+    def rule(height: int, width: int) -> tuple:
+        asked.append((height, width))
+        return height // 2, 10
+
+    new = statistics.resized(three_images().sizes, rule)
+    np.testing.assert_array_equal(new, [[50, 10], [50, 10], [200, 10]])
+    assert sorted(asked) == [(100, 200), (400, 100)]
+    pixels = statistics.box_sizes(three_images(), new)
+    np.testing.assert_allclose(pixels[0], [10, 2], rtol=1e-6)
+
+
+def test_aspect_ratios() -> None:
+    histogram = statistics.ratio_histogram(np.array([[1, 1], [1, 1.9], [10, 1], [0, 1], [1, 5]]))
+    found = {name: n for name, n in zip(histogram.names, histogram.counts) if n}
+    assert found == {"below 1:5": 1, "4:5 to 5:4": 1, "5:4 to 2:1": 1, "5:1 and above": 2}
+
+
+def test_boxes_per_image_and_sides() -> None:
+    columns = three_images()
+    counts = statistics.count_histogram(columns)
+    assert {n: c for n, c in zip(counts.names, counts.counts) if c} == {"0": 1, "1": 1, "3-4": 1}
+    sides = statistics.side_histogram(columns.sizes)
+    assert {n: c for n, c in zip(sides.names, sides.counts) if c} == {
+        "200 to 299": 2,
+        "400 to 499": 1,
+    }
+    assert statistics.common_sizes(columns.sizes) == [((100, 200), 2), ((400, 100), 1)]
+
+
+def test_classes_count_boxes_and_images() -> None:
+    assert statistics.class_counts(three_images()) == {1: (2, 1), 2: (2, 2)}
+
+
+def test_names_and_counts_of_histograms_are_as_many() -> None:
+    columns = three_images()
+    pixels = statistics.box_sizes(columns)
+    for histogram in (
+        statistics.area_histogram(pixels, ""),
+        statistics.ratio_histogram(pixels),
+        statistics.count_histogram(columns),
+        statistics.side_histogram(columns.sizes),
+    ):
+        assert len(histogram.names) == len(histogram.counts)
+        assert histogram.counts.sum() in (columns.num_boxes, columns.num_images)
+
+
+def test_joined_parts_are_as_one() -> None:
+    whole = three_images()
+    first = collect((100, 200, whole.boxes[:3], [1, 2, 1]), (100, 200, [], []))
+    collector = Collector()
+    collector.add(0, 2, (400, 100), "image 2", whole.boxes[3:], [2])
+    joined = statistics.join([first, Collector().columns(), collector.columns()])
+    for name, a, b in zip(Columns._fields, joined, whole):
+        np.testing.assert_array_equal(a, b, err_msg=name)
+        assert type(a) is type(b)
+    assert statistics.join([]).num_images == 0
+
+
+def test_boxes_past_the_limit_are_cut() -> None:
+    cut = statistics.first_boxes(three_images(), 2)
+    np.testing.assert_array_equal(cut.images, [0, 0, 2])
+    np.testing.assert_array_equal(cut.class_ids, [1, 2, 2])
+    assert cut.num_images == 3
+
+
+def test_nothing_at_all() -> None:
+    empty = Collector().columns()
+    assert statistics.class_counts(empty) == {}
+    assert statistics.common_sizes(empty.sizes) == []
+    assert statistics.side_histogram(empty.sizes).counts.sum() == 0
+    assert statistics.resized(empty.sizes, lambda h, w: (h, w)).shape == (0, 2)
+
+
+def test_repeated_source_ids() -> None:
+    collector = Collector()
+    for number, name in enumerate(["a", "", "b", "a", ""]):
+        collector.add(0, number, (1, 1), name, [], [])
+    assert statistics.repeated_ids(collector.columns()) == {"a": [0, 3]}

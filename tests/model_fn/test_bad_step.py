@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+from typing import Any, Dict, List, Tuple
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config import pipeline
+from estimator_det.protos import pipeline_pb2
+from estimator_det.verbs import replay as verb
+from inputs import schema
+from model_fn import estimators, progress, replay
+from tests.detectors import configs
+
+RATE = "train_config.optimizer.momentum_optimizer.learning_rate.constant_learning_rate"
+IMAGE = f"features/{schema.IMAGE}"
+
+
+def _config(folder: pathlib.Path, *assignments: str) -> Any:
+    for name in ("a.record", "b.record"):
+        (folder / name).write_bytes(b"not read")
+    config = text_format.Parse(
+        f"""
+        model {{ {configs.SMALL_SSD} }}
+        train_config {{
+          batch_size: 2
+          optimizer {{
+            momentum_optimizer {{
+              learning_rate {{ constant_learning_rate {{ learning_rate: 0.001 }} }}
+            }}
+          }}
+        }}
+        train_input_reader {{
+          tf_record_input_reader {{ input_path: "{folder}/*.record" }}
+        }}
+        """,
+        pipeline_pb2.TrainEvalPipelineConfig(),
+    )
+    return pipeline.apply_overrides(config, assignments)
+
+
+def _batch() -> Tuple[Dict[str, Any], Dict[str, Any]]:
+    given = configs.groundtruth(padding=1)
+    features = {
+        schema.IMAGE: np.random.default_rng(0).uniform(-1, 1, (2, 64, 64, 3)).astype(np.float32),
+        schema.TRUE_IMAGE_SHAPE: np.array([[64, 64, 3]] * 2, np.int32),
+        schema.SOURCE_ID: np.array([b"first", "zwölf".encode()]),
+        schema.RECORD: np.array([[0, 3], [1, 7]], np.int64),
+    }
+    labels = {
+        schema.NUM_BOXES: np.array([2, 2], np.int32),
+        schema.BOXES: given.boxes.numpy(),
+        schema.CLASSES: given.classes.numpy(),
+        schema.WEIGHTS: given.weights.numpy(),
+    }
+    return features, labels
+
+
+class _Snapshots(tf1.train.SessionRunHook):
+    """All variables after every step."""
+
+    def __init__(self) -> None:
+        self.taken: List[Dict[str, np.ndarray]] = []
+        self.message = ""  # of the error that ended training
+
+    def begin(self) -> None:
+        self._variables = {v.op.name: v.read_value() for v in tf1.global_variables()}
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self.taken.append(run_context.session.run(self._variables))
+
+
+def _train(config: Any, model_dir: pathlib.Path, batches: List[Any], steps: int) -> _Snapshots:
+    def input_fn() -> tf.data.Dataset:
+        dataset = tf.data.Dataset.from_tensors(batches[0])
+        for batch in batches[1:]:
+            dataset = dataset.concatenate(tf.data.Dataset.from_tensors(batch))
+        return dataset.concatenate(tf.data.Dataset.from_tensors(batches[-1]).repeat())
+
+    snapshots = _Snapshots()
+    reports = progress.training_hooks(config, str(model_dir), steps, every_steps=2, silent=True)
+    estimated = estimators.make_estimator(config, str(model_dir), seed=1)
+    with pytest.raises(progress.NotFiniteLossError) as raised:
+        estimated.train(input_fn, hooks=[snapshots, *reports], max_steps=steps)
+    snapshots.message = str(raised.value)
+    return snapshots
+
+
+def _check_untouched(snapshots: _Snapshots, folder: pathlib.Path) -> None:
+    """The step changed nothing, and the folder has it all, unseen by those who resume."""
+    before, after = snapshots.taken[-2:]
+    reader = tf1.train.load_checkpoint(str(folder / "model.ckpt"))
+    assert set(reader.get_variable_to_shape_map()) == set(before)
+    for name, value in before.items():
+        np.testing.assert_array_equal(after[name], value)
+        np.testing.assert_array_equal(reader.get_tensor(name), value)
+    assert any("moving_mean" in name for name in before)
+    assert not tf1.train.latest_checkpoint(str(folder))
+    assert "bad_step" not in (folder.parent / "checkpoint").read_text()
+
+
+def _replay(folder: pathlib.Path, *arguments: str) -> int:
+    parser = argparse.ArgumentParser()
+    verb.VERB.add_arguments(parser)
+    return verb.VERB.run(parser.parse_args([str(folder), *arguments]))
+
+
+def test_a_poisoned_image(tmp_path: pathlib.Path) -> None:
+    model_dir = tmp_path / "model"
+    poisoned = _batch()
+    poisoned[0][schema.IMAGE][1, 5, 6] = np.nan
+    snapshots = _train(_config(tmp_path), model_dir, [_batch(), _batch(), poisoned], 9)
+    folder = model_dir / "bad_step-3"
+    _check_untouched(snapshots, folder)
+    assert snapshots.taken[-1]["global_step"] == 2
+
+    report = json.loads((folder / "report.json").read_text())
+    assert report["not_finite"][-1] in ("gradient_norm", "Loss/total_loss")
+    assert "Loss/classification_loss" in report["not_finite"]
+    assert report["culprit"]["tensor"] == f"batch/{IMAGE}:0" and report["culprit"]["num_nan"] == 3
+    assert report["bad_inputs"] == [{"key": IMAGE, "image": 1, "num_values": 3}]
+    assert report["values"]["Loss/total_loss"] == "nan"
+    assert report["values"]["learning_rate"] == pytest.approx(0.001)
+    second = {"image": 1, "source_id": "zwölf", "file": f"{tmp_path}/b.record", "record": 7}
+    assert report["batch"][1] == second
+    text = (folder / "report.txt").read_text()
+    assert f"image 1: {tmp_path}/b.record, record 7, source_id 'zwölf'" in text
+    message = snapshots.message
+    assert f"estimator-det replay {folder}" in message and "b.record, record 7" in message
+    np.testing.assert_array_equal(replay.load_batch(str(folder))[IMAGE], poisoned[0][schema.IMAGE])
+    last = json.loads((model_dir / "progress.jsonl").read_text().splitlines()[-1])
+    assert (last["step"], last["folder"]) == (3, str(folder))
+
+
+def test_a_box_without_end(tmp_path: pathlib.Path) -> None:
+    """A box that is NaN matches no anchor, so that its loss is finite; an infinite one is not."""
+    model_dir = tmp_path / "model"
+    poisoned = _batch()
+    poisoned[1][schema.BOXES][0, 1, 2] = np.inf
+    snapshots = _train(_config(tmp_path), model_dir, [_batch(), poisoned], 9)
+    folder = model_dir / "bad_step-2"
+    _check_untouched(snapshots, folder)
+    report = json.loads((folder / "report.json").read_text())
+    assert report["bad_inputs"] == [{"key": f"labels/{schema.BOXES}", "image": 0, "num_values": 1}]
+    assert "Loss/localization_loss" in report["not_finite"]
+    assert f"{tmp_path}/a.record, record 3" in report["causes"][0]
+
+
+@pytest.mark.slow
+def test_a_learning_rate_of_a_million(tmp_path: pathlib.Path) -> None:
+    model_dir = tmp_path / "model"
+    config = _config(tmp_path, f"{RATE}.learning_rate=1e6")
+    snapshots = _train(config, model_dir, [_batch()], 200)
+    (folder,) = model_dir.glob("bad_step-*")
+    _check_untouched(snapshots, folder)
+    report = json.loads((folder / "report.json").read_text())
+    assert folder.name == f"bad_step-{report['step']}" == f"bad_step-{len(snapshots.taken)}"
+    assert report["bad_inputs"] == [] and report["culprit"] is not None
+    assert report["causes"][0].startswith("the learning rate 1e+06 is too high")
+    assert report["largest_variables"][0][1] > 1e4
+    again = replay.replay(pipeline.read_pipeline(str(folder / "pipeline.config")), str(folder))
+    assert not again.is_finite and again.fresh == []
+    assert again.steps[0].step == report["step"]
+
+
+@pytest.mark.slow
+def test_a_remedy_is_tried(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Targets so large that their squares overflow: another scale of the box coder mends it."""
+    scale = "model.ssd.box_coder.faster_rcnn_box_coder.y_scale"
+    config = _config(tmp_path, f"{scale}=1e30", "model.ssd.loss.localization_loss={weighted_l2 {}}")
+    model_dir = tmp_path / "model"
+    _train(config, model_dir, [_batch()], 9)
+    folder = model_dir / "bad_step-1"
+    report = json.loads((folder / "report.json").read_text())
+    assert report["not_finite"][0] == "Loss/localization_loss"
+    assert report["culprit"]["tensor"].startswith("Loss/") and report["culprit"]["num_inf"] > 0
+    assert _replay(folder) == 1
+    told = capsys.readouterr().out
+    assert "not finite at step 1: Loss/localization_loss" in told
+    assert "first tensor that is not finite: Loss/" in told
+    assert _replay(folder, "--set", f"{scale}=10", "--steps", "3") == 0
+    told = capsys.readouterr().out
+    assert "step 1\n" in told and "step 3\n" in told and "all finite in 3 step(s)" in told
+    # Another optimizer: its slots are not in the checkpoint, and start anew.
+    other = "train_config.optimizer={ adam_optimizer {} use_moving_average: false }"
+    rate = "learning_rate { constant_learning_rate { learning_rate: 1e-3 } }"
+    other = other.replace("{}", f"{{ {rate} }}")
+    assert _replay(folder, "--set", f"{scale}=10", "--set", other) == 0
+    assert "variables start anew" in capsys.readouterr().out
+
+
+def test_replay_of_another_folder(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no batch\.npz; give the folder bad_step-"):
+        replay.replay(_config(tmp_path), str(tmp_path))

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from model_fn import charts
+from model_fn.charts import Curve
+
+
+def picture(*panels: charts.Panel, columns: int = 3, title: str = "") -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(charts.figure(panels, columns=columns, title=title))))
+
+
+def share_of_color(pixels: np.ndarray, number: int) -> float:
+    """Of the pixels, how many have one of the charts' colours."""
+    text = charts.COLORS[number].lstrip("#")
+    color = [int(text[i : i + 2], 16) for i in (0, 2, 4)]
+    return float(np.mean(np.abs(pixels[..., :3].astype(int) - color).max(axis=2) < 12))
+
+
+def test_bars_are_as_high_as_their_values() -> None:
+    low = picture(charts.bar_chart("a", ["x", "y"], {"n": [1, 1]}))
+    # The axis begins at 0: one of two bars at a tenth takes away almost half of the colour.
+    uneven = picture(charts.bar_chart("a", ["x", "y"], {"n": [1, 0.1]}))
+    assert share_of_color(uneven, 0) == pytest.approx(0.55 * share_of_color(low, 0), rel=0.1)
+
+
+def test_every_series_has_its_colour() -> None:
+    pixels = picture(charts.bar_chart("a", ["x", "y"], {"n": [1, 3], "m": [2, 2]}))
+    assert share_of_color(pixels, 0) > 0.05 and share_of_color(pixels, 1) > 0.05
+    assert share_of_color(pixels, 2) == 0
+
+
+def test_histogram_marks_a_place() -> None:
+    plain = charts.histogram("h", [1, 10, 100], {"n": [4, 2]}, log_x=True)
+    marked = charts.histogram("h", [1, 10, 100], {"n": [4, 2]}, log_x=True, marks={"here": 20})
+    assert share_of_color(picture(plain), 3) == 0 < share_of_color(picture(marked), 3)
+
+
+def test_heatmap_is_darkest_at_the_greatest_value() -> None:
+    matrix = np.zeros([30, 30])
+    matrix[0, 0] = 9
+    pixels = picture(charts.heatmap("m", matrix)).astype(int)
+    blue = (pixels[..., 2] - pixels[..., 0] > 60) & (pixels[..., :3].sum(axis=2) < 250)
+    rows, columns = np.nonzero(blue[:, : int(blue.shape[1] * 0.8)])  # without the colour bar
+    assert rows.mean() < pixels.shape[0] / 3 and columns.mean() < pixels.shape[1] / 3
+
+
+def test_curves_and_scatter() -> None:
+    lines = [Curve("a", [0, 1], [0, 1]), Curve("b", [0, 1], [1, 0])]
+    pixels = picture(
+        charts.curves("c", lines, limits=(0, 1, 0, 1), steps=True),
+        charts.scatter("s", [1, 2], [3, 4], [10, 20]),
+    )
+    assert share_of_color(pixels, 0) > 0 and share_of_color(pixels, 1) > 0
+
+
+def test_panels_fill_rows_and_wide_ones_are_narrowed() -> None:
+    panel = charts.bar_chart("a", ["x"], {"n": [1]})
+    one = picture(panel)
+    row = picture(panel, panel, panel)
+    assert row.shape[0] == one.shape[0] and row.shape[1] == pytest.approx(3 * one.shape[1], abs=3)
+    wide = picture(panel._replace(width=3), panel, columns=2)
+    assert wide.shape[0] == pytest.approx(2 * one.shape[0], abs=3)
+    assert wide.shape[1] == pytest.approx(2 * one.shape[1], abs=3)
+    with pytest.raises(ValueError, match="at least one"):
+        charts.figure([])
+
+
+@pytest.mark.parametrize(
+    "panel",
+    [
+        charts.bar_chart("$x$ and $", ["$", "\\"], {"$n": [0, 0]}, log=True),
+        charts.bar_chart("many", [str(i) for i in range(200)], {"n": range(200)}, width=3),
+        charts.bar_chart("none", [], {}),
+        charts.histogram("empty", [0, 1, 2], {"n": [0, 0]}),
+        charts.heatmap("zero", np.zeros([2, 2]), row_labels=["a", "b"], column_labels=["c", "$"]),
+        charts.curves("none", []),
+        charts.scatter("none", [], [], []),
+    ],
+    ids=lambda panel: panel.title,
+)
+def test_strange_contents_are_drawn_without_a_warning(panel) -> None:
+    assert picture(panel, title="t").shape[2] == 4
+
+
+def test_global_state_of_matplotlib_is_left_alone() -> None:
+    import matplotlib
+
+    before = dict(matplotlib.rcParams)
+    picture(charts.bar_chart("a", ["x"], {"n": [1]}))
+    assert dict(matplotlib.rcParams) == before

@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import io
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from estimator_det.protos import pipeline_pb2
+from model_fn import charts, data_charts, data_check, data_report
+from tests.detectors.configs import small_config
+from tests.inputs import examples
+from tests.inputs.examples import BOXES, example
+
+MAP = 'item { id: 1 name: "cat" } item { id: 2 name: "dog" }'
+
+
+def record(name: str, count: int = 2, **changes) -> bytes:
+    boxes = {key: values[:count] for key, values in BOXES.items()}
+    labels = {"image/object/class/label": [1, 2][:count]}
+    return example({"image/source_id": name, **boxes, **labels, **changes})
+
+
+@pytest.fixture
+def config(tmp_path):
+    """Ten images to train on, one of which is damaged, and two for evaluation."""
+    train = [record(f"t{i}") for i in range(9)] + [record("bad", **{"image/encoded": b"x"})]
+    examples.write(tmp_path / "train.record", train)
+    examples.write(tmp_path / "eval.record", [record("t3"), record("e1", count=0)])
+    (tmp_path / "map.pbtxt").write_text(MAP)
+    message = pipeline_pb2.TrainEvalPipelineConfig(model=small_config())
+    message.train_input_reader.CopyFrom(reader(tmp_path, "train"))
+    message.eval_input_reader.add().CopyFrom(reader(tmp_path, "eval"))
+    return message
+
+
+def reader(folder, name: str):
+    return examples.reader(
+        f'tf_record_input_reader {{ input_path: "{folder}/{name}.record" }} '
+        f'label_map_path: "{folder}/map.pbtxt"'
+    )
+
+
+@pytest.fixture
+def no_anchors(monkeypatch):
+    """Spares the tests that are not about anchors the building of a network."""
+    monkeypatch.setattr(data_check.anchor_coverage, "has_anchors", lambda detector: False)
+
+
+def check(config, **options) -> data_report.DataReport:
+    return data_check.check_data(config, "x.config", progress=False, **options)
+
+
+def test_report_of_a_whole_configuration(config) -> None:
+    report = check(config)
+    train, evaluation = report.scans
+    assert (train.reader, train.num_records, train.columns.num_images) == (
+        "train_input_reader",
+        10,
+        9,
+    )
+    assert (evaluation.reader, evaluation.columns.num_boxes) == ("eval_input_reader[0]", 2)
+    assert report.names == {1: "cat", 2: "dog"}
+    # The 8 x 12 pictures become 64 x 64: boxes of 4 x 3 and 4 x 7.2 pixels 8 times as high.
+    np.testing.assert_allclose(
+        report.resized["train_input_reader"][:2], [[32, 16], [32, 38.4]], rtol=1e-5
+    )
+    assert report.anchors is not None and len(report.anchors.below) == 18
+    assert (report.num_errors, report.anchors_of) == (1, "train_input_reader")
+    fields = [problem.field for problem in report.problems]
+    assert "eval_input_reader[0]" in fields  # t3 is trained on
+
+    text = "\n".join(data_report.text_lines(report))
+    assert "error: undecodable_image: a picture cannot be decoded: 1 record, stops the run" in text
+    assert "train.record, record 9 (source_id 'bad'): image/encoded cannot be decoded" in text
+    assert "train_input_reader: 1 file, 10 records; 9 images and 18 boxes are used" in text
+    settings = (
+        "--set train_input_reader.bad_records.policy=CLIP "
+        "--set train_input_reader.bad_records.max_skipped=1"
+    )
+    assert text.endswith(settings)
+
+    document = json.loads(json.dumps(data_report.as_dictionary(report)))
+    found = document["readers"]["train_input_reader"]
+    assert found["findings"] == [
+        {
+            "kind": "undecodable_image",
+            "action": "fail",
+            "severity": "error",
+            "records": 1,
+            "count": 1,
+        }
+    ]
+    assert found["classes"][0] == {"id": 1, "name": "cat", "boxes": 9, "images": 9}
+    assert found["histograms"]["boxes per image"]["2"] == 9
+    assert (document["anchors"]["boxes"], document["errors"]) == (18, 1)
+    picture = Image.open(io.BytesIO(charts.figure(data_charts.panels(report))))
+    assert picture.width > 1000 and picture.height > 1000
+
+
+def test_the_settings_that_are_told_mend_it(no_anchors, config) -> None:
+    mend = data_report.mend(check(config).scans[0])
+    assert mend is not None and mend.num_skipped == 1
+    from estimator_det.config import pipeline
+
+    mended = pipeline.apply_overrides(config, mend.settings)
+    report = check(mended)
+    assert report.num_errors == 0 and report.scans[0].num_skipped == 1
+    assert data_report.mend(report.scans[0]) is None
+    mended.train_input_reader.bad_records.max_skipped = 0
+    (too_many,) = [p for p in check(mended).problems if p.severity == "error"]
+    assert too_many.field == "train_input_reader.bad_records.max_skipped"
+
+
+def test_one_reader_alone(no_anchors, config) -> None:
+    assert [scan.reader for scan in check(config, readers="train").scans] == ["train_input_reader"]
+    report = check(config, readers="eval")
+    assert report.anchors_of == "eval_input_reader[0]" and report.num_errors == 0
+    assert report.anchors is None
+    with pytest.raises(ValueError, match="must be one of"):
+        check(config, readers="test")
+    config.ClearField("eval_input_reader")
+    with pytest.raises(ValueError, match="no input reader to check"):
+        check(config, readers="eval")
+
+
+def test_boxes_past_the_limit_do_not_meet_anchors(config) -> None:
+    config.train_input_reader.max_number_of_boxes = 1
+    report = check(config, readers="train")
+    assert report.anchors is not None and len(report.anchors.below) == 9
+    assert report.scans[0].columns.num_boxes == 18
+
+
+def test_unreadable_label_map_leaves_the_rest_of_the_report(no_anchors, config, tmp_path) -> None:
+    (tmp_path / "map.pbtxt").write_text("item {")
+    report = check(config, readers="train")
+    assert [p.field for p in report.problems if p.severity == "error"] == [
+        "train_input_reader.label_map_path"
+    ]
+    assert report.scans[0].columns.num_images == 9
+    assert any("1 (in no label map)" in line for line in data_report.text_lines(report))
+
+
+def test_models_that_cannot_be_made_leave_the_rest_of_the_report(config) -> None:
+    config.model.ssd.feature_extractor.type = "ssd_unheard_of"
+    report = check(config, readers="train")
+    assert report.anchors is None
+    assert any(p.field == "model" and "ssd_unheard_of" in p.message for p in report.problems)
+    assert report.scans[0].columns.num_images == 9
+
+
+def test_no_usable_record(no_anchors, config, tmp_path) -> None:
+    examples.write(tmp_path / "train.record", [record("bad", **{"image/encoded": b"x"})])
+    report = check(config, readers="train")
+    assert any("not one record can be used" in p.message for p in report.problems)
+    assert data_charts.panels(report) == []
+    assert data_report.text_lines(report)[0].startswith("train_input_reader: 1 file, 1 record;")
+
+
+def test_no_path(config) -> None:
+    config.train_input_reader.ClearField("tf_record_input_reader")
+    report = check(config, readers="train")
+    assert report.scans == [] and report.problems[0].severity == "error"
+
+
+def test_bars_of_text() -> None:
+    histogram = data_report.Histogram("title", ("a", "b", "c", "d"), np.array([0, 4, 1, 0]))
+    assert data_report.text_bars(histogram) == [
+        "  title",
+        f"    {'b':<26} {'█' * 32} {4:>9} {'80.0%':>6}",
+        f"    {'c':<26} {('█' * 8).ljust(32)} {1:>9} {'20.0%':>6}",
+    ]
+    assert data_report.text_bars(histogram._replace(counts=np.zeros(4, int))) == []
+
+
+def test_many_classes_are_cut_in_the_middle(no_anchors, config) -> None:
+    report = check(config, readers="train")
+    columns = report.scans[0].columns
+    ids = np.arange(1, columns.num_boxes + 1)
+    many = report.scans[0]._replace(
+        columns=columns._replace(
+            class_ids=np.tile(ids, 5),
+            boxes=np.tile(columns.boxes, [5, 1]),
+            images=np.tile(columns.images, 5),
+        )
+    )
+    lines = data_report._class_lines(many.columns, {})
+    assert len(lines) == 1 + columns.num_boxes  # 18 of at most 40
+    wide = many.columns._replace(class_ids=np.arange(many.columns.num_boxes))
+    cut = data_report._class_lines(wide, {})
+    assert len(cut) == 1 + 41 and any("… 50 classes between" in line for line in cut)

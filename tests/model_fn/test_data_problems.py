@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from inputs.label_map import parse_label_map
+from inputs.statistics import Collector, Columns
+from model_fn import data_problems
+from model_fn.anchor_coverage import BETWEEN, ELONGATED, LARGE, SMALL, Coverage, MapAnchors
+
+MAP = 'item { id: 1 name: "cat" } item { id: 2 name: "dog" } item { id: 4 name: "owl" }'
+
+
+def columns(*class_ids: list, names: list = ()) -> Columns:
+    """An image for each list, with as many boxes."""
+    collector = Collector()
+    for number, ids in enumerate(class_ids):
+        name = names[number] if names else f"image {number}"
+        collector.add(0, number, (100, 100), name, np.tile([0, 0, 0.5, 0.5], [len(ids), 1]), ids)
+    return collector.columns()
+
+
+def check_labels(of: Columns, num_classes: int = 4, is_training: bool = True, text: str = MAP):
+    label_map = parse_label_map(text, "map.pbtxt")
+    return data_problems.check_labels("reader", label_map, of, num_classes, is_training=is_training)
+
+
+def test_label_map_and_num_classes() -> None:
+    many = columns(*[[1, 2, 4]] * 10)
+    (gap,) = check_labels(many)
+    assert gap.severity == "warning" and "1 ids below 4 are of no class: 3" in gap.message
+    too_few = check_labels(many, num_classes=3)[0]
+    assert (too_few.severity, too_few.field) == ("error", "model.num_classes")
+    assert "'owl' (id 4) cannot be learnt" in too_few.message
+    assert too_few.remedy.startswith("set num_classes: 4")
+    too_many = check_labels(many, num_classes=90)[0]
+    assert too_many.severity == "warning" and "90 classes" in too_many.message
+
+
+def test_unused_and_rare_classes_matter_in_training_alone() -> None:
+    text = 'item { id: 1 name: "cat" } item { id: 2 name: "dog" }'
+    of = columns(*[[1] * 5] * 3)
+    (unused,) = check_labels(of, num_classes=2, text=text)
+    assert "1 of 2 classes have no box in the data: 'dog' (id 2)" in unused.message
+    rare = check_labels(columns([1] * 20, [2] * 9), num_classes=2, text=text)
+    assert ["'dog'" in problem.message for problem in rare] == [True]
+    assert "fewer than 10" in rare[0].message
+    assert check_labels(of, num_classes=2, text=text, is_training=False) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "severity", "message"),
+    [
+        ("", "", "warning", "there is no label map"),
+        ("a.pbtxt", 'item { id: 1 name: "a" } item { id: 1 name: "b" }', "error", "given twice"),
+        ("a.pbtxt", 'item { id: 0 name: "a" }', "error", "ids start at 1"),
+        ("missing.pbtxt", "", "error", "no such file"),
+    ],
+)
+def test_unusable_label_maps(tmp_path, path, content, severity, message) -> None:
+    if content:
+        (tmp_path / path).write_text(content)
+    given = str(tmp_path / path) if path else ""
+    label_map, (problem,) = data_problems.read_map("train_input_reader", given)
+    assert label_map is None
+    assert problem.severity == severity and message in problem.message
+    assert problem.field == "train_input_reader.label_map_path"
+
+
+def test_content() -> None:
+    assert data_problems.check_content("r", columns([1], [2])) == []
+    (nothing,) = data_problems.check_content("r", columns())
+    assert nothing.severity == "error" and "not one record" in nothing.message
+    (no_boxes,) = data_problems.check_content("r", columns([], []))
+    assert no_boxes.severity == "error" and "none of 2 images" in no_boxes.message
+    (empty,) = data_problems.check_content("r", columns([1], [], []))
+    assert empty.severity == "warning" and "2 of 3 images" in empty.message
+    (repeated,) = data_problems.check_content("r", columns([1], [1], [1], names=["a", "b", "a"]))
+    assert "'a' (2 times)" in repeated.message
+
+
+def test_images_in_training_and_evaluation() -> None:
+    train = columns([1], [1], [1], names=["a", "b", ""])
+    apart, shared = columns([1], [1], names=["c", ""]), columns([1], names=["b"])
+    (problem,) = data_problems.check_overlap(train, {"eval[0]": apart, "eval[1]": shared})
+    assert (
+        problem.field == "eval[1]"
+        and "1 source_ids" in problem.message
+        and "'b'" in problem.message
+    )
+
+
+def coverage(reasons: list, lost: list = (), forced: bool = True, pixels=(5.0, 5.0)) -> Coverage:
+    """Of boxes with the reason given, "" for those that are matched."""
+    num = len(reasons)
+    rows = {
+        name: np.array([r == name for r in reasons]) for name in (SMALL, LARGE, ELONGATED, BETWEEN)
+    }
+    shapes = np.array([[20.0, 20.0], [40.0, 80.0]])
+    return Coverage(
+        pixels=np.tile(pixels, [num, 1]),
+        best_iou=np.full(num, 0.3),
+        num_anchors=np.array([int(i not in lost) for i in range(num)]),
+        below=np.array([bool(r) for r in reasons]),
+        reasons=rows,
+        maps=[MapAnchors((4, 4), 16, shapes, num, 0.3)],
+        input_sizes=[(100, 100)],
+        threshold=0.5,
+        forced=forced,
+    )
+
+
+def test_matched_boxes_give_no_problem() -> None:
+    assert data_problems.check_anchors("model.ssd", coverage(["", ""])) == []
+
+
+def test_remedies_name_numbers() -> None:
+    (small,) = data_problems.check_anchors("model.ssd", coverage([SMALL, "", "", ""]))
+    assert small.severity == "warning" and small.field == "model.ssd.anchor_generator"
+    assert "1 of 4 (25.0%) boxes are too small" in small.message and "by force" in small.message
+    assert "begin at 20 pixels, half of these boxes are below 5" in small.remedy
+    (large,) = data_problems.check_anchors("m", coverage([LARGE], pixels=(300.0, 300.0)))
+    assert "end at 57 pixels, half of these boxes are above 300" in large.remedy
+    (flat,) = data_problems.check_anchors("m", coverage([ELONGATED], pixels=(10.0, 70.0)))
+    assert "aspect ratios 1 to 2: add aspect_ratios such as 7" in flat.remedy
+    (between,) = data_problems.check_anchors("m", coverage([BETWEEN]))
+    assert "more densely" in between.remedy
+
+
+def test_few_boxes_are_not_worth_a_warning() -> None:
+    assert data_problems.check_anchors("m", coverage([SMALL] + [""] * 199)) == []
+    assert len(data_problems.check_anchors("m", coverage([SMALL] * 2 + [""] * 198))) == 1
+
+
+def test_lost_boxes() -> None:
+    (taken,) = data_problems.check_anchors("m", coverage(["", ""], lost=[1]))
+    assert taken.severity == "warning" and "taken by another box" in taken.message
+    problems = data_problems.check_anchors("m", coverage([SMALL] * 2, lost=[0, 1], forced=False))
+    assert problems[0].severity == "error"
+    assert "force_match_for_each_row: true" in problems[0].remedy
+
+
+def test_tiny_boxes() -> None:
+    (tiny,) = data_problems.check_anchors("m", coverage([""], pixels=(3.0, 50.0)))
+    assert tiny.field == "m.image_resizer" and "below 4 pixels" in tiny.message

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import io
+import math
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from estimator_det.compat import tf1
+from model_fn import digest
+from model_fn.metrics.base import EvaluatedBatch
+
+CATEGORIES = [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}, {"id": 5, "name": "owl"}]
+MAP = "DetectionBoxes_Precision/mAP"
+
+
+def _batch(boxes, classes, found, scores, found_classes, is_crowd=None):
+    """A batch of one image."""
+    return EvaluatedBatch(
+        detection_boxes=np.array([found], np.float32).reshape(1, -1, 4),
+        detection_scores=np.array([scores], np.float32),
+        detection_classes=np.array([found_classes], np.int32),
+        num_detections=np.array([len(scores)], np.int32),
+        boxes=np.array([boxes], np.float32).reshape(1, -1, 4),
+        classes=np.array([classes], np.int32),
+        num_boxes=np.array([len(classes)], np.int32),
+        is_crowd=None if is_crowd is None else np.array([is_crowd]),
+    )
+
+
+BOX, FAR, NEAR = [0, 0, 10, 10], [50, 50, 150, 150], [0, 0, 10, 8]
+
+
+def _digest(*batches):
+    made = digest.Digest(CATEGORIES, min_score=0.3)
+    for batch in batches:
+        made.add(batch)
+    return made
+
+
+def test_counts():
+    counts = _digest(
+        _batch([BOX, FAR], [1, 2], [NEAR, BOX], [0.9, 0.2], [1, 1]),
+        _batch([BOX], [7], [BOX, BOX], [math.nan, 0.5], [1, 9]),
+    ).counts()
+    assert counts["images"] == 2
+    assert counts["boxes"] == {"cat": 1, "dog": 1, "owl": 0}
+    assert counts["boxes_by_area"] == {"small": 1, "medium": 0, "large": 1}
+    assert counts["boxes_of_unknown_class"] == {"7": 1}
+    assert counts["detections"] == {"cat": 2, "dog": 0, "owl": 0}
+    assert counts["detections_over_min_score"] == {"cat": 1, "dog": 0, "owl": 0}
+    assert counts["detections_of_unknown_class"] == {"9": 1}
+    assert counts["detections_not_finite"] == 1
+    assert counts["best_score"] == pytest.approx(0.9)
+    assert counts["best_iou_within_class"] == pytest.approx(1.0)
+
+
+def test_confusion():
+    made = _digest(
+        _batch([BOX, FAR], [1, 2], [BOX, BOX, NEAR], [0.9, 0.8, 0.1], [2, 1, 1]),
+        _batch([BOX, FAR], [1, 2], [FAR], [0.9], [2], is_crowd=[False, True]),
+    )
+    # The better detection takes the cat for a dog, the next finds it taken, the third is too
+    # weak; the dog is missed. In the second image the cat is missed; the crowd counts nowhere.
+    expected = np.zeros((4, 4), int)
+    expected[0, 1] = 1
+    expected[3, 0] = 1
+    expected[1, 3] = 1
+    expected[0, 3] = 1
+    np.testing.assert_array_equal(made._confusion, expected)
+
+
+def test_precision_and_recall():
+    # Right, wrong, right, of four boxes: precision 1 up to recall 1/4, 2/3 up to 1/2, then 0.
+    scored = [(0.9, True), (0.8, False), (0.7, True)]
+    precision = digest._precision_at(np.array([0, 0.25, 0.26, 0.5, 0.51]), scored, 4)
+    np.testing.assert_allclose(precision, [1, 1, 2 / 3, 2 / 3, 0])
+
+
+def test_a_box_is_found_once():
+    made = _digest(_batch([BOX], [1], [NEAR, BOX], [0.9, 0.8], [1, 1]))
+    assert made._scored[0] == [(pytest.approx(0.9), True), (pytest.approx(0.8), False)]
+
+
+def test_summary_has_picture_and_counts_and_starts_anew():
+    made = _digest(_batch([BOX], [1], [BOX], [0.9], [1]))
+    results = {digest.DIGEST: made.summary(), MAP: 1.0}
+    (picture,) = [
+        value.image
+        for value in tf1.Summary.FromString(results[digest.DIGEST]).value
+        if value.HasField("image")
+    ]
+    image = Image.open(io.BytesIO(picture.encoded_image_string))
+    assert image.size == (picture.width, picture.height)
+    assert digest.counts_of(results)["boxes"]["cat"] == 1
+    assert digest.counts_of({digest.DIGEST: made.summary()})["images"] == 0
+    assert digest.counts_of({MAP: 1.0}) is None
+
+
+def _why(batches, metrics):
+    return digest.explanations(metrics, _digest(*batches).counts())
+
+
+def test_why_minus_one():
+    one = "DetectionBoxes_PerformanceByCategory/mAP/owl"
+    reasons = _why(
+        [_batch([BOX], [1], [BOX], [0.9], [1])],
+        {MAP: 0.5, f"{MAP} (large)": -1.0, one: -1.0, "Loss/total_loss": -1.0},
+    )
+    assert set(reasons) == {f"{MAP} (large)", one}
+    assert "no groundtruth box has an area over 9216 pixels" in reasons[f"{MAP} (large)"]
+    assert reasons[one] == "no groundtruth box of this class"
+    assert "have no groundtruth box" in _why([_batch([], [], [], [], [])], {MAP: -1.0})[MAP]
+    assert (
+        "the 1 boxes have the ids [7]" in _why([_batch([BOX], [7], [], [], [])], {MAP: -1.0})[MAP]
+    )
+    assert "no image was evaluated" in _why([], {MAP: -1.0})[MAP]
+
+
+@pytest.mark.parametrize(
+    ("found", "scores", "classes", "reason"),
+    [
+        ([], [], [], "nothing was detected"),
+        ([BOX], [0.9], [2], r"detected classes \(dog\) and labelled classes \(cat\) never meet"),
+        ([FAR], [0.9], [1], "no detection overlaps a box of its class"),
+        ([BOX], [0.9], [9], "outside the label map"),
+    ],
+)
+def test_why_zero(found, scores, classes, reason):
+    reasons = _why([_batch([BOX], [1], found, scores, classes)], {MAP: 0.0})
+    assert re.search(reason, reasons[MAP])
+
+
+def test_why_nan():
+    batch = _batch([BOX], [1], [BOX], [math.nan], [1])
+    assert "1 detections are not finite" in _why([batch], {MAP: math.nan})[MAP]
+    assert "loss is not finite" in _why([], {"Loss/total_loss": math.nan})["Loss/total_loss"]

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from model_fn import best, history
+from model_fn.history import Evaluation
+
+METRIC = "DetectionBoxes_Precision/mAP"
+
+
+def _evaluations(*values, metric=METRIC):
+    return [Evaluation("0", step, {metric: value}) for step, value in enumerate(values, start=1)]
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "than", "better"),
+    [
+        (METRIC, 0.5, 0.4, True),
+        (METRIC, 0.4, 0.4, False),
+        (METRIC, math.nan, 0.1, False),
+        (METRIC, 0.1, math.nan, True),
+        ("loss", 1.0, 2.0, True),
+        ("Loss/total_loss", 2.0, 1.0, False),
+    ],
+)
+def test_what_is_better(metric, value, than, better):
+    assert history.is_better(metric, value, than) is better
+
+
+def test_min_delta():
+    assert not history.is_better(METRIC, 0.5, 0.45, min_delta=0.05 + 1e-9)
+    assert history.is_better("loss", 0.4, 0.5, min_delta=0.05)
+
+
+def test_evaluations_without_progress():
+    count = history.evaluations_without_progress
+    assert count([], METRIC) == 0
+    assert count(_evaluations(0.1, 0.2, 0.2, 0.15), METRIC) == 2
+    assert count(_evaluations(0.1, 0.11, 0.12, 0.3), METRIC, min_delta=0.05) == 0
+    assert count(_evaluations(0.1, 0.11, 0.12), METRIC, min_delta=0.05) == 2
+    assert count(_evaluations(math.nan, math.nan), METRIC) == 0  # nothing to compare with yet
+    with pytest.raises(ValueError, match="best_metric: 'mAP' is not evaluated"):
+        count(_evaluations(0.1), "mAP")
+
+
+def test_record_and_read(tmp_path):
+    folder = str(tmp_path)
+    assert history.read(folder, "0") == []
+    first = Evaluation("0", 10, {METRIC: 0.25, "loss": math.nan}, {"loss": "why"}, time=1.0)
+    history.record(folder, first)
+    history.record(folder, Evaluation("other", 10, {METRIC: 0.9}))
+    history.record(folder, Evaluation("0", 20, {METRIC: 0.5}))
+    history.record(folder, Evaluation("0", 20, {METRIC: 0.6}))  # evaluated again
+    (tmp_path / history.EVALUATIONS_FILE).open("a").write('{"reader": "0", "st')  # killed
+    read = history.read(folder, "0")
+    assert [(evaluation.step, evaluation.metrics[METRIC]) for evaluation in read] == [
+        (10, 0.25),
+        (20, 0.6),
+    ]
+    assert math.isnan(read[0].metrics["loss"]) and read[0].notes == {"loss": "why"}
+    assert [evaluation.step for evaluation in history.read(folder, "0", up_to_step=15)] == [10]
+
+
+def test_training_that_is_over(tmp_path):
+    assert history.last_step(str(tmp_path)) is None
+    history.mark_over(str(tmp_path), 7, "num_train_steps")
+    assert history.last_step(str(tmp_path)) == 7
+    history.clear_over(str(tmp_path))
+    assert history.last_step(str(tmp_path)) is None
+
+
+def test_best_checkpoints(tmp_path):
+    keeper = best.BestCheckpoints(str(tmp_path), METRIC, 2)
+    outcomes = []
+    for step, value in enumerate((0.2, 0.5, 0.4, 0.1, math.nan, 0.5), start=1):
+        checkpoint = tmp_path / f"model.ckpt-{step}"
+        for suffix in ("index", "data-00000-of-00001"):
+            (tmp_path / f"{checkpoint.name}.{suffix}").write_text(suffix)
+        outcomes.append(keeper.offer(Evaluation("0", step, {METRIC: value}), str(checkpoint)))
+    assert outcomes == [True, True, False, False, False, False]
+    assert [entry["step"] for entry in keeper.kept()] == [2, 6]
+    assert sorted(path.name for path in (tmp_path / "best").iterdir()) == [
+        "best.json",
+        "checkpoint",
+        "model.ckpt-2.data-00000-of-00001",
+        "model.ckpt-2.index",
+        "model.ckpt-6.data-00000-of-00001",
+        "model.ckpt-6.index",
+    ]
+    assert best.BestCheckpoints(str(tmp_path), "loss", 2).kept() == []

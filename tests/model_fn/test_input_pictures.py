@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import io
+import pathlib
+
+import numpy as np
+from PIL import Image
+
+from estimator_det.compat import tf, tf1
+from estimator_det.protos import input_reader_pb2
+from inputs import schema
+from model_fn import input_pictures
+from tests.detectors import configs
+
+
+def test_pictures_show_pixels_and_boxes(tmp_path: pathlib.Path) -> None:
+    labels = tmp_path / "labels.pbtxt"
+    labels.write_text("item { id: 1 name: 'cat' } item { id: 2 name: 'dog' }")
+    reader = input_reader_pb2.InputReader(label_map_path=str(labels))
+    detector = configs.small_detector()
+    with tf.Graph().as_default() as graph, tf1.Session() as session:
+        pixels = tf.fill([2, 64, 64, 3], 200.0)
+        inputs, _ = detector.preprocess(pixels)
+        inputs = tf.where(tf.range(2)[:, None, None, None] < 1, inputs, float("nan"))
+        input_pictures.summarize(
+            {schema.IMAGE: inputs}, configs.groundtruth(padding=2), detector.preprocess, reader
+        )
+        (summary,) = graph.get_collection(tf1.GraphKeys.SUMMARIES)
+        written = tf1.Summary.FromString(session.run(tf1.summary.merge([summary])))
+    assert [value.tag for value in written.value] == ["Training_Inputs/0", "Training_Inputs/1"]
+    picture = np.asarray(Image.open(io.BytesIO(written.value[0].image.encoded_image_string)))
+    assert picture.shape == (64, 64, 3)
+    assert picture[2, 60].tolist() == [200, 200, 200]  # outside all boxes
+    assert picture[20, 6].tolist() != [200, 200, 200]  # left edge of the first, at 0.1 of 63

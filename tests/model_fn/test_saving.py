@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import os
+import pathlib
+import resource
+import signal
+import threading
+from typing import Any, List
+
+import numpy as np
+import pytest
+
+from estimator_det.compat import tf, tf1
+from model_fn import checkpoint_store, create, saving
+from model_fn.estimators import make_estimator
+from model_fn.failures import FolderNotWritableError
+from model_fn.run_options import Saving
+from model_fn.stopping import StopSignals
+from tests.model_fn import fake
+
+
+@pytest.fixture(autouse=True)
+def fake_detector(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(create, "make_detector", fake.make_fake_detector)
+
+
+class Listener(tf1.train.CheckpointSaverListener):
+    """Notes its calls, and does `at_step` at one of them."""
+
+    def __init__(self, at_step: Any = None) -> None:
+        self.steps: List[int] = []
+        self.ended = False
+        self._at_step = at_step or {}
+
+    def after_save(self, session: Any, global_step_value: int) -> Any:
+        self.steps.append(int(global_step_value))
+        return self._at_step.get(global_step_value, lambda: None)()
+
+    def end(self, session: Any, global_step_value: int) -> None:
+        self.ended = True
+
+
+def _train(folder: pathlib.Path, max_steps: int, listener: Listener, input_fn: Any = None) -> Any:
+    with StopSignals() as signals:
+        resumed = checkpoint_store.prepare(str(folder))
+        saver = saving.CheckpointSaver(str(folder), Saving(steps=2), signals, resumed)
+        make_estimator(fake.pipeline_config(), str(folder), saving=Saving(steps=2)).train(
+            input_fn or fake.train_input_fn,
+            max_steps=max_steps,
+            hooks=[saving.StopAfterStep(signals), saver],
+            saving_listeners=[listener],
+        )
+        return signals.requested
+
+
+def test_saves_each_step_once(tmp_path: pathlib.Path) -> None:
+    first = Listener()
+    assert _train(tmp_path, 5, first) is None
+    assert first.steps == [0, 2, 4, 5] and first.ended
+    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("model.ckpt-5.*")}
+    second = Listener()
+    assert _train(tmp_path, 7, second) is None
+    # The listeners hear of the state that is resumed, which is not written again.
+    assert second.steps == [5, 7]
+    assert {
+        path.name: path.stat().st_mtime_ns for path in tmp_path.glob("model.ckpt-5.*")
+    } == before
+    assert checkpoint_store.trained_steps(str(tmp_path)) == 7
+
+
+def test_listeners_stop_training_and_signals_leave_them(tmp_path: pathlib.Path) -> None:
+    asking = Listener({2: lambda: True})
+    assert _train(tmp_path / "a", 100, asking) is None
+    assert asking.steps == [0, 2] and asking.ended
+
+    interrupted = Listener({2: lambda: os.kill(os.getpid(), signal.SIGTERM)})
+    assert _train(tmp_path / "b", 100, interrupted) == signal.SIGTERM
+    assert interrupted.steps == [0, 2] and not interrupted.ended
+    assert checkpoint_store.trained_steps(str(tmp_path / "b")) == 2
+
+
+def test_evaluation_does_not_restart_the_data(tmp_path: pathlib.Path) -> None:
+    taken: List[int] = []
+
+    def take(position: np.ndarray) -> np.ndarray:
+        taken.append(int(position))
+        return position
+
+    def input_fn() -> Any:
+        features, labels = fake.arrays()
+
+        def batch(position: tf.Tensor) -> Any:
+            position = tf.numpy_function(take, [position], tf.int64)
+            with tf.control_dependencies([position]):
+                return {name: tf.identity(value) for name, value in features.items()}, labels
+
+        return tf.data.Dataset.range(1000).map(batch)
+
+    def evaluate() -> None:
+        make_estimator(fake.pipeline_config(), str(tmp_path)).evaluate(fake.eval_input_fn)
+
+    assert _train(tmp_path, 6, Listener({2: evaluate, 4: evaluate}), input_fn) is None
+    assert taken[:6] == list(range(6)) and len(set(taken)) == len(taken)
+
+
+def test_check_writable(tmp_path: pathlib.Path) -> None:
+    saving.check_writable(str(tmp_path / "new" / "folder"))
+    assert os.listdir(tmp_path / "new" / "folder") == []
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FolderNotWritableError, match="model_dir cannot be written to") as caught:
+        saving.check_writable(str(tmp_path / "file"))
+    assert str(tmp_path / "file") in str(caught.value) and "MB free" in str(caught.value)
+
+
+def test_explained_errors(tmp_path: pathlib.Path) -> None:
+    folder = str(tmp_path)
+    path = f"{folder}/eval_0/events.1"
+    full: List[BaseException] = [
+        OSError(28, "No space left on device", path),
+        tf.errors.ResourceExhaustedError(None, None, f"{path}; No space left on device"),
+        RuntimeError(f"{path}; No space left on device\n\tFailed to flush 3 events"),
+    ]
+    for error in full:
+        with pytest.raises(FolderNotWritableError) as caught, saving.explained_errors(folder):
+            raise error
+        text = str(caught.value)
+        assert text.startswith(f"eval_0/events.1 could not be written to {folder}: no space left")
+        assert caught.value.__cause__ is error and "\n" not in text
+    others = [
+        OSError(28, "No space left on device", "/elsewhere/file"),
+        tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor"),
+        ValueError(f"{path}; No space left on device"),
+    ]
+    for error in others:
+        with pytest.raises(type(error)), saving.explained_errors(folder):
+            raise error
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_event_files(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with tf.Graph().as_default():
+        writer = tf1.summary.FileWriter(str(tmp_path))
+    summary = tf1.Summary(value=[tf1.Summary.Value(tag="a" * 500, simple_value=1.0)])
+
+    def write() -> None:
+        for _ in range(1000):
+            writer.add_summary(summary)
+        writer.flush()
+        writer.add_summary(summary)
+
+    refused = pytest.raises(FolderNotWritableError)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10**5, limits[1]))
+    try:
+        with refused as caught, saving.explained_errors(str(tmp_path)):
+            write()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert f"could not be written to {tmp_path}: file too large" in str(caught.value)
+    assert str(caught.value).startswith("events.out.tfevents.")
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_event_threads_are_silent(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: List[str] = []
+    monkeypatch.setattr(threading, "excepthook", lambda told: shown.append(str(told.exc_value)))
+
+    def fail(name: str, error: Exception) -> None:
+        def run() -> None:
+            raise error
+
+        thread = threading.Thread(target=run, name=name)
+        thread.start()
+        thread.join()
+
+    with saving.explained_errors(str(tmp_path)):
+        fail("EventLoggerThread", RuntimeError("events; No space left on device"))
+        fail("EventLoggerThread", RuntimeError("a fault"))
+        fail("another", RuntimeError("No space left on device"))
+    assert shown == ["a fault", "No space left on device"]
+
+
+def test_options_are_checked() -> None:
+    assert Saving().secs == 600 and Saving(steps=3).secs is None
+    with pytest.raises(ValueError, match="not both; given 1 steps and 2 seconds"):
+        Saving(steps=1, secs=2)
+    for wrong in ({"steps": 0}, {"secs": -1}):
+        with pytest.raises(ValueError, match="must be positive"):
+            Saving(**wrong)
+    with pytest.raises(ValueError, match="keep_max is 0"):
+        Saving(keep_max=-1)

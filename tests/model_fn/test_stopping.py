@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from typing import List
+
+import pytest
+
+from model_fn import stopping
+from model_fn.stopping import Stopped, StopSignals
+
+
+def _kill(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", stopping.SIGNALS)
+def test_raises_unless_deferred(number: int) -> None:
+    before = [signal.getsignal(each) for each in stopping.SIGNALS]
+    with StopSignals() as signals, pytest.raises(Stopped) as caught:
+        _kill(number)
+    assert caught.value.signal_number == number == signals.requested
+    assert str(caught.value) == f"stopped by {signal.Signals(number).name}"
+    assert [signal.getsignal(each) for each in stopping.SIGNALS] == before
+
+
+def test_deferred_is_noted_and_told(capfd: pytest.CaptureFixture[str]) -> None:
+    with StopSignals() as signals:
+        signals.defer()
+        signals.raise_if_requested()
+        _kill(signal.SIGTERM)
+        assert signals.requested == signal.SIGTERM
+        with pytest.raises(Stopped), signals.immediate():
+            raise AssertionError("not reached")
+        with pytest.raises(Stopped, match="text"):
+            signals.raise_if_requested("text")
+    assert "SIGTERM: finishing this step and saving" in capfd.readouterr().err
+
+
+def test_immediate_within_deferred() -> None:
+    with StopSignals() as signals:
+        signals.defer()
+        with pytest.raises(Stopped), signals.immediate():
+            _kill(signal.SIGINT)
+        # Deferred again: nothing is raised, though the next one would end the process.
+        assert signals.requested == signal.SIGINT
+
+
+def test_other_threads_have_no_signals() -> None:
+    requested: List[object] = []
+
+    def run() -> None:
+        with StopSignals() as signals:
+            requested.append(signals.requested)
+
+    before = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert requested == [None] and signal.getsignal(signal.SIGTERM) is before
+
+
+def test_no_failure_and_its_code() -> None:
+    assert not issubclass(Stopped, Exception) and issubclass(Stopped, KeyboardInterrupt)
+    assert stopping.exit_code(signal.SIGTERM) == 143 and stopping.exit_code(signal.SIGINT) == 130
+
+
+def test_terminable() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Stopped), stopping.terminable():
+        _kill(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is before

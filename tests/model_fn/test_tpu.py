@@ -1,0 +1,284 @@
+"""Training for TPU, rehearsed on CPU, and the graph of a real one, built without a TPU."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import glob
+import importlib
+import io
+import pathlib
+from typing import Any, Dict, List, Tuple
+
+import numpy as np
+import pytest
+
+from estimator_det.compat import estimator, tf, tf1, tpu_estimator
+from estimator_det.config.text import ConfigError
+from model_fn import create, host_call, tpu
+from model_fn.progress import NotFiniteLossError
+from model_fn.tpu_options import OnTpu
+from tests.model_fn import fake
+
+FIT = """
+model { ssd {
+  image_resizer { fixed_shape_resizer { height: 8 width: 8 } } inplace_batchnorm_update: true } }
+train_config { unpad_groundtruth_tensors: false }
+"""
+AVERAGED = "train_config { optimizer { use_moving_average: true moving_average_decay: 0.5 } }"
+REHEARSAL = OnTpu(num_shards=2, iterations_per_loop=2, rehearses=True)
+WEIGHTS = "BoxPredictor/All/weights"
+
+
+@pytest.fixture(autouse=True)
+def _fake_detector(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(create, "make_detector", fake.make_fake_detector)
+
+
+def _config(text: str = "") -> Any:
+    return fake.pipeline_config(FIT + text)
+
+
+def _input_fn(params: Dict[str, Any], input_context: Any = None) -> tf.data.Dataset:
+    del input_context
+    features, labels = fake.arrays(params["batch_size"])
+    return tf.data.Dataset.from_tensors((features, labels)).repeat()
+
+
+def _train(model_dir: pathlib.Path, config: Any, steps: int, hooks: Any = ()) -> Any:
+    runner = tpu.make_estimator(config, str(model_dir), REHEARSAL, seed=1)
+    saver = tf1.train.CheckpointSaverHook(str(model_dir), save_steps=1000)
+    with tpu.running(REHEARSAL):
+        runner.train(tpu.fed(_input_fn), hooks=[*hooks, saver], max_steps=steps)
+    return runner
+
+
+def _scalars(model_dir: pathlib.Path) -> Dict[str, List[Tuple[int, float]]]:
+    """Of the event files that the host call writes, by tag."""
+    found: Dict[str, List[Tuple[int, float]]] = {}
+    for path in glob.glob(str(model_dir / f"*{host_call.FILE_SUFFIX}")):
+        for event in tf1.train.summary_iterator(path):
+            for value in event.summary.value:
+                number = float(tf.make_ndarray(value.tensor))
+                found.setdefault(value.tag, []).append((event.step, number))
+    return found
+
+
+def test_rehearsal_writes_what_a_tpu_would(tmp_path: pathlib.Path) -> None:
+    stream = io.StringIO()
+    report = tpu.LoopReport(2, 6, every_steps=2, stream=stream)
+    runner = _train(tmp_path, _config(), 6, [report])
+    assert int(runner.get_variable_value("global_step")) == 6
+    scalars = _scalars(tmp_path)
+    terms = ("localization", "classification", "regularization", "total")
+    assert set(scalars) == {*(f"Loss/{t}_loss" for t in terms), "learning_rate", "gradient_norm"}
+    assert all([step for step, _ in values] == [2, 4, 6] for values in scalars.values())
+    assert scalars["learning_rate"][0][1] == 0.5
+    losses = [value for _, value in scalars["Loss/total_loss"]]
+    assert losses == sorted(losses, reverse=True)
+    lines = stream.getvalue().splitlines()
+    assert [line.split(" | ")[0] for line in lines] == [f"step {n}/6" for n in (1, 3, 5, 6)]
+    assert f"total {losses[-1]:.4g}" in lines[-1] and "gradient_norm" not in lines[-1]
+
+
+def test_rehearsal_trains_as_an_estimator_does(tmp_path: pathlib.Path) -> None:
+    config = _config("train_config { gradient_clipping_by_norm: 0.1 }" + AVERAGED)
+    rehearsed = _train(tmp_path / "tpu", config, 3)
+    plain = estimator.Estimator(
+        create.create_model_fn(config),
+        config=estimator.RunConfig(model_dir=str(tmp_path / "plain"), tf_random_seed=1),
+        params={"batch_size": 2},
+    )
+    plain.train(_input_fn, max_steps=3)
+    assert set(plain.get_variable_names()) == set(rehearsed.get_variable_names())
+    for name in plain.get_variable_names():
+        np.testing.assert_allclose(
+            rehearsed.get_variable_value(name), plain.get_variable_value(name), rtol=1e-6
+        )
+
+
+def test_checkpoints_go_from_one_to_the_other_and_back(tmp_path: pathlib.Path) -> None:
+    config = _config(AVERAGED)
+    _train(tmp_path, config, 2)
+    plain = estimator.Estimator(
+        create.create_model_fn(config), str(tmp_path), params={"batch_size": 2}
+    )
+    plain.train(_input_fn, max_steps=4)
+    assert int(plain.get_variable_value("global_step")) == 4
+    runner = _train(tmp_path, config, 6)
+    assert int(runner.get_variable_value("global_step")) == 6
+
+
+def test_warm_start_reaches_variables_and_averages(tmp_path: pathlib.Path) -> None:
+    source = _train(tmp_path / "source", _config(), 3)
+    prefix = tf1.train.latest_checkpoint(str(tmp_path / "source"))
+    text = (
+        f"train_config {{ fine_tune_checkpoint: '{prefix}' fine_tune_checkpoint_type: 'detection'"
+        " optimizer { momentum_optimizer { learning_rate { constant_learning_rate {"
+        " learning_rate: 0.0 } } } } }"
+    )
+    runner = _train(tmp_path / "run", _config(text + AVERAGED), 1)
+    assert int(runner.get_variable_value("global_step")) == 1
+    expected = source.get_variable_value(WEIGHTS)
+    np.testing.assert_array_equal(runner.get_variable_value(WEIGHTS), expected)
+    averages = runner.get_variable_value(f"{WEIGHTS}/ExponentialMovingAverage")
+    np.testing.assert_array_equal(averages, expected)
+
+
+def test_evaluation_and_export_by_the_same_estimator(tmp_path: pathlib.Path) -> None:
+    config = _config("eval_config { batch_size: 2 num_examples: 5 }" + AVERAGED)
+    runner = _train(tmp_path, config, 2)
+    evaluator = tpu.TpuEvaluator(config, runner)
+    metrics = evaluator.evaluate(_input_fn, name="here")
+    plain = estimator.Estimator(
+        create.create_model_fn(config), str(tmp_path), params={"batch_size": 2}
+    ).evaluate(_input_fn, steps=2)
+    assert metrics.keys() == plain.keys()
+    for name in ("Loss/total_loss", "learning_rate", "DetectionBoxes_Precision/mAP", "loss"):
+        assert metrics[name] == pytest.approx(plain[name], rel=1e-6), name
+
+    def receiver() -> Any:
+        features = fake.arrays()[0]
+        given = {key: tf1.placeholder(value.dtype, value.shape) for key, value in features.items()}
+        return estimator.export.ServingInputReceiver(given, given)
+
+    exported = evaluator.export_saved_model(str(tmp_path / "export"), receiver)
+    loaded = tf.saved_model.load(tf.compat.as_str(exported))
+    assert "detection_boxes" in loaded.signatures["serving_default"].structured_outputs
+    with pytest.raises(ConfigError, match="num_examples is 1"):
+        tpu.TpuEvaluator(_config("eval_config { batch_size: 2 num_examples: 1 }"), runner)
+
+
+def test_a_loss_that_is_not_finite_ends_the_training(tmp_path: pathlib.Path) -> None:
+    config = _config()
+    rate = config.train_config.optimizer.momentum_optimizer.learning_rate
+    rate.constant_learning_rate.learning_rate = 1e38
+    report = tpu.LoopReport(2, 6, every_steps=2, silent=True)
+    with pytest.raises(NotFiniteLossError, match="not finite in the steps up to 2"):
+        _train(tmp_path, config, 6, [report])
+
+
+def test_batches_for_cores_are_static_and_hold_no_strings() -> None:
+    specs = tpu.fed(_input_fn)({"batch_size": 4}).element_spec
+    assert set(specs[0]) == set(tpu.FEATURES)
+    for spec in tf.nest.flatten(specs):
+        assert spec.dtype != tf.string and spec.shape.is_fully_defined() and spec.shape[0] == 4
+
+    def open_shape(params: Dict[str, Any], input_context: Any = None) -> tf.data.Dataset:
+        return _input_fn(params, input_context).unbatch().batch(2)
+
+    with pytest.raises(ConfigError, match=r"image has shape \(None, 8, 8, 3\)"):
+        tpu.fed(open_shape)({"batch_size": 4})
+
+
+def test_each_host_reads_its_part() -> None:
+    class Context:
+        def current_input_fn_deployment(self) -> Tuple[str, int, int, int]:
+            return "/job:worker", 1, 4, 8
+
+    seen = []
+
+    def input_fn(params: Dict[str, Any], input_context: Any = None) -> tf.data.Dataset:
+        seen.append(input_context)
+        return _input_fn(params)
+
+    tpu.fed(input_fn)({"batch_size": 4, "context": Context()})
+    assert (seen[0].num_input_pipelines, seen[0].input_pipeline_id) == (4, 1)
+    assert seen[0].get_per_replica_batch_size(4) == 4
+
+
+def test_unfit_configurations_are_refused_with_the_edit(tmp_path: pathlib.Path) -> None:
+    config = _config("model { ssd { inplace_batchnorm_update: false } }")
+    with pytest.raises(ConfigError, match=r"--set model\.ssd\.inplace_batchnorm_update=true"):
+        tpu.make_estimator(config, str(tmp_path), REHEARSAL)
+    with pytest.raises(ConfigError, match=r"--model_dir: .* is not in Cloud Storage"):
+        tpu.make_estimator(_config(), str(tmp_path), OnTpu(name="mine", num_shards=2))
+    with pytest.raises(ConfigError, match="do not divide by 8 cores"):
+        tpu.make_estimator(_config(), str(tmp_path), dataclasses.replace(REHEARSAL, num_shards=8))
+    with pytest.raises(ValueError, match="needs the TPU's name"):
+        OnTpu()
+
+
+def test_a_missing_tpu_is_told(tmp_path: pathlib.Path) -> None:
+    on_tpu = OnTpu(name="local", num_shards=2)
+    runner = tpu.make_estimator(_config(), str(tmp_path), on_tpu)
+    refused = pytest.raises(tpu.NoTpuError, match="no cores that this machine can reach")
+    with refused, tpu.running(on_tpu):
+        runner.train(tpu.fed(_input_fn), max_steps=1)
+    diverged = pytest.raises(NotFiniteLossError, match=r"loop of 100 steps: Box/weights\. Lower")
+    with diverged, tpu.running(on_tpu):
+        raise tf.errors.InvalidArgumentError(
+            None, None, "Gradient for Box/weights:0 is NaN : Tensor had NaN values"
+        )
+
+
+def test_run_config() -> None:
+    made = tpu.make_run_config("gs://bucket/run", REHEARSAL)
+    assert isinstance(made, tpu_estimator.RunConfig)
+    assert made.tpu_config.iterations_per_loop == 2 and made.tpu_config.num_shards == 2
+    per_host = tpu_estimator.InputPipelineConfig.PER_HOST_V2
+    assert made.tpu_config.per_host_input_for_training == per_host
+    assert made.save_checkpoints_secs is None and made.save_checkpoints_steps is None
+
+
+class _Built(Exception):
+    """The graph is whole; there is no TPU to run it."""
+
+
+class _TakeGraph(tf1.train.SessionRunHook):
+    def begin(self) -> None:
+        self.graph = tf1.get_default_graph()
+        raise _Built
+
+
+def _graph_of_tpu(model_dir: pathlib.Path, config: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What a TPUEstimator builds for a TPU of eight cores on one host."""
+
+    def query(*_: Any, **__: Any) -> Any:
+        devices = [f"/job:worker/task:0/device:{kind}:0" for kind in ("CPU", "TPU_SYSTEM")]
+        devices += [f"/job:worker/task:0/device:TPU:{core}" for core in range(8)]
+        attributes = collections.namedtuple("attributes", "name device_type")
+        return tf.tpu.experimental.TPUSystemMetadata(
+            num_cores=8,
+            num_hosts=1,
+            num_of_cores_per_host=8,
+            topology=None,
+            devices=[attributes(name, name.split(":")[-2]) for name in devices],
+        )
+
+    module = importlib.import_module("tensorflow.python.tpu.tpu_system_metadata")
+    monkeypatch.setattr(module, "_query_tpu_system_metadata", query)
+    on_tpu = OnTpu(name="local", num_shards=8, iterations_per_loop=50)
+    hook = _TakeGraph()
+    with pytest.raises(_Built), tpu.running(on_tpu):
+        tpu.make_estimator(config, str(model_dir), on_tpu).train(
+            tpu.fed(_input_fn), hooks=[hook], max_steps=100
+        )
+    return hook.graph
+
+
+def test_graph_of_a_real_tpu(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _train(tmp_path / "source", _config(), 1)
+    text = (
+        f"train_config {{ batch_size: 16 fine_tune_checkpoint: '{tmp_path / 'source'}'"
+        " fine_tune_checkpoint_type: 'detection' use_bfloat16: true gradient_clipping_by_norm: 1 }"
+    )
+    graph = _graph_of_tpu(tmp_path / "run", _config(text + AVERAGED), monkeypatch)
+    operations = graph.get_operations()
+    kinds = collections.Counter(op.type for op in operations)
+    # One sum over cores for each gradient: weights and biases of the head, beta.
+    assert kinds["CrossReplicaSum"] == 3
+    assert kinds["InfeedDequeueTuple"] == 1 and kinds["InfeedEnqueueTuple"] == 8
+    assert kinds["OutfeedEnqueueTuple"] == 1 and kinds["OutfeedDequeueTuple"] == 8
+    (infeed,) = (op for op in operations if op.type == "InfeedDequeueTuple")
+    assert {str(dtype.name) for dtype in infeed.get_attr("dtypes")} <= {"float32", "int32"}
+    assert all(shape.dim[0].size == 2 for shape in infeed.get_attr("shapes"))
+    # The host writes, the core does not.
+    on_core = [op for op in operations if "_tpu_replicate" in op.node_def.attr]
+    assert not [op.name for op in on_core if "Summary" in op.type or "Restore" in op.type]
+    assert kinds["WriteSummary"] == 6
+    assert {op.name for op in operations if op.type == "RestoreV2"}
+    rehearsed = tf1.train.list_variables(str(tmp_path / "source"))
+    with graph.as_default():
+        names = {variable.op.name for variable in tf1.global_variables()}
+    assert {name for name, _ in rehearsed} <= names

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import pathlib
+import re
+
+import pytest
+
+from estimator_det import demo
+from estimator_det.config import pipeline, tpu_lint
+from model_fn import tpu_memory
+from model_fn.tpu_memory import MARGIN, Block, CoreMemory, padded_size
+
+SMALL = [
+    "model.ssd.inplace_batchnorm_update=true",
+    "model.ssd.image_resizer.fixed_shape_resizer.height=64",
+    "model.ssd.image_resizer.fixed_shape_resizer.width=64",
+    "model.ssd.feature_extractor.num_layers=2",
+    "model.ssd.anchor_generator.ssd_anchor_generator.num_layers=2",
+    "model.ssd.anchor_generator.ssd_anchor_generator.scales=[0.3, 0.5]",
+    "train_config.fine_tune_checkpoint=nowhere/model.ckpt",
+]
+IMAGES = 4
+
+
+def _config(*more: str):
+    return pipeline.apply_overrides(pipeline.read_pipeline(str(demo.CONFIG_FILE)), [*SMALL, *more])
+
+
+@pytest.fixture(scope="module")
+def small() -> CoreMemory:
+    return tpu_memory.estimate(_config(), IMAGES)
+
+
+@pytest.mark.parametrize(
+    "shape, convolved, size",
+    [
+        ((), False, 1),
+        ((5,), False, 5),
+        # Channels along the lanes: 64 become 128, a batch of 8 stays.
+        ((8, 160, 160, 64), True, 8 * 160 * 160 * 128),
+        # A batch of 128 along the lanes wastes nothing.
+        ((128, 150, 150, 32), True, 128 * 150 * 150 * 32),
+        ((1, 10, 10, 3), True, 10 * 10 * 8 * 128),
+        # 1,000 rows of 91 columns: rows along the lanes become 1,024, the batch goes along.
+        ((8, 1000, 91), False, 8 * 1024 * 91),
+        ((3, 7), False, 8 * 128),
+    ],
+)
+def test_tiles_pad(shape, convolved, size):
+    assert padded_size(shape, convolved) == size
+
+
+def test_total_of_hand_made_parts():
+    block = Block((2, 8, 128), 4, False)
+    memory = CoreMemory(
+        variables=100, gradients=10, kept=[block, block], largest=block, batch=[block], images=2
+    )
+    size = 2 * 8 * 128 * 4
+    assert memory.activations() == 2 * size
+    assert memory.total() == 110 + (2 + 2 + 2) * size
+    assert memory.total(6) == 110 + 3 * 6 * size
+    exact = int(memory.total(5) * MARGIN) + 1
+    assert memory.fitting(exact) == 5 and memory.fitting(0) == 0
+    # From 8 on by eights, and within what anybody asks for.
+    assert memory.fitting(int(memory.total(15) * MARGIN) + 1) == 8
+    assert memory.fitting(1 << 40) == tpu_memory.MOST_PER_CORE
+
+
+def test_blocks_without_the_batch_do_not_grow():
+    kernel, rows = Block((3, 3, 8, 128), 4, False), Block((8, 128), 4, False)
+    memory = CoreMemory(0, 0, [kernel], None, [rows], images=8)
+    assert memory.total(16) - memory.total(8) == 2 * 8 * 128 * 4
+
+
+def test_estimate_of_a_small_model(small: CoreMemory):
+    # Adam keeps two slots of each trained variable, gradients one value more; statistics have none.
+    assert 3 * small.gradients < small.variables < 3.1 * small.gradients
+    shapes = {block.shape for block in small.kept}
+    # The first convolution's output is kept, what batch norm and ReLU6 make of it is not.
+    assert [b.shape for b in small.kept].count((IMAGES, 32, 32, 16)) <= 3
+    assert (IMAGES, 32, 32, 16) in shapes
+    assert any(block.shape == (IMAGES, 64, 64, 3) for block in small.batch)
+    assert small.total(8) > small.total(4) > small.variables + small.gradients
+
+
+def test_bfloat16_takes_less(small: CoreMemory):
+    half = tpu_memory.estimate(_config("train_config.use_bfloat16=true"), IMAGES)
+    assert 0.4 < half.activations() / small.activations() < 0.8
+    assert half.variables == small.variables
+
+
+def test_what_is_not_static_has_no_estimate():
+    resizer = "model.ssd.image_resizer={ keep_aspect_ratio_resizer { } }"
+    with pytest.raises(ValueError, match="depends on the picture"):
+        tpu_memory.estimate(_config(resizer), IMAGES)
+
+
+@pytest.mark.slow
+def test_the_heading_of_a_shipped_configuration_tells_the_estimate():
+    # The quickest to build of the four.
+    path = pathlib.Path(demo.CONFIG_FILE).with_name("ssd_mobilenet_v1_ppn_300x300.config")
+    words = " ".join(path.read_text().split("model {")[0].replace("#", " ").split())
+    told = re.search(r"(\S+) GiB of a core's memory \((\S+) without bfloat16\)", words)
+    config = tpu_lint.without_placeholders(pipeline.read_pipeline(path))
+    for narrow, size in zip(("true", "false"), told.groups()):
+        changed = pipeline.apply_overrides(config, [f"train_config.use_bfloat16={narrow}"])
+        needed = tpu_memory.estimate(changed, config.train_config.batch_size // 8)
+        assert needed.total() / (1 << 30) == pytest.approx(float(size), abs=0.051)
+        assert needed.total() * MARGIN < tpu_memory.CORE_BYTES["v2"]

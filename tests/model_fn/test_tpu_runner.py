@@ -1,0 +1,92 @@
+"""Whole runs as on TPU, rehearsed: checkpoints, evaluations, exports, reports, a resumed run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from typing import Any, Callable, List
+
+import pytest
+
+from estimator_det.compat import tf, tf1
+from inputs import schema
+from model_fn import best, create, estimators, host_call, runner
+from model_fn.run_options import Evaluating, Saving
+from model_fn.tpu_options import OnTpu
+from tests.model_fn import fake
+from tests.model_fn.test_runner import _make_receiver
+
+FIT = """
+model { ssd {
+  image_resizer { fixed_shape_resizer { height: 8 width: 8 } } inplace_batchnorm_update: true } }
+train_config { unpad_groundtruth_tensors: false }
+eval_config { batch_size: 2 num_examples: 6 }
+"""
+REHEARSAL = OnTpu(num_shards=2, iterations_per_loop=2, rehearses=True)
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
+    """Puts the fake detector and its data in place; collects configurations of readers."""
+    configs: List[Any] = []
+
+    def feed(num_batches: int) -> Callable[..., Any]:
+        def input_fn(params: Any = None, input_context: Any = None) -> tf.data.Dataset:
+            del params, input_context
+            features, labels = fake.arrays()
+            features[schema.SOURCE_ID] = [b"one", b"two"]
+            return tf.data.Dataset.from_tensors((features, labels)).repeat(num_batches)
+
+        return input_fn
+
+    def make_train(config: Any, *_: Any, **__: Any) -> Callable[..., Any]:
+        configs.append(config)
+        return feed(-1)
+
+    for module in (create, estimators):
+        monkeypatch.setattr(module, "make_detector", fake.make_fake_detector)
+    pipeline = runner.input_pipeline
+    monkeypatch.setattr(pipeline, "create_train_input_fn", make_train)
+    monkeypatch.setattr(pipeline, "create_eval_input_fn", lambda *_, **__: feed(3))
+    monkeypatch.setattr(best.serving, "create_predict_input_fn", _make_receiver)
+    return configs
+
+
+@pytest.mark.parametrize("evaluates", [False, True])
+def test_run_and_resume(seen: List[Any], tmp_path: pathlib.Path, evaluates: bool) -> None:
+    config = fake.pipeline_config(FIT)
+    on_tpu = dataclasses.replace(REHEARSAL, evaluates=evaluates)
+    arguments: Any = {
+        "saving": Saving(steps=2),
+        "evaluating": Evaluating(every_steps=2),
+        "progress": False,
+        "on_tpu": on_tpu,
+    }
+    if evaluates:
+        config.model.ssd.post_processing.batch_non_max_suppression.use_static_shapes = True
+    metrics = runner.train_and_evaluate(config, str(tmp_path), num_train_steps=4, **arguments)
+    assert metrics["global_step"] == 4 and metrics["Loss/total_loss"] > 0
+    assert seen[0].train_input_reader.drop_remainder
+    assert not config.train_input_reader.HasField("drop_remainder")
+    again = runner.train_and_evaluate(config, str(tmp_path), num_train_steps=6, **arguments)
+    assert again["global_step"] == 6
+    assert again["Loss/total_loss"] < metrics["Loss/total_loss"]
+    lines = (tmp_path / "progress.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 3, 4, 5, 6]
+    assert json.loads(lines[-1])["gradient_norm"] > 0
+    assert len(list(tmp_path.glob(f"events.*{host_call.FILE_SUFFIX}"))) == 2
+    assert (tmp_path / "eval_0").is_dir() and (tmp_path / "export" / "Servo").is_dir()
+    state = tf1.train.get_checkpoint_state(str(tmp_path))
+    steps = [path.rsplit("-", 1)[1] for path in state.all_model_checkpoint_paths]
+    assert steps == ["0", "2", "4", "6"]
+    assert tf1.control_flow_v2_enabled()
+
+
+def test_a_run_goes_on_without_a_tpu(seen: List[Any], tmp_path: pathlib.Path) -> None:
+    config = fake.pipeline_config(FIT)
+    runner.train(config, str(tmp_path), num_train_steps=2, progress=False, on_tpu=REHEARSAL)
+    runner.train(config, str(tmp_path), num_train_steps=3, progress=False)
+    runner.train(config, str(tmp_path), num_train_steps=5, progress=False, on_tpu=REHEARSAL)
+    path = tf1.train.latest_checkpoint(str(tmp_path))
+    assert tf1.train.load_variable(path, "global_step") == 5

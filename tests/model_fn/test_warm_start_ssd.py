@@ -1,0 +1,190 @@
+"""Real extractors start from classification and from detection checkpoints, with their tables."""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+from typing import Any, Callable, Dict, List
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+
+from estimator_det.compat import tf, tf1
+from estimator_det.detectors import make_detector
+from estimator_det.extractors import base
+from estimator_det.nets import inverted_residual, nasnet, resnet
+from estimator_det.protos import train_pb2
+from model_fn import warm_start
+from tests.detectors.configs import small_config
+
+# Few channels: the tables and names are those of the whole networks.
+V2 = """
+  anchor_generator { ssd_anchor_generator { num_layers: 3 } }
+  feature_extractor {
+    type: "ssd_mobilenet_v2" depth_multiplier: 0.1 min_depth: 4 num_layers: 3
+  }
+"""
+RESNET = """
+  image_resizer { fixed_shape_resizer { height: 160 width: 160 } }
+  feature_extractor {
+    type: "ssd_resnet50_v1_fpn" depth_multiplier: 0.1 min_depth: 4
+    fpn { min_level: 3 max_level: 4 additional_layer_depth: 32 }
+    override_base_feature_extractor_hyperparams: true
+  }
+"""
+EXTRACTOR = "FeatureExtractor/"
+
+Shapes = Dict[str, List[int]]
+
+
+def detector_of(overrides: str) -> Any:
+    config = small_config()
+    config.ssd.feature_extractor.ClearField("num_layers")
+    text_format.Merge(f"ssd {{ {overrides} }}", config)
+    return make_detector(config, is_training=True)
+
+
+def build(overrides: str) -> Any:
+    """The detector, and its network in the current graph."""
+    detector = detector_of(overrides)
+    side = 160 if "resnet" in overrides else 64
+    detector.predict(tf.zeros([1, side, side, 3]))
+    return detector
+
+
+def classify_with_mobilenet_v2() -> None:
+    with tf1.variable_scope("MobilenetV2"), inverted_residual.arg_scope():
+        inverted_residual.mobilenet_v2(
+            tf.zeros([1, 64, 64, 3]), inverted_residual.rounded_depth(0.1, 4)
+        )
+
+
+def classify_with_resnet() -> None:
+    with tf1.variable_scope("resnet_v1_50"), resnet.v1_arg_scope():
+        resnet.resnet_v1(tf.zeros([1, 160, 160, 3]), 50, base.scaled_depth(0.1, 4))
+
+
+def save(network: Callable[[], Any], folder: pathlib.Path, scope: str) -> str:
+    """A checkpoint of a network with a number of its own in each variable, and a head."""
+    with tf.Graph().as_default(), tf1.Session() as session:
+        network()
+        tf1.get_variable(f"{scope}/Logits/weights", [1, 1, 5, 7])
+        tf1.train.create_global_step()
+        starts = {}
+        for number, variable in enumerate(tf1.global_variables()):
+            value = np.full(variable.shape, number + 1, variable.dtype.as_numpy_dtype)
+            starts[variable.initializer.inputs[1]] = value
+        session.run(tf1.global_variables_initializer(), starts)
+        return tf1.train.Saver().save(session, str(folder / "model.ckpt"))
+
+
+def start_from(checkpoint: str, overrides: str, **settings: Any) -> Any:
+    """The table, and the variables outside the extractor, once restored values were compared."""
+    config = train_pb2.TrainConfig(fine_tune_checkpoint=checkpoint, **settings)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        detector = build(overrides)
+        table = warm_start.plan_warm_start(detector, config, None)
+        assert table is not None
+        warm_start.initialize_from(table)
+        session.run(tf1.global_variables_initializer())
+        reader = tf1.train.NewCheckpointReader(checkpoint)
+        for name, value in session.run(table.restored).items():
+            np.testing.assert_array_equal(value, reader.get_tensor(name), name)
+        extra = [v.op.name for v in tf1.global_variables() if not v.op.name.startswith(EXTRACTOR)]
+    return table, extra
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("overrides", "network", "scope", "added"),
+    [
+        (V2, classify_with_mobilenet_v2, "MobilenetV2", "layer_19_"),
+        (RESNET, classify_with_resnet, "resnet_v1_50", "fpn/"),
+    ],
+    ids=["mobilenet_v2", "resnet50_fpn"],
+)
+def test_classification_checkpoint(
+    overrides: str,
+    network: Callable[[], Any],
+    scope: str,
+    added: str,
+    tmp_path: pathlib.Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    checkpoint = save(network, tmp_path, scope)
+    names = {name for name, _ in tf1.train.list_variables(checkpoint)}
+    assert not [name for name in names if name.startswith(EXTRACTOR)]
+    with caplog.at_level(logging.WARNING):
+        table, _ = start_from(checkpoint, overrides, fine_tune_checkpoint_type="classification")
+    # All of the classifier but its head; missing is what the detector has on top of it.
+    assert set(table.restored) == names - {f"{scope}/Logits/weights", "global_step"}
+    assert table.mismatched == []
+    assert table.missing
+    assert all(name.startswith(f"{scope}/{added}") for name in table.missing)
+    assert table.unused == [f"{scope}/Logits/weights"]
+    assert table.unused_slots == ["global_step"]
+    assert table.backbone == len(table.restored) + len(table.missing)
+    assert table.backbone_restored == len(table.restored) > 100
+    assert f"{len(table.restored)} restored, 0 of another shape" in caplog.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("overrides", [V2, RESNET], ids=["mobilenet_v2", "resnet50_fpn"])
+def test_detection_checkpoint(overrides: str, tmp_path: pathlib.Path) -> None:
+    checkpoint = save(lambda: build(overrides), tmp_path, "BoxPredictor_9")
+    shapes = dict(tf1.train.list_variables(checkpoint))
+    inner = {name for name in shapes if name.startswith(EXTRACTOR)}
+    heads = set(shapes) - inner - {"global_step", "BoxPredictor_9/Logits/weights"}
+
+    table, extra = start_from(checkpoint, overrides, fine_tune_checkpoint_type="detection")
+    assert set(table.restored) == inner
+    assert (table.mismatched, table.missing) == ([], [])
+    assert set(table.unused) == heads | {"BoxPredictor_9/Logits/weights"}
+    assert heads == set(extra) and heads
+    assert table.share == 1.0
+
+    # Of other classes: class heads have other shapes and keep their initializers.
+    table, _ = start_from(
+        checkpoint,
+        f"num_classes: 5 {overrides}",
+        fine_tune_checkpoint_type="detection",
+        load_all_detection_checkpoint_vars=True,
+    )
+    class_heads = {name for name in heads if "ClassPredictor" in name}
+    assert {name for name, _, _ in table.mismatched} == class_heads and class_heads
+    assert set(table.restored) == inner | heads - class_heads
+    assert table.missing == []
+
+
+@pytest.mark.slow
+def test_pnasnet_takes_the_averages_of_its_classifier(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = nasnet.Cell(
+        (nasnet.Block(nasnet.Step("separable", 3, 1), nasnet.Step("identity", 1, 0)),), (2,)
+    )
+    tiny = nasnet.Network(cell, num_cells=12, depth=8, stem_depth=6, keep_paths=1.0)
+    real = nasnet.searched_network
+    monkeypatch.setattr(nasnet, "searched_network", lambda *a, **k: real(*a, tiny, **k))
+    average = "ExponentialMovingAverage"
+
+    def classify() -> None:
+        with nasnet.arg_scope():
+            real(tf.zeros([1, 64, 64, 3]), tiny)
+        for variable in tf1.global_variables():
+            tf1.get_variable(f"{variable.op.name}/{average}", variable.shape)
+
+    checkpoint = save(classify, tmp_path, "final_layer")
+    table, _ = start_from(
+        checkpoint,
+        """feature_extractor { type: "ssd_pnasnet" num_layers: 2
+           conv_hyperparams { regularizer { l2_regularizer { weight: 0 } } } }""",
+    )
+    assert f"conv0/weights/{average}" in table.restored
+    assert f"cell_11/comb_iter_0/left/bn_sep_3x3_1/moving_mean/{average}" in table.restored
+    assert all(name.endswith(f"/{average}") for name in table.restored)
+    assert (table.missing, table.mismatched) == ([], [])
+    assert table.share == 1.0
+    detector = detector_of(V2)
+    assert detector.extractor.classifier_name("MobilenetV2/Conv/weights").endswith("Conv/weights")

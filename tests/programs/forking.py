@@ -1,0 +1,218 @@
+"""Processes that train, started quickly: one process imports everything, and forks for each run.
+
+TensorFlow may be forked as long as no session was ever made, so the importing process only forks.
+As a program, this module reads requests as JSON lines and answers in JSON lines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import resource
+import subprocess
+import sys
+import time
+import traceback
+from typing import Any, Dict, List, Optional
+
+from tests.conftest import TESTS
+
+
+class Run:
+    """A forked process."""
+
+    def __init__(self, server: Forker, pid: int, log: str) -> None:
+        self.pid = pid
+        self._server = server
+        self._log = log
+        self._code: Optional[int] = None
+
+    def signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def poll(self) -> Optional[int]:
+        """Exit code, or the negative number of the signal that killed it; None while it runs."""
+        if self._code is None:
+            self._code = self._server.ask({"poll": self.pid})["code"]
+        return self._code
+
+    def wait(self, timeout: float = 90.0) -> int:
+        end = time.monotonic() + timeout
+        while time.monotonic() < end:
+            code = self.poll()
+            if code is not None:
+                return code
+            time.sleep(0.02)
+        os.kill(self.pid, 9)
+        raise AssertionError(f"still running after {timeout} s:\n{self.output()}")
+
+    def wait_for(self, text: str, timeout: float = 90.0) -> None:
+        """Waits until the process has printed `text`."""
+        end = time.monotonic() + timeout
+        while text not in self.output():
+            assert self.poll() is None, f"ended with {self._code}:\n{self.output()}"
+            if time.monotonic() > end:
+                os.kill(self.pid, 9)
+                raise AssertionError(f"no {text!r} after {timeout} s:\n{self.output()}")
+            time.sleep(0.02)
+
+    def output(self) -> str:
+        """Standard output and error so far."""
+        with open(self._log, errors="replace") as file:
+            return file.read()
+
+
+class Forker:
+    """Forks runs of `estimator-det`, or of the fake detector's training."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._count = 0
+        environment = {**os.environ, "PYTHONPATH": str(TESTS.parent), "TF_CPP_MIN_LOG_LEVEL": "3"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.programs.forking"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+            cwd=TESTS.parent,
+        )
+
+    def ask(self, request: Dict[str, Any]) -> Dict[str, Any]:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        print(json.dumps(request), file=self._process.stdin, flush=True)
+        answer = self._process.stdout.readline()
+        assert answer, f"the forking process ended with {self._process.wait()}"
+        return json.loads(answer)
+
+    def command(self, *arguments: str) -> Run:
+        """Runs `estimator-det` with arguments."""
+        return self._start({"arguments": list(arguments)})
+
+    def fake_training(
+        self, model_dir: str, file_size_limit: Optional[int] = None, **settings: Any
+    ) -> Run:
+        """Trains the fake detector; for settings see `_train_fake`."""
+        request = {"model_dir": model_dir, "settings": settings, "limit": file_size_limit}
+        return self._start(request)
+
+    def _start(self, request: Dict[str, Any]) -> Run:
+        self._count += 1
+        log = os.path.join(self._folder, f"log{self._count}")
+        with open(log, "w"):  # There from the start, for `Run.output`.
+            pass
+        return Run(self, self.ask({**request, "log": log})["pid"], log)
+
+    def close(self) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+def small_config(folder: pathlib.Path, num_steps: int) -> str:
+    """Path of a configuration that trains a small SSD on shapes, both made in `folder`."""
+    from estimator_det import demo
+    from estimator_det.config import pipeline
+    from inputs.datasets import shapes
+    from tests.programs.test_runs import SMALL
+
+    files = shapes.make_dataset(str(folder / "data"), seed=0, size="tiny")
+    path = folder / "small.config"
+    config = demo.demo_config(files, num_steps, SMALL)
+    path.write_text(pipeline.format_pipeline(config))
+    return str(path)
+
+
+def _train_fake(
+    model_dir: str,
+    num_steps: int,
+    save_steps: int = 2,
+    step_secs: float = 0.01,
+    eval_secs: int = 1,
+    eval_batches: int = 3,
+    ballast: int = 2**22,
+    seed: Optional[int] = None,
+) -> int:
+    from estimator_det.compat import tf1
+    from model_fn import create, estimators, runner
+    from model_fn.run_options import Evaluating, Saving
+    from tests.model_fn import fake
+
+    class Slow(tf1.train.SessionRunHook):
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            time.sleep(step_secs)
+
+    def eval_input_fn() -> Any:
+        return fake.eval_input_fn().repeat(eval_batches)
+
+    class Heavy(fake.FakeDetector):
+        """With weights that take some time to save."""
+
+        def predict(self, inputs: Any, true_shapes: Any) -> Any:
+            tf1.get_variable("ballast", [ballast], trainable=False)
+            return super().predict(inputs, true_shapes)
+
+    create.make_detector = estimators.make_detector = Heavy
+    inputs = runner.input_pipeline
+    inputs.create_train_input_fn = lambda *_, **__: fake.train_input_fn
+    inputs.create_eval_input_fn = lambda *_, **__: eval_input_fn
+    runner.train_and_evaluate(
+        fake.pipeline_config(),
+        model_dir,
+        num_train_steps=num_steps,
+        saving=Saving(steps=save_steps),
+        evaluating=Evaluating(throttle_secs=eval_secs, export_final=False),
+        progress_steps=1,
+        hooks=[Slow()],
+        seed=seed,
+    )
+    return 0
+
+
+def _child(request: Dict[str, Any]) -> int:
+    from estimator_det import cli, console
+
+    log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    try:
+        if "arguments" in request:
+            return cli.main(request["arguments"])
+        if request["limit"]:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (request["limit"], request["limit"]))
+        console.quiet_logging()
+        return console.run(lambda: _train_fake(request["model_dir"], **request["settings"]))
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+        return 1
+
+
+def _serve() -> None:
+    import exporters.saved_model  # noqa: F401
+    import model_fn.runner  # noqa: F401
+
+    children: List[int] = []
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "poll" in request:
+            pid, status = os.waitpid(request["poll"], os.WNOHANG)
+            answer = {"code": os.waitstatus_to_exitcode(status) if pid else None}
+        else:
+            pid = os.fork()
+            if pid == 0:
+                code = _child(request)
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)
+            children.append(pid)
+            answer = {"pid": pid}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    _serve()

@@ -1,0 +1,125 @@
+import argparse
+import json
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+from PIL import Image
+
+from estimator_det import console
+from estimator_det.protos import pipeline_pb2
+from estimator_det.verbs import check_data, show_data
+from tests.detectors.configs import small_config
+from tests.inputs import examples
+from tests.inputs.examples import BOXES, encoded, example
+
+
+def run(verb, *arguments):
+    parser = argparse.ArgumentParser()
+    verb.add_arguments(parser)
+    options = parser.parse_args([str(argument) for argument in arguments])
+    return console.run(lambda: verb.run(options))
+
+
+def record(name, **changes):
+    image = np.full([40, 60, 3], 90, np.uint8)
+    image[:, :20] = [250, 250, 0]
+    features = {"image/source_id": name, "image/encoded": encoded(image), **BOXES}
+    return example({**features, "image/object/class/label": [1, 2], **changes})
+
+
+@pytest.fixture
+def config(tmp_path):
+    """Path of a configuration with three good records and a damaged one, none for evaluation."""
+    records = [record(f"image {i}") for i in range(3)]
+    examples.write(tmp_path / "good.record", records)
+    examples.write(tmp_path / "bad.record", [record("broken", **{"image/encoded": b"x"})])
+    (tmp_path / "map.pbtxt").write_text('item { id: 1 name: "cat" } item { id: 2 name: "dog" }')
+    message = pipeline_pb2.TrainEvalPipelineConfig(model=small_config())
+    message.train_config.batch_size = 2
+    message.train_input_reader.CopyFrom(
+        examples.reader(
+            f'tf_record_input_reader {{ input_path: "{tmp_path}/good.record" }} '
+            f'label_map_path: "{tmp_path}/map.pbtxt"'
+        )
+    )
+    path = tmp_path / "small.config"
+    path.write_text(text_format.MessageToString(message))
+    return path
+
+
+def test_check_data_writes_report_findings_and_charts(config, tmp_path, capfd):
+    folder = tmp_path / "out"
+    assert run(check_data.VERB, config, "--output_dir", folder) == console.EXIT_OK
+    out, err = capfd.readouterr()
+    assert "train_input_reader: 1 file, 3 records; 3 images and 6 boxes are used" in out
+    assert out.splitlines()[-1].startswith("0 errors, ")
+    assert "100%" in err  # the progress bar
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "findings.jsonl",
+        "histograms.png",
+        "report.json",
+        "report.txt",
+    ]
+    assert (folder / "findings.jsonl").read_text() == ""
+    assert (folder / "report.txt").read_text().splitlines()[0] in out
+    assert Image.open(folder / "histograms.png").width > 1000
+
+
+def test_check_data_fails_where_records_would_stop_a_run(config, tmp_path, capfd):
+    key = "train_input_reader.tf_record_input_reader.input_path"
+    paths = f"{key}=[{tmp_path}/good.record,{tmp_path}/bad.record]"
+    folder = tmp_path / "out"
+    arguments = (config, "--output_dir", folder, "--set", paths)
+    assert run(check_data.VERB, *arguments, "--json") == console.EXIT_FAILED
+    document = json.loads(capfd.readouterr().out)
+    assert document["errors"] == 1
+    assert document == json.loads((folder / "report.json").read_text())
+    (line,) = (folder / "findings.jsonl").read_text().splitlines()
+    found = json.loads(line)
+    assert (found["kind"], found["record"], found["source_id"], found["severity"]) == (
+        "undecodable_image",
+        0,
+        "broken",
+        "error",
+    )
+    assert found["file"].endswith("bad.record") and found["remedy"]
+    # Skipping it is a warning, and a picture of an earlier check goes when there is none.
+    skip = ("--set", "train_input_reader.bad_records.policy=SKIP")
+    assert run(check_data.VERB, *arguments, *skip) == console.EXIT_OK
+    only_bad = ("--set", f"{key}={tmp_path}/bad.record")
+    assert run(check_data.VERB, *arguments, *only_bad) == console.EXIT_FAILED
+    assert not (folder / "histograms.png").exists()
+
+
+@pytest.mark.parametrize("option", ["--jobs=0", "--max_records=0"])
+def test_check_data_refuses_impossible_numbers(config, option, capfd):
+    assert run(check_data.VERB, config, option) == console.EXIT_USAGE
+    assert "must be 1 or more" in capfd.readouterr().err
+
+
+def test_show_data_draws_what_enters_the_model(config, tmp_path, capfd):
+    picture = tmp_path / "pictures" / "data.png"
+    arguments = (config, "--num_images", 3, "--columns", 2, "--output", picture, "--seed", 1)
+    assert run(show_data.VERB, *arguments) == console.EXIT_OK
+    out = capfd.readouterr().out
+    assert "image                              float32  [2, 64, 64, 3]" in out
+    assert f"3 images: {picture}" in out
+    pixels = np.asarray(Image.open(picture))
+    # The yellow third of each picture is yellow again.
+    assert np.mean(np.abs(pixels.astype(int) - [250, 250, 0]).max(axis=2) < 8) > 0.05
+    again = tmp_path / "again.png"
+    assert run(show_data.VERB, *arguments, "--output", again) == console.EXIT_OK
+    np.testing.assert_array_equal(pixels, np.asarray(Image.open(again)))
+
+
+def test_show_data_of_evaluation(config, tmp_path, capfd):
+    picture = tmp_path / "data.png"
+    assert run(show_data.VERB, config, "--eval", "--output", picture) == console.EXIT_USAGE
+    assert "no eval_input_reader" in capfd.readouterr().err
+    reader = f"tf_record_input_reader {{ input_path: '{tmp_path}/good.record' }}"
+    override = ("--config_override", f"eval_input_reader {{ {reader} }}")
+    arguments = (config, "--eval", "--output", picture, *override)
+    assert run(show_data.VERB, *arguments) == console.EXIT_OK
+    assert "3 images: " in capfd.readouterr().out
+    assert run(show_data.VERB, config, "--num_images", 0) == console.EXIT_USAGE

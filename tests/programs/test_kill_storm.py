@@ -1,0 +1,106 @@
+"""Training processes killed at random moments, and resumed."""
+
+from __future__ import annotations
+
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from typing import Iterator, List
+
+import pytest
+
+from estimator_det.compat import tf1
+from model_fn import checkpoint_store
+from tests.conftest import TESTS
+from tests.programs.forking import Forker, small_config
+
+pytestmark = pytest.mark.slow
+
+KILLS = 30
+LAST_STEP = 600
+
+
+@pytest.fixture(scope="module")
+def forker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forker]:
+    made = Forker(str(tmp_path_factory.mktemp("logs")))
+    yield made
+    made.close()
+
+
+def _recorded(folder: pathlib.Path) -> List[str]:
+    state = tf1.train.get_checkpoint_state(str(folder))
+    return list(state.all_model_checkpoint_paths) if state else []
+
+
+def test_thirty_kills(forker: Forker, tmp_path: pathlib.Path) -> None:
+    rng = random.Random(5)
+    folder = tmp_path / "model"
+    recorded_step = reached = 0
+    unfinished = resumed_from = kills = 0
+    while kills < KILLS:
+        run = forker.fake_training(str(folder), num_steps=LAST_STEP)
+        if kills % 5:  # Most kills fall among steps, checkpoints and evaluations.
+            run.wait_for("| localization")
+        time.sleep(rng.uniform(0, 0.8))
+        run.signal(signal.SIGKILL)
+        assert run.wait() == -signal.SIGKILL, run.output()
+        kills += 1
+        steps = [int(step) for step in re.findall(r"^step (\d+)/", run.output(), re.MULTILINE)]
+        if steps:
+            # Nothing that was recorded is lost, and nothing beyond it is made up.
+            assert recorded_step < steps[0] <= reached + 1
+            resumed_from = max(resumed_from, steps[0] - 1)
+            reached = max(reached, steps[-1])
+        unfinished += bool(list(folder.glob("*_temp")) + list(folder.glob("*.tmp*")))
+        recorded = _recorded(folder)
+        for prefix in recorded:
+            assert checkpoint_store.find_damage(prefix) is None, (kills, prefix)
+        if recorded:
+            now = checkpoint_store.step_of(recorded[-1])
+            assert now >= recorded_step
+            assert not steps or steps[-1] - now <= 3  # saved every 2 steps
+            recorded_step = now
+    assert 0 < resumed_from < reached < LAST_STEP
+    assert unfinished  # some kills hit a checkpoint being written
+
+    last = forker.fake_training(str(folder), num_steps=LAST_STEP, save_steps=50, step_secs=0)
+    assert last.wait() == 0, last.output()
+    assert f"step {LAST_STEP}/{LAST_STEP}" in last.output()
+    assert checkpoint_store.trained_steps(str(folder)) == LAST_STEP
+    assert not list(folder.glob("*_temp")) + list(folder.glob("*.tmp*"))
+    indexes = list(folder.glob("*.index"))
+    assert indexes
+    for index in indexes:
+        assert checkpoint_store.find_damage(str(index.with_suffix(""))) is None
+
+
+def test_kills_of_the_command(tmp_path: pathlib.Path) -> None:
+    config = small_config(tmp_path, num_steps=24)
+    folder = tmp_path / "model"
+    command = [sys.executable, "-m", "estimator_det.cli", "train", "--save_checkpoints_steps=2"]
+    command += ["--pipeline_config_path", config, "--model_dir", str(folder)]
+    command += ["--eval_throttle_secs=100", "--progress_steps=1"]
+    reached = 0
+    for number, seconds in enumerate((0.0, 0.3, 0.1)):
+        log = tmp_path / f"log{number}"
+        with log.open("w") as file:
+            process = subprocess.Popen(command, stdout=file, stderr=file, cwd=TESTS.parent)
+        while checkpoint_store.trained_steps(str(folder)) <= reached:
+            assert process.poll() is None, log.read_text()
+            time.sleep(0.02)
+        time.sleep(seconds)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL, log.read_text()
+        for prefix in _recorded(folder):
+            assert checkpoint_store.find_damage(prefix) is None, prefix
+        step = checkpoint_store.trained_steps(str(folder))
+        assert step > reached
+        reached = step
+    done = subprocess.run(command, capture_output=True, text=True, cwd=TESTS.parent)
+    assert done.returncode == 0, done.stderr
+    assert f"Resuming at step {reached}" in done.stderr
+    assert checkpoint_store.trained_steps(str(folder)) == 24

@@ -1,0 +1,268 @@
+"""Signals, full and read-only folders, damaged checkpoints and second trainers, with processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from typing import Iterator
+
+import pytest
+
+from estimator_det import console
+from model_fn import checkpoint_store, run_lock
+from model_fn.checkpoint_store import DAMAGED_FOLDER, STATE_FILE, trained_steps
+from tests.conftest import TESTS
+from tests.programs.forking import Forker, Run, small_config
+
+pytestmark = pytest.mark.slow
+
+BALLAST = 2**20  # 4 MB in each checkpoint
+CHECKPOINT_BYTES = 4 * BALLAST
+
+
+@pytest.fixture(scope="module")
+def forker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forker]:
+    made = Forker(str(tmp_path_factory.mktemp("logs")))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return small_config(tmp_path_factory.mktemp("small"), num_steps=5000)
+
+
+def _no_traceback(run: Run) -> str:
+    output = run.output()
+    assert "Traceback" not in output, output
+    return output
+
+
+@contextlib.contextmanager
+def _tmpfs(folder: pathlib.Path, megabytes: int) -> Iterator[None]:
+    """A small file system; skips the test where mounting is not allowed."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
+    try:
+        subprocess.run(mount, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("mounting needs rights that this user lacks")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_sigterm_saves_and_the_command_goes_on(
+    forker: Forker, config: str, tmp_path: pathlib.Path
+) -> None:
+    folder = tmp_path / "model"
+    arguments = ["train", "--pipeline_config_path", config, "--model_dir", str(folder)]
+    arguments += ["--progress_steps=1", "--seed=1"]
+    run = forker.command(*arguments)
+    run.wait_for("step 2/")
+    assert (folder / run_lock.LOCK_FILE).exists()
+
+    # Evaluation may run beside it, a second trainer may not.
+    beside = forker.command("evaluate", "--checkpoint_dir", str(folder))
+    second = forker.command(*arguments)
+    assert second.wait() == console.EXIT_IN_USE
+    assert f"process {run.pid} on " in _no_traceback(second)
+    assert beside.wait() == 0, beside.output()
+    assert run.poll() is None
+
+    run.signal(signal.SIGTERM)
+    assert run.wait() == console.EXIT_TERMINATED, run.output()
+    assert "SIGTERM: finishing this step and saving a checkpoint" in _no_traceback(run)
+    step = trained_steps(str(folder))
+    assert step >= 2
+    assert f"stopped by SIGTERM at step {step}, which is saved in {folder}" in run.output()
+    assert f"step {step + 1}/" not in run.output()
+    assert not (folder / run_lock.LOCK_FILE).exists()
+
+    saved = (folder / f"model.ckpt-{step}.index").stat().st_mtime_ns
+    again = forker.command(*arguments)
+    again.wait_for(f"step {step + 1}/")
+    again.signal(signal.SIGKILL)
+    assert again.wait() == -signal.SIGKILL
+    assert f"Resuming at step {step}" in again.output()
+    # What training resumed from was not written again.
+    assert (folder / f"model.ckpt-{step}.index").stat().st_mtime_ns == saved
+
+
+def test_sigint_of_model_main(config: str, tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "model"
+    log = tmp_path / "log"
+    command = [sys.executable, "-m", "estimator_det.model_main"]
+    command += [f"--pipeline_config_path={config}", f"--model_dir={folder}"]
+    with log.open("w") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file, cwd=TESTS.parent)
+    while "step 20/" not in log.read_text():
+        assert process.poll() is None, log.read_text()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == console.EXIT_INTERRUPTED
+    assert "Traceback" not in log.read_text()
+    assert trained_steps(str(folder)) >= 2
+
+
+def test_sigterm_while_the_graph_is_built(
+    forker: Forker, config: str, tmp_path: pathlib.Path
+) -> None:
+    folder = tmp_path / "model"
+    run = forker.command("train", "--pipeline_config_path", config, "--model_dir", str(folder))
+    while not (folder / "pipeline.config").exists():
+        assert run.poll() is None, run.output()
+        time.sleep(0.01)
+    run.signal(signal.SIGTERM)
+    start = time.monotonic()
+    assert run.wait() == console.EXIT_TERMINATED, run.output()
+    assert time.monotonic() - start < 10, run.output()
+    assert "stopped by SIGTERM before training began" in _no_traceback(run)
+    assert not list(folder.glob("model.ckpt*"))
+
+
+def test_sigterm_leaves_an_evaluation(forker: Forker, tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "model"
+    run = forker.fake_training(str(folder), num_steps=100, eval_batches=10**7, ballast=1)
+    while not (folder / "model.ckpt-2.meta").exists():
+        assert run.poll() is None, run.output()
+        time.sleep(0.02)
+    time.sleep(1.5)
+    assert "step 3/" not in run.output()  # The evaluation would take a day.
+    run.signal(signal.SIGTERM)
+    start = time.monotonic()
+    assert run.wait() == console.EXIT_TERMINATED, run.output()
+    assert time.monotonic() - start < 10
+    assert "stopped by SIGTERM at step 2" in _no_traceback(run)
+    assert trained_steps(str(folder)) == 2
+
+
+def test_second_signal_ends_at_once(forker: Forker, tmp_path: pathlib.Path) -> None:
+    folder = str(tmp_path / "model")
+    run = forker.fake_training(folder, num_steps=100, step_secs=3600, ballast=1)
+    run.wait_for("step 1/100")
+    run.signal(signal.SIGTERM)
+    run.wait_for("once more stops at once")
+    assert run.poll() is None
+    run.signal(signal.SIGTERM)
+    assert run.wait(10) == console.EXIT_TERMINATED
+    assert "SIGTERM again: stopped at once" in _no_traceback(run)
+    assert trained_steps(folder) == 0
+    after = forker.fake_training(folder, num_steps=2, ballast=1)
+    assert after.wait() == 0, after.output()
+
+
+def test_full_disk(forker: Forker, tmp_path: pathlib.Path) -> None:
+    with _tmpfs(tmp_path / "small", 11):
+        folder = tmp_path / "small" / "model"
+        settings = {"num_steps": 20, "eval_secs": 100, "ballast": BALLAST}
+        run = forker.fake_training(str(folder), **settings)
+        assert run.wait() == console.EXIT_NOT_WRITABLE, run.output()
+        (line,) = [line for line in _no_traceback(run).splitlines() if line.startswith("error")]
+        assert f"model.ckpt-4 could not be written to {folder}: no space left on device" in line
+        assert "of 11.5 MB free" in line and "that of step 2, which is intact" in line
+        assert checkpoint_store.find_damage(str(folder / "model.ckpt-2")) is None
+        assert not list(folder.glob("*4*.data*")) + list(folder.glob("*_temp"))
+
+        # With more room it goes on. Without any, nothing is started, nor lost.
+        fill = folder / "fill"
+        with contextlib.suppress(OSError), fill.open("wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+        run = forker.fake_training(str(folder), **settings)
+        assert run.wait() == console.EXIT_NOT_WRITABLE
+        assert "model_dir cannot be written to: no space left" in _no_traceback(run)
+        fill.unlink()
+        remount = ["mount", "-o", "remount,size=64m", str(tmp_path / "small")]
+        subprocess.run(remount, check=True)
+        run = forker.fake_training(str(folder), **settings)
+        assert run.wait() == 0, run.output()
+        assert "Resuming at step 2" in run.output() and trained_steps(str(folder)) == 20
+
+
+def test_disk_fills_between_checkpoints(forker: Forker, tmp_path: pathlib.Path) -> None:
+    with _tmpfs(tmp_path / "small", 11):
+        folder = tmp_path / "small" / "model"
+        run = forker.fake_training(str(folder), num_steps=300, save_steps=1000, ballast=1)
+        run.wait_for("step 1/")
+        with contextlib.suppress(OSError), (folder / "fill").open("wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+        assert run.wait() == console.EXIT_NOT_WRITABLE, run.output()
+        assert f"could not be written to {folder}: no space left" in _no_traceback(run)
+        assert checkpoint_store.find_damage(str(folder / "model.ckpt-0")) is None
+
+
+def test_limit_of_file_size(forker: Forker, tmp_path: pathlib.Path) -> None:
+    """As a quota does; needs no rights, unlike a file system of its own."""
+    folder = tmp_path / "model"
+    first = forker.fake_training(str(folder), num_steps=2, ballast=BALLAST)
+    assert first.wait() == 0, first.output()
+    limit = CHECKPOINT_BYTES // 2
+    run = forker.fake_training(str(folder), limit, num_steps=4, ballast=BALLAST)
+    assert run.wait() == console.EXIT_NOT_WRITABLE, run.output()
+    output = _no_traceback(run)
+    assert f"model.ckpt-4 could not be written to {folder}: file too large" in output
+    assert trained_steps(str(folder)) == 2
+    for index in folder.glob("*.index"):
+        assert checkpoint_store.find_damage(str(index.with_suffix(""))) is None
+    last = forker.fake_training(str(folder), num_steps=4, ballast=BALLAST)
+    assert last.wait() == 0, last.output()
+
+
+def test_read_only_folder(forker: Forker, config: str, tmp_path: pathlib.Path) -> None:
+    arguments = ["train", "--pipeline_config_path", config, "--model_dir"]
+    with _tmpfs(tmp_path / "small", 64):
+        folder = tmp_path / "small" / "model"
+        first = forker.fake_training(str(folder), num_steps=2, ballast=1)
+        assert first.wait() == 0, first.output()
+        files = sorted(os.listdir(folder))
+        subprocess.run(["mount", "-o", "remount,ro", str(tmp_path / "small")], check=True)
+        run = forker.command(*arguments, str(folder))
+        assert run.wait() == console.EXIT_NOT_WRITABLE
+        line = _no_traceback(run).splitlines()[-1]
+        assert line.startswith("error: model_dir cannot be written to: read-only file system")
+        assert str(folder) in line and "MB free" in line
+        assert sorted(os.listdir(folder)) == files
+        assert checkpoint_store.find_damage(str(folder / "model.ckpt-2")) is None
+
+
+def test_folder_that_is_none(forker: Forker, config: str, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    arguments = ["train", "--pipeline_config_path", config, "--model_dir"]
+    run = forker.command(*arguments, str(tmp_path / "file" / "model"))
+    assert run.wait() == console.EXIT_NOT_WRITABLE
+    assert "error: model_dir cannot be written to:" in _no_traceback(run)
+
+
+def test_truncated_latest_checkpoint(forker: Forker, tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "model"
+    first = forker.fake_training(str(folder), num_steps=6, ballast=100)
+    assert first.wait() == 0, first.output()
+    (data,) = folder.glob("model.ckpt-6.data*")
+    data.write_bytes(data.read_bytes()[:100])
+    second = forker.fake_training(str(folder), num_steps=8, ballast=100)
+    assert second.wait() == 0, second.output()
+    output = second.output()
+    assert "resuming at step 4 from model.ckpt-4, 2 steps lost" in output
+    assert "model.ckpt-6: " in output and "in its .data file cannot be read" in output
+    assert "step 5/8" in output and trained_steps(str(folder)) == 8
+    assert (folder / DAMAGED_FOLDER / data.name).stat().st_size == 100
+
+    (folder / STATE_FILE).write_text("")
+    third = forker.fake_training(str(folder), num_steps=10, ballast=100)
+    assert third.wait() == 0, third.output()
+    assert "checkpoint is empty or cut short: written anew" in third.output()
+    assert "step 9/10" in third.output() and "step 8/10" not in third.output()
+
+    for data in folder.glob("*.data*"):
+        data.write_bytes(data.read_bytes()[:100])
+    last = forker.fake_training(str(folder), num_steps=12, ballast=100)
+    assert last.wait() == console.EXIT_FAILED
+    assert "none of its checkpoints is whole" in _no_traceback(last)
