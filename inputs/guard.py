@@ -62,7 +62,10 @@ class Guard:
         self._retry = retry
         self._lock = threading.Lock()
         self._whole: Dict[str, int] = {}  # compressed or remote file -> its number of records
-        self._pending = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, -1)
+        # Not in checkpoints: what was on its way in one run says nothing to another.
+        self._pending = tf.lookup.experimental.MutableHashTable(
+            tf.int64, tf.int64, -1, checkpoint=False
+        )
 
     # In the graph.
 

@@ -48,7 +48,7 @@ PARTS = (
     Part(
         "estimator_det/boxes/nms",
         "post_processing.batch_non_max_suppression",
-        "set use_static_shapes: true",
+        "set static_kernel: true",
     ),
     Part("estimator_det/boxes/score_conversion.py", "post_processing", "remove the calibration"),
     Part("estimator_det/boxes/coders.py", "box_coder", "take faster_rcnn_box_coder"),

@@ -236,7 +236,7 @@ class _Run:
             preprocess_of(pipeline_config, is_training=True),
             seed=seed,
             fault_log=self._faults,
-            **({"runs_elsewhere": True} if self._on_tpu and self._on_tpu.reads_elsewhere else {}),
+            runs_elsewhere=self._on_tpu is not None and self._on_tpu.reads_elsewhere,
         )
         return made if self._on_tpu is None else tpu.fed(made)
 

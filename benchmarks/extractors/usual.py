@@ -51,7 +51,7 @@ def _convolutional(settings: str) -> Heads:
     return Heads(f"convolutional_box_predictor {{{{ {settings} CONV }}}}", _ANCHORS, _MINED)
 
 
-def _shared(settings: str, anchors: str = _ANCHORS) -> Heads:
+def _shared(settings: str, anchors: str) -> Heads:
     return Heads(
         f"weight_shared_convolutional_box_predictor {{{{ {settings} CONV }}}}", anchors, _FOCAL
     )
@@ -60,7 +60,8 @@ def _shared(settings: str, anchors: str = _ANCHORS) -> Heads:
 CLASSIC = _convolutional("kernel_size: 1 use_dropout: false")
 LITE = _convolutional("kernel_size: 3 use_depthwise: true use_dropout: false")
 POOLED = _shared(
-    "depth: 512 num_layers_before_predictor: 1 kernel_size: 1 share_prediction_tower: true"
+    "depth: 512 num_layers_before_predictor: 1 kernel_size: 1 share_prediction_tower: true",
+    _ANCHORS.replace("num_layers", "reduce_boxes_in_lowest_layer: false num_layers"),
 )
 
 
@@ -99,9 +100,9 @@ USUAL: Dict[str, Usual] = {
     "embedded_ssd_*": Usual(256, CLASSIC, "depth_multiplier: 0.125", maps=5),
     "ssd_inception_*": Usual(options=OVERRIDE),
     "*_mnasfpn": Usual(
-        320, MNASFPN, "fpn { min_level: 3 max_level: 6 additional_layer_depth: 48 }"
+        320, MNASFPN, "fpn { min_level: 3 max_level: 6 additional_layer_depth: 48 }", maps=4
     ),
-    "*_fpn": Usual(640, FPN, OVERRIDE),
+    "*_fpn": Usual(640, FPN, OVERRIDE, maps=5),
     "*_ppn": Usual(300, POOLED, OVERRIDE),
     "ssd_mobiledet_*": _LITE,
     "ssd_mobilenet_edgetpu": _LITE,

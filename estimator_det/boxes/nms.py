@@ -73,8 +73,8 @@ def make_nms_options(config: Any) -> NmsOptions:
     """Options from a `BatchNonMaxSuppression` proto.
 
     `use_combined_nms`, `use_partitioned_nms` and `use_cpu_nms` choose between kernels of one result
-    in the reference, and change nothing here; so does `use_static_shapes`, which here gives what
-    TPU and XLA can run. `use_hard_nms` overrules `soft_nms_sigma`.
+    in the reference, and change nothing here; so does `use_static_shapes`, for all results have
+    static shapes. `static_kernel` gives what TPU and XLA can run. `use_hard_nms` overrules `soft_nms_sigma`.
 
     Raises:
         ValueError: if a value is out of its range, more detections are asked for per class than in
@@ -99,7 +99,7 @@ def make_nms_options(config: Any) -> NmsOptions:
         class_agnostic=config.use_class_agnostic_nms,
         soft_sigma=0.0 if config.use_hard_nms else config.soft_nms_sigma,
         change_frame=config.change_coordinate_frame,
-        static_shapes=config.use_static_shapes,
+        static_shapes=config.static_kernel,
     )
 
 

@@ -31,7 +31,7 @@ Config = pipeline_pb2.TrainEvalPipelineConfig
 
 # Sample configurations carry this where a path of the user's belongs.
 PLACEHOLDER = "PATH_TO_BE_CONFIGURED"
-CHECKPOINT_TYPES = ("classification", "detection")
+CHECKPOINT_TYPES = ("classification", "detection", "full")
 # The names that configurations of the reference use; anything else is most likely a slip.
 METRICS_SETS = (
     "coco_detection_metrics",

@@ -12,7 +12,7 @@ _SWITCHES = {
 
 
 def with_static_shapes(model: model_pb2.DetectionModel) -> model_pb2.DetectionModel:
-    """A copy of a model's configuration in which every `use_static_shapes` is true."""
+    """A copy of a model's configuration that is built of what TPU and XLA can run."""
     static = model_pb2.DetectionModel()
     static.CopyFrom(model)
     kind = static.WhichOneof("model")
@@ -21,4 +21,6 @@ def with_static_shapes(model: model_pb2.DetectionModel) -> model_pb2.DetectionMo
         for name in filter(None, path.split(".")):
             message = getattr(message, name)
         message.use_static_shapes = True
+        if hasattr(message, "static_kernel"):
+            message.static_kernel = True
     return static

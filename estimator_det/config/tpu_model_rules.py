@@ -308,13 +308,13 @@ def _suppression(config: Config, target: Target) -> Iterator[Finding]:
     if not target.inference or config.model.WhichOneof("model") != "ssd":
         return
     path = "model.ssd.post_processing.batch_non_max_suppression"
-    if not config.model.ssd.post_processing.batch_non_max_suppression.use_static_shapes:
+    if not config.model.ssd.post_processing.batch_non_max_suppression.static_kernel:
         yield Finding(
             "warning",
-            f"{path}.use_static_shapes",
+            f"{path}.static_kernel",
             "is false: training on TPU does not mind, but an exported model suppresses with "
             "kernels that TPUs do not have",
-            (f"{path}.use_static_shapes=true",),
+            (f"{path}.static_kernel=true",),
             safe=True,
             remedy="results are the same; it is slower on CPU",
         )

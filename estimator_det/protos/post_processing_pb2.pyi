@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Mapping as _Mapping, Optional as _Opti
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class BatchNonMaxSuppression(_message.Message):
-    __slots__ = ("score_threshold", "iou_threshold", "max_detections_per_class", "max_total_detections", "use_static_shapes", "use_class_agnostic_nms", "max_classes_per_detection", "soft_nms_sigma", "use_partitioned_nms", "use_combined_nms", "change_coordinate_frame", "use_hard_nms", "use_cpu_nms")
+    __slots__ = ("score_threshold", "iou_threshold", "max_detections_per_class", "max_total_detections", "use_static_shapes", "use_class_agnostic_nms", "max_classes_per_detection", "soft_nms_sigma", "use_partitioned_nms", "use_combined_nms", "change_coordinate_frame", "use_hard_nms", "use_cpu_nms", "static_kernel")
     SCORE_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
     IOU_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
     MAX_DETECTIONS_PER_CLASS_FIELD_NUMBER: _ClassVar[int]
@@ -21,6 +21,7 @@ class BatchNonMaxSuppression(_message.Message):
     CHANGE_COORDINATE_FRAME_FIELD_NUMBER: _ClassVar[int]
     USE_HARD_NMS_FIELD_NUMBER: _ClassVar[int]
     USE_CPU_NMS_FIELD_NUMBER: _ClassVar[int]
+    STATIC_KERNEL_FIELD_NUMBER: _ClassVar[int]
     score_threshold: float
     iou_threshold: float
     max_detections_per_class: int
@@ -34,7 +35,8 @@ class BatchNonMaxSuppression(_message.Message):
     change_coordinate_frame: bool
     use_hard_nms: bool
     use_cpu_nms: bool
-    def __init__(self, score_threshold: _Optional[float] = ..., iou_threshold: _Optional[float] = ..., max_detections_per_class: _Optional[int] = ..., max_total_detections: _Optional[int] = ..., use_static_shapes: bool = ..., use_class_agnostic_nms: bool = ..., max_classes_per_detection: _Optional[int] = ..., soft_nms_sigma: _Optional[float] = ..., use_partitioned_nms: bool = ..., use_combined_nms: bool = ..., change_coordinate_frame: bool = ..., use_hard_nms: bool = ..., use_cpu_nms: bool = ...) -> None: ...
+    static_kernel: bool
+    def __init__(self, score_threshold: _Optional[float] = ..., iou_threshold: _Optional[float] = ..., max_detections_per_class: _Optional[int] = ..., max_total_detections: _Optional[int] = ..., use_static_shapes: bool = ..., use_class_agnostic_nms: bool = ..., max_classes_per_detection: _Optional[int] = ..., soft_nms_sigma: _Optional[float] = ..., use_partitioned_nms: bool = ..., use_combined_nms: bool = ..., change_coordinate_frame: bool = ..., use_hard_nms: bool = ..., use_cpu_nms: bool = ..., static_kernel: bool = ...) -> None: ...
 
 class PostProcessing(_message.Message):
     __slots__ = ("batch_non_max_suppression", "score_converter", "logit_scale", "calibration_config")

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.extractors import graphs, speed, table, usual, worker
 from estimator_det.compat import tf, tf1
+from estimator_det.detectors import make_detector
 from estimator_det.extractors.base import EXTRACTORS, make_extractor
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "extractors.md"
@@ -81,6 +82,25 @@ def test_usual_settings_are_taken(kind: str) -> None:
     config = usual.pipeline_message(kind, 320, 8)
     assert config.model.ssd.feature_extractor.type == kind
     assert config.model.ssd.box_predictor.WhichOneof("box_predictor_oneof")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "size"),
+    [
+        ("embedded_ssd_mobilenet_v1", 256),
+        ("ssd_mobilenet_v1_fpn", 128),
+        ("ssd_mobilenet_v1_ppn", 128),
+        ("ssd_mobilenet_v2_mnasfpn", 64),
+        ("ssd_mobilenet_v3_small", 64),
+    ],
+)
+def test_heads_fit_their_maps(kind: str, size: int) -> None:
+    config = usual.pipeline_message(kind, size, 1)
+    with tf.Graph().as_default():
+        detector = make_detector(config.model, is_training=False)
+        predictions = detector.predict(tf.zeros([1, size, size, 3]))
+    assert len(predictions.feature_maps) == usual.usual(kind).maps
 
 
 def test_images_are_made_smaller_until_they_are_cheap() -> None:

@@ -360,7 +360,7 @@ def test_options_from_proto() -> None:
     assert nms.make_nms_options(config) == nms.NmsOptions(
         float(np.float32(0.3)), float(np.float32(0.6)), 5, 100, False, 0.5, True
     )
-    config.use_hard_nms = config.use_static_shapes = True
+    config.use_hard_nms = config.static_kernel = True
     assert nms.make_nms_options(config).soft_sigma == 0.0
     assert nms.make_nms_options(config).static_shapes
     config.max_total_detections = 4

@@ -13,17 +13,17 @@ from estimator_det.protos import model_pb2
         (
             "ssd { num_classes: 3 }",
             "ssd { num_classes: 3 post_processing { batch_non_max_suppression { "
-            "use_static_shapes: true } } }",
+            "use_static_shapes: true static_kernel: true } } }",
         ),
         (
             "ssd { post_processing { batch_non_max_suppression { iou_threshold: 0.5 } } }",
             "ssd { post_processing { batch_non_max_suppression { iou_threshold: 0.5 "
-            "use_static_shapes: true } } }",
+            "use_static_shapes: true static_kernel: true } } }",
         ),
         (
             "faster_rcnn { num_classes: 3 }",
             "faster_rcnn { num_classes: 3 use_static_shapes: true second_stage_post_processing { "
-            "batch_non_max_suppression { use_static_shapes: true } } }",
+            "batch_non_max_suppression { use_static_shapes: true static_kernel: true } } }",
         ),
         ("", ""),
     ],

@@ -223,7 +223,7 @@ BROKEN_FOR_INFERENCE = (
         "static-suppression",
         "warning",
         [],
-        f"{SSD}.post_processing.batch_non_max_suppression.use_static_shapes",
+        f"{SSD}.post_processing.batch_non_max_suppression.static_kernel",
     ),
     ("evaluation-batch", "error", ["eval_config.batch_size=1"], "eval_config.batch_size"),
     ("whole-batches", "warning", [], "eval_input_reader[0].drop_remainder"),

@@ -205,3 +205,11 @@ def test_clean_data_never_call_python(
         session.run([tf1.tables_initializer(), iterator.initializer])
         for _ in range(60):
             session.run(following)
+
+
+def test_nothing_of_it_gets_into_checkpoints(tmp_path: pathlib.Path) -> None:
+    config = reading(write(tmp_path / "r", [example(LABELS)]))
+    preprocess = make_resizer(config.model.ssd.image_resizer).resize
+    with tf.Graph().as_default() as graph:
+        tf1.data.make_initializable_iterator(inputs.create_train_input_fn(config, preprocess)())
+        assert not graph.get_collection(tf1.GraphKeys.SAVEABLE_OBJECTS)

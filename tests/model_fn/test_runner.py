@@ -38,7 +38,7 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
     def make_detector(model_config: Any, is_training: bool) -> fake.FakeDetector:
         return fake.FakeDetector(model_config, is_training)
 
-    def make_train(config: Any, preprocess: Any, seed: Any, fault_log: Any) -> Callable[[], Any]:
+    def make_train(config: Any, preprocess: Any, seed: Any, **_: Any) -> Callable[[], Any]:
         made.append(("train", seed))
         return fake.train_input_fn
 

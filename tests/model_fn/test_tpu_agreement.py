@@ -80,7 +80,7 @@ def _batch() -> Tuple[Values, Values]:
     labels = np.eye(CLASSES, dtype=np.float32)[rng.integers(0, CLASSES, [BATCH, BOXES])]
     features = {
         schema.IMAGE: rng.uniform(-1, 1, [BATCH, SIZE, SIZE, 3]).astype(np.float32),
-        schema.TRUE_IMAGE_SHAPE: np.tile(np.int32([[SIZE, SIZE, 3]]), [BATCH, 1]),
+        schema.TRUE_IMAGE_SHAPE: np.tile(np.array([[SIZE, SIZE, 3]], np.int32), [BATCH, 1]),
         schema.HASH: np.zeros(BATCH, np.int32),
     }
     flags = np.zeros([BATCH, BOXES], bool)
@@ -116,7 +116,7 @@ def _by_estimator(folder: pathlib.Path) -> Tuple[Values, Values, float]:
 
 def _by_tpu_estimator(folder: pathlib.Path, use_bfloat16: bool = False) -> Tuple[Values, float]:
     on_tpu = OnTpu(num_shards=1, iterations_per_loop=1, rehearses=True)
-    told = []
+    told: List[Any] = []
     report = tpu.LoopReport(BATCH, 1, every_steps=1, silent=True, listeners=[told.append])
     runner = tpu.make_estimator(_config(use_bfloat16), str(folder), on_tpu)
     saver = tf1.train.CheckpointSaverHook(str(folder), save_steps=1000)

@@ -53,7 +53,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
     return configs
 
 
-@pytest.mark.parametrize("evaluates", [False, True])
+@pytest.mark.parametrize("evaluates", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_run_and_resume(seen: List[Any], tmp_path: pathlib.Path, evaluates: bool) -> None:
     config = fake.pipeline_config(FIT)
     on_tpu = dataclasses.replace(REHEARSAL, evaluates=evaluates)

@@ -71,7 +71,7 @@ def test_cores_and_files(capsys):
     told = _check(capsys, FIT, "--tpu", "--no_build", "--local_files", *paths)[1]
     assert "Cloud Storage" not in told
     status, told = _check(capsys, FIT, "--tpu", "--no_build", "--tpu_inference")
-    assert status == 0 and "warning: " in told and "use_static_shapes" in told
+    assert status == 0 and "warning: " in told and "static_kernel" in told
     assert cli.main(["check-config", str(FIT), "--tpu", "--num_shards=0"]) == 2
 
 

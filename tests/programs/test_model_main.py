@@ -4,6 +4,8 @@ import sys
 import pytest
 
 from estimator_det import model_main
+from estimator_det.config import pipeline
+from estimator_det.config.text import ConfigError
 from tests.programs.test_cli import CONFIG, ROOT
 
 REFERENCE_FLAGS = [
@@ -96,3 +98,30 @@ def test_help_as_a_module_imports_no_tensorflow():
     assert result.returncode == 0
     assert all(f"--{name}\n" in result.stdout for name in REFERENCE_FLAGS)
     assert "tensorflow" not in result.stderr
+
+
+def _flags(*arguments):
+    values = model_main.define_flags()
+    values(["model_main", "--model_dir=run", *arguments])
+    return {name: values[name].value for name in values}
+
+
+def test_what_the_flags_say_of_a_tpu(capsys):
+    config = pipeline.apply_overrides(
+        pipeline.read_pipeline(str(CONFIG)),
+        [
+            "model.ssd.inplace_batchnorm_update=true",
+            "train_input_reader.label_map_path=labels.pbtxt",
+            "train_input_reader.tf_record_input_reader.input_path=[train-*.record]",
+            "eval_input_reader=[]",
+        ],
+    )
+    assert model_main._on_tpu(config, _flags()) is None
+    on_tpu = model_main._on_tpu(config, _flags("--rehearse_tpu", "--iterations_per_loop=5"))
+    assert on_tpu.rehearses and on_tpu.iterations_per_loop == 5 and on_tpu.num_shards == 8
+    assert "use_bfloat16: is false" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="--model_dir: 'run' is not in Cloud Storage"):
+        model_main._on_tpu(config, _flags("--use_tpu", "--tpu_name=mine"))
+    with pytest.raises(ConfigError, match=r"--set model\.ssd\.inplace_batchnorm_update=true"):
+        config.model.ssd.inplace_batchnorm_update = False
+        model_main._on_tpu(config, _flags("--use_tpu", "--tpu_name=local"))
