@@ -74,7 +74,8 @@ def make_nms_options(config: Any) -> NmsOptions:
 
     `use_combined_nms`, `use_partitioned_nms` and `use_cpu_nms` choose between kernels of one result
     in the reference, and change nothing here; so does `use_static_shapes`, for all results have
-    static shapes. `static_kernel` gives what TPU and XLA can run. `use_hard_nms` overrules `soft_nms_sigma`.
+    static shapes. `static_kernel` gives what TPU and XLA can run. `use_hard_nms` overrules
+    `soft_nms_sigma`.
 
     Raises:
         ValueError: if a value is out of its range, more detections are asked for per class than in
