@@ -129,7 +129,9 @@ def test_sigterm_while_the_graph_is_built(
 
 def test_sigterm_leaves_an_evaluation(forker: Forker, tmp_path: pathlib.Path) -> None:
     folder = tmp_path / "model"
-    run = forker.fake_training(str(folder), num_steps=100, eval_batches=10**7, ballast=1)
+    run = forker.fake_training(
+        str(folder), num_steps=100, eval_secs=0, eval_batches=10**7, ballast=1
+    )
     while not (folder / "model.ckpt-2.meta").exists():
         assert run.poll() is None, run.output()
         time.sleep(0.02)
