@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import Any, Collection, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Collection, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors.base import Detector
@@ -33,7 +33,7 @@ class RestoreTable(NamedTuple):
     mismatched: List[Tuple[str, List[int], List[int]]]  # name, checkpoint's shape, model's shape
     missing: List[str]
     unused: List[str]
-    unused_slots: List[str] = []  # noqa: RUF012 - never changed; of optimizers, and averages
+    unused_slots: Sequence[str] = ()  # of optimizers, and moving averages
     backbone: int = 0  # variables of the feature extractor
     backbone_restored: int = 0
 
