@@ -1,22 +1,37 @@
-# `make test` and `make demo` need Python 3.9 to 3.11 with pip, nothing else.
+# `make test` and `make demo` need Python 3.9 to 3.11 with pip, nothing else. Newer interpreters
+# need a newer TensorFlow: make test PYTHON=python3.13 TENSORFLOW=2.21.0 VENV=.venv-3.13
 
 PYTHON ?= python3.11
+TENSORFLOW ?= 2.15.1
+NEWEST ?= 2.21.0
 VENV ?= .venv
 # Processes that run tests at once.
 JOBS ?= 2
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-SOURCES := estimator_det inputs model_fn exporters benchmarks tests setup.py
+SOURCES := estimator_det inputs model_fn exporters benchmarks tests setup.py noxfile.py
+# What tells soonest that a TensorFlow is not supported: golden numbers, runs, exports, resuming.
+SMOKE := tests/compat tests/boxes tests/images tests/losses tests/predictors tests/detectors \
+  tests/extractors tests/exporters tests/model_fn/metrics tests/model_fn/test_optimizers.py \
+  tests/model_fn/test_runner.py tests/model_fn/test_warm_start.py tests/inputs tests/programs
+
+# protoc writes for protobuf 4, which only the first of the supported TensorFlows bring.
+comma := ,
+EXTRAS := test$(if $(filter 2.15.%,$(TENSORFLOW)),$(comma)protos)
 
 # TensorFlow's notes on missing accelerators hide what matters.
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint types contracts unit test demo protos format clean
+.PHONY: help venv lint types contracts unit smoke test test-newest test-matrix demo protos \
+  format clean
 
 help:
 	@echo "make test       lint, types, import contracts and all tests"
+	@echo "make test-newest    golden numbers, runs and exports on TensorFlow $(NEWEST), and that it and"
+	@echo "                $(TENSORFLOW) go on with each other's checkpoints and SavedModels"
+	@echo "make test-matrix    all tests on four TensorFlows and every Python that each runs on: hours"
 	@echo "make demo       train, evaluate, export and run a small detector; pictures in demo_output"
 	@echo "make venv       the environment in $(VENV) (other interpreter: make PYTHON=python3.10 …)"
 	@echo "make lint | types | contracts | unit    the parts of make test"
@@ -29,11 +44,11 @@ venv: $(STAMP)
 # Done again only when what is installed changes. Some systems ship Python without the parts that
 # put pip into an environment; the pip they have can do that too.
 $(STAMP): setup.py pyproject.toml
-	@echo "== environment in $(VENV) ($(PYTHON)): a few minutes, once"
+	@echo "== environment in $(VENV) ($(PYTHON), TensorFlow $(TENSORFLOW)): a few minutes, once"
 	$(PYTHON) -m venv $(VENV) || { \
 	  $(PYTHON) -m venv --clear --without-pip $(VENV) && \
 	  $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
-	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]' 'tensorflow==$(TENSORFLOW)'
 	@touch $@
 
 lint: $(STAMP)
@@ -52,6 +67,19 @@ unit: $(STAMP)
 
 test: lint types contracts unit
 
+smoke: $(STAMP)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow" $(SMOKE)
+
+test-newest: $(STAMP)
+	$(MAKE) smoke VENV=$(VENV)-newest TENSORFLOW=$(NEWEST)
+	$(BIN)/python -m benchmarks.versions \
+	  --python $(BIN)/python --python $(VENV)-newest/bin/python
+
+# Interpreters that are missing are reported, not left out.
+test-matrix: $(STAMP)
+	$(BIN)/python -m pip install --quiet --editable '.[dev]' 'tensorflow==$(TENSORFLOW)'
+	$(BIN)/python -m nox
+
 demo: $(STAMP)
 	$(BIN)/estimator-det demo --output_dir demo_output
 
@@ -63,6 +91,6 @@ protos: $(STAMP)
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. estimator_det/protos/*.proto
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info demo_output .mypy_cache .ruff_cache .pytest_cache \
+	rm -rf $(VENV) $(VENV)-newest .nox build dist *.egg-info demo_output .mypy_cache .ruff_cache .pytest_cache \
 	  .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

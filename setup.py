@@ -25,12 +25,14 @@ REQUIRED = [
     "google-cloud-storage>=2.10",
     "google-crc32c>=1.5",
     "matplotlib>=3.7",
-    "numpy>=1.23.5,<2",
+    "numpy>=1.23.5",
     "pillow>=9.5",
-    "protobuf>=4.21.6,<5",
+    "protobuf>=4.21.6",
     "pycocotools>=2.0.6",
-    "tensorflow>=2.15.1,<2.16",
+    "tensorboard>=2.15",
+    "tensorflow>=2.15.1,<2.22",
     "tensorflow-estimator==2.15.0",
+    "tf-keras>=2.15.1,<2.22",
     "tf-slim==1.1.0",
     "tqdm>=4.64",
 ]
@@ -38,7 +40,6 @@ REQUIRED = [
 # Pinned, so that a check means the same everywhere. Python 3.9 runs the tests; the tools that
 # read the sources need a newer one.
 TEST = [
-    "grpcio-tools==1.62.3",
     'import-linter==2.16; python_version >= "3.10"',
     'mypy==2.4.1; python_version >= "3.10"',
     'pytest==9.2.0; python_version >= "3.10"',
@@ -47,6 +48,9 @@ TEST = [
     "ruff==0.17.5",
     "types-protobuf==4.25.0.20240417",
 ]
+
+# Of protobuf 4, whose output all later releases read; so it stands beside TensorFlow 2.15 alone.
+PROTOS = ["grpcio-tools==1.62.3"]
 
 setup(
     name="estimator-det",
@@ -65,12 +69,18 @@ setup(
         "Programming Language :: Python :: 3.9",
         "Programming Language :: Python :: 3.10",
         "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
         "Topic :: Scientific/Engineering :: Image Recognition",
     ],
     keywords="object-detection tensorflow estimator ssd tpu",
-    python_requires=">=3.9,<3.12",
+    python_requires=">=3.9,<3.14",
     install_requires=REQUIRED,
-    extras_require={"test": TEST, "dev": [*TEST, "build>=1.2", "pre-commit>=3.8"]},
+    extras_require={
+        "test": TEST,
+        "protos": PROTOS,
+        "dev": [*TEST, "build>=1.2", "nox>=2024.4.15", "pre-commit>=3.8"],
+    },
     # Tests and benchmarks stay in the checkout: `tests` is a name that others use too.
     packages=find_packages(
         include=[

@@ -278,7 +278,7 @@ def curves(
         axes.set_xlabel(x_label)
         axes.set_ylabel(y_label)
         if 0 < len(lines) <= len(COLORS):
-            _legend(axes)
+            _legend(axes, "lower left")
 
     return Panel(title, draw)
 
@@ -317,8 +317,9 @@ def _style(axes: Any) -> None:
     axes.set_axisbelow(True)
 
 
-def _legend(axes: Any) -> None:
-    axes.legend(fontsize=8, framealpha=0.8, edgecolor="none")
+def _legend(axes: Any, place: str = "upper right") -> None:
+    """A fixed place: to look for the best one takes seconds over much data."""
+    axes.legend(loc=place, fontsize=8, framealpha=0.8, edgecolor="none")
 
 
 def _whole_ticks(axes: Any, values: Sequence[Numbers]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional
 
-from estimator_det.compat import slim, tf, tf1
+from estimator_det.compat import keras_initializer, slim, tf, tf1
 from estimator_det.nets import initializers
 from estimator_det.nets.normalization import BATCH_NORMS, batch_norm, sync_batch_norm
 from estimator_det.protos import hyperparams_pb2
@@ -81,7 +81,7 @@ def make_initializer(config: Any) -> Optional[Any]:
 
 def _keras_initializer(name: str) -> Any:
     try:
-        made = tf.keras.initializers.get(name)
+        made = keras_initializer(name)
     except ValueError as error:
         raise ValueError(
             f"initializer.keras_initializer_by_name: Keras has no initializer {name!r}; "

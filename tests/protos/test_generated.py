@@ -30,7 +30,7 @@ def test_generated_modules_are_current(tmp_path: pathlib.Path) -> None:
     except importlib.metadata.PackageNotFoundError:
         installed = "none"
     if installed != pinned:
-        pytest.skip(f"needs grpcio-tools {pinned} (pip install -e .[test]), found {installed}")
+        pytest.skip(f"needs grpcio-tools {pinned} (pip install -e .[protos]), found {installed}")
     sources = sorted(str(path.relative_to(ROOT)) for path in PROTOS.glob("*.proto"))
     options = ["-I.", f"--python_out={tmp_path}", f"--pyi_out={tmp_path}"]
     subprocess.run(

@@ -1,0 +1,1 @@
+"""Do two TensorFlow versions agree, and can each go on with what the other made?"""

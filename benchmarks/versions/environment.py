@@ -1,0 +1,65 @@
+"""Commands of estimator-det in another interpreter."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from typing import Any, Dict, List, NamedTuple, Tuple
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+_ABOUT = """
+import json, platform
+from estimator_det.compat import tf
+print(json.dumps({"tensorflow": tf.__version__, "python": platform.python_version()}))
+"""
+
+
+class Environment(NamedTuple):
+    """An interpreter, and a name for its reports and folders: "2.15.1 on 3.11.7"."""
+
+    python: str
+    name: str
+
+    @property
+    def folder(self) -> str:
+        """The name, as a folder's."""
+        return self.name.replace(" ", "_")
+
+
+def run(python: str, *arguments: str) -> str:
+    """What `python arguments…` prints, run in the checkout; its stderr if it fails."""
+    process = subprocess.run(
+        [python, *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+    if process.returncode:
+        command = " ".join([python, *arguments])[:300]
+        raise RuntimeError(f"{command} ended with {process.returncode}:\n{process.stderr[-4000:]}")
+    return process.stdout
+
+
+def find(python: str) -> Environment:
+    """Asks an interpreter for its versions."""
+    about: Dict[str, Any] = json.loads(run(python, "-c", _ABOUT).splitlines()[-1])
+    return Environment(python, "{tensorflow} on Python {python}".format(**about))
+
+
+def find_two(pythons: List[str]) -> Tuple[Environment, Environment]:
+    """Both environments; ValueError if they cannot be told apart."""
+    first, second = (find(python) for python in pythons)
+    if first.name == second.name:
+        raise ValueError(f"both interpreters run {first.name}: nothing to compare")
+    return first, second
+
+
+def say(text: str) -> None:
+    """Progress, beside the report."""
+    print(text, file=sys.stderr, flush=True)

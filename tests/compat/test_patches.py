@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from estimator_det.compat import (
+    estimator,
+    keras_initializer,
+    patches,
+    removed,
+    slim,
+    tf,
+    tf1,
+    versions,
+)
+from tests.conftest import TESTS
+
+NEWER = versions.release(tf.__version__) >= versions.WITHOUT_ESTIMATOR
+
+
+def test_nothing_is_left_to_patch() -> None:
+    assert patches.apply_needed() == ()
+
+
+def test_every_patch_says_for_whom() -> None:
+    assert len({patch.name for patch in patches.PATCHES}) == len(patches.PATCHES)
+    for patch in patches.PATCHES:
+        assert patch.since <= versions.NEWEST_TENSORFLOW
+        assert patch.why
+
+
+@pytest.mark.skipif(NEWER, reason="what 2.15 has must not be supplied")
+def test_nothing_of_newer_versions_is_applied_to_2_15() -> None:
+    from tensorflow.python.distribute import estimator_training
+    from tensorflow.python.tpu import session_support
+
+    assert estimator_training.__file__ and session_support.__file__
+    assert estimator is tf1.estimator or estimator.Estimator is tf1.estimator.Estimator
+
+
+@pytest.mark.skipif(not NEWER, reason="2.15 has all of it")
+def test_what_cannot_work_says_so() -> None:
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    with pytest.raises(NotImplementedError, match=r"train_distribute.*works on TensorFlow 2\.15"):
+        estimator.RunConfig(train_distribute=strategy)
+    from tensorflow.python.tpu import tpu_embedding
+
+    with pytest.raises(NotImplementedError, match="TPU embedding"):
+        tpu_embedding.AdagradParameters(0.1)
+
+
+@pytest.mark.parametrize("make", [removed.tpu_embedding, removed.tpu_embedding_gradient])
+def test_every_name_of_tpu_embedding_refuses(make: object) -> None:
+    module = make("somewhere")  # type: ignore[operator]
+    names = [name for name in vars(module) if not name.startswith("__")]
+    assert names
+    for name in names:
+        with pytest.raises(NotImplementedError, match="TPU embedding"):
+            getattr(module, name)()
+
+
+def test_health_of_workers_is_not_watched_silently(caplog: pytest.LogCaptureFixture) -> None:
+    module = removed.session_support("somewhere")
+    hook = module.GracefulShutdownHook(checkpoint_prefix="x", on_shutdown_hooks=[], saver=None)
+    module.ResetComputation()
+    with caplog.at_level("WARNING", logger="tensorflow"):
+        hook.after_create_session(None, None)
+    assert "cannot watch the health of TPU workers" in caplog.text
+    for refused in ("ShutdownLameWorkers", "ShutdownAllWorkers", "start_worker_watchdog"):
+        with pytest.raises(NotImplementedError, match="TF_TPU_"):
+            getattr(module, refused)()
+
+
+def test_slim_layers_with_their_own_batch_norm() -> None:
+    with tf.Graph().as_default():
+        images = tf1.placeholder(tf.float32, [2, 8, 8, 3])
+        with slim.arg_scope([slim.conv2d], normalizer_fn=slim.batch_norm):
+            net = slim.conv2d(images, 4, 3, scope="conv")
+            slim.separable_conv2d(net, 5, 3, 1, scope="separable")
+        names = {variable.op.name for variable in tf1.global_variables()}
+    assert {"conv/weights", "conv/BatchNorm/moving_mean", "separable/depthwise_weights"} <= names
+
+
+def test_keras_initializers() -> None:
+    with tf.Graph().as_default(), tf1.Session() as session:
+        drawn = session.run(keras_initializer("he_normal")([64, 64], dtype=tf.float32))
+    assert drawn.std() == pytest.approx(np.sqrt(2 / 64), rel=0.1)
+    with pytest.raises(ValueError, match="he_norm"):
+        keras_initializer("he_norm")
+
+
+def test_start_is_quiet(tmp_path: pathlib.Path) -> None:
+    program = "import estimator_det.compat, sys; print('mine', file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", "-c", program],
+        cwd=TESTS.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"TF_CPP_MIN_LOG_LEVEL": "3", "PATH": ""},
+    )
+    assert done.stderr == "mine\n"
+
+
+def test_what_went_before_an_error_is_shown() -> None:
+    note = "I0000 00:00:1.5 7 port.cc:153] a note"
+    program = (
+        "import os\n"
+        "from estimator_det.compat import quiet\n"
+        "try:\n"
+        "  with quiet.start_notes():\n"
+        f"    os.write(2, b'{note}\\nother\\n'); ERROR\n"
+        "except NameError: os.write(2, b'after\\n')"
+    )
+    for error, expected in (("pass", "other\n"), ("wrong", f"{note}\nother\nafter\n")):
+        done = subprocess.run(
+            [sys.executable, "-c", program.replace("ERROR", error)],
+            cwd=TESTS.parent,
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"TF_CPP_MIN_LOG_LEVEL": "3", "PATH": ""},
+        )
+        assert done.stderr.endswith(expected)
+        assert (note in done.stderr) == (error == "wrong")

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+import types
+from typing import Any
+
+import pytest
+
+from estimator_det.compat import versions
+from tests.conftest import TESTS
+
+
+@pytest.mark.parametrize("version", ["2.14.1", "2.22.0", "3.0.0", "1.15.5"])
+def test_other_tensorflows_are_refused_with_a_remedy(version: str) -> None:
+    with pytest.raises(ImportError, match=rf"2\.15 to 2\.21; found {version}.*pip install 'tensor"):
+        versions.check_tensorflow(version)
+
+
+@pytest.mark.parametrize("version", ["2.15.1", "2.16.0-rc0", "2.21.0"])
+def test_supported_tensorflows_pass(version: str) -> None:
+    versions.check_tensorflow(version)
+
+
+def test_range_is_that_of_the_package() -> None:
+    setup = (TESTS.parent / "setup.py").read_text()
+    (oldest, newest) = re.findall(r'"tensorflow>=([\d.]+),<([\d.]+)"', setup)[0]
+    assert versions.release(oldest) == versions.OLDEST_TENSORFLOW
+    major, minor = versions.NEWEST_TENSORFLOW
+    assert newest == f"{major}.{minor + 1}"
+    assert f"tensorflow>={oldest},<{newest}" in versions.PACKAGES
+
+
+def test_keras_of_another_release() -> None:
+    versions.check_keras("2.15.1", None)
+    versions.check_keras("2.19.1", "2.19.0")
+    with pytest.raises(ImportError, match=r"no tf-keras for .*2\.19\.1.*'tf-keras~=2\.19\.0'"):
+        versions.check_keras("2.19.1", None)
+    with pytest.raises(ImportError, match=r"tf-keras 2\.20\.1 does not belong to"):
+        versions.check_keras("2.19.1", "2.20.1")
+
+
+def _breaks(monkeypatch: pytest.MonkeyPatch, broken: str, error: Exception) -> None:
+    imported = importlib.import_module
+
+    def import_module(name: str, package: Any = None) -> types.ModuleType:
+        if name.startswith(broken):
+            raise error
+        return imported(name, package)
+
+    monkeypatch.setattr(importlib, "import_module", import_module)
+
+
+def test_broken_estimator(monkeypatch: pytest.MonkeyPatch) -> None:
+    _breaks(monkeypatch, "tensorflow_estimator", AttributeError("no attribute 'x'"))
+    remedy = r"pip install --force-reinstall --no-deps 'tensorflow-estimator==2\.15\.0'"
+    with pytest.raises(ImportError, match=rf"tensorflow-estimator 2.*does not work here.*{remedy}"):
+        versions.import_estimator()
+
+
+def test_missing_slim(monkeypatch: pytest.MonkeyPatch) -> None:
+    _breaks(monkeypatch, "tf_slim", ModuleNotFoundError("No module named 'tf_slim'"))
+    monkeypatch.setattr(versions, "installed", lambda package: None)
+    with pytest.raises(ImportError, match=r"tf-slim is missing.*'tf-slim==1\.1\.0'"):
+        versions.import_slim()
+
+
+def test_missing_and_broken_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    _breaks(monkeypatch, "tensorflow", ImportError("libx.so"))
+    monkeypatch.setattr(versions, "installed", lambda package: "2.19.1")
+    with pytest.raises(
+        ImportError,
+        match=r"TensorFlow 2\.19\.1 is installed but broken \(libx\.so\).*--force-reinstall",
+    ):
+        versions.import_tensorflow()
+    monkeypatch.setattr(versions, "installed", lambda package: None)
+    with pytest.raises(ImportError, match="no TensorFlow found"):
+        versions.import_tensorflow()
+
+
+def test_a_fresh_process_tells_what_is_wrong() -> None:
+    program = "import sys\nsys.modules['tensorflow_estimator'] = None\nimport estimator_det.compat"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=TESTS.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "Remedy: pip install" in done.stderr.splitlines()[-1]
+
+
+def test_what_is_no_version() -> None:
+    assert versions.installed("no-such-package") is None
+    with pytest.raises(ValueError, match="not a version"):
+        versions.release("newest")
