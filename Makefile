@@ -69,6 +69,7 @@ test: lint types contracts unit
 
 smoke: $(STAMP)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow" $(SMOKE)
+	$(BIN)/python -m pytest tests/programs/test_runs.py
 
 test-newest: $(STAMP)
 	$(MAKE) smoke VENV=$(VENV)-newest TENSORFLOW=$(NEWEST)

@@ -190,22 +190,17 @@ def _make_adam(config: Any, learning_rate: tf.Tensor) -> Any:
     return tf1.train.AdamOptimizer(learning_rate, epsilon=config.epsilon)
 
 
-class MovingAverageOptimizer(tf1.train.Optimizer):
-    """Keeps exponential moving averages of the variables that another optimizer trains.
-
-    The averages are updated after each step, start at the variables' initial values and are saved
-    as `<variable>/ExponentialMovingAverage`. Every trainable variable of the graph has one, a
-    frozen one too, so that an evaluation finds them all; moving statistics of batch norm have none.
+class OptimizerAround(tf1.train.Optimizer):
+    """An optimizer around another one, which it leaves everything to; the base of those that add.
 
     Args:
         optimizer: What computes and applies the gradients.
-        decay: Weight of the old average at each step.
+        name: Names what is added.
     """
 
-    def __init__(self, optimizer: Any, decay: float) -> None:
-        super().__init__(use_locking=False, name="MovingAverage")
+    def __init__(self, optimizer: Any, name: str) -> None:
+        super().__init__(use_locking=False, name=name)
         self._optimizer = optimizer
-        self._averages = tf1.train.ExponentialMovingAverage(decay)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> List[Tuple[Any, Any]]:
         """What the wrapped optimizer computes."""
@@ -217,12 +212,8 @@ class MovingAverageOptimizer(tf1.train.Optimizer):
         global_step: Optional[tf.Variable] = None,
         name: Optional[str] = None,
     ) -> tf.Operation:
-        """Applies the gradients, then moves the averages."""
-        applied = self._optimizer.apply_gradients(
-            grads_and_vars, global_step=global_step, name=name
-        )
-        with tf.control_dependencies([applied]):
-            return self._averages.apply(tf1.trainable_variables())
+        """Has the wrapped optimizer apply them."""
+        return self._optimizer.apply_gradients(grads_and_vars, global_step=global_step, name=name)
 
     def get_slot(self, *args: Any, **kwargs: Any) -> Any:
         """Slot of the wrapped optimizer."""
@@ -235,6 +226,34 @@ class MovingAverageOptimizer(tf1.train.Optimizer):
     def variables(self) -> List[tf.Variable]:
         """Variables of the wrapped optimizer."""
         return self._optimizer.variables()
+
+
+class MovingAverageOptimizer(OptimizerAround):
+    """Keeps exponential moving averages of the variables that another optimizer trains.
+
+    The averages are updated after each step, start at the variables' initial values and are saved
+    as `<variable>/ExponentialMovingAverage`. Every trainable variable of the graph has one, a
+    frozen one too, so that an evaluation finds them all; moving statistics of batch norm have none.
+
+    Args:
+        optimizer: What computes and applies the gradients.
+        decay: Weight of the old average at each step.
+    """
+
+    def __init__(self, optimizer: Any, decay: float) -> None:
+        super().__init__(optimizer, "MovingAverage")
+        self._averages = tf1.train.ExponentialMovingAverage(decay)
+
+    def apply_gradients(
+        self,
+        grads_and_vars: Any,
+        global_step: Optional[tf.Variable] = None,
+        name: Optional[str] = None,
+    ) -> tf.Operation:
+        """Applies the gradients, then moves the averages."""
+        applied = super().apply_gradients(grads_and_vars, global_step, name)
+        with tf.control_dependencies([applied]):
+            return self._averages.apply(tf1.trainable_variables())
 
 
 def make_optimizer(config: Any, global_step: tf.Tensor) -> Tuple[Any, tf.Tensor]:

@@ -109,6 +109,9 @@ def make_run_config(
             cluster = tf.distribute.cluster_resolver.TPUClusterResolver(
                 tpu=on_tpu.name, zone=on_tpu.zone, project=on_tpu.project
             )
+        # One entry of the speed a loop. TPUEstimator counts runs of its session, and without a TPU
+        # each of them is a step.
+        runs = on_tpu.iterations_per_loop if on_tpu.rehearses else 1
         return tpu_estimator.RunConfig(
             model_dir=model_dir,
             tf_random_seed=seed,
@@ -117,7 +120,7 @@ def make_run_config(
             # A hook of the run saves; a second one would do so again.
             save_checkpoints_secs=None,
             save_checkpoints_steps=None,
-            log_step_count_steps=on_tpu.iterations_per_loop,
+            log_step_count_steps=on_tpu.iterations_per_loop * runs,
             tpu_config=tpu_estimator.TPUConfig(
                 iterations_per_loop=on_tpu.iterations_per_loop,
                 # Estimators handle a single shard as one that is not replicated at all.

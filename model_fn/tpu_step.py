@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
-from model_fn import train, warm_start
+from model_fn import optimizers, train, warm_start
 
 _AVERAGE = "/ExponentialMovingAverage"
 
 
-class ClippingOptimizer(tf1.train.Optimizer):
+class ClippingOptimizer(optimizers.OptimizerAround):
     """Clips gradients by their global norm when they are applied, and knows that norm.
 
     Inside a `CrossShardOptimizer` these are the gradients of the whole batch. Clipping before, as
@@ -26,14 +26,9 @@ class ClippingOptimizer(tf1.train.Optimizer):
     """
 
     def __init__(self, optimizer: Any, max_norm: float) -> None:
-        super().__init__(use_locking=False, name="Clipping")
-        self._optimizer = optimizer
+        super().__init__(optimizer, "Clipping")
         self._max_norm = max_norm
         self.norm: Optional[tf.Tensor] = None
-
-    def compute_gradients(self, *args: Any, **kwargs: Any) -> List[Tuple[Any, Any]]:
-        """What the wrapped optimizer computes."""
-        return self._optimizer.compute_gradients(*args, **kwargs)
 
     def apply_gradients(
         self,
@@ -46,19 +41,7 @@ class ClippingOptimizer(tf1.train.Optimizer):
         self.norm = tf.linalg.global_norm([gradient for gradient, _ in pairs])
         if self._max_norm > 0:
             pairs = train.clip_gradients(pairs, self._max_norm, self.norm)
-        return self._optimizer.apply_gradients(pairs, global_step=global_step, name=name)
-
-    def get_slot(self, *args: Any, **kwargs: Any) -> Any:
-        """Slot of the wrapped optimizer."""
-        return self._optimizer.get_slot(*args, **kwargs)
-
-    def get_slot_names(self, *args: Any, **kwargs: Any) -> List[str]:
-        """Slot names of the wrapped optimizer."""
-        return self._optimizer.get_slot_names(*args, **kwargs)
-
-    def variables(self) -> List[tf.Variable]:
-        """Variables of the wrapped optimizer."""
-        return self._optimizer.variables()
+        return super().apply_gradients(pairs, global_step, name)
 
 
 def make_train_op(

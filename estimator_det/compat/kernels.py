@@ -9,6 +9,8 @@ import tensorflow as tf
 from tensorflow.python.framework import kernels as _kernels
 from tensorflow.python.tpu import tpu_function as _tpu_function
 
+from estimator_det.compat import quiet
+
 
 def kernel_devices(op_type: str) -> List[str]:
     """Kinds of devices that an operation has kernels for, e.g. "CPU"."""
@@ -18,7 +20,7 @@ def kernel_devices(op_type: str) -> List[str]:
 @functools.cache
 def _wake_xla() -> None:
     """XLA registers its kernels when it first compiles something."""
-    with tf.init_scope():
+    with quiet.start_notes(), tf.init_scope():
         tf.function(tf.identity, jit_compile=True)(0.0)
 
 

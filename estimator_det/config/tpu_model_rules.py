@@ -281,10 +281,9 @@ def _raw_detections(config: Config, target: Target) -> Iterator[Finding]:
     if getattr(model, "return_raw_detections_during_predict", False):
         path = f"model.{kind}.return_raw_detections_during_predict"
         yield Finding(
-            "error",
+            "advice",
             path,
-            "is true: every train step decodes all boxes for nothing, and numbers them in a tensor "
-            "of unknown size",
+            "is true: every train step decodes all boxes, and nothing reads them",
             (f"{path}=false",),
             remedy="set it in the configuration that exports the model",
         )

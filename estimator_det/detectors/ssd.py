@@ -226,9 +226,11 @@ def _spatial_size(tensor: tf.Tensor) -> Tuple[Any, Any]:
 
 def _map_indices(sizes: List[Tuple[Any, Any]], counts: List[int], batch: tf.Tensor) -> tf.Tensor:
     """int32 [B, A]: the number of the feature map that each anchor belongs to."""
-    repeats = [height * width * count for (height, width), count in zip(sizes, counts)]
-    indices = tf.repeat(tf.range(len(sizes)), tf.stack(repeats))
-    return tf.tile(indices[tf.newaxis], [batch, 1])
+    parts = [
+        tf.fill([batch, height * width * count], number)
+        for number, ((height, width), count) in enumerate(zip(sizes, counts))
+    ]
+    return tf.concat(parts, axis=1)
 
 
 def _check_counts(encodings: tf.Tensor, anchors: tf.Tensor, code_size: int) -> None:

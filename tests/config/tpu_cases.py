@@ -107,7 +107,7 @@ BROKEN = (
     ),
     (
         "raw-detections",
-        "error",
+        "advice",
         [f"{SSD}.return_raw_detections_during_predict=true"],
         f"{SSD}.return_raw_detections_during_predict",
     ),

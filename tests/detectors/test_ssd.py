@@ -87,6 +87,23 @@ def test_raw_boxes_during_predict() -> None:
     np.testing.assert_array_equal(predictions["raw_feature_map_indices"], [[0] * 48 + [1] * 8] * 2)
 
 
+def test_raw_boxes_have_static_shapes_where_images_have() -> None:
+    detector = small_detector("return_raw_detections_during_predict: true", is_training=False)
+    for size, expected in ((64, [2, 56]), (None, [2, None])):
+        with tf.Graph().as_default():
+            images = tf1.placeholder(tf.float32, [2, size, size, 3])
+            predictions = detector.predict(images)
+            assert predictions.raw_boxes.shape.as_list() == [*expected, 4]
+            indices = predictions.raw_feature_map_indices
+            assert indices.shape.as_list() == expected and indices.dtype == tf.int32
+            # Three boxes on each cell of the first map, six on the others.
+            by_map = tf.math.bincount(indices[1])
+            with tf1.Session() as session:
+                session.run(tf1.global_variables_initializer())
+                pixels = {images: np.zeros([2, 64, 64, 3])}
+                assert session.run(by_map, pixels).tolist() == [48, 8]
+
+
 def test_detections_are_relative_to_the_real_image() -> None:
     detector = small_detector(is_training=False)
     with tf.Graph().as_default():

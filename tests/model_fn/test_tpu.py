@@ -219,6 +219,8 @@ def test_run_config() -> None:
     per_host = tpu_estimator.InputPipelineConfig.PER_HOST_V2
     assert made.tpu_config.per_host_input_for_training == per_host
     assert made.save_checkpoints_secs is None and made.save_checkpoints_steps is None
+    # Counted in sessions' runs there, of a loop each; in a rehearsal, of a step.
+    assert made.log_step_count_steps == 4
 
 
 class _Built(Exception):
