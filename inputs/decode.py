@@ -12,30 +12,27 @@ left out, as the reference does: that is how one trains on some of the classes o
 
 from __future__ import annotations
 
-import functools
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.protos import input_reader_pb2
 from inputs import schema
 from inputs.augment.base import keep_boxes
-from inputs.faults import CLIP, COUNTED, FAULT_COUNTS
+from inputs.box_checks import Checked, Facts, check_boxes
+from inputs.faults import FAULT_COUNTS
 from inputs.hierarchy import Hierarchy, expand_boxes, expand_image_labels
 from inputs.image_header import claimed_pixels
 from inputs.label_map import LabelMap
 from inputs.parse import MASKS, OBJECT, Parsed, make_parser, parse_image, record_name, require
-from inputs.rules import OUTSIDE_TOLERANCE, Rules, make_rules
+from inputs.rules import Rules, make_rules
 from inputs.schema import Sample
 
 Decoder = Callable[..., Sample]
 
-FIRST_ID = 1
 HASH_BUCKETS = 2**31  # so that a hash fits a non-negative int32
 
 # COCO's keypoint visibilities: 0 not labelled, 1 labelled but hidden, 2 visible.
 HIDDEN, VISIBLE = 1, 2
-
-BOX_FAULTS = COUNTED[:7]  # found for each box; then the size fields, and what is cut off later
 
 UNSUPPORTED = ("load_dense_pose", "load_track_id", "load_keypoint_depth_features")
 
@@ -92,7 +89,7 @@ def make_decoder(config: input_reader_pb2.InputReader, rules: Optional[Rules] = 
         )
         with tf.control_dependencies([has_image]):
             image = _decode_image(parsed, config.num_additional_channels)
-        sample, left_out, counts = _boxes(parsed, record, image, tables, rules)
+        sample, checked = _boxes(parsed, record, image, tables, rules)
         sample = sample._replace(
             image=image,
             multiclass_scores=_multiclass_scores(parsed, record, sample),
@@ -101,9 +98,8 @@ def make_decoder(config: input_reader_pb2.InputReader, rules: Optional[Rules] = 
         )
         if config.num_keypoints:
             sample = _with_keypoints(sample, parsed, record, config.num_keypoints, tables)
-        level = {**(sample.image_level or {}), FAULT_COUNTS: counts}
-        sample = sample._replace(image_level=level)
-        sample = keep_boxes(sample, tf.where(tf.logical_not(left_out))[:, 0])
+        level = {**(sample.image_level or {}), FAULT_COUNTS: checked.counts}
+        sample = keep_boxes(sample._replace(image_level=level), checked.kept)
         if hierarchy is not None:
             sample = expand_image_labels(expand_boxes(sample, hierarchy), hierarchy)
         return sample
@@ -153,128 +149,66 @@ def _decode_image(parsed: Parsed, num_additional_channels: int) -> tf.Tensor:
 
 def _class_ids(text: tf.Tensor, labels: tf.Tensor, table: Optional[Any]) -> tf.Tensor:
     """Ids from text where there is any and a label map knows them, else from labels; int64."""
-    if table is None:
-        return labels
-    num_texts, num_labels = tf.size(text), tf.size(labels)
+    return labels if table is None else _ids_and_labels(text, labels, table)[0]
+
+
+def _ids_and_labels(
+    text: tf.Tensor, labels: tf.Tensor, table: Any
+) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Ids as above; the labels where they are beside texts, else the ids; whether texts count."""
     both = tf.concat([table.lookup(text), labels], 0)
-    return both[: tf.where(num_texts > 0, num_texts, num_labels)]
+    num_texts = tf.size(text)
+    by_text = num_texts > 0
+    ids = both[: tf.where(by_text, num_texts, tf.size(labels))]
+    # The last n of both are the labels where they are beside texts.
+    return ids, both[tf.size(both) - tf.size(ids) :], by_text
 
 
 def _boxes(
     parsed: Parsed, record: tf.Tensor, image: tf.Tensor, tables: _Tables, rules: Rules
-) -> Tuple[Sample, tf.Tensor, tf.Tensor]:
-    """Boxes, classes and what else is one number for each box.
-
-    Returns:
-        The sample; which of its boxes are to be left out, bool [n]; and the counts of faults.
-    """
+) -> Tuple[Sample, Checked]:
+    """Boxes, classes and what else is one number for each box; and what is wrong with them."""
     sides = [parsed[f"{OBJECT}bbox/{side}"] for side in ("ymin", "xmin", "ymax", "xmax")]
     text, labels = parsed[OBJECT + "class/text"], parsed[OBJECT + "class/label"]
-    classes = _class_ids(text, labels, tables.classes)
-    num_boxes = tf.size(sides[0])
+    classes, beside, by_text = labels, labels, tf.constant(False)
+    if tables.classes is not None:
+        classes, beside, by_text = _ids_and_labels(text, labels, tables.classes)
     names = ("class/confidence", "weight", "area", "is_crowd", "difficult", "group_of")
     optional = [parsed[OBJECT + name] for name in names]
-    sizes = tf.stack([tf.size(values) for values in (*sides, classes)])
-    optional_sizes = tf.stack([tf.size(values) for values in optional])
-    fits = tf.reduce_all(tf.equal(sizes, num_boxes)) & tf.reduce_all(
-        tf.equal(optional_sizes, num_boxes) | tf.equal(optional_sizes, 0)
-    )
+    floats = tf.shape_n([*sides, *optional[:3]])
+    integers = tf.shape_n([classes, *optional[3:]])
+    sizes = tf.concat([*floats[:4], integers[0], *floats[4:], *integers[1:]], 0)
+    num_boxes = floats[0]
     complete = require(
-        fits,
+        tf.reduce_all(tf.equal(sizes, num_boxes) | tf.equal(sizes, [-1] * 5 + [0] * len(names))),
         record,
         "has fields of different lengths under image/object/. Numbers of ymin, xmin, ymax, xmax, "
         f"class; then (0 if absent) of {', '.join(names)}:",
-        [sizes, optional_sizes],
+        [sizes],
     )
     with tf.control_dependencies([complete]):
-        boxes = tf.stack(sides, axis=1)
-    flags = _box_faults(boxes, classes, text, labels, tables, rules)
-    given = tf.stack([parsed["image/height"], parsed["image/width"]])
-    contradicts = (given > 0) & tf.not_equal(given, tf.shape(image, tf.int64)[:2])
-    counts = tf.concat(
-        [
-            tf.reduce_sum(tf.cast(tf.stack(flags), tf.int32), 1),
-            tf.cast(tf.reduce_any(contradicts)[tf.newaxis], tf.int32),
-        ],
-        0,
-    )
-    refused = [kind for kind in (*BOX_FAULTS, "size_mismatch") if rules.refuses(kind)]
-    if refused:
-        found = tf.gather(counts, [COUNTED.index(kind) for kind in refused])
-        sound = require(
-            tf.equal(tf.reduce_sum(found), 0),
-            record,
-            f"has faults. Numbers of {', '.join(refused)}:",
-            [found, boxes, classes],
-        )
-        with tf.control_dependencies([sound]):
-            boxes = tf.identity(boxes)
-    clipped = [
-        flag
-        for kind, flag in zip(BOX_FAULTS, flags)
-        if rules.actions[kind] == CLIP and kind not in ("box_outside", "label_contradiction")
-    ]
-    if rules.actions["box_outside"] == CLIP:
-        was_sound = tf.reduce_all(boxes[:, :2] < boxes[:, 2:], 1)
-        boxes = tf.clip_by_value(boxes, 0.0, 1.0)
-        clipped.append(was_sound & tf.reduce_any(boxes[:, :2] >= boxes[:, 2:], 1))
-    left_out = functools.reduce(tf.logical_or, clipped, tf.zeros_like(classes, tf.bool))
-    sizes_px = tf.cast(tf.shape(image)[:2], tf.float32)
-    own_area = tf.reduce_prod((boxes[:, 2:] - boxes[:, :2]) * sizes_px, axis=1)
+        boxes, sizes = tf.stack(sides, axis=1), tf.identity(sizes)
+    size = tf.shape(image)[:2]
+    given_size = tf.stack([parsed["image/height"], parsed["image/width"]])
+    facts = Facts(boxes, classes, beside, by_text, given_size, tf.cast(size, tf.int64))
+    checked = check_boxes(facts, record, rules)
+    low, high = tf.split(checked.boxes, 2, axis=1)
+    own_area = tf.reduce_prod((high - low) * tf.cast(size, tf.float32), axis=1)
+    # [[0, number that is absent]] of each, as padding takes it.
+    absent = tf.split(tf.stack([tf.zeros_like(sizes), num_boxes - sizes], 1)[5:], len(names))
     confidence, weight, area, is_crowd, difficult, group_of = optional
-    absent = num_boxes * tf.cast(tf.equal(optional_sizes, 0), tf.int32)
-
-    def filled(values: tf.Tensor, position: int, default: Any) -> tf.Tensor:
-        return tf.concat([values, tf.fill([absent[position]], tf.cast(default, values.dtype))], 0)
-
     sample = Sample(
         image=image,
-        boxes=boxes,
+        boxes=checked.boxes,
         classes=classes,
-        confidences=filled(confidence, 0, 1),
-        weights=filled(weight, 1, 1),
-        area=tf.concat([area, own_area[: absent[2]]], 0),
-        is_crowd=filled(is_crowd, 3, 0) > 0,
-        difficult=filled(difficult, 4, 0) > 0,
-        group_of=filled(group_of, 5, 0) > 0,
+        confidences=tf.pad(confidence, absent[0], constant_values=1.0),
+        weights=tf.pad(weight, absent[1], constant_values=1.0),
+        area=tf.concat([area, own_area], 0)[: num_boxes[0]],
+        is_crowd=tf.pad(is_crowd, absent[3]) > 0,
+        difficult=tf.pad(difficult, absent[4]) > 0,
+        group_of=tf.pad(group_of, absent[5]) > 0,
     )
-    return sample, left_out, counts
-
-
-def _box_faults(
-    boxes: tf.Tensor,
-    classes: tf.Tensor,
-    text: tf.Tensor,
-    labels: tf.Tensor,
-    tables: _Tables,
-    rules: Rules,
-) -> List[tf.Tensor]:
-    """Flags, bool [n] each, in the order of BOX_FAULTS; few operations, for most boxes are fine."""
-    low, high = tf.split(boxes, 2, axis=1)
-    extent = high - low
-    known = classes >= FIRST_ID
-    nothing = tf.zeros_like(known)
-    unknown = tf.logical_not(known)
-    if tables.classes is None:
-        unknown_text, contradiction = nothing, nothing
-    else:
-        unknown_text = unknown & (tf.size(text) > 0)
-        # The last n of both are the labels where they are beside texts, else the classes.
-        both = tf.concat([classes, labels], 0)
-        beside = both[tf.size(both) - tf.size(classes) :]
-        contradiction = known & tf.not_equal(classes, beside)
-    unknown_id = tf.not_equal(unknown, unknown_text)
-    if rules.num_classes is not None:
-        unknown_id |= classes > rules.num_classes
-    return [
-        tf.logical_not(tf.math.is_finite(tf.reduce_sum(boxes, 1))),
-        tf.reduce_any(extent < 0, 1),
-        tf.reduce_any(tf.equal(extent, 0.0), 1),
-        tf.reduce_any(tf.abs(boxes - 0.5) > 0.5 + OUTSIDE_TOLERANCE, 1),
-        unknown_text,
-        unknown_id,
-        contradiction,
-    ]
+    return sample, checked
 
 
 def _multiclass_scores(parsed: Parsed, record: tf.Tensor, sample: Sample) -> Optional[tf.Tensor]:
@@ -392,13 +326,13 @@ def _image_level(
         [tf.size(confidences), tf.size(classes)],
     )
     with tf.control_dependencies([fits]):
-        known = classes > 0
+        known = tf.where(classes > 0)[:, 0]
     level = {
         schema.SOURCE_ID: record,
         schema.HASH: tf.cast(tf.strings.to_hash_bucket_fast(hashed, HASH_BUCKETS), tf.int32),
         schema.ORIGINAL_SPATIAL_SHAPE: tf.shape(image)[:2],
-        schema.IMAGE_CLASSES: tf.boolean_mask(classes, known),
-        schema.IMAGE_CONFIDENCES: tf.boolean_mask(confidences, known),
+        schema.IMAGE_CLASSES: tf.gather(classes, known),
+        schema.IMAGE_CONFIDENCES: tf.gather(confidences, known),
         schema.VERIFIED_NEG_CLASSES: parsed["image/neg_category_ids"],
         schema.NOT_EXHAUSTIVE_CLASSES: parsed["image/not_exhaustive_category_ids"],
     }

@@ -8,7 +8,7 @@ check-data` tells it beforehand.
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import Any, Sequence, Tuple
 
 from estimator_det.compat import tf
 from inputs import schema
@@ -35,13 +35,19 @@ class GraphGuard:
         """Always: what must stop the run is an error."""
         return tf.constant(True)
 
-    def rest_of_file(self, file: tf.Tensor, number: tf.Tensor, read: tf.Tensor) -> tf.Tensor:
-        """No record, int64 [0]; an error where the reader did not get to the end of the file."""
+    def rest_of_file(
+        self, file: tf.Tensor, number: tf.Tensor, read: tf.Tensor
+    ) -> Tuple[tf.Tensor, tf.Tensor]:
+        """No record, int64 [0] and string [0]; an error unless the reader got to the file's end."""
         size = tf.gather(tf.constant(self._sizes, tf.int64), file)
         path = tf.gather(tf.constant(self.paths), file)
         told = [path, ": damaged after records:", number, "bytes read, bytes there:", read, size]
         with tf.control_dependencies([tf.debugging.Assert(tf.equal(read, size), told)]):
-            return tf.zeros([0], tf.int64)
+            return tf.zeros([0], tf.int64), tf.zeros([0], tf.string)
+
+    def from_start(self, records: tf.data.Dataset) -> tf.data.Dataset:
+        """The records as they are."""
+        return records
 
     def begin(self, position: tf.Tensor, place: tf.Tensor, serialized: tf.Tensor) -> tf.Tensor:
         """The bytes as they are."""

@@ -236,8 +236,10 @@ def _batches(
         return features, labels
 
     # In order, whatever the seed: what does not arrive shows as a gap. It costs no speed.
-    dataset = records.enumerate().map(
-        to_example, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+    dataset = (
+        guard.from_start(records)
+        .enumerate()
+        .map(to_example, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     )
     if not stream.runs_elsewhere:
         dataset = dataset.ignore_errors()

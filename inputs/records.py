@@ -1,8 +1,8 @@
 """Finds TFRecord files and streams their records, still serialized, in the order asked for.
 
 TensorFlow's reader gives up a file at the first damage. Here the bytes it gave are counted; where
-they are not all the file has, the places of the other records come from `inputs.recordfile`, and
-they are read one by one. On whole files that costs a comparison for each file and epoch.
+they are not all the file has, the other records come from `inputs.recordfile`. On whole files that
+costs a comparison for each file and epoch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from estimator_det.compat import tf
 from estimator_det.config import files
 from estimator_det.protos import input_reader_pb2
 from inputs import faults, recordfile
-from inputs.guard import Guard, pack
+from inputs.guard import BLOCK, Guard, pack
 from inputs.rules import Rules, make_rules
 
 COMPRESSIONS = {".gz": "GZIP", ".gzip": "GZIP", ".zlib": "ZLIB", ".zz": "ZLIB"}
@@ -23,7 +23,6 @@ COMPRESSIONS = {".gz": "GZIP", ".gzip": "GZIP", ".zlib": "ZLIB", ".zz": "ZLIB"}
 # Bytes read ahead from each open file; remote storage answers late, so it takes larger bites.
 LOCAL_BUFFER = 512 * 1024
 REMOTE_BUFFER = 8 * 1024 * 1024
-BLOCK = 16  # records whose bytes are counted at once
 
 SIZE_UNKNOWN = -1  # of compressed files: only reading them tells whether they are whole
 
@@ -39,7 +38,7 @@ class Record(NamedTuple):
     """A record on its way to the decoder."""
 
     place: tf.Tensor  # int64: file and number in one, see `guard.pack`
-    serialized: tf.Tensor  # string; "" where the guard is to get it
+    serialized: tf.Tensor  # string; "" where it is damaged
 
 
 def find_files(pattern: str) -> List[str]:
@@ -221,7 +220,7 @@ def _records_of(
         found = tf.io.matching_files(path) if plain else path[tf.newaxis]
         blocks = tf.data.TFRecordDataset(found, compression_type=compression, buffer_size=buffer)
         blocks = blocks.ignore_errors().batch(BLOCK)
-        end = tf.data.Dataset.from_tensors(tf.zeros([0], tf.string))
+        end = tf.data.Dataset.from_tensors(tf.zeros([0], tf.string)).repeat()
 
         @tf.autograph.experimental.do_not_convert
         def count(state: Any, block: tf.Tensor) -> Any:
@@ -229,20 +228,24 @@ def _records_of(
             length = tf.size(block, out_type=tf.int64)
 
             def at_end() -> Any:
-                rest = tf.cond(
+                nothing = tf.zeros([0], tf.int64), tf.zeros([0], tf.string)
+                return tf.cond(
                     tf.equal(read_bytes, size) & tf.logical_not(guard.is_full()),
-                    lambda: tf.zeros([0], tf.int64),
+                    lambda: nothing,
                     lambda: guard.rest_of_file(file, number, read_bytes),
                 )
-                return rest, tf.fill(tf.shape(rest), "")
 
             numbers, block = tf.cond(length > 0, lambda: (number + tf.range(length), block), at_end)
             lengths = tf.cast(tf.strings.length(block), tf.int64) + recordfile.OVERHEAD
-            state = (number + length, read_bytes + tf.reduce_sum(lengths))
+            # At the end a block begins where the one before it ended, but the bytes stay those
+            # that the reader gave.
+            given = tf.where(length > 0, tf.reduce_sum(lengths), 0)
+            state = (number + tf.size(numbers, tf.int64), read_bytes + given)
             return state, Record(pack(file, numbers), block)
 
         zero = tf.constant(0, tf.int64)
-        return blocks.concatenate(end).scan((zero, zero), count).unbatch()
+        found_blocks = blocks.concatenate(end).scan((zero, zero), count)
+        return found_blocks.take_while(lambda record: tf.size(record.place) > 0).unbatch()
 
     compressions = [compression_of(path) for path in paths]
     sizes = [

@@ -25,7 +25,11 @@ from inputs.rules import Rules
 from inputs.statistics import Collector, Columns, join
 
 RECORDS_PER_TASK = 64  # of files whose records are found without reading them all
-FEW_RECORDS = 400  # are examined sooner than another process has started
+
+# Are examined sooner than another process has started, which takes seconds of a processor.
+FEW_RECORDS = 400
+FEW_SMALL_RECORDS = 4000  # in files of FEW_BYTES
+FEW_BYTES = 100_000_000
 
 _RULES: Dict[str, Rules] = {}  # of a worker process, by reader
 
@@ -134,14 +138,24 @@ def run(
     """
     rules = {one.reader: one.rules for one in plans}
     tasks = [task for one in plans for task in one.tasks]
-    known = [one.num_records for one in plans if one.num_records is not None]
-    few = len(known) == len(plans) and sum(known) <= FEW_RECORDS
     parts: Dict[str, List[_Part]] = {one.reader: [] for one in plans}
-    results = _in_turn(tasks, rules) if few or jobs <= 1 else _at_once(tasks, rules, jobs)
+    results = (
+        _in_turn(tasks, rules) if jobs <= 1 or _are_few(plans) else _at_once(tasks, rules, jobs)
+    )
     for part, task in zip(results, tasks):
         parts[task.reader].append(part)
         advance(part.num_records)
     return [_scan(one, parts[one.reader]) for one in plans]
+
+
+def _are_few(plans: Sequence[Plan]) -> bool:
+    known = [one.num_records for one in plans if one.num_records is not None]
+    if len(known) < len(plans) or sum(known) > FEW_SMALL_RECORDS:
+        return False
+    if sum(known) <= FEW_RECORDS:
+        return True
+    tasks = {task.file for one in plans for task in one.tasks}
+    return sum(recordfile.file_size(path) for path in tasks) <= FEW_BYTES
 
 
 def _scan(of: Plan, parts: List[_Part]) -> Scan:

@@ -7,19 +7,23 @@ renaming `.tmp` files. A process killed in between leaves temporary files, shard
 or a short index; `checkpoint` still names the one before. The one moment at which a whole
 checkpoint is at risk is when it is saved again under the same name: see `model_fn.saving`.
 
-Nothing here calls fsync, nor does TensorFlow: what a killed process wrote is safe, but when the
-machine itself goes down, files of the last half minute or so may be short or empty. The check below
-finds that, for every tensor has a checksum, and falls back to an older checkpoint.
+TensorFlow never calls fsync: what a killed process wrote is safe, but when the machine itself goes
+down, files of the last half minute or so may be short or empty. So training calls `write_through`
+on the files of each checkpoint before `checkpoint` names it. Where that is not to be had, as in
+remote storage, the check below finds the damage, for every tensor has a checksum, and falls back to
+an older checkpoint.
 """
 
 from __future__ import annotations
 
+import glob
 import logging
 import os
 import re
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.files import is_remote
 from model_fn.failures import DamagedCheckpointsError
 
 _LOG = logging.getLogger(__name__)
@@ -75,6 +79,24 @@ def find_damage(prefix: str) -> Optional[str]:
         except (tf.errors.OpError, IndexError, RuntimeError, ValueError) as error:
             return f"{name} in its .data file cannot be read: {_short(error)}"
     return None
+
+
+def write_through(prefix: str) -> None:
+    """Has the files of a local checkpoint, and their names, written to the disk itself.
+
+    Raises:
+        OSError: if the disk does not take them.
+    """
+    if is_remote(prefix):
+        return
+    folder = os.path.dirname(prefix) or "."
+    parts = sorted(glob.glob(f"{glob.escape(prefix)}.*"))
+    for path in [*parts, folder]:  # The folder last, for it holds the names.
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def prepare(model_dir: str, keep_checkpoint_max: int = 5) -> Optional[int]:

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import threading
-from typing import Any, Iterator, Optional
+from typing import Any, Callable, Iterator, Optional
 
 from estimator_det.compat import tf, tf1
 from model_fn import checkpoint_store
@@ -69,6 +69,7 @@ class CheckpointSaver(tf1.train.CheckpointSaverHook):
     * what training resumed from is not saved again. TensorFlow would write the same files in
       place, and a process killed in that moment would leave its newest checkpoint in pieces;
     * on a signal it saves without evaluating, and evaluations are left as soon as one comes;
+    * its files reach the disk itself before `checkpoint` names it;
     * an error tells folder, free space and file, and what it left half-written is deleted.
 
     The first call of the listeners stands, as ever, for the state that training starts from.
@@ -119,7 +120,8 @@ class CheckpointSaver(tf1.train.CheckpointSaverHook):
     def _write(self, session: tf1.Session, step: int) -> None:
         prefix = f"{self._save_path}-{step}"
         try:
-            self._get_saver().save(session, self._save_path, global_step=step)
+            with _followed(session, lambda: checkpoint_store.write_through(prefix)):
+                self._get_saver().save(session, self._save_path, global_step=step)
         except _POSSIBLE as error:
             told = _explained(error, self._model_dir, os.path.basename(prefix), self.saved_step)
             _remove_remains(self._model_dir, prefix)
@@ -131,6 +133,27 @@ class CheckpointSaver(tf1.train.CheckpointSaverHook):
             tf1.SessionLog(status=tf1.SessionLog.CHECKPOINT, checkpoint_path=self._save_path),
             step,
         )
+
+
+@contextlib.contextmanager
+def _followed(session: tf1.Session, act: Callable[[], None]) -> Iterator[None]:
+    """Within, `act` follows what the session runs.
+
+    `Saver.save` runs one thing, which writes the files, then enters them in `checkpoint`; it has no
+    place for anything between the two.
+    """
+    run = session.run
+
+    def run_and_act(*arguments: Any, **options: Any) -> Any:
+        result = run(*arguments, **options)
+        act()
+        return result
+
+    session.run = run_and_act
+    try:
+        yield
+    finally:
+        del session.run
 
 
 def _remove_remains(model_dir: str, prefix: str) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.conformance import goldens
 from benchmarks.conformance.case import Case, load, moved, one_hot_classes
 from benchmarks.conformance.compare import Check
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import estimator, tf, tf1
 from estimator_det.detectors import make_detector
 from inputs import schema
 from model_fn.create import create_model_fn
@@ -52,7 +52,7 @@ def check_trace(case: Case, cells: Dict[str, Check]) -> None:
     with tf.Graph().as_default() as graph:
         tf1.train.get_or_create_global_step()
         features, labels = _padded_batch(case, config)
-        spec = create_model_fn(config)(features, labels, tf1.estimator.ModeKeys.TRAIN, {})
+        spec = create_model_fn(config)(features, labels, estimator.ModeKeys.TRAIN, {})
         model = [v for v in tf1.global_variables() if v.op.name in case.golden.graph["variables"]]
         slots = {v.op.name for v in tf1.global_variables()} - {v.op.name for v in model}
         small_maps = _norms_of_small_maps(graph)

@@ -19,7 +19,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 
 from benchmarks.extractors import graphs, usual
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import estimator, tf, tf1
 from estimator_det.detectors import make_detector
 from estimator_det.extractors.base import make_extractor
 from inputs import schema
@@ -86,7 +86,7 @@ def _train_whole(config: Any, images: Any) -> Any:
         for key, value in labels.items()
     }
     tf1.train.get_or_create_global_step()
-    spec = create_model_fn(config)(features, tensors, tf1.estimator.ModeKeys.TRAIN, {})
+    spec = create_model_fn(config)(features, tensors, estimator.ModeKeys.TRAIN, {})
     return spec.train_op
 
 

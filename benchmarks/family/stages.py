@@ -10,7 +10,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config import pipeline
 
 STEPS = 2
@@ -63,7 +63,7 @@ def build(run: Run) -> None:
         tf1.train.create_global_step()
         batches = create_train_input_fn(run.config, preprocess_of(run.config, True))()
         features, labels = tf1.data.make_initializable_iterator(batches).get_next()
-        spec = create_model_fn(run.config)(features, labels, tf1.estimator.ModeKeys.TRAIN, {})
+        spec = create_model_fn(run.config)(features, labels, estimator.ModeKeys.TRAIN, {})
         assert spec.train_op is not None
 
 

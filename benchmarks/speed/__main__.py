@@ -11,7 +11,7 @@ import tempfile
 import time
 from typing import Any, Dict, List, Optional
 
-PARTS = ("floor", "step", "decode", "pipeline", "startup", "evaluate", "latency", "graph")
+PARTS = ("floor", "step", "decode", "pipeline", "checks", "startup", "evaluate", "latency", "graph")
 
 
 def _parse(argv: Optional[List[str]]) -> argparse.Namespace:
@@ -51,6 +51,12 @@ def _table(m: Dict[str, Any]) -> List[str]:
     ratio("training step with input", "step_seconds", "floor_seconds", "s")
     ratio("training step, input taken away", "step_cached_seconds", "floor_seconds", "s")
     ratio("input pipeline", "pipeline_images_per_second", "decode_images_per_second", "images/s")
+    if "checks_cpu_ratio" in m:
+        lines.append(
+            "record checks on clean data: {checks_cpu_ratio:.2f} x the processor time without; "
+            "{checked_cpu_us:.0f} and {unchecked_cpu_us:.0f} µs an image; training step with input "
+            "{checks_step_ratio:.3f} x that without".format(**m)
+        )
     for key, text in (
         ("first_step_seconds", "process start to first finished step: {:.1f} s"),
         ("peak_memory_gb", "peak memory of training: {:.2f} GB"),

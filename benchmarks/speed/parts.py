@@ -16,7 +16,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config import pipeline
 
 WARM_UP = 4
@@ -24,6 +24,7 @@ REPEATS = 16
 GRAPH_BATCHES = (2, 8, 32)
 SERVED_BATCHES = (1, 8)
 EVALUATED_IMAGES = 10
+CHECKED_IMAGES = 1000
 
 Figures = Dict[str, Any]
 
@@ -45,12 +46,13 @@ def _seconds(run: Callable[[], Any], repeats: int = REPEATS) -> float:
     """Median time of a call, after some that do not count."""
     for _ in range(WARM_UP):
         run()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
+    return statistics.median(_timed(run) for _ in range(repeats))
+
+
+def _timed(run: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
 
 
 @contextlib.contextmanager
@@ -110,7 +112,7 @@ def _train_spec(config: Any, features: Any, labels: Any) -> Any:
     from model_fn.create import create_model_fn
 
     tf1.train.get_or_create_global_step()
-    return create_model_fn(config)(features, labels, tf1.estimator.ModeKeys.TRAIN, {})
+    return create_model_fn(config)(features, labels, estimator.ModeKeys.TRAIN, {})
 
 
 def step(arguments: argparse.Namespace) -> Figures:
@@ -168,6 +170,36 @@ def input_pipeline(arguments: argparse.Namespace) -> Figures:
     """The training input_fn alone, augmentation and padding included."""
     batches = _train_batches(_config(arguments))
     return {"pipeline_images_per_second": _images_per_second(batches, arguments.batch_size)}
+
+
+def checks(arguments: argparse.Namespace) -> Figures:
+    """The training input_fn, and the whole step, with and without checks of records: clean data."""
+    from benchmarks.speed.checks import compare, unchecked
+
+    # Opening a file, which costs some milliseconds, is not to count as if files held few records.
+    record = _first_examples(arguments.record, arguments.scratch, CHECKED_IMAGES)
+    config = pipeline.override(_config(arguments), train_input_path=str(record))
+    figures: Figures = dict(compare(lambda: _train_batches(config), arguments.batch_size))
+    with contextlib.ExitStack() as stack:
+        checked = stack.enter_context(_training(config))
+        with unchecked():
+            bare = stack.enter_context(_training(config))
+        _seconds(bare, 1), _seconds(checked, 1)
+        # Turn by turn, so that both see the same machine.
+        times = [(_timed(checked), _timed(bare)) for _ in range(2 * REPEATS)]
+    figures["checked_step_seconds"] = statistics.median(one for one, _ in times)
+    figures["checks_step_ratio"] = statistics.median(one / other for one, other in times)
+    return figures
+
+
+@contextlib.contextmanager
+def _training(config: Any) -> Iterator[Callable[[], Any]]:
+    """A function that runs a training step with its input."""
+    with tf.Graph().as_default():
+        features, labels = _next_batch(config)
+        train_op = _train_spec(config, features, labels).train_op
+        with _session() as session:
+            yield functools.partial(session.run, train_op)
 
 
 class _StopAfter(tf1.train.SessionRunHook):
@@ -283,6 +315,7 @@ PARTS: Dict[str, Callable[[argparse.Namespace], Figures]] = {
     "step": step,
     "decode": decode,
     "pipeline": input_pipeline,
+    "checks": checks,
     "startup": startup,
     "evaluate": evaluate,
     "latency": latency,

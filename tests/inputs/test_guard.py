@@ -193,7 +193,7 @@ def test_clean_data_never_call_python(
     def refuse(*_: Any) -> Any:
         raise AssertionError("called")
 
-    for name in ("_rest_of_file", "_fetch", "_look"):
+    for name in ("_rest_of_file", "_look"):
         monkeypatch.setattr(Guard, name, refuse)
     path = write(tmp_path / "r", [example({**BOXES, **LABELS})] * 40)
     with tf.Graph().as_default(), tf1.Session() as session:
@@ -213,3 +213,17 @@ def test_nothing_of_it_gets_into_checkpoints(tmp_path: pathlib.Path) -> None:
     with tf.Graph().as_default() as graph:
         tf1.data.make_initializable_iterator(inputs.create_train_input_fn(config, preprocess)())
         assert not graph.get_collection(tf1.GraphKeys.SAVEABLE_OBJECTS)
+
+
+def test_each_pass_begins_at_the_first_record(tmp_path: pathlib.Path) -> None:
+    records = [example({**BOXES, **LABELS, **BAD}), *[example({**BOXES, **LABELS})] * 4]
+    text = "train_input_reader { num_epochs: 1 drop_remainder: false }"
+    config = reading(write(tmp_path / "r", records), text=text)
+    config.train_input_reader.bad_records.policy = 2  # SKIP
+    preprocess = make_resizer(config.model.ssd.image_resizer).resize
+    log = FaultLog()
+    dataset = inputs.create_train_input_fn(config, preprocess, 1, log)()
+    for told in (1, 2):
+        batches = list(dataset.as_numpy_iterator())
+        assert records_of(batches) == [[0, 1], [0, 2], [0, 3], [0, 4]]
+        assert log.occurrences == told

@@ -78,7 +78,7 @@ def test_everything_is_found_at_its_place(two_files) -> None:
 
 @pytest.mark.slow
 def test_processes_find_the_same_in_the_same_order(two_files, monkeypatch) -> None:
-    monkeypatch.setattr(scan, "FEW_RECORDS", 0)
+    monkeypatch.setattr(scan, "FEW_SMALL_RECORDS", 0)
     monkeypatch.setattr(scan, "RECORDS_PER_TASK", 3)
     here, there = run(two_files), run(two_files, jobs=2)
     assert there.entries == here.entries and there.num_records == here.num_records
@@ -144,3 +144,18 @@ def test_a_process_that_dies_is_named_with_its_files(two_files, monkeypatch) -> 
     plan = scan.plan("r", make_rules(reader))
     with pytest.raises(ValueError, match=r"records died.*a\.record from record 0 on"):
         list(scan._at_once(plan.tasks, {"r": plan.rules}, jobs=1))
+
+
+def test_other_processes_only_for_much_work(tmp_path, monkeypatch) -> None:
+    def start(*_):
+        raise InterruptedError
+
+    monkeypatch.setattr(scan, "_at_once", start)
+    monkeypatch.setattr(scan, "FEW_RECORDS", 2)
+    path = examples.write(tmp_path / "r.record", [record(i) for i in range(5)])
+    assert run(path, jobs=2).num_records == 5
+    for name, limit in (("FEW_BYTES", 100), ("FEW_SMALL_RECORDS", 4)):
+        with monkeypatch.context() as patch:
+            patch.setattr(scan, name, limit)
+            with pytest.raises(InterruptedError):
+                run(path, jobs=2)

@@ -189,3 +189,31 @@ def test_options_are_checked() -> None:
             Saving(**wrong)
     with pytest.raises(ValueError, match="keep_max is 0"):
         Saving(keep_max=-1)
+
+
+def test_files_reach_the_disk_before_they_are_named(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: List[str] = []
+    named: List[bool] = []
+    sync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        name = os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}"))
+        if name == tmp_path.name or name.startswith("model.ckpt-2."):
+            calls.append(name)
+            state = tmp_path / checkpoint_store.STATE_FILE
+            named.append(state.exists() and "ckpt-2" in state.read_text())
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    _train(tmp_path, 2, Listener())
+    data = "model.ckpt-2.data-00000-of-00001"
+    assert calls[-3:] == [data, "model.ckpt-2.index", tmp_path.name]
+    assert not any(named)
+    assert "ckpt-2" in (tmp_path / checkpoint_store.STATE_FILE).read_text()
+
+
+def test_nothing_is_synced_in_remote_storage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: pytest.fail("called"))
+    checkpoint_store.write_through("gs://bucket/model.ckpt-2")

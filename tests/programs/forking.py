@@ -18,6 +18,8 @@ from typing import Any, Dict, List, Optional
 
 from tests.conftest import TESTS
 
+TIMEOUT = 300.0  # seconds, for a machine that does much else
+
 
 class Run:
     """A forked process."""
@@ -37,7 +39,7 @@ class Run:
             self._code = self._server.ask({"poll": self.pid})["code"]
         return self._code
 
-    def wait(self, timeout: float = 90.0) -> int:
+    def wait(self, timeout: float = TIMEOUT) -> int:
         end = time.monotonic() + timeout
         while time.monotonic() < end:
             code = self.poll()
@@ -47,7 +49,7 @@ class Run:
         os.kill(self.pid, 9)
         raise AssertionError(f"still running after {timeout} s:\n{self.output()}")
 
-    def wait_for(self, text: str, timeout: float = 90.0) -> None:
+    def wait_for(self, text: str, timeout: float = TIMEOUT) -> None:
         """Waits until the process has printed `text`."""
         end = time.monotonic() + timeout
         while text not in self.output():

@@ -9,19 +9,24 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Iterator, List
+from typing import Iterator, List, Set
 
 import pytest
 
 from estimator_det.compat import tf1
 from model_fn import checkpoint_store
 from tests.conftest import TESTS
-from tests.programs.forking import Forker, small_config
+from tests.programs.forking import TIMEOUT, Forker, Run, small_config
 
 pytestmark = pytest.mark.slow
 
-KILLS = 30
 LAST_STEP = 600
+COMMAND_STEPS = 100  # not reached before the last run, however late a kill comes
+BALLAST = 2**21  # 8 MB in each checkpoint, which take some time to write
+
+# What a run has got to when it is killed, beside a random moment after its first step.
+EVENTS = ("start", "shard", "index", "renamed", "listed", "evaluating")
+KILLS = 30
 
 
 @pytest.fixture(scope="module")
@@ -36,19 +41,42 @@ def _recorded(folder: pathlib.Path) -> List[str]:
     return list(state.all_model_checkpoint_paths) if state else []
 
 
+def _happens(event: str, folder: pathlib.Path, run: Run, before: Set[str]) -> bool:
+    """Whether a run has reached a moment of interest, seen from outside."""
+    new = {path.name for path in folder.glob("*")} - before
+    if event == "shard":
+        return bool(list(folder.glob("model.ckpt-*_temp")))
+    if event == "renamed":
+        return any(".data-" in name for name in new)
+    if event == "index":
+        return any(name.endswith(".index") for name in new)
+    if event == "listed":
+        return any(name.endswith(".meta") for name in new)
+    return event == "start" or "| localization" in run.output()
+
+
+def _wait_for(event: str, folder: pathlib.Path, run: Run) -> None:
+    before = {path.name for path in folder.glob("*")}
+    end = time.monotonic() + TIMEOUT
+    while not _happens(event, folder, run, before):
+        assert run.poll() is None, run.output()
+        assert time.monotonic() < end, run.output()
+
+
 def test_thirty_kills(forker: Forker, tmp_path: pathlib.Path) -> None:
     rng = random.Random(5)
     folder = tmp_path / "model"
     recorded_step = reached = 0
-    unfinished = resumed_from = kills = 0
-    while kills < KILLS:
-        run = forker.fake_training(str(folder), num_steps=LAST_STEP)
-        if kills % 5:  # Most kills fall among steps, checkpoints and evaluations.
-            run.wait_for("| localization")
-        time.sleep(rng.uniform(0, 0.8))
+    unfinished = resumed_from = 0
+    for kill in range(KILLS):
+        event = EVENTS[kill % len(EVENTS)]
+        run = forker.fake_training(
+            str(folder), num_steps=LAST_STEP, ballast=BALLAST, eval_batches=1
+        )
+        _wait_for(event, folder, run)
+        time.sleep(rng.choice((0, 0.002, 0.02, 0.2)) if event != "start" else rng.uniform(0, 1))
         run.signal(signal.SIGKILL)
         assert run.wait() == -signal.SIGKILL, run.output()
-        kills += 1
         steps = [int(step) for step in re.findall(r"^step (\d+)/", run.output(), re.MULTILINE)]
         if steps:
             # Nothing that was recorded is lost, and nothing beyond it is made up.
@@ -58,7 +86,7 @@ def test_thirty_kills(forker: Forker, tmp_path: pathlib.Path) -> None:
         unfinished += bool(list(folder.glob("*_temp")) + list(folder.glob("*.tmp*")))
         recorded = _recorded(folder)
         for prefix in recorded:
-            assert checkpoint_store.find_damage(prefix) is None, (kills, prefix)
+            assert checkpoint_store.find_damage(prefix) is None, (kill, event, prefix)
         if recorded:
             now = checkpoint_store.step_of(recorded[-1])
             assert now >= recorded_step
@@ -67,7 +95,10 @@ def test_thirty_kills(forker: Forker, tmp_path: pathlib.Path) -> None:
     assert 0 < resumed_from < reached < LAST_STEP
     assert unfinished  # some kills hit a checkpoint being written
 
-    last = forker.fake_training(str(folder), num_steps=LAST_STEP, save_steps=50, step_secs=0)
+    last = forker.fake_training(
+        str(folder), num_steps=LAST_STEP, save_steps=100, step_secs=0, eval_secs=1000,
+        ballast=BALLAST,
+    )  # fmt: skip
     assert last.wait() == 0, last.output()
     assert f"step {LAST_STEP}/{LAST_STEP}" in last.output()
     assert checkpoint_store.trained_steps(str(folder)) == LAST_STEP
@@ -79,7 +110,7 @@ def test_thirty_kills(forker: Forker, tmp_path: pathlib.Path) -> None:
 
 
 def test_kills_of_the_command(tmp_path: pathlib.Path) -> None:
-    config = small_config(tmp_path, num_steps=24)
+    config = small_config(tmp_path, num_steps=COMMAND_STEPS)
     folder = tmp_path / "model"
     command = [sys.executable, "-m", "estimator_det.cli", "train", "--save_checkpoints_steps=2"]
     command += ["--pipeline_config_path", config, "--model_dir", str(folder)]
@@ -100,7 +131,8 @@ def test_kills_of_the_command(tmp_path: pathlib.Path) -> None:
         step = checkpoint_store.trained_steps(str(folder))
         assert step > reached
         reached = step
+    command = [one.replace("steps=2", "steps=50") for one in command]
     done = subprocess.run(command, capture_output=True, text=True, cwd=TESTS.parent)
     assert done.returncode == 0, done.stderr
     assert f"Resuming at step {reached}" in done.stderr
-    assert checkpoint_store.trained_steps(str(folder)) == 24
+    assert checkpoint_store.trained_steps(str(folder)) == COMMAND_STEPS

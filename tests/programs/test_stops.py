@@ -23,6 +23,7 @@ pytestmark = pytest.mark.slow
 
 BALLAST = 2**20  # 4 MB in each checkpoint
 CHECKPOINT_BYTES = 4 * BALLAST
+SOON = 60  # seconds; at once, on a machine that does much else
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +123,7 @@ def test_sigterm_while_the_graph_is_built(
     run.signal(signal.SIGTERM)
     start = time.monotonic()
     assert run.wait() == console.EXIT_TERMINATED, run.output()
-    assert time.monotonic() - start < 10, run.output()
+    assert time.monotonic() - start < SOON, run.output()
     assert "stopped by SIGTERM before training began" in _no_traceback(run)
     assert not list(folder.glob("model.ckpt*"))
 
@@ -140,7 +141,7 @@ def test_sigterm_leaves_an_evaluation(forker: Forker, tmp_path: pathlib.Path) ->
     run.signal(signal.SIGTERM)
     start = time.monotonic()
     assert run.wait() == console.EXIT_TERMINATED, run.output()
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < SOON
     assert "stopped by SIGTERM at step 2" in _no_traceback(run)
     assert trained_steps(str(folder)) == 2
 
@@ -153,7 +154,7 @@ def test_second_signal_ends_at_once(forker: Forker, tmp_path: pathlib.Path) -> N
     run.wait_for("once more stops at once")
     assert run.poll() is None
     run.signal(signal.SIGTERM)
-    assert run.wait(10) == console.EXIT_TERMINATED
+    assert run.wait(SOON) == console.EXIT_TERMINATED
     assert "SIGTERM again: stopped at once" in _no_traceback(run)
     assert trained_steps(folder) == 0
     after = forker.fake_training(folder, num_steps=2, ballast=1)
@@ -191,7 +192,7 @@ def test_full_disk(forker: Forker, tmp_path: pathlib.Path) -> None:
 def test_disk_fills_between_checkpoints(forker: Forker, tmp_path: pathlib.Path) -> None:
     with _tmpfs(tmp_path / "small", 11):
         folder = tmp_path / "small" / "model"
-        run = forker.fake_training(str(folder), num_steps=300, save_steps=1000, ballast=1)
+        run = forker.fake_training(str(folder), num_steps=600, save_steps=10**4, ballast=1)
         run.wait_for("step 1/")
         with contextlib.suppress(OSError), (folder / "fill").open("wb", buffering=0) as file:
             while file.write(bytes(4096)):

@@ -1,0 +1,105 @@
+"""What the checks of records cost on clean data: the training pipeline with them and without."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from typing import Any, Callable, Dict, Iterator, List, Sequence
+from unittest import mock
+
+from estimator_det.compat import tf
+from inputs import batch, decode, pipeline
+from inputs.box_checks import BOX_FAULTS, Checked
+from inputs.faults import FAULT_COUNTS
+from inputs.guard import PLACE, POSITION
+from inputs.records import Record
+from inputs.schema import SOURCE_ID
+
+WARM_UP = 20  # batches
+ROUNDS = 30
+ROUND_BATCHES = 12
+
+
+class _Blind:
+    """A guard that watches nothing."""
+
+    def __init__(self, paths: Sequence[str], *_: Any) -> None:
+        self.paths = list(paths)
+
+    def from_start(self, records: tf.data.Dataset) -> tf.data.Dataset:
+        """The records as they are."""
+        return records
+
+    def begin(self, position: tf.Tensor, place: tf.Tensor, serialized: tf.Tensor) -> tf.Tensor:
+        """The bytes as they are."""
+        del position, place
+        return serialized
+
+    def watch(self, batches: tf.data.Dataset, **_: Any) -> tf.data.Dataset:
+        """Batches without what only the watch needs."""
+        extra = (POSITION, PLACE, FAULT_COUNTS, SOURCE_ID)
+
+        def without(features: Any, labels: Any) -> Any:
+            return {key: x for key, x in features.items() if key not in extra}, labels
+
+        return batches.map(without)
+
+
+def _plain_records(config: Any, guard: _Blind, *, seed: Any, **_: Any) -> tf.data.Dataset:
+    serialized = tf.data.TFRecordDataset(guard.paths)
+    serialized = serialized.shuffle(config.shuffle_buffer_size, seed).repeat()
+    return serialized.map(lambda one: Record(tf.constant(0, tf.int64), one))
+
+
+def _all_fine(facts: Any, *_: Any) -> Checked:
+    counts = tf.zeros([len(BOX_FAULTS) + 1], tf.int32)
+    return Checked(facts.boxes, tf.where(facts.classes > 0)[:, 0], counts)
+
+
+@contextlib.contextmanager
+def unchecked() -> Iterator[None]:
+    """Within, training pipelines are made that trust their records blindly."""
+
+    def nothing(*_: Any) -> Any:
+        return tf.no_op()
+
+    replaced = (
+        (pipeline, "Guard", _Blind),
+        (pipeline, "record_dataset", _plain_records),
+        (decode, "check_boxes", _all_fine),
+        (decode, "claimed_pixels", lambda _: tf.constant(1.0)),
+        (decode, "require", nothing),
+        (batch, "require", nothing),
+    )
+    with contextlib.ExitStack() as stack:
+        for module, name, other in replaced:
+            stack.enter_context(mock.patch.object(module, name, other))
+        yield
+
+
+def compare(make_batches: Callable[[], tf.data.Dataset], batch_size: int) -> Dict[str, float]:
+    """Processor time per image, the two pipelines in turns; the ratio is the median of rounds."""
+    checked = iter(make_batches())
+    with unchecked():
+        bare = iter(make_batches())
+    for iterator in (checked, bare):
+        _processor_seconds(iterator, WARM_UP)
+    seconds: List[List[float]] = [[], []]
+    for turn in range(ROUNDS):
+        for which in (0, 1) if turn % 2 else (1, 0):
+            seconds[which].append(_processor_seconds((checked, bare)[which], ROUND_BATCHES))
+    images = ROUND_BATCHES * batch_size
+    return {
+        "checked_cpu_us": 1e6 * statistics.median(seconds[0]) / images,
+        "unchecked_cpu_us": 1e6 * statistics.median(seconds[1]) / images,
+        "checks_cpu_ratio": statistics.median(a / b for a, b in zip(*seconds)),
+    }
+
+
+def _processor_seconds(iterator: Iterator[Any], count: int) -> float:
+    """Of all threads; what was prefetched before is made up for at the end."""
+    start = time.process_time()
+    for _ in range(count):
+        next(iterator)
+    return time.process_time() - start
