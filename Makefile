@@ -9,7 +9,7 @@ VENV ?= .venv
 JOBS ?= 2
 
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+STAMP := $(VENV)/.installed-$(notdir $(PYTHON))-$(TENSORFLOW)
 SOURCES := estimator_det inputs model_fn exporters benchmarks tests setup.py noxfile.py
 # What tells soonest that a TensorFlow is not supported: golden numbers, runs, exports, resuming.
 SMOKE := tests/compat tests/boxes tests/images tests/losses tests/predictors tests/detectors \
@@ -41,11 +41,12 @@ help:
 
 venv: $(STAMP)
 
-# Done again only when what is installed changes. Some systems ship Python without the parts that
-# put pip into an environment; the pip they have can do that too.
+# Done again only when what is installed changes; made anew for another Python or TensorFlow. Some
+# systems ship Python without the parts that put pip into an environment; the pip they have can do
+# that too.
 $(STAMP): setup.py pyproject.toml
 	@echo "== environment in $(VENV) ($(PYTHON), TensorFlow $(TENSORFLOW)): a few minutes, once"
-	$(PYTHON) -m venv $(VENV) || { \
+	$(PYTHON) -m venv $(if $(wildcard $(STAMP)),,--clear) $(VENV) || { \
 	  $(PYTHON) -m venv --clear --without-pip $(VENV) && \
 	  $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
 	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]' 'tensorflow==$(TENSORFLOW)'
