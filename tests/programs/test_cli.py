@@ -2,7 +2,6 @@ import json
 import pathlib
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -23,17 +22,14 @@ def _python(*arguments):
     )
 
 
-def test_help_is_quick_and_imports_no_tensorflow():
+def test_help_imports_nothing_heavy():
     code = (
         "import sys\nfrom estimator_det import cli\nstatus = cli.main(['--help'])\n"
         "print(status, 'tensorflow' in sys.modules, 'numpy' in sys.modules)"
     )
-    started = time.monotonic()
     result = _python("-c", code)
-    seconds = time.monotonic() - started
     assert result.stdout.endswith("0 False False\n"), result.stderr
     assert all(verb in result.stdout for verb in VERBS)
-    assert seconds < 2  # half a second on an idle machine
 
 
 @pytest.mark.parametrize("verb", VERBS)
