@@ -162,6 +162,8 @@ def _exit_code(error: Exception) -> Optional[int]:
     from estimator_det.config.pipeline import ConfigError
     from model_fn import failures
 
+    if isinstance(error, ImportError) and "Remedy: pip" in str(error):  # of estimator_det.compat
+        return EXIT_FAILED
     if isinstance(error, failures.FolderNotWritableError):
         return EXIT_NOT_WRITABLE
     if isinstance(error, failures.FolderInUseError):

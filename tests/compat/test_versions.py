@@ -80,17 +80,22 @@ def test_missing_and_broken_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
         versions.import_tensorflow()
 
 
-def test_a_fresh_process_tells_what_is_wrong() -> None:
-    program = "import sys\nsys.modules['tensorflow_estimator'] = None\nimport estimator_det.compat"
+def test_the_commands_tell_what_is_wrong_in_a_line() -> None:
+    program = (
+        "import sys\n"
+        "sys.modules['tensorflow_estimator'] = None\n"
+        "from estimator_det import cli\n"
+        "sys.exit(cli.main(['demo', '--output_dir', sys.argv[1]]))"
+    )
     done = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", program, "nowhere"],
         cwd=TESTS.parent,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 1
-    assert "Remedy: pip install" in done.stderr.splitlines()[-1]
+    assert re.fullmatch(r"error: tensorflow-estimator .* Remedy: pip install .*\n", done.stderr)
 
 
 def test_what_is_no_version() -> None:
