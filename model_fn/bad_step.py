@@ -137,7 +137,7 @@ def _write(report: Report) -> None:
 
 def _save_batch(path: str, batch: Dict[str, np.ndarray]) -> None:
     # Texts come as objects, which only pickle could save.
-    plain = {
+    plain: Dict[str, Any] = {
         key: array.astype(np.bytes_) if array.dtype == object else array
         for key, array in batch.items()
     }

@@ -275,7 +275,7 @@ def latency(arguments: argparse.Namespace) -> Figures:
     size = _image_size(config)
     figures: Figures = {}
     for batch in SERVED_BATCHES:
-        images = np.random.randint(0, 256, (batch, *size, 3), np.uint8)
+        images = np.random.randint(0, 256, (batch, *size, 3)).astype(np.uint8)
         tensor = tf.constant(images)
         figures[f"latency_{batch}_ms"] = 1000 * _seconds(functools.partial(serve, tensor))
         with tf.Graph().as_default() as graph:
