@@ -250,7 +250,9 @@ def test_bfloat16_stays_near_float32(tmp_path: pathlib.Path) -> None:
         assert all(value.dtype in (np.float32, np.int64) for value in after.values())
         # Measured: 8e-5 of the loss, and a cosine of 0.99996; what is computed in float32 has 1e-7.
         assert 1e-6 < abs(found / loss - 1) < 1e-3, way
-        assert 0.999 < _angle(after, expected) < 1 - 1e-6, way
+        angle = _angle(after, expected)
+        # XLA for CPU may keep more digits between two operations; TensorFlow 2.16's does.
+        assert angle > 0.999 and (angle < 1 - 1e-6 or way == "XLA"), way
 
 
 @pytest.mark.usefixtures("small")
