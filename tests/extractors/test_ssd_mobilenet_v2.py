@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from google.protobuf import text_format
 
-import estimator_det.extractors  # noqa: F401
+import estimator_det.extractors  # noqa: F401  (fills the registry)
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.detectors import Groundtruth, make_detector

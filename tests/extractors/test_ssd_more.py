@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from google.protobuf import text_format
 
-import estimator_det.extractors  # noqa: F401
+import estimator_det.extractors  # noqa: F401  (fills the registry)
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.extractors.base import make_extractor
 from estimator_det.nets import nasnet

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from google.protobuf import text_format
 
-import estimator_det.predictors  # noqa: F401
+import estimator_det.predictors  # noqa: F401  (fills the registry)
 from estimator_det.compat import tf, tf1
 from estimator_det.predictors.base import Prediction, make_predictor
 from estimator_det.protos import box_predictor_pb2, pipeline_pb2
