@@ -15,7 +15,8 @@ from benchmarks.versions.environment import Environment
 # Relative. With batch norm frozen, losses stay together for hundreds of steps. While it learns from
 # small batches, a difference in the last digit grows a hundredfold within five steps.
 LOSS_LIMIT = 1e-5
-LEARNING_LOSS_LIMIT = 5e-2
+FIRST_LOSSES_LIMIT = 1e-4
+LEARNING_LOSS_LIMIT = 0.2
 PREDICTION_LIMIT = 1e-5
 STEPS_AFTER = 5
 TOTAL_LOSS = "Loss/total_loss"
@@ -89,6 +90,8 @@ def report(folder: pathlib.Path, pythons: List[str], steps: int) -> Tuple[List[s
         what = f"loss over {steps} steps, batch norm {kind}"
         first, second = (_model_dir(folder, env, kind) for env in both)
         found.append(_compare_losses(what, first, second, limit))
+    what = "the first two losses of these"
+    found.append(_compare_losses(what, first, second, FIRST_LOSSES_LIMIT, until=2))
     for env, other in (both, both[::-1]):
         environment.say(f"{env.name}: going on with the checkpoint of {other.name}")
         found.append(_resume(folder, env, other, steps))
@@ -125,10 +128,15 @@ def losses(model_dir: pathlib.Path) -> Dict[int, float]:
 
 
 def _compare_losses(
-    what: str, one: pathlib.Path, other: pathlib.Path, limit: float, after: int = 0
+    what: str,
+    one: pathlib.Path,
+    other: pathlib.Path,
+    limit: float,
+    after: int = 0,
+    until: int = 10**9,
 ) -> Difference:
     first, second = losses(one), losses(other)
-    steps = [step for step in first if step > after]
+    steps = [step for step in first if after < step <= until]
     if not steps or set(first) != set(second):
         raise ValueError(f"{one} and {other} trained other steps: {list(first)}, {list(second)}")
     worst = max(relative(second[step], first[step]) for step in steps)
