@@ -11,6 +11,7 @@ from estimator_det.detectors.base import Detector, make_detector
 from exporters import checkpoints, signatures
 from inputs import serving
 from model_fn.checkpoints import find_checkpoint
+from model_fn.label_map_asset import add_label_map, find_label_map
 
 SAVED_MODEL_FOLDER = "saved_model"
 FROZEN_GRAPH_FILE = "frozen_inference_graph.pb"
@@ -65,7 +66,9 @@ def export_saved_model(
     """
     chosen = signatures.resolve_input_types(input_types)
     checkpoint = find_checkpoint(checkpoint_prefix)
-    label_map = _find_label_map(pipeline_config, label_map_path)
+    if label_map_path and not tf.io.gfile.exists(label_map_path):
+        raise FileNotFoundError(f"no label map {label_map_path}")
+    label_map = label_map_path or find_label_map(pipeline_config)
     _prepare_folder(output_dir, overwrite)
     detector = make_detector(pipeline_config.model, is_training=False)
     with tf.Graph().as_default():
@@ -75,7 +78,7 @@ def export_saved_model(
         restorer = tf1.train.Saver(variables)
         saver = tf1.train.Saver(save_relative_paths=True)  # the folder may be moved
         if label_map is not None:
-            tf1.add_to_collection(tf1.GraphKeys.ASSET_FILEPATHS, tf.constant(label_map))
+            add_label_map(label_map)
         with tf1.Session() as session:
             restorer.restore(session, checkpoint)
             exported = ExportedModel(
@@ -90,17 +93,6 @@ def export_saved_model(
             _write_frozen_graph(session, definitions[chosen[0]], exported.frozen_graph)
             _write_saved_model(session, definitions, exported.saved_model)
     return exported
-
-
-def _find_label_map(pipeline_config: Any, given: Optional[str]) -> Optional[str]:
-    """The label map asked for, else the first existing one of the configuration's readers."""
-    if given:
-        if not tf.io.gfile.exists(given):
-            raise FileNotFoundError(f"no label map {given}")
-        return given
-    readers = [*pipeline_config.eval_input_reader, pipeline_config.train_input_reader]
-    named = [reader.label_map_path for reader in readers if reader.label_map_path]
-    return next((path for path in named if tf.io.gfile.exists(path)), None)
 
 
 def _prepare_folder(output_dir: str, overwrite: bool) -> None:

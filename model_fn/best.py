@@ -11,6 +11,7 @@ from estimator_det.compat import tf
 from inputs import serving
 from model_fn.estimators import preprocess_of
 from model_fn.history import Evaluation, is_better
+from model_fn.label_map_asset import add_label_map, find_readable_label_map
 
 BEST_FOLDER = "best"
 BEST_FILE = "best.json"
@@ -121,9 +122,20 @@ def export(
     name: str,
     checkpoint: Optional[str] = None,
 ) -> str:
-    """A SavedModel in a new folder under export/<name>, with the time as its name."""
-    receiver = serving.create_predict_input_fn(
+    """A SavedModel in a new folder under export/<name>, with the time as its name.
+
+    The configuration's label map goes along as an asset, where it can be read.
+    """
+    make_receiver = serving.create_predict_input_fn(
         pipeline_config, preprocess_of(pipeline_config, is_training=False)
     )
+    label_map = find_readable_label_map(pipeline_config)
+
+    def receiver() -> Any:
+        # Called within the graph that is exported, which is where assets are entered.
+        if label_map is not None:
+            add_label_map(label_map)
+        return make_receiver()
+
     folder = os.path.join(model_dir, "export", name)
     return tf.compat.as_str(runner.export_saved_model(folder, receiver, checkpoint_path=checkpoint))

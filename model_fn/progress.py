@@ -88,8 +88,8 @@ OnBadStep = Callable[[tf1.Session, int, Dict[str, float]], str]  # session, step
 class TrainingReport(tf1.train.SessionRunHook):
     """Tells how training goes: a progress bar on a terminal, elsewhere a line every so often.
 
-    The first step is reported as soon as it is done. A value that is not finite ends the training
-    with `NotFiniteLossError`.
+    The first step is reported as soon as it is done, and the last one, whatever ends the training.
+    A value that is not finite ends it with `NotFiniteLossError`.
 
     Args:
         batch_size: Images per step, for the rate.
@@ -123,6 +123,8 @@ class TrainingReport(tf1.train.SessionRunHook):
         self._fetches: Any = {}
         self._step = 0
         self._first_step = 0
+        self._reported = 0  # step of the last report
+        self._values: Dict[str, float] = {}  # of the step at hand
         self._started = 0.0  # the step at hand
         self._ended = 0.0  # the step before
         self._durations: List[float] = []  # from end to end
@@ -140,6 +142,7 @@ class TrainingReport(tf1.train.SessionRunHook):
         """Reads where training starts from."""
         del coord
         self._step = self._first_step = int(session.run(self._global_step))
+        self._reported, self._values = self._step, {}
         self._durations, self._waits = [], []
         self._ended = time.monotonic()
         if self._bar is None and not self._silent and self._stream.isatty():
@@ -165,15 +168,18 @@ class TrainingReport(tf1.train.SessionRunHook):
         values = {name: float(value) for name, value in run_values.results["values"].items()}
         if not all(math.isfinite(value) for value in values.values()):
             raise NotFiniteLossError(self._bad_step(run_context, values))
-        is_time = self._step == self._first_step + 1 or self._step % self._every_steps == 0
-        if is_time and (self._listeners or not self._silent):
-            self._report(self._moment(values))
+        self._values = values
+        is_first, is_last = self._step == self._first_step + 1, self._step == self._num_steps
+        if is_first or is_last or self._step % self._every_steps == 0:
+            self._report()
         if self._bar is not None:
             self._bar.update(1)
 
     def end(self, session: tf1.Session) -> None:
-        """Closes the progress bar."""
+        """Reports the last step, if nobody knew that it was the last, and closes the bar."""
         del session
+        if self._step != self._reported:
+            self._report()
         if self._bar is not None:
             self._bar.close()
 
@@ -185,7 +191,11 @@ class TrainingReport(tf1.train.SessionRunHook):
         bad = {name: value for name, value in values.items() if not math.isfinite(value)}
         return f"step {self._step}: not finite: {bad}; all: {values}"
 
-    def _report(self, moment: Moment) -> None:
+    def _report(self) -> None:
+        self._reported = self._step
+        if not self._values or (self._silent and not self._listeners):
+            return
+        moment = self._moment(self._values)
         for listener in self._listeners:
             listener(moment)
         if self._bar is not None:

@@ -271,12 +271,6 @@ class LoopReport(TrainingReport):
         _LOOPS.end()
         self._figures = LastFigures()
         self._global_step = tf1.train.get_global_step()
-        self._reported = 0
-
-    def after_create_session(self, session: tf1.Session, coord: Any) -> None:
-        """Reads where training starts from."""
-        super().after_create_session(session, coord)
-        self._reported = self._step
 
     def before_run(self, run_context: Any) -> Any:
         """Notes the time."""
@@ -300,12 +294,10 @@ class LoopReport(TrainingReport):
                 f"not finite in the steps up to {self._step}: {bad}; all, of step {step}: "
                 f"{values}. {_REMEDY}"
             )
-        is_first = before == self._first_step
-        is_last = self._step == self._num_steps
+        self._values = values
+        is_first, is_last = before == self._first_step, self._step == self._num_steps
         if is_first or is_last or self._step - self._reported >= self._every_steps:
-            self._reported = self._step
-            if values and (self._listeners or not self._silent):
-                self._report(self._moment(values))
+            self._report()
 
 
 def training_hooks(

@@ -6,7 +6,7 @@ import json
 import pathlib
 import re
 import time
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Optional
 
 import pytest
 
@@ -39,6 +39,20 @@ def test_lines_tell_step_losses_rate_and_time() -> None:
         r"step 4/4 \| total 1 learning_rate 0.25 \| [\d.]+ images/s \| \d\.\d\d GB \| 0:00:00 left",
         lines[2],
     )
+
+
+@pytest.mark.parametrize("num_steps", [5, None])
+@pytest.mark.parametrize("steps", [4, 5])
+def test_the_last_step_has_its_line_once(steps: int, num_steps: Optional[int]) -> None:
+    moments: List[progress.Moment] = []
+    report = progress.TrainingReport(
+        8, num_steps, every_steps=2, silent=True, listeners=[moments.append]
+    )
+    _run([5.0, 4.0, 3.0, 2.0, 1.0], steps, report)
+    assert [moment.step for moment in moments] == [1, 2, 4, 5][: steps - 1]
+    last = moments[-1]
+    assert last.values == {"Loss/total_loss": 6.0 - steps, "learning_rate": 0.25}
+    assert last.images_per_second is not None
 
 
 def test_bar_on_a_terminal() -> None:

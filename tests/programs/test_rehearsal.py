@@ -90,7 +90,8 @@ def test_from_a_checkpoint_to_a_model_that_detects(tmp_path, capsys):
     arguments = ["detect", str(image), "--output_dir", str(found), "--min_score=0"]
     assert cli.main([*arguments, "--model", str(folder / "export" / "Servo")]) == 0
     (line,) = (found / predictor.LINES_FILE).read_text().splitlines()
-    assert json.loads(line)["detections"]
+    detections = json.loads(line)["detections"]
+    assert detections and {entry["name"] for entry in detections} <= set(shapes.CLASS_NAMES)
 
     # And goes on without a TPU.
     assert model_main.main([*common, "--mode=train", "--num_train_steps=5"]) == 0

@@ -66,7 +66,8 @@ def test_evaluate_export_detect(model_dir, config_path, tmp_path, capsys):
     for model in (tmp_path / "exported", model_dir / "export" / "Servo"):
         assert cli.main([*arguments, "--model", str(model)]) == 0
         (line,) = (found / predictor.LINES_FILE).read_text().splitlines()
-        assert json.loads(line)["detections"]
+        detections = json.loads(line)["detections"]
+        assert detections and {entry["name"] for entry in detections} <= set(shapes.CLASS_NAMES)
         assert (found / "shape_detections.png").exists()
 
 
