@@ -218,11 +218,12 @@ class FaultLog:
         source_id: str = "",
         max_skipped: Optional[int] = None,
     ) -> None:
-        """Enters a finding; a second time it changes nothing.
+        """Enters a finding; a second time it changes nothing, nor once the run must stop.
 
         Raises:
             TooManySkippedError: if this is one skipped record more than `max_skipped`.
-            ValueError: if the finding's action is to fail; the text is that of `describe`.
+            ValueError: if the finding's action is to fail; the text is that of `describe`. Also if
+                the run must stop already.
         """
         entry = Entry(
             finding.kind, finding.action, file, int(record), source_id, int(finding.count),
@@ -230,6 +231,8 @@ class FaultLog:
         )  # fmt: skip
         key = (file, entry.record, finding.kind)
         with self._lock:
+            if self.stopped:
+                raise ValueError(self.stopped)
             self._times += 1
             if key not in self._seen:
                 self._seen.add(key)

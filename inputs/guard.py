@@ -29,6 +29,7 @@ STOP = -2  # 1 where the run must stop
 EXPECTED = -3  # the position that is to arrive next
 NUMBER_BITS = 40  # file and number share an int64 in the table
 BLOCK = 16  # records whose bytes are counted, or that are read here, at once
+MAX_BARREN = 1000  # files in a row that give nothing, while nothing moves
 MAX_PENDING = 1024  # records that may be on their way; more, and nothing has arrived for long
 
 Retry = Callable[[bytes, int], str]
@@ -65,10 +66,10 @@ class Guard:
         self._retry = retry
         self._lock = threading.Lock()
         self._whole: Dict[str, int] = {}  # compressed or remote file -> its number of records
-        # Not in checkpoints: what was on its way in one run says nothing to another.
-        self._pending = tf.lookup.experimental.MutableHashTable(
-            tf.int64, tf.int64, -1, checkpoint=False
-        )
+        # What was on its way, and the number of files since then that gave nothing.
+        self._barren = ((0, 0), 0)
+        self._pending = _table()
+        self._lengths = _table()  # local file -> number of records, once it was found to be whole
 
     # In the graph.
 
@@ -79,6 +80,19 @@ class Guard:
     def goes_on(self) -> tf.Tensor:
         """Whether more files are to be read: False once the run must stop."""
         return tf.not_equal(self._pending.lookup(tf.constant(STOP, tf.int64)), 1)
+
+    def length(self, file: tf.Tensor) -> tf.Tensor:
+        """How many records a file has, int64; -1 where they are to be counted."""
+        unknown = tf.constant(-1, tf.int64)
+        return tf.where(self.is_full(), unknown, self._lengths.lookup(file))
+
+    def note_whole(self, file: tf.Tensor, length: tf.Tensor) -> tf.Operation:
+        """Takes note that a file has just been read to its end."""
+        return self._lengths.insert(file, length)
+
+    def note_missing(self, file: tf.Tensor) -> tf.Operation:
+        """Takes note that a file has become shorter: it will be counted again."""
+        return self._lengths.remove(tf.reshape(file, [1]))
 
     def rest_of_file(
         self, file: tf.Tensor, number: tf.Tensor, read: tf.Tensor
@@ -105,12 +119,12 @@ class Guard:
         with tf.control_dependencies(done):
             return tf.reshape(numbers, [-1]), tf.reshape(records, [-1])
 
-    def from_start(self, records: tf.data.Dataset) -> tf.data.Dataset:
-        """The same records; whenever they are read from the first one on, so is noted."""
+    def from_start(self, records: tf.data.Dataset, first: int) -> tf.data.Dataset:
+        """The same records; each time they are read anew, position `first` is expected."""
 
         @tf.autograph.experimental.do_not_convert
         def note(_: tf.Tensor) -> tf.Tensor:
-            key, value = tf.constant(EXPECTED, tf.int64), tf.constant(0, tf.int64)
+            key, value = tf.constant(EXPECTED, tf.int64), tf.constant(first, tf.int64)
             with tf.control_dependencies([self._pending.insert(key, value)]):
                 return tf.constant(False)
 
@@ -199,12 +213,25 @@ class Guard:
                 path = self.paths[file]
                 numbers = list(self._rest(path, int(number), int(read)))[:BLOCK]
                 records = [_content(recordfile.read_record(path, one)) for one in numbers]
+            if not numbers and not number:
+                self._check_barren(dict(zip(keys.tolist(), values.tolist())))
         except ValueError:
             if not self._log.stopped:
                 raise
         stop = np.int64(bool(self._log.stopped))
         contents = np.array(records, object)
         return np.array(numbers, np.int64), contents, np.array(swept, np.int64), stop
+
+    def _check_barren(self, pending: Dict[int, int]) -> None:
+        """Stops a run whose files have all become empty; their epochs would follow for ever."""
+        now = (pending.get(EXPECTED, -1), len(pending))
+        count = self._barren[1] + 1 if now == self._barren[0] else 0
+        self._barren = (now, count)
+        if count > MAX_BARREN and not self._log.stopped:
+            self._log.stopped = (
+                f"the files hold no record any more; the first is {self.paths[0]}. Remedy: write "
+                "them anew, and start again"
+            )
 
     def _rest(self, path: str, number: int, read: int) -> range:
         """Numbers of the records from `number` on, none of a compressed file."""
@@ -298,7 +325,10 @@ class Guard:
             text = "an input file cannot be opened; its name is in TensorFlow's own messages"
             raise ValueError(text)
         path, number = self._name(place)
-        record = recordfile.read_record(path, number)
+        try:
+            record = recordfile.read_record(path, number)
+        except (IndexError, OSError, tf.errors.OpError) as error:
+            record = Damage("lost_records", f"it was there in an earlier pass: {error}", 0, 0)
         if isinstance(record, Damage):
             self._tell_damage(record, path, number)
             return True
@@ -330,6 +360,11 @@ class Guard:
             finding = self._rules.finding(kind, f"{KINDS[kind].what}: {count}, {done}", count)
             source_id = name.decode("utf-8", "replace")
             self._log.tell(finding, path, number, source_id)
+
+
+def _table() -> tf.lookup.experimental.MutableHashTable:
+    """From int64 to int64, -1 where empty; not in checkpoints: it says nothing to other runs."""
+    return tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, -1, checkpoint=False)
 
 
 def _outline(path: str) -> Any:

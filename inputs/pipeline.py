@@ -1,8 +1,9 @@
 """The input functions of training and evaluation: records -> batches of features and labels.
 
 The order of work on an image is the reference's: decode, augment, the detector's `preprocess`,
-one-hot classes, padding. Records are shuffled while still encoded. With a seed two runs give the
-same batches; each image's augmentation has a seed of its own, from its position in the stream.
+one-hot classes, padding. Records are shuffled while still encoded. Two runs with one seed give the
+same batches; each image's augmentation has a seed of its own, from its position in the stream. So a
+resumed run can go on where the one before it ended: see `inputs.position`.
 
 Records that cannot be used are treated as the reader's `bad_records` says, and all that was found
 is told to a `FaultLog`; see `inputs.guard`.
@@ -10,7 +11,6 @@ is told to a `FaultLog`; see `inputs.guard`.
 
 from __future__ import annotations
 
-import random
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
@@ -26,6 +26,7 @@ from inputs.graph_guard import GraphGuard
 from inputs.guard import PLACE, POSITION, Guard
 from inputs.label_check import check_class_names
 from inputs.parse import require
+from inputs.position import Bookmark, Position, digest
 from inputs.records import Record, compression_of, list_files, record_dataset
 from inputs.rules import Rules, make_rules
 
@@ -42,6 +43,7 @@ def create_train_input_fn(
     seed: Optional[int] = None,
     fault_log: Optional[FaultLog] = None,
     *,
+    bookmark: Optional[Bookmark] = None,
     runs_elsewhere: bool = False,
 ) -> InputFn:
     """Input function of training: shuffled, augmented, endless unless `num_epochs` is set.
@@ -49,8 +51,9 @@ def create_train_input_fn(
     Args:
         pipeline_config: Its model, train_config and train_input_reader are read at the call.
         preprocess: The detector's: float32 [B, h, w, C] -> inputs [B, H, W, C], true_shapes [B, 3].
-        seed: Makes order and augmentation repeatable, at some cost in speed.
+        seed: Makes order and augmentation repeatable; None for another one at each call.
         fault_log: Told of everything that is wrong with the data; None for a log of its own.
+        bookmark: Says where to begin, and is told of the beginning; None begins at the beginning.
         runs_elsewhere: Whether the dataset runs on another machine, without Python; see
             `inputs.graph_guard`.
 
@@ -89,11 +92,11 @@ def create_train_input_fn(
                 batch_size=batch_size,
                 shard=shard,
                 seed=seed,
-                base_seed=random.SystemRandom().randrange(2**31) if seed is None else seed,
                 num_epochs=reader.num_epochs or None,
                 sample_1_of_n=reader.sample_1_of_n_examples,
                 drop_remainder=reader.drop_remainder,
                 runs_elsewhere=runs_elsewhere,
+                bookmark=bookmark,
             ),
         )
 
@@ -165,7 +168,6 @@ def create_eval_input_fn(
                 batch_size=batch_size,
                 shard=shard,
                 seed=DEFAULT_EVAL_SEED,
-                base_seed=DEFAULT_EVAL_SEED,
                 num_epochs=1,
                 sample_1_of_n=every,
                 drop_remainder=drop,
@@ -181,11 +183,11 @@ class _Stream(NamedTuple):
     batch_size: int
     shard: Tuple[int, int]
     seed: Optional[int]
-    base_seed: int
     num_epochs: Optional[int]
     sample_1_of_n: int
     drop_remainder: bool
     runs_elsewhere: bool = False
+    bookmark: Optional[Bookmark] = None
 
 
 def _batches(
@@ -199,11 +201,13 @@ def _batches(
     rules = make_rules(reader, layout.num_classes, layout.max_boxes)
     found = list_files(reader, rules, log)
     check_class_names(reader, found.paths)
+    order = digest(reader, found, stream.sample_1_of_n, stream.shard)
+    start = (stream.bookmark or Bookmark()).begin(stream.seed, order)
 
     def retry(serialized: bytes, position: int) -> str:
         with tf.Graph().as_default(), tf1.Session() as session:
             transform = _make_transform(reader, layout, make_augment(), rules)
-            batch = transform(tf.constant(serialized), _seed(stream, tf.constant(position)))
+            batch = transform(tf.constant(serialized), _seed(start, tf.constant(position)))
             session.run(tf1.tables_initializer())
             try:
                 session.run(batch)
@@ -220,7 +224,7 @@ def _batches(
         guard,
         shuffle=reader.shuffle,
         stream_lengths=found.stream_lengths,
-        seed=stream.seed,
+        start=start,
         num_epochs=stream.num_epochs,
         sample_1_of_n=stream.sample_1_of_n,
         shard=stream.shard,
@@ -231,14 +235,14 @@ def _batches(
     @tf.autograph.experimental.do_not_convert
     def to_example(position: tf.Tensor, record: Record) -> Batch:
         serialized = guard.begin(position, record.place, record.serialized)
-        features, labels = transform(serialized, _seed(stream, position))
-        features.update({POSITION: position, PLACE: record.place})
+        features, labels = transform(serialized, _seed(start, position))
+        features.update({POSITION: position, PLACE: record.place, schema.ORDINAL: record.ordinal})
         return features, labels
 
-    # In order, whatever the seed: what does not arrive shows as a gap. It costs no speed.
+    # In order: what does not arrive shows as a gap.
     dataset = (
-        guard.from_start(records)
-        .enumerate()
+        guard.from_start(records, start.count)
+        .enumerate(start.count)
         .map(to_example, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     )
     if not stream.runs_elsewhere:
@@ -249,11 +253,12 @@ def _batches(
         drop_remainder=stream.drop_remainder,
         is_endless=stream.num_epochs is None,
         keep_source_id=reader.include_source_id,
-        base_seed=stream.base_seed,
+        base_seed=start.seed,
     )
     dataset = dataset.prefetch(reader.num_prefetch_batches)
     options = tf.data.Options()
-    options.deterministic = stream.seed is not None
+    # Left to choose, TensorFlow starts with one image at a time and may stay at too few.
+    options.autotune.enabled = False
     return dataset.with_options(options)
 
 
@@ -266,8 +271,8 @@ def _check_uncompressed(paths: List[str]) -> None:
         )
 
 
-def _seed(stream: _Stream, position: tf.Tensor) -> tf.Tensor:
-    return tf.stack([tf.constant(stream.base_seed, tf.int64), tf.cast(position, tf.int64)])
+def _seed(start: Position, position: tf.Tensor) -> tf.Tensor:
+    return tf.stack([tf.constant(start.seed, tf.int64), tf.cast(position, tf.int64)])
 
 
 def _make_transform(

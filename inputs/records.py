@@ -1,21 +1,23 @@
 """Finds TFRecord files and streams their records, still serialized, in the order asked for.
 
-TensorFlow's reader gives up a file at the first damage. Here the bytes it gave are counted; where
-they are not all the file has, the other records come from `inputs.recordfile`. On whole files that
-costs a comparison for each file and epoch.
+TensorFlow's reader gives up a file at the first damage. So the bytes it gives are counted the first
+time; where they are not all the file has, the other records come from `inputs.recordfile`. Of a
+file that was whole, the same number of records is expected from then on, which costs nothing.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
-from typing import Any, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.config import files
 from estimator_det.protos import input_reader_pb2
-from inputs import faults, recordfile
+from inputs import faults, position, recordfile
 from inputs.guard import BLOCK, Guard, pack
+from inputs.position import Position
 from inputs.rules import Rules, make_rules
 
 COMPRESSIONS = {".gz": "GZIP", ".gzip": "GZIP", ".zlib": "ZLIB", ".zz": "ZLIB"}
@@ -31,13 +33,22 @@ class Files(NamedTuple):
     """The files of a reader; `schema.RECORD` counts in `paths`."""
 
     paths: List[str]
+    sizes: List[int]  # in bytes; SIZE_UNKNOWN of remote ones
     stream_lengths: List[int]  # one stream of all files, or with weights one for each input_path
+
+
+class Found(NamedTuple):
+    """A record as its file gives it."""
+
+    place: tf.Tensor  # int64: file and number in one, see `guard.pack`
+    serialized: tf.Tensor  # string; "" where it is damaged
 
 
 class Record(NamedTuple):
     """A record on its way to the decoder."""
 
     place: tf.Tensor  # int64: file and number in one, see `guard.pack`
+    ordinal: tf.Tensor  # int64: where it stands in the order of records, see `inputs.position`
     serialized: tf.Tensor  # string; "" where it is damaged
 
 
@@ -127,7 +138,7 @@ def list_files(
             f"input_reader: all {len(paths)} files are empty, the first is {paths[0]}; write the "
             "records anew"
         )
-    return Files(paths, [len(group) for group in groups] if weights else [len(paths)])
+    return Files(paths, sizes, [len(group) for group in groups] if weights else [len(paths)])
 
 
 def _size(path: str) -> int:
@@ -144,8 +155,8 @@ def record_dataset(
     guard: Guard,
     *,
     shuffle: bool,
+    start: Position,
     stream_lengths: Optional[List[int]] = None,
-    seed: Optional[int] = None,
     num_epochs: Optional[int] = None,
     sample_1_of_n: int = 1,
     shard: Tuple[int, int] = (1, 0),
@@ -163,8 +174,8 @@ def record_dataset(
             the caller to pass.
         guard: Knows the files, and is asked where one is damaged.
         shuffle: Whether to shuffle files and records.
+        start: Has the seed, from which the order follows, and the place of the first record.
         stream_lengths: Of `list_files`; None for one stream of all files.
-        seed: The same seed gives the same order; None a different one each time.
         num_epochs: Passes over the data; None for endless.
         sample_1_of_n: Keeps every n-th record, the same ones whatever the order.
         shard: Number of workers that divide the records among them, and the index of this one.
@@ -181,35 +192,91 @@ def record_dataset(
     # Parts of a stream are only the same everywhere if its order is.
     in_parts = sample_1_of_n > 1 or shard[0] > 1
     streams, chosen, begin = [], [], 0
-    for position, length in enumerate(stream_lengths or [len(guard.paths)]):
+    for stream, length in enumerate(stream_lengths or [len(guard.paths)]):
         if not length:
             continue
-        stream_seed = None if seed is None else seed + position
         indices = range(begin, begin + length)
-        stream = _records_of(
-            indices, guard, config, shuffle and not in_parts, stream_seed, in_parts
-        )
         begin += length
-        for parts, index in (shard, (sample_1_of_n, 0)):
-            stream = stream.shard(parts, index) if parts > 1 else stream
-        if shuffle and config.shuffle_buffer_size > 1:
-            stream = stream.shuffle(config.shuffle_buffer_size, stream_seed)
-        streams.append(stream.repeat(num_epochs))
-        chosen.append(weights[position] if weights else 1.0)
+        if num_epochs is None:
+            _check_not_empty([guard.paths[index] for index in indices], shard)
+
+        def read_epoch(seed: tf.Tensor, indices: range = indices) -> tf.data.Dataset:
+            shuffles_files = shuffle and not in_parts
+            records = _records_of(indices, guard, config, seed if shuffles_files else None)
+            for parts, index in (shard, (sample_1_of_n, 0)):
+                records = records.shard(parts, index) if parts > 1 else records
+            if shuffle and config.shuffle_buffer_size > 1:
+                records = records.shuffle(config.shuffle_buffer_size, seed)
+            return records
+
+        streams.append(_epochs(read_epoch, guard, stream, start, num_epochs))
+        chosen.append(weights[stream] if weights else 1.0)
     if len(streams) == 1:
         return streams[0]
-    return tf.data.Dataset.sample_from_datasets(streams, chosen, seed)
+    return tf.data.Dataset.choose_from_datasets(
+        streams, _choices(chosen, start), stop_on_empty_dataset=False
+    )
+
+
+def _check_not_empty(paths: List[str], shard: Tuple[int, int]) -> None:
+    """Endless epochs of nothing would never end."""
+    least = shard[1] + 1  # of the records of this worker the first is always among the sample
+    records = itertools.chain.from_iterable(map(recordfile.read_records, paths))
+    found = sum(1 for _ in itertools.islice(records, least))
+    if found < least:
+        raise ValueError(
+            f"{paths[0]} and the other files of its input_path hold {found} records, too few for "
+            f"worker {shard[1] + 1} of {shard[0]} to have any"
+        )
+
+
+def _epochs(
+    read_epoch: Callable[[tf.Tensor], tf.data.Dataset],
+    guard: Guard,
+    stream: int,
+    start: Position,
+    num_epochs: Optional[int],
+) -> tf.data.Dataset:
+    """`Record`s of one epoch after the other, each in its own order, from the place in `start`."""
+    first = start.place(stream)
+
+    @tf.autograph.experimental.do_not_convert
+    def one(epoch: tf.Tensor) -> tf.data.Dataset:
+        seed = tf.random.stateless_uniform([], [start.seed + stream, epoch], 0, 2**31 - 1, tf.int64)
+        records = read_epoch(seed)
+        ordinal = position.first_ordinal(stream, epoch)
+        end = ordinal + position.LAST_NUMBER
+        if first.number:
+            skipped = tf.where(tf.equal(epoch, first.epoch), tf.constant(first.number, tf.int64), 0)
+            records, ordinal = records.skip(skipped), ordinal + skipped
+        return tf.data.Dataset.zip((records, tf.data.Dataset.range(ordinal, end)))
+
+    last = position.LAST_EPOCH if num_epochs is None else num_epochs
+    epochs = tf.data.Dataset.range(first.epoch, max(last, first.epoch))
+    epochs = epochs.take_while(lambda _: guard.goes_on())
+    found = epochs.flat_map(one)
+    return found.map(lambda found, ordinal: Record(found.place, ordinal, found.serialized))
+
+
+def _choices(weights: List[float], start: Position) -> tf.data.Dataset:
+    """Which stream the next record comes from, drawn by weight."""
+    logits = tf.math.log(tf.constant([weights]))
+
+    @tf.autograph.experimental.do_not_convert
+    def choose(count: tf.Tensor) -> tf.Tensor:
+        seed = tf.stack([tf.constant(start.seed, tf.int64), count])
+        return tf.random.stateless_categorical(logits, 1, seed)[0, 0]
+
+    return tf.data.Dataset.range(start.count, tf.int64.max).map(choose)
 
 
 def _records_of(
     indices: range,
     guard: Guard,
     config: input_reader_pb2.InputReader,
-    shuffle: bool,
-    seed: Optional[int],
-    same_order: bool,
+    seed: Optional[tf.Tensor],
 ) -> tf.data.Dataset:
-    """One pass over the records of some files."""
+    """`Found` of one pass over some files, which are shuffled where there is a seed."""
     paths = [guard.paths[index] for index in indices]
     buffer = REMOTE_BUFFER if files.is_remote(paths[0]) else LOCAL_BUFFER
     plain = not any(re.search(r"[*?\[\]\\]", path) for path in paths)
@@ -218,34 +285,12 @@ def _records_of(
     def read(file: tf.Tensor, path: tf.Tensor, compression: tf.Tensor, size: tf.Tensor) -> Any:
         # The reader never ends on a file that has gone; a pattern finds out, where it is none.
         found = tf.io.matching_files(path) if plain else path[tf.newaxis]
-        blocks = tf.data.TFRecordDataset(found, compression_type=compression, buffer_size=buffer)
-        blocks = blocks.ignore_errors().batch(BLOCK)
-        end = tf.data.Dataset.from_tensors(tf.zeros([0], tf.string)).repeat()
-
-        @tf.autograph.experimental.do_not_convert
-        def count(state: Any, block: tf.Tensor) -> Any:
-            number, read_bytes = state
-            length = tf.size(block, out_type=tf.int64)
-
-            def at_end() -> Any:
-                nothing = tf.zeros([0], tf.int64), tf.zeros([0], tf.string)
-                return tf.cond(
-                    tf.equal(read_bytes, size) & tf.logical_not(guard.is_full()),
-                    lambda: nothing,
-                    lambda: guard.rest_of_file(file, number, read_bytes),
-                )
-
-            numbers, block = tf.cond(length > 0, lambda: (number + tf.range(length), block), at_end)
-            lengths = tf.cast(tf.strings.length(block), tf.int64) + recordfile.OVERHEAD
-            # At the end a block begins where the one before it ended, but the bytes stay those
-            # that the reader gave.
-            given = tf.where(length > 0, tf.reduce_sum(lengths), 0)
-            state = (number + tf.size(numbers, tf.int64), read_bytes + given)
-            return state, Record(pack(file, numbers), block)
-
-        zero = tf.constant(0, tf.int64)
-        found_blocks = blocks.concatenate(end).scan((zero, zero), count)
-        return found_blocks.take_while(lambda record: tf.size(record.place) > 0).unbatch()
+        given = tf.data.TFRecordDataset(found, compression_type=compression, buffer_size=buffer)
+        given = given.ignore_errors()
+        length = guard.length(file)
+        uncounted = tf.data.Dataset.range(tf.cast(length < 0, tf.int64))
+        counted = uncounted.flat_map(lambda _: _counted(given, guard, file, size))
+        return _expected(given, guard, file, tf.maximum(length, 0)).concatenate(counted)
 
     compressions = [compression_of(path) for path in paths]
     sizes = [
@@ -259,7 +304,7 @@ def _records_of(
         tf.constant(sizes, tf.int64),
     )
     dataset = tf.data.Dataset.from_tensor_slices(listed).take_while(lambda *_: guard.goes_on())
-    if shuffle and config.filenames_shuffle_buffer_size > 1:
+    if seed is not None and config.filenames_shuffle_buffer_size > 1:
         dataset = dataset.shuffle(config.filenames_shuffle_buffer_size, seed)
     num_readers = max(1, min(config.num_readers, len(paths)))
     return dataset.interleave(
@@ -267,5 +312,56 @@ def _records_of(
         cycle_length=num_readers,
         block_length=max(1, config.read_block_length),
         num_parallel_calls=tf.data.AUTOTUNE if num_readers > 1 else None,
-        deterministic=True if same_order and num_readers > 1 else None,
+        deterministic=True if num_readers > 1 else None,
     )
+
+
+def _expected(
+    given: tf.data.Dataset, guard: Guard, file: tf.Tensor, length: tf.Tensor
+) -> tf.data.Dataset:
+    """`Found` of a file known to have `length` records, "" for those that do not come any more."""
+
+    @tf.autograph.experimental.do_not_convert
+    def miss(_: tf.Tensor) -> tf.Tensor:
+        with tf.control_dependencies([guard.note_missing(file)]):
+            return tf.constant("")
+
+    missing = tf.data.Dataset.from_tensors(0).map(miss).repeat()
+    first = pack(file, tf.constant(0, tf.int64))
+    places = tf.data.Dataset.range(first, first + length)
+    return tf.data.Dataset.zip(Found(places, given.concatenate(missing).take(length)))
+
+
+def _counted(
+    given: tf.data.Dataset, guard: Guard, file: tf.Tensor, size: tf.Tensor
+) -> tf.data.Dataset:
+    """`Found` of a file whose bytes are counted, the guard being asked at the end of what came."""
+    end = tf.data.Dataset.from_tensors(tf.zeros([0], tf.string)).repeat()
+
+    @tf.autograph.experimental.do_not_convert
+    def count(state: Any, block: tf.Tensor) -> Any:
+        number, read_bytes = state
+        length = tf.size(block, out_type=tf.int64)
+
+        def whole() -> Any:
+            with tf.control_dependencies([guard.note_whole(file, number)]):
+                return tf.zeros([0], tf.int64), tf.zeros([0], tf.string)
+
+        def at_end() -> Any:
+            return tf.cond(
+                tf.equal(read_bytes, size) & tf.logical_not(guard.is_full()),
+                whole,
+                lambda: guard.rest_of_file(file, number, read_bytes),
+            )
+
+        numbers, block = tf.cond(length > 0, lambda: (number + tf.range(length), block), at_end)
+        lengths = tf.cast(tf.strings.length(block), tf.int64) + recordfile.OVERHEAD
+        # At the end a block begins where the one before it ended, but the bytes stay those that
+        # the reader gave.
+        read_now = tf.where(length > 0, tf.reduce_sum(lengths), 0)
+        state = (number + tf.size(numbers, tf.int64), read_bytes + read_now)
+        return state, Found(pack(file, numbers), block)
+
+    zero = tf.constant(0, tf.int64)
+    blocks = given.batch(BLOCK).concatenate(end).scan((zero, zero), count)
+    return blocks.take_while(lambda found: tf.size(found.place) > 0).unbatch()

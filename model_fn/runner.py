@@ -12,8 +12,10 @@ from estimator_det.compat import estimator
 from estimator_det.config import pipeline as configuration
 from inputs import pipeline as input_pipeline
 from inputs.faults import LOG_FILE, FaultLog
+from inputs.position import Bookmark
 from model_fn import checkpoint_store, history, run_lock, tpu
 from model_fn.best import export
+from model_fn.data_position import BookmarkHook, read_position
 from model_fn.estimators import make_estimator, preprocess_of
 from model_fn.evaluator import continuous_eval, evaluation_inputs
 from model_fn.progress import training_hooks
@@ -52,12 +54,12 @@ def train_and_evaluate(
     last checkpoint.
 
     The position in the data: evaluations have a session of their own, and training goes on with
-    the record after the last one. A resumed run starts an epoch anew, in another order and with
-    other augmentations than the run before: from `seed`, where one is given, and the step at which
-    it resumes, so that it can be repeated exactly. Within a run each record is seen once an epoch;
-    over a restart, records of the unfinished epoch may come twice or not at all. (The exact
-    position would be that of the shuffle buffer: saving it would put its records into every
-    checkpoint.) With `shuffle: false` a resumed run begins at the first record.
+    the record after the last one. A resumed run goes on with the record after the last one of its
+    checkpoint, in the same order and with the same augmentations as if it had not been
+    interrupted: each record is seen once an epoch. To that end it reads the unfinished epoch
+    again up to there, undecoded. Where files, their sizes, the reader's settings (but for the
+    batch size), or a `seed` that is given have changed, in a cluster, and on a TPU, it begins with
+    a new epoch instead, in another order, and says so.
 
     Args:
         pipeline_config: `TrainEvalPipelineConfig` proto.
@@ -87,7 +89,6 @@ def train_and_evaluate(
     steps = _last_step(pipeline_config, num_train_steps)
     saving, evaluating = saving or Saving(), evaluating or Evaluating()
     with _training(model_dir, steps, saving, on_tpu) as run:
-        seed = seed_of_run(seed, run.first_step)
 
         def make() -> Any:
             return run.estimator(pipeline_config, seed)
@@ -151,7 +152,6 @@ def train(
     with _training(model_dir, steps, saving, on_tpu) as run:
         if run.is_over():
             return
-        seed = seed_of_run(seed, run.first_step)
         run.begins(pipeline_config)
         run.estimator(pipeline_config, seed).train(
             run.input_fn(pipeline_config, seed),
@@ -161,8 +161,8 @@ def train(
         run.ended()
 
 
-def seed_of_run(seed: Optional[int], first_step: int) -> Optional[int]:
-    """The seed of a run that starts at a step: `seed` itself at step 0, another one at each other.
+def _seed_of_data(seed: Optional[int], first_step: int) -> Optional[int]:
+    """The seed of data that begin anew at a step: `seed` itself at step 0, else another one.
 
     The same seed would give a resumed run the records and augmentations of the first one again.
     """
@@ -190,10 +190,16 @@ class _Run:
         self._saving, self._on_tpu = saving, on_tpu
         self.first_step = 0
         self._saver: Optional[CheckpointSaver] = None
+        self._bookmark: Optional[Bookmark] = None
+        self._goes_on = False  # whether in the middle of the data
         if is_chief():
             resumed = checkpoint_store.prepare(model_dir, saving.keep_max)
             self.first_step = resumed or 0
-            self._saver = CheckpointSaver(model_dir, saving, signals, resumed)
+            if on_tpu is None and not is_in_cluster():
+                position = None if resumed is None else read_position(model_dir, resumed)
+                self._goes_on = position is not None
+                self._bookmark = Bookmark(position)
+            self._saver = CheckpointSaver(model_dir, saving, signals, resumed, self._bookmark)
             if on_tpu is not None and not on_tpu.rehearses:
                 self._saver._set_steps_per_run(on_tpu.iterations_per_loop)
         self._faults = FaultLog(os.path.join(model_dir, LOG_FILE) if is_chief() else None)
@@ -234,8 +240,9 @@ class _Run:
         made = input_pipeline.create_train_input_fn(
             pipeline_config,
             preprocess_of(pipeline_config, is_training=True),
-            seed=seed,
+            seed=seed if self._goes_on else _seed_of_data(seed, self.first_step),
             fault_log=self._faults,
+            bookmark=self._bookmark,
             runs_elsewhere=self._on_tpu is not None and self._on_tpu.reads_elsewhere,
         )
         return made if self._on_tpu is None else tpu.fed(made)
@@ -277,8 +284,9 @@ class _Run:
 
     def hooks(self, hooks: Sequence[Any]) -> List[Any]:
         """Those of a run around others: a step that another hook rejects is not saved."""
+        bookmarks = [BookmarkHook(self._bookmark)] if self._bookmark is not None else []
         savers = [self._saver] if self._saver is not None else []
-        return [StopAfterStep(self._signals), *hooks, *savers]
+        return [StopAfterStep(self._signals), *hooks, *bookmarks, *savers]
 
     def stopped_text(self, number: int) -> str:
         """What a stop by a signal left behind, and how to go on."""

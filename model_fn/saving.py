@@ -10,7 +10,8 @@ import threading
 from typing import Any, Callable, Iterator, Optional
 
 from estimator_det.compat import tf, tf1
-from model_fn import checkpoint_store
+from inputs.position import Bookmark
+from model_fn import checkpoint_store, data_position
 from model_fn.failures import FolderNotWritableError, RunError
 from model_fn.run_options import Saving
 from model_fn.stopping import Stopped, StopSignals
@@ -79,14 +80,21 @@ class CheckpointSaver(tf1.train.CheckpointSaverHook):
         saving: How often.
         signals: Entered.
         resumed_step: Step of the checkpoint that is restored; None where there is none.
+        bookmark: Whose position is kept with each checkpoint; None keeps none.
     """
 
     def __init__(
-        self, model_dir: str, saving: Saving, signals: StopSignals, resumed_step: Optional[int]
+        self,
+        model_dir: str,
+        saving: Saving,
+        signals: StopSignals,
+        resumed_step: Optional[int],
+        bookmark: Optional[Bookmark] = None,
     ) -> None:
         super().__init__(model_dir, save_secs=saving.secs, save_steps=saving.steps)
         self._model_dir = model_dir
         self._signals = signals
+        self._bookmark = bookmark
         self.saved_step = resumed_step
 
     def end(self, session: tf1.Session) -> None:
@@ -119,7 +127,10 @@ class CheckpointSaver(tf1.train.CheckpointSaverHook):
 
     def _write(self, session: tf1.Session, step: int) -> None:
         prefix = f"{self._save_path}-{step}"
+        position = self._bookmark.position if self._bookmark is not None else None
         try:
+            if position is not None:
+                data_position.write_position(self._model_dir, step, position)
             with _followed(session, lambda: checkpoint_store.write_through(prefix)):
                 self._get_saver().save(session, self._save_path, global_step=step)
         except _POSSIBLE as error:

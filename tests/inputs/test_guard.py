@@ -227,3 +227,38 @@ def test_each_pass_begins_at_the_first_record(tmp_path: pathlib.Path) -> None:
         batches = list(dataset.as_numpy_iterator())
         assert records_of(batches) == [[0, 1], [0, 2], [0, 3], [0, 4]]
         assert log.occurrences == told
+
+
+@pytest.mark.parametrize("left", [5, 0])
+def test_a_file_that_becomes_shorter_is_told(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    """Its number of records was known from the first pass, and is not expected for ever."""
+    monkeypatch.setattr(guard, "MAX_BARREN", 3)
+    good = example({**BOXES, **LABELS})
+    config = reading(write(tmp_path / "r", [good] * 40))
+    config.train_input_reader.bad_records.policy = 2  # SKIP
+    preprocess = make_resizer(config.model.ssd.image_resizer).resize
+    log = FaultLog()
+    batches = iter(inputs.create_train_input_fn(config, preprocess, 1, log)())
+    for _ in range(100):
+        next(batches)
+    assert not log.counts()
+    write(tmp_path / "r", [good] * left)
+    if left:
+        for _ in range(100):
+            places = next(batches)[0][schema.RECORD]
+        assert places[:, 1].numpy().max() < left
+        assert 0 < log.counts()["lost_records"] <= 40 - left
+    else:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="hold no record any more"):
+            for _ in range(100):
+                next(batches)
+
+
+def test_endless_epochs_of_nothing_are_refused(tmp_path: pathlib.Path) -> None:
+    config = reading(write(tmp_path / "r", [example({})]))
+    preprocess = make_resizer(config.model.ssd.image_resizer).resize
+    context = tf.distribute.InputContext(num_input_pipelines=2, input_pipeline_id=1)
+    with pytest.raises(ValueError, match="hold 1 records, too few for worker 2 of 2"):
+        inputs.create_train_input_fn(config, preprocess)(None, context)

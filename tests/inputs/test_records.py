@@ -8,6 +8,7 @@ import pytest
 from inputs import records
 from inputs.faults import FaultLog
 from inputs.guard import Guard
+from inputs.position import Position
 from inputs.rules import make_rules
 from tests.inputs.examples import reader, write
 
@@ -17,6 +18,7 @@ def stream(options: Any, **arguments: Any) -> Any:
     found = records.list_files(options)
     guard = Guard(found.paths, make_rules(options), FaultLog())
     arguments.setdefault("stream_lengths", found.stream_lengths)
+    arguments.setdefault("start", Position(arguments.pop("seed", 1)))
     return records.record_dataset(options, guard, **arguments)
 
 

@@ -1,16 +1,32 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import logging
+import os
 import pathlib
+import signal
 from typing import Any, Callable, List
 
 import numpy as np
 import pytest
 
 from estimator_det.compat import estimator, tf, tf1
+from exporters.predictor import Predictor
 from inputs import schema
-from model_fn import best, create, estimators, evaluator, history, runner
+from model_fn import (
+    best,
+    create,
+    data_position,
+    estimators,
+    evaluator,
+    history,
+    label_map_asset,
+    progress,
+    runner,
+)
 from model_fn.run_options import Evaluating, Saving
+from model_fn.stopping import Stopped
 from tests.model_fn import fake
 
 NO_EXPORT = Evaluating(export_final=False)
@@ -38,9 +54,9 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
     def make_detector(model_config: Any, is_training: bool) -> fake.FakeDetector:
         return fake.FakeDetector(model_config, is_training)
 
-    def make_train(config: Any, preprocess: Any, seed: Any, **_: Any) -> Callable[[], Any]:
+    def make_train(config: Any, preprocess: Any, seed: Any, **others: Any) -> Callable[[], Any]:
         made.append(("train", seed))
-        return fake.train_input_fn
+        return fake.make_train_input_fn(**others)
 
     def make_eval(
         config: Any, preprocess: Any, input_config: Any = None, sample_1_of_n: Any = None
@@ -63,6 +79,16 @@ def _events(folder: pathlib.Path) -> List[str]:
         for event in tf1.train.summary_iterator(str(path)):
             tags += [value.tag for value in event.summary.value]
     return tags
+
+
+def _steps_with(folder: pathlib.Path, tag: str) -> List[int]:
+    """The steps for which the event files of a folder hold a tag."""
+    return sorted(
+        event.step
+        for path in folder.glob("events.*")
+        for event in tf1.train.summary_iterator(str(path))
+        if tag in [value.tag for value in event.summary.value]
+    )
 
 
 def test_train_evaluate_resume_stop(
@@ -106,6 +132,118 @@ def test_train_evaluate_resume_stop(
     assert caught_up["global_step"] == 6
     assert history.last_step(str(model_dir)) == 6
     assert estimators.trained_steps(str(model_dir)) == 6
+
+
+def test_the_position_in_the_data_is_kept(
+    readers: List[Any], tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config, model_dir = fake.pipeline_config(), str(tmp_path)
+
+    def count(step: int) -> int:
+        position = data_position.read_position(model_dir, step)
+        return -1 if position is None else position.count
+
+    with pytest.raises(Stopped):
+        runner.train(config, model_dir, num_train_steps=9, hooks=[_SignalAt(step=3)])
+    assert (count(0), count(3), count(9)) == (0, 6, -1)
+    runner.train(config, model_dir, num_train_steps=5)
+    assert (count(3), count(5)) == (6, 10)
+    # Back to an older checkpoint, by hand.
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-3"')
+    os.remove(tmp_path / "model.ckpt-5.index")
+    runner.train(config, model_dir, num_train_steps=4)
+    assert (count(4), count(5)) == (8, -1)
+    # Without the file the data begin anew.
+    path = tmp_path / data_position.POSITION_FILE
+    path.write_text("[1]")
+    caplog.set_level("INFO")
+    runner.train(config, model_dir, num_train_steps=6, seed=3)
+    assert "cannot be read" in caplog.text and "begin with a new epoch" in caplog.text
+    assert count(6) == 4
+    assert readers[0] == ("train", None) and readers[-1][1] not in (None, 3)
+
+
+class _SignalAt(tf1.train.SessionRunHook):
+    """Sends SIGTERM in a step."""
+
+    def __init__(self, step: int) -> None:
+        self._steps_left = step
+
+    def before_run(self, run_context: Any) -> None:
+        self._steps_left -= 1
+        if not self._steps_left:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _reported_steps(model_dir: pathlib.Path) -> List[int]:
+    lines = (model_dir / progress.PROGRESS_FILE).read_text().splitlines()
+    entries = [json.loads(line) for line in lines]
+    assert all(entry["Loss/total_loss"] > 0 for entry in entries)
+    return [entry["step"] for entry in entries]
+
+
+def test_the_last_step_is_reported_once(
+    readers: List[Any], tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, model_dir = fake.pipeline_config(), str(tmp_path)
+    runner.train(config, model_dir, num_train_steps=5, progress_steps=3)
+    assert _reported_steps(tmp_path) == [1, 3, 5]
+    assert capsys.readouterr().err.count("step 5/5 | localization") == 1
+    with pytest.raises(Stopped):
+        runner.train(config, model_dir, num_train_steps=99, hooks=[_SignalAt(step=3)])
+    assert _reported_steps(tmp_path) == [1, 3, 5, 6, 8]
+    assert capsys.readouterr().err.count("step 8/99 | localization") == 1
+    runner.train_and_evaluate(config, model_dir, num_train_steps=10, evaluating=NO_EXPORT)
+    assert _reported_steps(tmp_path) == [1, 3, 5, 6, 8, 9, 10]
+    assert _steps_with(tmp_path, "run/images_per_second") == [3, 5, 8, 10]
+
+
+def _with_label_map(path: pathlib.Path) -> Any:
+    config = fake.pipeline_config()
+    config.eval_input_reader[0].label_map_path = str(path)
+    return config
+
+
+def test_exports_carry_the_label_map(readers: List[Any], tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "labels.pbtxt"
+    path.write_text("item { id: 1 name: 'cat' } item { id: 3 name: 'cow' }")
+    model_dir = tmp_path / "model"
+    evaluating = Evaluating(best_metric="loss")
+    runner.train_and_evaluate(
+        _with_label_map(path), str(model_dir), evaluating=evaluating, progress=False
+    )
+    content = path.read_bytes()
+    path.unlink()  # the exports need it no more
+    for name in ("Servo", "best"):
+        (exported,) = (model_dir / "export" / name).iterdir()
+        (asset,) = (exported / "assets").iterdir()
+        assert (asset.name, asset.read_bytes()) == ("labels.pbtxt", content)
+        predictor = Predictor(str(model_dir / "export" / name))
+        assert [predictor.name(class_id) for class_id in (1, 2, 3)] == ["cat", "2", "cow"]
+
+
+@pytest.mark.parametrize("damage", ["missing", "a folder", "no text", "no label map"])
+def test_an_export_does_not_fail_for_its_label_map(
+    readers: List[Any],
+    tmp_path: pathlib.Path,
+    caplog: pytest.LogCaptureFixture,
+    damage: str,
+) -> None:
+    path = tmp_path / "labels.pbtxt"
+    if damage == "a folder":
+        path.mkdir()
+    elif damage == "no text":
+        path.write_bytes(b"\xff\xff")
+    elif damage == "no label map":
+        path.write_text("item {")
+    model_dir = str(tmp_path / "model")
+    trained = estimators.make_estimator(fake.pipeline_config(), model_dir)
+    trained.train(fake.train_input_fn, max_steps=1)
+    with caplog.at_level(logging.WARNING, label_map_asset.__name__):
+        exported = best.export(_with_label_map(path), trained, model_dir, "best")
+    (warning,) = (record for record in caplog.records if record.name == label_map_asset.__name__)
+    assert f"without the label map {path}: " in warning.getMessage()
+    assert Predictor(exported).class_names == {}
 
 
 def test_several_readers_and_training_data(readers: List[Any], tmp_path: pathlib.Path) -> None:

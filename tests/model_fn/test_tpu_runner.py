@@ -40,9 +40,10 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
 
         return input_fn
 
-    def make_train(config: Any, *_: Any, **__: Any) -> Callable[..., Any]:
+    def make_train(config: Any, *_: Any, bookmark: Any, **__: Any) -> Callable[..., Any]:
         configs.append(config)
-        return feed(-1)
+        on_tpu = bookmark is None
+        return feed(-1) if on_tpu else fake.make_train_input_fn(bookmark=bookmark)
 
     for module in (create, estimators):
         monkeypatch.setattr(module, "make_detector", fake.make_fake_detector)

@@ -158,7 +158,7 @@ def _train_fake(
 
     create.make_detector = estimators.make_detector = Heavy
     inputs = runner.input_pipeline
-    inputs.create_train_input_fn = lambda *_, **__: fake.train_input_fn
+    inputs.create_train_input_fn = fake.make_train_input_fn
     inputs.create_eval_input_fn = lambda *_, **__: eval_input_fn
     runner.train_and_evaluate(
         fake.pipeline_config(),

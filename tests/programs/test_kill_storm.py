@@ -14,7 +14,9 @@ from typing import Iterator, List, Set
 import pytest
 
 from estimator_det.compat import tf1
+from estimator_det.config.pipeline import read_pipeline
 from model_fn import checkpoint_store
+from model_fn.data_position import read_position
 from tests.conftest import TESTS
 from tests.programs.forking import TIMEOUT, Forker, Run, small_config
 
@@ -63,6 +65,13 @@ def _wait_for(event: str, folder: pathlib.Path, run: Run) -> None:
         assert time.monotonic() < end, run.output()
 
 
+def _records_used(folder: pathlib.Path, step: int) -> int:
+    """Up to a step; none came twice or not at all where it is that of an undisturbed run."""
+    position = read_position(str(folder), step)
+    assert position is not None
+    return position.count
+
+
 def test_thirty_kills(forker: Forker, tmp_path: pathlib.Path) -> None:
     rng = random.Random(5)
     folder = tmp_path / "model"
@@ -102,6 +111,7 @@ def test_thirty_kills(forker: Forker, tmp_path: pathlib.Path) -> None:
     assert last.wait() == 0, last.output()
     assert f"step {LAST_STEP}/{LAST_STEP}" in last.output()
     assert checkpoint_store.trained_steps(str(folder)) == LAST_STEP
+    assert _records_used(folder, LAST_STEP) == 2 * LAST_STEP
     assert not list(folder.glob("*_temp")) + list(folder.glob("*.tmp*"))
     indexes = list(folder.glob("*.index"))
     assert indexes
@@ -136,3 +146,7 @@ def test_kills_of_the_command(tmp_path: pathlib.Path) -> None:
     assert done.returncode == 0, done.stderr
     assert f"Resuming at step {reached}" in done.stderr
     assert checkpoint_store.trained_steps(str(folder)) == COMMAND_STEPS
+    assert (
+        _records_used(folder, COMMAND_STEPS)
+        == COMMAND_STEPS * read_pipeline(config).train_config.batch_size
+    )

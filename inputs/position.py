@@ -1,0 +1,149 @@
+"""Where in the data a training is, so that a resumed one goes on with the record after the last.
+
+The order of records follows from a seed alone, anew for each epoch. An ordinal says where a record
+stands in it: its stream (one for each input_path where `sample_from_datasets_weights` mixes them,
+else 0), the epoch, and its number in the epoch. Going on therefore takes a few numbers, and reading
+the unfinished epoch again up to the record at hand, undecoded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import random
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence
+
+import numpy as np
+
+from estimator_det.compat import tf, tf1
+from estimator_det.protos import input_reader_pb2
+
+# What order depends on, beside files and seed.
+_READER_FIELDS = (
+    "shuffle",
+    "shuffle_buffer_size",
+    "filenames_shuffle_buffer_size",
+    "num_readers",
+    "read_block_length",
+    "sample_from_datasets_weights",
+)
+
+# An ordinal is an int64 of stream, epoch and number.
+_NUMBER_BITS, _EPOCH_BITS = 32, 24
+LAST_NUMBER = 2**_NUMBER_BITS - 1
+LAST_EPOCH = 2**_EPOCH_BITS - 1
+
+
+class Place(NamedTuple):
+    """Of a record in its stream; both count from 0."""
+
+    epoch: int
+    number: int
+
+
+START = Place(0, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Position:
+    """What the next batch begins with.
+
+    Attributes:
+        seed: Of order and augmentation.
+        count: Records that were taken so far.
+        streams: Of each stream that records were taken from, the place of the next one.
+        order: Digest of all but the seed that order depends on.
+    """
+
+    seed: int
+    count: int = 0
+    streams: Mapping[int, Place] = dataclasses.field(default_factory=dict)
+    order: str = ""
+
+    def place(self, stream: int) -> Place:
+        """Of the next record of a stream."""
+        return self.streams.get(stream, START)
+
+    def to_json(self) -> Dict[str, Any]:
+        """As JSON takes it."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> Position:
+        """The inverse of `to_json`, also after a way through text.
+
+        Raises:
+            KeyError, TypeError or ValueError: if it is something else.
+        """
+        streams = {int(stream): Place(*place) for stream, place in entry["streams"].items()}
+        return cls(int(entry["seed"]), int(entry["count"]), streams, str(entry["order"]))
+
+
+class Bookmark:
+    """Follows a training through its data.
+
+    Args:
+        saved: Where the training that is resumed was; None for a new one.
+    """
+
+    def __init__(self, saved: Optional[Position] = None) -> None:
+        self._saved = saved
+        self.position: Optional[Position] = None  # once an input function was called
+        self.refused = ""  # why `saved` was of no use
+
+    def begin(self, seed: Optional[int], order: str) -> Position:
+        """Where to begin: at what was saved, if it still means the same record.
+
+        Args:
+            seed: Asked for; None for any.
+            order: Digest of all else that order depends on.
+        """
+        self.position = Position(drawn(seed), order=order)
+        if self._saved is not None:
+            if self._saved.order != order:
+                self.refused = "files or reading order have changed since"
+            elif seed not in (None, self._saved.seed):
+                self.refused = f"its seed was {self._saved.seed}"
+            else:
+                self.position = self._saved
+        return self.position
+
+    def note(self, ordinals: np.ndarray, seeds: np.ndarray) -> None:
+        """Takes note of a batch: int64 [B] and [B, 2], of the schema's ORDINAL and seeds."""
+        assert self.position is not None
+        streams = dict(self.position.streams)
+        for ordinal in ordinals.tolist():  # In order, so that the last one of a stream stays.
+            number, rest = ordinal & LAST_NUMBER, ordinal >> _NUMBER_BITS
+            streams[rest >> _EPOCH_BITS] = Place(rest & LAST_EPOCH, number + 1)
+        count = int(seeds[-1, 1]) + 1
+        self.position = dataclasses.replace(self.position, count=count, streams=streams)
+
+
+def drawn(seed: Optional[int]) -> int:
+    """The seed, or one drawn where there is none."""
+    return random.SystemRandom().randrange(2**31) if seed is None else seed
+
+
+def first_ordinal(stream: int, epoch: tf.Tensor) -> tf.Tensor:
+    """The ordinal, int64, of record 0 of an epoch."""
+    epochs = tf.constant(stream << _EPOCH_BITS, tf.int64) + epoch
+    return tf.bitwise.left_shift(epochs, tf.constant(_NUMBER_BITS, tf.int64))
+
+
+def digest(
+    reader: input_reader_pb2.InputReader, files: Any, sample_1_of_n: int, shard: Sequence[int]
+) -> str:
+    """Of all that the order of records depends on beside the seed: equal digests, equal order.
+
+    Args:
+        reader: Whose files they are.
+        files: `records.Files`; of their times nothing is asked, so that they may be copied.
+        sample_1_of_n: As of `records.record_dataset`.
+        shard: As well.
+    """
+    fields = {name: getattr(reader, name) for name in _READER_FIELDS}
+    fields["sample_from_datasets_weights"] = list(reader.sample_from_datasets_weights)
+    seed = tf1.get_default_graph().seed  # TensorFlow mixes it into every other one.
+    facts = [fields, files.paths, files.sizes, sample_1_of_n, list(shard), seed]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]

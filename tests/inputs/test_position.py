@@ -1,0 +1,158 @@
+"""A training that is interrupted sees the records that it would have seen."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any, List, Optional, Tuple
+
+import numpy as np
+import pytest
+
+import inputs
+from estimator_det.compat import tf, tf1
+from estimator_det.images.resize import make_resizer
+from inputs import position, schema
+from inputs.faults import FaultLog
+from inputs.position import Bookmark, Place, Position
+from tests.inputs.examples import BOXES, encoded, example, picture, pipeline, write
+
+LABELS = {"image/object/class/label": [2, 1]}
+AUGMENTED = "train_config { data_augmentation_options { random_horizontal_flip {} } }"
+BAD = b"rubbish"
+
+
+def files(folder: pathlib.Path, *sizes: int, bad: Tuple[int, ...] = ()) -> List[str]:
+    paths, count = [], 0
+    for index, size in enumerate(sizes):
+        records = []
+        for _ in range(size):
+            image = BAD if count in bad else encoded(picture(seed=count))
+            record = {**BOXES, **LABELS, "image/encoded": image, "image/source_id": f"{count}"}
+            records.append(example(record))
+            count += 1
+        paths.append(str(write(folder / f"r-{index}", records)))
+    return paths
+
+
+def reading(paths: List[str], text: str = "") -> Any:
+    config = pipeline("train_input_reader { num_readers: 2 read_block_length: 2 } " + AUGMENTED)
+    config.MergeFromString(pipeline(text).SerializeToString() if text else b"")
+    config.train_input_reader.tf_record_input_reader.input_path.extend(paths)
+    config.train_input_reader.shuffle_buffer_size = 5
+    return config
+
+
+def read(
+    config: Any, bookmark: Bookmark, batches: int, seed: Optional[int] = None
+) -> List[Tuple[Any, Any]]:
+    """Batches as a training takes them, with the bookmark told of each."""
+    preprocess = make_resizer(config.model.ssd.image_resizer).resize
+    found = []
+    with tf.Graph().as_default(), tf1.Session() as session:
+        input_fn = inputs.create_train_input_fn(
+            config, preprocess, seed, FaultLog(), bookmark=bookmark
+        )
+        iterator = tf1.data.make_initializable_iterator(input_fn())
+        following = iterator.get_next()
+        session.run([tf1.tables_initializer(), iterator.initializer])
+        for _ in range(batches):
+            try:
+                features, labels = session.run(following)
+            except tf.errors.OutOfRangeError:
+                break
+            bookmark.note(features[schema.ORDINAL], features[schema.AUGMENTATION_SEED])
+            found.append((features, labels))
+    return found
+
+
+def again(bookmark: Bookmark) -> Bookmark:
+    """What a new process makes of what the old one has saved."""
+    assert bookmark.position is not None
+    return Bookmark(Position.from_json(json.loads(json.dumps(bookmark.position.to_json()))))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "train_input_reader { shuffle: false }",
+        "train_input_reader { sample_from_datasets_weights: [1, 3] }",
+        "train_input_reader { sample_1_of_n_examples: 2 }",
+    ],
+)
+def test_goes_on_as_if_nothing_had_happened(tmp_path: pathlib.Path, text: str) -> None:
+    config = reading(files(tmp_path, 7, 6), text)
+    whole = Bookmark()
+    expected = read(config, whole, 16)
+    assert whole.position is not None
+    # The first of three runs has the seed that the others find in their position.
+    bookmark, found = Bookmark(), []
+    for index, count in enumerate((4, 7, 5)):
+        seed = whole.position.seed if index == 0 else None
+        found += read(config, bookmark, count, seed)
+        bookmark = again(bookmark)
+    tf.nest.map_structure(np.testing.assert_array_equal, found, expected)
+
+
+def test_each_record_comes_once_an_epoch_over_interruptions(tmp_path: pathlib.Path) -> None:
+    config = reading(files(tmp_path, 7, 6), "train_input_reader { num_epochs: 2 }")
+    config.train_input_reader.drop_remainder = False
+    bookmark, names = Bookmark(), []
+    for _ in range(5):
+        found = read(config, bookmark, 3)
+        names += [tuple(place) for batch, _ in found for place in batch[schema.RECORD].tolist()]
+        bookmark = again(bookmark)
+    every = [(0, number) for number in range(7)] + [(1, number) for number in range(6)]
+    assert sorted(names[:13]) == sorted(names[13:]) == every
+    assert names[:13] != names[13:]
+
+
+def test_records_that_are_skipped_count(tmp_path: pathlib.Path) -> None:
+    config = reading(files(tmp_path, 7, 6, bad=(2, 3, 9)))
+    config.train_input_reader.bad_records.policy = 2  # SKIP
+    whole = Bookmark()
+    expected = read(config, whole, 15)
+    assert whole.position is not None
+    bookmark, found = Bookmark(), []
+    for count, seed in ((3, whole.position.seed), (12, None)):
+        found += read(config, bookmark, count, seed)
+        bookmark = again(bookmark)
+    tf.nest.map_structure(np.testing.assert_array_equal, found, expected)
+
+
+def test_changes_are_noticed(tmp_path: pathlib.Path) -> None:
+    paths = files(tmp_path, 7, 6)
+    config = reading(paths)
+    bookmark = Bookmark()
+    read(config, bookmark, 3, seed=4)
+
+    def resumed(seed: Optional[int] = None, **fields: Any) -> Bookmark:
+        changed = reading(paths)
+        for name, value in fields.items():
+            setattr(changed.train_input_reader, name, value)
+        found = again(bookmark)
+        read(changed, found, 0, seed)
+        return found
+
+    assert resumed().refused == resumed(seed=4).refused == ""
+    assert resumed().position == bookmark.position
+    assert resumed(seed=5).refused == "its seed was 4"
+    assert "have changed" in resumed(shuffle_buffer_size=6).refused
+    config.train_config.batch_size = 1
+    same = again(bookmark)
+    read(config, same, 0)
+    assert not same.refused
+    files(tmp_path, 8, 6)
+    assert "have changed" in resumed().refused
+    begun = resumed().position
+    assert begun is not None
+    assert begun.count == 0
+
+
+def test_ordinals_have_room_and_come_apart_again() -> None:
+    first = int(position.first_ordinal(3, tf.constant(100_000, tf.int64)))
+    bookmark = Bookmark()
+    bookmark.begin(1, "")
+    bookmark.note(np.array([5, first + 70_000]), np.array([[1, 8], [1, 9]]))
+    assert bookmark.position == Position(1, 10, {0: Place(0, 6), 3: Place(100_000, 70_001)})
