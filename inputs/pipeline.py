@@ -19,6 +19,7 @@ from estimator_det.protos import image_resizer_pb2, input_reader_pb2, pipeline_p
 from inputs import schema
 from inputs.augment import make_augmentation
 from inputs.batch import Features, Layout, Preprocess, lay_out, original_image
+from inputs.cpus import available_cpus
 from inputs.decode import make_decoder
 from inputs.examine import reason
 from inputs.faults import FAULT_COUNTS, FaultLog
@@ -239,11 +240,14 @@ def _batches(
         features.update({POSITION: position, PLACE: record.place, schema.ORDINAL: record.ordinal})
         return features, labels
 
+    # Left to choose, TensorFlow may decode too few images at once; but this machine's CPUs are not
+    # those of another one.
+    at_once = tf.data.AUTOTUNE if stream.runs_elsewhere else available_cpus()
     # In order: what does not arrive shows as a gap.
     dataset = (
         guard.from_start(records, start.count)
         .enumerate(start.count)
-        .map(to_example, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        .map(to_example, num_parallel_calls=at_once, deterministic=True)
     )
     if not stream.runs_elsewhere:
         dataset = dataset.ignore_errors()
@@ -257,8 +261,7 @@ def _batches(
     )
     dataset = dataset.prefetch(reader.num_prefetch_batches)
     options = tf.data.Options()
-    # Left to choose, TensorFlow starts with one image at a time and may stay at too few.
-    options.autotune.enabled = False
+    options.autotune.enabled = stream.runs_elsewhere
     return dataset.with_options(options)
 
 

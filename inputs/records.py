@@ -254,8 +254,9 @@ def _epochs(
     last = position.LAST_EPOCH if num_epochs is None else num_epochs
     epochs = tf.data.Dataset.range(first.epoch, max(last, first.epoch))
     epochs = epochs.take_while(lambda _: guard.goes_on())
-    found = epochs.flat_map(one)
-    return found.map(lambda found, ordinal: Record(found.place, ordinal, found.serialized))
+    return epochs.flat_map(one).map(
+        lambda found, ordinal: Record(found.place, ordinal, found.serialized)
+    )
 
 
 def _choices(weights: List[float], start: Position) -> tf.data.Dataset:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from typing import Any, List, Tuple
 
 from estimator_det import console
@@ -61,6 +60,7 @@ def _preflight(config: Any, missing_files: bool, on_host: bool) -> Tuple[List[An
     """Problems and facts that only building the training graph shows; memory if run `on_host`."""
     from estimator_det.config.problem import error
     from inputs.augment import make_augmentation
+    from inputs.cpus import available_cpus
     from model_fn import preflight
 
     examined = preflight.examine(config)
@@ -87,7 +87,7 @@ def _preflight(config: Any, missing_files: bool, on_host: bool) -> Tuple[List[An
         )
         if not missing_files and not any(p.severity == "error" for p in problems):
             try:
-                needed = preflight.input_memory(config, memory, os.cpu_count() or 1)
+                needed = preflight.input_memory(config, memory, available_cpus())
             except ValueError as reason:
                 remedy = "give records, or another file"
                 problems.append(error("train_input_reader", str(reason), remedy))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
 from typing import Any
 
 from estimator_det import console
 from estimator_det.verbs.base import Verb, add_set_argument
+from inputs.cpus import available_cpus
 
 FINDINGS_FILE = "findings.jsonl"
 REPORT_FILE = "report.txt"
@@ -69,13 +69,6 @@ def _run(options: argparse.Namespace) -> int:
         console.say(f"all findings, charts and this report: {options.output_dir}")
         console.say(f"{report.num_errors:,} errors, {report.num_warnings:,} warnings")
     return console.EXIT_FAILED if report.num_errors else console.EXIT_OK
-
-
-def available_cpus() -> int:
-    """CPUs that this process may use; a container may have fewer than its machine."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _write(report: Any, folder: str) -> None:
