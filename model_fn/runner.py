@@ -199,6 +199,11 @@ class _Run:
                 position = None if resumed is None else read_position(model_dir, resumed)
                 self._goes_on = position is not None
                 self._bookmark = Bookmark(position)
+            elif self.first_step:
+                _LOG.warning(
+                    "On a TPU and in a cluster the position in the data is not kept: they begin "
+                    "with a new epoch, in another order"
+                )
             self._saver = CheckpointSaver(model_dir, saving, signals, resumed, self._bookmark)
             if on_tpu is not None and not on_tpu.rehearses:
                 self._saver._set_steps_per_run(on_tpu.iterations_per_loop)

@@ -55,7 +55,9 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
 
 
 @pytest.mark.parametrize("evaluates", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_run_and_resume(seen: List[Any], tmp_path: pathlib.Path, evaluates: bool) -> None:
+def test_run_and_resume(
+    seen: List[Any], tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, evaluates: bool
+) -> None:
     config = fake.pipeline_config(FIT)
     on_tpu = dataclasses.replace(REHEARSAL, evaluates=evaluates)
     arguments: Any = {
@@ -70,8 +72,10 @@ def test_run_and_resume(seen: List[Any], tmp_path: pathlib.Path, evaluates: bool
     assert metrics["global_step"] == 4 and metrics["Loss/total_loss"] > 0
     assert seen[0].train_input_reader.drop_remainder
     assert not config.train_input_reader.HasField("drop_remainder")
+    assert "position in the data" not in caplog.text
     again = runner.train_and_evaluate(config, str(tmp_path), num_train_steps=6, **arguments)
     assert again["global_step"] == 6
+    assert "On a TPU and in a cluster the position in the data is not kept" in caplog.text
     assert again["Loss/total_loss"] < metrics["Loss/total_loss"]
     lines = (tmp_path / "progress.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 3, 4, 5, 6]
