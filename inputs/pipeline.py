@@ -202,7 +202,7 @@ def _batches(
     rules = make_rules(reader, layout.num_classes, layout.max_boxes)
     found = list_files(reader, rules, log)
     check_class_names(reader, found.paths)
-    order = digest(reader, found, stream.sample_1_of_n, stream.shard)
+    order = digest(reader, found, stream.sample_1_of_n, stream.shard, stream.seed)
     start = (stream.bookmark or Bookmark()).begin(stream.seed, order)
 
     def retry(serialized: bytes, position: int) -> str:

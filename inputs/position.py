@@ -12,6 +12,7 @@ import dataclasses
 import hashlib
 import json
 import random
+import zlib
 from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
@@ -53,7 +54,7 @@ class Position:
         seed: Of order and augmentation.
         count: Records that were taken so far.
         streams: Of each stream that records were taken from, the place of the next one.
-        order: Digest of all but the seed that order depends on.
+        order: See `digest`.
     """
 
     seed: int
@@ -84,29 +85,28 @@ class Bookmark:
     """Follows a training through its data.
 
     Args:
-        saved: Where the training that is resumed was; None for a new one.
+        saved: Where the training that is resumed was; None where that is not known.
+        first_step: Of this run. Data that begin anew at another step than 0 do so in another order.
     """
 
-    def __init__(self, saved: Optional[Position] = None) -> None:
+    def __init__(self, saved: Optional[Position] = None, first_step: int = 0) -> None:
         self._saved = saved
+        self._first_step = first_step
         self.position: Optional[Position] = None  # once an input function was called
-        self.refused = ""  # why `saved` was of no use
+        self.is_refused = False  # whether `saved` was of no use
 
     def begin(self, seed: Optional[int], order: str) -> Position:
         """Where to begin: at what was saved, if it still means the same record.
 
         Args:
             seed: Asked for; None for any.
-            order: Digest of all else that order depends on.
+            order: Of `digest`, with the same seed.
         """
-        self.position = Position(drawn(seed), order=order)
-        if self._saved is not None:
-            if self._saved.order != order:
-                self.refused = "files or reading order have changed since"
-            elif seed not in (None, self._saved.seed):
-                self.refused = f"its seed was {self._saved.seed}"
-            else:
-                self.position = self._saved
+        if self._saved is not None and self._saved.order == order:
+            self.position = self._saved
+        else:
+            self.is_refused = self._saved is not None
+            self.position = Position(drawn(seed_at(seed, self._first_step)), order=order)
         return self.position
 
     def note(self, ordinals: np.ndarray, seeds: np.ndarray) -> None:
@@ -118,6 +118,16 @@ class Bookmark:
             streams[rest >> _EPOCH_BITS] = Place(rest & LAST_EPOCH, number + 1)
         count = int(seeds[-1, 1]) + 1
         self.position = dataclasses.replace(self.position, count=count, streams=streams)
+
+
+def seed_at(seed: Optional[int], step: int) -> Optional[int]:
+    """The seed of data that begin anew at a step: `seed` itself at step 0, else another one.
+
+    The same seed would give a resumed run the records and augmentations of the first one again.
+    """
+    if seed is None or step == 0:
+        return seed
+    return zlib.crc32(f"{seed} from step {step}".encode()) & 0x7FFFFFFF
 
 
 def drawn(seed: Optional[int]) -> int:
@@ -132,18 +142,23 @@ def first_ordinal(stream: int, epoch: tf.Tensor) -> tf.Tensor:
 
 
 def digest(
-    reader: input_reader_pb2.InputReader, files: Any, sample_1_of_n: int, shard: Sequence[int]
+    reader: input_reader_pb2.InputReader,
+    files: Any,
+    sample_1_of_n: int,
+    shard: Sequence[int],
+    seed: Optional[int],
 ) -> str:
-    """Of all that the order of records depends on beside the seed: equal digests, equal order.
+    """Of all that the order of records depends on, but a seed that is drawn.
 
     Args:
         reader: Whose files they are.
         files: `records.Files`; of their times nothing is asked, so that they may be copied.
         sample_1_of_n: As of `records.record_dataset`.
         shard: As well.
+        seed: Asked for.
     """
     fields = {name: getattr(reader, name) for name in _READER_FIELDS}
     fields["sample_from_datasets_weights"] = list(reader.sample_from_datasets_weights)
-    seed = tf1.get_default_graph().seed  # TensorFlow mixes it into every other one.
-    facts = [fields, files.paths, files.sizes, sample_1_of_n, list(shard), seed]
+    of_graph = tf1.get_default_graph().seed  # TensorFlow mixes it into every other one.
+    facts = [fields, files.paths, files.sizes, sample_1_of_n, list(shard), seed, of_graph]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]

@@ -73,10 +73,10 @@ class BookmarkHook(tf1.train.SessionRunHook):
 
     def begin(self) -> None:
         """Finds the tensors."""
-        if self._bookmark.refused:
+        if self._bookmark.is_refused:
             _LOG.warning(
-                "The position in the data was not kept: %s. The data begin with a new epoch",
-                self._bookmark.refused,
+                "The position in the data was not kept: files, their sizes, the seed or settings "
+                "of the reader have changed. The data begin with a new epoch, in another order"
             )
         names = anatomy.anatomy().inputs
         keys = (schema.ORDINAL, schema.AUGMENTATION_SEED)

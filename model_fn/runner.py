@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import zlib
 from typing import Any, Callable, Iterator, List, Optional, Sequence
 
 from estimator_det.compat import estimator
 from estimator_det.config import pipeline as configuration
 from inputs import pipeline as input_pipeline
 from inputs.faults import LOG_FILE, FaultLog
-from inputs.position import Bookmark
+from inputs.position import Bookmark, seed_at
 from model_fn import checkpoint_store, history, run_lock, tpu
 from model_fn.best import export
 from model_fn.data_position import BookmarkHook, read_position
@@ -161,16 +160,6 @@ def train(
         run.ended()
 
 
-def _seed_of_data(seed: Optional[int], first_step: int) -> Optional[int]:
-    """The seed of data that begin anew at a step: `seed` itself at step 0, else another one.
-
-    The same seed would give a resumed run the records and augmentations of the first one again.
-    """
-    if seed is None or first_step == 0:
-        return seed
-    return zlib.crc32(f"{seed} from step {first_step}".encode()) & 0x7FFFFFFF
-
-
 class _Run:
     """A training run that holds its folder, with signals caught.
 
@@ -191,14 +180,12 @@ class _Run:
         self.first_step = 0
         self._saver: Optional[CheckpointSaver] = None
         self._bookmark: Optional[Bookmark] = None
-        self._goes_on = False  # whether in the middle of the data
         if is_chief():
             resumed = checkpoint_store.prepare(model_dir, saving.keep_max)
             self.first_step = resumed or 0
             if on_tpu is None and not is_in_cluster():
                 position = None if resumed is None else read_position(model_dir, resumed)
-                self._goes_on = position is not None
-                self._bookmark = Bookmark(position)
+                self._bookmark = Bookmark(position, self.first_step)
             elif self.first_step:
                 _LOG.warning(
                     "On a TPU and in a cluster the position in the data is not kept: they begin "
@@ -245,7 +232,7 @@ class _Run:
         made = input_pipeline.create_train_input_fn(
             pipeline_config,
             preprocess_of(pipeline_config, is_training=True),
-            seed=seed if self._goes_on else _seed_of_data(seed, self.first_step),
+            seed=seed if self._bookmark is not None else seed_at(seed, self.first_step),
             fault_log=self._faults,
             bookmark=self._bookmark,
             runs_elsewhere=self._on_tpu is not None and self._on_tpu.reads_elsewhere,
