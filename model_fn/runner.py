@@ -327,9 +327,10 @@ def _training(
             check_writable(model_dir)
             stack.enter_context(run_lock.locked(model_dir))
         try:
-            run = _Run(model_dir, num_steps, saving, signals, on_tpu)
-            yield run
-            signals.raise_if_requested()
+            with signals.unfailing():
+                run = _Run(model_dir, num_steps, saving, signals, on_tpu)
+                yield run
+                signals.raise_if_requested()
         except Stopped as stop:
             raise Stopped(
                 stop.signal_number, run.stopped_text(stop.signal_number) if run else ""

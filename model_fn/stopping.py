@@ -9,7 +9,7 @@ import contextlib
 import os
 import signal
 import threading
-from typing import Any, Dict, Iterator, Optional
+from typing import Any, Callable, Dict, Iterator, Optional
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -49,6 +49,7 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.requested: Optional[int] = None
+        self._raised: Optional[int] = None
         self._deferring = False
         self._old_handlers: Dict[int, Any] = {}
         self._watcher: Optional[_Watcher] = None
@@ -77,9 +78,20 @@ class StopSignals:
         was, self._deferring = self._deferring, False
         try:
             self.raise_if_requested()
-            yield
+            with self.unfailing():
+                yield
         finally:
-            self._deferring = was
+            self._deferring, self._raised = was, None
+
+    @contextlib.contextmanager
+    def unfailing(self) -> Iterator[None]:
+        """Within, a `Stopped` that was raised for a signal is not lost.
+
+        Raises:
+            Stopped: at the end, if another error or none came of one.
+        """
+        with _unfailing(lambda: self._raised):
+            yield
 
     def defer(self, deferring: bool = True) -> None:
         """From now on signals are noted only, until `defer(False)`."""
@@ -108,6 +120,7 @@ class StopSignals:
             os._exit(exit_code(number))
         self.requested = number
         if not self._deferring:
+            self._raised = number
             raise Stopped(number)
 
 
@@ -155,22 +168,52 @@ class _Watcher:
 
 
 @contextlib.contextmanager
-def terminable() -> Iterator[None]:
-    """Within, SIGTERM raises `Stopped` as SIGINT raises KeyboardInterrupt; for programs.
+def _unfailing(raised: Callable[[], Optional[int]]) -> Iterator[None]:
+    """Raises the `Stopped` that code in C++ has lost.
 
-    Does nothing in other threads than the main one, or where SIGTERM is ignored.
+    TensorFlow's type checks take an exception of the check for a yes and go on, so that another
+    error follows somewhere else, or a result that is wrong.
+
+    Args:
+        raised: Gives the signal for which a handler has raised `Stopped`.
     """
-    in_main = threading.current_thread() is threading.main_thread()
-    if not in_main or signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
-        yield
-        return
-
-    def handle(number: int, frame: Any) -> None:
-        del frame
-        raise Stopped(number)
-
-    old = signal.signal(signal.SIGTERM, handle)
     try:
         yield
+    except Exception as error:
+        number = raised()
+        if number is None:
+            raise
+        raise Stopped(number) from error
+    number = raised()
+    if number is not None:
+        raise Stopped(number)
+
+
+@contextlib.contextmanager
+def terminable() -> Iterator[None]:
+    """Within, SIGTERM and SIGINT raise `Stopped`; for programs.
+
+    Does nothing in other threads than the main one; a signal that is ignored stays so.
+
+    Raises:
+        Stopped: also at the end, if another error or none came of one.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    raised: Optional[int] = None
+
+    def handle(number: int, frame: Any) -> None:
+        nonlocal raised
+        del frame
+        raised = number
+        raise Stopped(number)
+
+    heeded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    old_handlers = {number: signal.signal(number, handle) for number in heeded}
+    try:
+        with _unfailing(lambda: raised):
+            yield
     finally:
-        signal.signal(signal.SIGTERM, old)
+        for number, handler in old_handlers.items():
+            signal.signal(number, handler)

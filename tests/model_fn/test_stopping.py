@@ -3,9 +3,10 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from typing import List
+from typing import Any, List
 
 import pytest
+import tensorflow as tf
 
 from model_fn import stopping
 from model_fn.stopping import Stopped, StopSignals
@@ -66,8 +67,60 @@ def test_no_failure_and_its_code() -> None:
     assert stopping.exit_code(signal.SIGTERM) == 143 and stopping.exit_code(signal.SIGINT) == 130
 
 
-def test_terminable() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(Stopped), stopping.terminable():
+class _Interrupting:
+    """A signal comes while its type is checked, inside of C++."""
+
+    @property
+    def __class__(self) -> Any:
         _kill(signal.SIGTERM)
-    assert signal.getsignal(signal.SIGTERM) is before
+
+    @__class__.setter
+    def __class__(self, value: Any) -> None:
+        raise AttributeError
+
+
+def test_tensorflow_loses_exceptions() -> None:
+    with StopSignals() as signals, pytest.raises(AttributeError, match="keys"):
+        tf.nest.flatten(_Interrupting())
+    assert signals.requested == signal.SIGTERM
+
+
+def test_no_stop_is_lost() -> None:
+    def lost() -> None:
+        with pytest.raises(AttributeError):
+            tf.nest.flatten(_Interrupting())
+
+    with StopSignals() as signals:
+        signals.defer()
+        with pytest.raises(Stopped) as caught, signals.immediate():
+            tf.nest.flatten(_Interrupting())
+        assert isinstance(caught.value.__cause__, AttributeError)
+    with StopSignals() as signals, pytest.raises(Stopped), signals.unfailing():
+        lost()
+    with pytest.raises(Stopped), stopping.terminable():
+        tf.nest.flatten(_Interrupting())
+    with pytest.raises(Stopped), stopping.terminable():
+        lost()
+
+
+def test_an_error_after_a_noted_signal_is_an_error() -> None:
+    with pytest.raises(OSError), StopSignals() as signals, signals.unfailing():
+        signals.defer()
+        _kill(signal.SIGTERM)
+        raise OSError
+    with pytest.raises(OSError), StopSignals() as signals, signals.unfailing():
+        signals.defer()
+        with pytest.raises(Stopped), signals.immediate():
+            _kill(signal.SIGTERM)
+        raise OSError  # While the last checkpoint is saved.
+    with pytest.raises(OSError), stopping.terminable():
+        raise OSError
+
+
+@pytest.mark.parametrize("number", stopping.SIGNALS)
+def test_terminable(number: int) -> None:
+    before = [signal.getsignal(each) for each in stopping.SIGNALS]
+    with pytest.raises(Stopped) as caught, stopping.terminable():
+        _kill(number)
+    assert caught.value.signal_number == number
+    assert [signal.getsignal(each) for each in stopping.SIGNALS] == before
