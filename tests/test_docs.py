@@ -1,4 +1,4 @@
-"""The recipes in docs/ run as they are printed."""
+"""What docs/ say is so: recipes run as they are printed, and messages are those of the programs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import pathlib
 import re
 import subprocess
 import sys
+from typing import List
 
 import pytest
 
+from inputs.faults import KINDS
+
 ROOT = pathlib.Path(__file__).parent.parent
+TROUBLESHOOTING = ROOT / "docs" / "troubleshooting.md"
 RECIPES = sorted((ROOT / "docs").glob("adding_*.md"))
 
 
@@ -34,3 +38,32 @@ def test_recipe_runs(page):
         check=False,
     )
     assert result.returncode == 0, result.stderr[-2000:]
+
+
+def test_troubleshooting_has_every_kind_of_fault():
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", TROUBLESHOOTING.read_text(), re.MULTILINE)
+    explained = {kind: what for kind, what in rows if kind in KINDS}
+    assert explained == {kind: row.what for kind, row in KINDS.items()}
+
+
+def test_messages_of_troubleshooting_are_those_of_the_programs():
+    page = TROUBLESHOOTING.read_text()
+    quoted = re.findall(r"^### (.*)$", page, re.MULTILINE)
+    quoted += re.findall(r"^\| (`[^|]*`) \|[^|]*\|$", page, re.MULTILINE)
+    messages = [text for line in quoted for text in re.findall(r"`(.*?)`", line)]
+    assert len(messages) > 30
+    sources = [
+        path.read_text()
+        for folder in ("estimator_det", "inputs", "model_fn")
+        for path in (ROOT / folder).rglob("*.py")
+    ]
+    # Literals that go on in the next line, as one.
+    literals = re.sub(r'"\s*\n\s*f?"', "", "\n".join(sources))
+    missing = [text for text in messages if not any(part in literals for part in _pairs(text))]
+    assert not missing
+
+
+def _pairs(message: str) -> List[str]:
+    """Neighbouring words; numbers, names and paths among them are filled in at run time."""
+    words = message.split()
+    return [" ".join(pair) for pair in zip(words, words[1:])] or words
