@@ -10,7 +10,7 @@ from estimator_det.config import pipeline
 from estimator_det.detectors.base import Detector, make_detector
 from exporters import checkpoints, signatures
 from inputs import serving
-from model_fn.checkpoints import find_checkpoint
+from model_fn.checkpoints import find_whole_checkpoint
 from model_fn.label_map_asset import add_label_map, find_label_map
 
 SAVED_MODEL_FOLDER = "saved_model"
@@ -62,10 +62,11 @@ def export_saved_model(
     Raises:
         FileNotFoundError: if the checkpoint or a label map given here does not exist.
         FileExistsError: if `output_dir` holds something already.
+        DamagedCheckpointsError: if the checkpoint cannot be read.
         ValueError: if the checkpoint does not fit the model, or an option makes no sense.
     """
     chosen = signatures.resolve_input_types(input_types)
-    checkpoint = find_checkpoint(checkpoint_prefix)
+    checkpoint = find_whole_checkpoint(checkpoint_prefix)
     if label_map_path and not tf.io.gfile.exists(label_map_path):
         raise FileNotFoundError(f"no label map {label_map_path}")
     label_map = label_map_path or find_label_map(pipeline_config)

@@ -62,22 +62,25 @@ def trained_steps(model_dir: str) -> int:
 def find_damage(prefix: str) -> Optional[str]:
     """What is wrong with a checkpoint; None if every tensor in it can be read, with its checksum.
 
-    Reads the whole checkpoint, one tensor at a time.
+    Reads the whole checkpoint, one tensor at a time. One of the older format is a single file.
     """
+    index, data = "its .index file", "its .data file"
     if not tf.io.gfile.exists(prefix + ".index"):
-        return "its .index file is missing"
-    if not tf.io.gfile.glob(prefix + ".data-*"):
+        if not tf.io.gfile.exists(prefix):
+            return "its .index file is missing"
+        index = data = "the file"
+    elif not tf.io.gfile.glob(prefix + ".data-*"):
         return "its .data file is missing"
     try:
         reader = tf1.train.NewCheckpointReader(prefix)
         names = sorted(reader.get_variable_to_shape_map())
     except (tf.errors.OpError, IndexError, RuntimeError, ValueError) as error:
-        return f"its .index file cannot be read: {_short(error)}"
+        return f"{index} cannot be read: {_short(error)}"
     for name in names:
         try:
             reader.get_tensor(name)
         except (tf.errors.OpError, IndexError, RuntimeError, ValueError) as error:
-            return f"{name} in its .data file cannot be read: {_short(error)}"
+            return f"{name} in {data} cannot be read: {_short(error)}"
     return None
 
 
@@ -252,19 +255,20 @@ def _candidates(model_dir: str, parts: Dict[str, List[str]], names: List[str]) -
     if not names:
         return newest_first
     latest = names[-1]
-    state_time = _modified(os.path.join(model_dir, STATE_FILE))
+    state_time = modified(os.path.join(model_dir, STATE_FILE))
     later = [
         name
         for name in newest_first
         if name not in names
         and _step_in(name) > _step_in(latest)
-        and _modified(os.path.join(model_dir, f"{name}.index")) > state_time
+        and modified(os.path.join(model_dir, f"{name}.index")) > state_time
     ]
     before = [name for name in newest_first if _step_in(name) < _step_in(latest)]
     return [*later, latest, *before]
 
 
-def _modified(path: str) -> int:
+def modified(path: str) -> int:
+    """When a file was last written, in nanoseconds; 0 where there is none."""
     return tf.io.gfile.stat(path).mtime_nsec if tf.io.gfile.exists(path) else 0
 
 

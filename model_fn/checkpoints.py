@@ -1,4 +1,4 @@
-"""Finds checkpoints."""
+"""Finds checkpoints, and refuses damaged ones."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.registry import nearest
+from model_fn.checkpoint_store import find_damage
+from model_fn.failures import DamagedCheckpointsError
 
 
 def find_checkpoint(prefix: str) -> str:
@@ -40,3 +42,19 @@ def find_checkpoint(prefix: str) -> str:
         f"no checkpoint {stem}{nearest(os.path.basename(stem), names)} {folder} holds: "
         f"{', '.join(names)}"
     )
+
+
+def find_whole_checkpoint(prefix: str) -> str:
+    """As `find_checkpoint`; every tensor in it is read, and its checksum compared.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        DamagedCheckpointsError: if it cannot be read.
+    """
+    found = find_checkpoint(prefix)
+    damage = find_damage(found)
+    if damage is not None:
+        raise DamagedCheckpointsError(
+            f"checkpoint {found} is damaged: {damage}. Copy it anew, or give another one"
+        )
+    return found

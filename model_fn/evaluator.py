@@ -12,8 +12,9 @@ from estimator_det.compat import tf, tf1
 from inputs import pipeline as input_pipeline
 from model_fn import digest, history
 from model_fn.best import keep_if_best
-from model_fn.checkpoints import find_checkpoint
-from model_fn.estimators import make_estimator, preprocess_of, step_of
+from model_fn.checkpoint_store import find_damage, modified, step_of
+from model_fn.checkpoints import find_whole_checkpoint
+from model_fn.estimators import make_estimator, preprocess_of
 from model_fn.history import Evaluation
 from model_fn.results import EvaluationReport, Metrics, scalars, tell_notes, tell_results
 
@@ -98,8 +99,9 @@ def evaluate(
 
     Raises:
         FileNotFoundError: if there is no checkpoint.
+        DamagedCheckpointsError: if it cannot be read.
     """
-    prefix = find_checkpoint(checkpoint)
+    prefix = find_whole_checkpoint(checkpoint)
     runner = make_estimator(pipeline_config, model_dir or os.path.dirname(prefix))
     return {
         reader[0]: evaluate_reader(pipeline_config, runner, reader, prefix).metrics
@@ -153,6 +155,11 @@ def continuous_eval(
     latest: Dict[str, Metrics] = {}
     failures = 0
     for checkpoint in _appearing(checkpoint_dir, min_interval_secs, timeout_secs):
+        damage = find_damage(checkpoint)
+        if damage is not None:
+            # Training will move it aside when it resumes, or has deleted it as one of its older.
+            _LOG.warning("%s is not evaluated: %s", checkpoint, damage)
+            continue
         try:
             step = step_of(checkpoint)
             evaluations = [
@@ -165,7 +172,6 @@ def continuous_eval(
             _LOG.warning("Evaluation of %s failed (%d so far): %s", checkpoint, failures, error)
             continue
         except tf.errors.NotFoundError as error:
-            # Training deletes its older checkpoints; one may go before it is read.
             if tf1.train.checkpoint_exists(checkpoint):
                 raise
             _LOG.warning("%s was deleted before it was evaluated: %s", checkpoint, error)
@@ -190,15 +196,17 @@ def _appearing(
 
     After the last checkpoint of a training that is over, nothing is waited for.
     """
-    last: Optional[str] = None
+    last: Optional[Tuple[str, int]] = None
     since = time.monotonic()
     evaluated_at = -math.inf
     while True:
-        newest = tf1.train.latest_checkpoint(checkpoint_dir)
+        prefix = tf1.train.latest_checkpoint(checkpoint_dir)
+        # The time tells one that took the place of a damaged one of the same step.
+        newest = None if prefix is None else (prefix, modified(f"{prefix}.index"))
         now = time.monotonic()
         if newest is not None and newest != last and now - evaluated_at >= min_interval_secs:
             last, evaluated_at = newest, now
-            yield newest
+            yield newest[0]
             since = time.monotonic()
             continue
         if newest == last:

@@ -17,6 +17,7 @@ from estimator_det.images.resize import make_resizer
 from inputs import records, schema
 from model_fn import warm_start
 from model_fn.create import create_model_fn
+from model_fn.failures import RunError
 
 # TensorFlow, its graph and its session hold about this much before there is a batch.
 BASE_BYTES = 0.6e9
@@ -130,7 +131,7 @@ def _table(
     try:
         table = warm_start.table_of(detector, train_config)
         warm_start.check_table(table, train_config)
-    except (FileNotFoundError, ValueError, tf.errors.OpError) as reason:
+    except (FileNotFoundError, RunError, ValueError, tf.errors.OpError) as reason:
         text = str(getattr(reason, "message", None) or reason).removeprefix(f"{field}: ")
         remedy = "correct the path and fine_tune_checkpoint_type, or leave both out"
         problems.append(error(field, text, remedy))

@@ -8,7 +8,8 @@ from typing import Any, Collection, Dict, List, NamedTuple, Optional, Sequence, 
 
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors.base import Detector
-from model_fn.checkpoints import find_checkpoint
+from model_fn.checkpoints import find_whole_checkpoint
+from model_fn.failures import DamagedCheckpointsError
 
 _LOG = logging.getLogger(__name__)
 
@@ -104,11 +105,12 @@ def restore_table(
 
     Raises:
         FileNotFoundError: if there is no checkpoint.
+        DamagedCheckpointsError: if it cannot be read.
     """
     try:
-        prefix = find_checkpoint(path)
-    except FileNotFoundError as error:
-        raise FileNotFoundError(
+        prefix = find_whole_checkpoint(path)
+    except (FileNotFoundError, DamagedCheckpointsError) as error:
+        raise type(error)(
             f"train_config.fine_tune_checkpoint: {error}. Leave the field out to start from the "
             "initializers"
         ) from error
@@ -143,6 +145,7 @@ def table_of(detector: Detector, train_config: Any) -> RestoreTable:
 
     Raises:
         FileNotFoundError: if there is no such checkpoint.
+        DamagedCheckpointsError: if it cannot be read.
         ValueError: if the checkpoint's type is unknown.
     """
     kind = checkpoint_type(train_config)
@@ -166,6 +169,7 @@ def plan_warm_start(
 
     Raises:
         FileNotFoundError: if there is no such checkpoint.
+        DamagedCheckpointsError: if it cannot be read.
         ValueError: if it gives no variable, or less than `train_config.min_restored_share`.
     """
     if not train_config.fine_tune_checkpoint:

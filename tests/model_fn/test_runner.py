@@ -25,6 +25,7 @@ from model_fn import (
     progress,
     runner,
 )
+from model_fn.failures import DamagedCheckpointsError
 from model_fn.run_options import Evaluating, Saving
 from model_fn.stopping import Stopped
 from tests.model_fn import fake
@@ -293,6 +294,29 @@ def test_evaluate_and_continuous_eval(
     assert last["0"]["global_step"] == 4
 
 
+def test_damaged_checkpoints_are_not_evaluated(
+    readers: List[Any], tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = fake.pipeline_config()
+    estimated = estimators.make_estimator(config, str(tmp_path), saving=Saving(steps=2))
+    estimated.train(fake.train_input_fn, max_steps=4)
+    data = tmp_path / "model.ckpt-4.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:-4])
+    with pytest.raises(DamagedCheckpointsError, match="give another one"):
+        evaluator.evaluate(config, str(tmp_path))
+    options: Any = {"num_train_steps": 4, "min_interval_secs": 0, "timeout_secs": 0.1}
+    assert evaluator.continuous_eval(config, str(tmp_path), **options) == {}
+    assert "model.ckpt-4 is not evaluated" in caplog.text
+    # Training resumes from the one before, and saves the step anew, which is found to be new.
+    appearing = evaluator._appearing(str(tmp_path), 0, 0.1)
+    assert next(appearing).endswith("-4")
+    runner.train(config, str(tmp_path), num_train_steps=4, progress=False)
+    assert next(appearing).endswith("-4")
+    assert list(appearing) == []
+    last = evaluator.continuous_eval(config, str(tmp_path), **options)
+    assert last["0"]["global_step"] == 4
+
+
 def test_continuous_eval_retries(readers: List[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     calls: List[str] = []
 
@@ -302,6 +326,7 @@ def test_continuous_eval_retries(readers: List[Any], monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(evaluator, "evaluate_reader", broken)
     monkeypatch.setattr(evaluator, "step_of", lambda checkpoint: 1)
+    monkeypatch.setattr(evaluator, "find_damage", lambda checkpoint: None)
     monkeypatch.setattr(evaluator, "_appearing", lambda *_: iter("abc"))
     config = fake.pipeline_config()
     with pytest.raises(tf.errors.InvalidArgumentError, match="bad record"):
