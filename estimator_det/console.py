@@ -36,6 +36,8 @@ EXIT_CODES_HELP = """exit codes:
 
 DEBUG_VARIABLE = "ESTIMATOR_DET_DEBUG"
 
+_ASSERTION = "assertion failed: ["  # how messages of tf.Assert begin; each value has its brackets
+
 
 class UsageError(Exception):
     """The command line asks for something that cannot be done; the message tells the remedy."""
@@ -154,7 +156,16 @@ def error_text(error: BaseException) -> str:
     text = getattr(error, "message", None) or str(error) or type(error).__name__
     if isinstance(error, FileNotFoundError) and error.filename is not None:
         text = f"{error.filename}: no such file or folder"
-    return text.split("\n\nOriginal stack trace")[0].split("\n\t [[")[0].strip()
+    text = text.split("\n\nOriginal stack trace")[0].split("\n\t [[")[0].strip()
+    _, failed, values = text.partition(_ASSERTION)
+    if failed and values.endswith("]"):
+        return _unescaped(values[:-1].replace("] [", " "))
+    return text
+
+
+def _unescaped(text: str) -> str:
+    """What TensorFlow has put into C's escapes, bytes of UTF-8 among them."""
+    return text.encode().decode("unicode_escape").encode("latin-1").decode("utf-8", "replace")
 
 
 def _exit_code(error: Exception) -> Optional[int]:

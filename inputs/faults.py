@@ -32,7 +32,7 @@ class Kind(NamedTuple):
     remedy: str
     reference: str  # action that equals what the reference does with such data
     mend: str = ""  # what CLIP does; "" where nothing mends it, and the record is skipped
-    unit: str = "records"  # what is counted
+    unit: str = "record"  # what is counted
     is_choice: bool = False  # follows from the configuration as well: SKIP mends it, too
 
 
@@ -45,10 +45,10 @@ BAD_RECORD = (
 KINDS: Dict[str, Kind] = {
     "no_file": Kind(
         "an input_path matches no file", "correct input_path in the input reader", FAIL,
-        unit="patterns",
+        unit="pattern",
     ),
     "empty_file": Kind(
-        "a file without records", "write the file anew, or remove it", KEEP, unit="files"
+        "a file without records", "write the file anew, or remove it", KEEP, unit="file"
     ),
     "damaged_record": Kind(
         "a record's frame or checksum is damaged", BAD_RECORD + "; copy the file anew first", FAIL
@@ -56,7 +56,7 @@ KINDS: Dict[str, Kind] = {
     "lost_records": Kind(
         "the rest of a file cannot be read",
         "copy or write the file anew; only uncompressed files can be read on after damage", FAIL,
-        unit="files",
+        unit="file",
     ),
     "unparsable": Kind("a record is no such message as the reader expects", BAD_RECORD, FAIL),
     "missing_key": Kind("a key that is needed is missing or empty", BAD_RECORD, FAIL),
@@ -73,37 +73,37 @@ KINDS: Dict[str, Kind] = {
         "afterwards, its boxes are wrong as well", KEEP,
     ),
     "box_nan": Kind(
-        "boxes with a coordinate that is NaN or infinite", BAD_BOX, CLIP, "left out", "boxes"
+        "boxes with a coordinate that is NaN or infinite", BAD_BOX, CLIP, "left out", "box"
     ),
     "box_inverted": Kind(
-        "boxes whose minimum exceeds their maximum", BAD_BOX, FAIL, "left out", "boxes"
+        "boxes whose minimum exceeds their maximum", BAD_BOX, FAIL, "left out", "box"
     ),
     "box_degenerate": Kind(
-        "boxes without height or width", BAD_BOX, KEEP, "left out", "boxes"
+        "boxes without height or width", BAD_BOX, KEEP, "left out", "box"
     ),
     "box_outside": Kind(
         "boxes that leave the picture",
         "divide pixels by the picture's own height and width; bad_records { policy: CLIP } cuts "
-        "boxes at the border", KEEP, "cut at the border, left out if nothing remains", "boxes",
+        "boxes at the border", KEEP, "cut at the border, left out if nothing remains", "box",
     ),
     "unknown_text": Kind(
         "boxes of a class name that the label map lacks",
-        "add the name to the label map, or let the boxes be left out", CLIP, "left out", "boxes",
+        "add the name to the label map, or let the boxes be left out", CLIP, "left out", "box",
         is_choice=True,
     ),
     "unknown_id": Kind(
         "boxes of a class id outside 1..num_classes",
         "correct num_classes, the label map or the record (ids start at 1), or set bad_records "
-        "{ policy: CLIP } to leave such boxes out", FAIL, "left out", "boxes",
+        "{ policy: CLIP } to leave such boxes out", FAIL, "left out", "box",
     ),
     "label_contradiction": Kind(
         "boxes whose class text and class label differ",
         "read the records with the label map they were written with; the text counts", KEEP,
-        unit="boxes",
+        unit="box",
     ),
     "too_many_boxes": Kind(
         "boxes beyond max_number_of_boxes", "raise max_number_of_boxes in the input reader", CLIP,
-        "cut off", "boxes", is_choice=True,
+        "cut off", "box", is_choice=True,
     ),
     "unexplained": Kind("a record that TensorFlow refuses", BAD_RECORD, FAIL),
 }  # fmt: skip
@@ -260,10 +260,11 @@ class FaultLog:
             for (kind, action), count in sorted(self._actions.items(), key=_by_table):
                 done = done_about(kind, action)
                 where = self._entries_of[kind]
-                lines.append(f"  {kind}: {KINDS[kind].what}: {count} {KINDS[kind].unit}, {done}")
-                if KINDS[kind].unit == "boxes":
-                    lines[-1] += f" (in {where} records)"
-            head = f"Faults of the data ({len(self._skipped)} records left out):"
+                found = counted(count, KINDS[kind].unit)
+                if KINDS[kind].unit == "box":
+                    found += f" in {counted(where, 'record')}"
+                lines.append(f"  {kind}: {KINDS[kind].what}: {found}, {done}")
+            head = f"Faults of the data ({counted(len(self._skipped), 'record')} left out):"
             tail = [f"  Every one is in {self.path}"] if self.path else []
             return "\n".join([head, *lines, *tail])
 
@@ -285,6 +286,12 @@ class FaultLog:
                 self._written.add((old["file"], old["record"], old["kind"]))
             except (ValueError, KeyError, TypeError):
                 continue  # a line cut short by a crash: its fault will be written again
+
+
+def counted(number: int, unit: str) -> str:
+    """`1 box`, `2 boxes`."""
+    end = "" if number == 1 else "es" if unit.endswith("x") else "s"
+    return f"{number:,} {unit}{end}"
 
 
 def done_about(kind: str, action: str) -> str:
@@ -319,7 +326,7 @@ def _action(row: Kind, policy: str) -> str:
     if policy == FAIL:
         return FAIL
     if row.reference == KEEP and not row.mend:
-        return KEEP if policy == CLIP or row.unit == "files" else SKIP
+        return KEEP if policy == CLIP or row.unit == "file" else SKIP
     if policy == CLIP or row.is_choice:
         return CLIP if row.mend else SKIP
     return SKIP

@@ -257,7 +257,7 @@ def _examine(task: Task, rules: Rules) -> _Part:
             count += 1
             if isinstance(record, recordfile.Damage):
                 finding = damage_finding(record, rules)
-                whole_file = KINDS[finding.kind].unit == "files"
+                whole_file = KINDS[finding.kind].unit == "file"
                 count -= whole_file
                 entries.append(_located(finding, task.file, -1 if whole_file else number))
                 continue

@@ -8,7 +8,7 @@ import numpy as np
 
 from estimator_det.config.problem import Problem
 from inputs import statistics
-from inputs.faults import CLIP, FAIL, KINDS, SKIP, Entry, done_about, resolve
+from inputs.faults import CLIP, FAIL, KINDS, SKIP, Entry, counted, done_about, resolve
 from inputs.scan import Scan
 from inputs.statistics import Columns, Histogram
 from model_fn.anchor_coverage import Coverage
@@ -91,7 +91,7 @@ def mend(scan: Scan) -> Optional[Mend]:
 
 
 def _mend_line(reader: str, settings: Mend) -> str:
-    left_out = _count(settings.num_skipped, "record")
+    left_out = counted(settings.num_skipped, "record")
     text = " ".join(f"--set {setting}" for setting in settings.settings)
     return f"{reader}: to train on the rest, with {left_out} left out and boxes mended:\n  {text}"
 
@@ -164,17 +164,16 @@ def by_kind(scan: Scan) -> Dict[Tuple[str, str], List[Entry]]:
 
 def _scan_lines(scan: Scan) -> List[str]:
     columns = scan.columns
-    lines = [
-        f"{scan.reader}: {_count(len(scan.files), 'file')}, {_count(scan.num_records, 'record')}; "
-        f"{_count(columns.num_images, 'image')} and {_count(columns.num_boxes, 'box')} are used"
-    ]
+    read = f"{counted(len(scan.files), 'file')}, {counted(scan.num_records, 'record')}"
+    used = f"{counted(columns.num_images, 'image')} and {counted(columns.num_boxes, 'box')}"
+    lines = [f"{scan.reader}: {read}; {used} are used"]
     for (kind, action), found in by_kind(scan).items():
         row = KINDS[kind]
         total = sum(entry.count for entry in found)
-        records = f" in {_count(len(found), 'record')}" if row.unit == "boxes" else ""
-        counted = _count(total, _ONE[row.unit]) + records
+        records = f" in {counted(len(found), 'record')}" if row.unit == "box" else ""
+        amount = counted(total, row.unit) + records
         lines.append(
-            f"  {severity(found[0])}: {kind}: {row.what}: {counted}, {done_about(kind, action)}"
+            f"  {severity(found[0])}: {kind}: {row.what}: {amount}, {done_about(kind, action)}"
         )
         for entry in found[:NUM_SHOWN]:
             number = f", record {entry.record}" if entry.record >= 0 else ""
@@ -295,15 +294,6 @@ def _anchor_dictionary(report: DataReport) -> Optional[Dict[str, Any]]:
             for level in coverage.maps
         ],
     }
-
-
-_ONE = {"records": "record", "boxes": "box", "files": "file", "patterns": "pattern"}
-
-
-def _count(number: int, unit: str) -> str:
-    """`1 box`, `2 boxes`."""
-    end = "" if number == 1 else "es" if unit.endswith("x") else "s"
-    return f"{number:,} {unit}{end}"
 
 
 def _bar(share: float) -> str:

@@ -29,7 +29,7 @@ def test_a_record_counts_once(tmp_path: pathlib.Path) -> None:
     assert (log.num_skipped, log.occurrences) == (1, 7)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert lines == [entry._asdict() for entry in log.records]
-    assert "4 boxes, left out (in 2 records)" in log.summary()
+    assert "4 boxes in 2 records, left out" in log.summary()
     assert str(path) in log.summary()
     assert FaultLog().summary() == ""
 

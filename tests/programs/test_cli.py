@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from estimator_det import cli, console
-from estimator_det.compat import tf
+from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -171,3 +171,12 @@ def test_metrics_without_cases_are_explained(capsys):
     assert lines[2].endswith("-1.0000 (no such objects in the groundtruth)")
     assert lines[3].split() == ["global_step", "20"]
     assert json.dumps(lines)
+
+
+def test_failed_assertions_of_a_graph_are_told_as_they_were_meant():
+    told = 'd\u00e4mlich.record: the record\'s [1, 2] is "bad".\nRemedy: none'
+    with tf.Graph().as_default(), tf1.Session() as session:
+        failing = tf.raw_ops.Assert(condition=False, data=["Record", told, [1, 2]])
+        with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+            session.run(failing)
+    assert console.error_text(caught.value) == f"Record {told} 1 2"
