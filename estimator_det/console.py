@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -83,7 +84,7 @@ def check_config(config: Any, *, ignore: Sequence[str] = ()) -> None:
 
     Args:
         config: A `TrainEvalPipelineConfig`.
-        ignore: Top-level fields that the run makes no use of.
+        ignore: Fields that the run makes no use of.
 
     Raises:
         ConfigError: listing its errors.
@@ -92,7 +93,7 @@ def check_config(config: Any, *, ignore: Sequence[str] = ()) -> None:
     from estimator_det.config import pipeline
 
     def concerns_us(problem: Any) -> bool:
-        return problem.field.split(".")[0].split("[")[0] not in ignore
+        return not any(re.match(rf"{re.escape(field)}($|[.\[])", problem.field) for field in ignore)
 
     problems = list(filter(concerns_us, pipeline.check(config)))
     errors = [str(problem) for problem in problems if problem.severity == "error"]
@@ -109,9 +110,17 @@ def check_config(config: Any, *, ignore: Sequence[str] = ()) -> None:
 
 
 def unused_in_evaluation(on_training_data: bool) -> Sequence[str]:
-    """Top-level configuration fields that an evaluation makes no use of; for `check_config`."""
+    """Configuration fields that an evaluation makes no use of; for `check_config`."""
     reader = "eval_input_reader" if on_training_data else "train_input_reader"
     return ("train_config", "graph_rewriter", reader)
+
+
+def unused_in_training(model_dir: str) -> Sequence[str]:
+    """Configuration fields that a training in this folder makes no use of; for `check_config`."""
+    from estimator_det.config import files
+
+    resumes = files.exists(os.path.join(model_dir, "checkpoint"))
+    return ("train_config.fine_tune_checkpoint",) if resumes else ()
 
 
 def say_metrics(title: str, metrics: Mapping[str, float]) -> None:

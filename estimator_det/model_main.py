@@ -154,7 +154,7 @@ def _run(values: flags.FlagValues) -> int:
     if flag["checkpoint_dir"] or flag["mode"] == "eval":
         return _evaluate(config, flag)
     on_tpu = _on_tpu(config, flag)
-    console.check_config(config)
+    console.check_config(config, ignore=console.unused_in_training(flag["model_dir"]))
     from model_fn import runner
     from model_fn.run_options import Evaluating
 

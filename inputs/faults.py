@@ -338,11 +338,7 @@ def _by_table(item: Any) -> Tuple[int, str]:
 
 
 def _lines(path: str) -> List[str]:
-    if files.is_remote(path):
-        from estimator_det.compat import tf
-
-        return files.read_text(path).splitlines() if tf.io.gfile.exists(path) else []
-    return files.read_text(path).splitlines() if os.path.isfile(path) else []
+    return files.read_text(path).splitlines() if files.exists(path) else []
 
 
 def _append(path: str, line: str) -> None:

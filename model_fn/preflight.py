@@ -69,8 +69,8 @@ class Preflight(NamedTuple):
 def examine(pipeline_config: Any) -> Preflight:
     """Builds the training graph of a configuration and looks at it.
 
-    A part that cannot be built is told as a problem. The checkpoint to fine-tune from is compared
-    but not read.
+    A part that cannot be built is told as a problem. The checkpoint to fine-tune from is compared,
+    and read for its checksums.
 
     Args:
         pipeline_config: `TrainEvalPipelineConfig` proto; its image size must not depend on the

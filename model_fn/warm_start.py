@@ -149,10 +149,18 @@ def table_of(detector: Detector, train_config: Any) -> RestoreTable:
         ValueError: if the checkpoint's type is unknown.
     """
     kind = checkpoint_type(train_config)
-    variables = dict(detector.restore_map(kind, train_config.load_all_detection_checkpoint_vars))
-    variables.pop(tf1.GraphKeys.GLOBAL_STEP, None)  # Fine-tuning counts from 0.
-    backbone = detector.restore_map("detection").values()
-    return restore_table(train_config.fine_tune_checkpoint, variables, list(backbone))
+    variables = detector.restore_map(kind, train_config.load_all_detection_checkpoint_vars)
+    backbone = detector.restore_map("detection")
+    return restore_table(
+        train_config.fine_tune_checkpoint,
+        _without_slots(variables),
+        list(_without_slots(backbone).values()),
+    )
+
+
+def _without_slots(variables: Dict[str, tf.Variable]) -> Dict[str, tf.Variable]:
+    """Those of the model: fine-tuning starts its step, slots and averages anew."""
+    return {name: each for name, each in variables.items() if not _SLOT.search(each.op.name)}
 
 
 def plan_warm_start(

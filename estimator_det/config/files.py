@@ -22,6 +22,11 @@ def _gfile() -> Any:
     return tf.io.gfile
 
 
+def exists(path: str) -> bool:
+    """Whether there is such a file or folder."""
+    return bool(_gfile().exists(path)) if is_remote(path) else os.path.exists(path)
+
+
 def read_text(path: AnyPath) -> str:
     """The text of a UTF-8 file; a leading byte order mark is dropped.
 

@@ -89,7 +89,7 @@ def _run(options: argparse.Namespace) -> int:
         on_tpu = OnTpu(iterations_per_loop=options.progress_steps, rehearses=True)
         for finding in tpu_options.check(config, options.model_dir, on_tpu):
             print(finding, file=sys.stderr, flush=True)
-    console.check_config(config)
+    console.check_config(config, ignore=console.unused_in_training(options.model_dir))
     from model_fn import runner
 
     metrics = runner.train_and_evaluate(

@@ -79,6 +79,13 @@ def test_warm_start_is_told_and_checked(tmp_path: pathlib.Path):
     assert list(examined.warm_start.restored) == [name]
     assert [problem.severity for problem in examined.problems] == ["warning"]
     assert "are missing" in examined.problems[0].message
+    # Of the model's variables alone: the graph has slots besides.
+    everything = preflight.examine(
+        _config(*from_it, "train_config.load_all_detection_checkpoint_vars=true")
+    )
+    asked = [*everything.warm_start.restored, *everything.warm_start.missing]
+    assert name in asked and not [each for each in asked if "Adam" in each]
+    assert everything.num_variables > len(asked) > everything.warm_start.backbone
     for assignments, message in (
         ([*from_it, "train_config.min_restored_share=0.5"], "less than"),
         ([from_it[0], "train_config.fine_tune_checkpoint_type=classification"], "no variable"),

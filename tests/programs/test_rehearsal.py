@@ -93,6 +93,7 @@ def test_from_a_checkpoint_to_a_model_that_detects(tmp_path, capsys):
     detections = json.loads(line)["detections"]
     assert detections and {entry["name"] for entry in detections} <= set(shapes.CLASS_NAMES)
 
-    # And goes on without a TPU.
-    assert model_main.main([*common, "--mode=train", "--num_train_steps=5"]) == 0
+    # And goes on without a TPU, and without what it started from.
+    gone = "--config_override=train_config { fine_tune_checkpoint: 'PATH_TO_BE_CONFIGURED' }"
+    assert model_main.main([*common, gone, "--mode=train", "--num_train_steps=5"]) == 0
     assert tf.train.latest_checkpoint(str(folder)).endswith("model.ckpt-5")
