@@ -229,6 +229,8 @@ class _Run:
         """Of training; enters the faults of the data in this run's log."""
         if self._on_tpu is not None:
             pipeline_config = tpu.static_batches(pipeline_config)
+        else:
+            pipeline_config = _with_source_ids(pipeline_config)
         made = input_pipeline.create_train_input_fn(
             pipeline_config,
             preprocess_of(pipeline_config, is_training=True),
@@ -297,6 +299,14 @@ class _Run:
             f"{text} at step {step}, which is saved in {self._model_dir}; the same command, given "
             "again, goes on from there"
         )
+
+
+def _with_source_ids(pipeline_config: Any) -> Any:
+    """So that the report of a bad step can name its images."""
+    config = type(pipeline_config)()
+    config.CopyFrom(pipeline_config)
+    config.train_input_reader.include_source_id = True
+    return config
 
 
 def is_chief() -> bool:

@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 
-from estimator_det import cli, demo, model_main
+from estimator_det import cli, console, demo, model_main
 from estimator_det.compat import tf
 from estimator_det.config import pipeline
 from exporters import predictor
@@ -69,6 +69,23 @@ def test_evaluate_export_detect(model_dir, config_path, tmp_path, capsys):
         detections = json.loads(line)["detections"]
         assert detections and {entry["name"] for entry in detections} <= set(shapes.CLASS_NAMES)
         assert (found / "shape_detections.png").exists()
+
+
+def test_a_step_that_is_not_finite(config_path, tmp_path, capsys):
+    folder = tmp_path / "model"
+    rate = "train_config.optimizer.momentum_optimizer.learning_rate.constant_learning_rate"
+    arguments = ["train", "--pipeline_config_path", config_path, "--model_dir", str(folder)]
+    arguments += ["--num_train_steps=50", "--set", "train_config.optimizer=null"]
+    arguments += ["--set", "train_config.gradient_clipping_by_norm=0"]
+    assert cli.main([*arguments, "--set", f"{rate}.learning_rate=1e6"]) == console.EXIT_NOT_FINITE
+    assert "learning rate 1e+06 is too high" in capsys.readouterr().err
+    (bad_step,) = folder.glob("bad_step-*")
+    report = json.loads((bad_step / "report.json").read_text())
+    for record in report["batch"]:
+        assert record["source_id"].endswith(".jpg") and record["record"] >= 0
+        assert pathlib.Path(record["file"]).exists()
+    assert cli.main(["replay", str(bad_step)]) == console.EXIT_FAILED
+    assert f"not finite at step {report['step']}" in capsys.readouterr().out
 
 
 def test_model_main_goes_on_and_evaluates(config_path, tmp_path, capsys):
