@@ -4,8 +4,12 @@ The lock is the kernel's (`flock`) on model_dir/training.lock, so it goes with t
 that ends. What the file says, host, process and start time, is for people, and for file systems
 without locks: there the lock of a process that is gone from the same host is taken over, and that
 of another host is believed until its file is deleted. Network file systems that carry locks, as
-NFS does, hold them between hosts. Object stores (gs://, s3://) have no locks: there nothing keeps
-a second trainer away.
+NFS does, hold them between hosts.
+
+Object stores (gs://, s3://) have no locks, so there the file is a lease. Its holder writes it anew
+every BEAT_SECS, with a count. Who wants it and sees the count stand still for LEASE_SECS takes it
+over, by their own clock, for those of two machines may differ. A holder that was suspended for so
+long finds that out before it writes a checkpoint.
 """
 
 from __future__ import annotations
@@ -17,33 +21,49 @@ import json
 import logging
 import os
 import socket
+import threading
 import time
-from typing import Any, Dict, Iterator, Optional
+import uuid
+from typing import Any, Callable, Dict, Iterator, Optional
 
+from estimator_det.compat import tf
+from estimator_det.config import files
 from model_fn.failures import FolderInUseError
 
 _LOG = logging.getLogger(__name__)
 
 LOCK_FILE = "training.lock"
+BEAT_SECS = 20.0
+LEASE_SECS = 90.0
+SETTLE_SECS = 2.0  # in which somebody who took the lease at the same moment becomes visible
+CERTAINLY_OVER_SECS = 3600.0  # no two clocks differ by that much
 _NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 @contextlib.contextmanager
-def locked(model_dir: str) -> Iterator[None]:
+def locked(model_dir: str) -> Iterator[Callable[[], None]]:
     """Holds the lock of a folder, which must exist.
+
+    Yields:
+        A function that raises FolderInUseError if another process has taken the lock meanwhile, as
+        can happen in remote storage.
 
     Raises:
         FolderInUseError: if another process holds it.
         OSError: if the lock file cannot be written.
     """
-    if "://" in model_dir:
-        _LOG.info("%s has no file locks: see to it that only one process trains there", model_dir)
-        yield
-        return
     path = os.path.join(model_dir, LOCK_FILE)
+    if files.is_remote(model_dir):
+        lease = _Lease(path, model_dir)
+        try:
+            lease.take()
+            yield lease.check
+        finally:
+            lease.give_back()
+        return
     handle = _acquire(path, model_dir)
     try:
-        yield
+        yield lambda: None
     finally:
         with contextlib.suppress(FileNotFoundError):  # Somebody cleaned up the folder.
             os.unlink(path)
@@ -81,8 +101,13 @@ def _lock(handle: int) -> bool:
 
 
 def _is_stale(holder: Optional[Dict[str, Any]]) -> bool:
-    if holder is None:
+    if holder is None or _is_gone(holder):
         return True
+    return (holder["host"], holder["pid"]) == (socket.gethostname(), os.getpid())
+
+
+def _is_gone(holder: Dict[str, Any]) -> bool:
+    """Whether the holder was a process of this host that has ended."""
     if holder["host"] != socket.gethostname():
         return False
     try:
@@ -90,8 +115,8 @@ def _is_stale(holder: Optional[Dict[str, Any]]) -> bool:
     except ProcessLookupError:
         return True
     except PermissionError:
-        return False
-    return holder["pid"] == os.getpid()
+        pass  # Somebody else's, and there.
+    return False
 
 
 def _is_still_there(path: str, handle: int) -> bool:
@@ -110,12 +135,17 @@ def _ourselves() -> Dict[str, Any]:
 
 
 def _read(handle: int) -> Optional[Dict[str, Any]]:
-    """What the file says; None for one that is empty or was cut short."""
+    return _parsed(os.pread(handle, 4096, 0))
+
+
+def _parsed(text: bytes) -> Optional[Dict[str, Any]]:
+    """What a lock file says; None for one that is empty or was cut short."""
     try:
-        holder = json.loads(os.pread(handle, 4096, 0))
-        return {name: holder[name] for name in ("host", "pid", "started")}
-    except (ValueError, KeyError, TypeError):
+        holder = json.loads(text)
+    except ValueError:
         return None
+    whole = isinstance(holder, dict) and {"host", "pid", "started"} <= set(holder)
+    return holder if whole else None
 
 
 def _refusal(path: str, model_dir: str, holder: Optional[Dict[str, Any]]) -> str:
@@ -127,3 +157,87 @@ def _refusal(path: str, model_dir: str, holder: Optional[Dict[str, Any]]) -> str
         "stop that one first, or choose another model_dir. If it is sure that none runs, delete "
         f"{path}. Evaluation may run beside training: estimator-det evaluate"
     )
+
+
+class _Lease:
+    """The lock of a folder in remote storage; see the module."""
+
+    def __init__(self, path: str, model_dir: str) -> None:
+        self._path, self._model_dir = path, model_dir
+        self._said = {**_ourselves(), "lease": uuid.uuid4().hex, "beat": 0}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._go_on, name="training lock", daemon=True)
+
+    def take(self) -> None:
+        """Waits until it is clear whether somebody holds the lease, and holds it.
+
+        Raises:
+            FolderInUseError: if another process does.
+        """
+        self._wait()
+        self._write()
+        time.sleep(SETTLE_SECS)
+        self.check()
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raises FolderInUseError if the lease is another process's now."""
+        holder = self._read()
+        if holder is not None and holder.get("lease") != self._said["lease"]:
+            raise FolderInUseError(_refusal(self._path, self._model_dir, holder))
+
+    def give_back(self) -> None:
+        """Ends the lease, if it is ours."""
+        self._ended.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        with contextlib.suppress(tf.errors.OpError, FolderInUseError):
+            self.check()
+            tf.io.gfile.remove(self._path)
+
+    def _wait(self) -> None:
+        first = self._read()
+        if first is None or _is_gone(first) or self._is_long_over():
+            return
+        _LOG.warning(
+            "Process %s on %s has not given back %s: waiting up to %g s to see whether it still "
+            "trains",
+            first["pid"],
+            first["host"],
+            self._path,
+            LEASE_SECS,
+        )
+        end = time.monotonic() + LEASE_SECS
+        while time.monotonic() < end:
+            time.sleep(BEAT_SECS / 4)
+            now = self._read()
+            if now is None:
+                return
+            if now != first:
+                raise FolderInUseError(_refusal(self._path, self._model_dir, now))
+
+    def _is_long_over(self) -> bool:
+        written = tf.io.gfile.stat(self._path).mtime_nsec / 1e9
+        return 0 < written < time.time() - CERTAINLY_OVER_SECS
+
+    def _read(self) -> Optional[Dict[str, Any]]:
+        try:
+            with tf.io.gfile.GFile(self._path, "rb") as file:
+                return _parsed(file.read())
+        except tf.errors.NotFoundError:
+            return None
+
+    def _write(self) -> None:
+        files.write_text(self._path, json.dumps(self._said) + "\n")
+
+    def _go_on(self) -> None:
+        while not self._ended.wait(BEAT_SECS):
+            self._said["beat"] += 1
+            try:
+                self.check()
+                self._write()
+            except FolderInUseError as error:
+                _LOG.error("%s", error)
+                return  # Nothing more is saved here: see `check`.
+            except tf.errors.OpError as error:
+                _LOG.warning("%s could not be written anew: %s", self._path, error.message)

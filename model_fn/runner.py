@@ -163,6 +163,14 @@ def train(
 class _Run:
     """A training run that holds its folder, with signals caught.
 
+    Args:
+        model_dir: The folder.
+        num_steps: The last step; None for no end.
+        saving: When checkpoints are saved.
+        signals: Entered.
+        may_save: Raises if the folder has become another process's; None where another one saves.
+        on_tpu: As `train_and_evaluate` takes it.
+
     Attributes:
         first_step: Where it starts.
     """
@@ -173,6 +181,7 @@ class _Run:
         num_steps: Optional[int],
         saving: Saving,
         signals: StopSignals,
+        may_save: Optional[Callable[[], None]],
         on_tpu: Optional[OnTpu],
     ) -> None:
         self._model_dir, self._num_steps, self._signals = model_dir, num_steps, signals
@@ -180,7 +189,7 @@ class _Run:
         self.first_step = 0
         self._saver: Optional[CheckpointSaver] = None
         self._bookmark: Optional[Bookmark] = None
-        if is_chief():
+        if may_save is not None:
             resumed = checkpoint_store.prepare(model_dir, saving.keep_max)
             self.first_step = resumed or 0
             if on_tpu is None and not is_in_cluster():
@@ -191,7 +200,9 @@ class _Run:
                     "On a TPU and in a cluster the position in the data is not kept: they begin "
                     "with a new epoch, in another order"
                 )
-            self._saver = CheckpointSaver(model_dir, saving, signals, resumed, self._bookmark)
+            self._saver = CheckpointSaver(
+                model_dir, saving, signals, may_save, resumed, self._bookmark
+            )
             if on_tpu is not None and not on_tpu.rehearses:
                 self._saver._set_steps_per_run(on_tpu.iterations_per_loop)
         self._faults = FaultLog(os.path.join(model_dir, LOG_FILE) if is_chief() else None)
@@ -333,12 +344,13 @@ def _training(
         signals = stack.enter_context(StopSignals())
         stack.enter_context(explained_errors(model_dir))
         stack.enter_context(tpu.running(on_tpu))
+        may_save: Optional[Callable[[], None]] = None
         if is_chief():
             check_writable(model_dir)
-            stack.enter_context(run_lock.locked(model_dir))
+            may_save = stack.enter_context(run_lock.locked(model_dir))
         try:
             with signals.unfailing():
-                run = _Run(model_dir, num_steps, saving, signals, on_tpu)
+                run = _Run(model_dir, num_steps, saving, signals, may_save, on_tpu)
                 yield run
                 signals.raise_if_requested()
         except Stopped as stop:

@@ -79,6 +79,7 @@ class CheckpointSaver(tf1.train.CheckpointSaverHook):
         model_dir: Where to save.
         saving: How often.
         signals: Entered.
+        may_save: Raises where the folder has become another process's.
         resumed_step: Step of the checkpoint that is restored; None where there is none.
         bookmark: Whose position is kept with each checkpoint; None keeps none.
     """
@@ -88,12 +89,14 @@ class CheckpointSaver(tf1.train.CheckpointSaverHook):
         model_dir: str,
         saving: Saving,
         signals: StopSignals,
+        may_save: Callable[[], None],
         resumed_step: Optional[int],
         bookmark: Optional[Bookmark] = None,
     ) -> None:
         super().__init__(model_dir, save_secs=saving.secs, save_steps=saving.steps)
         self._model_dir = model_dir
         self._signals = signals
+        self._may_save = may_save
         self._bookmark = bookmark
         self.saved_step = resumed_step
 
@@ -128,6 +131,7 @@ class CheckpointSaver(tf1.train.CheckpointSaverHook):
     def _write(self, session: tf1.Session, step: int) -> None:
         prefix = f"{self._save_path}-{step}"
         position = self._bookmark.position if self._bookmark is not None else None
+        self._may_save()
         try:
             if position is not None:
                 data_position.write_position(self._model_dir, step, position)

@@ -2,17 +2,21 @@ from __future__ import annotations
 
 import errno
 import json
-import logging
 import os
 import pathlib
 import socket
 import subprocess
 import sys
+import time
+from typing import Any
 
 import pytest
 
-from model_fn import run_lock
+from estimator_det.compat import tf
+from estimator_det.config import files
+from model_fn import create, estimators, run_lock, runner
 from model_fn.failures import FolderInUseError
+from tests.model_fn import fake
 
 
 def _hold(path: pathlib.Path, pid: int, host: str) -> None:
@@ -68,8 +72,73 @@ def test_without_locks_the_text_decides(
         pass
 
 
-def test_object_stores_have_none(caplog: pytest.LogCaptureFixture) -> None:
-    level = caplog.at_level(logging.INFO, logger="model_fn.run_lock")
-    with level, run_lock.locked("gs://bucket/run"):
+@pytest.fixture
+def remote(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A folder in TensorFlow's memory file system, where a lease is soon over."""
+    monkeypatch.setattr(run_lock, "BEAT_SECS", 0.1)
+    monkeypatch.setattr(run_lock, "LEASE_SECS", 1.0)
+    monkeypatch.setattr(run_lock, "SETTLE_SECS", 0.0)
+    folder = f"ram://{tmp_path.name}"
+    tf.io.gfile.makedirs(folder)
+    return folder
+
+
+def _write(folder: str, **holder: object) -> None:
+    said = {"host": "h", "pid": 1, "started": "then", "beat": 0, **holder}
+    files.write_text(f"{folder}/{run_lock.LOCK_FILE}", json.dumps(said))
+
+
+def test_one_lease_at_a_time(remote: str, caplog: pytest.LogCaptureFixture) -> None:
+    with run_lock.locked(remote) as check:
+        refused = pytest.raises(FolderInUseError, match=f"process {os.getpid()} on")
+        with refused, run_lock.locked(remote):
+            pass
+        assert "waiting up to 1 s to see whether it still trains" in caplog.text
+        check()
+    assert tf.io.gfile.listdir(remote) == []
+    with run_lock.locked(remote) as check:
+        check()
+
+
+def test_a_lease_that_stands_still_is_over(remote: str) -> None:
+    _write(remote, lease="another")
+    started = time.monotonic()
+    with run_lock.locked(remote) as check:
+        assert time.monotonic() - started >= 1.0
+        check()
+    _write(remote, lease="another", host=socket.gethostname(), pid=_gone())
+    with run_lock.locked(remote) as check:  # At once, for its process is known to have ended.
+        check()
+
+
+def test_a_lease_that_was_taken_over(remote: str, caplog: pytest.LogCaptureFixture) -> None:
+    with run_lock.locked(remote) as check:
+        _write(remote, lease="another")
+        with pytest.raises(FolderInUseError, match="process 1 on h, since then, trains in"):
+            check()
+        while "trains in" not in caplog.text:  # The holder's thread tells it, too.
+            time.sleep(0.05)
+    with tf.io.gfile.GFile(f"{remote}/{run_lock.LOCK_FILE}") as file:
+        assert json.loads(file.read())["lease"] == "another"
+
+
+def test_two_that_come_at_once(remote: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_lock, "SETTLE_SECS", 0.01)
+    monkeypatch.setattr(run_lock.time, "sleep", lambda _: _write(remote, lease="another"))
+    with pytest.raises(FolderInUseError), run_lock.locked(remote):
         pass
-    assert "gs://bucket/run has no file locks" in caplog.text
+
+
+def test_nothing_is_saved_without_the_lease(
+    remote: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def input_fn(*_: Any, **__: Any) -> Any:
+        _write(remote, lease="another")  # As if this process had been asleep for long.
+        return fake.train_input_fn()
+
+    monkeypatch.setattr(runner.input_pipeline, "create_train_input_fn", lambda *_, **__: input_fn)
+    monkeypatch.setattr(estimators, "make_detector", fake.FakeDetector)
+    monkeypatch.setattr(create, "make_detector", fake.FakeDetector)
+    with pytest.raises(FolderInUseError):
+        runner.train(fake.pipeline_config(), remote, num_train_steps=2, progress=False)
+    assert not tf.io.gfile.glob(f"{remote}/model.ckpt*")

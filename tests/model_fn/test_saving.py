@@ -43,7 +43,7 @@ class Listener(tf1.train.CheckpointSaverListener):
 def _train(folder: pathlib.Path, max_steps: int, listener: Listener, input_fn: Any = None) -> Any:
     with StopSignals() as signals:
         resumed = checkpoint_store.prepare(str(folder))
-        saver = saving.CheckpointSaver(str(folder), Saving(steps=2), signals, resumed)
+        saver = saving.CheckpointSaver(str(folder), Saving(steps=2), signals, lambda: None, resumed)
         make_estimator(fake.pipeline_config(), str(folder), saving=Saving(steps=2)).train(
             input_fn or fake.train_input_fn,
             max_steps=max_steps,
