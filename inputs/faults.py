@@ -181,6 +181,7 @@ class FaultLog:
         self._actions: Dict[Tuple[str, str], int] = {}
         self._skipped: Set[Tuple[str, int]] = set()
         self._times = 0
+        self._news = False
         if path is not None:
             self._read_written(path)
 
@@ -195,6 +196,12 @@ class FaultLog:
         """Different records that were left out."""
         with self._lock:
             return len(self._skipped)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether anything was found that the file did not have before."""
+        with self._lock:
+            return self._news
 
     @property
     def occurrences(self) -> int:
@@ -275,8 +282,11 @@ class FaultLog:
         self._actions[by_action] = self._actions.get(by_action, 0) + entry.count
         if self._entries_of[entry.kind] <= MAX_KEPT:
             self._entries.append(entry)
-        if self.path is not None and key not in self._written:
-            self._written.add(key)
+        if key in self._written:
+            return
+        self._news = True
+        self._written.add(key)
+        if self.path is not None:
             _append(self.path, json.dumps(entry._asdict(), ensure_ascii=False) + "\n")
 
     def _read_written(self, path: str) -> None:

@@ -6,24 +6,38 @@ import logging
 import math
 import os
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
 from inputs import pipeline as input_pipeline
+from inputs.faults import LOG_FILE, FaultLog
 from model_fn import digest, history
 from model_fn.best import keep_if_best
 from model_fn.checkpoint_store import find_damage, modified, step_of
 from model_fn.checkpoints import find_whole_checkpoint
 from model_fn.estimators import make_estimator, preprocess_of
 from model_fn.history import Evaluation
-from model_fn.results import EvaluationReport, Metrics, scalars, tell_notes, tell_results
+from model_fn.results import (
+    EvaluationReport,
+    Metrics,
+    scalars,
+    tell_faults,
+    tell_notes,
+    tell_results,
+    write_figures,
+)
 
 _LOG = logging.getLogger(__name__)
 
-Reader = Tuple[str, Callable[..., Any]]  # name and input function
-
 TRAINING_DATA = "training_data"
 POLL_SECS = 1.0  # between two looks for a new checkpoint
+
+
+class Reader(NamedTuple):
+    """A reader of a configuration that is evaluated on."""
+
+    name: str  # events go to the folder eval_<name>
+    make_input_fn: Callable[[Optional[FaultLog]], Callable[..., Any]]  # tells faults of records
 
 
 def evaluation_inputs(
@@ -32,9 +46,7 @@ def evaluation_inputs(
     on_training_data: bool = False,
     sample_1_of_n: Optional[int] = None,
 ) -> List[Reader]:
-    """Name and input function of each evaluation reader, or of the training reader.
-
-    A reader without a name takes its number. The name becomes the folder `eval_<name>`.
+    """The evaluation readers, or the training reader; one without a name takes its number.
 
     Raises:
         ValueError: if the configuration has no reader to evaluate on.
@@ -49,32 +61,40 @@ def evaluation_inputs(
     if not readers:
         raise ValueError("eval_input_reader: the configuration has none to evaluate on")
     preprocess = preprocess_of(pipeline_config, is_training=False)
-    return [
-        (
-            name,
-            input_pipeline.create_eval_input_fn(
-                pipeline_config, preprocess, input_config=reader, sample_1_of_n=sample_1_of_n
-            ),
+
+    def maker(reader: Any) -> Callable[[Optional[FaultLog]], Callable[..., Any]]:
+        return lambda log: input_pipeline.create_eval_input_fn(
+            pipeline_config, preprocess, reader, sample_1_of_n, log
         )
-        for name, reader in readers
-    ]
+
+    return [Reader(name, maker(reader)) for name, reader in readers]
 
 
 def evaluate_reader(
     pipeline_config: Any, runner: Any, reader: Reader, checkpoint: str, *, tell: bool = True
 ) -> Evaluation:
-    """One evaluation by an Estimator; `tell` its progress and result on standard error."""
-    name, input_fn = reader
+    """One evaluation by an Estimator; `tell` its progress and result on standard error.
+
+    Faults of records are counted, written to bad_records.jsonl in the evaluation's folder, and told
+    in full where they are new.
+    """
+    name, folder = reader.name, os.path.join(runner.model_dir, f"eval_{reader.name}")
+    faults = FaultLog(os.path.join(folder, LOG_FILE))
     hooks = [EvaluationReport(pipeline_config.eval_config.batch_size)] if tell else []
-    results = runner.evaluate(input_fn, name=name, checkpoint_path=checkpoint, hooks=hooks)
-    metrics = scalars(results)
+    results = runner.evaluate(
+        reader.make_input_fn(faults), name=name, checkpoint_path=checkpoint, hooks=hooks
+    )
+    metrics, step = scalars(results), int(results[tf1.GraphKeys.GLOBAL_STEP])
     counts = digest.counts_of(results)
     notes = digest.explanations(metrics, counts) if counts else {}
-    evaluation = Evaluation(name, int(results[tf1.GraphKeys.GLOBAL_STEP]), metrics, notes)
+    bad_records = faults.counts()
+    figures = {f"bad_records/{kind}": count for kind, count in bad_records.items()}
+    write_figures(folder, figures, step, flush=True)
     if tell:
         tell_results(name, results)
         tell_notes(notes)
-    return evaluation
+        tell_faults(faults)
+    return Evaluation(name, step, metrics, notes, bad_records)
 
 
 def evaluate(
@@ -104,7 +124,7 @@ def evaluate(
     prefix = find_whole_checkpoint(checkpoint)
     runner = make_estimator(pipeline_config, model_dir or os.path.dirname(prefix))
     return {
-        reader[0]: evaluate_reader(pipeline_config, runner, reader, prefix).metrics
+        reader.name: evaluate_reader(pipeline_config, runner, reader, prefix).metrics
         for reader in evaluation_inputs(
             pipeline_config, on_training_data=on_training_data, sample_1_of_n=sample_1_of_n
         )

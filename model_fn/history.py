@@ -34,6 +34,7 @@ class Evaluation:
     step: int
     metrics: Metrics
     notes: Dict[str, str] = dataclasses.field(default_factory=dict)  # why a metric is -1, 0 or NaN
+    bad_records: Dict[str, int] = dataclasses.field(default_factory=dict)  # `FaultLog.counts`
     time: float = dataclasses.field(default_factory=time.time)  # seconds since 1970
 
     def value(self, metric: str) -> float:
@@ -83,8 +84,9 @@ def read(model_dir: str, reader: str, up_to_step: Optional[int] = None) -> List[
             raise ValueError(f"{path}, line {number}: not JSON; delete the line") from error
         metrics = {k: math.nan if v is None else float(v) for k, v in line["metrics"].items()}
         if line["reader"] == reader and (up_to_step is None or line["step"] <= up_to_step):
+            bad_records = line.get("bad_records", {})  # Earlier versions had none.
             found[line["step"]] = Evaluation(
-                reader, line["step"], metrics, line["notes"], line["time"]
+                reader, line["step"], metrics, line["notes"], bad_records, line["time"]
             )
     return [found[step] for step in sorted(found)]
 

@@ -16,6 +16,7 @@ from tqdm import tqdm
 from estimator_det.compat import tf, tf1
 from model_fn import anatomy, bad_step
 from model_fn.anatomy import watch, watched
+from model_fn.results import write_figures
 
 __all__ = ["Moment", "NotFiniteLossError", "TrainingReport", "training_hooks", "watch", "watched"]
 
@@ -271,12 +272,8 @@ class Events:
         figures = {f"run/{name}": value for name, value in moment.figures().items()}
         if self._fault_log is not None:
             counts = self._fault_log.counts().items()
-            figures.update({f"bad_records/{kind}": float(count) for kind, count in counts})
-        summary = tf1.Summary()
-        for name, value in figures.items():
-            summary.value.add(tag=name, simple_value=value)
-        # The writer that the other hooks use, too: one file.
-        tf1.summary.FileWriterCache.get(self._model_dir).add_summary(summary, moment.step)
+            figures.update({f"bad_records/{kind}": count for kind, count in counts})
+        write_figures(self._model_dir, figures, moment.step)
 
 
 def training_hooks(

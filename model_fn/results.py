@@ -7,6 +7,7 @@ import time
 from typing import Any, Dict, List, Mapping, Optional, TextIO
 
 from estimator_det.compat import tf1
+from inputs.faults import FaultLog
 
 Metrics = Dict[str, float]
 
@@ -65,6 +66,30 @@ def tell_results(name: str, results: Dict[str, Any], stream: Optional[TextIO] = 
     numbers = " ".join(f"{key} {value:.4f}" for key, value in sorted(shown.items()))
     step = int(results.get(tf1.GraphKeys.GLOBAL_STEP, 0))
     print(f"evaluation {name!r} at step {step} | {numbers}", file=stream or sys.stderr, flush=True)
+
+
+def write_figures(
+    folder: str, figures: Mapping[str, float], step: int, *, flush: bool = False
+) -> None:
+    """Writes numbers by tag to TensorBoard, into the file that Estimators write there, too."""
+    if not figures:
+        return
+    summary = tf1.Summary()
+    for tag, value in figures.items():
+        summary.value.add(tag=tag, simple_value=value)
+    writer = tf1.summary.FileWriterCache.get(folder)
+    writer.add_summary(summary, step)
+    if flush:
+        writer.flush()
+
+
+def tell_faults(faults: FaultLog, stream: Optional[TextIO] = None) -> None:
+    """Writes what was wrong with records: in full if some of it is new, else in a line."""
+    text = faults.summary()
+    if text and not faults.has_news:
+        text = f"  {text.splitlines()[0].rstrip(':')}, as before: see {faults.path}"
+    if text:
+        print(text, file=stream or sys.stderr, flush=True)
 
 
 def tell_notes(notes: Mapping[str, str], stream: Optional[TextIO] = None) -> None:

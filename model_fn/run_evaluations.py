@@ -62,7 +62,7 @@ class RunEvaluations(tf1.train.CheckpointSaverListener):
         self._last_step, self._last_time = first_step, time.monotonic()
         self._started = False
         self._tell = tell
-        self._history = history.read(model_dir, self._readers[0][0], first_step)
+        self._history = history.read(model_dir, self._readers[0].name, first_step)
         self._evaluated_step = self._history[-1].step if self._history else None
         self.metrics: Metrics = {}
 

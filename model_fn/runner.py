@@ -117,7 +117,7 @@ def train_and_evaluate(
         )
         if is_in_cluster():
             # This starts servers by role; the evaluator's was dealt with above.
-            _, input_fn = evaluation_inputs(pipeline_config)[0]
+            input_fn = evaluation_inputs(pipeline_config)[0].make_input_fn(None)
             estimator.train_and_evaluate(make(), train_spec, estimator.EvalSpec(input_fn))
         else:
             make().train(

@@ -332,6 +332,9 @@ class TpuEvaluator:
             images there are, of which whole batches are evaluated.
         tpu: Of `make_estimator`.
 
+    Attributes:
+        model_dir: Where it has its checkpoints.
+
     Raises:
         ConfigError: if there is not one whole batch.
     """
@@ -346,6 +349,7 @@ class TpuEvaluator:
                 "number of images, or evaluate on this machine"
             )
         self._tpu = tpu
+        self.model_dir = tpu.model_dir
 
     def evaluate(self, input_fn: Callable[..., Any], **arguments: Any) -> Dict[str, Any]:
         """As `Estimator.evaluate`, over whole batches."""

@@ -31,9 +31,11 @@ def _run(options: argparse.Namespace) -> int:
     if options.num_images < 1 or options.columns < 1:
         raise console.UsageError("--num_images and --columns must be 1 or more")
     config = console.load_config(options.file, options.config_override, options.set)
-    from model_fn import contact_sheet
+    from inputs.faults import FaultLog
+    from model_fn import contact_sheet, results
 
-    detector, reader, batches = _batches(config, options)
+    faults = FaultLog()
+    detector, reader, batches = _batches(config, options, faults)
     channels = 3 + reader.num_additional_channels
     to_pixels, exact = contact_sheet.fit_pixels(detector.preprocess, channels)
     names = _names(reader)
@@ -57,13 +59,16 @@ def _run(options: argparse.Namespace) -> int:
     page = contact_sheet.contact_sheet(cells, title=title, columns=options.columns)
     os.makedirs(os.path.dirname(os.path.abspath(options.output)), exist_ok=True)
     page.save(options.output, "PNG")
+    results.tell_faults(faults)
     without = sum(not cell.labels for cell in cells)
     told = f", {without} of them without any box" if without else ""
     console.say(f"{len(cells)} images{told}: {options.output}")
     return console.EXIT_OK
 
 
-def _batches(config: Any, options: argparse.Namespace) -> Tuple[Any, Any, Iterator[Any]]:
+def _batches(
+    config: Any, options: argparse.Namespace, faults: Any
+) -> Tuple[Any, Any, Iterator[Any]]:
     """The detector, the reader, and batches as pairs of dictionaries of arrays."""
     import inputs
     from estimator_det.detectors import make_detector
@@ -74,10 +79,12 @@ def _batches(config: Any, options: argparse.Namespace) -> Tuple[Any, Any, Iterat
     readers[0].include_source_id = True
     detector = make_detector(config.model, is_training=not options.eval)
     if options.eval:
-        input_fn = inputs.create_eval_input_fn(config, detector.preprocess)
+        input_fn = inputs.create_eval_input_fn(config, detector.preprocess, fault_log=faults)
         batch_size = config.eval_config.batch_size
     else:
-        input_fn = inputs.create_train_input_fn(config, detector.preprocess, options.seed)
+        input_fn = inputs.create_train_input_fn(
+            config, detector.preprocess, options.seed, fault_log=faults
+        )
         batch_size = config.train_config.batch_size
     # Smaller batches hold the same images.
     dataset = input_fn({"batch_size": max(1, min(batch_size, options.num_images))})

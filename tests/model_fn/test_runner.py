@@ -13,7 +13,7 @@ import pytest
 
 from estimator_det.compat import estimator, tf, tf1
 from exporters.predictor import Predictor
-from inputs import schema
+from inputs import faults, schema
 from model_fn import (
     best,
     create,
@@ -60,7 +60,7 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
         return fake.make_train_input_fn(**others)
 
     def make_eval(
-        config: Any, preprocess: Any, input_config: Any = None, sample_1_of_n: Any = None
+        config: Any, preprocess: Any, input_config: Any, sample_1_of_n: Any, fault_log: Any
     ) -> Callable[[], Any]:
         made.append((input_config.name, sample_1_of_n))
         return fake.eval_input_fn
@@ -100,7 +100,7 @@ def test_train_evaluate_resume_stop(
     metrics = runner.train_and_evaluate(
         config, str(model_dir), seed=3, progress_steps=2, evaluating=Evaluating(best_metric="loss")
     )
-    assert readers == [("", None), ("train", 3)]
+    assert readers == [("train", 3), ("", None)]
     assert metrics["global_step"] == 4 and PREFIX in metrics
     told = capsys.readouterr()
     assert "step 1/4 | localization" in told.err and "step 4/4" in told.err
@@ -255,7 +255,7 @@ def test_several_readers_and_training_data(readers: List[Any], tmp_path: pathlib
         evaluating=Evaluating(sample_1_of_n=7, on_training_data=True, export_final=False),
         progress=False,
     )
-    assert readers == [("", 7), ("second", 7), ("", 5), ("train", None)]
+    assert readers == [("train", None), ("", 7), ("second", 7), ("", 5)]
     assert {path.name for path in tmp_path.glob("eval_*")} == {
         "eval_0",
         "eval_second",
@@ -292,6 +292,35 @@ def test_evaluate_and_continuous_eval(
         config, model_dir, num_train_steps=9, min_interval_secs=0, timeout_secs=0.1
     )
     assert last["0"]["global_step"] == 4
+
+
+def test_faults_of_evaluated_records_are_told(
+    readers: List[Any],
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    finding = faults.Finding("truncated_image", "cut", "copy it anew", faults.SKIP)
+
+    def make_eval(config: Any, preprocess: Any, reader: Any, every: Any, log: Any) -> Any:
+        def input_fn() -> Any:
+            log.tell(finding, "a.record", 7, "cat")
+            return fake.eval_input_fn()
+
+        return input_fn
+
+    monkeypatch.setattr(runner.input_pipeline, "create_eval_input_fn", make_eval)
+    config, model_dir = fake.pipeline_config(), str(tmp_path)
+    runner.train_and_evaluate(config, model_dir, num_train_steps=2, evaluating=NO_EXPORT)
+    assert "truncated_image: a picture's file ends too early: 1 record" in capsys.readouterr().err
+    evaluator.evaluate(config, model_dir)
+    told = capsys.readouterr().err
+    assert "(1 record left out), as before: see" in told and "truncated_image" not in told
+    (line,) = (tmp_path / "eval_0" / faults.LOG_FILE).read_text().splitlines()
+    assert json.loads(line)["source_id"] == "cat"
+    (evaluation,) = history.read(model_dir, "0")
+    assert evaluation.bad_records == {"truncated_image": 1, "skipped_records": 1}
+    assert _steps_with(tmp_path / "eval_0", "bad_records/truncated_image") == [2, 2]
 
 
 def test_damaged_checkpoints_are_not_evaluated(
