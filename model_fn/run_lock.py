@@ -217,8 +217,11 @@ class _Lease:
                 raise FolderInUseError(_refusal(self._path, self._model_dir, now))
 
     def _is_long_over(self) -> bool:
-        written = tf.io.gfile.stat(self._path).mtime_nsec / 1e9
-        return 0 < written < time.time() - CERTAINLY_OVER_SECS
+        try:
+            written = tf.io.gfile.stat(self._path).mtime_nsec / 1e9
+        except tf.errors.NotFoundError:  # Given back a moment ago.
+            return True
+        return 0 < written < time.time() - CERTAINLY_OVER_SECS  # Not every file system says when.
 
     def _read(self) -> Optional[Dict[str, Any]]:
         try:
