@@ -19,13 +19,13 @@ from estimator_det.protos import image_resizer_pb2, input_reader_pb2, pipeline_p
 from inputs import schema
 from inputs.augment import make_augmentation
 from inputs.batch import Features, Layout, Preprocess, lay_out, original_image
-from inputs.cpus import available_cpus
 from inputs.decode import make_decoder
 from inputs.examine import reason
 from inputs.faults import FAULT_COUNTS, FaultLog
 from inputs.graph_guard import GraphGuard
 from inputs.guard import PLACE, POSITION, Guard
 from inputs.label_check import check_class_names
+from inputs.machine import available_cpus
 from inputs.parse import require
 from inputs.position import Bookmark, Position, digest
 from inputs.records import Record, compression_of, list_files, record_dataset

@@ -60,7 +60,7 @@ def _preflight(config: Any, missing_files: bool, on_host: bool) -> Tuple[List[An
     """Problems and facts that only building the training graph shows; memory if run `on_host`."""
     from estimator_det.config.problem import error
     from inputs.augment import make_augmentation
-    from inputs.cpus import available_cpus
+    from inputs.machine import available_cpus
     from model_fn import preflight
 
     examined = preflight.examine(config)
@@ -79,10 +79,12 @@ def _preflight(config: Any, missing_files: bool, on_host: bool) -> Tuple[List[An
         lines.append(f"start:      {examined.warm_start.heading()}")
     memory = examined.memory
     if memory is not None and on_host:
+        total = memory.training
         lines.append(
-            f"memory:     about {memory.training / 1e9:.1f} GB for training at batch "
-            f"{memory.images} (activations {memory.activations / 1e9:.2f}, parameters and "
-            f"gradients {(memory.parameters + memory.gradients) / 1e9:.2f}, optimizer "
+            f"memory:     about {total / 1e9:.1f} GB for training at batch {memory.images} "
+            f"(TensorFlow and its graph {memory.graph / 1e9:.2f}, activations "
+            f"{memory.activations / 1e9:.2f}, parameters and gradients "
+            f"{(memory.parameters + memory.gradients) / 1e9:.2f}, optimizer "
             f"{memory.slots / 1e9:.2f})"
         )
         if not missing_files and not any(p.severity == "error" for p in problems):
@@ -92,11 +94,13 @@ def _preflight(config: Any, missing_files: bool, on_host: bool) -> Tuple[List[An
                 remedy = "give records, or another file"
                 problems.append(error("train_input_reader", str(reason), remedy))
             else:
+                total += needed.total
                 lines.append(
                     f"            and {needed.total / 1e9:.2f} GB for the input pipeline (shuffle "
                     f"buffer {needed.shuffled / 1e9:.2f}, batches ahead "
                     f"{needed.prefetched / 1e9:.2f})"
                 )
+        problems += preflight.check_memory(total, memory.images)
     return problems, lines
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from estimator_det import console
 from estimator_det.verbs.base import Verb, add_set_argument
-from inputs.cpus import available_cpus
+from inputs.machine import available_cpus
 
 FINDINGS_FILE = "findings.jsonl"
 REPORT_FILE = "report.txt"

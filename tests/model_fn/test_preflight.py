@@ -45,6 +45,17 @@ def test_activations_grow_with_the_batch_and_parameters_do_not(small):
     # Not all grow: the largest gradient is of a kernel.
     assert 1.5 < double.activations / small.memory.activations < 2.01
     assert double.training > small.memory.training > preflight.BASE_BYTES
+    assert small.memory.graph == int(
+        preflight.BASE_BYTES + preflight.OPERATION_BYTES * small.num_operations
+    )
+
+
+def test_too_little_memory_is_told(monkeypatch):
+    assert preflight.check_memory(10**6, 4) == []
+    monkeypatch.setattr(preflight, "available_memory", lambda: 8 * 10**9)
+    (problem,) = preflight.check_memory(9 * 10**9, 4)
+    assert "about 9.0 GB at batch 4, this machine has 8.0" in problem.message
+    assert preflight.check_memory(8 * 10**9, 4) == []
 
 
 def test_what_cannot_be_built_is_a_problem():
