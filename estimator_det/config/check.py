@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import os
 import re
+import sys
 from typing import Any, Iterator, List, Tuple
 
 from google.protobuf.message import Message
@@ -31,6 +32,7 @@ Config = pipeline_pb2.TrainEvalPipelineConfig
 
 # Sample configurations carry this where a path of the user's belongs.
 PLACEHOLDER = "PATH_TO_BE_CONFIGURED"
+_ENDLESS = sys.maxsize  # steps of a training that has no last one
 CHECKPOINT_TYPES = ("classification", "detection", "full")
 # The names that configurations of the reference use; anything else is most likely a slip.
 METRICS_SETS = (
@@ -50,12 +52,14 @@ METRICS_SETS = (
     "weighted_pascal_voc_detection_metrics",
     "weighted_pascal_voc_instance_segmentation_metrics",
 )
-# Deprecated fields that something else replaces; the others have no effect any more.
-_REPLACEMENTS = {
-    "TrainConfig.from_detection_checkpoint": "fine_tune_checkpoint_type",
-    "TrainConfig.max_number_of_boxes": "max_number_of_boxes of each input reader",
-    "InputReader.prefetch_size": "num_prefetch_batches",
-    "InputReader.num_parallel_map_calls": "num_parallel_batches",
+# What to do about deprecated fields; others have no effect any more.
+_REMEDIES = {
+    "TrainConfig.from_detection_checkpoint": "use fine_tune_checkpoint_type instead",
+    "TrainConfig.max_number_of_boxes": "use max_number_of_boxes of each input reader instead",
+    "InputReader.prefetch_size": "use num_prefetch_batches instead",
+    "InputReader.num_parallel_map_calls": "use num_parallel_batches instead",
+    "EvalConfig.num_examples": "remove it, for all records are evaluated; --eval_on_tpu alone asks "
+    "how many there are",
 }
 
 
@@ -163,36 +167,91 @@ def _check_optimizer(optimizer: optimizer_pb2.Optimizer, num_steps: int) -> Iter
             "no learning rate schedule is chosen",
             f"for example --set {path}.constant_learning_rate.learning_rate=0.002",
         )
+        return
     path = f"{path}.{schedule}"
-    if schedule == "manual_step_learning_rate":
-        steps = [entry.step for entry in rate.manual_step_learning_rate.schedule]
-        if any(later <= earlier for earlier, later in zip([0, *steps], steps)):
-            yield error(
-                f"{path}.schedule",
-                f"its steps {steps} do not increase from above 0",
-                "sort them, each step once",
-            )
+    last = num_steps or _ENDLESS
+    if schedule == "exponential_decay_learning_rate":
+        yield from _check_exponential(rate.exponential_decay_learning_rate, path, last)
+    elif schedule == "manual_step_learning_rate":
+        yield from _check_manual_steps(rate.manual_step_learning_rate, path, last)
     elif schedule == "cosine_decay_learning_rate":
-        cosine = rate.cosine_decay_learning_rate
-        if cosine.total_steps < cosine.warmup_steps:
-            yield error(
-                f"{path}.warmup_steps",
-                f"{cosine.warmup_steps} are more than the total of {cosine.total_steps} steps",
-                "lower warmup_steps or raise total_steps",
-            )
-        if cosine.warmup_steps and cosine.learning_rate_base < cosine.warmup_learning_rate:
-            yield error(
-                f"{path}.warmup_learning_rate",
-                f"{cosine.warmup_learning_rate:g} is above the base rate "
-                f"{cosine.learning_rate_base:g}",
-                "lower warmup_learning_rate",
-            )
-        if cosine.total_steps < num_steps:
-            yield warning(
-                f"{path}.total_steps",
-                f"the rate is 0 from step {cosine.total_steps} on, training has {num_steps} steps",
-                f"--set {path}.total_steps={num_steps}",
-            )
+        yield from _check_cosine(rate.cosine_decay_learning_rate, path, last)
+
+
+def _check_exponential(
+    schedule: optimizer_pb2.ExponentialDecayLearningRate, path: str, num_steps: int
+) -> Iterator[Problem]:
+    yield from _check_warmup(schedule.burnin_steps, f"{path}.burnin_steps", num_steps)
+    if schedule.staircase and num_steps < schedule.decay_steps:
+        yield warning(
+            f"{path}.decay_steps",
+            f"the rate stays {schedule.initial_learning_rate:g}: its first decay is at step "
+            f"{schedule.decay_steps}, training has {num_steps} steps",
+            "nothing, if that is meant; else lower decay_steps",
+        )
+
+
+def _check_manual_steps(
+    schedule: optimizer_pb2.ManualStepLearningRate, path: str, num_steps: int
+) -> Iterator[Problem]:
+    steps = [entry.step for entry in schedule.schedule]
+    if any(later <= earlier for earlier, later in zip([0, *steps], steps)):
+        yield error(
+            f"{path}.schedule",
+            f"its steps {steps} do not increase from above 0",
+            "sort them, each step once",
+        )
+    late = [step for step in steps if step >= num_steps]
+    if late:
+        yield warning(
+            f"{path}.schedule",
+            f"its steps {late} are never reached, training has {num_steps} steps",
+            "nothing, if that is meant; else bring them forward, or train for longer",
+        )
+
+
+def _check_cosine(
+    schedule: optimizer_pb2.CosineDecayLearningRate, path: str, num_steps: int
+) -> Iterator[Problem]:
+    if schedule.total_steps < schedule.warmup_steps:
+        yield error(
+            f"{path}.warmup_steps",
+            f"{schedule.warmup_steps} are more than the total of {schedule.total_steps} steps",
+            "lower warmup_steps or raise total_steps",
+        )
+    else:
+        yield from _check_warmup(schedule.warmup_steps, f"{path}.warmup_steps", num_steps)
+    if schedule.warmup_steps and schedule.learning_rate_base < schedule.warmup_learning_rate:
+        yield error(
+            f"{path}.warmup_learning_rate",
+            f"{schedule.warmup_learning_rate:g} is above the base rate "
+            f"{schedule.learning_rate_base:g}",
+            "lower warmup_learning_rate",
+        )
+    if num_steps == _ENDLESS:
+        return
+    if schedule.total_steps < num_steps:
+        yield warning(
+            f"{path}.total_steps",
+            f"the rate is 0 from step {schedule.total_steps} on, training has {num_steps} steps",
+            f"--set {path}.total_steps={num_steps}",
+        )
+    elif schedule.total_steps > num_steps:
+        yield warning(
+            f"{path}.total_steps",
+            f"the rate comes down until step {schedule.total_steps}, training has {num_steps} "
+            "steps",
+            f"--set {path}.total_steps={num_steps}",
+        )
+
+
+def _check_warmup(warmup_steps: int, path: str, num_steps: int) -> Iterator[Problem]:
+    if warmup_steps >= num_steps:
+        yield warning(
+            path,
+            f"training has {num_steps} steps, all of them within the {warmup_steps} of warm-up",
+            "lower it, or train for longer",
+        )
 
 
 def _check_fine_tuning(config: Config) -> Iterator[Problem]:
@@ -296,11 +355,11 @@ def _check_placeholders(config: Config) -> Iterator[Problem]:
 def _check_deprecated(config: Config) -> Iterator[Problem]:
     for path, field, _ in _fields(config):
         if field.GetOptions().deprecated:
-            instead = _REPLACEMENTS.get(f"{field.containing_type.name}.{field.name}")
+            remedy = _REMEDIES.get(f"{field.containing_type.name}.{field.name}")
             yield warning(
                 path,
-                "is deprecated" + ("" if instead else " and has no effect"),
-                f"use {instead} instead" if instead else "remove it",
+                "is deprecated" + ("" if remedy else " and has no effect"),
+                remedy or "remove it",
             )
 
 

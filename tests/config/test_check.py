@@ -185,7 +185,7 @@ def test_errors(assignment: str, field: str, message: str) -> None:
         ("train_input_reader.label_map_path=", "train_input_reader.label_map_path", "not set"),
         ("eval_config.metrics_set=coco_metrics", "eval_config.metrics_set[0]", "did you mean"),
         ("train_config.batch_queue_capacity=3", "train_config.batch_queue_capacity", "no effect"),
-        ("eval_config.num_examples=3", "eval_config.num_examples", "no effect"),
+        ("eval_config.num_examples=3", "eval_config.num_examples", "deprecated"),
         (
             "model.ssd.post_processing=null",
             "model.ssd.post_processing.score_converter",
@@ -235,6 +235,40 @@ def test_schedules() -> None:
     assert (high.severity, high.field) == ("error", f"{cosine}.warmup_learning_rate")
     short = only(problems(good, f"{cosine}.total_steps=99"))
     assert (short.severity, short.field) == ("warning", f"{cosine}.total_steps")
+
+
+def test_schedules_that_outlast_training() -> None:
+    rate = "train_config.optimizer.momentum_optimizer.learning_rate"
+
+    def warned(schedule: str, num_steps: int) -> Problem:
+        problem = only(problems(f"{rate}.{schedule}", f"train_config.num_steps={num_steps}"))
+        assert problem.severity == "warning"
+        return problem
+
+    late = "manual_step_learning_rate.schedule=[{step: 10}, {step: 20}, {step: 30}]"
+    assert "[20, 30] are never reached" in warned(late, 20).message
+    assert problems(f"{rate}.{late}", "train_config.num_steps=31") == []
+
+    cosine = "cosine_decay_learning_rate={total_steps: 100 warmup_steps: 50}"
+    found = problems(f"{rate}.{cosine}", "train_config.num_steps=50")
+    assert [problem.field.rpartition(".")[2] for problem in found] == [
+        "warmup_steps",
+        "total_steps",
+    ]
+    assert "comes down until step 100" in warned(cosine, 51).message
+
+    stairs = "exponential_decay_learning_rate={initial_learning_rate: 0.5 decay_steps: 11}"
+    assert "the rate stays 0.5" in warned(stairs, 10).message
+    assert problems(f"{rate}.{stairs}", "train_config.num_steps=11") == []
+    smooth = f"{rate}.exponential_decay_learning_rate={{decay_steps: 11 staircase: false}}"
+    assert problems(smooth, "train_config.num_steps=10") == []
+    burnin = f"{stairs[:-1]} burnin_steps: 12}}"
+    assert warned(burnin, 12).field.endswith("burnin_steps")
+
+    # A training without end comes to all of it.
+    for schedule in (late, cosine, stairs, burnin):
+        endless = only(problems(f"{rate}.{schedule}", "train_config.num_steps=0"))
+        assert endless.field == "train_config.num_steps"
 
 
 def test_pyramid_and_anchor_levels_agree() -> None:
