@@ -308,7 +308,8 @@ def done_about(kind: str, action: str) -> str:
     """What an action means for a kind, in words."""
     if action == CLIP:
         return KINDS[kind].mend or "mended"
-    return {FAIL: "stops the run", SKIP: "record left out", KEEP: "taken as they are"}[action]
+    left_out = "record left out" if KINDS[kind].unit != "file" else "left out"
+    return {FAIL: "stops the run", SKIP: left_out, KEEP: "taken as they are"}[action]
 
 
 def resolve(policy: str, exceptions: Mapping[str, str]) -> Dict[str, str]:

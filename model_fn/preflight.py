@@ -6,6 +6,7 @@ computed.
 
 from __future__ import annotations
 
+import concurrent.futures
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import estimator, tf, tf1
@@ -16,7 +17,7 @@ from estimator_det.extractors.base import ignored_fields
 from estimator_det.images.resize import make_resizer
 from inputs import records, schema
 from inputs.machine import available_memory
-from model_fn import warm_start
+from model_fn import data_problems, warm_start
 from model_fn.create import create_model_fn
 from model_fn.failures import RunError
 
@@ -25,6 +26,8 @@ from model_fn.failures import RunError
 BASE_BYTES = 0.5e9
 OPERATION_BYTES = 45e3
 SAMPLED_RECORDS = 64
+LABEL_MAP = ".label_map_path"
+_FILES_AT_ONCE = 16
 # tf.data runs at most this many images at once, and holds what each is made of.
 _COPIES_IN_FLIGHT = 3
 
@@ -279,7 +282,7 @@ def _first_records(path: str) -> List[bytes]:
 
 
 def check_files(pipeline_config: Any) -> List[Problem]:
-    """Whether files can be read, remote ones (gs://…) included.
+    """Whether every file can be read, remote ones (gs://…) included, and label maps understood.
 
     That local ones exist, `config.check` tells without TensorFlow.
     """
@@ -294,23 +297,39 @@ def check_files(pipeline_config: Any) -> List[Problem]:
     ]
     for name, reader in readers:
         if reader.label_map_path:
-            named.append((f"{name}.label_map_path", reader.label_map_path))
+            named.append((name + LABEL_MAP, reader.label_map_path))
         for index, pattern in enumerate(reader.tf_record_input_reader.input_path):
             named.append((f"{name}.tf_record_input_reader.input_path[{index}]", pattern))
-    problems = [_unreadable(field, pattern) for field, pattern in named]
-    return [problem for problem in problems if problem is not None]
+    problems = []
+    for field, pattern in named:
+        found = _unreadable(field, pattern)
+        if not found and field.endswith(LABEL_MAP) and tf.io.gfile.exists(pattern):
+            found = data_problems.read_map(field[: -len(LABEL_MAP)], pattern)[1]
+        problems += found
+    return problems
 
 
-def _unreadable(field: str, pattern: str) -> Optional[Problem]:
+def _unreadable(field: str, pattern: str) -> List[Problem]:
     try:
-        found = tf.io.gfile.glob(pattern)
-        if not found:
-            if is_remote(pattern):
-                return error(field, f"no file matches {pattern!r}", "correct the path")
-            return None
-        with tf.io.gfile.GFile(found[0], "rb") as file:
-            file.read(1)
+        paths = tf.io.gfile.glob(pattern)
     except tf.errors.OpError as reason:
-        remedy = "check the path, and the rights and credentials of this process"
-        return error(field, f"{pattern!r} cannot be read: {reason.message}", remedy)
-    return None
+        return [_no_access(field, pattern, reason)]
+    if not paths and is_remote(pattern):
+        return [error(field, f"no file matches {pattern!r}", "correct the path")]
+
+    def refusal(path: str) -> Optional[Problem]:
+        try:
+            with tf.io.gfile.GFile(path, "rb") as file:
+                file.read(1)
+        except tf.errors.OpError as reason:
+            return _no_access(field, path, reason)
+        return None
+
+    # Each remote file takes its time, however short it is.
+    with concurrent.futures.ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+        return [problem for problem in pool.map(refusal, paths) if problem is not None]
+
+
+def _no_access(field: str, path: str, reason: tf.errors.OpError) -> Problem:
+    remedy = "check the path, and the rights and credentials of this process"
+    return error(field, f"{path!r} cannot be read: {reason.message}", remedy)

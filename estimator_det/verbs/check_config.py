@@ -40,7 +40,8 @@ def _run(options: argparse.Namespace) -> int:
         given = tpu_lint.without_placeholders(config) if on_tpu else config
         missing = given is not config or any("path" in problem.field for problem in problems)
         found, more = _preflight(given, missing_files=missing, on_host=not on_tpu)
-        problems += found
+        told = {problem.field for problem in problems if problem.severity == "error"}
+        problems += [problem for problem in found if problem.field not in told]
         lines += more
     for problem in problems:
         console.say(str(problem))

@@ -142,3 +142,15 @@ def test_files_that_cannot_be_read(tmp_path: pathlib.Path):
     }
     assert "cannot be read" in problems["train_input_reader.tf_record_input_reader.input_path[0]"]
     assert "no file matches" in problems["train_input_reader.label_map_path"]
+    (folder / "a.record").write_bytes(b"x")
+    (folder / "b.record").mkdir()  # Every file of a pattern is looked at.
+    twice = tmp_path / "map.pbtxt"
+    twice.write_text("item { id: 1 name: 'a' } item { id: 1 name: 'b' }")
+    config = _config(
+        f'train_input_reader.tf_record_input_reader.input_path=["{folder}/*.record"]',
+        f"train_input_reader.label_map_path={twice}",
+        "eval_input_reader=[]",
+    )
+    first, second = preflight.check_files(config)
+    assert "id 1 is given twice" in first.message and "ids from 1" in first.remedy
+    assert "b.record' cannot be read" in second.message
