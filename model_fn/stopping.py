@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 from typing import Any, Callable, Dict, Iterator, Optional
 
@@ -169,14 +170,22 @@ class _Watcher:
 
 @contextlib.contextmanager
 def _unfailing(raised: Callable[[], Optional[int]]) -> Iterator[None]:
-    """Raises the `Stopped` that code in C++ has lost.
+    """Raises the `Stopped` that was lost on its way.
 
-    TensorFlow's type checks take an exception of the check for a yes and go on, so that another
-    error follows somewhere else, or a result that is wrong.
+    TensorFlow's type checks in C++ take an exception of the check for a yes and go on, so that
+    another error follows somewhere else, or a result that is wrong. Python itself goes on after one
+    in a `__del__`, with a traceback on the terminal, which is left out here.
 
     Args:
         raised: Gives the signal for which a handler has raised `Stopped`.
     """
+    old_hook = sys.unraisablehook
+
+    def hook(arguments: Any) -> None:
+        if not isinstance(arguments.exc_value, Stopped):
+            old_hook(arguments)
+
+    sys.unraisablehook = hook
     try:
         yield
     except Exception as error:
@@ -184,6 +193,8 @@ def _unfailing(raised: Callable[[], Optional[int]]) -> Iterator[None]:
         if number is None:
             raise
         raise Stopped(number) from error
+    finally:
+        sys.unraisablehook = old_hook
     number = raised()
     if number is not None:
         raise Stopped(number)

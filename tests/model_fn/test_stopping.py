@@ -103,6 +103,16 @@ def test_no_stop_is_lost() -> None:
         lost()
 
 
+def test_a_stop_in_a_destructor_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    class Dying:
+        def __del__(self) -> None:
+            _kill(signal.SIGTERM)
+
+    with pytest.raises(Stopped), stopping.terminable():
+        Dying()
+    assert capsys.readouterr().err == ""
+
+
 def test_an_error_after_a_noted_signal_is_an_error() -> None:
     with pytest.raises(OSError), StopSignals() as signals, signals.unfailing():
         signals.defer()
