@@ -146,7 +146,7 @@ class TrainingReport(tf1.train.SessionRunHook):
         self._reported, self._values = self._step, {}
         self._durations, self._waits = [], []
         self._ended = time.monotonic()
-        if self._bar is None and not self._silent and self._stream.isatty():
+        if self._bar is None and not self._silent and _has_room(self._stream):
             self._bar = tqdm(
                 total=self._num_steps, initial=self._step, unit="step", file=self._stream
             )
@@ -274,6 +274,16 @@ class Events:
             counts = self._fault_log.counts().items()
             figures.update({f"bad_records/{kind}": count for kind, count in counts})
         write_figures(self._model_dir, figures, moment.step)
+
+
+def _has_room(stream: TextIO) -> bool:
+    """Whether a bar can be drawn: some terminals, as of containers, say that they have no size."""
+    if not stream.isatty():
+        return False
+    try:
+        return all(size > 0 for size in os.get_terminal_size(stream.fileno()))
+    except OSError:  # No terminal of the system's, as in a notebook.
+        return True
 
 
 def training_hooks(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import datetime
 import io
 import json
+import os
 import pathlib
 import re
 import time
@@ -63,6 +64,16 @@ def test_bar_on_a_terminal() -> None:
     stream = Terminal()
     _run([4.0, 3.0, 2.0], 3, progress.TrainingReport(8, 3, stream=stream))
     assert "3/3" in stream.getvalue() and "total" in stream.getvalue()
+
+
+def test_lines_on_a_terminal_without_size() -> None:
+    parent, child = os.openpty()  # Nobody has given it a size.
+    with os.fdopen(child, "w") as stream:
+        assert stream.isatty()
+        _run([4.0, 3.0, 2.0], 3, progress.TrainingReport(8, 3, stream=stream))
+    told = os.read(parent, 1 << 16).decode()
+    os.close(parent)
+    assert "step 1/3" in told and "step 3/3" in told and "%|" not in told
 
 
 def test_evaluation_tells_how_far_it_is() -> None:
