@@ -269,7 +269,10 @@ def _candidates(model_dir: str, parts: Dict[str, List[str]], names: List[str]) -
 
 def modified(path: str) -> int:
     """When a file was last written, in nanoseconds; 0 where there is none."""
-    return tf.io.gfile.stat(path).mtime_nsec if tf.io.gfile.exists(path) else 0
+    try:
+        return tf.io.gfile.stat(path).mtime_nsec
+    except tf.errors.NotFoundError:
+        return 0
 
 
 def _tell_fallback(model_dir: str, chosen: str, step: int, damaged: List[_Damaged]) -> None:

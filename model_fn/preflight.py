@@ -22,7 +22,7 @@ from model_fn.create import create_model_fn
 from model_fn.failures import RunError
 
 # What TensorFlow holds before there is a batch, and what each operation of the graph adds to it in
-# the session, measured on networks of 4,000 to 15,000 operations.
+# the session, measured on networks of 4,600 to 15,400 operations.
 BASE_BYTES = 0.5e9
 OPERATION_BYTES = 45e3
 SAMPLED_RECORDS = 64
