@@ -19,6 +19,7 @@ DOTS_PER_INCH = 110
 MAX_NAMED_BARS = 60  # names of more bars cannot be read
 MAX_NUMBERED_CELLS = 400  # of a heatmap; more numbers cannot be read
 MAX_LETTERS = 24  # of a name beside a bar
+ROOM_FOR_LABELS = 130  # points that the height of a heatmap has for those of all rows
 
 Numbers = Union[Sequence[float], np.ndarray]
 
@@ -225,7 +226,8 @@ def heatmap(
         ):
             if labels is not None and len(labels) <= MAX_NAMED_BARS:
                 texts = [_plain(_shortened(label)) for label in labels]
-                set_ticks(np.arange(len(labels)), texts, rotation=rotation, fontsize=7)
+                size = min(7, ROOM_FOR_LABELS / max(len(labels), 1))
+                set_ticks(np.arange(len(labels)), texts, rotation=rotation, fontsize=size)
             else:
                 set_ticks([])
         if values.size <= MAX_NUMBERED_CELLS:

@@ -24,7 +24,7 @@ MATCH_IOU = 0.5
 # COCO's borders between small, medium and large, pixels squared.
 AREA_BORDERS = (32.0**2, 96.0**2)
 AREA_NAMES = ("small", "medium", "large")
-MAX_CLASSES_DRAWN = 30
+MAX_CLASSES_DRAWN = 20
 MAX_CURVES = len(charts.COLORS) - 1
 BACKGROUND = "none"
 
@@ -211,7 +211,10 @@ class Digest:
         ]
 
     def _most_frequent(self, count: int) -> np.ndarray:
-        order = np.argsort(-(self._boxes + self._over_score), kind="stable")
+        """Indices of classes that occur at all, in the order of ids; of all if none does."""
+        occurrences = self._boxes + self._over_score
+        order = np.argsort(-occurrences, kind="stable")
+        order = order[occurrences[order] > 0] if occurrences.any() else order
         return np.sort(order[:count])
 
     def _curves(self) -> List[charts.Curve]:

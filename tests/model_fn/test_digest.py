@@ -137,3 +137,12 @@ def test_why_nan():
     batch = _batch([BOX], [1], [BOX], [math.nan], [1])
     assert "1 detections are not finite" in _why([batch], {MAP: math.nan})[MAP]
     assert "loss is not finite" in _why([], {"Loss/total_loss": math.nan})["Loss/total_loss"]
+
+
+def test_classes_that_never_occur_are_not_drawn() -> None:
+    categories = [{"id": number, "name": str(number)} for number in (1, 2, 3, 4)]
+    counts = digest.Digest(categories, 0.5)
+    assert counts._most_frequent(3).tolist() == [0, 1, 2]
+    counts._boxes[[1, 3]] = 2, 5
+    assert counts._most_frequent(3).tolist() == [1, 3]
+    assert counts._most_frequent(1).tolist() == [3]
