@@ -180,7 +180,7 @@ def _unescaped(text: str) -> str:
 def _exit_code(error: Exception) -> Optional[int]:
     """The exit code of an error that a user can mend, None for a fault of the program."""
     from estimator_det.config.pipeline import ConfigError
-    from model_fn import failures
+    from model_fn.checkpoints import errors as failures
 
     if isinstance(error, ImportError) and "Remedy: pip" in str(error):  # of estimator_det.compat
         return EXIT_FAILED

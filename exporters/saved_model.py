@@ -10,8 +10,8 @@ from estimator_det.config import pipeline
 from estimator_det.detectors.base import Detector, make_detector
 from exporters import checkpoints, signatures
 from inputs import serving
-from model_fn.checkpoints import find_whole_checkpoint
-from model_fn.label_map_asset import add_label_map, find_label_map
+from model_fn.checkpoints.find import find_whole_checkpoint
+from model_fn.checkpoints.label_map_asset import add_label_map, find_label_map
 
 SAVED_MODEL_FOLDER = "saved_model"
 FROZEN_GRAPH_FILE = "frozen_inference_graph.pb"

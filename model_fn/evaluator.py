@@ -13,8 +13,8 @@ from inputs import pipeline as input_pipeline
 from inputs.faults import LOG_FILE, FaultLog
 from model_fn import digest, history
 from model_fn.best import keep_if_best
-from model_fn.checkpoint_store import find_damage, modified, step_of
-from model_fn.checkpoints import find_whole_checkpoint
+from model_fn.checkpoints.find import find_whole_checkpoint
+from model_fn.checkpoints.repair import find_damage, modified, step_of
 from model_fn.estimators import make_estimator, preprocess_of
 from model_fn.history import Evaluation
 from model_fn.results import (

@@ -9,7 +9,7 @@ from typing import Any, Callable
 from estimator_det.compat import tf1
 from model_fn import history
 from model_fn.best import export, keep_if_best
-from model_fn.checkpoints import find_checkpoint
+from model_fn.checkpoints.find import find_checkpoint
 from model_fn.evaluator import evaluate_reader, evaluation_inputs
 from model_fn.results import Metrics
 from model_fn.run_options import Evaluating

@@ -28,7 +28,7 @@ from typing import Any, Callable, Dict, Iterator, Optional
 
 from estimator_det.compat import tf
 from estimator_det.config import files
-from model_fn.failures import FolderInUseError
+from model_fn.checkpoints.errors import FolderInUseError
 
 _LOG = logging.getLogger(__name__)
 

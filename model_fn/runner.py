@@ -12,8 +12,9 @@ from estimator_det.config import pipeline as configuration
 from inputs import pipeline as input_pipeline
 from inputs.faults import LOG_FILE, FaultLog
 from inputs.position import Bookmark, seed_at
-from model_fn import checkpoint_store, history, run_lock, tpu
+from model_fn import history, run_lock, tpu
 from model_fn.best import export
+from model_fn.checkpoints import repair
 from model_fn.data_position import BookmarkHook, read_position
 from model_fn.estimators import make_estimator, preprocess_of
 from model_fn.evaluator import continuous_eval, evaluation_inputs
@@ -190,7 +191,7 @@ class _Run:
         self._saver: Optional[CheckpointSaver] = None
         self._bookmark: Optional[Bookmark] = None
         if may_save is not None:
-            resumed = checkpoint_store.prepare(model_dir, saving.keep_max)
+            resumed = repair.prepare(model_dir, saving.keep_max)
             self.first_step = resumed or 0
             if on_tpu is None and not is_in_cluster():
                 position = None if resumed is None else read_position(model_dir, resumed)

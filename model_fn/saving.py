@@ -11,8 +11,9 @@ from typing import Any, Callable, Iterator, Optional
 
 from estimator_det.compat import tf, tf1
 from inputs.position import Bookmark
-from model_fn import checkpoint_store, data_position
-from model_fn.failures import FolderNotWritableError, RunError
+from model_fn import data_position
+from model_fn.checkpoints import repair
+from model_fn.checkpoints.errors import FolderNotWritableError, RunError
 from model_fn.run_options import Saving
 from model_fn.stopping import Stopped, StopSignals
 
@@ -135,7 +136,7 @@ class CheckpointSaver(tf1.train.CheckpointSaverHook):
         try:
             if position is not None:
                 data_position.write_position(self._model_dir, step, position)
-            with _followed(session, lambda: checkpoint_store.write_through(prefix)):
+            with _followed(session, lambda: repair.write_through(prefix)):
                 self._get_saver().save(session, self._save_path, global_step=step)
         except _POSSIBLE as error:
             told = _explained(error, self._model_dir, os.path.basename(prefix), self.saved_step)
@@ -174,8 +175,8 @@ def _followed(session: tf1.Session, act: Callable[[], None]) -> Iterator[None]:
 def _remove_remains(model_dir: str, prefix: str) -> None:
     """Gives back the room of a checkpoint that could not be finished."""
     with contextlib.suppress(tf.errors.OpError):
-        checkpoint_store.remove_temporaries(model_dir, tell=False)
-        if checkpoint_store.find_damage(prefix) is not None:
+        repair.remove_temporaries(model_dir, tell=False)
+        if repair.find_damage(prefix) is not None:
             for path in tf.io.gfile.glob(f"{prefix}.*"):
                 tf.io.gfile.remove(path)
 

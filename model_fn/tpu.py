@@ -13,8 +13,8 @@ from estimator_det.compat import tf, tf1, tpu_estimator
 from estimator_det.config.text import ConfigError
 from inputs import schema
 from model_fn import tpu_options
+from model_fn.checkpoints.errors import RunError
 from model_fn.create import create_model_fn
-from model_fn.failures import RunError
 from model_fn.host_call import LastFigures
 from model_fn.progress import (
     PROGRESS_FILE,

@@ -8,8 +8,8 @@ from typing import Any, Collection, Dict, List, NamedTuple, Optional, Sequence, 
 
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors.base import Detector
-from model_fn.checkpoints import find_whole_checkpoint
-from model_fn.failures import DamagedCheckpointsError
+from model_fn.checkpoints.errors import DamagedCheckpointsError
+from model_fn.checkpoints.find import find_whole_checkpoint
 
 _LOG = logging.getLogger(__name__)
 

@@ -70,15 +70,29 @@ def _owner(file: str) -> str:
     return owners[0]
 
 
+def _names(layer: str) -> Set[str]:
+    return {module.strip("() ").replace(".", "/") for module in re.split("[|:]", layer)}
+
+
 def _layers() -> List[Set[str]]:
-    """Layers of the import contract as BUILD targets, top first; programs share one target."""
+    """Layers of the import contracts as BUILD targets, top first; programs share one target.
+
+    The rooms inside a package stand where the package does, below its own target.
+    """
     text = (ROOT / "pyproject.toml").read_text()
-    match = re.search(r'^type = "layers"\nlayers = (\[.+?^\])', text, re.MULTILINE | re.DOTALL)
-    assert match
+    contracts = [
+        [_names(layer) for layer in ast.literal_eval(found)]
+        for found in re.findall(
+            r'^type = "layers"\nlayers = (\[.+?^\])', text, re.MULTILINE | re.DOTALL
+        )
+    ]
+    assert contracts
     layers = []
-    for layer in ast.literal_eval(match.group(1)):
-        names = {module.strip("() ").replace(".", "/") for module in re.split("[|:]", layer)}
+    for names in contracts[0]:
         layers.append({name if name in TARGETS else _folder(name) for name in names})
+        for rooms in contracts[1:]:
+            if {_folder(room) for layer in rooms for room in layer} <= names:
+                layers += [layer & set(TARGETS) for layer in rooms]
     return layers
 
 
@@ -135,7 +149,7 @@ def test_dependencies_obey_the_layers() -> None:
     assert len(LAYERS) >= 11
     for target in _installed():
         for dep in target.deps:
-            within_a_room = target.name.split("/")[0] == dep.split("/")[0] != "estimator_det"
+            within_a_room = _layer(target.name) == _layer(dep)
             assert _layer(target.name) < _layer(dep) or within_a_room, (
                 f"{target.name} may not depend on {dep}"
             )

@@ -16,7 +16,7 @@ import pytest
 from estimator_det.compat import tf
 from estimator_det.config import files
 from model_fn import create, estimators, run_lock, runner
-from model_fn.failures import FolderInUseError
+from model_fn.checkpoints.errors import FolderInUseError
 from tests.model_fn import fake
 
 

@@ -21,11 +21,11 @@ from model_fn import (
     estimators,
     evaluator,
     history,
-    label_map_asset,
     progress,
     runner,
 )
-from model_fn.failures import DamagedCheckpointsError
+from model_fn.checkpoints import label_map_asset
+from model_fn.checkpoints.errors import DamagedCheckpointsError
 from model_fn.run_options import Evaluating, Saving
 from model_fn.stopping import Stopped
 from tests.model_fn import fake

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
-from model_fn import checkpoint_store, create, saving
+from model_fn import create, saving
+from model_fn.checkpoints import repair
+from model_fn.checkpoints.errors import FolderNotWritableError
 from model_fn.estimators import make_estimator
-from model_fn.failures import FolderNotWritableError
 from model_fn.run_options import Saving
 from model_fn.stopping import StopSignals
 from tests.model_fn import fake
@@ -42,7 +43,7 @@ class Listener(tf1.train.CheckpointSaverListener):
 
 def _train(folder: pathlib.Path, max_steps: int, listener: Listener, input_fn: Any = None) -> Any:
     with StopSignals() as signals:
-        resumed = checkpoint_store.prepare(str(folder))
+        resumed = repair.prepare(str(folder))
         saver = saving.CheckpointSaver(str(folder), Saving(steps=2), signals, lambda: None, resumed)
         make_estimator(fake.pipeline_config(), str(folder), saving=Saving(steps=2)).train(
             input_fn or fake.train_input_fn,
@@ -65,7 +66,7 @@ def test_saves_each_step_once(tmp_path: pathlib.Path) -> None:
     assert {
         path.name: path.stat().st_mtime_ns for path in tmp_path.glob("model.ckpt-5.*")
     } == before
-    assert checkpoint_store.trained_steps(str(tmp_path)) == 7
+    assert repair.trained_steps(str(tmp_path)) == 7
 
 
 def test_listeners_stop_training_and_signals_leave_them(tmp_path: pathlib.Path) -> None:
@@ -76,7 +77,7 @@ def test_listeners_stop_training_and_signals_leave_them(tmp_path: pathlib.Path) 
     interrupted = Listener({2: lambda: os.kill(os.getpid(), signal.SIGTERM)})
     assert _train(tmp_path / "b", 100, interrupted) == signal.SIGTERM
     assert interrupted.steps == [0, 2] and not interrupted.ended
-    assert checkpoint_store.trained_steps(str(tmp_path / "b")) == 2
+    assert repair.trained_steps(str(tmp_path / "b")) == 2
 
 
 def test_evaluation_does_not_restart_the_data(tmp_path: pathlib.Path) -> None:
@@ -202,7 +203,7 @@ def test_files_reach_the_disk_before_they_are_named(
         name = os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}"))
         if name == tmp_path.name or name.startswith("model.ckpt-2."):
             calls.append(name)
-            state = tmp_path / checkpoint_store.STATE_FILE
+            state = tmp_path / repair.STATE_FILE
             named.append(state.exists() and "ckpt-2" in state.read_text())
         sync(descriptor)
 
@@ -211,9 +212,9 @@ def test_files_reach_the_disk_before_they_are_named(
     data = "model.ckpt-2.data-00000-of-00001"
     assert calls[-3:] == [data, "model.ckpt-2.index", tmp_path.name]
     assert not any(named)
-    assert "ckpt-2" in (tmp_path / checkpoint_store.STATE_FILE).read_text()
+    assert "ckpt-2" in (tmp_path / repair.STATE_FILE).read_text()
 
 
 def test_nothing_is_synced_in_remote_storage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: pytest.fail("called"))
-    checkpoint_store.write_through("gs://bucket/model.ckpt-2")
+    repair.write_through("gs://bucket/model.ckpt-2")

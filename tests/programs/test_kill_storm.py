@@ -15,7 +15,7 @@ import pytest
 
 from estimator_det.compat import tf1
 from estimator_det.config.pipeline import read_pipeline
-from model_fn import checkpoint_store
+from model_fn.checkpoints import repair
 from model_fn.data_position import read_position
 from tests.conftest import TESTS
 from tests.programs.forking import TIMEOUT, Forker, Run, small_config
@@ -95,9 +95,9 @@ def test_thirty_kills(forker: Forker, tmp_path: pathlib.Path) -> None:
         unfinished += bool(list(folder.glob("*_temp")) + list(folder.glob("*.tmp*")))
         recorded = _recorded(folder)
         for prefix in recorded:
-            assert checkpoint_store.find_damage(prefix) is None, (kill, event, prefix)
+            assert repair.find_damage(prefix) is None, (kill, event, prefix)
         if recorded:
-            now = checkpoint_store.step_of(recorded[-1])
+            now = repair.step_of(recorded[-1])
             assert now >= recorded_step
             assert not steps or steps[-1] - now <= 3  # saved every 2 steps
             recorded_step = now
@@ -110,13 +110,13 @@ def test_thirty_kills(forker: Forker, tmp_path: pathlib.Path) -> None:
     )  # fmt: skip
     assert last.wait() == 0, last.output()
     assert f"step {LAST_STEP}/{LAST_STEP}" in last.output()
-    assert checkpoint_store.trained_steps(str(folder)) == LAST_STEP
+    assert repair.trained_steps(str(folder)) == LAST_STEP
     assert _records_used(folder, LAST_STEP) == 2 * LAST_STEP
     assert not list(folder.glob("*_temp")) + list(folder.glob("*.tmp*"))
     indexes = list(folder.glob("*.index"))
     assert indexes
     for index in indexes:
-        assert checkpoint_store.find_damage(str(index.with_suffix(""))) is None
+        assert repair.find_damage(str(index.with_suffix(""))) is None
 
 
 def test_kills_of_the_command(tmp_path: pathlib.Path) -> None:
@@ -130,22 +130,22 @@ def test_kills_of_the_command(tmp_path: pathlib.Path) -> None:
         log = tmp_path / f"log{number}"
         with log.open("w") as file:
             process = subprocess.Popen(command, stdout=file, stderr=file, cwd=TESTS.parent)
-        while checkpoint_store.trained_steps(str(folder)) <= reached:
+        while repair.trained_steps(str(folder)) <= reached:
             assert process.poll() is None, log.read_text()
             time.sleep(0.02)
         time.sleep(seconds)
         process.kill()
         assert process.wait() == -signal.SIGKILL, log.read_text()
         for prefix in _recorded(folder):
-            assert checkpoint_store.find_damage(prefix) is None, prefix
-        step = checkpoint_store.trained_steps(str(folder))
+            assert repair.find_damage(prefix) is None, prefix
+        step = repair.trained_steps(str(folder))
         assert step > reached
         reached = step
     command = [one.replace("steps=2", "steps=50") for one in command]
     done = subprocess.run(command, capture_output=True, text=True, cwd=TESTS.parent)
     assert done.returncode == 0, done.stderr
     assert f"Resuming at step {reached}" in done.stderr
-    assert checkpoint_store.trained_steps(str(folder)) == COMMAND_STEPS
+    assert repair.trained_steps(str(folder)) == COMMAND_STEPS
     assert (
         _records_used(folder, COMMAND_STEPS)
         == COMMAND_STEPS * read_pipeline(config).train_config.batch_size

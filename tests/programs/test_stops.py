@@ -14,8 +14,9 @@ from typing import Iterator
 import pytest
 
 from estimator_det import console
-from model_fn import checkpoint_store, run_lock
-from model_fn.checkpoint_store import DAMAGED_FOLDER, STATE_FILE, trained_steps
+from model_fn import run_lock
+from model_fn.checkpoints import repair
+from model_fn.checkpoints.repair import DAMAGED_FOLDER, STATE_FILE, trained_steps
 from tests.conftest import TESTS
 from tests.programs.forking import Forker, Run, small_config
 
@@ -170,7 +171,7 @@ def test_full_disk(forker: Forker, tmp_path: pathlib.Path) -> None:
         (line,) = [line for line in _no_traceback(run).splitlines() if line.startswith("error")]
         assert f"model.ckpt-4 could not be written to {folder}: no space left on device" in line
         assert "of 11.5 MB free" in line and "that of step 2, which is intact" in line
-        assert checkpoint_store.find_damage(str(folder / "model.ckpt-2")) is None
+        assert repair.find_damage(str(folder / "model.ckpt-2")) is None
         assert not list(folder.glob("*4*.data*")) + list(folder.glob("*_temp"))
 
         # With more room it goes on. Without any, nothing is started, nor lost.
@@ -199,7 +200,7 @@ def test_disk_fills_between_checkpoints(forker: Forker, tmp_path: pathlib.Path) 
                 pass
         assert run.wait() == console.EXIT_NOT_WRITABLE, run.output()
         assert f"could not be written to {folder}: no space left" in _no_traceback(run)
-        assert checkpoint_store.find_damage(str(folder / "model.ckpt-0")) is None
+        assert repair.find_damage(str(folder / "model.ckpt-0")) is None
 
 
 def test_limit_of_file_size(forker: Forker, tmp_path: pathlib.Path) -> None:
@@ -214,7 +215,7 @@ def test_limit_of_file_size(forker: Forker, tmp_path: pathlib.Path) -> None:
     assert f"model.ckpt-4 could not be written to {folder}: file too large" in output
     assert trained_steps(str(folder)) == 2
     for index in folder.glob("*.index"):
-        assert checkpoint_store.find_damage(str(index.with_suffix(""))) is None
+        assert repair.find_damage(str(index.with_suffix(""))) is None
     last = forker.fake_training(str(folder), num_steps=4, ballast=BALLAST)
     assert last.wait() == 0, last.output()
 
@@ -233,7 +234,7 @@ def test_read_only_folder(forker: Forker, config: str, tmp_path: pathlib.Path) -
         assert line.startswith("error: model_dir cannot be written to: read-only file system")
         assert str(folder) in line and "MB free" in line
         assert sorted(os.listdir(folder)) == files
-        assert checkpoint_store.find_damage(str(folder / "model.ckpt-2")) is None
+        assert repair.find_damage(str(folder / "model.ckpt-2")) is None
 
 
 def test_folder_that_is_none(forker: Forker, config: str, tmp_path: pathlib.Path) -> None:

@@ -6,8 +6,8 @@ import os
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.registry import nearest
-from model_fn.checkpoint_store import find_damage
-from model_fn.failures import DamagedCheckpointsError
+from model_fn.checkpoints.errors import DamagedCheckpointsError
+from model_fn.checkpoints.repair import find_damage
 
 
 def find_checkpoint(prefix: str) -> str:

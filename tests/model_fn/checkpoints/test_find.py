@@ -3,8 +3,8 @@ import pathlib
 import pytest
 
 from estimator_det.compat import tf, tf1
-from model_fn import checkpoints
-from model_fn.failures import DamagedCheckpointsError
+from model_fn.checkpoints import find as checkpoints
+from model_fn.checkpoints.errors import DamagedCheckpointsError
 
 
 @pytest.fixture

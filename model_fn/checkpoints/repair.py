@@ -24,7 +24,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.files import is_remote
-from model_fn.failures import DamagedCheckpointsError
+from model_fn.checkpoints.errors import DamagedCheckpointsError
 
 _LOG = logging.getLogger(__name__)
 

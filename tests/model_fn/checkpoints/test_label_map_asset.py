@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from model_fn import label_map_asset
+from model_fn.checkpoints import label_map_asset
 from tests.model_fn import fake
 
 
