@@ -28,7 +28,7 @@ from estimator_det.compat import tf
 from exporters import signatures
 from exporters.saved_model import SAVED_MODEL_FOLDER
 from inputs import label_map
-from model_fn import visualize
+from model_fn.drawing import boxes as visualize
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp")
 PICTURE_SUFFIX = "_detections.png"

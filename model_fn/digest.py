@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from estimator_det.compat import tf, tf1
-from model_fn import charts
+from model_fn.drawing import charts
 from model_fn.metrics.base import EvaluatedBatch
 
 DIGEST = "Evaluation_Digest"

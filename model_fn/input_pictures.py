@@ -12,8 +12,8 @@ from estimator_det.compat import tf, tf1
 from estimator_det.detectors.base import Groundtruth
 from inputs import schema
 from inputs.label_map import read_label_map
-from model_fn import contact_sheet
-from model_fn.visualize import DrawOptions, draw_boxes
+from model_fn.drawing import batch_grid
+from model_fn.drawing.boxes import DrawOptions, draw_boxes
 
 TAG = "Training_Inputs"
 MAX_PICTURES = 3
@@ -83,7 +83,7 @@ class _Painter:
         channels = images.shape[3]
         if channels not in self._to_pixels:
             # Here, not while the graph is built: it runs the preprocessing.
-            self._to_pixels[channels], _ = contact_sheet.fit_pixels(self._preprocess, channels)
+            self._to_pixels[channels], _ = batch_grid.fit_pixels(self._preprocess, channels)
         # What is not finite cannot be shown; the report of a bad step names it.
         finite = np.nan_to_num(images.astype(np.float32), posinf=0.0, neginf=0.0)
         return [self._to_pixels[channels](image) for image in finite]

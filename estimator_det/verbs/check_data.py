@@ -75,7 +75,8 @@ def _write(report: Any, folder: str) -> None:
     """Writes all files of a report; those of an earlier check are replaced."""
     from estimator_det.compat import tf
     from estimator_det.config import files
-    from model_fn import charts, data_charts, data_report
+    from model_fn import data_charts, data_report
+    from model_fn.drawing import charts
 
     lines = [
         json.dumps(

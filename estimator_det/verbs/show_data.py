@@ -32,18 +32,19 @@ def _run(options: argparse.Namespace) -> int:
         raise console.UsageError("--num_images and --columns must be 1 or more")
     config = console.load_config(options.file, options.config_override, options.set)
     from inputs.faults import FaultLog
-    from model_fn import contact_sheet, results
+    from model_fn import results
+    from model_fn.drawing import batch_grid
 
     faults = FaultLog()
     detector, reader, batches = _batches(config, options, faults)
     channels = 3 + reader.num_additional_channels
-    to_pixels, exact = contact_sheet.fit_pixels(detector.preprocess, channels)
+    to_pixels, exact = batch_grid.fit_pixels(detector.preprocess, channels)
     names = _names(reader)
     cells: List[Any] = []
     first = None
     for features, labels in batches:
         first = first or (features, labels)
-        cells += contact_sheet.cells_of_batch(features, labels, to_pixels, names)
+        cells += batch_grid.cells_of_batch(features, labels, to_pixels, names)
         if len(cells) >= options.num_images:
             break
     if first is None:
@@ -56,7 +57,7 @@ def _run(options: argparse.Namespace) -> int:
             "to its own range"
         )
     title = f"{'evaluation' if options.eval else 'training'} batches of {options.file}"
-    page = contact_sheet.contact_sheet(cells, title=title, columns=options.columns)
+    page = batch_grid.contact_sheet(cells, title=title, columns=options.columns)
     os.makedirs(os.path.dirname(os.path.abspath(options.output)), exist_ok=True)
     page.save(options.output, "PNG")
     results.tell_faults(faults)

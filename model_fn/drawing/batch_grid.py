@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw, ImageFont
 from estimator_det.compat import tf
 from inputs import schema
 from inputs.batch import FIRST_CLASS_ID
-from model_fn.visualize import DrawOptions, draw_boxes
+from model_fn.drawing.boxes import DrawOptions, draw_boxes
 
 ToPixels = Callable[[np.ndarray], np.ndarray]  # float32 [H, W, C] -> uint8 [H, W, 3]
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from model_fn import charts
-from model_fn.charts import Curve
+from model_fn.drawing import charts
+from model_fn.drawing.charts import Curve
 
 
 def picture(*panels: charts.Panel, columns: int = 3, title: str = "") -> np.ndarray:

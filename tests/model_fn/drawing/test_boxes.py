@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from estimator_det.compat import tf, tf1
-from model_fn import visualize
+from model_fn.drawing import boxes as visualize
 
 BLACK = np.zeros((40, 60, 3), np.uint8)
 

@@ -5,8 +5,8 @@ import pytest
 
 from estimator_det.compat import tf
 from inputs import schema
-from model_fn import contact_sheet
-from model_fn.contact_sheet import Cell
+from model_fn.drawing import batch_grid
+from model_fn.drawing.batch_grid import Cell
 from tests.detectors.configs import small_detector
 
 
@@ -36,7 +36,7 @@ def padded(function):
 )
 def test_normalization_is_undone(function) -> None:
     image = np.random.default_rng(0).integers(0, 256, [1, 20, 30, 3]).astype(np.float32)
-    to_pixels, exact = contact_sheet.fit_pixels(padded(function))
+    to_pixels, exact = batch_grid.fit_pixels(padded(function))
     assert exact
     pixels = to_pixels(function(tf.constant(image)).numpy()[0])
     assert pixels.dtype == np.uint8
@@ -45,7 +45,7 @@ def test_normalization_is_undone(function) -> None:
 
 def test_channels_beyond_colour_are_left_out() -> None:
     image = np.random.default_rng(0).integers(0, 256, [1, 8, 8, 5]).astype(np.float32)
-    to_pixels, exact = contact_sheet.fit_pixels(padded(lambda x: x / 2 + 1), num_channels=5)
+    to_pixels, exact = batch_grid.fit_pixels(padded(lambda x: x / 2 + 1), num_channels=5)
     assert exact
     np.testing.assert_array_equal(to_pixels(image[0] / 2 + 1), image[0, ..., :3])
 
@@ -56,13 +56,13 @@ def test_grey_is_shown_as_grey() -> None:
     def function(x):
         return tf.reduce_sum(x * weights, axis=3, keepdims=True) / 255
 
-    to_pixels, exact = contact_sheet.fit_pixels(padded(function))
+    to_pixels, exact = batch_grid.fit_pixels(padded(function))
     assert exact
     np.testing.assert_array_equal(to_pixels(np.full([2, 2, 1], 0.4, np.float32)), 102)
 
 
 def test_what_is_not_affine_is_stretched() -> None:
-    to_pixels, exact = contact_sheet.fit_pixels(padded(lambda x: tf.sqrt(x)))
+    to_pixels, exact = batch_grid.fit_pixels(padded(lambda x: tf.sqrt(x)))
     assert not exact
     image = np.array([[[-3, 0, 7]]], np.float32)
     np.testing.assert_array_equal(to_pixels(image), [[[0, 76, 255]]])
@@ -71,7 +71,7 @@ def test_what_is_not_affine_is_stretched() -> None:
 def test_the_detectors_own_preprocessing_is_undone() -> None:
     detector = small_detector()
     image = np.full([1, 64, 64, 3], [10.0, 100.0, 200.0], np.float32)
-    to_pixels, exact = contact_sheet.fit_pixels(detector.preprocess)
+    to_pixels, exact = batch_grid.fit_pixels(detector.preprocess)
     assert exact
     inputs, _ = detector.preprocess(tf.constant(image))
     np.testing.assert_array_equal(to_pixels(inputs.numpy()[0]), image[0])
@@ -91,7 +91,7 @@ def test_cells_take_the_valid_rows_and_name_all_classes() -> None:
         schema.CLASSES: classes,
         schema.WEIGHTS: np.array([[1, 0.5, 0], [0, 0, 0]]),
     }
-    first, second = contact_sheet.cells_of_batch(
+    first, second = batch_grid.cells_of_batch(
         features, labels, lambda image: image.astype(np.uint8), {1: "cat", 2: "dog"}
     )
     assert (first.name, first.true_size, first.boxes.shape) == ("café", [8, 6], (2, 4))
@@ -104,23 +104,23 @@ def test_page_shows_pixels_boxes_and_the_border_of_the_real_image() -> None:
     pixels = np.full([50, 50, 3], 128, np.uint8)
     pixels[:, :25] = [200, 30, 30]
     cell = Cell(pixels, [50, 25], np.array([[0.2, 0.1, 0.8, 0.4]]), ["a"], [1], "name")
-    page = contact_sheet.contact_sheet([cell] * 3, title="title", columns=2, side=100)
+    page = batch_grid.contact_sheet([cell] * 3, title="title", columns=2, side=100)
     assert page.size == (2 * 110 + 10, 10 + 34 + 2 * (100 + 40 + 10))
     shown = np.asarray(page)[44:144, 10:110].astype(int)
     assert np.abs(shown[90, 25] - [200, 30, 30]).max() < 12  # inside the real image
     assert np.abs(shown[50, 80] - 128).max() < 12  # padding
-    np.testing.assert_array_equal(shown[95, 49], contact_sheet.BORDER)
+    np.testing.assert_array_equal(shown[95, 49], batch_grid.BORDER)
     on_box = shown[50, 10]
     assert np.abs(on_box - [200, 30, 30]).max() > 60
 
 
 def test_page_of_nothing_and_long_names() -> None:
     with pytest.raises(ValueError, match="at least one"):
-        contact_sheet.contact_sheet([])
+        batch_grid.contact_sheet([])
     cell = Cell(np.zeros([10, 30, 3], np.uint8), [10, 30], np.zeros([0, 4]), [], [], "x" * 500)
-    page = contact_sheet.contact_sheet([cell], side=120)
+    page = batch_grid.contact_sheet([cell], side=120)
     assert page.size == (140, 10 + 40 + 40 + 10)
-    font = contact_sheet._font(12)
-    fitted = contact_sheet._fitted("folder/" + "x" * 100 + "/17.jpg", 120, font)
+    font = batch_grid._font(12)
+    fitted = batch_grid._fitted("folder/" + "x" * 100 + "/17.jpg", 120, font)
     assert fitted.startswith("folder/") and fitted.endswith("17.jpg") and "…" in fitted
     assert font.getlength(fitted) <= 120

@@ -1,0 +1,1 @@
+"""Pictures: boxes on images, charts, and training batches as a grid."""
