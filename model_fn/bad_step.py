@@ -16,9 +16,9 @@ import numpy as np
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline as configuration
 from inputs import records, schema
-from model_fn import anatomy
 from model_fn.not_finite import Culprit
 from model_fn.replay import BATCH_FILE, CHECKPOINT, Norms, bad_names, replay
+from model_fn.training import train_graph
 
 FOLDER = "bad_step"
 REPORT_JSON, REPORT_TEXT = "report.json", "report.txt"
@@ -85,7 +85,7 @@ def save_bad_step(
     """
     folder = os.path.join(model_dir, f"{FOLDER}-{step}")
     tf.io.gfile.makedirs(folder)
-    known = anatomy.anatomy_of(session.graph)
+    known = train_graph.anatomy_of(session.graph)
     batch = known.kept
     _save_batch(os.path.join(folder, BATCH_FILE), batch)
     configuration.save_pipeline(pipeline_config, folder)

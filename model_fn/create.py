@@ -10,15 +10,17 @@ from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Detector, Groundtruth, make_detector
 from inputs import schema
 from inputs.label_map import LabelMap, read_label_map
-from model_fn import (
-    anatomy,
-    evaluate,
+from model_fn import evaluate
+from model_fn.training import (
     host_call,
-    input_pictures,
+    input_images,
     optimizers,
     tpu_step,
-    train,
+    train_graph,
     warm_start,
+)
+from model_fn.training import (
+    train_op as train,
 )
 
 ModeKeys = estimator.ModeKeys
@@ -173,7 +175,11 @@ def create_model_fn(
                 total, optimizer, global_step, train_config, updates, on_core=on_core
             )
             if config is not None:
-                figures = {**losses, "learning_rate": learning_rate, anatomy.GRADIENT_NORM: norm}
+                figures = {
+                    **losses,
+                    "learning_rate": learning_rate,
+                    train_graph.GRADIENT_NORM: norm,
+                }
                 with tf.control_dependencies([train_op]):
                     step = tf.identity(global_step)
                 told = host_call.make_host_call(
@@ -181,8 +187,8 @@ def create_model_fn(
                 )
         else:
             train.report(losses, learning_rate)
-            anatomy.note_batch(features, labels or {})
-            input_pictures.summarize(
+            train_graph.note_batch(features, labels or {})
+            input_images.summarize(
                 features, groundtruth, detector.preprocess, pipeline_config.train_input_reader
             )
             train_op = train.make_train_op(total, optimizer, global_step, train_config, updates)

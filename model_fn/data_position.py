@@ -14,7 +14,7 @@ from typing import Any, Dict, Optional
 from estimator_det.compat import tf, tf1
 from inputs import schema
 from inputs.position import Bookmark, Position
-from model_fn import anatomy
+from model_fn.training import train_graph
 
 _LOG = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class BookmarkHook(tf1.train.SessionRunHook):
                 "The position in the data was not kept: files, their sizes, the seed or settings "
                 "of the reader have changed. The data begin with a new epoch, in another order"
             )
-        names = anatomy.anatomy().inputs
+        names = train_graph.anatomy().inputs
         keys = (schema.ORDINAL, schema.AUGMENTATION_SEED)
         graph = tf1.get_default_graph()
         self._fetches = [graph.get_tensor_by_name(names[f"features/{key}"]) for key in keys]

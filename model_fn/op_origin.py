@@ -88,9 +88,9 @@ PARTS = (
         "box_predictor",
         "take convolutional_box_predictor without dropout",
     ),
-    Part("model_fn/optimizers.py", "train_config.optimizer", "take momentum_optimizer"),
+    Part("model_fn/training/optimizers.py", "train_config.optimizer", "take momentum_optimizer"),
     Part(
-        "model_fn/train.py",
+        "model_fn/training/train_op.py",
         "train_config",
         "switch off what the operation's name tells, e.g. summarize_gradients",
     ),

@@ -14,9 +14,10 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Te
 from tqdm import tqdm
 
 from estimator_det.compat import tf, tf1
-from model_fn import anatomy, bad_step
-from model_fn.anatomy import watch, watched
+from model_fn import bad_step
 from model_fn.results import write_figures
+from model_fn.training import train_graph
+from model_fn.training.train_graph import watch, watched
 
 __all__ = ["Moment", "NotFiniteLossError", "TrainingReport", "training_hooks", "watch", "watched"]
 
@@ -54,7 +55,7 @@ class Moment(NamedTuple):
         return " ".join(
             f"{name.replace('Loss/', '').replace('_loss', '')} {value:.4g}"
             for name, value in self.values.items()
-            if name != anatomy.GRADIENT_NORM
+            if name != train_graph.GRADIENT_NORM
         )
 
     def rates(self) -> List[str]:
@@ -134,7 +135,7 @@ class TrainingReport(tf1.train.SessionRunHook):
     def begin(self) -> None:
         """Finds the scalars of the graph about to run."""
         self._fetches = {"values": watched()}
-        wait = anatomy.anatomy().input_wait
+        wait = train_graph.anatomy().input_wait
         if wait:
             self._fetches["wait"] = tf1.get_default_graph().get_tensor_by_name(wait)
         self._global_step = tf1.train.get_global_step()

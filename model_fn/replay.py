@@ -14,9 +14,9 @@ import numpy as np
 
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.protos import pipeline_pb2
-from model_fn import anatomy, train
 from model_fn.create import create_model_fn
 from model_fn.not_finite import Culprit, Tracer
+from model_fn.training import train_graph, train_op
 
 BATCH_FILE = "batch.npz"
 CHECKPOINT = "model.ckpt"
@@ -90,9 +90,9 @@ def replay(pipeline_config: Any, folder: str, num_steps: int = 1) -> Replay:
         placeholders = {key: _placeholder(key, array) for key, array in batch.items()}
         features, labels = _part(placeholders, "features/"), _part(placeholders, "labels/")
         spec = create_model_fn(config)(features, labels, estimator.ModeKeys.TRAIN, {})
-        known = anatomy.anatomy()
+        known = train_graph.anatomy()
         graph = tf1.get_default_graph()
-        watched = anatomy.watched()
+        watched = train_graph.watched()
         gradients = {
             name: graph.get_tensor_by_name(tensor) for name, tensor in known.gradients.items()
         }
@@ -183,4 +183,4 @@ def replay_text(result: Replay, most_gradients: int = 12) -> str:
 def bad_names(values: Dict[str, float]) -> List[str]:
     """Names of values that are not finite, the parts of a sum before the sum."""
     bad = [name for name, value in values.items() if not math.isfinite(value)]
-    return sorted(bad, key=lambda name: name in (train.TOTAL_LOSS, anatomy.GRADIENT_NORM))
+    return sorted(bad, key=lambda name: name in (train_op.TOTAL_LOSS, train_graph.GRADIENT_NORM))

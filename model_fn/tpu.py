@@ -15,7 +15,6 @@ from inputs import schema
 from model_fn import tpu_options
 from model_fn.checkpoints.errors import RunError
 from model_fn.create import create_model_fn
-from model_fn.host_call import LastFigures
 from model_fn.progress import (
     PROGRESS_FILE,
     Events,
@@ -25,6 +24,7 @@ from model_fn.progress import (
 )
 from model_fn.run_options import Saving
 from model_fn.tpu_options import OnTpu
+from model_fn.training.host_call import LastFigures
 
 # What a train step reads; the rest would only fill the way from the host to the cores.
 FEATURES = (schema.IMAGE, schema.TRUE_IMAGE_SHAPE)

@@ -12,7 +12,8 @@ from typing import Any, Callable, Dict, List, Optional
 import pytest
 
 from estimator_det.compat import tf, tf1
-from model_fn import anatomy, progress, results
+from model_fn import progress, results
+from model_fn.training import train_graph
 
 
 def _run(values: tf.Tensor, steps: int, report: progress.TrainingReport) -> None:
@@ -111,7 +112,7 @@ def _train_on(dataset: Callable[[], tf.data.Dataset], compute_secs: float) -> pr
         iterator = tf1.data.make_initializable_iterator(dataset())
         tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
         features = {"image": iterator.get_next()}
-        anatomy.note_batch(features, {})
+        train_graph.note_batch(features, {})
         loss = tf.numpy_function(compute, [features["image"]], tf.float32)
         progress.watch("Loss/total_loss", tf.reshape(loss, []))
         with tf.control_dependencies([loss]):

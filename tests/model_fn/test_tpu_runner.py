@@ -11,9 +11,10 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from inputs import schema
-from model_fn import best, create, estimators, host_call, runner
+from model_fn import best, create, estimators, runner
 from model_fn.run_options import Evaluating, Saving
 from model_fn.tpu_options import OnTpu
+from model_fn.training import host_call
 from tests.model_fn import fake
 from tests.model_fn.test_runner import _make_receiver
 

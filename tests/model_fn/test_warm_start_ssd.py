@@ -15,7 +15,7 @@ from estimator_det.detectors import make_detector
 from estimator_det.extractors import base
 from estimator_det.nets import inverted_residual, nasnet, resnet
 from estimator_det.protos import train_pb2
-from model_fn import warm_start
+from model_fn.training import warm_start
 from tests.detectors.configs import small_config
 
 # Few channels: the tables and names are those of the whole networks.

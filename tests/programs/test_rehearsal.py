@@ -14,7 +14,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from exporters import predictor
 from inputs.datasets import shapes
-from model_fn import host_call
+from model_fn.training import host_call
 from tests.programs.test_runs import SMALL
 
 pytestmark = pytest.mark.slow

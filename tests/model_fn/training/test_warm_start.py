@@ -9,7 +9,7 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.protos import train_pb2
-from model_fn import optimizers, warm_start
+from model_fn.training import optimizers, warm_start
 
 
 class _Restores:

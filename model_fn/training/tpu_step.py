@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
-from model_fn import optimizers, train, warm_start
+from model_fn.training import optimizers, warm_start
+from model_fn.training import train_op as train
 
 _AVERAGE = "/ExponentialMovingAverage"
 

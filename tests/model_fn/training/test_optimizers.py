@@ -8,7 +8,7 @@ from google.protobuf import text_format
 
 from estimator_det.compat import tf, tf1
 from estimator_det.protos import optimizer_pb2
-from model_fn import optimizers
+from model_fn.training import optimizers
 from tests.conftest import golden_component
 
 SETTINGS, ARRAYS = golden_component("learning_rates")

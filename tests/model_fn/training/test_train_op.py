@@ -8,7 +8,8 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.protos import train_pb2
-from model_fn import optimizers, train
+from model_fn.training import optimizers
+from model_fn.training import train_op as train
 
 NAMES = ["FeatureExtractor/conv/weights", "FeatureExtractor/conv/biases", "BoxPredictor/weights"]
 

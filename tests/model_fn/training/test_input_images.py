@@ -9,7 +9,7 @@ from PIL import Image
 from estimator_det.compat import tf, tf1
 from estimator_det.protos import input_reader_pb2
 from inputs import schema
-from model_fn import input_pictures
+from model_fn.training import input_images
 from tests.detectors import configs
 
 
@@ -22,7 +22,7 @@ def test_pictures_show_pixels_and_boxes(tmp_path: pathlib.Path) -> None:
         pixels = tf.fill([2, 64, 64, 3], 200.0)
         inputs, _ = detector.preprocess(pixels)
         inputs = tf.where(tf.range(2)[:, None, None, None] < 1, inputs, float("nan"))
-        input_pictures.summarize(
+        input_images.summarize(
             {schema.IMAGE: inputs}, configs.groundtruth(padding=2), detector.preprocess, reader
         )
         (summary,) = graph.get_collection(tf1.GraphKeys.SUMMARIES)

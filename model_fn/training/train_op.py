@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors import assignment_counts
 from estimator_det.detectors.base import Detector
-from model_fn import anatomy
+from model_fn.training import train_graph
 
 _LOG = logging.getLogger(__name__)
 
@@ -163,20 +163,20 @@ def make_train_op(
         with tf.control_dependencies([step]):
             return tf.identity(loss, name="train_op")
     with tf1.name_scope("guard"):
-        gate = anatomy.make_gate(tf.math.is_finite(loss) & tf.math.is_finite(norm))
-    anatomy.hold_back(gate, updates)
+        gate = train_graph.make_gate(tf.math.is_finite(loss) & tf.math.is_finite(norm))
+    train_graph.hold_back(gate, updates)
     with tf.control_dependencies([gate.opened]):
         step = optimizer.apply_gradients(pairs, global_step=global_step)
     with tf1.name_scope("guard"):
-        done = anatomy.rejoin(gate, tf.group(step, *updates))
+        done = train_graph.rejoin(gate, tf.group(step, *updates))
     with tf.control_dependencies([done]):
         return tf.identity(loss, name="train_op")
 
 
 def _note_gradients(pairs: GradientsAndVariables, norm: tf.Tensor) -> None:
-    anatomy.watch(anatomy.GRADIENT_NORM, norm)
-    tf1.summary.scalar(anatomy.GRADIENT_NORM, norm)
-    anatomy.anatomy().gradients = {
+    train_graph.watch(train_graph.GRADIENT_NORM, norm)
+    tf1.summary.scalar(train_graph.GRADIENT_NORM, norm)
+    train_graph.anatomy().gradients = {
         variable.op.name: gradient.name
         for gradient, variable in pairs
         if isinstance(gradient, tf.Tensor)
@@ -190,7 +190,7 @@ def report(losses: Dict[str, tf.Tensor], learning_rate: tf.Tensor) -> None:
     """
     for name, value in {**losses, "learning_rate": learning_rate}.items():
         tf1.summary.scalar(name, value)
-        anatomy.watch(name, value)
+        train_graph.watch(name, value)
     for name, value in assignment_counts.entered().items():
         tf1.summary.scalar(name, value)
 
