@@ -10,7 +10,7 @@ from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Detector, Groundtruth, make_detector
 from inputs import schema
 from inputs.label_map import LabelMap, read_label_map
-from model_fn import evaluate
+from model_fn.evaluation import eval_ops
 from model_fn.training import (
     host_call,
     input_images,
@@ -152,12 +152,12 @@ def create_model_fn(
                 mode,
                 predictions=detections.as_dict(),
                 loss=losses[train.TOTAL_LOSS],
-                eval_metrics=evaluate.eval_metrics(
+                eval_metrics=eval_ops.eval_metrics(
                     detections,
                     groundtruth,
                     features,
                     eval_config=eval_config,
-                    categories=evaluate.make_categories(
+                    categories=eval_ops.make_categories(
                         label_map or _label_map(pipeline_config), detector.num_classes
                     ),
                     losses=losses,

@@ -11,11 +11,12 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tu
 from estimator_det.compat import tf, tf1
 from inputs import pipeline as input_pipeline
 from inputs.faults import LOG_FILE, FaultLog
-from model_fn import digest, history
+from model_fn import history
 from model_fn.best import keep_if_best
 from model_fn.checkpoints.find import find_whole_checkpoint
 from model_fn.checkpoints.repair import find_damage, modified, step_of
 from model_fn.estimators import make_estimator, preprocess_of
+from model_fn.evaluation import diagnostics
 from model_fn.history import Evaluation
 from model_fn.results import (
     EvaluationReport,
@@ -85,8 +86,8 @@ def evaluate_reader(
         reader.make_input_fn(faults), name=name, checkpoint_path=checkpoint, hooks=hooks
     )
     metrics, step = scalars(results), int(results[tf1.GraphKeys.GLOBAL_STEP])
-    counts = digest.counts_of(results)
-    notes = digest.explanations(metrics, counts) if counts else {}
+    counts = diagnostics.counts_of(results)
+    notes = diagnostics.explanations(metrics, counts) if counts else {}
     bad_records = faults.counts()
     figures = {f"bad_records/{kind}": count for kind, count in bad_records.items()}
     write_figures(folder, figures, step, flush=True)

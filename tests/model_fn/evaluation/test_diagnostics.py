@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from estimator_det.compat import tf1
-from model_fn import digest
-from model_fn.metrics.base import EvaluatedBatch
+from model_fn.evaluation import diagnostics
+from model_fn.evaluation.metrics.base import EvaluatedBatch
 
 CATEGORIES = [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}, {"id": 5, "name": "owl"}]
 MAP = "DetectionBoxes_Precision/mAP"
@@ -34,7 +34,7 @@ BOX, FAR, NEAR = [0, 0, 10, 10], [50, 50, 150, 150], [0, 0, 10, 8]
 
 
 def _digest(*batches):
-    made = digest.Digest(CATEGORIES, min_score=0.3)
+    made = diagnostics.Digest(CATEGORIES, min_score=0.3)
     for batch in batches:
         made.add(batch)
     return made
@@ -75,7 +75,7 @@ def test_confusion():
 def test_precision_and_recall():
     # Right, wrong, right, of four boxes: precision 1 up to recall 1/4, 2/3 up to 1/2, then 0.
     scored = [(0.9, True), (0.8, False), (0.7, True)]
-    precision = digest._precision_at(np.array([0, 0.25, 0.26, 0.5, 0.51]), scored, 4)
+    precision = diagnostics._precision_at(np.array([0, 0.25, 0.26, 0.5, 0.51]), scored, 4)
     np.testing.assert_allclose(precision, [1, 1, 2 / 3, 2 / 3, 0])
 
 
@@ -86,21 +86,21 @@ def test_a_box_is_found_once():
 
 def test_summary_has_picture_and_counts_and_starts_anew():
     made = _digest(_batch([BOX], [1], [BOX], [0.9], [1]))
-    results = {digest.DIGEST: made.summary(), MAP: 1.0}
+    results = {diagnostics.DIGEST: made.summary(), MAP: 1.0}
     (picture,) = [
         value.image
-        for value in tf1.Summary.FromString(results[digest.DIGEST]).value
+        for value in tf1.Summary.FromString(results[diagnostics.DIGEST]).value
         if value.HasField("image")
     ]
     image = Image.open(io.BytesIO(picture.encoded_image_string))
     assert image.size == (picture.width, picture.height)
-    assert digest.counts_of(results)["boxes"]["cat"] == 1
-    assert digest.counts_of({digest.DIGEST: made.summary()})["images"] == 0
-    assert digest.counts_of({MAP: 1.0}) is None
+    assert diagnostics.counts_of(results)["boxes"]["cat"] == 1
+    assert diagnostics.counts_of({diagnostics.DIGEST: made.summary()})["images"] == 0
+    assert diagnostics.counts_of({MAP: 1.0}) is None
 
 
 def _why(batches, metrics):
-    return digest.explanations(metrics, _digest(*batches).counts())
+    return diagnostics.explanations(metrics, _digest(*batches).counts())
 
 
 def test_why_minus_one():
@@ -141,7 +141,7 @@ def test_why_nan():
 
 def test_classes_that_never_occur_are_not_drawn() -> None:
     categories = [{"id": number, "name": str(number)} for number in (1, 2, 3, 4)]
-    counts = digest.Digest(categories, 0.5)
+    counts = diagnostics.Digest(categories, 0.5)
     assert counts._most_frequent(3).tolist() == [0, 1, 2]
     counts._boxes[[1, 3]] = 2, 5
     assert counts._most_frequent(3).tolist() == [1, 3]

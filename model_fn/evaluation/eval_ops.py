@@ -7,9 +7,14 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors.base import Detections, Groundtruth
 from inputs import schema
-from model_fn.digest import Digest, digest_ops
 from model_fn.drawing import boxes as visualize
-from model_fn.metrics.base import EvaluatedBatch, MetricOps, make_metrics, metric_ops
+from model_fn.evaluation.diagnostics import Digest, digest_ops
+from model_fn.evaluation.metrics.base import (
+    EvaluatedBatch,
+    MetricOps,
+    make_metrics,
+    metric_ops,
+)
 
 
 class _Frames(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 
-from model_fn.metrics.base import METRICS, EvaluatedBatch
+from model_fn.evaluation.metrics.base import METRICS, EvaluatedBatch
 
 _LOG = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.protos import eval_pb2
-from model_fn.metrics import METRICS, EvaluatedBatch, make_metrics
-from model_fn.metrics.base import metric_ops
-from model_fn.metrics.coco import CocoBoxMetrics
+from model_fn.evaluation.metrics import METRICS, EvaluatedBatch, make_metrics
+from model_fn.evaluation.metrics.base import metric_ops
+from model_fn.evaluation.metrics.coco import CocoBoxMetrics
 from tests.conftest import golden_component
 
 SETTINGS, ARRAYS = golden_component("metrics")

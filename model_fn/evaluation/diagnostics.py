@@ -15,7 +15,7 @@ from PIL import Image
 
 from estimator_det.compat import tf, tf1
 from model_fn.drawing import charts
-from model_fn.metrics.base import EvaluatedBatch
+from model_fn.evaluation.metrics.base import EvaluatedBatch
 
 DIGEST = "Evaluation_Digest"
 _TEXT_TAG = f"{DIGEST}/counts"
