@@ -10,15 +10,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from model_fn.create import create_model_fn
     from model_fn.evaluator import continuous_eval
+    from model_fn.model_fn import create_model_fn
     from model_fn.runner import train_and_evaluate
 
 __all__ = ["continuous_eval", "create_model_fn", "train_and_evaluate"]
 
 _HOMES = {
     "continuous_eval": "model_fn.evaluator",
-    "create_model_fn": "model_fn.create",
+    "create_model_fn": "model_fn.model_fn",
     "train_and_evaluate": "model_fn.runner",
 }
 

@@ -19,7 +19,7 @@ from inputs import records, schema
 from inputs.machine import available_memory
 from model_fn import data_problems
 from model_fn.checkpoints.errors import RunError
-from model_fn.create import create_model_fn
+from model_fn.model_fn import create_model_fn
 from model_fn.training import warm_start
 
 # What TensorFlow holds before there is a batch, and what each operation of the graph adds to it in

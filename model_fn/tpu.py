@@ -14,7 +14,7 @@ from estimator_det.config.text import ConfigError
 from inputs import schema
 from model_fn import tpu_options
 from model_fn.checkpoints.errors import RunError
-from model_fn.create import create_model_fn
+from model_fn.model_fn import create_model_fn
 from model_fn.progress import (
     PROGRESS_FILE,
     Events,

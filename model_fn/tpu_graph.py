@@ -15,7 +15,7 @@ from estimator_det.compat import estimator, registered_kernels, tf, tf1
 from estimator_det.config.problem import Problem, error, warning
 from inputs import schema
 from model_fn import preflight, xla_check
-from model_fn.create import create_model_fn
+from model_fn.model_fn import create_model_fn
 from model_fn.op_origin import Origin, origin_of
 
 ModeKeys = estimator.ModeKeys

@@ -20,7 +20,7 @@ from benchmarks.conformance.compare import Check
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.detectors import make_detector
 from inputs import schema
-from model_fn.create import create_model_fn
+from model_fn.model_fn import create_model_fn
 
 LOSSES = 1e-3
 MINED_LOSSES = 1e-2

@@ -59,7 +59,7 @@ def _train_heads(config: Any, images: Any) -> Any:
 
 
 def _train_whole(config: Any, images: Any) -> Any:
-    from model_fn.create import create_model_fn
+    from model_fn.model_fn import create_model_fn
 
     random = np.random.default_rng(0)
     batch = images.shape[0]

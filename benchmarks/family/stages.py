@@ -56,8 +56,8 @@ def configured(config: Any, record: str, label_map: str, batch_size: int) -> Any
 def build(run: Run) -> None:
     """The training graph."""
     from inputs import create_train_input_fn
-    from model_fn.create import create_model_fn
     from model_fn.estimators import preprocess_of
+    from model_fn.model_fn import create_model_fn
 
     with tf.Graph().as_default():
         tf1.train.create_global_step()

@@ -109,7 +109,7 @@ def _next_batch(config: Any) -> Any:
 
 
 def _train_spec(config: Any, features: Any, labels: Any) -> Any:
-    from model_fn.create import create_model_fn
+    from model_fn.model_fn import create_model_fn
 
     tf1.train.get_or_create_global_step()
     return create_model_fn(config)(features, labels, estimator.ModeKeys.TRAIN, {})

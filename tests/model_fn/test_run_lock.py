@@ -15,7 +15,7 @@ import pytest
 
 from estimator_det.compat import tf
 from estimator_det.config import files
-from model_fn import create, estimators, run_lock, runner
+from model_fn import estimators, model_fn, run_lock, runner
 from model_fn.checkpoints.errors import FolderInUseError
 from tests.model_fn import fake
 
@@ -145,7 +145,7 @@ def test_nothing_is_saved_without_the_lease(
 
     monkeypatch.setattr(runner.input_pipeline, "create_train_input_fn", lambda *_, **__: input_fn)
     monkeypatch.setattr(estimators, "make_detector", fake.FakeDetector)
-    monkeypatch.setattr(create, "make_detector", fake.FakeDetector)
+    monkeypatch.setattr(model_fn, "make_detector", fake.FakeDetector)
     with pytest.raises(FolderInUseError):
         runner.train(fake.pipeline_config(), remote, num_train_steps=2, progress=False)
     assert not tf.io.gfile.glob(f"{remote}/model.ckpt*")

@@ -16,11 +16,11 @@ from exporters.predictor import Predictor
 from inputs import faults, schema
 from model_fn import (
     best,
-    create,
     data_position,
     estimators,
     evaluator,
     history,
+    model_fn,
     progress,
     runner,
 )
@@ -65,7 +65,7 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
         made.append((input_config.name, sample_1_of_n))
         return fake.eval_input_fn
 
-    monkeypatch.setattr(create, "make_detector", make_detector)
+    monkeypatch.setattr(model_fn, "make_detector", make_detector)
     monkeypatch.setattr(estimators, "make_detector", make_detector)
     monkeypatch.setattr(runner.input_pipeline, "create_train_input_fn", make_train)
     monkeypatch.setattr(runner.input_pipeline, "create_eval_input_fn", make_eval)
@@ -421,13 +421,13 @@ def test_evaluation_leaves_the_training_session_and_its_data_alone(
     readers: List[Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graphs = []
-    made = create.make_detector
+    made = model_fn.make_detector
 
     def make_detector(model_config: Any, is_training: bool) -> Any:
         graphs.append(is_training)
         return made(model_config, is_training)
 
-    monkeypatch.setattr(create, "make_detector", make_detector)
+    monkeypatch.setattr(model_fn, "make_detector", make_detector)
     runner.train_and_evaluate(
         fake.pipeline_config(),
         str(tmp_path),

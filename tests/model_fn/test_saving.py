@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
-from model_fn import create, saving
+from model_fn import model_fn, saving
 from model_fn.checkpoints import repair
 from model_fn.checkpoints.errors import FolderNotWritableError
 from model_fn.estimators import make_estimator
@@ -22,7 +22,7 @@ from tests.model_fn import fake
 
 @pytest.fixture(autouse=True)
 def fake_detector(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(create, "make_detector", fake.make_fake_detector)
+    monkeypatch.setattr(model_fn, "make_detector", fake.make_fake_detector)
 
 
 class Listener(tf1.train.CheckpointSaverListener):

@@ -15,7 +15,7 @@ import pytest
 
 from estimator_det.compat import estimator, tf, tf1, tpu_estimator
 from estimator_det.config.text import ConfigError
-from model_fn import create, tpu
+from model_fn import model_fn, tpu
 from model_fn.progress import NotFiniteLossError
 from model_fn.tpu_options import OnTpu
 from model_fn.training import host_call
@@ -33,7 +33,7 @@ WEIGHTS = "BoxPredictor/All/weights"
 
 @pytest.fixture(autouse=True)
 def _fake_detector(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(create, "make_detector", fake.make_fake_detector)
+    monkeypatch.setattr(model_fn, "make_detector", fake.make_fake_detector)
 
 
 def _config(text: str = "") -> Any:
@@ -86,7 +86,7 @@ def test_rehearsal_trains_as_an_estimator_does(tmp_path: pathlib.Path) -> None:
     config = _config("train_config { gradient_clipping_by_norm: 0.1 }" + AVERAGED)
     rehearsed = _train(tmp_path / "tpu", config, 3)
     plain = estimator.Estimator(
-        create.create_model_fn(config),
+        model_fn.create_model_fn(config),
         config=estimator.RunConfig(model_dir=str(tmp_path / "plain"), tf_random_seed=1),
         params={"batch_size": 2},
     )
@@ -102,7 +102,7 @@ def test_checkpoints_go_from_one_to_the_other_and_back(tmp_path: pathlib.Path) -
     config = _config(AVERAGED)
     _train(tmp_path, config, 2)
     plain = estimator.Estimator(
-        create.create_model_fn(config), str(tmp_path), params={"batch_size": 2}
+        model_fn.create_model_fn(config), str(tmp_path), params={"batch_size": 2}
     )
     plain.train(_input_fn, max_steps=4)
     assert int(plain.get_variable_value("global_step")) == 4
@@ -132,7 +132,7 @@ def test_evaluation_and_export_by_the_same_estimator(tmp_path: pathlib.Path) -> 
     evaluator = tpu.TpuEvaluator(config, runner)
     metrics = evaluator.evaluate(_input_fn, name="here")
     plain = estimator.Estimator(
-        create.create_model_fn(config), str(tmp_path), params={"batch_size": 2}
+        model_fn.create_model_fn(config), str(tmp_path), params={"batch_size": 2}
     ).evaluate(_input_fn, steps=2)
     assert metrics.keys() == plain.keys()
     for name in ("Loss/total_loss", "learning_rate", "DetectionBoxes_Precision/mAP", "loss"):

@@ -17,10 +17,10 @@ from estimator_det.config import pipeline
 from estimator_det.detectors import ssd
 from estimator_det.nets.normalization import batch_norm
 from inputs import schema
-from model_fn import create, tpu, tpu_graph, xla_check
+from model_fn import model_fn, tpu, tpu_graph, xla_check
 from model_fn.tpu_options import OnTpu
 
-CONFIGS = pathlib.Path(create.__file__).parent.parent / "estimator_det" / "configs"
+CONFIGS = pathlib.Path(model_fn.__file__).parent.parent / "estimator_det" / "configs"
 BATCH, SIZE, CLASSES, BOXES = 8, 64, 4, 8
 SLOT = "/Momentum"  # after one step from zero: the gradient itself, as it is applied
 RATE = 0.01
@@ -100,9 +100,9 @@ def _wide_batch_norm(
 @pytest.fixture
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     """Networks in float64."""
-    make = create.make_detector
+    make = model_fn.make_detector
     monkeypatch.setattr(
-        create, "make_detector", lambda *args, **kwargs: _WideDetector(make(*args, **kwargs))
+        model_fn, "make_detector", lambda *args, **kwargs: _WideDetector(make(*args, **kwargs))
     )
     monkeypatch.setattr(tf1.nn, "fused_batch_norm", _wide_batch_norm)
 
@@ -158,7 +158,7 @@ def _by_estimator(config: Any, folder: pathlib.Path) -> Tuple[Values, Values, fl
     with tf.Graph().as_default(), tf1.Session() as session:
         tf1.set_random_seed(3)
         features, labels = tf.nest.map_structure(tf.constant, _batch())
-        spec = create.create_model_fn(config)(features, labels, estimator.ModeKeys.TRAIN, {})
+        spec = model_fn.create_model_fn(config)(features, labels, estimator.ModeKeys.TRAIN, {})
         session.run(tf1.global_variables_initializer())
         variables = {variable.op.name: variable for variable in tf1.global_variables()}
         before = session.run(variables)

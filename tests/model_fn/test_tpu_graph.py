@@ -9,7 +9,7 @@ from google.protobuf import text_format
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.protos import pipeline_pb2
-from model_fn import create, tpu_graph, xla_check
+from model_fn import model_fn, tpu_graph, xla_check
 from tests.detectors.configs import small_config
 
 TRAINING = """
@@ -203,7 +203,7 @@ def test_xla_compiles_the_step_and_its_numbers_are_those_of_the_plain_graph() ->
         named = {tensor.op.name: given for tensor, given in zip(core.inputs, inputs)}
         labels = {name: given for name, given in named.items() if "groundtruth" in name}
         features = {name: given for name, given in named.items() if name not in labels}
-        spec = create.create_model_fn(config)(features, labels, estimator.ModeKeys.TRAIN)
+        spec = model_fn.create_model_fn(config)(features, labels, estimator.ModeKeys.TRAIN)
         with tf1.Session() as session:
             session.run(tf1.global_variables_initializer())
             variables = {variable.op.name: variable for variable in tf1.global_variables()}

@@ -11,7 +11,7 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from inputs import schema
-from model_fn import best, create, estimators, runner
+from model_fn import best, estimators, model_fn, runner
 from model_fn.run_options import Evaluating, Saving
 from model_fn.tpu_options import OnTpu
 from model_fn.training import host_call
@@ -46,7 +46,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
         on_tpu = bookmark is None
         return feed(-1) if on_tpu else fake.make_train_input_fn(bookmark=bookmark)
 
-    for module in (create, estimators):
+    for module in (model_fn, estimators):
         monkeypatch.setattr(module, "make_detector", fake.make_fake_detector)
     pipeline = runner.input_pipeline
     monkeypatch.setattr(pipeline, "create_train_input_fn", make_train)

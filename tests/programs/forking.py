@@ -138,7 +138,7 @@ def _train_fake(
     seed: Optional[int] = None,
 ) -> int:
     from estimator_det.compat import tf1
-    from model_fn import create, estimators, runner
+    from model_fn import estimators, model_fn, runner
     from model_fn.run_options import Evaluating, Saving
     from tests.model_fn import fake
 
@@ -156,7 +156,7 @@ def _train_fake(
             tf1.get_variable("ballast", [ballast], trainable=False)
             return super().predict(inputs, true_shapes)
 
-    create.make_detector = estimators.make_detector = Heavy
+    model_fn.make_detector = estimators.make_detector = Heavy
     inputs = runner.input_pipeline
     inputs.create_train_input_fn = fake.make_train_input_fn
     inputs.create_eval_input_fn = lambda *_, **__: eval_input_fn

@@ -11,7 +11,7 @@ from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
 from inputs import schema
 from inputs.label_map import read_label_map
-from model_fn import create
+from model_fn import model_fn as create
 from tests.model_fn import fake
 
 ModeKeys = estimator.ModeKeys
