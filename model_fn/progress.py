@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Te
 from tqdm import tqdm
 
 from estimator_det.compat import tf, tf1
-from model_fn import bad_step
+from model_fn.debugging import bad_step
 from model_fn.results import write_figures
 from model_fn.training import train_graph
 from model_fn.training.train_graph import watch, watched

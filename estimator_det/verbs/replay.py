@@ -31,7 +31,7 @@ def _run(options: argparse.Namespace) -> int:
     config = console.load_config(
         os.path.join(folder, CONFIG_FILE), options.config_override, options.set
     )
-    from model_fn import replay
+    from model_fn.debugging import replay
 
     result = replay.replay(config, folder, options.steps)
     console.say(replay.replay_text(result))

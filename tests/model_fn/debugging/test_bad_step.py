@@ -14,7 +14,8 @@ from estimator_det.config import pipeline
 from estimator_det.protos import pipeline_pb2
 from estimator_det.verbs import replay as verb
 from inputs import schema
-from model_fn import estimators, progress, replay
+from model_fn import estimators, progress
+from model_fn.debugging import replay
 from tests.detectors import configs
 
 RATE = "train_config.optimizer.momentum_optimizer.learning_rate.constant_learning_rate"

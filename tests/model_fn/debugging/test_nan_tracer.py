@@ -5,7 +5,7 @@ from typing import Any, Optional
 import numpy as np
 
 from estimator_det.compat import tf, tf1
-from model_fn.not_finite import Culprit, Tracer
+from model_fn.debugging.nan_tracer import Culprit, Tracer
 
 
 def _find(value: Any) -> Optional[Culprit]:

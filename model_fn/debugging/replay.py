@@ -14,8 +14,8 @@ import numpy as np
 
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.protos import pipeline_pb2
+from model_fn.debugging.nan_tracer import Culprit, Tracer
 from model_fn.model_fn import create_model_fn
-from model_fn.not_finite import Culprit, Tracer
 from model_fn.training import train_graph, train_op
 
 BATCH_FILE = "batch.npz"
