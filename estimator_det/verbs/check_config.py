@@ -62,10 +62,10 @@ def _preflight(config: Any, missing_files: bool, on_host: bool) -> Tuple[List[An
     from estimator_det.config.problem import error
     from inputs.augment import make_augmentation
     from inputs.machine import available_cpus
-    from model_fn import preflight
+    from model_fn.preflight import run_check
 
-    examined = preflight.examine(config)
-    problems = [*examined.problems, *preflight.check_files(config)]
+    examined = run_check.examine(config)
+    problems = [*examined.problems, *run_check.check_files(config)]
     try:
         make_augmentation(config.train_config.data_augmentation_options)
     except ValueError as reason:
@@ -90,7 +90,7 @@ def _preflight(config: Any, missing_files: bool, on_host: bool) -> Tuple[List[An
         )
         if not missing_files and not any(p.severity == "error" for p in problems):
             try:
-                needed = preflight.input_memory(config, memory, available_cpus())
+                needed = run_check.input_memory(config, memory, available_cpus())
             except ValueError as reason:
                 remedy = "give records, or another file"
                 problems.append(error("train_input_reader", str(reason), remedy))
@@ -101,7 +101,7 @@ def _preflight(config: Any, missing_files: bool, on_host: bool) -> Tuple[List[An
                     f"buffer {needed.shuffled / 1e9:.2f}, batches ahead "
                     f"{needed.prefetched / 1e9:.2f})"
                 )
-        problems += preflight.check_memory(total, memory.images)
+        problems += run_check.check_memory(total, memory.images)
     return problems, lines
 
 

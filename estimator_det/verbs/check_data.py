@@ -46,7 +46,7 @@ def _run(options: argparse.Namespace) -> int:
         if getattr(options, name) is not None and getattr(options, name) < 1:
             raise console.UsageError(f"--{name} must be 1 or more")
     config = console.load_config(options.file, options.config_override, options.set)
-    from model_fn import data_check, data_report
+    from model_fn.preflight import data_check, data_report
 
     started = time.monotonic()
     report = data_check.check_data(
@@ -75,8 +75,8 @@ def _write(report: Any, folder: str) -> None:
     """Writes all files of a report; those of an earlier check are replaced."""
     from estimator_det.compat import tf
     from estimator_det.config import files
-    from model_fn import data_charts, data_report
     from model_fn.drawing import charts
+    from model_fn.preflight import data_charts, data_report
 
     lines = [
         json.dumps(

@@ -17,7 +17,8 @@ from estimator_det.config import pipeline
 from estimator_det.detectors import ssd
 from estimator_det.nets.normalization import batch_norm
 from inputs import schema
-from model_fn import model_fn, tpu, tpu_graph, xla_check
+from model_fn import model_fn, tpu
+from model_fn.preflight import tpu_graph, xla_check
 from model_fn.tpu_options import OnTpu
 
 CONFIGS = pathlib.Path(model_fn.__file__).parent.parent / "estimator_det" / "configs"

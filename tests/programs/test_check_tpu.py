@@ -11,7 +11,7 @@ import pytest
 from estimator_det import cli, demo, model_main
 from estimator_det.config import pipeline
 from estimator_det.config.problem import error, warning
-from model_fn import preflight, tpu_graph, tpu_memory
+from model_fn.preflight import run_check, tpu_graph, tpu_memory
 
 CONFIG = pathlib.Path(demo.CONFIG_FILE)
 FIT = CONFIG.parent / "ssd_mobilenet_v1_300x300.config"
@@ -29,8 +29,8 @@ SMALL = [
 @pytest.fixture
 def built(monkeypatch):
     """The ordinary check of the graph passes at once."""
-    found = preflight.Preflight(None, None, 0, 0, [])
-    monkeypatch.setattr(preflight, "examine", lambda config: found)
+    found = run_check.Preflight(None, None, 0, 0, [])
+    monkeypatch.setattr(run_check, "examine", lambda config: found)
 
 
 def _check(capsys, *arguments):

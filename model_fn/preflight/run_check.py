@@ -17,9 +17,9 @@ from estimator_det.extractors.base import ignored_fields
 from estimator_det.images.resize import make_resizer
 from inputs import records, schema
 from inputs.machine import available_memory
-from model_fn import data_problems
 from model_fn.checkpoints.errors import RunError
 from model_fn.model_fn import create_model_fn
+from model_fn.preflight import data_problems
 from model_fn.training import warm_start
 
 # What TensorFlow holds before there is a batch, and what each operation of the graph adds to it in

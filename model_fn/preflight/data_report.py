@@ -11,7 +11,7 @@ from inputs import statistics
 from inputs.faults import CLIP, FAIL, KINDS, SKIP, Entry, counted, done_about, resolve
 from inputs.scan import Scan
 from inputs.statistics import Columns, Histogram
-from model_fn.anchor_coverage import Coverage
+from model_fn.preflight.anchor_coverage import Coverage
 
 ERROR, WARNING = "error", "warning"
 BAR_CELLS = 32  # of a bar of text

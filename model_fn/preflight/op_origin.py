@@ -10,7 +10,11 @@ from estimator_det.compat import tf
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _PACKAGES = ("estimator_det", "inputs", "model_fn")
 # Frames that every operation has say nothing of one.
-_DRIVERS = ("model_fn/tpu_graph.py", "model_fn/model_fn.py", "model_fn/preflight.py")
+_DRIVERS = (
+    "model_fn/preflight/tpu_graph.py",
+    "model_fn/model_fn.py",
+    "model_fn/preflight/run_check.py",
+)
 
 
 class Part(NamedTuple):

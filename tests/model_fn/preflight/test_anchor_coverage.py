@@ -6,8 +6,8 @@ import pytest
 from estimator_det.compat import tf
 from estimator_det.detectors.base import Groundtruth
 from inputs.statistics import Collector, Columns
-from model_fn import anchor_coverage
-from model_fn.anchor_coverage import BETWEEN, ELONGATED, LARGE, SMALL
+from model_fn.preflight import anchor_coverage
+from model_fn.preflight.anchor_coverage import BETWEEN, ELONGATED, LARGE, SMALL
 from tests.detectors.configs import small_detector
 
 # The small detector's anchors on its 64 x 64 input: on a 4 x 4 map squares of 6.4 pixels and boxes

@@ -7,7 +7,7 @@ import pytest
 from estimator_det import demo
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
-from model_fn import preflight
+from model_fn.preflight import run_check
 
 SMALL = [
     "train_config.batch_size=2",
@@ -25,7 +25,7 @@ def _config(*more: str):
 
 @pytest.fixture(scope="module")
 def small():
-    return preflight.examine(_config())
+    return run_check.examine(_config())
 
 
 def test_memory_of_parts(small):
@@ -40,26 +40,26 @@ def test_memory_of_parts(small):
 
 
 def test_activations_grow_with_the_batch_and_parameters_do_not(small):
-    double = preflight.examine(_config("train_config.batch_size=4")).memory
+    double = run_check.examine(_config("train_config.batch_size=4")).memory
     assert double.parameters == small.memory.parameters
     # Not all grow: the largest gradient is of a kernel.
     assert 1.5 < double.activations / small.memory.activations < 2.01
-    assert double.training > small.memory.training > preflight.BASE_BYTES
+    assert double.training > small.memory.training > run_check.BASE_BYTES
     assert small.memory.graph == int(
-        preflight.BASE_BYTES + preflight.OPERATION_BYTES * small.num_operations
+        run_check.BASE_BYTES + run_check.OPERATION_BYTES * small.num_operations
     )
 
 
 def test_too_little_memory_is_told(monkeypatch):
-    assert preflight.check_memory(10**6, 4) == []
-    monkeypatch.setattr(preflight, "available_memory", lambda: 8 * 10**9)
-    (problem,) = preflight.check_memory(9 * 10**9, 4)
+    assert run_check.check_memory(10**6, 4) == []
+    monkeypatch.setattr(run_check, "available_memory", lambda: 8 * 10**9)
+    (problem,) = run_check.check_memory(9 * 10**9, 4)
     assert "about 9.0 GB at batch 4, this machine has 8.0" in problem.message
-    assert preflight.check_memory(8 * 10**9, 4) == []
+    assert run_check.check_memory(8 * 10**9, 4) == []
 
 
 def test_what_cannot_be_built_is_a_problem():
-    examined = preflight.examine(_config("model.ssd.feature_extractor.num_layers=9"))
+    examined = run_check.examine(_config("model.ssd.feature_extractor.num_layers=9"))
     (problem,) = examined.problems
     assert problem.severity == "error" and "num_layers: 9" in problem.message
     assert examined.memory is None
@@ -73,7 +73,7 @@ def test_options_without_effect_are_told():
         "model.ssd.anchor_generator.ssd_anchor_generator.num_layers=6",
         "model.ssd.anchor_generator.ssd_anchor_generator.scales=[]",
     )
-    problems = preflight.examine(ppn).problems
+    problems = run_check.examine(ppn).problems
     fields = [problem.field for problem in problems if "no effect" in problem.message]
     assert fields == ["model.ssd.feature_extractor.use_depthwise"]
 
@@ -86,12 +86,12 @@ def test_warm_start_is_told_and_checked(tmp_path: pathlib.Path):
         saved = tf1.train.Saver().save(session, str(tmp_path / "model.ckpt"))
     kind = "train_config.fine_tune_checkpoint_type=detection"
     from_it = [f"train_config.fine_tune_checkpoint={saved}", kind]
-    examined = preflight.examine(_config(*from_it))
+    examined = run_check.examine(_config(*from_it))
     assert list(examined.warm_start.restored) == [name]
     assert [problem.severity for problem in examined.problems] == ["warning"]
     assert "are missing" in examined.problems[0].message
     # Of the model's variables alone: the graph has slots besides.
-    everything = preflight.examine(
+    everything = run_check.examine(
         _config(*from_it, "train_config.load_all_detection_checkpoint_vars=true")
     )
     asked = [*everything.warm_start.restored, *everything.warm_start.missing]
@@ -102,7 +102,7 @@ def test_warm_start_is_told_and_checked(tmp_path: pathlib.Path):
         ([from_it[0], "train_config.fine_tune_checkpoint_type=classification"], "no variable"),
         (["train_config.fine_tune_checkpoint=gone/model.ckpt", kind], "no checkpoint"),
     ):
-        examined = preflight.examine(_config(*assignments))
+        examined = run_check.examine(_config(*assignments))
         (problem,) = examined.problems
         assert problem.severity == "error" and message in problem.message
         assert examined.warm_start is None
@@ -115,14 +115,14 @@ def test_input_memory(small, tmp_path: pathlib.Path):
             out.write(bytes(1000))
     records = f'train_input_reader.tf_record_input_reader.input_path=["{path}"]'
     few = _config(records, "train_input_reader.shuffle_buffer_size=4")
-    needed = preflight.input_memory(few, small.memory, cores=2)
+    needed = run_check.input_memory(few, small.memory, cores=2)
     assert needed.shuffled == 4000
     many = _config(records, "train_input_reader.shuffle_buffer_size=4000")
-    assert preflight.input_memory(many, small.memory, cores=2).shuffled == path.stat().st_size
+    assert run_check.input_memory(many, small.memory, cores=2).shuffled == path.stat().st_size
     assert needed.total > needed.prefetched >= 2 * small.memory.batch
     path.write_bytes(b"")
     with pytest.raises(ValueError, match="no records"):
-        preflight.input_memory(few, small.memory, cores=2)
+        run_check.input_memory(few, small.memory, cores=2)
 
 
 def test_files_that_cannot_be_read(tmp_path: pathlib.Path):
@@ -134,7 +134,7 @@ def test_files_that_cannot_be_read(tmp_path: pathlib.Path):
         'eval_input_reader[0].tf_record_input_reader.input_path=["ram://nowhere/x.record"]',
         "eval_input_reader[0].label_map_path=",
     )
-    problems = {problem.field: problem.message for problem in preflight.check_files(config)}
+    problems = {problem.field: problem.message for problem in run_check.check_files(config)}
     assert set(problems) == {
         "train_input_reader.tf_record_input_reader.input_path[0]",
         "train_input_reader.label_map_path",
@@ -151,6 +151,6 @@ def test_files_that_cannot_be_read(tmp_path: pathlib.Path):
         f"train_input_reader.label_map_path={twice}",
         "eval_input_reader=[]",
     )
-    first, second = preflight.check_files(config)
+    first, second = run_check.check_files(config)
     assert "id 1 is given twice" in first.message and "ids from 1" in first.remedy
     assert "b.record' cannot be read" in second.message

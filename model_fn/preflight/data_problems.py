@@ -11,7 +11,7 @@ from estimator_det.config.text import ConfigError
 from inputs import statistics
 from inputs.label_map import LabelMap, read_label_map
 from inputs.statistics import Columns
-from model_fn.anchor_coverage import BETWEEN, ELONGATED, LARGE, SMALL, Coverage
+from model_fn.preflight.anchor_coverage import BETWEEN, ELONGATED, LARGE, SMALL, Coverage
 
 FEW_BOXES = 10  # a class with fewer can hardly be learnt
 TINY_SIDE = 4.0  # pixels of the network's input; hardly anything is left to see

@@ -9,7 +9,8 @@ from google.protobuf import text_format
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.protos import pipeline_pb2
-from model_fn import model_fn, tpu_graph, xla_check
+from model_fn import model_fn
+from model_fn.preflight import tpu_graph, xla_check
 from tests.detectors.configs import small_config
 
 TRAINING = """

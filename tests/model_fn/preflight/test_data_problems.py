@@ -5,8 +5,15 @@ import pytest
 
 from inputs.label_map import parse_label_map
 from inputs.statistics import Collector, Columns
-from model_fn import data_problems
-from model_fn.anchor_coverage import BETWEEN, ELONGATED, LARGE, SMALL, Coverage, MapAnchors
+from model_fn.preflight import data_problems
+from model_fn.preflight.anchor_coverage import (
+    BETWEEN,
+    ELONGATED,
+    LARGE,
+    SMALL,
+    Coverage,
+    MapAnchors,
+)
 
 MAP = 'item { id: 1 name: "cat" } item { id: 2 name: "dog" } item { id: 4 name: "owl" }'
 

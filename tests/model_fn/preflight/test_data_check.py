@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from estimator_det.protos import pipeline_pb2
-from model_fn import data_charts, data_check, data_report
 from model_fn.drawing import charts
+from model_fn.preflight import data_charts, data_check, data_report
 from tests.detectors.configs import small_config
 from tests.inputs import examples
 from tests.inputs.examples import BOXES, example

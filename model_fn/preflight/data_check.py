@@ -15,9 +15,9 @@ from inputs import scan, statistics
 from inputs.label_map import LabelMap
 from inputs.rules import Rules, make_rules
 from inputs.scan import Plan, Scan
-from model_fn import anchor_coverage, data_problems
-from model_fn.anchor_coverage import Coverage
-from model_fn.data_report import DataReport
+from model_fn.preflight import anchor_coverage, data_problems
+from model_fn.preflight.anchor_coverage import Coverage
+from model_fn.preflight.data_report import DataReport
 
 TRAIN, EVAL, ALL = "train", "eval", "all"
 READERS = (TRAIN, EVAL, ALL)

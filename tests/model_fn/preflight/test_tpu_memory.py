@@ -7,8 +7,8 @@ import pytest
 
 from estimator_det import demo
 from estimator_det.config import pipeline, tpu_lint
-from model_fn import tpu_memory
-from model_fn.tpu_memory import MARGIN, Block, CoreMemory, padded_size
+from model_fn.preflight import tpu_memory
+from model_fn.preflight.tpu_memory import MARGIN, Block, CoreMemory, padded_size
 
 SMALL = [
     "model.ssd.inplace_batchnorm_update=true",

@@ -14,9 +14,9 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
 from estimator_det.compat import estimator, registered_kernels, tf, tf1
 from estimator_det.config.problem import Problem, error, warning
 from inputs import schema
-from model_fn import preflight, xla_check
 from model_fn.model_fn import create_model_fn
-from model_fn.op_origin import Origin, origin_of
+from model_fn.preflight import run_check, xla_check
+from model_fn.preflight.op_origin import Origin, origin_of
 
 ModeKeys = estimator.ModeKeys
 
@@ -171,7 +171,7 @@ def _batch(
 ) -> Tuple[Dict[str, tf.Tensor], Dict[str, tf.Tensor]]:
     """Placeholders of what the host hands over, all of known shape."""
     with tf.Graph().as_default():
-        made = preflight.placeholders(config)
+        made = run_check.placeholders(config)
     kind = config.model.WhichOneof("model")
     resizer = getattr(config.model, kind).image_resizer
     field = f"model.{kind}.image_resizer.{resizer.WhichOneof('image_resizer_oneof')}"
