@@ -139,14 +139,14 @@ def run(main: Callable[[], int]) -> int:
     SIGTERM interrupts it as SIGINT does, unless it handles signals itself. Errors of other kinds
     are faults of the program and keep their traceback. With ESTIMATOR_DET_DEBUG=1 every error does.
     """
-    from model_fn import stopping
+    from model_fn.runs import signals
 
     try:
-        with stopping.terminable():
+        with signals.terminable():
             return main()
-    except stopping.Stopped as stop:
+    except signals.Stopped as stop:
         print(stop, file=sys.stderr, flush=True)
-        return stopping.exit_code(stop.signal_number)
+        return signals.exit_code(stop.signal_number)
     except KeyboardInterrupt:
         say("interrupted")
         return EXIT_INTERRUPTED
@@ -196,7 +196,7 @@ def _exit_code(error: Exception) -> Optional[int]:
         return EXIT_FAILED
     if "tensorflow" not in sys.modules:
         return None
-    from model_fn.progress import NotFiniteLossError
+    from model_fn.runs.progress import NotFiniteLossError
 
     not_finite = sys.modules["tensorflow"].compat.v1.train.NanLossDuringTrainingError
     if isinstance(error, (NotFiniteLossError, not_finite)):

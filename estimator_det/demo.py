@@ -16,8 +16,8 @@ from estimator_det import console
 from estimator_det.config import pipeline
 from exporters import predictor, saved_model
 from inputs.datasets import shapes
-from model_fn import runner
-from model_fn.run_options import Evaluating
+from model_fn.runs import runner
+from model_fn.runs.options import Evaluating
 
 CONFIG_FILE = pathlib.Path(__file__).parent / "configs" / "ssd_mobilenet_v1_shapes.config"
 MAP_50 = "DetectionBoxes_Precision/mAP@.50IOU"

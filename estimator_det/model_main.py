@@ -15,8 +15,8 @@ from typing import Any, Dict, List, Optional, Sequence
 from absl import flags
 
 from estimator_det import console
-from model_fn import tpu_options
-from model_fn.tpu_options import OnTpu
+from model_fn.runs.backends import tpu_options
+from model_fn.runs.backends.tpu_options import OnTpu
 
 MODES = ("train_and_eval", "train", "eval")
 
@@ -155,8 +155,8 @@ def _run(values: flags.FlagValues) -> int:
         return _evaluate(config, flag)
     on_tpu = _on_tpu(config, flag)
     console.check_config(config, ignore=console.unused_in_training(flag["model_dir"]))
-    from model_fn import runner
-    from model_fn.run_options import Evaluating
+    from model_fn.runs import runner
+    from model_fn.runs.options import Evaluating
 
     if flag["mode"] == "train":
         runner.train(config, flag["model_dir"], on_tpu=on_tpu)
@@ -197,7 +197,7 @@ def _on_tpu(config: Any, flag: Dict[str, Any]) -> Optional[OnTpu]:
 def _evaluate(config: Any, flag: Dict[str, Any]) -> int:
     on_training_data = flag["eval_training_data"]
     console.check_config(config, ignore=console.unused_in_evaluation(on_training_data))
-    from model_fn import evaluator
+    from model_fn.runs import evaluator
 
     checkpoint_dir = flag["checkpoint_dir"] or flag["model_dir"]
     settings: Dict[str, Any] = {

@@ -56,8 +56,8 @@ def configured(config: Any, record: str, label_map: str, batch_size: int) -> Any
 def build(run: Run) -> None:
     """The training graph."""
     from inputs import create_train_input_fn
-    from model_fn.estimators import preprocess_of
     from model_fn.model_fn import create_model_fn
+    from model_fn.runs.backends.estimator import preprocess_of
 
     with tf.Graph().as_default():
         tf1.train.create_global_step()
@@ -69,7 +69,7 @@ def build(run: Run) -> None:
 
 def train(run: Run) -> None:
     """Some steps, and a checkpoint."""
-    from model_fn import runner
+    from model_fn.runs import runner
 
     runner.train(run.config, run.model_dir, num_train_steps=STEPS, progress=False)
     latest = tf.train.latest_checkpoint(run.model_dir)
@@ -79,7 +79,7 @@ def train(run: Run) -> None:
 
 def evaluate(run: Run) -> None:
     """Metrics of the checkpoint over some images."""
-    from model_fn import evaluator
+    from model_fn.runs import evaluator
 
     count = sum(1 for _ in tf.data.TFRecordDataset(run.record))
     every = max(1, count // EVALUATED)

@@ -219,7 +219,7 @@ class _StopAfter(tf1.train.SessionRunHook):
 def startup(arguments: argparse.Namespace) -> Figures:
     """From process start to the first step, and the memory that training takes."""
     from inputs import create_train_input_fn
-    from model_fn.estimators import make_estimator
+    from model_fn.runs.backends.estimator import make_estimator
 
     config = _config(arguments)
     hook = _StopAfter(arguments.started, steps=30)
@@ -232,7 +232,7 @@ def startup(arguments: argparse.Namespace) -> Figures:
 
 def evaluate(arguments: argparse.Namespace) -> Figures:
     """The whole evaluation of ten images, and its rate once the graph is warm."""
-    from model_fn import evaluator
+    from model_fn.runs import evaluator
 
     config = _config(arguments)
     record = _first_examples(arguments.record, arguments.scratch, EVALUATED_IMAGES)

@@ -30,7 +30,7 @@ def _run(options: argparse.Namespace) -> int:
     config = load(options)
     on_training_data = options.eval_training_data
     console.check_config(config, ignore=console.unused_in_evaluation(on_training_data))
-    from model_fn import evaluator
+    from model_fn.runs import evaluator
 
     places = {"model_dir": options.model_dir, "on_training_data": on_training_data}
     if options.continuous:

@@ -32,8 +32,8 @@ def _run(options: argparse.Namespace) -> int:
         raise console.UsageError("--num_images and --columns must be 1 or more")
     config = console.load_config(options.file, options.config_override, options.set)
     from inputs.faults import FaultLog
-    from model_fn import results
     from model_fn.drawing import batch_grid
+    from model_fn.runs import evaluation_report
 
     faults = FaultLog()
     detector, reader, batches = _batches(config, options, faults)
@@ -60,7 +60,7 @@ def _run(options: argparse.Namespace) -> int:
     page = batch_grid.contact_sheet(cells, title=title, columns=options.columns)
     os.makedirs(os.path.dirname(os.path.abspath(options.output)), exist_ok=True)
     page.save(options.output, "PNG")
-    results.tell_faults(faults)
+    evaluation_report.tell_faults(faults)
     without = sum(not cell.labels for cell in cells)
     told = f", {without} of them without any box" if without else ""
     console.say(f"{len(cells)} images{told}: {options.output}")

@@ -61,9 +61,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from estimator_det.config import pipeline
-    from model_fn import tpu_options
-    from model_fn.run_options import Evaluating, Saving
-    from model_fn.tpu_options import OnTpu
+    from model_fn.runs.backends import tpu_options
+    from model_fn.runs.backends.tpu_options import OnTpu
+    from model_fn.runs.options import Evaluating, Saving
 
     if options.progress_steps < 1:
         raise console.UsageError(f"--progress_steps is {options.progress_steps}: give 1 or more")
@@ -90,7 +90,7 @@ def _run(options: argparse.Namespace) -> int:
         for finding in tpu_options.check(config, options.model_dir, on_tpu):
             print(finding, file=sys.stderr, flush=True)
     console.check_config(config, ignore=console.unused_in_training(options.model_dir))
-    from model_fn import runner
+    from model_fn.runs import runner
 
     metrics = runner.train_and_evaluate(
         config,

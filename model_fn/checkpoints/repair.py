@@ -5,7 +5,7 @@ How TensorFlow writes model.ckpt-N: shards and their index go to model.ckpt-N_te
 model.ckpt-N.index; then `checkpoint`, which names the newest, and model.ckpt-N.meta are replaced by
 renaming `.tmp` files. A process killed in between leaves temporary files, shards without an index,
 or a short index; `checkpoint` still names the one before. The one moment at which a whole
-checkpoint is at risk is when it is saved again under the same name: see `model_fn.saving`.
+checkpoint is at risk is when it is saved again under the same name: see `model_fn.runs.saver`.
 
 TensorFlow never calls fsync: what a killed process wrote is safe, but when the machine itself goes
 down, files of the last half minute or so may be short or empty. So training calls `write_through`

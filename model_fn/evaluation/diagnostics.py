@@ -298,7 +298,7 @@ def explanations(metrics: Mapping[str, float], counts: Mapping[str, Any]) -> Dic
     """Why a metric is -1, 0 or NaN: name -> reason, of those that are.
 
     Args:
-        metrics: Value by name, as `model_fn.results.scalars` gives them.
+        metrics: Value by name, as `model_fn.runs.evaluation_report.scalars` gives them.
         counts: Of `counts_of`.
     """
     reasons = {}

@@ -8,8 +8,8 @@ import pytest
 
 from estimator_det.compat import tf1
 from estimator_det.config import pipeline
-from model_fn import runner
-from model_fn.run_options import Evaluating
+from model_fn.runs import runner
+from model_fn.runs.options import Evaluating
 
 
 @pytest.mark.slow

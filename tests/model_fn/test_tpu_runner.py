@@ -11,9 +11,11 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from inputs import schema
-from model_fn import best, estimators, model_fn, runner
-from model_fn.run_options import Evaluating, Saving
-from model_fn.tpu_options import OnTpu
+from model_fn import model_fn
+from model_fn.runs import best_checkpoints, runner
+from model_fn.runs.backends import estimator
+from model_fn.runs.backends.tpu_options import OnTpu
+from model_fn.runs.options import Evaluating, Saving
 from model_fn.training import host_call
 from tests.model_fn import fake
 from tests.model_fn.test_runner import _make_receiver
@@ -46,12 +48,12 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
         on_tpu = bookmark is None
         return feed(-1) if on_tpu else fake.make_train_input_fn(bookmark=bookmark)
 
-    for module in (model_fn, estimators):
+    for module in (model_fn, estimator):
         monkeypatch.setattr(module, "make_detector", fake.make_fake_detector)
     pipeline = runner.input_pipeline
     monkeypatch.setattr(pipeline, "create_train_input_fn", make_train)
     monkeypatch.setattr(pipeline, "create_eval_input_fn", lambda *_, **__: feed(3))
-    monkeypatch.setattr(best.serving, "create_predict_input_fn", _make_receiver)
+    monkeypatch.setattr(best_checkpoints.serving, "create_predict_input_fn", _make_receiver)
     return configs
 
 

@@ -138,8 +138,10 @@ def _train_fake(
     seed: Optional[int] = None,
 ) -> int:
     from estimator_det.compat import tf1
-    from model_fn import estimators, model_fn, runner
-    from model_fn.run_options import Evaluating, Saving
+    from model_fn import model_fn
+    from model_fn.runs import runner
+    from model_fn.runs.backends import estimator
+    from model_fn.runs.options import Evaluating, Saving
     from tests.model_fn import fake
 
     class Slow(tf1.train.SessionRunHook):
@@ -156,7 +158,7 @@ def _train_fake(
             tf1.get_variable("ballast", [ballast], trainable=False)
             return super().predict(inputs, true_shapes)
 
-    model_fn.make_detector = estimators.make_detector = Heavy
+    model_fn.make_detector = estimator.make_detector = Heavy
     inputs = runner.input_pipeline
     inputs.create_train_input_fn = fake.make_train_input_fn
     inputs.create_eval_input_fn = lambda *_, **__: eval_input_fn
@@ -195,8 +197,9 @@ def _child(request: Dict[str, Any]) -> int:
 
 
 def _serve() -> None:
-    import exporters.saved_model  # noqa: F401
     import model_fn.runner  # noqa: F401
+
+    import exporters.saved_model  # noqa: F401
 
     children: List[int] = []
     for line in sys.stdin:

@@ -16,7 +16,7 @@ import pytest
 from estimator_det.compat import tf1
 from estimator_det.config.pipeline import read_pipeline
 from model_fn.checkpoints import repair
-from model_fn.data_position import read_position
+from model_fn.runs.data_cursor import read_position
 from tests.conftest import TESTS
 from tests.programs.forking import TIMEOUT, Forker, Run, small_config
 

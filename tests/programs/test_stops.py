@@ -14,9 +14,9 @@ from typing import Iterator
 import pytest
 
 from estimator_det import console
-from model_fn import run_lock
 from model_fn.checkpoints import repair
 from model_fn.checkpoints.repair import DAMAGED_FOLDER, STATE_FILE, trained_steps
+from model_fn.runs import lock
 from tests.conftest import TESTS
 from tests.programs.forking import Forker, Run, small_config
 
@@ -68,7 +68,7 @@ def test_sigterm_saves_and_the_command_goes_on(
     arguments += ["--progress_steps=1", "--seed=1"]
     run = forker.command(*arguments)
     run.wait_for("step 2/")
-    assert (folder / run_lock.LOCK_FILE).exists()
+    assert (folder / lock.LOCK_FILE).exists()
 
     # Evaluation may run beside it, a second trainer may not.
     beside = forker.command("evaluate", "--checkpoint_dir", str(folder))
@@ -85,7 +85,7 @@ def test_sigterm_saves_and_the_command_goes_on(
     assert step >= 2
     assert f"stopped by SIGTERM at step {step}, which is saved in {folder}" in run.output()
     assert f"step {step + 1}/" not in run.output()
-    assert not (folder / run_lock.LOCK_FILE).exists()
+    assert not (folder / lock.LOCK_FILE).exists()
 
     saved = (folder / f"model.ckpt-{step}.index").stat().st_mtime_ns
     again = forker.command(*arguments)

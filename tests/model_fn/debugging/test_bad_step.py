@@ -14,8 +14,9 @@ from estimator_det.config import pipeline
 from estimator_det.protos import pipeline_pb2
 from estimator_det.verbs import replay as verb
 from inputs import schema
-from model_fn import estimators, progress
 from model_fn.debugging import replay
+from model_fn.runs import progress
+from model_fn.runs.backends import estimator
 from tests.detectors import configs
 
 RATE = "train_config.optimizer.momentum_optimizer.learning_rate.constant_learning_rate"
@@ -85,7 +86,7 @@ def _train(config: Any, model_dir: pathlib.Path, batches: List[Any], steps: int)
 
     snapshots = _Snapshots()
     reports = progress.training_hooks(config, str(model_dir), steps, every_steps=2, silent=True)
-    estimated = estimators.make_estimator(config, str(model_dir), seed=1)
+    estimated = estimator.make_estimator(config, str(model_dir), seed=1)
     with pytest.raises(progress.NotFiniteLossError) as raised:
         estimated.train(input_fn, hooks=[snapshots, *reports], max_steps=steps)
     snapshots.message = str(raised.value)

@@ -11,11 +11,11 @@ from typing import Any, Callable, Iterator, Optional
 
 from estimator_det.compat import tf, tf1
 from inputs.position import Bookmark
-from model_fn import data_position
 from model_fn.checkpoints import repair
 from model_fn.checkpoints.errors import FolderNotWritableError, RunError
-from model_fn.run_options import Saving
-from model_fn.stopping import Stopped, StopSignals
+from model_fn.runs import data_cursor
+from model_fn.runs.options import Saving
+from model_fn.runs.signals import Stopped, StopSignals
 
 _PROBE_BYTES = 64 * 1024
 _WRITE_ERRORS = (
@@ -135,7 +135,7 @@ class CheckpointSaver(tf1.train.CheckpointSaverHook):
         self._may_save()
         try:
             if position is not None:
-                data_position.write_position(self._model_dir, step, position)
+                data_cursor.write_position(self._model_dir, step, position)
             with _followed(session, lambda: repair.write_through(prefix)):
                 self._get_saver().save(session, self._save_path, global_step=step)
         except _POSSIBLE as error:

@@ -7,12 +7,12 @@ import time
 from typing import Any, Callable
 
 from estimator_det.compat import tf1
-from model_fn import history
-from model_fn.best import export, keep_if_best
 from model_fn.checkpoints.find import find_checkpoint
-from model_fn.evaluator import evaluate_reader, evaluation_inputs
-from model_fn.results import Metrics
-from model_fn.run_options import Evaluating
+from model_fn.runs import history
+from model_fn.runs.best_checkpoints import export, keep_if_best
+from model_fn.runs.evaluation_report import Metrics
+from model_fn.runs.evaluator import evaluate_reader, evaluation_inputs
+from model_fn.runs.options import Evaluating
 
 _LOG = logging.getLogger(__name__)
 

@@ -12,19 +12,25 @@ from estimator_det.config import pipeline as configuration
 from inputs import pipeline as input_pipeline
 from inputs.faults import LOG_FILE, FaultLog
 from inputs.position import Bookmark, seed_at
-from model_fn import history, run_lock, tpu
-from model_fn.best import export
 from model_fn.checkpoints import repair
-from model_fn.data_position import BookmarkHook, read_position
-from model_fn.estimators import make_estimator, preprocess_of
-from model_fn.evaluator import continuous_eval, evaluation_inputs
-from model_fn.progress import training_hooks
-from model_fn.results import Metrics
-from model_fn.run_evaluations import FINAL_EXPORT, RunEvaluations
-from model_fn.run_options import Evaluating, Saving
-from model_fn.saving import CheckpointSaver, StopAfterStep, check_writable, explained_errors
-from model_fn.stopping import Stopped, StopSignals, signal_name
-from model_fn.tpu_options import OnTpu
+from model_fn.runs import history, lock
+from model_fn.runs.backends import tpu_estimator
+from model_fn.runs.backends.estimator import make_estimator, preprocess_of
+from model_fn.runs.backends.tpu_options import OnTpu
+from model_fn.runs.best_checkpoints import export
+from model_fn.runs.data_cursor import BookmarkHook, read_position
+from model_fn.runs.evaluation_report import Metrics
+from model_fn.runs.evaluator import continuous_eval, evaluation_inputs
+from model_fn.runs.options import Evaluating, Saving
+from model_fn.runs.progress import training_hooks
+from model_fn.runs.saver import (
+    CheckpointSaver,
+    StopAfterStep,
+    check_writable,
+    explained_errors,
+)
+from model_fn.runs.signals import Stopped, StopSignals, signal_name
+from model_fn.runs.training_evaluations import FINAL_EXPORT, RunEvaluations
 
 _LOG = logging.getLogger(__name__)
 
@@ -96,7 +102,7 @@ def train_and_evaluate(
         def make_evaluator() -> Any:
             if on_tpu is None or not on_tpu.evaluates:
                 return make_estimator(pipeline_config, model_dir, saving=saving, seed=seed)
-            return tpu.TpuEvaluator(pipeline_config, make())
+            return tpu_estimator.TpuEvaluator(pipeline_config, make())
 
         if is_evaluator():
             return _evaluate_beside(pipeline_config, model_dir, evaluating, make)
@@ -233,14 +239,14 @@ class _Run:
         """That trains."""
         if self._on_tpu is None:
             return make_estimator(pipeline_config, self._model_dir, saving=self._saving, seed=seed)
-        return tpu.make_estimator(
+        return tpu_estimator.make_estimator(
             pipeline_config, self._model_dir, self._on_tpu, saving=self._saving, seed=seed
         )
 
     def input_fn(self, pipeline_config: Any, seed: Optional[int]) -> Callable[..., Any]:
         """Of training; enters the faults of the data in this run's log."""
         if self._on_tpu is not None:
-            pipeline_config = tpu.static_batches(pipeline_config)
+            pipeline_config = tpu_estimator.static_batches(pipeline_config)
         else:
             pipeline_config = _with_source_ids(pipeline_config)
         made = input_pipeline.create_train_input_fn(
@@ -251,12 +257,12 @@ class _Run:
             bookmark=self._bookmark,
             runs_elsewhere=self._on_tpu is not None and self._on_tpu.reads_elsewhere,
         )
-        return made if self._on_tpu is None else tpu.fed(made)
+        return made if self._on_tpu is None else tpu_estimator.fed(made)
 
     def reports(self, pipeline_config: Any, progress: bool, every_steps: int) -> List[Any]:
         """Hooks that tell how it goes."""
         if self._on_tpu is not None:
-            return tpu.training_hooks(
+            return tpu_estimator.training_hooks(
                 pipeline_config,
                 self._model_dir,
                 self._num_steps,
@@ -344,11 +350,11 @@ def _training(
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
         stack.enter_context(explained_errors(model_dir))
-        stack.enter_context(tpu.running(on_tpu))
+        stack.enter_context(tpu_estimator.running(on_tpu))
         may_save: Optional[Callable[[], None]] = None
         if is_chief():
             check_writable(model_dir)
-            may_save = stack.enter_context(run_lock.locked(model_dir))
+            may_save = stack.enter_context(lock.locked(model_dir))
         try:
             with signals.unfailing():
                 run = _Run(model_dir, num_steps, saving, signals, may_save, on_tpu)

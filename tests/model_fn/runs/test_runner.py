@@ -14,20 +14,20 @@ import pytest
 from estimator_det.compat import estimator, tf, tf1
 from exporters.predictor import Predictor
 from inputs import faults, schema
-from model_fn import (
-    best,
-    data_position,
-    estimators,
+from model_fn import model_fn
+from model_fn.checkpoints import label_map_asset
+from model_fn.checkpoints.errors import DamagedCheckpointsError
+from model_fn.runs import (
+    best_checkpoints,
+    data_cursor,
     evaluator,
     history,
-    model_fn,
     progress,
     runner,
 )
-from model_fn.checkpoints import label_map_asset
-from model_fn.checkpoints.errors import DamagedCheckpointsError
-from model_fn.run_options import Evaluating, Saving
-from model_fn.stopping import Stopped
+from model_fn.runs.backends import estimator as estimators
+from model_fn.runs.options import Evaluating, Saving
+from model_fn.runs.signals import Stopped
 from tests.model_fn import fake
 
 NO_EXPORT = Evaluating(export_final=False)
@@ -69,7 +69,7 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
     monkeypatch.setattr(estimators, "make_detector", make_detector)
     monkeypatch.setattr(runner.input_pipeline, "create_train_input_fn", make_train)
     monkeypatch.setattr(runner.input_pipeline, "create_eval_input_fn", make_eval)
-    monkeypatch.setattr(best.serving, "create_predict_input_fn", _make_receiver)
+    monkeypatch.setattr(best_checkpoints.serving, "create_predict_input_fn", _make_receiver)
     return made
 
 
@@ -141,7 +141,7 @@ def test_the_position_in_the_data_is_kept(
     config, model_dir = fake.pipeline_config(), str(tmp_path)
 
     def count(step: int) -> int:
-        position = data_position.read_position(model_dir, step)
+        position = data_cursor.read_position(model_dir, step)
         return -1 if position is None else position.count
 
     with pytest.raises(Stopped):
@@ -155,7 +155,7 @@ def test_the_position_in_the_data_is_kept(
     runner.train(config, model_dir, num_train_steps=4)
     assert (count(4), count(5)) == (8, -1)
     # Without the file the data begin anew.
-    path = tmp_path / data_position.POSITION_FILE
+    path = tmp_path / data_cursor.POSITION_FILE
     path.write_text("[1]")
     caplog.set_level("INFO")
     runner.train(config, model_dir, num_train_steps=6, seed=3)
@@ -241,7 +241,7 @@ def test_an_export_does_not_fail_for_its_label_map(
     trained = estimators.make_estimator(fake.pipeline_config(), model_dir)
     trained.train(fake.train_input_fn, max_steps=1)
     with caplog.at_level(logging.WARNING, label_map_asset.__name__):
-        exported = best.export(_with_label_map(path), trained, model_dir, "best")
+        exported = best_checkpoints.export(_with_label_map(path), trained, model_dir, "best")
     (warning,) = (record for record in caplog.records if record.name == label_map_asset.__name__)
     assert f"without the label map {path}: " in warning.getMessage()
     assert Predictor(exported).class_names == {}
@@ -404,7 +404,7 @@ def test_evaluates_by_steps_and_stops_early(readers: List[Any], tmp_path: pathli
     assert steps == [2, 4, 6, 8]
     assert history.evaluations_without_progress(evaluations, PREFIX) == 3
     assert history.last_step(model_dir) == steps[-1]
-    kept = best.BestCheckpoints(model_dir, PREFIX, 2).kept()
+    kept = best_checkpoints.BestCheckpoints(model_dir, PREFIX, 2).kept()
     assert len(kept) == 2 and kept[0]["value"] >= kept[1]["value"]
     assert tf1.train.latest_checkpoint(str(tmp_path / "best")).endswith(kept[0]["checkpoint"])
     assert len(list((tmp_path / "export" / "best").iterdir())) == 1

@@ -15,14 +15,16 @@ import pytest
 
 from estimator_det.compat import tf
 from estimator_det.config import files
-from model_fn import estimators, model_fn, run_lock, runner
+from model_fn import model_fn
 from model_fn.checkpoints.errors import FolderInUseError
+from model_fn.runs import lock, runner
+from model_fn.runs.backends import estimator
 from tests.model_fn import fake
 
 
 def _hold(path: pathlib.Path, pid: int, host: str) -> None:
     holder = {"host": host, "pid": pid, "started": "yesterday"}
-    (path / run_lock.LOCK_FILE).write_text(json.dumps(holder))
+    (path / lock.LOCK_FILE).write_text(json.dumps(holder))
 
 
 def _gone() -> int:
@@ -34,23 +36,23 @@ def _gone() -> int:
 
 def test_one_at_a_time(tmp_path: pathlib.Path) -> None:
     folder = str(tmp_path)
-    with run_lock.locked(folder):
-        said = json.loads((tmp_path / run_lock.LOCK_FILE).read_text())
+    with lock.locked(folder):
+        said = json.loads((tmp_path / lock.LOCK_FILE).read_text())
         assert said["pid"] == os.getpid() and said["host"] == socket.gethostname()
-        with pytest.raises(FolderInUseError) as caught, run_lock.locked(folder):
+        with pytest.raises(FolderInUseError) as caught, lock.locked(folder):
             pass
         assert f"process {os.getpid()} on {said['host']}" in str(caught.value)
         assert said["started"] in str(caught.value) and folder in str(caught.value)
     assert os.listdir(tmp_path) == []
-    with run_lock.locked(folder):
+    with lock.locked(folder):
         pass
 
 
 def test_left_over_file_is_no_lock(tmp_path: pathlib.Path) -> None:
     # The kernel's lock went with its process; what the file says does not matter.
     _hold(tmp_path, os.getppid(), socket.gethostname())
-    with run_lock.locked(str(tmp_path)):
-        assert str(os.getpid()) in (tmp_path / run_lock.LOCK_FILE).read_text()
+    with lock.locked(str(tmp_path)):
+        assert str(os.getpid()) in (tmp_path / lock.LOCK_FILE).read_text()
 
 
 def test_without_locks_the_text_decides(
@@ -59,25 +61,25 @@ def test_without_locks_the_text_decides(
     def no_locks(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(run_lock.fcntl, "flock", no_locks)
+    monkeypatch.setattr(lock.fcntl, "flock", no_locks)
     for pid, host in ((os.getppid(), socket.gethostname()), (_gone(), "another.host")):
         _hold(tmp_path, pid, host)
         refused = pytest.raises(FolderInUseError, match="since yesterday")
-        with refused, run_lock.locked(str(tmp_path)):
+        with refused, lock.locked(str(tmp_path)):
             pass
     _hold(tmp_path, _gone(), socket.gethostname())
-    with run_lock.locked(str(tmp_path)):
+    with lock.locked(str(tmp_path)):
         pass
-    (tmp_path / run_lock.LOCK_FILE).write_text('{"host": "cut sho')
-    with run_lock.locked(str(tmp_path)):
+    (tmp_path / lock.LOCK_FILE).write_text('{"host": "cut sho')
+    with lock.locked(str(tmp_path)):
         pass
 
 
 @pytest.fixture
 def remote(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A folder in TensorFlow's memory file system, where a lease is renewed often."""
-    monkeypatch.setattr(run_lock, "BEAT_SECS", 0.1)
-    monkeypatch.setattr(run_lock, "SETTLE_SECS", 0.0)
+    monkeypatch.setattr(lock, "BEAT_SECS", 0.1)
+    monkeypatch.setattr(lock, "SETTLE_SECS", 0.0)
     folder = f"ram://{tmp_path.name}"
     tf.io.gfile.makedirs(folder)
     return folder
@@ -85,66 +87,66 @@ def remote(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def _write(folder: str, **holder: object) -> None:
     said = {"host": "h", "pid": 1, "started": "then", "beat": 0, **holder}
-    files.write_text(f"{folder}/{run_lock.LOCK_FILE}", json.dumps(said))
+    files.write_text(f"{folder}/{lock.LOCK_FILE}", json.dumps(said))
 
 
 def test_one_lease_at_a_time(remote: str, caplog: pytest.LogCaptureFixture) -> None:
-    with run_lock.locked(remote) as check:
+    with lock.locked(remote) as check:
         refused = pytest.raises(FolderInUseError, match=f"process {os.getpid()} on")
-        with refused, run_lock.locked(remote):
+        with refused, lock.locked(remote):
             pass
         assert "waiting up to 90 s to see whether it still trains" in caplog.text
         check()
     assert tf.io.gfile.listdir(remote) == []
-    with run_lock.locked(remote) as check:
+    with lock.locked(remote) as check:
         check()
 
 
 def test_a_lease_that_stands_still_is_over(remote: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_lock, "LEASE_SECS", 1.0)
+    monkeypatch.setattr(lock, "LEASE_SECS", 1.0)
     _write(remote, lease="another")
     started = time.monotonic()
-    with run_lock.locked(remote) as check:
+    with lock.locked(remote) as check:
         assert time.monotonic() - started >= 1.0
         check()
     _write(remote, lease="another", host=socket.gethostname(), pid=_gone())
-    with run_lock.locked(remote) as check:  # At once, for its process is known to have ended.
+    with lock.locked(remote) as check:  # At once, for its process is known to have ended.
         check()
 
 
 def test_a_lease_that_was_taken_over(
     remote: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(run_lock, "BEAT_SECS", 2.0)  # Nothing is renewed before it is taken over.
-    with run_lock.locked(remote) as check:
+    monkeypatch.setattr(lock, "BEAT_SECS", 2.0)  # Nothing is renewed before it is taken over.
+    with lock.locked(remote) as check:
         _write(remote, lease="another")
         with pytest.raises(FolderInUseError, match="process 1 on h, since then, trains in"):
             check()
         (thread,) = [each for each in threading.enumerate() if each.name == "training lock"]
         thread.join(60)  # The holder's thread tells it, too, and ends.
         assert "process 1 on h, since then, trains in" in caplog.text
-    with tf.io.gfile.GFile(f"{remote}/{run_lock.LOCK_FILE}") as file:
+    with tf.io.gfile.GFile(f"{remote}/{lock.LOCK_FILE}") as file:
         assert json.loads(file.read())["lease"] == "another"
 
 
 def test_two_that_come_at_once(remote: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_lock, "SETTLE_SECS", 0.01)
-    monkeypatch.setattr(run_lock.time, "sleep", lambda _: _write(remote, lease="another"))
-    with pytest.raises(FolderInUseError), run_lock.locked(remote):
+    monkeypatch.setattr(lock, "SETTLE_SECS", 0.01)
+    monkeypatch.setattr(lock.time, "sleep", lambda _: _write(remote, lease="another"))
+    with pytest.raises(FolderInUseError), lock.locked(remote):
         pass
 
 
 def test_nothing_is_saved_without_the_lease(
     remote: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_lock, "BEAT_SECS", 60.0)
+    monkeypatch.setattr(lock, "BEAT_SECS", 60.0)
 
     def input_fn(*_: Any, **__: Any) -> Any:
         _write(remote, lease="another")  # As if this process had been asleep for long.
         return fake.train_input_fn()
 
     monkeypatch.setattr(runner.input_pipeline, "create_train_input_fn", lambda *_, **__: input_fn)
-    monkeypatch.setattr(estimators, "make_detector", fake.FakeDetector)
+    monkeypatch.setattr(estimator, "make_detector", fake.FakeDetector)
     monkeypatch.setattr(model_fn, "make_detector", fake.FakeDetector)
     with pytest.raises(FolderInUseError):
         runner.train(fake.pipeline_config(), remote, num_train_steps=2, progress=False)

@@ -8,8 +8,8 @@ from typing import Any, List
 import pytest
 import tensorflow as tf
 
-from model_fn import stopping
-from model_fn.stopping import Stopped, StopSignals
+from model_fn.runs import signals as stopping
+from model_fn.runs.signals import Stopped, StopSignals
 
 
 def _kill(number: int) -> None:

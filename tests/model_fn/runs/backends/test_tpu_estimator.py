@@ -15,9 +15,10 @@ import pytest
 
 from estimator_det.compat import estimator, tf, tf1, tpu_estimator
 from estimator_det.config.text import ConfigError
-from model_fn import model_fn, tpu
-from model_fn.progress import NotFiniteLossError
-from model_fn.tpu_options import OnTpu
+from model_fn import model_fn
+from model_fn.runs.backends import tpu_estimator as tpu
+from model_fn.runs.backends.tpu_options import OnTpu
+from model_fn.runs.progress import NotFiniteLossError
 from model_fn.training import host_call
 from tests.model_fn import fake
 

@@ -11,14 +11,13 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tu
 from estimator_det.compat import tf, tf1
 from inputs import pipeline as input_pipeline
 from inputs.faults import LOG_FILE, FaultLog
-from model_fn import history
-from model_fn.best import keep_if_best
 from model_fn.checkpoints.find import find_whole_checkpoint
 from model_fn.checkpoints.repair import find_damage, modified, step_of
-from model_fn.estimators import make_estimator, preprocess_of
 from model_fn.evaluation import diagnostics
-from model_fn.history import Evaluation
-from model_fn.results import (
+from model_fn.runs import history
+from model_fn.runs.backends.estimator import make_estimator, preprocess_of
+from model_fn.runs.best_checkpoints import keep_if_best
+from model_fn.runs.evaluation_report import (
     EvaluationReport,
     Metrics,
     scalars,
@@ -27,6 +26,7 @@ from model_fn.results import (
     tell_results,
     write_figures,
 )
+from model_fn.runs.history import Evaluation
 
 _LOG = logging.getLogger(__name__)
 

@@ -12,18 +12,18 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 from estimator_det.compat import tf, tf1, tpu_estimator
 from estimator_det.config.text import ConfigError
 from inputs import schema
-from model_fn import tpu_options
 from model_fn.checkpoints.errors import RunError
 from model_fn.model_fn import create_model_fn
-from model_fn.progress import (
+from model_fn.runs.backends import tpu_options
+from model_fn.runs.backends.tpu_options import OnTpu
+from model_fn.runs.options import Saving
+from model_fn.runs.progress import (
     PROGRESS_FILE,
     Events,
     Journal,
     NotFiniteLossError,
     TrainingReport,
 )
-from model_fn.run_options import Saving
-from model_fn.tpu_options import OnTpu
 from model_fn.training.host_call import LastFigures
 
 # What a train step reads; the rest would only fill the way from the host to the cores.

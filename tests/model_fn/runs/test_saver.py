@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
-from model_fn import model_fn, saving
+from model_fn import model_fn
 from model_fn.checkpoints import repair
 from model_fn.checkpoints.errors import FolderNotWritableError
-from model_fn.estimators import make_estimator
-from model_fn.run_options import Saving
-from model_fn.stopping import StopSignals
+from model_fn.runs import saver as saving
+from model_fn.runs.backends.estimator import make_estimator
+from model_fn.runs.options import Saving
+from model_fn.runs.signals import StopSignals
 from tests.model_fn import fake
 
 

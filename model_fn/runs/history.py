@@ -15,7 +15,7 @@ from typing import Dict, List, Optional
 
 from estimator_det.compat import tf
 from estimator_det.config.registry import nearest
-from model_fn.results import Metrics
+from model_fn.runs.evaluation_report import Metrics
 
 EVALUATIONS_FILE = "evaluations.jsonl"
 OVER_FILE = "training_over.json"

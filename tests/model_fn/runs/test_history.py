@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from model_fn import best, history
-from model_fn.history import Evaluation
+from model_fn.runs import best_checkpoints, history
+from model_fn.runs.history import Evaluation
 
 METRIC = "DetectionBoxes_Precision/mAP"
 
@@ -72,7 +72,7 @@ def test_training_that_is_over(tmp_path):
 
 
 def test_best_checkpoints(tmp_path):
-    keeper = best.BestCheckpoints(str(tmp_path), METRIC, 2)
+    keeper = best_checkpoints.BestCheckpoints(str(tmp_path), METRIC, 2)
     outcomes = []
     for step, value in enumerate((0.2, 0.5, 0.4, 0.1, math.nan, 0.5), start=1):
         checkpoint = tmp_path / f"model.ckpt-{step}"
@@ -89,4 +89,4 @@ def test_best_checkpoints(tmp_path):
         "model.ckpt-6.data-00000-of-00001",
         "model.ckpt-6.index",
     ]
-    assert best.BestCheckpoints(str(tmp_path), "loss", 2).kept() == []
+    assert best_checkpoints.BestCheckpoints(str(tmp_path), "loss", 2).kept() == []

@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, Optional
 import pytest
 
 from estimator_det.compat import tf, tf1
-from model_fn import progress, results
+from model_fn.runs import evaluation_report, progress
 from model_fn.training import train_graph
 
 
@@ -79,7 +79,7 @@ def test_lines_on_a_terminal_without_size() -> None:
 
 def test_evaluation_tells_how_far_it_is() -> None:
     stream = io.StringIO()
-    report = results.EvaluationReport(4, every_secs=0.0, stream=stream)
+    report = evaluation_report.EvaluationReport(4, every_secs=0.0, stream=stream)
     with tf.Graph().as_default():
         value = tf.constant(1.0)
         with tf1.train.SingularMonitoredSession(hooks=[report]) as session:

@@ -10,8 +10,8 @@ from typing import Any, Dict, List, Optional
 from estimator_det.compat import tf
 from inputs import serving
 from model_fn.checkpoints.label_map_asset import add_label_map, find_readable_label_map
-from model_fn.estimators import preprocess_of
-from model_fn.history import Evaluation, is_better
+from model_fn.runs.backends.estimator import preprocess_of
+from model_fn.runs.history import Evaluation, is_better
 
 BEST_FOLDER = "best"
 BEST_FILE = "best.json"

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from estimator_det.compat import tf, tf1
 from model_fn.debugging import bad_step
-from model_fn.results import write_figures
+from model_fn.runs.evaluation_report import write_figures
 from model_fn.training import train_graph
 from model_fn.training.train_graph import watch, watched
 

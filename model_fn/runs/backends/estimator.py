@@ -8,7 +8,7 @@ from estimator_det.compat import estimator
 from estimator_det.detectors.base import make_detector
 from model_fn.checkpoints.repair import step_of, trained_steps
 from model_fn.model_fn import create_model_fn
-from model_fn.run_options import Saving
+from model_fn.runs.options import Saving
 
 __all__ = ["make_estimator", "preprocess_of", "step_of", "trained_steps"]
 

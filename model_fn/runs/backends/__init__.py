@@ -1,0 +1,1 @@
+"""How steps are executed: by an Estimator or by a TPUEstimator."""
