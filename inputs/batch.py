@@ -9,8 +9,8 @@ from estimator_det.compat import tf
 from estimator_det.images.resize import Resizer
 from inputs import schema
 from inputs.augment.base import keep_boxes
-from inputs.faults import COUNTED, FAULT_COUNTS
-from inputs.parse import require
+from inputs.bad_records.kinds import COUNTED, FAULT_COUNTS
+from inputs.decoding.example import require
 from inputs.schema import Sample
 
 Preprocess = Callable[[tf.Tensor], Tuple[tf.Tensor, tf.Tensor]]

@@ -3,10 +3,10 @@
 The order of work on an image is the reference's: decode, augment, the detector's `preprocess`,
 one-hot classes, padding. Records are shuffled while still encoded. Two runs with one seed give the
 same batches; each image's augmentation has a seed of its own, from its position in the stream. So a
-resumed run can go on where the one before it ended: see `inputs.position`.
+resumed run can go on where the one before it ended: see `inputs.records.cursor`.
 
 Records that cannot be used are treated as the reader's `bad_records` says, and all that was found
-is told to a `FaultLog`; see `inputs.guard`.
+is told to a `FaultLog`; see `inputs.checks.guard`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from estimator_det.images.resize import make_resizer
 from estimator_det.protos import image_resizer_pb2, input_reader_pb2, pipeline_pb2
 from inputs import schema
 from inputs.augment import make_augmentation
+from inputs.bad_records.kinds import FAULT_COUNTS, FaultLog
+from inputs.bad_records.policy import Rules, make_rules
 from inputs.batch import Features, Layout, Preprocess, lay_out, original_image
-from inputs.decode import make_decoder
-from inputs.examine import reason
-from inputs.faults import FAULT_COUNTS, FaultLog
-from inputs.graph_guard import GraphGuard
-from inputs.guard import PLACE, POSITION, Guard
-from inputs.label_check import check_class_names
+from inputs.checks.class_names import check_class_names
+from inputs.checks.examine import reason
+from inputs.checks.graph_guard import GraphGuard
+from inputs.checks.guard import PLACE, POSITION, Guard
+from inputs.decoding.decoder import make_decoder
+from inputs.decoding.example import require
 from inputs.machine import available_cpus
-from inputs.parse import require
-from inputs.position import Bookmark, Position, digest
-from inputs.records import Record, compression_of, list_files, record_dataset
-from inputs.rules import Rules, make_rules
+from inputs.records.cursor import Bookmark, Position, digest
+from inputs.records.stream import Record, compression_of, list_files, record_dataset
 
 Batch = Tuple[Features, Features]
 InputFn = Callable[..., tf.data.Dataset]
@@ -56,7 +56,7 @@ def create_train_input_fn(
         fault_log: Told of everything that is wrong with the data; None for a log of its own.
         bookmark: Says where to begin, and is told of the beginning; None begins at the beginning.
         runs_elsewhere: Whether the dataset runs on another machine, without Python; see
-            `inputs.graph_guard`.
+            `inputs.checks.graph_guard`.
 
     Returns:
         `input_fn(params=None, input_context=None)` -> dataset of (features, labels);

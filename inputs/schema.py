@@ -30,8 +30,8 @@ SOURCE_ID = "source_id"  # where the reader says include_source_id
 CONTEXT_FEATURES = "context_features"
 VALID_CONTEXT_SIZE = "valid_context_size"  # how many of the S context features are real
 CONTEXT_FEATURES_IMAGE_ID_LIST = "context_features_image_id_list"
-RECORD = "record"  # index among `inputs.records.list_files`, number in that file from 0
-ORDINAL = "ordinal"  # of the record in the order of the data, see `inputs.position`
+RECORD = "record"  # index among `inputs.records.stream.list_files`, number in that file from 0
+ORDINAL = "ordinal"  # of the record in the order of the data, see `inputs.records.cursor`
 AUGMENTATION_SEED = "augmentation_seed"  # with it, the record gives the same picture again
 
 # Labels.

@@ -9,7 +9,7 @@ from estimator_det.config.registry import Registry
 from estimator_det.protos import pipeline_pb2
 from inputs import schema
 from inputs.batch import Preprocess
-from inputs.decode import decode_example_image
+from inputs.decoding.decoder import decode_example_image
 
 SERIALIZED_EXAMPLE = "serialized_example"  # key of the Estimator's exporters
 INPUTS = "inputs"  # key of every other export

@@ -11,7 +11,7 @@ from typing import List
 
 import pytest
 
-from inputs.faults import KINDS
+from inputs.bad_records.kinds import KINDS
 
 ROOT = pathlib.Path(__file__).parent.parent
 TROUBLESHOOTING = ROOT / "docs" / "troubleshooting.md"

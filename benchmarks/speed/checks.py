@@ -9,12 +9,13 @@ from typing import Any, Callable, Dict, Iterator, List, Sequence
 from unittest import mock
 
 from estimator_det.compat import tf
-from inputs import batch, decode, pipeline
-from inputs.box_checks import BOX_FAULTS, Checked
-from inputs.faults import FAULT_COUNTS
-from inputs.guard import PLACE, POSITION
-from inputs.position import Position
-from inputs.records import Record
+from inputs import batch, pipeline
+from inputs.bad_records.kinds import FAULT_COUNTS
+from inputs.checks.guard import PLACE, POSITION
+from inputs.decoding import decoder
+from inputs.decoding.box_checks import BOX_FAULTS, Checked
+from inputs.records.cursor import Position
+from inputs.records.stream import Record
 from inputs.schema import ORDINAL, SOURCE_ID
 
 WARM_UP = 260  # batches: the first pass over the files, which counts their bytes
@@ -71,9 +72,9 @@ def unchecked() -> Iterator[None]:
     replaced = (
         (pipeline, "Guard", _Blind),
         (pipeline, "record_dataset", _plain_records),
-        (decode, "check_boxes", _all_fine),
-        (decode, "claimed_pixels", lambda _: tf.constant(1.0)),
-        (decode, "require", nothing),
+        (decoder, "check_boxes", _all_fine),
+        (decoder, "claimed_pixels", lambda _: tf.constant(1.0)),
+        (decoder, "require", nothing),
         (batch, "require", nothing),
     )
     with contextlib.ExitStack() as stack:

@@ -27,7 +27,7 @@ from inputs.augment.base import (
     scale_area,
     split_seed,
 )
-from inputs.augment.flip_scale_pad import color_of, random_pad, random_pad_to_aspect_ratio
+from inputs.augment.geometry import color_of, random_pad, random_pad_to_aspect_ratio
 from inputs.schema import Sample
 
 MAX_ATTEMPTS = 100  # draws of a window before the whole image is taken

@@ -15,7 +15,8 @@ import numpy as np
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline as configuration
-from inputs import records, schema
+from inputs import schema
+from inputs.records import stream as records
 from model_fn.debugging.nan_tracer import Culprit
 from model_fn.debugging.replay import BATCH_FILE, CHECKPOINT, Norms, bad_names, replay
 from model_fn.training import train_graph

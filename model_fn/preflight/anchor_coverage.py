@@ -13,7 +13,7 @@ import numpy as np
 
 from estimator_det.boxes.geometry import pairwise_iou
 from estimator_det.compat import tf, tf1
-from inputs.statistics import Columns, boxes_per_image, ranks, resized
+from inputs.checks.statistics import Columns, boxes_per_image, ranks, resized
 
 PAIRS_AT_ONCE = 8_000_000  # box and anchor; bounds memory to some hundred megabytes
 SHAPE_DECIMALS = 2  # of pixels; anchors of one shape differ by rounding only

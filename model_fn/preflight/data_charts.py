@@ -6,8 +6,8 @@ from typing import Dict, Iterable, List, Mapping, Sequence
 
 import numpy as np
 
-from inputs import statistics
-from inputs.statistics import Columns
+from inputs.checks import statistics
+from inputs.checks.statistics import Columns
 from model_fn.drawing import charts
 from model_fn.preflight.anchor_coverage import Coverage
 from model_fn.preflight.data_report import DataReport

@@ -11,10 +11,10 @@ from tqdm import tqdm
 from estimator_det.config.problem import Problem, error
 from estimator_det.detectors import make_detector
 from estimator_det.images.resize import make_resizer
-from inputs import scan, statistics
+from inputs.bad_records.policy import Rules, make_rules
+from inputs.checks import scan, statistics
+from inputs.checks.scan import Plan, Scan
 from inputs.label_map import LabelMap
-from inputs.rules import Rules, make_rules
-from inputs.scan import Plan, Scan
 from model_fn.preflight import anchor_coverage, data_problems
 from model_fn.preflight.anchor_coverage import Coverage
 from model_fn.preflight.data_report import DataReport

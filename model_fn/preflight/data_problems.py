@@ -8,9 +8,9 @@ import numpy as np
 
 from estimator_det.config.problem import Problem, error, warning
 from estimator_det.config.text import ConfigError
-from inputs import statistics
+from inputs.checks import statistics
+from inputs.checks.statistics import Columns
 from inputs.label_map import LabelMap, read_label_map
-from inputs.statistics import Columns
 from model_fn.preflight.anchor_coverage import BETWEEN, ELONGATED, LARGE, SMALL, Coverage
 
 FEW_BOXES = 10  # a class with fewer can hardly be learnt

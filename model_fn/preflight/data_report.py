@@ -7,10 +7,19 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 import numpy as np
 
 from estimator_det.config.problem import Problem
-from inputs import statistics
-from inputs.faults import CLIP, FAIL, KINDS, SKIP, Entry, counted, done_about, resolve
-from inputs.scan import Scan
-from inputs.statistics import Columns, Histogram
+from inputs.bad_records.kinds import (
+    CLIP,
+    FAIL,
+    KINDS,
+    SKIP,
+    Entry,
+    counted,
+    done_about,
+    resolve,
+)
+from inputs.checks import statistics
+from inputs.checks.scan import Scan
+from inputs.checks.statistics import Columns, Histogram
 from model_fn.preflight.anchor_coverage import Coverage
 
 ERROR, WARNING = "error", "warning"

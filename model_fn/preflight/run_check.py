@@ -15,8 +15,9 @@ from estimator_det.config.problem import Problem, error, warning
 from estimator_det.detectors.base import make_detector
 from estimator_det.extractors.base import ignored_fields
 from estimator_det.images.resize import make_resizer
-from inputs import records, schema
+from inputs import schema
 from inputs.machine import available_memory
+from inputs.records import stream as records
 from model_fn.checkpoints.errors import RunError
 from model_fn.model_fn import create_model_fn
 from model_fn.preflight import data_problems

@@ -13,7 +13,7 @@ from typing import Any, Dict, Optional
 
 from estimator_det.compat import tf, tf1
 from inputs import schema
-from inputs.position import Bookmark, Position
+from inputs.records.cursor import Bookmark, Position
 from model_fn.training import train_graph
 
 _LOG = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ import time
 from typing import Any, Dict, List, Mapping, Optional, TextIO
 
 from estimator_det.compat import tf1
-from inputs.faults import FaultLog
+from inputs.bad_records.kinds import FaultLog
 
 Metrics = Dict[str, float]
 

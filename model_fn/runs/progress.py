@@ -305,7 +305,7 @@ def training_hooks(
         num_steps: The global step at which training ends; None if it goes on.
         every_steps: Steps between two reports.
         silent: Nothing on the terminal; files are written all the same.
-        fault_log: An `inputs.faults.FaultLog`, whose counts go to TensorBoard.
+        fault_log: An `inputs.bad_records.kinds.FaultLog`, whose counts go to TensorBoard.
         writes: False for the workers of a cluster that leave files to their chief.
     """
     journal = Journal(os.path.join(model_dir, PROGRESS_FILE))

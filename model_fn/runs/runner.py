@@ -10,8 +10,8 @@ from typing import Any, Callable, Iterator, List, Optional, Sequence
 from estimator_det.compat import estimator
 from estimator_det.config import pipeline as configuration
 from inputs import pipeline as input_pipeline
-from inputs.faults import LOG_FILE, FaultLog
-from inputs.position import Bookmark, seed_at
+from inputs.bad_records.kinds import LOG_FILE, FaultLog
+from inputs.records.cursor import Bookmark, seed_at
 from model_fn.checkpoints import repair
 from model_fn.runs import history, lock
 from model_fn.runs.backends import tpu_estimator

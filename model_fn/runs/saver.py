@@ -10,7 +10,7 @@ import threading
 from typing import Any, Callable, Iterator, Optional
 
 from estimator_det.compat import tf, tf1
-from inputs.position import Bookmark
+from inputs.records.cursor import Bookmark
 from model_fn.checkpoints import repair
 from model_fn.checkpoints.errors import FolderNotWritableError, RunError
 from model_fn.runs import data_cursor

@@ -12,7 +12,7 @@ import numpy as np
 
 from estimator_det.compat import tf
 from inputs.datasets import shapes, writer
-from inputs.recordfile import masked_crc
+from inputs.records.tfrecord import masked_crc
 from tests.inputs.examples import pipeline
 
 NUM_FILES = 6

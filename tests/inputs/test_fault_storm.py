@@ -13,7 +13,7 @@ import inputs
 from estimator_det.compat import tf, tf1
 from estimator_det.images.resize import make_resizer
 from estimator_det.protos import input_reader_pb2
-from inputs.faults import KEEP, KINDS, LOG_FILE, SKIP, FaultLog
+from inputs.bad_records.kinds import KEEP, KINDS, LOG_FILE, SKIP, FaultLog
 from tests.inputs.storm import NUM_FILES, PER_FILE, Storm, make_storm
 
 Place = Tuple[int, int]

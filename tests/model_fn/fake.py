@@ -11,7 +11,7 @@ from estimator_det.compat import slim, tf, tf1
 from estimator_det.detectors.base import Detections, Groundtruth
 from estimator_det.protos import pipeline_pb2
 from inputs import schema
-from inputs.position import Bookmark
+from inputs.records.cursor import Bookmark
 
 SIZE = 8
 NUM_CLASSES = 3

@@ -5,7 +5,7 @@ import pytest
 
 from estimator_det.compat import tf
 from estimator_det.detectors.base import Groundtruth
-from inputs.statistics import Collector, Columns
+from inputs.checks.statistics import Collector, Columns
 from model_fn.preflight import anchor_coverage
 from model_fn.preflight.anchor_coverage import BETWEEN, ELONGATED, LARGE, SMALL
 from tests.detectors.configs import small_detector

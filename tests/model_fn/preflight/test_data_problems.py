@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from inputs.checks.statistics import Collector, Columns
 from inputs.label_map import parse_label_map
-from inputs.statistics import Collector, Columns
 from model_fn.preflight import data_problems
 from model_fn.preflight.anchor_coverage import (
     BETWEEN,

@@ -13,7 +13,8 @@ import pytest
 
 from estimator_det.compat import estimator, tf, tf1
 from exporters.predictor import Predictor
-from inputs import faults, schema
+from inputs import schema
+from inputs.bad_records import kinds
 from model_fn import model_fn
 from model_fn.checkpoints import label_map_asset
 from model_fn.checkpoints.errors import DamagedCheckpointsError
@@ -300,7 +301,7 @@ def test_faults_of_evaluated_records_are_told(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    finding = faults.Finding("truncated_image", "cut", "copy it anew", faults.SKIP)
+    finding = kinds.Finding("truncated_image", "cut", "copy it anew", kinds.SKIP)
 
     def make_eval(config: Any, preprocess: Any, reader: Any, every: Any, log: Any) -> Any:
         def input_fn() -> Any:
@@ -316,7 +317,7 @@ def test_faults_of_evaluated_records_are_told(
     evaluator.evaluate(config, model_dir)
     told = capsys.readouterr().err
     assert "(1 record left out), as before: see" in told and "truncated_image" not in told
-    (line,) = (tmp_path / "eval_0" / faults.LOG_FILE).read_text().splitlines()
+    (line,) = (tmp_path / "eval_0" / kinds.LOG_FILE).read_text().splitlines()
     assert json.loads(line)["source_id"] == "cat"
     (evaluation,) = history.read(model_dir, "0")
     assert evaluation.bad_records == {"truncated_image": 1, "skipped_records": 1}

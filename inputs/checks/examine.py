@@ -14,11 +14,11 @@ import numpy as np
 
 from estimator_det.compat import tf, tf1
 from estimator_det.protos import input_reader_pb2
-from inputs import image_header, parse
-from inputs.faults import CLIP, FAIL, KINDS, SKIP, Finding
-from inputs.parse import OBJECT
-from inputs.recordfile import Damage
-from inputs.rules import OUTSIDE_TOLERANCE, Rules, make_rules
+from inputs.bad_records.kinds import CLIP, FAIL, KINDS, SKIP, Finding
+from inputs.bad_records.policy import OUTSIDE_TOLERANCE, Rules, make_rules
+from inputs.decoding import example, image_header
+from inputs.decoding.example import OBJECT
+from inputs.records.tfrecord import Damage
 
 __all__ = ["Examined", "Rules", "damage_finding", "examine_record", "make_rules"]
 
@@ -99,7 +99,7 @@ def _frames(
         return [("", features)], _name(features)
     context = _values(record.context.feature, types, examination)
     lists = record.feature_lists.feature_list
-    known = {**parse.FRAME_LISTS, **parse.FRAME_SCALARS}
+    known = {**example.FRAME_LISTS, **example.FRAME_SCALARS}
     count = len(lists["image/encoded"].feature) if "image/encoded" in lists else 0
     wanted = range(count)
     index = rules.reader.frame_index
@@ -125,11 +125,11 @@ def _frames(
 
 def _types(reader: input_reader_pb2.InputReader) -> Dict[str, Any]:
     """Key -> dtype of all that this reader reads from an Example."""
-    skipped = {key for flag, keys in parse.OPTIONAL if not getattr(reader, flag) for key in keys}
-    types: Dict[str, Any] = dict(parse.LISTS)
+    skipped = {key for flag, keys in example.OPTIONAL if not getattr(reader, flag) for key in keys}
+    types: Dict[str, Any] = dict(example.LISTS)
     if reader.mask_type == input_reader_pb2.PNG_MASKS:
-        types[parse.MASKS] = tf.string
-    for key, default in parse.SCALARS.items():
+        types[example.MASKS] = tf.string
+    for key, default in example.SCALARS.items():
         types[key] = tf.string if isinstance(default, str) else tf.int64
     return {key: dtype for key, dtype in types.items() if key not in skipped}
 
@@ -150,7 +150,7 @@ def _values(
             examination.add("unparsable", message)
             continue
         values[key] = list(getattr(feature, kind).value)
-        if key in parse.SCALARS and len(values[key]) > 1:
+        if key in example.SCALARS and len(values[key]) > 1:
             examination.add("unparsable", f"{key} has {len(values[key])} values; one is allowed")
     return values
 
@@ -355,7 +355,7 @@ class _Examination:
     ) -> None:
         """What has several values for each box, and what belongs to the image as a whole."""
         reader = self.rules.reader
-        masks = features[parse.MASKS]
+        masks = features[example.MASKS]
         if masks and reader.mask_type == input_reader_pb2.PNG_MASKS:
             self._expect("PNG masks", len(masks), count)
             for position, mask in enumerate(masks):

@@ -1,6 +1,6 @@
 """The watch over a dataset that runs on another machine, where there is no Python to ask.
 
-The input pipeline of a TPU with a host of its own runs there. What `inputs.guard` would look into
+The input pipeline of a TPU with a host of its own runs there. What `inputs.checks.guard` would look into
 ends the run here, with TensorFlow's own message: no record is left out, whatever `bad_records`
 says. What decoding mends, such as boxes beyond the image, is mended untold; `estimator-det
 check-data` tells it beforehand.
@@ -12,8 +12,8 @@ from typing import Any, Sequence, Tuple
 
 from estimator_det.compat import tf
 from inputs import schema
-from inputs.faults import FAULT_COUNTS
-from inputs.guard import PLACE, POSITION, unpack
+from inputs.bad_records.kinds import FAULT_COUNTS
+from inputs.checks.guard import PLACE, POSITION, unpack
 
 
 class GraphGuard:

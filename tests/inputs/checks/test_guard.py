@@ -11,9 +11,10 @@ import pytest
 import inputs
 from estimator_det.compat import tf, tf1
 from estimator_det.images.resize import make_resizer
-from inputs import guard, schema
-from inputs.faults import FaultLog
-from inputs.guard import pack, unpack
+from inputs import schema
+from inputs.bad_records.kinds import FaultLog
+from inputs.checks import guard
+from inputs.checks.guard import pack, unpack
 from tests.inputs.examples import BOXES, encoded, example, picture, pipeline, sequence, write
 from tests.inputs.storm import frames_of, gzipped
 
@@ -188,7 +189,7 @@ def test_sequences_are_watched(tmp_path: pathlib.Path) -> None:
 def test_clean_data_never_call_python(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from inputs.guard import Guard
+    from inputs.checks.guard import Guard
 
     def refuse(*_: Any) -> Any:
         raise AssertionError("called")

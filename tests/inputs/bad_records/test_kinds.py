@@ -6,8 +6,17 @@ import threading
 
 import pytest
 
-from inputs import faults
-from inputs.faults import CLIP, FAIL, KEEP, KINDS, SKIP, FaultLog, Finding, TooManySkippedError
+from inputs.bad_records import kinds
+from inputs.bad_records.kinds import (
+    CLIP,
+    FAIL,
+    KEEP,
+    KINDS,
+    SKIP,
+    FaultLog,
+    Finding,
+    TooManySkippedError,
+)
 
 NAN = Finding("box_nan", "2 boxes with NaN", "mend", CLIP, 2)
 CUT = Finding("truncated_image", "it is truncated", "write it anew", SKIP)
@@ -74,7 +83,7 @@ def test_threads(tmp_path: pathlib.Path) -> None:
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "MAX_KEPT", 5)
+    monkeypatch.setattr(kinds, "MAX_KEPT", 5)
     log = FaultLog()
     for record in range(9):
         log.tell(NAN, "f", record)
@@ -83,27 +92,27 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_policies() -> None:
-    reference = faults.resolve("reference", {})
+    reference = kinds.resolve("reference", {})
     assert {reference[kind] for kind in ("box_nan", "unknown_text", "too_many_boxes")} == {CLIP}
     assert reference["box_outside"] == reference["label_contradiction"] == KEEP
     assert reference["damaged_record"] == reference["box_inverted"] == FAIL
-    assert set(faults.resolve("fail", {}).values()) == {FAIL}
-    skip = faults.resolve("skip", {})
+    assert set(kinds.resolve("fail", {}).values()) == {FAIL}
+    skip = kinds.resolve("skip", {})
     assert skip["box_outside"] == skip["truncated_image"] == skip["label_contradiction"] == SKIP
     assert skip["unknown_text"] == skip["too_many_boxes"] == CLIP
-    clip = faults.resolve("clip", {"box_nan": "fail"})
+    clip = kinds.resolve("clip", {"box_nan": "fail"})
     assert clip["box_outside"] == clip["unknown_id"] == CLIP
     assert clip["size_mismatch"] == KEEP
     assert clip["huge_image"] == SKIP
     assert clip["box_nan"] == FAIL
     with pytest.raises(ValueError, match="did you mean 'box_nan'"):
-        faults.resolve("clip", {"box_nans": "fail"})
+        kinds.resolve("clip", {"box_nans": "fail"})
 
 
 def test_table_is_complete() -> None:
-    assert set(faults.COUNTED) <= set(KINDS)
+    assert set(kinds.COUNTED) <= set(KINDS)
     for kind, row in KINDS.items():
-        assert row.reference in faults.ACTIONS
+        assert row.reference in kinds.ACTIONS
         assert row.what
         assert row.remedy
         assert (row.reference != CLIP) or row.mend, kind

@@ -12,9 +12,10 @@ import pytest
 import inputs
 from estimator_det.compat import tf, tf1
 from estimator_det.images.resize import make_resizer
-from inputs import position, schema
-from inputs.faults import FaultLog
-from inputs.position import Bookmark, Place, Position
+from inputs import schema
+from inputs.bad_records.kinds import FaultLog
+from inputs.records import cursor
+from inputs.records.cursor import Bookmark, Place, Position
 from tests.inputs.examples import BOXES, encoded, example, picture, pipeline, write
 
 LABELS = {"image/object/class/label": [2, 1]}
@@ -155,7 +156,7 @@ def test_data_that_begin_anew_later_do_so_in_another_order() -> None:
 
 
 def test_ordinals_have_room_and_come_apart_again() -> None:
-    first = int(position.first_ordinal(3, tf.constant(100_000, tf.int64)))
+    first = int(cursor.first_ordinal(3, tf.constant(100_000, tf.int64)))
     bookmark = Bookmark()
     bookmark.begin(1, "")
     bookmark.note(np.array([5, first + 70_000]), np.array([[1, 8], [1, 9]]))

@@ -7,7 +7,7 @@ import pytest
 
 from estimator_det.compat import tf
 from inputs.augment import make_augmentation
-from inputs.augment.flip_scale_pad import (
+from inputs.augment.geometry import (
     MIRROR_X,
     MIRROR_Y,
     TURN_LEFT,

@@ -5,7 +5,7 @@ from typing import Any, List
 
 import pytest
 
-from inputs.label_check import check_class_names
+from inputs.checks.class_names import check_class_names
 from tests.inputs.examples import BOXES, LABEL_MAP, example, reader, write
 
 
@@ -25,7 +25,7 @@ def test_known_names_and_none_pass(tmp_path: pathlib.Path, caplog: Any) -> None:
     options = reading(tmp_path, ["cat"])
     write(options.tf_record_input_reader.input_path[0], [])
     check_class_names(options)
-    assert not [record for record in caplog.records if record.name == "inputs.label_check"]
+    assert not [record for record in caplog.records if record.name == "inputs.checks.class_names"]
 
 
 @pytest.mark.parametrize(("end", "kind"), [("", ""), (".gz", "GZIP")])

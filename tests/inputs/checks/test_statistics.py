@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from inputs import statistics
-from inputs.statistics import Collector, Columns
+from inputs.checks import statistics
+from inputs.checks.statistics import Collector, Columns
 
 
 def collect(*images: tuple) -> Columns:

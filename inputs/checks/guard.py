@@ -15,11 +15,19 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 
 from estimator_det.compat import tf
-from inputs import recordfile, schema
-from inputs.examine import examine_record
-from inputs.faults import COUNTED, FAIL, FAULT_COUNTS, KINDS, FaultLog, done_about
-from inputs.recordfile import Damage
-from inputs.rules import Rules
+from inputs import schema
+from inputs.bad_records.kinds import (
+    COUNTED,
+    FAIL,
+    FAULT_COUNTS,
+    KINDS,
+    FaultLog,
+    done_about,
+)
+from inputs.bad_records.policy import Rules
+from inputs.checks.examine import examine_record
+from inputs.records import tfrecord
+from inputs.records.tfrecord import Damage
 
 POSITION = "position"  # of a record in the stream; leaves the batch again
 PLACE = "place"  # see `pack`; becomes RECORD in the batch
@@ -212,7 +220,7 @@ class Guard:
             if not self._log.stopped:
                 path = self.paths[file]
                 numbers = list(self._rest(path, int(number), int(read)))[:BLOCK]
-                records = [_content(recordfile.read_record(path, one)) for one in numbers]
+                records = [_content(tfrecord.read_record(path, one)) for one in numbers]
             if not numbers and not number:
                 self._check_barren(dict(zip(keys.tolist(), values.tolist())))
         except ValueError:
@@ -239,10 +247,10 @@ class Guard:
             if self._whole.get(path) == number:
                 return range(0)
         try:
-            if recordfile.is_compressed(path):
+            if tfrecord.is_compressed(path):
                 self._tell_rest_of_compressed(path, number)
                 return range(0)
-            count = number if recordfile.file_size(path) == read else recordfile.count_records(path)
+            count = number if tfrecord.file_size(path) == read else tfrecord.count_records(path)
         except (OSError, tf.errors.OpError) as error:
             self._log.tell(self._rules.finding("lost_records", f"{error}"), path, -1)
             return range(0)
@@ -326,7 +334,7 @@ class Guard:
             raise ValueError(text)
         path, number = self._name(place)
         try:
-            record = recordfile.read_record(path, number)
+            record = tfrecord.read_record(path, number)
         except (IndexError, OSError, tf.errors.OpError) as error:
             record = Damage("lost_records", f"it was there in an earlier pass: {error}", 0, 0)
         if isinstance(record, Damage):
@@ -369,7 +377,7 @@ def _table() -> tf.lookup.experimental.MutableHashTable:
 
 def _outline(path: str) -> Any:
     """Number and damage, or None, of each record."""
-    for number, record in recordfile.read_records(path):
+    for number, record in tfrecord.read_records(path):
         yield number, record if isinstance(record, Damage) else None
 
 
@@ -379,7 +387,7 @@ def _empty(act: Callable[[tf.Tensor], tf.Tensor], spec: Any) -> tf.data.Dataset:
     return nothing.map(lambda _: tf.nest.map_structure(_zeros, spec))
 
 
-def _content(record: recordfile.Record) -> bytes:
+def _content(record: tfrecord.Record) -> bytes:
     return b"" if isinstance(record, Damage) else record
 
 

@@ -5,8 +5,8 @@ from typing import Any, List
 
 import pytest
 
-from inputs import recordfile
-from inputs.recordfile import Damage
+from inputs.records import tfrecord
+from inputs.records.tfrecord import Damage
 from tests.inputs.examples import write
 from tests.inputs.storm import frames_of, gzipped
 
@@ -19,13 +19,13 @@ def changed(frame: bytes, position: int) -> bytes:
 
 def found(path: pathlib.Path) -> List[Any]:
     """Data, or where damage begins and how long it is."""
-    records = list(recordfile.read_records(str(path)))
+    records = list(tfrecord.read_records(str(path)))
     assert [number for number, _ in records] == list(range(len(records)))
-    assert recordfile.count_records(str(path)) == len(records)
+    assert tfrecord.count_records(str(path)) == len(records)
     for number, record in records:
-        assert recordfile.read_record(str(path), number) == record
+        assert tfrecord.read_record(str(path), number) == record
     with pytest.raises(IndexError, match="there is no record"):
-        recordfile.read_record(str(path), len(records))
+        tfrecord.read_record(str(path), len(records))
     return [(r.kind, r.offset, r.length) if isinstance(r, Damage) else r for _, r in records]
 
 
@@ -56,7 +56,7 @@ def test_goes_on_after_a_bad_length(tmp_path: pathlib.Path, position: int) -> No
 
 
 def test_searches_across_chunks(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recordfile, "CHUNK", 64)
+    monkeypatch.setattr(tfrecord, "CHUNK", 64)
     frames = frames_of(DATA)
     for shift in range(70):  # the next record begins anywhere in a chunk
         rubbish = b"\xee" * (3 + shift)

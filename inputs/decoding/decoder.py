@@ -4,10 +4,10 @@ Where a record leaves out what belongs to each box, it gets: weight 1, confidenc
 difficult, not a group, the box's own area, no keypoints (NaN), an empty mask.
 
 What is wrong with boxes is counted, and mended or refused as the reader's `bad_records` says; see
-`inputs.faults` for the kinds, and `inputs.examine` for the same in Python and in full sentences. By
+`inputs.bad_records.kinds` for the kinds, and `inputs.checks.examine` for the same in Python and in full sentences. By
 default boxes with a NaN coordinate, and boxes whose class text is in no item of the label map, are
 left out, as the reference does: that is how one trains on some of the classes of a data set
-(`inputs.label_check` speaks of it before the first batch, and refuses a label map that knows none).
+(`inputs.checks.class_names` speaks of it before the first batch, and refuses a label map that knows none).
 """
 
 from __future__ import annotations
@@ -18,13 +18,21 @@ from estimator_det.compat import tf
 from estimator_det.protos import input_reader_pb2
 from inputs import schema
 from inputs.augment.base import keep_boxes
-from inputs.box_checks import Checked, Facts, check_boxes
-from inputs.faults import FAULT_COUNTS
-from inputs.hierarchy import Hierarchy, expand_boxes, expand_image_labels
-from inputs.image_header import claimed_pixels
+from inputs.bad_records.kinds import FAULT_COUNTS
+from inputs.bad_records.policy import Rules, make_rules
+from inputs.decoding.box_checks import Checked, Facts, check_boxes
+from inputs.decoding.example import (
+    MASKS,
+    OBJECT,
+    Parsed,
+    make_parser,
+    parse_image,
+    record_name,
+    require,
+)
+from inputs.decoding.hierarchy import Hierarchy, expand_boxes, expand_image_labels
+from inputs.decoding.image_header import claimed_pixels
 from inputs.label_map import LabelMap
-from inputs.parse import MASKS, OBJECT, Parsed, make_parser, parse_image, record_name, require
-from inputs.rules import Rules, make_rules
 from inputs.schema import Sample
 
 Decoder = Callable[..., Sample]

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
-from inputs import image_header
-from inputs.decode import make_decoder
-from inputs.examine import examine_record, make_rules
-from inputs.faults import COUNTED, FAULT_COUNTS, KINDS
+from inputs.bad_records.kinds import COUNTED, FAULT_COUNTS, KINDS
+from inputs.checks.examine import examine_record, make_rules
+from inputs.decoding import image_header
+from inputs.decoding.decoder import make_decoder
 from tests.inputs.examples import BOXES, LABEL_MAP, encoded, example, picture, reader, sequence
 from tests.inputs.storm import picture_bytes
 

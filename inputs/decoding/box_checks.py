@@ -11,9 +11,9 @@ import functools
 from typing import List, NamedTuple
 
 from estimator_det.compat import tf
-from inputs.faults import CLIP, COUNTED
-from inputs.parse import require
-from inputs.rules import OUTSIDE_TOLERANCE, Rules
+from inputs.bad_records.kinds import CLIP, COUNTED
+from inputs.bad_records.policy import OUTSIDE_TOLERANCE, Rules
+from inputs.decoding.example import require
 
 FIRST_ID = 1
 

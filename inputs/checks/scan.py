@@ -17,12 +17,12 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 
 from estimator_det.compat import tf
 from estimator_det.config import files
-from inputs import recordfile
-from inputs.examine import damage_finding, examine_record
-from inputs.faults import KINDS, SKIP, Entry, Finding
-from inputs.records import find_files, input_patterns
-from inputs.rules import Rules
-from inputs.statistics import Collector, Columns, join
+from inputs.bad_records.kinds import KINDS, SKIP, Entry, Finding
+from inputs.bad_records.policy import Rules
+from inputs.checks.examine import damage_finding, examine_record
+from inputs.checks.statistics import Collector, Columns, join
+from inputs.records import tfrecord
+from inputs.records.stream import find_files, input_patterns
 
 RECORDS_PER_TASK = 64  # of files whose records are found without reading them all
 
@@ -81,7 +81,7 @@ def plan(reader: str, rules: Rules, max_records: Optional[int] = None) -> Plan:
 
     Args:
         reader: Path of the reader in the configuration; entries do not hold it.
-        rules: Of `inputs.examine.make_rules`.
+        rules: Of `inputs.checks.examine.make_rules`.
         max_records: At most so many records of each file; None for all.
 
     Raises:
@@ -99,9 +99,9 @@ def plan(reader: str, rules: Rules, max_records: Optional[int] = None) -> Plan:
     for number, path in enumerate(found):
         stop, count = max_records, max_records
         # Only a local file that is not compressed can be entered at any record.
-        if not (files.is_remote(path) or recordfile.is_compressed(path)):
+        if not (files.is_remote(path) or tfrecord.is_compressed(path)):
             try:
-                count = recordfile.count_records(path)
+                count = tfrecord.count_records(path)
             except OSError as error:
                 entries.append(_entry(rules, "lost_records", path, f"it cannot be read: {error}"))
                 continue
@@ -155,7 +155,7 @@ def _are_few(plans: Sequence[Plan]) -> bool:
     if sum(known) <= FEW_RECORDS:
         return True
     tasks = {task.file for one in plans for task in one.tasks}
-    return sum(recordfile.file_size(path) for path in tasks) <= FEW_BYTES
+    return sum(tfrecord.file_size(path) for path in tasks) <= FEW_BYTES
 
 
 def _scan(of: Plan, parts: List[_Part]) -> Scan:
@@ -255,7 +255,7 @@ def _examine(task: Task, rules: Rules) -> _Part:
     try:
         for number, record in _records(task):
             count += 1
-            if isinstance(record, recordfile.Damage):
+            if isinstance(record, tfrecord.Damage):
                 finding = damage_finding(record, rules)
                 whole_file = KINDS[finding.kind].unit == "file"
                 count -= whole_file
@@ -280,13 +280,13 @@ def _examine(task: Task, rules: Rules) -> _Part:
     return _Part(count, collector.columns(), entries)
 
 
-def _records(task: Task) -> Iterator[Tuple[int, recordfile.Record]]:
-    if not (files.is_remote(task.file) or recordfile.is_compressed(task.file)):
+def _records(task: Task) -> Iterator[Tuple[int, tfrecord.Record]]:
+    if not (files.is_remote(task.file) or tfrecord.is_compressed(task.file)):
         assert task.stop is not None  # as `plan` has it for such files
         for number in range(task.start, task.stop):
-            yield number, recordfile.read_record(task.file, number)
+            yield number, tfrecord.read_record(task.file, number)
         return
-    for number, record in recordfile.read_records(task.file):
+    for number, record in tfrecord.read_records(task.file):
         if task.stop is not None and number >= task.stop:
             return
         yield number, record

@@ -1,7 +1,7 @@
 """Finds TFRecord files and streams their records, still serialized, in the order asked for.
 
 TensorFlow's reader gives up a file at the first damage. So the bytes it gives are counted the first
-time; where they are not all the file has, the other records come from `inputs.recordfile`. Of a
+time; where they are not all the file has, the other records come from `inputs.records.tfrecord`. Of a
 file that was whole, the same number of records is expected from then on, which costs nothing.
 """
 
@@ -15,10 +15,11 @@ from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 from estimator_det.compat import tf
 from estimator_det.config import files
 from estimator_det.protos import input_reader_pb2
-from inputs import faults, position, recordfile
-from inputs.guard import BLOCK, Guard, pack
-from inputs.position import Position
-from inputs.rules import Rules, make_rules
+from inputs.bad_records import kinds
+from inputs.bad_records.policy import Rules, make_rules
+from inputs.checks.guard import BLOCK, Guard, pack
+from inputs.records import cursor, tfrecord
+from inputs.records.cursor import Position
 
 COMPRESSIONS = {".gz": "GZIP", ".gzip": "GZIP", ".zlib": "ZLIB", ".zz": "ZLIB"}
 
@@ -48,7 +49,9 @@ class Record(NamedTuple):
     """A record on its way to the decoder."""
 
     place: tf.Tensor  # int64: file and number in one, see `guard.pack`
-    ordinal: tf.Tensor  # int64: where it stands in the order of records, see `inputs.position`
+    ordinal: (
+        tf.Tensor
+    )  # int64: where it stands in the order of records, see `inputs.records.cursor`
     serialized: tf.Tensor  # string; "" where it is damaged
 
 
@@ -95,7 +98,7 @@ def input_patterns(config: input_reader_pb2.InputReader) -> List[str]:
 def list_files(
     config: input_reader_pb2.InputReader,
     rules: Optional[Rules] = None,
-    log: Optional[faults.FaultLog] = None,
+    log: Optional[kinds.FaultLog] = None,
 ) -> Files:
     """All files of a reader: its input_paths in order, those of a pattern sorted.
 
@@ -107,7 +110,7 @@ def list_files(
             refused.
     """
     rules = make_rules(config) if rules is None else rules
-    log = faults.FaultLog() if log is None else log
+    log = kinds.FaultLog() if log is None else log
     patterns = input_patterns(config)
     weights = list(config.sample_from_datasets_weights)
     if weights and len(weights) != len(patterns):
@@ -221,7 +224,7 @@ def record_dataset(
 def _check_not_empty(paths: List[str], shard: Tuple[int, int]) -> None:
     """Endless epochs of nothing would never end."""
     least = shard[1] + 1  # of the records of this worker the first is always among the sample
-    records = itertools.chain.from_iterable(map(recordfile.read_records, paths))
+    records = itertools.chain.from_iterable(map(tfrecord.read_records, paths))
     found = sum(1 for _ in itertools.islice(records, least))
     if found < least:
         raise ValueError(
@@ -244,14 +247,14 @@ def _epochs(
     def one(epoch: tf.Tensor) -> tf.data.Dataset:
         seed = tf.random.stateless_uniform([], [start.seed + stream, epoch], 0, 2**31 - 1, tf.int64)
         records = read_epoch(seed)
-        ordinal = position.first_ordinal(stream, epoch)
-        end = ordinal + position.LAST_NUMBER
+        ordinal = cursor.first_ordinal(stream, epoch)
+        end = ordinal + cursor.LAST_NUMBER
         if first.number:
             skipped = tf.where(tf.equal(epoch, first.epoch), tf.constant(first.number, tf.int64), 0)
             records, ordinal = records.skip(skipped), ordinal + skipped
         return tf.data.Dataset.zip((records, tf.data.Dataset.range(ordinal, end)))
 
-    last = position.LAST_EPOCH if num_epochs is None else num_epochs
+    last = cursor.LAST_EPOCH if num_epochs is None else num_epochs
     epochs = tf.data.Dataset.range(first.epoch, max(last, first.epoch))
     epochs = epochs.take_while(lambda _: guard.goes_on())
     return epochs.flat_map(one).map(
@@ -356,7 +359,7 @@ def _counted(
             )
 
         numbers, block = tf.cond(length > 0, lambda: (number + tf.range(length), block), at_end)
-        lengths = tf.cast(tf.strings.length(block), tf.int64) + recordfile.OVERHEAD
+        lengths = tf.cast(tf.strings.length(block), tf.int64) + tfrecord.OVERHEAD
         # At the end a block begins where the one before it ended, but the bytes stay those that
         # the reader gave.
         read_now = tf.where(length > 0, tf.reduce_sum(lengths), 0)

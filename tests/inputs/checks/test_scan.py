@@ -5,9 +5,9 @@ import os
 import numpy as np
 import pytest
 
-from inputs import scan
-from inputs.rules import make_rules
-from inputs.scan import Scan
+from inputs.bad_records.policy import make_rules
+from inputs.checks import scan
+from inputs.checks.scan import Scan
 from tests.inputs import examples
 from tests.inputs.examples import BOXES, example
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Mapping, Optional
 
 from estimator_det.protos import input_reader_pb2
-from inputs import faults
-from inputs.faults import CLIP, FAIL, KINDS, SKIP, Finding
+from inputs.bad_records import kinds
+from inputs.bad_records.kinds import CLIP, FAIL, KINDS, SKIP, Finding
 from inputs.label_map import LabelMap, read_label_map
 
 OUTSIDE_TOLERANCE = 1e-4  # of the picture's side: rounding in label tools is no fault
@@ -36,7 +36,7 @@ class Rules:
     """
 
     reader: input_reader_pb2.InputReader
-    actions: Mapping[str, str] = field(default_factory=lambda: faults.resolve("reference", {}))
+    actions: Mapping[str, str] = field(default_factory=lambda: kinds.resolve("reference", {}))
     max_skipped: int = 100
     max_pixels: float = 178.95697e6
     num_classes: Optional[int] = None
@@ -80,7 +80,7 @@ def make_rules(
     exceptions = {one.kind: _POLICIES[one.policy] for one in given.exception}
     return Rules(
         reader=reader,
-        actions=faults.resolve(_POLICIES[given.policy], exceptions),
+        actions=kinds.resolve(_POLICIES[given.policy], exceptions),
         max_skipped=given.max_skipped,
         max_pixels=given.max_megapixels * 1e6,
         num_classes=num_classes,

@@ -8,7 +8,7 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from inputs import schema
-from inputs.decode import make_decoder
+from inputs.decoding.decoder import make_decoder
 from inputs.schema import Sample
 from tests.inputs.examples import BOXES, LABEL_MAP, encoded, example, picture, reader, sequence
 

@@ -14,10 +14,10 @@ from typing import Counter, Optional, Sequence
 from estimator_det.compat import tf
 from estimator_det.config.registry import nearest
 from estimator_det.protos import input_reader_pb2
+from inputs.decoding.example import OBJECT
 from inputs.label_map import read_label_map
-from inputs.parse import OBJECT
-from inputs.recordfile import Damage, read_records
-from inputs.records import find_files, input_patterns
+from inputs.records.stream import find_files, input_patterns
+from inputs.records.tfrecord import Damage, read_records
 
 NUM_RECORDS = 32  # some megabytes at most; enough to meet the common classes
 NUM_SHOWN = 5

@@ -5,11 +5,11 @@ from typing import Any, List
 
 import pytest
 
-from inputs import records
-from inputs.faults import FaultLog
-from inputs.guard import Guard
-from inputs.position import Position
-from inputs.rules import make_rules
+from inputs.bad_records.kinds import FaultLog
+from inputs.bad_records.policy import make_rules
+from inputs.checks.guard import Guard
+from inputs.records import stream as records
+from inputs.records.cursor import Position
 from tests.inputs.examples import reader, write
 
 
