@@ -83,7 +83,7 @@ def original_image(sample: Sample, layout: Layout) -> tf.Tensor:
     return tf.cast(resized[0], tf.uint8)
 
 
-def lay_out(
+def collate(
     sample: Sample, layout: Layout, original: Optional[tf.Tensor] = None
 ) -> Tuple[Features, Features]:
     """Preprocesses, encodes and pads one sample.

@@ -19,16 +19,16 @@ from estimator_det.protos import image_resizer_pb2, input_reader_pb2, pipeline_p
 from inputs import schema
 from inputs.augment import make_augmentation
 from inputs.bad_records.kinds import FAULT_COUNTS, FaultLog
-from inputs.bad_records.policy import Rules, make_rules
-from inputs.batch import Features, Layout, Preprocess, lay_out, original_image
+from inputs.bad_records.policy import BadRecordPolicy, make_policy
+from inputs.batch import Features, Layout, Preprocess, collate, original_image
 from inputs.checks.class_names import check_class_names
 from inputs.checks.examine import reason
 from inputs.checks.graph_guard import GraphGuard
-from inputs.checks.guard import PLACE, POSITION, Guard
+from inputs.checks.guard import POSITION, RECORD_ID, Guard
 from inputs.decoding.decoder import make_decoder
 from inputs.decoding.example import require
 from inputs.machine import available_cpus
-from inputs.records.cursor import Bookmark, Position, digest
+from inputs.records.cursor import CursorState, DataCursor, digest
 from inputs.records.stream import Record, compression_of, list_files, record_dataset
 
 Batch = Tuple[Features, Features]
@@ -44,7 +44,7 @@ def create_train_input_fn(
     seed: Optional[int] = None,
     fault_log: Optional[FaultLog] = None,
     *,
-    bookmark: Optional[Bookmark] = None,
+    cursor: Optional[DataCursor] = None,
     runs_elsewhere: bool = False,
 ) -> InputFn:
     """Input function of training: shuffled, augmented, endless unless `num_epochs` is set.
@@ -54,7 +54,7 @@ def create_train_input_fn(
         preprocess: The detector's: float32 [B, h, w, C] -> inputs [B, H, W, C], true_shapes [B, 3].
         seed: Makes order and augmentation repeatable; None for another one at each call.
         fault_log: Told of everything that is wrong with the data; None for a log of its own.
-        bookmark: Says where to begin, and is told of the beginning; None begins at the beginning.
+        cursor: Says where to begin, and is told of the beginning; None begins at the beginning.
         runs_elsewhere: Whether the dataset runs on another machine, without Python; see
             `inputs.checks.graph_guard`.
 
@@ -97,7 +97,7 @@ def create_train_input_fn(
                 sample_1_of_n=reader.sample_1_of_n_examples,
                 drop_remainder=reader.drop_remainder,
                 runs_elsewhere=runs_elsewhere,
-                bookmark=bookmark,
+                cursor=cursor,
             ),
         )
 
@@ -188,7 +188,7 @@ class _Stream(NamedTuple):
     sample_1_of_n: int
     drop_remainder: bool
     runs_elsewhere: bool = False
-    bookmark: Optional[Bookmark] = None
+    cursor: Optional[DataCursor] = None
 
 
 def _batches(
@@ -199,15 +199,15 @@ def _batches(
     stream: _Stream,
 ) -> tf.data.Dataset:
     log = FaultLog() if fault_log is None else fault_log
-    rules = make_rules(reader, layout.num_classes, layout.max_boxes)
-    found = list_files(reader, rules, log)
+    policy = make_policy(reader, layout.num_classes, layout.max_boxes)
+    found = list_files(reader, policy, log)
     check_class_names(reader, found.paths)
     order = digest(reader, found, stream.sample_1_of_n, stream.shard, stream.seed)
-    start = (stream.bookmark or Bookmark()).begin(stream.seed, order)
+    start = (stream.cursor or DataCursor()).begin(stream.seed, order)
 
     def retry(serialized: bytes, position: int) -> str:
         with tf.Graph().as_default(), tf1.Session() as session:
-            transform = _make_transform(reader, layout, make_augment(), rules)
+            transform = _make_transform(reader, layout, make_augment(), policy)
             batch = transform(tf.constant(serialized), _seed(start, tf.constant(position)))
             session.run(tf1.tables_initializer())
             try:
@@ -216,7 +216,7 @@ def _batches(
                 return reason(error)
         return ""
 
-    guard: Any = Guard(found.paths, rules, log, retry)
+    guard: Any = Guard(found.paths, policy, log, retry)
     if stream.runs_elsewhere:
         _check_uncompressed(found.paths)
         guard = GraphGuard(found.paths)
@@ -230,14 +230,16 @@ def _batches(
         sample_1_of_n=stream.sample_1_of_n,
         shard=stream.shard,
     )
-    transform = _make_transform(reader, layout, make_augment(), rules)
+    transform = _make_transform(reader, layout, make_augment(), policy)
 
     # Tracing is several times faster without autograph, and nothing here needs it.
     @tf.autograph.experimental.do_not_convert
     def to_example(position: tf.Tensor, record: Record) -> Batch:
         serialized = guard.begin(position, record.place, record.serialized)
         features, labels = transform(serialized, _seed(start, position))
-        features.update({POSITION: position, PLACE: record.place, schema.ORDINAL: record.ordinal})
+        features.update(
+            {POSITION: position, RECORD_ID: record.place, schema.STREAM_INDEX: record.stream_index}
+        )
         return features, labels
 
     # Left to choose, TensorFlow may decode too few images at once; but this machine's CPUs are not
@@ -274,23 +276,23 @@ def _check_uncompressed(paths: List[str]) -> None:
         )
 
 
-def _seed(start: Position, position: tf.Tensor) -> tf.Tensor:
+def _seed(start: CursorState, position: tf.Tensor) -> tf.Tensor:
     return tf.stack([tf.constant(start.seed, tf.int64), tf.cast(position, tf.int64)])
 
 
 def _make_transform(
-    reader: input_reader_pb2.InputReader, layout: Layout, augment: Any, rules: Rules
+    reader: input_reader_pb2.InputReader, layout: Layout, augment: Any, policy: BadRecordPolicy
 ) -> Transform:
     """A function (serialized record, seed [2]) -> features and labels of its image."""
-    decode = make_decoder(reader, rules)
+    decode = make_decoder(reader, policy)
 
     def transform(serialized: tf.Tensor, seed: tf.Tensor) -> Batch:
         sample = decode(serialized, seed)
         original = original_image(sample, layout) if layout.retain_original_image else None
         if augment is not None:
             sample = augment(sample, seed)
-        features, labels = lay_out(sample, layout, original)
-        if rules.refuses("too_many_boxes"):
+        features, labels = collate(sample, layout, original)
+        if policy.refuses("too_many_boxes"):
             fits = require(
                 tf.equal(features[FAULT_COUNTS][-1], 0),
                 features[schema.SOURCE_ID],

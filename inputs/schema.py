@@ -31,7 +31,7 @@ CONTEXT_FEATURES = "context_features"
 VALID_CONTEXT_SIZE = "valid_context_size"  # how many of the S context features are real
 CONTEXT_FEATURES_IMAGE_ID_LIST = "context_features_image_id_list"
 RECORD = "record"  # index among `inputs.records.stream.list_files`, number in that file from 0
-ORDINAL = "ordinal"  # of the record in the order of the data, see `inputs.records.cursor`
+STREAM_INDEX = "stream_index"  # of the record in the order of the data, see `inputs.records.cursor`
 AUGMENTATION_SEED = "augmentation_seed"  # with it, the record gives the same picture again
 
 # Labels.
@@ -65,7 +65,7 @@ FEATURES: Dict[str, Spec] = {
     VALID_CONTEXT_SIZE: Spec("int32", "B"),
     CONTEXT_FEATURES_IMAGE_ID_LIST: Spec("string", "B S"),
     RECORD: Spec("int64", "B 2"),
-    ORDINAL: Spec("int64", "B"),
+    STREAM_INDEX: Spec("int64", "B"),
     AUGMENTATION_SEED: Spec("int64", "B 2"),
 }
 

@@ -11,12 +11,12 @@ from unittest import mock
 from estimator_det.compat import tf
 from inputs import batch, pipeline
 from inputs.bad_records.kinds import FAULT_COUNTS
-from inputs.checks.guard import PLACE, POSITION
+from inputs.checks.guard import POSITION, RECORD_ID
 from inputs.decoding import decoder
 from inputs.decoding.box_checks import BOX_FAULTS, Checked
-from inputs.records.cursor import Position
+from inputs.records.cursor import CursorState
 from inputs.records.stream import Record
-from inputs.schema import ORDINAL, SOURCE_ID
+from inputs.schema import SOURCE_ID, STREAM_INDEX
 
 WARM_UP = 260  # batches: the first pass over the files, which counts their bytes
 ROUNDS = 40
@@ -41,7 +41,7 @@ class _Blind:
 
     def watch(self, batches: tf.data.Dataset, **_: Any) -> tf.data.Dataset:
         """Batches without what only the watch needs."""
-        extra = (POSITION, PLACE, FAULT_COUNTS, SOURCE_ID, ORDINAL)
+        extra = (POSITION, RECORD_ID, FAULT_COUNTS, SOURCE_ID, STREAM_INDEX)
 
         def without(features: Any, labels: Any) -> Any:
             return {key: x for key, x in features.items() if key not in extra}, labels
@@ -49,7 +49,7 @@ class _Blind:
         return batches.map(without)
 
 
-def _plain_records(config: Any, guard: _Blind, *, start: Position, **_: Any) -> tf.data.Dataset:
+def _plain_records(config: Any, guard: _Blind, *, start: CursorState, **_: Any) -> tf.data.Dataset:
     serialized = tf.data.TFRecordDataset(guard.paths).shuffle(
         config.shuffle_buffer_size, start.seed
     )

@@ -60,7 +60,7 @@ def _run(options: argparse.Namespace) -> int:
     page = batch_grid.contact_sheet(cells, title=title, columns=options.columns)
     os.makedirs(os.path.dirname(os.path.abspath(options.output)), exist_ok=True)
     page.save(options.output, "PNG")
-    evaluation_report.tell_faults(faults)
+    evaluation_report.print_faults(faults)
     without = sum(not cell.labels for cell in cells)
     told = f", {without} of them without any box" if without else ""
     console.say(f"{len(cells)} images{told}: {options.output}")

@@ -117,7 +117,7 @@ COUNTED = (
 )  # fmt: skip
 
 
-class Finding(NamedTuple):
+class RecordFault(NamedTuple):
     """One fault of one record."""
 
     kind: str  # of `KINDS`
@@ -219,7 +219,7 @@ class FaultLog:
 
     def tell(
         self,
-        finding: Finding,
+        finding: RecordFault,
         file: str,
         record: int,
         source_id: str = "",

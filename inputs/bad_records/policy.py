@@ -7,7 +7,7 @@ from typing import Mapping, Optional
 
 from estimator_det.protos import input_reader_pb2
 from inputs.bad_records import kinds
-from inputs.bad_records.kinds import CLIP, FAIL, KINDS, SKIP, Finding
+from inputs.bad_records.kinds import CLIP, FAIL, KINDS, SKIP, RecordFault
 from inputs.label_map import LabelMap, read_label_map
 
 OUTSIDE_TOLERANCE = 1e-4  # of the picture's side: rounding in label tools is no fault
@@ -21,7 +21,7 @@ _POLICIES = {
 
 
 @dataclass(frozen=True)
-class Rules:
+class BadRecordPolicy:
     """What counts as a fault, and what is done about it.
 
     Attributes:
@@ -59,18 +59,18 @@ class Rules:
         """Whether such a fault does not stop the run."""
         return self.actions[kind] != FAIL
 
-    def finding(self, kind: str, message: str, count: int = 1) -> Finding:
+    def finding(self, kind: str, message: str, count: int = 1) -> RecordFault:
         """A finding with the action and remedy of its kind."""
-        return Finding(kind, message, KINDS[kind].remedy, self.actions[kind], count)
+        return RecordFault(kind, message, KINDS[kind].remedy, self.actions[kind], count)
 
 
-def make_rules(
+def make_policy(
     reader: input_reader_pb2.InputReader,
     num_classes: Optional[int] = None,
     max_boxes: Optional[int] = None,
     decode: bool = True,
-) -> Rules:
-    """The rules of a reader's `bad_records`, and its label map.
+) -> BadRecordPolicy:
+    """The policy of a reader's `bad_records`, and its label map.
 
     Raises:
         ValueError: if they name an unknown kind of fault, or an impossible limit.
@@ -78,7 +78,7 @@ def make_rules(
     """
     given = reader.bad_records
     exceptions = {one.kind: _POLICIES[one.policy] for one in given.exception}
-    return Rules(
+    return BadRecordPolicy(
         reader=reader,
         actions=kinds.resolve(_POLICIES[given.policy], exceptions),
         max_skipped=given.max_skipped,

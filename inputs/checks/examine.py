@@ -14,13 +14,13 @@ import numpy as np
 
 from estimator_det.compat import tf, tf1
 from estimator_det.protos import input_reader_pb2
-from inputs.bad_records.kinds import CLIP, FAIL, KINDS, SKIP, Finding
-from inputs.bad_records.policy import OUTSIDE_TOLERANCE, Rules, make_rules
+from inputs.bad_records.kinds import CLIP, FAIL, KINDS, SKIP, RecordFault
+from inputs.bad_records.policy import OUTSIDE_TOLERANCE, BadRecordPolicy, make_policy
 from inputs.decoding import example, image_header
 from inputs.decoding.example import OBJECT
 from inputs.records.tfrecord import Damage
 
-__all__ = ["Examined", "Rules", "damage_finding", "examine_record", "make_rules"]
+__all__ = ["BadRecordPolicy", "Examined", "damage_finding", "examine_record", "make_policy"]
 
 NUM_SHOWN = 3  # boxes or names that a message lists
 SIDES = ("ymin", "xmin", "ymax", "xmax")
@@ -32,7 +32,7 @@ _FIELDS = {tf.string: "bytes_list", tf.int64: "int64_list", tf.float32: "float_l
 class Examined(NamedTuple):
     """What a record holds, and what is wrong with it."""
 
-    findings: List[Finding]
+    findings: List[RecordFault]
     source_id: str  # or the file name, or the checksum; "" if it has none
     image_size: Optional[Tuple[int, int]]  # height, width; None where unknown
     boxes: np.ndarray  # float32 [n, 4] yxyx, as training takes them: mended, before any limit
@@ -40,15 +40,15 @@ class Examined(NamedTuple):
     usable: bool  # whether training takes the record
 
 
-def examine_record(serialized: bytes, rules: Rules) -> Examined:
+def examine_record(serialized: bytes, policy: BadRecordPolicy) -> Examined:
     """Everything that is wrong with a record, and what of it training takes.
 
     Of a sequence every frame is examined (or the one that `frame_index` names); `boxes` are those
     of all frames that were.
     """
-    examination = _Examination(rules)
+    examination = _Examination(policy)
     try:
-        frames, source_id = _frames(serialized, rules, examination)
+        frames, source_id = _frames(serialized, policy, examination)
     except _UnreadableError:
         return examination.result("")
     for prefix, features in frames:
@@ -56,9 +56,9 @@ def examine_record(serialized: bytes, rules: Rules) -> Examined:
     return examination.result(source_id)
 
 
-def damage_finding(damage: Damage, rules: Rules) -> Finding:
+def damage_finding(damage: Damage, policy: BadRecordPolicy) -> RecordFault:
     """The finding for what `recordfile` could not read."""
-    return rules.finding(damage.kind, damage.message)
+    return policy.finding(damage.kind, damage.message)
 
 
 class _UnreadableError(Exception):
@@ -82,17 +82,17 @@ class _Features:
 
 
 def _frames(
-    serialized: bytes, rules: Rules, examination: _Examination
+    serialized: bytes, policy: BadRecordPolicy, examination: _Examination
 ) -> Tuple[List[Tuple[str, _Features]], str]:
     """What messages call each frame ("" if there is but one) and its features; a name for all."""
-    is_sequence = rules.reader.input_type == input_reader_pb2.TF_SEQUENCE_EXAMPLE
+    is_sequence = policy.reader.input_type == input_reader_pb2.TF_SEQUENCE_EXAMPLE
     message = tf.train.SequenceExample if is_sequence else tf.train.Example
     try:
         record = message.FromString(serialized)
     except Exception as error:  # protobuf's DecodeError differs between its implementations
         examination.add("unparsable", f"it is no {message.__name__}: {error}")
         raise _UnreadableError from error
-    types = _types(rules.reader)
+    types = _types(policy.reader)
     if not is_sequence:
         values = _values(record.features.feature, types, examination)
         features = _Features(values, examination)
@@ -102,7 +102,7 @@ def _frames(
     known = {**example.FRAME_LISTS, **example.FRAME_SCALARS}
     count = len(lists["image/encoded"].feature) if "image/encoded" in lists else 0
     wanted = range(count)
-    index = rules.reader.frame_index
+    index = policy.reader.frame_index
     if index >= 0:
         if index >= count:
             examination.add("missing_key", f"it has {count} frames, and frame_index is {index}")
@@ -164,15 +164,15 @@ def _name(features: _Features) -> str:
 class _Examination:
     """Findings and boxes, as they add up."""
 
-    def __init__(self, rules: Rules) -> None:
-        self.rules = rules
-        self.findings: List[Finding] = []
+    def __init__(self, policy: BadRecordPolicy) -> None:
+        self.policy = policy
+        self.findings: List[RecordFault] = []
         self.image_size: Optional[Tuple[int, int]] = None
         self.boxes: List[np.ndarray] = []
         self.class_ids: List[np.ndarray] = []
 
     def add(self, kind: str, message: str, count: int = 1) -> None:
-        self.findings.append(self.rules.finding(kind, message, count))
+        self.findings.append(self.policy.finding(kind, message, count))
 
     def result(self, source_id: str) -> Examined:
         usable = all(finding.action not in (FAIL, SKIP) for finding in self.findings)
@@ -213,7 +213,7 @@ class _Examination:
                 f"{size[0]} x {size[1]}",
             )
         additional = features["image/additional_channels/encoded"]
-        expected = self.rules.reader.num_additional_channels
+        expected = self.policy.reader.num_additional_channels
         if len(additional) != expected:
             self.add(
                 "length_mismatch",
@@ -230,14 +230,14 @@ class _Examination:
     def _picture(self, encoded: bytes, where: str) -> Optional[Tuple[int, int]]:
         """Height and width, None where it cannot be decoded."""
         claimed = image_header.claimed_size(encoded)
-        if claimed is not None and claimed[0] * claimed[1] > self.rules.max_pixels:
+        if claimed is not None and claimed[0] * claimed[1] > self.policy.max_pixels:
             self.add(
                 "huge_image",
                 f"{where} ({len(encoded)} bytes) claims to be {claimed[0]} x {claimed[1]} pixels, "
-                f"which is over the limit of {self.rules.max_pixels / 1e6:.6g} megapixels",
+                f"which is over the limit of {self.policy.max_pixels / 1e6:.6g} megapixels",
             )
             return None
-        if not self.rules.decode:
+        if not self.policy.decode:
             if claimed is None:
                 start = f"it begins with {encoded[:8]!r}"
                 self.add("undecodable_image", f"{where} is no JPEG, PNG, GIF or BMP: {start}")
@@ -259,7 +259,7 @@ class _Examination:
         sides = [np.asarray(features[f"{OBJECT}bbox/{side}"], np.float32) for side in SIDES]
         text = [x.decode("utf-8", "replace") for x in features[OBJECT + "class/text"]]
         labels = np.asarray(features[OBJECT + "class/label"], np.int64)
-        label_map = self.rules.label_map
+        label_map = self.policy.label_map
         classes = labels
         if label_map is not None and text:
             classes = np.asarray([label_map.ids.get(name, -1) for name in text], np.int64)
@@ -278,7 +278,7 @@ class _Examination:
         boxes = np.stack(sides, axis=1) if count else np.zeros([0, 4], np.float32)
         flags = self._flags(boxes, classes, text, labels)
         self._tell_boxes(flags, boxes, classes, text, labels)
-        actions = self.rules.actions
+        actions = self.policy.actions
         left_out = np.zeros([count], bool)
         for kind in ("box_nan", "box_inverted", "box_degenerate", "unknown_text", "unknown_id"):
             if actions[kind] == CLIP:
@@ -289,7 +289,7 @@ class _Examination:
             left_out |= ~was_empty & (boxes[:, :2] >= boxes[:, 2:]).any(1)
         self.boxes.append(boxes[~left_out])
         self.class_ids.append(classes[~left_out])
-        limit = self.rules.max_boxes
+        limit = self.policy.max_boxes
         excess = 0 if limit is None else int((~left_out).sum()) - limit
         if excess > 0:
             message = f"{excess + (limit or 0)} boxes, and max_number_of_boxes is {limit}"
@@ -300,9 +300,9 @@ class _Examination:
     ) -> Dict[str, np.ndarray]:
         """Kind -> bool [n]."""
         extent = boxes[:, 2:] - boxes[:, :2]
-        by_text = self.rules.label_map is not None and bool(text)
+        by_text = self.policy.label_map is not None and bool(text)
         unknown = classes < 1
-        above = classes > (self.rules.num_classes or np.iinfo(np.int64).max)
+        above = classes > (self.policy.num_classes or np.iinfo(np.int64).max)
         contradiction = np.zeros([len(classes)], bool)
         if by_text and len(labels):
             contradiction = ~unknown & (len(labels) != len(classes) or labels != classes)
@@ -343,8 +343,8 @@ class _Examination:
             examples = ", ".join(f"box {i}: {shown.get(kind, box)(i)}" for i in indices[:NUM_SHOWN])
             more = ", …" if len(indices) > NUM_SHOWN else ""
             limit = ""
-            if kind == "unknown_id" and self.rules.num_classes is not None:
-                limit = f"; num_classes = {self.rules.num_classes}"
+            if kind == "unknown_id" and self.policy.num_classes is not None:
+                limit = f"; num_classes = {self.policy.num_classes}"
             message = (
                 f"{KINDS[kind].what}: {len(indices)} of {len(boxes)} ({examples}{more}){limit}"
             )
@@ -354,7 +354,7 @@ class _Examination:
         self, features: _Features, count: int, size: Optional[Tuple[int, int]]
     ) -> None:
         """What has several values for each box, and what belongs to the image as a whole."""
-        reader = self.rules.reader
+        reader = self.policy.reader
         masks = features[example.MASKS]
         if masks and reader.mask_type == input_reader_pb2.PNG_MASKS:
             self._expect("PNG masks", len(masks), count)
@@ -380,7 +380,7 @@ class _Examination:
         confidences = features["image/class/confidence"]
         if confidences:
             text, labels = features["image/class/text"], features["image/class/label"]
-            by_text = text and self.rules.label_map is not None
+            by_text = text and self.policy.label_map is not None
             classes = text if by_text else labels
             self._expect("image/class/confidence", len(confidences), len(classes))
         context = features["image/context_features"]

@@ -1,8 +1,8 @@
 """The watch over a dataset that runs on another machine, where there is no Python to ask.
 
-The input pipeline of a TPU with a host of its own runs there. What `inputs.checks.guard` would look into
-ends the run here, with TensorFlow's own message: no record is left out, whatever `bad_records`
-says. What decoding mends, such as boxes beyond the image, is mended untold; `estimator-det
+The input pipeline of a TPU with a host of its own runs there. What `inputs.checks.guard` would
+look into ends the run here, with TensorFlow's own message: no record is left out, whatever
+`bad_records` says. What decoding mends, such as boxes beyond the image, is mended untold; `estimator-det
 check-data` tells it beforehand.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Sequence, Tuple
 from estimator_det.compat import tf
 from inputs import schema
 from inputs.bad_records.kinds import FAULT_COUNTS
-from inputs.checks.guard import PLACE, POSITION, unpack
+from inputs.checks.guard import POSITION, RECORD_ID, unpack_record_id
 
 
 class GraphGuard:
@@ -85,7 +85,7 @@ class GraphGuard:
             features = dict(features)
             positions = features.pop(POSITION)
             del features[FAULT_COUNTS]
-            features[schema.RECORD] = unpack(features.pop(PLACE))
+            features[schema.RECORD] = unpack_record_id(features.pop(RECORD_ID))
             if not keep_source_id:
                 del features[schema.SOURCE_ID]
             seeds = tf.fill(tf.shape(positions), tf.constant(base_seed, tf.int64))

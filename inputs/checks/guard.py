@@ -24,13 +24,13 @@ from inputs.bad_records.kinds import (
     FaultLog,
     done_about,
 )
-from inputs.bad_records.policy import Rules
+from inputs.bad_records.policy import BadRecordPolicy
 from inputs.checks.examine import examine_record
 from inputs.records import tfrecord
 from inputs.records.tfrecord import Damage
 
 POSITION = "position"  # of a record in the stream; leaves the batch again
-PLACE = "place"  # see `pack`; becomes RECORD in the batch
+RECORD_ID = "place"  # see `pack_record_id`; becomes RECORD in the batch
 
 # Keys in the table of pending records, beside positions.
 STOP = -2  # 1 where the run must stop
@@ -43,12 +43,12 @@ MAX_PENDING = 1024  # records that may be on their way; more, and nothing has ar
 Retry = Callable[[bytes, int], str]
 
 
-def pack(file: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
+def pack_record_id(file: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
     """Index of a file and numbers of records in it, as one int64 each."""
     return tf.bitwise.left_shift(file, NUMBER_BITS) + numbers
 
 
-def unpack(places: tf.Tensor) -> tf.Tensor:
+def unpack_record_id(places: tf.Tensor) -> tf.Tensor:
     """int64 [k] -> [k, 2]: file and number."""
     bits = tf.constant(NUMBER_BITS, places.dtype)
     file = tf.bitwise.right_shift(places, bits)
@@ -60,16 +60,20 @@ class Guard:
 
     Args:
         paths: Files, in the order that `schema.RECORD` counts in.
-        rules: What is a fault, and what is done about it.
+        policy: What is a fault, and what is done about it.
         log: Where all is told.
         retry: (serialized record, position) -> why TensorFlow cannot use it, "" if it can.
     """
 
     def __init__(
-        self, paths: Sequence[str], rules: Rules, log: FaultLog, retry: Optional[Retry] = None
+        self,
+        paths: Sequence[str],
+        policy: BadRecordPolicy,
+        log: FaultLog,
+        retry: Optional[Retry] = None,
     ) -> None:
         self.paths = list(paths)
-        self._rules = rules
+        self._policy = policy
         self._log = log
         self._retry = retry
         self._lock = threading.Lock()
@@ -164,7 +168,7 @@ class Guard:
         def look(features: Any, labels: Any) -> Any:
             features = dict(features)
             positions, counts = features.pop(POSITION), features.pop(FAULT_COUNTS)
-            names, places = features[schema.SOURCE_ID], features.pop(PLACE)
+            names, places = features[schema.SOURCE_ID], features.pop(RECORD_ID)
             if not keep_source_id:
                 del features[schema.SOURCE_ID]
             first, following = positions[0], positions[-1] + 1
@@ -186,7 +190,7 @@ class Guard:
                     self._pending.insert(tf.constant(EXPECTED, tf.int64), following),
                 ]
             with tf.control_dependencies(done):
-                features[schema.RECORD] = unpack(places)
+                features[schema.RECORD] = unpack_record_id(places)
             features[schema.AUGMENTATION_SEED] = tf.stack(
                 [tf.fill(tf.shape(positions), tf.constant(base_seed, tf.int64)), positions], axis=1
             )
@@ -252,7 +256,7 @@ class Guard:
                 return range(0)
             count = number if tfrecord.file_size(path) == read else tfrecord.count_records(path)
         except (OSError, tf.errors.OpError) as error:
-            self._log.tell(self._rules.finding("lost_records", f"{error}"), path, -1)
+            self._log.tell(self._policy.finding("lost_records", f"{error}"), path, -1)
             return range(0)
         if count == number:
             with self._lock:
@@ -272,7 +276,7 @@ class Guard:
             message = (
                 f"{intact} records that follow the damage are lost; decompress the file to use them"
             )
-            self._log.tell(self._rules.finding("lost_records", message, intact), path, -1)
+            self._log.tell(self._policy.finding("lost_records", message, intact), path, -1)
 
     def _name(self, place: int) -> Tuple[str, int]:
         return self.paths[place >> NUMBER_BITS], int(place & ((1 << NUMBER_BITS) - 1))
@@ -340,32 +344,32 @@ class Guard:
         if isinstance(record, Damage):
             self._tell_damage(record, path, number)
             return True
-        examined = examine_record(record, self._rules)
+        examined = examine_record(record, self._policy)
         findings = list(examined.findings)
         if examined.usable:
             if not is_certain:
                 return False
             why = self._retry(record, position) if self._retry is not None else ""
             why = why or "it was refused once, but not when it was tried again"
-            findings.append(self._rules.finding("unexplained", f"TensorFlow refuses it: {why}"))
+            findings.append(self._policy.finding("unexplained", f"TensorFlow refuses it: {why}"))
         # What stops the run comes last, for nothing is told after it.
         for finding in sorted(findings, key=lambda one: one.action == FAIL):
             self._log.tell(
-                finding, path, number, examined.source_id, max_skipped=self._rules.max_skipped
+                finding, path, number, examined.source_id, max_skipped=self._policy.max_skipped
             )
         return True
 
     def _tell_damage(self, damage: Damage, path: str, number: int) -> None:
-        finding = self._rules.finding(damage.kind, damage.message)
-        self._log.tell(finding, path, number, max_skipped=self._rules.max_skipped)
+        finding = self._policy.finding(damage.kind, damage.message)
+        self._log.tell(finding, path, number, max_skipped=self._policy.max_skipped)
 
     def _tell_counts(self, counts: np.ndarray, place: int, name: bytes) -> None:
         path, number = self._name(place)
         for kind, count in zip(COUNTED, counts.tolist()):
             if not count:
                 continue
-            done = done_about(kind, self._rules.actions[kind])
-            finding = self._rules.finding(kind, f"{KINDS[kind].what}: {count}, {done}", count)
+            done = done_about(kind, self._policy.actions[kind])
+            finding = self._policy.finding(kind, f"{KINDS[kind].what}: {count}, {done}", count)
             source_id = name.decode("utf-8", "replace")
             self._log.tell(finding, path, number, source_id)
 

@@ -17,8 +17,8 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 
 from estimator_det.compat import tf
 from estimator_det.config import files
-from inputs.bad_records.kinds import KINDS, SKIP, Entry, Finding
-from inputs.bad_records.policy import Rules
+from inputs.bad_records.kinds import KINDS, SKIP, Entry, RecordFault
+from inputs.bad_records.policy import BadRecordPolicy
 from inputs.checks.examine import damage_finding, examine_record
 from inputs.checks.statistics import Collector, Columns, join
 from inputs.records import tfrecord
@@ -31,7 +31,7 @@ FEW_RECORDS = 400
 FEW_SMALL_RECORDS = 4000  # in files of FEW_BYTES
 FEW_BYTES = 100_000_000
 
-_RULES: Dict[str, Rules] = {}  # of a worker process, by reader
+_RULES: Dict[str, BadRecordPolicy] = {}  # of a worker process, by reader
 
 
 class Task(NamedTuple):
@@ -48,7 +48,7 @@ class Plan(NamedTuple):
     """What is to be read for one reader."""
 
     reader: str  # path of the reader in the configuration
-    rules: Rules
+    policy: BadRecordPolicy
     files: List[str]
     tasks: List[Task]
     num_records: Optional[int]  # None where it is not known beforehand
@@ -76,12 +76,12 @@ class _Part(NamedTuple):
     entries: List[Entry]
 
 
-def plan(reader: str, rules: Rules, max_records: Optional[int] = None) -> Plan:
+def plan(reader: str, policy: BadRecordPolicy, max_records: Optional[int] = None) -> Plan:
     """Finds the files of a reader and divides them.
 
     Args:
         reader: Path of the reader in the configuration; entries do not hold it.
-        rules: Of `inputs.checks.examine.make_rules`.
+        policy: Of `inputs.checks.examine.make_policy`.
         max_records: At most so many records of each file; None for all.
 
     Raises:
@@ -89,11 +89,11 @@ def plan(reader: str, rules: Rules, max_records: Optional[int] = None) -> Plan:
     """
     found: List[str] = []
     entries: List[Entry] = []
-    for pattern in input_patterns(rules.reader):
+    for pattern in input_patterns(policy.reader):
         try:
             found += find_files(pattern)
         except FileNotFoundError as error:
-            entries.append(_entry(rules, "no_file", pattern, str(error)))
+            entries.append(_entry(policy, "no_file", pattern, str(error)))
     tasks: List[Task] = []
     total: Optional[int] = 0
     for number, path in enumerate(found):
@@ -103,18 +103,18 @@ def plan(reader: str, rules: Rules, max_records: Optional[int] = None) -> Plan:
             try:
                 count = tfrecord.count_records(path)
             except OSError as error:
-                entries.append(_entry(rules, "lost_records", path, f"it cannot be read: {error}"))
+                entries.append(_entry(policy, "lost_records", path, f"it cannot be read: {error}"))
                 continue
             stop = count if max_records is None else min(count, max_records)
             for start in range(0, stop, RECORDS_PER_TASK):
                 end = min(start + RECORDS_PER_TASK, stop)
                 tasks.append(Task(reader, path, number, start, end))
             if not count:
-                entries.append(_entry(rules, "empty_file", path, "the file holds no record"))
+                entries.append(_entry(policy, "empty_file", path, "the file holds no record"))
         else:
             tasks.append(Task(reader, path, number, 0, stop))
         total = None if total is None or stop is None else total + stop
-    return Plan(reader, rules, found, tasks, total, entries)
+    return Plan(reader, policy, found, tasks, total, entries)
 
 
 def run(
@@ -136,11 +136,11 @@ def run(
     Raises:
         ValueError: if a process dies; the text names the files that were being read.
     """
-    rules = {one.reader: one.rules for one in plans}
+    policy = {one.reader: one.policy for one in plans}
     tasks = [task for one in plans for task in one.tasks]
     parts: Dict[str, List[_Part]] = {one.reader: [] for one in plans}
     results = (
-        _in_turn(tasks, rules) if jobs <= 1 or _are_few(plans) else _at_once(tasks, rules, jobs)
+        _in_turn(tasks, policy) if jobs <= 1 or _are_few(plans) else _at_once(tasks, policy, jobs)
     )
     for part, task in zip(results, tasks):
         parts[task.reader].append(part)
@@ -168,22 +168,24 @@ def _scan(of: Plan, parts: List[_Part]) -> Scan:
     )
 
 
-def _located(finding: Finding, file: str, number: int, source_id: str = "") -> Entry:
+def _located(finding: RecordFault, file: str, number: int, source_id: str = "") -> Entry:
     """A finding with its place; -1 for the file as a whole."""
     place = (file, number, source_id)
     told = (finding.count, finding.message, finding.remedy)
     return Entry(finding.kind, finding.action, *place, *told)
 
 
-def _entry(rules: Rules, kind: str, file: str, message: str) -> Entry:
-    return _located(rules.finding(kind, message), file, -1)
+def _entry(policy: BadRecordPolicy, kind: str, file: str, message: str) -> Entry:
+    return _located(policy.finding(kind, message), file, -1)
 
 
-def _in_turn(tasks: Sequence[Task], rules: Dict[str, Rules]) -> Iterator[_Part]:
-    return (_examine(task, rules[task.reader]) for task in tasks)
+def _in_turn(tasks: Sequence[Task], policy: Dict[str, BadRecordPolicy]) -> Iterator[_Part]:
+    return (_examine(task, policy[task.reader]) for task in tasks)
 
 
-def _at_once(tasks: Sequence[Task], rules: Dict[str, Rules], jobs: int) -> Iterator[_Part]:
+def _at_once(
+    tasks: Sequence[Task], policy: Dict[str, BadRecordPolicy], jobs: int
+) -> Iterator[_Part]:
     """Results in the order of the tasks."""
     # Fresh processes: a fork of one in which TensorFlow has run may hang.
     context = multiprocessing.get_context("spawn")
@@ -194,7 +196,7 @@ def _at_once(tasks: Sequence[Task], rules: Dict[str, Rules], jobs: int) -> Itera
         max_workers=min(jobs, max(len(tasks), 1)),
         mp_context=context,
         initializer=_start_worker,
-        initargs=(rules, lifeline),
+        initargs=(policy, lifeline),
     )
     try:
         with _interrupts_held():
@@ -233,9 +235,9 @@ def _succeeded(future: Any) -> bool:
     return future.done() and not future.cancelled() and future.exception() is None
 
 
-def _start_worker(rules: Dict[str, Rules], lifeline: Any) -> None:
+def _start_worker(policy: Dict[str, BadRecordPolicy], lifeline: Any) -> None:
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
-    _RULES.update(rules)
+    _RULES.update(policy)
 
 
 def _end_with(lifeline: Any) -> None:
@@ -248,7 +250,7 @@ def _examine_in_worker(task: Task) -> _Part:
     return _examine(task, _RULES[task.reader])
 
 
-def _examine(task: Task, rules: Rules) -> _Part:
+def _examine(task: Task, policy: BadRecordPolicy) -> _Part:
     collector = Collector()
     entries: List[Entry] = []
     count = 0
@@ -256,12 +258,12 @@ def _examine(task: Task, rules: Rules) -> _Part:
         for number, record in _records(task):
             count += 1
             if isinstance(record, tfrecord.Damage):
-                finding = damage_finding(record, rules)
+                finding = damage_finding(record, policy)
                 whole_file = KINDS[finding.kind].unit == "file"
                 count -= whole_file
                 entries.append(_located(finding, task.file, -1 if whole_file else number))
                 continue
-            examined = examine_record(record, rules)
+            examined = examine_record(record, policy)
             for finding in examined.findings:
                 entries.append(_located(finding, task.file, number, examined.source_id))
             if examined.usable and examined.image_size is not None:
@@ -274,9 +276,9 @@ def _examine(task: Task, rules: Rules) -> _Part:
                     examined.class_ids,
                 )
     except (OSError, tf.errors.OpError) as error:
-        entries.append(_entry(rules, "lost_records", task.file, f"it cannot be read: {error}"))
+        entries.append(_entry(policy, "lost_records", task.file, f"it cannot be read: {error}"))
     if task.stop is None and not count and not entries:
-        entries.append(_entry(rules, "empty_file", task.file, "the file holds no record"))
+        entries.append(_entry(policy, "empty_file", task.file, "the file holds no record"))
     return _Part(count, collector.columns(), entries)
 
 

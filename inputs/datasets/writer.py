@@ -1,6 +1,6 @@
 """Makes `tf.train.Example` records from plain arrays and writes them as sharded TFRecord files.
 
-The keys are those that the record decoder reads; a file written here is read by `inputs.decoding.decoder`.
+The keys are those that `inputs.decoding.decoder` reads.
 """
 
 from __future__ import annotations

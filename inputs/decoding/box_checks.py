@@ -12,14 +12,14 @@ from typing import List, NamedTuple
 
 from estimator_det.compat import tf
 from inputs.bad_records.kinds import CLIP, COUNTED
-from inputs.bad_records.policy import OUTSIDE_TOLERANCE, Rules
+from inputs.bad_records.policy import OUTSIDE_TOLERANCE, BadRecordPolicy
 from inputs.decoding.example import require
 
 FIRST_ID = 1
 
 BOX_FAULTS = COUNTED[:7]  # found for each box; then the size fields, and what is cut off later
 
-_HIGHEST_ID = 2**62  # where the rules have none
+_HIGHEST_ID = 2**62  # where the policy have none
 # The first look is the stricter one: rounding must not let a box pass that the second would count.
 _STRICT_TOLERANCE = OUTSIDE_TOLERANCE / 2
 
@@ -43,13 +43,13 @@ class Checked(NamedTuple):
     counts: tf.Tensor  # int32 [len(BOX_FAULTS) + 1], how many of each kind of COUNTED
 
 
-def check_boxes(facts: Facts, record: tf.Tensor, rules: Rules) -> Checked:
-    """Counts faults, and mends or refuses them as the rules say.
+def check_boxes(facts: Facts, record: tf.Tensor, policy: BadRecordPolicy) -> Checked:
+    """Counts faults, and mends or refuses them as the policy say.
 
     Args:
         facts: Of one record.
         record: Its name, string scalar.
-        rules: What is done about which fault.
+        policy: What is done about which fault.
 
     Returns:
         Boxes, kept indices and counts; evaluating them fails for a record that is refused.
@@ -59,16 +59,16 @@ def check_boxes(facts: Facts, record: tf.Tensor, rules: Rules) -> Checked:
     def fine() -> Checked:
         return Checked(facts.boxes, everyone, tf.zeros([len(BOX_FAULTS) + 1], tf.int32))
 
-    return Checked(*tf.cond(_is_sound(facts, rules), fine, lambda: _mended(facts, record, rules)))
+    return Checked(*tf.cond(_is_sound(facts, policy), fine, lambda: _mended(facts, record, policy)))
 
 
-def _is_sound(facts: Facts, rules: Rules) -> tf.Tensor:
+def _is_sound(facts: Facts, policy: BadRecordPolicy) -> tf.Tensor:
     """Bool scalar; False at the slightest doubt."""
     low, high = tf.split(facts.boxes, 2, axis=1)
     inside = _clipped(facts.boxes, -_STRICT_TOLERANCE, 1 + _STRICT_TOLERANCE)
     # NaN equals nothing.
     floats = tf.concat([low < high, tf.equal(facts.boxes, inside)], 1)
-    highest = _HIGHEST_ID if rules.num_classes is None else rules.num_classes
+    highest = _HIGHEST_ID if policy.num_classes is None else policy.num_classes
     known = _clipped(facts.classes, tf.constant(FIRST_ID, tf.int64), tf.constant(highest, tf.int64))
     size = facts.size * tf.sign(facts.given_size)
     integers = tf.equal(
@@ -83,9 +83,9 @@ def _clipped(values: tf.Tensor, low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
     return tf.raw_ops.ClipByValue(t=values, clip_value_min=low, clip_value_max=high)
 
 
-def _mended(facts: Facts, record: tf.Tensor, rules: Rules) -> Checked:
+def _mended(facts: Facts, record: tf.Tensor, policy: BadRecordPolicy) -> Checked:
     boxes, classes = facts.boxes, facts.classes
-    flags = _flags(facts, rules)
+    flags = _flags(facts, policy)
     contradicts = (facts.given_size > 0) & tf.not_equal(facts.given_size, facts.size)
     counts = tf.concat(
         [
@@ -94,7 +94,7 @@ def _mended(facts: Facts, record: tf.Tensor, rules: Rules) -> Checked:
         ],
         0,
     )
-    refused = [kind for kind in (*BOX_FAULTS, "size_mismatch") if rules.refuses(kind)]
+    refused = [kind for kind in (*BOX_FAULTS, "size_mismatch") if policy.refuses(kind)]
     if refused:
         found = tf.gather(counts, [COUNTED.index(kind) for kind in refused])
         sound = require(
@@ -108,9 +108,9 @@ def _mended(facts: Facts, record: tf.Tensor, rules: Rules) -> Checked:
     left_out = [
         flag
         for kind, flag in zip(BOX_FAULTS, flags)
-        if rules.actions[kind] == CLIP and kind not in ("box_outside", "label_contradiction")
+        if policy.actions[kind] == CLIP and kind not in ("box_outside", "label_contradiction")
     ]
-    if rules.actions["box_outside"] == CLIP:
+    if policy.actions["box_outside"] == CLIP:
         was_sound = tf.reduce_all(boxes[:, :2] < boxes[:, 2:], 1)
         boxes = _clipped(boxes, 0.0, 1.0)
         left_out.append(was_sound & tf.reduce_any(boxes[:, :2] >= boxes[:, 2:], 1))
@@ -118,7 +118,7 @@ def _mended(facts: Facts, record: tf.Tensor, rules: Rules) -> Checked:
     return Checked(boxes, tf.where(tf.logical_not(dropped))[:, 0], counts)
 
 
-def _flags(facts: Facts, rules: Rules) -> List[tf.Tensor]:
+def _flags(facts: Facts, policy: BadRecordPolicy) -> List[tf.Tensor]:
     """Bool [n] each, in the order of BOX_FAULTS."""
     boxes, classes = facts.boxes, facts.classes
     extent = boxes[:, 2:] - boxes[:, :2]
@@ -126,8 +126,8 @@ def _flags(facts: Facts, rules: Rules) -> List[tf.Tensor]:
     unknown = tf.logical_not(known)
     unknown_text = unknown & facts.by_text
     unknown_id = tf.not_equal(unknown, unknown_text)
-    if rules.num_classes is not None:
-        unknown_id |= classes > rules.num_classes
+    if policy.num_classes is not None:
+        unknown_id |= classes > policy.num_classes
     return [
         tf.logical_not(tf.math.is_finite(tf.reduce_sum(boxes, 1))),
         tf.reduce_any(extent < 0, 1),

@@ -4,10 +4,10 @@ Where a record leaves out what belongs to each box, it gets: weight 1, confidenc
 difficult, not a group, the box's own area, no keypoints (NaN), an empty mask.
 
 What is wrong with boxes is counted, and mended or refused as the reader's `bad_records` says; see
-`inputs.bad_records.kinds` for the kinds, and `inputs.checks.examine` for the same in Python and in full sentences. By
+`inputs.bad_records.kinds` for the kinds, and `inputs.checks.examine` for the same in Python. By
 default boxes with a NaN coordinate, and boxes whose class text is in no item of the label map, are
 left out, as the reference does: that is how one trains on some of the classes of a data set
-(`inputs.checks.class_names` speaks of it before the first batch, and refuses a label map that knows none).
+(`inputs.checks.class_names` warns before the first batch, and refuses a label map with none).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from estimator_det.protos import input_reader_pb2
 from inputs import schema
 from inputs.augment.base import keep_boxes
 from inputs.bad_records.kinds import FAULT_COUNTS
-from inputs.bad_records.policy import Rules, make_rules
+from inputs.bad_records.policy import BadRecordPolicy, make_policy
 from inputs.decoding.box_checks import Checked, Facts, check_boxes
 from inputs.decoding.example import (
     MASKS,
@@ -52,11 +52,13 @@ class _Tables(NamedTuple):
     keypoints: Optional[Any] = None
 
 
-def make_decoder(config: input_reader_pb2.InputReader, rules: Optional[Rules] = None) -> Decoder:
+def make_decoder(
+    config: input_reader_pb2.InputReader, policy: Optional[BadRecordPolicy] = None
+) -> Decoder:
     """A function (serialized scalar string, seed=None) -> `Sample`, for the current graph.
 
     `seed` (integers [2]) chooses the frame of a sequence record where `frame_index` is -1; without
-    it each record gives one and the same frame. The function fails for a record that `rules` (None
+    it each record gives one and the same frame. The function fails for a record that `policy` (None
     for those of the reader) do not let pass, and tells in `image_level[FAULT_COUNTS]` what it
     mended or let pass.
 
@@ -68,8 +70,8 @@ def make_decoder(config: input_reader_pb2.InputReader, rules: Optional[Rules] = 
     for flag in UNSUPPORTED:
         if getattr(config, flag):
             raise ValueError(f"input_reader.{flag} is not supported: no model here uses it")
-    rules = make_rules(config) if rules is None else rules
-    label_map = rules.label_map
+    policy = make_policy(config) if policy is None else policy
+    label_map = policy.label_map
     for flag in ("expand_labels_hierarchy", "use_keypoint_label_map"):
         if getattr(config, flag) and label_map is None:
             raise ValueError(f"input_reader.{flag} needs input_reader.label_map_path")
@@ -82,7 +84,7 @@ def make_decoder(config: input_reader_pb2.InputReader, rules: Optional[Rules] = 
         else None
     )
     parse = make_parser(config)
-    max_pixels = rules.max_pixels
+    max_pixels = policy.max_pixels
 
     def decode(serialized: tf.Tensor, seed: Optional[tf.Tensor] = None) -> Sample:
         parsed = parse(serialized, seed)
@@ -97,7 +99,7 @@ def make_decoder(config: input_reader_pb2.InputReader, rules: Optional[Rules] = 
         )
         with tf.control_dependencies([has_image]):
             image = _decode_image(parsed, config.num_additional_channels)
-        sample, checked = _boxes(parsed, record, image, tables, rules)
+        sample, checked = _boxes(parsed, record, image, tables, policy)
         sample = sample._replace(
             image=image,
             multiclass_scores=_multiclass_scores(parsed, record, sample),
@@ -173,7 +175,7 @@ def _ids_and_labels(
 
 
 def _boxes(
-    parsed: Parsed, record: tf.Tensor, image: tf.Tensor, tables: _Tables, rules: Rules
+    parsed: Parsed, record: tf.Tensor, image: tf.Tensor, tables: _Tables, policy: BadRecordPolicy
 ) -> Tuple[Sample, Checked]:
     """Boxes, classes and what else is one number for each box; and what is wrong with them."""
     sides = [parsed[f"{OBJECT}bbox/{side}"] for side in ("ymin", "xmin", "ymax", "xmax")]
@@ -199,7 +201,7 @@ def _boxes(
     size = tf.shape(image)[:2]
     given_size = tf.stack([parsed["image/height"], parsed["image/width"]])
     facts = Facts(boxes, classes, beside, by_text, given_size, tf.cast(size, tf.int64))
-    checked = check_boxes(facts, record, rules)
+    checked = check_boxes(facts, record, policy)
     low, high = tf.split(checked.boxes, 2, axis=1)
     own_area = tf.reduce_prod((high - low) * tf.cast(size, tf.float32), axis=1)
     # [[0, number that is absent]] of each, as padding takes it.

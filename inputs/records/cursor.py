@@ -1,8 +1,8 @@
 """Where in the data a training is, so that a resumed one goes on with the record after the last.
 
-The order of records follows from a seed alone, anew for each epoch. An ordinal says where a record
-stands in it: its stream (one for each input_path where `sample_from_datasets_weights` mixes them,
-else 0), the epoch, and its number in the epoch. Going on therefore takes a few numbers, and reading
+The order of records follows from a seed alone, anew for each epoch. A stream_index says where a
+record is in it: its stream (one for each input_path where `sample_from_datasets_weights` mixes
+them, else 0), the epoch, and its number in the epoch. Going on therefore takes a few numbers, and reading
 the unfinished epoch again up to the record at hand, undecoded.
 """
 
@@ -30,24 +30,24 @@ _READER_FIELDS = (
     "sample_from_datasets_weights",
 )
 
-# An ordinal is an int64 of stream, epoch and number.
+# An stream_index is an int64 of stream, epoch and number.
 _NUMBER_BITS, _EPOCH_BITS = 32, 24
 LAST_NUMBER = 2**_NUMBER_BITS - 1
 LAST_EPOCH = 2**_EPOCH_BITS - 1
 
 
-class Place(NamedTuple):
+class StreamOffset(NamedTuple):
     """Of a record in its stream; both count from 0."""
 
     epoch: int
     number: int
 
 
-START = Place(0, 0)
+START = StreamOffset(0, 0)
 
 
 @dataclasses.dataclass(frozen=True)
-class Position:
+class CursorState:
     """What the next batch begins with.
 
     Attributes:
@@ -59,10 +59,10 @@ class Position:
 
     seed: int
     count: int = 0
-    streams: Mapping[int, Place] = dataclasses.field(default_factory=dict)
+    streams: Mapping[int, StreamOffset] = dataclasses.field(default_factory=dict)
     order: str = ""
 
-    def place(self, stream: int) -> Place:
+    def place(self, stream: int) -> StreamOffset:
         """Of the next record of a stream."""
         return self.streams.get(stream, START)
 
@@ -71,17 +71,17 @@ class Position:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, entry: Mapping[str, Any]) -> Position:
+    def from_json(cls, entry: Mapping[str, Any]) -> CursorState:
         """The inverse of `to_json`, also after a way through text.
 
         Raises:
             KeyError, TypeError or ValueError: if it is something else.
         """
-        streams = {int(stream): Place(*place) for stream, place in entry["streams"].items()}
+        streams = {int(stream): StreamOffset(*place) for stream, place in entry["streams"].items()}
         return cls(int(entry["seed"]), int(entry["count"]), streams, str(entry["order"]))
 
 
-class Bookmark:
+class DataCursor:
     """Follows a training through its data.
 
     Args:
@@ -89,13 +89,13 @@ class Bookmark:
         first_step: Of this run. Data that begin anew at another step than 0 do so in another order.
     """
 
-    def __init__(self, saved: Optional[Position] = None, first_step: int = 0) -> None:
+    def __init__(self, saved: Optional[CursorState] = None, first_step: int = 0) -> None:
         self._saved = saved
         self._first_step = first_step
-        self.position: Optional[Position] = None  # once an input function was called
+        self.position: Optional[CursorState] = None  # once an input function was called
         self.is_refused = False  # whether `saved` was of no use
 
-    def begin(self, seed: Optional[int], order: str) -> Position:
+    def begin(self, seed: Optional[int], order: str) -> CursorState:
         """Where to begin: at what was saved, if it still means the same record.
 
         Args:
@@ -106,16 +106,18 @@ class Bookmark:
             self.position = self._saved
         else:
             self.is_refused = self._saved is not None
-            self.position = Position(drawn(seed_at(seed, self._first_step)), order=order)
+            self.position = CursorState(drawn(seed_at(seed, self._first_step)), order=order)
         return self.position
 
-    def note(self, ordinals: np.ndarray, seeds: np.ndarray) -> None:
-        """Takes note of a batch: int64 [B] and [B, 2], of the schema's ORDINAL and seeds."""
+    def note(self, stream_indices: np.ndarray, seeds: np.ndarray) -> None:
+        """Takes note of a batch: int64 [B] and [B, 2], of the schema's STREAM_INDEX and seeds."""
         assert self.position is not None
         streams = dict(self.position.streams)
-        for ordinal in ordinals.tolist():  # In order, so that the last one of a stream stays.
-            number, rest = ordinal & LAST_NUMBER, ordinal >> _NUMBER_BITS
-            streams[rest >> _EPOCH_BITS] = Place(rest & LAST_EPOCH, number + 1)
+        for (
+            stream_index
+        ) in stream_indices.tolist():  # In order, so that the last one of a stream stays.
+            number, rest = stream_index & LAST_NUMBER, stream_index >> _NUMBER_BITS
+            streams[rest >> _EPOCH_BITS] = StreamOffset(rest & LAST_EPOCH, number + 1)
         count = int(seeds[-1, 1]) + 1
         self.position = dataclasses.replace(self.position, count=count, streams=streams)
 
@@ -135,8 +137,8 @@ def drawn(seed: Optional[int]) -> int:
     return random.SystemRandom().randrange(2**31) if seed is None else seed
 
 
-def first_ordinal(stream: int, epoch: tf.Tensor) -> tf.Tensor:
-    """The ordinal, int64, of record 0 of an epoch."""
+def first_stream_index(stream: int, epoch: tf.Tensor) -> tf.Tensor:
+    """The stream_index, int64, of record 0 of an epoch."""
     epochs = tf.constant(stream << _EPOCH_BITS, tf.int64) + epoch
     return tf.bitwise.left_shift(epochs, tf.constant(_NUMBER_BITS, tf.int64))
 

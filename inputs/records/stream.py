@@ -1,8 +1,8 @@
 """Finds TFRecord files and streams their records, still serialized, in the order asked for.
 
 TensorFlow's reader gives up a file at the first damage. So the bytes it gives are counted the first
-time; where they are not all the file has, the other records come from `inputs.records.tfrecord`. Of a
-file that was whole, the same number of records is expected from then on, which costs nothing.
+time; where they are not all the file has, the other records come from `inputs.records.tfrecord`.
+Of a file that was whole, the same number of records is expected from then on, which costs nothing.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from estimator_det.compat import tf
 from estimator_det.config import files
 from estimator_det.protos import input_reader_pb2
 from inputs.bad_records import kinds
-from inputs.bad_records.policy import Rules, make_rules
-from inputs.checks.guard import BLOCK, Guard, pack
+from inputs.bad_records.policy import BadRecordPolicy, make_policy
+from inputs.checks.guard import BLOCK, Guard, pack_record_id
 from inputs.records import cursor, tfrecord
-from inputs.records.cursor import Position
+from inputs.records.cursor import CursorState
 
 COMPRESSIONS = {".gz": "GZIP", ".gzip": "GZIP", ".zlib": "ZLIB", ".zz": "ZLIB"}
 
@@ -41,15 +41,15 @@ class Files(NamedTuple):
 class Found(NamedTuple):
     """A record as its file gives it."""
 
-    place: tf.Tensor  # int64: file and number in one, see `guard.pack`
+    place: tf.Tensor  # int64: file and number in one, see `guard.pack_record_id`
     serialized: tf.Tensor  # string; "" where it is damaged
 
 
 class Record(NamedTuple):
     """A record on its way to the decoder."""
 
-    place: tf.Tensor  # int64: file and number in one, see `guard.pack`
-    ordinal: (
+    place: tf.Tensor  # int64: file and number in one, see `guard.pack_record_id`
+    stream_index: (
         tf.Tensor
     )  # int64: where it stands in the order of records, see `inputs.records.cursor`
     serialized: tf.Tensor  # string; "" where it is damaged
@@ -97,19 +97,19 @@ def input_patterns(config: input_reader_pb2.InputReader) -> List[str]:
 
 def list_files(
     config: input_reader_pb2.InputReader,
-    rules: Optional[Rules] = None,
+    policy: Optional[BadRecordPolicy] = None,
     log: Optional[kinds.FaultLog] = None,
 ) -> Files:
     """All files of a reader: its input_paths in order, those of a pattern sorted.
 
-    Patterns without a file and empty files are told to `log`, where the rules let them pass.
+    Patterns without a file and empty files are told to `log`, where the policy let them pass.
 
     Raises:
         FileNotFoundError: if an input_path matches nothing, or no file holds anything.
         ValueError: if the weights do not fit the paths, no path is given, or an empty file is
             refused.
     """
-    rules = make_rules(config) if rules is None else rules
+    policy = make_policy(config) if policy is None else policy
     log = kinds.FaultLog() if log is None else log
     patterns = input_patterns(config)
     weights = list(config.sample_from_datasets_weights)
@@ -124,18 +124,18 @@ def list_files(
         try:
             groups.append(find_files(pattern))
         except FileNotFoundError as error:
-            if not rules.may_skip("no_file"):
+            if not policy.may_skip("no_file"):
                 raise
             missing = error
             groups.append([])
-            log.tell(rules.finding("no_file", "input_path matches no file"), pattern, -1)
+            log.tell(policy.finding("no_file", "input_path matches no file"), pattern, -1)
     paths = [path for group in groups for path in group]
     if not paths:
         raise missing or FileNotFoundError("input_reader: there is no file")
     sizes = [_size(path) for path in paths]
     for path, size in zip(paths, sizes):
         if size == 0:
-            log.tell(rules.finding("empty_file", "the file is empty"), path, -1)
+            log.tell(policy.finding("empty_file", "the file is empty"), path, -1)
     if not any(sizes):
         raise FileNotFoundError(
             f"input_reader: all {len(paths)} files are empty, the first is {paths[0]}; write the "
@@ -158,7 +158,7 @@ def record_dataset(
     guard: Guard,
     *,
     shuffle: bool,
-    start: Position,
+    start: CursorState,
     stream_lengths: Optional[List[int]] = None,
     num_epochs: Optional[int] = None,
     sample_1_of_n: int = 1,
@@ -237,7 +237,7 @@ def _epochs(
     read_epoch: Callable[[tf.Tensor], tf.data.Dataset],
     guard: Guard,
     stream: int,
-    start: Position,
+    start: CursorState,
     num_epochs: Optional[int],
 ) -> tf.data.Dataset:
     """`Record`s of one epoch after the other, each in its own order, from the place in `start`."""
@@ -247,22 +247,22 @@ def _epochs(
     def one(epoch: tf.Tensor) -> tf.data.Dataset:
         seed = tf.random.stateless_uniform([], [start.seed + stream, epoch], 0, 2**31 - 1, tf.int64)
         records = read_epoch(seed)
-        ordinal = cursor.first_ordinal(stream, epoch)
-        end = ordinal + cursor.LAST_NUMBER
+        stream_index = cursor.first_stream_index(stream, epoch)
+        end = stream_index + cursor.LAST_NUMBER
         if first.number:
             skipped = tf.where(tf.equal(epoch, first.epoch), tf.constant(first.number, tf.int64), 0)
-            records, ordinal = records.skip(skipped), ordinal + skipped
-        return tf.data.Dataset.zip((records, tf.data.Dataset.range(ordinal, end)))
+            records, stream_index = records.skip(skipped), stream_index + skipped
+        return tf.data.Dataset.zip((records, tf.data.Dataset.range(stream_index, end)))
 
     last = cursor.LAST_EPOCH if num_epochs is None else num_epochs
     epochs = tf.data.Dataset.range(first.epoch, max(last, first.epoch))
     epochs = epochs.take_while(lambda _: guard.goes_on())
     return epochs.flat_map(one).map(
-        lambda found, ordinal: Record(found.place, ordinal, found.serialized)
+        lambda found, stream_index: Record(found.place, stream_index, found.serialized)
     )
 
 
-def _choices(weights: List[float], start: Position) -> tf.data.Dataset:
+def _choices(weights: List[float], start: CursorState) -> tf.data.Dataset:
     """Which stream the next record comes from, drawn by weight."""
     logits = tf.math.log(tf.constant([weights]))
 
@@ -331,7 +331,7 @@ def _expected(
             return tf.constant("")
 
     missing = tf.data.Dataset.from_tensors(0).map(miss).repeat()
-    first = pack(file, tf.constant(0, tf.int64))
+    first = pack_record_id(file, tf.constant(0, tf.int64))
     places = tf.data.Dataset.range(first, first + length)
     return tf.data.Dataset.zip(Found(places, given.concatenate(missing).take(length)))
 
@@ -364,7 +364,7 @@ def _counted(
         # the reader gave.
         read_now = tf.where(length > 0, tf.reduce_sum(lengths), 0)
         state = (number + tf.size(numbers, tf.int64), read_bytes + read_now)
-        return state, Found(pack(file, numbers), block)
+        return state, Found(pack_record_id(file, numbers), block)
 
     zero = tf.constant(0, tf.int64)
     blocks = given.batch(BLOCK).concatenate(end).scan((zero, zero), count)

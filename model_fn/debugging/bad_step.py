@@ -17,7 +17,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline as configuration
 from inputs import schema
 from inputs.records import stream as records
-from model_fn.debugging.nan_tracer import Culprit
+from model_fn.debugging.nan_tracer import FirstNonFinite
 from model_fn.debugging.replay import BATCH_FILE, CHECKPOINT, Norms, bad_names, replay
 from model_fn.training import train_graph
 
@@ -57,14 +57,16 @@ class Report(NamedTuple):
     step: int
     not_finite: List[str]  # names of values
     values: Dict[str, float]  # loss terms, learning rate, gradient norm
-    culprit: Optional[Culprit]
+    first_non_finite: Optional[FirstNonFinite]
     bad_gradients: List[str]  # variables whose gradients are not finite
     bad_variables: List[str]
     largest_variables: Norms  # by greatest absolute value
     bad_inputs: List[BadInput]
     batch: List[Record]
     causes: List[str]  # with their remedies, the likeliest first
-    not_replayed: str  # why the step could not be run again to find the culprit; "" if it was
+    not_replayed: (
+        str  # why the step could not be run again to find the first_non_finite; "" if it was
+    )
     folder: str
 
 
@@ -99,7 +101,7 @@ def save_bad_step(
         step=step,
         not_finite=bad_names(values),
         values=values,
-        culprit=None,
+        first_non_finite=None,
         bad_gradients=[],
         bad_variables=bad_variables,
         largest_variables=largest,
@@ -124,7 +126,7 @@ def _replayed(report: Report, pipeline_config: Any) -> Report:
     except (ValueError, tf.errors.OpError) as error:
         return report._replace(not_replayed=f"{type(error).__name__}: {error}".splitlines()[0])
     bad = [name for name, norm in step.gradient_norms if not math.isfinite(norm)]
-    return report._replace(culprit=step.culprit, bad_gradients=bad)
+    return report._replace(first_non_finite=step.first_non_finite, bad_gradients=bad)
 
 
 def _write(report: Report) -> None:
@@ -257,8 +259,8 @@ def report_text(report: Report) -> str:
         *(f"  {name:<32} {value:.6g}" for name, value in report.values.items()),
         "",
     ]
-    if report.culprit:
-        lines.append(f"first tensor that is not finite: {report.culprit.sentence()}")
+    if report.first_non_finite:
+        lines.append(f"first tensor that is not finite: {report.first_non_finite.sentence()}")
     elif report.not_replayed:
         lines.append(f"the step could not be run again to find where: {report.not_replayed}")
     else:
@@ -284,8 +286,8 @@ def report_text(report: Report) -> str:
 def summary_text(report: Report) -> str:
     """The message that training ends with."""
     parts = [f"step {report.step}: not finite: {', '.join(report.not_finite)}"]
-    if report.culprit:
-        parts.append(f"first bad tensor: {report.culprit.sentence()}")
+    if report.first_non_finite:
+        parts.append(f"first bad tensor: {report.first_non_finite.sentence()}")
     parts.append(f"likely cause: {report.causes[0]}")
     parts.append(
         f"The step was not applied. Report, batch and variables: {report.folder}; to run it again, "

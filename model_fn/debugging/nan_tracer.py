@@ -15,7 +15,7 @@ _NORMS = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
 _NUM_NORM_RESULTS = 3  # what follows is the kernel's own, and may hold anything
 
 
-class Culprit(NamedTuple):
+class FirstNonFinite(NamedTuple):
     """The first tensor that went bad, of those that the bad result came from."""
 
     tensor: str
@@ -45,11 +45,11 @@ class Culprit(NamedTuple):
 
 
 class Tracer:
-    """Finds the culprit behind targets that are not finite.
+    """Finds the first_non_finite behind targets that are not finite.
 
     Adds a check for every tensor of floating point that the targets are computed from; so it is for
     a graph of its own, before its session starts. A tensor that is not finite but does not reach a
-    target (the logarithm of 0 behind a `where`) is no culprit: from the targets back, each step
+    target (the logarithm of 0 behind a `where`) is not the cause: from the targets back, each step
     leads to a tensor that is not finite either, and the earliest one so reached is named.
 
     Args:
@@ -78,7 +78,7 @@ class Tracer:
             ]
             self._checks = tf.stack(checks) if checks else tf.zeros([0], tf.bool)
 
-    def find(self, session: tf1.Session, feeds: Dict[tf.Tensor, Any]) -> Optional[Culprit]:
+    def find(self, session: tf1.Session, feeds: Dict[tf.Tensor, Any]) -> Optional[FirstNonFinite]:
         """Runs the graph again; None if all that the targets come from is finite this time."""
         finite = session.run(self._checks, feeds)
         bad = {tensor.ref() for tensor, fine in zip(self._tensors, finite) if not fine}
@@ -115,11 +115,11 @@ def _origins(targets: Sequence[tf.Tensor], stop: Set[tf.Operation]) -> Set[tf.Op
     return reached
 
 
-def _describe(tensor: tf.Tensor, value: Any) -> Culprit:
+def _describe(tensor: tf.Tensor, value: Any) -> FirstNonFinite:
     value = np.asarray(value).astype(np.float64)
     finite = value[np.isfinite(value)]
     name = tensor.op.name
-    return Culprit(
+    return FirstNonFinite(
         tensor=tensor.name,
         operation=tensor.op.type,
         layer=name.replace(_GRADIENTS, "", 1).rpartition("/")[0],

@@ -14,7 +14,7 @@ import numpy as np
 
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.protos import pipeline_pb2
-from model_fn.debugging.nan_tracer import Culprit, Tracer
+from model_fn.debugging.nan_tracer import FirstNonFinite, Tracer
 from model_fn.model_fn import create_model_fn
 from model_fn.training import train_graph, train_op
 
@@ -30,7 +30,7 @@ class Step(NamedTuple):
     step: int  # counted as in training
     values: Dict[str, float]  # loss terms, learning rate, gradient_norm
     gradient_norms: Norms  # by variable, those that are not finite first, then by size
-    culprit: Optional[Culprit]
+    first_non_finite: Optional[FirstNonFinite]
 
     @property
     def is_finite(self) -> bool:
@@ -115,7 +115,7 @@ def replay(pipeline_config: Any, folder: str, num_steps: int = 1) -> Replay:
                 values = {name: float(value) for name, value in fetched["values"].items()}
                 step = Step(before + 1, values, _by_size(fetched["norms"]), None)
                 if not step.is_finite:
-                    step = step._replace(culprit=tracer.find(session, feeds))
+                    step = step._replace(first_non_finite=tracer.find(session, feeds))
                 steps.append(step)
                 if step.is_finite and len(steps) < num_steps:
                     session.run(spec.train_op, feeds)
@@ -168,8 +168,8 @@ def replay_text(result: Replay, most_gradients: int = 12) -> str:
         f"gradient norms of step {last.step}, {len(shown_norms)} of {len(last.gradient_norms)}:"
     )
     lines += [f"  {norm:<12.6g} {name}" for name, norm in shown_norms]
-    if last.culprit:
-        lines.append(f"first tensor that is not finite: {last.culprit.sentence()}")
+    if last.first_non_finite:
+        lines.append(f"first tensor that is not finite: {last.first_non_finite.sentence()}")
     elif not last.is_finite:
         lines.append("the tensor that went bad first was finite when run once more")
     lines.append(

@@ -1,7 +1,7 @@
 """What lies behind the numbers of an evaluation: counts, confusion matrix, precision and recall.
 
-A `Digest` sees every batch beside the metrics. Its summary holds pictures for TensorBoard and its
-counts as JSON text, which `explanations` turns into reasons for a metric that is -1, 0 or NaN.
+`EvalDiagnostics` sees every batch beside the metrics. Its summary holds pictures for TensorBoard
+and counts as JSON text, which `explanations` turns into reasons for a metric that is -1, 0 or NaN.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from estimator_det.compat import tf, tf1
 from model_fn.drawing import charts
 from model_fn.evaluation.metrics.base import EvaluatedBatch
 
-DIGEST = "Evaluation_Digest"
-_TEXT_TAG = f"{DIGEST}/counts"
+EVAL_DIAGNOSTICS = "Evaluation_Diagnostics"
+_TEXT_TAG = f"{EVAL_DIAGNOSTICS}/counts"
 
 MATCH_IOU = 0.5
 # COCO's borders between small, medium and large, pixels squared.
@@ -29,7 +29,7 @@ MAX_CURVES = len(charts.COLORS) - 1
 BACKGROUND = "none"
 
 
-class Digest:
+class EvalDiagnostics:
     """Accumulates one evaluation.
 
     A detection matches the groundtruth box it overlaps most, of those that no better detection of
@@ -168,7 +168,7 @@ class Digest:
             image = tf1.Summary.Image(
                 height=height, width=width, colorspace=4, encoded_image_string=png
             )
-            summary.value.add(tag=DIGEST, image=image)
+            summary.value.add(tag=EVAL_DIAGNOSTICS, image=image)
         text = json.dumps(self.counts())
         metadata = tf1.SummaryMetadata(
             plugin_data=tf1.SummaryMetadata.PluginData(plugin_name="text")
@@ -272,22 +272,22 @@ def _precision_at(
     return np.array([best[i] if i < len(best) else 0.0 for i in place])
 
 
-def digest_ops(digest: Digest, batch: EvaluatedBatch) -> Dict[str, Any]:
+def diagnostics_ops(diagnostics: EvalDiagnostics, batch: EvaluatedBatch) -> Dict[str, Any]:
     """`eval_metric_ops` entry whose value, a serialized Summary, Estimator writes."""
     present = {name: value for name, value in batch._asdict().items() if value is not None}
 
     def add(*arrays: np.ndarray) -> None:
-        digest.add(EvaluatedBatch(**dict(zip(present, arrays))))
+        diagnostics.add(EvaluatedBatch(**dict(zip(present, arrays))))
 
     update = tf.numpy_function(add, list(present.values()), [])
-    return {DIGEST: (tf.numpy_function(digest.summary, [], tf.string), update)}
+    return {EVAL_DIAGNOSTICS: (tf.numpy_function(diagnostics.summary, [], tf.string), update)}
 
 
 def counts_of(results: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
-    """`Digest.counts` out of evaluation results; None where they hold no digest."""
-    if not isinstance(results.get(DIGEST), bytes):
+    """`EvalDiagnostics.counts` out of evaluation results; None where they hold no diagnostics."""
+    if not isinstance(results.get(EVAL_DIAGNOSTICS), bytes):
         return None
-    for value in tf1.Summary.FromString(results[DIGEST]).value:
+    for value in tf1.Summary.FromString(results[EVAL_DIAGNOSTICS]).value:
         if value.tag == _TEXT_TAG:
             counts: Dict[str, Any] = json.loads(value.tensor.string_val[0])
             return counts

@@ -8,7 +8,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.detectors.base import Detections, Groundtruth
 from inputs import schema
 from model_fn.drawing import boxes as visualize
-from model_fn.evaluation.diagnostics import Digest, digest_ops
+from model_fn.evaluation.diagnostics import EvalDiagnostics, diagnostics_ops
 from model_fn.evaluation.metrics.base import (
     EvaluatedBatch,
     MetricOps,
@@ -97,7 +97,7 @@ def evaluation_ops(
     ops: MetricOps = {}
     for metrics in make_metrics(eval_config, categories):
         ops.update(metric_ops(metrics, batch))
-    ops.update(digest_ops(Digest(categories, eval_config.min_score_threshold), batch))
+    ops.update(diagnostics_ops(EvalDiagnostics(categories, eval_config.min_score_threshold), batch))
     if schema.ORIGINAL_IMAGE in features and eval_config.num_visualizations:
         book = visualize.PictureBook(
             eval_config.num_visualizations,

@@ -11,7 +11,7 @@ from tqdm import tqdm
 from estimator_det.config.problem import Problem, error
 from estimator_det.detectors import make_detector
 from estimator_det.images.resize import make_resizer
-from inputs.bad_records.policy import Rules, make_rules
+from inputs.bad_records.policy import BadRecordPolicy, make_policy
 from inputs.checks import scan, statistics
 from inputs.checks.scan import Plan, Scan
 from inputs.label_map import LabelMap
@@ -58,9 +58,9 @@ def check_data(
         problems += found
         if label_map is not None:
             maps[field] = label_map
-        rules = _rules(field, reader, config, model.num_classes, label_map is not None)
+        policy = _rules(field, reader, config, model.num_classes, label_map is not None)
         try:
-            plans.append(scan.plan(field, rules, max_records))
+            plans.append(scan.plan(field, policy, max_records))
         except ValueError as reason:
             problems.append(error(field, str(reason).rstrip("."), "name the files to read"))
     scans = _run(plans, jobs, progress)
@@ -98,7 +98,9 @@ def _readers(config: Any, which: str) -> Iterator[Tuple[str, Any]]:
         raise ValueError(f"the configuration has no input reader to check (readers: {which})")
 
 
-def _rules(field: str, reader: Any, config: Any, num_classes: int, has_map: bool) -> Rules:
+def _rules(
+    field: str, reader: Any, config: Any, num_classes: int, has_map: bool
+) -> BadRecordPolicy:
     max_boxes = reader.max_number_of_boxes
     if field == TRAIN_READER and not reader.HasField("max_number_of_boxes"):
         max_boxes = config.train_config.max_number_of_boxes
@@ -107,7 +109,7 @@ def _rules(field: str, reader: Any, config: Any, num_classes: int, has_map: bool
         without.CopyFrom(reader)
         without.ClearField("label_map_path")
         reader = without
-    return make_rules(reader, num_classes, max_boxes)
+    return make_policy(reader, num_classes, max_boxes)
 
 
 def _run(plans: Sequence[Plan], jobs: int, progress: bool) -> List[Scan]:
@@ -129,7 +131,7 @@ def _problems_of(
             num_classes,
             is_training=of.reader == TRAIN_READER,
         )
-    skipped, limit = of.num_skipped, plan.rules.max_skipped
+    skipped, limit = of.num_skipped, plan.policy.max_skipped
     if skipped > limit:
         problems.append(
             error(
@@ -153,11 +155,11 @@ def _coverage(
         ]
     if not scans or not scans[0].columns.num_boxes or not anchor_coverage.has_anchors(detector):
         return None, []
-    max_boxes = plans[0].rules.max_boxes
+    max_boxes = plans[0].policy.max_boxes
     columns = scans[0].columns
     if max_boxes is not None:
         columns = statistics.first_boxes(columns, max_boxes)
-    channels = 3 + plans[0].rules.reader.num_additional_channels
+    channels = 3 + plans[0].policy.reader.num_additional_channels
     try:
         with _bar("anchors", columns.num_images, "img", progress) as bar:
             coverage = anchor_coverage.measure(

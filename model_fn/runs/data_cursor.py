@@ -13,7 +13,7 @@ from typing import Any, Dict, Optional
 
 from estimator_det.compat import tf, tf1
 from inputs import schema
-from inputs.records.cursor import Bookmark, Position
+from inputs.records.cursor import CursorState, DataCursor
 from model_fn.training import train_graph
 
 _LOG = logging.getLogger(__name__)
@@ -23,11 +23,11 @@ POSITION_FILE = "data_position.json"
 _NO_ENTRIES = (TypeError, ValueError, AttributeError)  # what reading something else ends in
 
 
-def read_position(model_dir: str, step: int) -> Optional[Position]:
+def read_cursor_state(model_dir: str, step: int) -> Optional[CursorState]:
     """Of the checkpoint of a step; None, which is told, where there is none."""
     path = os.path.join(model_dir, POSITION_FILE)
     try:
-        return Position.from_json(_entries(path)[str(step)])
+        return CursorState.from_json(_entries(path)[str(step)])
     except (tf.errors.NotFoundError, KeyError):
         reason = f"{path} says nothing of step {step}"
     except _NO_ENTRIES as error:
@@ -36,7 +36,7 @@ def read_position(model_dir: str, step: int) -> Optional[Position]:
     return None
 
 
-def write_position(model_dir: str, step: int, position: Position) -> None:
+def write_cursor_state(model_dir: str, step: int, position: CursorState) -> None:
     """Enters it for the checkpoint of a step, and drops what belongs to deleted checkpoints.
 
     Raises:
@@ -64,22 +64,22 @@ def _entries(path: str) -> Dict[str, Any]:
         return dict(json.loads(file.read()))
 
 
-class BookmarkHook(tf1.train.SessionRunHook):
-    """Tells a bookmark of each batch that a step has used. It must come before what saves."""
+class DataCursorHook(tf1.train.SessionRunHook):
+    """Tells a cursor of each batch that a step has used. It must come before what saves."""
 
-    def __init__(self, bookmark: Bookmark) -> None:
-        self._bookmark = bookmark
+    def __init__(self, cursor: DataCursor) -> None:
+        self._cursor = cursor
         self._fetches: Any = None
 
     def begin(self) -> None:
         """Finds the tensors."""
-        if self._bookmark.is_refused:
+        if self._cursor.is_refused:
             _LOG.warning(
                 "The position in the data was not kept: files, their sizes, the seed or settings "
                 "of the reader have changed. The data begin with a new epoch, in another order"
             )
         names = train_graph.anatomy().inputs
-        keys = (schema.ORDINAL, schema.AUGMENTATION_SEED)
+        keys = (schema.STREAM_INDEX, schema.AUGMENTATION_SEED)
         graph = tf1.get_default_graph()
         self._fetches = [graph.get_tensor_by_name(names[f"features/{key}"]) for key in keys]
 
@@ -89,4 +89,4 @@ class BookmarkHook(tf1.train.SessionRunHook):
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         """Tells."""
-        self._bookmark.note(*run_values.results)
+        self._cursor.note(*run_values.results)

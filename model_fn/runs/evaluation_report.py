@@ -56,7 +56,7 @@ def scalars(results: Optional[Dict[str, Any]]) -> Metrics:
     }
 
 
-def tell_results(name: str, results: Dict[str, Any], stream: Optional[TextIO] = None) -> None:
+def print_results(name: str, results: Dict[str, Any], stream: Optional[TextIO] = None) -> None:
     """Writes a line, to standard error by default, with the loss and mAPs of an evaluation."""
     shown = {
         key.split("/")[-1]: value
@@ -83,7 +83,7 @@ def write_figures(
         writer.flush()
 
 
-def tell_faults(faults: FaultLog, stream: Optional[TextIO] = None) -> None:
+def print_faults(faults: FaultLog, stream: Optional[TextIO] = None) -> None:
     """Writes what was wrong with records: in full if some of it is new, else in a line."""
     text = faults.summary()
     if text and not faults.has_news:
@@ -92,7 +92,7 @@ def tell_faults(faults: FaultLog, stream: Optional[TextIO] = None) -> None:
         print(text, file=stream or sys.stderr, flush=True)
 
 
-def tell_notes(notes: Mapping[str, str], stream: Optional[TextIO] = None) -> None:
+def print_notes(notes: Mapping[str, str], stream: Optional[TextIO] = None) -> None:
     """Writes the reasons behind metrics that are -1, 0 or NaN: a line for each reason."""
     names: Dict[str, List[str]] = {}
     for name, reason in notes.items():

@@ -20,10 +20,10 @@ from model_fn.runs.best_checkpoints import keep_if_best
 from model_fn.runs.evaluation_report import (
     EvaluationReport,
     Metrics,
+    print_faults,
+    print_notes,
+    print_results,
     scalars,
-    tell_faults,
-    tell_notes,
-    tell_results,
     write_figures,
 )
 from model_fn.runs.history import Evaluation
@@ -92,9 +92,9 @@ def evaluate_reader(
     figures = {f"bad_records/{kind}": count for kind, count in bad_records.items()}
     write_figures(folder, figures, step, flush=True)
     if tell:
-        tell_results(name, results)
-        tell_notes(notes)
-        tell_faults(faults)
+        print_results(name, results)
+        print_notes(notes)
+        print_faults(faults)
     return Evaluation(name, step, metrics, notes, bad_records)
 
 

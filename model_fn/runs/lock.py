@@ -35,7 +35,7 @@ _LOG = logging.getLogger(__name__)
 LOCK_FILE = "training.lock"
 BEAT_SECS = 20.0
 LEASE_SECS = 90.0
-SETTLE_SECS = 2.0  # in which somebody who took the lease at the same moment becomes visible
+SETTLE_SECS = 2.0  # in which somebody who took the lease at the same report becomes visible
 CERTAINLY_OVER_SECS = 3600.0  # no two clocks differ by that much
 _NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
@@ -219,7 +219,7 @@ class _Lease:
     def _is_long_over(self) -> bool:
         try:
             written = tf.io.gfile.stat(self._path).mtime_nsec / 1e9
-        except tf.errors.NotFoundError:  # Given back a moment ago.
+        except tf.errors.NotFoundError:  # Given back a report ago.
             return True
         return 0 < written < time.time() - CERTAINLY_OVER_SECS  # Not every file system says when.
 

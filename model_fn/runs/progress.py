@@ -19,7 +19,14 @@ from model_fn.runs.evaluation_report import write_figures
 from model_fn.training import train_graph
 from model_fn.training.train_graph import watch, watched
 
-__all__ = ["Moment", "NotFiniteLossError", "TrainingReport", "training_hooks", "watch", "watched"]
+__all__ = [
+    "NotFiniteLossError",
+    "ProgressReport",
+    "TrainingReport",
+    "training_hooks",
+    "watch",
+    "watched",
+]
 
 PROGRESS_FILE = "progress.jsonl"
 
@@ -30,8 +37,8 @@ class NotFiniteLossError(RuntimeError):
     """A loss term, or the norm of the gradients, became NaN or infinite; the message names it."""
 
 
-class Moment(NamedTuple):
-    """Figures of a run at a step; those over time are of the steps since the moment before."""
+class ProgressReport(NamedTuple):
+    """Figures of a run at a step; those over time are of the steps since the report before."""
 
     step: int
     num_steps: Optional[int]  # None for a training without end
@@ -83,7 +90,7 @@ class Moment(NamedTuple):
         return {name: float(value) for name, value in named.items() if value is not None}
 
 
-Listener = Callable[[Moment], None]
+Listener = Callable[[ProgressReport], None]
 OnBadStep = Callable[[tf1.Session, int, Dict[str, float]], str]  # session, step, values -> message
 
 
@@ -197,17 +204,17 @@ class TrainingReport(tf1.train.SessionRunHook):
         self._reported = self._step
         if not self._values or (self._silent and not self._listeners):
             return
-        moment = self._moment(self._values)
+        report = self._moment(self._values)
         for listener in self._listeners:
-            listener(moment)
+            listener(report)
         if self._bar is not None:
-            self._bar.set_postfix_str(", ".join([moment.numbers(), *moment.rates()]), refresh=False)
+            self._bar.set_postfix_str(", ".join([report.numbers(), *report.rates()]), refresh=False)
         elif not self._silent:
-            print(moment.line(), file=self._stream, flush=True)
+            print(report.line(), file=self._stream, flush=True)
         self._durations, self._waits = self._durations[-self._every_steps :], []
 
-    def _moment(self, values: Dict[str, float]) -> Moment:
-        moment = Moment(
+    def _moment(self, values: Dict[str, float]) -> ProgressReport:
+        report = ProgressReport(
             self._step,
             self._num_steps,
             values,
@@ -216,15 +223,15 @@ class TrainingReport(tf1.train.SessionRunHook):
         )
         if self._waits:
             waited, total = (sum(column) for column in zip(*self._waits))
-            moment = moment._replace(input_wait=min(max(waited / max(total, 1e-9), 0.0), 1.0))
+            report = report._replace(input_wait=min(max(waited / max(total, 1e-9), 0.0), 1.0))
         if not self._durations:
-            return moment
+            return report
         # The median: a step in which a checkpoint is saved or evaluated says nothing.
         seconds = max(statistics.median(self._durations), 1e-6)
-        moment = moment._replace(images_per_second=self._batch_size / seconds)
+        report = report._replace(images_per_second=self._batch_size / seconds)
         if self._num_steps:
-            moment = moment._replace(seconds_left=(self._num_steps - self._step) * seconds)
-        return moment
+            report = report._replace(seconds_left=(self._num_steps - self._step) * seconds)
+        return report
 
 
 def resident_memory() -> Optional[float]:
@@ -244,15 +251,15 @@ def accelerator_memory() -> Optional[float]:
     return float(tf.config.experimental.get_memory_info("GPU:0")["current"])
 
 
-class Journal:
+class JsonlLogger:
     """Appends each report to a file as a JSON line, with the time (UTC)."""
 
     def __init__(self, path: str) -> None:
         self._path = path
 
-    def __call__(self, moment: Moment) -> None:
+    def __call__(self, report: ProgressReport) -> None:
         """Writes a line."""
-        self.write({"step": moment.step, **moment.values, **moment.figures()})
+        self.write({"step": report.step, **report.values, **report.figures()})
 
     def write(self, entry: Dict[str, Any]) -> None:
         """Writes a line of other content."""
@@ -261,20 +268,20 @@ class Journal:
             file.write(json.dumps({"time": now, **entry}, allow_nan=False) + "\n")
 
 
-class Events:
+class TensorBoardLogger:
     """Writes what the graph does not know to TensorBoard: rates, memory, faults of the data."""
 
     def __init__(self, model_dir: str, fault_log: Optional[Any]) -> None:
         self._model_dir = model_dir
         self._fault_log = fault_log
 
-    def __call__(self, moment: Moment) -> None:
-        """Writes the figures of a moment."""
-        figures = {f"run/{name}": value for name, value in moment.figures().items()}
+    def __call__(self, report: ProgressReport) -> None:
+        """Writes the figures of a report."""
+        figures = {f"run/{name}": value for name, value in report.figures().items()}
         if self._fault_log is not None:
             counts = self._fault_log.counts().items()
             figures.update({f"bad_records/{kind}": count for kind, count in counts})
-        write_figures(self._model_dir, figures, moment.step)
+        write_figures(self._model_dir, figures, report.step)
 
 
 def _has_room(stream: TextIO) -> bool:
@@ -308,11 +315,11 @@ def training_hooks(
         fault_log: An `inputs.bad_records.kinds.FaultLog`, whose counts go to TensorBoard.
         writes: False for the workers of a cluster that leave files to their chief.
     """
-    journal = Journal(os.path.join(model_dir, PROGRESS_FILE))
+    jsonl = JsonlLogger(os.path.join(model_dir, PROGRESS_FILE))
 
     def on_bad_step(session: tf1.Session, step: int, values: Dict[str, float]) -> str:
         report = bad_step.save_bad_step(session, pipeline_config, model_dir, step, values)
-        journal.write({"step": step, "not_finite": report.not_finite, "folder": report.folder})
+        jsonl.write({"step": step, "not_finite": report.not_finite, "folder": report.folder})
         return bad_step.summary_text(report)
 
     return [
@@ -321,7 +328,7 @@ def training_hooks(
             num_steps,
             every_steps=every_steps,
             silent=silent,
-            listeners=[journal, Events(model_dir, fault_log)] if writes else [],
+            listeners=[jsonl, TensorBoardLogger(model_dir, fault_log)] if writes else [],
             on_bad_step=on_bad_step if writes else None,
         )
     ]

@@ -11,14 +11,14 @@ from estimator_det.compat import estimator
 from estimator_det.config import pipeline as configuration
 from inputs import pipeline as input_pipeline
 from inputs.bad_records.kinds import LOG_FILE, FaultLog
-from inputs.records.cursor import Bookmark, seed_at
+from inputs.records.cursor import DataCursor, seed_at
 from model_fn.checkpoints import repair
 from model_fn.runs import history, lock
 from model_fn.runs.backends import tpu_estimator
 from model_fn.runs.backends.estimator import make_estimator, preprocess_of
 from model_fn.runs.backends.tpu_options import OnTpu
 from model_fn.runs.best_checkpoints import export
-from model_fn.runs.data_cursor import BookmarkHook, read_position
+from model_fn.runs.data_cursor import DataCursorHook, read_cursor_state
 from model_fn.runs.evaluation_report import Metrics
 from model_fn.runs.evaluator import continuous_eval, evaluation_inputs
 from model_fn.runs.options import Evaluating, Saving
@@ -195,20 +195,20 @@ class _Run:
         self._saving, self._on_tpu = saving, on_tpu
         self.first_step = 0
         self._saver: Optional[CheckpointSaver] = None
-        self._bookmark: Optional[Bookmark] = None
+        self._cursor: Optional[DataCursor] = None
         if may_save is not None:
             resumed = repair.prepare(model_dir, saving.keep_max)
             self.first_step = resumed or 0
             if on_tpu is None and not is_in_cluster():
-                position = None if resumed is None else read_position(model_dir, resumed)
-                self._bookmark = Bookmark(position, self.first_step)
+                position = None if resumed is None else read_cursor_state(model_dir, resumed)
+                self._cursor = DataCursor(position, self.first_step)
             elif self.first_step:
                 _LOG.warning(
                     "On a TPU and in a cluster the position in the data is not kept: they begin "
                     "with a new epoch, in another order"
                 )
             self._saver = CheckpointSaver(
-                model_dir, saving, signals, may_save, resumed, self._bookmark
+                model_dir, saving, signals, may_save, resumed, self._cursor
             )
             if on_tpu is not None and not on_tpu.rehearses:
                 self._saver._set_steps_per_run(on_tpu.iterations_per_loop)
@@ -252,9 +252,9 @@ class _Run:
         made = input_pipeline.create_train_input_fn(
             pipeline_config,
             preprocess_of(pipeline_config, is_training=True),
-            seed=seed if self._bookmark is not None else seed_at(seed, self.first_step),
+            seed=seed if self._cursor is not None else seed_at(seed, self.first_step),
             fault_log=self._faults,
-            bookmark=self._bookmark,
+            cursor=self._cursor,
             runs_elsewhere=self._on_tpu is not None and self._on_tpu.reads_elsewhere,
         )
         return made if self._on_tpu is None else tpu_estimator.fed(made)
@@ -280,7 +280,7 @@ class _Run:
             writes=is_chief(),
         )
 
-    def tell_faults(self) -> None:
+    def log_faults(self) -> None:
         """Logs what was wrong with the data so far."""
         summary = self._faults.summary()
         if summary:
@@ -296,9 +296,9 @@ class _Run:
 
     def hooks(self, hooks: Sequence[Any]) -> List[Any]:
         """Those of a run around others: a step that another hook rejects is not saved."""
-        bookmarks = [BookmarkHook(self._bookmark)] if self._bookmark is not None else []
+        cursor_hooks = [DataCursorHook(self._cursor)] if self._cursor is not None else []
         savers = [self._saver] if self._saver is not None else []
-        return [StopAfterStep(self._signals), *hooks, *bookmarks, *savers]
+        return [StopAfterStep(self._signals), *hooks, *cursor_hooks, *savers]
 
     def stopped_text(self, number: int) -> str:
         """What a stop by a signal left behind, and how to go on."""
@@ -366,7 +366,7 @@ def _training(
             ) from None
         finally:
             if run is not None:
-                run.tell_faults()
+                run.log_faults()
 
 
 def _last_step(pipeline_config: Any, num_train_steps: Optional[int]) -> Optional[int]:

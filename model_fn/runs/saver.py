@@ -10,7 +10,7 @@ import threading
 from typing import Any, Callable, Iterator, Optional
 
 from estimator_det.compat import tf, tf1
-from inputs.records.cursor import Bookmark
+from inputs.records.cursor import DataCursor
 from model_fn.checkpoints import repair
 from model_fn.checkpoints.errors import FolderNotWritableError, RunError
 from model_fn.runs import data_cursor
@@ -69,7 +69,7 @@ class CheckpointSaver(tf1.train.CheckpointSaverHook):
     """Saves as the hook it derives from, and whose private `_save` it replaces, but:
 
     * what training resumed from is not saved again. TensorFlow would write the same files in
-      place, and a process killed in that moment would leave its newest checkpoint in pieces;
+      place, and a process killed in that report would leave its newest checkpoint in pieces;
     * on a signal it saves without evaluating, and evaluations are left as soon as one comes;
     * its files reach the disk itself before `checkpoint` names it;
     * an error tells folder, free space and file, and what it left half-written is deleted.
@@ -82,7 +82,7 @@ class CheckpointSaver(tf1.train.CheckpointSaverHook):
         signals: Entered.
         may_save: Raises where the folder has become another process's.
         resumed_step: Step of the checkpoint that is restored; None where there is none.
-        bookmark: Whose position is kept with each checkpoint; None keeps none.
+        cursor: Whose position is kept with each checkpoint; None keeps none.
     """
 
     def __init__(
@@ -92,13 +92,13 @@ class CheckpointSaver(tf1.train.CheckpointSaverHook):
         signals: StopSignals,
         may_save: Callable[[], None],
         resumed_step: Optional[int],
-        bookmark: Optional[Bookmark] = None,
+        cursor: Optional[DataCursor] = None,
     ) -> None:
         super().__init__(model_dir, save_secs=saving.secs, save_steps=saving.steps)
         self._model_dir = model_dir
         self._signals = signals
         self._may_save = may_save
-        self._bookmark = bookmark
+        self._cursor = cursor
         self.saved_step = resumed_step
 
     def end(self, session: tf1.Session) -> None:
@@ -131,11 +131,11 @@ class CheckpointSaver(tf1.train.CheckpointSaverHook):
 
     def _write(self, session: tf1.Session, step: int) -> None:
         prefix = f"{self._save_path}-{step}"
-        position = self._bookmark.position if self._bookmark is not None else None
+        position = self._cursor.position if self._cursor is not None else None
         self._may_save()
         try:
             if position is not None:
-                data_cursor.write_position(self._model_dir, step, position)
+                data_cursor.write_cursor_state(self._model_dir, step, position)
             with _followed(session, lambda: repair.write_through(prefix)):
                 self._get_saver().save(session, self._save_path, global_step=step)
         except _POSSIBLE as error:

@@ -11,7 +11,7 @@ from estimator_det.compat import slim, tf, tf1
 from estimator_det.detectors.base import Detections, Groundtruth
 from estimator_det.protos import pipeline_pb2
 from inputs import schema
-from inputs.records.cursor import Bookmark
+from inputs.records.cursor import DataCursor
 
 SIZE = 8
 NUM_CLASSES = 3
@@ -149,18 +149,18 @@ def arrays(batch_size: int = 2, seed: int = 0) -> Tuple[Dict[str, Any], Dict[str
 
 
 def make_train_input_fn(
-    *_: Any, bookmark: Optional[Bookmark] = None, **__: Any
+    *_: Any, cursor: Optional[DataCursor] = None, **__: Any
 ) -> Callable[[], tf.data.Dataset]:
     """Stands for `inputs.create_train_input_fn`; batch i holds records 2 i and 2 i + 1."""
 
     def input_fn() -> tf.data.Dataset:
         features, labels = tf.nest.map_structure(tf.constant, arrays())
-        first = bookmark.begin(0, "").count if bookmark is not None else 0
+        first = cursor.begin(0, "").count if cursor is not None else 0
 
         def batch(number: tf.Tensor) -> Any:
-            ordinals = number + tf.range(2, dtype=tf.int64)
-            seeds = tf.stack([tf.zeros_like(ordinals), ordinals], 1)
-            places = {schema.ORDINAL: ordinals, schema.AUGMENTATION_SEED: seeds}
+            stream_indices = number + tf.range(2, dtype=tf.int64)
+            seeds = tf.stack([tf.zeros_like(stream_indices), stream_indices], 1)
+            places = {schema.STREAM_INDEX: stream_indices, schema.AUGMENTATION_SEED: seeds}
             return {**features, **places}, labels
 
         return tf.data.Dataset.range(first, tf.int64.max, 2).map(batch)

@@ -43,10 +43,10 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
 
         return input_fn
 
-    def make_train(config: Any, *_: Any, bookmark: Any, **__: Any) -> Callable[..., Any]:
+    def make_train(config: Any, *_: Any, cursor: Any, **__: Any) -> Callable[..., Any]:
         configs.append(config)
-        on_tpu = bookmark is None
-        return feed(-1) if on_tpu else fake.make_train_input_fn(bookmark=bookmark)
+        on_tpu = cursor is None
+        return feed(-1) if on_tpu else fake.make_train_input_fn(cursor=cursor)
 
     for module in (model_fn, estimator):
         monkeypatch.setattr(module, "make_detector", fake.make_fake_detector)

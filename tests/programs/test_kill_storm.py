@@ -16,7 +16,7 @@ import pytest
 from estimator_det.compat import tf1
 from estimator_det.config.pipeline import read_pipeline
 from model_fn.checkpoints import repair
-from model_fn.runs.data_cursor import read_position
+from model_fn.runs.data_cursor import read_cursor_state
 from tests.conftest import TESTS
 from tests.programs.forking import TIMEOUT, Forker, Run, small_config
 
@@ -67,7 +67,7 @@ def _wait_for(event: str, folder: pathlib.Path, run: Run) -> None:
 
 def _records_used(folder: pathlib.Path, step: int) -> int:
     """Up to a step; none came twice or not at all where it is that of an undisturbed run."""
-    position = read_position(str(folder), step)
+    position = read_cursor_state(str(folder), step)
     assert position is not None
     return position.count
 

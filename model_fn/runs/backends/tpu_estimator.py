@@ -19,9 +19,9 @@ from model_fn.runs.backends.tpu_options import OnTpu
 from model_fn.runs.options import Saving
 from model_fn.runs.progress import (
     PROGRESS_FILE,
-    Events,
-    Journal,
+    JsonlLogger,
     NotFiniteLossError,
+    TensorBoardLogger,
     TrainingReport,
 )
 from model_fn.training.host_call import LastFigures
@@ -317,8 +317,8 @@ def training_hooks(
             every_steps=on_tpu.iterations_per_loop,
             silent=silent,
             listeners=[
-                Journal(os.path.join(model_dir, PROGRESS_FILE)),
-                Events(model_dir, fault_log),
+                JsonlLogger(os.path.join(model_dir, PROGRESS_FILE)),
+                TensorBoardLogger(model_dir, fault_log),
             ],
         )
     ]

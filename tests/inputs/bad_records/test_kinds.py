@@ -14,12 +14,12 @@ from inputs.bad_records.kinds import (
     KINDS,
     SKIP,
     FaultLog,
-    Finding,
+    RecordFault,
     TooManySkippedError,
 )
 
-NAN = Finding("box_nan", "2 boxes with NaN", "mend", CLIP, 2)
-CUT = Finding("truncated_image", "it is truncated", "write it anew", SKIP)
+NAN = RecordFault("box_nan", "2 boxes with NaN", "mend", CLIP, 2)
+CUT = RecordFault("truncated_image", "it is truncated", "write it anew", SKIP)
 
 
 def test_a_record_counts_once(tmp_path: pathlib.Path) -> None:
@@ -57,7 +57,7 @@ def test_lines_of_a_run_before_are_not_repeated(tmp_path: pathlib.Path) -> None:
 def test_failing_and_the_budget() -> None:
     log = FaultLog()
     with pytest.raises(ValueError, match=r"^f, record 3 \(source_id x\): bad\. Remedy: good$"):
-        log.tell(Finding("unparsable", "bad.", "good", FAIL), "f", 3, "x")
+        log.tell(RecordFault("unparsable", "bad.", "good", FAIL), "f", 3, "x")
     assert log.stopped.startswith("f, record 3")
     log = FaultLog()
     for record in (1, 1, 2):

@@ -8,7 +8,7 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from inputs.bad_records.kinds import COUNTED, FAULT_COUNTS, KINDS
-from inputs.checks.examine import examine_record, make_rules
+from inputs.checks.examine import examine_record, make_policy
 from inputs.decoding import image_header
 from inputs.decoding.decoder import make_decoder
 from tests.inputs.examples import BOXES, LABEL_MAP, encoded, example, picture, reader, sequence
@@ -43,12 +43,12 @@ RECORDS: Dict[str, Dict[str, Any]] = {
 def test_graph_and_python_agree(options: str, kind: str, policy: str) -> None:
     """The decoder's counts, what it refuses, and the boxes it lets pass are the examiner's."""
     config = reader(options + f"bad_records {{ policy: {policy} }}")
-    rules = make_rules(config, num_classes=4)
+    policy = make_policy(config, num_classes=4)
     record = example(RECORDS[kind])
-    examined = examine_record(record, rules)
+    examined = examine_record(record, policy)
     assert [finding.kind for finding in examined.findings] == ([kind] if kind else [])
     with tf.Graph().as_default(), tf1.Session() as session:
-        sample = make_decoder(config, rules)(tf.constant(record))
+        sample = make_decoder(config, policy)(tf.constant(record))
         assert sample.image_level is not None
         fetched = (sample.boxes, sample.classes, sample.image_level[FAULT_COUNTS])
         session.run(tf1.tables_initializer())
@@ -71,7 +71,7 @@ def test_clipping() -> None:
         "image/object/bbox/xmax": [1.25, 0.5, 0.5, 0.5],
         "image/object/class/label": [1, 2, 3, 4],
     }
-    examined = examine_record(example(boxes), make_rules(reader(POLICY)))
+    examined = examine_record(example(boxes), make_policy(reader(POLICY)))
     assert examined.boxes.tolist() == [[0, 0.25, 0.5, 1], [0.25, 0.25, 0.5, 0.5]]
     assert examined.class_ids.tolist() == [1, 4]
     assert examined.usable
@@ -99,7 +99,7 @@ def test_clipping() -> None:
     ],
 )
 def test_other_findings(features: Dict[str, Any], kind: str, message: str) -> None:
-    examined = examine_record(example({**RECORDS[""], **features}), make_rules(reader()))
+    examined = examine_record(example({**RECORDS[""], **features}), make_policy(reader()))
     (finding,) = examined.findings
     assert (finding.kind, finding.action) == (kind, KINDS[kind].reference)
     assert message in finding.message
@@ -107,13 +107,13 @@ def test_other_findings(features: Dict[str, Any], kind: str, message: str) -> No
 
 
 def test_rubbish_is_no_example() -> None:
-    (finding,) = examine_record(b"\xff\xffrubbish", make_rules(reader())).findings
+    (finding,) = examine_record(b"\xff\xffrubbish", make_policy(reader())).findings
     assert finding.kind == "unparsable"
 
 
 def test_limits() -> None:
-    rules = make_rules(reader("bad_records { max_megapixels: 0.00009 }"), max_boxes=1)
-    found = [finding.kind for finding in examine_record(example(RECORDS[""]), rules).findings]
+    policy = make_policy(reader("bad_records { max_megapixels: 0.00009 }"), max_boxes=1)
+    found = [finding.kind for finding in examine_record(example(RECORDS[""]), policy).findings]
     assert found == ["huge_image", "too_many_boxes"]
 
 
@@ -126,8 +126,8 @@ def test_frames_are_named() -> None:
             "region/bbox/ymin": [[0.1], []],
         },
     )
-    rules = make_rules(reader("input_type: TF_SEQUENCE_EXAMPLE"))
-    examined = examine_record(record, rules)
+    policy = make_policy(reader("input_type: TF_SEQUENCE_EXAMPLE"))
+    examined = examine_record(record, policy)
     assert examined.source_id == "f0"
     assert [(f.kind, f.message[:9]) for f in examined.findings] == [
         ("length_mismatch", "frame 0: "),

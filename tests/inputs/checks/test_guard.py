@@ -14,7 +14,7 @@ from estimator_det.images.resize import make_resizer
 from inputs import schema
 from inputs.bad_records.kinds import FaultLog
 from inputs.checks import guard
-from inputs.checks.guard import pack, unpack
+from inputs.checks.guard import pack_record_id, unpack_record_id
 from tests.inputs.examples import BOXES, encoded, example, picture, pipeline, sequence, write
 from tests.inputs.storm import frames_of, gzipped
 
@@ -41,8 +41,8 @@ def records_of(batches: List[Any]) -> List[List[int]]:
 
 def test_file_and_number_share_an_integer() -> None:
     files, numbers = [0, 5, 70000], [0, 17, 2**40 - 1]
-    places = pack(tf.constant(files, tf.int64), tf.constant(numbers, tf.int64))
-    assert unpack(places).numpy().tolist() == [[0, 0], [5, 17], [70000, 2**40 - 1]]
+    places = pack_record_id(tf.constant(files, tf.int64), tf.constant(numbers, tf.int64))
+    assert unpack_record_id(places).numpy().tolist() == [[0, 0], [5, 17], [70000, 2**40 - 1]]
 
 
 @pytest.mark.parametrize("kind", ["", "train_input_reader { input_type: TF_SEQUENCE_EXAMPLE }"])

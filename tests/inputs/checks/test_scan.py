@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from inputs.bad_records.policy import make_rules
+from inputs.bad_records.policy import make_policy
 from inputs.checks import scan
 from inputs.checks.scan import Scan
 from tests.inputs import examples
@@ -24,7 +24,7 @@ def run(*paths, policy: str = "REFERENCE", jobs: int = 1, max_records=None, adva
     reader = examples.reader(
         f"tf_record_input_reader {{ {patterns} }} bad_records {{ policy: {policy} }}"
     )
-    plan = scan.plan("train_input_reader", make_rules(reader, 4, 3), max_records)
+    plan = scan.plan("train_input_reader", make_policy(reader, 4, 3), max_records)
     (result,) = scan.run([plan], jobs=jobs, **({} if advance is None else {"advance": advance}))
     return result
 
@@ -89,7 +89,7 @@ def test_processes_find_the_same_in_the_same_order(two_files, monkeypatch) -> No
 def test_compressed_files_are_read_from_the_beginning(tmp_path) -> None:
     path = examples.write(tmp_path / "a.record.gz", [record(i) for i in range(5)], "GZIP")
     reader = examples.reader(f'tf_record_input_reader {{ input_path: "{path}" }}')
-    assert scan.plan("r", make_rules(reader)).num_records is None
+    assert scan.plan("r", make_policy(reader)).num_records is None
     result = run(path)
     assert (result.num_records, result.columns.num_images, result.entries) == (5, 5, [])
     with open(path, "r+b") as file:
@@ -141,9 +141,9 @@ def _die(task: scan.Task) -> None:
 def test_a_process_that_dies_is_named_with_its_files(two_files, monkeypatch) -> None:
     monkeypatch.setattr(scan, "_examine_in_worker", _die)
     reader = examples.reader(f'tf_record_input_reader {{ input_path: "{two_files}" }}')
-    plan = scan.plan("r", make_rules(reader))
+    plan = scan.plan("r", make_policy(reader))
     with pytest.raises(ValueError, match=r"records died.*a\.record from record 0 on"):
-        list(scan._at_once(plan.tasks, {"r": plan.rules}, jobs=1))
+        list(scan._at_once(plan.tasks, {"r": plan.policy}, jobs=1))
 
 
 def test_other_processes_only_for_much_work(tmp_path, monkeypatch) -> None:

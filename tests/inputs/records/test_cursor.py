@@ -15,7 +15,7 @@ from estimator_det.images.resize import make_resizer
 from inputs import schema
 from inputs.bad_records.kinds import FaultLog
 from inputs.records import cursor
-from inputs.records.cursor import Bookmark, Place, Position
+from inputs.records.cursor import CursorState, DataCursor, StreamOffset
 from tests.inputs.examples import BOXES, encoded, example, picture, pipeline, write
 
 LABELS = {"image/object/class/label": [2, 1]}
@@ -45,15 +45,13 @@ def reading(paths: List[str], text: str = "") -> Any:
 
 
 def read(
-    config: Any, bookmark: Bookmark, batches: int, seed: Optional[int] = None
+    config: Any, cursor: DataCursor, batches: int, seed: Optional[int] = None
 ) -> List[Tuple[Any, Any]]:
-    """Batches as a training takes them, with the bookmark told of each."""
+    """Batches as a training takes them, with the cursor told of each."""
     preprocess = make_resizer(config.model.ssd.image_resizer).resize
     found = []
     with tf.Graph().as_default(), tf1.Session() as session:
-        input_fn = inputs.create_train_input_fn(
-            config, preprocess, seed, FaultLog(), bookmark=bookmark
-        )
+        input_fn = inputs.create_train_input_fn(config, preprocess, seed, FaultLog(), cursor=cursor)
         iterator = tf1.data.make_initializable_iterator(input_fn())
         following = iterator.get_next()
         session.run([tf1.tables_initializer(), iterator.initializer])
@@ -62,15 +60,15 @@ def read(
                 features, labels = session.run(following)
             except tf.errors.OutOfRangeError:
                 break
-            bookmark.note(features[schema.ORDINAL], features[schema.AUGMENTATION_SEED])
+            cursor.note(features[schema.STREAM_INDEX], features[schema.AUGMENTATION_SEED])
             found.append((features, labels))
     return found
 
 
-def again(bookmark: Bookmark) -> Bookmark:
+def again(cursor: DataCursor) -> DataCursor:
     """What a new process makes of what the old one has saved."""
-    assert bookmark.position is not None
-    return Bookmark(Position.from_json(json.loads(json.dumps(bookmark.position.to_json()))))
+    assert cursor.position is not None
+    return DataCursor(CursorState.from_json(json.loads(json.dumps(cursor.position.to_json()))))
 
 
 @pytest.mark.parametrize(
@@ -84,22 +82,22 @@ def again(bookmark: Bookmark) -> Bookmark:
 )
 def test_goes_on_as_if_nothing_had_happened(tmp_path: pathlib.Path, text: str) -> None:
     config = reading(files(tmp_path, 7, 6), text)
-    expected = read(config, Bookmark(), 16, seed=5)
-    bookmark, found = Bookmark(), []
+    expected = read(config, DataCursor(), 16, seed=5)
+    cursor, found = DataCursor(), []
     for count in (4, 7, 5):
-        found += read(config, bookmark, count, seed=5)
-        bookmark = again(bookmark)
+        found += read(config, cursor, count, seed=5)
+        cursor = again(cursor)
     tf.nest.map_structure(np.testing.assert_array_equal, found, expected)
 
 
 def test_each_record_comes_once_an_epoch_over_interruptions(tmp_path: pathlib.Path) -> None:
     config = reading(files(tmp_path, 7, 6), "train_input_reader { num_epochs: 2 }")
     config.train_input_reader.drop_remainder = False
-    bookmark, names = Bookmark(), []
+    cursor, names = DataCursor(), []
     for _ in range(5):
-        found = read(config, bookmark, 3)
+        found = read(config, cursor, 3)
         names += [tuple(place) for batch, _ in found for place in batch[schema.RECORD].tolist()]
-        bookmark = again(bookmark)
+        cursor = again(cursor)
     every = [(0, number) for number in range(7)] + [(1, number) for number in range(6)]
     assert sorted(names[:13]) == sorted(names[13:]) == every
     assert names[:13] != names[13:]
@@ -108,34 +106,34 @@ def test_each_record_comes_once_an_epoch_over_interruptions(tmp_path: pathlib.Pa
 def test_records_that_are_skipped_count(tmp_path: pathlib.Path) -> None:
     config = reading(files(tmp_path, 7, 6, bad=(2, 3, 9)))
     config.train_input_reader.bad_records.policy = 2  # SKIP
-    expected = read(config, Bookmark(), 15, seed=5)
-    bookmark, found = Bookmark(), []
+    expected = read(config, DataCursor(), 15, seed=5)
+    cursor, found = DataCursor(), []
     for count in (3, 12):
-        found += read(config, bookmark, count, seed=5)
-        bookmark = again(bookmark)
+        found += read(config, cursor, count, seed=5)
+        cursor = again(cursor)
     tf.nest.map_structure(np.testing.assert_array_equal, found, expected)
 
 
 def test_changes_are_noticed(tmp_path: pathlib.Path) -> None:
     paths = files(tmp_path, 7, 6)
     config = reading(paths)
-    bookmark = Bookmark()
-    read(config, bookmark, 3, seed=4)
+    cursor = DataCursor()
+    read(config, cursor, 3, seed=4)
 
-    def resumed(seed: Optional[int] = 4, **fields: Any) -> Bookmark:
+    def resumed(seed: Optional[int] = 4, **fields: Any) -> DataCursor:
         changed = reading(paths)
         for name, value in fields.items():
             setattr(changed.train_input_reader, name, value)
-        found = again(bookmark)
+        found = again(cursor)
         read(changed, found, 0, seed)
         return found
 
     assert not resumed().is_refused
-    assert resumed().position == bookmark.position
+    assert resumed().position == cursor.position
     assert resumed(seed=5).is_refused and resumed(seed=None).is_refused
     assert resumed(shuffle_buffer_size=6).is_refused
     config.train_config.batch_size = 1
-    same = again(bookmark)
+    same = again(cursor)
     read(config, same, 0, seed=4)
     assert not same.is_refused
     files(tmp_path, 8, 6)
@@ -146,18 +144,20 @@ def test_changes_are_noticed(tmp_path: pathlib.Path) -> None:
 
 
 def test_data_that_begin_anew_later_do_so_in_another_order() -> None:
-    assert Bookmark().begin(3, "").seed == 3
-    later = Bookmark(first_step=6).begin(3, "").seed
-    assert later == Bookmark(first_step=6).begin(3, "").seed
-    assert later not in (3, Bookmark(first_step=7).begin(3, "").seed)
+    assert DataCursor().begin(3, "").seed == 3
+    later = DataCursor(first_step=6).begin(3, "").seed
+    assert later == DataCursor(first_step=6).begin(3, "").seed
+    assert later not in (3, DataCursor(first_step=7).begin(3, "").seed)
     # Where it went on from there, it goes on.
-    saved = Position(later, 8, {}, "order")
-    assert Bookmark(saved, first_step=9).begin(3, "order") == saved
+    saved = CursorState(later, 8, {}, "order")
+    assert DataCursor(saved, first_step=9).begin(3, "order") == saved
 
 
 def test_ordinals_have_room_and_come_apart_again() -> None:
-    first = int(cursor.first_ordinal(3, tf.constant(100_000, tf.int64)))
-    bookmark = Bookmark()
-    bookmark.begin(1, "")
-    bookmark.note(np.array([5, first + 70_000]), np.array([[1, 8], [1, 9]]))
-    assert bookmark.position == Position(1, 10, {0: Place(0, 6), 3: Place(100_000, 70_001)})
+    first = int(cursor.first_stream_index(3, tf.constant(100_000, tf.int64)))
+    data_cursor = DataCursor()
+    data_cursor.begin(1, "")
+    cursor.note(np.array([5, first + 70_000]), np.array([[1, 8], [1, 9]]))
+    assert cursor.position == CursorState(
+        1, 10, {0: StreamOffset(0, 6), 3: StreamOffset(100_000, 70_001)}
+    )

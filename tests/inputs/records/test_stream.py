@@ -6,19 +6,19 @@ from typing import Any, List
 import pytest
 
 from inputs.bad_records.kinds import FaultLog
-from inputs.bad_records.policy import make_rules
+from inputs.bad_records.policy import make_policy
 from inputs.checks.guard import Guard
 from inputs.records import stream as records
-from inputs.records.cursor import Position
+from inputs.records.cursor import CursorState
 from tests.inputs.examples import reader, write
 
 
 def stream(options: Any, **arguments: Any) -> Any:
     """The dataset of an input reader, and the guard that watches over it."""
     found = records.list_files(options)
-    guard = Guard(found.paths, make_rules(options), FaultLog())
+    guard = Guard(found.paths, make_policy(options), FaultLog())
     arguments.setdefault("stream_lengths", found.stream_lengths)
-    arguments.setdefault("start", Position(arguments.pop("seed", 1)))
+    arguments.setdefault("start", CursorState(arguments.pop("seed", 1)))
     return records.record_dataset(options, guard, **arguments)
 
 

@@ -124,7 +124,10 @@ def test_a_poisoned_image(tmp_path: pathlib.Path) -> None:
     report = json.loads((folder / "report.json").read_text())
     assert report["not_finite"][-1] in ("gradient_norm", "Loss/total_loss")
     assert "Loss/classification_loss" in report["not_finite"]
-    assert report["culprit"]["tensor"] == f"batch/{IMAGE}:0" and report["culprit"]["num_nan"] == 3
+    assert (
+        report["first_non_finite"]["tensor"] == f"batch/{IMAGE}:0"
+        and report["first_non_finite"]["num_nan"] == 3
+    )
     assert report["bad_inputs"] == [{"key": IMAGE, "image": 1, "num_values": 3}]
     assert report["values"]["Loss/total_loss"] == "nan"
     assert report["values"]["learning_rate"] == pytest.approx(0.001)
@@ -162,7 +165,7 @@ def test_a_learning_rate_of_a_million(tmp_path: pathlib.Path) -> None:
     _check_untouched(snapshots, folder)
     report = json.loads((folder / "report.json").read_text())
     assert folder.name == f"bad_step-{report['step']}" == f"bad_step-{len(snapshots.taken)}"
-    assert report["bad_inputs"] == [] and report["culprit"] is not None
+    assert report["bad_inputs"] == [] and report["first_non_finite"] is not None
     assert report["causes"][0].startswith("the learning rate 1e+06 is too high")
     assert report["largest_variables"][0][1] > 1e4
     again = replay.replay(pipeline.read_pipeline(str(folder / "pipeline.config")), str(folder))
@@ -180,7 +183,10 @@ def test_a_remedy_is_tried(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
     folder = model_dir / "bad_step-1"
     report = json.loads((folder / "report.json").read_text())
     assert report["not_finite"][0] == "Loss/localization_loss"
-    assert report["culprit"]["tensor"].startswith("Loss/") and report["culprit"]["num_inf"] > 0
+    assert (
+        report["first_non_finite"]["tensor"].startswith("Loss/")
+        and report["first_non_finite"]["num_inf"] > 0
+    )
     assert _replay(folder) == 1
     told = capsys.readouterr().out
     assert "not finite at step 1: Loss/localization_loss" in told

@@ -5,11 +5,11 @@ from typing import Any, Optional
 import numpy as np
 
 from estimator_det.compat import tf, tf1
-from model_fn.debugging.nan_tracer import Culprit, Tracer
+from model_fn.debugging.nan_tracer import FirstNonFinite, Tracer
 
 
-def _find(value: Any) -> Optional[Culprit]:
-    """The culprit of `sqrt(x) / 2` in a graph that takes the logarithm of 0 by the way."""
+def _find(value: Any) -> Optional[FirstNonFinite]:
+    """The first_non_finite of `sqrt(x) / 2` in a graph that takes the logarithm of 0 by the way."""
     with tf.Graph().as_default(), tf1.Session() as session:
         x = tf1.placeholder(tf.float32, [4], name="x")
         with tf1.name_scope("harmless"):
@@ -23,10 +23,12 @@ def _find(value: Any) -> Optional[Culprit]:
 
 
 def test_the_first_of_those_that_reach_the_loss() -> None:
-    culprit = _find([1, -1, 4, -1])
-    assert culprit is not None
-    assert culprit == Culprit("layer/root:0", "Sqrt", "layer", False, [4], 2, 0, 1.0, 2.0)
-    assert culprit.sentence() == (
+    first_non_finite = _find([1, -1, 4, -1])
+    assert first_non_finite is not None
+    assert first_non_finite == FirstNonFinite(
+        "layer/root:0", "Sqrt", "layer", False, [4], 2, 0, 1.0, 2.0
+    )
+    assert first_non_finite.sentence() == (
         "layer/root:0 (Sqrt in layer): 2 NaN of 4 values, the others in 1..2"
     )
 
@@ -37,12 +39,19 @@ def test_what_is_masked_is_no_culprit() -> None:
 
 def test_gradients_come_last() -> None:
     # The logarithm of 0 is masked; the slope of the square root there is infinite.
-    culprit = _find([0, 1, 1, 1])
-    assert culprit is not None and culprit.is_gradient and culprit.num_inf == 1
-    assert culprit.layer.startswith("layer/root_grad")
-    assert "of the gradients in layer" in culprit.sentence()
+    first_non_finite = _find([0, 1, 1, 1])
+    assert (
+        first_non_finite is not None
+        and first_non_finite.is_gradient
+        and first_non_finite.num_inf == 1
+    )
+    assert first_non_finite.layer.startswith("layer/root_grad")
+    assert "of the gradients in layer" in first_non_finite.sentence()
 
 
 def test_a_bad_batch_is_named_itself() -> None:
-    culprit = _find([np.nan, 1, 1, 1])
-    assert culprit is not None and (culprit.tensor, culprit.low) == ("x:0", 1.0)
+    first_non_finite = _find([np.nan, 1, 1, 1])
+    assert first_non_finite is not None and (first_non_finite.tensor, first_non_finite.low) == (
+        "x:0",
+        1.0,
+    )

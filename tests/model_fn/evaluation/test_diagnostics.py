@@ -33,15 +33,15 @@ def _batch(boxes, classes, found, scores, found_classes, is_crowd=None):
 BOX, FAR, NEAR = [0, 0, 10, 10], [50, 50, 150, 150], [0, 0, 10, 8]
 
 
-def _digest(*batches):
-    made = diagnostics.Digest(CATEGORIES, min_score=0.3)
+def _diagnostics(*batches):
+    made = diagnostics.EvalDiagnostics(CATEGORIES, min_score=0.3)
     for batch in batches:
         made.add(batch)
     return made
 
 
 def test_counts():
-    counts = _digest(
+    counts = _diagnostics(
         _batch([BOX, FAR], [1, 2], [NEAR, BOX], [0.9, 0.2], [1, 1]),
         _batch([BOX], [7], [BOX, BOX], [math.nan, 0.5], [1, 9]),
     ).counts()
@@ -58,7 +58,7 @@ def test_counts():
 
 
 def test_confusion():
-    made = _digest(
+    made = _diagnostics(
         _batch([BOX, FAR], [1, 2], [BOX, BOX, NEAR], [0.9, 0.8, 0.1], [2, 1, 1]),
         _batch([BOX, FAR], [1, 2], [FAR], [0.9], [2], is_crowd=[False, True]),
     )
@@ -80,27 +80,27 @@ def test_precision_and_recall():
 
 
 def test_a_box_is_found_once():
-    made = _digest(_batch([BOX], [1], [NEAR, BOX], [0.9, 0.8], [1, 1]))
+    made = _diagnostics(_batch([BOX], [1], [NEAR, BOX], [0.9, 0.8], [1, 1]))
     assert made._scored[0] == [(pytest.approx(0.9), True), (pytest.approx(0.8), False)]
 
 
 def test_summary_has_picture_and_counts_and_starts_anew():
-    made = _digest(_batch([BOX], [1], [BOX], [0.9], [1]))
-    results = {diagnostics.DIGEST: made.summary(), MAP: 1.0}
+    made = _diagnostics(_batch([BOX], [1], [BOX], [0.9], [1]))
+    results = {diagnostics.EVAL_DIAGNOSTICS: made.summary(), MAP: 1.0}
     (picture,) = [
         value.image
-        for value in tf1.Summary.FromString(results[diagnostics.DIGEST]).value
+        for value in tf1.Summary.FromString(results[diagnostics.EVAL_DIAGNOSTICS]).value
         if value.HasField("image")
     ]
     image = Image.open(io.BytesIO(picture.encoded_image_string))
     assert image.size == (picture.width, picture.height)
     assert diagnostics.counts_of(results)["boxes"]["cat"] == 1
-    assert diagnostics.counts_of({diagnostics.DIGEST: made.summary()})["images"] == 0
+    assert diagnostics.counts_of({diagnostics.EVAL_DIAGNOSTICS: made.summary()})["images"] == 0
     assert diagnostics.counts_of({MAP: 1.0}) is None
 
 
 def _why(batches, metrics):
-    return diagnostics.explanations(metrics, _digest(*batches).counts())
+    return diagnostics.explanations(metrics, _diagnostics(*batches).counts())
 
 
 def test_why_minus_one():
@@ -141,7 +141,7 @@ def test_why_nan():
 
 def test_classes_that_never_occur_are_not_drawn() -> None:
     categories = [{"id": number, "name": str(number)} for number in (1, 2, 3, 4)]
-    counts = diagnostics.Digest(categories, 0.5)
+    counts = diagnostics.EvalDiagnostics(categories, 0.5)
     assert counts._most_frequent(3).tolist() == [0, 1, 2]
     counts._boxes[[1, 3]] = 2, 5
     assert counts._most_frequent(3).tolist() == [1, 3]

@@ -46,12 +46,12 @@ def test_lines_tell_step_losses_rate_and_time() -> None:
 @pytest.mark.parametrize("num_steps", [5, None])
 @pytest.mark.parametrize("steps", [4, 5])
 def test_the_last_step_has_its_line_once(steps: int, num_steps: Optional[int]) -> None:
-    moments: List[progress.Moment] = []
+    moments: List[progress.ProgressReport] = []
     report = progress.TrainingReport(
         8, num_steps, every_steps=2, silent=True, listeners=[moments.append]
     )
     _run([5.0, 4.0, 3.0, 2.0, 1.0], steps, report)
-    assert [moment.step for moment in moments] == [1, 2, 4, 5][: steps - 1]
+    assert [report.step for report in moments] == [1, 2, 4, 5][: steps - 1]
     last = moments[-1]
     assert last.values == {"Loss/total_loss": 6.0 - steps, "learning_rate": 0.25}
     assert last.images_per_second is not None
@@ -98,14 +98,16 @@ def test_bad_loss_is_named_though_silent() -> None:
     assert stream.getvalue() == ""
 
 
-def _train_on(dataset: Callable[[], tf.data.Dataset], compute_secs: float) -> progress.Moment:
+def _train_on(
+    dataset: Callable[[], tf.data.Dataset], compute_secs: float
+) -> progress.ProgressReport:
     """The last figures of some steps that take so long once the batch is there."""
 
     def compute(value: Any) -> Any:
         time.sleep(compute_secs)
         return value
 
-    moments: List[progress.Moment] = []
+    moments: List[progress.ProgressReport] = []
     report = progress.TrainingReport(1, every_steps=8, silent=True, listeners=[moments.append])
     with tf.Graph().as_default():
         step = tf1.train.get_or_create_global_step()
@@ -159,7 +161,7 @@ def test_input_wait_is_the_time_without_a_batch() -> None:
 def test_journal_goes_on_over_runs(tmp_path: pathlib.Path) -> None:
     path = tmp_path / progress.PROGRESS_FILE
     for first in (0.5, 0.25):
-        listeners = [progress.Journal(str(path))]
+        listeners = [progress.JsonlLogger(str(path))]
         report = progress.TrainingReport(
             8, 4, every_steps=2, silent=True, stream=io.StringIO(), listeners=listeners
         )
@@ -178,9 +180,9 @@ def test_figures_and_faults_of_the_data_in_tensorboard(tmp_path: pathlib.Path) -
         def counts(self) -> Dict[str, int]:
             return {"box_nan": 3}
 
-    events = progress.Events(str(tmp_path), Faults())
+    events = progress.TensorBoardLogger(str(tmp_path), Faults())
     with tf.Graph().as_default():
-        events(progress.Moment(7, None, {}, images_per_second=5.0, input_wait=0.25))
+        events(progress.ProgressReport(7, None, {}, images_per_second=5.0, input_wait=0.25))
         tf1.summary.FileWriterCache.get(str(tmp_path)).flush()
     (path,) = tmp_path.glob("events.*")
     written = {

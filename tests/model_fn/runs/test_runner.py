@@ -142,7 +142,7 @@ def test_the_position_in_the_data_is_kept(
     config, model_dir = fake.pipeline_config(), str(tmp_path)
 
     def count(step: int) -> int:
-        position = data_cursor.read_position(model_dir, step)
+        position = data_cursor.read_cursor_state(model_dir, step)
         return -1 if position is None else position.count
 
     with pytest.raises(Stopped):
