@@ -63,7 +63,7 @@ def check_graph(case: Case, cells: Dict[str, Check]) -> None:
         detector = make_detector(case.config.model, is_training=True)
         inputs, true_shapes = detector.preprocess(tf.constant(goldens.images_480x640()))
         predictions = detector.predict(inputs, true_shapes)
-        losses = detector.loss(predictions, _groundtruth(case.model))
+        losses = detector.loss(predictions, _groundtruth(case.model)).terms
         trainable = {v.op.name for v in tf1.trainable_variables()}
         ours = {v.op.name: [v.shape.as_list(), v.op.name in trainable] for v in _model_variables()}
         theirs = recorded["variables"]
@@ -200,7 +200,7 @@ def check_training(case: Case, cells: Dict[str, Check]) -> None:
         images = tf.constant(goldens.images_300(case.golden_dir).astype(np.float32))
         inputs, true_shapes = detector.preprocess(images)
         predictions = detector.predict(inputs, true_shapes)
-        losses = dict(detector.loss(predictions, _groundtruth(case.model)))
+        losses = dict(detector.loss(predictions, _groundtruth(case.model)).terms)
         penalties = detector.regularization_losses()
         regularization = tf.add_n(penalties) if penalties else tf.constant(0.0)
         total = tf.add_n(list(losses.values())) + regularization

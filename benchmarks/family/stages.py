@@ -55,13 +55,13 @@ def configured(config: Any, record: str, label_map: str, batch_size: int) -> Any
 
 def build(run: Run) -> None:
     """The training graph."""
+    from estimator_det.detectors.base import make_preprocessor
     from inputs import create_train_input_fn
     from model_fn.model_fn import create_model_fn
-    from model_fn.runs.backends.estimator import preprocess_of
 
     with tf.Graph().as_default():
         tf1.train.create_global_step()
-        batches = create_train_input_fn(run.config, preprocess_of(run.config, True))()
+        batches = create_train_input_fn(run.config, make_preprocessor(run.config.model))()
         features, labels = tf1.data.make_initializable_iterator(batches).get_next()
         spec = create_model_fn(run.config)(features, labels, estimator.ModeKeys.TRAIN, {})
         assert spec.train_op is not None

@@ -7,6 +7,7 @@ Everything else imports these names from here:
 * `estimator`: the TF1 Estimator namespace (`Estimator`, `RunConfig`, `EstimatorSpec`, …).
 * `tpu_estimator`: `TPUEstimator`, `TPUEstimatorSpec` and `RunConfig` for TPU.
 * `keras_initializer`: a Keras 2 initializer by its name.
+* `track_tf1_style_variables`: makes a TF2 module own what `get_variable` creates.
 * `registered_kernels`: which devices can run an operation, and on what types.
 * `kernel_devices`: where an operation can run.
 * `num_tpu_shards`: how many cores of a TPU share the computation being built.
@@ -38,6 +39,7 @@ estimator: Any = versions.import_estimator()
 tpu_estimator: Any = estimator.tpu
 slim: Any = versions.import_slim()
 keras_initializer = patches.keras_initializer
+track_tf1_style_variables = patches.track_tf1_style_variables
 
 __all__ = [
     "estimator",
@@ -49,4 +51,5 @@ __all__ = [
     "tf",
     "tf1",
     "tpu_estimator",
+    "track_tf1_style_variables",
 ]

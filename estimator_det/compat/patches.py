@@ -191,3 +191,12 @@ def keras_initializer(name: str) -> Any:
     """
     keras = tf.keras if _keras_package() == "keras" else importlib.import_module("tf_keras")
     return keras.initializers.get(name)
+
+
+def track_tf1_style_variables(method: Any) -> Any:
+    """Decorates a method of a `tf.Module`: its `get_variable` variables belong to the module.
+
+    In a TF2 loop, where no graph has collections of variables, each call finds them again.
+    """
+    shim = importlib.import_module(f"{_keras_package()}.src.legacy_tf_layers.variable_scope_shim")
+    return shim.track_tf1_style_variables(method)

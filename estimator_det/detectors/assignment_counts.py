@@ -1,7 +1,6 @@
-"""How anchors and groundtruth find each other, as figures for TensorBoard.
+"""How anchors and groundtruth match, as figures for TensorBoard.
 
-A loss enters its figures in a collection of the graph, as batch norm enters its updates; they cost
-nothing in steps that do not fetch them. Names are those of the reference's summaries.
+They cost nothing in steps that do not fetch them. Names are those of the reference's summaries.
 
 Letters: B images, A anchors, G groundtruth boxes.
 """
@@ -11,10 +10,7 @@ from __future__ import annotations
 from typing import Dict, NamedTuple
 
 from estimator_det.boxes.matching import IGNORED, UNMATCHED
-from estimator_det.compat import tf, tf1
-
-_COLLECTION = "estimator_det/assignment_counts"
-_SCOPE = "assignment_counts/"
+from estimator_det.compat import tf
 
 
 class AssignmentCounts(NamedTuple):
@@ -25,6 +21,10 @@ class AssignmentCounts(NamedTuple):
     positive: tf.Tensor  # anchors with a box
     negative: tf.Tensor  # anchors that count as background
     ignored: tf.Tensor  # anchors that do not count
+
+    def named(self, scope: str = "TargetAssignment") -> Dict[str, tf.Tensor]:
+        """The figures by their tags; `scope` separates several assignments."""
+        return {f"{scope}/{name}": value for name, value in zip(_NAMES, self)}
 
 
 _NAMES = AssignmentCounts(
@@ -60,22 +60,3 @@ def count_assignment(matches: tf.Tensor, valid: tf.Tensor) -> AssignmentCounts:
         negative=per_image(tf.equal(matches, UNMATCHED)),
         ignored=per_image(tf.equal(matches, IGNORED)),
     )
-
-
-def enter(counts: AssignmentCounts, scope: str = "TargetAssignment") -> None:
-    """Enters figures in the default graph; `scope` tells several assignments apart."""
-    for name, value in zip(_NAMES, counts):
-        enter_value(f"{scope}/{name}", value)
-
-
-def enter_value(name: str, value: tf.Tensor) -> None:
-    """Enters one figure, a scalar, in the default graph."""
-    if tf1.executing_eagerly():
-        return
-    with tf1.name_scope(None):
-        tf1.add_to_collection(_COLLECTION, tf.identity(value, name=_SCOPE + name))
-
-
-def entered() -> Dict[str, tf.Tensor]:
-    """The figures entered in the default graph, by name."""
-    return {tensor.op.name[len(_SCOPE) :]: tensor for tensor in tf1.get_collection(_COLLECTION)}

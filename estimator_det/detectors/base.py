@@ -11,8 +11,10 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Tu
 
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
+from estimator_det.images.preprocess import Preprocessor
 
 DETECTORS: Registry[Callable[..., Detector]] = Registry("detection model")
+PREPROCESSORS: Registry[Callable[..., Preprocessor]] = Registry("detection model")
 
 
 class Groundtruth(NamedTuple):
@@ -45,6 +47,13 @@ class Predictions(NamedTuple):
     mask_logits: Optional[tf.Tensor] = None  # float32 [B, A, K or 1, h, w]
     raw_boxes: Optional[tf.Tensor] = None  # float32 [B, A, 4], decoded; where asked for
     raw_feature_map_indices: Optional[tf.Tensor] = None  # int32 [B, A], the map of each raw box
+
+
+class Losses(NamedTuple):
+    """The loss of a batch, and the figures that were counted on the way to it."""
+
+    terms: Dict[str, tf.Tensor]  # float32 scalars by name, e.g. "Loss/localization_loss"
+    counts: Dict[str, tf.Tensor]  # float32 scalars by name, e.g. of matched anchors; no loss
 
 
 class Detections(NamedTuple):
@@ -92,14 +101,15 @@ class Detector(Protocol):
     def is_training(self) -> bool:
         """Whether it is built for training."""
 
-    def preprocess(self, images: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+    @property
+    def preprocess(self) -> Preprocessor:
         """float32 [B, h, w, 3] in 0..255 -> inputs [B, H, W, C], true_shapes int32 [B, 3]."""
 
     def predict(self, inputs: tf.Tensor, true_shapes: tf.Tensor) -> Any:
         """Builds the network on preprocessed inputs."""
 
-    def loss(self, predictions: Any, groundtruth: Groundtruth) -> Dict[str, tf.Tensor]:
-        """Scalar loss terms by name, e.g. "Loss/localization_loss"."""
+    def loss(self, predictions: Any, groundtruth: Groundtruth) -> Losses:
+        """Loss terms of a batch, and the counts of its assignment."""
 
     def postprocess(self, predictions: Any, true_shapes: tf.Tensor) -> Detections:
         """Decodes, scores and suppresses."""
@@ -121,3 +131,12 @@ def make_detector(model_config: Any, is_training: bool) -> Detector:
         ValueError: if the model is of an unknown kind or its options contradict each other.
     """
     return DETECTORS.make_chosen(model_config, "model", "model", is_training)
+
+
+def make_preprocessor(model_config: Any) -> Preprocessor:
+    """The preprocessing of a `DetectionModel` proto alone; builds no graph.
+
+    Raises:
+        ValueError: if the model is of an unknown kind.
+    """
+    return PREPROCESSORS.make_chosen(model_config, "model", "model")

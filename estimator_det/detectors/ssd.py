@@ -16,10 +16,19 @@ from estimator_det.boxes.coders import BoxCoder, make_box_coder
 from estimator_det.boxes.nms import NmsOptions, make_nms_options, multiclass_nms
 from estimator_det.boxes.score_conversion import make_score_converter
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.detectors.base import DETECTORS, Detections, Groundtruth, Predictions
+from estimator_det.detectors.base import (
+    DETECTORS,
+    PREPROCESSORS,
+    Detections,
+    Groundtruth,
+    Losses,
+    Predictions,
+)
+from estimator_det.detectors.collected import collected_here
 from estimator_det.detectors.ssd_loss import SsdLoss, make_ssd_loss
 from estimator_det.extractors.base import Extractor, make_extractor
-from estimator_det.images.resize import Resizer, make_resizer
+from estimator_det.images.preprocess import Preprocessor
+from estimator_det.images.resize import make_resizer
 from estimator_det.nets.normalization import BATCH_NORMS
 from estimator_det.predictors.base import Predictor, make_predictor
 
@@ -51,7 +60,7 @@ class SsdDetector:
         is_training: Whether the model is built for training.
         norm_is_training: Whether batch norm learns; false where it is frozen.
         inplace_norm_update: Batch norm moves its averages by itself, without update operations.
-        resizer: Brings images to the network's size.
+        preprocess: Pixels to the network's input.
         extractor: Images to feature maps.
         predictor: Feature maps to raw predictions.
         anchor_generator: Feature map sizes to anchors.
@@ -65,7 +74,7 @@ class SsdDetector:
     is_training: bool
     norm_is_training: bool
     inplace_norm_update: bool
-    resizer: Resizer
+    preprocess: Preprocessor
     extractor: Extractor
     predictor: Predictor
     anchor_generator: AnchorGenerator
@@ -73,24 +82,6 @@ class SsdDetector:
     losses: SsdLoss
     postprocessing: Postprocessing
     return_raw_boxes: bool = False
-
-    def preprocess(self, images: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-        """Scales pixels for the backbone, resizes, then pads with zeros (not with black).
-
-        Args:
-            images: float32 [B, h, w, 3], pixels in 0..255.
-
-        Returns:
-            float32 [B, H, W, C], the network's input; int32 [B, 3], height, width and channels
-            of the real image inside it.
-
-        Raises:
-            ValueError: if `images` is not float32.
-        """
-        if images.dtype != tf.float32:
-            raise ValueError(f"preprocess takes float32 pixels in 0..255; got {images.dtype.name}")
-        with tf1.name_scope("Preprocessor"):
-            return self.resizer.resize(images, pixel_map=self.extractor.normalize)
 
     def predict(self, inputs: tf.Tensor, true_shapes: Optional[tf.Tensor] = None) -> Predictions:
         """Builds the network.
@@ -128,8 +119,8 @@ class SsdDetector:
             raw_feature_map_indices=_map_indices(sizes, counts, tf.shape(raw.box_encodings)[0]),
         )
 
-    def loss(self, predictions: Predictions, groundtruth: Groundtruth) -> Dict[str, tf.Tensor]:
-        """Loss terms of a batch: scalars `Loss/localization_loss`, `Loss/classification_loss`."""
+    def loss(self, predictions: Predictions, groundtruth: Groundtruth) -> Losses:
+        """`Loss/localization_loss` and `Loss/classification_loss` of a batch, and its counts."""
         with tf1.name_scope("Loss"):
             return self.losses(predictions, groundtruth)
 
@@ -176,11 +167,11 @@ class SsdDetector:
 
     def updates(self) -> List[tf.Operation]:
         """Operations that the train op depends on (moving averages of batch norm)."""
-        return tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)
+        return collected_here(tf1.GraphKeys.UPDATE_OPS)
 
     def regularization_losses(self) -> List[tf.Tensor]:
         """Scalar penalties of the network's variables."""
-        return tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)
+        return collected_here(tf1.GraphKeys.REGULARIZATION_LOSSES)
 
     def restore_map(self, checkpoint_type: str, load_all: bool = False) -> Dict[str, tf.Variable]:
         """Checkpoint name -> variable, of the variables that exist so far.
@@ -272,6 +263,17 @@ def _check_model(config: Any) -> None:
         )
 
 
+@PREPROCESSORS.register("ssd")
+def make_ssd_preprocessor(config: Any) -> Preprocessor:
+    """The preprocessing of an `Ssd` message; builds no graph.
+
+    Raises:
+        ValueError: if a part is unknown.
+    """
+    extractor = make_extractor(config.feature_extractor, False)
+    return Preprocessor(make_resizer(config.image_resizer), extractor.normalize)
+
+
 @DETECTORS.register("ssd")
 def make_ssd(config: Any, is_training: bool) -> SsdDetector:
     """The detector of an `Ssd` message; builds no graph.
@@ -291,7 +293,7 @@ def make_ssd(config: Any, is_training: bool) -> SsdDetector:
         is_training=is_training,
         norm_is_training=norm_is_training,
         inplace_norm_update=config.inplace_batchnorm_update,
-        resizer=make_resizer(config.image_resizer),
+        preprocess=make_ssd_preprocessor(config),
         extractor=make_extractor(config.feature_extractor, norm_is_training),
         predictor=make_predictor(
             config.box_predictor,

@@ -7,7 +7,7 @@ column, else K).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Optional, Tuple
 
 from estimator_det.boxes.assign import TargetAssigner, Targets
 from estimator_det.boxes.coders import make_box_coder
@@ -15,8 +15,8 @@ from estimator_det.boxes.geometry import make_similarity
 from estimator_det.boxes.matching import make_matcher
 from estimator_det.boxes.sampling import Sampler, make_random_example_sampler
 from estimator_det.compat import tf
-from estimator_det.detectors import assignment_counts
-from estimator_det.detectors.base import Groundtruth, Predictions
+from estimator_det.detectors.assignment_counts import count_assignment
+from estimator_det.detectors.base import Groundtruth, Losses, Predictions
 from estimator_det.detectors.equalization import Equalization, make_equalization
 from estimator_det.detectors.loss_weights import ExpectedWeights, make_expected_weights
 from estimator_det.losses.classification import make_classification_loss
@@ -93,15 +93,10 @@ class SsdLoss:
     miner: Optional[Callable[..., Any]] = None
     equalization: Optional[Equalization] = None
 
-    def __call__(self, predictions: Predictions, groundtruth: Groundtruth) -> Dict[str, tf.Tensor]:
-        """Scalar loss terms of a batch, weighted and normalized.
-
-        Counts of the assignment go to `assignment_counts`.
-        """
+    def __call__(self, predictions: Predictions, groundtruth: Groundtruth) -> Losses:
+        """Scalar loss terms of a batch, weighted and normalized, and counts of the assignment."""
         targets = self._sampled(self.assign(predictions.anchors, groundtruth))
-        assignment_counts.enter(
-            assignment_counts.count_assignment(targets.matches, groundtruth.valid)
-        )
+        counts = count_assignment(targets.matches, groundtruth.valid).named()
         box_losses = self._box_losses(predictions, targets, groundtruth.is_annotated)
         class_losses = self._class_losses(predictions, targets, groundtruth.is_annotated)
         if self.expected_weights:
@@ -116,7 +111,7 @@ class SsdLoss:
             box_total, class_total = mined.localization, mined.classification
             for name in ("num_positives", "num_negatives"):
                 mean = tf.reduce_mean(tf.cast(getattr(mined, name), tf.float32))
-                assignment_counts.enter_value(f"HardExampleMiner/{name}", mean)
+                counts[f"HardExampleMiner/{name}"] = mean
         else:
             box_total, class_total = tf.reduce_sum(box_losses), tf.reduce_sum(class_losses)
 
@@ -130,7 +125,7 @@ class SsdLoss:
         }
         if self.equalization:
             terms[EQUALIZATION] = self.equalization()
-        return terms
+        return Losses(terms, counts)
 
     def assign(self, anchors: tf.Tensor, groundtruth: Groundtruth) -> Targets:
         """What each anchor should predict.

@@ -156,7 +156,7 @@ def prepare(model_dir: str, keep_checkpoint_max: int = 5) -> Optional[int]:
         return None
     step = step_of(os.path.join(model_dir, chosen))
     if damaged:
-        _tell_fallback(model_dir, chosen, step, damaged)
+        _log_fallback(model_dir, chosen, step, damaged)
     _move_aside(model_dir, parts, [*damaged, *orphans])
     if state_problem:
         _LOG.warning(
@@ -172,17 +172,17 @@ def prepare(model_dir: str, keep_checkpoint_max: int = 5) -> Optional[int]:
         if not older:
             older = present[: present.index(chosen)]
             older = older[max(len(older) - (keep_checkpoint_max - 1), 0) :]
-        _write_state(model_dir, [*older, chosen])
+        write_state(model_dir, [*older, chosen])
     return step
 
 
-def remove_temporaries(model_dir: str, *, tell: bool = True) -> List[str]:
+def remove_temporaries(model_dir: str, *, log: bool = True) -> List[str]:
     """Deletes, and logs, what a killed process left half-written under temporary names."""
     removed = sorted(name for name in tf.io.gfile.listdir(model_dir) if _TEMPORARY.match(name))
     for name in removed:
         path = os.path.join(model_dir, name.rstrip("/"))
         (tf.io.gfile.rmtree if tf.io.gfile.isdir(path) else tf.io.gfile.remove)(path)
-    if removed and tell:
+    if removed and log:
         _LOG.info("Deleted what an earlier run left unfinished: %s", ", ".join(removed))
     return removed
 
@@ -275,7 +275,7 @@ def modified(path: str) -> int:
         return 0
 
 
-def _tell_fallback(model_dir: str, chosen: str, step: int, damaged: List[_Damaged]) -> None:
+def _log_fallback(model_dir: str, chosen: str, step: int, damaged: List[_Damaged]) -> None:
     lost = max(_step_in(bad.name) for bad in damaged) - step
     _LOG.warning(
         "%s: resuming at step %d from %s, %d steps lost, for what is newer is damaged:\n%s",
@@ -308,7 +308,7 @@ def _delete_state(model_dir: str) -> None:
         tf.io.gfile.remove(path)
 
 
-def _write_state(model_dir: str, names: List[str]) -> None:
+def write_state(model_dir: str, names: List[str]) -> None:
     """Names are relative to the folder, so that it can be moved; replaced in one go."""
     lines = [f'model_checkpoint_path: "{names[-1]}"']
     lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]

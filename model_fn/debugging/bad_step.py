@@ -1,4 +1,4 @@
-"""What is kept of a step that was not finite: its batch, the variables, and a report.
+"""What is saved of a step that was not finite: its batch, the variables, and a report.
 
 The folder bad_step-<number> of model_dir is all that `estimator-det replay` needs.
 """
@@ -19,7 +19,7 @@ from inputs import schema
 from inputs.records import stream as records
 from model_fn.debugging.nan_tracer import FirstNonFinite
 from model_fn.debugging.replay import BATCH_FILE, CHECKPOINT, Norms, bad_names, replay
-from model_fn.training import train_graph
+from model_fn.training.step import TrainGraph
 
 FOLDER = "bad_step"
 REPORT_JSON, REPORT_TEXT = "report.json", "report.txt"
@@ -72,6 +72,7 @@ class Report(NamedTuple):
 
 def save_bad_step(
     session: tf1.Session,
+    graph: TrainGraph,
     pipeline_config: Any,
     model_dir: str,
     step: int,
@@ -80,7 +81,8 @@ def save_bad_step(
     """Writes the folder of a bad step while the session of the training is still there.
 
     Args:
-        session: Whose variables are those before the step.
+        session: Its variables are those before the step.
+        graph: Of the training.
         pipeline_config: Of the training.
         model_dir: Gets the folder.
         step: Number of the step, counted from 1.
@@ -88,15 +90,13 @@ def save_bad_step(
     """
     folder = os.path.join(model_dir, f"{FOLDER}-{step}")
     tf.io.gfile.makedirs(folder)
-    known = train_graph.anatomy_of(session.graph)
-    batch = known.kept
+    batch = graph.step.rejected.arrays
     _save_batch(os.path.join(folder, BATCH_FILE), batch)
     configuration.save_pipeline(pipeline_config, folder)
-    (saver,) = session.graph.get_collection(tf1.GraphKeys.SAVERS)[:1]
     prefix = os.path.join(folder, CHECKPOINT)
     # Without state: it must never be taken for the latest checkpoint of the training.
-    saver.save(session, prefix, write_meta_graph=False, write_state=False)
-    bad_variables, largest = _look_at_variables(prefix, list(known.gradients))
+    graph.saver.save(session, prefix, write_meta_graph=False, write_state=False)
+    bad_variables, largest = _examine_variables(prefix, list(graph.step.gradients))
     report = Report(
         step=step,
         not_finite=bad_names(values),
@@ -150,7 +150,7 @@ def _save_batch(path: str, batch: Dict[str, np.ndarray]) -> None:
         file.write(buffer.getvalue())
 
 
-def _look_at_variables(prefix: str, trained: Sequence[str]) -> Tuple[List[str], Norms]:
+def _examine_variables(prefix: str, trained: Sequence[str]) -> Tuple[List[str], Norms]:
     """Names of all that are not finite, and the largest of those that are trained."""
     reader = tf1.train.load_checkpoint(prefix)
     bad: List[str] = []

@@ -16,7 +16,7 @@ from estimator_det.compat import estimator, tf, tf1
 from estimator_det.protos import pipeline_pb2
 from model_fn.debugging.nan_tracer import FirstNonFinite, Tracer
 from model_fn.model_fn import create_model_fn
-from model_fn.training import train_graph, train_op
+from model_fn.training.step import GRADIENT_NORM, TOTAL_LOSS, TrainGraph
 
 BATCH_FILE = "batch.npz"
 CHECKPOINT = "model.ckpt"
@@ -89,16 +89,12 @@ def replay(pipeline_config: Any, folder: str, num_steps: int = 1) -> Replay:
         step_tensor = tf1.train.get_or_create_global_step()
         placeholders = {key: _placeholder(key, array) for key, array in batch.items()}
         features, labels = _part(placeholders, "features/"), _part(placeholders, "labels/")
-        spec = create_model_fn(config)(features, labels, estimator.ModeKeys.TRAIN, {})
-        known = train_graph.anatomy()
-        graph = tf1.get_default_graph()
-        watched = train_graph.watched()
-        gradients = {
-            name: graph.get_tensor_by_name(tensor) for name, tensor in known.gradients.items()
-        }
+        graph = TrainGraph()
+        create_model_fn(config, graph=graph)(features, labels, estimator.ModeKeys.TRAIN, {})
+        scalars, gradients = graph.step.scalars, graph.step.gradients
         norms = {name: tf.norm(gradient) for name, gradient in gradients.items()}
         feeds = {placeholders[key]: array for key, array in batch.items()}
-        tracer = Tracer([*watched.values(), *gradients.values()], list(placeholders.values()))
+        tracer = Tracer([*scalars.values(), *gradients.values()], list(placeholders.values()))
         restore, names, fresh = _restorer(os.path.join(folder, CHECKPOINT))
         # A few runs do not earn the time that optimizing a graph takes.
         options = tf1.ConfigProto()
@@ -111,14 +107,14 @@ def replay(pipeline_config: Any, folder: str, num_steps: int = 1) -> Replay:
             while len(steps) < num_steps and all(step.is_finite for step in steps):
                 # Before the step: a step that is fine changes the variables.
                 before = int(session.run(step_tensor))
-                fetched = session.run({"values": watched, "norms": norms}, feeds)
+                fetched = session.run({"values": scalars, "norms": norms}, feeds)
                 values = {name: float(value) for name, value in fetched["values"].items()}
                 step = Step(before + 1, values, _by_size(fetched["norms"]), None)
                 if not step.is_finite:
                     step = step._replace(first_non_finite=tracer.find(session, feeds))
                 steps.append(step)
                 if step.is_finite and len(steps) < num_steps:
-                    session.run(spec.train_op, feeds)
+                    session.run(graph.step.train_op, feeds)
     return Replay(steps, len(names), fresh)
 
 
@@ -183,4 +179,4 @@ def replay_text(result: Replay, most_gradients: int = 12) -> str:
 def bad_names(values: Dict[str, float]) -> List[str]:
     """Names of values that are not finite, the parts of a sum before the sum."""
     bad = [name for name, value in values.items() if not math.isfinite(value)]
-    return sorted(bad, key=lambda name: name in (train_op.TOTAL_LOSS, train_graph.GRADIENT_NORM))
+    return sorted(bad, key=lambda name: name in (TOTAL_LOSS, GRADIENT_NORM))

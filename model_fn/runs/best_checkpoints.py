@@ -1,4 +1,4 @@
-"""The best checkpoints of a run, kept and exported."""
+"""The best checkpoints of a run: copied to a folder of their own, and exported."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import os
 from typing import Any, Dict, List, Optional
 
 from estimator_det.compat import tf
+from estimator_det.detectors.base import make_preprocessor
 from inputs import serving
 from model_fn.checkpoints.label_map_asset import add_label_map, find_readable_label_map
-from model_fn.runs.backends.estimator import preprocess_of
+from model_fn.runs.backends import Evaluator
 from model_fn.runs.history import Evaluation, is_better
 
 BEST_FOLDER = "best"
@@ -19,7 +20,9 @@ BEST_EXPORT = "best"
 
 
 class BestCheckpoints:
-    """Keeps the checkpoints that did best in one metric, out of reach of `keep_checkpoint_max`.
+    """Keeps copies of the checkpoints that did best in one metric.
+
+    `keep_checkpoint_max` does not delete these.
 
     Args:
         model_dir: Gets the folder `best`.
@@ -76,7 +79,7 @@ class BestCheckpoints:
         with tf.io.gfile.GFile(f"{path}.tmp", "w") as file:
             file.write(json.dumps({"metric": self._metric, "kept": kept}, indent=1) + "\n")
         tf.io.gfile.rename(f"{path}.tmp", path, overwrite=True)
-        # So that a folder stands for its best checkpoint wherever one is asked for.
+        # So that the folder means its best checkpoint wherever a checkpoint is asked for.
         with tf.io.gfile.GFile(os.path.join(self._folder, "checkpoint"), "w") as file:
             file.write(f'model_checkpoint_path: "{kept[0]["checkpoint"]}"\n')
 
@@ -87,7 +90,7 @@ class BestCheckpoints:
 
 def keep_if_best(
     pipeline_config: Any,
-    runner: Any,
+    evaluator: Evaluator,
     model_dir: str,
     evaluation: Evaluation,
     checkpoint: str,
@@ -98,7 +101,7 @@ def keep_if_best(
 
     Args:
         pipeline_config: `TrainEvalPipelineConfig` proto.
-        runner: Estimator that exports.
+        evaluator: Of the run's backend; exports.
         model_dir: Gets the folders `best` and `export/best`.
         evaluation: Of the checkpoint.
         checkpoint: Its prefix.
@@ -109,7 +112,7 @@ def keep_if_best(
         ValueError: if the metric was not evaluated.
     """
     if BestCheckpoints(model_dir, metric, keep).offer(evaluation, checkpoint):
-        exported = export(pipeline_config, runner, model_dir, BEST_EXPORT, checkpoint)
+        exported = export(pipeline_config, evaluator, model_dir, BEST_EXPORT, checkpoint)
         for other in tf.io.gfile.listdir(os.path.dirname(exported)):
             if other.rstrip("/") != os.path.basename(exported):
                 tf.io.gfile.rmtree(os.path.join(os.path.dirname(exported), other))
@@ -117,17 +120,17 @@ def keep_if_best(
 
 def export(
     pipeline_config: Any,
-    runner: Any,
+    evaluator: Evaluator,
     model_dir: str,
     name: str,
     checkpoint: Optional[str] = None,
 ) -> str:
     """A SavedModel in a new folder under export/<name>, with the time as its name.
 
-    The configuration's label map goes along as an asset, where it can be read.
+    The configuration's label map is added as an asset, where it can be read.
     """
     make_receiver = serving.create_predict_input_fn(
-        pipeline_config, preprocess_of(pipeline_config, is_training=False)
+        pipeline_config, make_preprocessor(pipeline_config.model)
     )
     label_map = find_readable_label_map(pipeline_config)
 
@@ -138,4 +141,6 @@ def export(
         return make_receiver()
 
     folder = os.path.join(model_dir, "export", name)
-    return tf.compat.as_str(runner.export_saved_model(folder, receiver, checkpoint_path=checkpoint))
+    return tf.compat.as_str(
+        evaluator.export_saved_model(folder, receiver, checkpoint_path=checkpoint)
+    )

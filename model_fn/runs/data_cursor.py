@@ -1,7 +1,7 @@
-"""Where a training was in its data, kept beside its checkpoints.
+"""The position of a training in its data, saved beside its checkpoints.
 
 One small file of model_dir has an entry for the step of each checkpoint. It is written before the
-checkpoint is, so that none is there without its entry; without one, a run begins an epoch anew.
+checkpoint, so that no checkpoint lacks its entry; without one, a run begins a new epoch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Dict, Optional
 from estimator_det.compat import tf, tf1
 from inputs import schema
 from inputs.records.cursor import CursorState, DataCursor
-from model_fn.training import train_graph
+from model_fn.training.step import TrainGraph
 
 _LOG = logging.getLogger(__name__)
 
@@ -24,20 +24,20 @@ _NO_ENTRIES = (TypeError, ValueError, AttributeError)  # what reading something 
 
 
 def read_cursor_state(model_dir: str, step: int) -> Optional[CursorState]:
-    """Of the checkpoint of a step; None, which is told, where there is none."""
+    """Of the checkpoint of a step; None, which is logged, where there is none."""
     path = os.path.join(model_dir, POSITION_FILE)
     try:
         return CursorState.from_json(_entries(path)[str(step)])
     except (tf.errors.NotFoundError, KeyError):
-        reason = f"{path} says nothing of step {step}"
+        reason = f"{path} has no entry for step {step}"
     except _NO_ENTRIES as error:
         reason = f"{path} cannot be read ({error})"
-    _LOG.warning("%s: the data begin with a new epoch, in another order", reason)
+    _LOG.warning("%s: the data begin with a new epoch, in a new order", reason)
     return None
 
 
 def write_cursor_state(model_dir: str, step: int, position: CursorState) -> None:
-    """Enters it for the checkpoint of a step, and drops what belongs to deleted checkpoints.
+    """Saves it for the checkpoint of a step, and drops entries of deleted checkpoints.
 
     Raises:
         OpError: if it cannot be written.
@@ -65,28 +65,30 @@ def _entries(path: str) -> Dict[str, Any]:
 
 
 class DataCursorHook(tf1.train.SessionRunHook):
-    """Tells a cursor of each batch that a step has used. It must come before what saves."""
+    """Moves a cursor past each batch that a step has used; to be placed before what saves.
 
-    def __init__(self, cursor: DataCursor) -> None:
-        self._cursor = cursor
+    Args:
+        cursor: Given to the input function, too.
+        graph: Of the training.
+    """
+
+    def __init__(self, cursor: DataCursor, graph: TrainGraph) -> None:
+        self._cursor, self._graph = cursor, graph
         self._fetches: Any = None
 
     def begin(self) -> None:
-        """Finds the tensors."""
         if self._cursor.is_refused:
             _LOG.warning(
-                "The position in the data was not kept: files, their sizes, the seed or settings "
-                "of the reader have changed. The data begin with a new epoch, in another order"
+                "The saved position in the data cannot be used: files, their sizes, the seed or "
+                "settings of the reader have changed. The data begin with a new epoch, in a new "
+                "order"
             )
-        names = train_graph.anatomy().inputs
+        inputs = self._graph.step.inputs
         keys = (schema.STREAM_INDEX, schema.AUGMENTATION_SEED)
-        graph = tf1.get_default_graph()
-        self._fetches = [graph.get_tensor_by_name(names[f"features/{key}"]) for key in keys]
+        self._fetches = [inputs[f"features/{key}"] for key in keys]
 
     def before_run(self, run_context: Any) -> Any:
-        """Asks for them."""
         return tf1.train.SessionRunArgs(self._fetches)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Tells."""
         self._cursor.note(*run_values.results)

@@ -9,13 +9,15 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
+from estimator_det.detectors.base import make_preprocessor
 from inputs import pipeline as input_pipeline
 from inputs.bad_records.kinds import LOG_FILE, FaultLog
 from model_fn.checkpoints.find import find_whole_checkpoint
 from model_fn.checkpoints.repair import find_damage, modified, step_of
 from model_fn.evaluation import diagnostics
 from model_fn.runs import history
-from model_fn.runs.backends.estimator import make_estimator, preprocess_of
+from model_fn.runs.backends import Evaluator
+from model_fn.runs.backends.estimator import make_estimator
 from model_fn.runs.best_checkpoints import keep_if_best
 from model_fn.runs.evaluation_report import (
     EvaluationReport,
@@ -31,14 +33,14 @@ from model_fn.runs.history import Evaluation
 _LOG = logging.getLogger(__name__)
 
 TRAINING_DATA = "training_data"
-POLL_SECS = 1.0  # between two looks for a new checkpoint
+POLL_SECS = 1.0  # between two searches for a new checkpoint
 
 
 class Reader(NamedTuple):
     """A reader of a configuration that is evaluated on."""
 
     name: str  # events go to the folder eval_<name>
-    make_input_fn: Callable[[Optional[FaultLog]], Callable[..., Any]]  # tells faults of records
+    make_input_fn: Callable[[Optional[FaultLog]], Callable[..., Any]]  # the log gets faults
 
 
 def evaluation_inputs(
@@ -61,7 +63,7 @@ def evaluation_inputs(
         ]
     if not readers:
         raise ValueError("eval_input_reader: the configuration has none to evaluate on")
-    preprocess = preprocess_of(pipeline_config, is_training=False)
+    preprocess = make_preprocessor(pipeline_config.model)
 
     def maker(reader: Any) -> Callable[[Optional[FaultLog]], Callable[..., Any]]:
         return lambda log: input_pipeline.create_eval_input_fn(
@@ -72,17 +74,22 @@ def evaluation_inputs(
 
 
 def evaluate_reader(
-    pipeline_config: Any, runner: Any, reader: Reader, checkpoint: str, *, tell: bool = True
+    pipeline_config: Any,
+    evaluator: Evaluator,
+    reader: Reader,
+    checkpoint: str,
+    *,
+    verbose: bool = True,
 ) -> Evaluation:
-    """One evaluation by an Estimator; `tell` its progress and result on standard error.
+    """One evaluation; with `verbose` its progress and result are printed on standard error.
 
-    Faults of records are counted, written to bad_records.jsonl in the evaluation's folder, and told
-    in full where they are new.
+    Faults of records are counted, written to bad_records.jsonl in the evaluation's folder, and
+    printed in full where they are new.
     """
-    name, folder = reader.name, os.path.join(runner.model_dir, f"eval_{reader.name}")
+    name, folder = reader.name, os.path.join(evaluator.model_dir, f"eval_{reader.name}")
     faults = FaultLog(os.path.join(folder, LOG_FILE))
-    hooks = [EvaluationReport(pipeline_config.eval_config.batch_size)] if tell else []
-    results = runner.evaluate(
+    hooks = [EvaluationReport(pipeline_config.eval_config.batch_size)] if verbose else []
+    results = evaluator.evaluate(
         reader.make_input_fn(faults), name=name, checkpoint_path=checkpoint, hooks=hooks
     )
     metrics, step = scalars(results), int(results[tf1.GraphKeys.GLOBAL_STEP])
@@ -91,7 +98,7 @@ def evaluate_reader(
     bad_records = faults.counts()
     figures = {f"bad_records/{kind}": count for kind, count in bad_records.items()}
     write_figures(folder, figures, step, flush=True)
-    if tell:
+    if verbose:
         print_results(name, results)
         print_notes(notes)
         print_faults(faults)
@@ -110,7 +117,7 @@ def evaluate(
 
     Args:
         pipeline_config: `TrainEvalPipelineConfig` proto.
-        checkpoint: A prefix, or a folder whose last checkpoint is meant.
+        checkpoint: A prefix, or a folder for its last checkpoint.
         model_dir: Where events go; by default the checkpoint's folder.
         on_training_data: Read what `train_input_reader` names.
         sample_1_of_n: Evaluate on every n-th example.
@@ -123,9 +130,9 @@ def evaluate(
         DamagedCheckpointsError: if it cannot be read.
     """
     prefix = find_whole_checkpoint(checkpoint)
-    runner = make_estimator(pipeline_config, model_dir or os.path.dirname(prefix))
+    evaluator = make_estimator(pipeline_config, model_dir or os.path.dirname(prefix))
     return {
-        reader.name: evaluate_reader(pipeline_config, runner, reader, prefix).metrics
+        reader.name: evaluate_reader(pipeline_config, evaluator, reader, prefix).metrics
         for reader in evaluation_inputs(
             pipeline_config, on_training_data=on_training_data, sample_1_of_n=sample_1_of_n
         )
@@ -169,7 +176,7 @@ def continuous_eval(
     if min_interval_secs is None:
         min_interval_secs = pipeline_config.eval_config.eval_interval_secs
     model_dir = model_dir or checkpoint_dir
-    runner = make_estimator(pipeline_config, model_dir)
+    evaluator = make_estimator(pipeline_config, model_dir)
     readers = evaluation_inputs(
         pipeline_config, on_training_data=on_training_data, sample_1_of_n=sample_1_of_n
     )
@@ -178,13 +185,14 @@ def continuous_eval(
     for checkpoint in _appearing(checkpoint_dir, min_interval_secs, timeout_secs):
         damage = find_damage(checkpoint)
         if damage is not None:
-            # Training will move it aside when it resumes, or has deleted it as one of its older.
+            # Training will move it aside when it resumes, or has deleted it as too old.
             _LOG.warning("%s is not evaluated: %s", checkpoint, damage)
             continue
         try:
             step = step_of(checkpoint)
             evaluations = [
-                evaluate_reader(pipeline_config, runner, reader, checkpoint) for reader in readers
+                evaluate_reader(pipeline_config, evaluator, reader, checkpoint)
+                for reader in readers
             ]
         except tf.errors.InvalidArgumentError as error:
             failures += 1
@@ -202,10 +210,10 @@ def continuous_eval(
         latest = {evaluation.reader: evaluation.metrics for evaluation in evaluations}
         if best_metric:
             keep_if_best(
-                pipeline_config, runner, model_dir, evaluations[0], checkpoint, best_metric
+                pipeline_config, evaluator, model_dir, evaluations[0], checkpoint, best_metric
             )
         if step == history.last_step(checkpoint_dir) or 0 < num_train_steps <= step:
-            _LOG.info("Training is over at step %d; so is its evaluation", step)
+            _LOG.info("Training ended at step %d: no more evaluations", step)
             break
     return latest
 
@@ -215,14 +223,14 @@ def _appearing(
 ) -> Iterator[str]:
     """Checkpoints as they appear, until none has for `timeout_secs`, or training is over.
 
-    After the last checkpoint of a training that is over, nothing is waited for.
+    Does not wait after the last checkpoint of a training that is over.
     """
     last: Optional[Tuple[str, int]] = None
     since = time.monotonic()
     evaluated_at = -math.inf
     while True:
         prefix = tf1.train.latest_checkpoint(checkpoint_dir)
-        # The time tells one that took the place of a damaged one of the same step.
+        # The time identifies one that replaced a damaged one of the same step.
         newest = None if prefix is None else (prefix, modified(f"{prefix}.index"))
         now = time.monotonic()
         if newest is not None and newest != last and now - evaluated_at >= min_interval_secs:

@@ -1,4 +1,4 @@
-"""What watches a training run: its figures on the terminal, as JSON lines and in TensorBoard."""
+"""Progress of a training run: on the terminal, as JSON lines and in TensorBoard."""
 
 from __future__ import annotations
 
@@ -16,17 +16,7 @@ from tqdm import tqdm
 from estimator_det.compat import tf, tf1
 from model_fn.debugging import bad_step
 from model_fn.runs.evaluation_report import write_figures
-from model_fn.training import train_graph
-from model_fn.training.train_graph import watch, watched
-
-__all__ = [
-    "NotFiniteLossError",
-    "ProgressReport",
-    "TrainingReport",
-    "training_hooks",
-    "watch",
-    "watched",
-]
+from model_fn.training.step import GRADIENT_NORM, TrainGraph
 
 PROGRESS_FILE = "progress.jsonl"
 
@@ -62,7 +52,7 @@ class ProgressReport(NamedTuple):
         return " ".join(
             f"{name.replace('Loss/', '').replace('_loss', '')} {value:.4g}"
             for name, value in self.values.items()
-            if name != train_graph.GRADIENT_NORM
+            if name != GRADIENT_NORM
         )
 
     def rates(self) -> List[str]:
@@ -95,14 +85,15 @@ OnBadStep = Callable[[tf1.Session, int, Dict[str, float]], str]  # session, step
 
 
 class TrainingReport(tf1.train.SessionRunHook):
-    """Tells how training goes: a progress bar on a terminal, elsewhere a line every so often.
+    """Reports progress: a bar on a terminal, elsewhere a line every so many steps.
 
     The first step is reported as soon as it is done, and the last one, whatever ends the training.
     A value that is not finite ends it with `NotFiniteLossError`.
 
     Args:
         batch_size: Images per step, for the rate.
-        num_steps: The global step at which training ends; None if it goes on.
+        graph: Of the training.
+        num_steps: The global step at which training ends; None if it does not.
         every_steps: Steps between two reports.
         silent: Nothing on the terminal.
         stream: Where to write; standard error by default.
@@ -113,6 +104,7 @@ class TrainingReport(tf1.train.SessionRunHook):
     def __init__(
         self,
         batch_size: int,
+        graph: TrainGraph,
         num_steps: Optional[int] = None,
         *,
         every_steps: int = 20,
@@ -122,6 +114,7 @@ class TrainingReport(tf1.train.SessionRunHook):
         on_bad_step: Optional[OnBadStep] = None,
     ) -> None:
         self._batch_size = batch_size
+        self._graph = graph
         self._num_steps = num_steps
         self._every_steps = every_steps
         self._silent = silent
@@ -140,15 +133,11 @@ class TrainingReport(tf1.train.SessionRunHook):
         self._waits: List[Tuple[float, float]] = []  # for the batch, and of the whole step
 
     def begin(self) -> None:
-        """Finds the scalars of the graph about to run."""
-        self._fetches = {"values": watched()}
-        wait = train_graph.anatomy().input_wait
-        if wait:
-            self._fetches["wait"] = tf1.get_default_graph().get_tensor_by_name(wait)
+        step = self._graph.step
+        self._fetches = {"values": step.scalars, "wait": step.input_wait}
         self._global_step = tf1.train.get_global_step()
 
     def after_create_session(self, session: tf1.Session, coord: Any) -> None:
-        """Reads where training starts from."""
         del coord
         self._step = self._first_step = int(session.run(self._global_step))
         self._reported, self._values = self._step, {}
@@ -160,19 +149,17 @@ class TrainingReport(tf1.train.SessionRunHook):
             )
 
     def before_run(self, run_context: Any) -> Any:
-        """Asks for the scalars at every step: a changing set of fetches would cost more."""
         del run_context
         self._started = time.monotonic()
+        # At every step: a changing set of fetches would cost more.
         return tf1.train.SessionRunArgs(self._fetches)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Checks the scalars and reports them when it is time."""
         self._step += 1
         now = time.monotonic()
         if self._step > self._first_step + 1:  # The first run also optimizes the graph.
             self._durations.append(now - self._ended)
-            if "wait" in run_values.results:
-                self._waits.append((float(run_values.results["wait"]), now - self._started))
+            self._waits.append((float(run_values.results["wait"]), now - self._started))
         self._ended = now
         values = {name: float(value) for name, value in run_values.results["values"].items()}
         if not all(math.isfinite(value) for value in values.values()):
@@ -185,9 +172,8 @@ class TrainingReport(tf1.train.SessionRunHook):
             self._bar.update(1)
 
     def end(self, session: tf1.Session) -> None:
-        """Reports the last step, if nobody knew that it was the last, and closes the bar."""
         del session
-        if self._step != self._reported:
+        if self._step != self._reported:  # Nobody knew that it was the last.
             self._report()
         if self._bar is not None:
             self._bar.close()
@@ -204,7 +190,7 @@ class TrainingReport(tf1.train.SessionRunHook):
         self._reported = self._step
         if not self._values or (self._silent and not self._listeners):
             return
-        report = self._moment(self._values)
+        report = self._current(self._values)
         for listener in self._listeners:
             listener(report)
         if self._bar is not None:
@@ -213,7 +199,7 @@ class TrainingReport(tf1.train.SessionRunHook):
             print(report.line(), file=self._stream, flush=True)
         self._durations, self._waits = self._durations[-self._every_steps :], []
 
-    def _moment(self, values: Dict[str, float]) -> ProgressReport:
+    def _current(self, values: Dict[str, float]) -> ProgressReport:
         report = ProgressReport(
             self._step,
             self._num_steps,
@@ -258,7 +244,6 @@ class JsonlLogger:
         self._path = path
 
     def __call__(self, report: ProgressReport) -> None:
-        """Writes a line."""
         self.write({"step": report.step, **report.values, **report.figures()})
 
     def write(self, entry: Dict[str, Any]) -> None:
@@ -269,14 +254,13 @@ class JsonlLogger:
 
 
 class TensorBoardLogger:
-    """Writes what the graph does not know to TensorBoard: rates, memory, faults of the data."""
+    """Writes what the graph does not compute to TensorBoard: rates, memory, faults of records."""
 
     def __init__(self, model_dir: str, fault_log: Optional[Any]) -> None:
         self._model_dir = model_dir
         self._fault_log = fault_log
 
     def __call__(self, report: ProgressReport) -> None:
-        """Writes the figures of a report."""
         figures = {f"run/{name}": value for name, value in report.figures().items()}
         if self._fault_log is not None:
             counts = self._fault_log.counts().items()
@@ -298,18 +282,20 @@ def training_hooks(
     pipeline_config: Any,
     model_dir: str,
     num_steps: Optional[int],
+    graph: TrainGraph,
     *,
     every_steps: int = 20,
     silent: bool = False,
     fault_log: Optional[Any] = None,
     writes: bool = True,
 ) -> List[Any]:
-    """The hooks that tell how a training goes, and stop it at a step that is not finite.
+    """The hooks that report progress, and stop training at a step that is not finite.
 
     Args:
         pipeline_config: `TrainEvalPipelineConfig` proto.
         model_dir: Gets progress.jsonl, events, and the folder of a bad step.
-        num_steps: The global step at which training ends; None if it goes on.
+        num_steps: The global step at which training ends; None if it does not.
+        graph: Of the training.
         every_steps: Steps between two reports.
         silent: Nothing on the terminal; files are written all the same.
         fault_log: An `inputs.bad_records.kinds.FaultLog`, whose counts go to TensorBoard.
@@ -318,13 +304,14 @@ def training_hooks(
     jsonl = JsonlLogger(os.path.join(model_dir, PROGRESS_FILE))
 
     def on_bad_step(session: tf1.Session, step: int, values: Dict[str, float]) -> str:
-        report = bad_step.save_bad_step(session, pipeline_config, model_dir, step, values)
+        report = bad_step.save_bad_step(session, graph, pipeline_config, model_dir, step, values)
         jsonl.write({"step": step, "not_finite": report.not_finite, "folder": report.folder})
         return bad_step.summary_text(report)
 
     return [
         TrainingReport(
             pipeline_config.train_config.batch_size,
+            graph,
             num_steps,
             every_steps=every_steps,
             silent=silent,

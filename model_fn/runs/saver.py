@@ -1,4 +1,4 @@
-"""How training writes: checkpoints that are never overwritten, and errors that name the folder."""
+"""How training saves: checkpoints that are never overwritten, and errors that name the folder."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import threading
+import time
 from typing import Any, Callable, Iterator, Optional
 
 from estimator_det.compat import tf, tf1
@@ -14,7 +15,7 @@ from inputs.records.cursor import DataCursor
 from model_fn.checkpoints import repair
 from model_fn.checkpoints.errors import FolderNotWritableError, RunError
 from model_fn.runs import data_cursor
-from model_fn.runs.options import Saving
+from model_fn.runs.backends import Backend, RunSettings
 from model_fn.runs.signals import Stopped, StopSignals
 
 _PROBE_BYTES = 64 * 1024
@@ -31,7 +32,7 @@ _POSSIBLE = (tf.errors.OpError, OSError, RuntimeError, IndexError)
 
 
 class StopAfterStep(tf1.train.SessionRunHook):
-    """Ends training in good order after the step during which a signal came.
+    """Ends training after the step during which a signal arrived.
 
     Args:
         signals: Entered; a signal raises until the session is there, and is noted from then on.
@@ -41,65 +42,62 @@ class StopAfterStep(tf1.train.SessionRunHook):
         self._signals = signals
 
     def begin(self) -> None:
-        """Obeys a signal whose exception was lost, as happens to one that is raised in a `__del__`.
-
-        Raises:
-            Stopped: if a signal has arrived.
-        """
+        # An exception that a signal raised in a `__del__` was lost.
         self._signals.raise_if_requested()
 
     def after_create_session(self, session: tf1.Session, coord: Any) -> None:
-        """From now on there is something to save.
-
-        Raises:
-            Stopped: if a signal has arrived.
-        """
         del session, coord
         self._signals.raise_if_requested()
         self._signals.defer()
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Asks for the end."""
         del run_values
         if self._signals.requested is not None:
             run_context.request_stop()
 
 
 class CheckpointSaver(tf1.train.CheckpointSaverHook):
-    """Saves as the hook it derives from, and whose private `_save` it replaces, but:
+    """Saves when the hook it derives from does, and replaces that hook's private `_save`:
 
     * what training resumed from is not saved again. TensorFlow would write the same files in
-      place, and a process killed in that report would leave its newest checkpoint in pieces;
-    * on a signal it saves without evaluating, and evaluations are left as soon as one comes;
-    * its files reach the disk itself before `checkpoint` names it;
-    * an error tells folder, free space and file, and what it left half-written is deleted.
+      place, and a process killed in that moment would leave its newest checkpoint in pieces;
+    * on a signal it saves without evaluating, and a signal ends an evaluation at once;
+    * its files reach the disk itself before the `checkpoint` file names it;
+    * an error names folder, free space and file, and what it left half-written is deleted.
 
-    The first call of the listeners stands, as ever, for the state that training starts from.
+    The listeners' first call stands for the state that training starts from.
 
     Args:
-        model_dir: Where to save.
-        saving: How often.
+        settings: Of the run.
+        backend: Of the run; its graph has the saver.
         signals: Entered.
         may_save: Raises where the folder has become another process's.
         resumed_step: Step of the checkpoint that is restored; None where there is none.
-        cursor: Whose position is kept with each checkpoint; None keeps none.
+        cursor: Its state is saved with each checkpoint; None saves none.
     """
 
     def __init__(
         self,
-        model_dir: str,
-        saving: Saving,
+        settings: RunSettings,
+        backend: Backend,
         signals: StopSignals,
         may_save: Callable[[], None],
         resumed_step: Optional[int],
         cursor: Optional[DataCursor] = None,
     ) -> None:
-        super().__init__(model_dir, save_secs=saving.secs, save_steps=saving.steps)
-        self._model_dir = model_dir
+        saving = settings.saving
+        super().__init__(settings.model_dir, save_secs=saving.secs, save_steps=saving.steps)
+        self._set_steps_per_run(backend.steps_per_call)
+        self._model_dir, self._graph = settings.model_dir, backend.graph
         self._signals = signals
         self._may_save = may_save
         self._cursor = cursor
+        keep_hours = settings.pipeline_config.train_config.keep_checkpoint_every_n_hours
+        self._kept = KeptCheckpoints(settings.model_dir, saving.keep_max, keep_hours)
         self.saved_step = resumed_step
+
+    def _get_saver(self) -> tf1.train.Saver:
+        return self._graph.saver
 
     def end(self, session: tf1.Session) -> None:
         """Saves the last step, and evaluates it unless a signal ended training."""
@@ -131,19 +129,21 @@ class CheckpointSaver(tf1.train.CheckpointSaverHook):
 
     def _write(self, session: tf1.Session, step: int) -> None:
         prefix = f"{self._save_path}-{step}"
-        position = self._cursor.position if self._cursor is not None else None
         self._may_save()
         try:
-            if position is not None:
-                data_cursor.write_cursor_state(self._model_dir, step, position)
-            with _followed(session, lambda: repair.write_through(prefix)):
-                self._get_saver().save(session, self._save_path, global_step=step)
+            if self._cursor is not None and self._cursor.position is not None:
+                data_cursor.write_cursor_state(self._model_dir, step, self._cursor.position)
+            self._graph.saver.save(session, self._save_path, global_step=step, write_state=False)
+            repair.write_through(prefix)
+            self._kept.add(os.path.basename(prefix))
         except _POSSIBLE as error:
-            told = _explained(error, self._model_dir, os.path.basename(prefix), self.saved_step)
+            explained = _explained(
+                error, self._model_dir, os.path.basename(prefix), self.saved_step
+            )
             _remove_remains(self._model_dir, prefix)
-            if told is None:
+            if explained is None:
                 raise
-            raise told from error
+            raise explained from error
         self.saved_step = step
         self._summary_writer.add_session_log(
             tf1.SessionLog(status=tf1.SessionLog.CHECKPOINT, checkpoint_path=self._save_path),
@@ -151,31 +151,47 @@ class CheckpointSaver(tf1.train.CheckpointSaverHook):
         )
 
 
-@contextlib.contextmanager
-def _followed(session: tf1.Session, act: Callable[[], None]) -> Iterator[None]:
-    """Within, `act` follows what the session runs.
+class KeptCheckpoints:
+    """The checkpoints that a model_dir keeps, and its `checkpoint` file, which lists them.
 
-    `Saver.save` runs one thing, which writes the files, then enters them in `checkpoint`; it has no
-    place for anything between the two.
+    Args:
+        model_dir: The folder.
+        keep_max: Older checkpoints than this many are deleted; 0 keeps all.
+        keep_every_n_hours: One in so many hours is never deleted.
     """
-    run = session.run
 
-    def run_and_act(*arguments: Any, **options: Any) -> Any:
-        result = run(*arguments, **options)
-        act()
-        return result
+    def __init__(self, model_dir: str, keep_max: int, keep_every_n_hours: float) -> None:
+        self._model_dir, self._keep_max = model_dir, keep_max
+        self._keep_secs = keep_every_n_hours * 3600
+        self._next_kept = time.time() + self._keep_secs
+        state = tf1.train.get_checkpoint_state(model_dir)
+        paths = list(state.all_model_checkpoint_paths) if state is not None else []
+        present = [path for path in paths if tf1.train.checkpoint_exists(path)]
+        times = tf1.train.get_checkpoint_mtimes(present)
+        # Names are relative to the folder; a run may continue one of another folder.
+        self._listed = [
+            (os.path.basename(path), saved)
+            for path, saved in zip(present, times)
+            if os.path.dirname(path) == model_dir.rstrip("/")
+        ]
 
-    session.run = run_and_act
-    try:
-        yield
-    finally:
-        del session.run
+    def add(self, name: str) -> None:
+        """Lists a checkpoint as the newest, and deletes those that are too many."""
+        kept = [entry for entry in self._listed if entry[0] != name] + [(name, time.time())]
+        first = max(len(kept) - self._keep_max, 0) if self._keep_max else 0
+        self._listed = kept[first:]
+        repair.write_state(self._model_dir, [name for name, _ in self._listed])
+        for old, saved in kept[:first]:
+            if saved > self._next_kept:
+                self._next_kept += self._keep_secs
+            else:
+                tf1.train.remove_checkpoint(os.path.join(self._model_dir, old))
 
 
 def _remove_remains(model_dir: str, prefix: str) -> None:
-    """Gives back the room of a checkpoint that could not be finished."""
+    """Deletes what was written of a checkpoint that could not be finished."""
     with contextlib.suppress(tf.errors.OpError):
-        repair.remove_temporaries(model_dir, tell=False)
+        repair.remove_temporaries(model_dir, log=False)
         if repair.find_damage(prefix) is not None:
             for path in tf.io.gfile.glob(f"{prefix}.*"):
                 tf.io.gfile.remove(path)
@@ -198,7 +214,7 @@ def check_writable(model_dir: str) -> None:
             tf.io.gfile.remove(probe)
         raise FolderNotWritableError(
             f"model_dir cannot be written to: {_cause(error)} ({model_dir}; {_free(model_dir)}). "
-            "Nothing was started; make room or give rights there, or choose another model_dir"
+            "Nothing was started. Free space or grant permission there, or choose another model_dir"
         ) from error
 
 
@@ -223,10 +239,10 @@ def explained_errors(model_dir: str) -> Iterator[None]:
     except RunError:
         raise
     except _POSSIBLE as error:
-        told = _explained(error, model_dir, None, None)
-        if told is None:
+        explained = _explained(error, model_dir, None, None)
+        if explained is None:
             raise
-        raise told from error
+        raise explained from error
     finally:
         threading.excepthook = old_hook
 
@@ -252,7 +268,7 @@ def _explained(
             kept = f"The last whole checkpoint is that of step {saved_step}, which is intact"
     return FolderNotWritableError(
         f"{what} could not be written to {model_dir}: {_cause(error)} ({_free(model_dir)}). "
-        f"{kept}; make room or give rights there, then start the same command again"
+        f"{kept}. Free space or grant permission there, then run the same command again"
     )
 
 

@@ -1,4 +1,4 @@
-"""The evaluations of a training run: when, and what follows from them."""
+"""Evaluations during training: when they run, and what follows from them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Callable
 from estimator_det.compat import tf1
 from model_fn.checkpoints.find import find_checkpoint
 from model_fn.runs import history
+from model_fn.runs.backends import Evaluator
 from model_fn.runs.best_checkpoints import export, keep_if_best
 from model_fn.runs.evaluation_report import Metrics
 from model_fn.runs.evaluator import evaluate_reader, evaluation_inputs
@@ -19,20 +20,20 @@ _LOG = logging.getLogger(__name__)
 FINAL_EXPORT = "Servo"
 
 
-class RunEvaluations(tf1.train.CheckpointSaverListener):
-    """The evaluations of a training run, and what follows from them.
+class TrainingEvaluations(tf1.train.CheckpointSaverListener):
+    """Evaluates checkpoints as they are saved, keeps the best, and exports.
 
-    Checkpoints are evaluated as they are saved, while the training session waits and keeps its
-    graph and its place in the data. What training starts from is not evaluated; the last
-    checkpoint always is. The first reader decides which checkpoint is best and when to stop.
+    The training session waits meanwhile, and keeps its graph and its position in the data. What
+    training starts from is not evaluated; the last checkpoint always is. The first reader decides
+    which checkpoint is best and when to stop.
 
     Args:
         pipeline_config: `TrainEvalPipelineConfig` proto.
         model_dir: Of the training.
         evaluating: What is evaluated, when, and what becomes of it.
-        make: Makes an Estimator of the run.
+        make_evaluator: Of the run's backend.
         first_step: Where training starts.
-        tell: Results on standard error.
+        verbose: Print results on standard error.
     """
 
     def __init__(
@@ -40,13 +41,13 @@ class RunEvaluations(tf1.train.CheckpointSaverListener):
         pipeline_config: Any,
         model_dir: str,
         evaluating: Evaluating,
-        make: Callable[[], Any],
+        make_evaluator: Callable[[], Evaluator],
         first_step: int = 0,
         *,
-        tell: bool = True,
+        verbose: bool = True,
     ) -> None:
         self._config, self._model_dir = pipeline_config, model_dir
-        self._evaluating, self._make = evaluating, make
+        self._evaluating, self._make_evaluator = evaluating, make_evaluator
         self._readers = evaluation_inputs(pipeline_config, sample_1_of_n=evaluating.sample_1_of_n)
         if evaluating.on_training_data:
             self._readers += evaluation_inputs(
@@ -61,7 +62,7 @@ class RunEvaluations(tf1.train.CheckpointSaverListener):
         )
         self._last_step, self._last_time = first_step, time.monotonic()
         self._started = False
-        self._tell = tell
+        self._verbose = verbose
         self._history = history.read(model_dir, self._readers[0].name, first_step)
         self._evaluated_step = self._history[-1].step if self._history else None
         self.metrics: Metrics = {}
@@ -83,7 +84,7 @@ class RunEvaluations(tf1.train.CheckpointSaverListener):
         if global_step_value != self._evaluated_step:
             self.evaluate(global_step_value)
         if self._evaluating.export_final:
-            export(self._config, self._make(), self._model_dir, FINAL_EXPORT)
+            export(self._config, self._make_evaluator(), self._model_dir, FINAL_EXPORT)
 
     def _is_due(self, step: int) -> bool:
         if self._evaluating.every_steps is not None:
@@ -95,17 +96,19 @@ class RunEvaluations(tf1.train.CheckpointSaverListener):
         self._last_step, self._last_time = int(step), time.monotonic()
         self._evaluated_step = int(step)
         checkpoint = find_checkpoint(self._model_dir)
-        runner = self._make()
-        for position, reader in enumerate(self._readers):
-            evaluation = evaluate_reader(self._config, runner, reader, checkpoint, tell=self._tell)
+        evaluator = self._make_evaluator()
+        for number, reader in enumerate(self._readers):
+            evaluation = evaluate_reader(
+                self._config, evaluator, reader, checkpoint, verbose=self._verbose
+            )
             history.record(self._model_dir, evaluation)
-            if position == 0:
+            if number == 0:
                 self.metrics = evaluation.metrics
                 self._history.append(evaluation)
                 if self._evaluating.best_metric is not None:
                     keep_if_best(
                         self._config,
-                        runner,
+                        evaluator,
                         self._model_dir,
                         evaluation,
                         checkpoint,
@@ -114,14 +117,14 @@ class RunEvaluations(tf1.train.CheckpointSaverListener):
                     )
 
     def catch_up(self, step: int) -> None:
-        """Does what an earlier run left undone after its last step, if it was stopped there."""
+        """Evaluates and exports the last step, if an earlier run was stopped before that."""
         if self._evaluated_step == step:
             return
         _LOG.info("Step %d was not evaluated: evaluating now", step)
         self.end(None, step)
 
     def is_exhausted(self) -> bool:
-        """Whether the metric has not become better for as many evaluations as patience lasts."""
+        """Whether the metric has not improved in as many evaluations as `patience` allows."""
         options = self._evaluating
         if options.best_metric is None or options.patience is None:
             return False
@@ -131,7 +134,7 @@ class RunEvaluations(tf1.train.CheckpointSaverListener):
         if without < options.patience:
             return False
         _LOG.warning(
-            "Stopping early at step %d: %s has not become better in %d evaluations",
+            "Stopping early at step %d: %s has not improved in %d evaluations",
             self._last_step,
             options.best_metric,
             without,

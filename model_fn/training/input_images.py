@@ -19,16 +19,16 @@ TAG = "Training_Inputs"
 MAX_PICTURES = 3
 
 
-def summarize(
+def summary(
     features: Dict[str, tf.Tensor],
     groundtruth: Groundtruth,
     preprocess: Callable[[tf.Tensor], Any],
     reader: Any,
-) -> None:
-    """Adds the first images of the batch, with their groundtruth, to the summaries.
+) -> tf.Tensor:
+    """The first images of the batch with their groundtruth, as a serialized Summary.
 
-    Augmented, resized and padded; only the colours are brought back to those of a picture. They are
-    drawn in steps that write summaries alone.
+    Augmented, resized and padded; only pixel values are converted back to colours. They are drawn
+    in the steps that write summaries alone.
 
     Args:
         features: Of the batch.
@@ -40,11 +40,10 @@ def summarize(
     names = read_label_map(path).names if path else {}
     painter = _Painter(preprocess, names)
     fields = [features[schema.IMAGE], groundtruth.boxes, groundtruth.classes, groundtruth.valid]
-    summary = tf.numpy_function(
+    drawn = tf.numpy_function(
         painter.paint, [field[:MAX_PICTURES] for field in fields], tf.string, name=TAG
     )
-    summary.set_shape([])
-    tf1.add_to_collection(tf1.GraphKeys.SUMMARIES, summary)
+    return tf.ensure_shape(drawn, [])
 
 
 class _Painter:

@@ -1,12 +1,13 @@
-"""The train step of a TPU core: gradients summed over cores, then clipped and applied."""
+"""The training step of a TPU core: gradients summed over cores, then clipped and applied."""
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence, Tuple
+from typing import Any, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
-from model_fn.training import optimizers, warm_start
-from model_fn.training import train_op as train
+from estimator_det.detectors.base import Detector
+from model_fn.training import optimizers, train_op, warm_start
+from model_fn.training.step import GRADIENT_NORM, LEARNING_RATE, TOTAL_LOSS, Forward, Tensors
 
 _AVERAGE = "/ExponentialMovingAverage"
 
@@ -37,54 +38,46 @@ class ClippingOptimizer(optimizers.OptimizerAround):
         global_step: Optional[tf.Variable] = None,
         name: Optional[str] = None,
     ) -> tf.Operation:
-        """Clips, then applies."""
         pairs = list(grads_and_vars)
         self.norm = tf.linalg.global_norm([gradient for gradient, _ in pairs])
         if self._max_norm > 0:
-            pairs = train.clip_gradients(pairs, self._max_norm, self.norm)
+            pairs = train_op.clip_gradients(pairs, self._max_norm, self.norm)
         return super().apply_gradients(pairs, global_step, name)
 
 
-def make_train_op(
-    loss: tf.Tensor,
-    optimizer: Any,
-    global_step: tf.Variable,
-    train_config: Any,
-    updates: Sequence[tf.Operation],
-    *,
-    on_core: bool,
-) -> Tuple[tf.Tensor, tf.Tensor]:
-    """One step as a tensor, the loss before it; and the norm of the gradients, before clipping.
+def make_core_step(
+    detector: Detector, passed: Forward, train_config: Any, *, on_core: bool
+) -> Tuple[tf.Tensor, Tensors]:
+    """The train op of a core and what it reports: losses, learning rate, gradient norm.
 
     Args:
-        loss: Scalar, of this core's share of the batch.
-        optimizer: Computes and applies gradients.
-        global_step: Counts the steps.
+        detector: Of `make_detector`.
+        passed: Of `step.forward`, on this core's share of the batch.
         train_config: `TrainConfig` proto.
-        updates: What else moves with a step.
         on_core: Whether the step is built for a TPU core, among others; false in a rehearsal.
     """
+    global_step = tf1.train.get_or_create_global_step()
+    optimizer, learning_rate = optimizers.make_optimizer(train_config.optimizer, global_step)
     clipping = ClippingOptimizer(optimizer, train_config.gradient_clipping_by_norm)
-    config = type(train_config)()
-    config.CopyFrom(train_config)
-    config.gradient_clipping_by_norm = 0.0
-    train_op = train.make_train_op(
-        loss,
+    unclipped = type(train_config)()
+    unclipped.CopyFrom(train_config)
+    unclipped.gradient_clipping_by_norm = 0.0
+    taken = train_op.make_unguarded_train_op(
+        passed.losses[TOTAL_LOSS],
         tf1.tpu.CrossShardOptimizer(clipping) if on_core else clipping,
         global_step,
-        config,
-        updates,
-        guarded=False,
+        unclipped,
+        detector.updates(),
     )
-    if clipping.norm is None:
-        raise ValueError("no gradient was applied")
-    return train_op, clipping.norm
+    assert clipping.norm is not None  # applied above
+    scalars = {**passed.losses, LEARNING_RATE: learning_rate, GRADIENT_NORM: clipping.norm}
+    return taken.op, scalars
 
 
 def initialize_from(table: warm_start.RestoreTable) -> None:
     """Makes variables start at a checkpoint's values, and their moving averages with them.
 
-    To be called when the whole graph is there, as `scaffold_fn` is: averages made earlier would
+    To be called when the whole graph is built, as `scaffold_fn` is: averages made earlier would
     start at what their variables would have started at without the checkpoint.
     """
     warm_start.initialize_from(table)

@@ -27,14 +27,14 @@ def test_no_boxes_at_all() -> None:
 
 
 @pytest.mark.parametrize("mined", [True, False])
-def test_a_loss_enters_its_counts(mined: bool) -> None:
+def test_a_loss_returns_its_counts(mined: bool) -> None:
     with tf.Graph().as_default(), tf1.Session() as session:
         detector = configs.small_detector("loss { hard_example_miner {} }" if mined else "")
         inputs, shapes = detector.preprocess(tf.zeros([2, 64, 64, 3]))
         predictions = detector.predict(inputs, shapes)
-        detector.loss(predictions, configs.groundtruth(padding=3))
+        counts = detector.loss(predictions, configs.groundtruth(padding=3)).counts
         session.run(tf1.global_variables_initializer())
-        values = session.run(assignment_counts.entered())
+        values = session.run(counts)
         num_anchors = predictions.anchors.shape[0]
     anchors = [
         values[f"TargetAssignment/AvgNum{kind}AnchorsPerImage"]

@@ -145,7 +145,7 @@ def train_once(overrides: str) -> Dict[str, Any]:
     detector = small_detector(overrides)
     with tf.Graph().as_default():
         inputs, shapes = detector.preprocess(tf.constant(IMAGES))
-        losses = detector.loss(detector.predict(inputs, shapes), groundtruth())
+        losses = detector.loss(detector.predict(inputs, shapes), groundtruth()).terms
         means = [v for v in tf1.global_variables() if v.op.name.endswith("moving_mean")]
         with tf1.Session() as session:
             session.run(tf1.global_variables_initializer())
@@ -346,7 +346,7 @@ def test_training_equals_the_reference(name: str, shared: pathlib.Path) -> None:
     with tf.Graph().as_default():
         detector = make_detector(golden.config, is_training=True)
         inputs, shapes = detector.preprocess(tf.constant(golden.images, tf.float32))
-        losses = detector.loss(detector.predict(inputs, shapes), golden.groundtruth())
+        losses = detector.loss(detector.predict(inputs, shapes), golden.groundtruth()).terms
         penalties = detector.regularization_losses()
         trainable = {v.op.name for v in tf1.trainable_variables()}
         assert {

@@ -159,7 +159,7 @@ def test_equalization_adds_a_term() -> None:
     detector = small_detector("loss { equalization_loss { weight: 0.1 } }")
     with tf.Graph().as_default():
         inputs, shapes = detector.preprocess(tf.zeros([2, 64, 64, 3]))
-        found = detector.loss(detector.predict(inputs, shapes), groundtruth())
+        found = detector.loss(detector.predict(inputs, shapes), groundtruth()).terms
         with tf1.Session() as session:
             session.run(tf1.global_variables_initializer())
             assert session.run(found)["Loss/equalization_loss"] > 0

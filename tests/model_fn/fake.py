@@ -5,13 +5,19 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
+import pytest
 from google.protobuf import text_format
 
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.detectors.base import Detections, Groundtruth
+from estimator_det.detectors.base import Detections, Groundtruth, Losses
 from estimator_det.protos import pipeline_pb2
 from inputs import schema
 from inputs.records.cursor import DataCursor
+from model_fn import model_fn
+from model_fn.runs import best_checkpoints, evaluator
+from model_fn.runs.backends import estimator, tpu_estimator
+from model_fn.training.finite_gate import RejectedBatch
+from model_fn.training.step import TrainGraph, TrainStep
 
 SIZE = 8
 NUM_CLASSES = 3
@@ -57,16 +63,17 @@ class FakeDetector:
             )
         return FakePredictions(flat[:, 4:], tf.nn.sigmoid(flat[:, tf.newaxis, :4]))
 
-    def loss(self, predictions: FakePredictions, groundtruth: Groundtruth) -> Dict[str, tf.Tensor]:
+    def loss(self, predictions: FakePredictions, groundtruth: Groundtruth) -> Losses:
         weights = groundtruth.weights[:, :1] * tf.cast(groundtruth.valid[:, :1], tf.float32)
         boxes = tf.reduce_mean(tf.abs(predictions.boxes - groundtruth.boxes[:, :1]), 2)
         classes = tf.nn.softmax_cross_entropy_with_logits(
             groundtruth.classes[:, 0], predictions.scores
         )
-        return {
+        terms = {
             "Loss/localization_loss": tf.reduce_mean(boxes * weights),
             "Loss/classification_loss": tf.reduce_mean(classes * weights[:, 0]),
         }
+        return Losses(terms, {"Counted/boxes": tf.reduce_sum(weights)})
 
     def postprocess(self, predictions: FakePredictions, true_shapes: tf.Tensor) -> Detections:
         del true_shapes
@@ -99,6 +106,44 @@ class FakeDetector:
 
 def make_fake_detector(config: Any, is_training: bool) -> FakeDetector:
     return FakeDetector(config, is_training)
+
+
+def install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Puts the fake detector in place of all others."""
+    monkeypatch.setattr(model_fn, "make_detector", make_fake_detector)
+    for user in (best_checkpoints, evaluator, estimator, tpu_estimator):
+        monkeypatch.setattr(user, "make_preprocessor", lambda model: None)
+
+
+class SaverHook(tf1.train.CheckpointSaverHook):
+    """Saves at the beginning and the end, by the saver of the training's graph."""
+
+    def __init__(self, model_dir: str, graph: TrainGraph) -> None:
+        super().__init__(model_dir, save_steps=1000)
+        self._graph = graph
+
+    def _get_saver(self) -> tf1.train.Saver:
+        return self._graph.saver
+
+
+def graph_with(
+    train_op: Any = None, wait: Any = None, inputs: Any = None, **scalars: tf.Tensor
+) -> TrainGraph:
+    """A training graph whose step reports some scalars."""
+    graph = TrainGraph()
+    made = TrainStep(
+        train_op=train_op,
+        losses={},
+        scalars=scalars,
+        counts={},
+        summaries=[],
+        gradients={},
+        inputs=inputs or {},
+        input_wait=tf.constant(0.0, tf.float64) if wait is None else wait,
+        rejected=RejectedBatch({}),
+    )
+    graph.fill(None, made)
+    return graph
 
 
 def pipeline_config(text: str = "") -> pipeline_pb2.TrainEvalPipelineConfig:

@@ -12,6 +12,7 @@ from estimator_det.config.text import ConfigError
 from inputs import schema
 from inputs.label_map import read_label_map
 from model_fn import model_fn as create
+from model_fn.training.step import TrainGraph, groundtruth_from_labels
 from tests.model_fn import fake
 
 ModeKeys = estimator.ModeKeys
@@ -24,10 +25,7 @@ WEIGHTS = "BoxPredictor/All/weights"
 
 @pytest.fixture(autouse=True)
 def _fake_detector(monkeypatch: pytest.MonkeyPatch) -> None:
-    def make(model_config: Any, is_training: bool) -> fake.FakeDetector:
-        return fake.FakeDetector(model_config, is_training)
-
-    monkeypatch.setattr(create, "make_detector", make)
+    fake.install(monkeypatch)
 
 
 def _tensors() -> Any:
@@ -79,20 +77,36 @@ def test_moving_averages_are_kept_for_all_trainable_variables() -> None:
 
 
 def test_training_spec() -> None:
-    with tf.Graph().as_default() as graph:
+    train_graph = TrainGraph()
+    with tf.Graph().as_default() as graph, tf1.Session() as session:
         config = fake.pipeline_config("train_config { keep_checkpoint_every_n_hours: 2 }")
-        spec = create.create_model_fn(config)(*_tensors(), ModeKeys.TRAIN, {})
+        model_fn = create.create_model_fn(config, graph=train_graph)
+        spec = model_fn(*_tensors(), ModeKeys.TRAIN, {})
         assert isinstance(spec, estimator.EstimatorSpec)
         saver = spec.scaffold.saver.as_saver_def()
         assert saver.sharded and saver.keep_checkpoint_every_n_hours == 2
-        assert graph.get_collection(tf1.GraphKeys.SAVERS) == [spec.scaffold.saver]
-        summaries = {t.op.name for t in graph.get_collection(tf1.GraphKeys.SUMMARIES)}
-    terms = ("localization", "classification", "regularization", "total")
-    assert summaries == {
-        "learning_rate_1",
-        "gradient_norm",
-        "Training_Inputs",
-        *(f"Loss/{term}_loss" for term in terms),
+        assert train_graph.saver is spec.scaffold.saver
+        # Nothing travels by collections.
+        for key in (tf1.GraphKeys.SAVERS, tf1.GraphKeys.SUMMARIES):
+            assert not graph.get_collection(key)
+        session.run(tf1.global_variables_initializer())
+        written = tf1.Summary.FromString(session.run(spec.scaffold.summary_op))
+        scalars = session.run(train_graph.step.scalars)
+    terms = {f"Loss/{t}_loss" for t in ("localization", "classification", "regularization")}
+    assert set(scalars) == {*terms, "Loss/total_loss", "learning_rate", "gradient_norm"}
+    by_tag = {value.tag: value.simple_value for value in written.value}
+    assert set(by_tag) == {
+        *scalars,
+        "loss",
+        "Counted/boxes",
+        "Training_Inputs/0",
+        "Training_Inputs/1",
+    }
+    assert by_tag["loss"] == by_tag["Loss/total_loss"] > 0 and by_tag["Counted/boxes"] == 2
+    assert set(train_graph.step.gradients) == {
+        WEIGHTS,
+        "BoxPredictor/All/biases",
+        "FeatureExtractor/BatchNorm/beta",
     }
 
 
@@ -189,7 +203,7 @@ def test_groundtruth_from_labels() -> None:
     labels[schema.NUM_BOXES] = np.int32([2, 0])
     labels[schema.IS_CROWD] = np.zeros((2, 2), bool)
     del labels[schema.WEIGHTS]
-    groundtruth = create.groundtruth_from_labels(tf.nest.map_structure(tf.constant, labels))
+    groundtruth = groundtruth_from_labels(tf.nest.map_structure(tf.constant, labels))
     assert groundtruth.valid.numpy().tolist() == [[True, True], [False, False]]
     assert groundtruth.weights.numpy().tolist() == [[1, 1], [0, 0]]
     assert groundtruth.is_crowd is not None and groundtruth.masks is None

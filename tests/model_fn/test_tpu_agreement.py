@@ -21,6 +21,8 @@ from model_fn import model_fn
 from model_fn.preflight import tpu_graph, xla_check
 from model_fn.runs.backends import tpu_estimator
 from model_fn.runs.backends.tpu_options import OnTpu
+from model_fn.training.step import TrainGraph
+from tests.model_fn import fake
 
 CONFIGS = pathlib.Path(model_fn.__file__).parent.parent / "estimator_det" / "configs"
 BATCH, SIZE, CLASSES, BOXES = 8, 64, 4, 8
@@ -176,9 +178,12 @@ def _by_tpu_estimator(config: Any, folder: pathlib.Path) -> Tuple[Values, float]
 
     on_tpu = OnTpu(num_shards=1, iterations_per_loop=1, rehearses=True)
     told: List[Any] = []
-    report = tpu_estimator.LoopReport(BATCH, 1, every_steps=1, silent=True, listeners=[told.append])
-    runner = tpu_estimator.make_estimator(config, str(folder), on_tpu)
-    saver = tf1.train.CheckpointSaverHook(str(folder), save_steps=1000)
+    graph = TrainGraph()
+    report = tpu_estimator.LoopReport(
+        BATCH, graph, 1, every_steps=1, silent=True, listeners=[told.append]
+    )
+    runner = tpu_estimator.make_estimator(config, str(folder), on_tpu, graph=graph)
+    saver = fake.SaverHook(str(folder), graph)
     with tpu_estimator.running(on_tpu):
         runner.train(tpu_estimator.fed(input_fn), hooks=[report, saver], max_steps=1)
     names = runner.get_variable_names()

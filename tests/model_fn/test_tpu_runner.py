@@ -10,15 +10,14 @@ from typing import Any, Callable, List
 import pytest
 
 from estimator_det.compat import tf, tf1
+from inputs import pipeline as input_pipeline
 from inputs import schema
-from model_fn import model_fn
 from model_fn.runs import best_checkpoints, runner
-from model_fn.runs.backends import estimator
 from model_fn.runs.backends.tpu_options import OnTpu
 from model_fn.runs.options import Evaluating, Saving
 from model_fn.training import host_call
 from tests.model_fn import fake
-from tests.model_fn.test_runner import _make_receiver
+from tests.model_fn.runs.test_runner import _make_receiver
 
 FIT = """
 model { ssd {
@@ -48,11 +47,9 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
         on_tpu = cursor is None
         return feed(-1) if on_tpu else fake.make_train_input_fn(cursor=cursor)
 
-    for module in (model_fn, estimator):
-        monkeypatch.setattr(module, "make_detector", fake.make_fake_detector)
-    pipeline = runner.input_pipeline
-    monkeypatch.setattr(pipeline, "create_train_input_fn", make_train)
-    monkeypatch.setattr(pipeline, "create_eval_input_fn", lambda *_, **__: feed(3))
+    fake.install(monkeypatch)
+    monkeypatch.setattr(input_pipeline, "create_train_input_fn", make_train)
+    monkeypatch.setattr(input_pipeline, "create_eval_input_fn", lambda *_, **__: feed(3))
     monkeypatch.setattr(best_checkpoints.serving, "create_predict_input_fn", _make_receiver)
     return configs
 
@@ -78,7 +75,7 @@ def test_run_and_resume(
     assert "position in the data" not in caplog.text
     again = runner.train_and_evaluate(config, str(tmp_path), num_train_steps=6, **arguments)
     assert again["global_step"] == 6
-    assert "On a TPU and in a cluster the position in the data is not kept" in caplog.text
+    assert "On a TPU and in a cluster the position in the data is not saved" in caplog.text
     assert again["Loss/total_loss"] < metrics["Loss/total_loss"]
     lines = (tmp_path / "progress.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 3, 4, 5, 6]

@@ -137,10 +137,12 @@ def _train_fake(
     ballast: int = 2**22,
     seed: Optional[int] = None,
 ) -> int:
+    import pytest
+
     from estimator_det.compat import tf1
+    from inputs import pipeline as inputs
     from model_fn import model_fn
     from model_fn.runs import runner
-    from model_fn.runs.backends import estimator
     from model_fn.runs.options import Evaluating, Saving
     from tests.model_fn import fake
 
@@ -158,8 +160,8 @@ def _train_fake(
             tf1.get_variable("ballast", [ballast], trainable=False)
             return super().predict(inputs, true_shapes)
 
-    model_fn.make_detector = estimator.make_detector = Heavy
-    inputs = runner.input_pipeline
+    fake.install(pytest.MonkeyPatch())
+    model_fn.make_detector = Heavy
     inputs.create_train_input_fn = fake.make_train_input_fn
     inputs.create_eval_input_fn = lambda *_, **__: eval_input_fn
     runner.train_and_evaluate(

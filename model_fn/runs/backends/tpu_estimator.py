@@ -1,4 +1,4 @@
-"""Training on TPU: the TPUEstimator, what it is fed, and what is told of its loops."""
+"""Runs steps by `TPUEstimator`: what it is fed, and what is reported of its loops."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ import math
 import os
 import re
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence
 
 from estimator_det.compat import tf, tf1, tpu_estimator
 from estimator_det.config.text import ConfigError
+from estimator_det.detectors.base import make_preprocessor
+from inputs import pipeline as input_pipeline
 from inputs import schema
+from inputs.bad_records.kinds import FaultLog
+from inputs.records.cursor import DataCursor, seed_at
 from model_fn.checkpoints.errors import RunError
 from model_fn.model_fn import create_model_fn
 from model_fn.runs.backends import tpu_options
+from model_fn.runs.backends.base import Evaluator, RunSettings
+from model_fn.runs.backends.estimator import make_estimator as make_host_estimator
 from model_fn.runs.backends.tpu_options import OnTpu
 from model_fn.runs.options import Saving
 from model_fn.runs.progress import (
@@ -24,9 +30,9 @@ from model_fn.runs.progress import (
     TensorBoardLogger,
     TrainingReport,
 )
-from model_fn.training.host_call import LastFigures
+from model_fn.training.step import TrainGraph
 
-# What a train step reads; the rest would only fill the way from the host to the cores.
+# What a train step reads; the rest would only fill the path from the host to the cores.
 FEATURES = (schema.IMAGE, schema.TRUE_IMAGE_SHAPE)
 EVALUATION_FEATURES = (
     *FEATURES,
@@ -46,7 +52,7 @@ _NO_TPU = ("Cannot find any TPU cores", "Failed to connect to the Tensorflow mas
 _NOT_FINITE = re.compile(r"Gradient for (\S+?)(:0)? is NaN")
 _REMEDY = (
     "Lower the learning rate or lengthen its warm-up; on CPU or GPU the step at fault would be "
-    "held back and written out"
+    "rejected and saved"
 )
 
 
@@ -61,6 +67,7 @@ def make_estimator(
     *,
     saving: Optional[Saving] = None,
     seed: Optional[int] = None,
+    graph: Optional[TrainGraph] = None,
 ) -> Any:
     """A `TPUEstimator` of a pipeline configuration, that trains, and evaluates if asked to.
 
@@ -72,6 +79,7 @@ def make_estimator(
         on_tpu: Which TPU, and how.
         saving: How many checkpoints are kept.
         seed: Of initial values and whatever else is random in the graph.
+        graph: Gets what hooks need of a training graph.
 
     Raises:
         ConfigError: if the configuration does not suit a TPU.
@@ -80,7 +88,7 @@ def make_estimator(
     tpu_options.check(pipeline_config, model_dir, on_tpu)
     evaluation_batch = pipeline_config.eval_config.batch_size
     return tpu_estimator.TPUEstimator(
-        create_model_fn(pipeline_config, use_tpu=True),
+        create_model_fn(pipeline_config, use_tpu=True, graph=graph),
         config=make_run_config(model_dir, on_tpu, saving=saving, seed=seed),
         use_tpu=not on_tpu.rehearses,
         train_batch_size=pipeline_config.train_config.batch_size,
@@ -136,8 +144,8 @@ def make_run_config(
     except (ValueError, RuntimeError, OSError) as error:
         raise NoTpuError(
             f"TPU {on_tpu.name!r} (zone {on_tpu.zone or 'of this machine'}, project "
-            f"{on_tpu.project or 'of this machine'}) is not to be found: {error}. "
-            "gcloud compute tpus list --zone ZONE tells those there are"
+            f"{on_tpu.project or 'of this machine'}) was not found: {error}. "
+            "gcloud compute tpus list --zone ZONE lists the TPUs of a zone"
         ) from error
 
 
@@ -152,12 +160,11 @@ class _LoopsInGraph:
         self._were_functions = False
 
     def begin(self) -> None:
-        """From now on."""
         self._were_functions = tf1.control_flow_v2_enabled()
         tf1.disable_control_flow_v2()
 
     def end(self) -> None:
-        """Everything is as it was before; does nothing a second time."""
+        """Restores the setting; does nothing a second time."""
         if self._were_functions:
             tf1.enable_control_flow_v2()
         self._were_functions = False
@@ -167,15 +174,12 @@ _LOOPS = _LoopsInGraph()
 
 
 @contextlib.contextmanager
-def running(on_tpu: Optional[OnTpu]) -> Iterator[None]:
+def running(on_tpu: OnTpu) -> Iterator[None]:
     """Within, a TPUEstimator can train: its graph is built as it must be, and errors are explained.
 
     The error of a missing TPU becomes a `NoTpuError`, that of a variable that is NaN a
-    `NotFiniteLossError`. Does nothing without `on_tpu`.
+    `NotFiniteLossError`.
     """
-    if on_tpu is None:
-        yield
-        return
     _LOOPS.begin()
     try:
         yield
@@ -255,30 +259,27 @@ def _check_static(specs: Dict[str, tf.TensorSpec]) -> None:
                 f"{key} has shape {spec.shape}, but a TPU needs every length. Give the model a "
                 "fixed_shape_resizer, or a keep_aspect_ratio_resizer with pad_to_max_dimension: "
                 "true, and the reader num_keypoints where it loads keypoints; "
-                "estimator-det check-config --tpu tells more"
+                "estimator-det check-config --tpu lists all that is open"
             )
 
 
 class LoopReport(TrainingReport):
-    """Tells after each loop on the TPU how training goes; in a rehearsal, as often as that.
+    """Reports progress after each loop on the TPU; in a rehearsal, as often as that.
 
-    The figures are those of the last step that arrived at the host. What is not finite ends the
-    training: nothing holds back a bad step within a loop, as it would be on CPU or GPU.
+    The scalars are those of the last step that arrived at the host. One that is not finite ends the
+    training: nothing rejects a bad step within a loop, as it would be on CPU or GPU.
     """
 
     def begin(self) -> None:
-        """Finds the figures in the graph about to run, which is built with that."""
-        _LOOPS.end()
-        self._figures = LastFigures()
+        _LOOPS.end()  # The graph about to run is built.
+        self._graph.host_values.prepare()
         self._global_step = tf1.train.get_global_step()
 
     def before_run(self, run_context: Any) -> Any:
-        """Notes the time."""
         del run_context
         self._started = time.monotonic()
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Checks the figures and reports them when it is time."""
         del run_values
         before, now = self._step, time.monotonic()
         self._step = int(run_context.session.run(self._global_step))
@@ -287,7 +288,7 @@ class LoopReport(TrainingReport):
             self._durations.append((now - self._started) / num_steps)
         if self._bar is not None:
             self._bar.update(num_steps)
-        step, values = self._figures.read(run_context.session)
+        step, values = self._graph.host_values.read(run_context.session)
         bad = {name: value for name, value in values.items() if not math.isfinite(value)}
         if bad:
             raise NotFiniteLossError(
@@ -300,32 +301,8 @@ class LoopReport(TrainingReport):
             self._report()
 
 
-def training_hooks(
-    pipeline_config: Any,
-    model_dir: str,
-    num_steps: Optional[int],
-    on_tpu: OnTpu,
-    *,
-    silent: bool = False,
-    fault_log: Optional[Any] = None,
-) -> List[Any]:
-    """The hooks that tell how a training on TPU goes; `progress.training_hooks` for others."""
-    return [
-        LoopReport(
-            pipeline_config.train_config.batch_size,
-            num_steps,
-            every_steps=on_tpu.iterations_per_loop,
-            silent=silent,
-            listeners=[
-                JsonlLogger(os.path.join(model_dir, PROGRESS_FILE)),
-                TensorBoardLogger(model_dir, fault_log),
-            ],
-        )
-    ]
-
-
 class TpuEvaluator:
-    """Evaluates on the TPU, and exports for CPU; stands in for an Estimator.
+    """Evaluates on the TPU, and exports for CPU.
 
     Args:
         pipeline_config: `TrainEvalPipelineConfig` proto; `eval_config.num_examples` says how many
@@ -352,12 +329,97 @@ class TpuEvaluator:
         self.model_dir = tpu.model_dir
 
     def evaluate(self, input_fn: Callable[..., Any], **arguments: Any) -> Dict[str, Any]:
-        """As `Estimator.evaluate`, over whole batches."""
+        """Over whole batches."""
         return dict(
             self._tpu.evaluate(fed(input_fn, evaluates=True), steps=self._steps, **arguments)
         )
 
     def export_saved_model(self, *arguments: Any, **options: Any) -> bytes:
-        """As `Estimator.export_saved_model`."""
         exported: bytes = self._tpu.export_saved_model(*arguments, **options)
         return exported
+
+
+class TpuBackend:
+    """A TPUEstimator, or its rehearsal on this machine; `Backend` says what its methods do."""
+
+    keeps_data_cursor = False
+
+    def __init__(self, settings: RunSettings, on_tpu: OnTpu) -> None:
+        self._settings, self._on_tpu = settings, on_tpu
+        self.graph = TrainGraph()
+        # In a rehearsal the session returns after each step.
+        self.steps_per_call = 1 if on_tpu.rehearses else on_tpu.iterations_per_loop
+
+    def running(self) -> ContextManager[None]:
+        return running(self._on_tpu)
+
+    def input_fn(
+        self, cursor: Optional[DataCursor], first_step: int, fault_log: FaultLog
+    ) -> Callable[..., Any]:
+        del cursor
+        config = static_batches(self._settings.pipeline_config)
+        return fed(
+            input_pipeline.create_train_input_fn(
+                config,
+                make_preprocessor(config.model),
+                seed=seed_at(self._settings.seed, first_step),
+                fault_log=fault_log,
+                cursor=None,
+                runs_elsewhere=self._on_tpu.reads_elsewhere,
+            )
+        )
+
+    def progress_hooks(self, *, every_steps: int, silent: bool, fault_log: FaultLog) -> List[Any]:
+        del every_steps  # Reports come once a loop.
+        model_dir = self._settings.model_dir
+        return [
+            LoopReport(
+                self._settings.pipeline_config.train_config.batch_size,
+                self.graph,
+                self._settings.num_steps,
+                every_steps=self._on_tpu.iterations_per_loop,
+                silent=silent,
+                listeners=[
+                    JsonlLogger(os.path.join(model_dir, PROGRESS_FILE)),
+                    TensorBoardLogger(model_dir, fault_log),
+                ],
+            )
+        ]
+
+    def train(
+        self,
+        input_fn: Callable[..., Any],
+        hooks: Sequence[Any],
+        listeners: Sequence[Any] = (),
+        make_eval_input_fn: Optional[Callable[[], Any]] = None,
+    ) -> None:
+        del make_eval_input_fn
+        self._estimator(self.graph).train(
+            input_fn,
+            hooks=list(hooks),
+            max_steps=self._settings.num_steps,
+            saving_listeners=list(listeners),
+        )
+
+    def evaluator(self) -> Evaluator:
+        settings = self._settings
+        if self._on_tpu.evaluates:
+            return TpuEvaluator(settings.pipeline_config, self._estimator())
+        made: Evaluator = make_host_estimator(
+            settings.pipeline_config,
+            settings.model_dir,
+            saving=settings.saving,
+            seed=settings.seed,
+        )
+        return made
+
+    def _estimator(self, graph: Optional[TrainGraph] = None) -> Any:
+        settings = self._settings
+        return make_estimator(
+            settings.pipeline_config,
+            settings.model_dir,
+            self._on_tpu,
+            saving=settings.saving,
+            seed=settings.seed,
+            graph=graph,
+        )

@@ -17,6 +17,7 @@ from inputs import schema
 from model_fn.debugging import replay
 from model_fn.runs import progress
 from model_fn.runs.backends import estimator
+from model_fn.training.step import TrainGraph
 from tests.detectors import configs
 
 RATE = "train_config.optimizer.momentum_optimizer.learning_rate.constant_learning_rate"
@@ -85,8 +86,11 @@ def _train(config: Any, model_dir: pathlib.Path, batches: List[Any], steps: int)
         return dataset.concatenate(tf.data.Dataset.from_tensors(batches[-1]).repeat())
 
     snapshots = _Snapshots()
-    reports = progress.training_hooks(config, str(model_dir), steps, every_steps=2, silent=True)
-    estimated = estimator.make_estimator(config, str(model_dir), seed=1)
+    graph = TrainGraph()
+    reports = progress.training_hooks(
+        config, str(model_dir), steps, graph, every_steps=2, silent=True
+    )
+    estimated = estimator.make_estimator(config, str(model_dir), seed=1, graph=graph)
     with pytest.raises(progress.NotFiniteLossError) as raised:
         estimated.train(input_fn, hooks=[snapshots, *reports], max_steps=steps)
     snapshots.message = str(raised.value)

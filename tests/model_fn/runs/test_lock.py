@@ -15,10 +15,9 @@ import pytest
 
 from estimator_det.compat import tf
 from estimator_det.config import files
-from model_fn import model_fn
+from inputs import pipeline as input_pipeline
 from model_fn.checkpoints.errors import FolderInUseError
 from model_fn.runs import lock, runner
-from model_fn.runs.backends import estimator
 from tests.model_fn import fake
 
 
@@ -145,9 +144,8 @@ def test_nothing_is_saved_without_the_lease(
         _write(remote, lease="another")  # As if this process had been asleep for long.
         return fake.train_input_fn()
 
-    monkeypatch.setattr(runner.input_pipeline, "create_train_input_fn", lambda *_, **__: input_fn)
-    monkeypatch.setattr(estimator, "make_detector", fake.FakeDetector)
-    monkeypatch.setattr(model_fn, "make_detector", fake.FakeDetector)
+    fake.install(monkeypatch)
+    monkeypatch.setattr(input_pipeline, "create_train_input_fn", lambda *_, **__: input_fn)
     with pytest.raises(FolderInUseError):
         runner.train(fake.pipeline_config(), remote, num_train_steps=2, progress=False)
     assert not tf.io.gfile.glob(f"{remote}/model.ckpt*")

@@ -13,15 +13,17 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from model_fn.runs import evaluation_report, progress
-from model_fn.training import train_graph
+from model_fn.training import step as training_step
+from tests.model_fn import fake
 
 
-def _run(values: tf.Tensor, steps: int, report: progress.TrainingReport) -> None:
+def _run(values: Any, steps: int, *arguments: Any, **options: Any) -> None:
+    """A training whose loss takes such values; options are those of a `TrainingReport`."""
     with tf.Graph().as_default():
         global_step = tf1.train.get_or_create_global_step()
         loss = tf.gather(tf.constant(values), tf.cast(global_step, tf.int32))
-        progress.watch("Loss/total_loss", loss)
-        progress.watch("learning_rate", tf.constant(0.25))
+        scalars = {"Loss/total_loss": tf.identity(loss), "learning_rate": tf.constant(0.25)}
+        report = progress.TrainingReport(8, fake.graph_with(**scalars), *arguments, **options)
         with tf.control_dependencies([loss]):
             train_op = tf1.assign_add(global_step, 1)
         with tf1.train.MonitoredTrainingSession(
@@ -33,12 +35,13 @@ def _run(values: tf.Tensor, steps: int, report: progress.TrainingReport) -> None
 
 def test_lines_tell_step_losses_rate_and_time() -> None:
     stream = io.StringIO()
-    _run([4.0, 3.0, 2.0, 1.0], 4, progress.TrainingReport(8, 4, every_steps=2, stream=stream))
+    _run([4.0, 3.0, 2.0, 1.0], 4, 4, every_steps=2, stream=stream)
     lines = stream.getvalue().splitlines()
     assert re.fullmatch(r"step 1/4 \| total 4 learning_rate 0.25 \| \d\.\d\d GB", lines[0])
     assert [line.split(" | ")[0] for line in lines] == ["step 1/4", "step 2/4", "step 4/4"]
     assert re.fullmatch(
-        r"step 4/4 \| total 1 learning_rate 0.25 \| [\d.]+ images/s \| \d\.\d\d GB \| 0:00:00 left",
+        r"step 4/4 \| total 1 learning_rate 0.25 \| [\d.]+ images/s \| input wait 0% \| "
+        r"\d\.\d\d GB \| 0:00:00 left",
         lines[2],
     )
 
@@ -47,10 +50,8 @@ def test_lines_tell_step_losses_rate_and_time() -> None:
 @pytest.mark.parametrize("steps", [4, 5])
 def test_the_last_step_has_its_line_once(steps: int, num_steps: Optional[int]) -> None:
     moments: List[progress.ProgressReport] = []
-    report = progress.TrainingReport(
-        8, num_steps, every_steps=2, silent=True, listeners=[moments.append]
-    )
-    _run([5.0, 4.0, 3.0, 2.0, 1.0], steps, report)
+    options: Any = {"every_steps": 2, "silent": True, "listeners": [moments.append]}
+    _run([5.0, 4.0, 3.0, 2.0, 1.0], steps, num_steps, **options)
     assert [report.step for report in moments] == [1, 2, 4, 5][: steps - 1]
     last = moments[-1]
     assert last.values == {"Loss/total_loss": 6.0 - steps, "learning_rate": 0.25}
@@ -63,7 +64,7 @@ def test_bar_on_a_terminal() -> None:
             return True
 
     stream = Terminal()
-    _run([4.0, 3.0, 2.0], 3, progress.TrainingReport(8, 3, stream=stream))
+    _run([4.0, 3.0, 2.0], 3, 3, stream=stream)
     assert "3/3" in stream.getvalue() and "total" in stream.getvalue()
 
 
@@ -71,7 +72,7 @@ def test_lines_on_a_terminal_without_size() -> None:
     parent, child = os.openpty()  # Nobody has given it a size.
     with os.fdopen(child, "w") as stream:
         assert stream.isatty()
-        _run([4.0, 3.0, 2.0], 3, progress.TrainingReport(8, 3, stream=stream))
+        _run([4.0, 3.0, 2.0], 3, 3, stream=stream)
     told = os.read(parent, 1 << 16).decode()
     os.close(parent)
     assert "step 1/3" in told and "step 3/3" in told and "%|" not in told
@@ -94,7 +95,7 @@ def test_bad_loss_is_named_though_silent() -> None:
     with pytest.raises(
         progress.NotFiniteLossError, match=r"step 2: not finite: {'Loss/total_loss': nan}"
     ):
-        _run([4.0, float("nan"), 2.0], 3, progress.TrainingReport(8, silent=True, stream=stream))
+        _run([4.0, float("nan"), 2.0], 3, silent=True, stream=stream)
     assert stream.getvalue() == ""
 
 
@@ -108,15 +109,17 @@ def _train_on(
         return value
 
     moments: List[progress.ProgressReport] = []
-    report = progress.TrainingReport(1, every_steps=8, silent=True, listeners=[moments.append])
     with tf.Graph().as_default():
         step = tf1.train.get_or_create_global_step()
         iterator = tf1.data.make_initializable_iterator(dataset())
         tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
         features = {"image": iterator.get_next()}
-        train_graph.note_batch(features, {})
+        wait = training_step.measure_input_wait(list(features.values()))
         loss = tf.numpy_function(compute, [features["image"]], tf.float32)
-        progress.watch("Loss/total_loss", tf.reshape(loss, []))
+        graph = fake.graph_with(wait=wait, **{"Loss/total_loss": tf.reshape(loss, [])})
+        report = progress.TrainingReport(
+            1, graph, every_steps=8, silent=True, listeners=[moments.append]
+        )
         with tf.control_dependencies([loss]):
             train_op = tf1.assign_add(step, 1)
         with tf1.train.MonitoredTrainingSession(
@@ -162,10 +165,8 @@ def test_journal_goes_on_over_runs(tmp_path: pathlib.Path) -> None:
     path = tmp_path / progress.PROGRESS_FILE
     for first in (0.5, 0.25):
         listeners = [progress.JsonlLogger(str(path))]
-        report = progress.TrainingReport(
-            8, 4, every_steps=2, silent=True, stream=io.StringIO(), listeners=listeners
-        )
-        _run([first, 3.0, 2.0, 1.0], 4, report)
+        options: Any = {"every_steps": 2, "silent": True, "listeners": listeners}
+        _run([first, 3.0, 2.0, 1.0], 4, 4, stream=io.StringIO(), **options)
     entries = [json.loads(line) for line in path.read_text().splitlines()]
     assert [entry["step"] for entry in entries] == [1, 2, 4] * 2
     assert entries[3]["Loss/total_loss"] == 0.25 and entries[0]["memory_bytes"] > 1e7

@@ -13,10 +13,11 @@ import pytest
 
 from estimator_det.compat import estimator, tf, tf1
 from exporters.predictor import Predictor
+from inputs import pipeline as input_pipeline
 from inputs import schema
 from inputs.bad_records import kinds
 from model_fn import model_fn
-from model_fn.checkpoints import label_map_asset
+from model_fn.checkpoints import label_map_asset, repair
 from model_fn.checkpoints.errors import DamagedCheckpointsError
 from model_fn.runs import (
     best_checkpoints,
@@ -53,9 +54,6 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
     """Puts the fake detector and its data in place; collects the arguments of reader makers."""
     made: List[Any] = []
 
-    def make_detector(model_config: Any, is_training: bool) -> fake.FakeDetector:
-        return fake.FakeDetector(model_config, is_training)
-
     def make_train(config: Any, preprocess: Any, seed: Any, **others: Any) -> Callable[[], Any]:
         made.append(("train", seed))
         return fake.make_train_input_fn(**others)
@@ -66,10 +64,9 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
         made.append((input_config.name, sample_1_of_n))
         return fake.eval_input_fn
 
-    monkeypatch.setattr(model_fn, "make_detector", make_detector)
-    monkeypatch.setattr(estimators, "make_detector", make_detector)
-    monkeypatch.setattr(runner.input_pipeline, "create_train_input_fn", make_train)
-    monkeypatch.setattr(runner.input_pipeline, "create_eval_input_fn", make_eval)
+    fake.install(monkeypatch)
+    monkeypatch.setattr(input_pipeline, "create_train_input_fn", make_train)
+    monkeypatch.setattr(input_pipeline, "create_eval_input_fn", make_eval)
     monkeypatch.setattr(best_checkpoints.serving, "create_predict_input_fn", _make_receiver)
     return made
 
@@ -133,7 +130,7 @@ def test_train_evaluate_resume_stop(
     caught_up = runner.train_and_evaluate(config, str(model_dir), num_train_steps=6)
     assert caught_up["global_step"] == 6
     assert history.last_step(str(model_dir)) == 6
-    assert estimators.trained_steps(str(model_dir)) == 6
+    assert repair.trained_steps(str(model_dir)) == 6
 
 
 def test_the_position_in_the_data_is_kept(
@@ -301,7 +298,7 @@ def test_faults_of_evaluated_records_are_told(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    finding = kinds.Finding("truncated_image", "cut", "copy it anew", kinds.SKIP)
+    finding = kinds.RecordFault("truncated_image", "cut", "copy it anew", kinds.SKIP)
 
     def make_eval(config: Any, preprocess: Any, reader: Any, every: Any, log: Any) -> Any:
         def input_fn() -> Any:
@@ -310,7 +307,7 @@ def test_faults_of_evaluated_records_are_told(
 
         return input_fn
 
-    monkeypatch.setattr(runner.input_pipeline, "create_eval_input_fn", make_eval)
+    monkeypatch.setattr(input_pipeline, "create_eval_input_fn", make_eval)
     config, model_dir = fake.pipeline_config(), str(tmp_path)
     runner.train_and_evaluate(config, model_dir, num_train_steps=2, evaluating=NO_EXPORT)
     assert "truncated_image: a picture's file ends too early: 1 record" in capsys.readouterr().err

@@ -1,20 +1,22 @@
 from __future__ import annotations
 
+import itertools
 import os
 import pathlib
 import resource
 import signal
 import threading
+import types
 from typing import Any, List
 
 import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
-from model_fn import model_fn
 from model_fn.checkpoints import repair
 from model_fn.checkpoints.errors import FolderNotWritableError
 from model_fn.runs import saver as saving
+from model_fn.runs.backends import RunSettings, make_backend
 from model_fn.runs.backends.estimator import make_estimator
 from model_fn.runs.options import Saving
 from model_fn.runs.signals import StopSignals
@@ -23,7 +25,7 @@ from tests.model_fn import fake
 
 @pytest.fixture(autouse=True)
 def fake_detector(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_fn, "make_detector", fake.make_fake_detector)
+    fake.install(monkeypatch)
 
 
 class Listener(tf1.train.CheckpointSaverListener):
@@ -42,16 +44,24 @@ class Listener(tf1.train.CheckpointSaverListener):
         self.ended = True
 
 
-def _train(folder: pathlib.Path, max_steps: int, listener: Listener, input_fn: Any = None) -> Any:
+def _train(
+    folder: pathlib.Path,
+    max_steps: int,
+    listener: Listener,
+    input_fn: Any = None,
+    *,
+    config: Any = None,
+    keep: int = 5,
+) -> Any:
     with StopSignals() as signals:
         resumed = repair.prepare(str(folder))
-        saver = saving.CheckpointSaver(str(folder), Saving(steps=2), signals, lambda: None, resumed)
-        make_estimator(fake.pipeline_config(), str(folder), saving=Saving(steps=2)).train(
-            input_fn or fake.train_input_fn,
-            max_steps=max_steps,
-            hooks=[saving.StopAfterStep(signals), saver],
-            saving_listeners=[listener],
+        settings = RunSettings(
+            config or fake.pipeline_config(), str(folder), max_steps, Saving(steps=2, keep_max=keep)
         )
+        backend = make_backend(settings)
+        saver = saving.CheckpointSaver(settings, backend, signals, lambda: None, resumed)
+        hooks = [saving.StopAfterStep(signals), saver]
+        backend.train(input_fn or fake.train_input_fn, hooks, [listener])
         return signals.requested
 
 
@@ -68,6 +78,43 @@ def test_saves_each_step_once(tmp_path: pathlib.Path) -> None:
         path.name: path.stat().st_mtime_ns for path in tmp_path.glob("model.ckpt-5.*")
     } == before
     assert repair.trained_steps(str(tmp_path)) == 7
+
+
+def _listed(folder: pathlib.Path) -> List[str]:
+    state = tf1.train.get_checkpoint_state(str(folder))
+    return [path.rsplit("-", 1)[1] for path in state.all_model_checkpoint_paths]
+
+
+def test_older_checkpoints_are_deleted(tmp_path: pathlib.Path) -> None:
+    _train(tmp_path, 6, Listener(), keep=2)
+    assert _listed(tmp_path) == ["4", "6"]
+    assert {path.stem for path in tmp_path.glob("model.ckpt-*.index")} == {
+        "model.ckpt-4",
+        "model.ckpt-6",
+    }
+    assert len(list(tmp_path.glob("model.ckpt-*.meta"))) == 2
+    # A resumed run deletes what the run before it left.
+    _train(tmp_path, 8, Listener(), keep=2)
+    assert _listed(tmp_path) == ["6", "8"]
+    assert len(list(tmp_path.glob("model.ckpt-*.index"))) == 2
+    assert "/" not in (tmp_path / "checkpoint").read_text()  # The folder can be moved.
+    _train(tmp_path, 12, Listener(), keep=0)
+    assert _listed(tmp_path) == ["6", "8", "10", "12"]
+
+
+def test_one_checkpoint_in_so_many_hours_is_never_deleted(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count(0, 1800)  # half an hour from one look at it to the next
+    monkeypatch.setattr(saving, "time", types.SimpleNamespace(time=lambda: next(clock)))
+    kept = saving.KeptCheckpoints(str(tmp_path), 1, keep_every_n_hours=1.0)
+    for step in range(7):
+        (tmp_path / f"model.ckpt-{step}.index").touch()
+        kept.add(f"model.ckpt-{step}")
+    left = sorted(path.stem for path in tmp_path.glob("*.index"))
+    # Saved after 0.5, 1, 1.5, … hours; those after 1.5, 2.5 hours are the first past 1, 2.
+    assert left == ["model.ckpt-2", "model.ckpt-4", "model.ckpt-6"]
+    assert _listed(tmp_path) == ["6"]
 
 
 def test_listeners_stop_training_and_signals_leave_them(tmp_path: pathlib.Path) -> None:
@@ -211,7 +258,7 @@ def test_files_reach_the_disk_before_they_are_named(
     monkeypatch.setattr(os, "fsync", noted)
     _train(tmp_path, 2, Listener())
     data = "model.ckpt-2.data-00000-of-00001"
-    assert calls[-3:] == [data, "model.ckpt-2.index", tmp_path.name]
+    assert calls[-4:] == [data, "model.ckpt-2.index", "model.ckpt-2.meta", tmp_path.name]
     assert not any(named)
     assert "ckpt-2" in (tmp_path / repair.STATE_FILE).read_text()
 

@@ -8,7 +8,7 @@ from google.protobuf import text_format
 
 from estimator_det.compat import tf, tf1
 from estimator_det.protos import optimizer_pb2
-from model_fn.training import optimizers
+from model_fn.training import optimizers, schedules
 from tests.conftest import golden_component
 
 SETTINGS, ARRAYS = golden_component("learning_rates")
@@ -46,7 +46,7 @@ def _proto(name: str, case: Dict[str, Any]) -> optimizer_pb2.LearningRate:
 def test_schedules_agree_with_the_reference(name: str) -> None:
     with tf.Graph().as_default(), tf1.Session() as session:
         step = tf1.placeholder(tf.int64, [])
-        rate = optimizers.make_learning_rate(_proto(name, SETTINGS[name]), step)
+        rate = schedules.make_learning_rate(_proto(name, SETTINGS[name]), step)
         assert rate.dtype == tf.float32
         assert len(tf1.get_default_graph().get_operations()) < 50
         rates = [session.run(rate, {step: value}) for value in ARRAYS["steps"]]
@@ -56,7 +56,7 @@ def test_schedules_agree_with_the_reference(name: str) -> None:
 def _rates(text: str, steps: List[int]) -> List[float]:
     config = text_format.Parse(text, optimizer_pb2.LearningRate())
     return [
-        float(optimizers.make_learning_rate(config, tf.constant(step, tf.int64))) for step in steps
+        float(schedules.make_learning_rate(config, tf.constant(step, tf.int64))) for step in steps
     ]
 
 

@@ -8,8 +8,10 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.protos import train_pb2
+from model_fn.checkpoints.savers import moving_average_saver
 from model_fn.training import optimizers
 from model_fn.training import train_op as train
+from model_fn.training.finite_gate import RejectedBatch
 
 NAMES = ["FeatureExtractor/conv/weights", "FeatureExtractor/conv/biases", "BoxPredictor/weights"]
 
@@ -25,7 +27,7 @@ def _step(config: train_pb2.TrainConfig, updates: bool = False) -> Dict[str, Any
         step = tf1.train.get_or_create_global_step()
         train_op = train.make_train_op(
             loss, tf1.train.GradientDescentOptimizer(1.0), step, config, ops
-        )
+        ).op
         session.run(tf1.global_variables_initializer())
         assert session.run(train_op) == 0.0
         values = dict(zip(NAMES, session.run(variables)))
@@ -49,7 +51,7 @@ def test_updates_run_with_the_step() -> None:
 
 
 @pytest.mark.parametrize("guarded", [True, False])
-@pytest.mark.parametrize("bad", ["loss", "gradient"])
+@pytest.mark.parametrize("bad", ["loss", "gradient", "learning rate"])
 def test_a_step_that_is_not_finite_is_not_taken(guarded: bool, bad: str) -> None:
     with tf.Graph().as_default(), tf1.Session() as session:
         weight = tf1.get_variable("w", initializer=1.0)
@@ -57,22 +59,29 @@ def test_a_step_that_is_not_finite_is_not_taken(guarded: bool, bad: str) -> None
         mean = tf1.get_variable("moving_mean", initializer=0.0, trainable=False)
         scale = tf1.placeholder(tf.float32, [])
         # The square root of 0 is 0, its slope there infinite.
-        loss = other + (weight * scale if bad == "loss" else tf.sqrt(weight * scale))
+        loss = other + (tf.sqrt(weight * scale) if bad == "gradient" else weight * scale)
+        rate = 0.25 / scale if bad == "learning rate" else tf.constant(0.25)
         step = tf1.train.get_or_create_global_step()
-        optimizer = optimizers.MovingAverageOptimizer(tf1.train.AdamOptimizer(0.25), 0.5)
-        train_op = train.make_train_op(
-            loss, optimizer, step, train_pb2.TrainConfig(), [mean.assign_add(1.0)], guarded=guarded
-        )
+        optimizer = optimizers.MovingAverageOptimizer(tf1.train.AdamOptimizer(rate), 0.5)
+        rejected = RejectedBatch({"scale": scale})
+        arguments = (loss, optimizer, step, train_pb2.TrainConfig(), [mean.assign_add(1.0)])
+        if guarded:
+            made = train.make_train_op(*arguments, finite=[rate], batch=rejected)
+        else:
+            made = train.make_unguarded_train_op(*arguments)
         session.run(tf1.global_variables_initializer())
-        session.run(train_op, {scale: 1.0})
+        session.run(made.op, {scale: 1.0})
+        assert not rejected.arrays
         before = session.run({v.op.name: v for v in tf1.global_variables()})
         assert before["global_step"] == before["moving_mean"] == 1 and before["w"] < 1
-        reported = session.run(train_op, {scale: float("inf") if bad == "loss" else 0.0})
-        assert np.isfinite(reported) == (bad == "gradient")
+        poison = float("inf") if bad == "loss" else 0.0
+        reported = session.run(made.op, {scale: poison})
+        assert np.isfinite(reported) == (bad != "loss")
         after = session.run({v.op.name: v for v in tf1.global_variables()})
         assert (after == before) == guarded
-        if guarded:  # and goes on where the next batch is a good one
-            session.run(train_op, {scale: 1.0})
+        if guarded:  # The batch is there, and training continues with a good one.
+            assert rejected.arrays["scale"] == poison
+            session.run(made.op, {scale: 1.0})
             assert session.run([step, mean]) == [2, 2.0]
 
 
@@ -110,13 +119,13 @@ def test_bias_multiplier_then_global_norm() -> None:
 
 
 def test_gradient_summaries() -> None:
-    with tf.Graph().as_default() as graph:
-        weight = tf1.get_variable("w", initializer=3.0)
-        config = train_pb2.TrainConfig(summarize_gradients=True)
-        step = tf1.train.get_or_create_global_step()
-        train.make_train_op(weight * 2.0, tf1.train.GradientDescentOptimizer(1.0), step, config, [])
-        names = {tensor.op.name for tensor in graph.get_collection(tf1.GraphKeys.SUMMARIES)}
-    assert names == {"gradients/w", "gradient_norm/w", "global_norm/gradient_norm", "gradient_norm"}
+    with tf.Graph().as_default() as graph, tf1.Session() as session:
+        summaries = train.gradient_summaries({"w": tf.constant([3.0, 4.0])})
+        assert not graph.get_collection(tf1.GraphKeys.SUMMARIES)
+        merged = session.run(tf1.summary.merge(summaries, collections=[]))
+    values = {value.tag: value for value in tf1.Summary.FromString(merged).value}
+    assert set(values) == {"gradients/w", "gradient_norm/w", "global_norm/gradient_norm"}
+    assert values["global_norm/gradient_norm"].simple_value == 5.0
 
 
 def test_moving_averages_take_the_place_of_variables(tmp_path: Any) -> None:
@@ -130,7 +139,7 @@ def test_moving_averages_take_the_place_of_variables(tmp_path: Any) -> None:
     with tf.Graph().as_default(), tf1.Session() as session:
         weight = tf1.get_variable("w", initializer=0.0)
         mean = tf1.get_variable("bn/moving_mean", initializer=0.0, trainable=False)
-        train.moving_average_saver().restore(session, prefix)
+        moving_average_saver().restore(session, prefix)
         assert session.run([weight, mean]) == [2.0, 3.0]
 
 

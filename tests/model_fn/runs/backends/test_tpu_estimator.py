@@ -20,6 +20,7 @@ from model_fn.runs.backends import tpu_estimator as tpu
 from model_fn.runs.backends.tpu_options import OnTpu
 from model_fn.runs.progress import NotFiniteLossError
 from model_fn.training import host_call
+from model_fn.training.step import TrainGraph
 from tests.model_fn import fake
 
 FIT = """
@@ -34,7 +35,7 @@ WEIGHTS = "BoxPredictor/All/weights"
 
 @pytest.fixture(autouse=True)
 def _fake_detector(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_fn, "make_detector", fake.make_fake_detector)
+    fake.install(monkeypatch)
 
 
 def _config(text: str = "") -> Any:
@@ -47,11 +48,15 @@ def _input_fn(params: Dict[str, Any], input_context: Any = None) -> tf.data.Data
     return tf.data.Dataset.from_tensors((features, labels)).repeat()
 
 
-def _train(model_dir: pathlib.Path, config: Any, steps: int, hooks: Any = ()) -> Any:
-    runner = tpu.make_estimator(config, str(model_dir), REHEARSAL, seed=1)
-    saver = tf1.train.CheckpointSaverHook(str(model_dir), save_steps=1000)
+def _train(model_dir: pathlib.Path, config: Any, steps: int, **reporting: Any) -> Any:
+    """Trains; `reporting` are options of a `LoopReport`."""
+    graph = TrainGraph()
+    runner = tpu.make_estimator(config, str(model_dir), REHEARSAL, seed=1, graph=graph)
+    hooks: List[Any] = [fake.SaverHook(str(model_dir), graph)]
+    if reporting:
+        hooks.insert(0, tpu.LoopReport(2, graph, steps, every_steps=2, **reporting))
     with tpu.running(REHEARSAL):
-        runner.train(tpu.fed(_input_fn), hooks=[*hooks, saver], max_steps=steps)
+        runner.train(tpu.fed(_input_fn), hooks=hooks, max_steps=steps)
     return runner
 
 
@@ -68,8 +73,7 @@ def _scalars(model_dir: pathlib.Path) -> Dict[str, List[Tuple[int, float]]]:
 
 def test_rehearsal_writes_what_a_tpu_would(tmp_path: pathlib.Path) -> None:
     stream = io.StringIO()
-    report = tpu.LoopReport(2, 6, every_steps=2, stream=stream)
-    runner = _train(tmp_path, _config(), 6, [report])
+    runner = _train(tmp_path, _config(), 6, stream=stream)
     assert int(runner.get_variable_value("global_step")) == 6
     scalars = _scalars(tmp_path)
     terms = ("localization", "classification", "regularization", "total")
@@ -155,9 +159,8 @@ def test_a_loss_that_is_not_finite_ends_the_training(tmp_path: pathlib.Path) -> 
     config = _config()
     rate = config.train_config.optimizer.momentum_optimizer.learning_rate
     rate.constant_learning_rate.learning_rate = 1e38
-    report = tpu.LoopReport(2, 6, every_steps=2, silent=True)
     with pytest.raises(NotFiniteLossError, match="not finite in the steps up to 2"):
-        _train(tmp_path, config, 6, [report])
+        _train(tmp_path, config, 6, silent=True)
 
 
 def test_batches_for_cores_are_static_and_hold_no_strings() -> None:
