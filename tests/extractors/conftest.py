@@ -6,7 +6,8 @@ from typing import Any, Dict
 
 import pytest
 
-from estimator_det.nets import mnasfpn, nasnet, resnet, spaghettinet
+from estimator_det.nets import nasnet, resnet, spaghettinet
+from estimator_det.nets.necks import mnasfpn
 
 PNASNET = nasnet.Network(
     nasnet.Cell(
