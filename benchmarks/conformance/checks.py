@@ -74,7 +74,7 @@ def check_graph(case: Case, cells: Dict[str, Check]) -> None:
         check.equal(sorted(losses), sorted(recorded["loss_keys"]), "loss keys")
         check.equal(
             len(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)),
-            recorded["update_ops_count"],
+            case.num_update_ops,
             "update ops",
         )
         check.equal(

@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
-from estimator_det.boxes.coders import BoxCoder, CenterSizeCoder, CornerCoder, make_box_coder
-from estimator_det.boxes.geometry import (
-    IOU_SIMILARITY,
-    NEG_SQ_DIST_SIMILARITY,
-    Similarity,
-    make_similarity,
-)
-from estimator_det.boxes.matching import (
-    IGNORED,
-    ArgMaxMatcher,
-    BipartiteMatcher,
-    Matcher,
-    make_matcher,
-)
+from estimator_det.boxes.coders import BoxCoder, CenterSizeCoder
+from estimator_det.boxes.geometry import IOU_SIMILARITY, Similarity
+from estimator_det.boxes.matching import IGNORED, ArgMaxMatcher, Matcher
 from estimator_det.compat import tf
 
 
@@ -65,7 +54,7 @@ def _fetch_keypoints(keypoints: tf.Tensor, matches: tf.Tensor, matmul: bool) -> 
 
 @dataclasses.dataclass(frozen=True)
 class TargetAssigner:
-    """Matches anchors to groundtruth, and makes targets of what they are matched to.
+    """Matches anchors to groundtruth and makes targets of the matched rows.
 
     Attributes:
         similarity: of groundtruth and anchors.
@@ -93,8 +82,8 @@ class TargetAssigner:
 
         A matched anchor takes the classes and the encoded box of its groundtruth row, both
         weighted by the row. An unmatched one takes `unmatched_class_label` with weight
-        `negative_class_weight`; an ignored one the same label with weight 0. Rows of weight 0 are
-        matched like others, so that their anchors count for nothing, but claim no anchor by force.
+        `negative_class_weight`, an ignored one the same label with weight 0. Rows of weight 0 are
+        matched like others, so that their anchors get weight 0, but are never force-matched.
 
         Args:
             anchors: float32 [A, 4], or [B, A, 4] where images have anchors of their own.
@@ -153,13 +142,13 @@ class TargetAssigner:
         include_background_class: bool = True,
         implicit_class_weight: float = 1.0,
     ) -> Targets:
-        """Targets where groundtruth says of every class how sure it is, for or against.
+        """Targets of groundtruth that has a confidence for or against every class.
 
-        A positive confidence is the class target; a negative one is an explicit no, target 0; 0
-        says nothing, target 0 too. Explicit classes weigh 1, the others `implicit_class_weight`.
-        Anchors with a positive class are regressed, with weight 1, and explicitly no background;
-        all others are background by implication. As in the reference, row weights and
-        `negative_class_weight` have no part in the weights, nor does a match being ignored.
+        A positive confidence is the class target. A negative one is an explicit no, with target 0.
+        Zero means unknown, with target 0 too. Explicit classes have weight 1, the others
+        `implicit_class_weight`. Anchors with a positive class are regressed with weight 1 and are
+        explicitly no background; all others are background implicitly. As in the reference, row
+        weights, `negative_class_weight` and ignored matches do not affect the weights.
 
         Args:
             anchors: float32 [A, 4] or [B, A, 4].
@@ -167,11 +156,11 @@ class TargetAssigner:
             confidences: float32 [B, G, C], usually within -1..1; first column for the background
                 if `include_background_class`.
             unmatched_class_label: float32 [C].
-            weights: float32 [B, G]; rows of weight 0 claim no anchor by force.
+            weights: float32 [B, G]; rows of weight 0 are never force-matched.
             valid: bool [B, G].
             keypoints: as in `assign`.
             include_background_class: whether the first class column is the background.
-            implicit_class_weight: weight of classes that nothing is said of.
+            implicit_class_weight: weight of classes without an explicit confidence.
 
         Returns:
             Targets; the background column, if any, is 1 where no class is positive.
@@ -182,10 +171,10 @@ class TargetAssigner:
         targets = self.assign(
             anchors, boxes, confidences, unmatched_class_label, weights, valid, keypoints
         )
-        said = targets.class_targets[:, :, 1:] if include_background_class else targets[0]
-        is_object = tf.reduce_any(said > 0, axis=-1)
-        class_targets = tf.nn.relu(said)
-        class_weights = tf.where(tf.equal(said, 0.0), implicit_class_weight, 1.0)
+        confidence = targets.class_targets[:, :, 1:] if include_background_class else targets[0]
+        is_object = tf.reduce_any(confidence > 0, axis=-1)
+        class_targets = tf.nn.relu(confidence)
+        class_weights = tf.where(tf.equal(confidence, 0.0), implicit_class_weight, 1.0)
         if include_background_class:
             background = tf.where(is_object, 0.0, 1.0)[:, :, None]
             background_weights = tf.where(is_object, 1.0, implicit_class_weight)[:, :, None]
@@ -198,24 +187,6 @@ class TargetAssigner:
             box_weights=tf.cast(is_object, tf.float32),
             matches=targets.matches,
         )
-
-
-def make_target_assigner(config: Any, negative_class_weight: float = 1.0) -> TargetAssigner:
-    """The assigner of a proto with `similarity_calculator`, `matcher` and `box_coder`.
-
-    Args:
-        config: a `TargetAssigner` or `Ssd` proto.
-        negative_class_weight: class weight of unmatched anchors.
-
-    Raises:
-        ValueError: if one of the three is not set, or contradicts itself.
-    """
-    return TargetAssigner(
-        make_similarity(config.similarity_calculator),
-        make_matcher(config.matcher),
-        make_box_coder(config.box_coder),
-        negative_class_weight,
-    )
 
 
 def make_rpn_assigner(
@@ -236,21 +207,3 @@ def make_roi_assigner(
     matcher = ArgMaxMatcher(0.5, use_matmul_gather=use_matmul_gather)
     coder = CenterSizeCoder(10.0, 10.0, 5.0, 5.0)
     return TargetAssigner(IOU_SIMILARITY, matcher, coder, negative_class_weight)
-
-
-def make_fast_rcnn_assigner(
-    negative_class_weight: float = 1.0, use_matmul_gather: bool = False
-) -> TargetAssigner:
-    """The assigner of Fast R-CNN: proposals that touch nothing are ignored, codes not scaled."""
-    matcher = ArgMaxMatcher(
-        0.5, 0.1, negatives_lower_than_unmatched=False, use_matmul_gather=use_matmul_gather
-    )
-    return TargetAssigner(IOU_SIMILARITY, matcher, CenterSizeCoder(), negative_class_weight)
-
-
-def make_multibox_assigner(
-    negative_class_weight: float = 1.0, use_matmul_gather: bool = False
-) -> TargetAssigner:
-    """The assigner of Multibox proposals: one anchor per box, by distance of coordinates."""
-    matcher = BipartiteMatcher(use_matmul_gather=use_matmul_gather)
-    return TargetAssigner(NEG_SQ_DIST_SIMILARITY, matcher, CornerCoder(), negative_class_weight)

@@ -153,21 +153,6 @@ def change_frame(boxes: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
     )
 
 
-def change_keypoint_frame(keypoints: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
-    """Keypoints relative to a window: its corners become (0, 0) and (1, 1).
-
-    Args:
-        keypoints: [..., P, 2], y and x; NaN (an absent point) stays NaN.
-        window: broadcastable to [..., P, 4]: [4], or for keypoints [B, N, P, 2] also [B, 1, 1, 4].
-            Where it is empty the result is 0.
-
-    Returns:
-        [..., P, 2].
-    """
-    origin = window[..., :2]
-    return tf.math.divide_no_nan(keypoints - origin, window[..., 2:] - origin)
-
-
 class Similarity(Protocol):
     """How much alike each groundtruth box and each anchor are; higher is closer."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from typing import Callable, ContextManager, Dict, Iterator, NamedTuple, Sequence, Tuple
 
-from estimator_det.compat import slim, tf, tf1
+from estimator_det.compat import slim, tf
 from estimator_det.nets.initializers import truncated_normal
 from estimator_det.nets.normalization import BATCH_NORMS, batch_norm
 from estimator_det.nets.padding import pad_for_kernel
@@ -63,16 +63,14 @@ def scaled_depth(depth_multiplier: float, min_depth: int) -> Callable[[float], i
 def v1_arg_scope() -> Iterator[None]:
     """Settings the published network was trained with; depthwise kernels are regularized too.
 
-    Whether batch norm learns is left to the scopes around. A configuration's own hyperparameters,
-    opened inside this scope, outrank its settings but for one: where the moving averages are
-    updated. That stays the `UPDATE_OPS` collection, as in the reference.
+    The scopes around decide whether batch norm learns and where its moving averages are updated.
+    A configuration's own hyperparameters, opened inside this scope, replace its settings.
     """
     norm_settings = {
         "center": True,
         "scale": True,
         "decay": BATCH_NORM_DECAY,
         "epsilon": BATCH_NORM_EPSILON,
-        "updates_collections": tf1.GraphKeys.UPDATE_OPS,
     }
     layer_settings = {
         "weights_initializer": truncated_normal(WEIGHT_STDDEV),

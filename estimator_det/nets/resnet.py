@@ -46,16 +46,15 @@ V1_BLOCKS: Dict[int, Tuple[Block, ...]] = {
 def v1_arg_scope() -> Iterator[None]:
     """Settings the published network was trained with.
 
-    Whether batch norm learns is left to the scopes around. Decay, epsilon, scale and where the
-    moving averages are updated go with every layer, so that a configuration's own hyperparameters
-    cannot replace them; weights, activation and the kind of normalizer they do replace. The
-    reference is like that.
+    The scopes around decide whether batch norm learns and where its moving averages are updated.
+    Every layer is given decay, epsilon and scale explicitly, so that a configuration's own
+    hyperparameters cannot replace them; weights, activation and the kind of normalizer they do
+    replace. The reference does the same.
     """
     norm_settings: Dict[str, Any] = {
         "decay": BATCH_NORM_DECAY,
         "epsilon": BATCH_NORM_EPSILON,
         "scale": True,
-        "updates_collections": tf1.GraphKeys.UPDATE_OPS,
     }
     with (
         slim.arg_scope(list(BATCH_NORMS), **norm_settings),

@@ -12,8 +12,8 @@ from typing import Any, Dict, Iterator, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.registry import nearest
-from estimator_det.nets.fpn import upsample_twofold
 from estimator_det.nets.initializers import truncated_normal
+from estimator_det.nets.necks.fpn import upsample_twofold
 from estimator_det.nets.normalization import BATCH_NORMS, batch_norm
 from estimator_det.nets.padding import pad_for_kernel
 

@@ -4,25 +4,37 @@ import dataclasses
 
 import numpy as np
 import pytest
-from google.protobuf import text_format
 
 from estimator_det.boxes import assign
-from estimator_det.boxes.assign import TargetAssigner, Targets, make_target_assigner
-from estimator_det.boxes.coders import CenterSizeCoder, KeypointCoder
-from estimator_det.boxes.geometry import IOU_SIMILARITY
+from estimator_det.boxes.assign import TargetAssigner, Targets
+from estimator_det.boxes.coders import CenterSizeCoder, CornerCoder, KeypointCoder
+from estimator_det.boxes.geometry import IOU_SIMILARITY, NEG_SQ_DIST_SIMILARITY
 from estimator_det.boxes.matching import ArgMaxMatcher, BipartiteMatcher
 from estimator_det.compat import tf, tf1
-from estimator_det.protos import ssd_pb2, target_assigner_pb2
 from tests.conftest import golden_component
 
 SETTINGS, ARRAYS = golden_component("target_assigner")
 GOLDEN_NAMES = ("cls_targets", "cls_weights", "reg_targets", "reg_weights", "match")
 BATCHES = sorted(name for name in SETTINGS if name.startswith("t."))
+
+
+def fast_rcnn_assigner(use_matmul_gather):
+    matcher = ArgMaxMatcher(
+        0.5, 0.1, negatives_lower_than_unmatched=False, use_matmul_gather=use_matmul_gather
+    )
+    return TargetAssigner(IOU_SIMILARITY, matcher, CenterSizeCoder())
+
+
+def multibox_assigner(use_matmul_gather):
+    matcher = BipartiteMatcher(use_matmul_gather=use_matmul_gather)
+    return TargetAssigner(NEG_SQ_DIST_SIMILARITY, matcher, CornerCoder())
+
+
 PRESETS = {
     "factory_FasterRCNN_proposal": assign.make_rpn_assigner,
     "factory_FasterRCNN_detection": assign.make_roi_assigner,
-    "factory_FastRCNN_None": assign.make_fast_rcnn_assigner,
-    "factory_Multibox_proposal": assign.make_multibox_assigner,
+    "factory_FastRCNN_None": fast_rcnn_assigner,
+    "factory_Multibox_proposal": multibox_assigner,
 }
 LABEL = ARRAYS["unmatched_class_label"]
 
@@ -266,19 +278,6 @@ def test_unknown_batch_and_rows(matcher, matmul):
         np.testing.assert_array_equal(found, wanted)
     feed = {tensor: value[:, :0] for tensor, value in feed.items()}
     assert (session.run(targets, feed).matches == -1).all()
-
-
-def test_makers():
-    text = (
-        "similarity_calculator { iou_similarity {} } matcher { bipartite_matcher {} } "
-        "box_coder { faster_rcnn_box_coder {} }"
-    )
-    for proto in (target_assigner_pb2.TargetAssigner(), ssd_pb2.Ssd()):
-        assigner = make_target_assigner(text_format.Parse(text, proto), 0.5)
-        expected = (IOU_SIMILARITY, BipartiteMatcher(), CenterSizeCoder(10, 10, 5, 5), 0.5)
-        assert assigner == TargetAssigner(*expected)
-    with pytest.raises(ValueError, match="similarity_calculator: one of"):
-        make_target_assigner(ssd_pb2.Ssd())
 
 
 def test_label_of_wrong_length():

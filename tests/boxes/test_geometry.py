@@ -133,9 +133,6 @@ def test_frames():
     boxes = tf.constant([[1.0, 2.0, 3.0, 6.0], [2.0, 2.0, 5.0, 4.0]])
     changed = geometry.change_frame(boxes, window)
     assert changed.numpy().tolist() == [[0, 0, 1, 1], [0.5, 0, 2, 0.5]]
-    keypoints = tf.constant([[[2.0, 4.0], [np.nan, np.nan]]])
-    points = geometry.change_keypoint_frame(keypoints, window)
-    np.testing.assert_allclose(points, [[[0.5, 0.5], [np.nan, np.nan]]])
     assert geometry.change_frame(boxes, tf.zeros([4])).numpy().tolist() == [[0] * 4] * 2
 
 

@@ -173,8 +173,8 @@ def test_moving_averages_through_update_operations() -> None:
 
 def test_moving_averages_in_place() -> None:
     found = train_once(DEPTHWISE_HEAD + " inplace_batchnorm_update: true")
-    assert found["updates"] == 2 * 27  # the backbone's stay in the collection, as the reference's
-    assert found["by_loss"] == [False] * 27 + [True] * 4 and all(found["by_updates"])
+    assert found["updates"] == 0
+    assert all(found["by_loss"])
 
 
 @pytest.mark.parametrize("inplace", ["true", "false"])

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.nets import mobilenet, padding, pyramids
+from estimator_det.nets import mobilenet, padding
+from estimator_det.nets.necks import pyramids
 
 
 def test_scaled_depth() -> None:

@@ -65,7 +65,7 @@ def test_overrides_reach_everything_but_the_norms_numbers() -> None:
         factors = {np.float32(op.get_attr("exponential_avg_factor")) for op in norms}
         assert factors == {np.float32(1 - resnet.BATCH_NORM_DECAY)}
         assert not tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)
-        assert len(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)) == 2 * 53
+        assert not tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)  # as the outer scope says
         kinds = [op.type for op in tf1.get_default_graph().get_operations()]
         # Two of the three convolutions of a unit, and the first; sums keep their own.
         assert kinds.count("Relu6") == 33 and kinds.count("Relu") == 16

@@ -6,7 +6,7 @@ from typing import Any, Dict
 import numpy as np
 import pytest
 
-from estimator_det.boxes import nms, nms_kernels
+from estimator_det.boxes.nms import kernels, multiclass
 from estimator_det.compat import tf
 from estimator_det.protos import post_processing_pb2
 from tests.conftest import golden_component
@@ -19,8 +19,8 @@ CASES = sorted(set(SETTINGS) - set(REFUSED))
 
 def options_of(
     setting: Dict[str, Any], class_agnostic: bool, static_shapes: bool = False
-) -> nms.NmsOptions:
-    return nms.NmsOptions(
+) -> multiclass.NmsOptions:
+    return multiclass.NmsOptions(
         score_threshold=setting["score_thresh"],
         iou_threshold=setting["iou_thresh"],
         max_per_class=setting.get("max_size_per_class", 100),
@@ -55,7 +55,9 @@ def arguments_of(name: str, setting: Dict[str, Any]) -> Dict[str, Any]:
     return given
 
 
-def run(given: Dict[str, Any], options: nms.NmsOptions, compiled: bool = False) -> nms.NmsResult:
+def run(
+    given: Dict[str, Any], options: multiclass.NmsOptions, compiled: bool = False
+) -> multiclass.NmsResult:
     """With or without XLA."""
     given = dict(given)
     boxes = tf.constant(given.pop("boxes"))
@@ -63,7 +65,7 @@ def run(given: Dict[str, Any], options: nms.NmsOptions, compiled: bool = False) 
     tensors = tf.nest.map_structure(
         lambda value: None if value is None else tf.constant(value), given
     )
-    suppress = nms.multiclass_nms
+    suppress = multiclass.multiclass_nms
     if compiled:
         suppress = tf.function(suppress, autograph=False, jit_compile=True)
     result = suppress(boxes, scores, options=options, **tensors)
@@ -110,7 +112,7 @@ def test_what_the_reference_refuses_is_refused(name: str) -> None:
         max_classes_per_detection=SETTINGS[name]["max_classes_per_detection"],
     )
     with pytest.raises(ValueError, match="only 1 is allowed"):
-        nms.make_nms_options(config)
+        multiclass.make_nms_options(config)
 
 
 def random_scene(
@@ -129,7 +131,7 @@ def random_scene(
 
 
 def brute_force(
-    given: Dict[str, Any], options: nms.NmsOptions, window: np.ndarray
+    given: Dict[str, Any], options: multiclass.NmsOptions, window: np.ndarray
 ) -> list[list[tuple[float, int, int]]]:
     """Per image, (score, class, anchor) of the detections, one image and class after the other."""
     images = []
@@ -155,7 +157,7 @@ def brute_force(
     return images
 
 
-def found_by(result: nms.NmsResult) -> list[list[tuple[float, int, int]]]:
+def found_by(result: multiclass.NmsResult) -> list[list[tuple[float, int, int]]]:
     return [
         [
             (float(score), int(label), int(anchor))
@@ -173,12 +175,12 @@ def found_by(result: nms.NmsResult) -> list[list[tuple[float, int, int]]]:
 def test_stages_ties_and_odd_boxes_give_what_brute_force_gives(
     monkeypatch: pytest.MonkeyPatch, seed: int, soft_sigma: float, first_candidates: int
 ) -> None:
-    monkeypatch.setattr(nms_kernels, "FIRST_CANDIDATES", first_candidates)
-    monkeypatch.setattr(nms_kernels, "CANDIDATES_PER_DETECTION", 0)
-    monkeypatch.setattr(nms_kernels, "GROWTH", 3)
+    monkeypatch.setattr(kernels, "FIRST_CANDIDATES", first_candidates)
+    monkeypatch.setattr(kernels, "CANDIDATES_PER_DETECTION", 0)
+    monkeypatch.setattr(kernels, "GROWTH", 3)
     window = np.float32([0.1, 0.0, 0.9, 1.0])
     given = random_scene(seed, q=1 if seed else 5)
-    options = nms.NmsOptions(0.2, 0.4, 7, 25, soft_sigma=soft_sigma)
+    options = multiclass.NmsOptions(0.2, 0.4, 7, 25, soft_sigma=soft_sigma)
     result = run({**given, "clip_windows": np.stack([window, window])}, options)
     wanted = brute_force(given, options, window)
     if not soft_sigma:
@@ -199,7 +201,7 @@ def test_static_suppression_gives_what_the_other_gives(
     given["clip_windows"] = np.stack([window, window])
     given["num_valid"] = np.int32([60, 31])
     given["fields"] = {"row": np.tile(np.arange(60, dtype=np.int32), [2, 1])}
-    options = nms.NmsOptions(0.2, 0.4, 7, 25, class_agnostic, soft_sigma, change_frame=True)
+    options = multiclass.NmsOptions(0.2, 0.4, 7, 25, class_agnostic, soft_sigma, change_frame=True)
     wanted = run(given, options)
     got = run(given, dataclasses.replace(options, static_shapes=True))
     assert not wanted.num.min() < 5
@@ -214,7 +216,7 @@ def test_static_suppression_gives_what_the_other_gives(
 def test_static_suppression_stops_with_either_limit(max_total: int) -> None:
     given = random_scene(7)
     # A class may give 2 and there are 5 of them, so 40 are never reached.
-    options = nms.NmsOptions(0.0, 0.9, 2, max_total)
+    options = multiclass.NmsOptions(0.0, 0.9, 2, max_total)
     wanted = run(given, options)
     got = run(given, dataclasses.replace(options, static_shapes=True))
     assert wanted.num.max() == min(max_total or 10, 10)
@@ -225,8 +227,8 @@ def test_static_suppression_stops_with_either_limit(max_total: int) -> None:
 def test_static_suppression_leaves_no_dimension_open(soft_sigma: float) -> None:
     given = random_scene(3)
     with tf.Graph().as_default() as graph:
-        options = nms.NmsOptions(0.2, 0.4, 7, 25, soft_sigma=soft_sigma, static_shapes=True)
-        result = nms.multiclass_nms(
+        options = multiclass.NmsOptions(0.2, 0.4, 7, 25, soft_sigma=soft_sigma, static_shapes=True)
+        result = multiclass.multiclass_nms(
             tf.compat.v1.placeholder(tf.float32, [2, 60, 1, 4]),
             tf.compat.v1.placeholder(tf.float32, [2, 60, 5]),
             options,
@@ -258,7 +260,7 @@ def test_static_suppression_leaves_no_dimension_open(soft_sigma: float) -> None:
 
 def test_graph_mode_gives_the_same_and_its_size_does_not_grow() -> None:
     sizes, outputs = [], []
-    options = nms.NmsOptions(0.2, 0.4, 7, 25)
+    options = multiclass.NmsOptions(0.2, 0.4, 7, 25)
     for batch, num_classes in ((2, 5), (8, 5), (2, 90)):
         graph = tf.Graph()
         with graph.as_default():
@@ -266,7 +268,7 @@ def test_graph_mode_gives_the_same_and_its_size_does_not_grow() -> None:
             boxes = tf.constant(np.tile(given["boxes"], [batch // 2, 1, 1, 1]))
             scores = tf.constant(np.tile(given["scores"], [batch // 2, 1, 1]))
             windows = tf.constant(np.tile(np.float32([0, 0, 1, 1]), [batch, 1]))
-            result = nms.multiclass_nms(boxes, scores, options, windows)
+            result = multiclass.multiclass_nms(boxes, scores, options, windows)
             assert result.boxes.shape == [batch, 25, 4]
             with tf.compat.v1.Session() as session:
                 outputs.append(session.run(result._replace(masks=())))
@@ -281,7 +283,7 @@ def test_graph_mode_gives_the_same_and_its_size_does_not_grow() -> None:
 
 def test_unknown_batch_and_anchors() -> None:
     given = random_scene(4)
-    options = nms.NmsOptions(0.2, 0.4, 7, 25)
+    options = multiclass.NmsOptions(0.2, 0.4, 7, 25)
 
     @tf.function(
         autograph=False,
@@ -290,8 +292,8 @@ def test_unknown_batch_and_anchors() -> None:
             tf.TensorSpec([None, None, 5], tf.float32),
         ],
     )
-    def traced(boxes: tf.Tensor, scores: tf.Tensor) -> nms.NmsResult:
-        result = nms.multiclass_nms(boxes, scores, options)
+    def traced(boxes: tf.Tensor, scores: tf.Tensor) -> multiclass.NmsResult:
+        result = multiclass.multiclass_nms(boxes, scores, options)
         assert result.scores.shape.as_list() == [None, 25]
         return result
 
@@ -313,7 +315,7 @@ def test_hand_worked() -> None:
             "num_valid": np.int32([4]),
             "fields": {"row": np.arange(5, dtype=np.int32)[None]},
         },
-        nms.NmsOptions(0.1, 0.5, 10, 6),
+        multiclass.NmsOptions(0.1, 0.5, 10, 6),
     )
     # 1 is suppressed by 0 in class 0, 3 lies outside, 4 is padding, 0 in class 1 is at threshold.
     np.testing.assert_array_equal(result.anchor_indices, [[0, 2, 1, 0, 0, 0]])
@@ -327,7 +329,7 @@ def test_hand_worked() -> None:
 
 def test_class_agnostic_takes_the_box_of_the_best_class() -> None:
     given = random_scene(5, q=5)
-    options = nms.NmsOptions(0.2, 0.4, 3, 9, class_agnostic=True)
+    options = multiclass.NmsOptions(0.2, 0.4, 3, 9, class_agnostic=True)
     result = run(given, options)
     best = given["scores"].argmax(axis=2)
     for image in range(2):
@@ -343,7 +345,9 @@ def test_class_agnostic_takes_the_box_of_the_best_class() -> None:
 @pytest.mark.parametrize("soft_sigma", [0.0, 0.5])
 def test_nothing_above_the_threshold_and_nan(soft_sigma: float, static_shapes: bool) -> None:
     given = random_scene(6)
-    options = nms.NmsOptions(0.5, 0.4, 7, 25, soft_sigma=soft_sigma, static_shapes=static_shapes)
+    options = multiclass.NmsOptions(
+        0.5, 0.4, 7, 25, soft_sigma=soft_sigma, static_shapes=static_shapes
+    )
     low = run({**given, "scores": np.zeros_like(given["scores"])}, options)
     assert not any(np.any(part) for part in tf.nest.flatten(low))
     broken = given["scores"].copy()
@@ -357,15 +361,15 @@ def test_options_from_proto() -> None:
     config = post_processing_pb2.BatchNonMaxSuppression(
         score_threshold=0.3, soft_nms_sigma=0.5, max_detections_per_class=5
     )
-    assert nms.make_nms_options(config) == nms.NmsOptions(
+    assert multiclass.make_nms_options(config) == multiclass.NmsOptions(
         float(np.float32(0.3)), float(np.float32(0.6)), 5, 100, False, 0.5, True
     )
     config.use_hard_nms = config.static_kernel = True
-    assert nms.make_nms_options(config).soft_sigma == 0.0
-    assert nms.make_nms_options(config).static_shapes
+    assert multiclass.make_nms_options(config).soft_sigma == 0.0
+    assert multiclass.make_nms_options(config).static_shapes
     config.max_total_detections = 4
     with pytest.raises(ValueError, match=r"max_total_detections \(4\)"):
-        nms.make_nms_options(config)
+        multiclass.make_nms_options(config)
 
 
 @pytest.mark.parametrize(
@@ -379,14 +383,18 @@ def test_options_from_proto() -> None:
 )
 def test_options_out_of_range(field: str, value: float, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        nms.NmsOptions(**{field: value})
+        multiclass.NmsOptions(**{field: value})
 
 
 def test_shapes_that_do_not_fit() -> None:
     scores = tf.zeros([1, 6, 3])
     with pytest.raises(ValueError, match="q = 1 or C = 3"):
-        nms.multiclass_nms(tf.zeros([1, 6, 2, 4]), scores, nms.NmsOptions())
+        multiclass.multiclass_nms(tf.zeros([1, 6, 2, 4]), scores, multiclass.NmsOptions())
     with pytest.raises(ValueError, match="clip_windows must be"):
-        nms.multiclass_nms(tf.zeros([1, 6, 1, 4]), scores, nms.NmsOptions(), tf.zeros([4]))
+        multiclass.multiclass_nms(
+            tf.zeros([1, 6, 1, 4]), scores, multiclass.NmsOptions(), tf.zeros([4])
+        )
     with pytest.raises(ValueError, match="given: None"):
-        nms.multiclass_nms(tf.zeros([1, 6, 1, 4]), scores, nms.NmsOptions(change_frame=True))
+        multiclass.multiclass_nms(
+            tf.zeros([1, 6, 1, 4]), scores, multiclass.NmsOptions(change_frame=True)
+        )

@@ -7,11 +7,12 @@ from typing import Any, Dict, Iterator, Sequence, Tuple
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.extractors import base
-from estimator_det.nets import inception, mobilenet, nasnet, pyramids
+from estimator_det.nets import inception, mobilenet, nasnet
 from estimator_det.nets.hyperparams import no_scope
+from estimator_det.nets.necks import pyramids
+from estimator_det.nets.necks.pyramids import FeatureMap
 from estimator_det.nets.normalization import BATCH_NORMS
 from estimator_det.nets.padding import pad_to_multiple
-from estimator_det.nets.pyramids import FeatureMap
 
 EMBEDDED_SIZE = 256  # height and width in pixels
 OVERRIDE = "override_base_feature_extractor_hyperparams"

@@ -7,10 +7,11 @@ from typing import Any, Callable, Dict, Optional, Tuple, Type
 
 from estimator_det.compat import tf, tf1
 from estimator_det.extractors import base
-from estimator_det.nets import inverted_residual, mnasfpn, searched, spaghettinet
+from estimator_det.nets import inverted_residual, searched, spaghettinet
 from estimator_det.nets.hyperparams import no_scope
+from estimator_det.nets.necks import mnasfpn
+from estimator_det.nets.necks.pyramids import FeatureMap
 from estimator_det.nets.padding import pad_to_multiple
-from estimator_det.nets.pyramids import FeatureMap
 
 OVERRIDE = "override_base_feature_extractor_hyperparams"
 

@@ -3,7 +3,7 @@
 Both kernels work on whole batches and put the same number of ops in the graph whatever the number
 of images, anchors and classes. Letters: B images, A anchors, C classes, q boxes per anchor (1, or C
 where every class has its own), S picks. They run on CPU and GPU; XLA has no kernel for the
-suppression ops used here, `nms_static` is for it.
+suppression ops used here; `static` is for it.
 """
 
 from __future__ import annotations

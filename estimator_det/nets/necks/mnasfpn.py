@@ -10,8 +10,8 @@ import contextlib
 from typing import Callable, Iterator, List, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.nets.fpn import upsample_twofold
 from estimator_det.nets.initializers import truncated_normal
+from estimator_det.nets.necks.fpn import upsample_twofold
 from estimator_det.nets.normalization import BATCH_NORMS, batch_norm
 from estimator_det.nets.padding import pad_for_kernel
 from estimator_det.nets.searched import he_normal

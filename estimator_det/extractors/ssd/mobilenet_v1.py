@@ -7,7 +7,7 @@ from typing import Dict
 from estimator_det.compat import tf
 from estimator_det.extractors import base
 from estimator_det.nets import mobilenet
-from estimator_det.nets.pyramids import FeatureMap
+from estimator_det.nets.necks.pyramids import FeatureMap
 
 
 def _v1(inputs: tf.Tensor, options: base.ExtractorOptions) -> Dict[str, tf.Tensor]:

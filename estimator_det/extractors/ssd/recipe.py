@@ -11,9 +11,9 @@ from typing import Any, Callable, Dict, NamedTuple, Protocol, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.registry import Registry
-from estimator_det.nets import fpn, pyramids
 from estimator_det.nets.hyperparams import ArgScope, make_arg_scope
 from estimator_det.nets.mobilenet import scaled_depth
+from estimator_det.nets.necks import fpn, pyramids
 from estimator_det.nets.padding import pad_to_multiple
 
 EXTRACTORS: Registry[Callable[..., Extractor]] = Registry("SSD feature extractor")

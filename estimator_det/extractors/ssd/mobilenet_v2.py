@@ -7,7 +7,7 @@ from typing import Dict
 from estimator_det.compat import tf
 from estimator_det.extractors import base
 from estimator_det.nets import inverted_residual as nets
-from estimator_det.nets.pyramids import FeatureMap
+from estimator_det.nets.necks.pyramids import FeatureMap
 
 EXTRA_LAYERS = tuple(FeatureMap(depth=depth) for depth in (512, 256, 256, 128))
 

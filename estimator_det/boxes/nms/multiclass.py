@@ -10,8 +10,8 @@ import dataclasses
 from typing import Any, Dict, NamedTuple, Optional
 
 from estimator_det.boxes import geometry
-from estimator_det.boxes.nms_kernels import Picks, hard_picks, picked_boxes, soft_picks
-from estimator_det.boxes.nms_static import static_picks
+from estimator_det.boxes.nms.kernels import Picks, hard_picks, picked_boxes, soft_picks
+from estimator_det.boxes.nms.static import static_picks
 from estimator_det.compat import tf
 
 

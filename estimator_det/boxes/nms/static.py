@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Optional, Tuple
 
-from estimator_det.boxes.nms_kernels import Picks, floor_of, has_area, picked_boxes
+from estimator_det.boxes.nms.kernels import Picks, floor_of, has_area, picked_boxes
 from estimator_det.compat import tf
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.nets import fpn
+from estimator_det.nets.necks import fpn
 
 
 def variables() -> List[str]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.nets import mnasfpn
+from estimator_det.nets.necks import mnasfpn
 from estimator_det.nets.normalization import BATCH_NORMS
 
 OPTIONS = mnasfpn.Options(depth=8, scaled=lambda depth: min(int(depth), 16))
