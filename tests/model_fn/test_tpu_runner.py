@@ -18,7 +18,7 @@ from model_fn.runs.backends.tpu_options import OnTpu
 from model_fn.runs.options import Evaluating, Saving
 from model_fn.training import host_call
 from tests.model_fn import fake
-from tests.model_fn.test_runner import _make_receiver
+from tests.model_fn.runs.test_runner import _make_receiver
 
 FIT = """
 model { ssd {
