@@ -197,9 +197,8 @@ def _child(request: Dict[str, Any]) -> int:
 
 
 def _serve() -> None:
-    import model_fn.runs.runner  # noqa: F401
-
     import exporters.saved_model  # noqa: F401
+    import model_fn.runs.runner  # noqa: F401
 
     children: List[int] = []
     for line in sys.stdin:
