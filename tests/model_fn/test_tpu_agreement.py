@@ -214,6 +214,7 @@ def test_three_ways_agree_in_float32(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("wide")
 def test_mobilenet_agrees_in_float64(tmp_path: pathlib.Path) -> None:
     # In float32 the last bit of the image changes gradients by percents, whichever way.
