@@ -11,10 +11,13 @@ JOBS ?= 2
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(notdir $(PYTHON))-$(TENSORFLOW)
 SOURCES := estimator_det inputs model_fn exporters benchmarks tests setup.py noxfile.py
-# What tells soonest that a TensorFlow is not supported: golden numbers, runs, exports, resuming.
-SMOKE := tests/compat tests/boxes tests/images tests/losses tests/predictors tests/detectors \
-  tests/extractors tests/exporters tests/model_fn/metrics tests/model_fn/test_optimizers.py \
-  tests/model_fn/test_runner.py tests/model_fn/test_warm_start.py tests/inputs tests/programs
+# What another TensorFlow breaks first: golden numbers, an input pipeline, a run, an export, a resumed
+# run.
+SMOKE := tests/compat tests/boxes tests/losses tests/predictors tests/inputs/test_pipeline.py \
+  tests/model_fn/training tests/model_fn/runs/test_runner.py tests/exporters/test_saved_model.py \
+  tests/benchmarks/test_conformance.py tests/programs/test_runs.py
+# Steps that `make versions` trains before checkpoints change hands.
+STEPS ?= 20
 
 # protoc writes for protobuf 4, which only the first of the supported TensorFlows bring.
 comma := ,
@@ -24,13 +27,15 @@ EXTRAS := test$(if $(filter 2.15.%,$(TENSORFLOW)),$(comma)protos)
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint types contracts unit smoke test test-newest test-matrix demo protos \
-  format clean
+.PHONY: help venv lint types contracts unit smoke versions test test-all test-newest test-matrix \
+  demo protos format clean
 
 help:
-	@echo "make test       lint, types, import contracts and all tests"
-	@echo "make test-newest    golden numbers, runs and exports on TensorFlow $(NEWEST), and that it and"
-	@echo "                $(TENSORFLOW) go on with each other's checkpoints and SavedModels"
+	@echo "make test       lint, types, import contracts and tests: about 10 minutes on two cores"
+	@echo "make test-newest    golden numbers, a run and an export on TensorFlow $(NEWEST), and that it and"
+	@echo "                $(TENSORFLOW) resume from each other's checkpoints: about 5 minutes"
+	@echo "make test-all   all tests, those marked exhaustive included, and a longer comparison of the"
+	@echo "                two TensorFlows: about 40 minutes; docs/testing.md says when to run it"
 	@echo "make test-matrix    all tests on four TensorFlows and every Python that each runs on: hours"
 	@echo "make demo       train, evaluate, export and run a small detector; pictures in demo_output"
 	@echo "make venv       the environment in $(VENV) (other interpreter: make PYTHON=python3.10 …)"
@@ -63,19 +68,29 @@ contracts: $(STAMP)
 	$(BIN)/lint-imports
 
 # A file's tests stay in one process, for they share what is slow to make.
+PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+
 unit: $(STAMP)
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+	$(PYTEST) -m "not exhaustive"
 
 test: lint types contracts unit
 
 smoke: $(STAMP)
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow" $(SMOKE)
-	$(BIN)/python -m pytest tests/programs/test_runs.py
+	$(PYTEST) -m "not exhaustive" $(SMOKE)
+
+# Whether two TensorFlows agree; the environment of the newest must be there.
+versions: $(STAMP)
+	$(BIN)/python -m benchmarks.versions --steps $(STEPS) \
+	  --python $(BIN)/python --python $(VENV)-newest/bin/python
 
 test-newest: $(STAMP)
 	$(MAKE) smoke VENV=$(VENV)-newest TENSORFLOW=$(NEWEST)
-	$(BIN)/python -m benchmarks.versions \
-	  --python $(BIN)/python --python $(VENV)-newest/bin/python
+	$(MAKE) versions STEPS=5
+
+test-all: lint types contracts
+	$(PYTEST)
+	$(MAKE) venv VENV=$(VENV)-newest TENSORFLOW=$(NEWEST)
+	$(MAKE) versions
 
 # Interpreters that are missing are reported, not left out.
 test-matrix: $(STAMP)

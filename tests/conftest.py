@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import os
 import pathlib
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, List, Tuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -22,6 +23,15 @@ def golden_component(name: str) -> Tuple[Dict[str, Any], Dict[str, np.ndarray]]:
     document = json.loads((folder / f"{name}.json").read_text())
     with np.load(folder / f"{name}.npz") as arrays:
         return document["settings"], {key: arrays[key] for key in arrays.files}
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: List[pytest.Item]) -> None:
+    """In parallel runs, the files with most slow tests first: all processes then end together."""
+    if not hasattr(config, "workerinput"):
+        return
+    slow = collections.Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
 
 
 @pytest.fixture(scope="session")

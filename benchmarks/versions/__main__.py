@@ -1,6 +1,6 @@
 """`python -m benchmarks.versions --python A --python B`: two environments against each other.
 
-Each interpreter trains the same steps from the same seed, goes on from the other's checkpoint,
+Each interpreter trains the same steps from the same seed, resumes from the other's checkpoint,
 exports, and runs the other's SavedModel. Prints the largest differences; the exit status is 1 if
 one is over its limit. With `--speed` it measures both instead, in turns; what it does not know are
 arguments of `benchmarks.speed`.

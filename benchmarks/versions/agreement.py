@@ -10,7 +10,7 @@ from typing import Any, Dict, List, NamedTuple, Tuple
 import numpy as np
 
 from benchmarks.versions import environment
-from benchmarks.versions.environment import Environment
+from benchmarks.versions.environment import Environment, Task
 
 # Relative. With batch norm frozen, losses stay together for hundreds of steps. While it learns from
 # small batches, a difference in the last digit grows a hundredfold within five steps.
@@ -32,27 +32,6 @@ train_config { optimizer { momentum_optimizer {
 """
 _FROZEN = "model.ssd.freeze_batchnorm=true"
 _LEARNING = "model.ssd.freeze_batchnorm=false"
-
-_MAKE = """
-import pathlib, sys
-from estimator_det import demo
-from estimator_det.config import pipeline
-from inputs.datasets import shapes
-folder = pathlib.Path(sys.argv[1])
-config = demo.demo_config(shapes.make_dataset(str(folder / "data"), 0, "tiny"))
-config = pipeline.merge_text(config, sys.argv[2])
-pipeline.save_pipeline(config, str(folder))
-"""
-
-_PREDICT = """
-import sys
-import numpy as np
-from estimator_det.compat import tf
-model, target = sys.argv[1:]
-pixels = np.random.RandomState(0).randint(0, 255, [2, 160, 160, 3], np.uint8)
-found = tf.saved_model.load(model).signatures["serving_default"](tf.constant(pixels))
-np.savez(target, **{name: value.numpy() for name, value in found.items()})
-"""
 
 
 class Difference(NamedTuple):
@@ -77,30 +56,29 @@ def report(folder: pathlib.Path, pythons: List[str], steps: int) -> Tuple[List[s
         steps: To train before checkpoints change hands.
     """
     both = environment.find_two(pythons)
+    pairs = (both, both[::-1])
     folder.mkdir(parents=True, exist_ok=True)
-    environment.run(both[0].python, "-c", _MAKE, str(folder), _CHANGES)
+    environment.run_tasks([(both[0], [["make", str(folder), _CHANGES]])])
+    environment.say(f"both train {steps} steps, batch norm frozen and learning, and export")
+    environment.run_tasks([(env, _first_tasks(env, folder, steps)) for env in both])
+    for env, other in pairs:
+        shutil.copytree(_model_dir(folder, env), _resumed(folder, env, env))
+        shutil.copytree(_model_dir(folder, other), _resumed(folder, env, other))
+    environment.say("both resume from and serve their own and the other's")
+    environment.run_tasks([(env, _second_tasks(env, both, folder, steps)) for env in both])
+
     found = []
-    for setting, kind, limit in (
-        (_FROZEN, "frozen", LOSS_LIMIT),
-        (_LEARNING, "learning", LEARNING_LOSS_LIMIT),
-    ):
-        for env in both:
-            environment.say(f"{env.name}: {steps} steps, batch norm {kind}")
-            _train(env, folder, _model_dir(folder, env, kind), steps, setting)
+    for kind, limit in (("frozen", LOSS_LIMIT), ("learning", LEARNING_LOSS_LIMIT)):
         what = f"loss over {steps} steps, batch norm {kind}"
         first, second = (_model_dir(folder, env, kind) for env in both)
         found.append(_compare_losses(what, first, second, limit))
     what = "the first two losses of these"
     found.append(_compare_losses(what, first, second, FIRST_LOSSES_LIMIT, until=2))
-    for env, other in (both, both[::-1]):
-        environment.say(f"{env.name}: going on with the checkpoint of {other.name}")
-        found.append(_resume(folder, env, other, steps))
-    for env in both:
-        environment.say(f"{env.name}: export")
-        _export(env, folder)
-    for env, other in (both, both[::-1]):
-        environment.say(f"{env.name}: running the SavedModel of {other.name}")
-        found.append(_serve(folder, env, other))
+    for env, other in pairs:
+        what = f"loss of {STEPS_AFTER} steps, checkpoint of {other.name} resumed on {env.name}"
+        kept, taken = _resumed(folder, other, other), _resumed(folder, env, other)
+        found.append(_compare_losses(what, kept, taken, LOSS_LIMIT, after=steps))
+    found += [_compare_served(folder, env, other) for env, other in pairs]
     return [f"{both[0].name} and {both[1].name}"] + [one.line() for one in found], all(
         one.value <= one.limit for one in found
     )
@@ -110,15 +88,48 @@ def _model_dir(folder: pathlib.Path, env: Environment, kind: str = "learning") -
     return folder / f"{env.folder}_{kind}"
 
 
-def _train(
-    env: Environment, folder: pathlib.Path, model_dir: pathlib.Path, steps: int, setting: str
-) -> None:
-    environment.run(
-        env.python,
-        *("-m", "estimator_det.cli", "train", "--seed", SEED, "--progress_steps", "1"),
+def _resumed(folder: pathlib.Path, env: Environment, source: Environment) -> pathlib.Path:
+    return folder / f"{env.folder}_after_{source.folder}"
+
+
+def _exported(folder: pathlib.Path, env: Environment) -> pathlib.Path:
+    return folder / f"{env.folder}_exported"
+
+
+def _served(folder: pathlib.Path, env: Environment, source: Environment) -> pathlib.Path:
+    return folder / f"{env.folder}_ran_{source.folder}.npz"
+
+
+def _first_tasks(env: Environment, folder: pathlib.Path, steps: int) -> List[Task]:
+    """Trains, and exports what learned."""
+    export = ["command", "export", "--output_directory", str(_exported(folder, env))]
+    export += ["--pipeline_config_path", str(folder / "pipeline.config")]
+    export += ["--trained_checkpoint_prefix", str(_model_dir(folder, env))]
+    return [
+        _training(folder, _model_dir(folder, env, "frozen"), steps, _FROZEN),
+        _training(folder, _model_dir(folder, env), steps, _LEARNING),
+        export,
+    ]
+
+
+def _second_tasks(
+    env: Environment, both: Tuple[Environment, Environment], folder: pathlib.Path, steps: int
+) -> List[Task]:
+    """Resumes from both checkpoints, with their averages of batch norm, and runs both exports."""
+    tasks = []
+    for source in both:
+        resumed, model = _resumed(folder, env, source), _exported(folder, source) / "saved_model"
+        tasks.append(_training(folder, resumed, steps + STEPS_AFTER, _FROZEN))
+        tasks.append(["predict", str(model), str(_served(folder, env, source))])
+    return tasks
+
+
+def _training(folder: pathlib.Path, model_dir: pathlib.Path, steps: int, setting: str) -> Task:
+    return [
+        *("command", "train", "--seed", SEED, "--progress_steps", "1"),
         *("--pipeline_config_path", str(folder / "pipeline.config")),
         *("--model_dir", str(model_dir), "--num_train_steps", str(steps), "--set", setting),
-    )
+    ]
 
 
 def losses(model_dir: pathlib.Path) -> Dict[int, float]:
@@ -143,40 +154,11 @@ def _compare_losses(
     return Difference(what, worst, limit)
 
 
-def _resume(folder: pathlib.Path, env: Environment, other: Environment, steps: int) -> Difference:
-    """Both go on from the other's checkpoint, with the averages of its batch norm."""
-    taken = folder / f"{env.folder}_after_{other.folder}"
-    kept = folder / f"{other.folder}_after_itself"
-    for target, by in ((taken, env), (kept, other)):
-        shutil.copytree(_model_dir(folder, other), target)
-        _train(by, folder, target, steps + STEPS_AFTER, _FROZEN)
-    what = f"loss of {STEPS_AFTER} steps, checkpoint of {other.name} resumed on {env.name}"
-    return _compare_losses(what, kept, taken, LOSS_LIMIT, after=steps)
-
-
-def _exported(env: Environment, folder: pathlib.Path) -> pathlib.Path:
-    return folder / f"{env.folder}_exported"
-
-
-def _export(env: Environment, folder: pathlib.Path) -> None:
-    environment.run(
-        env.python,
-        *("-m", "estimator_det.cli", "export", "--output_directory", str(_exported(env, folder))),
-        *("--pipeline_config_path", str(folder / "pipeline.config")),
-        *("--trained_checkpoint_prefix", str(_model_dir(folder, env))),
-    )
-
-
-def _serve(folder: pathlib.Path, env: Environment, other: Environment) -> Difference:
+def _compare_served(folder: pathlib.Path, env: Environment, other: Environment) -> Difference:
     """The other's SavedModel, run by both."""
-    model = str(_exported(other, folder) / "saved_model")
-    outputs = []
-    for by in (env, other):
-        target = folder / f"{by.folder}_ran_{other.folder}.npz"
-        environment.run(by.python, "-c", _PREDICT, model, str(target))
-        outputs.append(np.load(target))
+    one, expected = (np.load(_served(folder, by, other)) for by in (env, other))
     # Before suppression: after it, equal scores may come in another order.
-    worst = max(relative(outputs[0][name], outputs[1][name]) for name in COMPARED)
+    worst = max(relative(one[name], expected[name]) for name in COMPARED)
     return Difference(f"SavedModel of {other.name} run on {env.name}", worst, PREDICTION_LIMIT)
 
 

@@ -7,7 +7,11 @@ import os
 import pathlib
 import subprocess
 import sys
-from typing import Any, Dict, List, NamedTuple, Tuple
+from concurrent import futures
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+
+# The name of a function in `benchmarks.versions.tasks`, and its arguments.
+Task = List[str]
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -46,6 +50,17 @@ def run(python: str, *arguments: str) -> str:
     return process.stdout
 
 
+def run_tasks(work: Sequence[Tuple[Environment, List[Task]]]) -> None:
+    """Runs the tasks of each environment in one process, and these at the same time."""
+    arguments = ("-m", "benchmarks.versions.tasks")
+    with futures.ThreadPoolExecutor() as pool:
+        started = [
+            pool.submit(run, env.python, *arguments, json.dumps(tasks)) for env, tasks in work
+        ]
+        for one in started:
+            one.result()
+
+
 def find(python: str) -> Environment:
     """Asks an interpreter for its versions."""
     about: Dict[str, Any] = json.loads(run(python, "-c", _ABOUT).splitlines()[-1])
@@ -54,7 +69,8 @@ def find(python: str) -> Environment:
 
 def find_two(pythons: List[str]) -> Tuple[Environment, Environment]:
     """Both environments; ValueError if they cannot be told apart."""
-    first, second = (find(python) for python in pythons)
+    with futures.ThreadPoolExecutor() as pool:
+        first, second = pool.map(find, pythons)
     if first.name == second.name:
         raise ValueError(f"both interpreters run {first.name}: nothing to compare")
     return first, second

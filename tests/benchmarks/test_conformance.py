@@ -1,4 +1,4 @@
-"""The conformance command holds where numbers agree, and falls where one was altered."""
+"""The conformance command passes where numbers agree, and fails where one was altered."""
 
 from __future__ import annotations
 
@@ -8,17 +8,24 @@ import pathlib
 import shutil
 import subprocess
 import sys
-from typing import Any, Callable, Dict
+from typing import Any, Dict, List, NamedTuple
 
 import numpy as np
 import pytest
 
-from benchmarks.conformance import goldens
+from benchmarks.conformance import __main__ as command
+from benchmarks.conformance import checks, goldens
 from benchmarks.conformance.compare import Check
 from estimator_det.config import pipeline
 
 ROOT = pathlib.Path(__file__).parents[2]
-NAME = "ssd_mobilenet_v1_pets"
+# Light ones that differ in network, predictor and loss; and one with altered numbers.
+LIGHT = (
+    "embedded_ssd_mobilenet_v1_coco",
+    "ssd_mobilenet_v1_ppn_shared_box_predictor_300x300_coco14_sync",
+    "ssdlite_mobilenet_v3_large_320x320_coco",
+)
+ALTERED = "ssd_mobilenet_v1_pets"
 
 
 def test_check_keeps_the_worst_and_its_place():
@@ -67,60 +74,134 @@ def test_recorded_overrides():
         goldens.apply_recorded_overrides(config, ["no such form"])
 
 
-def _run(shared: pathlib.Path, golden: pathlib.Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "benchmarks.conformance", "--only", NAME]
-    command += ["--configs", str(shared / "data" / "configs"), "--golden", str(golden)]
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    return subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+class Table(NamedTuple):
+    """What a run of the command printed."""
+
+    rows: Dict[str, Dict[str, str]]  # cells by configuration and column
+    last_line: str
+    exit_code: int
+
+
+def _parse_table(printed: str, exit_code: int) -> Table:
+    header, *lines, last = printed.splitlines()
+    columns = header.split(" | ")[1:]
+    cells: List[List[str]] = [line.split(" | ") for line in lines]
+    return Table({row[0]: dict(zip(columns, row[1:])) for row in cells}, last, exit_code)
+
+
+def _alter(folder: pathlib.Path) -> None:
+    """Alters a variable's shape, a loss and a gradient norm, each in the records of ALTERED."""
+    graph = folder / "configs" / f"{ALTERED}.json"
+    record = json.loads(graph.read_text())
+    record["variables"]["FeatureExtractor/MobilenetV1/Conv2d_0/weights"][0][3] += 1
+    graph.write_text(json.dumps(record))
+    numbers = folder / "numeric" / f"{ALTERED}.json"
+    record = json.loads(numbers.read_text())
+    record["train"]["losses"]["Loss/localization_loss"] *= 1.05
+    record["train"]["grad_norms"]["BoxPredictor_0/ClassPredictor/weights"] *= 1.05
+    numbers.write_text(json.dumps(record))
+
+
+@pytest.fixture(scope="module")
+def table(shared: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Table:
+    """One run for all tests; without training traces, which take long."""
+    folder = tmp_path_factory.mktemp("golden")
+    files = ["detinit.py", "numeric/_inputs.npz", f"configs/{ALTERED}.json"]
+    files += [f"numeric/{name}.{end}" for name in (*LIGHT, ALTERED) for end in ("json", "npz")]
+    for file in files:
+        (folder / file).parent.mkdir(exist_ok=True)
+        shutil.copyfile(shared / "golden" / file, folder / file)
+    _alter(folder)
+    # A process of its own, because TensorFlow reads the number of threads once.
+    line = [sys.executable, "-m", "benchmarks.conformance", "--threads=1"]
+    line += ["--configs", str(shared / "data" / "configs"), "--golden", str(folder)]
+    done = subprocess.run(
+        line,
+        cwd=ROOT,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
+    assert done.stdout, done.stderr[-2000:]
+    return _parse_table(done.stdout, done.returncode)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LIGHT)
+def test_numbers_of_the_reference(table: Table, name: str) -> None:
+    cells = table.rows[name]
+    for column in ("predictions", "losses", "gradients", "detections"):
+        assert cells[column].startswith("ok "), (column, cells[column])
+
+
+@pytest.mark.slow
+def test_altered_numbers_are_found(table: Table) -> None:
+    cells = table.rows[ALTERED]
+    assert "Conv2d_0/weights" in cells["variables"]
+    assert "Loss/localization_loss" in cells["losses"]
+    assert "BoxPredictor_0/ClassPredictor/weights" in cells["gradients"]
+    for column in ("anchors", "predictions", "detections"):
+        assert cells[column].startswith("ok "), (column, cells[column])
+    assert table.last_line == f"{len(LIGHT)} of {len(LIGHT) + 1} configurations hold"
+    assert table.exit_code == 1
 
 
 @pytest.fixture
-def golden(shared: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
-    """A copy of one configuration's golden numbers, without the trace, which takes long."""
-    files = ["detinit.py", "numeric/_inputs.npz", f"configs/{NAME}.json", f"numeric/{NAME}.json"]
-    for file in [*files, f"numeric/{NAME}.npz"]:
-        (tmp_path / file).parent.mkdir(exist_ok=True)
-        shutil.copyfile(shared / "golden" / file, tmp_path / file)
-    return tmp_path
+def one_record(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> List[str]:
+    """Arguments of the command for a folder with the record of one configuration."""
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "")
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "one.json").write_text('{"variables": {"a": [[1], true]}}')
+    return ["--configs", str(tmp_path), "--golden", str(tmp_path)]
 
 
-@pytest.mark.slow
-def test_holds(shared, golden):
-    result = _run(shared, golden)
-    assert result.returncode == 0, result.stdout + result.stderr[-2000:]
-    assert "1 of 1 configurations hold" in result.stdout
+def _cells(**failures: str) -> Dict[str, Check]:
+    cells = {column: Check() for column in checks.COLUMNS}
+    for column, cell in cells.items():
+        cell.close([1.0], [1.0], 1e-3, "value")
+        if column in failures:
+            cell.fail(failures[column])
+    return cells
 
 
-def _alter_variable(record: Dict[str, Any]) -> None:
-    record["variables"]["FeatureExtractor/MobilenetV1/Conv2d_0/weights"][0][3] += 1
+@pytest.mark.parametrize(("fails", "code"), [({}, 0), ({"anchors": "far"}, 1)])
+def test_exit_code_follows_the_rows(
+    one_record: List[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    fails: Dict[str, str],
+    code: int,
+) -> None:
+    monkeypatch.setattr(command, "run_case", lambda *_: _cells(**fails))
+    assert command.main(one_record) == code
+    table = _parse_table(capsys.readouterr().out, code)
+    assert table.last_line == f"{1 - code} of 1 configurations hold"
+    assert table.rows["one"]["anchors"] == fails.get("anchors", "ok 0e+00")
+    assert command.main([*one_record, "--only", "another"]) == 1
 
 
-def _alter_loss(record: Dict[str, Any]) -> None:
-    record["train"]["losses"]["Loss/localization_loss"] *= 1.05
+@pytest.mark.parametrize("holds_again", [False, True])
+def test_training_is_tried_with_other_threads(
+    one_record: List[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    holds_again: bool,
+) -> None:
+    def run(line: List[str], **_: Any) -> Any:
+        assert line[-2:] == ["--threads", "2"] and line[line.index("--only") + 1] == "one"
+        cells = [
+            "ok 1e-04" if holds_again or column != "losses" else "far" for column in checks.COLUMNS
+        ]
+        return subprocess.CompletedProcess(line, 0, " | ".join(["one", *cells, "7"]))
 
-
-def _alter_gradient(record: Dict[str, Any]) -> None:
-    record["train"]["grad_norms"]["BoxPredictor_0/ClassPredictor/weights"] *= 1.05
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("part", "alter", "named"),
-    [
-        ("configs", _alter_variable, "Conv2d_0/weights"),
-        ("numeric", _alter_loss, "Loss/localization_loss"),
-        ("numeric", _alter_gradient, "BoxPredictor_0/ClassPredictor/weights"),
-    ],
-)
-def test_falls_where_a_number_was_altered(
-    shared, golden, part: str, alter: Callable[[Dict[str, Any]], None], named: str
-):
-    path = golden / part / f"{NAME}.json"
-    record = json.loads(path.read_text())
-    alter(record)
-    path.write_text(json.dumps(record))
-    result = _run(shared, golden)
-    assert result.returncode == 1
-    assert named in result.stdout
+    monkeypatch.setattr(command.subprocess, "run", run)
+    monkeypatch.setattr(command, "run_case", lambda *_: _cells(losses="far", gradients="far"))
+    assert command.main(one_record) == (0 if holds_again else 1)
+    cells = _parse_table(capsys.readouterr().out, 0).rows["one"]
+    assert cells["gradients"] == "ok 1e-04, 2 threads"
+    assert cells["losses"] == ("ok 1e-04, 2 threads" if holds_again else "far")
+    # Other columns do not depend on the order of summation.
+    monkeypatch.setattr(command, "run_case", lambda *_: _cells(anchors="far"))
+    assert command.main(one_record) == 1
+    assert _parse_table(capsys.readouterr().out, 1).rows["one"]["anchors"] == "far"

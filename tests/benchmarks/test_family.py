@@ -12,7 +12,7 @@ from estimator_det.config import pipeline
 from estimator_det.protos import pipeline_pb2
 
 # Light ones that differ in network, predictor, anchors and optimizer.
-LIGHT = (
+FIRST, *OTHERS = (
     "embedded_ssd_mobilenet_v1_coco",
     "ssd_mobilenet_v1_0.75_depth_quantized_300x300_pets_sync",
     "ssd_mobilenet_v1_ppn_shared_box_predictor_300x300_coco14_sync",
@@ -21,7 +21,9 @@ LIGHT = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", LIGHT)
+@pytest.mark.parametrize(
+    "name", [FIRST, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in OTHERS)]
+)
 def test_light_configuration(
     shared: pathlib.Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,16 +12,15 @@ from typing import Any, Callable, Dict, List, Tuple
 import numpy as np
 import pytest
 
-from estimator_det.compat import estimator, slim, tf, tf1
+from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config import pipeline
-from estimator_det.detectors import ssd
-from estimator_det.nets.normalization import batch_norm
 from inputs import schema
 from model_fn import model_fn
 from model_fn.preflight import tpu_graph, xla_check
 from model_fn.runs.backends import tpu_estimator
 from model_fn.runs.backends.tpu_options import OnTpu
 from model_fn.training.step import TrainGraph
+from tests import small_extractor
 from tests.model_fn import fake
 
 CONFIGS = pathlib.Path(model_fn.__file__).parent.parent / "estimator_det" / "configs"
@@ -33,27 +32,10 @@ NARROW = "train_config.use_bfloat16=true"
 Values = Dict[str, np.ndarray]
 
 
-class SmallExtractor:
-    """Two feature maps, of 16 and 8 cells a side."""
-
-    def normalize(self, pixels: tf.Tensor) -> tf.Tensor:
-        return pixels / 127.5 - 1.0
-
-    def extract(self, inputs: tf.Tensor) -> List[tf.Tensor]:
-        settings = {
-            "normalizer_fn": batch_norm,
-            "normalizer_params": {"scale": True, "decay": 0.9},
-            "activation_fn": tf.nn.relu6,
-            "weights_regularizer": slim.l2_regularizer(1e-4),
-        }
-        first = slim.conv2d(inputs, 16, 5, stride=4, scope="First", **settings)
-        return [first, slim.conv2d(first, 16, 3, stride=2, scope="Second", **settings)]
-
-
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has `_config` describe the small extractor."""
-    monkeypatch.setattr(ssd, "make_extractor", lambda *_: SmallExtractor())
+    small_extractor.use(monkeypatch)
 
 
 class _WideDetector:
@@ -237,6 +219,7 @@ def test_three_ways_agree_in_float32(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("wide")
 def test_mobilenet_agrees_in_float64(tmp_path: pathlib.Path) -> None:
     # In float32 the last bit of the image changes gradients by percents, whichever way.

@@ -16,6 +16,9 @@ import time
 import traceback
 from typing import Any, Dict, List, Optional
 
+import pytest
+
+from tests import small_extractor
 from tests.conftest import TESTS
 
 TIMEOUT = 300.0  # seconds, for a machine that does much else
@@ -89,7 +92,7 @@ class Forker:
         return json.loads(answer)
 
     def command(self, *arguments: str) -> Run:
-        """Runs `estimator-det` with arguments."""
+        """Runs `estimator-det` with arguments; detectors have the small extractor."""
         return self._start({"arguments": list(arguments)})
 
     def fake_training(
@@ -186,6 +189,7 @@ def _child(request: Dict[str, Any]) -> int:
     os.dup2(log, 2)
     try:
         if "arguments" in request:
+            small_extractor.use(pytest.MonkeyPatch())
             return cli.main(request["arguments"])
         if request["limit"]:
             resource.setrlimit(resource.RLIMIT_FSIZE, (request["limit"], request["limit"]))
@@ -199,9 +203,8 @@ def _child(request: Dict[str, Any]) -> int:
 
 
 def _serve() -> None:
-    import model_fn.runner  # noqa: F401
-
     import exporters.saved_model  # noqa: F401
+    import model_fn.runs.runner  # noqa: F401
 
     children: List[int] = []
     for line in sys.stdin:

@@ -6,10 +6,8 @@ import pathlib
 import random
 import re
 import signal
-import subprocess
-import sys
 import time
-from typing import Iterator, List, Set
+from typing import List, Sequence, Set
 
 import pytest
 
@@ -17,25 +15,17 @@ from estimator_det.compat import tf1
 from estimator_det.config.pipeline import read_pipeline
 from model_fn.checkpoints import repair
 from model_fn.runs.data_cursor import read_cursor_state
-from tests.conftest import TESTS
 from tests.programs.forking import TIMEOUT, Forker, Run, small_config
 
 pytestmark = pytest.mark.slow
 
-LAST_STEP = 600
-COMMAND_STEPS = 100  # not reached before the last run, however late a kill comes
+ENDLESS = 10**6  # steps; no run gets there, however late its kill comes
 BALLAST = 2**21  # 8 MB in each checkpoint, which take some time to write
 
 # What a run has got to when it is killed, beside a random moment after its first step.
 EVENTS = ("start", "shard", "index", "renamed", "listed", "evaluating")
-KILLS = 30
-
-
-@pytest.fixture(scope="module")
-def forker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forker]:
-    made = Forker(str(tmp_path_factory.mktemp("logs")))
-    yield made
-    made.close()
+# The last of these resumes from the checkpoint of step 2 or a later one.
+FEW = ("shard", "listed", "listed", "evaluating")
 
 
 def _recorded(folder: pathlib.Path) -> List[str]:
@@ -63,6 +53,7 @@ def _wait_for(event: str, folder: pathlib.Path, run: Run) -> None:
     while not _happens(event, folder, run, before):
         assert run.poll() is None, run.output()
         assert time.monotonic() < end, run.output()
+        time.sleep(0.001)
 
 
 def _records_used(folder: pathlib.Path, step: int) -> int:
@@ -72,16 +63,16 @@ def _records_used(folder: pathlib.Path, step: int) -> int:
     return position.count
 
 
-def test_thirty_kills(forker: Forker, tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize(
+    "events", [FEW, pytest.param(EVENTS * 5, marks=pytest.mark.exhaustive)], ids=["4", "30"]
+)
+def test_kills(forker: Forker, tmp_path: pathlib.Path, events: Sequence[str]) -> None:
     rng = random.Random(5)
     folder = tmp_path / "model"
     recorded_step = reached = 0
     unfinished = resumed_from = 0
-    for kill in range(KILLS):
-        event = EVENTS[kill % len(EVENTS)]
-        run = forker.fake_training(
-            str(folder), num_steps=LAST_STEP, ballast=BALLAST, eval_batches=1
-        )
+    for kill, event in enumerate(events):
+        run = forker.fake_training(str(folder), num_steps=ENDLESS, ballast=BALLAST, eval_batches=1)
         _wait_for(event, folder, run)
         time.sleep(rng.choice((0, 0.002, 0.02, 0.2)) if event != "start" else rng.uniform(0, 1))
         run.signal(signal.SIGKILL)
@@ -101,17 +92,19 @@ def test_thirty_kills(forker: Forker, tmp_path: pathlib.Path) -> None:
             assert now >= recorded_step
             assert not steps or steps[-1] - now <= 3  # saved every 2 steps
             recorded_step = now
-    assert 0 < resumed_from < reached < LAST_STEP
-    assert unfinished  # some kills hit a checkpoint being written
+    assert 0 < resumed_from < reached
+    # Among many kills, some hit a checkpoint being written.
+    assert unfinished or len(events) < len(EVENTS)
 
+    last_step = recorded_step + 50
     last = forker.fake_training(
-        str(folder), num_steps=LAST_STEP, save_steps=100, step_secs=0, eval_secs=1000,
+        str(folder), num_steps=last_step, save_steps=100, step_secs=0, eval_secs=1000,
         ballast=BALLAST,
     )  # fmt: skip
     assert last.wait() == 0, last.output()
-    assert f"step {LAST_STEP}/{LAST_STEP}" in last.output()
-    assert repair.trained_steps(str(folder)) == LAST_STEP
-    assert _records_used(folder, LAST_STEP) == 2 * LAST_STEP
+    assert f"step {last_step}/{last_step}" in last.output()
+    assert repair.trained_steps(str(folder)) == last_step
+    assert _records_used(folder, last_step) == 2 * last_step
     assert not list(folder.glob("*_temp")) + list(folder.glob("*.tmp*"))
     indexes = list(folder.glob("*.index"))
     assert indexes
@@ -119,34 +112,39 @@ def test_thirty_kills(forker: Forker, tmp_path: pathlib.Path) -> None:
         assert repair.find_damage(str(index.with_suffix(""))) is None
 
 
-def test_kills_of_the_command(tmp_path: pathlib.Path) -> None:
-    config = small_config(tmp_path, num_steps=COMMAND_STEPS)
+@pytest.mark.parametrize(
+    "delays",
+    [(0.1,), pytest.param((0.0, 0.3, 0.1), marks=pytest.mark.exhaustive)],
+    ids=["1", "3"],
+)
+def test_kills_of_the_command(
+    forker: Forker, tmp_path: pathlib.Path, delays: Sequence[float]
+) -> None:
+    config = small_config(tmp_path, num_steps=ENDLESS)
     folder = tmp_path / "model"
-    command = [sys.executable, "-m", "estimator_det.cli", "train", "--save_checkpoints_steps=2"]
-    command += ["--pipeline_config_path", config, "--model_dir", str(folder)]
-    command += ["--eval_throttle_secs=100", "--progress_steps=1"]
+    arguments = ["train", "--pipeline_config_path", config, "--model_dir", str(folder)]
+    arguments += ["--eval_throttle_secs=100", "--progress_steps=1"]
     reached = 0
-    for number, seconds in enumerate((0.0, 0.3, 0.1)):
-        log = tmp_path / f"log{number}"
-        with log.open("w") as file:
-            process = subprocess.Popen(command, stdout=file, stderr=file, cwd=TESTS.parent)
+    for seconds in delays:
+        run = forker.command(*arguments, "--save_checkpoints_steps=2")
         while repair.trained_steps(str(folder)) <= reached:
-            assert process.poll() is None, log.read_text()
+            assert run.poll() is None, run.output()
             time.sleep(0.02)
         time.sleep(seconds)
-        process.kill()
-        assert process.wait() == -signal.SIGKILL, log.read_text()
+        run.signal(signal.SIGKILL)
+        assert run.wait() == -signal.SIGKILL, run.output()
         for prefix in _recorded(folder):
             assert repair.find_damage(prefix) is None, prefix
         step = repair.trained_steps(str(folder))
         assert step > reached
         reached = step
-    command = [one.replace("steps=2", "steps=50") for one in command]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=TESTS.parent)
-    assert done.returncode == 0, done.stderr
-    assert f"Resuming at step {reached}" in done.stderr
-    assert repair.trained_steps(str(folder)) == COMMAND_STEPS
+    last_step = reached + 5
+    steps = [f"--num_train_steps={last_step}", "--save_checkpoints_steps=50"]
+    last = forker.command(*arguments, *steps)
+    assert last.wait() == 0, last.output()
+    assert f"Resuming at step {reached}" in last.output()
+    assert repair.trained_steps(str(folder)) == last_step
     assert (
-        _records_used(folder, COMMAND_STEPS)
-        == COMMAND_STEPS * read_pipeline(config).train_config.batch_size
+        _records_used(folder, last_step)
+        == last_step * read_pipeline(config).train_config.batch_size
     )

@@ -14,6 +14,7 @@ from estimator_det import cli, demo
 from estimator_det.compat import tf
 from estimator_det.config import pipeline
 from inputs.datasets import shapes
+from tests import small_extractor
 from tests.programs.test_runs import SMALL
 
 pytestmark = pytest.mark.slow
@@ -30,7 +31,8 @@ def _moved(config: Any, folder: pathlib.Path, remote: str) -> Any:
     return pipeline.parse_pipeline(pipeline.format_pipeline(config).replace(str(folder), remote))
 
 
-def test_train_evaluate_and_export(tmp_path, capsys):
+def test_train_evaluate_and_export(tmp_path, capsys, monkeypatch):
+    small_extractor.use(monkeypatch)
     remote = f"ram://{tmp_path.name}"
     files = shapes.make_dataset(str(tmp_path / "data"), seed=0, size="tiny")
     _upload(tmp_path / "data", f"{remote}/data")

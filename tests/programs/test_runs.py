@@ -12,6 +12,7 @@ from estimator_det.compat import tf
 from estimator_det.config import pipeline
 from exporters import predictor
 from inputs.datasets import shapes
+from tests import small_extractor
 
 pytestmark = pytest.mark.slow
 
@@ -71,7 +72,8 @@ def test_evaluate_export_detect(model_dir, config_path, tmp_path, capsys):
         assert (found / "shape_detections.png").exists()
 
 
-def test_a_step_that_is_not_finite(config_path, tmp_path, capsys):
+def test_a_step_that_is_not_finite(config_path, tmp_path, capsys, monkeypatch):
+    small_extractor.use(monkeypatch)
     folder = tmp_path / "model"
     rate = "train_config.optimizer.momentum_optimizer.learning_rate.constant_learning_rate"
     arguments = ["train", "--pipeline_config_path", config_path, "--model_dir", str(folder)]
@@ -88,7 +90,8 @@ def test_a_step_that_is_not_finite(config_path, tmp_path, capsys):
     assert f"not finite at step {report['step']}" in capsys.readouterr().out
 
 
-def test_model_main_goes_on_and_evaluates(config_path, tmp_path, capsys):
+def test_model_main_goes_on_and_evaluates(config_path, tmp_path, capsys, monkeypatch):
+    small_extractor.use(monkeypatch)
     folder = tmp_path / "model"
     common = ["model_main", f"--pipeline_config_path={config_path}", f"--model_dir={folder}"]
     assert model_main.main([*common, "--mode=train", "--num_train_steps=1"]) == 0
@@ -115,6 +118,9 @@ def test_evaluation_without_a_checkpoint(config_path, tmp_path, capsys):
 
 def test_demo(tmp_path, capsys):
     folder = tmp_path / "demo"
+    (folder / "model").mkdir(parents=True)
+    for left in (demo.MARKER_FILE, "model/of_an_earlier_demo"):
+        (folder / left).touch()
     arguments = ["demo", "--output_dir", str(folder), "--size=tiny", "--num_train_steps=2"]
     for text in SMALL:
         arguments += ["--set", text]
@@ -127,7 +133,8 @@ def test_demo(tmp_path, capsys):
     output = capsys.readouterr().out
     assert "[4/4] detection" in output
     assert demo.PICTURE_FILE in output
-    assert cli.main(arguments) == 0  # an earlier demo is made anew
+    assert "an earlier demo, which is made anew" in output
+    assert not (folder / "model" / "of_an_earlier_demo").exists()
 
 
 def test_demo_leaves_other_folders_alone(tmp_path, capsys):

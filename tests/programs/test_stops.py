@@ -28,13 +28,6 @@ SOON = 60  # seconds; at once, on a machine that does much else
 
 
 @pytest.fixture(scope="module")
-def forker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forker]:
-    made = Forker(str(tmp_path_factory.mktemp("logs")))
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> str:
     return small_config(tmp_path_factory.mktemp("small"), num_steps=5000)
 

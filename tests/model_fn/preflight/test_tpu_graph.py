@@ -11,6 +11,7 @@ from estimator_det.config import pipeline
 from estimator_det.protos import pipeline_pb2
 from model_fn import model_fn
 from model_fn.preflight import tpu_graph, xla_check
+from tests import small_extractor
 from tests.detectors.configs import small_config
 
 TRAINING = """
@@ -44,6 +45,11 @@ def a_config(ssd: str = "", top: str = "") -> Any:
     return config
 
 
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_extractor.use(monkeypatch)
+
+
 def findings_of(config: Any, *modes: str) -> List[Any]:
     modes = modes or (estimator.ModeKeys.TRAIN,)
     return tpu_graph.compile_check(config, xla=False, batch_per_core=2, modes=modes).findings
@@ -71,6 +77,7 @@ def test_a_fit_configuration_has_nothing_to_be_told() -> None:
         "box_predictor { convolutional_box_predictor { box_code_size: 8 } }",
     ],
 )
+@pytest.mark.usefixtures("small")
 def test_what_else_is_static(ssd: str) -> None:
     more = "train_input_reader { num_keypoints: 2 }" if "keypoint" in ssd else ""
     assert findings_of(a_config(ssd, more), *tpu_graph.MODES) == []
@@ -101,6 +108,7 @@ def test_what_else_is_static(ssd: str) -> None:
         ),
     ],
 )
+@pytest.mark.usefixtures("small")
 def test_one_unfit_part_is_named(ssd: str, field: str, operations: List[str]) -> None:
     config = a_config()
     if "resizer" in ssd:
@@ -114,6 +122,7 @@ def test_one_unfit_part_is_named(ssd: str, field: str, operations: List[str]) ->
         assert part in text
 
 
+@pytest.mark.usefixtures("small")
 def test_all_unfit_parts_are_named_at_once() -> None:
     config = a_config("loss { hard_example_miner {} }")
     config.model.ssd.image_resizer.Clear()
@@ -125,6 +134,7 @@ def test_all_unfit_parts_are_named_at_once() -> None:
     }
 
 
+@pytest.mark.usefixtures("small")
 def test_summaries_are_warned_of() -> None:
     found = findings_of(a_config(top="train_config { summarize_gradients: true }"))
     assert {(problem.severity, problem.field) for problem in found} == {("warning", "train_config")}
@@ -176,6 +186,7 @@ def feed_of(core: tpu_graph.CoreGraph) -> List[np.ndarray]:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive  # test_tpu_agreement compares the same with a smaller network
 def test_xla_compiles_the_step_and_its_numbers_are_those_of_the_plain_graph() -> None:
     config = a_config()
     problems: List[Any] = []
@@ -252,8 +263,14 @@ def test_evaluation_and_prediction_compile() -> None:
     "name",
     [
         "ssd_mobilenet_v1_300x300_coco14_sync",
-        "ssd_mobilenet_v1_ppn_shared_box_predictor_300x300_coco14_sync",
-        "ssd_resnet50_v1_fpn_shared_box_predictor_640x640_coco14_sync",
+        pytest.param(
+            "ssd_mobilenet_v1_ppn_shared_box_predictor_300x300_coco14_sync",
+            marks=pytest.mark.exhaustive,
+        ),
+        pytest.param(
+            "ssd_resnet50_v1_fpn_shared_box_predictor_640x640_coco14_sync",
+            marks=pytest.mark.exhaustive,
+        ),
     ],
 )
 def test_shipped_with_the_reference_as_fit(shared: Any, name: str) -> None:

@@ -1,0 +1,45 @@
+"""What an interpreter does for a comparison: `python -m benchmarks.versions.tasks JSON`.
+
+JSON is a list of tasks, each a list of a function's name and its arguments. One process runs
+several, because importing TensorFlow takes longer than most of them.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+
+import numpy as np
+
+from estimator_det import cli, demo
+from estimator_det.compat import tf
+from estimator_det.config import pipeline
+from inputs.datasets import shapes
+
+
+def make(folder: str, changes: str) -> None:
+    """Writes a small dataset and `pipeline.config`, that of the demo with `changes` merged in."""
+    files = shapes.make_dataset(str(pathlib.Path(folder) / "data"), seed=0, size="tiny")
+    pipeline.save_pipeline(pipeline.merge_text(demo.demo_config(files), changes), folder)
+
+
+def command(*arguments: str) -> None:
+    """Runs `estimator-det` with these arguments; exits with its code if that is not 0."""
+    code = cli.main(list(arguments))
+    if code:
+        sys.exit(code)
+
+
+def predict(model: str, target: str) -> None:
+    """Writes what a SavedModel returns for two images of noise to an .npz file."""
+    pixels = np.random.RandomState(0).randint(0, 255, [2, 160, 160, 3], np.uint8)
+    found = tf.saved_model.load(model).signatures["serving_default"](tf.constant(pixels))
+    np.savez(target, **{name: value.numpy() for name, value in found.items()})
+
+
+TASKS = {"make": make, "command": command, "predict": predict}
+
+if __name__ == "__main__":
+    for name, *given in json.loads(sys.argv[1]):
+        TASKS[name](*given)

@@ -1,0 +1,48 @@
+"""The comparison of two environments; `make versions` runs it on two TensorFlows."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+
+import numpy as np
+import pytest
+
+from benchmarks.versions import agreement, environment
+from benchmarks.versions.environment import Environment
+
+
+def test_relative() -> None:
+    assert agreement.relative([1.0, 4.0], [1.0, 5.0]) == pytest.approx(0.2)
+    assert agreement.relative([np.nan], [1.0]) == float("inf")
+
+
+def test_losses_of_other_steps_are_not_compared(tmp_path: pathlib.Path) -> None:
+    for name, steps in (("a", [1, 2]), ("b", [1, 3])):
+        (tmp_path / name).mkdir()
+        lines = [json.dumps({"step": step, agreement.TOTAL_LOSS: 2.0}) for step in steps]
+        (tmp_path / name / "progress.jsonl").write_text("\n".join(lines))
+    one, other = tmp_path / "a", tmp_path / "b"
+    assert agreement._compare_losses("", one, one, 1e-5).value == 0
+    with pytest.raises(ValueError, match="other steps"):
+        agreement._compare_losses("", one, other, 1e-5)
+
+
+def test_a_task_that_fails_shows_its_message() -> None:
+    with pytest.raises(RuntimeError, match=r"no such configuration file: nowhere\.config"):
+        environment.run_tasks(
+            [(Environment(sys.executable, "one"), [["command", "check-config", "nowhere.config"]])]
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_an_environment_agrees_with_itself(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = iter(("one", "other"))
+    monkeypatch.setattr(environment, "find", lambda python: Environment(python, next(names)))
+    lines, agrees = agreement.report(tmp_path / "runs", [sys.executable] * 2, steps=2)
+    assert agrees, lines
+    assert len(lines) == 8 and "one and other" in lines
