@@ -20,8 +20,7 @@ from google.protobuf import text_format
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from estimator_det.config.registry import nearest
-from estimator_det.config.text import ConfigError, is_repeated, parse_message
+from estimator_det.config.text import ConfigError, is_repeated, nearest, parse_message
 
 _ASSIGNMENT = re.compile(
     r"\s*(?P<path>[A-Za-z_]\w*(?:\[[^\]]*\]|\.[A-Za-z_]\w*)*)\s*(?P<sign>\+?=)(?P<value>.*)",

@@ -17,8 +17,7 @@ from google.protobuf.message import Message
 from estimator_det.config.check_model import check_model
 from estimator_det.config.files import is_remote, read_text
 from estimator_det.config.problem import Problem, error, warning
-from estimator_det.config.registry import nearest
-from estimator_det.config.text import ConfigError, is_repeated, parse_message
+from estimator_det.config.text import ConfigError, is_repeated, nearest, parse_message
 from estimator_det.protos import (
     input_reader_pb2,
     optimizer_pb2,

@@ -14,7 +14,7 @@ import time
 from typing import Dict, List, Optional
 
 from estimator_det.compat import tf
-from estimator_det.config.registry import nearest
+from estimator_det.config.text import nearest
 from model_fn.runs.evaluation_report import Metrics
 
 EVALUATIONS_FILE = "evaluations.jsonl"
