@@ -9,6 +9,7 @@ import numpy as np
 from tqdm import tqdm
 
 from estimator_det.config.problem import Problem, error
+from estimator_det.config.text import ConfigError
 from estimator_det.detectors import make_detector
 from estimator_det.images.resize import make_resizer
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
@@ -44,11 +45,11 @@ def check_data(
         progress: Whether bars are drawn on standard error.
 
     Raises:
-        ValueError: if there is no model or no reader, or a reader's `bad_records` make no sense.
+        ConfigError: if there is no model or no reader, or a reader's `bad_records` make no sense.
     """
     kind = config.model.WhichOneof("model")
     if kind is None:
-        raise ValueError("model: one of ssd, faster_rcnn must be set; found none")
+        raise ConfigError("model: one of ssd, faster_rcnn must be set; found none")
     model = getattr(config.model, kind)
     problems: List[Problem] = []
     maps: Dict[str, LabelMap] = {}
@@ -95,7 +96,7 @@ def _readers(config: Any, which: str) -> Iterator[Tuple[str, Any]]:
             found = True
             yield f"eval_input_reader[{position}]", reader
     if not found:
-        raise ValueError(f"the configuration has no input reader to check (readers: {which})")
+        raise ConfigError(f"the configuration has no input reader to check (readers: {which})")
 
 
 def _rules(

@@ -7,6 +7,7 @@ import re
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.text import ConfigError
 from estimator_det.detectors import assignment_counts
 from estimator_det.detectors.base import Detector
 from model_fn.training import train_graph
@@ -46,7 +47,7 @@ def select_variables(
     variable is warned of.
 
     Raises:
-        ValueError: if nothing is left to train.
+        ConfigError: if nothing is left to train.
     """
     for field, patterns in (("update_trainable_variables", update), ("freeze_variables", freeze)):
         for pattern in patterns:
@@ -59,7 +60,7 @@ def select_variables(
         and not any(_matches(pattern, variable) for pattern in freeze)
     ]
     if not chosen:
-        raise ValueError(
+        raise ConfigError(
             "train_config: update_trainable_variables and freeze_variables leave no variable to "
             f"train. update: {list(update)}, freeze: {list(freeze)}; trainable variables: "
             f"{[variable.op.name for variable in variables[:5]]}, …"
@@ -121,7 +122,7 @@ def make_train_op(
             strategy, for one replica cannot hold back the others.
 
     Raises:
-        ValueError: if there is nothing to train.
+        ConfigError: if there is nothing to train.
     """
     guarded = guarded and not tf1.distribute.has_strategy()
     variables = select_variables(
@@ -143,7 +144,7 @@ def make_train_op(
         if gradient is not None
     ]
     if not pairs:
-        raise ValueError(
+        raise ConfigError(
             "the loss depends on none of the variables to train: "
             f"{[variable.op.name for variable in variables[:5]]}, …"
         )

@@ -37,14 +37,14 @@ class OnTpu:
 
     def __post_init__(self) -> None:
         if not self.name and not self.rehearses:
-            raise ValueError(
+            raise ConfigError(
                 "a run on TPU needs the TPU's name: that of a Cloud TPU, 'local' on the TPU's own "
                 "machine, or an address such as grpc://10.0.0.2:8470. Without a TPU, rehearse"
             )
         for field in ("num_shards", "iterations_per_loop"):
             value = getattr(self, field)
             if value < 1:
-                raise ValueError(f"{field} must be 1 or more; given {value}")
+                raise ConfigError(f"{field} must be 1 or more; given {value}")
 
     @property
     def reads_elsewhere(self) -> bool:
