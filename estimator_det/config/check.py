@@ -1,7 +1,7 @@
-"""Static checks of a pipeline configuration: what would fail, or quietly disappoint, later on.
+"""Static checks of a pipeline configuration: what would stop a run or make it useless.
 
-Nothing is built and TensorFlow is not imported. Names that registries know (feature extractors,
-losses, …) are left to them: they raise errors of their own as soon as a model is made.
+Nothing is built and TensorFlow is not imported. Names of components are not checked here;
+`model_fn.preflight.names` asks the registries for them.
 """
 
 from __future__ import annotations
@@ -33,24 +33,6 @@ Config = pipeline_pb2.TrainEvalPipelineConfig
 PLACEHOLDER = "PATH_TO_BE_CONFIGURED"
 _ENDLESS = sys.maxsize  # steps of a training that has no last one
 CHECKPOINT_TYPES = ("classification", "detection", "full")
-# The names that configurations of the reference use; anything else is most likely a slip.
-METRICS_SETS = (
-    "coco_detection_metrics",
-    "coco_keypoint_metrics",
-    "coco_mask_metrics",
-    "coco_panoptic_metrics",
-    "lvis_detection_metrics",
-    "lvis_mask_metrics",
-    "oid_challenge_detection_metrics",
-    "oid_challenge_segmentation_metrics",
-    "open_images_V2_detection_metrics",
-    "open_images_detection_metrics",
-    "pascal_voc_detection_metrics",
-    "pascal_voc_instance_segmentation_metrics",
-    "precision_at_recall_detection_metrics",
-    "weighted_pascal_voc_detection_metrics",
-    "weighted_pascal_voc_instance_segmentation_metrics",
-)
 # What to do about deprecated fields; others have no effect any more.
 _REMEDIES = {
     "TrainConfig.from_detection_checkpoint": "use fine_tune_checkpoint_type instead",
@@ -328,13 +310,6 @@ def _check_evaluation(config: Config) -> Iterator[Problem]:
             "is true, but training keeps no moving averages",
             "set train_config.optimizer.use_moving_average=true, or this to false",
         )
-    for index, name in enumerate(evaluation.metrics_set):
-        if name not in METRICS_SETS:
-            yield warning(
-                f"eval_config.metrics_set[{index}]",
-                f"{name!r} is not one of the usual sets{nearest(name, list(METRICS_SETS))}",
-                f"usual ones: {', '.join(METRICS_SETS)}",
-            )
     if any("mask" in name or "segmentation" in name for name in evaluation.metrics_set):
         for name, reader in _readers(config):
             if name.startswith("eval") and not reader.load_instance_masks:

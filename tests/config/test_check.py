@@ -183,7 +183,6 @@ def test_errors(assignment: str, field: str, message: str) -> None:
             "'classification' is taken",
         ),
         ("train_input_reader.label_map_path=", "train_input_reader.label_map_path", "not set"),
-        ("eval_config.metrics_set=coco_metrics", "eval_config.metrics_set[0]", "did you mean"),
         ("train_config.batch_queue_capacity=3", "train_config.batch_queue_capacity", "no effect"),
         ("eval_config.num_examples=3", "eval_config.num_examples", "deprecated"),
         (

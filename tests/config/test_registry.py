@@ -47,7 +47,7 @@ def test_the_chosen_member_is_made_or_refused() -> None:
     registry: Registry[Callable[..., str]] = Registry("matcher")
     registry.register("argmax_matcher")(lambda config, more: f"{config.matched_threshold:g} {more}")
     config = matcher_pb2.Matcher()
-    with pytest.raises(ConfigError, match="model.matcher: one of .* must be set; found none"):
+    with pytest.raises(ConfigError, match=r"model.matcher: one of .* must be set; found none"):
         registry.make_chosen(config, "matcher_oneof", "model.matcher")
     config.argmax_matcher.matched_threshold = 0.5
     assert registry.make_chosen(config, "matcher_oneof", "model.matcher", "more") == "0.5 more"

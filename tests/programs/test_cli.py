@@ -10,6 +10,7 @@ from PIL import Image
 from estimator_det import cli, console
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
+from model_fn.checkpoints import errors
 
 ROOT = pathlib.Path(__file__).parents[2]
 CONFIG = ROOT / "estimator_det" / "configs" / "ssd_mobilenet_v1_shapes.config"
@@ -147,7 +148,9 @@ def test_missing_records_are_missing_inputs(tmp_path, capsys):
         (console.UsageError("no"), 2),
         (pipeline.ConfigError("no"), 2),
         (FileNotFoundError("no"), 3),
-        (ValueError("no"), 1),
+        (PermissionError(13, "Permission denied", "model.config"), 1),
+        (errors.FolderInUseError("no"), 5),
+        (errors.RunError("no"), 1),
         (KeyboardInterrupt(), 130),
     ],
 )
@@ -159,8 +162,12 @@ def test_exit_code_of_an_error(error, code, capsys):
 
 
 def test_faults_of_the_program_keep_their_traceback():
-    with pytest.raises(KeyError):
-        console.run(lambda: {}["missing"])
+    def fail(error):
+        raise error
+
+    for bug in (KeyError("missing"), ValueError("wrong"), OSError("no file"), RuntimeError("no")):
+        with pytest.raises(type(bug)):
+            console.run(lambda bug=bug: fail(bug))
 
 
 def test_metrics_without_cases_are_explained(capsys):
