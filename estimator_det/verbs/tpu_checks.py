@@ -125,12 +125,13 @@ def _fix(config: Any, options: argparse.Namespace, target: Any) -> Tuple[Any, Li
 def _memory(config: Any, num_shards: int) -> List[Any]:
     """Prints what a core needs; a problem if no kind of TPU has it."""
     from estimator_det.config.problem import warning
+    from estimator_det.config.text import ConfigError
     from model_fn.preflight import tpu_memory
 
     per_core = max(1, config.train_config.batch_size // num_shards)
     try:
         needed = tpu_memory.estimate(config, per_core)
-    except (ValueError, NotImplementedError) as reason:
+    except ConfigError as reason:
         console.say(f"TPU memory: not known: {reason}")
         return []
     console.say(

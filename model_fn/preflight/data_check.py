@@ -62,7 +62,7 @@ def check_data(
         policy = _rules(field, reader, config, model.num_classes, label_map is not None)
         try:
             plans.append(scan.plan(field, policy, max_records))
-        except ValueError as reason:
+        except ConfigError as reason:
             problems.append(error(field, str(reason).rstrip("."), "name the files to read"))
     scans = _run(plans, jobs, progress)
     for one, of_plan in zip(scans, plans):
@@ -150,7 +150,7 @@ def _coverage(
     """The first reader's boxes against the anchors; None where there is nothing to look at."""
     try:
         detector = make_detector(config.model, is_training=True)
-    except ValueError as reason:
+    except ConfigError as reason:
         return None, [
             error("model", str(reason).rstrip("."), "choose what is supported, or remove it")
         ]
@@ -166,7 +166,7 @@ def _coverage(
             coverage = anchor_coverage.measure(
                 detector, columns, num_channels=channels, advance=bar.update
             )
-    except ValueError as reason:
+    except ConfigError as reason:
         text = str(reason).rstrip(".")
         return None, [error(f"model.{kind}", text, "make the model's parts fit each other")]
     return coverage, data_problems.check_anchors(f"model.{kind}", coverage)
@@ -176,7 +176,7 @@ def _resized(model: Any, scans: Sequence[Scan]) -> Dict[str, np.ndarray]:
     """Reader -> [M, 2], heights and widths of boxes after resizing; nothing without a resizer."""
     try:
         resizer = make_resizer(model.image_resizer)
-    except ValueError:  # making the detector has told it
+    except ConfigError:  # reported where the detector is made
         return {}
     return {
         one.reader: statistics.box_sizes(

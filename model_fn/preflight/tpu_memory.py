@@ -120,8 +120,7 @@ def estimate(pipeline_config: Any, images_per_core: int) -> CoreMemory:
         images_per_core: Its share of the batch.
 
     Raises:
-        ConfigError: if the model cannot be built, or not with static shapes; NotImplementedError
-            likewise.
+        ConfigError: if the model cannot be built, or not with static shapes.
     """
     config = type(pipeline_config)()
     config.CopyFrom(pipeline_config)

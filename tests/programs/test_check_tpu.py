@@ -29,7 +29,7 @@ SMALL = [
 @pytest.fixture
 def built(monkeypatch):
     """The ordinary check of the graph passes at once."""
-    found = run_check.Preflight(None, None, 0, 0, [])
+    found = run_check.Preflight(None, None, 1, 1, [])
     monkeypatch.setattr(run_check, "examine", lambda config: found)
 
 
