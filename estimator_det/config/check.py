@@ -29,7 +29,7 @@ __all__ = ["Problem", "check"]
 
 Config = pipeline_pb2.TrainEvalPipelineConfig
 
-# Sample configurations carry this where a path of the user's belongs.
+# Text in sample configurations in place of a path of the user.
 PLACEHOLDER = "PATH_TO_BE_CONFIGURED"
 _ENDLESS = sys.maxsize  # steps of a training that has no last one
 CHECKPOINT_TYPES = ("classification", "detection", "full")
@@ -89,7 +89,8 @@ def _fields(message: Message, prefix: str = "") -> Iterator[Tuple[str, Any, Any]
                 yield here, field, entry
 
 
-def _readers(config: Config) -> Iterator[Tuple[str, input_reader_pb2.InputReader]]:
+def readers(config: Config) -> Iterator[Tuple[str, input_reader_pb2.InputReader]]:
+    """(path, reader) of every input reader, that of training first."""
     if config.HasField("train_input_reader"):
         yield "train_input_reader", config.train_input_reader
     for index, reader in enumerate(config.eval_input_reader):
@@ -251,7 +252,7 @@ def _check_fine_tuning(config: Config) -> Iterator[Problem]:
 
 
 def _check_readers(config: Config) -> Iterator[Problem]:
-    for name, reader in _readers(config):
+    for name, reader in readers(config):
         kind = reader.WhichOneof("input_reader")
         path = f"{name}.tf_record_input_reader.input_path"
         if kind == "external_input_reader":
@@ -311,7 +312,7 @@ def _check_evaluation(config: Config) -> Iterator[Problem]:
             "set train_config.optimizer.use_moving_average=true, or this to false",
         )
     if any("mask" in name or "segmentation" in name for name in evaluation.metrics_set):
-        for name, reader in _readers(config):
+        for name, reader in readers(config):
             if name.startswith("eval") and not reader.load_instance_masks:
                 yield error(
                     f"{name}.load_instance_masks",
@@ -354,7 +355,7 @@ def _missing(pattern: str) -> bool:
 
 
 def _check_paths(config: Config) -> Iterator[Problem]:
-    for name, reader in _readers(config):
+    for name, reader in readers(config):
         for index, pattern in enumerate(reader.tf_record_input_reader.input_path):
             if _missing(pattern):
                 yield error(
@@ -375,7 +376,7 @@ def _check_label_maps(config: Config) -> Iterator[Problem]:
     kind = config.model.WhichOneof("model")
     num_classes = getattr(getattr(config.model, kind), "num_classes", 0) if kind else 0
     seen = set()
-    for name, reader in _readers(config):
+    for name, reader in readers(config):
         label_map_path = reader.label_map_path
         path = f"{name}.label_map_path"
         if not label_map_path or PLACEHOLDER in label_map_path or is_remote(label_map_path):

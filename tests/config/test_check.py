@@ -88,11 +88,6 @@ def test_errors_stand_before_warnings_and_read_well() -> None:
     assert str(found[0]) == ("error: train_config.batch_size: is 0. Remedy: set it to 1 or more")
 
 
-def test_severity_is_checked() -> None:
-    with pytest.raises(ValueError, match="severity"):
-        Problem("fatal", "a", "b", "c")
-
-
 @pytest.mark.parametrize(
     "assignment, field, message",
     [

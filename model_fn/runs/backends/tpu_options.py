@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any, List, Optional
 
 from estimator_det.config import tpu_lint
+from estimator_det.config.problem import Problem
 from estimator_det.config.text import ConfigError
 
 LOCAL = "local"
@@ -57,7 +58,7 @@ class OnTpu:
         return self.rehearses or self.name == LOCAL
 
 
-def check(pipeline_config: Any, model_dir: str, on_tpu: OnTpu) -> List[tpu_lint.Finding]:
+def check(pipeline_config: Any, model_dir: str, on_tpu: OnTpu) -> List[Problem]:
     """What about a configuration does not suit the TPU, without making the run impossible.
 
     Raises:
