@@ -20,6 +20,9 @@ from estimator_det.boxes.matching import (
     make_matcher,
 )
 from estimator_det.compat import tf
+from estimator_det.config.advice import TpuAdvice
+
+TPU = TpuAdvice("matcher", "use argmax_matcher with use_matmul_gather: true")
 
 
 class Targets(NamedTuple):

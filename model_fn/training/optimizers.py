@@ -10,8 +10,11 @@ import math
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
+
+TPU = TpuAdvice("train_config.optimizer", "use momentum_optimizer")
 
 LEARNING_RATES: Registry[Callable[[Any, tf.Tensor], tf.Tensor]] = Registry("learning rate")
 OPTIMIZERS: Registry[Callable[[Any, tf.Tensor], Any]] = Registry("optimizer")

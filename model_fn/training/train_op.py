@@ -7,10 +7,15 @@ import re
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors import assignment_counts
 from estimator_det.detectors.base import Detector
 from model_fn.training import train_graph
+
+TPU = TpuAdvice(
+    "train_config", "switch off what the operation's name says, for example summarize_gradients"
+)
 
 _LOG = logging.getLogger(__name__)
 
