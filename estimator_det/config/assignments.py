@@ -47,7 +47,7 @@ _MOST_DEPTH = 9
 
 class _Step(NamedTuple):
     name: str
-    key: Optional[str]  # what stands in [brackets]
+    key: Optional[str]  # the text in [brackets]
     path: str  # from the root up to here
 
 

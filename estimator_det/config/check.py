@@ -45,12 +45,12 @@ _REMEDIES = {
 
 
 def check(config: Config, *, check_files: bool = True) -> List[Problem]:
-    """Everything that is wrong with `config` as far as it can be seen without building it.
+    """Everything that is wrong with `config`, as far as it shows without building the model.
 
     Args:
         config: The configuration, with all overrides merged.
         check_files: Whether to look for the files it names and read its label maps. Remote files
-            (gs://…) are never looked at.
+            (gs://…) are never checked.
 
     Returns:
         Errors first, then warnings; empty if nothing was found.
@@ -107,8 +107,8 @@ def _check_training(config: Config) -> Iterator[Problem]:
     if train.num_steps == 0:
         yield warning(
             "train_config.num_steps",
-            "is 0: training goes on without end",
-            "set the number of steps, or stop it by hand",
+            "is 0: training never ends",
+            "set the number of steps, or stop the run yourself",
         )
     yield from _check_optimizer(train.optimizer, train.num_steps)
     yield from _check_fine_tuning(config)
@@ -169,7 +169,7 @@ def _check_exponential(
             f"{path}.decay_steps",
             f"the rate stays {schedule.initial_learning_rate:g}: its first decay is at step "
             f"{schedule.decay_steps}, training has {num_steps} steps",
-            "nothing, if that is meant; else lower decay_steps",
+            "lower decay_steps, or ignore this if it is intended",
         )
 
 
@@ -188,7 +188,7 @@ def _check_manual_steps(
         yield warning(
             f"{path}.schedule",
             f"its steps {late} are never reached, training has {num_steps} steps",
-            "nothing, if that is meant; else bring them forward, or train for longer",
+            "lower them or train for longer, or ignore this if it is intended",
         )
 
 
@@ -221,8 +221,7 @@ def _check_cosine(
     elif schedule.total_steps > num_steps:
         yield warning(
             f"{path}.total_steps",
-            f"the rate comes down until step {schedule.total_steps}, training has {num_steps} "
-            "steps",
+            f"the rate decreases until step {schedule.total_steps}, training has {num_steps} steps",
             f"--set {path}.total_steps={num_steps}",
         )
 
@@ -248,7 +247,7 @@ def _check_fine_tuning(config: Config) -> Iterator[Problem]:
         )
     # The older field that says the same is reported among the deprecated ones.
     if train.fine_tune_checkpoint and not (kind or train.HasField("from_detection_checkpoint")):
-        yield warning(path, "is not set; 'classification' is taken", f"--set {path}=classification")
+        yield warning(path, "is not set; 'classification' is used", f"--set {path}=classification")
 
 
 def _check_readers(config: Config) -> Iterator[Problem]:
@@ -275,7 +274,7 @@ def _check_readers(config: Config) -> Iterator[Problem]:
         if not reader.label_map_path:
             yield warning(
                 f"{name}.label_map_path",
-                "is not set: classes have no names, and class names in records are not understood",
+                "is not set: classes have no names, and class names in records cannot be read",
                 f"--set {name}.label_map_path=label_map.pbtxt",
             )
         for field in ("sample_1_of_n_examples", "num_readers", "read_block_length"):
@@ -361,7 +360,7 @@ def _check_paths(config: Config) -> Iterator[Problem]:
                 yield error(
                     f"{name}.tf_record_input_reader.input_path[{index}]",
                     f"no file matches {pattern!r} (from {os.getcwd()})",
-                    "correct the path; patterns such as train-*.record are understood",
+                    "correct the path; patterns such as train-*.record are allowed",
                 )
     checkpoint = config.train_config.fine_tune_checkpoint
     if checkpoint and _missing(checkpoint) and _missing(checkpoint + ".index"):

@@ -1,4 +1,4 @@
-"""Name -> maker tables that components enter beside their own definition."""
+"""Tables from name to maker; a component enters itself where it is defined."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Registry(Generic[Maker]):
 
         Args:
             name: The name without an entry.
-            reserved: Names that count as reserved besides those of the registry.
+            reserved: More reserved names.
         """
         supported = ", ".join(sorted(self))
         if name in reserved or name in self.reserved:

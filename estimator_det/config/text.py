@@ -89,7 +89,7 @@ def parse_message(text: str, message: MessageT, source: str = "<text>") -> Messa
         raise _explained(error, text, message, source) from None
     warnings.warn(
         f"{source}:{first_line}: '{twice.group(1) or twice.group(2)}' is given more than once, or "
-        "beside another choice of its group; the last one counts. Remove the others.",
+        "together with another choice of its group; the last one counts. Remove the others.",
         ConfigWarning,
         stacklevel=3,
     )

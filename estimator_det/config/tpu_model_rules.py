@@ -8,7 +8,7 @@ from estimator_det.config.problem import Problem
 from estimator_det.config.tpu_rules import Config, Target, rule
 
 FOCAL = "{ weighted_sigmoid_focal { alpha: 0.25 gamma: 2.0 } }"
-# Averages of batch norm that follow within the few steps of large batches.
+# Decays at which moving averages of batch norm follow within the few steps of large batches.
 LEAST_DECAY, MOST_DECAY = 0.97, 0.997
 _ROUNDING = 1e-6  # of fields that are 32-bit floats
 # Backbones whose own moving averages are slower than that: 0.9997.
@@ -158,7 +158,7 @@ def _miner(config: Config, target: Target) -> Iterator[Problem]:
         f"{path}.hard_example_miner",
         "selects anchors by non-maximum suppression within the train step",
         edits=edits,
-        remedy="the focal loss takes its place; start the class biases at about -4.6 with "
+        remedy="the focal loss replaces it; start the class biases at about -4.6 with "
         "class_prediction_bias_init of the box predictor",
     )
 
@@ -182,7 +182,7 @@ def _sampler(config: Config, target: Target) -> Iterator[Problem]:
 
 @rule("class-imbalance")
 def _imbalance(config: Config, target: Target) -> Iterator[Problem]:
-    """Without mining, something else must hold the many easy negatives down."""
+    """Without mining, something else must limit the weight of the many easy negatives."""
     del target
     loss, path = config.model.ssd.loss, "model.ssd.loss"
     kind = loss.classification_loss.WhichOneof("classification_loss")
@@ -195,7 +195,7 @@ def _imbalance(config: Config, target: Target) -> Iterator[Problem]:
         yield Problem(
             "warning",
             f"{path}.classification_loss.{kind}",
-            "all anchors count alike: the background outweighs the objects",
+            "all anchors have the same weight: the background outweighs the objects",
             edits=_focal_edits(),
             remedy="start the class biases at about -4.6 with class_prediction_bias_init",
         )
@@ -238,7 +238,7 @@ def _decay(config: Config, target: Target) -> Iterator[Problem]:
                 "warning",
                 f"{path}.{kind}.decay",
                 f"is {decay:g}: the moving averages would follow too "
-                + ("slowly for the few steps of large batches" if decay > nearest else "hastily"),
+                + ("slowly for the few steps of large batches" if decay > nearest else "fast"),
                 edits=(f"{path}.{kind}.decay={nearest}",),
                 safe=True,
             )
@@ -314,7 +314,7 @@ def _suppression(config: Config, target: Target) -> Iterator[Problem]:
         yield Problem(
             "warning",
             f"{path}.static_kernel",
-            "is false: training on TPU does not mind, but an exported model suppresses with "
+            "is false: training on TPU works, but an exported model suppresses boxes with "
             "kernels that TPUs do not have",
             edits=(f"{path}.static_kernel=true",),
             safe=True,

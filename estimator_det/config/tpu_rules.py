@@ -22,7 +22,7 @@ class Target:
 
     Attributes:
         num_shards: TPU cores that share a batch.
-        model_dir: Where checkpoints go; None if it is not known yet.
+        model_dir: Folder of checkpoints; None if it is not known yet.
         inference: Whether predictions are computed on the TPU too, not the training alone.
         local_files: Whether the machine of the TPU has the files, as a TPU VM of one host may;
             otherwise they must lie in Google Cloud Storage.

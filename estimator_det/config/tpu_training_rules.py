@@ -8,7 +8,7 @@ from estimator_det.config.check import readers
 from estimator_det.config.problem import Problem
 from estimator_det.config.tpu_rules import Config, Target, is_placeholder, rule
 
-# From this batch on the rates in use are so high that training needs to be led up to them.
+# From this batch size on, learning rates are so high that training needs a warm-up.
 LARGE_BATCH = 64
 TILE = 8  # TPUs pad a dimension of what they compute on to a multiple of this
 LEAST_STATISTICS = 8  # images, below which batch norm's statistics are mostly noise
@@ -28,7 +28,7 @@ def _batch_size(config: Config, target: Target) -> Iterator[Problem]:
             path,
             f"{train.batch_size} images do not divide by {shards} cores",
             edits=(f"{path}={share * shards}",),
-            remedy="or choose another --num_shards; scale the learning rate along",
+            remedy="or choose another --num_shards; scale the learning rate too",
         )
         return
     per_core = train.batch_size // shards
@@ -214,10 +214,10 @@ def _max_boxes(config: Config, target: Target) -> Iterator[Problem]:
         yield Problem(
             "warning",
             path,
-            f"is not stated: boxes beyond {most} in an image are cut off unasked",
+            f"is not set: boxes beyond {most} in an image are cut off",
             edits=(f"{path}={most}",),
             safe=True,
-            remedy="state what the records need; memory for targets grows with it",
+            remedy="set it to what the records need; memory for targets grows with it",
         )
 
 
@@ -247,7 +247,7 @@ def _whole_batches(config: Config, target: Target) -> Iterator[Problem]:
 
 @rule("unused-features")
 def _unused_features(config: Config, target: Target) -> Iterator[Problem]:
-    """What the host would make of every image, though a TPU takes no text and no second image."""
+    """Text and second images, which the host makes and a TPU does not take."""
     for name, reader in readers(config):
         if name != "train_input_reader" and not target.inference:
             continue
@@ -312,7 +312,7 @@ def _reading(config: Config, target: Target) -> Iterator[Problem]:
             "warning",
             path,
             f"is {reader.shuffle_buffer_size}, less than a batch of {batch}: batches hardly differ "
-            "from one pass to the next",
+            "between epochs",
             edits=(f"{path}={2 * batch}",),
             safe=True,
         )
@@ -321,7 +321,7 @@ def _reading(config: Config, target: Target) -> Iterator[Problem]:
         yield Problem(
             "advice",
             "train_input_reader.tf_record_input_reader.input_path[0]",
-            f"{inputs[0]!r} is a single file, which one reader reads alone",
+            f"{inputs[0]!r} is a single file, which a single reader reads",
             remedy="split the records over many files and give a pattern, such as "
             "train.record-?????-of-00100",
         )
@@ -335,7 +335,7 @@ def _paths(config: Config, target: Target) -> Iterator[Problem]:
         # Label maps are read by the program itself, wherever it runs.
         if is_placeholder(reader.label_map_path):
             named.append((f"{name}.label_map_path", reader.label_map_path))
-        # Evaluation runs beside the TPU unless it is to predict.
+        # Without `inference`, evaluation runs on this machine.
         for index, path in enumerate(reader.tf_record_input_reader.input_path):
             named.append((f"{name}.tf_record_input_reader.input_path[{index}]", path))
     for field, path in named:

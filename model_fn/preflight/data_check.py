@@ -34,7 +34,7 @@ def check_data(
     max_records: Optional[int] = None,
     progress: bool = True,
 ) -> DataReport:
-    """Reads all records of a configuration and tells what is in them.
+    """Reads all records of a configuration and reports what they contain.
 
     Args:
         config: A `TrainEvalPipelineConfig`.
@@ -105,7 +105,7 @@ def _rules(
     max_boxes = reader.max_number_of_boxes
     if field == TRAIN_READER and not reader.HasField("max_number_of_boxes"):
         max_boxes = config.train_config.max_number_of_boxes
-    if not has_map:  # what is wrong with the map is told; the records are read by their ids
+    if not has_map:  # the map's problem is reported; the records are read by their ids
         without = type(reader)()
         without.CopyFrom(reader)
         without.ClearField("label_map_path")
@@ -138,7 +138,7 @@ def _problems_of(
             error(
                 f"{of.reader}.bad_records.max_skipped",
                 f"{skipped} records would be skipped, and the limit is {limit}",
-                "mend the records, or raise the limit",
+                "repair the records, or raise the limit",
             )
         )
     return problems + data_problems.check_content(of.reader, of.columns)
@@ -147,7 +147,7 @@ def _problems_of(
 def _coverage(
     config: Any, kind: str, plans: Sequence[Plan], scans: Sequence[Scan], progress: bool
 ) -> Tuple[Optional[Coverage], List[Problem]]:
-    """The first reader's boxes against the anchors; None where there is nothing to look at."""
+    """The first reader's boxes against the anchors; None where there is nothing to compare."""
     try:
         detector = make_detector(config.model, is_training=True)
     except ConfigError as reason:

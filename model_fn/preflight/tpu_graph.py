@@ -1,7 +1,7 @@
-"""The step of one TPU core, built offline and looked at: what there would the compiler refuse?
+"""Builds the step of one TPU core without a TPU and finds what its compiler would refuse.
 
 A TPU takes a program only if the shape of every tensor is known and its compiler, XLA, knows every
-operation. Both can be told from the graph, before there is a TPU. What cannot be told: whether the
+operation. Both are known from the graph, without a TPU. What the graph does not show: whether the
 program fits into a core's memory, and what this wheel's XLA, which is that for CPU, does otherwise
 than that of a TPU.
 """
@@ -74,10 +74,10 @@ def compile_check(
     batch_per_core: int = BATCH_PER_CORE,
     modes: Sequence[str] = MODES,
 ) -> CompileReport:
-    """Whether training and evaluation would compile for TPU, and what stands in the way.
+    """Whether training and evaluation would compile for TPU, and what prevents it.
 
     The real steps are built as `create_model_fn(…, use_tpu=True)` makes them, with
-    CrossShardOptimizer, and every operation of a core is looked at.
+    CrossShardOptimizer, and every operation of a core is checked.
 
     Args:
         pipeline_config: `TrainEvalPipelineConfig` proto. Files it names are not read.

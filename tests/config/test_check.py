@@ -171,11 +171,11 @@ def test_errors(assignment: str, field: str, message: str) -> None:
 @pytest.mark.parametrize(
     "assignment, field, message",
     [
-        ("train_config.num_steps=0", "train_config.num_steps", "without end"),
+        ("train_config.num_steps=0", "train_config.num_steps", "never ends"),
         (
             "train_config.fine_tune_checkpoint=m.ckpt",
             "train_config.fine_tune_checkpoint_type",
-            "'classification' is taken",
+            "'classification' is used",
         ),
         ("train_input_reader.label_map_path=", "train_input_reader.label_map_path", "not set"),
         ("train_config.batch_queue_capacity=3", "train_config.batch_queue_capacity", "no effect"),
@@ -249,7 +249,7 @@ def test_schedules_that_outlast_training() -> None:
         "warmup_steps",
         "total_steps",
     ]
-    assert "comes down until step 100" in warned(cosine, 51).message
+    assert "decreases until step 100" in warned(cosine, 51).message
 
     stairs = "exponential_decay_learning_rate={initial_learning_rate: 0.5 decay_steps: 11}"
     assert "the rate stays 0.5" in warned(stairs, 10).message
