@@ -1,4 +1,4 @@
-"""What the programs share: exit codes, errors told in one line, and quiet logging.
+"""What the programs share: exit codes, errors printed in one line, and quiet logging.
 
 Importing this module imports no TensorFlow.
 """
@@ -11,7 +11,10 @@ import re
 import sys
 import traceback
 import warnings
-from typing import Any, Callable, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, List, Mapping, Optional, Sequence
+
+if TYPE_CHECKING:
+    from estimator_det.config.problem import Problem
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -41,7 +44,7 @@ _ASSERTION = "assertion failed: ["  # how messages of tf.Assert begin; each valu
 
 
 class UsageError(Exception):
-    """The command line asks for something that cannot be done; the message tells the remedy."""
+    """The command line asks for something that cannot be done; the message says what to do."""
 
 
 def say(text: str) -> None:
@@ -50,9 +53,9 @@ def say(text: str) -> None:
 
 
 def quiet_logging() -> None:
-    """Keeps progress and warnings, drops TensorFlow's chatter; call before TensorFlow loads.
+    """Logs progress and warnings and drops TensorFlow's notes; call it before TensorFlow loads.
 
-    Settings that the user made in the environment are left alone.
+    Settings of the user's environment stay.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
@@ -63,11 +66,11 @@ def quiet_logging() -> None:
 
 
 def load_config(path: str, config_override: str = "", assignments: Sequence[str] = ()) -> Any:
-    """A pipeline configuration with `--config_override` and then `--set` carried out.
+    """A pipeline configuration with `--config_override` and then `--set` applied.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ConfigError: if it, or a change to it, cannot be understood.
+        ConfigError: if it, or a change to it, is not valid.
     """
     from estimator_det.config import pipeline
 
@@ -79,44 +82,55 @@ def load_config(path: str, config_override: str = "", assignments: Sequence[str]
     return pipeline.apply_overrides(config, assignments)
 
 
+def problems_of(config: Any, *, check_files: bool = True) -> List[Problem]:
+    """What is wrong with a `TrainEvalPipelineConfig`, as far as no graph is needed to see it.
+
+    Errors first. Imports TensorFlow: the registries of components are asked for the names.
+    """
+    from estimator_det.config import pipeline
+    from model_fn.preflight.names import check_names
+
+    problems = [*check_names(config), *pipeline.check(config, check_files=check_files)]
+    return sorted(problems, key=lambda problem: problem.severity != "error")
+
+
 def check_config(config: Any, *, ignore: Sequence[str] = ()) -> None:
     """Prints the warnings about a configuration before a run starts.
 
     Args:
         config: A `TrainEvalPipelineConfig`.
-        ignore: Fields that the run makes no use of.
+        ignore: Fields that the run does not use.
 
     Raises:
         ConfigError: listing its errors.
-        FileNotFoundError: if nothing is wrong but that files are missing.
+        FileNotFoundError: if the only errors are missing files.
     """
-    from estimator_det.config import pipeline
+    from estimator_det.config.pipeline import ConfigError
 
-    def concerns_us(problem: Any) -> bool:
+    def is_used(problem: Problem) -> bool:
         return not any(re.match(rf"{re.escape(field)}($|[.\[])", problem.field) for field in ignore)
 
-    problems = list(filter(concerns_us, pipeline.check(config)))
+    problems = list(filter(is_used, problems_of(config)))
     errors = [str(problem) for problem in problems if problem.severity == "error"]
-    for problem in problems:
-        if problem.severity != "error":
-            print(problem, file=sys.stderr, flush=True)
+    for problem in problems[len(errors) :]:
+        print(problem, file=sys.stderr, flush=True)
     if not errors:
         return
     text = "the configuration cannot be run\n" + "\n".join(errors)
-    without_files = filter(concerns_us, pipeline.check(config, check_files=False))
+    without_files = filter(is_used, problems_of(config, check_files=False))
     if any(problem.severity == "error" for problem in without_files):
-        raise pipeline.ConfigError(text)
+        raise ConfigError(text)
     raise FileNotFoundError(text)
 
 
 def unused_in_evaluation(on_training_data: bool) -> Sequence[str]:
-    """Configuration fields that an evaluation makes no use of; for `check_config`."""
+    """Configuration fields that an evaluation does not use; for `check_config`."""
     reader = "eval_input_reader" if on_training_data else "train_input_reader"
     return ("train_config", "graph_rewriter", reader)
 
 
 def unused_in_training(model_dir: str) -> Sequence[str]:
-    """Configuration fields that a training in this folder makes no use of; for `check_config`."""
+    """Configuration fields that a training in this folder does not use; for `check_config`."""
     from estimator_det.config import files
 
     resumes = files.exists(os.path.join(model_dir, "checkpoint"))
@@ -124,7 +138,7 @@ def unused_in_training(model_dir: str) -> Sequence[str]:
 
 
 def say_metrics(title: str, metrics: Mapping[str, float]) -> None:
-    """Prints metrics by name under a title; -1, the mark of a metric without cases, is told so."""
+    """Prints metrics by name under a title; -1 marks a metric that no object counts for."""
     say(title)
     for name in sorted(metrics):
         value = metrics[name]
@@ -134,10 +148,10 @@ def say_metrics(title: str, metrics: Mapping[str, float]) -> None:
 
 
 def run(main: Callable[[], int]) -> int:
-    """Runs a program body and turns the errors a user can mend into one line and an exit code.
+    """Runs a program body; prints the errors a user can fix in one line, for an exit code.
 
     SIGTERM interrupts it as SIGINT does, unless it handles signals itself. Errors of other kinds
-    are faults of the program and keep their traceback. With ESTIMATOR_DET_DEBUG=1 every error does.
+    are bugs and keep their traceback. With ESTIMATOR_DET_DEBUG=1 every error does.
     """
     from model_fn.runs import signals
 
@@ -173,12 +187,12 @@ def error_text(error: BaseException) -> str:
 
 
 def _unescaped(text: str) -> str:
-    """What TensorFlow has put into C's escapes, bytes of UTF-8 among them."""
+    """Text from C escapes, as TensorFlow writes it; UTF-8 bytes are escaped one by one."""
     return text.encode().decode("unicode_escape").encode("latin-1").decode("utf-8", "replace")
 
 
 def _exit_code(error: Exception) -> Optional[int]:
-    """The exit code of an error that a user can mend, None for a fault of the program."""
+    """The exit code of an error that a user can fix; None for a bug."""
     from estimator_det.config.pipeline import ConfigError
     from model_fn.checkpoints import errors as failures
 
@@ -192,7 +206,9 @@ def _exit_code(error: Exception) -> Optional[int]:
         return EXIT_USAGE
     if isinstance(error, FileNotFoundError):
         return EXIT_MISSING
-    if isinstance(error, (ValueError, OSError, failures.RunError)):
+    if isinstance(error, (failures.RunError, PermissionError)):
+        return EXIT_FAILED
+    if isinstance(error, OSError) and error.errno is not None:  # the system's, of a file or disk
         return EXIT_FAILED
     if "tensorflow" not in sys.modules:
         return None

@@ -14,7 +14,10 @@ from typing import Any, Callable, List, Optional, Protocol, Sequence, Tuple
 import numpy as np
 
 from estimator_det.compat import tf
+from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.registry import Registry
+
+TPU = TpuAdvice("anchor_generator", "use ssd_anchor_generator")
 
 REDUCED_SCALE = 0.1  # of the square box in SSD's lowest layer when that layer is reduced
 

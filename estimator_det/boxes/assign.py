@@ -9,6 +9,9 @@ from estimator_det.boxes.coders import BoxCoder, CenterSizeCoder
 from estimator_det.boxes.geometry import IOU_SIMILARITY, Similarity
 from estimator_det.boxes.matching import IGNORED, ArgMaxMatcher, Matcher
 from estimator_det.compat import tf
+from estimator_det.config.advice import TpuAdvice
+
+TPU = TpuAdvice("matcher", "use argmax_matcher with use_matmul_gather: true")
 
 
 class Targets(NamedTuple):

@@ -6,7 +6,10 @@ import dataclasses
 from typing import Any, Callable, Optional, Protocol, Tuple
 
 from estimator_det.compat import tf
+from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.registry import Registry
+
+TPU = TpuAdvice("matcher", "use argmax_matcher with use_matmul_gather: true")
 
 UNMATCHED = -1  # the anchor is background
 IGNORED = -2  # the anchor takes no part in any loss

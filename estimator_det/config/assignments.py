@@ -20,8 +20,7 @@ from google.protobuf import text_format
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from estimator_det.config.registry import nearest
-from estimator_det.config.text import ConfigError, is_repeated, parse_message
+from estimator_det.config.text import ConfigError, is_repeated, nearest, parse_message
 
 _ASSIGNMENT = re.compile(
     r"\s*(?P<path>[A-Za-z_]\w*(?:\[[^\]]*\]|\.[A-Za-z_]\w*)*)\s*(?P<sign>\+?=)(?P<value>.*)",
@@ -48,7 +47,7 @@ _MOST_DEPTH = 9
 
 class _Step(NamedTuple):
     name: str
-    key: Optional[str]  # what stands in [brackets]
+    key: Optional[str]  # the text in [brackets]
     path: str  # from the root up to here
 
 

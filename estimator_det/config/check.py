@@ -1,7 +1,7 @@
-"""Static checks of a pipeline configuration: what would fail, or quietly disappoint, later on.
+"""Static checks of a pipeline configuration: what would stop a run or make it useless.
 
-Nothing is built and TensorFlow is not imported. Names that registries know (feature extractors,
-losses, …) are left to them: they raise errors of their own as soon as a model is made.
+Nothing is built and TensorFlow is not imported. Names of components are not checked here;
+`model_fn.preflight.names` asks the registries for them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from google.protobuf.message import Message
 from estimator_det.config.check_model import check_model
 from estimator_det.config.files import is_remote, read_text
 from estimator_det.config.problem import Problem, error, warning
-from estimator_det.config.registry import nearest
-from estimator_det.config.text import ConfigError, is_repeated, parse_message
+from estimator_det.config.text import ConfigError, is_repeated, nearest, parse_message
 from estimator_det.protos import (
     input_reader_pb2,
     optimizer_pb2,
@@ -30,28 +29,10 @@ __all__ = ["Problem", "check"]
 
 Config = pipeline_pb2.TrainEvalPipelineConfig
 
-# Sample configurations carry this where a path of the user's belongs.
+# Text in sample configurations in place of a path of the user.
 PLACEHOLDER = "PATH_TO_BE_CONFIGURED"
 _ENDLESS = sys.maxsize  # steps of a training that has no last one
 CHECKPOINT_TYPES = ("classification", "detection", "full")
-# The names that configurations of the reference use; anything else is most likely a slip.
-METRICS_SETS = (
-    "coco_detection_metrics",
-    "coco_keypoint_metrics",
-    "coco_mask_metrics",
-    "coco_panoptic_metrics",
-    "lvis_detection_metrics",
-    "lvis_mask_metrics",
-    "oid_challenge_detection_metrics",
-    "oid_challenge_segmentation_metrics",
-    "open_images_V2_detection_metrics",
-    "open_images_detection_metrics",
-    "pascal_voc_detection_metrics",
-    "pascal_voc_instance_segmentation_metrics",
-    "precision_at_recall_detection_metrics",
-    "weighted_pascal_voc_detection_metrics",
-    "weighted_pascal_voc_instance_segmentation_metrics",
-)
 # What to do about deprecated fields; others have no effect any more.
 _REMEDIES = {
     "TrainConfig.from_detection_checkpoint": "use fine_tune_checkpoint_type instead",
@@ -64,12 +45,12 @@ _REMEDIES = {
 
 
 def check(config: Config, *, check_files: bool = True) -> List[Problem]:
-    """Everything that is wrong with `config` as far as it can be seen without building it.
+    """Everything that is wrong with `config`, as far as it shows without building the model.
 
     Args:
         config: The configuration, with all overrides merged.
         check_files: Whether to look for the files it names and read its label maps. Remote files
-            (gs://…) are never looked at.
+            (gs://…) are never checked.
 
     Returns:
         Errors first, then warnings; empty if nothing was found.
@@ -108,7 +89,8 @@ def _fields(message: Message, prefix: str = "") -> Iterator[Tuple[str, Any, Any]
                 yield here, field, entry
 
 
-def _readers(config: Config) -> Iterator[Tuple[str, input_reader_pb2.InputReader]]:
+def readers(config: Config) -> Iterator[Tuple[str, input_reader_pb2.InputReader]]:
+    """(path, reader) of every input reader, that of training first."""
     if config.HasField("train_input_reader"):
         yield "train_input_reader", config.train_input_reader
     for index, reader in enumerate(config.eval_input_reader):
@@ -125,8 +107,8 @@ def _check_training(config: Config) -> Iterator[Problem]:
     if train.num_steps == 0:
         yield warning(
             "train_config.num_steps",
-            "is 0: training goes on without end",
-            "set the number of steps, or stop it by hand",
+            "is 0: training never ends",
+            "set the number of steps, or stop the run yourself",
         )
     yield from _check_optimizer(train.optimizer, train.num_steps)
     yield from _check_fine_tuning(config)
@@ -187,7 +169,7 @@ def _check_exponential(
             f"{path}.decay_steps",
             f"the rate stays {schedule.initial_learning_rate:g}: its first decay is at step "
             f"{schedule.decay_steps}, training has {num_steps} steps",
-            "nothing, if that is meant; else lower decay_steps",
+            "lower decay_steps, or ignore this if it is intended",
         )
 
 
@@ -206,7 +188,7 @@ def _check_manual_steps(
         yield warning(
             f"{path}.schedule",
             f"its steps {late} are never reached, training has {num_steps} steps",
-            "nothing, if that is meant; else bring them forward, or train for longer",
+            "lower them or train for longer, or ignore this if it is intended",
         )
 
 
@@ -239,8 +221,7 @@ def _check_cosine(
     elif schedule.total_steps > num_steps:
         yield warning(
             f"{path}.total_steps",
-            f"the rate comes down until step {schedule.total_steps}, training has {num_steps} "
-            "steps",
+            f"the rate decreases until step {schedule.total_steps}, training has {num_steps} steps",
             f"--set {path}.total_steps={num_steps}",
         )
 
@@ -266,11 +247,11 @@ def _check_fine_tuning(config: Config) -> Iterator[Problem]:
         )
     # The older field that says the same is reported among the deprecated ones.
     if train.fine_tune_checkpoint and not (kind or train.HasField("from_detection_checkpoint")):
-        yield warning(path, "is not set; 'classification' is taken", f"--set {path}=classification")
+        yield warning(path, "is not set; 'classification' is used", f"--set {path}=classification")
 
 
 def _check_readers(config: Config) -> Iterator[Problem]:
-    for name, reader in _readers(config):
+    for name, reader in readers(config):
         kind = reader.WhichOneof("input_reader")
         path = f"{name}.tf_record_input_reader.input_path"
         if kind == "external_input_reader":
@@ -293,7 +274,7 @@ def _check_readers(config: Config) -> Iterator[Problem]:
         if not reader.label_map_path:
             yield warning(
                 f"{name}.label_map_path",
-                "is not set: classes have no names, and class names in records are not understood",
+                "is not set: classes have no names, and class names in records cannot be read",
                 f"--set {name}.label_map_path=label_map.pbtxt",
             )
         for field in ("sample_1_of_n_examples", "num_readers", "read_block_length"):
@@ -329,15 +310,8 @@ def _check_evaluation(config: Config) -> Iterator[Problem]:
             "is true, but training keeps no moving averages",
             "set train_config.optimizer.use_moving_average=true, or this to false",
         )
-    for index, name in enumerate(evaluation.metrics_set):
-        if name not in METRICS_SETS:
-            yield warning(
-                f"eval_config.metrics_set[{index}]",
-                f"{name!r} is not one of the usual sets{nearest(name, list(METRICS_SETS))}",
-                f"usual ones: {', '.join(METRICS_SETS)}",
-            )
     if any("mask" in name or "segmentation" in name for name in evaluation.metrics_set):
-        for name, reader in _readers(config):
+        for name, reader in readers(config):
             if name.startswith("eval") and not reader.load_instance_masks:
                 yield error(
                     f"{name}.load_instance_masks",
@@ -380,13 +354,13 @@ def _missing(pattern: str) -> bool:
 
 
 def _check_paths(config: Config) -> Iterator[Problem]:
-    for name, reader in _readers(config):
+    for name, reader in readers(config):
         for index, pattern in enumerate(reader.tf_record_input_reader.input_path):
             if _missing(pattern):
                 yield error(
                     f"{name}.tf_record_input_reader.input_path[{index}]",
                     f"no file matches {pattern!r} (from {os.getcwd()})",
-                    "correct the path; patterns such as train-*.record are understood",
+                    "correct the path; patterns such as train-*.record are allowed",
                 )
     checkpoint = config.train_config.fine_tune_checkpoint
     if checkpoint and _missing(checkpoint) and _missing(checkpoint + ".index"):
@@ -401,7 +375,7 @@ def _check_label_maps(config: Config) -> Iterator[Problem]:
     kind = config.model.WhichOneof("model")
     num_classes = getattr(getattr(config.model, kind), "num_classes", 0) if kind else 0
     seen = set()
-    for name, reader in _readers(config):
+    for name, reader in readers(config):
         label_map_path = reader.label_map_path
         path = f"{name}.label_map_path"
         if not label_map_path or PLACEHOLDER in label_map_path or is_remote(label_map_path):

@@ -11,8 +11,7 @@ import os
 from typing import Any, Callable, Dict, Iterator, List, Sequence, Union
 
 from estimator_det.config.assignments import assign
-from estimator_det.config.registry import nearest
-from estimator_det.config.text import ConfigError, parse_message
+from estimator_det.config.text import ConfigError, nearest, parse_message
 from estimator_det.protos import input_reader_pb2, optimizer_pb2, pipeline_pb2
 
 Config = pipeline_pb2.TrainEvalPipelineConfig

@@ -1,17 +1,12 @@
-"""Name -> maker tables that components enter beside their own definition."""
+"""Tables from name to maker; a component enters itself where it is defined."""
 
 from __future__ import annotations
 
-import difflib
-from typing import Any, Callable, Dict, Generic, Iterator, List, TypeVar
+from typing import Any, Callable, Collection, Dict, Generic, Iterator, Tuple, TypeVar
+
+from estimator_det.config.text import ConfigError, nearest
 
 Maker = TypeVar("Maker", bound=Callable[..., object])
-
-
-def nearest(name: str, known: List[str]) -> str:
-    """Text such as "; did you mean 'momentum'?", empty where nothing known is close."""
-    matches = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
 class Registry(Generic[Maker]):
@@ -19,14 +14,17 @@ class Registry(Generic[Maker]):
 
     Args:
         kind: What the entries are, in the words of an error message, e.g. "box coder".
+        reserved: Names that configurations of the reference use; those without an entry are
+            reported as not supported yet rather than as misspelt.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, reserved: Collection[str] = ()) -> None:
         self.kind = kind
+        self.reserved = reserved
         self._makers: Dict[str, Maker] = {}
 
     def register(self, *names: str) -> Callable[[Maker], Maker]:
-        """Decorator that enters a maker under each of `names`; a name taken is a ValueError."""
+        """Decorator that enters a maker under each of `names`; ValueError if one is taken."""
 
         def enter(maker: Maker) -> Maker:
             for name in names:
@@ -38,11 +36,28 @@ class Registry(Generic[Maker]):
         return enter
 
     def get(self, name: str) -> Maker:
-        """The maker entered under `name`; ValueError with the nearest known name otherwise."""
+        """The maker entered under `name`.
+
+        Raises:
+            ConfigError: if there is none; the text lists the names, the nearest one first.
+        """
         if name not in self._makers:
-            hint = nearest(name, list(self._makers)) or "."
-            raise ValueError(f"{self.kind} {name!r} is not known{hint} Known: {sorted(self)}")
+            what, remedy = self.refusal(name)
+            raise ConfigError(f"{self.kind} {what}; {remedy}")
         return self._makers[name]
+
+    def refusal(self, name: str, reserved: Collection[str] = ()) -> Tuple[str, str]:
+        """What is wrong with a name that has no entry, and what to do.
+
+        Args:
+            name: The name without an entry.
+            reserved: More reserved names.
+        """
+        supported = ", ".join(sorted(self))
+        if name in reserved or name in self.reserved:
+            return f"{name!r} is not supported yet", f"supported: {supported}"
+        hint = nearest(name, list(self)).removeprefix("; ")
+        return f"{name!r} is not known", f"{hint} Supported: {supported}".strip()
 
     def make_chosen(self, message: Any, oneof: str, field: str, *arguments: Any) -> Any:
         """What the maker of the member set in `oneof` makes of it and further arguments.
@@ -54,12 +69,15 @@ class Registry(Generic[Maker]):
             *arguments: Passed on behind the member.
 
         Raises:
-            ValueError: if no member is set, or its name is not known.
+            ConfigError: if no member is set, or the one that is set has no entry.
         """
         kind = message.WhichOneof(oneof)
         if kind is None:
-            raise ValueError(f"{field}: one of {sorted(self)} must be set; found none")
-        return self.get(kind)(getattr(message, kind), *arguments)
+            raise ConfigError(f"{field}: one of {sorted(self)} must be set; found none")
+        if kind not in self:
+            what, remedy = self.refusal(kind, reserved=(kind,))
+            raise ConfigError(f"{field}: {self.kind} {what}; {remedy}")
+        return self._makers[kind](getattr(message, kind), *arguments)
 
     def __contains__(self, name: object) -> bool:
         return name in self._makers

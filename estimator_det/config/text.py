@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import warnings
 from typing import Any, List, NamedTuple, TypeVar
 
 from google.protobuf import text_format
 from google.protobuf.message import Message
-
-from estimator_det.config.registry import nearest
 
 MessageT = TypeVar("MessageT", bound=Message)
 
@@ -41,6 +40,12 @@ class _Place(NamedTuple):
 
     blocks: List[_Block]
     last_name: str
+
+
+def nearest(name: str, known: List[str]) -> str:
+    """Text such as "; did you mean 'momentum'?", empty where nothing known is close."""
+    matches = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
 def is_repeated(field: Any) -> bool:
@@ -84,7 +89,7 @@ def parse_message(text: str, message: MessageT, source: str = "<text>") -> Messa
         raise _explained(error, text, message, source) from None
     warnings.warn(
         f"{source}:{first_line}: '{twice.group(1) or twice.group(2)}' is given more than once, or "
-        "beside another choice of its group; the last one counts. Remove the others.",
+        "together with another choice of its group; the last one counts. Remove the others.",
         ConfigWarning,
         stacklevel=3,
     )

@@ -1,7 +1,6 @@
-"""Whether a configuration suits a TPU, told before one is paid for, and the edits that mend it.
+"""Whether a configuration suits a TPU, and the edits that make it suit one.
 
-Nothing is built and TensorFlow is not imported; what only a graph can show is left to
-`check-config --compile`.
+Nothing is built and TensorFlow is not imported; `check-config --compile` checks the graph.
 """
 
 from __future__ import annotations
@@ -13,19 +12,12 @@ from google.protobuf.message import Message
 
 from estimator_det.config import tpu_model_rules, tpu_training_rules
 from estimator_det.config.overrides import apply_overrides
+from estimator_det.config.problem import SEVERITIES, Problem
 from estimator_det.config.text import format_message, is_repeated
-from estimator_det.config.tpu_finding import (
-    RULES,
-    SEVERITIES,
-    Config,
-    Finding,
-    Target,
-    is_placeholder,
-)
+from estimator_det.config.tpu_rules import RULES, Config, Target, is_placeholder
 
 __all__ = [
     "RULES",
-    "Finding",
     "Fix",
     "Target",
     "diff",
@@ -39,37 +31,37 @@ RULE_MODULES = (tpu_model_rules, tpu_training_rules)  # to import them enters th
 
 
 class Fix(NamedTuple):
-    """A configuration with the edits made that are safe."""
+    """A configuration with the safe edits applied."""
 
     config: Config
-    applied: List[Finding]
-    remaining: List[Finding]  # for a person; placeholders among them
+    applied: List[Problem]
+    remaining: List[Problem]  # for the user, placeholders included
 
 
-def lint(config: Config, target: Target) -> List[Finding]:
+def lint(config: Config, target: Target) -> List[Problem]:
     """Everything about `config` that does not suit the TPU of `target`.
 
     Returns:
         Errors first, then warnings, advice and placeholders; empty if nothing was found.
     """
-    found = [finding for name in RULES for finding in RULES.get(name)(config, target)]
-    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+    found = [problem for name in RULES for problem in RULES.get(name)(config, target)]
+    return sorted(found, key=lambda problem: SEVERITIES.index(problem.severity))
 
 
 def fix(config: Config, target: Target) -> Fix:
-    """`config` with every safe edit made, and what is left.
+    """`config` with every safe edit applied, and the problems that remain.
 
-    One edit may call for another, as a batch size for a shuffle buffer; they are made until there
-    is none left.
+    One edit may require another, as a batch size does of a shuffle buffer; edits are applied until
+    none is left.
     """
-    applied: List[Finding] = []
+    applied: List[Problem] = []
     changed = config
     for _ in RULES:
-        safe = [finding for finding in lint(changed, target) if finding.safe]
+        safe = [problem for problem in lint(changed, target) if problem.safe]
         if not safe:
             break
         applied += safe
-        changed = apply_overrides(changed, [edit for finding in safe for edit in finding.edits])
+        changed = apply_overrides(changed, [edit for problem in safe for edit in problem.edits])
     return Fix(changed, applied, lint(changed, target))
 
 
@@ -94,9 +86,9 @@ def heading(text: str) -> str:
 
 
 def without_placeholders(config: Config) -> Config:
-    """A copy in which no path is one that a sample configuration leaves to its user.
+    """A copy without the paths that a sample configuration leaves to its user.
 
-    For checks that look at files: they must not go and look for these.
+    For checks that read files.
     """
     copy = Config()
     copy.CopyFrom(config)

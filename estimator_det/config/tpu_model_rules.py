@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Iterator, Tuple
 
-from estimator_det.config.tpu_finding import Config, Finding, Target, rule
+from estimator_det.config.problem import Problem
+from estimator_det.config.tpu_rules import Config, Target, rule
 
 FOCAL = "{ weighted_sigmoid_focal { alpha: 0.25 gamma: 2.0 } }"
-# Averages of batch norm that follow within the few steps of large batches.
+# Decays at which moving averages of batch norm follow within the few steps of large batches.
 LEAST_DECAY, MOST_DECAY = 0.97, 0.997
 _ROUNDING = 1e-6  # of fields that are 32-bit floats
 # Backbones whose own moving averages are slower than that: 0.9997.
@@ -37,13 +38,13 @@ _RESIZERS_BY_IMAGE = (
 
 
 @rule("model-kind")
-def _model_kind(config: Config, target: Target) -> Iterator[Finding]:
+def _model_kind(config: Config, target: Target) -> Iterator[Problem]:
     del target
     kind = config.model.WhichOneof("model")
     if kind is None:
-        yield Finding("error", "model", "no model is chosen", remedy="add model { ssd { … } }")
+        yield Problem("error", "model", "no model is chosen", remedy="add model { ssd { … } }")
     elif kind != "ssd":
-        yield Finding(
+        yield Problem(
             "error",
             f"model.{kind}",
             "is not a single-shot model: its train step selects regions by non-maximum "
@@ -53,23 +54,25 @@ def _model_kind(config: Config, target: Target) -> Iterator[Finding]:
 
 
 @rule("two-stage")
-def _two_stage(config: Config, target: Target) -> Iterator[Finding]:
+def _two_stage(config: Config, target: Target) -> Iterator[Problem]:
     del target
     if config.model.WhichOneof("model") != "faster_rcnn":
         return
     model, path = config.model.faster_rcnn, "model.faster_rcnn"
     for name, why in _TWO_STAGE_SWITCHES:
         if not getattr(model, name):
-            yield Finding("error", f"{path}.{name}", f"is false: {why}", (f"{path}.{name}=true",))
+            yield Problem(
+                "error", f"{path}.{name}", f"is false: {why}", edits=(f"{path}.{name}=true",)
+            )
     if model.HasField("hard_example_miner"):
-        yield Finding(
+        yield Problem(
             "error",
             f"{path}.hard_example_miner",
             "selects examples by non-maximum suppression within the train step",
-            (f"{path}.hard_example_miner=null",),
+            edits=(f"{path}.hard_example_miner=null",),
         )
     if model.second_stage_box_predictor.HasField("rfcn_box_predictor"):
-        yield Finding(
+        yield Problem(
             "error",
             f"{path}.second_stage_box_predictor.rfcn_box_predictor",
             "crops regions with CropAndResize, which has no TPU kernel",
@@ -78,7 +81,7 @@ def _two_stage(config: Config, target: Target) -> Iterator[Finding]:
 
 
 @rule("resizer")
-def _resizer(config: Config, target: Target) -> Iterator[Finding]:
+def _resizer(config: Config, target: Target) -> Iterator[Problem]:
     del target
     kind, model = _model(config)
     if not hasattr(model, "image_resizer"):
@@ -88,61 +91,61 @@ def _resizer(config: Config, target: Target) -> Iterator[Finding]:
     if resizer == "keep_aspect_ratio_resizer":
         options = model.image_resizer.keep_aspect_ratio_resizer
         if not options.pad_to_max_dimension:
-            yield Finding(
+            yield Problem(
                 "error",
                 f"{path}.{resizer}.pad_to_max_dimension",
                 "is false: the size of a batch depends on its images",
-                (f"{path}.{resizer}.pad_to_max_dimension=true",),
+                edits=(f"{path}.{resizer}.pad_to_max_dimension=true",),
                 safe=True,
                 remedy=f"images become {options.max_dimension} x {options.max_dimension}",
             )
     elif resizer in _RESIZERS_BY_IMAGE:
-        yield Finding(
+        yield Problem(
             "error",
             f"{path}.{resizer}",
             "the size of a batch depends on its images",
-            (f"{path}={{ fixed_shape_resizer {{ height: 640 width: 640 }} }}",),
+            edits=(f"{path}={{ fixed_shape_resizer {{ height: 640 width: 640 }} }}",),
             remedy="choose the height and width that the objects need",
         )
     elif resizer is None:
-        yield Finding(
+        yield Problem(
             "error",
             path,
             "no resizer is chosen",
-            (f"{path}={{ fixed_shape_resizer {{ height: 300 width: 300 }} }}",),
+            edits=(f"{path}={{ fixed_shape_resizer {{ height: 300 width: 300 }} }}",),
         )
 
 
 @rule("matcher")
-def _matcher(config: Config, target: Target) -> Iterator[Finding]:
+def _matcher(config: Config, target: Target) -> Iterator[Problem]:
     del target
     if config.model.WhichOneof("model") != "ssd":
         return
     path = "model.ssd.matcher"
     kind = config.model.ssd.matcher.WhichOneof("matcher_oneof")
     if kind == "bipartite_matcher":
-        yield Finding(
+        yield Problem(
             "error",
             f"{path}.{kind}",
             "matches in a loop whose length depends on the boxes",
-            (
+            edits=(
                 f"{path}={{ argmax_matcher {{ force_match_for_each_row: true "
                 "use_matmul_gather: true } }",
             ),
             remedy="choose its thresholds",
         )
     elif kind == "argmax_matcher" and not config.model.ssd.matcher.argmax_matcher.use_matmul_gather:
-        yield Finding(
+        yield Problem(
             "error",
             f"{path}.{kind}.use_matmul_gather",
             "is false: targets are gathered row by row, which the TPU does one after the other",
-            (f"{path}.{kind}.use_matmul_gather=true",),
+            edits=(f"{path}.{kind}.use_matmul_gather=true",),
             safe=True,
         )
 
 
 @rule("hard-example-miner")
-def _miner(config: Config, target: Target) -> Iterator[Finding]:
+def _miner(config: Config, target: Target) -> Iterator[Problem]:
     del target
     loss, path = config.model.ssd.loss, "model.ssd.loss"
     if not loss.HasField("hard_example_miner"):
@@ -150,26 +153,26 @@ def _miner(config: Config, target: Target) -> Iterator[Finding]:
     edits: Tuple[str, ...] = (f"{path}.hard_example_miner=null",)
     if not loss.classification_loss.HasField("weighted_sigmoid_focal"):
         edits += _focal_edits()
-    yield Finding(
+    yield Problem(
         "error",
         f"{path}.hard_example_miner",
         "selects anchors by non-maximum suppression within the train step",
-        edits,
-        remedy="the focal loss takes its place; start the class biases at about -4.6 with "
+        edits=edits,
+        remedy="the focal loss replaces it; start the class biases at about -4.6 with "
         "class_prediction_bias_init of the box predictor",
     )
 
 
 @rule("sampler")
-def _sampler(config: Config, target: Target) -> Iterator[Finding]:
+def _sampler(config: Config, target: Target) -> Iterator[Problem]:
     del target
     loss, path = config.model.ssd.loss, "model.ssd.loss"
     if loss.HasField("random_example_sampler"):
-        yield Finding(
+        yield Problem(
             "warning",
             f"{path}.random_example_sampler",
             "sorts all anchors twice in each step, which is slow on TPU",
-            (
+            edits=(
                 f"{path}.random_example_sampler=null",
                 f"{path}.expected_loss_weights=EXPECTED_SAMPLING",
             ),
@@ -178,8 +181,8 @@ def _sampler(config: Config, target: Target) -> Iterator[Finding]:
 
 
 @rule("class-imbalance")
-def _imbalance(config: Config, target: Target) -> Iterator[Finding]:
-    """Without mining, something else must hold the many easy negatives down."""
+def _imbalance(config: Config, target: Target) -> Iterator[Problem]:
+    """Without mining, something else must limit the weight of the many easy negatives."""
     del target
     loss, path = config.model.ssd.loss, "model.ssd.loss"
     kind = loss.classification_loss.WhichOneof("classification_loss")
@@ -189,11 +192,11 @@ def _imbalance(config: Config, target: Target) -> Iterator[Finding]:
         or loss.expected_loss_weights
     )
     if kind not in (None, "weighted_sigmoid_focal") and not held:
-        yield Finding(
+        yield Problem(
             "warning",
             f"{path}.classification_loss.{kind}",
-            "all anchors count alike: the background outweighs the objects",
-            _focal_edits(),
+            "all anchors have the same weight: the background outweighs the objects",
+            edits=_focal_edits(),
             remedy="start the class biases at about -4.6 with class_prediction_bias_init",
         )
 
@@ -206,21 +209,21 @@ def _focal_edits() -> Tuple[str, ...]:
 
 
 @rule("in-place-batch-norm")
-def _in_place(config: Config, target: Target) -> Iterator[Finding]:
+def _in_place(config: Config, target: Target) -> Iterator[Problem]:
     del target
     if config.model.WhichOneof("model") == "ssd" and not config.model.ssd.inplace_batchnorm_update:
-        yield Finding(
+        yield Problem(
             "error",
             "model.ssd.inplace_batchnorm_update",
             "is false: batch norm adds the updates of its moving averages to a graph collection; "
             "training on a TPU needs them inside the layers",
-            ("model.ssd.inplace_batchnorm_update=true",),
+            edits=("model.ssd.inplace_batchnorm_update=true",),
             safe=True,
         )
 
 
 @rule("batch-norm-decay")
-def _decay(config: Config, target: Target) -> Iterator[Finding]:
+def _decay(config: Config, target: Target) -> Iterator[Problem]:
     del target
     if config.model.WhichOneof("model") != "ssd" or config.model.ssd.freeze_batchnorm:
         return
@@ -231,18 +234,18 @@ def _decay(config: Config, target: Target) -> Iterator[Finding]:
         decay = getattr(hyperparams, kind).decay
         nearest = min(max(decay, LEAST_DECAY), MOST_DECAY)
         if abs(decay - nearest) > _ROUNDING:
-            yield Finding(
+            yield Problem(
                 "warning",
                 f"{path}.{kind}.decay",
                 f"is {decay:g}: the moving averages would follow too "
-                + ("slowly for the few steps of large batches" if decay > nearest else "hastily"),
-                (f"{path}.{kind}.decay={nearest}",),
+                + ("slowly for the few steps of large batches" if decay > nearest else "fast"),
+                edits=(f"{path}.{kind}.decay={nearest}",),
                 safe=True,
             )
 
 
 @rule("backbone-batch-norm")
-def _backbone(config: Config, target: Target) -> Iterator[Finding]:
+def _backbone(config: Config, target: Target) -> Iterator[Problem]:
     del target
     if config.model.WhichOneof("model") != "ssd" or config.model.ssd.freeze_batchnorm:
         return
@@ -252,12 +255,12 @@ def _backbone(config: Config, target: Target) -> Iterator[Finding]:
         slow = False
     if slow and not extractor.override_base_feature_extractor_hyperparams:
         name = "override_base_feature_extractor_hyperparams"
-        yield Finding(
+        yield Problem(
             "warning",
             f"{path}.{name}",
             "is false: the backbone keeps its own batch norm with decay 0.9997, whose averages "
             "follow too slowly for the few steps of large batches",
-            (f"{path}.{name}=true",),
+            edits=(f"{path}.{name}=true",),
             remedy="conv_hyperparams then apply to the backbone too: state batch_norm in them",
         )
 
@@ -275,45 +278,45 @@ def _hyperparams(model: Any) -> Iterator[Tuple[str, Any]]:
 
 
 @rule("raw-detections")
-def _raw_detections(config: Config, target: Target) -> Iterator[Finding]:
+def _raw_detections(config: Config, target: Target) -> Iterator[Problem]:
     del target
     kind, model = _model(config)
     if getattr(model, "return_raw_detections_during_predict", False):
         path = f"model.{kind}.return_raw_detections_during_predict"
-        yield Finding(
+        yield Problem(
             "advice",
             path,
             "is true: every train step decodes all boxes, and nothing reads them",
-            (f"{path}=false",),
+            edits=(f"{path}=false",),
             remedy="set it in the configuration that exports the model",
         )
 
 
 @rule("quantization")
-def _quantization(config: Config, target: Target) -> Iterator[Finding]:
+def _quantization(config: Config, target: Target) -> Iterator[Problem]:
     del target
     if config.HasField("graph_rewriter"):
-        yield Finding(
+        yield Problem(
             "error",
             "graph_rewriter",
             "asks for training with simulated quantization, which is not supported",
-            ("graph_rewriter=null",),
+            edits=("graph_rewriter=null",),
             remedy="the model then trains in float; quantize it after training",
         )
 
 
 @rule("static-suppression")
-def _suppression(config: Config, target: Target) -> Iterator[Finding]:
+def _suppression(config: Config, target: Target) -> Iterator[Problem]:
     if not target.inference or config.model.WhichOneof("model") != "ssd":
         return
     path = "model.ssd.post_processing.batch_non_max_suppression"
     if not config.model.ssd.post_processing.batch_non_max_suppression.static_kernel:
-        yield Finding(
+        yield Problem(
             "warning",
             f"{path}.static_kernel",
-            "is false: training on TPU does not mind, but an exported model suppresses with "
+            "is false: training on TPU works, but an exported model suppresses boxes with "
             "kernels that TPUs do not have",
-            (f"{path}.static_kernel=true",),
+            edits=(f"{path}.static_kernel=true",),
             safe=True,
             remedy="results are the same; it is slower on CPU",
         )

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Iterator, Tuple
 
-from estimator_det.config.tpu_finding import (
-    Config,
-    Finding,
-    Target,
-    is_placeholder,
-    readers,
-    rule,
-)
+from estimator_det.config.check import readers
+from estimator_det.config.problem import Problem
+from estimator_det.config.tpu_rules import Config, Target, is_placeholder, rule
 
-# From this batch on the rates in use are so high that training needs to be led up to them.
+# From this batch size on, learning rates are so high that training needs a warm-up.
 LARGE_BATCH = 64
 TILE = 8  # TPUs pad a dimension of what they compute on to a multiple of this
 LEAST_STATISTICS = 8  # images, below which batch norm's statistics are mostly noise
@@ -23,17 +18,17 @@ REMOTE = "gs://"
 
 
 @rule("batch-size")
-def _batch_size(config: Config, target: Target) -> Iterator[Finding]:
+def _batch_size(config: Config, target: Target) -> Iterator[Problem]:
     train, shards = config.train_config, target.num_shards
     path = "train_config.batch_size"
     if train.batch_size % shards or not train.batch_size:
         share = max(1, round(train.batch_size / shards))
-        yield Finding(
+        yield Problem(
             "error",
             path,
             f"{train.batch_size} images do not divide by {shards} cores",
-            (f"{path}={share * shards}",),
-            remedy="or choose another --num_shards; scale the learning rate along",
+            edits=(f"{path}={share * shards}",),
+            remedy="or choose another --num_shards; scale the learning rate too",
         )
         return
     per_core = train.batch_size // shards
@@ -41,14 +36,14 @@ def _batch_size(config: Config, target: Target) -> Iterator[Finding]:
     learning = config.model.HasField("ssd") and not ssd.freeze_batchnorm
     alone = not ssd.feature_extractor.conv_hyperparams.HasField("sync_batch_norm")
     if learning and alone and per_core < LEAST_STATISTICS:
-        yield Finding(
+        yield Problem(
             "advice",
             path,
             f"gives batch norm the statistics of {per_core} images only",
             remedy="use sync_batch_norm in conv_hyperparams, which takes those of all cores",
         )
     elif per_core % TILE:
-        yield Finding(
+        yield Problem(
             "advice",
             path,
             f"gives {per_core} images to each core, which the TPU pads to a multiple of {TILE}",
@@ -57,21 +52,21 @@ def _batch_size(config: Config, target: Target) -> Iterator[Finding]:
 
 
 @rule("evaluation-batch")
-def _evaluation_batch(config: Config, target: Target) -> Iterator[Finding]:
+def _evaluation_batch(config: Config, target: Target) -> Iterator[Problem]:
     size, path = config.eval_config.batch_size, "eval_config.batch_size"
     if target.inference and (size % target.num_shards or not size):
         share = max(1, round(size / target.num_shards))
-        yield Finding(
+        yield Problem(
             "error",
             path,
             f"{size} images do not divide by {target.num_shards} cores",
-            (f"{path}={share * target.num_shards}",),
+            edits=(f"{path}={share * target.num_shards}",),
             safe=True,
         )
 
 
 @rule("warm-up")
-def _warm_up(config: Config, target: Target) -> Iterator[Finding]:
+def _warm_up(config: Config, target: Target) -> Iterator[Problem]:
     del target
     train = config.train_config
     kind = train.optimizer.WhichOneof("optimizer")
@@ -83,11 +78,11 @@ def _warm_up(config: Config, target: Target) -> Iterator[Finding]:
         return
     path = f"train_config.optimizer.{kind}.learning_rate"
     edits, remedy = _warm_up_edits(path, schedule, getattr(rate, schedule), train.num_steps)
-    yield Finding(
+    yield Problem(
         "warning",
         f"{path}.{schedule}",
         f"has no warm-up, without which a batch of {train.batch_size} easily diverges",
-        edits,
+        edits=edits,
         remedy=remedy,
     )
 
@@ -130,47 +125,47 @@ def _warm_up_edits(path: str, schedule: str, rate: Any, steps: int) -> Tuple[Tup
 
 
 @rule("bfloat16")
-def _bfloat16(config: Config, target: Target) -> Iterator[Finding]:
+def _bfloat16(config: Config, target: Target) -> Iterator[Problem]:
     del target
     if not config.train_config.use_bfloat16:
-        yield Finding(
+        yield Problem(
             "advice",
             "train_config.use_bfloat16",
             "is false: the network in bfloat16 takes half the memory and is faster; losses and "
             "statistics of batch norm stay in float32",
-            ("train_config.use_bfloat16=true",),
+            edits=("train_config.use_bfloat16=true",),
         )
 
 
 @rule("padded-groundtruth")
-def _padded(config: Config, target: Target) -> Iterator[Finding]:
+def _padded(config: Config, target: Target) -> Iterator[Problem]:
     del target
     if config.train_config.unpad_groundtruth_tensors:
-        yield Finding(
+        yield Problem(
             "error",
             "train_config.unpad_groundtruth_tensors",
             "is true: padding rows would be cut off, which makes shapes depend on the images",
-            ("train_config.unpad_groundtruth_tensors=false",),
+            edits=("train_config.unpad_groundtruth_tensors=false",),
             safe=True,
         )
 
 
 @rule("summaries")
-def _summaries(config: Config, target: Target) -> Iterator[Finding]:
+def _summaries(config: Config, target: Target) -> Iterator[Problem]:
     del target
     if config.train_config.summarize_gradients:
-        yield Finding(
+        yield Problem(
             "error",
             "train_config.summarize_gradients",
             "is true: summaries cannot be written from within a TPU's train step",
-            ("train_config.summarize_gradients=false",),
+            edits=("train_config.summarize_gradients=false",),
             safe=True,
             remedy="losses, learning rate and the norm of the gradients reach TensorBoard anyway",
         )
 
 
 @rule("synchronous")
-def _synchronous(config: Config, target: Target) -> Iterator[Finding]:
+def _synchronous(config: Config, target: Target) -> Iterator[Problem]:
     """Fields of asynchronous training that contradict what a TPU does; unset ones do not."""
     train = config.train_config
     wanted = (
@@ -185,11 +180,11 @@ def _synchronous(config: Config, target: Target) -> Iterator[Finding]:
     )
     for name, value, text, why in wanted:
         if train.HasField(name) and getattr(train, name) != value:
-            yield Finding(
+            yield Problem(
                 "warning",
                 f"train_config.{name}",
                 f"is {_shown(getattr(train, name))}, but {why}",
-                (f"train_config.{name}={text}",),
+                edits=(f"train_config.{name}={text}",),
                 safe=True,
             )
 
@@ -199,97 +194,101 @@ def _shown(value: Any) -> str:
 
 
 @rule("max-boxes")
-def _max_boxes(config: Config, target: Target) -> Iterator[Finding]:
+def _max_boxes(config: Config, target: Target) -> Iterator[Problem]:
     del target
     for name, reader in readers(config):
         path, most = f"{name}.max_number_of_boxes", reader.max_number_of_boxes
         if reader.HasField("max_number_of_boxes"):
             if most < 1:
-                yield Finding(
-                    "error", path, f"is {most}", (f"{path}=100",), remedy="more boxes are cut off"
+                yield Problem(
+                    "error",
+                    path,
+                    f"is {most}",
+                    edits=(f"{path}=100",),
+                    remedy="more boxes are cut off",
                 )
             continue
         old = config.train_config
         if name == "train_input_reader" and old.HasField("max_number_of_boxes"):
             most = old.max_number_of_boxes
-        yield Finding(
+        yield Problem(
             "warning",
             path,
-            f"is not stated: boxes beyond {most} in an image are cut off unasked",
-            (f"{path}={most}",),
+            f"is not set: boxes beyond {most} in an image are cut off",
+            edits=(f"{path}={most}",),
             safe=True,
-            remedy="state what the records need; memory for targets grows with it",
+            remedy="set it to what the records need; memory for targets grows with it",
         )
 
 
 @rule("whole-batches")
-def _whole_batches(config: Config, target: Target) -> Iterator[Finding]:
+def _whole_batches(config: Config, target: Target) -> Iterator[Problem]:
     for name, reader in readers(config):
         path, training = f"{name}.drop_remainder", name == "train_input_reader"
         stated = reader.HasField("drop_remainder") and reader.drop_remainder
         if training and not reader.drop_remainder:
-            yield Finding(
+            yield Problem(
                 "error",
                 path,
                 "is false: the last batch is smaller than the others",
-                (f"{path}=true",),
+                edits=(f"{path}=true",),
                 safe=True,
             )
         elif target.inference and not training and not stated:
-            yield Finding(
+            yield Problem(
                 "warning",
                 path,
                 "is not true: a TPU takes whole batches only, so that images of the last one are "
                 "not evaluated",
-                (f"{path}=true",),
+                edits=(f"{path}=true",),
                 remedy="or take a batch size that divides the number of images",
             )
 
 
 @rule("unused-features")
-def _unused_features(config: Config, target: Target) -> Iterator[Finding]:
-    """What the host would make of every image, though a TPU takes no text and no second image."""
+def _unused_features(config: Config, target: Target) -> Iterator[Problem]:
+    """Text and second images, which the host makes and a TPU does not take."""
     for name, reader in readers(config):
         if name != "train_input_reader" and not target.inference:
             continue
         for field in ("include_source_id", "load_context_image_ids"):
             if getattr(reader, field):
-                yield Finding(
+                yield Problem(
                     "warning",
                     f"{name}.{field}",
                     "is true, but text cannot be handed to a TPU",
-                    (f"{name}.{field}=false",),
+                    edits=(f"{name}.{field}=false",),
                     safe=True,
                 )
     if config.train_config.retain_original_images:
-        yield Finding(
+        yield Problem(
             "warning",
             "train_config.retain_original_images",
             "is true: the host makes every image twice, and the TPU has no use for the second",
-            ("train_config.retain_original_images=false",),
+            edits=("train_config.retain_original_images=false",),
             safe=True,
         )
 
 
 @rule("masks")
-def _masks(config: Config, target: Target) -> Iterator[Finding]:
+def _masks(config: Config, target: Target) -> Iterator[Problem]:
     del target
     masks = config.train_input_reader.load_instance_masks
     if masks and config.model.HasField("ssd") and not config.model.ssd.HasField("mask_head_config"):
         path = "train_input_reader.load_instance_masks"
         boxes = config.train_input_reader.max_number_of_boxes
-        yield Finding(
+        yield Problem(
             "warning",
             path,
             f"is true: {boxes} masks of the image's size travel with every image, and the model "
             "predicts none",
-            (f"{path}=false",),
+            edits=(f"{path}=false",),
             safe=True,
         )
 
 
 @rule("reading")
-def _reading(config: Config, target: Target) -> Iterator[Finding]:
+def _reading(config: Config, target: Target) -> Iterator[Problem]:
     """An input pipeline that keeps up with the TPU."""
     del target
     if not config.HasField("train_input_reader"):
@@ -300,55 +299,55 @@ def _reading(config: Config, target: Target) -> Iterator[Finding]:
         ("num_prefetch_batches", LEAST_PREFETCHED, "the TPU waits for its next batch"),
     ):
         if 0 <= getattr(reader, field) < least:
-            yield Finding(
+            yield Problem(
                 "warning",
                 f"train_input_reader.{field}",
                 f"is {getattr(reader, field)}: {why}",
-                (f"train_input_reader.{field}={least}",),
+                edits=(f"train_input_reader.{field}={least}",),
                 safe=True,
             )
     if reader.shuffle and reader.shuffle_buffer_size < batch:
         path = "train_input_reader.shuffle_buffer_size"
-        yield Finding(
+        yield Problem(
             "warning",
             path,
             f"is {reader.shuffle_buffer_size}, less than a batch of {batch}: batches hardly differ "
-            "from one pass to the next",
-            (f"{path}={2 * batch}",),
+            "between epochs",
+            edits=(f"{path}={2 * batch}",),
             safe=True,
         )
     inputs = list(reader.tf_record_input_reader.input_path)
     if len(inputs) == 1 and not any(mark in inputs[0] for mark in "*?["):
-        yield Finding(
+        yield Problem(
             "advice",
             "train_input_reader.tf_record_input_reader.input_path[0]",
-            f"{inputs[0]!r} is a single file, which one reader reads alone",
+            f"{inputs[0]!r} is a single file, which a single reader reads",
             remedy="split the records over many files and give a pattern, such as "
             "train.record-?????-of-00100",
         )
 
 
 @rule("paths")
-def _paths(config: Config, target: Target) -> Iterator[Finding]:
+def _paths(config: Config, target: Target) -> Iterator[Problem]:
     named = [("--model_dir", target.model_dir or "")]
     named.append(("train_config.fine_tune_checkpoint", config.train_config.fine_tune_checkpoint))
     for name, reader in readers(config):
         # Label maps are read by the program itself, wherever it runs.
         if is_placeholder(reader.label_map_path):
             named.append((f"{name}.label_map_path", reader.label_map_path))
-        # Evaluation runs beside the TPU unless it is to predict.
+        # Without `inference`, evaluation runs on this machine.
         for index, path in enumerate(reader.tf_record_input_reader.input_path):
             named.append((f"{name}.tf_record_input_reader.input_path[{index}]", path))
     for field, path in named:
         if is_placeholder(path):
-            yield Finding("placeholder", field, f"is still {path!r}", (f"{field}={REMOTE}…",))
+            yield Problem("placeholder", field, f"is still {path!r}", edits=(f"{field}={REMOTE}…",))
         elif path and not path.startswith(REMOTE) and not target.local_files:
             folder = field.startswith("--")
-            yield Finding(
+            yield Problem(
                 "error",
                 field,
                 f"{path!r} is not in Cloud Storage, where the machine of the TPU reads and writes",
-                () if folder else (f"{field}={REMOTE}YOUR_BUCKET/…",),
+                edits=() if folder else (f"{field}={REMOTE}YOUR_BUCKET/…",),
                 remedy=f"give a folder {REMOTE}YOUR_BUCKET/…"
                 if folder
                 else "copy it there (gsutil cp), or check with --local_files if the TPU's own "

@@ -128,7 +128,7 @@ def make_detector(model_config: Any, is_training: bool) -> Detector:
     """A detector from a `DetectionModel` proto; builds no graph.
 
     Raises:
-        ValueError: if the model is of an unknown kind or its options contradict each other.
+        ConfigError: if the model is of an unknown kind or its options contradict each other.
     """
     return DETECTORS.make_chosen(model_config, "model", "model", is_training)
 

@@ -12,6 +12,10 @@ from dataclasses import dataclass
 from typing import Any, List, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.advice import TpuAdvice
+from estimator_det.config.text import ConfigError
+
+TPU = TpuAdvice("loss.equalization_loss", "remove the equalization_loss block")
 
 SMALLEST_RANGE = 1e-6  # keeps the logarithm of an all-zero channel finite
 
@@ -30,7 +34,7 @@ class Equalization:
 
     def __post_init__(self) -> None:
         if self.weight <= 0:
-            raise ValueError(f"equalization_loss.weight must be above 0; got {self.weight}")
+            raise ConfigError(f"equalization_loss.weight must be above 0; got {self.weight}")
 
     def kernels(self) -> List[tf.Variable]:
         """Convolution kernels that the penalty covers, in order of creation."""
@@ -44,11 +48,11 @@ class Equalization:
         """Scalar penalty of the network built so far.
 
         Raises:
-            ValueError: if no kernel is left to equalize.
+            ConfigError: if no kernel is left to equalize.
         """
         kernels = self.kernels()
         if not kernels:
-            raise ValueError(
+            raise ConfigError(
                 "equalization_loss: no kernel is left outside exclude_prefixes "
                 f"{list(self.exclude_prefixes)}"
             )

@@ -8,7 +8,11 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, NamedTuple, Optional
 
 from estimator_det.compat import tf
+from estimator_det.config.advice import TpuAdvice
+from estimator_det.config.text import ConfigError
 from estimator_det.protos import losses_pb2
+
+TPU = TpuAdvice("loss.expected_loss_weights", "set it to NONE")
 
 
 class LossWeights(NamedTuple):
@@ -77,13 +81,13 @@ def make_expected_weights(config: Any) -> Optional[ExpectedWeights]:
     """Foreground probabilities [B, N] -> weights, as a `Loss` message asks; None if it does not.
 
     Raises:
-        ValueError: if a number is negative.
+        ConfigError: if a number is negative.
     """
     if config.expected_loss_weights == losses_pb2.Loss.NONE:
         return None
     least, ratio = config.min_num_negative_samples, config.desired_negative_sampling_ratio
     if least < 0 or ratio < 0:
-        raise ValueError(
+        raise ConfigError(
             "loss.min_num_negative_samples and loss.desired_negative_sampling_ratio must not be "
             f"negative; got {least} and {ratio}"
         )

@@ -16,6 +16,8 @@ from estimator_det.boxes.coders import BoxCoder, make_box_coder
 from estimator_det.boxes.nms.multiclass import NmsOptions, make_nms_options, multiclass_nms
 from estimator_det.boxes.score_conversion import make_score_converter
 from estimator_det.compat import slim, tf, tf1
+from estimator_det.config.check import CHECKPOINT_TYPES
+from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import (
     DETECTORS,
     PREPROCESSORS,
@@ -33,7 +35,6 @@ from estimator_det.nets.normalization import BATCH_NORMS
 from estimator_det.predictors.base import Predictor, make_predictor
 
 EXTRACTOR_SCOPE = "FeatureExtractor"
-CHECKPOINT_TYPES = ("classification", "detection", "full")
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class SsdDetector:
             Raw predictions and their anchors.
 
         Raises:
-            ValueError: if the configuration's parts do not fit each other.
+            ConfigError: if the configuration's parts do not fit each other.
         """
         del true_shapes
         updates = None if self.inplace_norm_update else tf1.GraphKeys.UPDATE_OPS
@@ -183,10 +184,10 @@ class SsdDetector:
             load_all: Whether "detection" means all variables as well.
 
         Raises:
-            ValueError: if the type is another.
+            ConfigError: if the type is another.
         """
         if checkpoint_type not in CHECKPOINT_TYPES:
-            raise ValueError(
+            raise ConfigError(
                 f"fine_tune_checkpoint_type {checkpoint_type!r} is not known; "
                 f"it must be one of {list(CHECKPOINT_TYPES)}"
             )
@@ -226,13 +227,13 @@ def _map_indices(sizes: List[Tuple[Any, Any]], counts: List[int], batch: tf.Tens
 
 def _check_counts(encodings: tf.Tensor, anchors: tf.Tensor, code_size: int) -> None:
     if encodings.shape[-1] != code_size:
-        raise ValueError(
+        raise ConfigError(
             f"box_predictor box_code_size is {encodings.shape[-1]}, the box coder's codes have "
             f"{code_size} numbers; set box_code_size: {code_size}"
         )
     predicted, laid = encodings.shape[1], anchors.shape[0]
     if predicted is not None and laid is not None and predicted != laid:
-        raise ValueError(
+        raise ConfigError(
             f"the box predictor yields {predicted} boxes, the anchor generator {laid}; strides or "
             "layers of the anchor generator do not fit the feature maps"
         )
@@ -250,14 +251,14 @@ def _real_windows(inputs: tf.Tensor, true_shapes: Optional[tf.Tensor]) -> tf.Ten
 
 def _check_model(config: Any) -> None:
     if config.num_classes < 1:
-        raise ValueError(f"ssd.num_classes must be 1 or more; got {config.num_classes}")
+        raise ConfigError(f"ssd.num_classes must be 1 or more; got {config.num_classes}")
     if config.add_background_class and config.explicit_background_class:
-        raise ValueError(
+        raise ConfigError(
             "ssd.add_background_class and ssd.explicit_background_class exclude each other; an "
             "explicit background is one of num_classes: set add_background_class: false"
         )
     if config.HasField("mask_head_config"):
-        raise ValueError(
+        raise ConfigError(
             "ssd.mask_head_config is not supported: single-shot detectors here predict boxes "
             "only. Remove it, or use a Mask R-CNN configuration"
         )
@@ -283,7 +284,7 @@ def make_ssd(config: Any, is_training: bool) -> SsdDetector:
         is_training: Whether to build it for training.
 
     Raises:
-        ValueError: if a part is unknown, or options contradict each other.
+        ConfigError: if a part is unknown, or options contradict each other.
     """
     _check_model(config)
     norm_is_training = is_training and not config.freeze_batchnorm

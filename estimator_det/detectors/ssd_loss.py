@@ -15,6 +15,7 @@ from estimator_det.boxes.geometry import make_similarity
 from estimator_det.boxes.matching import make_matcher
 from estimator_det.boxes.sampling import Sampler, make_random_example_sampler
 from estimator_det.compat import tf
+from estimator_det.config.text import ConfigError
 from estimator_det.detectors.assignment_counts import count_assignment
 from estimator_det.detectors.base import Groundtruth, Losses, Predictions
 from estimator_det.detectors.equalization import Equalization, make_equalization
@@ -131,7 +132,7 @@ class SsdLoss:
         """What each anchor should predict.
 
         Raises:
-            ValueError: if confidences are to be the targets and groundtruth has none.
+            ConfigError: if confidences are to be the targets and groundtruth has none.
         """
         unmatched = tf.constant(self.targets.unmatched_class)
         if not self.targets.by_confidence:
@@ -145,7 +146,7 @@ class SsdLoss:
                 keypoints=groundtruth.keypoints,
             )
         if groundtruth.confidences is None:
-            raise ValueError(
+            raise ConfigError(
                 "ssd.use_confidences_as_targets: the groundtruth has no confidences; records need "
                 "image/object/class/confidence"
             )
@@ -259,7 +260,7 @@ def make_ssd_loss(config: Any, is_training: bool) -> SsdLoss:
     """The losses of an `Ssd` message.
 
     Raises:
-        ValueError: if a part is unknown or an option out of range.
+        ConfigError: if a part is unknown or an option out of range.
     """
     loss = config.loss
     columns = config.num_classes + int(config.add_background_class)

@@ -10,8 +10,11 @@ import functools
 from typing import Any, Callable, Optional, Protocol
 
 from estimator_det.compat import tf
+from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.registry import Registry
 from estimator_det.losses import masking
+
+TPU = TpuAdvice("loss.classification_loss", "use weighted_sigmoid_focal")
 
 
 class ClassificationLoss(Protocol):

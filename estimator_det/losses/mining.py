@@ -15,6 +15,13 @@ import numpy as np
 
 from estimator_det.boxes.matching import UNMATCHED
 from estimator_det.compat import tf
+from estimator_det.config.advice import TpuAdvice
+
+TPU = TpuAdvice(
+    "loss.hard_example_miner",
+    "remove the hard_example_miner block and use weighted_sigmoid_focal as "
+    "classification_loss: it needs no mining",
+)
 
 # From this threshold on, few pairs of boxes overlap enough to matter, and looking for those pairs
 # among neighbours beats comparing each box with all that were chosen before.

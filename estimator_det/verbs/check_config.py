@@ -1,9 +1,9 @@
-"""`estimator-det check-config`: tells what a configuration does and what is wrong with it."""
+"""`estimator-det check-config`: reports what a configuration does and what is wrong with it."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any, List, Tuple
+from typing import Any, List, NamedTuple, Tuple
 
 from estimator_det import console
 from estimator_det.verbs import tpu_checks
@@ -14,63 +14,72 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", help="pipeline configuration")
     parser.add_argument("--config_override", default="", metavar="TEXT", help="merged over it")
     parser.add_argument(
-        "--print", action="store_true", dest="print_config", help="print it with all changes made"
+        "--print",
+        action="store_true",
+        dest="print_config",
+        help="print it with all changes applied",
     )
-    parser.add_argument(
-        "--no_build", action="store_true", help="only what can be told without building the model"
-    )
+    parser.add_argument("--no_build", action="store_true", help="do not build the model")
     add_set_argument(parser)
     tpu_checks.add_arguments(parser)
 
 
 def _run(options: argparse.Namespace) -> int:
     from estimator_det.config import pipeline, tpu_lint
+    from model_fn.preflight.names import check_names
 
     config = console.load_config(options.file, options.config_override, options.set)
     on_tpu = tpu_checks.wanted(options)
     if on_tpu:
-        tpu_checks.target_of(options)  # A slip among the options is told before anything is built.
+        tpu_checks.target_of(options)  # Reports wrong options before anything is built.
     if options.print_config:
         console.say(pipeline.format_pipeline(config))
-    problems = pipeline.check(config)
+    problems = console.problems_of(config)
     lines = summary_lines(config)
     build = bool(config.model.WhichOneof("model")) and not options.no_build
+    build = build and not check_names(config)
     if build:
-        # Paths that a sample leaves open are told by the rules for TPU; nobody should look there.
+        # The rules for TPU report the paths that a sample configuration leaves to its user.
         given = tpu_lint.without_placeholders(config) if on_tpu else config
         missing = given is not config or any("path" in problem.field for problem in problems)
-        found, more = _preflight(given, missing_files=missing, on_host=not on_tpu)
-        told = {problem.field for problem in problems if problem.severity == "error"}
-        problems += [problem for problem in found if problem.field not in told]
-        lines += more
+        found = _preflight(given, missing_files=missing, on_host=not on_tpu)
+        reported = {problem.field for problem in problems if problem.severity == "error"}
+        problems += [problem for problem in found.problems if problem.field not in reported]
+        lines += found.lines
+        build = found.trains
     for problem in problems:
         console.say(str(problem))
-    errors = sum(problem.severity == "error" for problem in problems)
-    warnings = len(problems) - errors
     for line in lines:
         console.say(line)
+    errors = sum(problem.severity == "error" for problem in problems)
+    warnings = len(problems) - errors
     if on_tpu:
-        build = build and not any(p.severity == "error" and p.field == "model" for p in problems)
         outcome = tpu_checks.run(config, options, problems, build=build)
         errors, warnings = errors + outcome.errors, warnings + outcome.warnings
     console.say(f"{errors} errors, {warnings} warnings")
     return console.EXIT_FAILED if errors else console.EXIT_OK
 
 
-def _preflight(config: Any, missing_files: bool, on_host: bool) -> Tuple[List[Any], List[str]]:
-    """Problems and facts that only building the training graph shows; memory if run `on_host`."""
-    from estimator_det.config.problem import error
+class _Found(NamedTuple):
+    """What only building the graphs shows."""
+
+    problems: List[Any]
+    lines: List[str]
+    trains: bool  # whether the training graph can be built
+
+
+def _preflight(config: Any, missing_files: bool, on_host: bool) -> _Found:
+    """Builds all graphs; estimates memory if the run is `on_host`."""
+    from estimator_det.config.text import ConfigError
     from inputs.augment import make_augmentation
-    from inputs.machine import available_cpus
-    from model_fn.preflight import run_check
+    from model_fn.preflight import files, run_check
 
     examined = run_check.examine(config)
-    problems = [*examined.problems, *run_check.check_files(config)]
+    problems = [*examined.problems, *files.check_files(config)]
     try:
         make_augmentation(config.train_config.data_augmentation_options)
-    except ValueError as reason:
-        field, text = "train_config.data_augmentation_options", str(reason).rstrip(".")
-        problems.append(error(field, text, "choose what is supported, or remove it"))
+    except ConfigError as reason:
+        problems.append(run_check.as_problem(reason, config))
     lines = []
     if examined.num_operations:
         lines.append(
@@ -78,31 +87,43 @@ def _preflight(config: Any, missing_files: bool, on_host: bool) -> Tuple[List[An
         )
     if examined.warm_start is not None:
         lines.append(f"start:      {examined.warm_start.heading()}")
-    memory = examined.memory
-    if memory is not None and on_host:
-        total = memory.training
-        lines.append(
-            f"memory:     about {total / 1e9:.1f} GB for training at batch {memory.images} "
-            f"(TensorFlow and its graph {memory.graph / 1e9:.2f}, activations "
-            f"{memory.activations / 1e9:.2f}, parameters and gradients "
-            f"{(memory.parameters + memory.gradients) / 1e9:.2f}, optimizer "
-            f"{memory.slots / 1e9:.2f})"
-        )
-        if not missing_files and not any(p.severity == "error" for p in problems):
-            try:
-                needed = run_check.input_memory(config, memory, available_cpus())
-            except ValueError as reason:
-                remedy = "give records, or another file"
-                problems.append(error("train_input_reader", str(reason), remedy))
-            else:
-                total += needed.total
-                lines.append(
-                    f"            and {needed.total / 1e9:.2f} GB for the input pipeline (shuffle "
-                    f"buffer {needed.shuffled / 1e9:.2f}, batches ahead "
-                    f"{needed.prefetched / 1e9:.2f})"
-                )
-        problems += run_check.check_memory(total, memory.images)
-    return problems, lines
+    if examined.memory is not None and on_host:
+        reads = not missing_files and not any(p.severity == "error" for p in problems)
+        more, memory_lines = _memory(config, examined.memory, with_input=reads)
+        problems += more
+        lines += memory_lines
+    return _Found(problems, lines, examined.num_operations > 0)
+
+
+def _memory(config: Any, training: Any, with_input: bool) -> Tuple[List[Any], List[str]]:
+    """Problems and lines about memory; the input pipeline's only if its files can be read."""
+    from estimator_det.config.problem import error
+    from inputs.machine import available_cpus
+    from model_fn.checkpoints.errors import RunError
+    from model_fn.preflight import memory
+
+    problems: List[Any] = []
+    total = training.training
+    lines = [
+        f"memory:     about {total / 1e9:.1f} GB for training at batch {training.images} "
+        f"(TensorFlow and its graph {training.graph / 1e9:.2f}, activations "
+        f"{training.activations / 1e9:.2f}, parameters and gradients "
+        f"{(training.parameters + training.gradients) / 1e9:.2f}, optimizer "
+        f"{training.slots / 1e9:.2f})"
+    ]
+    if with_input:
+        try:
+            needed = memory.input_memory(config, training, available_cpus())
+        except RunError as reason:
+            problems.append(error("train_input_reader", str(reason), "name a file with records"))
+        else:
+            total += needed.total
+            lines.append(
+                f"            and {needed.total / 1e9:.2f} GB for the input pipeline (shuffle "
+                f"buffer {needed.shuffled / 1e9:.2f}, batches ahead "
+                f"{needed.prefetched / 1e9:.2f})"
+            )
+    return [*problems, *memory.check_memory(total, training.images)], lines
 
 
 def summary_lines(config: Any) -> List[str]:
@@ -135,7 +156,7 @@ def summary_lines(config: Any) -> List[str]:
 
 VERB = Verb(
     "check-config",
-    "Tells what a configuration does and what is wrong with it",
+    "Reports what a configuration does and what is wrong with it",
     "ssd.config --set model.ssd.num_classes=3",
     _add_arguments,
     _run,

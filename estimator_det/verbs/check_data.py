@@ -1,4 +1,4 @@
-"""`estimator-det check-data`: reads all records of a configuration and tells what is in them."""
+"""`estimator-det check-data`: reads the records of a configuration and reports on them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output_dir",
         default="check_data",
         metavar="DIR",
-        help=f"gets {FINDINGS_FILE}, {REPORT_FILE}, {JSON_FILE} and {PICTURE_FILE} "
+        help=f"folder for {FINDINGS_FILE}, {REPORT_FILE}, {JSON_FILE} and {PICTURE_FILE} "
         "(default: %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
@@ -66,7 +66,7 @@ def _run(options: argparse.Namespace) -> int:
         records = sum(scan.num_records for scan in report.scans)
         console.say("")
         console.say(f"read {records:,} records in {seconds:.1f} s")
-        console.say(f"all findings, charts and this report: {options.output_dir}")
+        console.say(f"all faults, charts and this report: {options.output_dir}")
         console.say(f"{report.num_errors:,} errors, {report.num_warnings:,} warnings")
     return console.EXIT_FAILED if report.num_errors else console.EXIT_OK
 
@@ -108,7 +108,7 @@ def _write(report: Any, folder: str) -> None:
 
 VERB = Verb(
     "check-data",
-    "Reads all records of a configuration and tells what is in them and what is wrong",
+    "Reads all records of a configuration and reports what they contain and what is wrong",
     "ssd.config --output_dir check_data --jobs 8",
     _add_arguments,
     _run,

@@ -32,6 +32,7 @@ def _run(options: argparse.Namespace) -> int:
         raise console.UsageError("--num_images and --columns must be 1 or more")
     config = console.load_config(options.file, options.config_override, options.set)
     from inputs.bad_records.kinds import FaultLog
+    from model_fn.checkpoints.errors import RunError
     from model_fn.drawing import batch_grid
     from model_fn.runs import evaluation_report
 
@@ -48,7 +49,7 @@ def _run(options: argparse.Namespace) -> int:
         if len(cells) >= options.num_images:
             break
     if first is None:
-        raise ValueError("the input pipeline gave no batch; check-data tells what is in the files")
+        raise RunError("the input pipeline gave no batch; check-data reports on the files")
     cells = cells[: options.num_images]
     _say_batch(*first)
     if not exact:

@@ -1,4 +1,4 @@
-"""The part of `check-config` that concerns TPU: rules, repair, memory, and the compile check."""
+"""The part of `check-config` for TPU: rules, edits, memory and the compile check."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ class Outcome(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """`--tpu` and what refines it."""
+    """`--tpu` and its options."""
     group = parser.add_argument_group("TPU")
     group.add_argument(
-        "--tpu", action="store_true", help="also tell what does not suit a TPU, and the memory"
+        "--tpu",
+        action="store_true",
+        help="also report what does not suit a TPU, and the memory it needs",
     )
     group.add_argument(
         "--fix",
         metavar="OUT.config",
         default="",
-        help="make the edits that are safe, write the result and print the differences",
+        help="apply the edits that are safe, write the result and print the differences",
     )
     group.add_argument(
         "--compile",
         action="store_true",
         dest="compile_step",
-        help="build the step of one TPU core and look for what its compiler would refuse",
+        help="build the step of one TPU core and report what its compiler would refuse",
     )
     group.add_argument(
         "--no_xla", action="store_true", help="with --compile: do not compile it for CPU as well"
@@ -41,22 +43,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--num_shards", type=int, default=8, metavar="N", help="TPU cores (default: 8)"
     )
-    group.add_argument("--model_dir", default=None, help="where checkpoints will go")
+    group.add_argument("--model_dir", default=None, help="folder of the checkpoints")
     group.add_argument("--tpu_inference", action="store_true", help="predictions run on TPU too")
     group.add_argument(
         "--local_files",
         action="store_true",
-        help="the machine of the TPU has the files; they need not lie in Cloud Storage",
+        help="the machine of the TPU has the files; they need not be in Cloud Storage",
     )
 
 
 def wanted(options: argparse.Namespace) -> bool:
-    """Whether the options ask for any of it."""
+    """Whether the options ask for a check for TPU."""
     return bool(options.tpu or options.fix or options.compile_step)
 
 
 def target_of(options: argparse.Namespace) -> Any:
-    """The `tpu_lint.Target` that the options describe; UsageError if there is none such."""
+    """The `tpu_lint.Target` that the options describe; UsageError for wrong options."""
     from estimator_det.config import tpu_lint
 
     if options.num_shards < 1:
@@ -70,16 +72,16 @@ def target_of(options: argparse.Namespace) -> Any:
 
 
 def run(config: Any, options: argparse.Namespace, reported: List[Any], *, build: bool) -> Outcome:
-    """Carries out what the options ask for and prints it.
+    """Runs the checks that the options ask for and prints the results.
 
     Args:
         config: `TrainEvalPipelineConfig`.
         options: Those of `add_arguments`, and `file`.
-        reported: Problems that were told already; their fields are not told as placeholders again.
+        reported: Problems that are printed already; their placeholders are not printed again.
         build: Whether the model can be built.
 
     Raises:
-        UsageError: if an option has no meaning.
+        UsageError: if an option is wrong.
         OSError: if the file of `--fix` cannot be written.
     """
     from estimator_det.config import tpu_lint
@@ -90,8 +92,8 @@ def run(config: Any, options: argparse.Namespace, reported: List[Any], *, build:
         config, findings = _fix(config, options, target)
     elif options.tpu:
         findings = tpu_lint.lint(config, target)
-    told = {problem.field for problem in reported}
-    findings = [f for f in findings if f.severity != "placeholder" or f.field not in told]
+    fields = {problem.field for problem in reported}
+    findings = [f for f in findings if f.severity != "placeholder" or f.field not in fields]
     config = tpu_lint.without_placeholders(config)
     problems = _memory(config, target.num_shards) if build and (options.tpu or options.fix) else []
     if options.compile_step and build:
@@ -112,12 +114,12 @@ def _fix(config: Any, options: argparse.Namespace, target: Any) -> Tuple[Any, Li
     heading = tpu_lint.heading(files.read_text(options.file))
     files.write_text(options.fix, heading + pipeline.format_pipeline(fixed.config))
     difference = tpu_lint.diff(config, fixed.config, options.file, options.fix)
-    console.say(difference.rstrip("\n") or "nothing that is safe to edit")
+    console.say(difference.rstrip("\n") or "no edit is safe")
     for finding in fixed.applied:
         console.say(f"edited: {finding.field}: {finding.message}")
-    persons = [finding for finding in fixed.remaining if finding.severity != "placeholder"]
+    remaining = [p for p in fixed.remaining if p.severity != "placeholder"]
     console.say(
-        f"written: {options.fix}; {len(fixed.applied)} findings mended, {len(persons)} left to you"
+        f"written: {options.fix}; {len(fixed.applied)} problems fixed, {len(remaining)} left for you"
     )
     return fixed.config, fixed.remaining
 
@@ -125,12 +127,13 @@ def _fix(config: Any, options: argparse.Namespace, target: Any) -> Tuple[Any, Li
 def _memory(config: Any, num_shards: int) -> List[Any]:
     """Prints what a core needs; a problem if no kind of TPU has it."""
     from estimator_det.config.problem import warning
+    from estimator_det.config.text import ConfigError
     from model_fn.preflight import tpu_memory
 
     per_core = max(1, config.train_config.batch_size // num_shards)
     try:
         needed = tpu_memory.estimate(config, per_core)
-    except (ValueError, NotImplementedError) as reason:
+    except ConfigError as reason:
         console.say(f"TPU memory: not known: {reason}")
         return []
     console.say(
@@ -161,7 +164,7 @@ def _compile(config: Any, with_xla: bool) -> List[Any]:
     report = tpu_graph.compile_check(config, xla=with_xla)
     bad = sum(problem.severity == "error" for problem in report.findings)
     console.say(
-        f"TPU graph:  {report.num_operations} operations on a core, {bad} obstacles, "
+        f"TPU graph:  {report.num_operations} operations on a core, {bad} problems, "
         f"{report.seconds:.0f} s"
     )
     return list(report.findings)

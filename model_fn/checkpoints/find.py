@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.registry import nearest
+from estimator_det.config.text import nearest
 from model_fn.checkpoints.errors import DamagedCheckpointsError
 from model_fn.checkpoints.repair import find_damage
 

@@ -89,7 +89,7 @@ def evaluation_ops(
         categories: See `make_categories`.
 
     Raises:
-        ValueError: if `eval_config.metrics_set` has an unknown name.
+        ConfigError: if `eval_config.metrics_set` has an unknown name.
     """
     frames = _frames(features)
     boxes = _scaled(groundtruth.boxes, frames.padded / frames.real)

@@ -1,8 +1,8 @@
 """Which groundtruth boxes the anchors of a detector can match, before any training.
 
-The boxes are resized and padded as the detector's resizer does it, and met by its own anchors,
-similarity and matcher: what is told here is what training does, but for augmentation. Letters:
-M boxes, A anchors, S distinct shapes of anchors.
+The boxes are resized and padded by the detector's resizer and matched to its anchors by its own
+similarity and matcher: the result is that of training without augmentation. Letters: M boxes,
+A anchors, S distinct shapes of anchors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SMALL, LARGE, ELONGATED, BETWEEN = "too small", "too large", "too elongated", "b
 
 
 class MapAnchors(NamedTuple):
-    """The anchors of one feature map, and how well they serve."""
+    """The anchors of one feature map, and how well they fit the boxes."""
 
     size: Tuple[int, int]  # height and width of the map
     num_anchors: int
@@ -33,7 +33,7 @@ class MapAnchors(NamedTuple):
 
 
 class Coverage(NamedTuple):
-    """How each box fares with the anchors."""
+    """How well the anchors fit each box."""
 
     pixels: np.ndarray  # float32 [M, 2], height and width in the network's input
     best_iou: np.ndarray  # float32 [M]
@@ -43,7 +43,7 @@ class Coverage(NamedTuple):
     maps: List[MapAnchors]
     input_sizes: List[Tuple[int, int]]  # heights and widths of the network's input that occur
     threshold: Optional[float]  # of the matcher; None if it has none
-    forced: bool  # whether the matcher gives each box its best anchor even so
+    forced: bool  # whether the matcher gives each box its best anchor all the same
 
     @property
     def lost(self) -> np.ndarray:
@@ -52,7 +52,7 @@ class Coverage(NamedTuple):
 
 
 def has_anchors(detector: Any) -> bool:
-    """Whether a detector matches anchors to groundtruth in a way that can be looked at here."""
+    """Whether a detector matches anchors to groundtruth in a way that `measure` supports."""
     return hasattr(getattr(detector, "losses", None), "assigner") and hasattr(
         detector, "anchor_generator"
     )
@@ -65,7 +65,7 @@ def measure(
     num_channels: int = 3,
     advance: Callable[[int], Any] = lambda images: None,
 ) -> Coverage:
-    """Meets all boxes with the anchors of a detector.
+    """Matches all boxes to the anchors of a detector.
 
     Args:
         detector: With `resizer`, `anchor_generator` and `losses.assigner`; see `has_anchors`.
@@ -138,7 +138,7 @@ class _Layout(NamedTuple):
 
 
 def _lay_out(detector: Any, height: int, width: int, num_channels: int) -> _Layout:
-    """Builds the network far enough to know its feature maps; runs nothing."""
+    """Builds the network to get its feature maps; runs nothing."""
     with tf.Graph().as_default():
         image = tf1.placeholder(tf.float32, [1, height, width, num_channels])
         if detector.resizer.grayscale:
@@ -163,7 +163,7 @@ def _distinct(shapes: List[np.ndarray]) -> np.ndarray:
 
 def _chunks(rows: np.ndarray, counts: np.ndarray, num_anchors: int) -> List[np.ndarray]:
     """Images in groups whose padded pairs of box and anchor stay below `PAIRS_AT_ONCE`."""
-    # Images with alike numbers of boxes go together: little padding.
+    # Images with similar numbers of boxes share a chunk, for little padding.
     rows = rows[np.argsort(counts[rows], kind="stable")]
     chunks = []
     start = 0
@@ -220,7 +220,7 @@ def _reasons(
     rows = np.flatnonzero(below)
     if not len(rows) or not len(shapes):
         return reasons
-    # Centred on it, some anchor would do: only the places of anchors are in the way.
+    # Centred on the box, some anchor would match: only the anchors' places prevent it.
     fits = concentric_iou(pixels[rows], shapes).max(axis=1) >= threshold
     areas, box_areas = np.prod(shapes, axis=1), np.prod(pixels[rows], axis=1)
     # Even an anchor of the same aspect ratio, with the box inside, has no more than this IoU.

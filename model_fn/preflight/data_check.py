@@ -9,6 +9,7 @@ import numpy as np
 from tqdm import tqdm
 
 from estimator_det.config.problem import Problem, error
+from estimator_det.config.text import ConfigError
 from estimator_det.detectors import make_detector
 from estimator_det.images.resize import make_resizer
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
@@ -33,7 +34,7 @@ def check_data(
     max_records: Optional[int] = None,
     progress: bool = True,
 ) -> DataReport:
-    """Reads all records of a configuration and tells what is in them.
+    """Reads all records of a configuration and reports what they contain.
 
     Args:
         config: A `TrainEvalPipelineConfig`.
@@ -44,11 +45,11 @@ def check_data(
         progress: Whether bars are drawn on standard error.
 
     Raises:
-        ValueError: if there is no model or no reader, or a reader's `bad_records` make no sense.
+        ConfigError: if there is no model or no reader, or a reader's `bad_records` make no sense.
     """
     kind = config.model.WhichOneof("model")
     if kind is None:
-        raise ValueError("model: one of ssd, faster_rcnn must be set; found none")
+        raise ConfigError("model: one of ssd, faster_rcnn must be set; found none")
     model = getattr(config.model, kind)
     problems: List[Problem] = []
     maps: Dict[str, LabelMap] = {}
@@ -61,7 +62,7 @@ def check_data(
         policy = _rules(field, reader, config, model.num_classes, label_map is not None)
         try:
             plans.append(scan.plan(field, policy, max_records))
-        except ValueError as reason:
+        except ConfigError as reason:
             problems.append(error(field, str(reason).rstrip("."), "name the files to read"))
     scans = _run(plans, jobs, progress)
     for one, of_plan in zip(scans, plans):
@@ -95,7 +96,7 @@ def _readers(config: Any, which: str) -> Iterator[Tuple[str, Any]]:
             found = True
             yield f"eval_input_reader[{position}]", reader
     if not found:
-        raise ValueError(f"the configuration has no input reader to check (readers: {which})")
+        raise ConfigError(f"the configuration has no input reader to check (readers: {which})")
 
 
 def _rules(
@@ -104,7 +105,7 @@ def _rules(
     max_boxes = reader.max_number_of_boxes
     if field == TRAIN_READER and not reader.HasField("max_number_of_boxes"):
         max_boxes = config.train_config.max_number_of_boxes
-    if not has_map:  # what is wrong with the map is told; the records are read by their ids
+    if not has_map:  # the map's problem is reported; the records are read by their ids
         without = type(reader)()
         without.CopyFrom(reader)
         without.ClearField("label_map_path")
@@ -137,7 +138,7 @@ def _problems_of(
             error(
                 f"{of.reader}.bad_records.max_skipped",
                 f"{skipped} records would be skipped, and the limit is {limit}",
-                "mend the records, or raise the limit",
+                "repair the records, or raise the limit",
             )
         )
     return problems + data_problems.check_content(of.reader, of.columns)
@@ -146,10 +147,10 @@ def _problems_of(
 def _coverage(
     config: Any, kind: str, plans: Sequence[Plan], scans: Sequence[Scan], progress: bool
 ) -> Tuple[Optional[Coverage], List[Problem]]:
-    """The first reader's boxes against the anchors; None where there is nothing to look at."""
+    """The first reader's boxes against the anchors; None where there is nothing to compare."""
     try:
         detector = make_detector(config.model, is_training=True)
-    except ValueError as reason:
+    except ConfigError as reason:
         return None, [
             error("model", str(reason).rstrip("."), "choose what is supported, or remove it")
         ]
@@ -165,7 +166,7 @@ def _coverage(
             coverage = anchor_coverage.measure(
                 detector, columns, num_channels=channels, advance=bar.update
             )
-    except ValueError as reason:
+    except ConfigError as reason:
         text = str(reason).rstrip(".")
         return None, [error(f"model.{kind}", text, "make the model's parts fit each other")]
     return coverage, data_problems.check_anchors(f"model.{kind}", coverage)
@@ -175,7 +176,7 @@ def _resized(model: Any, scans: Sequence[Scan]) -> Dict[str, np.ndarray]:
     """Reader -> [M, 2], heights and widths of boxes after resizing; nothing without a resizer."""
     try:
         resizer = make_resizer(model.image_resizer)
-    except ValueError:  # making the detector has told it
+    except ConfigError:  # reported where the detector is made
         return {}
     return {
         one.reader: statistics.box_sizes(

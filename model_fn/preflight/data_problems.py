@@ -111,10 +111,10 @@ def check_content(field: str, columns: Columns) -> List[Problem]:
     """Images without boxes, and names that several images share."""
     if not columns.num_images:
         text = "not one record can be used"
-        return [error(field, text, "mend the findings above; see input_path and input_type")]
+        return [error(field, text, "repair the faults above; check input_path and input_type")]
     if not columns.num_boxes:
         text = f"none of {columns.num_images} images has a box that can be used"
-        return [error(field, text, "see the findings above; records need image/object/bbox/…")]
+        return [error(field, text, "see the faults above; records need image/object/bbox/…")]
     problems = []
     empty = int(np.sum(statistics.boxes_per_image(columns) == 0))
     if empty > EMPTY_SHARE * columns.num_images:
@@ -122,7 +122,7 @@ def check_content(field: str, columns: Columns) -> List[Problem]:
             warning(
                 field,
                 f"{empty} of {columns.num_images} images have no box",
-                "make sure that they are meant as background; fewer of them train faster",
+                "check that they are meant as background; fewer of them train faster",
             )
         )
     repeated = statistics.repeated_ids(columns)
@@ -132,15 +132,15 @@ def check_content(field: str, columns: Columns) -> List[Problem]:
         problems.append(
             warning(
                 field,
-                f"{len(repeated)} source_ids stand for several records: {shown}",
-                "give each image a source_id of its own: metrics tell images apart by it",
+                f"{len(repeated)} source_ids occur in several records: {shown}",
+                "give each image a source_id of its own: metrics identify images by it",
             )
         )
     return problems
 
 
 def check_overlap(train: Columns, others: Mapping[str, Columns]) -> List[Problem]:
-    """Images of evaluation that the model trains on, as told by source ids."""
+    """Images of evaluation that the model also trains on, by source id."""
     known = set(train.source_ids) - {""}
     problems = []
     for field, columns in others.items():
@@ -151,14 +151,14 @@ def check_overlap(train: Columns, others: Mapping[str, Columns]) -> List[Problem
                 warning(
                     field,
                     f"{len(common)} source_ids occur in train_input_reader too, e.g. {shown}",
-                    "evaluate on images of their own, or metrics will flatter the model",
+                    "evaluate on other images, or the metrics are too good",
                 )
             )
     return problems
 
 
 def check_anchors(model: str, coverage: Coverage) -> List[Problem]:
-    """Boxes that the anchors do not serve, and what would serve them.
+    """Boxes that the anchors do not match, and what would match them.
 
     Args:
         model: Path of the model in the configuration, e.g. "model.ssd".
@@ -172,9 +172,9 @@ def check_anchors(model: str, coverage: Coverage) -> List[Problem]:
         problems.append(
             (error if lost == total else warning)(
                 f"{model}.matcher",
-                f"{_share(lost, total)} boxes get no anchor at all and are never learnt"
+                f"{_share(lost, total)} boxes match no anchor and are never learnt"
                 + (": the only one that fits is taken by another box" if forced else ""),
-                "lay anchors more densely (larger input, finer feature maps)"
+                "place anchors more densely (larger input, finer feature maps)"
                 if forced
                 else "set force_match_for_each_row: true, or lower matched_threshold",
             )
@@ -198,7 +198,7 @@ def check_anchors(model: str, coverage: Coverage) -> List[Problem]:
                 f"{model}.image_resizer",
                 f"{_share(tiny, total)} boxes have a side below {TINY_SIDE:.0f} pixels after "
                 "resizing",
-                "enlarge the input, cut large images into tiles, or leave such boxes out",
+                "enlarge the input, cut large images into tiles, or remove such boxes",
             )
         )
     return problems
@@ -235,7 +235,7 @@ def _remedy(reason: str, coverage: Coverage, pixels: np.ndarray) -> str:
             f"anchors have aspect ratios {own.min():.2g} to {own.max():.2g}: add aspect_ratios "
             f"such as {' and '.join(wanted)}"
         )
-    return "lay anchors more densely, lower matched_threshold, or enlarge the input"
+    return "place anchors more densely, lower matched_threshold, or enlarge the input"
 
 
 def _share(count: int, total: int) -> str:

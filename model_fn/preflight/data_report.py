@@ -32,15 +32,15 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 class DataReport(NamedTuple):
-    """All that a check of data has found."""
+    """The result of a check of data."""
 
     config: str  # path of the configuration
     scans: List[Scan]  # a reader each
     names: Dict[int, str]  # class id -> name
     resized: Dict[str, np.ndarray]  # reader -> [M, 2], boxes in pixels of the network's input
     problems: List[Problem]
-    anchors: Optional[Coverage] = None  # None: this model has no anchors that can be looked at
-    anchors_of: str = ""  # the reader whose boxes met the anchors
+    anchors: Optional[Coverage] = None  # None: this model has no anchors to compare with
+    anchors_of: str = ""  # the reader whose boxes are compared with the anchors
 
     @property
     def num_errors(self) -> int:
@@ -73,21 +73,21 @@ def text_lines(report: DataReport) -> List[str]:
         lines += ["", "beyond single records"]
         lines += [f"  {problem}" for problem in report.problems]
     for scan in report.scans:
-        settings = mend(scan)
+        settings = repair(scan)
         if settings is not None:
-            lines += ["", _mend_line(scan.reader, settings)]
+            lines += ["", _repair_line(scan.reader, settings)]
     return lines[1:]
 
 
-class Mend(NamedTuple):
-    """How to train in spite of what is wrong with records."""
+class Repair(NamedTuple):
+    """Settings to train with records that have faults."""
 
     settings: List[str]  # in the form that `--set` takes
-    num_skipped: int  # records that are left out then
+    num_skipped: int  # records that are skipped then
 
 
-def mend(scan: Scan) -> Optional[Mend]:
-    """Settings under which no fault of a record stops a run; None where none does now."""
+def repair(scan: Scan) -> Optional[Repair]:
+    """Settings under which no fault of a record stops a run; None if none does now."""
     if all(entry.action != FAIL for entry in scan.entries):
         return None
     actions = resolve(CLIP, {})
@@ -96,13 +96,13 @@ def mend(scan: Scan) -> Optional[Mend]:
     }
     policy = f"{scan.reader}.bad_records.policy=CLIP"
     limit = f"{scan.reader}.bad_records.max_skipped={len(skipped)}"
-    return Mend([policy, limit] if skipped else [policy], len(skipped))
+    return Repair([policy, limit] if skipped else [policy], len(skipped))
 
 
-def _mend_line(reader: str, settings: Mend) -> str:
+def _repair_line(reader: str, settings: Repair) -> str:
     left_out = counted(settings.num_skipped, "record")
     text = " ".join(f"--set {setting}" for setting in settings.settings)
-    return f"{reader}: to train on the rest, with {left_out} left out and boxes mended:\n  {text}"
+    return f"{reader}: to train on the rest, with {left_out} skipped and boxes clipped:\n  {text}"
 
 
 def text_bars(histogram: Histogram, *, indent: str = "    ") -> List[str]:
@@ -145,7 +145,7 @@ def as_dictionary(report: DataReport) -> Dict[str, Any]:
                 {"id": number, "name": report.names.get(number, ""), "boxes": boxes, "images": n}
                 for number, (boxes, n) in statistics.class_counts(columns).items()
             ],
-            "mend": settings._asdict() if (settings := mend(scan)) is not None else None,
+            "mend": settings._asdict() if (settings := repair(scan)) is not None else None,
             "histograms": {
                 histogram.title: dict(zip(histogram.names, histogram.counts.tolist()))
                 for histogram in _histograms(report, scan)

@@ -1,105 +1,20 @@
-"""Where an operation of a graph comes from: our line that made it, the field that asked for it."""
+"""Where an operation of a graph comes from: the line that made it, and the configuration field."""
 
 from __future__ import annotations
 
 import os
-from typing import Any, List, NamedTuple, Optional
+import sys
+from types import ModuleType
+from typing import Any, Dict, List, NamedTuple, Optional
 
 from estimator_det.compat import tf
+from estimator_det.config.advice import TpuAdvice
+from model_fn.model_fn import create_model_fn
 
-_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _PACKAGES = ("estimator_det", "inputs", "model_fn")
-# Frames that every operation has say nothing of one.
-_DRIVERS = (
-    "model_fn/preflight/tpu_graph.py",
-    "model_fn/model_fn.py",
-    "model_fn/preflight/run_check.py",
-)
-
-
-class Part(NamedTuple):
-    """A part of the configuration, and the code that it alone brings into a graph."""
-
-    code: str  # how the path of the source file begins
-    field: str  # within the detector's message, or from the top where it is train_config's
-    remedy: str
-
-
-# The first that fits, from the innermost frame outward.
-PARTS = (
-    Part(
-        "estimator_det/losses/mining.py",
-        "loss.hard_example_miner",
-        "remove the hard_example_miner block and take weighted_sigmoid_focal as "
-        "classification_loss: it does without mining",
-    ),
-    Part(
-        "estimator_det/boxes/matching.py",
-        "matcher",
-        "take argmax_matcher with use_matmul_gather: true",
-    ),
-    Part(
-        "estimator_det/boxes/assign.py",
-        "matcher",
-        "take argmax_matcher with use_matmul_gather: true",
-    ),
-    Part(
-        "estimator_det/boxes/sampling.py",
-        "loss.random_example_sampler",
-        "remove the random_example_sampler block and take weighted_sigmoid_focal as "
-        "classification_loss",
-    ),
-    Part(
-        "estimator_det/boxes/nms",
-        "post_processing.batch_non_max_suppression",
-        "set static_kernel: true",
-    ),
-    Part("estimator_det/boxes/score_conversion.py", "post_processing", "remove the calibration"),
-    Part("estimator_det/boxes/coders.py", "box_coder", "take faster_rcnn_box_coder"),
-    Part("estimator_det/boxes/anchors.py", "anchor_generator", "take ssd_anchor_generator"),
-    Part(
-        "estimator_det/images/resize.py",
-        "image_resizer",
-        "take fixed_shape_resizer",
-    ),
-    Part(
-        "estimator_det/losses/classification.py",
-        "loss.classification_loss",
-        "take weighted_sigmoid_focal",
-    ),
-    Part(
-        "estimator_det/losses/localization.py",
-        "loss.localization_loss",
-        "take weighted_smooth_l1",
-    ),
-    Part(
-        "estimator_det/detectors/loss_weights.py",
-        "loss.expected_loss_weights",
-        "set it to NONE",
-    ),
-    Part(
-        "estimator_det/detectors/equalization.py",
-        "loss.equalization_loss",
-        "remove the equalization_loss block",
-    ),
-    Part(
-        "estimator_det/extractors/",
-        "feature_extractor",
-        "take ssd_mobilenet_v1 or another feature extractor made for TPU",
-    ),
-    Part(
-        "estimator_det/predictors/",
-        "box_predictor",
-        "take convolutional_box_predictor without dropout",
-    ),
-    Part("model_fn/training/optimizers.py", "train_config.optimizer", "take momentum_optimizer"),
-    Part(
-        "model_fn/training/train_op.py",
-        "train_config",
-        "switch off what the operation's name tells, e.g. summarize_gradients",
-    ),
-)
-_ELSEWHERE = Part("", "", "leave this part of the model out, or train it on another device")
+# Their frames are in the stack of every operation.
+_DRIVERS = (__name__.rpartition(".")[0], create_model_fn.__module__)
+_ELSEWHERE = TpuAdvice("", "remove this part of the model, or train it on another device")
 
 
 class Origin(NamedTuple):
@@ -111,27 +26,37 @@ class Origin(NamedTuple):
 
 
 class _Frame(NamedTuple):
-    path: str  # from the folder that holds our packages
+    module: ModuleType
     line: int
     function: str
 
 
 def origin_of(operation: tf.Operation, pipeline_config: Any) -> Origin:
-    """The line and the field that brought an operation into its graph.
+    """The innermost line of ours that made an operation, and the field that `TPU` there names.
 
-    Of a gradient, those of the operation it is the gradient of.
+    For a gradient, those of the operation it is the gradient of.
     """
-    forward = _forward(operation)
-    frames = _own_frames(forward)
-    location = ""
-    if frames:
-        path, line, function = frames[0]
-        location = f"{path}:{line}, in {function}"
-    for frame in frames:
-        for part in PARTS:
-            if frame.path.startswith(part.code):
-                return Origin(location, _full_field(part.field, pipeline_config), part.remedy)
-    return Origin(location, _full_field(_ELSEWHERE.field, pipeline_config), _ELSEWHERE.remedy)
+    frames = _own_frames(_forward(operation))
+    advice = next(filter(None, (_advice_of(frame.module) for frame in frames)), _ELSEWHERE)
+    location = _location(frames[0]) if frames else ""
+    return Origin(location, _full_field(advice.field, pipeline_config), advice.remedy)
+
+
+def _advice_of(module: ModuleType) -> Optional[TpuAdvice]:
+    """The constant `TPU` of a module or of the nearest package around it."""
+    name = module.__name__
+    while name:
+        advice = getattr(sys.modules[name], "TPU", None)
+        if isinstance(advice, TpuAdvice):
+            return advice
+        name = name.rpartition(".")[0]
+    return None
+
+
+def _location(frame: _Frame) -> str:
+    path = frame.module.__name__.replace(".", "/")
+    end = "/__init__.py" if hasattr(frame.module, "__path__") else ".py"
+    return f"{path}{end}:{frame.line}, in {frame.function}"
 
 
 def _forward(operation: tf.Operation) -> tf.Operation:
@@ -146,11 +71,23 @@ def _forward(operation: tf.Operation) -> tf.Operation:
 
 def _own_frames(operation: tf.Operation) -> List[_Frame]:
     """Innermost first."""
-    found = []
-    for frame in reversed(list(operation.traceback)):
-        path = os.path.relpath(frame.filename, _ROOT).replace(os.sep, "/")
-        if path.split("/")[0] in _PACKAGES and path not in _DRIVERS:
-            found.append(_Frame(path, frame.lineno, frame.name))
+    modules = _own_modules()
+    return [
+        _Frame(modules[path], frame.lineno, frame.name)
+        for frame in reversed(list(operation.traceback))
+        for path in [os.path.abspath(frame.filename)]
+        if path in modules
+    ]
+
+
+def _own_modules() -> Dict[str, ModuleType]:
+    """Our modules by source file, but for `_DRIVERS`."""
+    drivers = tuple(f"{driver}." for driver in _DRIVERS)
+    found = {}
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file and name.partition(".")[0] in _PACKAGES and not f"{name}.".startswith(drivers):
+            found[os.path.abspath(file)] = module
     return found
 
 

@@ -1,7 +1,7 @@
-"""The step of one TPU core, built offline and looked at: what there would the compiler refuse?
+"""Builds the step of one TPU core without a TPU and finds what its compiler would refuse.
 
 A TPU takes a program only if the shape of every tensor is known and its compiler, XLA, knows every
-operation. Both can be told from the graph, before there is a TPU. What cannot be told: whether the
+operation. Both are known from the graph, without a TPU. What the graph does not show: whether the
 program fits into a core's memory, and what this wheel's XLA, which is that for CPU, does otherwise
 than that of a TPU.
 """
@@ -13,10 +13,13 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
 from estimator_det.compat import estimator, registered_kernels, tf, tf1
 from estimator_det.config.problem import Problem, error, warning
+from estimator_det.config.text import ConfigError
 from inputs import schema
 from model_fn.model_fn import create_model_fn
-from model_fn.preflight import run_check, xla_check
+from model_fn.preflight import xla_check
 from model_fn.preflight.op_origin import Origin, origin_of
+from model_fn.preflight.placeholders import placeholders
+from model_fn.preflight.run_check import as_problem
 
 ModeKeys = estimator.ModeKeys
 
@@ -71,10 +74,10 @@ def compile_check(
     batch_per_core: int = BATCH_PER_CORE,
     modes: Sequence[str] = MODES,
 ) -> CompileReport:
-    """Whether training and evaluation would compile for TPU, and what stands in the way.
+    """Whether training and evaluation would compile for TPU, and what prevents it.
 
     The real steps are built as `create_model_fn(…, use_tpu=True)` makes them, with
-    CrossShardOptimizer, and every operation of a core is looked at.
+    CrossShardOptimizer, and every operation of a core is checked.
 
     Args:
         pipeline_config: `TrainEvalPipelineConfig` proto. Files it names are not read.
@@ -90,10 +93,8 @@ def compile_check(
     for mode in modes:
         try:
             core = build_core_graph(config, mode, batch_per_core, findings)
-        except (ValueError, NotImplementedError) as reason:
-            # Whatever a part says of its options.
-            text = str(reason).rstrip(".")
-            findings.append(error("model", text, "choose what is supported, or remove it"))
+        except ConfigError as reason:
+            findings.append(as_problem(reason, config))
             continue
         operations = list(core_operations(core.graph))
         num_operations += len(operations)
@@ -118,7 +119,7 @@ def build_core_graph(
             graph is built with some length in its place.
 
     Raises:
-        ValueError: if a part of the model cannot be built; NotImplementedError likewise.
+        ConfigError: if a part of the model cannot be built.
     """
     model_fn = create_model_fn(pipeline_config, use_tpu=True)
     with tf.Graph().as_default() as graph:
@@ -171,7 +172,7 @@ def _batch(
 ) -> Tuple[Dict[str, tf.Tensor], Dict[str, tf.Tensor]]:
     """Placeholders of what the host hands over, all of known shape."""
     with tf.Graph().as_default():
-        made = run_check.placeholders(config)
+        made = placeholders(config, mode)
     kind = config.model.WhichOneof("model")
     resizer = getattr(config.model, kind).image_resizer
     field = f"model.{kind}.image_resizer.{resizer.WhichOneof('image_resizer_oneof')}"
@@ -194,10 +195,7 @@ def _batch(
     features, labels = (
         {name: fixed(name, tensor) for name, tensor in tensors.items()} for tensors in made
     )
-    if mode == ModeKeys.EVAL:
-        name = schema.ORIGINAL_SPATIAL_SHAPE
-        features[name] = tf1.placeholder(tf.int32, [batch_size, 2], name=name)
-    return features, {} if mode == ModeKeys.PREDICT else labels
+    return features, labels
 
 
 def _inside_core(tensor: tf.Tensor) -> tf.Tensor:

@@ -5,7 +5,7 @@ forward one, and the batch. Two habits of TPUs are taken into account. Their com
 elementwise operations, batch norm among them, anew where they are needed, so that of a chain
 "convolution, batch norm, activation" the convolution's output is kept alone. And they store values
 in tiles of 8 x 128 numbers, which pads narrow layers. How the compiler really schedules a program,
-nothing but a TPU tells: hence `MARGIN`.
+only a TPU shows: hence `MARGIN`.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config.problem import Problem
+from estimator_det.config.text import ConfigError
 from model_fn.preflight import tpu_graph
 
 # Bytes of high-bandwidth memory that a core has to itself.
 CORE_BYTES: Dict[str, int] = {"v2": 8 << 30, "v3": 16 << 30, "v5e": 16 << 30}
 # A batch is said to fit if the estimate times this stays within a core's memory.
 MARGIN = 1.3
-LANES, SUBLANES = 128, 8  # numbers of a tile: along the one axis and the other
-MOST_PER_CORE = 1024  # images; nobody asks for more
-_WIDE_STEP = 8  # batches are told as multiples of this, above it
+LANES, SUBLANES = 128, 8  # lengths of a tile's axes
+MOST_PER_CORE = 1024  # images; more are of no use
+_WIDE_STEP = 8  # larger batches are rounded down to multiples of this
 
 # What the compiler computes anew from its inputs where the backward pass needs it.
 _ACTIVATIONS = ("Relu", "Relu6", "Sigmoid", "Softplus")
@@ -58,7 +59,7 @@ class CoreMemory(NamedTuple):
     kept: List[Block]  # for the backward pass
     largest: Optional[Block]  # of the backward pass; two are alive at a time
     batch: List[Block]  # what the host hands over; one waits while one is computed on
-    images: int  # per core, of the graph that was looked at
+    images: int  # per core, of the graph that was measured
 
     def total(self, images: Optional[int] = None) -> int:
         """Bytes at so many images a core, by default those of the graph."""
@@ -111,7 +112,7 @@ def padded_size(shape: Tuple[int, ...], convolved: bool) -> int:
 
 
 def estimate(pipeline_config: Any, images_per_core: int) -> CoreMemory:
-    """Builds the step of one core and looks at what it keeps.
+    """Builds the step of one core and measures what it keeps.
 
     Args:
         pipeline_config: `TrainEvalPipelineConfig` proto of a static input size; files it names are
@@ -119,8 +120,7 @@ def estimate(pipeline_config: Any, images_per_core: int) -> CoreMemory:
         images_per_core: Its share of the batch.
 
     Raises:
-        ValueError: if the model cannot be built, or not with static shapes; NotImplementedError
-            likewise.
+        ConfigError: if the model cannot be built, or not with static shapes.
     """
     config = type(pipeline_config)()
     config.CopyFrom(pipeline_config)
@@ -128,7 +128,7 @@ def estimate(pipeline_config: Any, images_per_core: int) -> CoreMemory:
     findings: List[Problem] = []
     core = tpu_graph.build_core_graph(config, estimator.ModeKeys.TRAIN, images_per_core, findings)
     if findings:
-        raise ValueError(findings[0].message)
+        raise ConfigError(findings[0].message)
     with core.graph.as_default():
         variables, trained = tf1.global_variables(), tf1.trainable_variables()
     operations = list(tpu_graph.core_operations(core.graph))

@@ -1,4 +1,4 @@
-"""Compiles a core's step with XLA for CPU: a second opinion, apart from looking at the graph."""
+"""Compiles a core's step with XLA for CPU, as a check besides that of the graph."""
 
 from __future__ import annotations
 
@@ -136,5 +136,5 @@ def _problems(text: str, graph: tf.Graph, config: Any) -> List[Problem]:
         origin = origin_of(operation, config)
         message = f"XLA does not compile operation {operation.type} {name!r} ({origin.location})"
         found.append(error(origin.field, f"{message}: {short}", origin.remedy))
-    remedy = "leave out the part that the message names"
+    remedy = "remove the part that the message names"
     return found or [error("model", f"XLA does not compile the step: {short}", remedy)]

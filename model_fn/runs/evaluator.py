@@ -9,6 +9,7 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_preprocessor
 from inputs import pipeline as input_pipeline
 from inputs.bad_records.kinds import LOG_FILE, FaultLog
@@ -62,7 +63,7 @@ def evaluation_inputs(
             for number, reader in enumerate(pipeline_config.eval_input_reader)
         ]
     if not readers:
-        raise ValueError("eval_input_reader: the configuration has none to evaluate on")
+        raise ConfigError("eval_input_reader: the configuration has none to evaluate on")
     preprocess = make_preprocessor(pipeline_config.model)
 
     def maker(reader: Any) -> Callable[[Optional[FaultLog]], Callable[..., Any]]:

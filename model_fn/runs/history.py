@@ -14,7 +14,8 @@ import time
 from typing import Dict, List, Optional
 
 from estimator_det.compat import tf
-from estimator_det.config.registry import nearest
+from estimator_det.config.text import ConfigError, nearest
+from model_fn.checkpoints.errors import RunError
 from model_fn.runs.evaluation_report import Metrics
 
 EVALUATIONS_FILE = "evaluations.jsonl"
@@ -41,11 +42,11 @@ class Evaluation:
         """The value of a metric.
 
         Raises:
-            ValueError: if it was not evaluated.
+            ConfigError: if it was not evaluated.
         """
         if metric not in self.metrics:
             known = sorted(self.metrics)
-            raise ValueError(
+            raise ConfigError(
                 f"best_metric: {metric!r} is not evaluated{nearest(metric, known)} Known: {known}"
             )
         return self.metrics[metric]
@@ -81,7 +82,7 @@ def read(model_dir: str, reader: str, up_to_step: Optional[int] = None) -> List[
         except ValueError as error:
             if number == len(lines):
                 break
-            raise ValueError(f"{path}, line {number}: not JSON; delete the line") from error
+            raise RunError(f"{path}, line {number}: not JSON; delete the line") from error
         metrics = {k: math.nan if v is None else float(v) for k, v in line["metrics"].items()}
         if line["reader"] == reader and (up_to_step is None or line["step"] <= up_to_step):
             bad_records = line.get("bad_records", {})  # Earlier versions had none.

@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Any, Callable, List, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.registry import Registry
+from estimator_det.config.text import ConfigError
 from model_fn.training.schedules import make_learning_rate
+
+TPU = TpuAdvice("train_config.optimizer", "use momentum_optimizer")
 
 OPTIMIZERS: Registry[Callable[[Any, tf.Tensor], Any]] = Registry("optimizer")
 
@@ -92,11 +96,11 @@ def make_optimizer(config: Any, global_step: tf.Tensor) -> Tuple[Any, tf.Tensor]
     With `use_moving_average` the optimizer is wrapped in `MovingAverageOptimizer`.
 
     Raises:
-        ValueError: if no optimizer or no learning rate is set.
+        ConfigError: if no optimizer or no learning rate is set.
     """
     kind = config.WhichOneof("optimizer")
     if kind is None:
-        raise ValueError(f"train_config.optimizer: set one of {sorted(OPTIMIZERS)}; found none")
+        raise ConfigError(f"train_config.optimizer: set one of {sorted(OPTIMIZERS)}; found none")
     options = getattr(config, kind)
     learning_rate = make_learning_rate(options.learning_rate, global_step)
     optimizer = OPTIMIZERS.get(kind)(options, learning_rate)

@@ -11,6 +11,7 @@ from typing import Any, Callable, Sequence
 
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
+from estimator_det.config.text import ConfigError
 
 LEARNING_RATES: Registry[Callable[[Any, tf.Tensor], tf.Tensor]] = Registry("learning rate")
 
@@ -32,10 +33,10 @@ def exponential_decay(
     which is the reference's reading of the field.
 
     Raises:
-        ValueError: if `decay_steps` is not positive.
+        ConfigError: if `decay_steps` is not positive.
     """
     if decay_steps <= 0:
-        raise ValueError(f"exponential decay: decay_steps must be positive; given {decay_steps}")
+        raise ConfigError(f"exponential decay: decay_steps must be positive; given {decay_steps}")
     step = tf.cast(global_step, tf.float32)
     periods = (step - burnin_steps) / decay_steps
     if staircase:
@@ -60,16 +61,16 @@ def cosine_decay(
     `total_steps` the rate stays 0.
 
     Raises:
-        ValueError: if warm-up and hold leave no step for the decay, or the warm-up would fall.
+        ConfigError: if warm-up and hold leave no step for the decay, or the warm-up would fall.
     """
     decay_steps = total_steps - warmup_steps - hold_steps
     if decay_steps <= 0:
-        raise ValueError(
+        raise ConfigError(
             f"cosine decay: total_steps ({total_steps}) must exceed warmup_steps ({warmup_steps}) "
             f"+ hold_base_rate_steps ({hold_steps})"
         )
     if warmup_steps and base_rate < warmup_rate:
-        raise ValueError(
+        raise ConfigError(
             f"cosine decay: learning_rate_base ({base_rate}) must not be below "
             f"warmup_learning_rate ({warmup_rate})"
         )
@@ -97,14 +98,14 @@ def manual_steps(
     `boundaries[0]` instead of holding `rates[0]`.
 
     Raises:
-        ValueError: if the boundaries do not rise, or there is not one rate more than boundaries.
+        ConfigError: if the boundaries do not rise, or there is not one rate more than boundaries.
     """
     if any(later <= earlier for earlier, later in zip(boundaries, boundaries[1:])):
-        raise ValueError(f"manual steps: schedule steps must rise; given {list(boundaries)}")
+        raise ConfigError(f"manual steps: schedule steps must rise; given {list(boundaries)}")
     if any(boundary < 0 for boundary in boundaries):
-        raise ValueError(f"manual steps: schedule steps must be >= 0; given {list(boundaries)}")
+        raise ConfigError(f"manual steps: schedule steps must be >= 0; given {list(boundaries)}")
     if len(rates) != len(boundaries) + 1:
-        raise ValueError(
+        raise ConfigError(
             f"manual steps: {len(boundaries)} boundaries need {len(boundaries) + 1} rates; "
             f"given {len(rates)}"
         )
@@ -160,10 +161,7 @@ def make_learning_rate(config: Any, global_step: tf.Tensor) -> tf.Tensor:
     """The learning rate, float32 scalar named "learning_rate", that a `LearningRate` proto asks.
 
     Raises:
-        ValueError: if no schedule is set, or its numbers contradict each other.
+        ConfigError: if no schedule is set, or its numbers contradict each other.
     """
-    kind = config.WhichOneof("learning_rate")
-    if kind is None:
-        raise ValueError(f"learning_rate: set one of {sorted(LEARNING_RATES)}; found none")
-    rate = LEARNING_RATES.get(kind)(getattr(config, kind), global_step)
+    rate = LEARNING_RATES.make_chosen(config, "learning_rate", "learning_rate", global_step)
     return tf.identity(rate, name="learning_rate")

@@ -7,13 +7,14 @@ import re
 from typing import Any, Collection, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.check import CHECKPOINT_TYPES
+from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Detector
 from model_fn.checkpoints.errors import DamagedCheckpointsError
 from model_fn.checkpoints.find import find_whole_checkpoint
 
 _LOG = logging.getLogger(__name__)
 
-CHECKPOINT_TYPES = ("classification", "detection", "full")
 _ROWS_SHOWN = 30
 
 # What training keeps beside a variable, by the last part of its name, and beside all of them.
@@ -80,13 +81,13 @@ def checkpoint_type(train_config: Any) -> str:
     """`fine_tune_checkpoint_type`, or what the older `from_detection_checkpoint` says instead.
 
     Raises:
-        ValueError: if the type is none of `CHECKPOINT_TYPES`.
+        ConfigError: if the type is none of `CHECKPOINT_TYPES`.
     """
     kind = train_config.fine_tune_checkpoint_type
     if not kind:
         return "detection" if train_config.from_detection_checkpoint else "classification"
     if kind not in CHECKPOINT_TYPES:
-        raise ValueError(
+        raise ConfigError(
             f"train_config.fine_tune_checkpoint_type: {kind!r} is not known; "
             f"use one of {list(CHECKPOINT_TYPES)}"
         )
@@ -146,7 +147,7 @@ def table_of(detector: Detector, train_config: Any) -> RestoreTable:
     Raises:
         FileNotFoundError: if there is no such checkpoint.
         DamagedCheckpointsError: if it cannot be read.
-        ValueError: if the checkpoint's type is unknown.
+        ConfigError: if the checkpoint's type is unknown.
     """
     kind = checkpoint_type(train_config)
     variables = detector.restore_map(kind, train_config.load_all_detection_checkpoint_vars)
@@ -178,7 +179,7 @@ def plan_warm_start(
     Raises:
         FileNotFoundError: if there is no such checkpoint.
         DamagedCheckpointsError: if it cannot be read.
-        ValueError: if it gives no variable, or less than `train_config.min_restored_share`.
+        ConfigError: if it gives no variable, or less than `train_config.min_restored_share`.
     """
     if not train_config.fine_tune_checkpoint:
         return None
@@ -196,17 +197,17 @@ def check_table(table: RestoreTable, train_config: Any) -> None:
     """Refuses a checkpoint that gives nothing, or less than `min_restored_share`.
 
     Raises:
-        ValueError: with the table.
+        ConfigError: with the table.
     """
     kind = checkpoint_type(train_config)
     if not table.restored:
-        raise ValueError(
+        raise ConfigError(
             f"train_config.fine_tune_checkpoint: no variable of the model matches as a {kind!r} "
             "checkpoint. Check fine_tune_checkpoint_type and that the checkpoint is of this "
             f"feature extractor.\n{table}"
         )
     if table.share < train_config.min_restored_share:
-        raise ValueError(
+        raise ConfigError(
             f"train_config.fine_tune_checkpoint: restores {table.share:.1%} of the backbone, less "
             f"than train_config.min_restored_share, {train_config.min_restored_share:.1%}. Check "
             "that feature extractor and depth_multiplier are those of the checkpoint, or lower "

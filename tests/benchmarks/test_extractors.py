@@ -6,11 +6,11 @@ import pathlib
 from typing import Dict, List
 
 import pytest
+from estimator_det.extractors.base import EXTRACTORS, make_extractor
 
 from benchmarks.extractors import graphs, speed, table, usual, worker
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors import make_detector
-from estimator_det.extractors.base import EXTRACTORS, make_extractor
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "extractors.md"
 

@@ -88,11 +88,6 @@ def test_errors_stand_before_warnings_and_read_well() -> None:
     assert str(found[0]) == ("error: train_config.batch_size: is 0. Remedy: set it to 1 or more")
 
 
-def test_severity_is_checked() -> None:
-    with pytest.raises(ValueError, match="severity"):
-        Problem("fatal", "a", "b", "c")
-
-
 @pytest.mark.parametrize(
     "assignment, field, message",
     [
@@ -176,14 +171,13 @@ def test_errors(assignment: str, field: str, message: str) -> None:
 @pytest.mark.parametrize(
     "assignment, field, message",
     [
-        ("train_config.num_steps=0", "train_config.num_steps", "without end"),
+        ("train_config.num_steps=0", "train_config.num_steps", "never ends"),
         (
             "train_config.fine_tune_checkpoint=m.ckpt",
             "train_config.fine_tune_checkpoint_type",
-            "'classification' is taken",
+            "'classification' is used",
         ),
         ("train_input_reader.label_map_path=", "train_input_reader.label_map_path", "not set"),
-        ("eval_config.metrics_set=coco_metrics", "eval_config.metrics_set[0]", "did you mean"),
         ("train_config.batch_queue_capacity=3", "train_config.batch_queue_capacity", "no effect"),
         ("eval_config.num_examples=3", "eval_config.num_examples", "deprecated"),
         (
@@ -255,7 +249,7 @@ def test_schedules_that_outlast_training() -> None:
         "warmup_steps",
         "total_steps",
     ]
-    assert "comes down until step 100" in warned(cosine, 51).message
+    assert "decreases until step 100" in warned(cosine, 51).message
 
     stairs = "exponential_decay_learning_rate={initial_learning_rate: 0.5 decay_steps: 11}"
     assert "the rate stays 0.5" in warned(stairs, 10).message

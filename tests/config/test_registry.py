@@ -6,7 +6,9 @@ from typing import Callable
 
 import pytest
 
-from estimator_det.config.registry import Registry, nearest
+from estimator_det.config.registry import Registry
+from estimator_det.config.text import ConfigError
+from estimator_det.protos import matcher_pb2
 
 
 def _registry() -> Registry[Callable[[], str]]:
@@ -28,12 +30,27 @@ def test_all_names_lead_to_the_maker() -> None:
 
 def test_unknown_and_duplicate_names_are_errors() -> None:
     registry = _registry()
-    with pytest.raises(ValueError, match="colour 'gren' is not known; did you mean 'green'"):
+    with pytest.raises(ConfigError, match="colour 'gren' is not known; did you mean 'green'"):
         registry.get("gren")
     with pytest.raises(ValueError, match="colour 'green' is registered twice"):
         registry.register("green")(lambda: "another")
 
 
-def test_nearest() -> None:
-    assert nearest("batch_sze", ["batch_size", "num_steps"]) == "; did you mean 'batch_size'?"
-    assert nearest("zzz", ["batch_size"]) == ""
+def test_reserved_names_are_not_supported_yet() -> None:
+    registry: Registry[Callable[[], str]] = Registry("colour", reserved=("blue",))
+    registry.register("green")(lambda: "a green one")
+    with pytest.raises(ConfigError, match="colour 'blue' is not supported yet; supported: green"):
+        registry.get("blue")
+
+
+def test_the_chosen_member_is_made_or_refused() -> None:
+    registry: Registry[Callable[..., str]] = Registry("matcher")
+    registry.register("argmax_matcher")(lambda config, more: f"{config.matched_threshold:g} {more}")
+    config = matcher_pb2.Matcher()
+    with pytest.raises(ConfigError, match=r"model.matcher: one of .* must be set; found none"):
+        registry.make_chosen(config, "matcher_oneof", "model.matcher")
+    config.argmax_matcher.matched_threshold = 0.5
+    assert registry.make_chosen(config, "matcher_oneof", "model.matcher", "more") == "0.5 more"
+    config.bipartite_matcher.SetInParent()
+    with pytest.raises(ConfigError, match="matcher: matcher 'bipartite_matcher' is not supported"):
+        registry.make_chosen(config, "matcher_oneof", "model.matcher")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from estimator_det.config.pipeline import ConfigError, ConfigWarning, parse_pipeline
+from estimator_det.config.text import nearest
 
 
 @pytest.mark.parametrize(
@@ -79,3 +80,8 @@ def test_two_members_of_a_group_leave_the_last_with_a_warning() -> None:
 def test_an_error_behind_a_field_given_twice_is_still_found() -> None:
     with pytest.raises(ConfigError, match=r"f:2: .*'num_stepz'.*'num_steps'"):
         parse_pipeline("train_config { batch_size: 1 batch_size: 2\n num_stepz: 3 }", "f")
+
+
+def test_nearest() -> None:
+    assert nearest("batch_sze", ["batch_size", "num_steps"]) == "; did you mean 'batch_size'?"
+    assert nearest("zzz", ["batch_size"]) == ""

@@ -12,7 +12,7 @@ import pytest
 
 import estimator_det
 from estimator_det.config import overrides, pipeline, tpu_lint
-from estimator_det.config.tpu_finding import Finding, Target, rule
+from estimator_det.config.tpu_rules import Target, rule
 from tests.config.tpu_cases import BROKEN, BROKEN_FOR_INFERENCE, READER, SSD
 
 CONFIGS = pathlib.Path(estimator_det.__file__).parent / "configs"
@@ -178,17 +178,6 @@ def test_heading_of_a_file() -> None:
     assert tpu_lint.heading("# a\n\n  # b\nmodel { }\n# c\n") == "# a\n\n  # b\n"
     assert tpu_lint.heading("model { }") == ""
     assert tpu_lint.heading("# only") == "# only"
-
-
-def test_a_finding_tells_what_to_type() -> None:
-    finding = Finding("error", "a.b", "is so", ("a.b=1", "c={ d: 2 }"), remedy="mind e")
-    assert str(finding) == ("error: a.b: is so. Remedy: --set a.b=1 --set 'c={ d: 2 }'; mind e")
-    with pytest.raises(ValueError, match="severity"):
-        Finding("fatal", "a", "b", ("a=1",))
-    with pytest.raises(ValueError, match="remedy"):
-        Finding("error", "a", "b")
-    with pytest.raises(ValueError, match="safe"):
-        Finding("error", "a", "b", safe=True, remedy="c")
 
 
 def test_rules_have_names_of_their_own() -> None:

@@ -260,7 +260,7 @@ def test_model_must_be_of_a_known_kind() -> None:
         make_detector(model_pb2.DetectionModel(), is_training=False)
     config = small_config()
     config.experimental_model.name = "x"
-    with pytest.raises(ValueError, match="'experimental_model' is not known"):
+    with pytest.raises(ValueError, match="'experimental_model' is not supported yet"):
         make_detector(config, is_training=False)
 
 

@@ -4,12 +4,12 @@ import functools
 
 import numpy as np
 import pytest
+from estimator_det.extractors.base import EXTRACTORS, make_extractor
 from google.protobuf import text_format
 
 import estimator_det.extractors
 import estimator_det.predictors
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.extractors.base import EXTRACTORS, make_extractor
 from estimator_det.nets.normalization import BATCH_NORMS
 from estimator_det.predictors.base import make_predictor
 from estimator_det.protos import box_predictor_pb2, ssd_pb2

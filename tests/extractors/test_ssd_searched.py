@@ -6,12 +6,12 @@ from typing import Any, List
 
 import numpy as np
 import pytest
+from estimator_det.extractors.base import make_extractor
 from google.protobuf import text_format
 
 import estimator_det.extractors  # noqa: F401  (fills the registry)
 from estimator_det.compat import tf, tf1
 from estimator_det.extractors import base, ssd_searched
-from estimator_det.extractors.base import make_extractor
 from estimator_det.nets import searched, spaghettinet
 from estimator_det.nets.necks import mnasfpn
 from estimator_det.protos import ssd_pb2

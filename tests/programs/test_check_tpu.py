@@ -29,7 +29,7 @@ SMALL = [
 @pytest.fixture
 def built(monkeypatch):
     """The ordinary check of the graph passes at once."""
-    found = run_check.Preflight(None, None, 0, 0, [])
+    found = run_check.Preflight(None, None, 1, 1, [])
     monkeypatch.setattr(run_check, "examine", lambda config: found)
 
 
@@ -89,7 +89,7 @@ def test_fix_writes_and_shows_the_edits(tmp_path, capsys):
     assert f"--- {FIT}\n+++ {fixed}\n" in told
     assert "\n-    inplace_batchnorm_update: false\n" in told
     assert "edited: model.ssd.inplace_batchnorm_update: " in told
-    assert f"written: {fixed}; 1 findings mended, 1 left to you" in told
+    assert f"written: {fixed}; 1 problems fixed, 1 left for you" in told
     assert "error: model.ssd.loss.hard_example_miner: " in told
     assert "1 errors, 0 warnings" in told
     text = fixed.read_text()
@@ -98,7 +98,7 @@ def test_fix_writes_and_shows_the_edits(tmp_path, capsys):
     assert config.model.ssd.inplace_batchnorm_update
     assert config.model.ssd.loss.HasField("hard_example_miner")
     told = _check(capsys, FIT, "--no_build", f"--fix={fixed}")[1]
-    assert "nothing that is safe to edit" in told
+    assert "no edit is safe" in told
 
 
 def test_memory_of_a_core(capsys, monkeypatch, built):
@@ -135,7 +135,7 @@ def test_compile_reports_what_it_finds(capsys, monkeypatch, built, no_xla):
     monkeypatch.setattr(tpu_graph, "compile_check", compile_check)
     status, told = _check(capsys, CONFIG, "--compile", *SMALL, *["--no_xla"] * no_xla)
     assert status == 1
-    assert "TPU graph:  1234 operations on a core, 1 obstacles, 5 s" in told
+    assert "TPU graph:  1234 operations on a core, 1 problems, 5 s" in told
     assert "  error: model.a: x has no kernel. Remedy: y" in told
     assert "TPU memory" not in told, "that is --tpu"
     ((config, xla),) = asked

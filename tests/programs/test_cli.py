@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from estimator_det import cli, console
+from estimator_det import cli, console, model_main
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
+from model_fn.checkpoints import errors
 
 ROOT = pathlib.Path(__file__).parents[2]
 CONFIG = ROOT / "estimator_det" / "configs" / "ssd_mobilenet_v1_shapes.config"
@@ -115,15 +116,38 @@ def test_check_config_counts_problems(tmp_path, capsys):
     assert "ssd_mobilenet_v1, 4 classes" in text
 
 
-def test_check_config_tells_parts_that_are_not_built_in(capsys):
+@pytest.mark.parametrize("more", [[], ["--no_build"]])
+def test_check_config_refuses_components_that_no_run_can_make(more, capsys):
     sets = [
         "--set=model.ssd.feature_extractor.type=ssd_mobilenet_v7",
         "--set=train_config.data_augmentation_options=[{random_black_patches {}}]",
+        "--set=eval_config.metrics_set=lvis_mask_metrics",
     ]
-    assert cli.main(["check-config", str(CONFIG), *sets]) == 1
-    told = capsys.readouterr().out
-    assert "'ssd_mobilenet_v7' is not known; did you mean 'ssd_mobilenet_v" in told
-    assert "'random_black_patches' is not supported" in told
+    assert cli.main(["check-config", str(CONFIG), *sets, *more]) == 1
+    printed = capsys.readouterr().out
+    assert "'ssd_mobilenet_v7' is not known. Remedy: did you mean 'ssd_mobilenet_v" in printed
+    assert "[0].random_black_patches: 'random_black_patches' is not supported yet" in printed
+    assert "metrics_set[0]: 'lvis_mask_metrics' is not supported yet" in printed
+
+
+@pytest.mark.parametrize("program", ["train", "evaluate", "model_main"])
+def test_programs_refuse_a_metrics_set_before_they_start(program, tmp_path, capsys):
+    sets, _ = _mended(tmp_path)
+    sets += ["--set", "eval_config.metrics_set=pascal_voc_detection_metrics"]
+    config = pipeline.apply_overrides(pipeline.read_pipeline(str(CONFIG)), sets[1::2])
+    path = tmp_path / "pipeline.config"
+    path.write_text(pipeline.format_pipeline(config))
+    run = tmp_path / "run"
+    if program == "model_main":
+        arguments = ["model_main", f"--model_dir={run}", f"--pipeline_config_path={path}"]
+        code = model_main.main(arguments)
+    else:
+        folder = {"train": "--model_dir", "evaluate": "--checkpoint_dir"}[program]
+        code = cli.main([program, "--pipeline_config_path", str(path), folder, str(run)])
+    error = capsys.readouterr().err
+    assert code == 2, error
+    assert "eval_config.metrics_set[0]: 'pascal_voc_detection_metrics' is not supported" in error
+    assert not run.exists()
 
 
 def test_check_config_prints_the_changed_configuration(capsys):
@@ -147,7 +171,9 @@ def test_missing_records_are_missing_inputs(tmp_path, capsys):
         (console.UsageError("no"), 2),
         (pipeline.ConfigError("no"), 2),
         (FileNotFoundError("no"), 3),
-        (ValueError("no"), 1),
+        (PermissionError(13, "Permission denied", "model.config"), 1),
+        (errors.FolderInUseError("no"), 5),
+        (errors.RunError("no"), 1),
         (KeyboardInterrupt(), 130),
     ],
 )
@@ -159,8 +185,12 @@ def test_exit_code_of_an_error(error, code, capsys):
 
 
 def test_faults_of_the_program_keep_their_traceback():
-    with pytest.raises(KeyError):
-        console.run(lambda: {}["missing"])
+    def fail(error):
+        raise error
+
+    for bug in (KeyError("missing"), ValueError("wrong"), OSError("no file"), RuntimeError("no")):
+        with pytest.raises(type(bug)):
+            console.run(lambda bug=bug: fail(bug))
 
 
 def test_metrics_without_cases_are_explained(capsys):

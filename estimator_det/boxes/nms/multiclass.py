@@ -13,6 +13,9 @@ from estimator_det.boxes import geometry
 from estimator_det.boxes.nms.kernels import Picks, hard_picks, picked_boxes, soft_picks
 from estimator_det.boxes.nms.static import static_picks
 from estimator_det.compat import tf
+from estimator_det.config.advice import TpuAdvice
+
+TPU = TpuAdvice("post_processing.batch_non_max_suppression", "set static_kernel: true")
 
 
 @dataclasses.dataclass(frozen=True)

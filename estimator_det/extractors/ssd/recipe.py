@@ -16,7 +16,9 @@ from estimator_det.nets.mobilenet import scaled_depth
 from estimator_det.nets.necks import fpn, pyramids
 from estimator_det.nets.padding import pad_to_multiple
 
-EXTRACTORS: Registry[Callable[..., Extractor]] = Registry("SSD feature extractor")
+EXTRACTORS: Registry[Callable[..., Extractor]] = Registry(
+    "SSD feature extractor", reserved=[f"ssd_efficientnet-b{i}_bifpn_keras" for i in range(8)]
+)
 
 RGB_MEANS = (123.68, 116.779, 103.939)
 """Of the pictures that ResNet and VGG classifiers were trained on, in pixels of 0..255."""

@@ -44,7 +44,26 @@ class Metrics(Protocol):
         """The value of every name in `names`; forgets the batches."""
 
 
-METRICS: Registry[Callable[[Any, Sequence[Dict[str, Any]]], Metrics]] = Registry("metrics set")
+METRICS: Registry[Callable[[Any, Sequence[Dict[str, Any]]], Metrics]] = Registry(
+    "metrics set",
+    reserved=(
+        "coco_detection_metrics",
+        "coco_keypoint_metrics",
+        "coco_mask_metrics",
+        "coco_panoptic_metrics",
+        "lvis_detection_metrics",
+        "lvis_mask_metrics",
+        "oid_challenge_detection_metrics",
+        "oid_challenge_segmentation_metrics",
+        "open_images_V2_detection_metrics",
+        "open_images_detection_metrics",
+        "pascal_voc_detection_metrics",
+        "pascal_voc_instance_segmentation_metrics",
+        "precision_at_recall_detection_metrics",
+        "weighted_pascal_voc_detection_metrics",
+        "weighted_pascal_voc_instance_segmentation_metrics",
+    ),
+)
 
 DEFAULT_METRICS = "coco_detection_metrics"
 
@@ -57,7 +76,7 @@ def make_metrics(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> List
         categories: Dictionaries with "id" (from 1) and "name".
 
     Raises:
-        ValueError: if a name is not known.
+        ConfigError: if a name is not known.
     """
     names = list(dict.fromkeys(eval_config.metrics_set)) or [DEFAULT_METRICS]
     return [METRICS.get(name)(eval_config, categories) for name in names]

@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 
+from estimator_det.config.text import ConfigError
 from model_fn.evaluation.metrics.base import METRICS, EvaluatedBatch
 
 _LOG = logging.getLogger(__name__)
@@ -101,7 +102,7 @@ class CocoBoxMetrics:
         for name, members in self._super_categories.items():
             unknown = sorted(set(members) - known)
             if unknown:
-                raise ValueError(
+                raise ConfigError(
                     f"eval_config.super_categories[{name!r}]: {unknown} are not in the label map; "
                     f"known: {sorted(known)}"
                 )

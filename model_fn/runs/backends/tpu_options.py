@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any, List, Optional
 
 from estimator_det.config import tpu_lint
+from estimator_det.config.problem import Problem
 from estimator_det.config.text import ConfigError
 
 LOCAL = "local"
@@ -37,14 +38,14 @@ class OnTpu:
 
     def __post_init__(self) -> None:
         if not self.name and not self.rehearses:
-            raise ValueError(
+            raise ConfigError(
                 "a run on TPU needs the TPU's name: that of a Cloud TPU, 'local' on the TPU's own "
                 "machine, or an address such as grpc://10.0.0.2:8470. Without a TPU, rehearse"
             )
         for field in ("num_shards", "iterations_per_loop"):
             value = getattr(self, field)
             if value < 1:
-                raise ValueError(f"{field} must be 1 or more; given {value}")
+                raise ConfigError(f"{field} must be 1 or more; given {value}")
 
     @property
     def reads_elsewhere(self) -> bool:
@@ -57,7 +58,7 @@ class OnTpu:
         return self.rehearses or self.name == LOCAL
 
 
-def check(pipeline_config: Any, model_dir: str, on_tpu: OnTpu) -> List[tpu_lint.Finding]:
+def check(pipeline_config: Any, model_dir: str, on_tpu: OnTpu) -> List[Problem]:
     """What about a configuration does not suit the TPU, without making the run impossible.
 
     Raises:

@@ -101,14 +101,14 @@ def test_report_of_a_whole_configuration(config) -> None:
 
 
 def test_the_settings_that_are_told_mend_it(no_anchors, config) -> None:
-    mend = data_report.mend(check(config).scans[0])
+    mend = data_report.repair(check(config).scans[0])
     assert mend is not None and mend.num_skipped == 1
     from estimator_det.config import pipeline
 
     mended = pipeline.apply_overrides(config, mend.settings)
     report = check(mended)
     assert report.num_errors == 0 and report.scans[0].num_skipped == 1
-    assert data_report.mend(report.scans[0]) is None
+    assert data_report.repair(report.scans[0]) is None
     mended.train_input_reader.bad_records.max_skipped = 0
     (too_many,) = [p for p in check(mended).problems if p.severity == "error"]
     assert too_many.field == "train_input_reader.bad_records.max_skipped"

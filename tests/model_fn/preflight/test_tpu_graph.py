@@ -141,9 +141,9 @@ def test_summaries_are_warned_of() -> None:
     assert any("HistogramSummary" in problem.message for problem in found)
 
 
-def test_what_cannot_be_built_is_told() -> None:
-    (found,) = findings_of(a_config("feature_extractor { num_layers: 9 }"))
-    assert found.field == "model" and "num_layers: 9" in found.message
+def test_what_cannot_be_built_is_reported() -> None:
+    (found,) = findings_of(a_config("num_classes: 0"))
+    assert found.field == "model.ssd" and "num_classes must be 1 or more" in found.message
 
 
 def test_types_that_xla_does_not_know_and_gradients() -> None:

@@ -76,7 +76,7 @@ def test_constant_and_manual_by_hand() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "set one of"),
+        ("", "one of .* must be set"),
         ("cosine_decay_learning_rate { total_steps: 10 warmup_steps: 10 }", "must exceed"),
         (
             "cosine_decay_learning_rate { total_steps: 9 warmup_steps: 2 warmup_learning_rate: 1 }",

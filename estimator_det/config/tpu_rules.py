@@ -1,0 +1,61 @@
+"""What a rule for TPU is: a function from configuration and target to problems."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Callable, Iterator, Optional
+
+from estimator_det.config.check import PLACEHOLDER
+from estimator_det.config.problem import Problem
+from estimator_det.config.registry import Registry
+from estimator_det.protos import pipeline_pb2
+
+Config = pipeline_pb2.TrainEvalPipelineConfig
+
+# Texts in sample configurations in place of a path of the user.
+PLACEHOLDERS = (PLACEHOLDER, "YOUR_BUCKET")
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """What a configuration is to run on.
+
+    Attributes:
+        num_shards: TPU cores that share a batch.
+        model_dir: Folder of checkpoints; None if it is not known yet.
+        inference: Whether predictions are computed on the TPU too, not the training alone.
+        local_files: Whether the machine of the TPU has the files, as a TPU VM of one host may;
+            otherwise they must lie in Google Cloud Storage.
+    """
+
+    num_shards: int = 8
+    model_dir: Optional[str] = None
+    inference: bool = False
+    local_files: bool = False
+
+    def __post_init__(self) -> None:
+        if self.num_shards < 1:
+            raise ValueError(f"num_shards must be 1 or more; given {self.num_shards}")
+
+
+Rule = Callable[[Config, Target], Iterator[Problem]]
+RULES: Registry[Rule] = Registry("TPU rule")
+
+
+def rule(name: str) -> Callable[[Rule], Rule]:
+    """Decorator: enters a function that yields problems as the rule `name`."""
+
+    def enter(check: Rule) -> Rule:
+        def named(config: Config, target: Target) -> Iterator[Problem]:
+            for problem in check(config, target):
+                yield dataclasses.replace(problem, rule=name)
+
+        RULES.register(name)(named)
+        return check
+
+    return enter
+
+
+def is_placeholder(text: str) -> bool:
+    """Whether a path is one that a sample configuration leaves to its user."""
+    return any(mark in text for mark in PLACEHOLDERS)

@@ -1,0 +1,68 @@
+"""Whether the files that a configuration names can be read."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from typing import Any, List, Optional
+
+from estimator_det.compat import tf
+from estimator_det.config.files import is_remote
+from estimator_det.config.problem import Problem, error
+from model_fn.preflight import data_problems
+
+LABEL_MAP = ".label_map_path"
+_FILES_AT_ONCE = 16
+
+
+def check_files(pipeline_config: Any) -> List[Problem]:
+    """Errors for files that cannot be read, remote ones (gs://…) included, and bad label maps.
+
+    Missing local files are left to `config.check`.
+    """
+    named = []
+    train = pipeline_config.train_config
+    if train.fine_tune_checkpoint and is_remote(train.fine_tune_checkpoint):
+        named.append(("train_config.fine_tune_checkpoint", train.fine_tune_checkpoint + "*"))
+    readers = [("train_input_reader", pipeline_config.train_input_reader)]
+    readers += [
+        (f"eval_input_reader[{i}]", reader)
+        for i, reader in enumerate(pipeline_config.eval_input_reader)
+    ]
+    for name, reader in readers:
+        if reader.label_map_path:
+            named.append((name + LABEL_MAP, reader.label_map_path))
+        for index, pattern in enumerate(reader.tf_record_input_reader.input_path):
+            named.append((f"{name}.tf_record_input_reader.input_path[{index}]", pattern))
+    problems = []
+    for field, pattern in named:
+        found = _unreadable(field, pattern)
+        if not found and field.endswith(LABEL_MAP) and tf.io.gfile.exists(pattern):
+            found = data_problems.read_map(field[: -len(LABEL_MAP)], pattern)[1]
+        problems += found
+    return problems
+
+
+def _unreadable(field: str, pattern: str) -> List[Problem]:
+    try:
+        paths = tf.io.gfile.glob(pattern)
+    except tf.errors.OpError as reason:
+        return [_no_access(field, pattern, reason)]
+    if not paths and is_remote(pattern):
+        return [error(field, f"no file matches {pattern!r}", "correct the path")]
+
+    def refusal(path: str) -> Optional[Problem]:
+        try:
+            with tf.io.gfile.GFile(path, "rb") as file:
+                file.read(1)
+        except tf.errors.OpError as reason:
+            return _no_access(field, path, reason)
+        return None
+
+    # Each remote file takes its time, however short it is.
+    with concurrent.futures.ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+        return [problem for problem in pool.map(refusal, paths) if problem is not None]
+
+
+def _no_access(field: str, path: str, reason: tf.errors.OpError) -> Problem:
+    remedy = "check the path, and the rights and credentials of this process"
+    return error(field, f"{path!r} cannot be read: {reason.message}", remedy)

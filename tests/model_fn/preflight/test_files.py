@@ -1,0 +1,35 @@
+import pathlib
+
+from model_fn.preflight import files
+from tests.model_fn.preflight.small import small_config
+
+
+def test_files_that_cannot_be_read(tmp_path: pathlib.Path):
+    folder = tmp_path / "a_folder"
+    folder.mkdir()
+    config = small_config(
+        f'train_input_reader.tf_record_input_reader.input_path=["{folder}"]',
+        "train_input_reader.label_map_path=ram://nowhere/map.pbtxt",
+        'eval_input_reader[0].tf_record_input_reader.input_path=["ram://nowhere/x.record"]',
+        "eval_input_reader[0].label_map_path=",
+    )
+    problems = {problem.field: problem.message for problem in files.check_files(config)}
+    assert set(problems) == {
+        "train_input_reader.tf_record_input_reader.input_path[0]",
+        "train_input_reader.label_map_path",
+        "eval_input_reader[0].tf_record_input_reader.input_path[0]",
+    }
+    assert "cannot be read" in problems["train_input_reader.tf_record_input_reader.input_path[0]"]
+    assert "no file matches" in problems["train_input_reader.label_map_path"]
+    (folder / "a.record").write_bytes(b"x")
+    (folder / "b.record").mkdir()  # Every file of a pattern is read.
+    twice = tmp_path / "map.pbtxt"
+    twice.write_text("item { id: 1 name: 'a' } item { id: 1 name: 'b' }")
+    config = small_config(
+        f'train_input_reader.tf_record_input_reader.input_path=["{folder}/*.record"]',
+        f"train_input_reader.label_map_path={twice}",
+        "eval_input_reader=[]",
+    )
+    first, second = files.check_files(config)
+    assert "id 1 is given twice" in first.message and "ids from 1" in first.remedy
+    assert "b.record' cannot be read" in second.message

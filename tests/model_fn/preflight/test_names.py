@@ -1,0 +1,107 @@
+"""Names of components: those that a run cannot make are refused by field."""
+
+from __future__ import annotations
+
+from typing import Dict
+
+import pytest
+from google.protobuf.descriptor import Descriptor
+
+from estimator_det import demo
+from estimator_det.config import pipeline
+from estimator_det.protos import pipeline_pb2
+from model_fn.preflight import names
+
+
+def _problems(*assignments: str):
+    config = pipeline.read_pipeline(str(demo.CONFIG_FILE))
+    return names.check_names(pipeline.apply_overrides(config, assignments))
+
+
+def test_what_runs_is_accepted() -> None:
+    assert _problems() == []
+    assert _problems("eval_config.metrics_set=[]", "model.ssd.feature_extractor.type=") == []
+    assert names.check_names(pipeline_pb2.TrainEvalPipelineConfig()) == []
+
+
+@pytest.mark.parametrize(
+    ("assignment", "field", "message", "remedy"),
+    [
+        (
+            "eval_config.metrics_set=[coco_detection_metrics, lvis_mask_metrics]",
+            "eval_config.metrics_set[1]",
+            "'lvis_mask_metrics' is not supported yet",
+            "supported: coco_detection_metrics",
+        ),
+        (
+            "eval_config.metrics_set=coco_detection_metrcs",
+            "eval_config.metrics_set[0]",
+            "'coco_detection_metrcs' is not known",
+            "did you mean 'coco_detection_metrics'? Supported: coco_detection_metrics",
+        ),
+        (
+            "model.ssd.feature_extractor.type=ssd_mobilenet_v7",
+            "model.ssd.feature_extractor.type",
+            "'ssd_mobilenet_v7' is not known",
+            "did you mean 'ssd_mobilenet_v",
+        ),
+        (
+            "model.ssd.feature_extractor.type='ssd_efficientnet-b0_bifpn_keras'",
+            "model.ssd.feature_extractor.type",
+            "not supported yet",
+            "supported: embedded_ssd_mobilenet_v1",
+        ),
+        (
+            "train_config.data_augmentation_options=[{random_horizontal_flip {}}, "
+            "{random_black_patches {}}]",
+            "train_config.data_augmentation_options[1].random_black_patches",
+            "not supported yet",
+            "random_vertical_flip",
+        ),
+        (
+            "model={ faster_rcnn { image_resizer { fixed_shape_resizer {} } } }",
+            "model.faster_rcnn",
+            "'faster_rcnn' is not supported yet",
+            "supported: ssd",
+        ),
+    ],
+)
+def test_what_no_run_can_make_is_refused(
+    assignment: str, field: str, message: str, remedy: str
+) -> None:
+    (problem,) = _problems(assignment)
+    assert (problem.severity, problem.field) == ("error", field)
+    assert message in problem.message and remedy in problem.remedy
+
+
+def _messages(descriptor: Descriptor, seen: Dict[str, Descriptor]) -> Dict[str, Descriptor]:
+    """Every message that a configuration can contain, by full name."""
+    if descriptor.full_name not in seen:
+        seen[descriptor.full_name] = descriptor
+        for field in descriptor.fields:
+            if field.message_type is not None:
+                _messages(field.message_type, seen)
+    return seen
+
+
+MESSAGES = _messages(pipeline_pb2.TrainEvalPipelineConfig.DESCRIPTOR, {})
+
+
+@pytest.mark.parametrize("oneof", sorted(names.CHOICES))
+def test_a_choice_without_an_entry_is_refused(oneof: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = names.CHOICES[oneof]
+    (group,) = (d.oneofs_by_name[oneof] for d in MESSAGES.values() if oneof in d.oneofs_by_name)
+    members = {field.name for field in group.fields}
+    assert set(registry) <= members
+    name = min(registry)
+    message = group.containing_type._concrete_class()
+    getattr(message, name).SetInParent()
+    assert not list(names._unknown(message, "here."))
+    monkeypatch.delitem(registry._makers, name)
+    (problem,) = names._unknown(message, "here.")
+    assert problem.field == f"here.{name}" and "not supported yet" in problem.message
+
+
+def test_texts_are_fields_of_the_schema() -> None:
+    known = {d.name: d.fields_by_name for d in MESSAGES.values()}
+    assert all(field in known[name] for name, field in (text.split(".") for text in names.TEXTS))
