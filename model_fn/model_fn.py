@@ -10,6 +10,7 @@ from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Detector, Groundtruth, make_detector
 from inputs import schema
 from inputs.label_map import LabelMap, read_label_map
+from model_fn import serving_graph
 from model_fn.evaluation import eval_ops
 from model_fn.training import (
     host_call,
@@ -24,7 +25,6 @@ from model_fn.training import (
 )
 
 ModeKeys = estimator.ModeKeys
-_SERVING = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 
 
 def groundtruth_from_labels(labels: Dict[str, tf.Tensor]) -> Groundtruth:
@@ -214,14 +214,12 @@ def _predict_spec(
     eval_config: Any,
     config: Any,
 ) -> Any:
-    """Detections as they are served: classes count from 1."""
     detections = detector.postprocess(predictions, features[schema.TRUE_IMAGE_SHAPE])
-    served = detections._replace(classes=detections.classes + 1.0).as_dict()
-    served = {name: tf.identity(tensor, name=name) for name, tensor in served.items()}
+    served = serving_graph.named_outputs(detections)
     return tpu_estimator.TPUEstimatorSpec(
         ModeKeys.PREDICT,
         predictions=served,
-        export_outputs={_SERVING: estimator.export.PredictOutput(served)},
+        export_outputs={serving_graph.SERVING_DEFAULT: estimator.export.PredictOutput(served)},
         scaffold_fn=_inference_scaffold(eval_config, config),
     )
 
