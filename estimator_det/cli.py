@@ -42,7 +42,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         options = make_parser().parse_args([_with_underscores(text) for text in arguments])
-    except SystemExit as stop:  # argparse has told why
+    except SystemExit as stop:  # argparse has printed the reason
         return int(stop.code or 0)
     console.quiet_logging()
     return console.run(lambda: options.run(options))
@@ -81,7 +81,7 @@ def _parser(make: Any, *names: str, example: str, **settings: Any) -> Any:
 
 
 def _with_underscores(text: str) -> str:
-    """`--model-dir=a-b` -> `--model_dir=a-b`: both spellings of an option are fine."""
+    """`--model-dir=a-b` -> `--model_dir=a-b`: options may have both spellings."""
     if not text.startswith("--") or text == "--":
         return text
     name, equals, value = text.partition("=")

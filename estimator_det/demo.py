@@ -1,4 +1,4 @@
-"""The whole way in one command: records, training, evaluation, export, detection, a picture."""
+"""All steps in one command: records, training, evaluation, export and detection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from PIL import Image
 
 from estimator_det import console
 from estimator_det.config import pipeline
-from exporters import predictor, saved_model
+from exporters import saved_model
+from exporters.saved_model_detector import DETECTIONS_FILE, SavedModelDetector, detect_files
 from inputs.datasets import shapes
 from model_fn.runs import runner
 from model_fn.runs.options import Evaluating
@@ -23,16 +24,16 @@ CONFIG_FILE = pathlib.Path(__file__).parent / "configs" / "ssd_mobilenet_v1_shap
 MAP_50 = "DetectionBoxes_Precision/mAP@.50IOU"
 SUMMARY_FILE = "summary.json"
 PICTURE_FILE = "detections.png"
-MARKER_FILE = ".estimator-det-demo"  # says that a folder is a demo's, and may be made anew
+MARKER_FILE = ".estimator-det-demo"  # marks the folder of a demo, which a later demo may replace
 FOLDERS = ("data", "model", "exported", "fresh_images", "detections")
-NUM_FRESH_IMAGES = 8
-PICTURE_COLUMNS = 4
-MIN_SCORE = 0.3  # focal loss trains modest scores
-FRESH_SEED_OFFSET = 2_000_003  # fresh images are neither training nor evaluation images
+NUM_TEST_IMAGES = 8
+DRAWING_COLUMNS = 4
+MIN_SCORE = 0.3  # focal loss gives low scores
+TEST_SEED_OFFSET = 2_000_003  # test images are neither training nor evaluation images
 
 
 class DemoResult(NamedTuple):
-    """What a demo measured and where it lies."""
+    """Metrics and paths of a demo."""
 
     metrics: Dict[str, float]  # of the evaluation on held-out images
     picture: str
@@ -49,72 +50,49 @@ def run_demo(
     num_train_steps: Optional[int] = None,
     assignments: Sequence[str] = (),
 ) -> DemoResult:
-    """Makes data, trains, evaluates, exports and detects below `output_dir`, telling each step.
+    """Makes data, trains, evaluates, exports and detects below `output_dir`; reports each step.
 
     Args:
-        output_dir: New or empty folder, or that of an earlier demo, which is made anew.
-        seed: Of the data, the first weights and the order of the records.
+        output_dir: A new or empty folder, or that of an earlier demo, which is replaced.
+        seed: Of the data, the initial weights and the order of the records.
         size: Of the data set, a name in `inputs.datasets.shapes.SIZES`.
-        num_train_steps: In place of the configured number; the learning rate schedule follows.
+        num_train_steps: Replaces the configured number; the learning rate schedule is scaled.
         assignments: Changes to the configuration, as `--set` takes them.
 
     Raises:
-        FileExistsError: if `output_dir` holds something else than an earlier demo.
-        ConfigError: if an assignment makes no sense.
+        FileExistsError: if `output_dir` contains anything but an earlier demo.
+        ConfigError: if an assignment is not valid.
     """
     _prepare_folder(output_dir)
-    clock = _Clock(total=4)
-    data, model, exported, fresh, found = (os.path.join(output_dir, name) for name in FOLDERS)
-
-    clock.start("data", f"making shapes on textured backgrounds ({size}, seed {seed})")
-    files = shapes.make_dataset(data, seed, size)
-    console.say(f"  {files.num_train} images to train on: {files.train_pattern}")
-    console.say(f"  {files.num_eval} images to evaluate on: {files.eval_pattern}")
-    console.say(f"  label map: {files.label_map}")
-
+    timer = _StepTimer(total=4)
+    data, model, exported, test_images, found = (os.path.join(output_dir, name) for name in FOLDERS)
+    timer.start("data", f"shapes on textured backgrounds ({size}, seed {seed})")
+    files = _make_data(data, seed, size)
     config = demo_config(files, num_train_steps, assignments)
     console.check_config(config)
     steps, batch = config.train_config.num_steps, config.train_config.batch_size
-    clock.start(
+    timer.start(
         "training and evaluation",
-        f"SSD MobileNet v1 from scratch, {steps} steps of {batch} images; "
-        f"then COCO metrics on {files.num_eval} held-out images",
+        f"SSD MobileNet v1 from scratch, {steps} steps of {batch} images, then COCO metrics on "
+        f"{files.num_eval} held-out images",
     )
-    metrics = runner.train_and_evaluate(
-        config,
-        model,
-        seed=seed,
-        evaluating=Evaluating(export_final=False),
-        progress_steps=max(steps // 20, 1),
-    )
-    console.say(f"  checkpoint and event files: {model} (tensorboard --logdir {model})")
-    console.say_metrics(f"  metrics of the last step, also in {model}/eval_0:", metrics)
-
-    clock.start("export", "the checkpoint becomes a SavedModel")
+    metrics = _train(config, model, seed)
+    timer.start("export", "SavedModel and frozen graph of the last checkpoint")
     export = saved_model.export_saved_model(config, model, exported, input_types=("all",))
     console.say(f"  SavedModel: {export.saved_model}")
     console.say(f"  frozen graph: {export.frozen_graph}")
-
-    clock.start("detection", f"the SavedModel looks at {NUM_FRESH_IMAGES} fresh images")
-    paths = _make_fresh_images(fresh, seed)
-    pictures = [
-        result.picture
-        for result in predictor.detect_files(predictor.Predictor(exported), paths, found, MIN_SCORE)
-        if result.picture
-    ]
+    timer.start("detection", f"the SavedModel runs on {NUM_TEST_IMAGES} new images")
     picture = os.path.join(output_dir, PICTURE_FILE)
-    _join_pictures(pictures, picture)
-    console.say(f"  boxes as JSON lines: {os.path.join(found, predictor.LINES_FILE)}")
-    console.say(f"  picture: {picture}")
+    _detect(exported, _make_test_images(test_images, seed), found, picture)
 
-    seconds = clock.finish()
+    seconds = timer.finish()
     summary = os.path.join(output_dir, SUMMARY_FILE)
     result = DemoResult(metrics, picture, export.saved_model, summary, seconds)
     content = {**result._asdict(), "seed": seed, "num_train_steps": steps}
     pathlib.Path(summary).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     console.say(
         f"\nmAP@.50IOU {metrics.get(MAP_50, float('nan')):.3f} on held-out images, "
-        f"{sum(seconds.values()):.0f} s in all; summary: {summary}"
+        f"{sum(seconds.values()):.0f} s in total; summary: {summary}"
     )
     return result
 
@@ -124,7 +102,7 @@ def demo_config(
     num_train_steps: Optional[int] = None,
     assignments: Sequence[str] = (),
 ) -> Any:
-    """The shipped configuration with the data set's paths, and changes of the user's."""
+    """The shipped configuration with the paths of a data set and the changes of the user."""
     config = pipeline.override(
         pipeline.read_pipeline(str(CONFIG_FILE)),
         train_input_path=files.train_pattern,
@@ -138,7 +116,7 @@ def demo_config(
 
 
 def _with_steps(config: Any, num_train_steps: int) -> Any:
-    """The configuration with another number of steps, its learning rate schedule in proportion."""
+    """The configuration with another number of steps and its learning rate schedule scaled."""
     scale = num_train_steps / config.train_config.num_steps
     config = pipeline.override(config, num_train_steps=num_train_steps)
     optimizer = config.train_config.optimizer
@@ -151,8 +129,38 @@ def _with_steps(config: Any, num_train_steps: int) -> Any:
     return config
 
 
-class _Clock:
-    """Announces numbered steps and takes their time."""
+def _make_data(folder: str, seed: int, size: str) -> shapes.DatasetFiles:
+    files = shapes.make_dataset(folder, seed, size)
+    console.say(f"  {files.num_train} training images: {files.train_pattern}")
+    console.say(f"  {files.num_eval} evaluation images: {files.eval_pattern}")
+    console.say(f"  label map: {files.label_map}")
+    return files
+
+
+def _train(config: Any, model_dir: str, seed: int) -> Dict[str, float]:
+    metrics = runner.train_and_evaluate(
+        config,
+        model_dir,
+        seed=seed,
+        evaluating=Evaluating(export_final=False),
+        progress_steps=max(config.train_config.num_steps // 20, 1),
+    )
+    console.say(f"  checkpoint and event files: {model_dir} (tensorboard --logdir {model_dir})")
+    console.say_metrics(f"  metrics of the last step, also in {model_dir}/eval_0:", metrics)
+    return metrics
+
+
+def _detect(exported: str, paths: Sequence[str], output_dir: str, picture: str) -> None:
+    """Detects on image files; the file `picture` shows the detections of all."""
+    detector = SavedModelDetector(exported)
+    results = detect_files(detector, paths, output_dir, MIN_SCORE)
+    _join_images([result.drawing for result in results if result.drawing], picture)
+    console.say(f"  boxes as JSON lines: {os.path.join(output_dir, DETECTIONS_FILE)}")
+    console.say(f"  picture: {picture}")
+
+
+class _StepTimer:
+    """Prints numbered steps and measures their time."""
 
     def __init__(self, total: int) -> None:
         self._total = total
@@ -160,10 +168,10 @@ class _Clock:
         self._name = ""
         self._started = 0.0
 
-    def start(self, name: str, what: str) -> None:
+    def start(self, name: str, description: str) -> None:
         self._stop()
         self._name, self._started = name, time.monotonic()
-        console.say(f"\n[{len(self._seconds) + 1}/{self._total}] {name}: {what}")
+        console.say(f"\n[{len(self._seconds) + 1}/{self._total}] {name}: {description}")
 
     def finish(self) -> Dict[str, float]:
         self._stop()
@@ -175,41 +183,41 @@ class _Clock:
 
 
 def _prepare_folder(output_dir: str) -> None:
-    """Makes the folder; removes what an earlier demo made, and nothing else."""
+    """Makes the folder; removes only the folders of an earlier demo."""
     marker = os.path.join(output_dir, MARKER_FILE)
     if os.path.isdir(output_dir) and os.listdir(output_dir):
         if not os.path.exists(marker):
             raise FileExistsError(
-                f"{output_dir} is not empty and not of an earlier demo; give a new --output_dir"
+                f"{output_dir} is not empty and contains no earlier demo; give a new --output_dir"
             )
-        console.say(f"{output_dir} holds an earlier demo, which is made anew")
+        console.say(f"{output_dir} contains an earlier demo and is replaced")
         for name in FOLDERS:
             shutil.rmtree(os.path.join(output_dir, name), ignore_errors=True)
     os.makedirs(output_dir, exist_ok=True)
     pathlib.Path(marker).touch()
 
 
-def _make_fresh_images(folder: str, seed: int) -> List[str]:
+def _make_test_images(folder: str, seed: int) -> List[str]:
     os.makedirs(folder)
     paths = []
-    for index in range(NUM_FRESH_IMAGES):
+    for index in range(NUM_TEST_IMAGES):
         path = os.path.join(folder, f"fresh_{index}.png")
-        pixels = shapes.make_image((seed + FRESH_SEED_OFFSET, index)).pixels
+        pixels = shapes.make_image((seed + TEST_SEED_OFFSET, index)).pixels
         Image.fromarray(pixels).save(path)
         paths.append(path)
     return paths
 
 
-def _join_pictures(paths: Sequence[str], target: str) -> None:
-    """Writes one picture of all, `PICTURE_COLUMNS` in a row, on white."""
+def _join_images(paths: Sequence[str], target: str) -> None:
+    """Writes all images into one, `DRAWING_COLUMNS` per row, on white."""
     images = []
     for path in paths:
         with Image.open(path) as image:
             images.append(image.convert("RGB"))
     cell = np.max([image.size for image in images], axis=0) + 4
-    rows = -(-len(images) // PICTURE_COLUMNS)
-    sheet = Image.new("RGB", (int(cell[0]) * PICTURE_COLUMNS, int(cell[1]) * rows), "white")
+    rows = -(-len(images) // DRAWING_COLUMNS)
+    grid = Image.new("RGB", (int(cell[0]) * DRAWING_COLUMNS, int(cell[1]) * rows), "white")
     for index, image in enumerate(images):
-        row, column = divmod(index, PICTURE_COLUMNS)
-        sheet.paste(image, (int(cell[0]) * column + 2, int(cell[1]) * row + 2))
-    sheet.save(target)
+        row, column = divmod(index, DRAWING_COLUMNS)
+        grid.paste(image, (int(cell[0]) * column + 2, int(cell[1]) * row + 2))
+    grid.save(target)

@@ -1,10 +1,10 @@
-"""Trains and evaluates, or evaluates alone, with the flags of the reference's programs.
+"""Trains and evaluates with the flags of the TensorFlow Object Detection API.
 
     python -m estimator_det.model_main --pipeline_config_path=ssd.config --model_dir=run
 
-`--checkpoint_dir` evaluates without training. `--use_tpu` trains on a TPU, and needs everything
-in Cloud Storage; `--rehearse_tpu` tries that on this machine. The friendlier command is
-`estimator-det`.
+`--checkpoint_dir` evaluates without training. `--use_tpu` trains on a TPU and requires all files in
+Cloud Storage; `--rehearse_tpu` runs the same loop on this machine, without a TPU. The command
+`estimator-det` has more functions and shorter options.
 """
 
 from __future__ import annotations
@@ -22,66 +22,90 @@ MODES = ("train_and_eval", "train", "eval")
 
 
 def define_flags() -> flags.FlagValues:
-    """All flags, in a set of their own: nothing is added to absl's global flags."""
+    """All flags in a separate set, not in absl's global flags."""
     values = flags.FlagValues()
+    _define_run_flags(values)
+    _define_evaluation_flags(values)
+    _define_tpu_flags(values)
+    return values
 
-    def text(name: str, default: Optional[str], help_text: str) -> None:
-        flags.DEFINE_string(name, default, help_text, flag_values=values)
 
-    def number(name: str, default: Optional[int], help_text: str, low: Optional[int]) -> None:
-        flags.DEFINE_integer(name, default, help_text, lower_bound=low, flag_values=values)
+def _text(values: flags.FlagValues, name: str, default: Optional[str], help_text: str) -> None:
+    flags.DEFINE_string(name, default, help_text, flag_values=values)
 
-    def switch(name: str, help_text: str) -> None:
-        flags.DEFINE_boolean(name, False, help_text, flag_values=values)
 
-    switch("help", "Show this text.")
-    text("model_dir", None, "Folder for checkpoints and event files. Needed.")
-    text("pipeline_config_path", None, "Pipeline configuration file. Needed.")
-    text("config_override", "", "Pipeline text proto merged over the configuration.")
-    number("num_train_steps", None, "Steps to train; default: train_config.num_steps.", 1)
-    number("train_batch_size", None, "Batch size; default: train_config.batch_size.", 1)
-    switch("eval_training_data", "Evaluate on the training records.")
-    number("sample_1_of_n_eval_examples", None, "Evaluate every n-th record only.", 1)
-    number(
-        "sample_1_of_n_eval_on_train_examples",
-        5,
-        "Evaluate every n-th training record, with --eval_training_data.",
-        1,
-    )
-    text("checkpoint_dir", None, "Evaluate this folder's checkpoints in place of training.")
-    switch("run_once", "With --checkpoint_dir: evaluate the latest checkpoint, then stop.")
-    number(
-        "max_eval_retries",
-        0,
-        "Continuous evaluation: how often a checkpoint that fails is tried again; "
-        "negative: without end.",
-        None,
-    )
-    number(
-        "eval_timeout_secs",
-        None,
-        "Continuous evaluation: end after so long without a new checkpoint; default: go on until "
-        "training is over.",
-        1,
-    )
+def _number(
+    values: flags.FlagValues, name: str, default: Optional[int], help_text: str, low: Optional[int]
+) -> None:
+    flags.DEFINE_integer(name, default, help_text, lower_bound=low, flag_values=values)
+
+
+def _switch(values: flags.FlagValues, name: str, help_text: str) -> None:
+    flags.DEFINE_boolean(name, False, help_text, flag_values=values)
+
+
+def _define_run_flags(values: flags.FlagValues) -> None:
+    _switch(values, "help", "Show this text.")
+    _text(values, "model_dir", None, "Required. Folder for checkpoints and event files.")
+    _text(values, "pipeline_config_path", None, "Required. Pipeline configuration file.")
+    _text(values, "config_override", "", "Pipeline text proto merged over the configuration.")
+    _number(values, "num_train_steps", None, "Training steps; default: train_config.num_steps.", 1)
+    _number(values, "train_batch_size", None, "Batch size; default: train_config.batch_size.", 1)
     flags.DEFINE_enum(
         "mode",
         None,
         MODES,
-        "What to do; eval evaluates the checkpoints of --model_dir as they appear. Default: "
-        "eval with --checkpoint_dir, else train_and_eval.",
+        "What to run; eval evaluates each new checkpoint of --model_dir. Default: eval with "
+        "--checkpoint_dir, else train_and_eval.",
         flag_values=values,
     )
-    switch("use_tpu", "Train on a TPU. Needs --tpu_name.")
-    switch("rehearse_tpu", "Run on this machine what --use_tpu would run, without a TPU.")
-    switch("eval_on_tpu", "With --use_tpu: evaluate on the TPU, too; default: on this machine.")
-    text("tpu_name", None, "Name of the TPU, its grpc:// address, or local on its own machine.")
-    text("tpu_zone", None, "Zone of the TPU.")
-    text("gcp_project", None, "Project of the TPU.")
-    number("num_shards", 8, "TPU cores; they share a batch.", 1)
-    number("iterations_per_loop", 100, "Steps between two returns from the TPU.", 1)
-    text("job-dir", None, "Given by training services; stands in for a missing --model_dir.")
-    return values
+    _text(values, "job-dir", None, "Set by training services; replaces a missing --model_dir.")
+
+
+def _define_evaluation_flags(values: flags.FlagValues) -> None:
+    _switch(values, "eval_training_data", "Evaluate on the training records.")
+    _number(values, "sample_1_of_n_eval_examples", None, "Evaluate every n-th record only.", 1)
+    _number(
+        values,
+        "sample_1_of_n_eval_on_train_examples",
+        5,
+        "With --eval_training_data: evaluate every n-th training record only.",
+        1,
+    )
+    _text(values, "checkpoint_dir", None, "Evaluate the checkpoints of this folder; do not train.")
+    _switch(values, "run_once", "With --checkpoint_dir: evaluate the latest checkpoint, then stop.")
+    _number(
+        values,
+        "max_eval_retries",
+        0,
+        "Continuous evaluation: how often to retry a checkpoint whose evaluation fails; negative: "
+        "without limit.",
+        None,
+    )
+    _number(
+        values,
+        "eval_timeout_secs",
+        None,
+        "Continuous evaluation: stop after this time without a new checkpoint; default: continue "
+        "until training ends.",
+        1,
+    )
+
+
+def _define_tpu_flags(values: flags.FlagValues) -> None:
+    _switch(values, "use_tpu", "Train on a TPU. Requires --tpu_name.")
+    _switch(values, "rehearse_tpu", "Run the TPU training loop on this machine, without a TPU.")
+    _switch(values, "eval_on_tpu", "With --use_tpu: also evaluate on the TPU, not on this machine.")
+    _text(
+        values,
+        "tpu_name",
+        None,
+        "Name of the TPU, its grpc:// address, or local on the machine of the TPU.",
+    )
+    _text(values, "tpu_zone", None, "Zone of the TPU.")
+    _text(values, "gcp_project", None, "Project of the TPU.")
+    _number(values, "num_shards", 8, "TPU cores; each gets an equal part of the batch.", 1)
+    _number(values, "iterations_per_loop", 100, "Steps per loop on the TPU.", 1)
 
 
 def help_text(values: flags.FlagValues) -> str:
@@ -119,27 +143,29 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 def _check_flags(values: flags.FlagValues, rest: List[str]) -> None:
     if rest:
-        raise console.UsageError(f"arguments that belong to no flag: {' '.join(rest)}")
+        raise console.UsageError(f"unknown arguments: {' '.join(rest)}; see --help")
     if values["use_tpu"].value and values["rehearse_tpu"].value:
-        raise console.UsageError("--use_tpu runs on a TPU, --rehearse_tpu without one: give one")
+        raise console.UsageError(
+            "--use_tpu and --rehearse_tpu exclude each other: give one of them"
+        )
     if values["use_tpu"].value and not values["tpu_name"].value:
         raise console.UsageError(
-            "--use_tpu needs --tpu_name: the name of a Cloud TPU, its address such as "
-            "grpc://10.0.0.2:8470, or local on the TPU's own machine. To try the run without a "
-            "TPU, give --rehearse_tpu in its place"
+            "--use_tpu requires --tpu_name: the name of a Cloud TPU, its address such as "
+            "grpc://10.0.0.2:8470, or local on the machine of the TPU. To run without a TPU, give "
+            "--rehearse_tpu instead"
         )
     runs_for_tpu = values["use_tpu"].value or values["rehearse_tpu"].value
     for name in ("tpu_name", "tpu_zone", "gcp_project", "eval_on_tpu"):
         if values[name].value and not runs_for_tpu:
-            raise console.UsageError(f"--{name} is for a TPU: add --use_tpu, or leave it out")
+            raise console.UsageError(f"--{name} requires --use_tpu: add it, or remove --{name}")
     if values["model_dir"].value is None:
         values["model_dir"].value = values["job-dir"].value
     for name in ("model_dir", "pipeline_config_path"):
         if not values[name].value:
-            raise console.UsageError(f"--{name} is needed")
+            raise console.UsageError(f"--{name} is required")
     evaluates_only = values["checkpoint_dir"].value or values["mode"].value == "eval"
     if values["run_once"].value and not evaluates_only:
-        raise console.UsageError("--run_once is for evaluation: give --checkpoint_dir too")
+        raise console.UsageError("--run_once requires --checkpoint_dir or --mode=eval")
 
 
 def _run(values: flags.FlagValues) -> int:
@@ -177,7 +203,7 @@ def _run(values: flags.FlagValues) -> int:
 
 
 def _on_tpu(config: Any, flag: Dict[str, Any]) -> Optional[OnTpu]:
-    """What the flags say of a TPU, once the configuration is found fit for it."""
+    """The TPU options of the flags; checks the configuration for a TPU first."""
     if not (flag["use_tpu"] or flag["rehearse_tpu"]):
         return None
     on_tpu = OnTpu(

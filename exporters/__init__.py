@@ -1,4 +1,4 @@
-"""Turns checkpoints into models that can be served, and runs such models on images."""
+"""Exports checkpoints as models for serving, and runs such models on images."""
 
 from exporters.saved_model import ExportedModel, export_saved_model
 

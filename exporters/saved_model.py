@@ -1,4 +1,4 @@
-"""A trained checkpoint becomes a SavedModel, a frozen graph and a checkpoint of weights alone."""
+"""Exports a trained checkpoint as SavedModel, frozen graph and checkpoint without slots."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.detectors.base import Detector, make_detector
-from exporters import checkpoints, signatures
+from exporters import signatures
 from inputs import serving
 from model_fn.checkpoints.find import find_whole_checkpoint
 from model_fn.checkpoints.label_map_asset import add_label_map, find_label_map
+from model_fn.checkpoints.variables import check_variables, inference_variables
+from model_fn.serving_graph import SERVING_DEFAULT, serve
 
 SAVED_MODEL_FOLDER = "saved_model"
 FROZEN_GRAPH_FILE = "frozen_inference_graph.pb"
@@ -19,13 +21,13 @@ CHECKPOINT_NAME = "model.ckpt"
 
 
 class ExportedModel(NamedTuple):
-    """What an export wrote."""
+    """Paths and input types of an export."""
 
     saved_model: str  # folder
     frozen_graph: str
     checkpoint: str  # prefix
     pipeline_config: str
-    label_map: Optional[str]  # the file copied into the SavedModel's assets
+    label_map: Optional[str]  # its copy is an asset of the SavedModel
     input_types: Tuple[str, ...]  # the first is `serving_default`
 
 
@@ -41,41 +43,43 @@ def export_saved_model(
 ) -> ExportedModel:
     """Writes `saved_model/`, the frozen graph, a checkpoint and `pipeline.config` to a folder.
 
-    The first input type is the signature `serving_default`; its tensors are named as their keys:
-    `image_tensor:0`, `detection_boxes:0`, … Where there are several, each is a signature under its
-    own name too, on shared variables, and the outputs of the further ones are named
-    `<input type>_outputs/detection_boxes`. The frozen graph holds the first input type alone.
+    The first input type is the signature `serving_default`. The names of its tensors are their
+    keys: `image_tensor:0`, `detection_boxes:0`, … With several input types, each also has a
+    signature of its own name. All signatures share the variables. The outputs of the second and
+    later ones have names such as `<input type>_outputs/detection_boxes`. The frozen graph contains
+    only the first input type.
 
-    With `eval_config.use_moving_averages` the averages become the exported weights.
+    With `eval_config.use_moving_averages` the exported weights are the moving averages.
 
     Args:
         pipeline_config: A `TrainEvalPipelineConfig`.
         checkpoint_prefix: The trained checkpoint, or a model_dir for its latest.
-        output_dir: New or empty folder, or `overwrite` is set.
+        output_dir: A new or empty folder, unless `overwrite` is set.
         input_types: Of `signatures.INPUT_TYPES`, or `("all",)`.
-        input_shape: Batch, height, width and channels of the types that take image tensors, None
-            where any.
-        label_map_path: Label map to go along as an asset; by default the one that the
-            configuration names, if it exists.
+        input_shape: Batch, height, width and channels for the types that take image tensors; None
+            for any size.
+        label_map_path: Label map that becomes an asset; default: the one that the configuration
+            names, if it exists.
         overwrite: Replaces an earlier export in `output_dir`.
 
     Raises:
-        FileNotFoundError: if the checkpoint or a label map given here does not exist.
-        FileExistsError: if `output_dir` holds something already.
+        FileNotFoundError: if the checkpoint or `label_map_path` does not exist.
+        FileExistsError: if `output_dir` is not empty.
         DamagedCheckpointsError: if the checkpoint cannot be read.
-        ValueError: if the checkpoint does not fit the model, or an option makes no sense.
+        RunError: if the checkpoint does not fit the model.
+        ValueError: if an input type or the input shape is not valid.
     """
     chosen = signatures.resolve_input_types(input_types)
     checkpoint = find_whole_checkpoint(checkpoint_prefix)
     if label_map_path and not tf.io.gfile.exists(label_map_path):
-        raise FileNotFoundError(f"no label map {label_map_path}")
+        raise FileNotFoundError(f"the label map {label_map_path} does not exist")
     label_map = label_map_path or find_label_map(pipeline_config)
     _prepare_folder(output_dir, overwrite)
     detector = make_detector(pipeline_config.model, is_training=False)
     with tf.Graph().as_default():
         definitions = _build_signatures(detector, chosen, input_shape)
-        variables = checkpoints.restore_names(pipeline_config.eval_config.use_moving_averages)
-        checkpoints.check_variables(checkpoint, variables)
+        variables = inference_variables(pipeline_config.eval_config.use_moving_averages)
+        check_variables(checkpoint, variables)
         restorer = tf1.train.Saver(variables)
         saver = tf1.train.Saver(save_relative_paths=True)  # the folder may be moved
         if label_map is not None:
@@ -97,11 +101,11 @@ def export_saved_model(
 
 
 def _prepare_folder(output_dir: str, overwrite: bool) -> None:
-    """An existing export is only replaced when asked; files of other kinds are left alone."""
+    """Removes only the SavedModel of an earlier export; other files stay."""
     if tf.io.gfile.exists(output_dir) and tf.io.gfile.listdir(output_dir):
         if not overwrite:
             raise FileExistsError(
-                f"{output_dir} is not empty; give a new folder, or overwrite=True "
+                f"{output_dir} is not empty; give a new folder, or set overwrite "
                 "(--overwrite) to replace the export in it"
             )
         saved_model = os.path.join(output_dir, SAVED_MODEL_FOLDER)
@@ -113,18 +117,20 @@ def _prepare_folder(output_dir: str, overwrite: bool) -> None:
 def _build_signatures(
     detector: Detector, input_types: Tuple[str, ...], input_shape: Optional[Sequence[Optional[int]]]
 ) -> Dict[str, Any]:
-    """SignatureDefs by input type; the networks behind them share their variables."""
+    """SignatureDefs by input type; their networks share the variables."""
     definitions = {}
     for index, input_type in enumerate(input_types):
-        # Among several types the shape is meant for those that take images as arrays.
+        # With several input types the shape applies to those that take image tensors.
         strings_beside_images = input_type in signatures.STRING_INPUT_TYPES and len(input_types) > 1
         shape = None if strings_beside_images else input_shape
         receiver = serving.make_receiver(input_type, detector.preprocess, shape)
-        with tf1.variable_scope(tf1.get_variable_scope(), reuse=index > 0, use_resource=True):
-            predictions = detector.predict(receiver.inputs, receiver.true_shapes)
-        detections = detector.postprocess(predictions, receiver.true_shapes)
-        scope = f"{input_type}_outputs" if index else ""
-        outputs = signatures.named_outputs(detections, scope)
+        outputs = serve(
+            detector,
+            receiver.inputs,
+            receiver.true_shapes,
+            scope=f"{input_type}_outputs" if index else "",
+            reuse=index > 0,
+        )
         definitions[input_type] = signatures.predict_signature(receiver.placeholders, outputs)
     return definitions
 
@@ -139,7 +145,7 @@ def _write_frozen_graph(session: Any, definition: Any, path: str) -> None:
 
 
 def _write_saved_model(session: Any, definitions: Dict[str, Any], path: str) -> None:
-    by_name = {signatures.SERVING_DEFAULT: next(iter(definitions.values()))}
+    by_name = {SERVING_DEFAULT: next(iter(definitions.values()))}
     if len(definitions) > 1:
         by_name.update(definitions)
     builder = tf1.saved_model.Builder(path)

@@ -10,12 +10,12 @@ from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_detector
 from inputs import schema
 from inputs.label_map import LabelMap, read_label_map
+from model_fn import serving_graph
 from model_fn.checkpoints.savers import make_saver, make_scaffold, moving_average_saver
 from model_fn.evaluation import eval_ops
 from model_fn.training import host_call, optimizers, step, tpu_step, warm_start
 
 ModeKeys = estimator.ModeKeys
-_SERVING = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 
 
 class _Batch(NamedTuple):
@@ -177,17 +177,15 @@ def _eval_spec(
 
 
 def _predict_spec(pipeline_config: Any, batch: _Batch, *, on_core: bool) -> Any:
-    """Detections as they are served: classes count from 1."""
     detector = _inference_detector(pipeline_config, on_core)
     in_bfloat16 = on_core and pipeline_config.train_config.use_bfloat16
     predictions = step.predict(detector, batch.features, in_bfloat16=in_bfloat16)
     detections = detector.postprocess(predictions, batch.features[schema.TRUE_IMAGE_SHAPE])
-    served = detections._replace(classes=detections.classes + 1.0).as_dict()
-    served = {name: tf.identity(tensor, name=name) for name, tensor in served.items()}
+    served = serving_graph.named_outputs(detections)
     return tpu_estimator.TPUEstimatorSpec(
         ModeKeys.PREDICT,
         predictions=served,
-        export_outputs={_SERVING: estimator.export.PredictOutput(served)},
+        export_outputs={serving_graph.SERVING_DEFAULT: estimator.export.PredictOutput(served)},
         scaffold_fn=_inference_scaffold(pipeline_config.eval_config, batch),
     )
 

@@ -1,4 +1,4 @@
-"""What docs/ say is so: recipes run as they are printed, and messages are those of the programs."""
+"""The documentation is correct: its recipes run, and its quotes are messages of the sources."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import pathlib
 import re
 import subprocess
 import sys
-from typing import List
 
 import pytest
 
 from inputs.bad_records.kinds import KINDS
+from tests import messages
 
 ROOT = pathlib.Path(__file__).parent.parent
 TROUBLESHOOTING = ROOT / "docs" / "troubleshooting.md"
@@ -26,7 +26,7 @@ def test_every_kind_of_part_has_its_recipe():
 @pytest.mark.slow
 @pytest.mark.parametrize("page", RECIPES, ids=lambda path: path.stem)
 def test_recipe_runs(page):
-    # A process of its own: a recipe registers parts, which must not leak into other tests.
+    # In a separate process, because a recipe registers parts.
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     assert blocks, f"{page.name} has no example"
     result = subprocess.run(
@@ -46,24 +46,67 @@ def test_troubleshooting_has_every_kind_of_fault():
     assert explained == {kind: row.what for kind, row in KINDS.items()}
 
 
-def test_messages_of_troubleshooting_are_those_of_the_programs():
-    page = TROUBLESHOOTING.read_text()
-    quoted = re.findall(r"^### (.*)$", page, re.MULTILINE)
-    quoted += re.findall(r"^\| (`[^|]*`) \|[^|]*\|$", page, re.MULTILINE)
-    messages = [text for line in quoted for text in re.findall(r"`(.*?)`", line)]
-    assert len(messages) > 30
-    sources = [
-        path.read_text()
-        for folder in ("estimator_det", "inputs", "model_fn")
-        for path in (ROOT / folder).rglob("*.py")
-    ]
-    # Literals that go on in the next line, as one.
-    literals = re.sub(r'"\s*\n\s*f?"', "", "\n".join(sources))
-    missing = [text for text in messages if not any(part in literals for part in _pairs(text))]
-    assert not missing
+def test_quoted_messages_are_messages_of_the_sources():
+    quoted = messages.quoted_messages(TROUBLESHOOTING.read_text())
+    assert len(quoted) > 50
+    vague = [message for message in quoted if len(messages.fixed_words(message)) < 2]
+    assert not vague, f"quotes that any literal may contain: {vague}"
+    missing = messages.unmatched(quoted, messages.literals())
+    assert not missing, "\n" + "\n".join(missing)
 
 
-def _pairs(message: str) -> List[str]:
-    """Neighbouring words; numbers, names and paths among them are filled in at run time."""
-    words = message.split()
-    return [" ".join(pair) for pair in zip(words, words[1:])] or words
+SOURCE = '''
+"""The docstring says that a label map is missing."""
+text = f"label map {path!r} has id {class_id}, the model has {n} classes" + f": {names}"
+log.warning(
+    "%s: resuming at step %d, "
+    "of %d", folder, step, total
+)
+'''
+
+
+@pytest.mark.parametrize(
+    ("message", "is_known"),
+    [
+        ("has id 90, the model has 1,037 classes", True),
+        ("label map '<file>' has id N", True),
+        ("label map … the model has", True),
+        ("<model_dir>: resuming at step 7, of 9", True),
+        ("has id 90, the model knows 37 classes", False),
+        ("the model has classes", False),
+        ("has id 90 the model", False),
+        ("a label map is missing", False),
+    ],
+)
+def test_message_is_found_by_all_of_its_words(message, is_known):
+    literals = list(messages.literals_of(SOURCE, "file.py"))
+    assert is_known == any(messages.contains(literal, message) for literal in literals)
+
+
+def test_missing_message_is_reported_with_the_nearest_literal():
+    literals = messages.literals_of(SOURCE, "file.py")
+    (line,) = messages.unmatched(["has number 90, the model has 37 classes"], list(literals))
+    assert "label map <value> has id <value>" in line
+    assert "file.py:3" in line
+
+
+def test_commands_and_settings_are_no_messages():
+    page = "`a b` `estimator-det train --x` `bad: true` `reader { a: 1 }` `word`\n```\n`c d`\n```\n"
+    assert messages.quoted_messages(page) == ["a b"]
+
+
+FILE = re.compile(r"`((?:estimator_det|inputs|model_fn|exporters|benchmarks)/[^`]*)`")
+PROGRAM = re.compile(r"python -m ((?:estimator_det|benchmarks)[\w.]*)")
+
+
+def test_files_and_programs_named_in_docs_exist():
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    for page in pages:
+        text = page.read_text()
+        for path in re.findall(
+            r"`((?:estimator_det|inputs|model_fn|exporters|benchmarks)/[^`]*)`", text
+        ):
+            assert list(ROOT.glob(path.rstrip("/"))), f"{page.name}: {path}"
+        for module in PROGRAM.findall(text):
+            path = ROOT / module.replace(".", "/")
+            assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module

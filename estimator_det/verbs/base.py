@@ -1,6 +1,6 @@
-"""What a verb of `estimator-det` is, and the options that several share.
+"""The verbs of `estimator-det`: their type and the options that several share.
 
-TensorFlow is imported inside the functions that need it, so that help is there at once.
+Verbs import TensorFlow inside their functions, so that --help is fast.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ CONFIG_EXAMPLE = "--pipeline_config_path ssd.config"
 
 
 class Verb(NamedTuple):
-    """One word after `estimator-det`."""
+    """A subcommand of `estimator-det`."""
 
     name: str
     summary: str
@@ -47,11 +47,11 @@ def add_set_argument(parser: Any) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="changes one field, e.g. train_config.batch_size=8 or "
+        help="change one field, e.g. train_config.batch_size=8 or "
         "eval_input_reader[0].shuffle=true; may be repeated",
     )
 
 
 def load(options: argparse.Namespace) -> Any:
-    """The configuration that the options of `add_config_arguments` describe."""
+    """The configuration from the options of `add_config_arguments`."""
     return console.load_config(options.pipeline_config_path, options.config_override, options.set)

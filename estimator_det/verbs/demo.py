@@ -1,4 +1,4 @@
-"""`estimator-det demo`: the whole way from records to a served detector, on coloured shapes."""
+"""`estimator-det demo`: all steps from records to an exported detector, on coloured shapes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,16 @@ from estimator_det.verbs.base import Verb, add_set_argument
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output_dir", default="demo_output", help="(default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="picks data and first weights")
-    parser.add_argument("--num_train_steps", type=int, help="default: as configured")
-    parser.add_argument("--size", default="small", help="data set: tiny, small (default), large")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="of the data and the initial weights (default: %(default)s)",
+    )
+    parser.add_argument("--num_train_steps", type=int, help="default: train_config.num_steps")
+    parser.add_argument(
+        "--size", default="small", help="of the data set: tiny, small (default) or large"
+    )
     add_set_argument(parser)
 
 
@@ -31,7 +38,7 @@ def _run(options: argparse.Namespace) -> int:
 
 VERB = Verb(
     "demo",
-    "Makes shapes, trains a small detector on them, evaluates, exports and runs it",
+    "Makes a data set of shapes; trains, evaluates, exports and runs a small detector",
     "--output_dir demo_output --seed 1",
     _add_arguments,
     _run,

@@ -1,4 +1,4 @@
-"""`estimator-det evaluate`: evaluates the latest checkpoint, or checkpoints as they appear."""
+"""`estimator-det evaluate`: evaluates the latest checkpoint, or each new checkpoint."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from estimator_det.verbs.base import CONFIG_FILE, Verb, add_config_arguments, lo
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config_arguments(parser, required=False)
-    parser.add_argument("--checkpoint_dir", required=True, help="model_dir of the training")
-    parser.add_argument("--model_dir", help="gets the event files; default: checkpoint_dir")
+    parser.add_argument("--checkpoint_dir", required=True, help="model_dir of the training run")
+    parser.add_argument("--model_dir", help="folder for event files; default: checkpoint_dir")
+    parser.add_argument("--continuous", action="store_true", help="evaluate each new checkpoint")
     parser.add_argument(
-        "--continuous", action="store_true", help="evaluate checkpoints as they appear"
-    )
-    parser.add_argument(
-        "--timeout_secs", type=float, help="--continuous: end after so long without a checkpoint"
+        "--timeout_secs",
+        type=float,
+        help="with --continuous: stop after this time without a new checkpoint",
     )
     parser.add_argument(
         "--eval_training_data", action="store_true", help="evaluate on the training records"
@@ -32,13 +32,13 @@ def _run(options: argparse.Namespace) -> int:
     console.check_config(config, ignore=console.unused_in_evaluation(on_training_data))
     from model_fn.runs import evaluator
 
-    places = {"model_dir": options.model_dir, "on_training_data": on_training_data}
+    settings = {"model_dir": options.model_dir, "on_training_data": on_training_data}
     if options.continuous:
         results = evaluator.continuous_eval(
-            config, options.checkpoint_dir, timeout_secs=options.timeout_secs, **places
+            config, options.checkpoint_dir, timeout_secs=options.timeout_secs, **settings
         )
     else:
-        results = evaluator.evaluate(config, options.checkpoint_dir, **places)
+        results = evaluator.evaluate(config, options.checkpoint_dir, **settings)
     for name, metrics in results.items():
         console.say_metrics(f"evaluation {name}:", metrics)
     return console.EXIT_OK
@@ -46,7 +46,7 @@ def _run(options: argparse.Namespace) -> int:
 
 VERB = Verb(
     "evaluate",
-    "Evaluates the latest checkpoint, or checkpoints as they appear",
+    "Evaluates the latest checkpoint, or each new checkpoint",
     "--checkpoint_dir run",
     _add_arguments,
     _run,

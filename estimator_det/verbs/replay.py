@@ -1,4 +1,4 @@
-"""`estimator-det replay`: runs the step again at which a training stopped with NaN or inf."""
+"""`estimator-det replay`: repeats a training step whose loss or gradients were not finite."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from estimator_det.verbs.base import CONFIG_FILE, Verb, add_set_argument
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "folder", metavar="BAD_STEP_DIR", help="bad_step-<number> in the model_dir of the training"
+        "folder", metavar="BAD_STEP_DIR", help="the folder bad_step-<step> in model_dir"
     )
     parser.add_argument(
         "--steps",
         type=int,
         default=1,
-        help="steps with this batch; another learning rate shows from the second on (default: "
-        "%(default)s)",
+        help="steps to run on this batch; a change of the learning rate has an effect from the "
+        "second one (default: %(default)s)",
     )
-    parser.add_argument("--config_override", default="", metavar="TEXT", help="merged over it")
+    parser.add_argument(
+        "--config_override", default="", metavar="TEXT", help="pipeline text merged over it"
+    )
     add_set_argument(parser)
 
 
@@ -40,7 +42,7 @@ def _run(options: argparse.Namespace) -> int:
 
 VERB = Verb(
     "replay",
-    "Runs a step again that was not finite; --set tries a remedy",
+    "Repeats a training step that was not finite; try remedies with --set",
     "run/bad_step-120 --steps 5 --set train_config.gradient_clipping_by_norm=10",
     _add_arguments,
     _run,

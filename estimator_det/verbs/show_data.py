@@ -1,4 +1,4 @@
-"""`estimator-det show-data`: augmented, padded batches as they enter the model, as one picture."""
+"""`estimator-det show-data`: draws batches of the input pipeline as one image."""
 
 from __future__ import annotations
 
@@ -14,22 +14,32 @@ DEFAULT_FILE = "data.png"
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", help="pipeline configuration")
-    parser.add_argument("--config_override", default="", metavar="TEXT", help="merged over it")
     parser.add_argument(
-        "--output", default=DEFAULT_FILE, metavar="FILE.png", help="(default: %(default)s)"
+        "--config_override", default="", metavar="TEXT", help="pipeline text merged over it"
     )
-    parser.add_argument("--num_images", type=int, default=16, help="(default: %(default)s)")
-    parser.add_argument("--columns", type=int, default=4, help="pictures in a row")
     parser.add_argument(
-        "--eval", action="store_true", help="batches of evaluation, which are not augmented"
+        "--output", default=DEFAULT_FILE, metavar="FILE.png", help="default: %(default)s"
     )
-    parser.add_argument("--seed", type=int, help="shows the same images, augmented the same way")
+    parser.add_argument(
+        "--num_images", type=int, default=16, help="images to draw (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--columns", type=int, default=4, help="images per row (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--eval", action="store_true", help="draw evaluation batches, which are not augmented"
+    )
+    parser.add_argument(
+        "--seed", type=int, help="of shuffling and augmentation: the same seed gives the same image"
+    )
     add_set_argument(parser)
 
 
 def _run(options: argparse.Namespace) -> int:
     if options.num_images < 1 or options.columns < 1:
-        raise console.UsageError("--num_images and --columns must be 1 or more")
+        raise console.UsageError(
+            f"--num_images is {options.num_images} and --columns {options.columns}: give 1 or more"
+        )
     config = console.load_config(options.file, options.config_override, options.set)
     from inputs.bad_records.kinds import FaultLog
     from model_fn.checkpoints.errors import RunError
@@ -49,35 +59,35 @@ def _run(options: argparse.Namespace) -> int:
         if len(cells) >= options.num_images:
             break
     if first is None:
-        raise RunError("the input pipeline gave no batch; check-data reports on the files")
+        raise RunError("the input pipeline returned no batch; run check-data on this configuration")
     cells = cells[: options.num_images]
-    _say_batch(*first)
+    _print_batch(*first)
     if not exact:
         console.say(
-            "the detector's preprocessing is no affine map of colours: each picture is stretched "
-            "to its own range"
+            "the detector's preprocessing is not an affine map of colours: the colours of each "
+            "image are scaled to their own range"
         )
     title = f"{'evaluation' if options.eval else 'training'} batches of {options.file}"
-    page = batch_grid.contact_sheet(cells, title=title, columns=options.columns)
+    page = batch_grid.draw_grid(cells, title=title, columns=options.columns)
     os.makedirs(os.path.dirname(os.path.abspath(options.output)), exist_ok=True)
     page.save(options.output, "PNG")
     evaluation_report.print_faults(faults)
     without = sum(not cell.labels for cell in cells)
-    told = f", {without} of them without any box" if without else ""
-    console.say(f"{len(cells)} images{told}: {options.output}")
+    note = f", {without} of them without boxes" if without else ""
+    console.say(f"{len(cells)} images{note}: {options.output}")
     return console.EXIT_OK
 
 
 def _batches(
     config: Any, options: argparse.Namespace, faults: Any
 ) -> Tuple[Any, Any, Iterator[Any]]:
-    """The detector, the reader, and batches as pairs of dictionaries of arrays."""
+    """The detector, the reader, and batches as pairs (features, labels) of arrays."""
     import inputs
     from estimator_det.detectors import make_detector
 
     readers = config.eval_input_reader if options.eval else [config.train_input_reader]
     if not readers:
-        raise console.UsageError("the configuration has no eval_input_reader")
+        raise console.UsageError("the configuration has no eval_input_reader, which --eval needs")
     readers[0].include_source_id = True
     detector = make_detector(config.model, is_training=not options.eval)
     if options.eval:
@@ -88,7 +98,7 @@ def _batches(
             config, detector.preprocess, options.seed, fault_log=faults
         )
         batch_size = config.train_config.batch_size
-    # Smaller batches hold the same images.
+    # A smaller batch contains the same images.
     dataset = input_fn({"batch_size": max(1, min(batch_size, options.num_images))})
     return detector, readers[0], dataset.as_numpy_iterator()
 
@@ -99,9 +109,9 @@ def _names(reader: Any) -> Any:
     return read_label_map(reader.label_map_path).names if reader.label_map_path else {}
 
 
-def _say_batch(features: Any, labels: Any) -> None:
-    """What is in a batch: key, type, shape and range of every array."""
-    console.say("the first batch")
+def _print_batch(features: Any, labels: Any) -> None:
+    """Prints key, type, shape and range of every array of a batch."""
+    console.say("first batch:")
     for title, arrays in (("features", features), ("labels", labels)):
         console.say(f"  {title}")
         for key, array in arrays.items():
@@ -113,7 +123,7 @@ def _say_batch(features: Any, labels: Any) -> None:
 
 VERB = Verb(
     "show-data",
-    "Draws training batches, augmented and padded, as they enter the model",
+    "Draws batches as they enter the model, augmented and padded",
     "ssd.config --num_images 24 --output data.png",
     _add_arguments,
     _run,

@@ -1,4 +1,4 @@
-"""`estimator-det train`: trains a detector and evaluates it on the way."""
+"""`estimator-det train`: trains a detector and evaluates it during training."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ from estimator_det.verbs.base import CONFIG_EXAMPLE, CONFIG_FILE, Verb, add_conf
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config_arguments(parser)
     parser.add_argument(
-        "--model_dir", required=True, help="checkpoints and event files; a run in it goes on"
+        "--model_dir",
+        required=True,
+        help="folder for checkpoints and event files; a run in it resumes",
     )
     parser.add_argument("--num_train_steps", type=int, help="default: train_config.num_steps")
-    parser.add_argument("--seed", type=int, help="of first weights, shuffling and augmentation")
+    parser.add_argument("--seed", type=int, help="of initial weights, shuffling and augmentation")
     parser.add_argument(
-        "--progress_steps", type=int, default=20, help="steps between two lines of progress"
+        "--progress_steps",
+        type=int,
+        default=20,
+        help="steps between progress lines (default: %(default)s)",
     )
     saving = parser.add_mutually_exclusive_group()
     saving.add_argument("--save_checkpoints_steps", type=int, help="steps between checkpoints")
@@ -25,37 +30,46 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--save_checkpoints_secs", type=int, help="seconds between checkpoints; default: 600"
     )
     parser.add_argument(
-        "--keep_checkpoint_max", type=int, default=5, help="delete older ones; 0 keeps all"
+        "--keep_checkpoint_max",
+        type=int,
+        default=5,
+        help="how many of the newest checkpoints to keep; 0 for all (default: %(default)s)",
     )
     parser.add_argument(
         "--rehearse_tpu",
         action="store_true",
-        help="run what would run on a TPU, on this machine and without one; the program for "
-        "training on a TPU is python -m estimator_det.model_main --use_tpu",
+        help="run the TPU training loop on this machine, without a TPU; to train on a TPU, use "
+        "python -m estimator_det.model_main --use_tpu",
     )
-    evaluating = parser.add_argument_group("evaluation on the way")
+    evaluating = parser.add_argument_group("evaluation during training")
     when = evaluating.add_mutually_exclusive_group()
     when.add_argument("--eval_every_steps", type=int, help="steps between evaluations")
     when.add_argument(
         "--eval_throttle_secs",
         type=int,
-        help="at least so long between evaluations; default: eval_config.eval_interval_secs",
+        help="minimum seconds between evaluations; default: eval_config.eval_interval_secs",
     )
     evaluating.add_argument(
         "--best_metric",
-        help="keep and export the checkpoint best in this, e.g. DetectionBoxes_Precision/mAP; "
-        "lower is better where it is a loss",
+        help="keep and export the checkpoint with the best value of this metric, e.g. "
+        "DetectionBoxes_Precision/mAP; of a loss, the lowest is best",
     )
     evaluating.add_argument(
-        "--keep_best", type=int, default=1, help="how many best checkpoints to keep"
+        "--keep_best",
+        type=int,
+        default=1,
+        help="how many best checkpoints to keep (default: %(default)s)",
     )
     evaluating.add_argument(
         "--patience",
         type=int,
-        help="stop after so many evaluations in which --best_metric got no better",
+        help="stop after this many evaluations without an improvement of --best_metric",
     )
     evaluating.add_argument(
-        "--min_delta", type=float, default=0.0, help="--patience: what counts as better"
+        "--min_delta",
+        type=float,
+        default=0.0,
+        help="the least change that counts as an improvement",
     )
 
 
@@ -109,7 +123,7 @@ def _run(options: argparse.Namespace) -> int:
 
 VERB = Verb(
     "train",
-    "Trains a detector and evaluates it on the way",
+    "Trains a detector and evaluates it during training",
     f"{CONFIG_EXAMPLE} --model_dir run --set train_config.batch_size=8",
     _add_arguments,
     _run,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from estimator_det.compat import tf, tf1
+from model_fn.checkpoints.variables import inference_variables
 
 
 def make_saver(train_config: Any, keep_checkpoint_max: Optional[int] = 5) -> tf1.train.Saver:
@@ -22,8 +23,7 @@ def moving_average_saver() -> tf1.train.Saver:
 
     Other variables, such as the statistics of batch norm, are restored as they are.
     """
-    averages = tf1.train.ExponentialMovingAverage(0.0)
-    return tf1.train.Saver(averages.variables_to_restore(), sharded=True)
+    return tf1.train.Saver(inference_variables(use_moving_averages=True), sharded=True)
 
 
 def make_scaffold(

@@ -1,1 +1,1 @@
-"""Pictures: boxes on images, charts, and training batches as a grid."""
+"""Drawing: boxes on images, charts, and batches as a grid of images."""

@@ -1,7 +1,7 @@
-"""Training batches as pictures: the pixels that enter the network, with boxes and names on them.
+"""Draws a batch as a grid of images: the network's input, with boxes and class names.
 
-What a detector does to pixels is undone by measuring it: its `preprocess` is shown plain colours,
-and the affine map found is inverted. No network is known by name here.
+To show preprocessed images, `fit_pixels` inverts a detector's preprocessing: it preprocesses images
+of a single colour, fits an affine map of colours and inverts that. So it works for every network.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from model_fn.drawing.boxes import DrawOptions, draw_boxes
 
 ToPixels = Callable[[np.ndarray], np.ndarray]  # float32 [H, W, C] -> uint8 [H, W, 3]
 
-PROBE_SIDE = 16  # of the plain images, pixels
-FIT_TOLERANCE = 1e-3  # of the range of values; beyond it preprocessing is no affine map
+FIT_SIDE = 16  # pixels, of the images of a single colour
+FIT_TOLERANCE = 1e-3  # of the range of values; a larger error means that the map is not affine
 
-MARGIN = 10  # pixels, around and between pictures
+MARGIN = 10  # pixels, around and between images
 CAPTION_HEIGHT = 40
 TITLE_HEIGHT = 34
 TEXT_SIZE = 13
-PAPER, INK, FAINT = (250, 250, 250), (40, 40, 40), (120, 120, 120)
-WARNING_INK = (190, 90, 0)
-BORDER = (0, 220, 255)  # of the real image inside its padding
+PAGE_COLOR, TEXT_COLOR, NOTE_COLOR = (250, 250, 250), (40, 40, 40), (120, 120, 120)
+WARNING_COLOR = (190, 90, 0)
+BORDER_COLOR = (0, 220, 255)  # of the real image inside its padding
 
 
 class Cell(NamedTuple):
     """One image of a batch."""
 
     pixels: np.ndarray  # uint8 [H, W, 3]
-    true_size: Sequence[int]  # height and width of the real image, at the top left
+    true_size: Sequence[int]  # height and width of the real image, in the top left corner
     boxes: np.ndarray  # float32 [n, 4], yxyx normalized to the padded image
     labels: List[str]  # n
     classes: List[int]  # n, the first class of each box
@@ -49,33 +49,34 @@ def fit_pixels(
 
     Args:
         preprocess: A detector's: float32 [B, h, w, C] in 0..255 -> inputs, true_shapes.
-        num_channels: C; channels past the third are not shown.
+        num_channels: C; only the first three are shown.
 
     Returns:
-        A function from preprocessed images to pixels, and whether it is exact. Where preprocessing
-        is no affine map of colours, it stretches each image from its least to its greatest value.
+        A function from preprocessed images to pixels, and whether it is exact. If preprocessing is
+        not an affine map of colours, the function scales each image from its minimum to its
+        maximum.
     """
     black = np.zeros([num_channels])
     colors = np.stack([black, *255.0 * np.eye(num_channels), black + 100.0]).astype(np.float32)
-    plain = np.broadcast_to(
-        colors[:, None, None], [len(colors), PROBE_SIDE, PROBE_SIDE, num_channels]
+    uniform = np.broadcast_to(
+        colors[:, None, None], [len(colors), FIT_SIDE, FIT_SIDE, num_channels]
     )
-    inputs, true_shapes = preprocess(tf.constant(plain))
+    inputs, true_shapes = preprocess(tf.constant(uniform))
     row, column = np.asarray(true_shapes)[0, :2] // 2
-    seen = np.asarray(inputs)[:, row, column].astype(np.float64)  # [C + 2, channels that come out]
-    offset = seen[0]
-    matrix = (seen[1:-1] - offset) / 255.0  # channels in, channels out
+    mapped = np.asarray(inputs)[:, row, column].astype(np.float64)  # [C + 2, output channels]
+    offset = mapped[0]
+    matrix = (mapped[1:-1] - offset) / 255.0  # [input channels, output channels]
     if matrix.shape[1] == 1:
-        # Grey: the colour is gone, each channel shows the brightness.
+        # Grey: each channel shows the brightness.
         matrix = np.repeat(matrix.sum(axis=0, keepdims=True), num_channels, axis=1) * np.eye(
             num_channels
         )
         offset = np.repeat(offset, num_channels)
-        seen = np.repeat(seen, num_channels, axis=1)
-    error = np.abs(offset + colors[-1] @ matrix - seen[-1]).max()
-    spread = max(float(np.ptp(seen)), 1e-12)
-    if error > FIT_TOLERANCE * spread or np.linalg.matrix_rank(matrix) < num_channels:
-        return _stretched, False
+        mapped = np.repeat(mapped, num_channels, axis=1)
+    error = np.abs(offset + colors[-1] @ matrix - mapped[-1]).max()
+    value_range = max(float(np.ptp(mapped)), 1e-12)
+    if error > FIT_TOLERANCE * value_range or np.linalg.matrix_rank(matrix) < num_channels:
+        return _scaled_to_range, False
     inverse = np.linalg.pinv(matrix).astype(np.float32)
 
     def to_pixels(image: np.ndarray) -> np.ndarray:
@@ -87,7 +88,7 @@ def fit_pixels(
     return to_pixels, True
 
 
-def _stretched(image: np.ndarray) -> np.ndarray:
+def _scaled_to_range(image: np.ndarray) -> np.ndarray:
     image = np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image[..., :3]
     low, high = float(image.min()), float(image.max())
     return np.rint((image - low) * (255.0 / max(high - low, 1e-12))).astype(np.uint8)
@@ -99,25 +100,25 @@ def cells_of_batch(
     to_pixels: ToPixels,
     names: Mapping[int, str],
 ) -> List[Cell]:
-    """The images of a batch, with what the schema's labels say of them.
+    """The images of a batch with their labels.
 
     Args:
-        features: A batch with IMAGE, TRUE_IMAGE_SHAPE and, where there is one, SOURCE_ID.
-        labels: With NUM_BOXES, BOXES, CLASSES and, where there are any, WEIGHTS.
-        to_pixels: Of `fit_pixels`.
+        features: A batch with IMAGE, TRUE_IMAGE_SHAPE and optionally SOURCE_ID.
+        labels: With NUM_BOXES, BOXES, CLASSES and optionally WEIGHTS.
+        to_pixels: From `fit_pixels`.
         names: Class id -> name.
     """
     cells = []
     for row, image in enumerate(features[schema.IMAGE]):
         count = int(labels[schema.NUM_BOXES][row])
         weights = labels[schema.WEIGHTS][row] if schema.WEIGHTS in labels else np.ones([count])
-        # Nothing at all is class 0, which no label map names.
-        marked = [
+        # A box without any class gets id 0, which no label map contains.
+        class_ids = [
             (np.flatnonzero(hot > 0) + FIRST_CLASS_ID).tolist() or [0]
             for hot in labels[schema.CLASSES][row][:count]
         ]
         texts = [
-            "+".join(names.get(number, str(number)) for number in numbers) for numbers in marked
+            "+".join(names.get(number, str(number)) for number in numbers) for numbers in class_ids
         ]
         source = features[schema.SOURCE_ID][row] if schema.SOURCE_ID in features else b""
         cells.append(
@@ -129,33 +130,33 @@ def cells_of_batch(
                     text if weight == 1 else f"{text} (weight {weight:.2g})"
                     for text, weight in zip(texts, weights)
                 ],
-                classes=[numbers[0] for numbers in marked],
+                classes=[numbers[0] for numbers in class_ids],
                 name=bytes(source).decode("utf-8", "replace"),
             )
         )
     return cells
 
 
-def contact_sheet(
+def draw_grid(
     cells: Sequence[Cell], *, title: str = "", columns: int = 4, side: int = 360
 ) -> Image.Image:
-    """All images on one page, in rows.
+    """Draws all images in one, row by row.
 
     Args:
         cells: At least one.
-        title: Stands above them.
-        columns: Pictures in a row.
-        side: Pixels of the longer side of a picture.
+        title: Text above the grid.
+        columns: Images per row.
+        side: Longer side of each image, in pixels.
 
     Raises:
-        ValueError: if there is nothing to show.
+        ValueError: if there is no cell.
     """
     if not cells:
-        raise ValueError("a contact sheet needs at least one image; given none")
+        raise ValueError("a batch grid needs at least one image; given none")
     columns = min(columns, len(cells))
-    pictures = [_picture(cell, side) for cell in cells]
-    rows = [pictures[start : start + columns] for start in range(0, len(pictures), columns)]
-    heights = [max(picture.height for picture in row) for row in rows]
+    images = [_draw_cell(cell, side) for cell in cells]
+    rows = [images[start : start + columns] for start in range(0, len(images), columns)]
+    heights = [max(image.height for image in row) for row in rows]
     top = MARGIN + (TITLE_HEIGHT if title else 0)
     page = Image.new(
         "RGB",
@@ -163,23 +164,23 @@ def contact_sheet(
             columns * (side + MARGIN) + MARGIN,
             top + sum(height + CAPTION_HEIGHT + MARGIN for height in heights),
         ),
-        PAPER,
+        PAGE_COLOR,
     )
     draw = ImageDraw.Draw(page)
     if title:
         font = _font(TEXT_SIZE + 4)
-        draw.text((MARGIN, MARGIN), _fitted(title, page.width - 2 * MARGIN, font), INK, font)
+        draw.text((MARGIN, MARGIN), _fitted(title, page.width - 2 * MARGIN, font), TEXT_COLOR, font)
     remaining = iter(cells)
     for row, height in zip(rows, heights):
-        for number, picture in enumerate(row):
+        for number, image in enumerate(row):
             left = MARGIN + number * (side + MARGIN)
-            page.paste(picture, (left + (side - picture.width) // 2, top))
+            page.paste(image, (left + (side - image.width) // 2, top))
             _caption(draw, next(remaining), (left, top + height + 3), side)
         top += height + CAPTION_HEIGHT + MARGIN
     return page
 
 
-def _picture(cell: Cell, side: int) -> Image.Image:
+def _draw_cell(cell: Cell, side: int) -> Image.Image:
     height, width = cell.pixels.shape[:2]
     scale = side / max(height, width)
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
@@ -191,29 +192,29 @@ def _picture(cell: Cell, side: int) -> Image.Image:
         colors=cell.classes,
         options=DrawOptions(max_boxes=len(cell.boxes), line_width=2),
     )
-    picture = Image.fromarray(drawn)
+    image = Image.fromarray(drawn)
     bottom = round(cell.true_size[0] * scale) - 1
     right = round(cell.true_size[1] * scale) - 1
-    ImageDraw.Draw(picture).rectangle((0, 0, right, bottom), outline=BORDER)
-    return picture
+    ImageDraw.Draw(image).rectangle((0, 0, right, bottom), outline=BORDER_COLOR)
+    return image
 
 
 def _caption(draw: Any, cell: Cell, corner: Sequence[int], width: int) -> None:
     font, small = _font(TEXT_SIZE), _font(TEXT_SIZE - 2)
     left, top = corner
-    draw.text((left, top), _fitted(cell.name or "(no source_id)", width, font), INK, font)
-    height, across = cell.pixels.shape[:2]
+    draw.text((left, top), _fitted(cell.name or "(no source_id)", width, font), TEXT_COLOR, font)
+    padded_height, padded_width = cell.pixels.shape[:2]
     size = f"{cell.true_size[1]}×{cell.true_size[0]}"
-    if [height, across] != list(cell.true_size):
-        size += f", padded to {across}×{height}"
+    if [padded_height, padded_width] != list(cell.true_size):
+        size += f", padded to {padded_width}×{padded_height}"
     count = len(cell.boxes)
     boxes = "no boxes" if count == 0 else f"{count} box" + "es" * (count > 1)
-    ink = WARNING_INK if count == 0 else FAINT
-    draw.text((left, top + TEXT_SIZE + 5), f"{size} · {boxes}", ink, small)
+    color = WARNING_COLOR if count == 0 else NOTE_COLOR
+    draw.text((left, top + TEXT_SIZE + 5), f"{size} · {boxes}", color, small)
 
 
 def _fitted(text: str, width: int, font: Any) -> str:
-    """A text cut in the middle until it fits: both ends of a source id matter."""
+    """The text, cut in the middle if it is too wide: both ends of a source id matter."""
     if font.getlength(text) <= width:
         return text
     keep = len(text) - 1
@@ -227,7 +228,7 @@ def _without_middle(text: str, keep: int) -> str:
 
 
 def _font(size: int) -> Any:
-    """DejaVu Sans, which comes with matplotlib and has most of the world's alphabets."""
+    """DejaVu Sans is part of matplotlib and covers most alphabets."""
     import matplotlib
 
     path = os.path.join(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")

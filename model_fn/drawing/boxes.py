@@ -1,4 +1,4 @@
-"""Drawing of boxes, and pictures of detections beside groundtruth for TensorBoard."""
+"""Draws boxes, and images of detections beside groundtruth for TensorBoard."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from PIL import Image, ImageColor, ImageDraw, ImageFont
 
 from estimator_det.compat import tf, tf1
 
-PICTURES = "Detections_Left_Groundtruth_Right"
+IMAGES_TAG = "Detections_Left_Groundtruth_Right"
 
-# Strong, mutually distinct colours; a class takes the one of its number.
+# Distinct colours; the colour of a class is that of its number.
 _PALETTE = tuple(
     ImageColor.getrgb(f"hsl({round(360 * (i * 0.618034 % 1))}, 90%, {45 + 15 * (i % 2)}%)")
     for i in range(32)
@@ -22,14 +22,14 @@ _PALETTE = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class DrawOptions:
-    """What is drawn.
+    """Which boxes `draw_boxes` draws, and how.
 
     Attributes:
-        min_score: Detections below this score are left out.
-        max_boxes: At most this many boxes, the first ones.
-        skip_labels: Boxes without the class name.
-        skip_scores: Boxes without the score.
-        line_width: In pixels; None for a width that suits the picture.
+        min_score: Skips detections below this score.
+        max_boxes: Draws only the first ones.
+        skip_labels: Draws no class names.
+        skip_scores: Draws no scores.
+        line_width: In pixels; None for a width in proportion to the image.
     """
 
     min_score: float = 0.5
@@ -40,11 +40,11 @@ class DrawOptions:
 
     def __post_init__(self) -> None:
         if self.max_boxes < 0:
-            raise ValueError(f"max_boxes must be >= 0; given {self.max_boxes}")
+            raise ValueError(f"max_boxes is {self.max_boxes}; it must be 0 or more")
 
 
-class Picture(NamedTuple):
-    """One image and what was found and labelled in it."""
+class EvaluatedImage(NamedTuple):
+    """One image with its detections and groundtruth."""
 
     image: np.ndarray  # uint8 [H, W, 3]
     detection_boxes: np.ndarray  # float32 [n, 4], normalized yxyx
@@ -67,11 +67,11 @@ def draw_boxes(
 
     Args:
         image: uint8 [H, W, 3] or [H, W, 1].
-        boxes: [n, 4], yxyx normalized to the image; parts outside are not seen.
+        boxes: [n, 4], yxyx normalized to the image; parts outside are cut off.
         labels: A text per box.
-        scores: [n], in 0..1; also decides which boxes are drawn.
-        colors: A number per box, for example its class, that chooses its colour.
-        options: What is drawn.
+        scores: [n], in 0..1, compared with `options.min_score`.
+        colors: A number per box, for example its class, that selects its colour.
+        options: Which boxes are drawn, and how.
 
     Returns:
         uint8 [H, W, 3].
@@ -83,7 +83,7 @@ def draw_boxes(
     shown = [i for i in range(len(boxes)) if scores is None or scores[i] >= options.min_score][
         : options.max_boxes
     ]
-    for i in reversed(shown):  # The first, usually best, box comes to lie on top.
+    for i in reversed(shown):  # The first box, usually the best, is on top.
         color = _PALETTE[(colors[i] if colors is not None else i) % len(_PALETTE)]
         top, left, bottom, right = _pixels(boxes[i], canvas.height, canvas.width)
         if bottom < top or right < left:
@@ -98,7 +98,7 @@ def draw_boxes(
 
 
 def _pixels(box: np.ndarray, height: int, width: int) -> Tuple[int, int, int, int]:
-    """Corner pixels inside the picture; a box that is not finite gives an empty one."""
+    """Corner pixels inside the image; a box that is not finite gives an empty one."""
     if not np.all(np.isfinite(box)):
         return 0, 0, -1, -1
     scaled = np.clip(box, 0.0, 1.0) * [height - 1, width - 1, height - 1, width - 1]
@@ -109,7 +109,7 @@ def _pixels(box: np.ndarray, height: int, width: int) -> Tuple[int, int, int, in
 def _write(
     draw: Any, text: str, corner: Tuple[int, int], color: Tuple[int, ...], font: Any
 ) -> None:
-    """Writes on a strip of the box's colour, above the box where there is room, else inside."""
+    """Writes on the box's colour, above the box if there is room, else inside."""
     left, top = corner
     _, _, text_width, text_height = draw.textbbox((0, 0), text, font=font)
     y = top - text_height - 2 if top >= text_height + 2 else top
@@ -119,9 +119,7 @@ def _write(
 
 
 def side_by_side(
-    picture: Picture,
-    names: Dict[int, str],
-    options: DrawOptions = DrawOptions(),
+    evaluated: EvaluatedImage, names: Dict[int, str], options: DrawOptions = DrawOptions()
 ) -> np.ndarray:
     """Detections on the left, groundtruth on the right: uint8 [H, 2W, 3]."""
 
@@ -129,73 +127,73 @@ def side_by_side(
         return [names.get(int(k), str(int(k))) for k in classes]
 
     left = draw_boxes(
-        picture.image,
-        picture.detection_boxes,
-        labels(picture.detection_classes),
-        picture.detection_scores,
-        colors=[int(k) for k in picture.detection_classes],
+        evaluated.image,
+        evaluated.detection_boxes,
+        labels(evaluated.detection_classes),
+        evaluated.detection_scores,
+        colors=[int(k) for k in evaluated.detection_classes],
         options=options,
     )
     right = draw_boxes(
-        picture.image,
-        picture.boxes,
-        labels(picture.classes),
-        colors=[int(k) for k in picture.classes],
-        options=dataclasses.replace(options, max_boxes=len(picture.boxes)),
+        evaluated.image,
+        evaluated.boxes,
+        labels(evaluated.classes),
+        colors=[int(k) for k in evaluated.classes],
+        options=dataclasses.replace(options, max_boxes=len(evaluated.boxes)),
     )
     return np.concatenate([left, right], axis=1)
 
 
-class PictureBook:
-    """Collects the first pictures of an evaluation as PNG and gives them as one Summary.
+class EvaluationImages:
+    """Draws the first images of an evaluation and returns them as one Summary.
 
     Args:
-        max_pictures: How many images are drawn.
+        max_images: How many images are drawn.
         names: Class id -> name.
-        options: What is drawn.
+        options: Which boxes are drawn, and how.
     """
 
     def __init__(
-        self,
-        max_pictures: int,
-        names: Dict[int, str],
-        options: DrawOptions = DrawOptions(),
+        self, max_images: int, names: Dict[int, str], options: DrawOptions = DrawOptions()
     ) -> None:
-        self._max_pictures = max_pictures
+        self._max_images = max_images
         self._names = names
         self._options = options
-        self._pages: List[Tuple[bytes, int, int]] = []
+        self._drawn: List[Tuple[bytes, int, int]] = []  # PNG, height, width
 
-    def add(self, picture: Picture) -> None:
-        """Draws a picture, unless there are enough."""
-        if len(self._pages) >= self._max_pictures:
+    def add(self, evaluated: EvaluatedImage) -> None:
+        """Draws an image, unless there are `max_images` already."""
+        if len(self._drawn) >= self._max_images:
             return
-        page = side_by_side(picture, self._names, self._options)
+        pixels = side_by_side(evaluated, self._names, self._options)
         buffer = io.BytesIO()
-        # Quick rather than small: the evaluation waits for it.
-        Image.fromarray(page).save(buffer, format="PNG", compress_level=1)
-        self._pages.append((buffer.getvalue(), page.shape[0], page.shape[1]))
+        # Fast rather than small, because the evaluation waits.
+        Image.fromarray(pixels).save(buffer, format="PNG", compress_level=1)
+        self._drawn.append((buffer.getvalue(), pixels.shape[0], pixels.shape[1]))
 
     def summary(self) -> bytes:
-        """A serialized Summary with an image value per picture; forgets the pictures."""
+        """A serialized Summary with one value per image; removes the images."""
         summary = tf1.Summary()
-        for i, (png, height, width) in enumerate(self._pages):
+        for i, (png, height, width) in enumerate(self._drawn):
             image = tf1.Summary.Image(
                 height=height, width=width, colorspace=3, encoded_image_string=png
             )
-            summary.value.add(tag=f"{PICTURES}/{i}", image=image)
-        self._pages = []
+            summary.value.add(tag=f"{IMAGES_TAG}/{i}", image=image)
+        self._drawn = []
         return summary.SerializeToString()
 
 
-def picture_ops(
-    book: PictureBook, batch: Picture, image_shapes: tf.Tensor, counts: Tuple[tf.Tensor, tf.Tensor]
+def image_ops(
+    images: EvaluationImages,
+    batch: EvaluatedImage,
+    image_shapes: tf.Tensor,
+    counts: Tuple[tf.Tensor, tf.Tensor],
 ) -> Dict[str, Tuple[tf.Tensor, tf.Operation]]:
-    """`eval_metric_ops` entry whose value, a serialized Summary, Estimator writes as images.
+    """`eval_metric_ops` entry; its value is a serialized Summary that Estimator writes.
 
     Args:
-        book: Collects the pictures.
-        batch: The fields of `Picture`, each with a batch dimension and padding.
+        images: Draws the images.
+        batch: The fields of `EvaluatedImage`, each with a batch dimension and padding.
         image_shapes: int32 [B, 2] or [B, 3], height and width of the real part of each image.
         counts: int32 [B] each: number of detections, number of groundtruth boxes.
     """
@@ -204,18 +202,18 @@ def picture_ops(
         shapes: np.ndarray, num_detections: np.ndarray, num_boxes: np.ndarray, *fields: np.ndarray
     ) -> None:
         for row, (height, width) in enumerate(shapes[:, :2]):
-            picture = Picture(*(field[row] for field in fields))
-            found, labelled = num_detections[row], num_boxes[row]
-            book.add(
-                Picture(
-                    image=picture.image[:height, :width],
-                    detection_boxes=picture.detection_boxes[:found],
-                    detection_scores=picture.detection_scores[:found],
-                    detection_classes=picture.detection_classes[:found],
-                    boxes=picture.boxes[:labelled],
-                    classes=picture.classes[:labelled],
+            padded = EvaluatedImage(*(field[row] for field in fields))
+            detections, boxes = slice(num_detections[row]), slice(num_boxes[row])
+            images.add(
+                EvaluatedImage(
+                    image=padded.image[:height, :width],
+                    detection_boxes=padded.detection_boxes[detections],
+                    detection_scores=padded.detection_scores[detections],
+                    detection_classes=padded.detection_classes[detections],
+                    boxes=padded.boxes[boxes],
+                    classes=padded.classes[boxes],
                 )
             )
 
     update = tf.numpy_function(add, [image_shapes, *counts, *batch], [])
-    return {PICTURES: (tf.numpy_function(book.summary, [], tf.string), update)}
+    return {IMAGES_TAG: (tf.numpy_function(images.summary, [], tf.string), update)}

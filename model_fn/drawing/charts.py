@@ -1,8 +1,8 @@
-"""Small charts and a figure of them as PNG bytes.
+"""Small charts, and figures of several charts as PNG bytes.
 
 A `Panel` is one chart, made by `bar_chart`, `histogram`, `heatmap`, `curves` or `scatter`; `figure`
-lays panels out and draws them. matplotlib is used by its objects alone: no window, no global state,
-so that any thread may draw while a program uses matplotlib otherwise.
+arranges and draws panels. It uses matplotlib's objects only, without windows and global state, so
+that any thread may draw while the program uses matplotlib for something else.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 
 COLORS = ("#2f6fab", "#e08a2c", "#3f9a5f", "#c2474f", "#7d62a8", "#4fa6a6", "#8a8a8a", "#b0892f")
-INK = "#333333"
+TEXT_COLOR = "#333333"
 PANEL_INCHES = (5.2, 3.5)
 DOTS_PER_INCH = 110
-MAX_NAMED_BARS = 60  # names of more bars cannot be read
-MAX_NUMBERED_CELLS = 400  # of a heatmap; more numbers cannot be read
-MAX_LETTERS = 24  # of a name beside a bar
-ROOM_FOR_LABELS = 130  # points that the height of a heatmap has for those of all rows
+MAX_NAMED_BARS = 60  # more names are not legible
+MAX_NUMBERED_CELLS = 400  # of a heatmap; more numbers are not legible
+MAX_NAME_LENGTH = 24  # characters, beside a bar
+HEATMAP_LABEL_POINTS = 130  # height of a heatmap, shared by the labels of all rows
 
 Numbers = Union[Sequence[float], np.ndarray]
 
@@ -29,7 +29,7 @@ class Panel(NamedTuple):
 
     title: str
     draw: Callable[[Any], None]  # (matplotlib Axes) -> None
-    width: int = 1  # columns of the figure that it takes
+    width: int = 1  # columns of the figure
 
 
 class Curve(NamedTuple):
@@ -44,9 +44,9 @@ def figure(panels: Sequence[Panel], *, title: str = "", columns: int = 3) -> byt
     """Draws panels row by row: the bytes of a PNG file.
 
     Args:
-        panels: At least one; each starts a new row where the current one has no room for it.
-        title: Stands above them all.
-        columns: Of the grid; wider panels are narrowed to it.
+        panels: At least one; a panel starts a new row if it does not fit into the current one.
+        title: Text above all panels.
+        columns: Of the grid; wider panels are reduced to it.
 
     Raises:
         ValueError: if there is no panel.
@@ -76,10 +76,10 @@ def figure(panels: Sequence[Panel], *, title: str = "", columns: int = 3) -> byt
     for panel, (at_row, first, wide) in zip(panels, places):
         axes = page.add_subplot(grid[at_row, first : first + wide])
         _style(axes)
-        axes.set_title(panel.title, fontsize=11, loc="left", color=INK, fontweight="bold")
+        axes.set_title(panel.title, fontsize=11, loc="left", color=TEXT_COLOR, fontweight="bold")
         panel.draw(axes)
     if title:
-        page.suptitle(title, fontsize=14, color=INK, x=0.01, ha="left")
+        page.suptitle(title, fontsize=14, color=TEXT_COLOR, x=0.01, ha="left")
     buffer = io.BytesIO()
     page.savefig(buffer, format="png")
     return buffer.getvalue()
@@ -98,25 +98,25 @@ def bar_chart(
     """Bars side by side for each label, one for each series.
 
     Args:
-        title: Stands above the chart.
-        labels: Below the bars; left out where there are too many to be read.
-        series: Name -> a value for each label; a single series needs no legend.
-        y_label: What the values are.
+        title: Text above the chart.
+        labels: Below the bars; omitted if there are too many to be legible.
+        series: Name -> a value for each label; a legend needs two or more.
+        y_label: Name of the values.
         log: Whether the axis of values is logarithmic.
-        numbers: Whether values stand above the bars.
+        numbers: Whether to write the values above the bars.
         width: Columns of the figure.
     """
 
     def draw(axes: Any) -> None:
         places = np.arange(len(labels))
-        thick = 0.8 / max(len(series), 1)
+        bar_width = 0.8 / max(len(series), 1)
         for number, (name, values) in enumerate(series.items()):
-            left = places + (number - (len(series) - 1) / 2) * thick
+            left = places + (number - (len(series) - 1) / 2) * bar_width
             heights = np.asarray(values, float)
-            bars = axes.bar(left, heights, thick * 0.94, color=COLORS[number], label=name)
+            bars = axes.bar(left, heights, bar_width * 0.94, color=COLORS[number], label=name)
             if numbers and len(labels) * len(series) <= MAX_NAMED_BARS / 2:
                 texts = [_short_number(value) if value else "" for value in heights]
-                axes.bar_label(bars, texts, fontsize=7, color=INK, padding=1)
+                axes.bar_label(bars, texts, fontsize=7, color=TEXT_COLOR, padding=1)
         if log and any(np.any(np.asarray(values) > 0) for values in series.values()):
             axes.set_yscale("log")
             axes.set_ylim(bottom=0.8)
@@ -127,12 +127,12 @@ def bar_chart(
         axes.margins(x=0.01, y=0.12)
         axes.set_ylabel(y_label)
         if len(labels) <= MAX_NAMED_BARS:
-            steep = sum(map(len, labels)) > 55 * width
+            slanted = sum(map(len, labels)) > 55 * width
             axes.set_xticks(
                 places,
                 [_plain(_shortened(label)) for label in labels],
-                rotation=90 if len(labels) > 12 * width else (35 if steep else 0),
-                ha="right" if steep and len(labels) <= 12 * width else "center",
+                rotation=90 if len(labels) > 12 * width else (35 if slanted else 0),
+                ha="right" if slanted and len(labels) <= 12 * width else "center",
                 fontsize=8,
             )
         axes.grid(axis="x", visible=False)
@@ -153,17 +153,17 @@ def histogram(
     marks: Optional[Mapping[str, float]] = None,
     ticks: Optional[Mapping[float, str]] = None,
 ) -> Panel:
-    """Counts over a scale of numbers.
+    """Counts per bin.
 
     Args:
-        title: Stands above the chart.
-        edges: n + 1 borders of the bins, finite and rising.
-        series: Name -> n counts; several lie over each other.
-        x_label: What the numbers are.
-        y_label: What is counted.
-        log_x: Whether the scale is logarithmic.
-        marks: Name -> a number of the scale, drawn as a dashed line.
-        ticks: Number of the scale -> its text, where the usual ones will not do.
+        title: Text above the chart.
+        edges: n + 1 edges of the bins, finite and increasing.
+        series: Name -> n counts; several series are drawn over each other.
+        x_label: Name of the x axis.
+        y_label: Name of the counts.
+        log_x: Whether the x axis is logarithmic.
+        marks: Name -> x, drawn as a dashed line.
+        ticks: x -> its text, instead of automatic ticks.
     """
 
     def draw(axes: Any) -> None:
@@ -213,12 +213,12 @@ def heatmap(
     y_label: str = "",
     width: int = 1,
 ) -> Panel:
-    """Numbers [rows, columns] as colours, the first row on top, with the numbers if few."""
+    """Numbers [rows, columns] as colours, first row on top; small ones with the numbers."""
 
     def draw(axes: Any) -> None:
         values = np.asarray(matrix, float)
-        picture = axes.imshow(values, cmap="Blues", aspect="auto", vmin=min(0, np.nanmin(values)))
-        axes.figure.colorbar(picture, ax=axes, shrink=0.9).ax.tick_params(labelsize=7)
+        image = axes.imshow(values, cmap="Blues", aspect="auto", vmin=min(0, np.nanmin(values)))
+        axes.figure.colorbar(image, ax=axes, shrink=0.9).ax.tick_params(labelsize=7)
         axes.grid(visible=False)
         for labels, set_ticks, rotation in (
             (column_labels, axes.set_xticks, 90),
@@ -226,7 +226,7 @@ def heatmap(
         ):
             if labels is not None and len(labels) <= MAX_NAMED_BARS:
                 texts = [_plain(_shortened(label)) for label in labels]
-                size = min(7, ROOM_FOR_LABELS / max(len(labels), 1))
+                size = min(7, HEATMAP_LABEL_POINTS / max(len(labels), 1))
                 set_ticks(np.arange(len(labels)), texts, rotation=rotation, fontsize=size)
             else:
                 set_ticks([])
@@ -235,7 +235,7 @@ def heatmap(
             for row, column in np.ndindex(*values.shape):
                 value = values[row, column]
                 if value and np.isfinite(value):
-                    color = "white" if value > middle else INK
+                    color = "white" if value > middle else TEXT_COLOR
                     text = _short_number(value)
                     axes.text(column, row, text, ha="center", va="center", fontsize=6, color=color)
         axes.set_xlabel(x_label)
@@ -253,15 +253,15 @@ def curves(
     limits: Optional[Tuple[float, float, float, float]] = None,
     steps: bool = False,
 ) -> Panel:
-    """Lines through points, in colours that repeat after eight.
+    """Lines through points; colours repeat after eight lines.
 
     Args:
-        title: Stands above the chart.
-        lines: Their names stand in a legend where there are at most as many as colours.
-        x_label: Below the chart.
-        y_label: Beside it.
-        limits: Least and greatest x, least and greatest y; None for what the lines need.
-        steps: Whether a line keeps its height up to the next point.
+        title: Text above the chart.
+        lines: A legend shows their names if there are at most as many as colours.
+        x_label: Name of the x axis.
+        y_label: Name of the y axis.
+        limits: Minimum and maximum of x, then of y; None for those of the lines.
+        steps: Whether a line keeps its value up to the next point.
     """
 
     def draw(axes: Any) -> None:
@@ -294,7 +294,7 @@ def scatter(
     x_label: str = "",
     y_label: str = "",
 ) -> Panel:
-    """Points whose area grows with how often each occurs; both axes start at 0."""
+    """Points whose area is in proportion to their counts; both axes start at 0."""
 
     def draw(axes: Any) -> None:
         share = np.asarray(counts, float) / max(np.sum(counts), 1)
@@ -312,30 +312,30 @@ def _style(axes: Any) -> None:
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
         axes.spines[side].set_color("#aaaaaa")
-    axes.tick_params(labelsize=8, colors=INK, length=3)
-    axes.xaxis.label.set(fontsize=9, color=INK)
-    axes.yaxis.label.set(fontsize=9, color=INK)
+    axes.tick_params(labelsize=8, colors=TEXT_COLOR, length=3)
+    axes.xaxis.label.set(fontsize=9, color=TEXT_COLOR)
+    axes.yaxis.label.set(fontsize=9, color=TEXT_COLOR)
     axes.grid(color="#e6e6e6", linewidth=0.7)
     axes.set_axisbelow(True)
 
 
 def _legend(axes: Any, place: str = "upper right") -> None:
-    """A fixed place: to look for the best one takes seconds over much data."""
+    """At a fixed place, because finding the best one takes seconds with much data."""
     axes.legend(loc=place, fontsize=8, framealpha=0.8, edgecolor="none")
 
 
 def _whole_ticks(axes: Any, values: Sequence[Numbers]) -> None:
-    """Counts have no fractions, so their axis should have none."""
+    """Integer ticks for counts."""
     if all(float(value).is_integer() for row in values for value in row):
         axes.yaxis.get_major_locator().set_params(integer=True)
 
 
 def _shortened(text: str) -> str:
-    return text if len(text) <= MAX_LETTERS else text[: MAX_LETTERS - 1] + "…"
+    return text if len(text) <= MAX_NAME_LENGTH else text[: MAX_NAME_LENGTH - 1] + "…"
 
 
 def _plain(text: str) -> str:
-    """Dollar signs in names must not start a formula."""
+    """The text with dollar signs escaped, which start a formula in matplotlib."""
     return text.replace("$", r"\$")
 
 

@@ -1,7 +1,8 @@
-"""What lies behind the numbers of an evaluation: counts, confusion matrix, precision and recall.
+"""Diagnostics of an evaluation: counts, confusion matrix, precision and recall.
 
-`EvalDiagnostics` sees every batch beside the metrics. Its summary holds pictures for TensorBoard
-and counts as JSON text, which `explanations` turns into reasons for a metric that is -1, 0 or NaN.
+`EvalDiagnostics` gets the same batches as the metrics. Its summary contains charts for TensorBoard,
+and counts as JSON text. From the counts, `explain_metrics` gives the reason for a metric that is
+-1, 0 or NaN.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ EVAL_DIAGNOSTICS = "Evaluation_Diagnostics"
 _TEXT_TAG = f"{EVAL_DIAGNOSTICS}/counts"
 
 MATCH_IOU = 0.5
-# COCO's borders between small, medium and large, pixels squared.
-AREA_BORDERS = (32.0**2, 96.0**2)
+# COCO's limits between small, medium and large, in pixels squared.
+AREA_LIMITS = (32.0**2, 96.0**2)
 AREA_NAMES = ("small", "medium", "large")
 MAX_CLASSES_DRAWN = 20
 MAX_CURVES = len(charts.COLORS) - 1
@@ -32,22 +33,21 @@ BACKGROUND = "none"
 class EvalDiagnostics:
     """Accumulates one evaluation.
 
-    A detection matches the groundtruth box it overlaps most, of those that no better detection of
-    the same image has taken, at an IoU of at least `MATCH_IOU`. Boxes of crowds and detections in
-    them do not count.
+    In the order of scores, each detection matches the free groundtruth box of the largest IoU, if
+    that is `MATCH_IOU` or more. Crowd boxes and detections inside them are ignored.
 
     Args:
         categories: Dictionaries with "id" (from 1) and "name".
-        min_score: Of the detections in the confusion matrix.
+        min_score: The confusion matrix ignores detections below this score.
     """
 
     def __init__(self, categories: Sequence[Mapping[str, Any]], min_score: float) -> None:
         self._ids = [int(category["id"]) for category in categories]
         self._names = [str(category["name"]) for category in categories]
         self._min_score = min_score
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         size = len(self._ids)
         self._images = 0
         self._boxes = np.zeros(size, np.int64)
@@ -60,11 +60,11 @@ class EvalDiagnostics:
         self._best_score = 0.0
         self._best_iou = 0.0
         self._confusion = np.zeros((size + 1, size + 1), np.int64)
-        # Of each class: scores of its detections, and whether each is right.
+        # By class: score of each detection, and whether it is correct.
         self._scored: List[List[Tuple[float, bool]]] = [[] for _ in range(size)]
 
     def add(self, batch: EvaluatedBatch) -> None:
-        """Takes one batch, as arrays."""
+        """Adds one batch, as arrays."""
         for row in range(len(batch.num_boxes)):
             boxes = slice(0, int(batch.num_boxes[row]))
             found = slice(0, int(batch.num_detections[row]))
@@ -78,7 +78,7 @@ class EvalDiagnostics:
             )
 
     def _known(self, class_ids: np.ndarray, unknown: Dict[int, int]) -> np.ndarray:
-        """Index of each class id; -1, and counted, where it is in no category."""
+        """Index of each class id; ids without category give -1 and are counted in `unknown`."""
         index = {class_id: i for i, class_id in enumerate(self._ids)}
         found = np.array([index.get(int(k), -1) for k in class_ids], np.int64)
         for k in np.asarray(class_ids)[found < 0]:
@@ -103,7 +103,7 @@ class EvalDiagnostics:
         crowd = np.zeros(len(boxes), bool) if is_crowd is None else np.asarray(is_crowd, bool)
         real = (classes >= 0) & ~crowd
         sizes = np.maximum(boxes[:, 2:] - boxes[:, :2], 0)
-        areas = np.searchsorted(AREA_BORDERS, sizes[real].prod(axis=1), side="right")
+        areas = np.searchsorted(AREA_LIMITS, sizes[real].prod(axis=1), side="right")
         np.add.at(self._areas, areas, 1)
         np.add.at(self._boxes, classes[real], 1)
         np.add.at(self._detections, detection_classes, 1)
@@ -131,7 +131,7 @@ class EvalDiagnostics:
         detection_classes: np.ndarray,
         in_crowd: np.ndarray,
     ) -> None:
-        """Rows are groundtruth, columns detections; the last of both stands for none."""
+        """Adds to the matrix: rows are groundtruth, columns detections, the last of each none."""
         matched = _match(iou, order)
         background = len(self._ids)
         missed = real.copy()
@@ -144,7 +144,7 @@ class EvalDiagnostics:
         np.add.at(self._confusion, (classes[missed], background), 1)
 
     def counts(self) -> Dict[str, Any]:
-        """Everything that was counted, as JSON takes it."""
+        """All counts, as JSON values."""
         return {
             "images": self._images,
             "boxes": dict(zip(self._names, self._boxes.tolist())),
@@ -160,7 +160,7 @@ class EvalDiagnostics:
         }
 
     def summary(self) -> bytes:
-        """A serialized Summary of pictures and counts; forgets the batches."""
+        """A serialized Summary with charts and counts; starts a new evaluation."""
         summary = tf1.Summary()
         if self._images:
             png = charts.figure(self._panels(), columns=3)
@@ -176,7 +176,7 @@ class EvalDiagnostics:
         summary.value.add(
             tag=_TEXT_TAG, metadata=metadata, tensor=tf1.make_tensor_proto(text, tf.string)
         )
-        self._forget()
+        self._reset()
         return summary.SerializeToString()
 
     def _panels(self) -> List[charts.Panel]:
@@ -211,14 +211,14 @@ class EvalDiagnostics:
         ]
 
     def _most_frequent(self, count: int) -> np.ndarray:
-        """Indices of classes that occur at all, in the order of ids; of all if none does."""
+        """Indices of the most frequent classes that occur, by id; of any if none occurs."""
         occurrences = self._boxes + self._over_score
         order = np.argsort(-occurrences, kind="stable")
         order = order[occurrences[order] > 0] if occurrences.any() else order
         return np.sort(order[:count])
 
     def _curves(self) -> List[charts.Curve]:
-        """The mean over classes, and the most frequent classes."""
+        """Curves of the mean over classes and of the most frequent classes."""
         recalls = np.linspace(0, 1, 101)
         labelled = np.flatnonzero(self._boxes)
         if not labelled.size:
@@ -247,7 +247,7 @@ def _pairwise_iou(boxes_a: np.ndarray, boxes_b: np.ndarray) -> np.ndarray:
 
 
 def _match(iou: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """[n, m] IoUs, taken in the order of detections -> [n], each one's column; -1 for none."""
+    """IoUs [n, m], detections by `order` -> column of each detection [n], -1 without a match."""
     matched = np.full(len(iou), -1)
     if not iou.size:
         return matched
@@ -262,7 +262,7 @@ def _match(iou: np.ndarray, order: np.ndarray) -> np.ndarray:
 def _precision_at(
     recalls: np.ndarray, scored: Sequence[Tuple[float, bool]], num_boxes: int
 ) -> np.ndarray:
-    """Best precision at each recall or a higher one; 0 where it is never reached."""
+    """Maximum precision at each recall or above; 0 for recalls that are not reached."""
     right = np.array([hit for _, hit in sorted(scored, key=lambda pair: -pair[0])], float)
     hits = np.cumsum(right)
     precision = hits / np.arange(1, len(right) + 1)
@@ -273,7 +273,7 @@ def _precision_at(
 
 
 def diagnostics_ops(diagnostics: EvalDiagnostics, batch: EvaluatedBatch) -> Dict[str, Any]:
-    """`eval_metric_ops` entry whose value, a serialized Summary, Estimator writes."""
+    """`eval_metric_ops` entry; its value is a serialized Summary that Estimator writes."""
     present = {name: value for name, value in batch._asdict().items() if value is not None}
 
     def add(*arrays: np.ndarray) -> None:
@@ -284,7 +284,7 @@ def diagnostics_ops(diagnostics: EvalDiagnostics, batch: EvaluatedBatch) -> Dict
 
 
 def counts_of(results: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
-    """`EvalDiagnostics.counts` out of evaluation results; None where they hold no diagnostics."""
+    """`EvalDiagnostics.counts` in evaluation results; None if they contain no diagnostics."""
     if not isinstance(results.get(EVAL_DIAGNOSTICS), bytes):
         return None
     for value in tf1.Summary.FromString(results[EVAL_DIAGNOSTICS]).value:
@@ -294,12 +294,12 @@ def counts_of(results: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
     return None
 
 
-def explanations(metrics: Mapping[str, float], counts: Mapping[str, Any]) -> Dict[str, str]:
-    """Why a metric is -1, 0 or NaN: name -> reason, of those that are.
+def explain_metrics(metrics: Mapping[str, float], counts: Mapping[str, Any]) -> Dict[str, str]:
+    """Metric name -> reason, for each metric that is -1, 0 or NaN.
 
     Args:
-        metrics: Value by name, as `model_fn.runs.evaluation_report.scalars` gives them.
-        counts: Of `counts_of`.
+        metrics: Value by name, from `model_fn.runs.evaluation_report.scalars`.
+        counts: From `counts_of`.
     """
     reasons = {}
     for name, value in metrics.items():
@@ -319,12 +319,12 @@ def _is_of_detections(name: str) -> bool:
 def _why_nan(name: str, counts: Mapping[str, Any]) -> str:
     if counts["detections_not_finite"]:
         return (
-            f"{counts['detections_not_finite']} detections are not finite: the checkpoint's "
-            "weights are damaged or training has diverged; choose an earlier checkpoint"
+            f"{counts['detections_not_finite']} detections are not finite: the weights of the "
+            "checkpoint are damaged or training has diverged; use an earlier checkpoint"
         )
     if "oss" in name:
-        return "the loss is not finite: weights are not, or records hold boxes without area"
-    return "it divides by a count that is zero"
+        return "the loss is not finite: weights are not finite, or records have boxes without area"
+    return "its denominator is a count of 0"
 
 
 def _area_of(name: str) -> Optional[str]:
@@ -335,27 +335,27 @@ def _why_absent(name: str, counts: Mapping[str, Any]) -> str:
     unknown = counts["boxes_of_unknown_class"]
     total = sum(counts["boxes"].values())
     if not counts["images"]:
-        return "no image was evaluated: eval_input_reader gives no record"
+        return "no image was evaluated: eval_input_reader returns no records"
     if not total and unknown:
         return (
             f"no groundtruth box has a class of the label map; the {sum(unknown.values())} boxes "
-            f"have the ids {sorted(map(int, unknown))[:10]}: records and label map do not fit"
+            f"have the ids {sorted(map(int, unknown))[:10]}: use the label map of the records"
         )
     if not total:
-        return f"the {counts['images']} images evaluated have no groundtruth box"
+        return f"the {counts['images']} evaluated images have no groundtruth box"
     category = name.rsplit("/", 1)[1]
     if "ByCategory" in name and counts["boxes"].get(category) == 0:
         return "no groundtruth box of this class"
     area = _area_of(name)
     if area and not counts["boxes_by_area"][area]:
-        low, high = AREA_BORDERS
+        low, high = AREA_LIMITS
         limits = {
             "small": f"under {low:.0f}",
             "medium": f"from {low:.0f} to {high:.0f}",
             "large": f"over {high:.0f}",
         }
         return f"no groundtruth box has an area {limits[area]} pixels of the original image"
-    return "no groundtruth box falls under it"
+    return "no groundtruth box counts for it"
 
 
 def _why_zero(name: str, counts: Mapping[str, Any]) -> str:
@@ -363,32 +363,32 @@ def _why_zero(name: str, counts: Mapping[str, Any]) -> str:
     category = name.rsplit("/", 1)[1]
     if "ByCategory" in name and category in boxes:
         if not detections[category]:
-            return f"nothing was detected as {category}"
+            return f"no detection has the class {category}"
         return f"no detection of this class overlaps its {boxes[category]} boxes enough"
     if not sum(detections.values()):
         unknown = counts["detections_of_unknown_class"]
         if unknown:
-            return f"all detections have classes outside the label map: {sorted(unknown)[:10]}"
+            return f"no detection has a class of the label map; ids: {sorted(unknown)[:10]}"
         return (
-            "nothing was detected: every score is below "
-            "model.ssd.post_processing's score_threshold; the model is hardly trained, or its "
-            "weights were not restored"
+            "there are no detections: every score is below score_threshold of "
+            "model.ssd.post_processing; the model needs more training, or its weights were not "
+            "restored"
         )
     labelled = {name for name, count in boxes.items() if count}
     found = {name for name, count in detections.items() if count}
     if not labelled & found:
         return (
-            f"detected classes ({_some(found)}) and labelled classes ({_some(labelled)}) never "
-            "meet: is the label map the one of the training?"
+            f"no detected class ({_first_names(found)}) is among the groundtruth classes "
+            f"({_first_names(labelled)}): use the label map of the training"
         )
     if counts["best_iou_within_class"] < MATCH_IOU:
         return (
             "no detection overlaps a box of its class with an IoU of "
-            f"{MATCH_IOU:g}: the best is {counts['best_iou_within_class']:.2f}"
+            f"{MATCH_IOU:g}: the maximum is {counts['best_iou_within_class']:.2f}"
         )
-    return "right detections are too few, or of too low a score, to reach it"
+    return "there are too few correct detections, or their scores are too low"
 
 
-def _some(names: Any) -> str:
+def _first_names(names: Any) -> str:
     ordered = sorted(names)
     return ", ".join(ordered[:5]) + (", …" if len(ordered) > 5 else "")

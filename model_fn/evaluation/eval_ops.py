@@ -1,4 +1,4 @@
-"""What an evaluation computes: loss means, detection metrics and pictures."""
+"""Metric operations of an evaluation: loss means, detection metrics and images."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors.base import Detections, Groundtruth
 from inputs import schema
-from model_fn.drawing import boxes as visualize
+from model_fn.drawing.boxes import DrawOptions, EvaluatedImage, EvaluationImages, image_ops
 from model_fn.evaluation.diagnostics import EvalDiagnostics, diagnostics_ops
 from model_fn.evaluation.metrics.base import (
     EvaluatedBatch,
@@ -18,7 +18,7 @@ from model_fn.evaluation.metrics.base import (
 
 
 class _Frames(NamedTuple):
-    """Sizes that lead from one coordinate frame to another; height and width, float32 [B, 2]."""
+    """Sizes to convert between coordinate frames; height and width, float32 [B, 2]."""
 
     padded: tf.Tensor  # of the batch that enters the network
     real: tf.Tensor  # of the real image inside it
@@ -26,7 +26,7 @@ class _Frames(NamedTuple):
 
 
 def make_categories(label_map: Optional[Any], num_classes: int) -> List[Dict[str, Any]]:
-    """Categories with "id" and "name" from a label map; numbered ones where there is none."""
+    """Categories with "id" and "name" from a label map; numbered ones without a label map."""
     if label_map is not None:
         return [{"id": int(c["id"]), "name": str(c["name"])} for c in label_map.categories()]
     return [{"id": k, "name": f"category_{k}"} for k in range(1, num_classes + 1)]
@@ -76,14 +76,14 @@ def evaluation_ops(
     eval_config: Any,
     categories: Sequence[Dict[str, Any]],
 ) -> MetricOps:
-    """`eval_metric_ops` of the configured metrics, and pictures where originals were retained.
+    """`eval_metric_ops` of the configured metrics, and of images if originals were retained.
 
-    Detections arrive normalized to the real image, groundtruth to the padded one; metrics see both
-    in pixels of the original image.
+    Detections are normalized to the real image, groundtruth to the padded one. Metrics get both in
+    pixels of the original image.
 
     Args:
         detections: Of the whole batch.
-        groundtruth: Of the whole batch; its real boxes come first.
+        groundtruth: Of the whole batch; valid boxes come first.
         features: Of `inputs.schema`.
         eval_config: `EvalConfig` proto.
         categories: See `make_categories`.
@@ -99,17 +99,17 @@ def evaluation_ops(
         ops.update(metric_ops(metrics, batch))
     ops.update(diagnostics_ops(EvalDiagnostics(categories, eval_config.min_score_threshold), batch))
     if schema.ORIGINAL_IMAGE in features and eval_config.num_visualizations:
-        book = visualize.PictureBook(
+        images = EvaluationImages(
             eval_config.num_visualizations,
             {category["id"]: category["name"] for category in categories},
-            visualize.DrawOptions(
+            DrawOptions(
                 min_score=eval_config.min_score_threshold,
                 max_boxes=eval_config.max_num_boxes_to_visualize,
                 skip_labels=eval_config.skip_labels,
                 skip_scores=eval_config.skip_scores,
             ),
         )
-        picture = visualize.Picture(
+        evaluated = EvaluatedImage(
             image=features[schema.ORIGINAL_IMAGE],
             detection_boxes=detections.boxes,
             detection_scores=detections.scores,
@@ -118,7 +118,7 @@ def evaluation_ops(
             classes=batch.classes,
         )
         counts = (batch.num_detections, batch.num_boxes)
-        ops.update(visualize.picture_ops(book, picture, features[schema.TRUE_IMAGE_SHAPE], counts))
+        ops.update(image_ops(images, evaluated, features[schema.TRUE_IMAGE_SHAPE], counts))
     return ops
 
 
@@ -141,11 +141,11 @@ def eval_metrics(
 ) -> Tuple[Callable[..., MetricOps], List[tf.Tensor]]:
     """`eval_metrics` of a `TPUEstimatorSpec`: a function that makes all metrics, and its tensors.
 
-    The tensors are what a TPU hands to its host: each has a first dimension, along which those of
-    all cores are put together; losses and learning rate are [1].
+    A TPU sends these tensors to its host, which concatenates those of all cores along the first
+    dimension; losses and learning rate therefore are [1].
 
     Args:
-        detections: Of the batch; what was before suppression is not handed on.
+        detections: Of the batch; boxes and scores before suppression are not sent.
         groundtruth: Of the batch.
         features: Of `inputs.schema`.
         eval_config: `EvalConfig` proto.
@@ -156,15 +156,15 @@ def eval_metrics(
     names = list(losses)
     found = detections._replace(raw_boxes=None, raw_scores=None)
     scalars = [tf.reshape(value, [1]) for value in (*losses.values(), learning_rate)]
-    bundles = [found, groundtruth, features, scalars]
-    leaves = tf.nest.flatten(bundles)
+    structure = [found, groundtruth, features, scalars]
+    leaves = tf.nest.flatten(structure)
 
-    def make(*sent: tf.Tensor) -> MetricOps:
-        given = iter(sent)
-        filled = [None if leaf is None else next(given) for leaf in leaves]
-        detected, truth, shown, (*means, rate) = tf.nest.pack_sequence_as(bundles, filled)
-        ops = evaluation_ops(detected, truth, shown, eval_config=eval_config, categories=categories)
-        ops.update(scalar_ops(dict(zip(names, means)), rate[0]))
+    def make(*received: tf.Tensor) -> MetricOps:
+        present = iter(received)
+        filled = [None if leaf is None else next(present) for leaf in leaves]
+        *batch, (*terms, rate) = tf.nest.pack_sequence_as(structure, filled)
+        ops = evaluation_ops(*batch, eval_config=eval_config, categories=categories)
+        ops.update(scalar_ops(dict(zip(names, terms)), rate[0]))
         return ops
 
     return make, [leaf for leaf in leaves if leaf is not None]

@@ -95,7 +95,7 @@ def evaluate_reader(
     )
     metrics, step = scalars(results), int(results[tf1.GraphKeys.GLOBAL_STEP])
     counts = diagnostics.counts_of(results)
-    notes = diagnostics.explanations(metrics, counts) if counts else {}
+    notes = diagnostics.explain_metrics(metrics, counts) if counts else {}
     bad_records = faults.counts()
     figures = {f"bad_records/{kind}": count for kind, count in bad_records.items()}
     write_figures(folder, figures, step, flush=True)

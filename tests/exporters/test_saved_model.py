@@ -8,6 +8,7 @@ from estimator_det.config import pipeline
 from estimator_det.detectors.base import make_detector
 from exporters import saved_model, signatures
 from inputs.datasets import writer
+from model_fn.checkpoints.errors import RunError
 from tests.exporters.conftest import save_checkpoint, small_config
 
 MAX_DETECTIONS = 20
@@ -234,15 +235,14 @@ def test_moving_averages_become_the_weights(trained, exported, tmp_path):
 
 def test_moving_averages_that_were_not_trained(trained, tmp_path):
     config = pipeline.apply_overrides(trained.config, ["eval_config.use_moving_averages=true"])
-    with pytest.raises(ValueError, match=r"use_moving_averages=false"):
+    with pytest.raises(RunError, match=r"use_moving_averages=false"):
         saved_model.export_saved_model(config, trained.checkpoint, str(tmp_path / "out"))
 
 
 def test_a_checkpoint_of_another_model(trained, tmp_path):
     config = pipeline.apply_overrides(trained.config, ["model.ssd.num_classes=7"])
-    with pytest.raises(ValueError, match=r"ClassPredictor.*has shape \[.*the model wants \[") as e:
+    with pytest.raises(RunError, match=r"ClassPredictor.*has shape \[.*the model needs \["):
         saved_model.export_saved_model(config, trained.checkpoint, str(tmp_path / "out"))
-    assert not isinstance(e.value, pipeline.ConfigError)
 
 
 def test_a_full_folder_is_only_replaced_when_asked(trained, tmp_path):
@@ -268,7 +268,7 @@ def test_a_failed_export_leaves_no_folder(trained, tmp_path):
 
 
 def test_label_map_given_or_missing(trained, tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no label map .*none\.pbtxt"):
+    with pytest.raises(FileNotFoundError, match=r"label map .*none\.pbtxt does not exist"):
         saved_model.export_saved_model(
             trained.config, trained.checkpoint, str(tmp_path / "a"), label_map_path="none.pbtxt"
         )

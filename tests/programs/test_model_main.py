@@ -58,13 +58,13 @@ def test_job_dir_stands_in_for_model_dir():
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ([], 2, "--model_dir is needed"),
-        (["--model_dir=m"], 2, "--pipeline_config_path is needed"),
+        ([], 2, "--model_dir is required"),
+        (["--model_dir=m"], 2, "--pipeline_config_path is required"),
         (["--mdel_dir=m"], 2, "model_dir"),
         (["--num_train_steps=0"], 2, "num_train_steps"),
         (["--mode=trian"], 2, "mode"),
-        (["--use_tpu=true"], 2, "--use_tpu needs --tpu_name"),
-        (["--tpu_name=t"], 2, "--tpu_name is for a TPU"),
+        (["--use_tpu=true"], 2, "--use_tpu requires --tpu_name"),
+        (["--tpu_name=t"], 2, "--tpu_name requires --use_tpu"),
         (["stray"], 2, "stray"),
         (["--model_dir=m", "--pipeline_config_path=none.config"], 3, "none.config"),
         (["--model_dir=m", f"--pipeline_config_path={CONFIG}"], 2, "placeholder"),

@@ -12,7 +12,7 @@ import pytest
 from estimator_det import cli, demo, model_main
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
-from exporters import predictor
+from exporters.saved_model_detector import DETECTIONS_FILE
 from inputs.datasets import shapes
 from model_fn.training import host_call
 from tests import small_extractor
@@ -91,7 +91,7 @@ def test_from_a_checkpoint_to_a_model_that_detects(tmp_path, capsys, monkeypatch
     found = tmp_path / "found"
     arguments = ["detect", str(image), "--output_dir", str(found), "--min_score=0"]
     assert cli.main([*arguments, "--model", str(folder / "export" / "Servo")]) == 0
-    (line,) = (found / predictor.LINES_FILE).read_text().splitlines()
+    (line,) = (found / DETECTIONS_FILE).read_text().splitlines()
     detections = json.loads(line)["detections"]
     assert detections and {entry["name"] for entry in detections} <= set(shapes.CLASS_NAMES)
 

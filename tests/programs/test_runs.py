@@ -10,7 +10,7 @@ import pytest
 from estimator_det import cli, console, demo, model_main
 from estimator_det.compat import tf
 from estimator_det.config import pipeline
-from exporters import predictor
+from exporters.saved_model_detector import DETECTIONS_FILE
 from inputs.datasets import shapes
 from tests import small_extractor
 
@@ -66,7 +66,7 @@ def test_evaluate_export_detect(model_dir, config_path, tmp_path, capsys):
     arguments = ["detect", str(image), "--output_dir", str(found), "--min_score=0"]
     for model in (tmp_path / "exported", model_dir / "export" / "Servo"):
         assert cli.main([*arguments, "--model", str(model)]) == 0
-        (line,) = (found / predictor.LINES_FILE).read_text().splitlines()
+        (line,) = (found / DETECTIONS_FILE).read_text().splitlines()
         detections = json.loads(line)["detections"]
         assert detections and {entry["name"] for entry in detections} <= set(shapes.CLASS_NAMES)
         assert (found / "shape_detections.png").exists()
@@ -133,7 +133,7 @@ def test_demo(tmp_path, capsys):
     output = capsys.readouterr().out
     assert "[4/4] detection" in output
     assert demo.PICTURE_FILE in output
-    assert "an earlier demo, which is made anew" in output
+    assert "contains an earlier demo and is replaced" in output
     assert not (folder / "model" / "of_an_earlier_demo").exists()
 
 

@@ -1,7 +1,7 @@
-"""What every metric gets and gives.
+"""Inputs and results of detection metrics.
 
-A metric is an object of its own for each evaluation graph: an update operation hands it each batch
-as arrays, and its results are computed once, when the values are asked for.
+Each evaluation graph has its own metric objects. An update operation passes each batch to them as
+arrays; they compute their results once, when the values are read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class EvaluatedBatch(NamedTuple):
     classes: Any  # int32 [B, G]
     num_boxes: Any  # int32 [B]
     is_crowd: Optional[Any] = None  # bool [B, G]
-    area: Optional[Any] = None  # float32 [B, G], pixels squared; 0 means that of the box
+    area: Optional[Any] = None  # float32 [B, G], pixels squared; 0 means the area of the box
     difficult: Optional[Any] = None  # bool [B, G]
     group_of: Optional[Any] = None  # bool [B, G]
 
@@ -38,10 +38,10 @@ class Metrics(Protocol):
     names: List[str]
 
     def add(self, batch: EvaluatedBatch) -> None:
-        """Takes one batch, as arrays."""
+        """Adds one batch, as arrays."""
 
     def results(self) -> Dict[str, float]:
-        """The value of every name in `names`; forgets the batches."""
+        """The value of every name in `names`; starts a new evaluation."""
 
 
 METRICS: Registry[Callable[[Any, Sequence[Dict[str, Any]]], Metrics]] = Registry(
@@ -69,7 +69,7 @@ DEFAULT_METRICS = "coco_detection_metrics"
 
 
 def make_metrics(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> List[Metrics]:
-    """The metrics that `eval_config.metrics_set` names, COCO's for boxes where it names none.
+    """The metrics that `eval_config.metrics_set` names; COCO box metrics if it names none.
 
     Args:
         eval_config: `EvalConfig` proto.

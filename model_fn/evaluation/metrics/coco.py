@@ -30,10 +30,10 @@ SUMMARY_NAMES = (
     "Recall/AR@100 (large)",
 )
 
-# Where each summary stands in pycocotools' tables: IoU thresholds, areas (all, small, medium,
-# large), detections per image (1, 10, 100).
+# Index of each summary in pycocotools' tables: IoU thresholds, areas (all, small, medium, large),
+# detections per image (1, 10, 100).
 _ALL, _AT_50, _AT_75 = slice(None), slice(0, 1), slice(5, 6)
-_TABLE_PLACES: Tuple[Tuple[str, slice, int, int], ...] = (
+_TABLE_INDICES: Tuple[Tuple[str, slice, int, int], ...] = (
     ("precision", _ALL, 0, 2),
     ("precision", _AT_50, 0, 2),
     ("precision", _AT_75, 0, 2),
@@ -54,19 +54,19 @@ def _by_category(summary_name: str, category: str) -> str:
 
 
 def _mean_known(values: Sequence[float]) -> float:
-    """Mean of what is not -1, pycocotools' sign for "no groundtruth here"; -1 of nothing."""
+    """Mean of the values that are not -1, pycocotools' mark for no groundtruth; else -1."""
     known = [value for value in values if value > -1]
     return float(np.mean(known)) if known else -1.0
 
 
 class CocoBoxMetrics:
-    """Average precision and recall of boxes; crowd regions neither help nor harm.
+    """Average precision and recall of boxes; crowd regions are ignored.
 
     Args:
-        categories: Dictionaries with "id" (from 1) and "name"; boxes of other ids do not count.
-        per_category: Also the mAP of every category.
-        all_per_category: Also every other summary of every category.
-        super_categories: Super-category -> names of its categories; their mAP is averaged.
+        categories: Dictionaries with "id" (from 1) and "name"; boxes of other ids are ignored.
+        per_category: Adds the mAP of every category.
+        all_per_category: Adds every other summary of every category.
+        super_categories: Super-category -> names of its categories; adds their mean mAP.
     """
 
     prefix = "DetectionBoxes_"
@@ -93,9 +93,9 @@ class CocoBoxMetrics:
             if self._all_per_category:
                 suffixes += [_by_category(s, name) for name in named for s in SUMMARY_NAMES]
             suffixes += [f"PerformanceBySuperCategory/{name}" for name in self._super_categories]
-            # Two categories of one name share an entry.
+            # Categories of the same name share an entry.
             self.names += [self.prefix + suffix for suffix in dict.fromkeys(suffixes)]
-        self._forget()
+        self._reset()
 
     def _check_super_categories(self) -> None:
         known = {category["name"] for category in self._categories}
@@ -107,13 +107,13 @@ class CocoBoxMetrics:
                     f"known: {sorted(known)}"
                 )
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._num_images = 0
         self._groundtruth: List[Dict[str, Any]] = []
         self._detections: List[Dict[str, Any]] = []
 
     def add(self, batch: EvaluatedBatch) -> None:
-        """Takes one batch of arrays, each image of it as a new one."""
+        """Adds one batch of arrays; every image counts as a new one."""
         for row in range(len(batch.num_boxes)):
             self._num_images += 1
             shared = {"image_id": self._num_images, "iscrowd": 0}
@@ -136,10 +136,10 @@ class CocoBoxMetrics:
                 self._detections.append({**shared, **entry, "id": len(self._detections) + 1})
 
     def results(self) -> Dict[str, float]:
-        """Value by name; -1 where no groundtruth falls into a metric. Forgets the batches."""
-        self._explain_minus_one()
+        """Value by name, -1 for a metric without groundtruth; starts a new evaluation."""
+        self._warn_without_groundtruth()
         evaluation = self._evaluate()
-        self._forget()
+        self._reset()
         results = {
             self.prefix + name: float(value) for name, value in zip(SUMMARY_NAMES, evaluation.stats)
         }
@@ -147,7 +147,7 @@ class CocoBoxMetrics:
             results.update(self._category_results(evaluation.eval))
         return results
 
-    def _explain_minus_one(self) -> None:
+    def _warn_without_groundtruth(self) -> None:
         ids = {category["id"] for category in self._categories}
         if not any(entry["category_id"] in ids for entry in self._groundtruth):
             _LOG.warning(
@@ -159,7 +159,7 @@ class CocoBoxMetrics:
             )
 
     def _evaluate(self) -> Any:
-        # Imported here, for it costs time that training need not spend.
+        # Imported here, because training does not need it.
         from pycocotools.coco import COCO
         from pycocotools.cocoeval import COCOeval
 
@@ -188,7 +188,7 @@ class CocoBoxMetrics:
         for k, category in enumerate(ordered):
             values = [
                 _mean_known(np.ravel(tables[table][iou, ..., k, area, count]).tolist())
-                for table, iou, area, count in _TABLE_PLACES
+                for table, iou, area, count in _TABLE_INDICES
             ]
             name = category["name"]
             results[f"{self.prefix}PerformanceByCategory/mAP/{name}"] = values[0]
@@ -203,7 +203,7 @@ class CocoBoxMetrics:
 
 
 def _entries(boxes: np.ndarray, classes: np.ndarray) -> List[Dict[str, Any]]:
-    """COCO's form of boxes in pixels: [x, y, width, height], with class and area."""
+    """COCO annotations of boxes in pixels: [x, y, width, height], with class and area."""
     sizes = boxes[:, 2:] - boxes[:, :2]
     return [
         {

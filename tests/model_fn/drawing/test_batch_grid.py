@@ -61,7 +61,7 @@ def test_grey_is_shown_as_grey() -> None:
     np.testing.assert_array_equal(to_pixels(np.full([2, 2, 1], 0.4, np.float32)), 102)
 
 
-def test_what_is_not_affine_is_stretched() -> None:
+def test_what_is_not_affine_is_scaled_to_range() -> None:
     to_pixels, exact = batch_grid.fit_pixels(padded(lambda x: tf.sqrt(x)))
     assert not exact
     image = np.array([[[-3, 0, 7]]], np.float32)
@@ -104,21 +104,21 @@ def test_page_shows_pixels_boxes_and_the_border_of_the_real_image() -> None:
     pixels = np.full([50, 50, 3], 128, np.uint8)
     pixels[:, :25] = [200, 30, 30]
     cell = Cell(pixels, [50, 25], np.array([[0.2, 0.1, 0.8, 0.4]]), ["a"], [1], "name")
-    page = batch_grid.contact_sheet([cell] * 3, title="title", columns=2, side=100)
+    page = batch_grid.draw_grid([cell] * 3, title="title", columns=2, side=100)
     assert page.size == (2 * 110 + 10, 10 + 34 + 2 * (100 + 40 + 10))
     shown = np.asarray(page)[44:144, 10:110].astype(int)
     assert np.abs(shown[90, 25] - [200, 30, 30]).max() < 12  # inside the real image
     assert np.abs(shown[50, 80] - 128).max() < 12  # padding
-    np.testing.assert_array_equal(shown[95, 49], batch_grid.BORDER)
+    np.testing.assert_array_equal(shown[95, 49], batch_grid.BORDER_COLOR)
     on_box = shown[50, 10]
     assert np.abs(on_box - [200, 30, 30]).max() > 60
 
 
 def test_page_of_nothing_and_long_names() -> None:
     with pytest.raises(ValueError, match="at least one"):
-        batch_grid.contact_sheet([])
+        batch_grid.draw_grid([])
     cell = Cell(np.zeros([10, 30, 3], np.uint8), [10, 30], np.zeros([0, 4]), [], [], "x" * 500)
-    page = batch_grid.contact_sheet([cell], side=120)
+    page = batch_grid.draw_grid([cell], side=120)
     assert page.size == (140, 10 + 40 + 40 + 10)
     font = batch_grid._font(12)
     fitted = batch_grid._fitted("folder/" + "x" * 100 + "/17.jpg", 120, font)

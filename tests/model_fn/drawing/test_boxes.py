@@ -8,7 +8,14 @@ import pytest
 from PIL import Image
 
 from estimator_det.compat import tf, tf1
-from model_fn.drawing import boxes as visualize
+from model_fn.drawing.boxes import (
+    IMAGES_TAG,
+    DrawOptions,
+    EvaluatedImage,
+    EvaluationImages,
+    draw_boxes,
+    image_ops,
+)
 
 BLACK = np.zeros((40, 60, 3), np.uint8)
 
@@ -20,7 +27,7 @@ def _colored(image: np.ndarray) -> List[int]:
 
 
 def test_box_lies_where_it_should() -> None:
-    drawn = visualize.draw_boxes(BLACK, np.array([[0.25, 0.5, 0.75, 1.0]], np.float32))
+    drawn = draw_boxes(BLACK, np.array([[0.25, 0.5, 0.75, 1.0]], np.float32))
     assert drawn.shape == BLACK.shape and drawn.dtype == np.uint8
     # 0.25 * 39, 0.5 * 59, 0.75 * 39, 59, rounded half to even.
     assert _colored(drawn) == [10, 30, 29, 59]
@@ -30,13 +37,13 @@ def test_box_lies_where_it_should() -> None:
 def test_score_and_count_decide_what_is_drawn() -> None:
     boxes = np.array([[0, 0, 0.3, 0.3], [0.5, 0.5, 0.9, 0.9]], np.float32)
     scores = np.array([0.4, 0.6], np.float32)
-    options = visualize.DrawOptions(skip_scores=True)
-    drawn = visualize.draw_boxes(BLACK, boxes, scores=scores, options=options)
+    options = DrawOptions(skip_scores=True)
+    drawn = draw_boxes(BLACK, boxes, scores=scores, options=options)
     assert _colored(drawn)[0] > 15
-    none = visualize.DrawOptions(max_boxes=0)
-    assert not visualize.draw_boxes(BLACK, boxes, scores=scores, options=none).any()
+    none = DrawOptions(max_boxes=0)
+    assert not draw_boxes(BLACK, boxes, scores=scores, options=none).any()
     with pytest.raises(ValueError, match="max_boxes"):
-        visualize.DrawOptions(max_boxes=-1)
+        DrawOptions(max_boxes=-1)
 
 
 @pytest.mark.parametrize(
@@ -44,22 +51,22 @@ def test_score_and_count_decide_what_is_drawn() -> None:
 )
 def test_odd_boxes_do_no_harm(box: List[float]) -> None:
     boxes = np.array([box], np.float32)
-    visualize.draw_boxes(BLACK, boxes, ["a name"], np.array([0.9], np.float32))
+    draw_boxes(BLACK, boxes, ["a name"], np.array([0.9], np.float32))
 
 
 def test_grey_image_and_labels() -> None:
     grey = np.zeros((40, 60, 1), np.uint8)
     boxes = np.array([[0.5, 0.1, 0.9, 0.9]], np.float32)
-    plain = visualize.draw_boxes(grey, boxes)
-    labelled = visualize.draw_boxes(grey, boxes, ["cat"], np.array([0.875]))
+    plain = draw_boxes(grey, boxes)
+    labelled = draw_boxes(grey, boxes, ["cat"], np.array([0.875]))
     assert plain.shape == labelled.shape == (40, 60, 3)
     assert _colored(labelled)[0] < _colored(plain)[0]
 
 
-def test_pictures_are_first_images_cut_to_their_real_part() -> None:
-    book = visualize.PictureBook(3, {1: "cat"})
+def test_first_images_are_drawn_without_padding() -> None:
+    images = EvaluationImages(3, {1: "cat"})
     with tf.Graph().as_default(), tf1.Session() as session:
-        batch = visualize.Picture(
+        batch = EvaluatedImage(
             image=tf.ones([2, 40, 60, 3], tf.uint8),
             detection_boxes=tf.constant([[[0.1, 0.1, 0.9, 0.9]] * 2] * 2),
             detection_scores=tf.constant([[0.9, 0.8]] * 2),
@@ -69,7 +76,7 @@ def test_pictures_are_first_images_cut_to_their_real_part() -> None:
         )
         shapes = tf.constant([[40, 60, 3], [20, 30, 3]])
         counts = (tf.constant([2, 1]), tf.constant([0, 4]))
-        value, update = visualize.picture_ops(book, batch, shapes, counts)[visualize.PICTURES]
+        value, update = image_ops(images, batch, shapes, counts)[IMAGES_TAG]
         session.run(update)
         session.run(update)
         summary = tf1.Summary.FromString(session.run(value))

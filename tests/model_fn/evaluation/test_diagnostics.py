@@ -100,7 +100,7 @@ def test_summary_has_picture_and_counts_and_starts_anew():
 
 
 def _why(batches, metrics):
-    return diagnostics.explanations(metrics, _diagnostics(*batches).counts())
+    return diagnostics.explain_metrics(metrics, _diagnostics(*batches).counts())
 
 
 def test_why_minus_one():
@@ -122,10 +122,10 @@ def test_why_minus_one():
 @pytest.mark.parametrize(
     ("found", "scores", "classes", "reason"),
     [
-        ([], [], [], "nothing was detected"),
-        ([BOX], [0.9], [2], r"detected classes \(dog\) and labelled classes \(cat\) never meet"),
+        ([], [], [], "there are no detections"),
+        ([BOX], [0.9], [2], r"no detected class \(dog\) is among the groundtruth classes \(cat\)"),
         ([FAR], [0.9], [1], "no detection overlaps a box of its class"),
-        ([BOX], [0.9], [9], "outside the label map"),
+        ([BOX], [0.9], [9], "no detection has a class of the label map"),
     ],
 )
 def test_why_zero(found, scores, classes, reason):

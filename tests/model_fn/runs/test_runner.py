@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import estimator, tf, tf1
-from exporters.predictor import Predictor
+from exporters.saved_model_detector import SavedModelDetector
 from inputs import pipeline as input_pipeline
 from inputs import schema
 from inputs.bad_records import kinds
@@ -217,7 +217,7 @@ def test_exports_carry_the_label_map(readers: List[Any], tmp_path: pathlib.Path)
         (exported,) = (model_dir / "export" / name).iterdir()
         (asset,) = (exported / "assets").iterdir()
         assert (asset.name, asset.read_bytes()) == ("labels.pbtxt", content)
-        predictor = Predictor(str(model_dir / "export" / name))
+        predictor = SavedModelDetector(str(model_dir / "export" / name))
         assert [predictor.name(class_id) for class_id in (1, 2, 3)] == ["cat", "2", "cow"]
 
 
@@ -242,7 +242,7 @@ def test_an_export_does_not_fail_for_its_label_map(
         exported = best_checkpoints.export(_with_label_map(path), trained, model_dir, "best")
     (warning,) = (record for record in caplog.records if record.name == label_map_asset.__name__)
     assert f"without the label map {path}: " in warning.getMessage()
-    assert Predictor(exported).class_names == {}
+    assert SavedModelDetector(exported).class_names == {}
 
 
 def test_several_readers_and_training_data(readers: List[Any], tmp_path: pathlib.Path) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.text import ConfigError
 from estimator_det.protos import eval_pb2
 from model_fn.evaluation.metrics import METRICS, EvaluatedBatch, make_metrics
 from model_fn.evaluation.metrics.base import metric_ops
@@ -130,7 +131,7 @@ def test_unknown_sets_and_categories_are_named() -> None:
         make_metrics(eval_pb2.EvalConfig(metrics_set=["coco_detection_metric"]), CATEGORIES)
     config = eval_pb2.EvalConfig(include_metrics_per_category=True)
     config.super_categories["animals"] = "cat1,dog"
-    with pytest.raises(ValueError, match="dog"):
+    with pytest.raises(ConfigError, match="dog"):
         make_metrics(config, CATEGORIES)
 
 

@@ -1,7 +1,8 @@
 import pytest
 
 from estimator_det.compat import tf, tf1
-from exporters import checkpoints
+from model_fn.checkpoints import variables
+from model_fn.checkpoints.errors import RunError
 
 
 @pytest.fixture
@@ -13,12 +14,12 @@ def saved(tmp_path):
         return tf1.train.Saver().save(session, str(tmp_path / "model.ckpt"), global_step=200)
 
 
-def test_restore_names():
+def test_inference_variables():
     with tf.Graph().as_default():
         tf1.get_variable("weights", [2, 3])
         tf1.get_variable("mean", [3], trainable=False)
-        assert set(checkpoints.restore_names(False)) == {"weights", "mean"}
-        assert set(checkpoints.restore_names(True)) == {
+        assert set(variables.inference_variables(False)) == {"weights", "mean"}
+        assert set(variables.inference_variables(True)) == {
             "weights/ExponentialMovingAverage",
             "mean",
         }
@@ -27,12 +28,12 @@ def test_restore_names():
 def test_check_variables(saved):
     with tf.Graph().as_default():
         weights = tf1.get_variable("weights", [2, 3])
-        checkpoints.check_variables(saved, {"weights": weights})
-        with pytest.raises(ValueError, match=r"weigths is missing; did you mean 'weights'"):
-            checkpoints.check_variables(saved, {"weigths": weights})
-        with pytest.raises(ValueError, match=r"mean has shape \[3\], the model wants \[2, 3\]"):
-            checkpoints.check_variables(saved, {"mean": weights})
+        variables.check_variables(saved, {"weights": weights})
+        with pytest.raises(RunError, match=r"weigths is missing; did you mean 'weights'"):
+            variables.check_variables(saved, {"weigths": weights})
+        with pytest.raises(RunError, match=r"mean has shape \[3\], the model needs \[2, 3\]"):
+            variables.check_variables(saved, {"mean": weights})
         many = {f"other_{index}": weights for index in range(30)}
-        with pytest.raises(ValueError, match="…") as error:
-            checkpoints.check_variables(saved, many)
+        with pytest.raises(RunError, match="…") as error:
+            variables.check_variables(saved, many)
         assert len(str(error.value).splitlines()) < 15

@@ -6,13 +6,19 @@ from PIL import Image
 
 from estimator_det import cli
 from estimator_det.config import pipeline
-from exporters import predictor
+from exporters.saved_model_detector import (
+    SavedModelDetector,
+    detect_files,
+    find_saved_model,
+    list_images,
+)
+from model_fn.checkpoints.errors import RunError
 from tests.exporters.conftest import NAMES
 
 
 @pytest.fixture(scope="module")
 def model(exported):
-    return predictor.Predictor(str(exported))
+    return SavedModelDetector(str(exported))
 
 
 def test_detections_of_one_image(model, pictures):
@@ -28,48 +34,48 @@ def test_detections_of_one_image(model, pictures):
     "input_type", ["encoded_image_string_tensor", "tf_example", "float_image_tensor"]
 )
 def test_signatures_of_other_input_types(model, exported_all, pictures, input_type):
-    found = predictor.Predictor(str(exported_all), input_type).detect(pictures[1])
+    found = SavedModelDetector(str(exported_all), input_type).detect(pictures[1])
     expected = model.detect(pictures[1])
     np.testing.assert_allclose(found.boxes, expected.boxes, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(found.class_ids, expected.class_ids)
 
 
 def test_unknown_signature(exported):
-    with pytest.raises(ValueError, match=r"has no signature 'none'; it has \['serving_default'"):
-        predictor.Predictor(str(exported), "none")
+    with pytest.raises(RunError, match=r"has no signature 'none'; it has \['serving_default'"):
+        SavedModelDetector(str(exported), "none")
 
 
 def test_where_the_model_is_looked_for(exported, tmp_path):
-    assert predictor.find_saved_model(str(exported)) == str(exported / "saved_model")
-    assert predictor.find_saved_model(str(exported / "saved_model")).endswith("saved_model")
+    assert find_saved_model(str(exported)) == str(exported / "saved_model")
+    assert find_saved_model(str(exported / "saved_model")).endswith("saved_model")
     for stamp in ("99", "1700000000"):
         (tmp_path / stamp).mkdir()
         (tmp_path / stamp / "saved_model.pb").touch()
-    assert predictor.find_saved_model(str(tmp_path)) == str(tmp_path / "1700000000")
-    with pytest.raises(FileNotFoundError, match="looked for"):
-        predictor.find_saved_model(str(tmp_path / "none"))
+    assert find_saved_model(str(tmp_path)) == str(tmp_path / "1700000000")
+    with pytest.raises(FileNotFoundError, match=r"there is no saved_model\.pb in"):
+        find_saved_model(str(tmp_path / "none"))
 
 
 def test_list_images(tmp_path):
     for name in ("b.JPG", "a.png", "notes.txt"):
         (tmp_path / name).touch()
-    assert predictor.list_images([str(tmp_path)]) == [
+    assert list_images([str(tmp_path)]) == [
         str(tmp_path / "a.png"),
         str(tmp_path / "b.JPG"),
     ]
-    assert predictor.list_images([str(tmp_path / "notes.txt")]) == [str(tmp_path / "notes.txt")]
+    assert list_images([str(tmp_path / "notes.txt")]) == [str(tmp_path / "notes.txt")]
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match="no image in the folder"):
-        predictor.list_images([str(tmp_path / "empty")])
+        list_images([str(tmp_path / "empty")])
 
 
 def test_pictures_and_json_lines(model, pictures, tmp_path):
     for name, picture in zip(("a.png", "a.jpg"), pictures):
         Image.fromarray(picture).save(tmp_path / name)
     (tmp_path / "broken.png").write_bytes(b"no image")
-    paths = predictor.list_images([str(tmp_path)])
+    paths = list_images([str(tmp_path)])
     out = tmp_path / "out"
-    results = list(predictor.detect_files(model, paths, str(out), min_score=0.0))
+    results = list(detect_files(model, paths, str(out), min_score=0.0))
     assert [result.path for result in results] == paths
     assert sorted(path.name for path in out.iterdir()) == [
         "a__detections.png",
@@ -94,7 +100,7 @@ def test_pictures_and_json_lines(model, pictures, tmp_path):
 
 def test_low_scores_are_left_out(model, pictures, tmp_path):
     Image.fromarray(pictures[0]).save(tmp_path / "a.png")
-    (result,) = predictor.detect_files(model, [str(tmp_path / "a.png")], str(tmp_path / "o"), 1.0)
+    (result,) = detect_files(model, [str(tmp_path / "a.png")], str(tmp_path / "o"), 1.0)
     assert len(result.detections.boxes) == 0
     line = json.loads((tmp_path / "o" / "detections.jsonl").read_text())
     assert line["detections"] == []

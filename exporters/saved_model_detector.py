@@ -1,6 +1,6 @@
 """Loads an exported detector and runs it on images in memory or in files.
 
-Only the SavedModel is needed: no configuration, no checkpoint, no network.
+It needs the SavedModel only: no configuration, no checkpoint, no network access.
 """
 
 from __future__ import annotations
@@ -19,25 +19,27 @@ from typing import (
     Optional,
     Sequence,
     Set,
+    Tuple,
 )
 
 import numpy as np
 from PIL import Image
 
 from estimator_det.compat import tf
-from exporters import signatures
 from exporters.saved_model import SAVED_MODEL_FOLDER
-from inputs import label_map
-from model_fn.drawing import boxes as visualize
+from inputs.label_map import read_label_map
+from model_fn.checkpoints.errors import RunError
+from model_fn.drawing.boxes import DrawOptions, draw_boxes
+from model_fn.serving_graph import SERVING_DEFAULT
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp")
-PICTURE_SUFFIX = "_detections.png"
-LINES_FILE = "detections.jsonl"
+DRAWING_SUFFIX = "_detections.png"
+DETECTIONS_FILE = "detections.jsonl"
 DEFAULT_MIN_SCORE = 0.5
 
 
 class ImageDetections(NamedTuple):
-    """The detections of one image by falling score; without padding."""
+    """The detections of one image by falling score, without padding."""
 
     boxes: np.ndarray  # float32 [n, 4], ymin, xmin, ymax, xmax as fractions of the image
     scores: np.ndarray  # float32 [n]
@@ -45,46 +47,47 @@ class ImageDetections(NamedTuple):
 
 
 class FileResult(NamedTuple):
-    """What came of one image file."""
+    """The result for one image file."""
 
     path: str
-    detections: Optional[ImageDetections]  # None where the file is no readable image
-    picture: Optional[str]  # the PNG written
+    detections: Optional[ImageDetections]  # None if the image cannot be read
+    drawing: Optional[str]  # path of the PNG file; None if the image cannot be read
     error: Optional[str]
 
 
-class Predictor:
-    """A loaded SavedModel that takes images one at a time.
+class SavedModelDetector:
+    """A loaded SavedModel that detects on one image at a time.
 
     Args:
         model_dir: Folder of an export, its `saved_model` folder, or a folder of timestamped
-            exports as an Estimator writes them (the newest is taken).
+            exports as an Estimator writes them (the newest is loaded).
         signature: Which of the model's signatures to run.
 
     Raises:
-        FileNotFoundError: if no SavedModel is found there.
-        ValueError: if the signature is missing, or has not the inputs and outputs of a detector.
+        FileNotFoundError: if there is no SavedModel.
+        RunError: if the signature is missing, or does not have the inputs and outputs of a
+            detector.
     """
 
-    def __init__(self, model_dir: str, signature: str = signatures.SERVING_DEFAULT) -> None:
+    def __init__(self, model_dir: str, signature: str = SERVING_DEFAULT) -> None:
         self.saved_model_dir = find_saved_model(model_dir)
         self.class_names = _asset_names(self.saved_model_dir)
-        # The module owns the variables; a signature alone does not keep them alive.
+        # The module owns the variables; a signature does not keep them alive.
         self._module = tf.saved_model.load(self.saved_model_dir)
         known = dict(self._module.signatures)
         if signature not in known:
-            raise ValueError(
+            raise RunError(
                 f"{self.saved_model_dir} has no signature {signature!r}; it has {sorted(known)}"
             )
         self._signature = known[signature]
-        self._input_key, self._feed = self._find_feed()
+        self._input_key, self._as_input = self._find_input()
 
     def detect(self, pixels: np.ndarray) -> ImageDetections:
         """Detects on one image, uint8 [h, w, 3] RGB."""
-        return self._run(self._feed(pixels))
+        return self._run(self._as_input(pixels))
 
     def name(self, class_id: int) -> str:
-        """The label map's name of a class; its number where there is no label map."""
+        """The name of a class in the label map; its id as text if it has none."""
         return self.class_names.get(int(class_id), str(int(class_id)))
 
     def _run(self, batch: tf.Tensor) -> ImageDetections:
@@ -98,27 +101,27 @@ class Predictor:
             class_ids=outputs["detection_classes"][0, :count].astype(np.int64),
         )
 
-    def _find_feed(self) -> tuple[str, Callable[[np.ndarray], tf.Tensor]]:
-        """The signature's input key, and what turns an image into its tensor."""
+    def _find_input(self) -> Tuple[str, Callable[[np.ndarray], tf.Tensor]]:
+        """The signature's input key, and a function from an image to its tensor."""
         specs = self._signature.structured_input_signature[1]
         missing = {"num_detections", "detection_boxes", "detection_scores", "detection_classes"}
         missing -= set(self._signature.structured_outputs)
         if len(specs) != 1 or missing:
-            raise ValueError(
-                f"{self.saved_model_dir} is not an exported detector: inputs {sorted(specs)}, "
-                f"outputs {sorted(self._signature.structured_outputs)}"
+            raise RunError(
+                f"{self.saved_model_dir} is not an exported detector: it has the inputs "
+                f"{sorted(specs)} and the outputs {sorted(self._signature.structured_outputs)}"
             )
         ((key, spec),) = specs.items()
         if spec.shape.rank and spec.shape[0] not in (None, 1):
-            raise ValueError(
-                f"{self.saved_model_dir} was exported for batches of {spec.shape[0]} images; "
-                "images are detected one at a time here: export without a batch size"
+            raise RunError(
+                f"{self.saved_model_dir} takes batches of {spec.shape[0]} images only, and detect "
+                "runs one image at a time; export it again with batch size -1 or 1"
             )
         if spec.dtype == tf.uint8:
             return key, lambda pixels: tf.constant(pixels[None], tf.uint8)
         if spec.dtype == tf.float32:
             return key, lambda pixels: tf.constant(pixels[None], tf.float32)
-        if spec.shape.rank == 0:  # as an Estimator exports: one example
+        if spec.shape.rank == 0:  # the Estimator's exports take one example
             return key, lambda pixels: tf.constant(_as_example(pixels))
         placeholder = self._signature.inputs[0].name
         if placeholder.startswith("encoded_image_string_tensor"):
@@ -127,7 +130,7 @@ class Predictor:
 
 
 def find_saved_model(model_dir: str) -> str:
-    """The folder with `saved_model.pb` that `model_dir` means; see `Predictor`.
+    """The folder with `saved_model.pb`; see `model_dir` of `SavedModelDetector`.
 
     Raises:
         FileNotFoundError: if there is none.
@@ -141,12 +144,12 @@ def find_saved_model(model_dir: str) -> str:
         if tf.io.gfile.exists(os.path.join(folder, "saved_model.pb")):
             return folder
     raise FileNotFoundError(
-        f"no SavedModel in {model_dir}: looked for saved_model.pb in {', '.join(candidates)}"
+        f"no SavedModel in {model_dir}: there is no saved_model.pb in {', '.join(candidates)}"
     )
 
 
 def list_images(paths: Sequence[str]) -> List[str]:
-    """Files as given, and the image files of folders by name, folders below them left out.
+    """The given files, and the image files of given folders by name, without subfolders.
 
     Raises:
         FileNotFoundError: if a path does not exist or a folder holds no image.
@@ -161,35 +164,35 @@ def list_images(paths: Sequence[str]) -> List[str]:
             )
             if not inside:
                 raise FileNotFoundError(
-                    f"no image in the folder {path} (looked for {', '.join(IMAGE_SUFFIXES)})"
+                    f"no image in the folder {path}; known suffixes: {', '.join(IMAGE_SUFFIXES)}"
                 )
             files += inside
         elif os.path.exists(path):
             files.append(path)
         else:
-            raise FileNotFoundError(f"no such image file or folder: {path}")
+            raise FileNotFoundError(f"the image file or folder {path} does not exist")
     return files
 
 
 def detect_files(
-    predictor: Predictor,
+    detector: SavedModelDetector,
     paths: Iterable[str],
     output_dir: str,
     min_score: float = DEFAULT_MIN_SCORE,
 ) -> Iterator[FileResult]:
-    """Runs the detector on image files; writes a picture of each and one JSON line per image.
+    """Runs the detector on image files; writes a drawing and a JSON line for each.
 
-    A file that cannot be read gives a line with `error` in place of detections.
+    For a file that cannot be read, the line contains `error` instead of detections.
 
     Args:
-        predictor: A loaded model.
+        detector: A loaded model.
         paths: Image files; see `list_images`.
-        output_dir: Gets `<name>_detections.png` for every image, and `detections.jsonl`.
+        output_dir: For `<name>_detections.png` of every image, and `detections.jsonl`.
         min_score: Detections below this score are neither drawn nor written.
     """
     os.makedirs(output_dir, exist_ok=True)
-    taken: Set[str] = set()
-    with open(os.path.join(output_dir, LINES_FILE), "w", encoding="utf-8") as lines:
+    used_names: Set[str] = set()
+    with open(os.path.join(output_dir, DETECTIONS_FILE), "w", encoding="utf-8") as lines:
         for path in paths:
             try:
                 pixels = read_image(path)
@@ -198,18 +201,18 @@ def detect_files(
                 lines.write(json.dumps({"file": path, "error": result.error}) + "\n")
                 yield result
                 continue
-            found = _above(predictor.detect(pixels), min_score)
-            picture = os.path.join(output_dir, _picture_name(path, taken))
-            _draw(predictor, pixels, found, picture)
-            lines.write(json.dumps(_as_line(predictor, path, pixels, found)) + "\n")
-            yield FileResult(path, found, picture, None)
+            found = _above(detector.detect(pixels), min_score)
+            drawing = os.path.join(output_dir, _drawing_name(path, used_names))
+            _draw(detector, pixels, found, drawing)
+            lines.write(json.dumps(_as_line(detector, path, pixels, found)) + "\n")
+            yield FileResult(path, found, drawing, None)
 
 
 def read_image(path: str) -> np.ndarray:
-    """An image file as uint8 [h, w, 3] RGB, turned as its pixels lie (no EXIF rotation).
+    """An image file as uint8 [h, w, 3] RGB; ignores EXIF rotation.
 
     Raises:
-        OSError: if it is no readable image.
+        OSError: if the file is not a readable image.
     """
     with Image.open(path) as image:
         return np.asarray(image.convert("RGB"))
@@ -220,31 +223,31 @@ def _above(detections: ImageDetections, min_score: float) -> ImageDetections:
     return ImageDetections(*(values[keep] for values in detections))
 
 
-def _picture_name(path: str, taken: Set[str]) -> str:
-    """Name of an image's picture; files of one name from several folders get underscores."""
+def _drawing_name(path: str, used_names: Set[str]) -> str:
+    """File name of a drawing; underscores tell apart images of one name from several folders."""
     stem = os.path.splitext(os.path.basename(path))[0]
-    name = stem + PICTURE_SUFFIX
-    while name in taken:
+    while stem + DRAWING_SUFFIX in used_names:
         stem += "_"
-        name = stem + PICTURE_SUFFIX
-    taken.add(name)
-    return name
+    used_names.add(stem + DRAWING_SUFFIX)
+    return stem + DRAWING_SUFFIX
 
 
-def _draw(predictor: Predictor, pixels: np.ndarray, found: ImageDetections, path: str) -> None:
-    drawn = visualize.draw_boxes(
+def _draw(
+    detector: SavedModelDetector, pixels: np.ndarray, found: ImageDetections, path: str
+) -> None:
+    drawn = draw_boxes(
         pixels,
         found.boxes,
-        [predictor.name(class_id) for class_id in found.class_ids],
+        [detector.name(class_id) for class_id in found.class_ids],
         found.scores,
         colors=[int(class_id) for class_id in found.class_ids],
-        options=visualize.DrawOptions(min_score=0.0, max_boxes=len(found.boxes)),
+        options=DrawOptions(min_score=0.0, max_boxes=len(found.boxes)),
     )
     Image.fromarray(drawn).save(path)
 
 
 def _as_line(
-    predictor: Predictor, path: str, pixels: np.ndarray, found: ImageDetections
+    detector: SavedModelDetector, path: str, pixels: np.ndarray, found: ImageDetections
 ) -> Dict[str, Any]:
     height, width = pixels.shape[:2]
     scale = np.array([height, width, height, width], np.float32)
@@ -256,7 +259,7 @@ def _as_line(
         "detections": [
             {
                 "class_id": int(class_id),
-                "name": predictor.name(class_id),
+                "name": detector.name(class_id),
                 "score": round(float(score), 6),
                 "box": dict(zip(sides, (round(float(side), 6) for side in box))),
                 "box_pixels": dict(zip(sides, (round(float(side), 2) for side in box * scale))),
@@ -267,12 +270,12 @@ def _as_line(
 
 
 def _asset_names(saved_model_dir: str) -> Dict[int, str]:
-    """Class names of the label map among a SavedModel's assets; empty where there is none."""
+    """Class names of the label map among the assets of a SavedModel; empty without one."""
     assets = os.path.join(saved_model_dir, "assets")
     if not tf.io.gfile.isdir(assets):
         return {}
     maps = sorted(name for name in tf.io.gfile.listdir(assets) if name.endswith(".pbtxt"))
-    return dict(label_map.read_label_map(os.path.join(assets, maps[0])).names) if maps else {}
+    return dict(read_label_map(os.path.join(assets, maps[0])).names) if maps else {}
 
 
 def _as_png(pixels: np.ndarray) -> bytes:
