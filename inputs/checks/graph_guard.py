@@ -1,9 +1,9 @@
-"""The watch over a dataset that runs on another machine, where there is no Python to ask.
+"""The guard of a dataset that runs on another machine, where it cannot call Python.
 
-The input pipeline of a TPU with a host of its own runs there. What `inputs.checks.guard` would
-look into ends the run here, with TensorFlow's own message: no record is left out, whatever
-`bad_records` says. What decoding mends, such as boxes beyond the image, is mended untold; `estimator-det
-check-data` tells it beforehand.
+The input pipeline of a TPU with a host of its own runs on that host. There every fault that
+`inputs.checks.guard` would examine ends the run with TensorFlow's own message: no record is
+skipped, whatever `bad_records` says. Boxes are corrected as usual, but not counted;
+`estimator-det check-data` reports them before the run.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Where in the data a training is, so that a resumed one goes on with the record after the last.
+"""The position of a training run in its data, so that a resumed run continues with the next record.
 
-The order of records follows from a seed alone, anew for each epoch. A stream_index says where a
-record is in it: its stream (one for each input_path where `sample_from_datasets_weights` mixes
-them, else 0), the epoch, and its number in the epoch. Going on therefore takes a few numbers, and reading
-the unfinished epoch again up to the record at hand, undecoded.
+The order of records follows from one seed and differs in each epoch. A stream index is the position
+of a record in that order: its stream (one for each input_path where `sample_from_datasets_weights`
+mixes them, else 0), the epoch, and its number in the epoch. So a run resumes from a few numbers: it
+reads the unfinished epoch again, without decoding, up to the next record.
 """
 
 from __future__ import annotations

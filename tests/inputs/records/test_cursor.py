@@ -153,11 +153,11 @@ def test_data_that_begin_anew_later_do_so_in_another_order() -> None:
     assert DataCursor(saved, first_step=9).begin(3, "order") == saved
 
 
-def test_ordinals_have_room_and_come_apart_again() -> None:
+def test_stream_indices_hold_stream_epoch_and_number() -> None:
     first = int(cursor.first_stream_index(3, tf.constant(100_000, tf.int64)))
     data_cursor = DataCursor()
     data_cursor.begin(1, "")
-    cursor.note(np.array([5, first + 70_000]), np.array([[1, 8], [1, 9]]))
-    assert cursor.position == CursorState(
+    data_cursor.note(np.array([5, first + 70_000]), np.array([[1, 8], [1, 9]]))
+    assert data_cursor.position == CursorState(
         1, 10, {0: StreamOffset(0, 6), 3: StreamOffset(100_000, 70_001)}
     )
