@@ -31,7 +31,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.num_images < 1 or options.columns < 1:
         raise console.UsageError("--num_images and --columns must be 1 or more")
     config = console.load_config(options.file, options.config_override, options.set)
-    from inputs.bad_records.kinds import FaultLog
+    from inputs.bad_records.log import FaultLog
     from model_fn.drawing import batch_grid
     from model_fn.runs import evaluation_report
 

@@ -1,7 +1,7 @@
-"""What a data set holds: sizes, shapes and classes of images and boxes, counted with NumPy alone.
+"""Statistics of a data set: sizes, shapes and classes of images and boxes, with NumPy alone.
 
 Each process collects the images it has read in a `Collector`; the `Columns` of all are joined in a
-fixed order, so that the numbers do not depend on who was faster. Letters: N images, M boxes.
+fixed order, so that the numbers do not depend on timing. Letters: N images, M boxes.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ SizeRule = Callable[[int, int], Tuple[int, int]]  # height and width -> height a
 
 
 class Columns(NamedTuple):
-    """What was seen in some records: a row for each image, and a row for each box."""
+    """The images and boxes of some records: a row for each image, and a row for each box."""
 
-    file_numbers: np.ndarray  # int32 [N], whatever the collector was told
+    file_numbers: np.ndarray  # int32 [N], as given to the collector
     record_numbers: np.ndarray  # int64 [N]
     sizes: np.ndarray  # int32 [N, 2], height and width in pixels
     source_ids: List[str]  # N of them
-    images: np.ndarray  # int64 [M], the row of the image that each box lies in
+    images: np.ndarray  # int64 [M], the row of each box's image
     boxes: np.ndarray  # float32 [M, 4], yxyx normalized to the image
     class_ids: np.ndarray  # int32 [M]
 
@@ -75,13 +75,13 @@ class Collector:
         boxes: np.ndarray,
         class_ids: np.ndarray,
     ) -> None:
-        """Takes an image.
+        """Adds an image.
 
         Args:
-            file_number: Tells files apart.
+            file_number: Index of the file.
             record_number: Of the record in its file.
             size: Height and width in pixels.
-            source_id: What the image is called.
+            source_id: Of the image.
             boxes: [n, 4], yxyx normalized.
             class_ids: [n].
 
@@ -98,7 +98,7 @@ class Collector:
         self._class_ids.append(class_ids)
 
     def columns(self) -> Columns:
-        """All that was added, in order."""
+        """All images, in the order in which they were added."""
         rows = np.asarray(self._rows, np.int64).reshape(-1, 4)
         counts = [len(boxes) for boxes in self._boxes]
         return Columns(
@@ -128,7 +128,7 @@ def join(parts: Sequence[Columns]) -> Columns:
 
 
 def first_boxes(columns: Columns, max_boxes: int) -> Columns:
-    """Without the boxes of an image past the first `max_boxes`, as training pads or cuts them."""
+    """Only the first `max_boxes` boxes of each image, as in training."""
     keep = ranks(columns) < max_boxes
     return columns._replace(
         images=columns.images[keep], boxes=columns.boxes[keep], class_ids=columns.class_ids[keep]
@@ -148,7 +148,7 @@ def boxes_per_image(columns: Columns) -> np.ndarray:
 
 
 def resized(sizes: np.ndarray, rule: SizeRule) -> np.ndarray:
-    """A rule of sizes carried out for [N, 2] heights and widths, once for each that occurs."""
+    """Applies a rule to heights and widths [N, 2]; calls it once for each distinct size."""
     unique, back = np.unique(sizes, axis=0, return_inverse=True)
     new = [rule(int(height), int(width)) for height, width in unique]
     return np.asarray(new, np.int64).reshape(-1, 2)[back.reshape(-1)]

@@ -172,30 +172,22 @@ def placeholders(config: Any) -> Tuple[Dict[str, tf.Tensor], Dict[str, tf.Tensor
         "P": config.train_input_reader.num_keypoints,
     }
 
-    def make(name: str, spec: schema.Spec) -> tf.Tensor:
+    def make(name: str) -> tf.Tensor:
+        spec = schema.FEATURES.get(name) or schema.LABELS[name]
         shape = [int(axis) if axis.isdigit() else sizes[axis] for axis in spec.shape.split()]
         return tf1.placeholder(getattr(tf, spec.dtype), shape, name=name)
 
-    given = {**schema.FEATURES, **schema.LABELS}
     features = [schema.IMAGE, schema.TRUE_IMAGE_SHAPE, schema.HASH]
+    reader = config.train_input_reader
     labels = [
-        schema.NUM_BOXES,
-        schema.BOXES,
-        schema.CLASSES,
-        schema.WEIGHTS,
-        schema.CONFIDENCES,
-        schema.IS_CROWD,
-        schema.AREA,
-        schema.DIFFICULT,
-        schema.GROUP_OF,
+        key
+        for key, spec in schema.LABELS.items()
+        if (key == schema.NUM_BOXES or spec.is_per_box)
+        and (not spec.reader_field or getattr(reader, spec.reader_field))
     ]
-    if config.train_input_reader.num_keypoints:
-        labels += [schema.KEYPOINTS, schema.KEYPOINT_VISIBILITIES]
-    if config.train_input_reader.load_instance_masks:
-        labels.append(schema.MASKS)
     return (
-        {name: make(name, given[name]) for name in features},
-        {name: make(name, given[name]) for name in labels},
+        {name: make(name) for name in features},
+        {name: make(name) for name in labels},
     )
 
 

@@ -73,7 +73,7 @@ class DataCursorHook(tf1.train.SessionRunHook):
 
     def begin(self) -> None:
         """Finds the tensors."""
-        if self._cursor.is_refused:
+        if self._cursor.is_rejected:
             _LOG.warning(
                 "The position in the data was not kept: files, their sizes, the seed or settings "
                 "of the reader have changed. The data begin with a new epoch, in another order"
@@ -89,4 +89,4 @@ class DataCursorHook(tf1.train.SessionRunHook):
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         """Tells."""
-        self._cursor.note(*run_values.results)
+        self._cursor.advance(*run_values.results)

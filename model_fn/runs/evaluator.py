@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tu
 
 from estimator_det.compat import tf, tf1
 from inputs import pipeline as input_pipeline
-from inputs.bad_records.kinds import LOG_FILE, FaultLog
+from inputs.bad_records.log import LOG_FILE, FaultLog
 from model_fn.checkpoints.find import find_whole_checkpoint
 from model_fn.checkpoints.repair import find_damage, modified, step_of
 from model_fn.evaluation import diagnostics

@@ -10,7 +10,7 @@ from typing import Any, Callable, Iterator, List, Optional, Sequence
 from estimator_det.compat import estimator
 from estimator_det.config import pipeline as configuration
 from inputs import pipeline as input_pipeline
-from inputs.bad_records.kinds import LOG_FILE, FaultLog
+from inputs.bad_records.log import LOG_FILE, FaultLog
 from inputs.records.cursor import DataCursor, seed_at
 from model_fn.checkpoints import repair
 from model_fn.runs import history, lock

@@ -131,7 +131,7 @@ class CheckpointSaver(tf1.train.CheckpointSaverHook):
 
     def _write(self, session: tf1.Session, step: int) -> None:
         prefix = f"{self._save_path}-{step}"
-        position = self._cursor.position if self._cursor is not None else None
+        position = self._cursor.state if self._cursor is not None else None
         self._may_save()
         try:
             if position is not None:

@@ -13,7 +13,7 @@ import inputs
 from estimator_det.compat import tf, tf1
 from estimator_det.images.resize import make_resizer
 from inputs import schema
-from inputs.bad_records.kinds import FaultLog
+from inputs.bad_records.log import FaultLog
 from inputs.records import cursor
 from inputs.records.cursor import CursorState, DataCursor, StreamOffset
 from tests.inputs.examples import BOXES, encoded, example, picture, pipeline, write
@@ -60,15 +60,15 @@ def read(
                 features, labels = session.run(following)
             except tf.errors.OutOfRangeError:
                 break
-            cursor.note(features[schema.STREAM_INDEX], features[schema.AUGMENTATION_SEED])
+            cursor.advance(features[schema.STREAM_INDEX], features[schema.AUGMENTATION_SEED])
             found.append((features, labels))
     return found
 
 
 def again(cursor: DataCursor) -> DataCursor:
     """What a new process makes of what the old one has saved."""
-    assert cursor.position is not None
-    return DataCursor(CursorState.from_json(json.loads(json.dumps(cursor.position.to_json()))))
+    assert cursor.state is not None
+    return DataCursor(CursorState.from_json(json.loads(json.dumps(cursor.state.to_json()))))
 
 
 @pytest.mark.parametrize(
@@ -128,19 +128,19 @@ def test_changes_are_noticed(tmp_path: pathlib.Path) -> None:
         read(changed, found, 0, seed)
         return found
 
-    assert not resumed().is_refused
-    assert resumed().position == cursor.position
-    assert resumed(seed=5).is_refused and resumed(seed=None).is_refused
-    assert resumed(shuffle_buffer_size=6).is_refused
+    assert not resumed().is_rejected
+    assert resumed().state == cursor.state
+    assert resumed(seed=5).is_rejected and resumed(seed=None).is_rejected
+    assert resumed(shuffle_buffer_size=6).is_rejected
     config.train_config.batch_size = 1
     same = again(cursor)
     read(config, same, 0, seed=4)
-    assert not same.is_refused
+    assert not same.is_rejected
     files(tmp_path, 8, 6)
     begun = resumed()
-    assert begun.is_refused
-    assert begun.position is not None
-    assert begun.position.count == 0
+    assert begun.is_rejected
+    assert begun.state is not None
+    assert begun.state.count == 0
 
 
 def test_data_that_begin_anew_later_do_so_in_another_order() -> None:
@@ -158,6 +158,6 @@ def test_stream_indices_hold_stream_epoch_and_number() -> None:
     data_cursor = DataCursor()
     data_cursor.begin(1, "")
     data_cursor.note(np.array([5, first + 70_000]), np.array([[1, 8], [1, 9]]))
-    assert data_cursor.position == CursorState(
+    assert data_cursor.state == CursorState(
         1, 10, {0: StreamOffset(0, 6), 3: StreamOffset(100_000, 70_001)}
     )
