@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Callable
 
 from estimator_det.compat import tf
+from estimator_det.config.text import ConfigError
 from inputs.augment.base import (
     AUGMENTATIONS,
     apply_with_probability,
@@ -71,12 +72,12 @@ def _check_deltas(config: Any) -> None:
 
 def _check_shift(config: Any) -> None:
     if not 0 <= config.max_delta <= 1:
-        raise ValueError(f"max_delta must lie within 0 and 1; found {config.max_delta:g}")
+        raise ConfigError(f"max_delta must lie within 0 and 1; found {config.max_delta:g}")
 
 
 def _check_hue(config: Any) -> None:
     if not 0 <= config.max_delta <= 0.5:
-        raise ValueError(f"max_delta must lie within 0 and 0.5; found {config.max_delta:g}")
+        raise ConfigError(f"max_delta must lie within 0 and 0.5; found {config.max_delta:g}")
 
 
 @AUGMENTATIONS.register("random_adjust_brightness")
@@ -113,7 +114,7 @@ def random_adjust_saturation(sample: Sample, seed: tf.Tensor, config: Any) -> Sa
 
 def _check_ordering(config: Any) -> None:
     if config.color_ordering not in (0, 1):
-        raise ValueError(f"color_ordering must be 0 or 1; found {config.color_ordering}")
+        raise ConfigError(f"color_ordering must be 0 or 1; found {config.color_ordering}")
 
 
 @AUGMENTATIONS.register("random_distort_color")
@@ -157,12 +158,12 @@ def rgb_to_gray(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """RGB [h, w, 3] -> brightness [h, w, 1].
 
     Raises:
-        ValueError: if the image is known to have other than three channels.
+        ConfigError: if the image is known to have other than three channels.
     """
     del seed, config
     channels = sample.image.shape[-1]
     if channels not in (None, 3):
-        raise ValueError(
+        raise ConfigError(
             f"rgb_to_gray needs images of 3 channels, found {channels}. "
             "Remedy: remove the step or num_additional_channels"
         )
@@ -183,7 +184,7 @@ def random_rgb_to_gray(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 
 def _check_normalize(config: Any) -> None:
     if config.original_maxval <= config.original_minval:
-        raise ValueError(
+        raise ConfigError(
             "original_maxval must be above original_minval; found "
             f"{config.original_maxval:g} and {config.original_minval:g}"
         )
@@ -208,7 +209,7 @@ def subtract_channel_mean(sample: Sample, seed: tf.Tensor, config: Any) -> Sampl
     """Subtracts `means`, one number per channel; no means leave the image as it is.
 
     Raises:
-        ValueError: if the number of means is known not to be that of the channels.
+        ConfigError: if the number of means is known not to be that of the channels.
     """
     del seed
     means = list(config.means)
@@ -216,7 +217,7 @@ def subtract_channel_mean(sample: Sample, seed: tf.Tensor, config: Any) -> Sampl
         return sample
     channels = sample.image.shape[-1]
     if channels not in (None, len(means)):
-        raise ValueError(
+        raise ConfigError(
             f"subtract_channel_mean: {len(means)} means for images of {channels} channels; "
             "give one mean per channel"
         )

@@ -15,6 +15,7 @@ import functools
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf
+from estimator_det.config.text import ConfigError
 from inputs.augment.base import (
     AUGMENTATIONS,
     check_probability,
@@ -27,7 +28,7 @@ from inputs.augment.base import (
     scale_area,
     split_seed,
 )
-from inputs.augment.geometry import color_of, random_pad, random_pad_to_aspect_ratio
+from inputs.augment.pad import color_of, random_pad, random_pad_to_aspect_ratio
 from inputs.schema import Sample
 
 MAX_ATTEMPTS = 100  # draws of a window before the whole image is taken
@@ -65,9 +66,9 @@ class Operation:
                     "max_aspect_ratio", self.aspect_ratio[1])  # fmt: skip
         check_range("min_area", self.area[0], "max_area", self.area[1])
         if self.aspect_ratio[0] == 0:
-            raise ValueError("min_aspect_ratio and max_aspect_ratio must be set and above 0")
+            raise ConfigError("min_aspect_ratio and max_aspect_ratio must be set and above 0")
         if self.area[0] == 0 or self.area[1] > 1:
-            raise ValueError(
+            raise ConfigError(
                 "min_area and max_area must be set, above 0 and at most 1; found "
                 f"{self.area[0]:g} and {self.area[1]:g}"
             )
@@ -286,8 +287,8 @@ def _operations(config: Any, aspect_ratio: Optional[float] = None) -> List[Opera
     for index, operation in enumerate(config.operations):
         try:
             made.append(_operation(operation, aspect_ratio))
-        except ValueError as error:
-            raise ValueError(f"operations[{index}]: {error}") from error
+        except ConfigError as error:
+            raise ConfigError(f"operations[{index}]: {error}") from error
     return made
 
 
@@ -297,7 +298,7 @@ def _ratios(config: Any) -> Padding:
     for name in ("min_padded_size_ratio", "max_padded_size_ratio"):
         values = tuple(getattr(config, name))
         if len(values) not in (0, 2):
-            raise ValueError(f"{name} needs 2 numbers, height and width; found {list(values)}")
+            raise ConfigError(f"{name} needs 2 numbers, height and width; found {list(values)}")
         if values:
             bounds[name.replace("_padded_size", "")] = values
     return Padding(**bounds)
@@ -306,7 +307,7 @@ def _ratios(config: Any) -> Padding:
 def _positive_aspect_ratio(config: Any) -> float:
     aspect_ratio: float = config.aspect_ratio
     if aspect_ratio <= 0:
-        raise ValueError(f"aspect_ratio must be above 0; found {aspect_ratio:g}")
+        raise ConfigError(f"aspect_ratio must be above 0; found {aspect_ratio:g}")
     return aspect_ratio
 
 
@@ -327,8 +328,8 @@ def _ssd_crop_pad_parts(config: Any) -> Tuple[List[Operation], List[Padding]]:
         color = (op.pad_color_r, op.pad_color_g, op.pad_color_b)
         try:
             paddings.append(dataclasses.replace(_ratios(op), color=color))
-        except ValueError as error:
-            raise ValueError(f"operations[{index}]: {error}") from error
+        except ConfigError as error:
+            raise ConfigError(f"operations[{index}]: {error}") from error
     return _operations(config), paddings
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from estimator_det.compat import tf
+from estimator_det.config.text import ConfigError
 from inputs.augment.base import AUGMENTATIONS, checked_by
 from inputs.schema import Sample
 
 
 def _check_temperature(config: Any) -> None:
     if config.temperature <= 0:
-        raise ValueError(f"temperature must be above 0; found {config.temperature:g}")
+        raise ConfigError(f"temperature must be above 0; found {config.temperature:g}")
 
 
 @AUGMENTATIONS.register("convert_class_logits_to_softmax")
@@ -20,11 +21,11 @@ def convert_class_logits_to_softmax(sample: Sample, seed: tf.Tensor, config: Any
     """Multiclass scores [n, K + 1] from logits to probabilities; higher `temperature` is flatter.
 
     Raises:
-        ValueError: if the samples carry no multiclass scores.
+        ConfigError: if the samples carry no multiclass scores.
     """
     del seed
     if sample.multiclass_scores is None:
-        raise ValueError(
+        raise ConfigError(
             "convert_class_logits_to_softmax needs multiclass scores, which are not loaded. "
             "Remedy: load_multiclass_scores: true in the input reader, or remove the step"
         )

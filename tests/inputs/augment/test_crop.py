@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf
+from estimator_det.config.text import ConfigError
 from inputs.augment import make_augmentation
 from inputs.augment.crop import SSD_OPERATIONS, Operation, Window, _draw, crop
 from inputs.schema import Sample
@@ -184,9 +185,9 @@ def test_listed_crop_pad_operations_use_their_own_color() -> None:
 
 
 def test_operation_checks_its_ranges() -> None:
-    with pytest.raises(ValueError, match="min_aspect_ratio <= max_aspect_ratio"):
+    with pytest.raises(ConfigError, match="min_aspect_ratio <= max_aspect_ratio"):
         Operation(aspect_ratio=(2.0, 1.0))
-    with pytest.raises(ValueError, match="at most 1"):
+    with pytest.raises(ConfigError, match="at most 1"):
         Operation(area=(0.5, 1.5))
-    with pytest.raises(ValueError, match="random_coef must lie within"):
+    with pytest.raises(ConfigError, match="random_coef is -0.1; it must lie within"):
         Operation(random_coef=-0.1)
