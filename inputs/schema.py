@@ -35,7 +35,7 @@ class LabelSpec(NamedTuple):
     image_level_key: str = ""  # the key of `Sample.image_level` that holds it
     is_k_hot: bool = False  # the ids under `image_level_key` become a k-hot vector
     record_key: str = ""  # key in a record of one number for each box, float32 or int64
-    default: Optional[float] = 0  # where a record lacks `record_key`; None: the decoder computes it
+    default: Optional[float] = 0  # without `record_key`; None: the decoder computes it
     reader_field: str = ""  # the field of InputReader that must be set to load it
     groundtruth_field: str = ""  # the field of the detectors' Groundtruth that takes it
     on_tpu: bool = True  # whether a loss or metric on TPU cores may need it

@@ -143,7 +143,7 @@ def random_between(seed: tf.Tensor, low: float, high: float) -> tf.Tensor:
 
 
 def random_integers(seed: tf.Tensor, low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
-    """Int32 [k], uniform in [low, high) each; `low` where the range is empty."""
+    """Int32 [k], uniform in [low, high) each; `low` if the range is empty."""
     span = tf.cast(tf.maximum(high - low, 0), tf.float32)
     fraction = tf.random.stateless_uniform(tf.shape(span), seed)
     return low + tf.cast(fraction * span, tf.int32)

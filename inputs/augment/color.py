@@ -1,4 +1,4 @@
-"""Changes of pixel values; boxes and other labels stay as they are.
+"""Changes of pixel values; boxes and other labels do not change.
 
 Images are float32 [h, w, C], 0 to 255, channels red, green, blue and perhaps more. Colour steps act
 on the first three channels alone and clip them to 0..255.
@@ -26,7 +26,7 @@ LUMA = (0.2989, 0.5870, 0.1140)  # weights of red, green and blue in the brightn
 
 
 def _on_rgb(sample: Sample, change: Callable[[tf.Tensor], tf.Tensor]) -> Sample:
-    """Applies `change` to the colour channels and clips these; further channels pass through."""
+    """Applies `change` to the colour channels and clips these; further channels do not change."""
     image = sample.image
     channels = image.shape[-1]
     if channels is not None and channels <= 3:
@@ -38,7 +38,7 @@ def _on_rgb(sample: Sample, change: Callable[[tf.Tensor], tf.Tensor]) -> Sample:
 
 
 # The four adjustments. Contrast, hue and saturation commute with a scaling of all channels, so
-# that 0..255 needs no detour over 0..1; the brightness shift is given in units of 0..1.
+# they need no conversion from 0..255 to 0..1; the brightness shift is given in units of 0..1.
 
 
 def _shift_brightness(sample: Sample, seed: tf.Tensor, max_delta: float) -> Sample:
@@ -100,7 +100,7 @@ def random_adjust_contrast(sample: Sample, seed: tf.Tensor, config: Any) -> Samp
 @checked_by(_check_hue)
 @float_image
 def random_adjust_hue(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Turns the hue by a fraction of the full circle from [-max_delta, max_delta)."""
+    """Rotates the hue by a fraction of the full circle from [-max_delta, max_delta)."""
     return _rotate_hue(sample, seed, config.max_delta)
 
 
@@ -206,7 +206,7 @@ def normalize_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 @AUGMENTATIONS.register("subtract_channel_mean")
 @float_image
 def subtract_channel_mean(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Subtracts `means`, one number per channel; no means leave the image as it is.
+    """Subtracts `means`, one number per channel; no means leave the image unchanged.
 
     Raises:
         ConfigError: if the number of means is known not to be that of the channels.

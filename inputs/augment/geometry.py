@@ -24,16 +24,16 @@ from inputs.schema import Sample
 
 
 class Motion(NamedTuple):
-    """A move of the image onto itself: exchange of rows and columns first, then mirroring."""
+    """A symmetry of the image: a transposition, then flips."""
 
     transpose: bool
-    mirror_y: bool
-    mirror_x: bool
+    flip_y: bool
+    flip_x: bool
 
 
-FLIP_X = Motion(transpose=False, mirror_y=False, mirror_x=True)
-FLIP_Y = Motion(transpose=False, mirror_y=True, mirror_x=False)
-ROTATE_LEFT = Motion(transpose=True, mirror_y=True, mirror_x=False)  # 90 degrees counter-clockwise
+FLIP_X = Motion(transpose=False, flip_y=False, flip_x=True)
+FLIP_Y = Motion(transpose=False, flip_y=True, flip_x=False)
+ROTATE_LEFT = Motion(transpose=True, flip_y=True, flip_x=False)  # 90 degrees counter-clockwise
 
 
 def move(sample: Sample, motion: Motion, keypoint_permutation: Sequence[int] = ()) -> Sample:
@@ -42,8 +42,8 @@ def move(sample: Sample, motion: Motion, keypoint_permutation: Sequence[int] = (
     Args:
         sample: any sample.
         motion: the move.
-        keypoint_permutation: for each keypoint of the result, which keypoint it was before (a
-            mirrored left hand is a right hand); empty: each keeps its place.
+        keypoint_permutation: for each keypoint of the result, its index before (a flipped left hand
+            is a right hand); empty keeps the order.
     """
     keypoints, visibilities = sample.keypoints, sample.keypoint_visibilities
     if keypoint_permutation:
@@ -65,15 +65,15 @@ def _move_pixels(pixels: tf.Tensor, motion: Motion, row_axis: int) -> tf.Tensor:
         axes = [0, 1, 2]
         axes[row_axis], axes[column_axis] = column_axis, row_axis
         pixels = tf.transpose(pixels, axes)
-    mirrored = [row_axis] * motion.mirror_y + [column_axis] * motion.mirror_x
-    return tf.reverse(pixels, mirrored) if mirrored else pixels
+    flipped = [row_axis] * motion.flip_y + [column_axis] * motion.flip_x
+    return tf.reverse(pixels, flipped) if flipped else pixels
 
 
 def _move_boxes(boxes: tf.Tensor, motion: Motion) -> tf.Tensor:
     source = [1, 0, 3, 2] if motion.transpose else [0, 1, 2, 3]
     sign, shift = [1.0] * 4, [0.0] * 4
-    for axis, mirrored in enumerate((motion.mirror_y, motion.mirror_x)):
-        if mirrored:  # the far edge becomes the near one
+    for axis, flipped in enumerate((motion.flip_y, motion.flip_x)):
+        if flipped:  # the far edge becomes the near one
             source[axis], source[axis + 2] = source[axis + 2], source[axis]
             sign[axis] = sign[axis + 2] = -1.0
             shift[axis] = shift[axis + 2] = 1.0
@@ -83,16 +83,17 @@ def _move_boxes(boxes: tf.Tensor, motion: Motion) -> tf.Tensor:
 def _move_points(points: tf.Tensor, motion: Motion) -> tf.Tensor:
     if motion.transpose:
         points = tf.reverse(points, [-1])
-    mirrored = (motion.mirror_y, motion.mirror_x)
-    sign = tf.constant([-1.0 if flag else 1.0 for flag in mirrored])
-    shift = tf.constant([1.0 if flag else 0.0 for flag in mirrored])
+    flipped = (motion.flip_y, motion.flip_x)
+    sign = tf.constant([-1.0 if flag else 1.0 for flag in flipped])
+    shift = tf.constant([1.0 if flag else 0.0 for flag in flipped])
     return points * sign + shift
 
 
 def _check_permutation(name: str, permutation: Sequence[int]) -> None:
     if sorted(permutation) != list(range(len(permutation))):
         raise ConfigError(
-            f"{name} must hold each of 0 to {len(permutation) - 1} once; found {list(permutation)}"
+            f"{name} is {list(permutation)}; it must contain each of 0 to "
+            f"{len(permutation) - 1} once"
         )
 
 
@@ -107,13 +108,14 @@ def _check_rotation(config: Any) -> None:
 
 
 def _require_fit(sample: Sample, field: str, permutation: Sequence[int]) -> None:
-    """The permutation, where given, must name as many keypoints as the samples have."""
+    """The permutation, if any, must have as many keypoints as the samples."""
     if sample.keypoints is None:
         return
     count = sample.keypoints.shape[1]
     if permutation and count not in (None, len(permutation)):
         raise ConfigError(
-            f"{field} names {len(permutation)} keypoints, but the samples have {count}"
+            f"{field} has {len(permutation)} keypoints, but the samples have {count}; "
+            "list each once"
         )
 
 
@@ -121,7 +123,7 @@ def _require_permutation(sample: Sample, step: str, permutation: Sequence[int]) 
     if sample.keypoints is not None and not permutation:
         raise ConfigError(
             f"{step}: the samples have keypoints, but keypoint_flip_permutation is not given. "
-            "Remedy: list for each keypoint the one that takes its place in a mirrored image"
+            "List for each keypoint the one that replaces it in a flipped image"
         )
     _require_fit(sample, f"{step}.keypoint_flip_permutation", permutation)
 
@@ -129,7 +131,7 @@ def _require_permutation(sample: Sample, step: str, permutation: Sequence[int]) 
 @AUGMENTATIONS.register("random_horizontal_flip")
 @checked_by(_check_flip)
 def random_horizontal_flip(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Mirrors left and right, with the given probability.
+    """Flips left and right, with the given probability.
 
     Raises:
         ConfigError: if there are keypoints, but no permutation, or one of another length.
@@ -144,7 +146,7 @@ def random_horizontal_flip(sample: Sample, seed: tf.Tensor, config: Any) -> Samp
 @AUGMENTATIONS.register("random_vertical_flip")
 @checked_by(_check_flip)
 def random_vertical_flip(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Mirrors top and bottom, with the given probability.
+    """Flips top and bottom, with the given probability.
 
     Raises:
         ConfigError: if there are keypoints, but no permutation, or one of another length.
@@ -159,7 +161,7 @@ def random_vertical_flip(sample: Sample, seed: tf.Tensor, config: Any) -> Sample
 @AUGMENTATIONS.register("random_rotation90")
 @checked_by(_check_rotation)
 def random_rotation90(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Turns by 90 degrees counter-clockwise, with the given probability.
+    """Rotates by 90 degrees counter-clockwise, with the given probability.
 
     Raises:
         ConfigError: if the keypoint permutation is of another length than the keypoints.

@@ -24,7 +24,7 @@ from inputs.schema import Sample
 def pad(
     sample: Sample, canvas: tf.Tensor, offset: tf.Tensor, color: Optional[tf.Tensor] = None
 ) -> Sample:
-    """Lays the image on a larger canvas.
+    """Places the image on a larger canvas.
 
     Args:
         sample: any sample; its masks are padded with zeros.
@@ -72,15 +72,15 @@ def random_pad(
     max_size: tf.Tensor,
     color: Optional[tf.Tensor] = None,
 ) -> Sample:
-    """Lays the image at a random place on a canvas of random size.
+    """Places the image at a random offset on a canvas of random size.
 
     Args:
         sample: any sample.
         seed: int [2].
-        min_size: int32 [2], least height and width; the image's own where that is more.
-        max_size: int32 [2], excluded unless it equals the least; the image's own where that is
-            more.
-        color: float32 [C] or [1], 0 to 255; None takes the mean colour of the image.
+        min_size: int32 [2], minimum height and width; the image's own if those are larger.
+        max_size: int32 [2], excluded unless it equals the minimum; the image's own if those are
+            larger.
+        color: float32 [C] or [1], 0 to 255; None is the mean colour of the image.
     """
     size_seed, offset_seed = split_seed(seed, 2)
     size = image_size(sample.image)
@@ -106,9 +106,9 @@ def random_pad_to_aspect_ratio(
         sample: any sample.
         seed: int [2].
         aspect_ratio: width over height of the result.
-        min_ratio: least height and width of the result, in those of the image.
-        max_ratio: most height and width of the result, in those of the image; the least padding
-            that reaches the aspect ratio is taken where even that is more.
+        min_ratio: minimum height and width of the result, relative to the image.
+        max_ratio: maximum height and width of the result, relative to the image. The smallest
+            padding that reaches the aspect ratio may exceed it.
     """
     size = tf.cast(image_size(sample.image), tf.float32)
     height, width = size[0], size[1]
@@ -151,10 +151,10 @@ def _check_pad(config: Any) -> None:
 @AUGMENTATIONS.register("random_pad_image")
 @checked_by(_check_pad)
 def random_pad_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Lays the image on a larger canvas, by default up to twice as high and wide.
+    """Places the image on a larger canvas, by default up to twice as high and wide.
 
     Raises:
-        ConfigError: if `pad_color` does not suit the channels of the image.
+        ConfigError: if `pad_color` does not fit the channels of the image.
     """
     _require_channels(sample, "random_pad_image", config.pad_color)
     size = image_size(sample.image)
@@ -180,7 +180,7 @@ def random_absolute_pad_image(sample: Sample, seed: tf.Tensor, config: Any) -> S
     """Adds fewer than max_height_padding rows and fewer than max_width_padding columns.
 
     Raises:
-        ConfigError: if `pad_color` does not suit the channels of the image.
+        ConfigError: if `pad_color` does not fit the channels of the image.
     """
     _require_channels(sample, "random_absolute_pad_image", config.pad_color)
     size = image_size(sample.image)

@@ -1,4 +1,4 @@
-"""Changes of labels that leave the image as it is."""
+"""Changes of labels that do not change the image."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def convert_class_logits_to_softmax(sample: Sample, seed: tf.Tensor, config: Any
     """Multiclass scores [n, K + 1] from logits to probabilities; higher `temperature` is flatter.
 
     Raises:
-        ConfigError: if the samples carry no multiclass scores.
+        ConfigError: if the samples have no multiclass scores.
     """
     del seed
     if sample.multiclass_scores is None:
         raise ConfigError(
             "convert_class_logits_to_softmax needs multiclass scores, which are not loaded. "
-            "Remedy: load_multiclass_scores: true in the input reader, or remove the step"
+            "Set load_multiclass_scores: true in the input reader, or remove the step"
         )
     scores = tf.nn.softmax(sample.multiclass_scores / config.temperature)
     return sample._replace(multiclass_scores=scores)

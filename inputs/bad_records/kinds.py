@@ -26,7 +26,7 @@ class FaultKind(NamedTuple):
     description: str
     remedy: str
     reference: str  # the action that equals what the reference does with such data
-    correction: str = ""  # the effect of CLIP; "" where CLIP skips the record
+    correction: str = ""  # the effect of CLIP; "" if CLIP skips the record
     unit: str = "record"  # what a count counts
     is_choice: bool = False  # may follow from the configuration alone, so SKIP corrects it, too
 

@@ -52,7 +52,7 @@ class TooManySkippedError(RecordFaultError):
 
 
 class FaultLog:
-    """Collects faults from any thread; each fault of a record counts once, whatever the epochs.
+    """Collects faults from any thread; each fault of a record counts once, in any number of epochs.
 
     Attributes:
         path: Mostly LOG_FILE in model_dir; gets a JSON line with the fields of `LogEntry` for each

@@ -128,7 +128,7 @@ def _values(
         if kind is None:
             continue
         if kind != _FIELDS[dtype]:
-            message = f"{key} holds a {kind}; the reader needs a {_FIELDS[dtype]}"
+            message = f"{key} is a {kind}; the reader needs a {_FIELDS[dtype]}"
             examination.add("unparsable", message)
             continue
         values[key] = list(getattr(feature, kind).value)

@@ -1,7 +1,7 @@
 """Guards the input pipeline: reports every record it loses, at no cost for clean data.
 
 A parallel map decodes the records and ignores its errors, so a record that cannot be used is a gap
-in the sequence numbers. A table in the graph holds the id of the record at each sequence number.
+in the sequence numbers. A table in the graph has the id of the record of each sequence number.
 Once a batch is complete, Python explains each gap in it: it reads the record again, examines it and
 reports its faults to the `FaultLog`, which decides when the run must stop. Counts of corrected
 boxes come with the batch. Python runs only if there is a fault to report.
@@ -29,7 +29,7 @@ from inputs.records.tfrecord import Damage
 SEQUENCE_NUMBER = "sequence_number"  # of a record in the dataset, bad ones included
 RECORD_ID = "record_id"  # see `inputs.records.record_id`; becomes RECORD in the batch
 
-# Keys in the table of pending records, beside sequence numbers.
+# Keys in the table of pending records, in addition to sequence numbers.
 STOP = -2  # 1 if the run must stop
 EXPECTED = -3  # the next sequence number
 MAX_EMPTY_FILES = 1000  # files in a row that give no record while nothing else arrives
@@ -180,7 +180,7 @@ class Guard:
         counts: tf.Tensor,
     ) -> List[tf.Operation]:
         """Reports the faults of a batch and of the gaps before and in it."""
-        # The table holds the expected number. As the state of a `scan` it would be simpler, but
+        # The table has the expected number. As the state of a `scan` it would be simpler, but
         # that takes a fifth more time for the whole pipeline of small images.
         first, following = sequence_numbers[0], sequence_numbers[-1] + 1
         expected = self._pending.lookup(tf.constant(EXPECTED, tf.int64))
@@ -221,7 +221,7 @@ class Guard:
             if not numbers and not number:
                 self._check_empty_files(dict(zip(keys.tolist(), values.tolist())))
         except RecordFaultError:
-            # The next batch, or the end of the data, raises the reason that the log holds.
+            # The next batch, or the end of the data, raises the reason that the log has.
             if not self._log.stop_reason:
                 raise
         stop = np.int64(bool(self._log.stop_reason))

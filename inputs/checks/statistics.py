@@ -20,7 +20,7 @@ RATIO_TEXTS = ("1:5", "1:3", "1:2", "4:5", "5:4", "2:1", "3:1", "5:1")
 COUNT_EDGES = (1, 2, 3, 5, 9, 17, 33, 65, 129)
 COUNT_NAMES = ("0", "1", "2", "3-4", "5-8", "9-16", "17-32", "33-64", "65-128", ">128")
 SIDE_EDGES = (100, 200, 300, 400, 500, 640, 800, 1024, 1400, 2048, 4096)
-# Finer bins for pictures.
+# Finer bins for charts.
 FINE_SIDES = np.geomspace(2, 2048, 41)  # pixels
 FINE_RATIOS = np.geomspace(1 / 8, 8, 37)
 
@@ -159,7 +159,7 @@ def box_sizes(columns: Columns, sizes: Optional[np.ndarray] = None) -> np.ndarra
 
     Args:
         columns: Images and boxes.
-        sizes: [N, 2], heights and widths of the images; their own where not given.
+        sizes: [N, 2], heights and widths of the images; their own if None.
     """
     sizes = columns.sizes if sizes is None else sizes
     scale = sizes[columns.images].astype(np.float32)
@@ -191,7 +191,7 @@ def ratio_histogram(pixels: np.ndarray) -> Histogram:
 
 
 def aspect_ratios(pixels: np.ndarray) -> np.ndarray:
-    """Width over height of [M, 2]; infinite where there is no height."""
+    """Width over height of [M, 2]; infinite without height."""
     heights, widths = pixels[:, 0].astype(float), pixels[:, 1].astype(float)
     return np.divide(widths, heights, out=np.full(len(pixels), np.inf), where=heights > 0)
 
@@ -231,7 +231,7 @@ def class_counts(columns: Columns) -> Dict[int, Tuple[int, int]]:
 
 
 def repeated_ids(columns: Columns) -> Dict[str, List[int]]:
-    """Source id -> rows of the images that share it, where several do; empty ids do not count."""
+    """Source id -> rows of the images that share it, if several do; empty ids do not count."""
     rows: Dict[str, List[int]] = {}
     for row, name in enumerate(columns.source_ids):
         if name:

@@ -11,7 +11,7 @@ from PIL import BmpImagePlugin, JpegImagePlugin, PngImagePlugin
 
 from estimator_det.compat import tf
 
-HEAD = 26  # bytes that hold the size in PNG, GIF and BMP
+HEAD = 26  # bytes that contain the size in PNG, GIF and BMP
 JPEG, PNG, GIF, BMP = b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM"
 
 # The classes themselves: `Image.open` warns of, or rejects, images above Image.MAX_IMAGE_PIXELS.

@@ -132,7 +132,7 @@ def _cached_frames(path: str, size: int, changed: int) -> List[_Frame]:
 
 
 class _Source:
-    """Random access to bytes; going back is slow where the file is compressed."""
+    """Random access to bytes; seeking backwards is slow in a compressed file."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -190,7 +190,7 @@ class _Source:
         return found
 
     def size(self) -> Optional[int]:
-        """Bytes, where known without reading them."""
+        """Bytes of the file; None if only reading it would show."""
         return None if self._is_compressed else file_size(self.path)
 
 

@@ -73,7 +73,7 @@ def test_probabilities_of_zero_and_one() -> None:
 def test_flip_of_keypoints_needs_a_permutation(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name}: .*keypoint_flip_permutation is not given"):
         run_step(f"{name} {{}}", small_sample())
-    with pytest.raises(ConfigError, match="names 3 keypoints, but the samples have 2"):
+    with pytest.raises(ConfigError, match="has 3 keypoints, but the samples have 2"):
         run_step(f"{name} {{ keypoint_flip_permutation: [0, 1, 2] }}", small_sample())
 
 

@@ -95,7 +95,7 @@ def test_clipping() -> None:
             "its 900 bytes end within the PNG",
         ),
         ({"image/encoded": ""}, "missing_key", "image/encoded is missing or empty"),
-        ({"image/source_id": 3}, "unparsable", "image/source_id holds a int64_list"),
+        ({"image/source_id": 3}, "unparsable", "image/source_id is a int64_list"),
         ({"image/filename": ["a", "b"]}, "unparsable", "has 2 values; one is allowed"),
         ({"image/object/area": [1.0]}, "length_mismatch", "image/object/area 1"),
         ({"image/class/confidence": [1.0]}, "length_mismatch", "image/class/confidence"),
