@@ -1,4 +1,4 @@
-"""Label maps: which class id means which name. Imports no TensorFlow for local files."""
+"""Label maps: class ids and their names. Imports no TensorFlow for local files."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class LabelMap:
     """Classes of a data set; ids start at 1 and may have gaps.
 
     Attributes:
-        path: Where it was read from.
-        names: Id -> display name, or name where there is none; in the order of ids.
-        ids: Name -> id, and display name -> id where that is no other class's name.
+        path: The file it was read from.
+        names: Id -> display name, or name without one; in the order of ids.
+        ids: Name -> id, and display name -> id unless it is another class's name.
         ancestors: Id -> ids of its more general classes, without itself.
         descendants: Id -> ids of its more special classes, without itself.
         keypoint_ids: Keypoint label -> index among the keypoints of a box.
@@ -38,7 +38,7 @@ class LabelMap:
         return max(self.names)
 
     def categories(self) -> List[Dict[str, Any]]:
-        """The classes as metrics and drawing take them: [{"id": 1, "name": "cat"}, …]."""
+        """The classes in the form for metrics and drawing: [{"id": 1, "name": "cat"}, …]."""
         return [{"id": identifier, "name": name} for identifier, name in self.names.items()]
 
 
@@ -53,7 +53,7 @@ def read_label_map(path: str) -> LabelMap:
 
 
 def parse_label_map(text: str, source: str = "<text>") -> LabelMap:
-    """Like `read_label_map`, from text; `source` is what errors call it."""
+    """Like `read_label_map`, from text; errors name it `source`."""
     message = parse_message(text, string_int_label_map_pb2.StringIntLabelMap(), source)
     items = [
         item
@@ -61,7 +61,7 @@ def parse_label_map(text: str, source: str = "<text>") -> LabelMap:
         if _is_class(item, f"{source}: item {position}")
     ]
     if not items:
-        raise ConfigError(f"{source}: no item with an id from 1 on; a label map lists the classes")
+        raise ConfigError(f"{source}: no item has an id of 1 or more; list the classes")
     items.sort(key=lambda item: item.id)
     _refuse_duplicates(source, "id", items, lambda item: item.id)
     _refuse_duplicates(source, "name", [i for i in items if i.name], lambda item: item.name)
@@ -97,7 +97,7 @@ def _is_class(item: Any, where: str) -> bool:
     if item.id == 0 and item.name == BACKGROUND:
         return False
     raise ConfigError(
-        f"{where} ({name!r}) has id {item.id}; ids start at 1, for 0 is the background"
+        f"{where} ({name!r}) has id {item.id}; ids start at 1, since 0 is the background"
     )
 
 

@@ -1,4 +1,4 @@
-"""How much of this machine there is to work with."""
+"""The CPUs and memory of this machine that are available."""
 
 from __future__ import annotations
 

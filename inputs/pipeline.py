@@ -1,35 +1,37 @@
 """The input functions of training and evaluation: records -> batches of features and labels.
 
-The order of work on an image is the reference's: decode, augment, the detector's `preprocess`,
-one-hot classes, padding. Records are shuffled while still encoded. Two runs with one seed give the
-same batches; each image's augmentation has a seed of its own, from its position in the stream. So a
-resumed run can go on where the one before it ended: see `inputs.records.cursor`.
+The order of steps is the reference's: decode, augment, the detector's `preprocess`, one-hot
+classes, padding. Records are shuffled while still encoded. Two runs with one seed give the same
+batches; each image's augmentation has a seed of its own, from its sequence number. So a resumed run
+can continue where the one before it ended: see `inputs.records.cursor`.
 
-Records that cannot be used are treated as the reader's `bad_records` says, and all that was found
-is told to a `FaultLog`; see `inputs.checks.guard`.
+Bad records are handled as the reader's `bad_records` says, and reported to a `FaultLog`; see
+`inputs.checks.guard`.
 """
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.text import ConfigError
 from estimator_det.images.resize import make_resizer
 from estimator_det.protos import image_resizer_pb2, input_reader_pb2, pipeline_pb2
 from inputs import schema
 from inputs.augment import make_augmentation
-from inputs.bad_records.kinds import FAULT_COUNTS, FaultLog
+from inputs.bad_records.kinds import FAULT_COUNTS
+from inputs.bad_records.log import FaultLog
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
-from inputs.batch import Features, Layout, Preprocess, collate, original_image
+from inputs.batch import CollateOptions, Features, Preprocess, collate, original_image
 from inputs.checks.class_names import check_class_names
 from inputs.checks.examine import reason
 from inputs.checks.graph_guard import GraphGuard
-from inputs.checks.guard import POSITION, RECORD_ID, Guard
+from inputs.checks.guard import RECORD_ID, SEQUENCE_NUMBER, Guard, Retry
 from inputs.decoding.decoder import make_decoder
 from inputs.decoding.example import require
 from inputs.machine import available_cpus
-from inputs.records.cursor import CursorState, DataCursor, digest
-from inputs.records.stream import Record, compression_of, list_files, record_dataset
+from inputs.records.cursor import CursorState, DataCursor, order_fingerprint
+from inputs.records.stream import Record, list_files, record_dataset
 
 Batch = Tuple[Features, Features]
 InputFn = Callable[..., tf.data.Dataset]
@@ -52,19 +54,19 @@ def create_train_input_fn(
     Args:
         pipeline_config: Its model, train_config and train_input_reader are read at the call.
         preprocess: The detector's: float32 [B, h, w, C] -> inputs [B, H, W, C], true_shapes [B, 3].
-        seed: Makes order and augmentation repeatable; None for another one at each call.
-        fault_log: Told of everything that is wrong with the data; None for a log of its own.
-        cursor: Says where to begin, and is told of the beginning; None begins at the beginning.
+        seed: Makes order and augmentation repeatable; None draws another one at each call.
+        fault_log: Receives all faults of the data; None for a log of its own.
+        cursor: Has the state to start from, and receives it; None starts at the first record.
         runs_elsewhere: Whether the dataset runs on another machine, without Python; see
             `inputs.checks.graph_guard`.
 
     Returns:
         `input_fn(params=None, input_context=None)` -> dataset of (features, labels);
-        `params["batch_size"]`, where given, is taken instead of `train_config.batch_size`.
+        `params["batch_size"]`, if given, overrides `train_config.batch_size`.
 
     Raises:
-        ValueError: from the input function, for settings that contradict each other, or for
-            compressed files that would be read elsewhere.
+        ConfigError: from the input function, for settings that contradict each other, or for
+            compressed files if `runs_elsewhere`.
         FileNotFoundError: from the input function, if an input path matches nothing.
     """
     model = _model_of(pipeline_config)
@@ -73,7 +75,7 @@ def create_train_input_fn(
     def input_fn(
         params: Optional[Dict[str, Any]] = None, input_context: Any = None
     ) -> tf.data.Dataset:
-        layout = Layout(
+        options = CollateOptions(
             preprocess=preprocess,
             resizer=make_resizer(model.image_resizer),
             num_classes=model.num_classes,
@@ -86,7 +88,7 @@ def create_train_input_fn(
         batch_size, shard = _share(_batch_size(params, train.batch_size), input_context)
         return _batches(
             reader,
-            layout,
+            options,
             lambda: make_augmentation(train.data_augmentation_options),
             fault_log,
             _Stream(
@@ -113,29 +115,28 @@ def create_eval_input_fn(
 ) -> InputFn:
     """Input function of evaluation: one pass, in the same order each time, no augmentation.
 
-    The last batch may be smaller, for no example is left out, unless the reader itself says
-    `drop_remainder: true`.
+    The last batch may be smaller, unless the reader itself sets `drop_remainder: true`.
 
     Args:
         pipeline_config: Its model and eval_config are read at the call.
         preprocess: The detector's; with `eval_config.force_no_resize` one that does not resize.
         input_config: One of `eval_input_reader`, or `train_input_reader` to evaluate on training
             data; None for the first `eval_input_reader`.
-        sample_1_of_n: Takes every n-th record; None for the reader's `sample_1_of_n_examples`.
-        fault_log: As of training.
+        sample_1_of_n: Reads every n-th record; None for the reader's `sample_1_of_n_examples`.
+        fault_log: As in `create_train_input_fn`.
 
     Returns:
-        As `create_train_input_fn`; `eval_config.batch_size` counts.
+        As `create_train_input_fn`, with `eval_config.batch_size`.
 
     Raises:
-        ValueError: if there is no eval_input_reader, or settings contradict each other.
+        ConfigError: if there is no eval_input_reader, or settings contradict each other.
         FileNotFoundError: from the input function, if an input path matches nothing.
     """
     model = _model_of(pipeline_config)
     evaluation = pipeline_config.eval_config
     if input_config is None:
         if not pipeline_config.eval_input_reader:
-            raise ValueError("eval_input_reader: there is none, so there is nothing to evaluate on")
+            raise ConfigError("eval_input_reader is missing; add one to evaluate")
         input_config = pipeline_config.eval_input_reader[0]
     reader: input_reader_pb2.InputReader = input_config
     every = reader.sample_1_of_n_examples if sample_1_of_n is None else sample_1_of_n
@@ -148,7 +149,7 @@ def create_eval_input_fn(
             resizer_config = image_resizer_pb2.ImageResizer(
                 identity_resizer=image_resizer_pb2.IdentityResizer()
             )
-        layout = Layout(
+        options = CollateOptions(
             preprocess=preprocess,
             resizer=make_resizer(resizer_config),
             num_classes=model.num_classes,
@@ -158,11 +159,11 @@ def create_eval_input_fn(
             context_shape=_context_shape(model, reader),
         )
         batch_size, shard = _share(_batch_size(params, evaluation.batch_size), input_context)
-        # A batch of one never has a remainder: dropping it only makes the shape static.
+        # A batch of one has no remainder: dropping it only makes the shape static.
         drop = batch_size == 1 or (reader.HasField("drop_remainder") and reader.drop_remainder)
         return _batches(
             reader,
-            layout,
+            options,
             lambda: None,
             fault_log,
             _Stream(
@@ -179,7 +180,7 @@ def create_eval_input_fn(
 
 
 class _Stream(NamedTuple):
-    """How records follow each other and come together."""
+    """Order, sharding and batching of records."""
 
     batch_size: int
     shard: Tuple[int, int]
@@ -193,33 +194,26 @@ class _Stream(NamedTuple):
 
 def _batches(
     reader: input_reader_pb2.InputReader,
-    layout: Layout,
+    options: CollateOptions,
     make_augment: Callable[[], Any],
     fault_log: Optional[FaultLog],
     stream: _Stream,
 ) -> tf.data.Dataset:
     log = FaultLog() if fault_log is None else fault_log
-    policy = make_policy(reader, layout.num_classes, layout.max_boxes)
+    policy = make_policy(reader, options.num_classes, options.max_boxes)
     found = list_files(reader, policy, log)
     check_class_names(reader, found.paths)
-    order = digest(reader, found, stream.sample_1_of_n, stream.shard, stream.seed)
+    order = order_fingerprint(reader, found, stream.sample_1_of_n, stream.shard, stream.seed)
     start = (stream.cursor or DataCursor()).begin(stream.seed, order)
 
-    def retry(serialized: bytes, position: int) -> str:
-        with tf.Graph().as_default(), tf1.Session() as session:
-            transform = _make_transform(reader, layout, make_augment(), policy)
-            batch = transform(tf.constant(serialized), _seed(start, tf.constant(position)))
-            session.run(tf1.tables_initializer())
-            try:
-                session.run(batch)
-            except tf.errors.OpError as error:
-                return reason(error)
-        return ""
+    def make_transform() -> Transform:
+        return _make_transform(reader, options, make_augment(), policy)
 
-    guard: Any = Guard(found.paths, policy, log, retry)
-    if stream.runs_elsewhere:
-        _check_uncompressed(found.paths)
-        guard = GraphGuard(found.paths)
+    guard: Any = (
+        GraphGuard(found.paths)
+        if stream.runs_elsewhere
+        else Guard(found.paths, policy, log, _make_retry(make_transform, start))
+    )
     records = record_dataset(
         reader,
         guard,
@@ -230,31 +224,9 @@ def _batches(
         sample_1_of_n=stream.sample_1_of_n,
         shard=stream.shard,
     )
-    transform = _make_transform(reader, layout, make_augment(), policy)
-
-    # Tracing is several times faster without autograph, and nothing here needs it.
-    @tf.autograph.experimental.do_not_convert
-    def to_example(position: tf.Tensor, record: Record) -> Batch:
-        serialized = guard.begin(position, record.place, record.serialized)
-        features, labels = transform(serialized, _seed(start, position))
-        features.update(
-            {POSITION: position, RECORD_ID: record.place, schema.STREAM_INDEX: record.stream_index}
-        )
-        return features, labels
-
-    # Left to choose, TensorFlow may decode too few images at once; but this machine's CPUs are not
-    # those of another one.
-    at_once = tf.data.AUTOTUNE if stream.runs_elsewhere else available_cpus()
-    # In order: what does not arrive shows as a gap.
-    dataset = (
-        guard.from_start(records, start.count)
-        .enumerate(start.count)
-        .map(to_example, num_parallel_calls=at_once, deterministic=True)
-    )
-    if not stream.runs_elsewhere:
-        dataset = dataset.ignore_errors()
+    dataset = _examples(records, guard, make_transform(), start, stream.runs_elsewhere)
     dataset = dataset.batch(stream.batch_size, drop_remainder=stream.drop_remainder)
-    dataset = guard.watch(
+    dataset = guard.check_batches(
         dataset,
         drop_remainder=stream.drop_remainder,
         is_endless=stream.num_epochs is None,
@@ -262,41 +234,83 @@ def _batches(
         base_seed=start.seed,
     )
     dataset = dataset.prefetch(reader.num_prefetch_batches)
-    options = tf.data.Options()
-    options.autotune.enabled = stream.runs_elsewhere
-    return dataset.with_options(options)
+    dataset_options = tf.data.Options()
+    dataset_options.autotune.enabled = stream.runs_elsewhere
+    return dataset.with_options(dataset_options)
 
 
-def _check_uncompressed(paths: List[str]) -> None:
-    compressed = [path for path in paths if compression_of(path)]
-    if compressed:
-        raise ValueError(
-            f"{compressed[0]}: where the machine of a TPU reads the records, damage to compressed "
-            "files would pass unseen. Decompress them; reading becomes faster, too"
-        )
+def _make_retry(make_transform: Callable[[], Transform], start: CursorState) -> Retry:
+    """A function (serialized record, sequence number) -> the error of TensorFlow, or ""."""
+
+    def retry(serialized: bytes, sequence_number: int) -> str:
+        with tf.Graph().as_default(), tf1.Session() as session:
+            seed = _seed(start, tf.constant(sequence_number))
+            batch = make_transform()(tf.constant(serialized), seed)
+            session.run(tf1.tables_initializer())
+            try:
+                session.run(batch)
+            except tf.errors.OpError as error:
+                return reason(error)
+        return ""
+
+    return retry
 
 
-def _seed(start: CursorState, position: tf.Tensor) -> tf.Tensor:
-    return tf.stack([tf.constant(start.seed, tf.int64), tf.cast(position, tf.int64)])
+def _examples(
+    records: tf.data.Dataset,
+    guard: Any,
+    transform: Transform,
+    start: CursorState,
+    runs_elsewhere: bool,
+) -> tf.data.Dataset:
+    """Features and labels of one image each, with the keys that the guard needs."""
+
+    # Tracing is several times faster without autograph, and nothing here needs it.
+    @tf.autograph.experimental.do_not_convert
+    def to_example(number: tf.Tensor, record: Record) -> Batch:
+        serialized = guard.add_pending(number, record.record_id, record.serialized)
+        features, labels = transform(serialized, _seed(start, number))
+        features[SEQUENCE_NUMBER] = number
+        features[RECORD_ID] = record.record_id
+        features[schema.STREAM_INDEX] = record.stream_index
+        return features, labels
+
+    # AUTOTUNE may decode too few images at once; but another machine's CPUs are not known here.
+    num_parallel_calls = tf.data.AUTOTUNE if runs_elsewhere else available_cpus()
+    # Deterministic, so that a record that fails is a gap.
+    examples = (
+        guard.expect_first(records, start.count)
+        .enumerate(start.count)
+        .map(to_example, num_parallel_calls=num_parallel_calls, deterministic=True)
+    )
+    return examples if runs_elsewhere else examples.ignore_errors()
+
+
+def _seed(start: CursorState, sequence_number: tf.Tensor) -> tf.Tensor:
+    return tf.stack([tf.constant(start.seed, tf.int64), tf.cast(sequence_number, tf.int64)])
 
 
 def _make_transform(
-    reader: input_reader_pb2.InputReader, layout: Layout, augment: Any, policy: BadRecordPolicy
+    reader: input_reader_pb2.InputReader,
+    options: CollateOptions,
+    augment: Any,
+    policy: BadRecordPolicy,
 ) -> Transform:
     """A function (serialized record, seed [2]) -> features and labels of its image."""
     decode = make_decoder(reader, policy)
 
     def transform(serialized: tf.Tensor, seed: tf.Tensor) -> Batch:
         sample = decode(serialized, seed)
-        original = original_image(sample, layout) if layout.retain_original_image else None
+        original = original_image(sample, options) if options.retain_original_image else None
         if augment is not None:
             sample = augment(sample, seed)
-        features, labels = collate(sample, layout, original)
-        if policy.refuses("too_many_boxes"):
+        features, labels = collate(sample, options, original)
+        if policy.rejects("too_many_boxes"):
             fits = require(
                 tf.equal(features[FAULT_COUNTS][-1], 0),
                 features[schema.SOURCE_ID],
-                f"has more boxes than max_number_of_boxes = {layout.max_boxes}; so many more:",
+                ["too_many_boxes"],
+                f"max_number_of_boxes is {options.max_boxes}. Number of boxes beyond it:",
                 [features[FAULT_COUNTS][-1]],
             )
             with tf.control_dependencies([fits]):
@@ -307,15 +321,15 @@ def _make_transform(
 
 
 def _model_of(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig) -> Any:
-    """The message that has num_classes and image_resizer, whichever the detector."""
+    """The message of the detector, which has num_classes and image_resizer."""
     kind = pipeline_config.model.WhichOneof("model")
     if kind is None:
-        raise ValueError("model: one of ssd, faster_rcnn must be set; found none")
+        raise ConfigError("model is empty; set ssd or faster_rcnn")
     return getattr(pipeline_config.model, kind)
 
 
 def _max_boxes(reader: input_reader_pb2.InputReader, old_style: int) -> int:
-    """The reader's own number, else that of the deprecated train_config.max_number_of_boxes."""
+    """The reader's own number, else the deprecated train_config.max_number_of_boxes."""
     if reader.HasField("max_number_of_boxes"):
         return reader.max_number_of_boxes
     return old_style
@@ -328,9 +342,9 @@ def _context_shape(
         return None, None
     context = getattr(model, "context_config", None)
     if context is None or not model.HasField("context_config"):
-        raise ValueError(
-            "input_reader.load_context_features needs model.faster_rcnn.context_config, which says "
-            "how many context features there are"
+        raise ConfigError(
+            "input_reader.load_context_features needs model.faster_rcnn.context_config, which has "
+            "the number of context features; set it"
         )
     return context.max_num_context_features, context.context_feature_length
 
@@ -339,12 +353,12 @@ def _batch_size(params: Optional[Any], configured: int) -> int:
     given = params.get("batch_size") if params is not None else None
     size = configured if given is None else int(given)
     if size < 1:
-        raise ValueError(f"batch_size is {size}; it must be positive")
+        raise ConfigError(f"batch_size is {size}; it must be positive")
     return size
 
 
 def _share(batch_size: int, input_context: Any) -> Tuple[int, Tuple[int, int]]:
-    """Batch size of one replica, and how many workers share the records, of which this is which."""
+    """Batch size of one replica; the number of workers that share the records, and this one's."""
     if input_context is None:
         return batch_size, (1, 0)
     per_replica = input_context.get_per_replica_batch_size(batch_size)

@@ -1,4 +1,4 @@
-"""What a served model is fed: placeholders, and the images behind them ready for the network."""
+"""The inputs of served models: placeholders, and their images preprocessed for the network."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config.registry import Registry
+from estimator_det.config.text import ConfigError
 from estimator_det.protos import pipeline_pb2
 from inputs import schema
 from inputs.batch import Preprocess
@@ -17,7 +18,7 @@ COLOR_CHANNELS = 3
 
 
 class Receiver(NamedTuple):
-    """Where images come in, and what of them goes to the network."""
+    """The placeholders of a model, and the network's inputs made from them."""
 
     placeholders: Dict[str, tf.Tensor]  # by the key of the signature's input
     inputs: tf.Tensor  # float32 [B, H, W, C], preprocessed and padded
@@ -32,18 +33,19 @@ def make_receiver(
     preprocess: Preprocess,
     input_shape: Optional[Sequence[Optional[int]]] = None,
 ) -> Receiver:
-    """Placeholder and preprocessed images of one way of feeding, in the current graph.
+    """Placeholder and preprocessed images of one input type, in the current graph.
 
     Args:
         input_type: "image_tensor" (uint8), "float_image_tensor" (float32, 0..255),
             "encoded_image_string_tensor" (files of any format and size) or "tf_example"
             (serialized `tf.train.Example`s with "image/encoded"); it is the placeholder's name.
         preprocess: The detector's: float32 [B, h, w, 3] -> inputs [B, H, W, C], true_shapes [B, 3].
-        input_shape: Of the placeholder of the first two types, [B, h, w, 3], each None where any
-            number will do; not for the others.
+        input_shape: Of the placeholder of the first two types, [B, h, w, 3], None for any length;
+            not for the others.
 
     Raises:
-        ValueError: if the type is not known, or the shape makes no sense for it.
+        ConfigError: if the shape does not fit the type.
+        ValueError: if the type is not known.
     """
     return RECEIVERS.get(input_type)(input_type, preprocess, input_shape)
 
@@ -53,8 +55,8 @@ def decode_and_preprocess(
 ) -> Tuple[tf.Tensor, tf.Tensor]:
     """Encoded images string [B], each of its own size -> inputs [B, H, W, C], true_shapes [B, 3].
 
-    Where `preprocess` leaves sizes apart, the smaller ones are padded with zeros at the bottom and
-    right; where it makes them the same, H and W are static.
+    If `preprocess` keeps different sizes, the smaller images are padded with zeros at the bottom
+    and right; if it makes them equal, H and W are static.
     """
     height, width, channels = _preprocessed_shape(preprocess)
     is_static = height is not None and width is not None
@@ -85,12 +87,11 @@ def create_predict_input_fn(
 ) -> Callable[..., Any]:
     """The serving input receiver function of the Estimator's exporters.
 
-    The model it leads to is fed one serialized `tf.train.Example` (a scalar) under the key
-    "serialized_example", of which only the image and its additional channels count.
+    Its input is one serialized `tf.train.Example` (a scalar) under the key "serialized_example",
+    of which only the image and its additional channels are used.
 
     Args:
-        pipeline_config: Its first eval_input_reader, where there is one, says how many additional
-            channels an image has.
+        pipeline_config: Its first eval_input_reader, if any, has the number of additional channels.
         preprocess: The detector's.
 
     Returns:
@@ -119,9 +120,9 @@ def _images(
 ) -> Receiver:
     shape = [None, None, None, COLOR_CHANNELS] if input_shape is None else list(input_shape)
     if len(shape) != 4 or shape[3] not in (None, COLOR_CHANNELS):
-        raise ValueError(
-            f"input_shape {shape} of {input_type}: it must be batch, height, width, 3; None or -1 "
-            "for any"
+        raise ConfigError(
+            f"input_shape of {input_type} is {shape}; it must be batch, height, width, 3, with "
+            "None or -1 for any length"
         )
     shape = [None if length in (None, -1) else length for length in (*shape[:3], COLOR_CHANNELS)]
     dtype = tf.uint8 if input_type == "image_tensor" else tf.float32
@@ -134,7 +135,7 @@ def _strings(
     input_type: str, preprocess: Preprocess, input_shape: Optional[Sequence[Optional[int]]]
 ) -> Receiver:
     if input_shape is not None:
-        raise ValueError(
+        raise ConfigError(
             f"input_shape {list(input_shape)} cannot be set for {input_type}: its input is a "
             "vector of strings"
         )
@@ -147,7 +148,7 @@ def _strings(
 
 
 def _preprocessed_shape(preprocess: Preprocess) -> Tuple[Optional[int], Optional[int], int]:
-    """Static height, width and channels of what `preprocess` makes of an image of any size."""
+    """Static height, width and channels that `preprocess` returns for an image of any size."""
     with tf.Graph().as_default():
         inputs, _ = preprocess(tf1.placeholder(tf.float32, [1, None, None, COLOR_CHANNELS]))
         height, width, channels = inputs.shape.as_list()[1:]

@@ -43,7 +43,7 @@ def test_recipe_runs(page):
 def test_troubleshooting_has_every_kind_of_fault():
     rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", TROUBLESHOOTING.read_text(), re.MULTILINE)
     explained = {kind: what for kind, what in rows if kind in KINDS}
-    assert explained == {kind: row.what for kind, row in KINDS.items()}
+    assert explained == {kind: row.description for kind, row in KINDS.items()}
 
 
 def test_quoted_messages_are_messages_of_the_sources():

@@ -41,7 +41,7 @@ def _run(options: argparse.Namespace) -> int:
             f"--num_images is {options.num_images} and --columns {options.columns}: give 1 or more"
         )
     config = console.load_config(options.file, options.config_override, options.set)
-    from inputs.bad_records.kinds import FaultLog
+    from inputs.bad_records.log import FaultLog
     from model_fn.checkpoints.errors import RunError
     from model_fn.drawing import batch_grid
     from model_fn.runs import evaluation_report

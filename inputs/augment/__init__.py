@@ -3,9 +3,9 @@
 import importlib
 import pkgutil
 
-from inputs.augment.base import AUGMENTATIONS, Augmentation, make_augmentation, needs_float
+from inputs.augment.base import AUGMENTATIONS, Augmentation, make_augmentation
 
-for _sibling in pkgutil.iter_modules(__path__):  # each enters its functions in AUGMENTATIONS
+for _sibling in pkgutil.iter_modules(__path__):  # each registers its functions
     importlib.import_module(f"{__name__}.{_sibling.name}")
 
-__all__ = ["AUGMENTATIONS", "Augmentation", "make_augmentation", "needs_float"]
+__all__ = ["AUGMENTATIONS", "Augmentation", "make_augmentation"]

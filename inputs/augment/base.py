@@ -1,10 +1,10 @@
-"""From a list of preprocessing steps to one function on samples; helpers the steps share.
+"""From a list of preprocessing steps to one function on samples; helpers that the steps share.
 
-A step is a function `(sample, seed, config) -> sample`, entered in `AUGMENTATIONS` under the name
-of its field in `PreprocessingStep`. It is stateless: the same sample and seed give the same result,
-and the sample given is left alone. Steps on geometry work on uint8 and float32 images alike; those
-that compute with pixel values are decorated with `float_image`: they see and return float32, 0 to
-255.
+A step is a function `(sample, seed, config) -> sample`, registered in `AUGMENTATIONS` under the
+name of its field in `PreprocessingStep`. It is stateless: the same sample and seed give the same
+result, and the given sample does not change. Steps on geometry accept uint8 and float32 images;
+steps that compute with pixel values are decorated with `float_image`: they receive and return
+float32, 0 to 255.
 
 Letters in shapes: n boxes, P keypoints, h x w pixels, C channels.
 """
@@ -17,7 +17,7 @@ from typing import Any, Callable, List, Optional, Protocol, Sequence, Tuple, Typ
 
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
-from estimator_det.config.text import nearest
+from estimator_det.config.text import ConfigError, nearest
 from inputs.schema import PER_BOX_FIELDS, Sample
 
 Step = Callable[[Sample, tf.Tensor, Any], Sample]
@@ -28,10 +28,6 @@ AUGMENTATIONS: Registry[Step] = Registry("augmentation")
 
 class Augmentation(Protocol):
     """What `make_augmentation` returns."""
-
-    @property
-    def needs_float(self) -> bool:
-        """True: the image that comes out is float32, whatever went in."""
 
     def __call__(self, sample: Sample, seed: tf.Tensor) -> Sample:
         """The changed sample; `seed` is int32 or int64 [2]."""
@@ -44,10 +40,6 @@ class _Chain:
     names: Tuple[str, ...]
     functions: Tuple[Step, ...]
     configs: Tuple[Any, ...]
-
-    @property
-    def needs_float(self) -> bool:
-        return any(_wants_float(function) for function in self.functions)
 
     @tf.autograph.experimental.do_not_convert  # no step needs it, and tracing is faster without
     def __call__(self, sample: Sample, seed: tf.Tensor) -> Sample:
@@ -67,10 +59,10 @@ def make_augmentation(steps: Sequence[Any]) -> Augmentation:
         steps: `PreprocessingStep` protos; later changes to them have no effect.
 
     Returns:
-        A callable `(sample, seed) -> sample` with the attribute `needs_float`.
+        A function `(sample, seed) -> sample`.
 
     Raises:
-        ValueError: if a step is empty, is not supported or has impossible settings.
+        ConfigError: if a step is empty, is not supported or has impossible settings.
     """
     names, functions, configs = [], [], []
     for index, step in enumerate(steps):
@@ -80,53 +72,39 @@ def make_augmentation(steps: Sequence[Any]) -> Augmentation:
         config.CopyFrom(getattr(step, name))
         try:
             getattr(function, "check_config", lambda _: None)(config)
-        except ValueError as error:
-            raise ValueError(f"{where}.{name}: {error}") from error
+        except ConfigError as error:
+            raise ConfigError(f"{where}.{name}: {error}") from error
         names.append(name)
         functions.append(function)
         configs.append(config)
     return _Chain(tuple(names), tuple(functions), tuple(configs))
 
 
-def needs_float(steps: Sequence[Any]) -> bool:
-    """Whether one of the `PreprocessingStep` protos computes with float32 pixel values.
-
-    Where none does, the image may stay uint8 until it is resized for the network.
-    """
-    found = [_find(step, f"data_augmentation_options[{i}]") for i, step in enumerate(steps)]
-    return any(_wants_float(function) for _, function in found)
-
-
 def _find(step: Any, where: str) -> Tuple[str, Step]:
     name = step.WhichOneof("preprocessing_step")
     if name is None:
-        raise ValueError(f"{where} is empty; name one of {sorted(AUGMENTATIONS)}")
+        raise ConfigError(f"{where} is empty; set one of {sorted(AUGMENTATIONS)}")
     if name not in AUGMENTATIONS:
         hint = nearest(name, list(AUGMENTATIONS)) or "."
-        raise ValueError(
+        raise ConfigError(
             f"{where}: {name!r} is not supported{hint} Supported: {sorted(AUGMENTATIONS)}. "
-            "Remedy: remove the step, use one of these, or register a function under its name"
+            "Remove the step, use one of these, or register a function under its name"
         )
     return name, AUGMENTATIONS.get(name)
 
 
-def _wants_float(function: Step) -> bool:
-    return bool(getattr(function, "wants_float_image", False))
-
-
 def float_image(function: AnyStep) -> AnyStep:
-    """Decorator of steps that compute with pixel values: they are given a float32 image."""
+    """Decorator of steps that compute with pixel values: they receive a float32 image."""
 
     @functools.wraps(function)
     def on_float(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
         return function(sample._replace(image=tf.cast(sample.image, tf.float32)), seed, config)
 
-    on_float.wants_float_image = True  # type: ignore[attr-defined]
     return on_float  # type: ignore[return-value]
 
 
 def checked_by(check: Callable[[Any], object]) -> Callable[[AnyStep], AnyStep]:
-    """Decorator: `check(config)` raises ValueError for settings that the step cannot work with.
+    """Decorator: `check(config)` raises ConfigError for settings that the step cannot use.
 
     `make_augmentation` calls it, so that a wrong configuration fails before any graph is built.
     """
@@ -139,15 +117,18 @@ def checked_by(check: Callable[[Any], object]) -> Callable[[AnyStep], AnyStep]:
 
 
 def check_range(low_name: str, low: float, high_name: str, high: float) -> None:
-    """Raises ValueError unless 0 <= low <= high."""
+    """Raises ConfigError unless 0 <= low <= high."""
     if not 0 <= low <= high:
-        raise ValueError(f"needs 0 <= {low_name} <= {high_name}; found {low:g} and {high:g}")
+        raise ConfigError(
+            f"{low_name} is {low:g} and {high_name} is {high:g}; they need 0 <= {low_name} <= "
+            f"{high_name}"
+        )
 
 
 def check_probability(name: str, value: float) -> None:
-    """Raises ValueError unless 0 <= value <= 1."""
+    """Raises ConfigError unless 0 <= value <= 1."""
     if not 0 <= value <= 1:
-        raise ValueError(f"{name} must lie within 0 and 1; found {value:g}")
+        raise ConfigError(f"{name} is {value:g}; it must lie within 0 and 1")
 
 
 def split_seed(seed: tf.Tensor, num: int) -> List[tf.Tensor]:
@@ -162,7 +143,7 @@ def random_between(seed: tf.Tensor, low: float, high: float) -> tf.Tensor:
 
 
 def random_integers(seed: tf.Tensor, low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
-    """Int32 [k], uniform in [low, high) each; `low` where the range is empty."""
+    """Int32 [k], uniform in [low, high) each; `low` if the range is empty."""
     span = tf.cast(tf.maximum(high - low, 0), tf.float32)
     fraction = tf.random.stateless_uniform(tf.shape(span), seed)
     return low + tf.cast(fraction * span, tf.int32)
@@ -179,9 +160,9 @@ def apply_with_probability(
     probability: float,
     change: Callable[[Sample], Sample],
 ) -> Sample:
-    """`change(sample)` with the given probability, else the sample as it is.
+    """`change(sample)` with the given probability, else the unchanged sample.
 
-    What belongs to no box is never changed.
+    `image_level` never changes.
     """
     if probability <= 0:
         return sample
@@ -195,7 +176,7 @@ def apply_with_probability(
 
 
 def keep_boxes(sample: Sample, indices: tf.Tensor) -> Sample:
-    """The sample with those of its boxes that `indices` (int [k]) names, in that order."""
+    """The sample with the boxes of `indices` (int [k]) alone, in that order."""
     kept = {
         name: tf.gather(getattr(sample, name), indices)
         for name in PER_BOX_FIELDS

@@ -1,4 +1,4 @@
-"""Changes of pixel values; boxes and other labels stay as they are.
+"""Changes of pixel values; boxes and other labels do not change.
 
 Images are float32 [h, w, C], 0 to 255, channels red, green, blue and perhaps more. Colour steps act
 on the first three channels alone and clip them to 0..255.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Callable
 
 from estimator_det.compat import tf
+from estimator_det.config.text import ConfigError
 from inputs.augment.base import (
     AUGMENTATIONS,
     apply_with_probability,
@@ -25,7 +26,7 @@ LUMA = (0.2989, 0.5870, 0.1140)  # weights of red, green and blue in the brightn
 
 
 def _on_rgb(sample: Sample, change: Callable[[tf.Tensor], tf.Tensor]) -> Sample:
-    """Applies `change` to the colour channels and clips these; further channels pass through."""
+    """Applies `change` to the colour channels and clips these; further channels do not change."""
     image = sample.image
     channels = image.shape[-1]
     if channels is not None and channels <= 3:
@@ -37,7 +38,7 @@ def _on_rgb(sample: Sample, change: Callable[[tf.Tensor], tf.Tensor]) -> Sample:
 
 
 # The four adjustments. Contrast, hue and saturation commute with a scaling of all channels, so
-# that 0..255 needs no detour over 0..1; the brightness shift is given in units of 0..1.
+# they need no conversion from 0..255 to 0..1; the brightness shift is given in units of 0..1.
 
 
 def _shift_brightness(sample: Sample, seed: tf.Tensor, max_delta: float) -> Sample:
@@ -71,12 +72,12 @@ def _check_deltas(config: Any) -> None:
 
 def _check_shift(config: Any) -> None:
     if not 0 <= config.max_delta <= 1:
-        raise ValueError(f"max_delta must lie within 0 and 1; found {config.max_delta:g}")
+        raise ConfigError(f"max_delta must lie within 0 and 1; found {config.max_delta:g}")
 
 
 def _check_hue(config: Any) -> None:
     if not 0 <= config.max_delta <= 0.5:
-        raise ValueError(f"max_delta must lie within 0 and 0.5; found {config.max_delta:g}")
+        raise ConfigError(f"max_delta must lie within 0 and 0.5; found {config.max_delta:g}")
 
 
 @AUGMENTATIONS.register("random_adjust_brightness")
@@ -99,7 +100,7 @@ def random_adjust_contrast(sample: Sample, seed: tf.Tensor, config: Any) -> Samp
 @checked_by(_check_hue)
 @float_image
 def random_adjust_hue(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Turns the hue by a fraction of the full circle from [-max_delta, max_delta)."""
+    """Rotates the hue by a fraction of the full circle from [-max_delta, max_delta)."""
     return _rotate_hue(sample, seed, config.max_delta)
 
 
@@ -113,7 +114,7 @@ def random_adjust_saturation(sample: Sample, seed: tf.Tensor, config: Any) -> Sa
 
 def _check_ordering(config: Any) -> None:
     if config.color_ordering not in (0, 1):
-        raise ValueError(f"color_ordering must be 0 or 1; found {config.color_ordering}")
+        raise ConfigError(f"color_ordering must be 0 or 1; found {config.color_ordering}")
 
 
 @AUGMENTATIONS.register("random_distort_color")
@@ -157,12 +158,12 @@ def rgb_to_gray(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """RGB [h, w, 3] -> brightness [h, w, 1].
 
     Raises:
-        ValueError: if the image is known to have other than three channels.
+        ConfigError: if the image is known to have other than three channels.
     """
     del seed, config
     channels = sample.image.shape[-1]
     if channels not in (None, 3):
-        raise ValueError(
+        raise ConfigError(
             f"rgb_to_gray needs images of 3 channels, found {channels}. "
             "Remedy: remove the step or num_additional_channels"
         )
@@ -183,7 +184,7 @@ def random_rgb_to_gray(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 
 def _check_normalize(config: Any) -> None:
     if config.original_maxval <= config.original_minval:
-        raise ValueError(
+        raise ConfigError(
             "original_maxval must be above original_minval; found "
             f"{config.original_maxval:g} and {config.original_minval:g}"
         )
@@ -205,10 +206,10 @@ def normalize_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 @AUGMENTATIONS.register("subtract_channel_mean")
 @float_image
 def subtract_channel_mean(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Subtracts `means`, one number per channel; no means leave the image as it is.
+    """Subtracts `means`, one number per channel; no means leave the image unchanged.
 
     Raises:
-        ValueError: if the number of means is known not to be that of the channels.
+        ConfigError: if the number of means is known not to be that of the channels.
     """
     del seed
     means = list(config.means)
@@ -216,7 +217,7 @@ def subtract_channel_mean(sample: Sample, seed: tf.Tensor, config: Any) -> Sampl
         return sample
     channels = sample.image.shape[-1]
     if channels not in (None, len(means)):
-        raise ValueError(
+        raise ConfigError(
             f"subtract_channel_mean: {len(means)} means for images of {channels} channels; "
             "give one mean per channel"
         )

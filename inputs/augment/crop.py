@@ -1,9 +1,9 @@
 """Random crops around the boxes, and crops followed by padding: the SSD family.
 
 Source of the crop sampling: Liu et al., SSD: Single Shot MultiBox Detector (2016), section 2.2.
-An operation bounds how much of some box a crop must hold, its shape and its size; of the operations
-listed in a step each image draws one. Boxes of which too little remains are dropped with all that
-belongs to them.
+An operation bounds the share of some box that a crop must contain, its shape and its size; each
+image draws one of the operations of a step. Boxes of which too little remains are dropped with all
+their fields.
 
 Images may be uint8 or float32 and keep their dtype.
 """
@@ -15,6 +15,7 @@ import functools
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf
+from estimator_det.config.text import ConfigError
 from inputs.augment.base import (
     AUGMENTATIONS,
     check_probability,
@@ -27,10 +28,10 @@ from inputs.augment.base import (
     scale_area,
     split_seed,
 )
-from inputs.augment.geometry import color_of, random_pad, random_pad_to_aspect_ratio
+from inputs.augment.pad import color_of, random_pad, random_pad_to_aspect_ratio
 from inputs.schema import Sample
 
-MAX_ATTEMPTS = 100  # draws of a window before the whole image is taken
+MAX_ATTEMPTS = 100  # draws of a window; without success the whole image is used
 SECOND_CROP_OVERLAP = 0.3  # share of a box that the cut to a fixed aspect ratio must leave
 WHOLE_IMAGE = (0.0, 0.0, 1.0, 1.0)
 
@@ -39,15 +40,15 @@ Pair = Tuple[float, float]
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """What one kind of crop may look like.
+    """The bounds of one kind of crop.
 
     Args:
-        min_object_covered: share of at least one box that the crop must hold.
-        aspect_ratio: least and most width over height, in pixels.
-        area: least and most share of the image's area.
+        min_object_covered: share of at least one box that the crop must contain.
+        aspect_ratio: minimum and maximum width over height, in pixels.
+        area: minimum and maximum share of the image's area.
         overlap_thresh: share of a box that must lie in the crop for the box to stay.
-        clip_boxes: whether boxes are cut to the crop and keypoints outside are set to NaN.
-        random_coef: probability of leaving the image as it is.
+        clip_boxes: whether boxes are clipped to the crop and keypoints outside are set to NaN.
+        random_coef: probability of not cropping the image.
     """
 
     min_object_covered: float = 0.0
@@ -65,9 +66,9 @@ class Operation:
                     "max_aspect_ratio", self.aspect_ratio[1])  # fmt: skip
         check_range("min_area", self.area[0], "max_area", self.area[1])
         if self.aspect_ratio[0] == 0:
-            raise ValueError("min_aspect_ratio and max_aspect_ratio must be set and above 0")
+            raise ConfigError("min_aspect_ratio and max_aspect_ratio must be set and above 0")
         if self.area[0] == 0 or self.area[1] > 1:
-            raise ValueError(
+            raise ConfigError(
                 "min_area and max_area must be set, above 0 and at most 1; found "
                 f"{self.area[0]:g} and {self.area[1]:g}"
             )
@@ -75,9 +76,9 @@ class Operation:
 
 @dataclasses.dataclass(frozen=True)
 class Padding:
-    """How much canvas goes around a crop: height and width, in those of the uncropped image.
+    """The size of the canvas of a crop: height and width relative to the uncropped image.
 
-    `color` is per channel, 0 to 255; None takes the mean colour of the crop.
+    `color` is per channel, 0 to 255; None is the mean colour of the crop.
     """
 
     min_ratio: Pair = (1.0, 1.0)
@@ -98,10 +99,10 @@ class Window(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """Which operation fell to an image."""
+    """The operation that an image drew."""
 
     index: tf.Tensor  # int32 scalar
-    untouched: tf.Tensor  # bool scalar: the image is to stay as it is
+    unchanged: tf.Tensor  # bool scalar: the image is not cropped
 
 
 COVERED = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
@@ -111,7 +112,7 @@ SSD_OPERATIONS = tuple(
 
 
 def _draw(operations: Sequence[Operation], seed: tf.Tensor) -> Draw:
-    """One of the operations, all equally likely, and whether it leaves the image alone."""
+    """One of the operations, all equally likely, and whether it keeps the image unchanged."""
     fractions = tf.random.stateless_uniform([2], seed)
     index = tf.cast(fractions[0] * len(operations), tf.int32)
     keep = tf.gather(tf.constant([op.random_coef for op in operations]), index)
@@ -121,7 +122,7 @@ def _draw(operations: Sequence[Operation], seed: tf.Tensor) -> Draw:
 def _sample_window(
     sample: Sample, seed: tf.Tensor, operations: Sequence[Operation], draw: Draw
 ) -> Window:
-    """A window as the drawn operation wants it; all of the image where that stays untouched."""
+    """A window within the bounds of the drawn operation; the whole image if it is not cropped."""
     shape = tf.shape(sample.image)
     boxes = tf.clip_by_value(sample.boxes, 0.0, 1.0)[tf.newaxis]
     covered = tf.gather(tf.constant([op.min_object_covered for op in operations]), draw.index)
@@ -148,9 +149,9 @@ def _sample_window(
         branch = tf.gather(tf.constant([distinct.index(pair) for pair in ranges]), draw.index)
         window = tf.switch_case(branch, [functools.partial(within, *pair) for pair in distinct])
     return Window(
-        begin=tf.where(draw.untouched, 0, window.begin),
-        size=tf.where(draw.untouched, -1, window.size),
-        box=tf.where(draw.untouched, tf.constant(WHOLE_IMAGE), window.box),
+        begin=tf.where(draw.unchanged, 0, window.begin),
+        size=tf.where(draw.unchanged, -1, window.size),
+        box=tf.where(draw.unchanged, tf.constant(WHOLE_IMAGE), window.box),
     )
 
 
@@ -168,9 +169,9 @@ def crop(
         window: what to cut out.
         overlap_thresh: float scalar; share of a box's area that must lie within the window. Boxes
             without any area inside are dropped at 0, too.
-        clip_boxes: bool scalar; cuts the boxes to the window, turns keypoints outside it to NaN
-            (and invisible) and scales `area` with what is left of the box.
-        keep_all: bool scalar; True keeps every box, whatever lies inside.
+        clip_boxes: bool scalar; clips the boxes to the window, sets keypoints outside it to NaN
+            (and invisible) and scales `area` by the remaining share of the box.
+        keep_all: bool scalar; True keeps every box.
     """
     origin, end = window.box[:2], window.box[2:]
     near, far = sample.boxes[:, :2], sample.boxes[:, 2:]
@@ -192,7 +193,7 @@ def crop(
 
 
 def _clip(sample: Sample, share: tf.Tensor, wanted: tf.Tensor) -> Sample:
-    """Cuts boxes to the unit square and forgets keypoints outside it, where `wanted`."""
+    """Clips boxes to the unit square and sets keypoints outside it to NaN, if `wanted`."""
     boxes = tf.where(wanted, tf.clip_by_value(sample.boxes, 0.0, 1.0), sample.boxes)
     area = scale_area(sample.area, tf.where(wanted, share, 1.0))
     keypoints, visibilities = sample.keypoints, sample.keypoint_visibilities
@@ -215,8 +216,8 @@ def _random_crop(
     draw = _draw(operations, draw_seed)
     window = _sample_window(sample, window_seed, operations, draw)
     thresh = tf.gather(tf.constant([op.overlap_thresh for op in operations]), draw.index)
-    clip = _clips(operations, draw.index) & ~draw.untouched
-    return crop(sample, window, thresh, clip, keep_all=draw.untouched), draw.index
+    clip = _clips(operations, draw.index) & ~draw.unchanged
+    return crop(sample, window, thresh, clip, keep_all=draw.unchanged), draw.index
 
 
 def _clips(operations: Sequence[Operation], index: tf.Tensor) -> tf.Tensor:
@@ -276,7 +277,7 @@ def _operation(config: Any, aspect_ratio: Optional[float] = None) -> Operation:
 
 
 def _operations(config: Any, aspect_ratio: Optional[float] = None) -> List[Operation]:
-    """Those listed in the step, or the seven of the SSD paper."""
+    """The operations of the step, or the seven of the SSD paper."""
     if not config.operations:
         if aspect_ratio is None:
             return list(SSD_OPERATIONS)
@@ -286,8 +287,8 @@ def _operations(config: Any, aspect_ratio: Optional[float] = None) -> List[Opera
     for index, operation in enumerate(config.operations):
         try:
             made.append(_operation(operation, aspect_ratio))
-        except ValueError as error:
-            raise ValueError(f"operations[{index}]: {error}") from error
+        except ConfigError as error:
+            raise ConfigError(f"operations[{index}]: {error}") from error
     return made
 
 
@@ -297,7 +298,7 @@ def _ratios(config: Any) -> Padding:
     for name in ("min_padded_size_ratio", "max_padded_size_ratio"):
         values = tuple(getattr(config, name))
         if len(values) not in (0, 2):
-            raise ValueError(f"{name} needs 2 numbers, height and width; found {list(values)}")
+            raise ConfigError(f"{name} needs 2 numbers, height and width; found {list(values)}")
         if values:
             bounds[name.replace("_padded_size", "")] = values
     return Padding(**bounds)
@@ -306,7 +307,7 @@ def _ratios(config: Any) -> Padding:
 def _positive_aspect_ratio(config: Any) -> float:
     aspect_ratio: float = config.aspect_ratio
     if aspect_ratio <= 0:
-        raise ValueError(f"aspect_ratio must be above 0; found {aspect_ratio:g}")
+        raise ConfigError(f"aspect_ratio must be above 0; found {aspect_ratio:g}")
     return aspect_ratio
 
 
@@ -316,9 +317,9 @@ def _crop_pad_parts(config: Any) -> Tuple[List[Operation], List[Padding]]:
 
 
 def _ssd_crop_pad_parts(config: Any) -> Tuple[List[Operation], List[Padding]]:
-    """Those listed pad with their own colour, black by default; the standard ones with the mean.
+    """The operations of the step pad with their own colour; the standard ones with the mean.
 
-    The standard ones are those of `SSD_OPERATIONS` without the first, which asks for no overlap.
+    The standard ones are `SSD_OPERATIONS` without the first, which requires no overlap.
     """
     if not config.operations:
         return list(SSD_OPERATIONS[1:]), [Padding()] * len(SSD_OPERATIONS[1:])
@@ -327,8 +328,8 @@ def _ssd_crop_pad_parts(config: Any) -> Tuple[List[Operation], List[Padding]]:
         color = (op.pad_color_r, op.pad_color_g, op.pad_color_b)
         try:
             paddings.append(dataclasses.replace(_ratios(op), color=color))
-        except ValueError as error:
-            raise ValueError(f"operations[{index}]: {error}") from error
+        except ConfigError as error:
+            raise ConfigError(f"operations[{index}]: {error}") from error
     return _operations(config), paddings
 
 
@@ -351,28 +352,28 @@ def random_crop_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 @AUGMENTATIONS.register("random_crop_pad_image")
 @checked_by(_crop_pad_parts)
 def random_crop_pad_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Crops, then lays the crop on a canvas measured in sizes of the uncropped image."""
+    """Crops, then places the crop on a canvas whose size is relative to the uncropped image."""
     return _random_crop_pad(sample, seed, *_crop_pad_parts(config))
 
 
 @AUGMENTATIONS.register("ssd_random_crop")
 @checked_by(_operations)
 def ssd_random_crop(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Crops by one of the operations, drawn evenly."""
+    """Crops by one of the operations, all equally likely."""
     return _random_crop(sample, seed, _operations(config))[0]
 
 
 @AUGMENTATIONS.register("ssd_random_crop_pad")
 @checked_by(_ssd_crop_pad_parts)
 def ssd_random_crop_pad(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Crops by one of the operations, drawn evenly, then pads as that one says."""
+    """Crops by one of the operations, all equally likely, then pads as that operation says."""
     return _random_crop_pad(sample, seed, *_ssd_crop_pad_parts(config))
 
 
 @AUGMENTATIONS.register("ssd_random_crop_fixed_aspect_ratio")
 @checked_by(_fixed_parts)
 def ssd_random_crop_fixed_aspect_ratio(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Crops to one aspect ratio; an image that stayed uncropped is cut to it, too."""
+    """Crops to one aspect ratio; images that are not cropped otherwise are cropped to it, too."""
     aspect_ratio, operations = _fixed_parts(config)
     crop_seed, cut_seed = split_seed(seed, 2)
     cropped, index = _random_crop(sample, crop_seed, operations)

@@ -1,13 +1,14 @@
-"""Mirroring, turning, resizing and padding: every box stays, in new coordinates.
+"""Flipping, rotating, scaling and resizing: every box stays, in new coordinates.
 
 Images [h, w, C] may be uint8 or float32; resizing makes them float32.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, NamedTuple, Sequence
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.text import ConfigError
 from inputs.augment.base import (
     AUGMENTATIONS,
     apply_with_probability,
@@ -17,25 +18,22 @@ from inputs.augment.base import (
     float_image,
     image_size,
     random_between,
-    random_integers,
-    reframe,
     scale_area,
-    split_seed,
 )
 from inputs.schema import Sample
 
 
 class Motion(NamedTuple):
-    """A move of the image onto itself: exchange of rows and columns first, then mirroring."""
+    """A symmetry of the image: a transposition, then flips."""
 
     transpose: bool
-    mirror_y: bool
-    mirror_x: bool
+    flip_y: bool
+    flip_x: bool
 
 
-MIRROR_X = Motion(transpose=False, mirror_y=False, mirror_x=True)
-MIRROR_Y = Motion(transpose=False, mirror_y=True, mirror_x=False)
-TURN_LEFT = Motion(transpose=True, mirror_y=True, mirror_x=False)  # 90 degrees counter-clockwise
+FLIP_X = Motion(transpose=False, flip_y=False, flip_x=True)
+FLIP_Y = Motion(transpose=False, flip_y=True, flip_x=False)
+ROTATE_LEFT = Motion(transpose=True, flip_y=True, flip_x=False)  # 90 degrees counter-clockwise
 
 
 def move(sample: Sample, motion: Motion, keypoint_permutation: Sequence[int] = ()) -> Sample:
@@ -44,8 +42,8 @@ def move(sample: Sample, motion: Motion, keypoint_permutation: Sequence[int] = (
     Args:
         sample: any sample.
         motion: the move.
-        keypoint_permutation: for each keypoint of the result, which keypoint it was before (a
-            mirrored left hand is a right hand); empty: each keeps its place.
+        keypoint_permutation: for each keypoint of the result, its index before (a flipped left hand
+            is a right hand); empty keeps the order.
     """
     keypoints, visibilities = sample.keypoints, sample.keypoint_visibilities
     if keypoint_permutation:
@@ -67,15 +65,15 @@ def _move_pixels(pixels: tf.Tensor, motion: Motion, row_axis: int) -> tf.Tensor:
         axes = [0, 1, 2]
         axes[row_axis], axes[column_axis] = column_axis, row_axis
         pixels = tf.transpose(pixels, axes)
-    mirrored = [row_axis] * motion.mirror_y + [column_axis] * motion.mirror_x
-    return tf.reverse(pixels, mirrored) if mirrored else pixels
+    flipped = [row_axis] * motion.flip_y + [column_axis] * motion.flip_x
+    return tf.reverse(pixels, flipped) if flipped else pixels
 
 
 def _move_boxes(boxes: tf.Tensor, motion: Motion) -> tf.Tensor:
     source = [1, 0, 3, 2] if motion.transpose else [0, 1, 2, 3]
     sign, shift = [1.0] * 4, [0.0] * 4
-    for axis, mirrored in enumerate((motion.mirror_y, motion.mirror_x)):
-        if mirrored:  # the far edge becomes the near one
+    for axis, flipped in enumerate((motion.flip_y, motion.flip_x)):
+        if flipped:  # the far edge becomes the near one
             source[axis], source[axis + 2] = source[axis + 2], source[axis]
             sign[axis] = sign[axis + 2] = -1.0
             shift[axis] = shift[axis + 2] = 1.0
@@ -85,16 +83,17 @@ def _move_boxes(boxes: tf.Tensor, motion: Motion) -> tf.Tensor:
 def _move_points(points: tf.Tensor, motion: Motion) -> tf.Tensor:
     if motion.transpose:
         points = tf.reverse(points, [-1])
-    mirrored = (motion.mirror_y, motion.mirror_x)
-    sign = tf.constant([-1.0 if flag else 1.0 for flag in mirrored])
-    shift = tf.constant([1.0 if flag else 0.0 for flag in mirrored])
+    flipped = (motion.flip_y, motion.flip_x)
+    sign = tf.constant([-1.0 if flag else 1.0 for flag in flipped])
+    shift = tf.constant([1.0 if flag else 0.0 for flag in flipped])
     return points * sign + shift
 
 
 def _check_permutation(name: str, permutation: Sequence[int]) -> None:
     if sorted(permutation) != list(range(len(permutation))):
-        raise ValueError(
-            f"{name} must hold each of 0 to {len(permutation) - 1} once; found {list(permutation)}"
+        raise ConfigError(
+            f"{name} is {list(permutation)}; it must contain each of 0 to "
+            f"{len(permutation) - 1} once"
         )
 
 
@@ -109,21 +108,22 @@ def _check_rotation(config: Any) -> None:
 
 
 def _require_fit(sample: Sample, field: str, permutation: Sequence[int]) -> None:
-    """The permutation, where given, must name as many keypoints as the samples have."""
+    """The permutation, if any, must have as many keypoints as the samples."""
     if sample.keypoints is None:
         return
     count = sample.keypoints.shape[1]
     if permutation and count not in (None, len(permutation)):
-        raise ValueError(
-            f"{field} names {len(permutation)} keypoints, but the samples have {count}"
+        raise ConfigError(
+            f"{field} has {len(permutation)} keypoints, but the samples have {count}; "
+            "list each once"
         )
 
 
 def _require_permutation(sample: Sample, step: str, permutation: Sequence[int]) -> None:
     if sample.keypoints is not None and not permutation:
-        raise ValueError(
+        raise ConfigError(
             f"{step}: the samples have keypoints, but keypoint_flip_permutation is not given. "
-            "Remedy: list for each keypoint the one that takes its place in a mirrored image"
+            "List for each keypoint the one that replaces it in a flipped image"
         )
     _require_fit(sample, f"{step}.keypoint_flip_permutation", permutation)
 
@@ -131,45 +131,45 @@ def _require_permutation(sample: Sample, step: str, permutation: Sequence[int]) 
 @AUGMENTATIONS.register("random_horizontal_flip")
 @checked_by(_check_flip)
 def random_horizontal_flip(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Mirrors left and right, with the given probability.
+    """Flips left and right, with the given probability.
 
     Raises:
-        ValueError: if there are keypoints, but no permutation, or one of another length.
+        ConfigError: if there are keypoints, but no permutation, or one of another length.
     """
     permutation = tuple(config.keypoint_flip_permutation)
     _require_permutation(sample, "random_horizontal_flip", permutation)
     return apply_with_probability(
-        sample, seed, config.probability, lambda old: move(old, MIRROR_X, permutation)
+        sample, seed, config.probability, lambda old: move(old, FLIP_X, permutation)
     )
 
 
 @AUGMENTATIONS.register("random_vertical_flip")
 @checked_by(_check_flip)
 def random_vertical_flip(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Mirrors top and bottom, with the given probability.
+    """Flips top and bottom, with the given probability.
 
     Raises:
-        ValueError: if there are keypoints, but no permutation, or one of another length.
+        ConfigError: if there are keypoints, but no permutation, or one of another length.
     """
     permutation = tuple(config.keypoint_flip_permutation)
     _require_permutation(sample, "random_vertical_flip", permutation)
     return apply_with_probability(
-        sample, seed, config.probability, lambda old: move(old, MIRROR_Y, permutation)
+        sample, seed, config.probability, lambda old: move(old, FLIP_Y, permutation)
     )
 
 
 @AUGMENTATIONS.register("random_rotation90")
 @checked_by(_check_rotation)
 def random_rotation90(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Turns by 90 degrees counter-clockwise, with the given probability.
+    """Rotates by 90 degrees counter-clockwise, with the given probability.
 
     Raises:
-        ValueError: if the keypoint permutation is of another length than the keypoints.
+        ConfigError: if the keypoint permutation is of another length than the keypoints.
     """
     permutation = tuple(config.keypoint_rot_permutation)
     _require_fit(sample, "random_rotation90.keypoint_rot_permutation", permutation)
     return apply_with_probability(
-        sample, seed, config.probability, lambda old: move(old, TURN_LEFT, permutation)
+        sample, seed, config.probability, lambda old: move(old, ROTATE_LEFT, permutation)
     )
 
 
@@ -192,7 +192,7 @@ def resize(sample: Sample, size: tf.Tensor, method: str, align_corners: bool = F
 
 def _check_resize(config: Any) -> None:
     if config.new_height < 1 or config.new_width < 1:
-        raise ValueError(
+        raise ConfigError(
             "new_height and new_width must both be set and above 0; found "
             f"{config.new_height} and {config.new_width}"
         )
@@ -227,171 +227,6 @@ def random_image_scale(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     size = tf.cast(tf.cast(image_size(sample.image), tf.float32) * factor, tf.int32)
     size = tf.maximum(size, 1)  # a tiny image stays an image
     return resize(sample, size, tf.image.ResizeMethod.BILINEAR, align_corners=True)
-
-
-def pad(
-    sample: Sample, canvas: tf.Tensor, offset: tf.Tensor, color: Optional[tf.Tensor] = None
-) -> Sample:
-    """Lays the image on a larger canvas.
-
-    Args:
-        sample: any sample; its masks are padded with zeros.
-        canvas: int32 [2], height and width of the result, not less than those of the image.
-        offset: int32 [2], row and column of the image's first pixel on the canvas.
-        color: float32 [C] or [1], 0 to 255, of the pixels around the image; None is black.
-    """
-    image, masks = sample.image, sample.masks
-    size = image_size(image)
-    after = canvas - size - offset
-    margins = tf.stack([offset, after], axis=1)  # [[top, bottom], [left, right]]
-    if color is None:
-        padded = tf.pad(image, tf.pad(margins, [[0, 1], [0, 0]]))
-    else:
-        padded = _surround(image, canvas, margins, color)
-    padded.set_shape([None, None, image.shape[-1]])
-    if masks is not None:
-        masks = tf.pad(masks, tf.pad(margins, [[1, 0], [0, 0]]))
-    window = tf.concat([-offset, canvas - offset], axis=0) / tf.tile(size, [2])
-    moved = reframe(sample, tf.cast(window, tf.float32))
-    return moved._replace(image=padded, masks=masks)
-
-
-def _surround(
-    image: tf.Tensor, canvas: tf.Tensor, margins: tf.Tensor, color: tf.Tensor
-) -> tf.Tensor:
-    """The image between four strips of `color`: copies bytes only, exact in every dtype."""
-    if image.dtype.is_integer:
-        color = tf.round(color)
-    color = tf.saturate_cast(color, image.dtype)
-    height, channels = tf.shape(image)[0], tf.shape(image)[2]
-
-    def strip(rows: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
-        return tf.broadcast_to(color, tf.stack([rows, columns, channels]))
-
-    middle = tf.concat([strip(height, margins[1, 0]), image, strip(height, margins[1, 1])], 1)
-    top, bottom = strip(margins[0, 0], canvas[1]), strip(margins[0, 1], canvas[1])
-    return tf.concat([top, middle, bottom], axis=0)
-
-
-def random_pad(
-    sample: Sample,
-    seed: tf.Tensor,
-    min_size: tf.Tensor,
-    max_size: tf.Tensor,
-    color: Optional[tf.Tensor] = None,
-) -> Sample:
-    """Lays the image at a random place on a canvas of random size.
-
-    Args:
-        sample: any sample.
-        seed: int [2].
-        min_size: int32 [2], least height and width; the image's own where that is more.
-        max_size: int32 [2], excluded unless it equals the least; the image's own where that is
-            more.
-        color: float32 [C] or [1], 0 to 255; None takes the mean colour of the image.
-    """
-    size_seed, offset_seed = split_seed(seed, 2)
-    size = image_size(sample.image)
-    most = tf.maximum(max_size, size)
-    least = tf.minimum(tf.maximum(min_size, size), most)
-    canvas = random_integers(size_seed, least, most)
-    offset = random_integers(offset_seed, tf.zeros_like(size), canvas - size)
-    if color is None:
-        color = tf.reduce_mean(tf.cast(sample.image, tf.float32), axis=[0, 1])
-    return pad(sample, canvas, offset, color)
-
-
-def random_pad_to_aspect_ratio(
-    sample: Sample,
-    seed: tf.Tensor,
-    aspect_ratio: float,
-    min_ratio: Tuple[float, float],
-    max_ratio: Tuple[float, float],
-) -> Sample:
-    """Pads with black below and to the right until width / height is `aspect_ratio`.
-
-    Args:
-        sample: any sample.
-        seed: int [2].
-        aspect_ratio: width over height of the result.
-        min_ratio: least height and width of the result, in those of the image.
-        max_ratio: most height and width of the result, in those of the image; the least padding
-            that reaches the aspect ratio is taken where even that is more.
-    """
-    size = tf.cast(image_size(sample.image), tf.float32)
-    height, width = size[0], size[1]
-    tight = tf.stack([tf.maximum(height, width / aspect_ratio),
-                      tf.maximum(width, height * aspect_ratio)])  # fmt: skip
-    most = tf.reduce_min(tf.maximum(size * tf.constant(max_ratio), tight) / tight)
-    least = tf.reduce_max(tf.maximum(size * tf.constant(min_ratio), tight) / tight)
-    least = tf.minimum(least, most)
-    scale = least + tf.random.stateless_uniform([], seed) * (most - least)
-    canvas = tf.cast(tf.round(tight * scale), tf.int32)
-    return pad(sample, canvas, tf.zeros([2], tf.int32))
-
-
-def color_of(values: Sequence[float]) -> Optional[tf.Tensor]:
-    """A `pad_color` field as a tensor; an empty one is None, the mean colour of the image."""
-    return tf.constant(list(values), tf.float32) if len(values) else None
-
-
-def _require_channels(sample: Sample, step: str, values: Sequence[float]) -> None:
-    channels = sample.image.shape[-1]
-    if len(values) > 1 and channels not in (None, len(values)):
-        raise ValueError(
-            f"{step}.pad_color has {len(values)} numbers for images of {channels} channels; "
-            "give one per channel, or a single one"
-        )
-
-
-def _check_pad(config: Any) -> None:
-    for bound in ("min", "max"):
-        if config.HasField(f"{bound}_image_height") != config.HasField(f"{bound}_image_width"):
-            raise ValueError(f"{bound}_image_height and {bound}_image_width must be given together")
-    if config.HasField("min_image_height") and config.HasField("max_image_height"):
-        for side in ("height", "width"):
-            low, high = f"min_image_{side}", f"max_image_{side}"
-            check_range(low, getattr(config, low), high, getattr(config, high))
-
-
-@AUGMENTATIONS.register("random_pad_image")
-@checked_by(_check_pad)
-def random_pad_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Lays the image on a larger canvas, by default up to twice as high and wide.
-
-    Raises:
-        ValueError: if `pad_color` does not suit the channels of the image.
-    """
-    _require_channels(sample, "random_pad_image", config.pad_color)
-    size = image_size(sample.image)
-    min_size, max_size = size, size * 2
-    if config.HasField("min_image_height"):
-        min_size = tf.constant([config.min_image_height, config.min_image_width])
-    if config.HasField("max_image_height"):
-        max_size = tf.constant([config.max_image_height, config.max_image_width])
-    return random_pad(sample, seed, min_size, max_size, color_of(config.pad_color))
-
-
-def _check_absolute_pad(config: Any) -> None:
-    if config.max_height_padding < 0 or config.max_width_padding < 0:
-        raise ValueError(
-            "max_height_padding and max_width_padding must not be negative; found "
-            f"{config.max_height_padding} and {config.max_width_padding}"
-        )
-
-
-@AUGMENTATIONS.register("random_absolute_pad_image")
-@checked_by(_check_absolute_pad)
-def random_absolute_pad_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Adds fewer than max_height_padding rows and fewer than max_width_padding columns.
-
-    Raises:
-        ValueError: if `pad_color` does not suit the channels of the image.
-    """
-    _require_channels(sample, "random_absolute_pad_image", config.pad_color)
-    size = image_size(sample.image)
-    most = size + tf.constant([config.max_height_padding, config.max_width_padding])
-    return random_pad(sample, seed, size, most, color_of(config.pad_color))
 
 
 @AUGMENTATIONS.register("scale_boxes_to_pixel_coordinates")

@@ -1,17 +1,18 @@
-"""Changes of labels that leave the image as it is."""
+"""Changes of labels that do not change the image."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from estimator_det.compat import tf
+from estimator_det.config.text import ConfigError
 from inputs.augment.base import AUGMENTATIONS, checked_by
 from inputs.schema import Sample
 
 
 def _check_temperature(config: Any) -> None:
     if config.temperature <= 0:
-        raise ValueError(f"temperature must be above 0; found {config.temperature:g}")
+        raise ConfigError(f"temperature must be above 0; found {config.temperature:g}")
 
 
 @AUGMENTATIONS.register("convert_class_logits_to_softmax")
@@ -20,13 +21,13 @@ def convert_class_logits_to_softmax(sample: Sample, seed: tf.Tensor, config: Any
     """Multiclass scores [n, K + 1] from logits to probabilities; higher `temperature` is flatter.
 
     Raises:
-        ValueError: if the samples carry no multiclass scores.
+        ConfigError: if the samples have no multiclass scores.
     """
     del seed
     if sample.multiclass_scores is None:
-        raise ValueError(
+        raise ConfigError(
             "convert_class_logits_to_softmax needs multiclass scores, which are not loaded. "
-            "Remedy: load_multiclass_scores: true in the input reader, or remove the step"
+            "Set load_multiclass_scores: true in the input reader, or remove the step"
         )
     scores = tf.nn.softmax(sample.multiclass_scores / config.temperature)
     return sample._replace(multiclass_scores=scores)

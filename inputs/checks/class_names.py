@@ -1,7 +1,7 @@
-"""A look at the first records before training: are their class names those of the label map?
+"""Compares the class names of the first records with the label map, before training.
 
-Boxes of unknown names are left out while decoding, image by image and without a word, for that is
-how one trains on some classes of a data set. With the wrong label map it would leave out them all.
+Decoding drops boxes of unknown names, since this allows training on some classes of a data set.
+With a wrong label map it would drop all boxes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 from typing import Counter, Optional, Sequence
 
 from estimator_det.compat import tf
-from estimator_det.config.text import nearest
+from estimator_det.config.text import ConfigError, nearest
 from estimator_det.protos import input_reader_pb2
 from inputs.decoding.example import OBJECT
 from inputs.label_map import read_label_map
@@ -28,13 +28,13 @@ _LOG = logging.getLogger(__name__)
 def check_class_names(
     reader: input_reader_pb2.InputReader, paths: Optional[Sequence[str]] = None
 ) -> None:
-    """Looks up the class names of the reader's first records, those of the first of `paths`.
+    """Looks up the class names of the first records of the first of `paths`, or of the reader.
 
     Names that the label map lacks are logged as a warning, with their number of boxes. Sequence
-    records, readers without a label map and records without names are not looked at.
+    records, readers without a label map and records without names are not checked.
 
     Raises:
-        ValueError: if there are names and the label map knows none of them.
+        ConfigError: if there are names and the label map contains none of them.
     """
     if not reader.label_map_path or reader.input_type == input_reader_pb2.TF_SEQUENCE_EXAMPLE:
         return
@@ -52,11 +52,11 @@ def check_class_names(
     if len(unknown) == len(found):
         hint = nearest(unknown.most_common(1)[0][0], list(label_map.ids))
         known = list(label_map.ids)[:NUM_SHOWN]
-        raise ValueError(
-            f"{what}{hint}. The map's names begin with {known}. Correct label_map_path, or the "
-            "names in one of the two: every box would be left out."
+        raise ConfigError(
+            f"{what}{hint}. The map's first names are {known}. Without a common name all boxes "
+            "are dropped: correct label_map_path, or the names in one of the two"
         )
-    _LOG.warning("%s. These boxes are left out.", what)
+    _LOG.warning("%s. These boxes are dropped.", what)
 
 
 def _names_in(path: str) -> Counter[str]:
@@ -68,7 +68,7 @@ def _names_in(path: str) -> Counter[str]:
         try:
             example.MergeFromString(record)
         except Exception as error:  # protobuf's DecodeError differs between its implementations
-            _LOG.debug("%s holds a record that does not parse: %s", path, error)
+            _LOG.debug("%s contains a record that does not parse: %s", path, error)
             continue
         texts = example.features.feature[OBJECT + "class/text"].bytes_list.value
         names.update(text.decode("utf-8", "replace") for text in texts)

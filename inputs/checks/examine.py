@@ -1,7 +1,8 @@
-"""Examines one serialized record in Python: everything that is wrong with it, in full sentences.
+"""Examines one serialized record in Python: all its faults, with their values.
 
-The input pipeline does not look at records this way, for it would be slow; it asks here about a
-record that it could not use. Programs that check data ask about all.
+The input pipeline examines only records that it could not use, since this is slow; `check-data`
+examines all records. Descriptions, actions and rules are those of the pipeline: see
+`inputs.bad_records.kinds`, `inputs.decoding.box_rules` and `inputs.decoding.example`.
 """
 
 from __future__ import annotations
@@ -14,37 +15,34 @@ import numpy as np
 
 from estimator_det.compat import tf, tf1
 from estimator_det.protos import input_reader_pb2
-from inputs.bad_records.kinds import CLIP, FAIL, KINDS, SKIP, RecordFault
-from inputs.bad_records.policy import OUTSIDE_TOLERANCE, BadRecordPolicy, make_policy
+from inputs.bad_records.kinds import FAIL, KINDS, SKIP, RecordFault
+from inputs.bad_records.policy import BadRecordPolicy
 from inputs.decoding import example, image_header
-from inputs.decoding.example import OBJECT
-from inputs.records.tfrecord import Damage
-
-__all__ = ["BadRecordPolicy", "Examined", "damage_finding", "examine_record", "make_policy"]
+from inputs.decoding.box_rules import NUMPY, Boxes, box_flags, correct_boxes, size_mismatch
+from inputs.decoding.example import OBJECT, SIDES, LengthRule, equal_rule, multiple_rule
+from inputs.schema import PER_BOX_NUMBERS
 
 NUM_SHOWN = 3  # boxes or names that a message lists
-SIDES = ("ymin", "xmin", "ymax", "xmax")
-PER_BOX = ("class/confidence", "weight", "area", "is_crowd", "difficult", "group_of")
 
 _FIELDS = {tf.string: "bytes_list", tf.int64: "int64_list", tf.float32: "float_list"}
 
 
 class Examined(NamedTuple):
-    """What a record holds, and what is wrong with it."""
+    """The content of a record, and its faults."""
 
-    findings: List[RecordFault]
+    faults: List[RecordFault]
     source_id: str  # or the file name, or the checksum; "" if it has none
-    image_size: Optional[Tuple[int, int]]  # height, width; None where unknown
-    boxes: np.ndarray  # float32 [n, 4] yxyx, as training takes them: mended, before any limit
+    image_size: Optional[Tuple[int, int]]  # height, width; None if unknown
+    boxes: np.ndarray  # float32 [n, 4] yxyx, corrected as for training, before max_boxes applies
     class_ids: np.ndarray  # int64 [n]
-    usable: bool  # whether training takes the record
+    usable: bool  # whether training uses the record
 
 
 def examine_record(serialized: bytes, policy: BadRecordPolicy) -> Examined:
-    """Everything that is wrong with a record, and what of it training takes.
+    """All faults of a record, and the boxes that training uses.
 
-    Of a sequence every frame is examined (or the one that `frame_index` names); `boxes` are those
-    of all frames that were.
+    In a sequence every frame is examined, or only that of `frame_index`; `boxes` has the boxes of
+    all examined frames.
     """
     examination = _Examination(policy)
     try:
@@ -56,13 +54,8 @@ def examine_record(serialized: bytes, policy: BadRecordPolicy) -> Examined:
     return examination.result(source_id)
 
 
-def damage_finding(damage: Damage, policy: BadRecordPolicy) -> RecordFault:
-    """The finding for what `recordfile` could not read."""
-    return policy.finding(damage.kind, damage.message)
-
-
 class _UnreadableError(Exception):
-    """Nothing more can be said of a record."""
+    """A record cannot be examined further."""
 
 
 class _Features:
@@ -76,7 +69,7 @@ class _Features:
         return self._values.get(key, [])
 
     def scalar(self, key: str, default: Any) -> Any:
-        """The one value of a key."""
+        """The only value of a key."""
         values = self[key]
         return values[0] if values else default
 
@@ -84,15 +77,15 @@ class _Features:
 def _frames(
     serialized: bytes, policy: BadRecordPolicy, examination: _Examination
 ) -> Tuple[List[Tuple[str, _Features]], str]:
-    """What messages call each frame ("" if there is but one) and its features; a name for all."""
+    """The message prefix and features of each frame; a name for the record."""
     is_sequence = policy.reader.input_type == input_reader_pb2.TF_SEQUENCE_EXAMPLE
     message = tf.train.SequenceExample if is_sequence else tf.train.Example
     try:
         record = message.FromString(serialized)
     except Exception as error:  # protobuf's DecodeError differs between its implementations
-        examination.add("unparsable", f"it is no {message.__name__}: {error}")
+        examination.add("unparsable", f"it is not a {message.__name__}: {error}")
         raise _UnreadableError from error
-    types = _types(policy.reader)
+    types = example.key_types(policy.reader)
     if not is_sequence:
         values = _values(record.features.feature, types, examination)
         features = _Features(values, examination)
@@ -123,17 +116,6 @@ def _frames(
     return frames, named or _name(_Features(context, examination))
 
 
-def _types(reader: input_reader_pb2.InputReader) -> Dict[str, Any]:
-    """Key -> dtype of all that this reader reads from an Example."""
-    skipped = {key for flag, keys in example.OPTIONAL if not getattr(reader, flag) for key in keys}
-    types: Dict[str, Any] = dict(example.LISTS)
-    if reader.mask_type == input_reader_pb2.PNG_MASKS:
-        types[example.MASKS] = tf.string
-    for key, default in example.SCALARS.items():
-        types[key] = tf.string if isinstance(default, str) else tf.int64
-    return {key: dtype for key, dtype in types.items() if key not in skipped}
-
-
 def _values(
     features: Mapping[str, Any], types: Dict[str, Any], examination: _Examination
 ) -> Dict[str, List[Any]]:
@@ -146,7 +128,7 @@ def _values(
         if kind is None:
             continue
         if kind != _FIELDS[dtype]:
-            message = f"{key} holds a {kind}; the reader needs a {_FIELDS[dtype]}"
+            message = f"{key} is a {kind}; the reader needs a {_FIELDS[dtype]}"
             examination.add("unparsable", message)
             continue
         values[key] = list(getattr(feature, kind).value)
@@ -162,23 +144,23 @@ def _name(features: _Features) -> str:
 
 
 class _Examination:
-    """Findings and boxes, as they add up."""
+    """Collects faults and boxes."""
 
     def __init__(self, policy: BadRecordPolicy) -> None:
         self.policy = policy
-        self.findings: List[RecordFault] = []
+        self.faults: List[RecordFault] = []
         self.image_size: Optional[Tuple[int, int]] = None
         self.boxes: List[np.ndarray] = []
         self.class_ids: List[np.ndarray] = []
 
     def add(self, kind: str, message: str, count: int = 1) -> None:
-        self.findings.append(self.policy.finding(kind, message, count))
+        self.faults.append(self.policy.fault(kind, message, count))
 
     def result(self, source_id: str) -> Examined:
-        usable = all(finding.action not in (FAIL, SKIP) for finding in self.findings)
+        usable = all(fault.action not in (FAIL, SKIP) for fault in self.faults)
         empty = np.zeros([0, 4], np.float32), np.zeros([0], np.int64)
         return Examined(
-            self.findings,
+            self.faults,
             source_id,
             self.image_size,
             np.concatenate([empty[0], *self.boxes]),
@@ -187,16 +169,15 @@ class _Examination:
         )
 
     def frame(self, features: _Features, prefix: str) -> None:
-        """Looks at one image with its labels."""
-        before = len(self.findings)
+        """Examines one image with its labels."""
+        before = len(self.faults)
         size = self._image(features)
         if size is not None:
             self.image_size = size
         self._boxes(features, size)
         if prefix:
-            self.findings[before:] = [
-                finding._replace(message=prefix + finding.message)
-                for finding in self.findings[before:]
+            self.faults[before:] = [
+                fault._replace(message=prefix + fault.message) for fault in self.faults[before:]
             ]
 
     def _image(self, features: _Features) -> Optional[Tuple[int, int]]:
@@ -204,14 +185,7 @@ class _Examination:
         if not encoded:
             self.add("missing_key", "image/encoded is missing or empty")
             return None
-        size = self._picture(encoded, "image/encoded")
-        given = features.scalar("image/height", 0), features.scalar("image/width", 0)
-        if size is not None and any(side > 0 and side != s for side, s in zip(given, size)):
-            self.add(
-                "size_mismatch",
-                f"image/height and image/width say {given[0]} x {given[1]}, the picture is "
-                f"{size[0]} x {size[1]}",
-            )
+        size = self._encoded_image(encoded, "image/encoded")
         additional = features["image/additional_channels/encoded"]
         expected = self.policy.reader.num_additional_channels
         if len(additional) != expected:
@@ -222,26 +196,26 @@ class _Examination:
             )
         for position, channel in enumerate(additional):
             where = f"image/additional_channels/encoded[{position}]"
-            found = self._picture(channel, where)
-            if None not in (found, size) and found != size:
-                self.add("length_mismatch", f"{where} is {found}, image/encoded {size}")
+            found = self._encoded_image(channel, where)
+            self._expect_size(where, found, size)
         return size
 
-    def _picture(self, encoded: bytes, where: str) -> Optional[Tuple[int, int]]:
-        """Height and width, None where it cannot be decoded."""
+    def _expect_size(
+        self, where: str, found: Optional[Tuple[int, int]], size: Optional[Tuple[int, int]]
+    ) -> None:
+        if None not in (found, size) and found != size:
+            self.add("length_mismatch", f"{where} is {found}, image/encoded is {size}")
+
+    def _encoded_image(self, encoded: bytes, where: str) -> Optional[Tuple[int, int]]:
+        """Height and width; None if it cannot be decoded."""
         claimed = image_header.claimed_size(encoded)
         if claimed is not None and claimed[0] * claimed[1] > self.policy.max_pixels:
             self.add(
                 "huge_image",
-                f"{where} ({len(encoded)} bytes) claims to be {claimed[0]} x {claimed[1]} pixels, "
-                f"which is over the limit of {self.policy.max_pixels / 1e6:.6g} megapixels",
+                f"the header of {where} ({len(encoded)} bytes) gives {claimed[0]} x {claimed[1]} "
+                f"pixels; the limit is {self.policy.max_pixels / 1e6:.6g} megapixels",
             )
             return None
-        if not self.policy.decode:
-            if claimed is None:
-                start = f"it begins with {encoded[:8]!r}"
-                self.add("undecodable_image", f"{where} is no JPEG, PNG, GIF or BMP: {start}")
-            return claimed
         found = decode_size(encoded)
         if isinstance(found, tuple):
             return found
@@ -249,87 +223,75 @@ class _Examination:
             self.add(
                 "truncated_image",
                 f"{where} is truncated: its {len(encoded)} bytes end within the "
-                f"{image_header.format_of(encoded)} picture",
+                f"{image_header.format_of(encoded)} image",
             )
         else:
             self.add("undecodable_image", f"{where} cannot be decoded: {found}")
         return None
 
     def _boxes(self, features: _Features, size: Optional[Tuple[int, int]]) -> None:
-        sides = [np.asarray(features[f"{OBJECT}bbox/{side}"], np.float32) for side in SIDES]
+        sides = [np.asarray(features[key], np.float32) for key in SIDES]
         text = [x.decode("utf-8", "replace") for x in features[OBJECT + "class/text"]]
         labels = np.asarray(features[OBJECT + "class/label"], np.int64)
-        label_map = self.policy.label_map
-        classes = labels
-        if label_map is not None and text:
-            classes = np.asarray([label_map.ids.get(name, -1) for name in text], np.int64)
-        lengths = {side: len(values) for side, values in zip(SIDES, sides)}
-        lengths["class"] = len(classes)
-        count = len(sides[0])
-        for key in PER_BOX:
-            number = len(features[OBJECT + key])
-            if number:
-                lengths[key] = number
+        classes, by_text = labels, False
+        if self.policy.label_map is not None and text:
+            ids = self.policy.label_map.ids
+            classes, by_text = np.asarray([ids.get(name, -1) for name in text], np.int64), True
+        given = Boxes(
+            boxes=np.zeros([0, 4], np.float32),
+            classes=classes,
+            labels=_labels_of_classes(classes, labels),
+            by_text=np.bool_(by_text),
+            given_size=np.asarray(
+                [features.scalar("image/height", 0), features.scalar("image/width", 0)], np.int64
+            ),
+            image_size=np.asarray(size or (0, 0), np.int64),
+        )
+        if size is not None and size_mismatch(given, NUMPY):
+            height, width = given.given_size
+            self.add(
+                "size_mismatch",
+                f"image/height and image/width are {height} x {width}, the image is "
+                f"{size[0]} x {size[1]}",
+            )
+        lengths = {key: len(values) for key, values in zip(SIDES, sides)}
+        lengths[OBJECT + "class"] = len(classes)
+        numbers = {spec.record_key: len(features[spec.record_key]) for spec in PER_BOX_NUMBERS}
+        lengths.update({key: number for key, number in numbers.items() if number})
         if len(set(lengths.values())) > 1:
             found = ", ".join(f"{key} {number}" for key, number in lengths.items())
-            self.add("length_mismatch", f"lists under image/object/ differ in length: {found}")
+            self.add("length_mismatch", f"lists of boxes differ in length: {found}")
             return
-        self._other_lengths(features, count, size)
-        boxes = np.stack(sides, axis=1) if count else np.zeros([0, 4], np.float32)
-        flags = self._flags(boxes, classes, text, labels)
-        self._tell_boxes(flags, boxes, classes, text, labels)
-        actions = self.policy.actions
-        left_out = np.zeros([count], bool)
-        for kind in ("box_nan", "box_inverted", "box_degenerate", "unknown_text", "unknown_id"):
-            if actions[kind] == CLIP:
-                left_out |= flags[kind]
-        if actions["box_outside"] == CLIP:
-            was_empty = (boxes[:, :2] >= boxes[:, 2:]).any(1)
-            boxes = np.clip(boxes, 0, 1)
-            left_out |= ~was_empty & (boxes[:, :2] >= boxes[:, 2:]).any(1)
-        self.boxes.append(boxes[~left_out])
-        self.class_ids.append(classes[~left_out])
+        count = len(classes)
+        self._check_lengths(features, count, size)
+        if count:
+            given = given._replace(boxes=np.stack(sides, axis=1))
+        self._add_boxes(given, text, labels)
+
+    def _add_boxes(self, given: Boxes, text: List[str], labels: np.ndarray) -> None:
+        """Adds the faults of boxes, and the boxes that training uses."""
+        flags = box_flags(given, self.policy.num_classes, NUMPY)
+        self._add_box_faults(flags, given, text, labels)
+        boxes, dropped = correct_boxes(given.boxes, flags, self.policy.actions, NUMPY)
+        self.boxes.append(boxes[~dropped])
+        self.class_ids.append(given.classes[~dropped])
         limit = self.policy.max_boxes
-        excess = 0 if limit is None else int((~left_out).sum()) - limit
-        if excess > 0:
-            message = f"{excess + (limit or 0)} boxes, and max_number_of_boxes is {limit}"
-            self.add("too_many_boxes", message, excess)
+        count = int((~dropped).sum())
+        if limit is not None and count > limit:
+            message = f"{count} boxes, and max_number_of_boxes is {limit}"
+            self.add("too_many_boxes", message, count - limit)
 
-    def _flags(
-        self, boxes: np.ndarray, classes: np.ndarray, text: List[str], labels: np.ndarray
-    ) -> Dict[str, np.ndarray]:
-        """Kind -> bool [n]."""
-        extent = boxes[:, 2:] - boxes[:, :2]
-        by_text = self.policy.label_map is not None and bool(text)
-        unknown = classes < 1
-        above = classes > (self.policy.num_classes or np.iinfo(np.int64).max)
-        contradiction = np.zeros([len(classes)], bool)
-        if by_text and len(labels):
-            contradiction = ~unknown & (len(labels) != len(classes) or labels != classes)
-        return {
-            "box_nan": ~np.isfinite(boxes.sum(1)),
-            "box_inverted": (extent < 0).any(1),
-            "box_degenerate": (extent == 0).any(1),
-            "box_outside": (np.abs(boxes - 0.5) > 0.5 + OUTSIDE_TOLERANCE).any(1),
-            "unknown_text": unknown & by_text,
-            "unknown_id": (unknown & (not by_text)) | above,
-            "label_contradiction": contradiction,
-        }
-
-    def _tell_boxes(
-        self,
-        flags: Dict[str, np.ndarray],
-        boxes: np.ndarray,
-        classes: np.ndarray,
-        text: List[str],
-        labels: np.ndarray,
+    def _add_box_faults(
+        self, flags: Dict[str, np.ndarray], given: Boxes, text: List[str], labels: np.ndarray
     ) -> None:
+        classes = given.classes
+
         def box(i: int) -> str:
-            return "[" + ", ".join(f"{side:.6g}" for side in boxes[i]) + "]"
+            return "[" + ", ".join(f"{side:.6g}" for side in given.boxes[i]) + "]"
 
         def pair(i: int) -> str:
-            label = labels[i] if len(labels) == len(classes) else f"nothing ({len(labels)} labels)"
-            return f"{text[i]!r} is {classes[i]} in the label map, the label says {label}"
+            label = labels[i] if len(labels) == len(classes) else f"missing ({len(labels)} labels)"
+            return f"{text[i]!r} is {classes[i]} in the label map, the label is {label}"
 
         shown: Dict[str, Callable[[int], str]] = {
             "unknown_text": lambda i: repr(text[i]),
@@ -345,58 +307,57 @@ class _Examination:
             limit = ""
             if kind == "unknown_id" and self.policy.num_classes is not None:
                 limit = f"; num_classes = {self.policy.num_classes}"
-            message = (
-                f"{KINDS[kind].what}: {len(indices)} of {len(boxes)} ({examples}{more}){limit}"
-            )
-            self.add(kind, message, len(indices))
+            found = f"{len(indices)} of {len(classes)} ({examples}{more}){limit}"
+            self.add(kind, f"{KINDS[kind].description}: {found}", len(indices))
 
-    def _other_lengths(
+    def _check_lengths(
         self, features: _Features, count: int, size: Optional[Tuple[int, int]]
     ) -> None:
-        """What has several values for each box, and what belongs to the image as a whole."""
+        """Lists with several values for each box, and lists of the whole image."""
         reader = self.policy.reader
         masks = features[example.MASKS]
-        if masks and reader.mask_type == input_reader_pb2.PNG_MASKS:
-            self._expect("PNG masks", len(masks), count)
+        if reader.mask_type == input_reader_pb2.PNG_MASKS:
+            self._check(equal_rule("PNG masks", len(masks), count))
             for position, mask in enumerate(masks):
-                found = self._picture(mask, f"image/object/mask[{position}]")
-                if None not in (found, size) and found != size:
-                    self.add("length_mismatch", f"mask {position} is {found}, the picture {size}")
-        elif masks and size is not None:
-            self._expect("mask values", len(masks), count * size[0] * size[1])
+                where = f"{example.MASKS}[{position}]"
+                self._expect_size(where, self._encoded_image(mask, where), size)
+        elif size is not None:
+            expected = count * size[0] * size[1]
+            self._check(equal_rule("mask values (boxes x height x width)", len(masks), expected))
         scores = features[OBJECT + "class/multiclass_scores"]
-        if scores and (not count or len(scores) % count):
-            message = f"{len(scores)} multiclass_scores are no multiple of its {count} boxes"
-            self.add("length_mismatch", message)
-        y, x = features[OBJECT + "keypoint/y"], features[OBJECT + "keypoint/x"]
-        self._expect("keypoint/y", len(y), len(x))
+        self._check(multiple_rule("multiclass_scores", len(scores), "boxes", count))
+        y, x = (len(features[f"{OBJECT}keypoint/{axis}"]) for axis in "yx")
+        self._check(equal_rule("keypoint/x", x, y, may_be_absent=False))
         if reader.use_keypoint_label_map:
-            self._expect("keypoint/text", len(features[OBJECT + "keypoint/text"]), len(y))
-            if y and (not count or len(y) % count):
-                message = f"{len(y)} keypoints are no multiple of its {count} boxes"
-                self.add("length_mismatch", message)
-        elif y:
-            self._expect("keypoints", len(y), count * reader.num_keypoints)
+            texts = len(features[OBJECT + "keypoint/text"])
+            self._check(equal_rule("keypoint/text", texts, y, may_be_absent=False))
+            self._check(multiple_rule("keypoints", y, "boxes", count))
+        else:
+            self._check(equal_rule("keypoints", y, count * reader.num_keypoints))
+        by_text = features["image/class/text"] and self.policy.label_map is not None
+        classes = features["image/class/text" if by_text else "image/class/label"]
         confidences = features["image/class/confidence"]
-        if confidences:
-            text, labels = features["image/class/text"], features["image/class/label"]
-            by_text = text and self.policy.label_map is not None
-            classes = text if by_text else labels
-            self._expect("image/class/confidence", len(confidences), len(classes))
+        self._check(equal_rule("image/class/confidence", len(confidences), len(classes)))
         context = features["image/context_features"]
-        length = features.scalar("image/context_feature_length", 0)
-        if context and (length < 1 or len(context) % length):
-            message = f"{len(context)} context_features are no multiple of {length}"
-            self.add("length_mismatch", message)
+        length_key = "image/context_feature_length"
+        length = features.scalar(length_key, 0)
+        self._check(multiple_rule("context_features", len(context), length_key, length))
 
-    def _expect(self, what: str, found: int, expected: int) -> None:
-        if found != expected:
-            message = f"it has {found} values of {what} where {expected} are needed"
-            self.add("length_mismatch", message)
+    def _check(self, rule: LengthRule) -> None:
+        if not rule.holds:
+            numbers = ", ".join(str(number) for number in rule.numbers)
+            self.add("length_mismatch", f"{rule.detail} {numbers}")
+
+
+def _labels_of_classes(classes: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """int64 [n]: the label of each class; `classes` without labels, -1 if they differ in number."""
+    if len(labels) == len(classes):
+        return labels
+    return classes if not len(labels) else np.full_like(classes, -1)
 
 
 def decode_size(encoded: bytes) -> Any:
-    """Height and width of a picture as TensorFlow decodes it, or why it cannot (a text)."""
+    """Height and width of an image as TensorFlow decodes it, or the reason why it cannot."""
     session, placeholder, shape = _image_decoder(os.getpid())
     try:
         height, width = session.run(shape, {placeholder: encoded})[:2]
@@ -406,7 +367,7 @@ def decode_size(encoded: bytes) -> Any:
 
 
 def reason(error: tf.errors.OpError) -> str:
-    """The line of a TensorFlow error that says what went wrong; the others say where."""
+    """The line of a TensorFlow error that has its cause; other lines have its location."""
     lines = [line for line in str(error.message).splitlines() if line.strip()]
     nodes = [i for i, line in enumerate(lines[:-1]) if line.startswith("Node: ")]
     return lines[nodes[-1] + 1] if nodes else (lines or ["no reason given"])[0]
@@ -414,7 +375,7 @@ def reason(error: tf.errors.OpError) -> str:
 
 @functools.lru_cache(maxsize=1)
 def _image_decoder(process: int) -> Tuple[Any, Any, Any]:
-    """Session, placeholder and shape; made anew in a process that was forked."""
+    """Session, placeholder and shape; not shared with a forked process."""
     del process
     with tf.Graph().as_default() as graph:
         placeholder = tf1.placeholder(tf.string, [])

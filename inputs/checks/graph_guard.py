@@ -1,95 +1,111 @@
-"""The watch over a dataset that runs on another machine, where there is no Python to ask.
+"""The guard of a dataset that runs on another machine, where it cannot call Python.
 
-The input pipeline of a TPU with a host of its own runs there. What `inputs.checks.guard` would
-look into ends the run here, with TensorFlow's own message: no record is left out, whatever
-`bad_records` says. What decoding mends, such as boxes beyond the image, is mended untold; `estimator-det
-check-data` tells it beforehand.
+The input pipeline of a TPU with a host of its own runs on that host. There every fault that
+`inputs.checks.guard` would examine ends the run with TensorFlow's own message: no record is
+skipped, whatever `bad_records` says. Boxes are corrected as usual, but not counted;
+`estimator-det check-data` reports them before the run.
 """
 
 from __future__ import annotations
 
-from typing import Any, Sequence, Tuple
+from typing import Any, List, Sequence, Tuple
 
 from estimator_det.compat import tf
+from estimator_det.config.text import ConfigError
 from inputs import schema
 from inputs.bad_records.kinds import FAULT_COUNTS
-from inputs.checks.guard import POSITION, RECORD_ID, unpack_record_id
+from inputs.checks.guard import RECORD_ID, SEQUENCE_NUMBER
+from inputs.decoding.example import require
+from inputs.records.record_id import unpack_record_ids
+from inputs.records.tfrecord import is_compressed
 
 
 class GraphGuard:
-    """Does what `guard.Guard` does in the graph, with TensorFlow's operations alone.
+    """A `guard.Guard` of TensorFlow operations alone: any fault raises InvalidArgumentError.
 
     Args:
-        paths: Files, in the order that `schema.RECORD` counts in; none of them compressed.
+        paths: Files; `schema.RECORD` has indices into them.
+
+    Raises:
+        ConfigError: if a file is compressed; damage to it would go unnoticed.
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
-        self.paths = list(paths)
+        compressed = [path for path in paths if is_compressed(path)]
+        if compressed:
+            raise ConfigError(
+                f"{compressed[0]}: compressed files cannot be read on the host of a TPU, where "
+                "damage to them would go unnoticed. Decompress them; reading becomes faster, too"
+            )
+        self.paths: List[str] = list(paths)
         self._sizes = [tf.io.gfile.stat(path).length for path in self.paths]
 
-    def is_full(self) -> tf.Tensor:
-        """Never: nothing fails unnoticed, so nothing piles up."""
+    def has_too_many_pending(self) -> tf.Tensor:
+        """Never: a record that fails raises an error."""
         return tf.constant(False)
 
-    def goes_on(self) -> tf.Tensor:
-        """Always: what must stop the run is an error."""
+    def may_continue(self) -> tf.Tensor:
+        """Always: a fault that must stop the run raises an error."""
         return tf.constant(True)
 
-    def length(self, file: tf.Tensor) -> tf.Tensor:
-        """-1: all records are counted, so that an end before the file's is seen."""
+    def known_length(self, file: tf.Tensor) -> tf.Tensor:
+        """-1: all records are counted, so that damage is noticed."""
         del file
         return tf.constant(-1, tf.int64)
 
-    def note_whole(self, file: tf.Tensor, length: tf.Tensor) -> tf.Operation:
-        """Notes nothing."""
+    def set_length(self, file: tf.Tensor, length: tf.Tensor) -> tf.Operation:
+        """Does nothing."""
         del file, length
         return tf.no_op()
 
-    def note_missing(self, file: tf.Tensor) -> tf.Operation:
-        """Is not called, where lengths are not known."""
+    def clear_length(self, file: tf.Tensor) -> tf.Operation:
+        """Does nothing."""
         del file
         return tf.no_op()
 
-    def rest_of_file(
-        self, file: tf.Tensor, number: tf.Tensor, read: tf.Tensor
+    def read_rest(
+        self, file: tf.Tensor, number: tf.Tensor, num_bytes: tf.Tensor
     ) -> Tuple[tf.Tensor, tf.Tensor]:
-        """No record, int64 [0] and string [0]; an error unless the reader got to the file's end."""
+        """No record; raises an error unless the reader got to the end of the file."""
         size = tf.gather(tf.constant(self._sizes, tf.int64), file)
-        path = tf.gather(tf.constant(self.paths), file)
-        told = [path, ": damaged after records:", number, "bytes read, bytes there:", read, size]
-        with tf.control_dependencies([tf.debugging.Assert(tf.equal(read, size), told)]):
+        is_complete = require(
+            tf.equal(num_bytes, size),
+            tf.strings.join([tf.gather(tf.constant(self.paths), file), ", record ",
+                             tf.strings.as_string(number)]),
+            ["damaged_record"],
+            "Records cannot be skipped here. Bytes read, and bytes of the file:",
+            [num_bytes, size],
+        )  # fmt: skip
+        with tf.control_dependencies([is_complete]):
             return tf.zeros([0], tf.int64), tf.zeros([0], tf.string)
 
-    def from_start(self, records: tf.data.Dataset, first: int) -> tf.data.Dataset:
-        """The records as they are."""
+    def expect_first(self, records: tf.data.Dataset, first: int) -> tf.data.Dataset:
+        """The records unchanged."""
         del first
         return records
 
-    def begin(self, position: tf.Tensor, place: tf.Tensor, serialized: tf.Tensor) -> tf.Tensor:
-        """The bytes as they are."""
-        del position, place
+    def add_pending(
+        self, sequence_number: tf.Tensor, record_id: tf.Tensor, serialized: tf.Tensor
+    ) -> tf.Tensor:
+        """The bytes unchanged."""
+        del sequence_number, record_id
         return serialized
 
-    def watch(
-        self,
-        batches: tf.data.Dataset,
-        *,
-        keep_source_id: bool,
-        base_seed: int,
-        **_: Any,
+    def check_batches(
+        self, batches: tf.data.Dataset, *, keep_source_id: bool, base_seed: int, **_: Any
     ) -> tf.data.Dataset:
-        """Batches as those of `Guard.watch`."""
+        """Batches with the features that `Guard.check_batches` gives them."""
 
         @tf.autograph.experimental.do_not_convert
-        def place(features: Any, labels: Any) -> Any:
+        def complete(features: Any, labels: Any) -> Any:
             features = dict(features)
-            positions = features.pop(POSITION)
+            sequence_numbers = features.pop(SEQUENCE_NUMBER)
             del features[FAULT_COUNTS]
-            features[schema.RECORD] = unpack_record_id(features.pop(RECORD_ID))
+            features[schema.RECORD] = unpack_record_ids(features.pop(RECORD_ID))
             if not keep_source_id:
                 del features[schema.SOURCE_ID]
-            seeds = tf.fill(tf.shape(positions), tf.constant(base_seed, tf.int64))
-            features[schema.AUGMENTATION_SEED] = tf.stack([seeds, positions], axis=1)
+            seeds = tf.fill(tf.shape(sequence_numbers), tf.constant(base_seed, tf.int64))
+            features[schema.AUGMENTATION_SEED] = tf.stack([seeds, sequence_numbers], axis=1)
             return features, labels
 
-        return batches.map(place)
+        return batches.map(complete)

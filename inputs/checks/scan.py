@@ -1,7 +1,7 @@
-"""Reads all records of some readers, in several processes, and says of each what is wrong with it.
+"""Reads all records of some readers, in several processes, and lists the faults of each.
 
-The examiner is that of training, so both find the same. What is found does not depend on the number
-of processes, nor on which is faster.
+The examiner is that of training, so both find the same faults. The result does not depend on the
+number of processes or their speed.
 """
 
 from __future__ import annotations
@@ -17,21 +17,26 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 
 from estimator_det.compat import tf
 from estimator_det.config import files
-from inputs.bad_records.kinds import KINDS, SKIP, Entry, RecordFault
+from inputs.bad_records.kinds import KINDS, SKIP
+from inputs.bad_records.log import LogEntry
 from inputs.bad_records.policy import BadRecordPolicy
-from inputs.checks.examine import damage_finding, examine_record
+from inputs.checks.examine import examine_record
 from inputs.checks.statistics import Collector, Columns, join
 from inputs.records import tfrecord
 from inputs.records.stream import find_files, input_patterns
 
-RECORDS_PER_TASK = 64  # of files whose records are found without reading them all
+RECORDS_PER_TASK = 64  # of files whose records can be read in any order
 
-# Are examined sooner than another process has started, which takes seconds of a processor.
+# Examining these takes less time than starting another process, which takes seconds of a CPU.
 FEW_RECORDS = 400
 FEW_SMALL_RECORDS = 4000  # in files of FEW_BYTES
 FEW_BYTES = 100_000_000
 
-_RULES: Dict[str, BadRecordPolicy] = {}  # of a worker process, by reader
+_POLICIES: Dict[str, BadRecordPolicy] = {}  # of a worker process, by reader
+
+
+class WorkerDiedError(ValueError):
+    """A process that reads records died."""
 
 
 class Task(NamedTuple):
@@ -45,50 +50,50 @@ class Task(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What is to be read for one reader."""
+    """The files and tasks of one reader."""
 
     reader: str  # path of the reader in the configuration
     policy: BadRecordPolicy
     files: List[str]
     tasks: List[Task]
-    num_records: Optional[int]  # None where it is not known beforehand
-    entries: List[Entry]  # what is wrong with paths and files
+    num_records: Optional[int]  # None if it is not known before reading
+    entries: List[LogEntry]  # faults of paths and files
 
 
 class Scan(NamedTuple):
-    """What one reader's records hold."""
+    """The content and faults of one reader's records."""
 
     reader: str  # path of the reader in the configuration
     files: List[str]
     num_records: int  # a gap in a damaged file counts as one
     columns: Columns  # of the records that training uses
-    entries: List[Entry]  # in the order of files and records
+    entries: List[LogEntry]  # in the order of files and records
 
     @property
     def num_skipped(self) -> int:
-        """Records that training leaves out as a whole."""
+        """Records that training skips."""
         return len({(e.file, e.record) for e in self.entries if e.action == SKIP and e.record >= 0})
 
 
 class _Part(NamedTuple):
     num_records: int
     columns: Columns
-    entries: List[Entry]
+    entries: List[LogEntry]
 
 
 def plan(reader: str, policy: BadRecordPolicy, max_records: Optional[int] = None) -> Plan:
-    """Finds the files of a reader and divides them.
+    """Finds the files of a reader and divides them into tasks.
 
     Args:
-        reader: Path of the reader in the configuration; entries do not hold it.
-        policy: Of `inputs.checks.examine.make_policy`.
+        reader: Path of the reader in the configuration.
+        policy: Of the reader.
         max_records: At most so many records of each file; None for all.
 
     Raises:
-        ValueError: if the reader names no path, or is not a TFRecord reader.
+        ConfigError: if the reader has no path, or is not a TFRecord reader.
     """
     found: List[str] = []
-    entries: List[Entry] = []
+    entries: List[LogEntry] = []
     for pattern in input_patterns(policy.reader):
         try:
             found += find_files(pattern)
@@ -98,7 +103,7 @@ def plan(reader: str, policy: BadRecordPolicy, max_records: Optional[int] = None
     total: Optional[int] = 0
     for number, path in enumerate(found):
         stop, count = max_records, max_records
-        # Only a local file that is not compressed can be entered at any record.
+        # Only a local file that is not compressed can be read from any record on.
         if not (files.is_remote(path) or tfrecord.is_compressed(path)):
             try:
                 count = tfrecord.count_records(path)
@@ -110,7 +115,7 @@ def plan(reader: str, policy: BadRecordPolicy, max_records: Optional[int] = None
                 end = min(start + RECORDS_PER_TASK, stop)
                 tasks.append(Task(reader, path, number, start, end))
             if not count:
-                entries.append(_entry(policy, "empty_file", path, "the file holds no record"))
+                entries.append(_entry(policy, "empty_file", path, "the file contains no record"))
         else:
             tasks.append(Task(reader, path, number, 0, stop))
         total = None if total is None or stop is None else total + stop
@@ -127,20 +132,22 @@ def run(
 
     Args:
         plans: Of `plan`.
-        jobs: Processes; few records are read in this one whatever is given.
+        jobs: Processes; a few records are always read in this one.
         advance: Called with the number of records done since the last call.
 
     Returns:
         A scan for each plan.
 
     Raises:
-        ValueError: if a process dies; the text names the files that were being read.
+        WorkerDiedError: if a process dies; the text names the files that were being read.
     """
-    policy = {one.reader: one.policy for one in plans}
+    policies = {one.reader: one.policy for one in plans}
     tasks = [task for one in plans for task in one.tasks]
     parts: Dict[str, List[_Part]] = {one.reader: [] for one in plans}
     results = (
-        _in_turn(tasks, policy) if jobs <= 1 or _are_few(plans) else _at_once(tasks, policy, jobs)
+        _in_turn(tasks, policies)
+        if jobs <= 1 or _are_few(plans)
+        else _at_once(tasks, policies, jobs)
     )
     for part, task in zip(results, tasks):
         parts[task.reader].append(part)
@@ -168,35 +175,28 @@ def _scan(of: Plan, parts: List[_Part]) -> Scan:
     )
 
 
-def _located(finding: RecordFault, file: str, number: int, source_id: str = "") -> Entry:
-    """A finding with its place; -1 for the file as a whole."""
-    place = (file, number, source_id)
-    told = (finding.count, finding.message, finding.remedy)
-    return Entry(finding.kind, finding.action, *place, *told)
+def _entry(policy: BadRecordPolicy, kind: str, file: str, message: str) -> LogEntry:
+    return LogEntry.of(policy.fault(kind, message), file, -1)
 
 
-def _entry(policy: BadRecordPolicy, kind: str, file: str, message: str) -> Entry:
-    return _located(policy.finding(kind, message), file, -1)
-
-
-def _in_turn(tasks: Sequence[Task], policy: Dict[str, BadRecordPolicy]) -> Iterator[_Part]:
-    return (_examine(task, policy[task.reader]) for task in tasks)
+def _in_turn(tasks: Sequence[Task], policies: Dict[str, BadRecordPolicy]) -> Iterator[_Part]:
+    return (_examine(task, policies[task.reader]) for task in tasks)
 
 
 def _at_once(
-    tasks: Sequence[Task], policy: Dict[str, BadRecordPolicy], jobs: int
+    tasks: Sequence[Task], policies: Dict[str, BadRecordPolicy], jobs: int
 ) -> Iterator[_Part]:
     """Results in the order of the tasks."""
     # Fresh processes: a fork of one in which TensorFlow has run may hang.
     context = multiprocessing.get_context("spawn")
-    # Its other end closes when this process gives up, or is gone, however that ended. An Event
-    # would not do: setting it waits for processes that may have died.
+    # Its other end closes when this process fails or ends, for whatever reason. An Event would not
+    # do: setting it waits for processes that may have died.
     lifeline, held = context.Pipe(duplex=False)
     pool = concurrent.futures.ProcessPoolExecutor(
         max_workers=min(jobs, max(len(tasks), 1)),
         mp_context=context,
         initializer=_start_worker,
-        initargs=(policy, lifeline),
+        initargs=(policies, lifeline),
     )
     try:
         with _interrupts_held():
@@ -207,20 +207,20 @@ def _at_once(
             except BrokenProcessPool as error:
                 open_tasks = [t for t, f in zip(tasks, futures) if not _succeeded(f)][:jobs]
                 where = ", ".join(f"{task.file} from record {task.start} on" for task in open_tasks)
-                raise ValueError(
-                    "a process that reads records died, perhaps for want of memory; it was one of "
-                    f"those that read {where}. Remedy: try again with --jobs 1"
+                raise WorkerDiedError(
+                    "a process that reads records died, perhaps because memory ran out; it was one "
+                    f"of those that read {where}. Remedy: try again with --jobs 1"
                 ) from error
         pool.shutdown()
     finally:
-        held.close()  # nobody waits for what is still being read
+        held.close()  # ends processes that are still reading
         pool.shutdown(wait=False, cancel_futures=True)
         lifeline.close()
 
 
 @contextlib.contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Processes started meanwhile never see Ctrl-C: the main one tells it and ends them."""
+    """Processes started within never receive Ctrl-C: the main process does, and ends them."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -235,9 +235,9 @@ def _succeeded(future: Any) -> bool:
     return future.done() and not future.cancelled() and future.exception() is None
 
 
-def _start_worker(policy: Dict[str, BadRecordPolicy], lifeline: Any) -> None:
+def _start_worker(policies: Dict[str, BadRecordPolicy], lifeline: Any) -> None:
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
-    _RULES.update(policy)
+    _POLICIES.update(policies)
 
 
 def _end_with(lifeline: Any) -> None:
@@ -247,25 +247,25 @@ def _end_with(lifeline: Any) -> None:
 
 
 def _examine_in_worker(task: Task) -> _Part:
-    return _examine(task, _RULES[task.reader])
+    return _examine(task, _POLICIES[task.reader])
 
 
 def _examine(task: Task, policy: BadRecordPolicy) -> _Part:
     collector = Collector()
-    entries: List[Entry] = []
+    entries: List[LogEntry] = []
     count = 0
     try:
         for number, record in _records(task):
             count += 1
             if isinstance(record, tfrecord.Damage):
-                finding = damage_finding(record, policy)
-                whole_file = KINDS[finding.kind].unit == "file"
-                count -= whole_file
-                entries.append(_located(finding, task.file, -1 if whole_file else number))
+                fault = policy.fault(record.kind, record.message)
+                is_whole_file = KINDS[fault.kind].unit == "file"
+                count -= is_whole_file
+                entries.append(LogEntry.of(fault, task.file, -1 if is_whole_file else number))
                 continue
             examined = examine_record(record, policy)
-            for finding in examined.findings:
-                entries.append(_located(finding, task.file, number, examined.source_id))
+            for fault in examined.faults:
+                entries.append(LogEntry.of(fault, task.file, number, examined.source_id))
             if examined.usable and examined.image_size is not None:
                 collector.add(
                     task.file_number,
@@ -278,7 +278,7 @@ def _examine(task: Task, policy: BadRecordPolicy) -> _Part:
     except (OSError, tf.errors.OpError) as error:
         entries.append(_entry(policy, "lost_records", task.file, f"it cannot be read: {error}"))
     if task.stop is None and not count and not entries:
-        entries.append(_entry(policy, "empty_file", task.file, "the file holds no record"))
+        entries.append(_entry(policy, "empty_file", task.file, "the file contains no record"))
     return _Part(count, collector.columns(), entries)
 
 

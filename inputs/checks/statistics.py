@@ -1,7 +1,7 @@
-"""What a data set holds: sizes, shapes and classes of images and boxes, counted with NumPy alone.
+"""Statistics of a data set: sizes, shapes and classes of images and boxes, with NumPy alone.
 
 Each process collects the images it has read in a `Collector`; the `Columns` of all are joined in a
-fixed order, so that the numbers do not depend on who was faster. Letters: N images, M boxes.
+fixed order, so that the numbers do not depend on timing. Letters: N images, M boxes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RATIO_TEXTS = ("1:5", "1:3", "1:2", "4:5", "5:4", "2:1", "3:1", "5:1")
 COUNT_EDGES = (1, 2, 3, 5, 9, 17, 33, 65, 129)
 COUNT_NAMES = ("0", "1", "2", "3-4", "5-8", "9-16", "17-32", "33-64", "65-128", ">128")
 SIDE_EDGES = (100, 200, 300, 400, 500, 640, 800, 1024, 1400, 2048, 4096)
-# Finer bins for pictures.
+# Finer bins for charts.
 FINE_SIDES = np.geomspace(2, 2048, 41)  # pixels
 FINE_RATIOS = np.geomspace(1 / 8, 8, 37)
 
@@ -28,13 +28,13 @@ SizeRule = Callable[[int, int], Tuple[int, int]]  # height and width -> height a
 
 
 class Columns(NamedTuple):
-    """What was seen in some records: a row for each image, and a row for each box."""
+    """The images and boxes of some records: a row for each image, and a row for each box."""
 
-    file_numbers: np.ndarray  # int32 [N], whatever the collector was told
+    file_numbers: np.ndarray  # int32 [N], as given to the collector
     record_numbers: np.ndarray  # int64 [N]
     sizes: np.ndarray  # int32 [N, 2], height and width in pixels
     source_ids: List[str]  # N of them
-    images: np.ndarray  # int64 [M], the row of the image that each box lies in
+    images: np.ndarray  # int64 [M], the row of each box's image
     boxes: np.ndarray  # float32 [M, 4], yxyx normalized to the image
     class_ids: np.ndarray  # int32 [M]
 
@@ -75,13 +75,13 @@ class Collector:
         boxes: np.ndarray,
         class_ids: np.ndarray,
     ) -> None:
-        """Takes an image.
+        """Adds an image.
 
         Args:
-            file_number: Tells files apart.
+            file_number: Index of the file.
             record_number: Of the record in its file.
             size: Height and width in pixels.
-            source_id: What the image is called.
+            source_id: Of the image.
             boxes: [n, 4], yxyx normalized.
             class_ids: [n].
 
@@ -98,7 +98,7 @@ class Collector:
         self._class_ids.append(class_ids)
 
     def columns(self) -> Columns:
-        """All that was added, in order."""
+        """All images, in the order in which they were added."""
         rows = np.asarray(self._rows, np.int64).reshape(-1, 4)
         counts = [len(boxes) for boxes in self._boxes]
         return Columns(
@@ -128,7 +128,7 @@ def join(parts: Sequence[Columns]) -> Columns:
 
 
 def first_boxes(columns: Columns, max_boxes: int) -> Columns:
-    """Without the boxes of an image past the first `max_boxes`, as training pads or cuts them."""
+    """Only the first `max_boxes` boxes of each image, as in training."""
     keep = ranks(columns) < max_boxes
     return columns._replace(
         images=columns.images[keep], boxes=columns.boxes[keep], class_ids=columns.class_ids[keep]
@@ -148,7 +148,7 @@ def boxes_per_image(columns: Columns) -> np.ndarray:
 
 
 def resized(sizes: np.ndarray, rule: SizeRule) -> np.ndarray:
-    """A rule of sizes carried out for [N, 2] heights and widths, once for each that occurs."""
+    """Applies a rule to heights and widths [N, 2]; calls it once for each distinct size."""
     unique, back = np.unique(sizes, axis=0, return_inverse=True)
     new = [rule(int(height), int(width)) for height, width in unique]
     return np.asarray(new, np.int64).reshape(-1, 2)[back.reshape(-1)]
@@ -159,7 +159,7 @@ def box_sizes(columns: Columns, sizes: Optional[np.ndarray] = None) -> np.ndarra
 
     Args:
         columns: Images and boxes.
-        sizes: [N, 2], heights and widths of the images; their own where not given.
+        sizes: [N, 2], heights and widths of the images; their own if None.
     """
     sizes = columns.sizes if sizes is None else sizes
     scale = sizes[columns.images].astype(np.float32)
@@ -191,7 +191,7 @@ def ratio_histogram(pixels: np.ndarray) -> Histogram:
 
 
 def aspect_ratios(pixels: np.ndarray) -> np.ndarray:
-    """Width over height of [M, 2]; infinite where there is no height."""
+    """Width over height of [M, 2]; infinite without height."""
     heights, widths = pixels[:, 0].astype(float), pixels[:, 1].astype(float)
     return np.divide(widths, heights, out=np.full(len(pixels), np.inf), where=heights > 0)
 
@@ -231,7 +231,7 @@ def class_counts(columns: Columns) -> Dict[int, Tuple[int, int]]:
 
 
 def repeated_ids(columns: Columns) -> Dict[str, List[int]]:
-    """Source id -> rows of the images that share it, where several do; empty ids do not count."""
+    """Source id -> rows of the images that share it, if several do; empty ids do not count."""
     rows: Dict[str, List[int]] = {}
     for row, name in enumerate(columns.source_ids):
         if name:

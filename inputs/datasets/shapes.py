@@ -1,7 +1,7 @@
 """Coloured shapes on textured backgrounds: a labelled data set that needs no download.
 
-Every image holds one to four shapes of any colour, turned at random, that hardly overlap; the
-class is the form alone. The same seed gives the same bytes.
+Every image contains one to four shapes of any colour and rotation that hardly overlap; the class is
+the form alone. The same seed gives the same bytes.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ TRAIN_FILE = "train.record"
 EVAL_FILE = "eval.record"
 
 SUPERSAMPLING = 3  # shapes are drawn this much larger, then shrunk: smooth edges
-MAX_OVERLAP = 0.05  # of the smaller box; a shape that would hide more is placed anew
+MAX_OVERLAP = 0.05  # of the smaller box; a shape that would hide more is placed again
 PLACEMENT_TRIES = 20
 EVAL_SEED_OFFSET = 1_000_003  # keeps the streams of training and evaluation images apart
 
 
 class Size(NamedTuple):
-    """How many images a data set holds, and in how many files."""
+    """Numbers of images and files of a data set."""
 
     num_train: int
     num_eval: int
@@ -77,7 +77,7 @@ class ShapeImage(NamedTuple):
 
 
 class DatasetFiles(NamedTuple):
-    """Where a data set lies and what it holds."""
+    """The files and counts of a data set."""
 
     train_pattern: str
     eval_pattern: str
@@ -120,7 +120,7 @@ def make_dataset(
     """Writes training and evaluation shards and the label map below `output_dir`.
 
     Args:
-        output_dir: Folder, made where missing; files of the same names are replaced.
+        output_dir: Folder, created if missing; files of the same names are replaced.
         seed: Picks the images, 0 or more.
         size: A name in `SIZES`.
         options: What the images look like.

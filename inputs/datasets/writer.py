@@ -18,14 +18,14 @@ from PIL import Image
 from estimator_det.compat import tf
 
 IMAGE_FORMATS = ("jpeg", "png", "gif", "bmp")
-BOX_TOLERANCE = 1e-4  # a box may leave the image by this much: rounding in label tools
+BOX_TOLERANCE = 1e-4  # a box may extend beyond the image by this much: rounding in label tools
 
 FeatureValue = Union[Sequence[int], Sequence[float], Sequence[bytes]]
 
 
 @dataclass(frozen=True)
 class Annotations:
-    """The n labelled objects of one image; optional fields are left out of the record when None.
+    """The n labelled objects of one image; the record has no optional field that is None.
 
     Attributes:
         boxes: float [n, 4], ymin, xmin, ymax, xmax as fractions of the image's height and width.
@@ -33,11 +33,11 @@ class Annotations:
         class_names: n names of the label map.
         weights: n loss weights.
         area: n areas in square pixels.
-        is_crowd: n flags: the box holds a crowd of such objects.
+        is_crowd: n flags: the box contains a crowd of such objects.
         difficult: n flags of PASCAL VOC.
         group_of: n flags of Open Images.
         masks: n PNG files, each a mask of the image's size with 0 outside the object.
-        keypoints: float [n, P, 2], y and x as fractions; NaN where a point is absent.
+        keypoints: float [n, P, 2], y and x as fractions; NaN for absent points.
     """
 
     boxes: np.ndarray
@@ -144,7 +144,7 @@ def write_sharded(examples: Iterable[tf.train.Example], path: str, num_shards: i
 
     Args:
         examples: Records in any number; read once.
-        path: Common beginning of the shards' names; its folder is made where missing.
+        path: Prefix of the shards' names; a missing folder is created.
         num_shards: Files to make; see `shard_paths`.
 
     Returns:

@@ -1,39 +1,46 @@
 """One serialized record -> one `Sample`: parsing, image decoding, class names, and checks.
 
-Where a record leaves out what belongs to each box, it gets: weight 1, confidence 1, not crowd, not
-difficult, not a group, the box's own area, no keypoints (NaN), an empty mask.
+Defaults of a box for what its record lacks: `LabelSpec.default`, e.g. weight 1 and not crowd; the
+box's own area; keypoints that are NaN; an empty mask.
 
-What is wrong with boxes is counted, and mended or refused as the reader's `bad_records` says; see
-`inputs.bad_records.kinds` for the kinds, and `inputs.checks.examine` for the same in Python. By
-default boxes with a NaN coordinate, and boxes whose class text is in no item of the label map, are
-left out, as the reference does: that is how one trains on some of the classes of a data set
-(`inputs.checks.class_names` warns before the first batch, and refuses a label map with none).
+Faults of boxes are counted, and corrected or rejected as the reader's `bad_records` says; see
+`inputs.bad_records.kinds` for the kinds and `inputs.decoding.box_rules` for the rules. By default,
+as in the reference, boxes with a NaN coordinate and boxes whose class text is not in the label map
+are dropped: this allows training on some of the classes of a data set. `inputs.checks.class_names`
+warns of it before the first batch, and rejects a label map that matches no class text at all.
 """
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf
+from estimator_det.config.text import ConfigError
 from estimator_det.protos import input_reader_pb2
 from inputs import schema
 from inputs.augment.base import keep_boxes
 from inputs.bad_records.kinds import FAULT_COUNTS
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
-from inputs.decoding.box_checks import Checked, Facts, check_boxes
+from inputs.decoding.box_checks import Checked, check_boxes
+from inputs.decoding.box_rules import Boxes
 from inputs.decoding.example import (
     MASKS,
     OBJECT,
+    SIDES,
+    LengthRule,
     Parsed,
+    equal_rule,
     make_parser,
+    multiple_rule,
     parse_image,
     record_name,
     require,
+    require_length,
 )
 from inputs.decoding.hierarchy import Hierarchy, expand_boxes, expand_image_labels
 from inputs.decoding.image_header import claimed_pixels
 from inputs.label_map import LabelMap
-from inputs.schema import Sample
+from inputs.schema import PER_BOX_NUMBERS, Sample
 
 Decoder = Callable[..., Sample]
 
@@ -46,7 +53,7 @@ UNSUPPORTED = ("load_dense_pose", "load_track_id", "load_keypoint_depth_features
 
 
 class _Tables(NamedTuple):
-    """Lookups from text to id, -1 where unknown; None without a label map."""
+    """Lookups from text to id, -1 if unknown; None without a label map."""
 
     classes: Optional[Any] = None
     keypoints: Optional[Any] = None
@@ -57,26 +64,17 @@ def make_decoder(
 ) -> Decoder:
     """A function (serialized scalar string, seed=None) -> `Sample`, for the current graph.
 
-    `seed` (integers [2]) chooses the frame of a sequence record where `frame_index` is -1; without
-    it each record gives one and the same frame. The function fails for a record that `policy` (None
-    for those of the reader) do not let pass, and tells in `image_level[FAULT_COUNTS]` what it
-    mended or let pass.
+    `seed` (integers [2]) chooses the frame of a sequence record if `frame_index` is -1; without it
+    each record always gives the same frame. The function fails for a record that `policy` (None:
+    that of the reader) rejects; `image_level[FAULT_COUNTS]` counts the faults of other records.
 
     Raises:
-        ValueError: if the reader asks for what is not supported, or needs a label map and names
-            none.
-        ConfigError: if the label map cannot be read.
+        ConfigError: if the reader sets an unsupported field, needs a label map but has none, or
+            the label map cannot be read.
     """
-    for flag in UNSUPPORTED:
-        if getattr(config, flag):
-            raise ValueError(f"input_reader.{flag} is not supported: no model here uses it")
     policy = make_policy(config) if policy is None else policy
     label_map = policy.label_map
-    for flag in ("expand_labels_hierarchy", "use_keypoint_label_map"):
-        if getattr(config, flag) and label_map is None:
-            raise ValueError(f"input_reader.{flag} needs input_reader.label_map_path")
-    if config.use_keypoint_label_map and not config.num_keypoints:
-        raise ValueError("input_reader.use_keypoint_label_map needs input_reader.num_keypoints")
+    _check_reader(config, label_map)
     tables = _make_tables(config, label_map)
     hierarchy = (
         Hierarchy.from_label_map(label_map)
@@ -94,7 +92,8 @@ def make_decoder(
         has_image = require(
             tf.not_equal(encoded, "") & (pixels <= max_pixels),
             record,
-            "has no image/encoded, or one that claims too many pixels:",
+            ["missing_key", "huge_image"],
+            "Pixels of image/encoded:",
             [pixels],
         )
         with tf.control_dependencies([has_image]):
@@ -117,6 +116,21 @@ def make_decoder(
     return decode
 
 
+def _check_reader(config: input_reader_pb2.InputReader, label_map: Optional[LabelMap]) -> None:
+    for field in UNSUPPORTED:
+        if getattr(config, field):
+            raise ConfigError(
+                f"input_reader.{field} is not supported, because no model uses it; remove it"
+            )
+    for field in ("expand_labels_hierarchy", "use_keypoint_label_map"):
+        if getattr(config, field) and label_map is None:
+            raise ConfigError(f"input_reader.{field} needs input_reader.label_map_path; set it")
+    if config.use_keypoint_label_map and not config.num_keypoints:
+        raise ConfigError(
+            "input_reader.use_keypoint_label_map needs input_reader.num_keypoints; set it"
+        )
+
+
 def _make_tables(config: input_reader_pb2.InputReader, label_map: Optional[LabelMap]) -> _Tables:
     def table(ids: Dict[str, int]) -> Any:
         initializer = tf.lookup.KeyValueTensorInitializer(
@@ -130,20 +144,21 @@ def _make_tables(config: input_reader_pb2.InputReader, label_map: Optional[Label
         return _Tables(table(label_map.ids))
     wrong = {k: i for k, i in label_map.keypoint_ids.items() if not 0 <= i < config.num_keypoints}
     if wrong or not label_map.keypoint_ids:
-        raise ValueError(
-            f"{label_map.path}: use_keypoint_label_map needs keypoints with ids from 0 to "
-            f"num_keypoints - 1 = {config.num_keypoints - 1}; found {wrong or 'none'}"
+        raise ConfigError(
+            f"{label_map.path}: the keypoint ids are {wrong or 'missing'}; use_keypoint_label_map "
+            f"needs ids from 0 to num_keypoints - 1 = {config.num_keypoints - 1}. Correct the "
+            "label map or num_keypoints"
         )
     return _Tables(table(label_map.ids), table(label_map.keypoint_ids))
 
 
 def decode_example_image(serialized: tf.Tensor, num_additional_channels: int = 0) -> tf.Tensor:
-    """uint8 [h, w, 3 + additional] of a serialized `tf.train.Example`, labels left alone."""
+    """uint8 [h, w, 3 + additional] of a serialized `tf.train.Example`, without labels."""
     return _decode_image(parse_image(serialized), num_additional_channels)
 
 
 def _decode_image(parsed: Parsed, num_additional_channels: int) -> tf.Tensor:
-    """uint8 [h, w, 3 + additional]; of an animation the first picture."""
+    """uint8 [h, w, 3 + additional]; of an animation the first frame."""
     image = tf.io.decode_image(parsed["image/encoded"], channels=3, expand_animations=False)
     image.set_shape([None, None, 3])
     if not num_additional_channels:
@@ -158,90 +173,93 @@ def _decode_image(parsed: Parsed, num_additional_channels: int) -> tf.Tensor:
 
 
 def _class_ids(text: tf.Tensor, labels: tf.Tensor, table: Optional[Any]) -> tf.Tensor:
-    """Ids from text where there is any and a label map knows them, else from labels; int64."""
+    """int64 ids: from texts if there are a label map and texts, else from labels."""
     return labels if table is None else _ids_and_labels(text, labels, table)[0]
 
 
 def _ids_and_labels(
     text: tf.Tensor, labels: tf.Tensor, table: Any
 ) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Ids as above; the labels where they are beside texts, else the ids; whether texts count."""
+    """Ids as above; the labels if they accompany texts, else the ids; whether texts are used."""
     both = tf.concat([table.lookup(text), labels], 0)
     num_texts = tf.size(text)
     by_text = num_texts > 0
     ids = both[: tf.where(by_text, num_texts, tf.size(labels))]
-    # The last n of both are the labels where they are beside texts.
+    # The last n of both are the labels if they accompany texts.
     return ids, both[tf.size(both) - tf.size(ids) :], by_text
 
 
 def _boxes(
     parsed: Parsed, record: tf.Tensor, image: tf.Tensor, tables: _Tables, policy: BadRecordPolicy
 ) -> Tuple[Sample, Checked]:
-    """Boxes, classes and what else is one number for each box; and what is wrong with them."""
-    sides = [parsed[f"{OBJECT}bbox/{side}"] for side in ("ymin", "xmin", "ymax", "xmax")]
+    """Boxes, classes and the numbers of each box, checked and corrected."""
+    sides = [parsed[key] for key in SIDES]
     text, labels = parsed[OBJECT + "class/text"], parsed[OBJECT + "class/label"]
-    classes, beside, by_text = labels, labels, tf.constant(False)
+    classes, label_ids, by_text = labels, labels, tf.constant(False)
     if tables.classes is not None:
-        classes, beside, by_text = _ids_and_labels(text, labels, tables.classes)
-    names = ("class/confidence", "weight", "area", "is_crowd", "difficult", "group_of")
-    optional = [parsed[OBJECT + name] for name in names]
-    floats = tf.shape_n([*sides, *optional[:3]])
-    integers = tf.shape_n([classes, *optional[3:]])
-    sizes = tf.concat([*floats[:4], integers[0], *floats[4:], *integers[1:]], 0)
-    num_boxes = floats[0]
-    complete = require(
-        tf.reduce_all(tf.equal(sizes, num_boxes) | tf.equal(sizes, [-1] * 5 + [0] * len(names))),
-        record,
-        "has fields of different lengths under image/object/. Numbers of ymin, xmin, ymax, xmax, "
-        f"class; then (0 if absent) of {', '.join(names)}:",
-        [sizes],
+        classes, label_ids, by_text = _ids_and_labels(text, labels, tables.classes)
+    numbers = [parsed[spec.record_key] for spec in PER_BOX_NUMBERS]
+    sizes = _checked_sizes(record, sides, classes, numbers)
+    with tf.control_dependencies([sizes]):
+        boxes = tf.stack(sides, axis=1)
+    image_size = tf.shape(image)[:2]
+    given = Boxes(
+        boxes,
+        classes,
+        label_ids,
+        by_text,
+        given_size=tf.stack([parsed["image/height"], parsed["image/width"]]),
+        image_size=tf.cast(image_size, tf.int64),
     )
-    with tf.control_dependencies([complete]):
-        boxes, sizes = tf.stack(sides, axis=1), tf.identity(sizes)
-    size = tf.shape(image)[:2]
-    given_size = tf.stack([parsed["image/height"], parsed["image/width"]])
-    facts = Facts(boxes, classes, beside, by_text, given_size, tf.cast(size, tf.int64))
-    checked = check_boxes(facts, record, policy)
+    checked = check_boxes(given, record, policy)
     low, high = tf.split(checked.boxes, 2, axis=1)
-    own_area = tf.reduce_prod((high - low) * tf.cast(size, tf.float32), axis=1)
-    # [[0, number that is absent]] of each, as padding takes it.
-    absent = tf.split(tf.stack([tf.zeros_like(sizes), num_boxes - sizes], 1)[5:], len(names))
-    confidence, weight, area, is_crowd, difficult, group_of = optional
-    sample = Sample(
-        image=image,
-        boxes=checked.boxes,
-        classes=classes,
-        confidences=tf.pad(confidence, absent[0], constant_values=1.0),
-        weights=tf.pad(weight, absent[1], constant_values=1.0),
-        area=tf.concat([area, own_area], 0)[: num_boxes[0]],
-        is_crowd=tf.pad(is_crowd, absent[3]) > 0,
-        difficult=tf.pad(difficult, absent[4]) > 0,
-        group_of=tf.pad(group_of, absent[5]) > 0,
-    )
-    return sample, checked
+    own_area = tf.reduce_prod((high - low) * tf.cast(image_size, tf.float32), axis=1)
+    num_boxes = sizes[:1]
+    # [[0, number of missing values]] of each, as tf.pad takes it.
+    num_missing = tf.stack([tf.zeros_like(sizes), num_boxes - sizes], 1)[len(SIDES) + 1 :]
+    fields = {}
+    for spec, values, padding in zip(PER_BOX_NUMBERS, numbers, tf.split(num_missing, len(numbers))):
+        if spec.default is None:
+            values = tf.concat([values, own_area], 0)[: num_boxes[0]]
+        else:
+            values = tf.pad(values, padding, constant_values=spec.default)
+        fields[spec.sample_field] = values > 0 if spec.dtype == "bool" else values
+    return Sample(image=image, boxes=checked.boxes, classes=classes, **fields), checked
+
+
+def _checked_sizes(
+    record: tf.Tensor, sides: List[tf.Tensor], classes: tf.Tensor, numbers: List[tf.Tensor]
+) -> tf.Tensor:
+    """int32 [sides, classes and numbers]: their lengths; all equal, those of numbers may be 0."""
+    num_floats = sum(spec.dtype == "float32" for spec in PER_BOX_NUMBERS)
+    floats = tf.shape_n([*sides, *numbers[:num_floats]])
+    integers = tf.shape_n([classes, *numbers[num_floats:]])
+    num_sides = len(sides)
+    sizes = tf.concat([*floats[:num_sides], integers[0], *floats[num_sides:], *integers[1:]], 0)
+    names = [*SIDES, OBJECT + "class", *(spec.record_key for spec in PER_BOX_NUMBERS)]
+    absent = [-1] * (num_sides + 1) + [0] * len(numbers)
+    holds = tf.reduce_all(tf.equal(sizes, floats[0]) | tf.equal(sizes, absent))
+    rule = LengthRule(holds, f"Numbers of {', '.join(names)}:", [sizes])
+    with tf.control_dependencies([require_length(rule, record)]):
+        return tf.identity(sizes)
 
 
 def _multiclass_scores(parsed: Parsed, record: tf.Tensor, sample: Sample) -> Optional[tf.Tensor]:
-    """float32 [n, scores per box], the latter 0 where the record has none."""
+    """float32 [n, scores of each box], [n, 0] if the record has none."""
     scores = parsed.get(OBJECT + "class/multiclass_scores")
     if scores is None:
         return None
     num_boxes = tf.size(sample.classes)
     width = tf.size(scores) // tf.maximum(num_boxes, 1)
-    fits = require(
-        tf.equal(width * num_boxes, tf.size(scores)),
-        record,
-        "has multiclass_scores that are no multiple of its boxes; numbers of scores and boxes:",
-        [tf.size(scores), num_boxes],
-    )
-    with tf.control_dependencies([fits]):
+    rule = multiple_rule("multiclass_scores", tf.size(scores), "boxes", num_boxes)
+    with tf.control_dependencies([require_length(rule, record)]):
         return tf.reshape(scores, [num_boxes, width])
 
 
 def _masks(
     parsed: Parsed, record: tf.Tensor, sample: Sample, image: tf.Tensor, mask_type: int
 ) -> Optional[tf.Tensor]:
-    """float32 [n, h, w], 1 inside; all zero where the record has none."""
+    """float32 [n, h, w], 1 inside; all zero if the record has none."""
     values = parsed.get(MASKS)
     if values is None:
         return None
@@ -251,13 +269,8 @@ def _masks(
     else:
         expected, unit = tf.reduce_prod(shape), "mask values (boxes x height x width)"
     size = tf.size(values)
-    fits = require(
-        tf.equal(size, expected) | tf.equal(size, 0),
-        record,
-        f"has a wrong number of {unit}; found and expected:",
-        [size, expected],
-    )
-    with tf.control_dependencies([fits]):
+    rule = equal_rule(unit, size, expected)
+    with tf.control_dependencies([require_length(rule, record)]):
         values = tf.identity(values)
 
     def given() -> tf.Tensor:
@@ -276,24 +289,19 @@ def _masks(
 def _with_keypoints(
     sample: Sample, parsed: Parsed, record: tf.Tensor, num_keypoints: int, tables: _Tables
 ) -> Sample:
-    """Adds keypoints [n, P, 2], NaN where not labelled, and their visibilities [n, P]."""
+    """Adds keypoints [n, P, 2], NaN if not labelled, and their visibilities [n, P]."""
     y, x, visibility = (parsed[f"{OBJECT}keypoint/{key}"] for key in ("y", "x", "visibility"))
     num_boxes = tf.size(sample.classes)
     size = tf.size(y)
     expected = num_boxes * num_keypoints
-    fits = tf.equal(size, tf.size(x)) & (tf.equal(size, expected) | tf.equal(size, 0))
-    if tables.keypoints is not None:
+    rules = [equal_rule("keypoint/x", tf.size(x), size, may_be_absent=False)]
+    if tables.keypoints is None:
+        rules.append(equal_rule("keypoints", size, expected))
+    else:
         text = parsed[OBJECT + "keypoint/text"]
-        fits = tf.equal(size, tf.size(x)) & tf.equal(size, tf.size(text))
-        fits &= tf.equal(tf.math.floormod(size, tf.maximum(num_boxes, 1)), 0)
-    found = require(
-        fits,
-        record,
-        f"has keypoints that do not fit num_keypoints = {num_keypoints} for each box; numbers of "
-        "y, x, boxes:",
-        [size, tf.size(x), num_boxes],
-    )
-    with tf.control_dependencies([found]):
+        rules.append(equal_rule("keypoint/text", tf.size(text), size, may_be_absent=False))
+        rules.append(multiple_rule("keypoints", size, "boxes", num_boxes))
+    with tf.control_dependencies([require_length(rule, record) for rule in rules]):
         points = tf.stack([y, x], axis=1)
     given = tf.logical_not(tf.math.is_nan(x))
     seen = tf.concat([visibility, VISIBLE * tf.cast(given, tf.int64)], 0)
@@ -321,21 +329,16 @@ def _with_keypoints(
 def _image_level(
     parsed: Parsed, serialized: tf.Tensor, record: tf.Tensor, image: tf.Tensor, tables: _Tables
 ) -> Dict[str, tf.Tensor]:
-    """What belongs to the image as a whole, by schema key."""
+    """Features and labels of the whole image, by schema key."""
     source_id = parsed["image/source_id"]
-    # Without an id the content stands for it, so that the hash stays the same in every epoch.
+    # Without an id the content is hashed, so that the hash is the same in every epoch.
     hashed = tf.where(tf.equal(source_id, ""), serialized, source_id)
     classes = _class_ids(parsed["image/class/text"], parsed["image/class/label"], tables.classes)
     confidences = parsed["image/class/confidence"]
+    rule = equal_rule("image/class/confidence", tf.size(confidences), tf.size(classes))
     default = tf.ones([tf.size(classes) * tf.cast(tf.equal(tf.size(confidences), 0), tf.int32)])
     confidences = tf.concat([confidences, default], 0)
-    fits = require(
-        tf.equal(tf.size(confidences), tf.size(classes)),
-        record,
-        "has image/class fields of different lengths; numbers of confidences and classes:",
-        [tf.size(confidences), tf.size(classes)],
-    )
-    with tf.control_dependencies([fits]):
+    with tf.control_dependencies([require_length(rule, record)]):
         known = tf.where(classes > 0)[:, 0]
     level = {
         schema.SOURCE_ID: record,
@@ -352,13 +355,8 @@ def _image_level(
     if context is not None:
         length = tf.cast(parsed["image/context_feature_length"], tf.int32)
         count = tf.size(context) // tf.maximum(length, 1)
-        fits = require(
-            tf.equal(count * length, tf.size(context)),
-            record,
-            "has context_features that are no multiple of its context_feature_length:",
-            [tf.size(context), length],
-        )
-        with tf.control_dependencies([fits]):
+        rule = multiple_rule("context_features", tf.size(context), "context_feature_length", length)
+        with tf.control_dependencies([require_length(rule, record)]):
             level[schema.CONTEXT_FEATURES] = tf.reshape(context, [count, length])
     if "image/context_features_image_id_list" in parsed:
         level[schema.CONTEXT_FEATURES_IMAGE_ID_LIST] = parsed[

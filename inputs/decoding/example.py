@@ -1,22 +1,25 @@
-"""The keys of records, and their parsing into dense tensors; nothing is decoded here.
+"""The keys of records, their parsing into dense tensors, and the rules for lengths of lists.
 
-The keys are those of the reference's `tf.train.Example` and `tf.train.SequenceExample` records. A
-frame of a sequence comes out under the keys of an Example.
+The keys are those of the reference's `tf.train.Example` and `tf.train.SequenceExample` records.
+Parsing returns a frame of a sequence under the keys of an Example. The length rules are defined
+once: the decoder applies them to tensors, the examiner of `check-data` to Python integers.
 """
 
 from __future__ import annotations
 
-from typing import AbstractSet, Any, Callable, Dict, List, Optional
+from typing import AbstractSet, Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from estimator_det.compat import tf
 from estimator_det.protos import input_reader_pb2
 from inputs import schema
+from inputs.bad_records.kinds import KINDS
 
 Parsed = Dict[str, tf.Tensor]
 Parser = Callable[[tf.Tensor, Optional[tf.Tensor]], Parsed]
 
 OBJECT = "image/object/"
 MASKS = OBJECT + "mask"
+SIDES = tuple(f"{OBJECT}bbox/{side}" for side in ("ymin", "xmin", "ymax", "xmax"))
 
 # Keys with any number of values; dtype each.
 LISTS = {
@@ -26,20 +29,15 @@ LISTS = {
     "image/class/confidence": tf.float32,
     "image/neg_category_ids": tf.int64,
     "image/not_exhaustive_category_ids": tf.int64,
-    "image/object/bbox/ymin": tf.float32,
-    "image/object/bbox/xmin": tf.float32,
-    "image/object/bbox/ymax": tf.float32,
-    "image/object/bbox/xmax": tf.float32,
+    **dict.fromkeys(SIDES, tf.float32),
+    **{
+        spec.record_key: tf.float32 if spec.dtype == "float32" else tf.int64
+        for spec in schema.PER_BOX_NUMBERS
+    },
     "image/object/class/label": tf.int64,
     "image/object/class/text": tf.string,
-    "image/object/class/confidence": tf.float32,
     "image/object/class/multiclass_scores": tf.float32,
-    "image/object/area": tf.float32,
-    "image/object/weight": tf.float32,
-    "image/object/is_crowd": tf.int64,
-    "image/object/difficult": tf.int64,
-    "image/object/group_of": tf.int64,
-    MASKS: tf.float32,  # strings where the reader says PNG_MASKS
+    MASKS: tf.float32,  # strings if the reader sets PNG_MASKS
     "image/object/keypoint/y": tf.float32,
     "image/object/keypoint/x": tf.float32,
     "image/object/keypoint/visibility": tf.int64,
@@ -48,7 +46,7 @@ LISTS = {
     "image/context_features_image_id_list": tf.string,
 }
 
-# Keys with one value, and what stands for it where it is absent.
+# Keys with one value, and its default.
 SCALARS = {
     "image/encoded": "",
     "image/source_id": "",
@@ -59,7 +57,7 @@ SCALARS = {
     "image/context_feature_length": 0,
 }
 
-# What only some readers ask for: (flag of InputReader, keys).
+# Keys that only some readers load: (field of InputReader, keys).
 OPTIONAL = (
     ("num_additional_channels", ("image/additional_channels/encoded",)),
     ("load_multiclass_scores", ("image/object/class/multiclass_scores",)),
@@ -87,20 +85,33 @@ FRAME_IS_ANNOTATED = "region/is_annotated"
 def make_parser(config: input_reader_pb2.InputReader) -> Parser:
     """A function (serialized scalar string, seed or None) -> tensors by key, absent lists empty.
 
-    `seed` (integers [2]) chooses the frame of a sequence where `frame_index` is -1; without it
-    each sequence gives one and the same frame.
+    `seed` (integers [2]) chooses the frame of a sequence if `frame_index` is -1; without it each
+    sequence always gives the same frame.
     """
-    skipped = {key for flag, keys in OPTIONAL if not getattr(config, flag) for key in keys}
     if config.input_type != input_reader_pb2.TF_SEQUENCE_EXAMPLE:
-        png_masks = config.mask_type == input_reader_pb2.PNG_MASKS
-        lists = {**LISTS, **({MASKS: tf.string} if png_masks else {})}
-        lists = {key: dtype for key, dtype in lists.items() if key not in skipped}
-        return lambda serialized, _: _parse_example(serialized, lists, skipped)
+        types = key_types(config)
+        return lambda serialized, _: _parse_example(serialized, types)
+    skipped = _skipped_keys(config)
     return lambda serialized, seed: _parse_sequence(serialized, seed, config.frame_index, skipped)
 
 
+def key_types(config: input_reader_pb2.InputReader) -> Dict[str, tf.DType]:
+    """Key -> dtype of everything that a reader loads from an Example."""
+    types = dict(LISTS)
+    if config.mask_type == input_reader_pb2.PNG_MASKS:
+        types[MASKS] = tf.string
+    for key, default in SCALARS.items():
+        types[key] = tf.string if isinstance(default, str) else tf.int64
+    skipped = _skipped_keys(config)
+    return {key: dtype for key, dtype in types.items() if key not in skipped}
+
+
+def _skipped_keys(config: input_reader_pb2.InputReader) -> AbstractSet[str]:
+    return {key for field, keys in OPTIONAL if not getattr(config, field) for key in keys}
+
+
 def parse_image(serialized: tf.Tensor) -> Parsed:
-    """Only the encoded pictures of an Example; InvalidArgumentError if there is none."""
+    """Only the encoded images of an Example; InvalidArgumentError if there is none."""
     additional = "image/additional_channels/encoded"
     features: Dict[str, Any] = {
         "image/encoded": tf.io.FixedLenFeature([], tf.string),
@@ -110,17 +121,13 @@ def parse_image(serialized: tf.Tensor) -> Parsed:
     return parsed
 
 
-def _parse_example(
-    serialized: tf.Tensor, lists: Dict[str, Any], skipped: AbstractSet[str]
-) -> Parsed:
+def _parse_example(serialized: tf.Tensor, types: Dict[str, tf.DType]) -> Parsed:
     features: Dict[str, Any] = {
-        key: tf.io.FixedLenSequenceFeature([], dtype, allow_missing=True)
-        for key, dtype in lists.items()
+        key: tf.io.FixedLenFeature([], dtype, SCALARS[key])
+        if key in SCALARS
+        else tf.io.FixedLenSequenceFeature([], dtype, allow_missing=True)
+        for key, dtype in types.items()
     }
-    for key, default in SCALARS.items():
-        if key not in skipped:
-            dtype = tf.string if isinstance(default, str) else tf.int64
-            features[key] = tf.io.FixedLenFeature([], dtype, default)
     parsed: Parsed = tf.io.parse_single_example(serialized, features)
     return parsed
 
@@ -154,7 +161,8 @@ def _parse_sequence(
     found = require(
         index < num_frames,
         sequence_name,
-        "the sequence has too few frames for frame_index; index and number of frames:",
+        ["missing_key"],
+        "frame_index and number of frames:",
         [index, num_frames],
     )
     with tf.control_dependencies([found]):
@@ -179,15 +187,62 @@ def _parse_sequence(
 
 
 def record_name(parsed: Parsed) -> tf.Tensor:
-    """What errors call a record: source id, file name or checksum, the first that is there."""
+    """The name of a record in errors: source id, file name or checksum, the first one present."""
     names = tf.stack(
         [parsed["image/source_id"], parsed["image/filename"], parsed["image/key/sha256"], "?"]
     )
     return names[tf.argmax(tf.not_equal(names, ""), output_type=tf.int32)]
 
 
-def require(condition: tf.Tensor, record: tf.Tensor, what: str, values: List[tf.Tensor]) -> Any:
-    """An operation that fails with `what` and `values` said of this record, unless `condition`."""
+def require(
+    condition: tf.Tensor,
+    record: tf.Tensor,
+    kinds: Sequence[str],
+    detail: str,
+    values: List[tf.Tensor],
+) -> Any:
+    """An operation that fails unless `condition`, with the description and remedy of the kinds.
+
+    Args:
+        condition: Bool scalar.
+        record: Name of the record, string scalar.
+        kinds: The faults that the condition rules out; keys of `KINDS`.
+        detail: Names the values.
+        values: Tensors to print.
+    """
+    faults = ", or ".join(f"{kind}: {KINDS[kind].description}" for kind in kinds)
+    remedies = "; ".join(dict.fromkeys(KINDS[kind].remedy for kind in kinds))
     # tf.debugging.Assert would wrap all but strings and int32 in a tf.cond, against GPUs: slower.
-    data = ["Record", record, what, *values]
+    data = ["Record", record, f"has a fault. {faults}. {detail}", *values, f"Remedy: {remedies}"]
     return tf.raw_ops.Assert(condition=condition, data=data, summarize=12)
+
+
+class LengthRule(NamedTuple):
+    """A rule for the lengths of lists; all numbers are Python integers, or all are tensors."""
+
+    holds: Any  # bool, or bool scalar tensor
+    detail: str  # names the numbers
+    numbers: List[Any]
+
+
+def multiple_rule(what: str, size: Any, of: str, count: Any) -> LengthRule:
+    """`size` values of `what` are a multiple of `count`, or none."""
+    if isinstance(size, int):
+        return LengthRule(size == 0 or (count > 0 and size % count == 0),
+                          f"Number of {what}, and {of}:", [size, count])  # fmt: skip
+    width = size // tf.maximum(count, 1)
+    return LengthRule(tf.equal(width * count, size), f"Number of {what}, and {of}:", [size, count])
+
+
+def equal_rule(what: str, size: Any, expected: Any, *, may_be_absent: bool = True) -> LengthRule:
+    """`size` values of `what` are as many as expected, or none."""
+    detail, numbers = f"Number of {what}, found and expected:", [size, expected]
+    if isinstance(size, int):
+        return LengthRule(size == expected or (may_be_absent and size == 0), detail, numbers)
+    holds = tf.equal(size, expected)
+    return LengthRule(holds | tf.equal(size, 0) if may_be_absent else holds, detail, numbers)
+
+
+def require_length(rule: LengthRule, record: tf.Tensor) -> Any:
+    """An operation that fails for a record that breaks the rule, a length_mismatch."""
+    return require(rule.holds, record, ["length_mismatch"], rule.detail, rule.numbers)

@@ -1,4 +1,4 @@
-"""Expands labels along the class hierarchy of a label map, as Open Images training wants it."""
+"""Expands labels along the class hierarchy of a label map, as training on Open Images requires."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from inputs.schema import Sample
 
 
 class Hierarchy(NamedTuple):
-    """Which class implies which; row and column are ids, row 0 is empty."""
+    """The classes that a class implies; rows and columns are ids, row 0 is empty."""
 
     upward: np.ndarray  # bool [max_id + 1, max_id + 1]: ancestors and the class itself
     downward: np.ndarray  # bool, same shape: descendants and the class itself
@@ -41,8 +41,8 @@ def expand_boxes(sample: Sample, hierarchy: Hierarchy) -> Sample:
 def expand_image_labels(sample: Sample, hierarchy: Hierarchy) -> Sample:
     """Expands image-level labels: a present class to its ancestors, an absent one downwards.
 
-    Labels of confidence 1 are present, those of 0 absent; others stay as they are. Unlike boxes,
-    every class is then there once for each confidence.
+    Labels of confidence 1 are present, those of 0 absent; others do not change. Unlike boxes, every
+    class occurs once for each confidence afterwards.
     """
     level = dict(sample.image_level or {})
     classes, confidences = level[schema.IMAGE_CLASSES], level[schema.IMAGE_CONFIDENCES]

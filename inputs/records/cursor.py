@@ -1,9 +1,9 @@
-"""Where in the data a training is, so that a resumed one goes on with the record after the last.
+"""The position of a training run in its data, so that a resumed run continues with the next record.
 
-The order of records follows from a seed alone, anew for each epoch. A stream_index says where a
-record is in it: its stream (one for each input_path where `sample_from_datasets_weights` mixes
-them, else 0), the epoch, and its number in the epoch. Going on therefore takes a few numbers, and reading
-the unfinished epoch again up to the record at hand, undecoded.
+The order of records follows from one seed and differs in each epoch. A stream index is the position
+of a record in that order: its stream (one for each input_path where `sample_from_datasets_weights`
+mixes them, else 0), the epoch, and its number in the epoch. So a run resumes from a few numbers: it
+reads the unfinished epoch again, without decoding, up to the next record.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from estimator_det.compat import tf, tf1
 from estimator_det.protos import input_reader_pb2
 
-# What order depends on, beside files and seed.
+# Fields that the order depends on, in addition to files and seed.
 _READER_FIELDS = (
     "shuffle",
     "shuffle_buffer_size",
@@ -30,14 +30,14 @@ _READER_FIELDS = (
     "sample_from_datasets_weights",
 )
 
-# An stream_index is an int64 of stream, epoch and number.
+# A stream index is one int64 of stream, epoch and number.
 _NUMBER_BITS, _EPOCH_BITS = 32, 24
 LAST_NUMBER = 2**_NUMBER_BITS - 1
 LAST_EPOCH = 2**_EPOCH_BITS - 1
 
 
 class StreamOffset(NamedTuple):
-    """Of a record in its stream; both count from 0."""
+    """The position of a record in its stream; both fields count from 0."""
 
     epoch: int
     number: int
@@ -48,13 +48,13 @@ START = StreamOffset(0, 0)
 
 @dataclasses.dataclass(frozen=True)
 class CursorState:
-    """What the next batch begins with.
+    """The start of the next batch.
 
     Attributes:
         seed: Of order and augmentation.
-        count: Records that were taken so far.
-        streams: Of each stream that records were taken from, the place of the next one.
-        order: See `digest`.
+        count: Records read so far.
+        streams: Stream -> offset of its next record; without streams that were not read yet.
+        order: See `order_fingerprint`.
     """
 
     seed: int
@@ -62,78 +62,80 @@ class CursorState:
     streams: Mapping[int, StreamOffset] = dataclasses.field(default_factory=dict)
     order: str = ""
 
-    def place(self, stream: int) -> StreamOffset:
-        """Of the next record of a stream."""
+    def offset(self, stream: int) -> StreamOffset:
+        """The offset of the next record of a stream."""
         return self.streams.get(stream, START)
 
     def to_json(self) -> Dict[str, Any]:
-        """As JSON takes it."""
+        """A dictionary that JSON can hold."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> CursorState:
-        """The inverse of `to_json`, also after a way through text.
+        """The inverse of `to_json`; accepts what `json.loads` returns.
 
         Raises:
-            KeyError, TypeError or ValueError: if it is something else.
+            KeyError, TypeError or ValueError: if `entry` is anything else.
         """
-        streams = {int(stream): StreamOffset(*place) for stream, place in entry["streams"].items()}
+        streams = {int(stream): StreamOffset(*pair) for stream, pair in entry["streams"].items()}
         return cls(int(entry["seed"]), int(entry["count"]), streams, str(entry["order"]))
 
 
 class DataCursor:
-    """Follows a training through its data.
+    """The position of a training run in its data.
 
     Args:
-        saved: Where the training that is resumed was; None where that is not known.
-        first_step: Of this run. Data that begin anew at another step than 0 do so in another order.
+        saved: The state to resume from; None if there is none.
+        first_step: Of this run. Data that start again at a step other than 0 get another order.
+
+    Attributes:
+        state: The current state; None before `begin`.
+        is_rejected: Whether `saved` did not fit the data, so that they start again.
     """
 
     def __init__(self, saved: Optional[CursorState] = None, first_step: int = 0) -> None:
         self._saved = saved
         self._first_step = first_step
-        self.position: Optional[CursorState] = None  # once an input function was called
-        self.is_refused = False  # whether `saved` was of no use
+        self.state: Optional[CursorState] = None
+        self.is_rejected = False
 
     def begin(self, seed: Optional[int], order: str) -> CursorState:
-        """Where to begin: at what was saved, if it still means the same record.
+        """The state to start from: the saved one if the order of records is still the same.
 
         Args:
-            seed: Asked for; None for any.
-            order: Of `digest`, with the same seed.
+            seed: The configured seed; None draws one.
+            order: Of `order_fingerprint`, with the same seed.
         """
         if self._saved is not None and self._saved.order == order:
-            self.position = self._saved
+            self.state = self._saved
         else:
-            self.is_refused = self._saved is not None
-            self.position = CursorState(drawn(seed_at(seed, self._first_step)), order=order)
-        return self.position
+            self.is_rejected = self._saved is not None
+            self.state = CursorState(seed_or_random(seed_at(seed, self._first_step)), order=order)
+        return self.state
 
-    def note(self, stream_indices: np.ndarray, seeds: np.ndarray) -> None:
-        """Takes note of a batch: int64 [B] and [B, 2], of the schema's STREAM_INDEX and seeds."""
-        assert self.position is not None
-        streams = dict(self.position.streams)
-        for (
-            stream_index
-        ) in stream_indices.tolist():  # In order, so that the last one of a stream stays.
+    def advance(self, stream_indices: np.ndarray, seeds: np.ndarray) -> None:
+        """Moves past a batch: its STREAM_INDEX int64 [B] and AUGMENTATION_SEED int64 [B, 2]."""
+        assert self.state is not None
+        streams = dict(self.state.streams)
+        for stream_index in stream_indices.tolist():  # in order: the last one of a stream stays
             number, rest = stream_index & LAST_NUMBER, stream_index >> _NUMBER_BITS
             streams[rest >> _EPOCH_BITS] = StreamOffset(rest & LAST_EPOCH, number + 1)
         count = int(seeds[-1, 1]) + 1
-        self.position = dataclasses.replace(self.position, count=count, streams=streams)
+        self.state = dataclasses.replace(self.state, count=count, streams=streams)
 
 
 def seed_at(seed: Optional[int], step: int) -> Optional[int]:
-    """The seed of data that begin anew at a step: `seed` itself at step 0, else another one.
+    """The seed of data that start at a step: `seed` itself at step 0, else another one.
 
-    The same seed would give a resumed run the records and augmentations of the first one again.
+    The same seed would repeat the records and augmentations of the first run.
     """
     if seed is None or step == 0:
         return seed
     return zlib.crc32(f"{seed} from step {step}".encode()) & 0x7FFFFFFF
 
 
-def drawn(seed: Optional[int]) -> int:
-    """The seed, or one drawn where there is none."""
+def seed_or_random(seed: Optional[int]) -> int:
+    """`seed`, or a random one if it is None."""
     return random.SystemRandom().randrange(2**31) if seed is None else seed
 
 
@@ -143,21 +145,21 @@ def first_stream_index(stream: int, epoch: tf.Tensor) -> tf.Tensor:
     return tf.bitwise.left_shift(epochs, tf.constant(_NUMBER_BITS, tf.int64))
 
 
-def digest(
+def order_fingerprint(
     reader: input_reader_pb2.InputReader,
     files: Any,
     sample_1_of_n: int,
     shard: Sequence[int],
     seed: Optional[int],
 ) -> str:
-    """Of all that the order of records depends on, but a seed that is drawn.
+    """A hash of everything that the order of records depends on, except a random seed.
 
     Args:
-        reader: Whose files they are.
-        files: `records.Files`; of their times nothing is asked, so that they may be copied.
-        sample_1_of_n: As of `records.record_dataset`.
-        shard: As well.
-        seed: Asked for.
+        reader: The input reader.
+        files: `stream.Files`. Their modification times do not count, so files may be copied.
+        sample_1_of_n: As in `stream.record_dataset`.
+        shard: As in `stream.record_dataset`.
+        seed: The configured seed; None for a random one.
     """
     fields = {name: getattr(reader, name) for name in _READER_FIELDS}
     fields["sample_from_datasets_weights"] = list(reader.sample_from_datasets_weights)

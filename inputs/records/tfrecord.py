@@ -1,13 +1,14 @@
-"""Reads TFRecord files record by record in Python, and goes on after damage.
+"""Reads TFRecord files record by record in Python, and continues after damage.
 
 A record is: its length (8 bytes, little-endian), a checksum of these (4 bytes), the data, and a
-checksum of the data (4 bytes); checksums are CRC-32C, rotated and shifted by a constant. Where the
-data's checksum is wrong, the length still tells where the next record begins. Where the length's
-is wrong, the next record is searched for: the next place whose 12 bytes fit each other.
+checksum of the data (4 bytes); checksums are CRC-32C, rotated and shifted by a constant. If the
+checksum of the data is wrong, the length still gives the start of the next record. If the checksum
+of the length is wrong, the next record is searched for: the next offset whose 12 bytes are a length
+and its checksum.
 
-This is for examining and for what the fast reader cannot read; records are numbered as there,
-from 0, damaged ones included. One gap in a file counts as one record, for nobody can tell how many
-it held.
+This reader serves examination, and files that TensorFlow's reader abandons. Records are numbered
+from 0, damaged ones included. A gap in a file counts as one record, since the number of records
+lost in it is unknown.
 """
 
 from __future__ import annotations
@@ -22,56 +23,60 @@ import google_crc32c
 
 from estimator_det.config import files
 
-COMPRESSED = (".gz", ".gzip", ".zlib", ".zz")
+COMPRESSIONS = {".gz": "GZIP", ".gzip": "GZIP", ".zlib": "ZLIB", ".zz": "ZLIB"}
 HEADER = struct.Struct("<QI")
 CHECKSUM = struct.Struct("<I")
 OVERHEAD = HEADER.size + CHECKSUM.size
 MASK_DELTA = 0xA282EAD8
-LONGEST = 2**32  # a length is searched for by its four high bytes, which are zero
 CHUNK = 1 << 20
-ANY_FORMAT = 32 + zlib.MAX_WBITS  # zlib finds out whether it is its own format or gzip
+ANY_FORMAT = 32 + zlib.MAX_WBITS  # zlib detects whether the format is its own or gzip
 
 
 class Damage(NamedTuple):
-    """Stands for a record that cannot be read."""
+    """Replaces a record that cannot be read."""
 
-    kind: str  # "damaged_record", or "lost_records" where nothing after it can be read either
+    kind: str  # "damaged_record", or "lost_records" if nothing after it can be read either
     message: str
     offset: int  # of the first byte in the file (uncompressed)
-    length: int  # bytes passed over
+    length: int  # bytes skipped
 
 
 Record = Union[bytes, Damage]
 
 
-class _Place(NamedTuple):
+class _Frame(NamedTuple):
     offset: int  # of the frame
     length: int  # of the data
     damage: Optional[Damage]
 
 
+def compression_of(path: str) -> str:
+    """Compression by file suffix: "GZIP", "ZLIB", or "" for none."""
+    return next((kind for end, kind in COMPRESSIONS.items() if path.endswith(end)), "")
+
+
 def is_compressed(path: str) -> bool:
-    """Whether a file name says that the file is compressed."""
-    return path.endswith(COMPRESSED)
+    """Whether a file is compressed, by its suffix."""
+    return bool(compression_of(path))
 
 
 def read_records(path: str) -> Iterator[Tuple[int, Record]]:
-    """Number and bytes of every record of a file, or the damage in its place.
+    """The number of every record of a file, and its bytes or damage.
 
-    Works on local and remote files, compressed (by suffix) or not.
+    Files may be local or remote, compressed (by suffix) or not.
 
     Raises:
         OSError: if the file cannot be opened or read; `tf.errors.OpError` for remote ones.
     """
-    with _open(path) as source:
-        for number, place in enumerate(_walk(source)):
-            yield number, place.damage or _data(source, place)
+    with _Source(path) as source:
+        for number, frame in enumerate(_frames(source)):
+            yield number, frame.damage or _data(source, frame)
 
 
 def read_record(path: str, number: int) -> Record:
     """One record by its number.
 
-    The places of a file's records are remembered, so that reading several is quick, except in
+    The offsets of a file's records are cached, so that reading several is fast, except in
     compressed files, which are read from their beginning each time.
 
     Raises:
@@ -83,18 +88,18 @@ def read_record(path: str, number: int) -> Record:
             if found == number:
                 return record
         raise IndexError(f"{path}: there is no record {number}")
-    places = _places(path, *_identity(path))
-    if not 0 <= number < len(places):
-        raise IndexError(f"{path}: there is no record {number}; it holds {len(places)}")
-    with _open(path) as source:
-        return places[number].damage or _data(source, places[number])
+    frames = _cached_frames(path, *_identity(path))
+    if not 0 <= number < len(frames):
+        raise IndexError(f"{path}: there is no record {number}; the file has {len(frames)}")
+    with _Source(path) as source:
+        return frames[number].damage or _data(source, frames[number])
 
 
 def count_records(path: str) -> int:
-    """Records of a file, with one for each gap; quick for a local file that is not compressed."""
+    """Records of a file, with one for each gap; fast for a local file that is not compressed."""
     if is_compressed(path):
         return sum(1 for _ in read_records(path))
-    return len(_places(path, *_identity(path)))
+    return len(_cached_frames(path, *_identity(path)))
 
 
 def file_size(path: str) -> int:
@@ -120,14 +125,14 @@ def _identity(path: str) -> Tuple[int, int]:
 
 
 @functools.lru_cache(maxsize=64)
-def _places(path: str, size: int, changed: int) -> List[_Place]:
-    del size, changed  # part of the key: a file written anew is another one
-    with _open(path) as source:
-        return list(_walk(source))
+def _cached_frames(path: str, size: int, changed: int) -> List[_Frame]:
+    del size, changed  # part of the key, so that a rewritten file is read again
+    with _Source(path) as source:
+        return list(_frames(source))
 
 
 class _Source:
-    """Random access to bytes; going back is slow where the file is compressed."""
+    """Random access to bytes; seeking backwards is slow in a compressed file."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -185,16 +190,12 @@ class _Source:
         return found
 
     def size(self) -> Optional[int]:
-        """Bytes, where known without reading them."""
+        """Bytes of the file; None if only reading it would show."""
         return None if self._is_compressed else file_size(self.path)
 
 
-def _open(path: str) -> _Source:
-    return _Source(path)
-
-
-def _walk(source: _Source) -> Iterator[_Place]:
-    """The place of every record, found by the lengths; data are not looked at."""
+def _frames(source: _Source) -> Iterator[_Frame]:
+    """The frame of every record, found by the lengths alone; the data are not read."""
     offset, size = 0, source.size()
     while True:
         header = source.at(offset, HEADER.size)
@@ -204,24 +205,24 @@ def _walk(source: _Source) -> Iterator[_Place]:
         if length is None or (size is not None and offset + OVERHEAD + length > size):
             following = _search(source, offset + 1, size)
             end = size if following is None else following
-            yield _Place(offset, 0, _frame_damage(offset, header, length, end))
+            yield _Frame(offset, 0, _frame_damage(offset, header, length, end))
             if following is None:
                 break
             offset = following
             continue
         if size is None and len(source.at(offset, OVERHEAD + length)) < OVERHEAD + length:
             if not source.error:
-                yield _Place(offset, 0, _frame_damage(offset, header, length, None))
+                yield _Frame(offset, 0, _frame_damage(offset, header, length, None))
             break
-        yield _Place(offset, length, None)
+        yield _Frame(offset, length, None)
         offset += OVERHEAD + length
     if source.error:
         message = f"{source.error}; the records after byte {offset} of its content are lost"
-        yield _Place(offset, 0, Damage("lost_records", message, offset, 0))
+        yield _Frame(offset, 0, Damage("lost_records", message, offset, 0))
 
 
 def _length(header: bytes) -> Optional[int]:
-    """The length that 12 bytes give, None where their checksum is wrong."""
+    """The length in 12 bytes; None if their checksum is wrong."""
     if len(header) < HEADER.size:
         return None
     length, checksum = HEADER.unpack(header)
@@ -236,11 +237,11 @@ def _frame_damage(offset: int, header: bytes, length: Optional[int], end: Option
         what = f"the file ends within the length of the record, which begins at byte {offset}"
     else:
         what = f"the record's length at byte {offset} fails its checksum"
-    return Damage("damaged_record", f"{what}; {passed} bytes are passed over", offset, passed)
+    return Damage("damaged_record", f"{what}; {passed} bytes are skipped", offset, passed)
 
 
 def _search(source: _Source, offset: int, size: Optional[int]) -> Optional[int]:
-    """The next place where a length and its checksum fit each other."""
+    """The next offset of a length with its checksum; its four high bytes are zero."""
     while True:
         chunk = source.at(offset, CHUNK)
         position = chunk.find(b"\0\0\0\0", 4)
@@ -255,14 +256,14 @@ def _search(source: _Source, offset: int, size: Optional[int]) -> Optional[int]:
         offset += CHUNK - HEADER.size
 
 
-def _data(source: _Source, place: _Place) -> Record:
-    content = source.at(place.offset + HEADER.size, place.length + CHECKSUM.size)
-    data = content[: place.length]
-    stored = content[place.length :]
+def _data(source: _Source, frame: _Frame) -> Record:
+    content = source.at(frame.offset + HEADER.size, frame.length + CHECKSUM.size)
+    data = content[: frame.length]
+    stored = content[frame.length :]
     if len(stored) == CHECKSUM.size and masked_crc(data) == CHECKSUM.unpack(stored)[0]:
         return data
     message = (
-        f"the record's {place.length} bytes of data, from byte {place.offset + HEADER.size} on, "
+        f"the record's {frame.length} bytes of data, from byte {frame.offset + HEADER.size} on, "
         "fail their checksum"
     )
-    return Damage("damaged_record", message, place.offset, place.length + OVERHEAD)
+    return Damage("damaged_record", message, frame.offset, frame.length + OVERHEAD)

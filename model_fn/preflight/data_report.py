@@ -12,11 +12,11 @@ from inputs.bad_records.kinds import (
     FAIL,
     KINDS,
     SKIP,
-    Entry,
     counted,
-    done_about,
-    resolve,
+    effect,
+    resolve_actions,
 )
+from inputs.bad_records.log import LogEntry
 from inputs.checks import statistics
 from inputs.checks.scan import Scan
 from inputs.checks.statistics import Columns, Histogram
@@ -55,7 +55,7 @@ class DataReport(NamedTuple):
         return total - self.num_errors
 
 
-def severity(entry: Entry) -> str:
+def severity(entry: LogEntry) -> str:
     """`ERROR` for what stops a run under the reader's policy, else `WARNING`."""
     return ERROR if entry.action == FAIL else WARNING
 
@@ -90,7 +90,7 @@ def repair(scan: Scan) -> Optional[Repair]:
     """Settings under which no fault of a record stops a run; None if none does now."""
     if all(entry.action != FAIL for entry in scan.entries):
         return None
-    actions = resolve(CLIP, {})
+    actions = resolve_actions(CLIP, {})
     skipped = {
         (e.file, e.record) for e in scan.entries if actions[e.kind] == SKIP and e.record >= 0
     }
@@ -161,9 +161,9 @@ def as_dictionary(report: DataReport) -> Dict[str, Any]:
     }
 
 
-def by_kind(scan: Scan) -> Dict[Tuple[str, str], List[Entry]]:
+def by_kind(scan: Scan) -> Dict[Tuple[str, str], List[LogEntry]]:
     """Findings by kind and action; errors come first, then the order of `faults.KINDS`."""
-    kinds: Dict[Tuple[str, str], List[Entry]] = {}
+    kinds: Dict[Tuple[str, str], List[LogEntry]] = {}
     for entry in scan.entries:
         kinds.setdefault((entry.kind, entry.action), []).append(entry)
     table = list(KINDS)
@@ -182,7 +182,7 @@ def _scan_lines(scan: Scan) -> List[str]:
         records = f" in {counted(len(found), 'record')}" if row.unit == "box" else ""
         amount = counted(total, row.unit) + records
         lines.append(
-            f"  {severity(found[0])}: {kind}: {row.what}: {amount}, {done_about(kind, action)}"
+            f"  {severity(found[0])}: {kind}: {row.description}: {amount}, {effect(kind, action)}"
         )
         for entry in found[:NUM_SHOWN]:
             number = f", record {entry.record}" if entry.record >= 0 else ""

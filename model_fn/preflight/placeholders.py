@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.images.resize import make_resizer
@@ -10,19 +10,7 @@ from inputs import schema
 
 ModeKeys = estimator.ModeKeys
 
-# Keys that a batch always has.
-FEATURES = (schema.IMAGE, schema.TRUE_IMAGE_SHAPE, schema.HASH)
-LABELS = (
-    schema.NUM_BOXES,
-    schema.BOXES,
-    schema.CLASSES,
-    schema.WEIGHTS,
-    schema.CONFIDENCES,
-    schema.IS_CROWD,
-    schema.AREA,
-    schema.DIFFICULT,
-    schema.GROUP_OF,
-)
+FEATURES = (schema.IMAGE, schema.TRUE_IMAGE_SHAPE, schema.HASH)  # in every batch
 
 
 def placeholders(config: Any, mode: str) -> Tuple[Dict[str, tf.Tensor], Dict[str, tf.Tensor]]:
@@ -47,19 +35,21 @@ def placeholders(config: Any, mode: str) -> Tuple[Dict[str, tf.Tensor], Dict[str
         "P": reader.num_keypoints,
     }
 
-    def make(names: List[str], known: Dict[str, schema.Spec]) -> Dict[str, tf.Tensor]:
-        tensors = {}
-        for name in names:
-            axes = known[name].shape.split()
-            shape = [int(axis) if axis.isdigit() else sizes[axis] for axis in axes]
-            tensors[name] = tf1.placeholder(getattr(tf, known[name].dtype), shape, name=name)
-        return tensors
+    def make(name: str, spec: Any) -> tf.Tensor:
+        shape = [int(axis) if axis.isdigit() else sizes[axis] for axis in spec.shape.split()]
+        return tf1.placeholder(getattr(tf, spec.dtype), shape, name=name)
 
-    features, labels = list(FEATURES), [] if mode == ModeKeys.PREDICT else list(LABELS)
+    features = list(FEATURES)
     if mode == ModeKeys.EVAL:
         features.append(schema.ORIGINAL_SPATIAL_SHAPE)
-    if labels and reader.num_keypoints:
-        labels += [schema.KEYPOINTS, schema.KEYPOINT_VISIBILITIES]
-    if labels and reader.load_instance_masks:
-        labels.append(schema.MASKS)
-    return make(features, schema.FEATURES), make(labels, schema.LABELS)
+    labels = {
+        key: spec
+        for key, spec in schema.LABELS.items()
+        if (key == schema.NUM_BOXES or spec.is_per_box)
+        and (not spec.reader_field or getattr(reader, spec.reader_field))
+        and mode != ModeKeys.PREDICT
+    }
+    return (
+        {name: make(name, schema.FEATURES[name]) for name in features},
+        {name: make(name, spec) for name, spec in labels.items()},
+    )

@@ -77,7 +77,7 @@ class DataCursorHook(tf1.train.SessionRunHook):
         self._fetches: Any = None
 
     def begin(self) -> None:
-        if self._cursor.is_refused:
+        if self._cursor.is_rejected:
             _LOG.warning(
                 "The saved position in the data cannot be used: files, their sizes, the seed or "
                 "settings of the reader have changed. The data begin with a new epoch, in a new "
@@ -91,4 +91,4 @@ class DataCursorHook(tf1.train.SessionRunHook):
         return tf1.train.SessionRunArgs(self._fetches)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        self._cursor.note(*run_values.results)
+        self._cursor.advance(*run_values.results)

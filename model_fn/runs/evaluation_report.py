@@ -7,7 +7,7 @@ import time
 from typing import Any, Dict, List, Mapping, Optional, TextIO
 
 from estimator_det.compat import tf1
-from inputs.bad_records.kinds import FaultLog
+from inputs.bad_records.log import FaultLog
 
 Metrics = Dict[str, float]
 
@@ -86,7 +86,7 @@ def write_figures(
 def print_faults(faults: FaultLog, stream: Optional[TextIO] = None) -> None:
     """Writes what was wrong with records: in full if some of it is new, else in a line."""
     text = faults.summary()
-    if text and not faults.has_news:
+    if text and not faults.has_new_faults:
         text = f"  {text.splitlines()[0].rstrip(':')}, as before: see {faults.path}"
     if text:
         print(text, file=stream or sys.stderr, flush=True)

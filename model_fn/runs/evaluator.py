@@ -12,7 +12,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_preprocessor
 from inputs import pipeline as input_pipeline
-from inputs.bad_records.kinds import LOG_FILE, FaultLog
+from inputs.bad_records.log import LOG_FILE, FaultLog
 from model_fn.checkpoints.find import find_whole_checkpoint
 from model_fn.checkpoints.repair import find_damage, modified, step_of
 from model_fn.evaluation import diagnostics

@@ -8,7 +8,7 @@ import os
 from typing import Any, Callable, Iterator, List, Optional, Sequence
 
 from estimator_det.config import pipeline as configuration
-from inputs.bad_records.kinds import LOG_FILE, FaultLog
+from inputs.bad_records.log import LOG_FILE, FaultLog
 from inputs.records.cursor import DataCursor
 from model_fn.checkpoints import repair
 from model_fn.runs import cluster, history, lock

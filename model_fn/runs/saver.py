@@ -131,8 +131,8 @@ class CheckpointSaver(tf1.train.CheckpointSaverHook):
         prefix = f"{self._save_path}-{step}"
         self._may_save()
         try:
-            if self._cursor is not None and self._cursor.position is not None:
-                data_cursor.write_cursor_state(self._model_dir, step, self._cursor.position)
+            if self._cursor is not None and self._cursor.state is not None:
+                data_cursor.write_cursor_state(self._model_dir, step, self._cursor.state)
             self._graph.saver.save(session, self._save_path, global_step=step, write_state=False)
             repair.write_through(prefix)
             self._kept.add(os.path.basename(prefix))

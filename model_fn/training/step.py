@@ -49,26 +49,17 @@ class TrainStep(NamedTuple):
 
 def groundtruth_from_labels(labels: Tensors) -> Groundtruth:
     """Labels under the keys of `inputs.schema` as the detector takes them."""
-    boxes = labels[schema.BOXES]
-    valid = tf.sequence_mask(labels[schema.NUM_BOXES], tf.shape(boxes)[1])
-    valid.set_shape(boxes.shape[:2])
-    weights = labels.get(schema.WEIGHTS)
-    return Groundtruth(
-        boxes=boxes,
-        classes=tf.cast(labels[schema.CLASSES], tf.float32),
-        weights=tf.cast(valid, tf.float32) if weights is None else weights,
-        valid=valid,
-        confidences=labels.get(schema.CONFIDENCES),
-        masks=labels.get(schema.MASKS),
-        keypoints=labels.get(schema.KEYPOINTS),
-        keypoint_visibilities=labels.get(schema.KEYPOINT_VISIBILITIES),
-        is_crowd=labels.get(schema.IS_CROWD),
-        area=labels.get(schema.AREA),
-        difficult=labels.get(schema.DIFFICULT),
-        group_of=labels.get(schema.GROUP_OF),
-        labeled_classes=labels.get(schema.LABELED_CLASSES),
-        is_annotated=labels.get(schema.IS_ANNOTATED),
-    )
+    fields = {
+        spec.groundtruth_field: labels.get(key)
+        for key, spec in schema.LABELS.items()
+        if spec.groundtruth_field
+    }
+    valid = tf.sequence_mask(labels[schema.NUM_BOXES], tf.shape(labels[schema.BOXES])[1])
+    valid.set_shape(labels[schema.BOXES].shape[:2])
+    fields["classes"] = tf.cast(labels[schema.CLASSES], tf.float32)
+    if fields["weights"] is None:
+        fields["weights"] = tf.cast(valid, tf.float32)
+    return Groundtruth(valid=valid, **fields)
 
 
 def predict(detector: Detector, features: Tensors, *, in_bfloat16: bool = False) -> Any:

@@ -7,11 +7,11 @@ import pathlib
 import zlib
 
 import pytest
+from estimator_det.extractors.base import make_extractor
 from google.protobuf import text_format
 
 import estimator_det.extractors
 from estimator_det.compat import tf, tf1
-from estimator_det.extractors.base import make_extractor
 from estimator_det.protos import ssd_pb2
 
 FOLDER = pathlib.Path(__file__).parents[1] / "golden" / "extractors"

@@ -7,13 +7,13 @@ from typing import Any, Dict, List
 
 import numpy as np
 import pytest
+from estimator_det.extractors.base import make_extractor
 from google.protobuf import text_format
 
 import estimator_det.extractors  # noqa: F401  (fills the registry)
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.detectors import Groundtruth, make_detector
-from estimator_det.extractors.base import make_extractor
 from estimator_det.nets.normalization import BATCH_NORMS
 from estimator_det.protos import ssd_pb2
 from tests.conftest import TESTS

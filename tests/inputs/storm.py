@@ -1,4 +1,4 @@
-"""A data set of 300 shapes in which damage of every kind is strewn, and what it must lead to."""
+"""A data set of shapes with damage of every kind in some records, and the faults to expect."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from inputs.records.tfrecord import masked_crc
 from tests.inputs.examples import pipeline
 
 NUM_FILES = 6
-PER_FILE = 50
 MAX_BOXES = 8
 SMALL = shapes.ShapeOptions(min_side=24, max_side=40, max_shapes=3)
 BOX = "image/object/bbox/"
@@ -25,12 +24,12 @@ Features = Dict[str, Any]
 
 
 class Storm(NamedTuple):
-    """The files, and where which damage is."""
+    """The files, and the damage of each damaged record."""
 
     config: Any
     paths: List[str]
     damaged: Dict[Tuple[int, int], str]  # (file, record) -> kind
-    names: Dict[Tuple[int, int], str]  # (file, record) -> source id, also of the damaged
+    names: Dict[Tuple[int, int], str]  # (file, record) -> source id, of damaged ones as well
 
 
 def _bomb() -> bytes:
@@ -123,19 +122,20 @@ def _changed_at(data: bytes, position: int) -> bytes:
     return data[:position] + bytes([data[position] ^ 0x55]) + data[position + 1 :]
 
 
-def make_storm(folder: pathlib.Path) -> Storm:
-    """Writes the files: three of each kind of damage, and one file without any bytes."""
+def make_storm(folder: pathlib.Path, of_each_kind: int) -> Storm:
+    """Writes the files: some records of each kind of damage, and one file without any bytes."""
+    per_file = 2 + 16 * of_each_kind
     random = np.random.default_rng(11)
-    places = [(file, record) for file in range(NUM_FILES) for record in range(PER_FILE - 1)]
+    places = [(file, record) for file in range(NUM_FILES) for record in range(per_file - 1)]
     chosen = [places[i] for i in random.permutation(len(places))]
     kinds = [*CHANGES, "rubbish", "bad_data", "bad_length"]
-    damaged = {chosen.pop(): kind for kind in kinds for _ in range(3)}
-    damaged[(2, PER_FILE - 1)] = "cut_file"
+    damaged = {chosen.pop(): kind for kind in kinds for _ in range(of_each_kind)}
+    damaged[(2, per_file - 1)] = "cut_file"
     frames: List[List[bytes]] = [[] for _ in range(NUM_FILES)]
     names = {}
     for file in range(NUM_FILES):
-        for record in range(PER_FILE):
-            image = shapes.make_image((5, file * PER_FILE + record), SMALL)
+        for record in range(per_file):
+            image = shapes.make_image((5, file * per_file + record), SMALL)
             texts = [shapes.CLASS_NAMES[i - 1] for i in image.class_ids]
             example = writer.make_example(
                 writer.encode_image(image.pixels),

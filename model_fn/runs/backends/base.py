@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Callable, ContextManager, Dict, List, Optional, Protocol, Sequence
 
-from inputs.bad_records.kinds import FaultLog
+from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor
 from model_fn.runs.options import Saving
 from model_fn.training.step import TrainGraph

@@ -8,7 +8,7 @@ from typing import Any, Callable, ContextManager, List, Optional, Sequence
 from estimator_det.compat import estimator
 from estimator_det.detectors.base import make_preprocessor
 from inputs import pipeline as input_pipeline
-from inputs.bad_records.kinds import FaultLog
+from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor, seed_at
 from model_fn.model_fn import create_model_fn
 from model_fn.runs import cluster, progress

@@ -14,7 +14,7 @@ from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_preprocessor
 from inputs import pipeline as input_pipeline
 from inputs import schema
-from inputs.bad_records.kinds import FaultLog
+from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor, seed_at
 from model_fn.checkpoints.errors import RunError
 from model_fn.model_fn import create_model_fn
@@ -33,20 +33,9 @@ from model_fn.runs.progress import (
 from model_fn.training.step import TrainGraph
 
 # What a train step reads; the rest would only fill the path from the host to the cores.
-FEATURES = (schema.IMAGE, schema.TRUE_IMAGE_SHAPE)
-EVALUATION_FEATURES = (
-    *FEATURES,
-    schema.HASH,
-    schema.ORIGINAL_IMAGE,
-    schema.ORIGINAL_SPATIAL_SHAPE,
-)
-# Read by no loss and no metric.
-_UNUSED_LABELS = (
-    schema.IMAGE_CLASSES,
-    schema.IMAGE_CONFIDENCES,
-    schema.VERIFIED_NEG_CLASSES,
-    schema.NOT_EXHAUSTIVE_CLASSES,
-)
+FEATURES = tuple(key for key, spec in schema.FEATURES.items() if spec.in_train_step)
+EVALUATION_FEATURES = tuple(key for key, spec in schema.FEATURES.items() if spec.in_eval_step)
+_UNUSED_LABELS = tuple(key for key, spec in schema.LABELS.items() if not spec.on_tpu)
 _NO_TPU = ("Cannot find any TPU cores", "Failed to connect to the Tensorflow master")
 # What TPUEstimator says of a variable after a loop, whatever it is that is NaN.
 _NOT_FINITE = re.compile(r"Gradient for (\S+?)(:0)? is NaN")

@@ -7,6 +7,7 @@ from google.protobuf import text_format
 
 from estimator_det.compat import tf
 from estimator_det.protos import preprocessor_pb2
+from inputs.augment import make_augmentation
 from inputs.schema import Sample
 
 # Pixel rectangles (ymin, xmin, ymax, xmax) on an image of 24 x 32.
@@ -97,3 +98,22 @@ def run_in_dataset(
 
     dataset = tf.data.Dataset.from_tensor_slices(np.array(seeds, np.int64))
     return [arrays(result) for result in dataset.map(lambda seed: change(unshaped(sample), seed))]
+
+
+def small_sample(dtype: Any = np.uint8) -> Sample:
+    """An image of 2 x 4 with one box and one keypoint."""
+    return Sample(
+        image=tf.constant(np.arange(24).reshape(2, 4, 3).astype(dtype)),
+        boxes=tf.constant([[0.1, 0.2, 0.5, 0.6]]),
+        classes=tf.constant([1], tf.int64),
+        weights=tf.constant([1.0]),
+        masks=tf.constant(np.arange(8).reshape(1, 2, 4), tf.float32),
+        keypoints=tf.constant([[[0.1, 0.2], [0.5, 0.6]]]),
+        keypoint_visibilities=tf.constant([[True, False]]),
+        area=tf.constant([8.0]),
+    )
+
+
+def run_step(text: str, sample: Sample) -> Sample:
+    """The sample after one step, always with the same seed."""
+    return make_augmentation([step(text)])(sample, tf.constant([3, 4]))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf
+from estimator_det.config.text import ConfigError
 from inputs.augment import make_augmentation
 from inputs.augment.base import random_between, split_seed
 from inputs.augment.color import random_adjust_brightness
@@ -103,7 +104,7 @@ def test_rgb_to_gray_by_hand() -> None:
 
 
 def test_rgb_to_gray_refuses_other_channels() -> None:
-    with pytest.raises(ValueError, match="3 channels, found 5"):
+    with pytest.raises(ConfigError, match="3 channels, found 5"):
         _run("rgb_to_gray {}", np.zeros((2, 2, 5), np.uint8))
 
 
@@ -125,7 +126,7 @@ def test_subtract_channel_mean() -> None:
     result = _run("subtract_channel_mean { means: [1, 2, 33] }", image)
     np.testing.assert_allclose(result, [[[9.0, 18.0, -3.0]]])
     np.testing.assert_array_equal(_run("subtract_channel_mean {}", image), image)
-    with pytest.raises(ValueError, match="2 means for images of 3 channels"):
+    with pytest.raises(ConfigError, match="2 means for images of 3 channels"):
         _run("subtract_channel_mean { means: [1, 2] }", image)
 
 

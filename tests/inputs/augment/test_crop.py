@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf
+from estimator_det.config.text import ConfigError
 from inputs.augment import make_augmentation
 from inputs.augment.crop import SSD_OPERATIONS, Operation, Window, _draw, crop
 from inputs.schema import Sample
@@ -134,7 +135,7 @@ def test_standard_operations_are_drawn_evenly() -> None:
     drawn = list(draws.as_numpy_iterator())
     counts = np.bincount([draw.index for draw in drawn], minlength=7)
     assert len(counts) == 7 and counts.min() > 150 and counts.max() < 250
-    assert 160 <= sum(draw.untouched for draw in drawn) <= 260  # 15 percent are 210
+    assert 160 <= sum(draw.unchanged for draw in drawn) <= 260  # 15 percent are 210
 
 
 def test_painted_rectangles_stay_under_their_boxes() -> None:
@@ -184,9 +185,9 @@ def test_listed_crop_pad_operations_use_their_own_color() -> None:
 
 
 def test_operation_checks_its_ranges() -> None:
-    with pytest.raises(ValueError, match="min_aspect_ratio <= max_aspect_ratio"):
+    with pytest.raises(ConfigError, match="min_aspect_ratio <= max_aspect_ratio"):
         Operation(aspect_ratio=(2.0, 1.0))
-    with pytest.raises(ValueError, match="at most 1"):
+    with pytest.raises(ConfigError, match="at most 1"):
         Operation(area=(0.5, 1.5))
-    with pytest.raises(ValueError, match="random_coef must lie within"):
+    with pytest.raises(ConfigError, match=r"random_coef is -0\.1; it must lie within"):
         Operation(random_coef=-0.1)

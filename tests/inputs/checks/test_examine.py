@@ -8,7 +8,8 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from inputs.bad_records.kinds import COUNTED, FAULT_COUNTS, KINDS
-from inputs.checks.examine import examine_record, make_policy
+from inputs.bad_records.policy import make_policy
+from inputs.checks.examine import examine_record
 from inputs.decoding import image_header
 from inputs.decoding.decoder import make_decoder
 from tests.inputs.examples import BOXES, LABEL_MAP, encoded, example, picture, reader, sequence
@@ -46,21 +47,23 @@ def test_graph_and_python_agree(options: str, kind: str, policy: str) -> None:
     policy = make_policy(config, num_classes=4)
     record = example(RECORDS[kind])
     examined = examine_record(record, policy)
-    assert [finding.kind for finding in examined.findings] == ([kind] if kind else [])
+    assert [fault.kind for fault in examined.faults] == ([kind] if kind else [])
     with tf.Graph().as_default(), tf1.Session() as session:
         sample = make_decoder(config, policy)(tf.constant(record))
         assert sample.image_level is not None
         fetched = (sample.boxes, sample.classes, sample.image_level[FAULT_COUNTS])
         session.run(tf1.tables_initializer())
         if not examined.usable:
-            with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)rec7.*has faults"):
+            with pytest.raises(
+                tf.errors.InvalidArgumentError, match=rf"(?s)rec7.*has a fault.*{kind}: .*Remedy: "
+            ):
                 session.run(fetched)
             return
         boxes, classes, counts = session.run(fetched)
     np.testing.assert_array_equal(boxes, examined.boxes)
     np.testing.assert_array_equal(classes, examined.class_ids)
-    told = {name: count for name, count in zip(COUNTED, counts.tolist()) if count}
-    assert told == {finding.kind: finding.count for finding in examined.findings}
+    counted = {name: count for name, count in zip(COUNTED, counts.tolist()) if count}
+    assert counted == {fault.kind: fault.count for fault in examined.faults}
 
 
 def test_clipping() -> None:
@@ -92,28 +95,28 @@ def test_clipping() -> None:
             "its 900 bytes end within the PNG",
         ),
         ({"image/encoded": ""}, "missing_key", "image/encoded is missing or empty"),
-        ({"image/source_id": 3}, "unparsable", "image/source_id holds a int64_list"),
+        ({"image/source_id": 3}, "unparsable", "image/source_id is a int64_list"),
         ({"image/filename": ["a", "b"]}, "unparsable", "has 2 values; one is allowed"),
-        ({"image/object/area": [1.0]}, "length_mismatch", "area 1"),
+        ({"image/object/area": [1.0]}, "length_mismatch", "image/object/area 1"),
         ({"image/class/confidence": [1.0]}, "length_mismatch", "image/class/confidence"),
     ],
 )
-def test_other_findings(features: Dict[str, Any], kind: str, message: str) -> None:
+def test_other_faults(features: Dict[str, Any], kind: str, message: str) -> None:
     examined = examine_record(example({**RECORDS[""], **features}), make_policy(reader()))
-    (finding,) = examined.findings
-    assert (finding.kind, finding.action) == (kind, KINDS[kind].reference)
-    assert message in finding.message
+    (fault,) = examined.faults
+    assert (fault.kind, fault.action) == (kind, KINDS[kind].reference)
+    assert message in fault.message
     assert not examined.usable
 
 
-def test_rubbish_is_no_example() -> None:
-    (finding,) = examine_record(b"\xff\xffrubbish", make_policy(reader())).findings
-    assert finding.kind == "unparsable"
+def test_bytes_that_are_no_example() -> None:
+    (fault,) = examine_record(b"\xff\xffrubbish", make_policy(reader())).faults
+    assert fault.kind == "unparsable"
 
 
 def test_limits() -> None:
     policy = make_policy(reader("bad_records { max_megapixels: 0.00009 }"), max_boxes=1)
-    found = [finding.kind for finding in examine_record(example(RECORDS[""]), policy).findings]
+    found = [fault.kind for fault in examine_record(example(RECORDS[""]), policy).faults]
     assert found == ["huge_image", "too_many_boxes"]
 
 
@@ -129,7 +132,7 @@ def test_frames_are_named() -> None:
     policy = make_policy(reader("input_type: TF_SEQUENCE_EXAMPLE"))
     examined = examine_record(record, policy)
     assert examined.source_id == "f0"
-    assert [(f.kind, f.message[:9]) for f in examined.findings] == [
+    assert [(f.kind, f.message[:9]) for f in examined.faults] == [
         ("length_mismatch", "frame 0: "),
         ("undecodable_image", "frame 1: "),
     ]

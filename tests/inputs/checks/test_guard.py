@@ -1,4 +1,4 @@
-"""The watch over the input pipeline, where `test_fault_storm` does not look."""
+"""The guard of the input pipeline, where `test_fault_storm` does not test it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 
 import inputs
 from estimator_det.compat import tf, tf1
+from estimator_det.config.text import ConfigError
 from estimator_det.images.resize import make_resizer
 from inputs import schema
-from inputs.bad_records.kinds import FaultLog
+from inputs.bad_records.log import FaultLog
 from inputs.checks import guard
-from inputs.checks.guard import pack_record_id, unpack_record_id
 from tests.inputs.examples import BOXES, encoded, example, picture, pipeline, sequence, write
 from tests.inputs.storm import frames_of, gzipped
 
@@ -36,20 +36,14 @@ def train(config: Any, log: FaultLog, batches: int = 100, seed: int = 1) -> List
 
 
 def records_of(batches: List[Any]) -> List[List[int]]:
-    return [place for features, _ in batches for place in features[schema.RECORD].tolist()]
-
-
-def test_file_and_number_share_an_integer() -> None:
-    files, numbers = [0, 5, 70000], [0, 17, 2**40 - 1]
-    places = pack_record_id(tf.constant(files, tf.int64), tf.constant(numbers, tf.int64))
-    assert unpack_record_id(places).numpy().tolist() == [[0, 0], [5, 17], [70000, 2**40 - 1]]
+    return [record for features, _ in batches for record in features[schema.RECORD].tolist()]
 
 
 @pytest.mark.parametrize("kind", ["", "train_input_reader { input_type: TF_SEQUENCE_EXAMPLE }"])
 def test_a_run_without_one_usable_record_ends(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """No batch ever comes together, so that nothing of it could be looked at."""
+    """No batch ever comes together, so no batch can be checked."""
     monkeypatch.setattr(guard, "MAX_PENDING", 100)
     path = write(tmp_path / "r", [example(BAD)] * 40)
     config = reading(path, text=kind)
@@ -63,7 +57,7 @@ def test_a_run_without_one_usable_record_ends(
     assert log.num_skipped == 31
 
 
-def test_an_error_at_the_end_is_told(tmp_path: pathlib.Path) -> None:
+def test_an_error_at_the_end_is_reported(tmp_path: pathlib.Path) -> None:
     path = write(tmp_path / "r", [example({}), example({}), example(BAD)])
     config = reading(path, text="train_input_reader { num_epochs: 1 }")
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"r, record 2 \(source_id bad\)"):
@@ -78,7 +72,9 @@ def test_a_dropped_remainder_is_no_fault(tmp_path: pathlib.Path) -> None:
     assert log.counts() == {}
 
 
-def test_what_follows_damage_in_a_compressed_file_is_told_as_lost(tmp_path: pathlib.Path) -> None:
+def test_what_follows_damage_in_a_compressed_file_is_reported_as_lost(
+    tmp_path: pathlib.Path,
+) -> None:
     frames = frames_of([example({})] * 6)
     frames[2] = frames[2][:50] + b"damage" + frames[2][56:]
     (tmp_path / "r.gz").write_bytes(gzipped(b"".join(frames)))
@@ -87,7 +83,7 @@ def test_what_follows_damage_in_a_compressed_file_is_told_as_lost(tmp_path: path
     log = FaultLog()
     assert records_of(train(config, log)) == [[0, 0], [0, 1]] * 2
     assert log.counts() == {"damaged_record": 1, "lost_records": 3, "skipped_records": 1}
-    assert "decompress" in log.records[-1].message
+    assert "decompress" in log.entries[-1].message
     config.train_input_reader.bad_records.policy = 1  # FAIL
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"r\.gz, record 2: .*checksum"):
         train(config, FaultLog())
@@ -119,7 +115,7 @@ def test_patterns_without_files(tmp_path: pathlib.Path) -> None:
         train(reading(tmp_path / "empty"), FaultLog())
 
 
-def test_a_file_that_goes_away_is_told(tmp_path: pathlib.Path) -> None:
+def test_a_deleted_file_is_reported(tmp_path: pathlib.Path) -> None:
     first = write(tmp_path / "a", [example({})] * 2)
     second = write(tmp_path / "b", [example({})] * 2)
     config = reading(first, second, text="train_input_reader { num_epochs: 1 }")
@@ -148,7 +144,7 @@ def test_what_the_examiner_cannot_explain_comes_with_tensorflows_reason(
         next(dataset.as_numpy_iterator())
 
 
-def test_mended_boxes_are_counted(tmp_path: pathlib.Path) -> None:
+def test_corrected_boxes_are_counted(tmp_path: pathlib.Path) -> None:
     nan = {**BOXES, **LABELS, "image/object/bbox/ymin": [float("nan"), 0.1]}
     many = {key: values * 3 for key, values in {**BOXES, **LABELS}.items()}
     path = write(tmp_path / "r", [example({**BOXES, **LABELS}), example(nan), example(many)])
@@ -156,7 +152,7 @@ def test_mended_boxes_are_counted(tmp_path: pathlib.Path) -> None:
     batches = train(reading(path, text="train_config { batch_size: 3 }"), log, batches=2)
     assert batches[0][1]["num_groundtruth_boxes"].tolist() == [2, 1, 3]
     assert log.counts() == {"box_nan": 1, "too_many_boxes": 3}
-    found = [(entry.record, entry.kind, entry.source_id) for entry in log.records]
+    found = [(entry.record, entry.kind, entry.source_id) for entry in log.entries]
     assert found == [(1, "box_nan", "rec7"), (2, "too_many_boxes", "rec7")]
     config = reading(path)
     config.train_input_reader.bad_records.policy = 1  # FAIL
@@ -194,7 +190,7 @@ def test_clean_data_never_call_python(
     def refuse(*_: Any) -> Any:
         raise AssertionError("called")
 
-    for name in ("_rest_of_file", "_look"):
+    for name in ("_read_rest", "_report_batch"):
         monkeypatch.setattr(Guard, name, refuse)
     path = write(tmp_path / "r", [example({**BOXES, **LABELS})] * 40)
     with tf.Graph().as_default(), tf1.Session() as session:
@@ -224,18 +220,18 @@ def test_each_pass_begins_at_the_first_record(tmp_path: pathlib.Path) -> None:
     preprocess = make_resizer(config.model.ssd.image_resizer).resize
     log = FaultLog()
     dataset = inputs.create_train_input_fn(config, preprocess, 1, log)()
-    for told in (1, 2):
+    for num_reports in (1, 2):
         batches = list(dataset.as_numpy_iterator())
         assert records_of(batches) == [[0, 1], [0, 2], [0, 3], [0, 4]]
-        assert log.occurrences == told
+        assert log.num_reports == num_reports
 
 
 @pytest.mark.parametrize("left", [5, 0])
-def test_a_file_that_becomes_shorter_is_told(
+def test_a_file_that_becomes_shorter_is_reported(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, left: int
 ) -> None:
-    """Its number of records was known from the first pass, and is not expected for ever."""
-    monkeypatch.setattr(guard, "MAX_BARREN", 3)
+    """Its number of records was known from the first pass, and is not expected again."""
+    monkeypatch.setattr(guard, "MAX_EMPTY_FILES", 3)
     good = example({**BOXES, **LABELS})
     config = reading(write(tmp_path / "r", [good] * 40))
     config.train_input_reader.bad_records.policy = 2  # SKIP
@@ -252,7 +248,7 @@ def test_a_file_that_becomes_shorter_is_told(
         assert places[:, 1].numpy().max() < left
         assert 0 < log.counts()["lost_records"] <= 40 - left
     else:
-        with pytest.raises(tf.errors.InvalidArgumentError, match="hold no record any more"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="all files have become empty"):
             for _ in range(100):
                 next(batches)
 
@@ -261,5 +257,5 @@ def test_endless_epochs_of_nothing_are_refused(tmp_path: pathlib.Path) -> None:
     config = reading(write(tmp_path / "r", [example({})]))
     preprocess = make_resizer(config.model.ssd.image_resizer).resize
     context = tf.distribute.InputContext(num_input_pipelines=2, input_pipeline_id=1)
-    with pytest.raises(ValueError, match="hold 1 records, too few for worker 2 of 2"):
+    with pytest.raises(ConfigError, match="contain 1 records, too few for worker 2 of 2"):
         inputs.create_train_input_fn(config, preprocess)(None, context)

@@ -1,4 +1,4 @@
-"""A training that is interrupted sees the records that it would have seen."""
+"""An interrupted run reads the same records as one that is not."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import inputs
 from estimator_det.compat import tf, tf1
 from estimator_det.images.resize import make_resizer
 from inputs import schema
-from inputs.bad_records.kinds import FaultLog
-from inputs.records import cursor
-from inputs.records.cursor import CursorState, DataCursor, StreamOffset
+from inputs.bad_records.log import FaultLog
+from inputs.records import cursor, stream
+from inputs.records.cursor import CursorState, DataCursor, StreamOffset, order_fingerprint
 from tests.inputs.examples import BOXES, encoded, example, picture, pipeline, write
 
 LABELS = {"image/object/class/label": [2, 1]}
@@ -47,7 +47,7 @@ def reading(paths: List[str], text: str = "") -> Any:
 def read(
     config: Any, cursor: DataCursor, batches: int, seed: Optional[int] = None
 ) -> List[Tuple[Any, Any]]:
-    """Batches as a training takes them, with the cursor told of each."""
+    """The next batches of training; the cursor advances past each."""
     preprocess = make_resizer(config.model.ssd.image_resizer).resize
     found = []
     with tf.Graph().as_default(), tf1.Session() as session:
@@ -60,15 +60,15 @@ def read(
                 features, labels = session.run(following)
             except tf.errors.OutOfRangeError:
                 break
-            cursor.note(features[schema.STREAM_INDEX], features[schema.AUGMENTATION_SEED])
+            cursor.advance(features[schema.STREAM_INDEX], features[schema.AUGMENTATION_SEED])
             found.append((features, labels))
     return found
 
 
-def again(cursor: DataCursor) -> DataCursor:
-    """What a new process makes of what the old one has saved."""
-    assert cursor.position is not None
-    return DataCursor(CursorState.from_json(json.loads(json.dumps(cursor.position.to_json()))))
+def resume(cursor: DataCursor) -> DataCursor:
+    """The cursor of a new process that resumes from the saved state."""
+    assert cursor.state is not None
+    return DataCursor(CursorState.from_json(json.loads(json.dumps(cursor.state.to_json()))))
 
 
 @pytest.mark.parametrize(
@@ -80,84 +80,81 @@ def again(cursor: DataCursor) -> DataCursor:
         "train_input_reader { sample_1_of_n_examples: 2 }",
     ],
 )
-def test_goes_on_as_if_nothing_had_happened(tmp_path: pathlib.Path, text: str) -> None:
+def test_a_resumed_run_reads_the_same_batches(tmp_path: pathlib.Path, text: str) -> None:
     config = reading(files(tmp_path, 7, 6), text)
-    expected = read(config, DataCursor(), 16, seed=5)
+    expected = read(config, DataCursor(), 9, seed=5)
     cursor, found = DataCursor(), []
-    for count in (4, 7, 5):
+    for count in (4, 5):
         found += read(config, cursor, count, seed=5)
-        cursor = again(cursor)
+        cursor = resume(cursor)
     tf.nest.map_structure(np.testing.assert_array_equal, found, expected)
 
 
-def test_each_record_comes_once_an_epoch_over_interruptions(tmp_path: pathlib.Path) -> None:
+def test_each_record_comes_once_an_epoch_in_spite_of_interruptions(tmp_path: pathlib.Path) -> None:
     config = reading(files(tmp_path, 7, 6), "train_input_reader { num_epochs: 2 }")
     config.train_input_reader.drop_remainder = False
     cursor, names = DataCursor(), []
-    for _ in range(5):
-        found = read(config, cursor, 3)
-        names += [tuple(place) for batch, _ in found for place in batch[schema.RECORD].tolist()]
-        cursor = again(cursor)
+    for count in (4, 9):
+        found = read(config, cursor, count)
+        names += [tuple(record) for batch, _ in found for record in batch[schema.RECORD].tolist()]
+        cursor = resume(cursor)
     every = [(0, number) for number in range(7)] + [(1, number) for number in range(6)]
     assert sorted(names[:13]) == sorted(names[13:]) == every
     assert names[:13] != names[13:]
 
 
-def test_records_that_are_skipped_count(tmp_path: pathlib.Path) -> None:
+def test_skipped_records_count(tmp_path: pathlib.Path) -> None:
     config = reading(files(tmp_path, 7, 6, bad=(2, 3, 9)))
     config.train_input_reader.bad_records.policy = 2  # SKIP
-    expected = read(config, DataCursor(), 15, seed=5)
+    expected = read(config, DataCursor(), 9, seed=5)
     cursor, found = DataCursor(), []
-    for count in (3, 12):
+    for count in (3, 6):
         found += read(config, cursor, count, seed=5)
-        cursor = again(cursor)
+        cursor = resume(cursor)
     tf.nest.map_structure(np.testing.assert_array_equal, found, expected)
 
 
-def test_changes_are_noticed(tmp_path: pathlib.Path) -> None:
-    paths = files(tmp_path, 7, 6)
-    config = reading(paths)
-    cursor = DataCursor()
-    read(config, cursor, 3, seed=4)
+def test_another_order_starts_again(tmp_path: pathlib.Path) -> None:
+    paths = files(tmp_path, 3, 2)
 
-    def resumed(seed: Optional[int] = 4, **fields: Any) -> DataCursor:
-        changed = reading(paths)
+    def begin(cursor: DataCursor, seed: Optional[int] = 4, **fields: Any) -> DataCursor:
+        reader = reading(paths).train_input_reader
         for name, value in fields.items():
-            setattr(changed.train_input_reader, name, value)
-        found = again(cursor)
-        read(changed, found, 0, seed)
-        return found
+            setattr(reader, name, value)
+        found = stream.list_files(reader)
+        order = order_fingerprint(reader, found, 1, (1, 0), seed)
+        cursor.begin(seed, order)
+        return cursor
 
-    assert not resumed().is_refused
-    assert resumed().position == cursor.position
-    assert resumed(seed=5).is_refused and resumed(seed=None).is_refused
-    assert resumed(shuffle_buffer_size=6).is_refused
-    config.train_config.batch_size = 1
-    same = again(cursor)
-    read(config, same, 0, seed=4)
-    assert not same.is_refused
-    files(tmp_path, 8, 6)
-    begun = resumed()
-    assert begun.is_refused
-    assert begun.position is not None
-    assert begun.position.count == 0
+    first = begin(DataCursor())
+    first.advance(np.array([0, 1]), np.array([[4, 0], [4, 1]]))
+    same = begin(resume(first))
+    assert not same.is_rejected
+    assert same.state == first.state
+    for changed in ({"seed": 5}, {"seed": None}, {"shuffle_buffer_size": 6}):
+        assert begin(resume(first), **changed).is_rejected
+    files(tmp_path, 4, 2)
+    again = begin(resume(first))
+    assert again.is_rejected
+    assert again.state is not None
+    assert again.state.count == 0
 
 
-def test_data_that_begin_anew_later_do_so_in_another_order() -> None:
+def test_data_that_start_at_a_later_step_get_another_order() -> None:
     assert DataCursor().begin(3, "").seed == 3
     later = DataCursor(first_step=6).begin(3, "").seed
     assert later == DataCursor(first_step=6).begin(3, "").seed
     assert later not in (3, DataCursor(first_step=7).begin(3, "").seed)
-    # Where it went on from there, it goes on.
+    # A state saved after that start is resumed.
     saved = CursorState(later, 8, {}, "order")
     assert DataCursor(saved, first_step=9).begin(3, "order") == saved
 
 
-def test_ordinals_have_room_and_come_apart_again() -> None:
+def test_stream_indices_hold_stream_epoch_and_number() -> None:
     first = int(cursor.first_stream_index(3, tf.constant(100_000, tf.int64)))
     data_cursor = DataCursor()
     data_cursor.begin(1, "")
-    cursor.note(np.array([5, first + 70_000]), np.array([[1, 8], [1, 9]]))
-    assert cursor.position == CursorState(
+    data_cursor.note(np.array([5, first + 70_000]), np.array([[1, 8], [1, 9]]))
+    assert data_cursor.state == CursorState(
         1, 10, {0: StreamOffset(0, 6), 3: StreamOffset(100_000, 70_001)}
     )

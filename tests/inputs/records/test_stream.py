@@ -5,7 +5,8 @@ from typing import Any, List
 
 import pytest
 
-from inputs.bad_records.kinds import FaultLog
+from estimator_det.config.text import ConfigError
+from inputs.bad_records.log import FaultLog
 from inputs.bad_records.policy import make_policy
 from inputs.checks.guard import Guard
 from inputs.records import stream as records
@@ -14,7 +15,7 @@ from tests.inputs.examples import reader, write
 
 
 def stream(options: Any, **arguments: Any) -> Any:
-    """The dataset of an input reader, and the guard that watches over it."""
+    """The dataset of an input reader, and its guard."""
     found = records.list_files(options)
     guard = Guard(found.paths, make_policy(options), FaultLog())
     arguments.setdefault("stream_lengths", found.stream_lengths)
@@ -110,13 +111,13 @@ def test_weights_choose_the_stream(tmp_path: pathlib.Path) -> None:
 def test_errors(tmp_path: pathlib.Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"none-\*' matches no file"):
         stream(config(tmp_path, pattern="none-*"), shuffle=False)
-    with pytest.raises(ValueError, match="names no file"):
+    with pytest.raises(ConfigError, match="has no input_path"):
         stream(reader("tf_record_input_reader {}"), shuffle=False)
-    with pytest.raises(ValueError, match="external readers are not supported"):
+    with pytest.raises(ConfigError, match="external readers are not supported"):
         stream(reader("external_input_reader {}"), shuffle=False)
     shards(tmp_path, files=1)
-    with pytest.raises(ValueError, match="2 values for 1 input_path"):
+    with pytest.raises(ConfigError, match="2 values for 1 input_path"):
         options = config(tmp_path, "sample_from_datasets_weights: [1, 2]")
         stream(options, shuffle=False)
-    with pytest.raises(ValueError, match="sample_1_of_n_examples is 0"):
+    with pytest.raises(ConfigError, match="sample_1_of_n_examples is 0"):
         stream(config(tmp_path), shuffle=False, sample_1_of_n=0)

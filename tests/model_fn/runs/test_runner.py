@@ -15,7 +15,8 @@ from estimator_det.compat import estimator, tf, tf1
 from exporters.saved_model_detector import SavedModelDetector
 from inputs import pipeline as input_pipeline
 from inputs import schema
-from inputs.bad_records import kinds
+from inputs.bad_records import log as fault_log
+from inputs.bad_records.kinds import SKIP, RecordFault
 from model_fn import model_fn
 from model_fn.checkpoints import label_map_asset, repair
 from model_fn.checkpoints.errors import DamagedCheckpointsError
@@ -298,11 +299,11 @@ def test_faults_of_evaluated_records_are_told(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    finding = kinds.RecordFault("truncated_image", "cut", "copy it anew", kinds.SKIP)
+    fault = RecordFault("truncated_image", "cut", "copy it again", SKIP)
 
     def make_eval(config: Any, preprocess: Any, reader: Any, every: Any, log: Any) -> Any:
         def input_fn() -> Any:
-            log.tell(finding, "a.record", 7, "cat")
+            log.report(fault, "a.record", 7, "cat")
             return fake.eval_input_fn()
 
         return input_fn
@@ -310,11 +311,11 @@ def test_faults_of_evaluated_records_are_told(
     monkeypatch.setattr(input_pipeline, "create_eval_input_fn", make_eval)
     config, model_dir = fake.pipeline_config(), str(tmp_path)
     runner.train_and_evaluate(config, model_dir, num_train_steps=2, evaluating=NO_EXPORT)
-    assert "truncated_image: a picture's file ends too early: 1 record" in capsys.readouterr().err
+    assert "truncated_image: an image file ends too early: 1 record" in capsys.readouterr().err
     evaluator.evaluate(config, model_dir)
     told = capsys.readouterr().err
-    assert "(1 record left out), as before: see" in told and "truncated_image" not in told
-    (line,) = (tmp_path / "eval_0" / kinds.LOG_FILE).read_text().splitlines()
+    assert "(1 record skipped), as before: see" in told and "truncated_image" not in told
+    (line,) = (tmp_path / "eval_0" / fault_log.LOG_FILE).read_text().splitlines()
     assert json.loads(line)["source_id"] == "cat"
     (evaluation,) = history.read(model_dir, "0")
     assert evaluation.bad_records == {"truncated_image": 1, "skipped_records": 1}

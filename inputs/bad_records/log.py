@@ -1,0 +1,201 @@
+"""The log of record faults, in memory and as JSON lines. No TensorFlow for local files."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
+
+from estimator_det.config import files
+from inputs.bad_records.kinds import FAIL, KINDS, SKIP, RecordFault, counted, effect
+
+LOG_FILE = "bad_records.jsonl"  # in model_dir
+MAX_KEPT = 1000  # entries of each kind that stay in memory; the file has all of them
+
+
+class LogEntry(NamedTuple):
+    """A fault and the record that has it; one JSON line."""
+
+    kind: str
+    action: str
+    file: str
+    record: int  # number in the file from 0; -1 for the whole file
+    source_id: str  # "" if it cannot be read
+    count: int  # type: ignore[assignment]  # hides tuple.count
+    message: str
+    remedy: str
+
+    @classmethod
+    def of(cls, fault: RecordFault, file: str, record: int, source_id: str = "") -> LogEntry:
+        """The entry of a fault in one record, or in the whole file if `record` is -1."""
+        return cls(
+            fault.kind, fault.action, file, int(record), source_id, int(fault.count),
+            fault.message, fault.remedy,
+        )  # fmt: skip
+
+    def sentence(self) -> str:
+        """File, record, source id, what is wrong and the remedy, in one line."""
+        number = f", record {self.record}" if self.record >= 0 else ""
+        # No quotes: TensorFlow escapes them in errors.
+        name = f" (source_id {self.source_id})" if self.source_id else ""
+        message = self.message.rstrip(".")
+        return f"{self.file}{number}{name}: {message}. Remedy: {self.remedy}"
+
+
+class RecordFaultError(ValueError):
+    """A fault of a record that stops the run; the text is that of `LogEntry.sentence`."""
+
+
+class TooManySkippedError(RecordFaultError):
+    """More records had to be skipped than the configuration allows."""
+
+
+class FaultLog:
+    """Collects faults from any thread; each fault of a record counts once, in any number of epochs.
+
+    Attributes:
+        path: Mostly LOG_FILE in model_dir; gets a JSON line with the fields of `LogEntry` for each
+            new entry. Lines of an earlier run are not repeated. None writes no file.
+        stop_reason: Why the run must stop; "" while it may continue.
+    """
+
+    def __init__(self, path: Optional[str] = None) -> None:
+        self.path = path
+        self.stop_reason = ""
+        self._lock = threading.RLock()
+        self._entries: List[LogEntry] = []
+        self._seen: Set[Tuple[str, int, str]] = set()
+        self._written: Set[Tuple[str, int, str]] = set()
+        self._counts: Dict[str, int] = {}
+        self._entries_of: Dict[str, int] = {}
+        self._action_counts: Dict[Tuple[str, str], int] = {}
+        self._skipped: Set[Tuple[str, int]] = set()
+        self._num_reports = 0
+        self._has_new_faults = False
+        if path is not None:
+            self._read_written(path)
+
+    @property
+    def entries(self) -> List[LogEntry]:
+        """In the order found, at most MAX_KEPT of each kind."""
+        with self._lock:
+            return list(self._entries)
+
+    @property
+    def num_skipped(self) -> int:
+        """Distinct records that were skipped."""
+        with self._lock:
+            return len(self._skipped)
+
+    @property
+    def has_new_faults(self) -> bool:
+        """Whether any fault is new, compared with the file as it was at the start."""
+        with self._lock:
+            return self._has_new_faults
+
+    @property
+    def num_reports(self) -> int:
+        """Calls of `report`, repetitions in later epochs included."""
+        with self._lock:
+            return self._num_reports
+
+    def counts(self) -> Dict[str, int]:
+        """Kind -> boxes, records or files, each counted once; and "skipped_records"."""
+        with self._lock:
+            found = {kind: self._counts[kind] for kind in KINDS if kind in self._counts}
+            if self._skipped:
+                found["skipped_records"] = len(self._skipped)
+            return found
+
+    def report(
+        self,
+        fault: RecordFault,
+        file: str,
+        record: int,
+        source_id: str = "",
+        max_skipped: Optional[int] = None,
+    ) -> None:
+        """Adds a fault. A repeated report, or one after the run must stop, changes nothing.
+
+        Raises:
+            TooManySkippedError: if this skips one record more than `max_skipped`.
+            RecordFaultError: if the action of the fault is FAIL, or the run must stop already.
+        """
+        entry = LogEntry.of(fault, file, record, source_id)
+        key = (file, entry.record, fault.kind)
+        with self._lock:
+            if self.stop_reason:
+                raise RecordFaultError(self.stop_reason)
+            self._num_reports += 1
+            if key not in self._seen:
+                self._seen.add(key)
+                self._add(entry, key)
+            if fault.action == FAIL:
+                self.stop_reason = entry.sentence()
+                raise RecordFaultError(self.stop_reason)
+            if fault.action == SKIP and record >= 0:
+                self._skipped.add((file, entry.record))
+                if max_skipped is not None and len(self._skipped) > max_skipped:
+                    self.stop_reason = (
+                        f"{len(self._skipped)} records had to be skipped, and bad_records "
+                        f"{{ max_skipped: {max_skipped} }} is the limit. The last one: "
+                        f"{entry.sentence()}"
+                    )
+                    raise TooManySkippedError(self.stop_reason)
+
+    def summary(self) -> str:
+        """All faults, a line for each kind and action; "" if there are none."""
+        with self._lock:
+            if not self._action_counts:
+                return ""
+            lines = []
+            for (kind, action), count in sorted(self._action_counts.items(), key=_table_order):
+                row = KINDS[kind]
+                found = counted(count, row.unit)
+                if row.unit == "box":
+                    found += f" in {counted(self._entries_of[kind], 'record')}"
+                lines.append(f"  {kind}: {row.description}: {found}, {effect(kind, action)}")
+            head = f"Record faults ({counted(len(self._skipped), 'record')} skipped):"
+            tail = [f"  All of them are in {self.path}"] if self.path else []
+            return "\n".join([head, *lines, *tail])
+
+    def _add(self, entry: LogEntry, key: Tuple[str, int, str]) -> None:
+        self._counts[entry.kind] = self._counts.get(entry.kind, 0) + entry.count
+        self._entries_of[entry.kind] = self._entries_of.get(entry.kind, 0) + 1
+        by_action = (entry.kind, entry.action)
+        self._action_counts[by_action] = self._action_counts.get(by_action, 0) + entry.count
+        if self._entries_of[entry.kind] <= MAX_KEPT:
+            self._entries.append(entry)
+        if key in self._written:
+            return
+        self._has_new_faults = True
+        self._written.add(key)
+        if self.path is not None:
+            _append(self.path, json.dumps(entry._asdict(), ensure_ascii=False) + "\n")
+
+    def _read_written(self, path: str) -> None:
+        lines = files.read_text(path).splitlines() if files.exists(path) else []
+        for line in lines:
+            try:
+                old = json.loads(line)
+                self._written.add((old["file"], old["record"], old["kind"]))
+            except (ValueError, KeyError, TypeError):
+                continue  # a crash cut this line short: its fault is written again
+
+
+def _table_order(item: Any) -> Tuple[int, str]:
+    (kind, action), _ = item
+    return list(KINDS).index(kind), action
+
+
+def _append(path: str, line: str) -> None:
+    if files.is_remote(path):
+        from estimator_det.compat import tf
+
+        with tf.io.gfile.GFile(path, "a") as remote:
+            remote.write(line)
+        return
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    with open(path, "a", encoding="utf-8") as local:
+        local.write(line)

@@ -1,0 +1,108 @@
+"""The rules for boxes: one definition for the decoder (TensorFlow) and the examiner (NumPy).
+
+Each rule takes an `ArrayOps`, which names the few operations that differ between the two.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Tuple
+
+import numpy as np
+
+from estimator_det.compat import tf
+from inputs.bad_records.kinds import BOX_FAULTS, CLIP
+
+FIRST_CLASS_ID = 1
+OUTSIDE_TOLERANCE = 1e-4  # of the image's side: rounding by label tools is no fault
+
+
+class ArrayOps(NamedTuple):
+    """Operations on arrays or tensors [n, k], each along the last axis where it reduces."""
+
+    any: Callable[[Any], Any]
+    all: Callable[[Any], Any]
+    is_finite: Callable[[Any], Any]
+    equal: Callable[[Any, Any], Any]
+    clip: Callable[[Any, float, float], Any]
+
+
+NUMPY = ArrayOps(
+    any=lambda x: x.any(-1),
+    all=lambda x: x.all(-1),
+    is_finite=np.isfinite,
+    equal=np.equal,
+    clip=np.clip,
+)
+TENSORFLOW = ArrayOps(
+    any=lambda x: tf.reduce_any(x, -1),
+    all=lambda x: tf.reduce_all(x, -1),
+    is_finite=tf.math.is_finite,
+    equal=tf.equal,
+    # One operation, as tf.clip_by_value is two.
+    clip=lambda x, low, high: tf.raw_ops.ClipByValue(t=x, clip_value_min=low, clip_value_max=high),
+)
+
+
+class Boxes(NamedTuple):
+    """The boxes of an image as its record has them; arrays or tensors."""
+
+    boxes: Any  # float32 [n, 4], yxyx
+    classes: Any  # int64 [n], -1 where unknown
+    labels: Any  # int64 [n], the class labels if they accompany class texts, else `classes`
+    by_text: Any  # bool scalar, whether `classes` come from texts
+    given_size: Any  # int64 [2], height and width in the record, 0 where absent
+    image_size: Any  # int64 [2], those of the image; zeros if unknown
+
+
+def box_flags(given: Boxes, num_classes: Any, ops: ArrayOps) -> Dict[str, Any]:
+    """Kind of `BOX_FAULTS` -> bool [n]; `num_classes` None means no highest class id."""
+    boxes, classes = given.boxes, given.classes
+    extent = boxes[:, 2:] - boxes[:, :2]
+    is_known = classes >= FIRST_CLASS_ID
+    unknown_id = ~is_known & ~given.by_text
+    if num_classes is not None:
+        unknown_id = unknown_id | (classes > num_classes)
+    flags = {
+        "box_nan": ops.any(~ops.is_finite(boxes)),
+        "box_inverted": ops.any(extent < 0),
+        "box_degenerate": ops.any(ops.equal(extent, 0)),
+        "box_outside": ops.any(abs(boxes - 0.5) > 0.5 + OUTSIDE_TOLERANCE),
+        "unknown_text": ~is_known & given.by_text,
+        "unknown_id": unknown_id,
+        "label_contradiction": is_known & ~ops.equal(classes, given.labels),
+    }
+    return {kind: flags[kind] for kind in BOX_FAULTS}
+
+
+def size_mismatch(given: Boxes, ops: ArrayOps) -> Any:
+    """Bool scalar: whether the record gives another size than the image has."""
+    return ops.any((given.given_size > 0) & ~ops.equal(given.given_size, given.image_size))
+
+
+def correct_boxes(
+    boxes: Any, flags: Mapping[str, Any], actions: Mapping[str, str], ops: ArrayOps
+) -> Tuple[Any, Any]:
+    """Applies the action CLIP.
+
+    Args:
+        boxes: float32 [n, 4].
+        flags: Of `box_flags`.
+        actions: Kind -> action.
+        ops: For arrays or tensors.
+
+    Returns:
+        Boxes [n, 4], clipped to the image if box_outside is to be corrected; and bool [n], True
+        for the boxes to drop.
+    """
+    drops: List[Any] = [
+        flags[kind]
+        for kind in BOX_FAULTS
+        if actions[kind] == CLIP and kind not in ("box_outside", "label_contradiction")
+    ]
+    if actions["box_outside"] == CLIP:
+        had_extent = ops.all(boxes[:, :2] < boxes[:, 2:])
+        boxes = ops.clip(boxes, 0.0, 1.0)
+        drops.append(had_extent & ops.any(boxes[:, :2] >= boxes[:, 2:]))
+    nothing = flags["box_nan"] & ~flags["box_nan"]
+    return boxes, functools.reduce(lambda a, b: a | b, drops, nothing)

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import json
+import pathlib
+import threading
+
+import pytest
+
+from inputs.bad_records import log as log_module
+from inputs.bad_records.kinds import CLIP, FAIL, SKIP, RecordFault
+from inputs.bad_records.log import FaultLog, RecordFaultError, TooManySkippedError
+
+NAN = RecordFault("box_nan", "2 boxes with NaN", "correct", CLIP, 2)
+CUT = RecordFault("truncated_image", "it is truncated", "write it again", SKIP)
+
+
+def test_a_record_counts_once(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "model" / "bad.jsonl"
+    log = FaultLog(str(path))
+    for _ in range(3):  # epochs
+        log.report(NAN, "a.record", 7, "cat.jpg")
+        log.report(CUT, "a.record", 8, "dog.jpg")
+    log.report(NAN, "b.record", 7, "owl.jpg")
+    assert log.counts() == {"truncated_image": 1, "box_nan": 4, "skipped_records": 1}
+    assert [(entry.file, entry.record) for entry in log.entries] == [
+        ("a.record", 7),
+        ("a.record", 8),
+        ("b.record", 7),
+    ]
+    assert (log.num_skipped, log.num_reports) == (1, 7)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert lines == [entry._asdict() for entry in log.entries]
+    assert "4 boxes in 2 records, dropped" in log.summary()
+    assert str(path) in log.summary()
+    assert FaultLog().summary() == ""
+
+
+def test_lines_of_a_run_before_are_not_repeated(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    FaultLog(str(path)).report(NAN, "a.record", 7)
+    with path.open("a") as file:
+        file.write('{"kind": "box_')  # cut short by a crash
+    again = FaultLog(str(path))
+    again.report(NAN, "a.record", 7)
+    assert again.counts() == {"box_nan": 2}
+    assert len(path.read_text().splitlines()) == 2
+
+
+def test_failing_and_the_budget() -> None:
+    log = FaultLog()
+    with pytest.raises(
+        RecordFaultError, match=r"^f, record 3 \(source_id x\): bad\. Remedy: good$"
+    ):
+        log.report(RecordFault("unparsable", "bad.", "good", FAIL), "f", 3, "x")
+    assert log.stop_reason.startswith("f, record 3")
+    log = FaultLog()
+    for record in (1, 1, 2):
+        log.report(CUT, "f", record, max_skipped=2)
+    with pytest.raises(TooManySkippedError, match=r"3 records.*max_skipped: 2.*f, record 3"):
+        log.report(CUT, "f", 3, max_skipped=2)
+
+
+def test_threads(tmp_path: pathlib.Path) -> None:
+    log = FaultLog(str(tmp_path / "bad.jsonl"))
+
+    def report() -> None:
+        for record in range(200):
+            log.report(NAN, "f", record)
+
+    threads = [threading.Thread(target=report) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert log.counts() == {"box_nan": 400}
+    assert len((tmp_path / "bad.jsonl").read_text().splitlines()) == 200
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_module, "MAX_KEPT", 5)
+    log = FaultLog()
+    for record in range(9):
+        log.report(NAN, "f", record)
+    assert len(log.entries) == 5
+    assert log.counts() == {"box_nan": 18}
