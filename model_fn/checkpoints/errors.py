@@ -1,10 +1,10 @@
-"""Errors of a run that its user can mend. Importing this module imports no TensorFlow."""
+"""Errors of a run that its user can fix. Importing this module imports no TensorFlow."""
 
 from __future__ import annotations
 
 
 class RunError(RuntimeError):
-    """The run cannot go on; the message tells what was found, and the remedy."""
+    """The run cannot continue; the message contains what was found, and the remedy."""
 
 
 class FolderInUseError(RunError):

@@ -55,6 +55,6 @@ def find_whole_checkpoint(prefix: str) -> str:
     damage = find_damage(found)
     if damage is not None:
         raise DamagedCheckpointsError(
-            f"checkpoint {found} is damaged: {damage}. Copy it anew, or give another one"
+            f"checkpoint {found} is damaged: {damage}. Copy it again, or give another one"
         )
     return found

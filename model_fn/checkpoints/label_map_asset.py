@@ -1,4 +1,4 @@
-"""The label map that goes along with an exported model, so that its classes have names there."""
+"""The label map of an exported model: an asset that names its classes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def find_label_map(pipeline_config: Any) -> Optional[str]:
 
 
 def find_readable_label_map(pipeline_config: Any) -> Optional[str]:
-    """Like `find_label_map`, but one that cannot be read is warned of and left out.
+    """Like `find_label_map`, but one that cannot be read is logged as a warning and left out.
 
-    For exports at the end of a long training, which must not fail for want of names.
+    For exports at the end of a long training, which must not fail because names are missing.
     """
     path = next(iter(_named(pipeline_config)), None)
     try:

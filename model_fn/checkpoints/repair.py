@@ -1,15 +1,15 @@
-"""The checkpoints of a model_dir made fit to resume from: checked, mended, told.
+"""Checks the checkpoints of a model_dir and repairs the folder, so that training can resume.
 
 How TensorFlow writes model.ckpt-N: shards and their index go to model.ckpt-N_temp under names with
 `.tempstate`; the shards are renamed to their final names; the merged index is written in place as
-model.ckpt-N.index; then `checkpoint`, which names the newest, and model.ckpt-N.meta are replaced by
-renaming `.tmp` files. A process killed in between leaves temporary files, shards without an index,
+model.ckpt-N.index and model.ckpt-N.meta; then `checkpoint`, which names the newest, is replaced by
+renaming a `.tmp` file. A process killed in between leaves temporary files, shards without an index,
 or a short index; `checkpoint` still names the one before. The one moment at which a whole
 checkpoint is at risk is when it is saved again under the same name: see `model_fn.runs.saver`.
 
 TensorFlow never calls fsync: what a killed process wrote is safe, but when the machine itself goes
 down, files of the last half minute or so may be short or empty. So training calls `write_through`
-on the files of each checkpoint before `checkpoint` names it. Where that is not to be had, as in
+on the files of each checkpoint before `checkpoint` names it. Where that is not possible, as in
 remote storage, the check below finds the damage, for every tensor has a checksum, and falls back to
 an older checkpoint.
 """
@@ -110,8 +110,8 @@ def prepare(model_dir: str, keep_checkpoint_max: int = 5) -> Optional[int]:
     * temporary files that a killed process left are deleted;
     * `checkpoint` is believed if it names a whole checkpoint, unless a whole one was written after
       it, which is then newer; editing it by hand to go back to an older step therefore works;
-    * where it is missing, cut short, or names what is not there or is damaged, it is written anew,
-      to name the newest whole checkpoint among the files;
+    * where it is missing, cut short, or names what is missing or damaged, it is rewritten to name
+      the newest whole checkpoint among the files;
     * files of damaged checkpoints newer than that one, and parts without an index, are moved to
       the folder damaged_checkpoints.
 
@@ -119,7 +119,7 @@ def prepare(model_dir: str, keep_checkpoint_max: int = 5) -> Optional[int]:
 
     Args:
         model_dir: The folder; it need not exist.
-        keep_checkpoint_max: So many checkpoints enter a `checkpoint` file that is written anew.
+        keep_checkpoint_max: So many checkpoints enter a `checkpoint` file that is rewritten.
             Older ones stay, and are not deleted by training any more.
 
     Returns:
@@ -134,7 +134,7 @@ def prepare(model_dir: str, keep_checkpoint_max: int = 5) -> Optional[int]:
     listed, state_problem = _read_state(model_dir)
     elsewhere = bool(listed) and _is_elsewhere(listed[-1], model_dir)
     if elsewhere and find_damage(listed[-1]) is None:
-        return step_of(listed[-1])  # Somebody made this folder go on from another one.
+        return step_of(listed[-1])  # Somebody made this folder continue another one.
     names = [os.path.basename(path) for path in listed]
     parts = _parts(model_dir)
     chosen, damaged = _choose(model_dir, parts, names)
@@ -147,7 +147,7 @@ def prepare(model_dir: str, keep_checkpoint_max: int = 5) -> Optional[int]:
         if any(_step_in(bad.name) for bad in damaged):
             raise DamagedCheckpointsError(
                 f"{model_dir}: none of its checkpoints is whole. Put a sound copy there, or choose "
-                f"another model_dir; to start anew in this one, delete its file '{STATE_FILE}' and "
+                f"another model_dir; for a new run in this one, delete its file '{STATE_FILE}' and "
                 f"its model.ckpt-* files\n{_reasons(damaged)}"
             )
         _move_aside(model_dir, parts, [*damaged, *orphans])
@@ -160,7 +160,7 @@ def prepare(model_dir: str, keep_checkpoint_max: int = 5) -> Optional[int]:
     _move_aside(model_dir, parts, [*damaged, *orphans])
     if state_problem:
         _LOG.warning(
-            "%s %s: written anew, to name %s, the newest whole checkpoint there",
+            "%s %s: rewritten to name %s, the newest whole checkpoint there",
             os.path.join(model_dir, STATE_FILE),
             state_problem,
             chosen,
@@ -240,7 +240,7 @@ def _choose(
     damaged: List[_Damaged] = []
     for name in _candidates(model_dir, parts, names):
         if name not in parts:
-            damaged.append(_Damaged(name, "its files are gone"))
+            damaged.append(_Damaged(name, "its files are missing"))
             continue
         reason = find_damage(os.path.join(model_dir, name))
         if reason is None:

@@ -120,7 +120,7 @@ def save_bad_step(
 
 
 def _replayed(report: Report, pipeline_config: Any) -> Report:
-    """The report with what running the step again tells."""
+    """The report, completed by running the step again."""
     try:
         step = replay(pipeline_config, report.folder).steps[0]
     except (ValueError, tf.errors.OpError) as error:
@@ -200,8 +200,8 @@ def _causes(report: Report) -> List[str]:
     for bad in report.bad_inputs[:_MOST_SHOWN]:
         name = report.batch[bad.image].sentence() if report.batch else f"image {bad.image}"
         causes.append(
-            f"the data: {bad.key} holds {bad.num_values} values that are not finite, of {name}. "
-            "Mend or remove the record; estimator-det check-data finds others"
+            f"the data: {bad.key} contains {bad.num_values} values that are not finite, of {name}. "
+            "Correct or remove the record; estimator-det check-data finds others"
         )
     weights = [name for name in report.bad_variables if "moving_" not in name]
     if weights:
@@ -217,7 +217,7 @@ def _causes(report: Report) -> List[str]:
         hint = f" (weights have grown large: {', '.join(large[:3])})" if large else ""
         causes.append(
             f"the learning rate {rate:.4g} is too high for these gradients{hint}. Lower it, add a "
-            "warm-up, or set train_config.gradient_clipping_by_norm (10 is usual), and go on from "
+            "warm-up, or set train_config.gradient_clipping_by_norm (10 is usual), and resume from "
             "a checkpoint before the weights grew"
         )
         causes.append(

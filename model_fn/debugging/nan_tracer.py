@@ -8,7 +8,7 @@ import numpy as np
 
 from estimator_det.compat import tf, tf1
 
-# Outputs of the way not taken never come, and names of tensors inside loops cannot be asked for.
+# Outputs of a branch not taken never arrive, and tensors inside loops cannot be fetched.
 _UNASKABLE = ("Switch", "RefSwitch", "Enter", "RefEnter", "Exit", "RefExit", "NextIteration")
 _GRADIENTS = "gradients/"
 _NORMS = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
@@ -54,7 +54,7 @@ class Tracer:
 
     Args:
         targets: Tensors of the default graph.
-        stop: Tensors that are given, whose origin is not looked for.
+        stop: Tensors that are fed; their origin is not searched.
     """
 
     def __init__(self, targets: Sequence[tf.Tensor], stop: Sequence[tf.Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""Evaluation results told on a terminal."""
+"""Progress and results of evaluations, on a terminal and in TensorBoard."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAMED = 4  # metrics that share a reason, by name
 
 
 class EvaluationReport(tf1.train.SessionRunHook):
-    """Tells every few seconds how far an evaluation is.
+    """Prints every few seconds how many images are evaluated.
 
     Args:
         batch_size: Images per step.
@@ -31,17 +31,15 @@ class EvaluationReport(tf1.train.SessionRunHook):
         self._stream = stream or sys.stderr
 
     def begin(self) -> None:
-        """Starts counting."""
         self._images = 0
-        self._start = self._told = time.monotonic()
+        self._start = self._reported = time.monotonic()
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Counts a batch, and reports when it is time."""
         del run_context, run_values
         self._images += self._batch_size
         now = time.monotonic()
-        if now - self._told >= self._every_secs:
-            self._told = now
+        if now - self._reported >= self._every_secs:
+            self._reported = now
             rate = self._images / (now - self._start)
             line = f"evaluating: {self._images} images | {rate:.1f} images/s"
             print(line, file=self._stream, flush=True)
@@ -57,7 +55,7 @@ def scalars(results: Optional[Dict[str, Any]]) -> Metrics:
 
 
 def print_results(name: str, results: Dict[str, Any], stream: Optional[TextIO] = None) -> None:
-    """Writes a line, to standard error by default, with the loss and mAPs of an evaluation."""
+    """Prints a line, on standard error by default, with the loss and mAPs of an evaluation."""
     shown = {
         key.split("/")[-1]: value
         for key, value in scalars(results).items()
@@ -71,7 +69,7 @@ def print_results(name: str, results: Dict[str, Any], stream: Optional[TextIO] =
 def write_figures(
     folder: str, figures: Mapping[str, float], step: int, *, flush: bool = False
 ) -> None:
-    """Writes numbers by tag to TensorBoard, into the file that Estimators write there, too."""
+    """Writes numbers by tag to TensorBoard, into the event file of the Estimator."""
     if not figures:
         return
     summary = tf1.Summary()
@@ -84,7 +82,7 @@ def write_figures(
 
 
 def print_faults(faults: FaultLog, stream: Optional[TextIO] = None) -> None:
-    """Writes what was wrong with records: in full if some of it is new, else in a line."""
+    """Prints what was wrong with records: in full if some of it is new, else in a line."""
     text = faults.summary()
     if text and not faults.has_new_faults:
         text = f"  {text.splitlines()[0].rstrip(':')}, as before: see {faults.path}"
@@ -93,12 +91,12 @@ def print_faults(faults: FaultLog, stream: Optional[TextIO] = None) -> None:
 
 
 def print_notes(notes: Mapping[str, str], stream: Optional[TextIO] = None) -> None:
-    """Writes the reasons behind metrics that are -1, 0 or NaN: a line for each reason."""
+    """Prints why metrics are -1, 0 or NaN: a line for each reason."""
     names: Dict[str, List[str]] = {}
     for name, reason in notes.items():
         names.setdefault(reason, []).append(name.split("/", 1)[-1])
-    for reason, told in names.items():
-        more = f" and {len(told) - _NAMED} more" if len(told) > _NAMED else ""
+    for reason, metrics in names.items():
+        more = f" and {len(metrics) - _NAMED} more" if len(metrics) > _NAMED else ""
         print(
-            f"  {', '.join(told[:_NAMED])}{more}: {reason}", file=stream or sys.stderr, flush=True
+            f"  {', '.join(metrics[:_NAMED])}{more}: {reason}", file=stream or sys.stderr, flush=True
         )

@@ -1,7 +1,7 @@
-"""The evaluations of a run in order, kept in its folder, so that a resumed run knows them.
+"""The evaluations of a run in order, saved in its folder, so that a resumed run knows them.
 
-`evaluations.jsonl` has a line for each evaluation; `training_over.json` stands beside it once
-training has ended.
+`evaluations.jsonl` has a line for each evaluation; `training_over.json` exists once training has
+ended.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def read(model_dir: str, reader: str, up_to_step: Optional[int] = None) -> List[
     """The evaluations of a reader so far, in order of steps, the last one of each step.
 
     Lines of later steps than `up_to_step` are those of a run that was lost or rolled back. A last
-    line that is cut off, as a killed process leaves it, is passed over.
+    line that is cut off, as a killed process leaves it, is skipped.
     """
     path = os.path.join(model_dir, EVALUATIONS_FILE)
     if not tf.io.gfile.exists(path):
@@ -93,20 +93,20 @@ def read(model_dir: str, reader: str, up_to_step: Optional[int] = None) -> List[
 
 
 def mark_over(model_dir: str, step: int, reason: str) -> None:
-    """Says to evaluations in other processes that no checkpoint will follow."""
+    """Marks for evaluations in other processes that no checkpoint will follow."""
     with tf.io.gfile.GFile(os.path.join(model_dir, OVER_FILE), "w") as file:
         file.write(json.dumps({"step": step, "reason": reason}) + "\n")
 
 
 def clear_over(model_dir: str) -> None:
-    """Takes `mark_over` back: training begins or goes on."""
+    """Undoes `mark_over`: training begins or resumes."""
     path = os.path.join(model_dir, OVER_FILE)
     if tf.io.gfile.exists(path):
         tf.io.gfile.remove(path)
 
 
 def last_step(model_dir: str) -> Optional[int]:
-    """The step at which training ended; None while it may go on."""
+    """The step at which training ended; None while it may continue."""
     path = os.path.join(model_dir, OVER_FILE)
     if not tf.io.gfile.exists(path):
         return None

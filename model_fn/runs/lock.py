@@ -1,15 +1,15 @@
-"""One trainer a folder: a lock that a second trainer is refused by.
+"""One trainer per folder: a lock that refuses a second one.
 
-The lock is the kernel's (`flock`) on model_dir/training.lock, so it goes with the process, however
-that ends. What the file says, host, process and start time, is for people, and for file systems
-without locks: there the lock of a process that is gone from the same host is taken over, and that
-of another host is believed until its file is deleted. Network file systems that carry locks, as
-NFS does, hold them between hosts.
+The lock is the kernel's (`flock`) on model_dir/training.lock, so it ends with the process, however
+that ends. The file names host, process and start time, for people and for file systems without
+locks: there the lock of an ended process of the same host is taken over, and that of another host
+is valid until its file is deleted. Network file systems that carry locks, such as NFS, hold them
+between hosts.
 
-Object stores (gs://, s3://) have no locks, so there the file is a lease. Its holder writes it anew
-every BEAT_SECS, with a count. Who wants it and sees the count stand still for LEASE_SECS takes it
-over, by their own clock, for those of two machines may differ. A holder that was suspended for so
-long finds that out before it writes a checkpoint.
+Object stores (gs://, s3://) have no locks, so there the file is a lease. Its holder rewrites it
+every BEAT_SECS, with a count. A process that sees the same count for LEASE_SECS, by its own clock,
+takes the lease over. A holder that was suspended for so long finds out before it writes a
+checkpoint.
 """
 
 from __future__ import annotations
@@ -243,4 +243,4 @@ class _Lease:
                 _LOG.error("%s", error)
                 return  # Nothing more is saved here: see `check`.
             except tf.errors.OpError as error:
-                _LOG.warning("%s could not be written anew: %s", self._path, error.message)
+                _LOG.warning("%s could not be rewritten: %s", self._path, error.message)

@@ -87,7 +87,7 @@ OnBadStep = Callable[[tf1.Session, int, Dict[str, float]], str]  # session, step
 class TrainingReport(tf1.train.SessionRunHook):
     """Reports progress: a bar on a terminal, elsewhere a line every so many steps.
 
-    The first step is reported as soon as it is done, and the last one, whatever ends the training.
+    The first step is reported as soon as it is done, and the last one however training ends.
     A value that is not finite ends it with `NotFiniteLossError`.
 
     Args:
@@ -126,8 +126,8 @@ class TrainingReport(tf1.train.SessionRunHook):
         self._step = 0
         self._first_step = 0
         self._reported = 0  # step of the last report
-        self._values: Dict[str, float] = {}  # of the step at hand
-        self._started = 0.0  # the step at hand
+        self._values: Dict[str, float] = {}  # of the current step
+        self._started = 0.0  # the current step
         self._ended = 0.0  # the step before
         self._durations: List[float] = []  # from end to end
         self._waits: List[Tuple[float, float]] = []  # for the batch, and of the whole step
@@ -221,7 +221,7 @@ class TrainingReport(tf1.train.SessionRunHook):
 
 
 def resident_memory() -> Optional[float]:
-    """Bytes of main memory that this process holds now; None where the system does not tell."""
+    """Bytes of main memory that this process holds now; None where the system does not say."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             pages = int(file.read().split()[1])

@@ -50,9 +50,8 @@ def train_and_evaluate(
     at once. A second signal ends the process. A process that is killed loses the steps since its
     last checkpoint.
 
-    The position in the data: evaluations have a session of their own, and training goes on with
-    the record after the last one. A resumed run goes on with the record after the last one of its
-    checkpoint, in the same order and with the same augmentations as if it had not been
+    The position in the data: evaluations have a session of their own, and training continues with
+    the next record. A resumed run continues with the record after the last one of its checkpoint, in the same order and with the same augmentations as if it had not been
     interrupted: each record is seen once an epoch. To that end it reads the unfinished epoch
     again up to there, undecoded. Where files, their sizes, the reader's settings (but for the
     batch size), or a `seed` that is given have changed, in a cluster, and on a TPU, it begins with
@@ -209,7 +208,7 @@ class _Run:
             return False
         _LOG.warning(
             "%s is already trained to step %d of %d: nothing to do. Raise num_train_steps to "
-            "continue, or choose another model_dir to start anew",
+            "continue, or choose another model_dir for a new run",
             model_dir,
             self.first_step,
             num_steps,

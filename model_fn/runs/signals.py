@@ -1,4 +1,4 @@
-"""Orderly ends of a run: SIGINT and SIGTERM let the step be finished and a checkpoint be saved.
+"""Stops by signal: after SIGINT or SIGTERM the step is finished and a checkpoint saved.
 
 Importing this module imports no TensorFlow.
 """
@@ -104,7 +104,7 @@ class StopSignals:
             raise Stopped(self.requested, text)
 
     def _arrived(self, number: int, count: int) -> None:
-        """In the watching thread: tells the first signal at once, and obeys the second."""
+        """In the watching thread: confirms the first signal at once, exits on the second."""
         if count > 1:
             os.write(2, f"{signal_name(number)} again: stopped at once\n".encode())
             os._exit(exit_code(number))
@@ -126,7 +126,7 @@ class StopSignals:
 
 
 class _Watcher:
-    """A thread that hears of signals while the main thread is inside TensorFlow.
+    """A thread that receives signals while the main thread is inside TensorFlow.
 
     Python runs handlers only between two of its own instructions; the wake-up pipe is written to
     when the signal arrives.
@@ -172,9 +172,9 @@ class _Watcher:
 def _unfailing(raised: Callable[[], Optional[int]]) -> Iterator[None]:
     """Raises the `Stopped` that was lost on its way.
 
-    TensorFlow's type checks in C++ take an exception of the check for a yes and go on, so that
-    another error follows somewhere else, or a result that is wrong. Python itself goes on after one
-    in a `__del__`, with a traceback on the terminal, which is left out here.
+    TensorFlow's type checks in C++ read an exception of the check as a match and continue, so that
+    another error follows elsewhere, or a wrong result. Python itself continues after one in a
+    `__del__`, with a traceback on the terminal, which is suppressed here.
 
     Args:
         raised: Gives the signal for which a handler has raised `Stopped`.

@@ -1,4 +1,4 @@
-"""Fine-tuning: which variables a checkpoint gives, told as a table, and their initialization."""
+"""Fine-tuning: a table of the variables that a checkpoint restores, and their initialization."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SLOT = re.compile(
 
 
 class RestoreTable(NamedTuple):
-    """What becomes of each variable that asked for a value, and of the checkpoint's others.
+    """What is restored of the requested variables, and what of the checkpoint is not used.
 
     Names are those in the checkpoint.
     """
@@ -160,7 +160,7 @@ def table_of(detector: Detector, train_config: Any) -> RestoreTable:
 
 
 def _without_slots(variables: Dict[str, tf.Variable]) -> Dict[str, tf.Variable]:
-    """Those of the model: fine-tuning starts its step, slots and averages anew."""
+    """Those of the model: fine-tuning starts with new step, slots and averages."""
     return {name: each for name, each in variables.items() if not _SLOT.search(each.op.name)}
 
 

@@ -255,7 +255,7 @@ def test_truncated_latest_checkpoint(forker: Forker, tmp_path: pathlib.Path) -> 
     (folder / STATE_FILE).write_text("")
     third = forker.fake_training(str(folder), num_steps=10, ballast=100)
     assert third.wait() == 0, third.output()
-    assert "checkpoint is empty or cut short: written anew" in third.output()
+    assert "checkpoint is empty or cut short: rewritten" in third.output()
     assert "step 9/10" in third.output() and "step 8/10" not in third.output()
 
     for data in folder.glob("*.data*"):

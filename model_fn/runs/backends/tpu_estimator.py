@@ -37,7 +37,7 @@ FEATURES = tuple(key for key, spec in schema.FEATURES.items() if spec.in_train_s
 EVALUATION_FEATURES = tuple(key for key, spec in schema.FEATURES.items() if spec.in_eval_step)
 _UNUSED_LABELS = tuple(key for key, spec in schema.LABELS.items() if not spec.on_tpu)
 _NO_TPU = ("Cannot find any TPU cores", "Failed to connect to the Tensorflow master")
-# What TPUEstimator says of a variable after a loop, whatever it is that is NaN.
+# What TPUEstimator reports of a variable after a loop, even where something else is NaN.
 _NOT_FINITE = re.compile(r"Gradient for (\S+?)(:0)? is NaN")
 _REMEDY = (
     "Lower the learning rate or lengthen its warm-up; on CPU or GPU the step at fault would be "
@@ -142,7 +142,7 @@ class _LoopsInGraph:
     """Makes loops of operations in the graph, not of functions, until the graph is built.
 
     TPUEstimator puts the whole model into a loop. In a function, layers with a regularizer cannot
-    be built in bfloat16: what stands for a variable there cannot be looked up.
+    be built in bfloat16: the stand-in of a variable there cannot be looked up.
     """
 
     def __init__(self) -> None:

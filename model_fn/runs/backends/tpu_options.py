@@ -25,7 +25,7 @@ class OnTpu:
         iterations_per_loop: Steps between two returns from the TPU.
         evaluates: Whether evaluations run on the TPU too, not on this machine.
         rehearses: Run the same program on this machine, without a TPU: the same graph but for what
-            connects cores, fed the same way, and told of the same way.
+            connects cores, with the same input and the same reports.
     """
 
     name: Optional[str] = None
@@ -62,7 +62,7 @@ def check(pipeline_config: Any, model_dir: str, on_tpu: OnTpu) -> List[Problem]:
     """What about a configuration does not suit the TPU, without making the run impossible.
 
     Raises:
-        ConfigError: listing all that makes it impossible, with the edits that mend it.
+        ConfigError: listing all that makes it impossible, with the edits that fix it.
     """
     target = tpu_lint.Target(
         num_shards=on_tpu.num_shards,

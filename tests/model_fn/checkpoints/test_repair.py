@@ -104,7 +104,7 @@ def test_nothing_whole_is_no_new_run(tmp_path: pathlib.Path) -> None:
     for step in (5, 10):
         for path in tmp_path.glob(f"model.ckpt-{step}.*"):
             path.unlink()
-    with pytest.raises(DamagedCheckpointsError, match=r"model\.ckpt-10: its files are gone"):
+    with pytest.raises(DamagedCheckpointsError, match=r"model\.ckpt-10: its files are missing"):
         prepare(str(tmp_path))
 
 
@@ -127,7 +127,7 @@ def test_state_file_is_rebuilt(
         path.write_bytes(content)
     assert prepare(str(tmp_path), keep_checkpoint_max=3) == 100
     problem = "is missing" if content is None else "is empty or cut short"
-    assert f"checkpoint {problem}: written anew, to name model.ckpt-100" in caplog.text
+    assert f"checkpoint {problem}: rewritten to name model.ckpt-100" in caplog.text
     assert _state(tmp_path) == ["model.ckpt-5", "model.ckpt-10", "model.ckpt-100"]
     path.unlink()
     assert prepare(str(tmp_path), keep_checkpoint_max=1) == 100

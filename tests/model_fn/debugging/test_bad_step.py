@@ -198,12 +198,12 @@ def test_a_remedy_is_tried(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
     assert _replay(folder, "--set", f"{scale}=10", "--steps", "3") == 0
     told = capsys.readouterr().out
     assert "step 1\n" in told and "step 3\n" in told and "all finite in 3 step(s)" in told
-    # Another optimizer: its slots are not in the checkpoint, and start anew.
+    # Another optimizer: its slots are not in the checkpoint, and start from their initializers.
     other = "train_config.optimizer={ adam_optimizer {} use_moving_average: false }"
     rate = "learning_rate { constant_learning_rate { learning_rate: 1e-3 } }"
     other = other.replace("{}", f"{{ {rate} }}")
     assert _replay(folder, "--set", f"{scale}=10", "--set", other) == 0
-    assert "variables start anew" in capsys.readouterr().out
+    assert "variables start from their initializers" in capsys.readouterr().out
 
 
 def test_replay_of_another_folder(tmp_path: pathlib.Path) -> None:
