@@ -12,6 +12,7 @@ from estimator_det.detectors.base import (
     Groundtruth,
     Predictions,
     make_detector,
+    make_preprocessor,
 )
 
 for _module in pkgutil.iter_modules(__path__):
@@ -24,4 +25,5 @@ __all__ = [
     "Groundtruth",
     "Predictions",
     "make_detector",
+    "make_preprocessor",
 ]

@@ -47,9 +47,9 @@ def _run(options: argparse.Namespace) -> int:
     from model_fn.runs import evaluation_report
 
     faults = FaultLog()
-    detector, reader, batches = _batches(config, options, faults)
+    preprocess, reader, batches = _batches(config, options, faults)
     channels = 3 + reader.num_additional_channels
-    to_pixels, exact = batch_grid.fit_pixels(detector.preprocess, channels)
+    to_pixels, exact = batch_grid.fit_pixels(preprocess, channels)
     names = _names(reader)
     cells: List[Any] = []
     first = None
@@ -81,26 +81,24 @@ def _run(options: argparse.Namespace) -> int:
 def _batches(
     config: Any, options: argparse.Namespace, faults: Any
 ) -> Tuple[Any, Any, Iterator[Any]]:
-    """The detector, the reader, and batches as pairs (features, labels) of arrays."""
+    """The preprocessor, the reader, and batches as pairs (features, labels) of arrays."""
     import inputs
-    from estimator_det.detectors import make_detector
+    from estimator_det.detectors import make_preprocessor
 
     readers = config.eval_input_reader if options.eval else [config.train_input_reader]
     if not readers:
         raise console.UsageError("the configuration has no eval_input_reader, which --eval needs")
     readers[0].include_source_id = True
-    detector = make_detector(config.model, is_training=not options.eval)
+    preprocess = make_preprocessor(config.model)
     if options.eval:
-        input_fn = inputs.create_eval_input_fn(config, detector.preprocess, fault_log=faults)
+        input_fn = inputs.create_eval_input_fn(config, preprocess, fault_log=faults)
         batch_size = config.eval_config.batch_size
     else:
-        input_fn = inputs.create_train_input_fn(
-            config, detector.preprocess, options.seed, fault_log=faults
-        )
+        input_fn = inputs.create_train_input_fn(config, preprocess, options.seed, fault_log=faults)
         batch_size = config.train_config.batch_size
     # A smaller batch contains the same images.
     dataset = input_fn({"batch_size": max(1, min(batch_size, options.num_images))})
-    return detector, readers[0], dataset.as_numpy_iterator()
+    return preprocess, readers[0], dataset.as_numpy_iterator()
 
 
 def _names(reader: Any) -> Any:
