@@ -89,7 +89,7 @@ def test_fix_writes_and_shows_the_edits(tmp_path, capsys):
     assert f"--- {FIT}\n+++ {fixed}\n" in told
     assert "\n-    inplace_batchnorm_update: false\n" in told
     assert "edited: model.ssd.inplace_batchnorm_update: " in told
-    assert f"written: {fixed}; 1 problems fixed, 1 left for you" in told
+    assert f"written: {fixed}; 1 problems fixed, 1 left" in told
     assert "error: model.ssd.loss.hard_example_miner: " in told
     assert "1 errors, 0 warnings" in told
     text = fixed.read_text()
