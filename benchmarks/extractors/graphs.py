@@ -11,7 +11,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from benchmarks.extractors import usual
 from estimator_det.compat import kernel_devices, tf, tf1
-from estimator_det.extractors.base import make_extractor
+from estimator_det.extractors.ssd.recipe import make_extractor
 
 # Variables and images come from outside of what is compiled.
 OUTSIDE = ("VarHandleOp", "Placeholder")

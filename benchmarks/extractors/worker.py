@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.extractors import graphs, usual
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.detectors import make_detector
-from estimator_det.extractors.base import make_extractor
+from estimator_det.extractors.ssd.recipe import make_extractor
 from inputs import schema
 
 BOXES = 8  # an image has, of

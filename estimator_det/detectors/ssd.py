@@ -18,10 +18,10 @@ from estimator_det.boxes.score_conversion import make_score_converter
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.detectors.base import DETECTORS, Detections, Groundtruth, Predictions
 from estimator_det.detectors.ssd_loss import SsdLoss, make_ssd_loss
-from estimator_det.extractors.base import Extractor, make_extractor
+from estimator_det.extractors.ssd.recipe import Extractor, make_extractor
 from estimator_det.images.resize import Resizer, make_resizer
 from estimator_det.nets.normalization import BATCH_NORMS
-from estimator_det.predictors.base import Predictor, make_predictor
+from estimator_det.predictors.base import BoxHead, make_box_head
 
 EXTRACTOR_SCOPE = "FeatureExtractor"
 CHECKPOINT_TYPES = ("classification", "detection", "full")
@@ -67,7 +67,7 @@ class SsdDetector:
     inplace_norm_update: bool
     resizer: Resizer
     extractor: Extractor
-    predictor: Predictor
+    predictor: BoxHead
     anchor_generator: AnchorGenerator
     box_coder: BoxCoder
     losses: SsdLoss
@@ -293,7 +293,7 @@ def make_ssd(config: Any, is_training: bool) -> SsdDetector:
         inplace_norm_update=config.inplace_batchnorm_update,
         resizer=make_resizer(config.image_resizer),
         extractor=make_extractor(config.feature_extractor, norm_is_training),
-        predictor=make_predictor(
+        predictor=make_box_head(
             config.box_predictor,
             config.num_classes,
             add_background_class=config.add_background_class,

@@ -1,9 +1,12 @@
-"""Feature extractors by type string; a new sibling module is found by itself."""
+"""Feature extractors by type string; the package imports every module below it.
+
+So a component in a new file is registered without being listed anywhere.
+"""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
 
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
+for _module in pkgutil.walk_packages(__path__, f"{__name__}."):
+    importlib.import_module(_module.name)

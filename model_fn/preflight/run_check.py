@@ -13,7 +13,7 @@ from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config.files import is_remote
 from estimator_det.config.problem import Problem, error, warning
 from estimator_det.detectors.base import make_detector
-from estimator_det.extractors.base import ignored_fields
+from estimator_det.extractors.ssd.recipe import ignored_fields
 from estimator_det.images.resize import make_resizer
 from inputs import schema
 from inputs.machine import available_memory

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.extractors import graphs, speed, table, usual, worker
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors import make_detector
-from estimator_det.extractors.base import EXTRACTORS, make_extractor
+from estimator_det.extractors.ssd.recipe import EXTRACTORS, make_extractor
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "extractors.md"
 
