@@ -718,7 +718,8 @@ def test_override_of_resnet_keeps_the_numbers_of_its_norms(
 ) -> None:
     text = f"""conv_hyperparams {{ activation: RELU_6
         regularizer {{ l2_regularizer {{ weight: 0 }} }}
-        batch_norm {{ scale: false epsilon: 0.5 }} }} depth_multiplier: 0.05 min_depth: 4 {option}"""
+        batch_norm {{ scale: false epsilon: 0.5 }} }}
+        depth_multiplier: 0.05 min_depth: 4 {option}"""
     built = build("ssd_resnet50_v1_fpn", text, (160, 160))
     assert (built.epsilons[1e-5], built.epsilons[0.5]) == (53, 4)
     assert (built.ops["Relu6"], built.penalties) == (relu6, penalties)
