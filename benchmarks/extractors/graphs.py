@@ -9,10 +9,9 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Set
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from estimator_det.extractors.base import make_extractor
-
 from benchmarks.extractors import usual
 from estimator_det.compat import kernel_devices, tf, tf1
+from estimator_det.extractors.ssd.recipe import make_extractor
 
 # Variables and images come from outside of what is compiled.
 OUTSIDE = ("VarHandleOp", "Placeholder")

@@ -178,9 +178,8 @@ def pipeline_message(kind: str, size: int, batch: int) -> Any:
 
 def types() -> Dict[str, List[str]]:
     """Every registered type, and its other names."""
-    from estimator_det.extractors.base import EXTRACTORS
-
     import estimator_det.extractors  # noqa: F401  (fills the registry)
+    from estimator_det.extractors.ssd.recipe import EXTRACTORS
 
     grouped: Dict[str, List[str]] = {}
     first: Dict[Any, str] = {}

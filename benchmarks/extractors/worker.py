@@ -17,11 +17,11 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
-from estimator_det.extractors.base import make_extractor
 
 from benchmarks.extractors import graphs, usual
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.detectors import make_detector
+from estimator_det.extractors.ssd.recipe import make_extractor
 from inputs import schema
 
 BOXES = 8  # an image has, of

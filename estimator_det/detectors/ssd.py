@@ -28,11 +28,11 @@ from estimator_det.detectors.base import (
 )
 from estimator_det.detectors.collected import collected_here
 from estimator_det.detectors.ssd_loss import SsdLoss, make_ssd_loss
-from estimator_det.extractors.base import Extractor, make_extractor
+from estimator_det.extractors.ssd.recipe import Extractor, make_extractor
 from estimator_det.images.preprocess import Preprocessor
 from estimator_det.images.resize import make_resizer
 from estimator_det.nets.normalization import BATCH_NORMS
-from estimator_det.predictors.base import Predictor, make_predictor
+from estimator_det.predictors.base import BoxHead, make_box_head
 
 EXTRACTOR_SCOPE = "FeatureExtractor"
 
@@ -77,7 +77,7 @@ class SsdDetector:
     inplace_norm_update: bool
     preprocess: Preprocessor
     extractor: Extractor
-    predictor: Predictor
+    predictor: BoxHead
     anchor_generator: AnchorGenerator
     box_coder: BoxCoder
     losses: SsdLoss
@@ -296,7 +296,7 @@ def make_ssd(config: Any, is_training: bool) -> SsdDetector:
         inplace_norm_update=config.inplace_batchnorm_update,
         preprocess=make_ssd_preprocessor(config),
         extractor=make_extractor(config.feature_extractor, norm_is_training),
-        predictor=make_predictor(
+        predictor=make_box_head(
             config.box_predictor,
             config.num_classes,
             add_background_class=config.add_background_class,

@@ -1,4 +1,7 @@
-"""Feature extractors by type string; a new sibling module is found by itself."""
+"""Feature extractors by type string; the package imports every module below it.
+
+So a component in a new file is registered without being listed anywhere.
+"""
 
 from __future__ import annotations
 
@@ -11,5 +14,5 @@ TPU = TpuAdvice(
     "feature_extractor", "use ssd_mobilenet_v1 or another feature extractor made for TPU"
 )
 
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
+for _module in pkgutil.walk_packages(__path__, f"{__name__}."):
+    importlib.import_module(_module.name)

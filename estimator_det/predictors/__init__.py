@@ -1,4 +1,4 @@
-"""Prediction heads by message name; a new sibling module is found by itself."""
+"""Box heads by message name; the package imports every module in it, to register them."""
 
 from __future__ import annotations
 

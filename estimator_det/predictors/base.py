@@ -1,4 +1,4 @@
-"""What a single-stage prediction head is, and the pieces the heads share."""
+"""What a box head of a single-shot detector is, and the pieces that box heads share."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any, Callable, NamedTuple, Optional, Protocol, Sequence, Tupl
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.registry import Registry
+from estimator_det.config.text import ConfigError
 
-PREDICTORS: Registry[Callable[..., Predictor]] = Registry("box predictor")
+BOX_HEADS: Registry[Callable[..., BoxHead]] = Registry("box predictor")
 
 
 class Prediction(NamedTuple):
@@ -18,7 +19,7 @@ class Prediction(NamedTuple):
     class_logits: tf.Tensor  # float [B, A, num_class_slots]
 
 
-class Predictor(Protocol):
+class BoxHead(Protocol):
     """Feature maps to box encodings and class logits; holds no state between calls."""
 
     def predict(
@@ -56,20 +57,20 @@ class HeadOptions:
     def __post_init__(self) -> None:
         for field in ("num_class_slots", "box_code_size", "kernel_size"):
             if getattr(self, field) < 1:
-                raise ValueError(f"box predictor: {field} must be 1 or more: {self}")
+                raise ConfigError(f"box predictor: {field} must be 1 or more: {self}")
         if not 0 < self.dropout_keep_probability <= 1:
-            raise ValueError(
+            raise ConfigError(
                 "box predictor: dropout_keep_probability must be above 0 and at most 1; got "
                 f"{self.dropout_keep_probability}"
             )
         if self.clip_range and self.clip_range[0] > self.clip_range[1]:
-            raise ValueError(f"box_encodings_clip_range: min exceeds max in {self.clip_range}")
+            raise ConfigError(f"box_encodings_clip_range: min exceeds max in {self.clip_range}")
 
 
 def make_head_options(
     config: Any, num_classes: int, add_background_class: bool, is_training: bool
 ) -> HeadOptions:
-    """Options from the fields that both convolutional head messages have.
+    """Options from the fields that the messages of all convolutional heads have.
 
     Args:
         config: The message.
@@ -78,7 +79,7 @@ def make_head_options(
         is_training: Whether dropout drops.
 
     Raises:
-        ValueError: if a value is out of range.
+        ConfigError: if a value is out of range.
     """
     clip = config.box_encodings_clip_range
     return HeadOptions(
@@ -95,7 +96,7 @@ def make_head_options(
 
 
 def plain_output() -> Any:
-    """Argument scope of a layer whose output is a prediction: a bias, and nothing after it."""
+    """Argument scope of a prediction layer: a bias, no normalization and no activation."""
     return slim.arg_scope(
         [slim.conv2d, slim.separable_conv2d],
         activation_fn=None,
@@ -115,7 +116,7 @@ def per_anchor(output: tf.Tensor, depth: int) -> tf.Tensor:
 
 
 def finish_boxes(output: tf.Tensor, options: HeadOptions) -> tf.Tensor:
-    """Raw output of a box layer -> encodings [B, A, code_size], clipped if so configured."""
+    """Raw output of a box layer -> encodings [B, A, code_size], clipped if configured."""
     encodings = per_anchor(output, options.box_code_size)
     if options.clip_range:
         encodings = tf.clip_by_value(encodings, *options.clip_range)
@@ -129,7 +130,7 @@ def finish_classes(output: tf.Tensor, options: HeadOptions) -> tf.Tensor:
 
 
 def drop_features(features: tf.Tensor, options: HeadOptions) -> tf.Tensor:
-    """Dropout before the class layer, while training and if so configured."""
+    """Dropout before the class layer, in training and if configured."""
     if options.dropout_keep_probability == 1.0:
         return features
     return slim.dropout(
@@ -143,11 +144,11 @@ def class_biases(options: HeadOptions) -> Any:
 
 
 def check_maps(feature_maps: Sequence[tf.Tensor], num_per_location: Sequence[int]) -> None:
-    """ValueError unless there is one anchor count per feature map."""
+    """ConfigError unless there is one anchor count per feature map."""
     if len(feature_maps) != len(num_per_location):
-        raise ValueError(
-            f"the anchor generator serves {len(num_per_location)} feature maps, the feature "
-            f"extractor makes {len(feature_maps)}; make the numbers of layers agree"
+        raise ConfigError(
+            f"anchor_generator has {len(num_per_location)} layers, the feature extractor makes "
+            f"{len(feature_maps)} feature maps; make the numbers equal"
         )
 
 
@@ -156,15 +157,15 @@ def joined(boxes: Sequence[tf.Tensor], classes: Sequence[tf.Tensor]) -> Predicti
     return Prediction(tf.concat(boxes, axis=1), tf.concat(classes, axis=1))
 
 
-def make_predictor(
+def make_box_head(
     config: Any,
     num_classes: int,
     *,
     add_background_class: bool,
     is_training: bool,
     norm_is_training: bool,
-) -> Predictor:
-    """The head of a `BoxPredictor` message; builds no graph.
+) -> BoxHead:
+    """The box head of a `BoxPredictor` message; builds no graph.
 
     Args:
         config: The message.
@@ -174,9 +175,9 @@ def make_predictor(
         norm_is_training: Whether batch norm learns.
 
     Raises:
-        ValueError: if no known head is set or an option is out of range.
+        ConfigError: if no known head is set or an option is out of range.
     """
-    return PREDICTORS.make_chosen(
+    return BOX_HEADS.make_chosen(
         config,
         "box_predictor_oneof",
         "box_predictor",

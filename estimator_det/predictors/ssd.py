@@ -1,4 +1,4 @@
-"""Convolutional heads of single-stage detectors: one per feature map, or one shared by all."""
+"""Convolutional box heads of single-shot detectors: one per feature map, or one for all."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Callable, List, Optional, Sequence
 
 from estimator_det.compat import slim, tf, tf1
+from estimator_det.config.text import ConfigError
 from estimator_det.nets.hyperparams import (
     NORMALIZERS,
     ArgScope,
@@ -21,7 +22,7 @@ _SHARED = box_predictor_pb2.WeightSharedConvolutionalBoxPredictor
 
 
 @dataclass(frozen=True)
-class ConvolutionalPredictor:
+class ConvolutionalBoxHead:
     """A head of its own for each feature map, in scopes `BoxPredictor_0`, `BoxPredictor_1`, …
 
     The head of a single feature map has no scope.
@@ -32,7 +33,7 @@ class ConvolutionalPredictor:
         num_layers: 1x1 convolutions before the last layers.
         min_depth: Lower bound of those convolutions' channels.
         max_depth: Upper bound, weaker than the lower; channels are the feature map's, between the
-            two bounds. Both 0 means no such convolutions.
+            two bounds. If both are 0, there are no such convolutions.
     """
 
     head: base.HeadOptions
@@ -47,7 +48,7 @@ class ConvolutionalPredictor:
         """[B, h_i, w_i, c_i] maps and the anchors at each of their cells -> predictions.
 
         Raises:
-            ValueError: if there is not one anchor count per map.
+            ConfigError: if there is not one anchor count per map.
         """
         base.check_maps(feature_maps, num_per_location)
         boxes, classes = [], []
@@ -86,17 +87,17 @@ class ConvolutionalPredictor:
             return slim.conv2d(net, depth, kernel_size, scope=name, **settings)
 
 
-@base.PREDICTORS.register("convolutional_box_predictor")
-def make_convolutional_predictor(
+@base.BOX_HEADS.register("convolutional_box_predictor")
+def make_convolutional_box_head(
     config: Any,
     num_classes: int,
     add_background_class: bool,
     is_training: bool,
     norm_is_training: bool,
-) -> ConvolutionalPredictor:
-    """The head of a `ConvolutionalBoxPredictor` message; see `base.make_predictor`."""
+) -> ConvolutionalBoxHead:
+    """The head of a `ConvolutionalBoxPredictor` message; see `base.make_box_head`."""
     head = base.make_head_options(config, num_classes, add_background_class, is_training)
-    return ConvolutionalPredictor(
+    return ConvolutionalBoxHead(
         head=replace(head, sigmoid_scores=config.apply_sigmoid_to_scores),
         conv_scope=make_arg_scope(config.conv_hyperparams, norm_is_training),
         num_layers=config.num_layers_before_predictor,
@@ -106,10 +107,10 @@ def make_convolutional_predictor(
 
 
 @dataclass(frozen=True)
-class WeightSharedPredictor:
+class WeightSharedBoxHead:
     """One head for all feature maps; only batch norm is separate for each (RetinaNet, 2017).
 
-    Tower layers end with ReLU6, whatever `conv_hyperparams` says, as in the reference. Maps of
+    Tower layers end with ReLU6 whatever `conv_hyperparams` contains, as in the reference. Maps of
     unequal depth first pass a 1x1 projection each, to the depth most maps have.
 
     Attributes:
@@ -133,7 +134,7 @@ class WeightSharedPredictor:
 
     def __post_init__(self) -> None:
         if self.num_layers > 0 and self.depth < 1:
-            raise ValueError(
+            raise ConfigError(
                 "weight_shared_convolutional_box_predictor.depth must be 1 or more where "
                 f"num_layers_before_predictor is {self.num_layers}; got {self.depth}"
             )
@@ -144,11 +145,11 @@ class WeightSharedPredictor:
         """[B, h_i, w_i, c_i] maps and the anchors at each of their cells -> predictions.
 
         Raises:
-            ValueError: if there is not one anchor count per map, or the counts differ.
+            ConfigError: if there is not one anchor count per map, or the counts differ.
         """
         base.check_maps(feature_maps, num_per_location)
         if len(set(num_per_location)) != 1:
-            raise ValueError(
+            raise ConfigError(
                 "weight_shared_convolutional_box_predictor needs the same number of anchors at "
                 f"every feature map; the anchor generator gives {list(num_per_location)}"
             )
@@ -192,7 +193,7 @@ class WeightSharedPredictor:
         return made
 
     def _unfinished(self) -> Any:
-        """Argument scope of a layer whose normalization and activation follow by hand."""
+        """Argument scope of a layer whose normalization and activation follow separately."""
         return slim.arg_scope(
             [slim.conv2d, slim.separable_conv2d],
             activation_fn=None,
@@ -225,25 +226,25 @@ class WeightSharedPredictor:
         return net
 
 
-@base.PREDICTORS.register("weight_shared_convolutional_box_predictor")
-def make_weight_shared_predictor(
+@base.BOX_HEADS.register("weight_shared_convolutional_box_predictor")
+def make_weight_shared_box_head(
     config: Any,
     num_classes: int,
     add_background_class: bool,
     is_training: bool,
     norm_is_training: bool,
-) -> WeightSharedPredictor:
-    """The head of a `WeightSharedConvolutionalBoxPredictor` message; see `base.make_predictor`.
+) -> WeightSharedBoxHead:
+    """The head of a `WeightSharedConvolutionalBoxPredictor` message; see `base.make_box_head`.
 
     tf-slim layers take their hyperparameters from the scope around them, last layers and
     pointwise halves included, so `apply_conv_hyperparams_to_heads` and
-    `apply_conv_hyperparams_pointwise` hold whether set or not. `score_converter` converts outside
-    training only, for the losses take logits.
+    `apply_conv_hyperparams_pointwise` always apply. `score_converter` has no effect in training,
+    because the losses take logits.
     """
     head = base.make_head_options(config, num_classes, add_background_class, is_training)
     kind = normalizer_kind(config.conv_hyperparams)
     converts = config.score_converter == _SHARED.SIGMOID and not is_training
-    return WeightSharedPredictor(
+    return WeightSharedBoxHead(
         head=replace(head, sigmoid_scores=converts),
         conv_scope=make_arg_scope(config.conv_hyperparams, norm_is_training),
         depth=config.depth,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Dict, Iterator, List
 
-from estimator_det.extractors.base import EXTRACTORS
 from google.protobuf.message import Message
 
 from estimator_det.boxes.anchors import ANCHOR_GENERATORS
@@ -16,10 +15,11 @@ from estimator_det.config.problem import Problem, error
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import is_repeated
 from estimator_det.detectors import DETECTORS
+from estimator_det.extractors.ssd.recipe import EXTRACTORS
 from estimator_det.images.resize import IMAGE_RESIZERS
 from estimator_det.losses.classification import CLASSIFICATION_LOSSES
 from estimator_det.losses.localization import LOCALIZATION_LOSSES
-from estimator_det.predictors.base import PREDICTORS
+from estimator_det.predictors.base import BOX_HEADS
 from inputs.augment import AUGMENTATIONS
 from model_fn.evaluation.metrics import METRICS
 from model_fn.training.optimizers import OPTIMIZERS
@@ -29,7 +29,7 @@ from model_fn.training.schedules import LEARNING_RATES
 CHOICES: Dict[str, Registry[Any]] = {
     "anchor_generator_oneof": ANCHOR_GENERATORS,
     "box_coder_oneof": CODERS,
-    "box_predictor_oneof": PREDICTORS,
+    "box_predictor_oneof": BOX_HEADS,
     "calibrator": CALIBRATIONS,
     "classification_loss": CLASSIFICATION_LOSSES,
     "image_resizer_oneof": IMAGE_RESIZERS,

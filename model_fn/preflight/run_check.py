@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any, List, NamedTuple, Optional
 
-from estimator_det.extractors.base import ignored_fields
-
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config.problem import Problem, error, warning
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_detector
+from estimator_det.extractors.ssd.recipe import ignored_fields
 from inputs import schema
 from model_fn.checkpoints.errors import RunError
 from model_fn.model_fn import create_model_fn

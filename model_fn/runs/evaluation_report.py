@@ -98,5 +98,7 @@ def print_notes(notes: Mapping[str, str], stream: Optional[TextIO] = None) -> No
     for reason, metrics in names.items():
         more = f" and {len(metrics) - _NAMED} more" if len(metrics) > _NAMED else ""
         print(
-            f"  {', '.join(metrics[:_NAMED])}{more}: {reason}", file=stream or sys.stderr, flush=True
+            f"  {', '.join(metrics[:_NAMED])}{more}: {reason}",
+            file=stream or sys.stderr,
+            flush=True,
         )

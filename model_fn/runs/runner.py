@@ -51,11 +51,12 @@ def train_and_evaluate(
     last checkpoint.
 
     The position in the data: evaluations have a session of their own, and training continues with
-    the next record. A resumed run continues with the record after the last one of its checkpoint, in the same order and with the same augmentations as if it had not been
-    interrupted: each record is seen once an epoch. To that end it reads the unfinished epoch
-    again up to there, undecoded. Where files, their sizes, the reader's settings (but for the
-    batch size), or a `seed` that is given have changed, in a cluster, and on a TPU, it begins with
-    a new epoch instead, in a new order, and logs that.
+    the next record. A resumed run continues with the record after the last one of its checkpoint,
+    in the same order and with the same augmentations as without the interruption: each record is
+    seen once an epoch. To that end it reads the unfinished epoch again up to there, undecoded. It
+    begins a new epoch instead, in a new order, and logs that, where files, their sizes, the
+    reader's settings (but for the batch size) or a given `seed` have changed, in a cluster and on
+    a TPU.
 
     Args:
         pipeline_config: `TrainEvalPipelineConfig` proto.

@@ -6,11 +6,11 @@ import pathlib
 from typing import Dict, List
 
 import pytest
-from estimator_det.extractors.base import EXTRACTORS, make_extractor
 
 from benchmarks.extractors import graphs, speed, table, usual, worker
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors import make_detector
+from estimator_det.extractors.ssd.recipe import EXTRACTORS, make_extractor
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "extractors.md"
 
@@ -89,10 +89,10 @@ def test_usual_settings_are_taken(kind: str) -> None:
     ("kind", "size"),
     [
         ("embedded_ssd_mobilenet_v1", 256),
+        ("ssd_mobilenet_v1_fpn", 128),
         ("ssd_mobilenet_v1_ppn", 128),
-        pytest.param("ssd_mobilenet_v1_fpn", 128, marks=pytest.mark.exhaustive),
-        pytest.param("ssd_mobilenet_v2_mnasfpn", 64, marks=pytest.mark.exhaustive),
-        pytest.param("ssd_mobilenet_v3_small", 64, marks=pytest.mark.exhaustive),
+        ("ssd_mobilenet_v2_mnasfpn", 64),
+        ("ssd_mobilenet_v3_small", 64),
     ],
 )
 def test_heads_fit_their_maps(kind: str, size: int) -> None:
@@ -111,13 +111,7 @@ def test_images_are_made_smaller_until_they_are_cheap() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "part",
-    [
-        part if part == "network" else pytest.param(part, marks=pytest.mark.exhaustive)
-        for part in speed.PARTS
-    ],
-)
+@pytest.mark.parametrize("part", speed.PARTS)
 def test_parts_run_the_network(part: str) -> None:
     runs = worker.Worker("ssd_mobilenet_v3_small", part)
     assert set(worker.PARTS) == set(speed.PARTS)

@@ -245,7 +245,7 @@ def test_restore_map() -> None:
         ("explicit_background_class: true", "exclude each other"),
         ("mask_head_config {}", "mask_head_config is not supported"),
         ("feature_extractor { type: 'ssd_mobilenet' }", "'ssd_mobilenet' is not known"),
-        ("feature_extractor { num_layers: 3 }", "serves 2 feature maps.* makes 3"),
+        ("feature_extractor { num_layers: 3 }", "has 2 layers.* makes 3"),
         ("box_coder { keypoint_box_coder { num_keypoints: 1 } }", "set box_code_size: 6"),
     ],
 )

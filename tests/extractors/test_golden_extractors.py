@@ -2,41 +2,88 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import pathlib
 import zlib
+from typing import Any, Dict, List, Tuple
 
 import pytest
-from estimator_det.extractors.base import make_extractor
 from google.protobuf import text_format
 
-import estimator_det.extractors
+import estimator_det.extractors  # noqa: F401  (fills the registry)
 from estimator_det.compat import tf, tf1
+from estimator_det.extractors.ssd.recipe import make_extractor
 from estimator_det.protos import ssd_pb2
+from tests.conftest import TESTS
 
-FOLDER = pathlib.Path(__file__).parents[1] / "golden" / "extractors"
-# Files of other shapes there belong to the tests of their families.
-GOLDEN = [path for path in sorted(FOLDER.glob("*.json")) if "variables_crc32" in path.read_text()]
+HYPERPARAMS = """conv_hyperparams { activation: RELU_6 batch_norm { scale: true }
+    regularizer { l2_regularizer { weight: 0.00004 } } }"""
+OVERRIDE = "override_base_feature_extractor_hyperparams: true"
+LITE = f"use_depthwise: true {OVERRIDE} min_depth: 16"
+GOLDEN = {
+    path.stem: json.loads(path.read_text())
+    for path in sorted((TESTS / "golden" / "extractors").glob("*.json"))
+}
+# Of the files without the message: type, fields and side of the images.
+MESSAGES: Dict[str, Tuple[str, str, int]] = {
+    "embedded_ssd_mobilenet_v1_coco": (
+        "embedded_ssd_mobilenet_v1",
+        "depth_multiplier: 0.125 min_depth: 16",
+        256,
+    ),
+    "ssd_inception_v2_coco": ("ssd_inception_v2", f"{OVERRIDE} min_depth: 16", 300),
+    "ssd_mobiledet_cpu": ("ssd_mobiledet_cpu", "use_depthwise: true", 320),
+    "ssd_mobiledet_dsp": ("ssd_mobiledet_dsp", "use_depthwise: true", 320),
+    "ssd_mobiledet_edgetpu": ("ssd_mobiledet_edgetpu", "use_depthwise: true", 320),
+    "ssd_mobilenet_v2_coco": ("ssd_mobilenet_v2", "min_depth: 16", 300),
+    "ssd_mobilenet_v2_mnasfpn": ("ssd_mobilenet_v2_mnasfpn", "use_depthwise: true", 320),
+    "ssdlite_mobilenet_edgetpu_320x320_coco": ("ssd_mobilenet_edgetpu", LITE, 320),
+    "ssdlite_mobilenet_v2_coco": ("ssd_mobilenet_v2", "use_depthwise: true", 300),
+    "ssdlite_mobilenet_v3_large_320x320_coco": ("ssd_mobilenet_v3_large", LITE, 320),
+}
+SLOW = {name for name in MESSAGES if "mobiledet" in name or "mnasfpn" in name}
+NAMES = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in GOLDEN]
 
 
-def test_there_are_goldens() -> None:
-    assert estimator_det.extractors is not None
-    assert len(GOLDEN) >= 3
+def test_every_file_is_compared() -> None:
+    assert len(GOLDEN) == 13
+    for name, golden in GOLDEN.items():
+        assert (name in MESSAGES) != ("feature_extractor" in golden), name
 
 
-@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
-def test_variables_and_feature_maps(path: pathlib.Path) -> None:
-    golden = json.loads(path.read_text())
-    config = text_format.Parse(golden["feature_extractor"], ssd_pb2.SsdFeatureExtractor())
+def measured(config: str, images: List[int], scope: str) -> Dict[str, Any]:
+    """Everything that a golden file may hold."""
+    message = text_format.Parse(config, ssd_pb2.SsdFeatureExtractor())
     with tf.Graph().as_default():
-        maps = make_extractor(config, is_training=True).extract(
-            tf.zeros([1, *golden["image_size"], 3])
-        )
+        with tf1.variable_scope(scope) if scope else contextlib.nullcontext():
+            maps = make_extractor(message, is_training=True).extract(tf.zeros(images))
+        shapes = [features.shape.as_list() for features in maps]
         trainable = {v.op.name for v in tf1.trainable_variables()}
         lines = sorted(
             f"{v.op.name} {v.shape.as_list()} {v.op.name in trainable}"
             for v in tf1.global_variables()
         )
-    assert [m.shape.as_list()[1:] for m in maps] == golden["feature_maps"]
-    assert len(lines) == golden["num_variables"]
-    assert zlib.crc32("\n".join(lines).encode()) == golden["variables_crc32"]
+        checksum = zlib.crc32("\n".join(lines).encode())
+        return {
+            "feature_map_shapes": shapes,
+            "feature_maps": [shape[1:] for shape in shapes],
+            "variables": len(lines),
+            "num_variables": len(lines),
+            "checksum": checksum,
+            "variables_crc32": checksum,
+            "update_ops": len(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)),
+            "regularization_losses": len(tf1.losses.get_regularization_losses()),
+        }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_variables_and_feature_maps(name: str) -> None:
+    golden = dict(GOLDEN[name])
+    if name in MESSAGES:
+        kind, fields, side = MESSAGES[name]
+        config, scope = f"type: '{kind}' {fields} {HYPERPARAMS}", "FeatureExtractor"
+        found = measured(config, [2, side, side, 3], scope)
+    else:
+        size = golden.pop("image_size")
+        found = measured(golden.pop("feature_extractor"), [1, *size, 3], "")
+    assert golden == {key: found[key] for key in golden}

@@ -12,8 +12,7 @@ from google.protobuf import text_format
 
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors import make_detector
-from estimator_det.extractors import base
-from estimator_det.nets import inverted_residual, nasnet, resnet
+from estimator_det.nets import inverted_residual, mobilenet, nasnet, resnet
 from estimator_det.protos import train_pb2
 from model_fn.training import warm_start
 from tests.detectors.configs import small_config
@@ -62,7 +61,7 @@ def classify_with_mobilenet_v2() -> None:
 
 def classify_with_resnet() -> None:
     with tf1.variable_scope("resnet_v1_50"), resnet.v1_arg_scope():
-        resnet.resnet_v1(tf.zeros([1, 160, 160, 3]), 50, base.scaled_depth(0.1, 4))
+        resnet.resnet_v1(tf.zeros([1, 160, 160, 3]), 50, mobilenet.scaled_depth(0.1, 4))
 
 
 def save(network: Callable[[], Any], folder: pathlib.Path, scope: str) -> str:

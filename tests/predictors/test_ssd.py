@@ -10,7 +10,7 @@ from google.protobuf import text_format
 
 import estimator_det.predictors  # noqa: F401  (fills the registry)
 from estimator_det.compat import tf, tf1
-from estimator_det.predictors.base import Prediction, make_predictor
+from estimator_det.predictors.base import Prediction, make_box_head
 from estimator_det.protos import box_predictor_pb2, pipeline_pb2
 
 
@@ -20,7 +20,7 @@ def predict(text: str, depths=(8, 8), anchors=(3, 6), training: bool = False, **
 
 
 def predict_with(config, depths, anchors, training: bool, num_classes=5, background=True):
-    predictor = make_predictor(
+    predictor = make_box_head(
         config,
         num_classes,
         add_background_class=background,
@@ -275,10 +275,28 @@ def test_group_norm_in_the_tower() -> None:
         assert names()[f"{SHARED}/BoxPredictionTower/conv2d_0/GroupNorm/feature_1/gamma"] == [32]
 
 
+def test_shared_head_on_maps_of_one_depth() -> None:
+    with tf.Graph().as_default():
+        found = predict(
+            """weight_shared_convolutional_box_predictor { depth: 8 num_layers_before_predictor: 2
+            kernel_size: 3 conv_hyperparams { batch_norm { scale: true } } }""",
+            depths=(25, 25, 25),
+            anchors=(6, 6, 6),
+            training=True,
+        )
+        assert found.box_encodings.shape == (2, 6 * (16 + 4 + 4), 4)
+        assert found.class_logits.shape == (2, 6 * (16 + 4 + 4), 6)
+        towers = [name for name in names() if "PredictionTower" in name]
+        assert not [name for name in names() if "ProjectionLayer" in name]
+    # Kernels are shared, norms are not.
+    assert len([name for name in towers if name.endswith("weights")]) == 4
+    assert len([name for name in towers if name.endswith("gamma")]) == 4 * 3
+
+
 def test_errors() -> None:
     with pytest.raises(ValueError, match=r"one of .*'convolutional_box_predictor'"):
         predict("")
-    with pytest.raises(ValueError, match=r"serves 3 feature maps.* makes 2"):
+    with pytest.raises(ValueError, match=r"has 3 layers.* makes 2"):
         predict("convolutional_box_predictor {}", anchors=(1, 2, 3))
     with pytest.raises(ValueError, match=r"same number of anchors.*\[3, 6\]"):
         predict("weight_shared_convolutional_box_predictor {}")
@@ -294,7 +312,7 @@ def test_errors() -> None:
 
 def test_unknown_sizes() -> None:
     config = text_format.Parse("convolutional_box_predictor {}", box_predictor_pb2.BoxPredictor())
-    predictor = make_predictor(
+    predictor = make_box_head(
         config, 2, add_background_class=True, is_training=False, norm_is_training=False
     )
     with tf.Graph().as_default(), tf1.Session() as session:

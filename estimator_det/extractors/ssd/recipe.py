@@ -1,17 +1,26 @@
-"""What a single-stage feature extractor is, and how a recipe becomes one.
+"""What a feature extractor of a single-shot detector is, and how a recipe becomes one.
 
-A recipe says which network, which activations, which extra layers and which pixel scaling; one
-table entry in a sibling module makes a type string of `feature_extractor { type: … }` known.
+A recipe names the network, the activations, the extra layers and the pixel scale. One entry in a
+module beside this one makes a type string of `feature_extractor { type: … }` known.
 """
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, NamedTuple, Protocol, Sequence, Tuple
+from typing import Any, Callable, Dict, Optional, Protocol, Sequence, Tuple, Type
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.registry import Registry
-from estimator_det.nets.hyperparams import ArgScope, make_arg_scope
+from estimator_det.config.text import ConfigError
+from estimator_det.extractors.base import (
+    FINEST_FPN_LEVEL,
+    FpnLevels,
+    PretrainedNetwork,
+    large_enough,
+    make_fpn_levels,
+)
+from estimator_det.nets.hyperparams import ArgScope, make_arg_scope, no_scope
 from estimator_det.nets.mobilenet import scaled_depth
 from estimator_det.nets.necks import fpn, pyramids
 from estimator_det.nets.padding import pad_to_multiple
@@ -20,11 +29,9 @@ EXTRACTORS: Registry[Callable[..., Extractor]] = Registry(
     "SSD feature extractor", reserved=[f"ssd_efficientnet-b{i}_bifpn_keras" for i in range(8)]
 )
 
-RGB_MEANS = (123.68, 116.779, 103.939)
-"""Of the pictures that ResNet and VGG classifiers were trained on, in pixels of 0..255."""
+OVERRIDE = "override_base_feature_extractor_hyperparams"
 
-# Fields of the message that only some types know; a type that does not name them among those it
-# takes must not be given them.
+# Fields of the message that only some types take; they must not be set for the others.
 SPECIAL_FIELDS = (
     "num_layers",
     "fpn",
@@ -35,31 +42,11 @@ SPECIAL_FIELDS = (
 )
 
 
-class Extractor(Protocol):
+class Extractor(PretrainedNetwork, Protocol):
     """Images to feature maps; holds no state between calls."""
-
-    def normalize(self, images: tf.Tensor) -> tf.Tensor:
-        """float32 [B, h, w, 3], pixels 0..255 -> the pixel scale of the network, same shape."""
 
     def extract(self, inputs: tf.Tensor) -> Tuple[tf.Tensor, ...]:
         """Normalized [B, H, W, C] -> feature maps [B, h_i, w_i, c_i], large to small."""
-
-    def classifier_name(self, name: str) -> str:
-        """What a classifier's checkpoint calls a variable, by its name inside the extractor."""
-
-
-class FpnLevels(NamedTuple):
-    """An `fpn` message: which levels a feature pyramid has; level n is at stride 2^n.
-
-    Attributes:
-        min_level: The finest.
-        max_level: The coarsest.
-        depth: Channels of every level at depth multiplier 1.
-    """
-
-    min_level: int = 3
-    max_level: int = 7
-    depth: int = 256
 
 
 DEFAULT_LEVELS = FpnLevels()
@@ -70,26 +57,29 @@ class ExtractorOptions:
     """Settings of a `SsdFeatureExtractor` message.
 
     Attributes:
-        conv_scope: Argument scope of the extra layers, and of the backbone if `override_base`.
-        override_base: Whether the backbone takes `conv_scope` too.
+        conv_scope: Argument scope of the extra layers.
+        backbone_scope: Argument scope of the backbone, inside of the recipe's; it is `conv_scope`
+            where the message overrides the backbone's settings.
+        is_training: Whether batch norm learns.
         depth_multiplier: Scales the channels of every layer.
         min_depth: Lower bound of a layer's channels.
         pad_to_multiple: Inputs are padded with zeros to multiples of this.
         use_explicit_padding: Pad by kernel size alone, not by "SAME".
         use_depthwise: Split the extra layers' strided convolutions.
-        num_layers: How many feature maps to make.
+        num_layers: How many feature maps to make; None for all.
         fpn: Levels of a feature pyramid.
         architecture: Name of a network among those of one type (`spaghettinet_arch_name`).
     """
 
     conv_scope: ArgScope
-    override_base: bool = False
+    backbone_scope: ArgScope = no_scope
+    is_training: bool = False
     depth_multiplier: float = 1.0
     min_depth: int = 16
     pad_to_multiple: int = 1
     use_explicit_padding: bool = False
     use_depthwise: bool = False
-    num_layers: int = 6
+    num_layers: Optional[int] = None
     fpn: FpnLevels = DEFAULT_LEVELS
     architecture: str = ""
 
@@ -98,16 +88,9 @@ class ExtractorOptions:
             ("min_depth", self.min_depth, 0),
             ("pad_to_multiple", self.pad_to_multiple, 1),
             ("num_layers", self.num_layers, 1),
-            ("fpn.min_level", self.fpn.min_level, 1),
-            ("fpn.additional_layer_depth", self.fpn.depth, 1),
         ):
-            if value < least:
-                raise ValueError(f"feature_extractor.{field} must be {least} or more; got {value}")
-        if self.fpn.max_level < self.fpn.min_level:
-            raise ValueError(
-                "feature_extractor.fpn: max_level must not be below min_level; got "
-                f"{self.fpn.max_level} and {self.fpn.min_level}"
-            )
+            if value is not None and value < least:
+                raise ConfigError(f"feature_extractor.{field} must be {least} or more; got {value}")
         scaled_depth(self.depth_multiplier, self.min_depth)
 
     @property
@@ -124,22 +107,21 @@ def make_options(config: Any, is_training: bool) -> ExtractorOptions:
         is_training: Whether batch norm learns.
 
     Raises:
-        ValueError: if a value is out of range.
+        ConfigError: if a value is out of range.
     """
+    scope = make_arg_scope(config.conv_hyperparams, is_training)
+    overrides = config.override_base_feature_extractor_hyperparams
     return ExtractorOptions(
-        conv_scope=make_arg_scope(config.conv_hyperparams, is_training),
-        override_base=config.override_base_feature_extractor_hyperparams,
+        conv_scope=scope,
+        backbone_scope=scope if overrides else no_scope,
+        is_training=is_training,
         depth_multiplier=config.depth_multiplier,
         min_depth=config.min_depth,
         pad_to_multiple=config.pad_to_multiple,
         use_explicit_padding=config.use_explicit_padding,
         use_depthwise=config.use_depthwise,
-        num_layers=config.num_layers,
-        fpn=FpnLevels(
-            min_level=config.fpn.min_level,
-            max_level=config.fpn.max_level,
-            depth=config.fpn.additional_layer_depth,
-        ),
+        num_layers=config.num_layers if config.HasField("num_layers") else None,
+        fpn=make_fpn_levels(config.fpn),
         architecture=config.spaghettinet_arch_name,
     )
 
@@ -147,24 +129,23 @@ def make_options(config: Any, is_training: bool) -> ExtractorOptions:
 Backbone = Callable[[tf.Tensor, ExtractorOptions], Dict[str, tf.Tensor]]
 Pyramid = Callable[[Dict[str, tf.Tensor], ExtractorOptions], Tuple[tf.Tensor, ...]]
 
-FINEST_FPN_LEVEL = 2
-
 
 @dataclass(frozen=True)
 class Recipe:
     """How to make an extractor.
 
     Attributes:
-        scope: Variable scope of backbone and extra layers; checkpoints depend on it.
+        scope: Variable scope of backbone and extra layers; checkpoints depend on it. Empty where
+            the two open scopes of their own.
         base_scope: Argument scope the backbone was published with.
         backbone: (inputs, options) -> activations by name.
         pyramid: (activations, options) -> feature maps.
         normalize: Pixel scaling.
         min_size: Least height and width of an image, in pixels.
-        takes: Those of `SPECIAL_FIELDS` that this type knows; the others must not be set.
-        refuses: Other fields that must keep their defaults, for the reference refuses them.
+        takes: The `SPECIAL_FIELDS` that this type knows; the others must not be set.
+        refuses: Other fields that must keep their defaults, as in the reference.
         ignores: Other fields without effect, as in the reference; setting them is no error.
-        classifier_suffix: What follows a variable's name in checkpoints of the classifier.
+        classifier_suffix: Follows a variable's name in checkpoints of the classifier.
     """
 
     scope: str
@@ -183,8 +164,8 @@ def extended(*maps: pyramids.FeatureMap) -> Pyramid:
     """A pyramid of backbone activations and extra layers, cut to `num_layers` rows."""
 
     def build(end_points: Dict[str, tf.Tensor], options: ExtractorOptions) -> Tuple[tf.Tensor, ...]:
-        if options.num_layers > len(maps):
-            raise ValueError(
+        if options.num_layers is not None and options.num_layers > len(maps):
+            raise ConfigError(
                 f"feature_extractor.num_layers: {options.num_layers} is more than the "
                 f"{len(maps)} feature maps this extractor has"
             )
@@ -218,7 +199,7 @@ def fpn_pyramid(
     def build(activations: Dict[str, tf.Tensor], options: ExtractorOptions) -> fpn.Maps:
         levels = options.fpn
         if not FINEST_FPN_LEVEL <= levels.min_level <= top:
-            raise ValueError(
+            raise ConfigError(
                 f"feature_extractor.fpn.min_level must be {FINEST_FPN_LEVEL} to {top}, the levels "
                 f"of the backbone; got {levels.min_level}"
             )
@@ -248,19 +229,6 @@ def pooling_pyramid(end_point: str, base_depth: int = 0, num_maps: int = 6) -> P
     return build
 
 
-def minus_channel_means(images: tf.Tensor) -> tf.Tensor:
-    """Pixels 0..255 less the means of red, green and blue, the scale of ResNets.
-
-    Images of another number of channels stay as they are, as in the reference.
-    """
-    return images - tf.constant(RGB_MEANS) if images.shape[-1] == len(RGB_MEANS) else images
-
-
-def to_plus_minus_one(images: tf.Tensor) -> tf.Tensor:
-    """Pixels 0..255 to -1..1, the scale of MobileNets and Inceptions."""
-    return (2.0 / 255.0) * images - 1.0
-
-
 @dataclass(frozen=True)
 class RecipeExtractor:
     """An extractor made of a recipe and the configuration's options."""
@@ -273,49 +241,44 @@ class RecipeExtractor:
         return self.recipe.normalize(images)
 
     def classifier_name(self, name: str) -> str:
-        """What a classifier's checkpoint calls a variable, by its name inside the extractor."""
+        """Name of a variable in a classifier's checkpoint, from its name inside the extractor."""
         return name + self.recipe.classifier_suffix
 
     def extract(self, inputs: tf.Tensor) -> Tuple[tf.Tensor, ...]:
         """Normalized [B, H, W, C] -> feature maps [B, h_i, w_i, c_i], large to small.
 
         Raises:
-            ValueError: if the images are too small for the network.
+            ConfigError: if the images are too small for the network.
         """
         recipe, options = self.recipe, self.options
-        images = pad_to_multiple(large_enough(inputs, recipe.min_size), options.pad_to_multiple)
-        with tf1.variable_scope(recipe.scope):
-            with recipe.base_scope():
-                if options.override_base:
-                    with options.conv_scope():
-                        end_points = recipe.backbone(images, options)
-                else:
-                    end_points = recipe.backbone(images, options)
+        images = self._prepared(inputs)
+        scope = tf1.variable_scope(recipe.scope) if recipe.scope else contextlib.nullcontext()
+        with scope:
+            with recipe.base_scope(), options.backbone_scope():
+                end_points = recipe.backbone(images, options)
             with options.conv_scope():
                 return recipe.pyramid(end_points, options)
 
+    def _prepared(self, inputs: tf.Tensor) -> tf.Tensor:
+        images = large_enough(inputs, self.recipe.min_size)
+        return pad_to_multiple(images, self.options.pad_to_multiple)
 
-def large_enough(images: tf.Tensor, least: int) -> tf.Tensor:
-    """[B, h, w, C], the images themselves if h and w are at least `least`.
 
-    Where they are not static, that is checked at run time.
+class FixedExtractor(RecipeExtractor):
+    """An extractor whose every layer is as published: `conv_hyperparams` has no effect on it."""
 
-    Raises:
-        ValueError: if they are too small.
-    """
-    sides = images.shape[1:3].as_list()
-    if any(side is not None and side < least for side in sides):
-        raise ValueError(f"image size must be at least {least} x {least} pixels; got {sides}")
-    if None not in sides:
-        return images
-    enough = tf.reduce_min(tf.shape(images)[1:3]) >= least
-    message = f"image size must be at least {least} x {least} pixels"
-    with tf1.control_dependencies([tf1.Assert(enough, [message, tf.shape(images)])]):
-        return tf.identity(images)
+    def extract(self, inputs: tf.Tensor) -> Tuple[tf.Tensor, ...]:
+        """Normalized [B, H, W, C] -> feature maps [B, h_i, w_i, c_i], large to small.
+
+        Raises:
+            ConfigError: if the images are too small for the network.
+        """
+        end_points = self.recipe.backbone(self._prepared(inputs), self.options)
+        return self.recipe.pyramid(end_points, self.options)
 
 
 def options_of(recipe: Recipe, config: Any, is_training: bool) -> ExtractorOptions:
-    """Options of a type: what it ignores has its default.
+    """Options of a type; fields that it ignores have their defaults.
 
     Args:
         recipe: Of the type.
@@ -323,7 +286,7 @@ def options_of(recipe: Recipe, config: Any, is_training: bool) -> ExtractorOptio
         is_training: Whether batch norm learns.
 
     Raises:
-        ValueError: if a field is set that the type does not know or refuses, or is out of range.
+        ConfigError: if a field is set that the type does not know or refuses, or is out of range.
     """
     _check_fields(config.type, recipe, config)
     known = type(config)()
@@ -334,29 +297,33 @@ def options_of(recipe: Recipe, config: Any, is_training: bool) -> ExtractorOptio
 
 
 def _check_fields(name: str, recipe: Recipe, config: Any) -> None:
-    """Refuses what a type does not know or must not be given."""
     for field in SPECIAL_FIELDS:
-        # `false` asks for nothing.
+        # An explicit `false` is no request.
         if field not in recipe.takes and config.HasField(field) and getattr(config, field):
-            raise ValueError(
+            raise ConfigError(
                 f"feature_extractor.{field} is not supported by {name}; leave it out"
-                + (f". Of such fields it knows {list(recipe.takes)}" if recipe.takes else "")
+                + (f". Of such fields it takes {list(recipe.takes)}" if recipe.takes else "")
             )
     for field in recipe.refuses:
         default = config.DESCRIPTOR.fields_by_name[field].default_value
         if getattr(config, field) != default:
-            raise ValueError(
+            raise ConfigError(
                 f"feature_extractor.{field} must be {default} for {name}; "
                 f"got {getattr(config, field)}. Remove it"
             )
 
 
-def register_recipe(name: str, recipe: Recipe, also: Sequence[str] = ()) -> None:
+def register_recipe(
+    name: str,
+    recipe: Recipe,
+    also: Sequence[str] = (),
+    extractor: Type[RecipeExtractor] = RecipeExtractor,
+) -> None:
     """Makes `feature_extractor { type: name }` known, under the names in `also` too."""
 
     @EXTRACTORS.register(name, *also)
     def make(config: Any, is_training: bool) -> RecipeExtractor:
-        return RecipeExtractor(recipe, options_of(recipe, config, is_training))
+        return extractor(recipe, options_of(recipe, config, is_training))
 
 
 def make_extractor(config: Any, is_training: bool) -> Extractor:
@@ -367,7 +334,7 @@ def make_extractor(config: Any, is_training: bool) -> Extractor:
         is_training: Whether batch norm learns: the model trains and does not freeze batch norm.
 
     Raises:
-        ValueError: if the type is unknown or an option is out of range.
+        ConfigError: if the type is unknown or an option is out of range.
     """
     return EXTRACTORS.get(config.type)(config, is_training)
 
@@ -376,7 +343,7 @@ def ignored_fields(config: Any) -> Tuple[str, ...]:
     """Fields of a `SsdFeatureExtractor` message that are set and have no effect on its type.
 
     Raises:
-        ValueError: as `make_extractor`.
+        ConfigError: as `make_extractor`.
     """
     recipe = getattr(make_extractor(config, is_training=True), "recipe", None)
     return tuple(field for field in getattr(recipe, "ignores", ()) if config.HasField(field))

@@ -1,11 +1,12 @@
-"""Single-stage extractors on ResNet v1: feature pyramids (FPN) and pooling pyramids (PPN)."""
+"""Single-shot extractors on ResNet v1: feature pyramids (FPN) and pooling pyramids (PPN)."""
 
 from __future__ import annotations
 
 from typing import Dict
 
 from estimator_det.compat import tf
-from estimator_det.extractors import base
+from estimator_det.extractors.base import minus_channel_means
+from estimator_det.extractors.ssd import recipe
 from estimator_det.nets import resnet
 
 MIN_SIZE = 129
@@ -13,15 +14,15 @@ BLOCKS = ("block1", "block2", "block3", "block4")
 POOLED_DEPTH = 1024
 
 
-def _scaled(layers: int) -> base.Backbone:
-    def build(inputs: tf.Tensor, options: base.ExtractorOptions) -> Dict[str, tf.Tensor]:
+def _scaled(layers: int) -> recipe.Backbone:
+    def build(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
         return resnet.resnet_v1(inputs, layers, options.depth)
 
     return build
 
 
-def _full(layers: int) -> base.Backbone:
-    def build(inputs: tf.Tensor, options: base.ExtractorOptions) -> Dict[str, tf.Tensor]:
+def _full(layers: int) -> recipe.Backbone:
+    def build(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
         del options  # neither multiplier nor minimum applies
         return resnet.resnet_v1(inputs, layers)
 
@@ -29,14 +30,14 @@ def _full(layers: int) -> base.Backbone:
 
 
 for _layers in resnet.V1_BLOCKS:
-    base.register_recipe(
+    recipe.register_recipe(
         f"ssd_resnet{_layers}_v1_fpn",
-        base.Recipe(
+        recipe.Recipe(
             scope=f"resnet_v1_{_layers}",
             base_scope=resnet.v1_arg_scope,
             backbone=_scaled(_layers),
-            pyramid=base.fpn_pyramid(BLOCKS, "bottom_up_block{}", 5, plain=True),
-            normalize=base.minus_channel_means,
+            pyramid=recipe.fpn_pyramid(BLOCKS, "bottom_up_block{}", 5, plain=True),
+            normalize=minus_channel_means,
             min_size=MIN_SIZE,
             takes=("fpn",),
             refuses=("use_explicit_padding",),
@@ -44,14 +45,14 @@ for _layers in resnet.V1_BLOCKS:
         ),
         also=(f"ssd_resnet{_layers}_v1_fpn_keras",),
     )
-    base.register_recipe(
+    recipe.register_recipe(
         f"ssd_resnet{_layers}_v1_ppn",
-        base.Recipe(
+        recipe.Recipe(
             scope=f"resnet_v1_{_layers}",
             base_scope=resnet.v1_arg_scope,
             backbone=_full(_layers),
-            pyramid=base.pooling_pyramid("block3", POOLED_DEPTH),
-            normalize=base.minus_channel_means,
+            pyramid=recipe.pooling_pyramid("block3", POOLED_DEPTH),
+            normalize=minus_channel_means,
             min_size=MIN_SIZE,
             takes=(),
             refuses=("depth_multiplier",),
