@@ -230,6 +230,7 @@ def test_pnasnet_updates_where_the_detector_says(in_place: bool) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_pnasnet_trains() -> None:
     with tf.Graph().as_default(), tf1.Session() as session:
         tf1.set_random_seed(1)

@@ -74,7 +74,9 @@ def test_pooling_pyramid() -> None:
     assert build("ssd_resnet50_v1_ppn", f"{NORM} {ignored}") == (shapes, names)
 
 
-@pytest.mark.parametrize(("layers", "units"), [(101, 23), (152, 36)])
+@pytest.mark.parametrize(
+    ("layers", "units"), [(101, 23), pytest.param(152, 36, marks=pytest.mark.exhaustive)]
+)
 @pytest.mark.slow
 def test_deeper_networks(layers: int, units: int) -> None:
     for kind in ("fpn", "ppn"):
