@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import pathlib
 import sys
+from typing import Callable, Dict
 
 import numpy as np
 
@@ -38,7 +39,7 @@ def predict(model: str, target: str) -> None:
     np.savez(target, **{name: value.numpy() for name, value in found.items()})
 
 
-TASKS = {"make": make, "command": command, "predict": predict}
+TASKS: Dict[str, Callable[..., None]] = {"make": make, "command": command, "predict": predict}
 
 if __name__ == "__main__":
     for name, *given in json.loads(sys.argv[1]):

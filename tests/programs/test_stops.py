@@ -63,12 +63,14 @@ def test_sigterm_saves_and_the_command_goes_on(
     run.wait_for("step 2/")
     assert (folder / lock.LOCK_FILE).exists()
 
-    # Evaluation may run beside it, a second trainer may not.
+    # Evaluation may run beside it, a second trainer may not. Stopped, it leaves them the processor.
+    run.signal(signal.SIGSTOP)
     beside = forker.command("evaluate", "--checkpoint_dir", str(folder))
     second = forker.command(*arguments)
     assert second.wait() == console.EXIT_IN_USE
     assert f"process {run.pid} on " in _no_traceback(second)
     assert beside.wait() == 0, beside.output()
+    run.signal(signal.SIGCONT)
     assert run.poll() is None
 
     run.signal(signal.SIGTERM)

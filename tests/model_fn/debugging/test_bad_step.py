@@ -161,6 +161,7 @@ def test_a_box_without_end(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive  # tests/programs/test_runs.py has one by the command
 def test_a_learning_rate_of_a_million(tmp_path: pathlib.Path) -> None:
     model_dir = tmp_path / "model"
     config = _config(tmp_path, f"{RATE}.learning_rate=1e6")
