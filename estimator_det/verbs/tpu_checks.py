@@ -119,7 +119,8 @@ def _fix(config: Any, options: argparse.Namespace, target: Any) -> Tuple[Any, Li
         console.say(f"edited: {finding.field}: {finding.message}")
     remaining = [p for p in fixed.remaining if p.severity != "placeholder"]
     console.say(
-        f"written: {options.fix}; {len(fixed.applied)} problems fixed, {len(remaining)} left for you"
+        f"written: {options.fix}; {len(fixed.applied)} problems fixed, "
+        f"{len(remaining)} left for you"
     )
     return fixed.config, fixed.remaining
 
