@@ -16,8 +16,7 @@ import functools
 from typing import Any, Callable, List, Optional, Protocol, Sequence, Tuple, TypeVar
 
 from estimator_det.compat import tf
-from estimator_det.config.registry import Registry
-from estimator_det.config.text import nearest
+from estimator_det.config.registry import Registry, nearest
 from inputs.schema import PER_BOX_FIELDS, Sample
 
 Step = Callable[[Sample, tf.Tensor, Any], Sample]

@@ -322,7 +322,7 @@ def resolve(policy: str, exceptions: Mapping[str, str]) -> Dict[str, str]:
     """
     for kind in exceptions:
         if kind not in KINDS:
-            from estimator_det.config.text import nearest
+            from estimator_det.config.registry import nearest
 
             hint = nearest(kind, list(KINDS)) or "."
             raise ValueError(

@@ -12,7 +12,7 @@ import logging
 from typing import Counter, Optional, Sequence
 
 from estimator_det.compat import tf
-from estimator_det.config.text import nearest
+from estimator_det.config.registry import nearest
 from estimator_det.protos import input_reader_pb2
 from inputs.decoding.example import OBJECT
 from inputs.label_map import read_label_map
