@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Dict, List
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.text import nearest
+from estimator_det.config.registry import nearest
 
 AVERAGE_SUFFIX = "/ExponentialMovingAverage"
 LISTED_VARIABLES = 10  # an error lists so many of the variables that do not fit

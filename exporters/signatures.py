@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.text import nearest
+from estimator_det.config.registry import nearest
 from estimator_det.detectors.base import Detections
 
 INPUT_TYPES = (

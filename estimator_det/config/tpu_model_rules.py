@@ -215,8 +215,8 @@ def _in_place(config: Config, target: Target) -> Iterator[Problem]:
         yield Problem(
             "error",
             "model.ssd.inplace_batchnorm_update",
-            "is false: the moving averages of batch norm would be updated outside of the layers, "
-            "where the TPU's loop does not reach",
+            "is false: batch norm adds the updates of its moving averages to a graph collection; "
+            "training on a TPU needs them inside the layers",
             edits=("model.ssd.inplace_batchnorm_update=true",),
             safe=True,
         )

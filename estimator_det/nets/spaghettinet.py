@@ -11,7 +11,7 @@ import contextlib
 from typing import Any, Dict, Iterator, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.config.text import nearest
+from estimator_det.config.registry import nearest
 from estimator_det.nets.fpn import upsample_twofold
 from estimator_det.nets.initializers import truncated_normal
 from estimator_det.nets.normalization import BATCH_NORMS, batch_norm
