@@ -175,7 +175,7 @@ def check_anchors(model: str, coverage: Coverage) -> List[Problem]:
         problems.append(
             (error if lost == total else warning)(
                 f"{model}.matcher",
-                f"{_share(lost, total)} boxes match no anchor and are never learnt"
+                f"{_share(lost, total)} boxes get no anchor at all and are never learnt"
                 + (": the only one that fits is taken by another box" if forced else ""),
                 "place anchors more densely (larger input, finer feature maps)"
                 if forced
