@@ -77,7 +77,7 @@ def check_labels(
         problems.append(
             warning(
                 where,
-                f"{len(gaps)} ids below {label_map.max_id} have no class: {_listed(gaps)}",
+                f"{len(gaps)} ids below {label_map.max_id} are of no class: {_listed(gaps)}",
                 "number the classes from 1 without gaps, unless a checkpoint needs these ids",
             )
         )
@@ -135,7 +135,7 @@ def check_content(field: str, columns: Columns) -> List[Problem]:
         problems.append(
             warning(
                 field,
-                f"{len(repeated)} source_ids occur in several records: {shown}",
+                f"{len(repeated)} source_ids stand for several records: {shown}",
                 "give each image a source_id of its own: metrics identify images by it",
             )
         )

@@ -35,7 +35,7 @@ def check_labels(of: Columns, num_classes: int = 4, is_training: bool = True, te
 def test_label_map_and_num_classes() -> None:
     many = columns(*[[1, 2, 4]] * 10)
     (gap,) = check_labels(many)
-    assert gap.severity == "warning" and "1 ids below 4 have no class: 3" in gap.message
+    assert gap.severity == "warning" and "1 ids below 4 are of no class: 3" in gap.message
     too_few = check_labels(many, num_classes=3)[0]
     assert (too_few.severity, too_few.field) == ("error", "model.num_classes")
     assert "'owl' (id 4) cannot be learnt" in too_few.message
