@@ -221,7 +221,8 @@ def _check_cosine(
     elif schedule.total_steps > num_steps:
         yield warning(
             f"{path}.total_steps",
-            f"the rate decreases until step {schedule.total_steps}, training has {num_steps} steps",
+            f"the rate comes down until step {schedule.total_steps}, training has {num_steps} "
+            "steps",
             f"--set {path}.total_steps={num_steps}",
         )
 

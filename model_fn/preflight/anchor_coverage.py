@@ -89,7 +89,7 @@ def measure(
     kinds = kinds.reshape(-1)
     counts, places = boxes_per_image(columns), ranks(columns)
     for kind, (height, width) in enumerate(sizes.tolist()):
-        layout = _lay_out(detector, height, width, num_channels)
+        layout = _make_layout(detector, height, width, num_channels)
         layouts[height, width] = layout
         rows = np.flatnonzero(kinds == kind)
         for chunk in _chunks(rows, counts, len(layout.anchors)):
@@ -98,7 +98,7 @@ def measure(
             here = np.flatnonzero(place_of[columns.images] >= 0)
             if len(here):
                 where = (place_of[columns.images[here]], places[here])
-                met = _meet(assigner, layout.anchors, boxes[here], where, len(chunk))
+                met = _match(assigner, layout.anchors, boxes[here], where, len(chunk))
                 best_iou[here], best_similarity[here], best_anchor, num_anchors[here] = met
                 best_map[here] = layout.map_of[best_anchor]
             advance(len(chunk))
@@ -137,7 +137,7 @@ class _Layout(NamedTuple):
     shapes: List[np.ndarray]  # per map, float32 [S, 2] in pixels
 
 
-def _lay_out(detector: Any, height: int, width: int, num_channels: int) -> _Layout:
+def _make_layout(detector: Any, height: int, width: int, num_channels: int) -> _Layout:
     """Builds the network to get its feature maps; runs nothing."""
     with tf.Graph().as_default():
         image = tf1.placeholder(tf.float32, [1, height, width, num_channels])
@@ -179,7 +179,7 @@ def _chunks(rows: np.ndarray, counts: np.ndarray, num_anchors: int) -> List[np.n
     return chunks
 
 
-def _meet(
+def _match(
     assigner: Any,
     anchors: np.ndarray,
     boxes: np.ndarray,

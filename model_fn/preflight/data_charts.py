@@ -22,22 +22,8 @@ def panels(report: DataReport) -> List[charts.Panel]:
     if not scans:
         return []
     columns = {name: scan.columns for name, scan in scans.items()}
-    counts = {name: statistics.class_counts(c) for name, c in columns.items()}
-    ids = sorted(
-        set(report.names).union(*counts.values()),
-        key=lambda i: (-sum(of.get(i, (0, 0))[0] for of in counts.values()), i),
-    )
-    per_class = {name: [of.get(i, (0, 0))[0] for i in ids] for name, of in counts.items()}
-    many = len(ids) > charts.MAX_NAMED_BARS
     result = [
-        charts.bar_chart(
-            f"boxes by class{', most frequent first' if many else ''}",
-            [report.names.get(i, str(i)) for i in ids],
-            per_class,
-            y_label="boxes",
-            log=_spread(per_class) > 100,
-            width=3,
-        ),
+        _classes_panel(report, columns),
         _areas_panel(report, columns),
         _sides_panel(report, columns),
         charts.histogram(
@@ -78,6 +64,24 @@ def panels(report: DataReport) -> List[charts.Panel]:
     if coverage is not None and len(coverage.below):
         result += _anchor_panels(coverage)
     return result
+
+
+def _classes_panel(report: DataReport, columns: Mapping[str, Columns]) -> charts.Panel:
+    counts = {name: statistics.class_counts(c) for name, c in columns.items()}
+    ids = sorted(
+        set(report.names).union(*counts.values()),
+        key=lambda i: (-sum(of.get(i, (0, 0))[0] for of in counts.values()), i),
+    )
+    per_class = {name: [of.get(i, (0, 0))[0] for i in ids] for name, of in counts.items()}
+    many = len(ids) > charts.MAX_NAMED_BARS
+    return charts.bar_chart(
+        f"boxes by class{', most frequent first' if many else ''}",
+        [report.names.get(i, str(i)) for i in ids],
+        per_class,
+        y_label="boxes",
+        log=_spread(per_class) > 100,
+        width=3,
+    )
 
 
 def _anchor_panels(coverage: Coverage) -> List[charts.Panel]:

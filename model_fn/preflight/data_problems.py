@@ -1,4 +1,4 @@
-"""What is wrong between data, label map and model, where each record for itself is fine."""
+"""Contradictions between data, label map and model that no single record shows."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def check_labels(
             warning(
                 "model.num_classes",
                 f"the model has {num_classes} classes, label map {label_map.path} ids up to "
-                f"{label_map.max_id}: the others cost time and memory and are never seen",
+                f"{label_map.max_id}: the others take time and memory and never occur",
                 f"set num_classes: {label_map.max_id}, unless a checkpoint needs them",
             )
         )
@@ -78,17 +78,20 @@ def check_labels(
             warning(
                 where,
                 f"{len(gaps)} ids below {label_map.max_id} are of no class: {_listed(gaps)}",
-                "number the classes from 1 without gaps, unless a checkpoint needs them so",
+                "number the classes from 1 without gaps, unless a checkpoint needs these ids",
             )
         )
-    if not is_training:
-        return problems
-    counts = statistics.class_counts(columns)
+    return problems + (_rare_classes(field, label_map, columns) if is_training else [])
+
+
+def _rare_classes(field: str, label_map: LabelMap, columns: Columns) -> List[Problem]:
+    ids, counts = list(label_map.names), statistics.class_counts(columns)
+    problems = []
     unused = [i for i in ids if i not in counts]
     if unused and columns.num_boxes:
         problems.append(
             warning(
-                where,
+                f"{field}.label_map_path",
                 f"{len(unused)} of {len(ids)} classes have no box in the data: "
                 f"{_named(unused, label_map.names)}",
                 "add examples, remove the classes, or correct names or ids in the records",
@@ -101,7 +104,7 @@ def check_labels(
                 field,
                 f"{len(few)} of {len(ids)} classes have fewer than {FEW_BOXES} boxes: "
                 f"{_named(few, label_map.names)}",
-                "add examples, or expect little of these classes",
+                "add examples; the model will hardly find these classes",
             )
         )
     return problems
@@ -132,7 +135,7 @@ def check_content(field: str, columns: Columns) -> List[Problem]:
         problems.append(
             warning(
                 field,
-                f"{len(repeated)} source_ids occur in several records: {shown}",
+                f"{len(repeated)} source_ids stand for several records: {shown}",
                 "give each image a source_id of its own: metrics identify images by it",
             )
         )
@@ -172,7 +175,7 @@ def check_anchors(model: str, coverage: Coverage) -> List[Problem]:
         problems.append(
             (error if lost == total else warning)(
                 f"{model}.matcher",
-                f"{_share(lost, total)} boxes match no anchor and are never learnt"
+                f"{_share(lost, total)} boxes get no anchor at all and are never learnt"
                 + (": the only one that fits is taken by another box" if forced else ""),
                 "place anchors more densely (larger input, finer feature maps)"
                 if forced

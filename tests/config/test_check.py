@@ -249,7 +249,7 @@ def test_schedules_that_outlast_training() -> None:
         "warmup_steps",
         "total_steps",
     ]
-    assert "decreases until step 100" in warned(cosine, 51).message
+    assert "comes down until step 100" in warned(cosine, 51).message
 
     stairs = "exponential_decay_learning_rate={initial_learning_rate: 0.5 decay_steps: 11}"
     assert "the rate stays 0.5" in warned(stairs, 10).message
