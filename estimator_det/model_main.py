@@ -10,7 +10,7 @@ Cloud Storage; `--rehearse_tpu` runs the same loop on this machine, without a TP
 from __future__ import annotations
 
 import sys
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from absl import flags
 
@@ -21,91 +21,65 @@ from model_fn.runs.backends.tpu_options import OnTpu
 MODES = ("train_and_eval", "train", "eval")
 
 
-def define_flags() -> flags.FlagValues:
-    """All flags in a separate set, not in absl's global flags."""
-    values = flags.FlagValues()
-    _define_run_flags(values)
-    _define_evaluation_flags(values)
-    _define_tpu_flags(values)
-    return values
-
-
-def _text(values: flags.FlagValues, name: str, default: Optional[str], help_text: str) -> None:
-    flags.DEFINE_string(name, default, help_text, flag_values=values)
-
-
-def _number(
-    values: flags.FlagValues, name: str, default: Optional[int], help_text: str, low: Optional[int]
-) -> None:
-    flags.DEFINE_integer(name, default, help_text, lower_bound=low, flag_values=values)
-
-
-def _switch(values: flags.FlagValues, name: str, help_text: str) -> None:
-    flags.DEFINE_boolean(name, False, help_text, flag_values=values)
-
-
-def _define_run_flags(values: flags.FlagValues) -> None:
-    _switch(values, "help", "Show this text.")
-    _text(values, "model_dir", None, "Required. Folder for checkpoints and event files.")
-    _text(values, "pipeline_config_path", None, "Required. Pipeline configuration file.")
-    _text(values, "config_override", "", "Pipeline text proto merged over the configuration.")
-    _number(values, "num_train_steps", None, "Training steps; default: train_config.num_steps.", 1)
-    _number(values, "train_batch_size", None, "Batch size; default: train_config.batch_size.", 1)
-    flags.DEFINE_enum(
-        "mode",
-        None,
-        MODES,
-        "What to run; eval evaluates each new checkpoint of --model_dir. Default: eval with "
-        "--checkpoint_dir, else train_and_eval.",
-        flag_values=values,
-    )
-    _text(values, "job-dir", None, "Set by training services; replaces a missing --model_dir.")
-
-
-def _define_evaluation_flags(values: flags.FlagValues) -> None:
-    _switch(values, "eval_training_data", "Evaluate on the training records.")
-    _number(values, "sample_1_of_n_eval_examples", None, "Evaluate every n-th record only.", 1)
-    _number(
-        values,
-        "sample_1_of_n_eval_on_train_examples",
+_SWITCHES = {
+    "help": "Show this text.",
+    "eval_training_data": "Evaluate on the training records.",
+    "run_once": "With --checkpoint_dir: evaluate the latest checkpoint, then stop.",
+    "use_tpu": "Train on a TPU. Requires --tpu_name.",
+    "rehearse_tpu": "Run the TPU training loop on this machine, without a TPU.",
+    "eval_on_tpu": "With --use_tpu: also evaluate on the TPU, not on this machine.",
+}
+_TEXTS = {
+    "model_dir": "Required. Folder for checkpoints and event files.",
+    "pipeline_config_path": "Required. Pipeline configuration file.",
+    "config_override": "Pipeline text proto merged over the configuration.",
+    "job-dir": "Set by training services; replaces a missing --model_dir.",
+    "checkpoint_dir": "Evaluate the checkpoints of this folder; do not train.",
+    "tpu_name": "Name of the TPU, its grpc:// address, or local on the machine of the TPU.",
+    "tpu_zone": "Zone of the TPU.",
+    "gcp_project": "Project of the TPU.",
+}
+_NUMBERS: Dict[str, Tuple[Optional[int], str]] = {  # name -> default, help
+    "num_train_steps": (None, "Training steps; default: train_config.num_steps."),
+    "train_batch_size": (None, "Batch size; default: train_config.batch_size."),
+    "sample_1_of_n_eval_examples": (None, "Evaluate every n-th record only."),
+    "sample_1_of_n_eval_on_train_examples": (
         5,
         "With --eval_training_data: evaluate every n-th training record only.",
-        1,
-    )
-    _text(values, "checkpoint_dir", None, "Evaluate the checkpoints of this folder; do not train.")
-    _switch(values, "run_once", "With --checkpoint_dir: evaluate the latest checkpoint, then stop.")
-    _number(
-        values,
-        "max_eval_retries",
+    ),
+    "max_eval_retries": (
         0,
         "Continuous evaluation: how often to retry a checkpoint whose evaluation fails; negative: "
         "without limit.",
-        None,
-    )
-    _number(
-        values,
-        "eval_timeout_secs",
+    ),
+    "eval_timeout_secs": (
         None,
         "Continuous evaluation: stop after this time without a new checkpoint; default: continue "
         "until training ends.",
-        1,
-    )
+    ),
+    "num_shards": (8, "TPU cores; each gets an equal part of the batch."),
+    "iterations_per_loop": (100, "Steps per loop on the TPU."),
+}
+_MAY_BE_NEGATIVE = ("max_eval_retries",)
+_MODE_HELP = (
+    "What to run; eval evaluates each new checkpoint of --model_dir. Default: eval with "
+    "--checkpoint_dir, else train_and_eval."
+)
 
 
-def _define_tpu_flags(values: flags.FlagValues) -> None:
-    _switch(values, "use_tpu", "Train on a TPU. Requires --tpu_name.")
-    _switch(values, "rehearse_tpu", "Run the TPU training loop on this machine, without a TPU.")
-    _switch(values, "eval_on_tpu", "With --use_tpu: also evaluate on the TPU, not on this machine.")
-    _text(
-        values,
-        "tpu_name",
-        None,
-        "Name of the TPU, its grpc:// address, or local on the machine of the TPU.",
-    )
-    _text(values, "tpu_zone", None, "Zone of the TPU.")
-    _text(values, "gcp_project", None, "Project of the TPU.")
-    _number(values, "num_shards", 8, "TPU cores; each gets an equal part of the batch.", 1)
-    _number(values, "iterations_per_loop", 100, "Steps per loop on the TPU.", 1)
+def define_flags() -> flags.FlagValues:
+    """All flags in a separate set, not in absl's global flags."""
+    values = flags.FlagValues()
+    for name, text in _SWITCHES.items():
+        flags.DEFINE_boolean(name, False, text, flag_values=values)
+    for name, text in _TEXTS.items():
+        default = "" if name == "config_override" else None
+        flags.DEFINE_string(name, default, text, flag_values=values)
+    for name, (number, text) in _NUMBERS.items():
+        low = None if name in _MAY_BE_NEGATIVE else 1
+        flags.DEFINE_integer(name, number, text, lower_bound=low, flag_values=values)
+    flags.DEFINE_enum("mode", None, MODES, _MODE_HELP, flag_values=values)
+    return values
 
 
 def help_text(values: flags.FlagValues) -> str:

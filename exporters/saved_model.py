@@ -71,9 +71,7 @@ def export_saved_model(
     """
     chosen = signatures.resolve_input_types(input_types)
     checkpoint = find_whole_checkpoint(checkpoint_prefix)
-    if label_map_path and not tf.io.gfile.exists(label_map_path):
-        raise FileNotFoundError(f"the label map {label_map_path} does not exist")
-    label_map = label_map_path or find_label_map(pipeline_config)
+    label_map = _existing(label_map_path) or find_label_map(pipeline_config)
     _prepare_folder(output_dir, overwrite)
     detector = make_detector(pipeline_config.model, is_training=False)
     with tf.Graph().as_default():
@@ -86,18 +84,18 @@ def export_saved_model(
             add_label_map(label_map)
         with tf1.Session() as session:
             restorer.restore(session, checkpoint)
-            exported = ExportedModel(
-                saved_model=os.path.join(output_dir, SAVED_MODEL_FOLDER),
-                frozen_graph=os.path.join(output_dir, FROZEN_GRAPH_FILE),
-                checkpoint=os.path.join(output_dir, CHECKPOINT_NAME),
-                pipeline_config=pipeline.save_pipeline(pipeline_config, output_dir),
-                label_map=label_map,
-                input_types=chosen,
-            )
-            saver.save(session, exported.checkpoint)
-            _write_frozen_graph(session, definitions[chosen[0]], exported.frozen_graph)
-            _write_saved_model(session, definitions, exported.saved_model)
-    return exported
+            prefix = os.path.join(output_dir, CHECKPOINT_NAME)
+            saver.save(session, prefix)
+            frozen_graph = _write_frozen_graph(session, definitions[chosen[0]], output_dir)
+            saved_model_dir = _write_saved_model(session, definitions, output_dir)
+    config_file = pipeline.save_pipeline(pipeline_config, output_dir)
+    return ExportedModel(saved_model_dir, frozen_graph, prefix, config_file, label_map, chosen)
+
+
+def _existing(label_map_path: Optional[str]) -> Optional[str]:
+    if label_map_path and not tf.io.gfile.exists(label_map_path):
+        raise FileNotFoundError(f"the label map {label_map_path} does not exist")
+    return label_map_path
 
 
 def _prepare_folder(output_dir: str, overwrite: bool) -> None:
@@ -135,19 +133,22 @@ def _build_signatures(
     return definitions
 
 
-def _write_frozen_graph(session: Any, definition: Any, path: str) -> None:
+def _write_frozen_graph(session: Any, definition: Any, output_dir: str) -> str:
     names = [info.name.split(":")[0] for info in definition.outputs.values()]
     frozen = tf1.graph_util.convert_variables_to_constants(
         session, session.graph.as_graph_def(), names
     )
+    path = os.path.join(output_dir, FROZEN_GRAPH_FILE)
     with tf.io.gfile.GFile(path, "wb") as file:
         file.write(frozen.SerializeToString())
+    return path
 
 
-def _write_saved_model(session: Any, definitions: Dict[str, Any], path: str) -> None:
+def _write_saved_model(session: Any, definitions: Dict[str, Any], output_dir: str) -> str:
     by_name = {SERVING_DEFAULT: next(iter(definitions.values()))}
     if len(definitions) > 1:
         by_name.update(definitions)
+    path = os.path.join(output_dir, SAVED_MODEL_FOLDER)
     builder = tf1.saved_model.Builder(path)
     builder.add_meta_graph_and_variables(
         session,
@@ -156,3 +157,4 @@ def _write_saved_model(session: Any, definitions: Dict[str, Any], path: str) -> 
         assets_collection=tf1.get_collection(tf1.GraphKeys.ASSET_FILEPATHS),
     )
     builder.save()
+    return path

@@ -1,23 +1,23 @@
-"""The one place that knows which TensorFlow, Keras and tf-slim versions differ, and how.
+"""The only package that handles differences between TensorFlow, Keras and tf-slim versions.
 
-Everything else imports these names from here:
+All other packages import these names from here:
 
 * `tf`: TensorFlow itself; `tf1`: its `tf.compat.v1` namespace.
-* `slim`: tf-slim, made importable by supplying what it expects to find.
+* `slim`: tf-slim, with patches for newer TensorFlows.
 * `estimator`: the TF1 Estimator namespace (`Estimator`, `RunConfig`, `EstimatorSpec`, …).
 * `tpu_estimator`: `TPUEstimator`, `TPUEstimatorSpec` and `RunConfig` for TPU.
 * `keras_initializer`: a Keras 2 initializer by its name.
 * `track_tf1_style_variables`: makes a TF2 module own what `get_variable` creates.
-* `registered_kernels`: which devices can run an operation, and on what types.
-* `kernel_devices`: where an operation can run.
-* `num_tpu_shards`: how many cores of a TPU share the computation being built.
+* `registered_kernels`: kernels of an operation for a device, with their types.
+* `kernel_devices`: devices that can run an operation.
+* `num_tpu_shards`: number of TPU cores of the computation being built.
 
-`versions` knows what is supported, `patches` what each version lacks, `removed` holds what newer
-versions dropped and Estimator still imports, `quiet` their notes at start, `kernels` what the
-registry of operations tells.
+Modules: `versions` defines the supported versions; `patches` adds what each version lacks;
+`removed` contains modules that newer versions removed and Estimator still imports; `quiet` hides
+TensorFlow's start-up messages; `kernels` reads the registry of operations.
 
-No global TensorFlow behaviour is switched: the library lives in a TF2 process, and an Estimator
-builds its graphs for itself.
+The package switches no global TensorFlow behaviour: it runs in a TF2 process, and an Estimator
+builds its own graphs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 
 from estimator_det.compat import quiet, versions
 
-with quiet.start_notes():
+with quiet.startup_messages():
     tf: Any = versions.import_tensorflow()
 
 from estimator_det.compat import patches

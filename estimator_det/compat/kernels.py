@@ -1,4 +1,4 @@
-"""What TensorFlow's registry of operations tells: kernels, devices, TPU cores."""
+"""Kernels and devices of operations from TensorFlow's registry, and the number of TPU cores."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ def kernel_devices(op_type: str) -> List[str]:
 
 
 @functools.cache
-def _wake_xla() -> None:
-    """XLA registers its kernels when it first compiles something."""
-    with quiet.start_notes(), tf.init_scope():
+def _register_xla_kernels() -> None:
+    """Compiles a function, because XLA registers its kernels at its first compilation."""
+    with quiet.startup_messages(), tf.init_scope():
         tf.function(tf.identity, jit_compile=True)(0.0)
 
 
 def registered_kernels(operation_type: str, device_type: str) -> List[Any]:
     """The `KernelDef` messages of an operation for a device such as CPU or XLA_CPU_JIT."""
     if device_type.startswith("XLA"):
-        _wake_xla()
+        _register_xla_kernels()
     found = _kernels.get_registered_kernels_for_op(operation_type).kernel
     return [kernel for kernel in found if kernel.device_type == device_type]
 
 
 def num_tpu_shards() -> Optional[int]:
-    """Over how many cores the TPU computation being built is replicated; None outside of one."""
+    """Number of cores that run the TPU computation being built; None outside of one."""
     shards: Optional[int] = _tpu_function.get_tpu_context().number_of_shards
     return shards

@@ -1,7 +1,7 @@
-"""What each TensorFlow lacks for tf-slim 1.1.0 and tensorflow-estimator 2.15.0, and supplies it.
+"""Adds to each TensorFlow what tf-slim 1.1.0 and tensorflow-estimator 2.15.0 need.
 
-Both are the last releases of packages that import TensorFlow's internals. A patch names the
-versions it is for and is applied only where what it supplies is missing.
+Both are the last releases of packages that import TensorFlow's internals. A patch states the
+versions that need it, and is applied only if what it adds is missing.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _Release = Tuple[int, int]
 
 
 class Patch(NamedTuple):
-    """One thing supplied.
+    """One addition to TensorFlow.
 
     Attributes:
-      name: what it is about, for documentation and errors.
+      name: for documentation and errors.
       since: the first release that needs it.
-      why: what is missing and who asks for it.
-      is_needed: whether it still is missing in this process.
-      apply: supplies it.
+      why: what is missing, and which package needs it.
+      is_needed: whether it is missing in this process.
+      apply: adds it.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Patch(NamedTuple):
 
 
 def _names(module_name: str, **supplied: Any) -> Tuple[Callable[[], bool], Callable[[], None]]:
-    """Check and supply of names in a module's own dict: getattr may import lazily."""
+    """`is_needed` and `apply` for names of a module, in its dict: getattr may import lazily."""
 
     def missing() -> List[str]:
         return [name for name in supplied if name not in vars(importlib.import_module(module_name))]
@@ -59,7 +59,7 @@ def _names(module_name: str, **supplied: Any) -> Tuple[Callable[[], bool], Calla
 def _module(
     module_name: str, make: Callable[[str], types.ModuleType]
 ) -> Tuple[Callable[[], bool], Callable[[], None]]:
-    """Check and supply of a module that is gone."""
+    """`is_needed` and `apply` for a module."""
     parent, _, child = module_name.rpartition(".")
 
     def is_missing() -> bool:
@@ -74,7 +74,7 @@ def _module(
 
 
 def _label_estimator_names() -> None:
-    """Lets `api_export` label what Estimator exports, as it did in TensorFlow 2.15."""
+    """Adds the API name under which Estimator registers its exports in TensorFlow 2.15."""
     labels = type(_tf_export.API_ATTRS[_tf_export.TENSORFLOW_API_NAME])
     _tf_export.ESTIMATOR_API_NAME = "estimator"
     _tf_export.API_ATTRS["estimator"] = labels("_estimator_api_names", "_estimator_api_constants")
@@ -84,17 +84,17 @@ def _label_estimator_names() -> None:
 
 
 def _keras_package() -> str:
-    """The package that holds Keras 2 for this TensorFlow."""
+    """The package with Keras 2 for this TensorFlow."""
     return "keras" if versions.release(tf.__version__) < versions.WITHOUT_ESTIMATOR else "tf_keras"
 
 
 def _legacy_batch_norm() -> str:
-    """The module that holds the TF1 batch norm layer."""
+    """The module with the TF1 batch norm layer."""
     return f"{_keras_package()}.src.legacy_tf_layers.normalization"
 
 
 def _find_legacy_batch_norm() -> None:
-    """Points the lazy import of the TF1 batch norm layer to where Keras 2 holds it."""
+    """Corrects the lazy import of the TF1 batch norm layer."""
     _normalization.normalization = _lazy_loader.LazyLoader(
         "normalization", vars(_normalization), _legacy_batch_norm()
     )
@@ -145,39 +145,39 @@ PATCHES: Tuple[Patch, ...] = (
     Patch(
         "names of Estimator's API",
         (2, 16),
-        "tensorflow-estimator labels its functions with an API name that is gone",
+        "tensorflow-estimator registers its functions under an API name that no longer exists",
         lambda: not hasattr(_tf_export, "ESTIMATOR_API_NAME"),
         _label_estimator_names,
     ),
     Patch(
         "distribution strategies in RunConfig",
         (2, 16),
-        "tensorflow-estimator imports the coordinator of several machines, which is gone",
+        "tensorflow-estimator imports the distribute coordinator, which no longer exists",
         *_module("tensorflow.python.distribute.estimator_training", removed.estimator_training),
     ),
     Patch(
         "health of TPU workers",
         (2, 16),
-        "TPUEstimator imports session_support, which is gone",
+        "TPUEstimator imports session_support, which no longer exists",
         *_module("tensorflow.python.tpu.session_support", removed.session_support),
     ),
     Patch(
         "TPU embedding",
         (2, 16),
-        "TPUEstimator imports the classes of embedding tables, which are gone",
+        "TPUEstimator imports the classes of embedding tables, which no longer exist",
         *_module("tensorflow.python.tpu.tpu_embedding", removed.tpu_embedding),
     ),
     Patch(
         "gradients of TPU embedding",
         (2, 16),
-        "TPUEstimator imports the gradients of embedding tables, which are gone",
+        "TPUEstimator imports the gradients of embedding tables, which no longer exist",
         *_module("tensorflow.python.tpu.tpu_embedding_gradient", removed.tpu_embedding_gradient),
     ),
 )
 
 
 def apply_needed() -> Tuple[str, ...]:
-    """Supplies what this TensorFlow lacks; the names of the patches applied."""
+    """Applies the patches that this TensorFlow needs; returns their names."""
     needed = [patch for patch in PATCHES if patch.is_needed()]
     for patch in needed:
         patch.apply()
@@ -187,7 +187,7 @@ def apply_needed() -> Tuple[str, ...]:
 def keras_initializer(name: str) -> Any:
     """An initializer of Keras 2 by its name, e.g. "he_normal"; ValueError if there is none.
 
-    Keras 3, which newer TensorFlows bring, draws other numbers for the same seed.
+    Keras 3 in newer TensorFlows draws other numbers for the same seed.
     """
     keras = tf.keras if _keras_package() == "keras" else importlib.import_module("tf_keras")
     return keras.initializers.get(name)

@@ -1,4 +1,4 @@
-"""Start-up notes of TensorFlow that its own setting for quiet does not reach."""
+"""Hides start-up messages of TensorFlow that TF_CPP_MIN_LOG_LEVEL does not hide."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tempfile
 from typing import Iterator
 
 # From 2.18 on, native libraries write these before TensorFlow reads TF_CPP_MIN_LOG_LEVEL.
-_NOTES = re.compile(
+_HIDDEN = re.compile(
     rb"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR"
     rb"|[IWE]0000 \S+ +\d+ (port|cudart_stub|cpu_feature_guard|cuda_executor)\.cc:\d+\]"
     rb"|[IWE]0000 \S+ +\d+ (cuda_dnn|cuda_fft|cuda_blas|computation_placer)\.cc:\d+\]"
@@ -20,19 +20,19 @@ _NOTES = re.compile(
 
 
 @contextlib.contextmanager
-def start_notes() -> Iterator[None]:
-    """Holds back what is written to stderr, and lets through all but notes of a missing GPU.
+def startup_messages() -> Iterator[None]:
+    """Buffers stderr and removes TensorFlow's messages about its start and a missing GPU.
 
-    Does nothing unless TF_CPP_MIN_LOG_LEVEL asks for quiet. Everything written while an error
-    was raised is shown.
+    Does nothing if TF_CPP_MIN_LOG_LEVEL is 0 or not set. If the body raises an error, all messages
+    are written.
     """
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "0") == "0":
         yield
         return
     sys.stderr.flush()
     terminal = os.dup(2)
-    with tempfile.TemporaryFile() as held:
-        os.dup2(held.fileno(), 2)
+    with tempfile.TemporaryFile() as buffer:
+        os.dup2(buffer.fileno(), 2)
         failed = True
         try:
             yield
@@ -41,7 +41,7 @@ def start_notes() -> Iterator[None]:
             sys.stderr.flush()
             os.dup2(terminal, 2)
             os.close(terminal)
-            held.seek(0)
-            for line in held:
-                if failed or not _NOTES.match(line):
+            buffer.seek(0)
+            for line in buffer:
+                if failed or not _HIDDEN.match(line):
                     os.write(2, line)

@@ -1,7 +1,7 @@
-"""What TensorFlow 2.16 and later dropped and tensorflow-estimator still imports.
+"""Modules that TensorFlow 2.16 removed and tensorflow-estimator still imports.
 
-Each function makes one module. What a single machine needs is there; what cannot work raises
-NotImplementedError, naming what was asked for and the versions on which it does work.
+Each function makes one module. It contains what a single machine needs. Members that cannot work
+raise NotImplementedError with their name and the versions on which they work.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _WORKS_ON = "It works on TensorFlow 2.15: pip install 'tensorflow==2.15.1'"
 
 def _refuse(what: str) -> NoReturn:
     raise NotImplementedError(
-        f"{what} left TensorFlow with the code it needs; this is {tf.__version__}. {_WORKS_ON}"
+        f"{what} is not available on TensorFlow {tf.__version__}, which lacks its code. {_WORKS_ON}"
     )
 
 
@@ -36,14 +36,14 @@ def _module(name: str, doc: str, **members: Any) -> types.ModuleType:
 
 
 def estimator_training(name: str) -> types.ModuleType:
-    """Distribution strategies in an Estimator's RunConfig: all of them are refused.
+    """Distribution strategies in an Estimator's RunConfig, which all raise an error.
 
-    Without one, RunConfig never asks for the coordinator that this module held; parameter
-    servers through TF_CONFIG do not need it either.
+    Without a strategy, RunConfig does not use this module; parameter servers through TF_CONFIG do
+    not need it either.
     """
 
     def should_run_distribute_coordinator(config: Any) -> bool:
-        """Whether the configuration asks for the coordinator; none here can."""
+        """Always False."""
         del config
         return False
 
@@ -60,7 +60,7 @@ def estimator_training(name: str) -> types.ModuleType:
 
 
 class _NoGracefulShutdown(tf1.train.SessionRunHook):
-    """Stands where TPUEstimator puts the hook that watches the workers' health."""
+    """Replaces the hook with which TPUEstimator watches the health of workers."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         super().__init__()
@@ -69,14 +69,14 @@ class _NoGracefulShutdown(tf1.train.SessionRunHook):
         del session, coord
         tf1.logging.warning(
             "TensorFlow %s cannot watch the health of TPU workers: if one is lost, training ends "
-            "with an error, and a restart goes on from the last checkpoint. %s",
+            "with an error, and a restart resumes from the last checkpoint. %s",
             tf.__version__,
             _WORKS_ON,
         )
 
 
 def session_support(name: str) -> types.ModuleType:
-    """Health of TPU workers: not watched, said once; what a user must ask for is refused."""
+    """Health of TPU workers: not watched, with a warning; options that need it raise an error."""
     return _module(
         name,
         session_support.__doc__ or "",
@@ -110,7 +110,7 @@ _EMBEDDING_CLASSES = (
 
 
 def tpu_embedding(name: str) -> types.ModuleType:
-    """Embedding tables of TPUs (`embedding_config_spec`): classes that cannot be made."""
+    """Embedding tables of TPUs (`embedding_config_spec`): classes without instances."""
 
     def refused(class_name: str) -> type:
         what = f"TPU embedding ({class_name})"
@@ -121,7 +121,7 @@ def tpu_embedding(name: str) -> types.ModuleType:
 
 
 def tpu_embedding_gradient(name: str) -> types.ModuleType:
-    """Gradients of embedding tables; only reached with an `embedding_config_spec`."""
+    """Gradients of embedding tables, used only with an `embedding_config_spec`."""
     names = (
         "create_dummy_table_variables",
         "get_gradients_through_dummy_table_variables",

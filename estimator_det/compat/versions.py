@@ -1,4 +1,4 @@
-"""Which versions are supported, and errors that tell the command which mends an installation."""
+"""The supported versions, and errors with the command that repairs an installation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Optional, Tuple
 
 OLDEST_TENSORFLOW = (2, 15)
 NEWEST_TENSORFLOW = (2, 21)
-# From this release on TensorFlow brings Keras 3 and no Estimator.
+# From this release on, TensorFlow contains Keras 3 and no Estimator.
 WITHOUT_ESTIMATOR = (2, 16)
 
 PACKAGES = "'tensorflow>=2.15.1,<2.22' 'tensorflow-estimator==2.15.0'"
@@ -25,7 +25,7 @@ def release(version: str) -> Tuple[int, int]:
 
 
 def installed(package: str) -> Optional[str]:
-    """The version of a package as pip knows it; None if it is not installed."""
+    """The installed version of a package; None if it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -33,25 +33,29 @@ def installed(package: str) -> Optional[str]:
 
 
 def check_tensorflow(version: str) -> None:
-    """Raises ImportError, with the command that mends it, unless the version is supported."""
+    """Raises ImportError with the command that installs a supported version, if needed."""
     if not OLDEST_TENSORFLOW <= release(version) <= NEWEST_TENSORFLOW:
         raise ImportError(
-            "estimator-det runs on TensorFlow {}.{} to {}.{}; found {}. Remedy: "
-            "pip install {} tf-keras".format(
+            "TensorFlow {4} is not supported; estimator-det runs on {0}.{1} to {2}.{3}. Remedy: "
+            "pip install {5} tf-keras".format(
                 *OLDEST_TENSORFLOW, *NEWEST_TENSORFLOW, version, PACKAGES
             )
         )
 
 
 def import_tensorflow() -> types.ModuleType:
-    """TensorFlow, if it is there and of a supported version; else ImportError."""
+    """TensorFlow; ImportError if it is missing or not of a supported version."""
     try:
         tensorflow = importlib.import_module("tensorflow")
         version = tensorflow.__version__
     except (ImportError, AttributeError) as error:
         found = installed("tensorflow")
         raise ImportError(
-            (f"TensorFlow {found} is installed but broken" if found else "no TensorFlow found")
+            (
+                f"TensorFlow {found} is installed but broken"
+                if found
+                else "TensorFlow is not installed"
+            )
             + f" ({error}). Remedy: pip install --force-reinstall {PACKAGES} tf-keras"
         ) from error
     check_tensorflow(version)
@@ -72,12 +76,12 @@ def import_estimator() -> Any:
 
 
 def import_slim() -> Any:
-    """tf-slim; the patches must have been applied."""
+    """tf-slim, after the patches."""
     return _import("tf_slim", "tf-slim", "tf-slim==1.1.0")
 
 
 def check_keras(tensorflow_version: str, keras_version: Optional[str]) -> None:
-    """Raises ImportError unless there is a Keras 2 for TensorFlow 2.16 and newer.
+    """Raises ImportError if TensorFlow 2.16 or newer has no Keras 2.
 
     Args:
       tensorflow_version: e.g. "2.19.1".
@@ -86,9 +90,9 @@ def check_keras(tensorflow_version: str, keras_version: Optional[str]) -> None:
     needed = release(tensorflow_version)
     if needed < WITHOUT_ESTIMATOR or (keras_version and release(keras_version) == needed):
         return
-    state = f"tf-keras {keras_version} does not belong to" if keras_version else "no tf-keras for"
+    fault = f"tf-keras {keras_version} does not fit" if keras_version else "tf-keras is missing for"
     raise ImportError(
-        f"{state} TensorFlow {tensorflow_version}. Remedy: "
+        f"{fault} TensorFlow {tensorflow_version}. Remedy: "
         "pip install 'tf-keras~={}.{}.0'".format(*needed)
     )
 
@@ -96,7 +100,7 @@ def check_keras(tensorflow_version: str, keras_version: Optional[str]) -> None:
 def _import(module: str, package: str, requirement: str) -> types.ModuleType:
     try:
         return importlib.import_module(module)
-    except Exception as error:  # whatever a wrong version or half an installation raises
+    except Exception as error:  # a wrong version or a broken installation may raise any error
         found = installed(package)
         state = f"{package} {found} does not work here" if found else f"{package} is missing"
         raise ImportError(

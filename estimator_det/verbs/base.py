@@ -30,14 +30,19 @@ def add_config_arguments(parser: argparse.ArgumentParser, *, required: bool = Tr
     group.add_argument(
         "--pipeline_config_path", required=required, metavar="FILE", help="pipeline configuration"
     )
-    group.add_argument(
+    add_change_arguments(group)
+
+
+def add_change_arguments(parser: Any) -> None:
+    """`--config_override` and `--set`."""
+    parser.add_argument(
         "--config_override",
         default="",
         metavar="TEXT",
         help="pipeline text proto merged over the configuration, "
         "e.g. 'train_config { batch_size: 8 }'",
     )
-    add_set_argument(group)
+    add_set_argument(parser)
 
 
 def add_set_argument(parser: Any) -> None:

@@ -18,7 +18,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trained_checkpoint_prefix",
         required=True,
-        help="e.g. run/model.ckpt-2000, or a model_dir for its latest checkpoint",
+        help="checkpoint, e.g. run/model.ckpt-2000, or a model_dir for its latest checkpoint",
     )
     parser.add_argument("--output_directory", required=True, help="new folder for the export")
     parser.add_argument("--input_type", default="image_tensor", help=INPUT_TYPES_HELP)

@@ -6,7 +6,7 @@ import argparse
 import os
 
 from estimator_det import console
-from estimator_det.verbs.base import CONFIG_FILE, Verb, add_set_argument
+from estimator_det.verbs.base import CONFIG_FILE, Verb, add_change_arguments
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,10 +20,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="steps to run on this batch; a change of the learning rate has an effect from the "
         "second one (default: %(default)s)",
     )
-    parser.add_argument(
-        "--config_override", default="", metavar="TEXT", help="pipeline text merged over it"
-    )
-    add_set_argument(parser)
+    add_change_arguments(parser)
 
 
 def _run(options: argparse.Namespace) -> int:

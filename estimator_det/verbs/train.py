@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import Any
 
 from estimator_det import console
 from estimator_det.verbs.base import CONFIG_EXAMPLE, CONFIG_FILE, Verb, add_config_arguments, load
@@ -41,7 +42,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run the TPU training loop on this machine, without a TPU; to train on a TPU, use "
         "python -m estimator_det.model_main --use_tpu",
     )
-    evaluating = parser.add_argument_group("evaluation during training")
+    _add_evaluation_arguments(parser.add_argument_group("evaluation during training"))
+
+
+def _add_evaluation_arguments(evaluating: Any) -> None:
     when = evaluating.add_mutually_exclusive_group()
     when.add_argument("--eval_every_steps", type=int, help="steps between evaluations")
     when.add_argument(

@@ -112,7 +112,7 @@ def test_what_went_before_an_error_is_shown() -> None:
         "import os\n"
         "from estimator_det.compat import quiet\n"
         "try:\n"
-        "  with quiet.start_notes():\n"
+        "  with quiet.startup_messages():\n"
         f"    os.write(2, b'{note}\\nother\\n'); ERROR\n"
         "except NameError: os.write(2, b'after\\n')"
     )
