@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
-from typing import Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 import numpy as np
 from PIL import BmpImagePlugin, JpegImagePlugin, PngImagePlugin
@@ -15,7 +15,7 @@ HEAD = 26  # bytes that contain the size in PNG, GIF and BMP
 JPEG, PNG, GIF, BMP = b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM"
 
 # The classes themselves: `Image.open` warns of, or rejects, images above Image.MAX_IMAGE_PIXELS.
-_READERS = {
+_READERS: Dict[str, Callable[[io.BytesIO], Any]] = {
     "JPEG": JpegImagePlugin.JpegImageFile,
     "PNG": PngImagePlugin.PngImageFile,
     "BMP": BmpImagePlugin.BmpImageFile,
