@@ -71,7 +71,6 @@ class FaultLog:
         self._entries_of: Dict[str, int] = {}
         self._action_counts: Dict[Tuple[str, str], int] = {}
         self._skipped: Set[Tuple[str, int]] = set()
-        self._num_reports = 0
         self._has_new_faults = False
         if path is not None:
             self._read_written(path)
@@ -93,12 +92,6 @@ class FaultLog:
         """Whether any fault is new, compared with the file as it was at the start."""
         with self._lock:
             return self._has_new_faults
-
-    @property
-    def num_reports(self) -> int:
-        """Calls of `report`, repetitions in later epochs included."""
-        with self._lock:
-            return self._num_reports
 
     def counts(self) -> Dict[str, int]:
         """Kind -> boxes, records or files, each counted once; and "skipped_records"."""
@@ -127,7 +120,6 @@ class FaultLog:
         with self._lock:
             if self.stop_reason:
                 raise RecordFaultError(self.stop_reason)
-            self._num_reports += 1
             if key not in self._seen:
                 self._seen.add(key)
                 self._add(entry, key)

@@ -69,30 +69,24 @@ class Guard:
     # In the graph.
 
     def has_too_many_pending(self) -> tf.Tensor:
-        """See `FileGuard`."""
         return self._pending.size() > MAX_PENDING
 
     def may_continue(self) -> tf.Tensor:
-        """See `FileGuard`."""
         return tf.not_equal(self._pending.lookup(tf.constant(STOP, tf.int64)), 1)
 
     def known_length(self, file: tf.Tensor) -> tf.Tensor:
-        """See `FileGuard`."""
         unknown = tf.constant(-1, tf.int64)
         return tf.where(self.has_too_many_pending(), unknown, self._lengths.lookup(file))
 
     def set_length(self, file: tf.Tensor, length: tf.Tensor) -> tf.Operation:
-        """See `FileGuard`."""
         return self._lengths.insert(file, length)
 
     def clear_length(self, file: tf.Tensor) -> tf.Operation:
-        """See `FileGuard`."""
         return self._lengths.remove(tf.reshape(file, [1]))
 
     def read_rest(
         self, file: tf.Tensor, number: tf.Tensor, num_bytes: tf.Tensor
     ) -> Tuple[tf.Tensor, tf.Tensor]:
-        """See `FileGuard`."""
         keys, values = self._pending.export()
         arguments = [file, number, num_bytes, keys, values]
         types = [tf.int64, tf.string, tf.int64, tf.int64]

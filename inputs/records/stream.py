@@ -7,10 +7,11 @@ Later passes expect the same number of records from a complete file, which costs
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import re
-from typing import Any, Callable, List, NamedTuple, Optional, Protocol, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Protocol, Sequence, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.config import files
@@ -228,8 +229,6 @@ def record_dataset(
             f"input_reader: sample_1_of_n_examples is {sample_1_of_n}; it must be 1 or more"
         )
     weights = list(config.sample_from_datasets_weights)
-    # Shards are only disjoint if all workers read the files in the same order.
-    in_parts = sample_1_of_n > 1 or shard[0] > 1
     streams, chosen, begin = [], [], 0
     for stream, length in enumerate(stream_lengths or [len(guard.paths)]):
         if not length:
@@ -238,16 +237,14 @@ def record_dataset(
         begin += length
         if num_epochs is None:
             _check_not_empty([guard.paths[index] for index in indices], shard)
-
-        def read_epoch(seed: tf.Tensor, indices: range = indices) -> tf.data.Dataset:
-            shuffles_files = shuffle and not in_parts
-            records = _records_of(indices, guard, config, seed if shuffles_files else None)
-            for parts, index in (shard, (sample_1_of_n, 0)):
-                records = records.shard(parts, index) if parts > 1 else records
-            if shuffle and config.shuffle_buffer_size > 1:
-                records = records.shuffle(config.shuffle_buffer_size, seed)
-            return records
-
+        read_epoch = functools.partial(
+            _epoch,
+            indices=indices,
+            guard=guard,
+            config=config,
+            shuffle=shuffle,
+            parts=(shard, (sample_1_of_n, 0)),
+        )
         streams.append(_epochs(read_epoch, guard, stream, start, num_epochs))
         chosen.append(weights[stream] if weights else 1.0)
     if len(streams) == 1:
@@ -255,6 +252,26 @@ def record_dataset(
     return tf.data.Dataset.choose_from_datasets(
         streams, _choices(chosen, start), stop_on_empty_dataset=False
     )
+
+
+def _epoch(
+    seed: tf.Tensor,
+    *,
+    indices: range,
+    guard: FileGuard,
+    config: input_reader_pb2.InputReader,
+    shuffle: bool,
+    parts: Sequence[Tuple[int, int]],
+) -> tf.data.Dataset:
+    """`FileRecord`s of one epoch of a stream; `parts` are (number, index) of nested shards."""
+    # Shards are only disjoint if all workers read the files in the same order.
+    shuffles_files = shuffle and all(number == 1 for number, _ in parts)
+    records = _records_of(indices, guard, config, seed if shuffles_files else None)
+    for number, index in parts:
+        records = records.shard(number, index) if number > 1 else records
+    if shuffle and config.shuffle_buffer_size > 1:
+        records = records.shuffle(config.shuffle_buffer_size, seed)
+    return records
 
 
 def _check_not_empty(paths: List[str], shard: Tuple[int, int]) -> None:

@@ -259,7 +259,7 @@ def test_same_seed_same_batches(tmp_path: pathlib.Path) -> None:
 
 def test_class_above_num_classes_names_the_record(tmp_path: pathlib.Path) -> None:
     record = example({**BOXES, "image/object/class/label": [1, 5]})
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)rec7.*num_classes is 4"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)rec7.*num_classes = 4"):
         train_batch(reading(tmp_path, [record]))
 
 

@@ -154,7 +154,7 @@ def test_stream_indices_hold_stream_epoch_and_number() -> None:
     first = int(cursor.first_stream_index(3, tf.constant(100_000, tf.int64)))
     data_cursor = DataCursor()
     data_cursor.begin(1, "")
-    data_cursor.note(np.array([5, first + 70_000]), np.array([[1, 8], [1, 9]]))
+    data_cursor.advance(np.array([5, first + 70_000]), np.array([[1, 8], [1, 9]]))
     assert data_cursor.state == CursorState(
         1, 10, {0: StreamOffset(0, 6), 3: StreamOffset(100_000, 70_001)}
     )

@@ -73,7 +73,7 @@ def test_report_of_a_whole_configuration(config) -> None:
     assert "eval_input_reader[0]" in fields  # t3 is trained on
 
     text = "\n".join(data_report.text_lines(report))
-    assert "error: undecodable_image: a picture cannot be decoded: 1 record, stops the run" in text
+    assert "error: undecodable_image: an image cannot be decoded: 1 record, stops the run" in text
     assert "train.record, record 9 (source_id 'bad'): image/encoded cannot be decoded" in text
     assert "train_input_reader: 1 file, 10 records; 9 images and 18 boxes are used" in text
     settings = (
