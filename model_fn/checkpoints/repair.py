@@ -53,12 +53,6 @@ def step_of(checkpoint: str) -> int:
     return int(reader.get_tensor(tf1.GraphKeys.GLOBAL_STEP))
 
 
-def trained_steps(model_dir: str) -> int:
-    """The global step of the last checkpoint in a folder; 0 without one."""
-    checkpoint = tf1.train.latest_checkpoint(model_dir)
-    return step_of(checkpoint) if checkpoint else 0
-
-
 def find_damage(prefix: str) -> Optional[str]:
     """What is wrong with a checkpoint; None if every tensor in it can be read, with its checksum.
 

@@ -15,6 +15,7 @@ from estimator_det.compat import tf1
 from estimator_det.config.pipeline import read_pipeline
 from model_fn.checkpoints import repair
 from model_fn.runs.data_cursor import read_cursor_state
+from tests import checkpoints
 from tests.programs.forking import TIMEOUT, Forker, Run, small_config
 
 pytestmark = pytest.mark.slow
@@ -103,7 +104,7 @@ def test_kills(forker: Forker, tmp_path: pathlib.Path, events: Sequence[str]) ->
     )  # fmt: skip
     assert last.wait() == 0, last.output()
     assert f"step {last_step}/{last_step}" in last.output()
-    assert repair.trained_steps(str(folder)) == last_step
+    assert checkpoints.trained_steps(str(folder)) == last_step
     assert _records_used(folder, last_step) == 2 * last_step
     assert not list(folder.glob("*_temp")) + list(folder.glob("*.tmp*"))
     indexes = list(folder.glob("*.index"))
@@ -127,7 +128,7 @@ def test_kills_of_the_command(
     reached = 0
     for seconds in delays:
         run = forker.command(*arguments, "--save_checkpoints_steps=2")
-        while repair.trained_steps(str(folder)) <= reached:
+        while checkpoints.trained_steps(str(folder)) <= reached:
             assert run.poll() is None, run.output()
             time.sleep(0.02)
         time.sleep(seconds)
@@ -135,7 +136,7 @@ def test_kills_of_the_command(
         assert run.wait() == -signal.SIGKILL, run.output()
         for prefix in _recorded(folder):
             assert repair.find_damage(prefix) is None, prefix
-        step = repair.trained_steps(str(folder))
+        step = checkpoints.trained_steps(str(folder))
         assert step > reached
         reached = step
     last_step = reached + 5
@@ -143,7 +144,7 @@ def test_kills_of_the_command(
     last = forker.command(*arguments, *steps)
     assert last.wait() == 0, last.output()
     assert f"Resuming at step {reached}" in last.output()
-    assert repair.trained_steps(str(folder)) == last_step
+    assert checkpoints.trained_steps(str(folder)) == last_step
     assert (
         _records_used(folder, last_step)
         == last_step * read_pipeline(config).train_config.batch_size

@@ -15,8 +15,9 @@ import pytest
 
 from estimator_det import console
 from model_fn.checkpoints import repair
-from model_fn.checkpoints.repair import DAMAGED_FOLDER, STATE_FILE, trained_steps
+from model_fn.checkpoints.repair import DAMAGED_FOLDER, STATE_FILE
 from model_fn.runs import lock
+from tests.checkpoints import trained_steps
 from tests.conftest import TESTS
 from tests.programs.forking import Forker, Run, small_config
 

@@ -8,9 +8,9 @@ from typing import Any, List
 import pytest
 
 from estimator_det.compat import tf, tf1
-from model_fn.checkpoints import repair
 from model_fn.checkpoints.errors import DamagedCheckpointsError
 from model_fn.checkpoints.repair import DAMAGED_FOLDER, STATE_FILE, find_damage, prepare
+from tests import checkpoints
 
 
 def _save(folder: pathlib.Path, steps: List[int], **settings: Any) -> None:
@@ -85,7 +85,7 @@ def test_falls_back_and_says_so(tmp_path: pathlib.Path, caplog: pytest.LogCaptur
     assert "resuming at step 5 from model.ckpt-5, 10 steps lost" in caplog.text
     assert "model.ckpt-15: " in caplog.text and "model.ckpt-10: its .index file" in caplog.text
     assert _state(tmp_path) == ["model.ckpt-0", "model.ckpt-5"]
-    assert repair.trained_steps(str(tmp_path)) == 5
+    assert checkpoints.trained_steps(str(tmp_path)) == 5
     moved = {path.name for path in (tmp_path / DAMAGED_FOLDER).iterdir()}
     assert {_data(tmp_path, 15).name, "model.ckpt-10.index", "model.ckpt-15.meta"} <= moved
     assert not list(tmp_path.glob("model.ckpt-1*"))

@@ -18,7 +18,7 @@ from inputs import schema
 from inputs.bad_records import log as fault_log
 from inputs.bad_records.kinds import SKIP, RecordFault
 from model_fn import model_fn
-from model_fn.checkpoints import label_map_asset, repair
+from model_fn.checkpoints import label_map_asset
 from model_fn.checkpoints.errors import DamagedCheckpointsError
 from model_fn.runs import (
     best_checkpoints,
@@ -31,6 +31,7 @@ from model_fn.runs import (
 from model_fn.runs.backends import estimator as estimators
 from model_fn.runs.options import Evaluating, Saving
 from model_fn.runs.signals import Stopped
+from tests import checkpoints
 from tests.model_fn import fake
 
 NO_EXPORT = Evaluating(export_final=False)
@@ -131,7 +132,7 @@ def test_train_evaluate_resume_stop(
     caught_up = runner.train_and_evaluate(config, str(model_dir), num_train_steps=6)
     assert caught_up["global_step"] == 6
     assert history.last_step(str(model_dir)) == 6
-    assert repair.trained_steps(str(model_dir)) == 6
+    assert checkpoints.trained_steps(str(model_dir)) == 6
 
 
 def test_the_position_in_the_data_is_kept(

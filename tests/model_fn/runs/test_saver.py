@@ -20,6 +20,7 @@ from model_fn.runs.backends import RunSettings, make_backend
 from model_fn.runs.backends.estimator import make_estimator
 from model_fn.runs.options import Saving
 from model_fn.runs.signals import StopSignals
+from tests import checkpoints
 from tests.model_fn import fake
 
 
@@ -77,7 +78,7 @@ def test_saves_each_step_once(tmp_path: pathlib.Path) -> None:
     assert {
         path.name: path.stat().st_mtime_ns for path in tmp_path.glob("model.ckpt-5.*")
     } == before
-    assert repair.trained_steps(str(tmp_path)) == 7
+    assert checkpoints.trained_steps(str(tmp_path)) == 7
 
 
 def _listed(folder: pathlib.Path) -> List[str]:
@@ -125,7 +126,7 @@ def test_listeners_stop_training_and_signals_leave_them(tmp_path: pathlib.Path) 
     interrupted = Listener({2: lambda: os.kill(os.getpid(), signal.SIGTERM)})
     assert _train(tmp_path / "b", 100, interrupted) == signal.SIGTERM
     assert interrupted.steps == [0, 2] and not interrupted.ended
-    assert repair.trained_steps(str(tmp_path / "b")) == 2
+    assert checkpoints.trained_steps(str(tmp_path / "b")) == 2
 
 
 def test_evaluation_does_not_restart_the_data(tmp_path: pathlib.Path) -> None:
