@@ -6,6 +6,7 @@ Such a folder holds batch.npz (features/… and labels/… as they entered the n
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
@@ -13,7 +14,6 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 import numpy as np
 
 from estimator_det.compat import estimator, tf, tf1
-from estimator_det.protos import pipeline_pb2
 from model_fn.debugging.nan_tracer import FirstNonFinite, Tracer
 from model_fn.model_fn import create_model_fn
 from model_fn.training.step import GRADIENT_NORM, TOTAL_LOSS, TrainGraph
@@ -82,8 +82,7 @@ def replay(pipeline_config: Any, folder: str, num_steps: int = 1) -> Replay:
         FileNotFoundError: if the folder is no such folder.
     """
     batch = load_batch(folder)
-    config = pipeline_pb2.TrainEvalPipelineConfig()
-    config.CopyFrom(pipeline_config)
+    config = copy.deepcopy(pipeline_config)
     config.train_config.ClearField("fine_tune_checkpoint")
     with tf.Graph().as_default():
         step_tensor = tf1.train.get_or_create_global_step()

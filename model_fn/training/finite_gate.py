@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, Optional, Sequence
 
 import numpy as np
 
 from estimator_det.compat import tf, tf1
-
-
-class FiniteGate(NamedTuple):
-    """Two branches of a step; what depends on the one not taken does not run."""
-
-    opened: tf.Tensor  # bool, available where the condition holds
-    closed: tf.Tensor  # bool, available where it does not
 
 
 class RejectedBatch:
@@ -43,51 +36,21 @@ class RejectedBatch:
         return tf.numpy_function(copy, list(self._tensors.values()), [])
 
 
-def make_gate(values: Sequence[tf.Tensor]) -> FiniteGate:
-    """A gate that is open where all scalars are finite.
-
-    An operation with `opened` or `closed` among its control inputs runs in that branch alone.
-    Unlike `tf.cond` this works on operations that exist already, and optimizers may create their
-    slots as usual.
-    """
-    finite = tf.reduce_all(tf.stack([tf.math.is_finite(value) for value in values]))
-    closed, opened = tf.raw_ops.Switch(data=finite, pred=finite)
-    return FiniteGate(tf.identity(opened, name="opened"), tf.identity(closed, name="closed"))
-
-
-def hold_back(gate: FiniteGate, updates: Sequence[Any]) -> None:
-    """Makes existing operations (or tensors, or assigned variables) run at an open gate alone."""
-    for update in updates:
-        operation = update if isinstance(update, tf.Operation) else update.op
-        # The one way to order what other code has built; TensorFlow itself uses it for that.
-        operation._add_control_input(gate.opened.op)
-
-
-def rejoin(gate: FiniteGate, step: tf.Operation, batch: Optional[RejectedBatch]) -> tf.Tensor:
-    """A tensor that is available once `step` is done, or the batch of a closed gate is stored.
-
-    The batch is copied to Python where the gate is closed alone, so it costs nothing otherwise.
-    """
-    with tf.control_dependencies([step]):
-        opened = tf.identity(gate.opened)
-    with tf.control_dependencies([gate.closed]):
-        stored = batch.store() if batch is not None else None
-    with tf.control_dependencies([stored] if stored is not None else []):
-        closed = tf.identity(gate.closed)
-    return tf.raw_ops.Merge(inputs=[opened, closed]).output
-
-
 def guarded(
     values: Sequence[tf.Tensor],
     updates: Sequence[Any],
-    apply: Any,
+    apply: Callable[[], tf.Operation],
     batch: Optional[RejectedBatch],
 ) -> tf.Tensor:
     """Runs `apply()` and `updates` where all `values` are finite, else stores the batch.
 
+    A switch has two outputs, of which one is available; what depends on the other does not run.
+    Unlike `tf.cond` this works on operations that exist already, optimizers may create their slots
+    as usual, and the batch is copied to Python in a rejected step alone.
+
     Args:
         values: float scalars that must be finite.
-        updates: Existing operations that belong to the step.
+        updates: Existing operations, tensors or assigned variables that belong to the step.
         apply: Builds the operation that changes the variables.
         batch: Gets the batch of a rejected step.
 
@@ -95,9 +58,20 @@ def guarded(
         A tensor that is available once either is done.
     """
     with tf1.name_scope("guard"):
-        gate = make_gate(values)
-    hold_back(gate, updates)
-    with tf.control_dependencies([gate.opened]):
+        finite = tf.reduce_all(tf.stack([tf.math.is_finite(value) for value in values]))
+        closed, opened = tf.raw_ops.Switch(data=finite, pred=finite)
+        closed, opened = tf.identity(closed, name="closed"), tf.identity(opened, name="opened")
+    for update in updates:
+        operation = update if isinstance(update, tf.Operation) else update.op
+        # The one way to order what other code has built; TensorFlow itself uses it for that.
+        operation._add_control_input(opened.op)
+    with tf.control_dependencies([opened]):
         step = apply()
     with tf1.name_scope("guard"):
-        return rejoin(gate, tf.group(step, *updates), batch)
+        with tf.control_dependencies([closed]):
+            stored = batch.store() if batch is not None else None
+        with tf.control_dependencies([stored] if stored is not None else []):
+            rejected = tf.identity(closed)
+        with tf.control_dependencies([tf.group(step, *updates)]):
+            taken = tf.identity(opened)
+        return tf.raw_ops.Merge(inputs=[taken, rejected]).output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
@@ -59,8 +60,7 @@ def make_core_step(
     global_step = tf1.train.get_or_create_global_step()
     optimizer, learning_rate = optimizers.make_optimizer(train_config.optimizer, global_step)
     clipping = ClippingOptimizer(optimizer, train_config.gradient_clipping_by_norm)
-    unclipped = type(train_config)()
-    unclipped.CopyFrom(train_config)
+    unclipped = copy.deepcopy(train_config)
     unclipped.gradient_clipping_by_norm = 0.0
     taken = train_op.make_unguarded_train_op(
         passed.losses[TOTAL_LOSS],

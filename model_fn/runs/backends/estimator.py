@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import functools
 from typing import Any, Callable, ContextManager, List, Optional, Sequence
 
 from estimator_det.compat import estimator
@@ -50,6 +52,17 @@ def make_estimator(
     return estimator.Estimator(model_fn, config=run_config, params={})
 
 
+def estimator_maker(settings: RunSettings) -> Callable[..., Any]:
+    """`make_estimator` for a run."""
+    return functools.partial(
+        make_estimator,
+        settings.pipeline_config,
+        settings.model_dir,
+        saving=settings.saving,
+        seed=settings.seed,
+    )
+
+
 class EstimatorBackend:
     """An Estimator in this process; `Backend` says what its methods do."""
 
@@ -57,6 +70,7 @@ class EstimatorBackend:
 
     def __init__(self, settings: RunSettings) -> None:
         self._settings = settings
+        self._make_estimator = estimator_maker(settings)
         self.graph = TrainGraph()
         # The workers of a cluster read on at their own pace.
         self.keeps_data_cursor = not cluster.is_in_cluster()
@@ -68,8 +82,7 @@ class EstimatorBackend:
         self, cursor: Optional[DataCursor], first_step: int, fault_log: FaultLog
     ) -> Callable[..., Any]:
         settings = self._settings
-        config = type(settings.pipeline_config)()
-        config.CopyFrom(settings.pipeline_config)
+        config = copy.deepcopy(settings.pipeline_config)
         # The report of a bad step names its images.
         config.train_input_reader.include_source_id = True
         made: Callable[..., Any] = input_pipeline.create_train_input_fn(
@@ -100,7 +113,7 @@ class EstimatorBackend:
         listeners: Sequence[Any] = (),
         make_eval_input_fn: Optional[Callable[[], Any]] = None,
     ) -> None:
-        trainer, steps = self._estimator(self.graph), self._settings.num_steps
+        trainer, steps = self._make_estimator(graph=self.graph), self._settings.num_steps
         if make_eval_input_fn is not None and cluster.is_in_cluster():
             # This starts servers by role.
             train_spec = estimator.TrainSpec(input_fn, max_steps=steps, hooks=list(hooks))
@@ -112,15 +125,5 @@ class EstimatorBackend:
         )
 
     def evaluator(self) -> Evaluator:
-        made: Evaluator = self._estimator()
+        made: Evaluator = self._make_estimator()
         return made
-
-    def _estimator(self, graph: Optional[TrainGraph] = None) -> Any:
-        settings = self._settings
-        return make_estimator(
-            settings.pipeline_config,
-            settings.model_dir,
-            saving=settings.saving,
-            seed=settings.seed,
-            graph=graph,
-        )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import functools
 import math
 import os
 import re
@@ -20,7 +22,7 @@ from model_fn.checkpoints.errors import RunError
 from model_fn.model_fn import create_model_fn
 from model_fn.runs.backends import tpu_options
 from model_fn.runs.backends.base import Evaluator, RunSettings
-from model_fn.runs.backends.estimator import make_estimator as make_host_estimator
+from model_fn.runs.backends.estimator import estimator_maker
 from model_fn.runs.backends.tpu_options import OnTpu
 from model_fn.runs.options import Saving
 from model_fn.runs.progress import (
@@ -192,8 +194,7 @@ def running(on_tpu: OnTpu) -> Iterator[None]:
 
 def static_batches(pipeline_config: Any) -> Any:
     """The configuration with readers that leave incomplete batches out."""
-    config = type(pipeline_config)()
-    config.CopyFrom(pipeline_config)
+    config = copy.deepcopy(pipeline_config)
     config.train_input_reader.drop_remainder = True
     for reader in config.eval_input_reader:
         reader.drop_remainder = True
@@ -335,6 +336,14 @@ class TpuBackend:
 
     def __init__(self, settings: RunSettings, on_tpu: OnTpu) -> None:
         self._settings, self._on_tpu = settings, on_tpu
+        self._make_estimator = functools.partial(
+            make_estimator,
+            settings.pipeline_config,
+            settings.model_dir,
+            on_tpu,
+            saving=settings.saving,
+            seed=settings.seed,
+        )
         self.graph = TrainGraph()
         # In a rehearsal the session returns after each step.
         self.steps_per_call = 1 if on_tpu.rehearses else on_tpu.iterations_per_loop
@@ -383,7 +392,7 @@ class TpuBackend:
         make_eval_input_fn: Optional[Callable[[], Any]] = None,
     ) -> None:
         del make_eval_input_fn
-        self._estimator(self.graph).train(
+        self._make_estimator(graph=self.graph).train(
             input_fn,
             hooks=list(hooks),
             max_steps=self._settings.num_steps,
@@ -391,24 +400,7 @@ class TpuBackend:
         )
 
     def evaluator(self) -> Evaluator:
-        settings = self._settings
         if self._on_tpu.evaluates:
-            return TpuEvaluator(settings.pipeline_config, self._estimator())
-        made: Evaluator = make_host_estimator(
-            settings.pipeline_config,
-            settings.model_dir,
-            saving=settings.saving,
-            seed=settings.seed,
-        )
+            return TpuEvaluator(self._settings.pipeline_config, self._make_estimator())
+        made: Evaluator = estimator_maker(self._settings)()
         return made
-
-    def _estimator(self, graph: Optional[TrainGraph] = None) -> Any:
-        settings = self._settings
-        return make_estimator(
-            settings.pipeline_config,
-            settings.model_dir,
-            self._on_tpu,
-            saving=settings.saving,
-            seed=settings.seed,
-            graph=graph,
-        )
