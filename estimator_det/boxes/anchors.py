@@ -16,6 +16,7 @@ import numpy as np
 from estimator_det.compat import tf
 from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.registry import Registry
+from estimator_det.config.text import ConfigError
 
 TPU = TpuAdvice("anchor_generator", "use ssd_anchor_generator")
 
@@ -48,7 +49,7 @@ class AnchorGenerator(Protocol):
             float32 [A, 4].
 
         Raises:
-            ValueError: if there are more or fewer maps than the generator has boxes for.
+            ConfigError: if there are more or fewer maps than the generator has boxes for.
         """
 
 
@@ -57,16 +58,16 @@ ANCHOR_GENERATORS: Registry[Callable[[Any], AnchorGenerator]] = Registry("anchor
 
 def _check(right: bool, message: str) -> None:
     if not right:
-        raise ValueError(message)
+        raise ConfigError(message)
 
 
 def _known(size: Any) -> Any:
     """An int for a tensor of known value; the tensor itself otherwise."""
-    _check(
-        size is not None,
-        "sizes of feature maps and images must be ints or scalar tensors; given: None. "
-        "Remedy: take sizes that are not static from tf.shape",
-    )
+    if size is None:
+        raise ValueError(
+            "sizes of feature maps and images must be ints or scalar tensors; given: None. "
+            "Remedy: take sizes that are not static from tf.shape"
+        )
     value = tf.get_static_value(size) if tf.is_tensor(size) else size
     return size if value is None else int(value)
 
@@ -414,9 +415,5 @@ def _make_flexible(config: Any) -> AnchorGenerator:
 
 
 def make_anchor_generator(config: Any) -> AnchorGenerator:
-    """The generator that an `AnchorGenerator` proto names.
-
-    Raises:
-        ValueError: if none is set, or its fields contradict each other.
-    """
+    """The generator of an `AnchorGenerator` message; ConfigError if none is set or not valid."""
     return ANCHOR_GENERATORS.make_chosen(config, "anchor_generator_oneof", "anchor_generator")

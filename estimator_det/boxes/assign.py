@@ -101,7 +101,8 @@ class TargetAssigner:
             Targets, free of NaN save for the codes of absent keypoints.
 
         Raises:
-            ValueError: if the label is not as long as C, or the coder lacks keypoints.
+            ValueError: if the label is not as long as C.
+            ConfigError: if the coder needs keypoints and there are none.
         """
         label = tf.convert_to_tensor(unmatched_class_label, tf.float32)
         if not label.shape.is_compatible_with(classes.shape[2:]):

@@ -12,6 +12,7 @@ from estimator_det.boxes.geometry import centers_and_sizes, from_centers_and_siz
 from estimator_det.compat import tf
 from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.registry import Registry
+from estimator_det.config.text import ConfigError
 
 TPU = TpuAdvice("box_coder", "use faster_rcnn_box_coder")
 
@@ -48,7 +49,7 @@ def _check_positive(coder: object, *fields: str) -> None:
     for field in fields:
         value = getattr(coder, field)
         if not value > 0:
-            raise ValueError(f"{type(coder).__name__}.{field} must be above 0; given: {value}")
+            raise ConfigError(f"box_coder: {field} must be above 0; given: {value}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,12 +140,12 @@ class KeypointCoder:
         Absent keypoints (NaN) have NaN codes.
 
         Raises:
-            ValueError: if keypoints are not given, or not `num_keypoints` of them.
+            ConfigError: if there are no keypoints, or not `num_keypoints` of them.
         """
         if keypoints is None:
-            raise ValueError("keypoint_box_coder needs keypoints; the groundtruth has none")
+            raise ConfigError("keypoint_box_coder needs keypoints; the groundtruth has none")
         if keypoints.shape[-2] not in (None, self.num_keypoints):
-            raise ValueError(
+            raise ConfigError(
                 f"keypoint_box_coder.num_keypoints is {self.num_keypoints}; "
                 f"the groundtruth has {keypoints.shape[-2]} per box"
             )
@@ -275,9 +276,5 @@ def _make_mean_stddev(config: Any) -> BoxCoder:
 
 
 def make_box_coder(config: Any) -> BoxCoder:
-    """The coder that a `BoxCoder` proto names.
-
-    Raises:
-        ValueError: if none is set, or a scale is not above 0.
-    """
+    """The coder of a `BoxCoder` message; ConfigError if none is set or a scale is not above 0."""
     return CODERS.make_chosen(config, "box_coder_oneof", "box_coder")

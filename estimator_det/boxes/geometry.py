@@ -219,9 +219,5 @@ def _make_thresholded_iou(config: Any) -> Similarity:
 
 
 def make_similarity(config: Any) -> Similarity:
-    """The similarity that a `RegionSimilarityCalculator` proto names.
-
-    Raises:
-        ValueError: if none is set.
-    """
+    """The similarity of a `RegionSimilarityCalculator` message; ConfigError if none is set."""
     return SIMILARITIES.make_chosen(config, "region_similarity", "similarity_calculator")

@@ -8,6 +8,7 @@ from typing import Any, Callable, Optional, Protocol, Tuple
 from estimator_det.compat import tf
 from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.registry import Registry
+from estimator_det.config.text import ConfigError
 
 TPU = TpuAdvice("matcher", "use argmax_matcher with use_matmul_gather: true")
 
@@ -69,18 +70,18 @@ class ArgMaxMatcher:
         matched, unmatched = self.matched_threshold, self.unmatched_threshold
         if matched is None:
             if unmatched is not None:
-                raise ValueError(
+                raise ConfigError(
                     "unmatched_threshold needs a matched_threshold; "
                     f"given: {unmatched} without matched_threshold"
                 )
             return
         if unmatched is not None and unmatched > matched:
-            raise ValueError(
+            raise ConfigError(
                 "unmatched_threshold must not be above matched_threshold; "
                 f"given: {unmatched} and {matched}"
             )
         if not self.negatives_lower_than_unmatched and unmatched in (None, matched):
-            raise ValueError(
+            raise ConfigError(
                 "negatives_lower_than_unmatched: false takes negatives from between "
                 f"unmatched_threshold and matched_threshold, which are both {matched}. "
                 "Remedy: lower unmatched_threshold"
@@ -206,9 +207,5 @@ def _make_bipartite(config: Any) -> Matcher:
 
 
 def make_matcher(config: Any) -> Matcher:
-    """The matcher that a `Matcher` proto names.
-
-    Raises:
-        ValueError: if none is set, or thresholds contradict each other.
-    """
+    """The matcher of a `Matcher` message; ConfigError if none is set or its thresholds conflict."""
     return MATCHERS.make_chosen(config, "matcher_oneof", "matcher")

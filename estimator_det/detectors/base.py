@@ -125,18 +125,14 @@ class Detector(Protocol):
 
 
 def make_detector(model_config: Any, is_training: bool) -> Detector:
-    """A detector from a `DetectionModel` proto; builds no graph.
+    """A detector from a `DetectionModel` message; builds no graph.
 
     Raises:
-        ConfigError: if the model is of an unknown kind or its options contradict each other.
+        ConfigError: if the model is of an unknown kind or its options conflict.
     """
     return DETECTORS.make_chosen(model_config, "model", "model", is_training)
 
 
 def make_preprocessor(model_config: Any) -> Preprocessor:
-    """The preprocessing of a `DetectionModel` proto alone; builds no graph.
-
-    Raises:
-        ValueError: if the model is of an unknown kind.
-    """
+    """The preprocessing of a `DetectionModel` alone; ConfigError if its kind is not known."""
     return PREPROCESSORS.make_chosen(model_config, "model", "model")

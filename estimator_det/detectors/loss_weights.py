@@ -88,7 +88,7 @@ def make_expected_weights(config: Any) -> Optional[ExpectedWeights]:
     least, ratio = config.min_num_negative_samples, config.desired_negative_sampling_ratio
     if least < 0 or ratio < 0:
         raise ConfigError(
-            "loss.min_num_negative_samples and loss.desired_negative_sampling_ratio must not be "
+            "ssd.loss: min_num_negative_samples and desired_negative_sampling_ratio must not be "
             f"negative; got {least} and {ratio}"
         )
     weigh = _KINDS[config.expected_loss_weights]

@@ -89,7 +89,7 @@ class SsdDetector:
 
         Args:
             inputs: float [B, H, W, C] from `preprocess`.
-            true_shapes: Unused; single-shot networks look at the padding, too.
+            true_shapes: Unused: single-shot networks see the padding too.
 
         Returns:
             Raw predictions and their anchors.
@@ -228,14 +228,14 @@ def _map_indices(sizes: List[Tuple[Any, Any]], counts: List[int], batch: tf.Tens
 def _check_counts(encodings: tf.Tensor, anchors: tf.Tensor, code_size: int) -> None:
     if encodings.shape[-1] != code_size:
         raise ConfigError(
-            f"box_predictor box_code_size is {encodings.shape[-1]}, the box coder's codes have "
-            f"{code_size} numbers; set box_code_size: {code_size}"
+            f"ssd.box_predictor: box_code_size is {encodings.shape[-1]}, but codes of the box "
+            f"coder have {code_size} numbers; set box_code_size: {code_size}"
         )
     predicted, laid = encodings.shape[1], anchors.shape[0]
     if predicted is not None and laid is not None and predicted != laid:
         raise ConfigError(
-            f"the box predictor yields {predicted} boxes, the anchor generator {laid}; strides or "
-            "layers of the anchor generator do not fit the feature maps"
+            f"ssd.anchor_generator: makes {laid} anchors, but the box predictor {predicted} boxes; "
+            "set strides and layers that fit the feature maps"
         )
 
 
@@ -251,26 +251,22 @@ def _real_windows(inputs: tf.Tensor, true_shapes: Optional[tf.Tensor]) -> tf.Ten
 
 def _check_model(config: Any) -> None:
     if config.num_classes < 1:
-        raise ConfigError(f"ssd.num_classes must be 1 or more; got {config.num_classes}")
+        raise ConfigError(f"ssd.num_classes: must be 1 or more; got {config.num_classes}")
     if config.add_background_class and config.explicit_background_class:
         raise ConfigError(
-            "ssd.add_background_class and ssd.explicit_background_class exclude each other; an "
-            "explicit background is one of num_classes: set add_background_class: false"
+            "ssd.add_background_class: excludes explicit_background_class, which makes the "
+            "background one of num_classes; set add_background_class: false"
         )
     if config.HasField("mask_head_config"):
         raise ConfigError(
-            "ssd.mask_head_config is not supported: single-shot detectors here predict boxes "
-            "only. Remove it, or use a Mask R-CNN configuration"
+            "ssd.mask_head_config: is not supported, because single-shot detectors predict boxes "
+            "only; remove it"
         )
 
 
 @PREPROCESSORS.register("ssd")
 def make_ssd_preprocessor(config: Any) -> Preprocessor:
-    """The preprocessing of an `Ssd` message; builds no graph.
-
-    Raises:
-        ValueError: if a part is unknown.
-    """
+    """The preprocessing of an `Ssd` message; ConfigError if a part is unknown."""
     extractor = make_extractor(config.feature_extractor, False)
     return Preprocessor(make_resizer(config.image_resizer), extractor.normalize)
 

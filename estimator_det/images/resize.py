@@ -18,6 +18,7 @@ import numpy as np
 from estimator_det.compat import tf, tf1
 from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.registry import Registry
+from estimator_det.config.text import ConfigError
 from estimator_det.protos import image_resizer_pb2
 
 TPU = TpuAdvice("image_resizer", "use fixed_shape_resizer")
@@ -113,7 +114,7 @@ class Resizer:
             channels of the real image inside the padded one.
 
         Raises:
-            ValueError: if the number of channels does not fit `pad_values` or grayscale.
+            ConfigError: if the number of channels does not fit `pad_values` or grayscale.
         """
         images = tf.convert_to_tensor(images)
         height, width = self.new_size(*_height_and_width(images))
@@ -128,7 +129,7 @@ class Resizer:
         return padded, tf.ensure_shape(true_shapes, [images.shape[0], 3])
 
     def resize_masks(self, masks: tf.Tensor) -> tf.Tensor:
-        """Takes masks [n, h, w] along: the nearest pixel, padding 0; float32 [n, H, W]."""
+        """Masks [n, h, w] resized like images, by the nearest pixel, padded with 0: [n, H, W]."""
         masks = tf.convert_to_tensor(masks)
         height, width = self.new_size(*_height_and_width(masks))
         resized = self._interpolate(masks[..., tf.newaxis], height, width, "nearest")[..., 0]
@@ -156,7 +157,7 @@ class Resizer:
         amounts = [[0, 0], [0, new_height - height], [0, new_width - width], [0, 0]]
         channels = images.shape[-1]
         if self.pad_values and channels is not None and channels != len(self.pad_values):
-            raise ValueError(
+            raise ConfigError(
                 f"per_channel_pad_value has {len(self.pad_values)} values {self.pad_values}; the "
                 f"image has {channels} channels. Give one value for each, or none for 0."
             )
@@ -170,18 +171,16 @@ class Resizer:
 
 
 def make_resizer(config: image_resizer_pb2.ImageResizer) -> Resizer:
-    """The resizer that an `ImageResizer` proto asks for.
-
-    Raises:
-        ValueError: if none is chosen, or its numbers make no sense.
-    """
+    """The resizer of an `ImageResizer` message; ConfigError if none is set or a value is wrong."""
     return IMAGE_RESIZERS.make_chosen(config, "image_resizer_oneof", "image_resizer")
 
 
 def rgb_to_gray(images: tf.Tensor) -> tf.Tensor:
-    """Luminance [..., 1] of float32 colour images [..., 3]; ValueError for other channels."""
+    """Luminance [..., 1] of float32 colour images [..., 3]; ConfigError for other channels."""
     if images.shape[-1] not in (3, None):
-        raise ValueError(f"convert_to_grayscale takes 3 channels; given {images.shape[-1]}")
+        raise ConfigError(
+            f"image_resizer: convert_to_grayscale takes 3 channels; given {images.shape[-1]}"
+        )
     return tf.reduce_sum(images * tf.constant(GRAY_WEIGHTS), axis=-1, keepdims=True)
 
 
@@ -204,7 +203,7 @@ def _with_shape(tensor: tf.Tensor, height: Length, width: Length) -> tf.Tensor:
 def _require_positive(kind: str, **values: int) -> None:
     for name, value in values.items():
         if value <= 0:
-            raise ValueError(f"{kind}.{name} is {value}; it must be positive")
+            raise ConfigError(f"{kind}.{name} is {value}; it must be positive")
 
 
 @IMAGE_RESIZERS.register("identity_resizer")
@@ -230,7 +229,7 @@ def _keep_aspect_ratio(config: image_resizer_pb2.KeepAspectRatioResizer) -> Resi
     shortest, longest = config.min_dimension, config.max_dimension
     _require_positive("keep_aspect_ratio_resizer", min_dimension=shortest, max_dimension=longest)
     if shortest > longest:
-        raise ValueError(
+        raise ConfigError(
             f"keep_aspect_ratio_resizer: min_dimension {shortest} exceeds max_dimension {longest}"
         )
 
@@ -261,7 +260,7 @@ def _conditional_shape(config: image_resizer_pb2.ConditionalShapeResizer) -> Res
     threshold = config.size_threshold
     _require_positive("conditional_shape_resizer", size_threshold=threshold)
     if config.condition == config.INVALID:
-        raise ValueError("conditional_shape_resizer.condition must be GREATER or SMALLER")
+        raise ConfigError("conditional_shape_resizer.condition must be GREATER or SMALLER")
     shrinks = config.condition == config.GREATER
 
     def new_size(height: Length, width: Length) -> Tuple[Length, Length]:

@@ -12,6 +12,7 @@ from typing import Any, Callable, Optional, Protocol
 from estimator_det.compat import tf
 from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.registry import Registry
+from estimator_det.config.text import ConfigError
 from estimator_det.losses import masking
 
 TPU = TpuAdvice("loss.classification_loss", "use weighted_sigmoid_focal")
@@ -222,11 +223,7 @@ def dice(
 
 
 def make_classification_loss(config: Any) -> ClassificationLoss:
-    """The loss that a `ClassificationLoss` proto names.
-
-    Raises:
-        ValueError: if none is set.
-    """
+    """The loss of a `ClassificationLoss` message; ConfigError if none is set."""
     return CLASSIFICATION_LOSSES.make_chosen(config, "classification_loss", "classification_loss")
 
 
@@ -244,7 +241,7 @@ def _make_focal(config: Any) -> ClassificationLoss:
 
 def _logit_scale(config: Any, kind: str) -> float:
     if config.logit_scale == 0.0:
-        raise ValueError(f"{kind}.logit_scale divides the logits; given: 0")
+        raise ConfigError(f"{kind}.logit_scale divides the logits; given: 0")
     return config.logit_scale
 
 

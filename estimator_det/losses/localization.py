@@ -116,11 +116,7 @@ def giou_loss(predictions: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) ->
 
 
 def make_localization_loss(config: Any) -> LocalizationLoss:
-    """The loss that a `LocalizationLoss` proto names.
-
-    Raises:
-        ValueError: if none is set.
-    """
+    """The loss of a `LocalizationLoss` message; ConfigError if none is set."""
     return LOCALIZATION_LOSSES.make_chosen(config, "localization_loss", "localization_loss")
 
 

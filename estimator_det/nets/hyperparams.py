@@ -1,6 +1,6 @@
 """Layer hyperparameters: from a `Hyperparams` message to a tf-slim argument scope.
 
-A scope is entered anew at each use, so that it adds to whatever scopes are open at that moment:
+A scope is entered again at each use, so that it adds to the scopes that are open at that moment:
 the detector's batch-norm mode stays in force unless the message says something narrower.
 """
 
@@ -10,6 +10,7 @@ import contextlib
 from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional
 
 from estimator_det.compat import keras_initializer, slim, tf, tf1
+from estimator_det.config.text import ConfigError
 from estimator_det.nets import initializers
 from estimator_det.nets.normalization import BATCH_NORMS, batch_norm, sync_batch_norm
 from estimator_det.protos import hyperparams_pb2
@@ -60,7 +61,7 @@ def make_initializer(config: Any) -> Optional[Any]:
     """Variable initializer of an `Initializer` message; None for an empty message.
 
     Raises:
-        ValueError: if Keras has no initializer of the name given.
+        ConfigError: if Keras has no initializer of the name given.
     """
     kind = config.WhichOneof("initializer_oneof")
     if kind is None:
@@ -83,7 +84,7 @@ def _keras_initializer(name: str) -> Any:
     try:
         made = keras_initializer(name)
     except ValueError as error:
-        raise ValueError(
+        raise ConfigError(
             f"initializer.keras_initializer_by_name: Keras has no initializer {name!r}; "
             'examples: "glorot_uniform", "he_normal", "zeros"'
         ) from error
@@ -146,7 +147,7 @@ def make_arg_scope(config: Any, is_training: bool) -> ArgScope:
         scopes open at that moment.
 
     Raises:
-        ValueError: if a Keras initializer's name is unknown.
+        ConfigError: if a Keras initializer's name is unknown.
     """
     dense = config.op == _PROTO.FC
     layers: List[Any] = (

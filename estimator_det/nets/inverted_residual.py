@@ -11,6 +11,7 @@ import contextlib
 from typing import Callable, Dict, Iterator, NamedTuple, Tuple, Union
 
 from estimator_det.compat import slim, tf, tf1
+from estimator_det.config.text import ConfigError
 from estimator_det.nets.initializers import truncated_normal
 from estimator_det.nets.normalization import BATCH_NORMS, batch_norm, sync_batch_norm
 from estimator_det.nets.padding import pad_for_kernel
@@ -49,10 +50,12 @@ def rounded_depth(depth_multiplier: float, min_depth: int) -> Depth:
     """Function from a table's depth to the real one: scaled, rounded to eights, not too small.
 
     Raises:
-        ValueError: if the multiplier is not above 0.
+        ConfigError: if the multiplier is not above 0.
     """
     if depth_multiplier <= 0:
-        raise ValueError(f"depth_multiplier must be above 0; found {depth_multiplier}")
+        raise ConfigError(
+            f"feature_extractor.depth_multiplier must be above 0; found {depth_multiplier}"
+        )
     return lambda depth: divisible(depth * depth_multiplier, min_depth)
 
 
@@ -285,7 +288,7 @@ def inverted_residual_net(
         (unless it is fused) and `layer_n/output`, which is `layer_n`.
 
     Raises:
-        ValueError: if a fused block is to be padded explicitly, which the reference cannot do.
+        ConfigError: if a fused block is to be padded explicitly, which the reference cannot do.
     """
     end_points: Dict[str, tf.Tensor] = {}
     net = inputs
@@ -310,7 +313,10 @@ def inverted_residual_net(
                 end_points[name] = net
                 continue
             if explicit_padding and row.fused:
-                raise ValueError("use_explicit_padding is not possible with fused convolutions")
+                raise ConfigError(
+                    "feature_extractor.use_explicit_padding is not possible with fused "
+                    "convolutions; remove it"
+                )
             whole = explicit_padding and pad_whole_blocks
             if whole:
                 net = pad_for_kernel(net, row.kernel)

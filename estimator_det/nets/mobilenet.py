@@ -10,6 +10,7 @@ import contextlib
 from typing import Callable, ContextManager, Dict, Iterator, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import slim, tf
+from estimator_det.config.text import ConfigError
 from estimator_det.nets.initializers import truncated_normal
 from estimator_det.nets.normalization import BATCH_NORMS, batch_norm
 from estimator_det.nets.padding import pad_for_kernel
@@ -52,10 +53,12 @@ def scaled_depth(depth_multiplier: float, min_depth: int) -> Callable[[float], i
     """Function from a table's depth to the real one: scaled, cut to an integer, not too small.
 
     Raises:
-        ValueError: if the multiplier is not above 0.
+        ConfigError: if the multiplier is not above 0.
     """
     if depth_multiplier <= 0:
-        raise ValueError(f"depth_multiplier must be above 0; found {depth_multiplier}")
+        raise ConfigError(
+            f"feature_extractor.depth_multiplier must be above 0; found {depth_multiplier}"
+        )
     return lambda depth: max(int(depth * depth_multiplier), min_depth)
 
 

@@ -11,7 +11,7 @@ import contextlib
 from typing import Any, Dict, Iterator, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.config.text import nearest
+from estimator_det.config.text import ConfigError, nearest
 from estimator_det.nets.initializers import truncated_normal
 from estimator_det.nets.necks.fpn import upsample_twofold
 from estimator_det.nets.normalization import BATCH_NORMS, batch_norm
@@ -334,11 +334,11 @@ def spaghettinet(
         1/64, 1/128 and once more 1/128 of the resolution, rounded up.
 
     Raises:
-        ValueError: if there is no such network.
+        ConfigError: if there is no such network.
     """
     if name not in NETWORKS:
         known = list(NETWORKS)
-        raise ValueError(
+        raise ConfigError(
             f"feature_extractor.spaghettinet_arch_name: there is no {name!r}"
             f"{nearest(name, known)}. Known: {known}"
         )

@@ -241,9 +241,12 @@ def test_restore_map() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ("num_classes: 0", "num_classes must be 1 or more"),
-        ("explicit_background_class: true", "exclude each other"),
-        ("mask_head_config {}", "mask_head_config is not supported"),
+        ("num_classes: 0", "^ssd.num_classes: must be 1 or more"),
+        (
+            "explicit_background_class: true",
+            "add_background_class: excludes explicit_background_class",
+        ),
+        ("mask_head_config {}", "mask_head_config: is not supported"),
         ("feature_extractor { type: 'ssd_mobilenet' }", "'ssd_mobilenet' is not known"),
         ("feature_extractor { num_layers: 3 }", "has 2 layers.* makes 3"),
         ("box_coder { keypoint_box_coder { num_keypoints: 1 } }", "set box_code_size: 6"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import slim, tf
+from estimator_det.config.text import ConfigError
 from estimator_det.nets.padding import pad_for_kernel
 
 Maps = Tuple[tf.Tensor, ...]
@@ -63,7 +64,7 @@ def _fitted(coarse: tf.Tensor, lateral: tf.Tensor, cut: bool) -> tf.Tensor:
         height, width = want if None not in want else tf.unstack(tf.shape(lateral)[1:3])
         return upsampled[:, :height, :width, :]
     if known:
-        raise ValueError(
+        raise ConfigError(
             f"a pyramid level of {want} pixels cannot take the one above it, {have} when enlarged "
             "twofold; make the image size a multiple of the coarsest backbone stride, for "
             "example with feature_extractor.pad_to_multiple: 32, or set use_explicit_padding"
@@ -89,7 +90,7 @@ def top_down_maps(end_points: Sequence[tf.Tensor], options: LayerOptions) -> Map
         [B, h_i, w_i, depth], one map per activation, finest first.
 
     Raises:
-        ValueError: if sizes do not halve, where no cutting is called for.
+        ConfigError: if sizes do not halve and larger maps are not cut.
     """
     maps = []
     merged = None

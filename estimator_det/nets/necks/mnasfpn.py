@@ -10,6 +10,7 @@ import contextlib
 from typing import Callable, Iterator, List, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import slim, tf, tf1
+from estimator_det.config.text import ConfigError
 from estimator_det.nets.initializers import truncated_normal
 from estimator_det.nets.necks.fpn import upsample_twofold
 from estimator_det.nets.normalization import BATCH_NORMS, batch_norm
@@ -166,7 +167,7 @@ def _check_sizes(maps: Sequence[tf.Tensor]) -> None:
             side = features.shape[axis]
             if None not in (finest, side) and side << (level - LEVELS[0]) != finest:
                 sizes = [m.shape[1:3].as_list() for m in maps]
-                raise ValueError(
+                raise ConfigError(
                     f"MnasFPN needs maps whose sides halve from level to level; got {sizes}. Make "
                     f"the image's sides multiples of {2 ** LEVELS[-1]}, for example with "
                     f"feature_extractor.pad_to_multiple: {2 ** LEVELS[-1]}"
@@ -184,7 +185,7 @@ def mnasfpn(activations: Sequence[tf.Tensor], options: Options) -> Tuple[tf.Tens
         Four maps [B, h_i, w_i, c] at levels 3 to 6; level 6 comes from max pooling level 5.
 
     Raises:
-        ValueError: if the sides do not halve from level to level.
+        ConfigError: if the sides do not halve from level to level.
     """
     coarsest = _pooled(activations[-1], 2, options)
     with (
