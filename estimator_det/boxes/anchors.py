@@ -179,16 +179,13 @@ class SsdAnchors:
 
     @property
     def num_per_location(self) -> List[int]:
-        """Anchors at each location of each feature map."""
         return [len(boxes) for boxes in self.boxes]
 
     @property
     def normalized(self) -> bool:
-        """True: coordinates are fractions of the image."""
         return True
 
     def generate(self, feature_map_shapes: Sequence[Shape], image_shape: Shape) -> tf.Tensor:
-        """See `AnchorGenerator`."""
         arrays, shapes, image = _prepare(feature_map_shapes, image_shape, len(self.boxes))
         height, width = arrays.number(image[0]), arrays.number(image[1])
         shorter = arrays.minimum(height, width)
@@ -240,11 +237,9 @@ class PixelAnchors:
 
     @property
     def num_per_location(self) -> List[int]:
-        """Anchors at each location of each feature map."""
         return [len(grid.sizes) for grid in self.grids]
 
     def generate(self, feature_map_shapes: Sequence[Shape], image_shape: Shape) -> tf.Tensor:
-        """See `AnchorGenerator`."""
         arrays, shapes, image = _prepare(feature_map_shapes, image_shape, len(self.grids))
         tiles = []
         for grid, shape in zip(self.grids, shapes):

@@ -69,7 +69,6 @@ class CenterSizeCoder:
 
     @property
     def code_size(self) -> int:
-        """Numbers per box: four."""
         return 4
 
     def encode(
@@ -120,7 +119,6 @@ class KeypointCoder:
 
     @property
     def code_size(self) -> int:
-        """Numbers per box: four and two per keypoint."""
         return 4 + 2 * self.num_keypoints
 
     def _boxes(self) -> CenterSizeCoder:
@@ -183,7 +181,6 @@ class SquareCoder:
 
     @property
     def code_size(self) -> int:
-        """Numbers per box: three."""
         return 3
 
     def encode(
@@ -234,7 +231,6 @@ class CornerCoder:
 
     @property
     def code_size(self) -> int:
-        """Numbers per box: four."""
         return 4
 
     def encode(
@@ -256,13 +252,8 @@ def _make_faster_rcnn(config: Any) -> BoxCoder:
 
 @CODERS.register("keypoint_box_coder")
 def _make_keypoint(config: Any) -> BoxCoder:
-    return KeypointCoder(
-        config.num_keypoints,
-        config.y_scale,
-        config.x_scale,
-        config.height_scale,
-        config.width_scale,
-    )
+    scales = (config.y_scale, config.x_scale, config.height_scale, config.width_scale)
+    return KeypointCoder(config.num_keypoints, *scales)
 
 
 @CODERS.register("square_box_coder")

@@ -90,7 +90,6 @@ class ArgMaxMatcher:
     def __call__(
         self, similarity: tf.Tensor, valid: tf.Tensor, claiming: Optional[tf.Tensor] = None
     ) -> tf.Tensor:
-        """See `Matcher`."""
         shown = tf.where(tf.expand_dims(valid, -1), similarity, similarity.dtype.min)
         if not shown.shape[1]:  # 0, or known only at run time: argmax needs a row
             shown = tf.pad(shown, [[0, 0], [0, 1], [0, 0]], constant_values=similarity.dtype.min)
@@ -121,10 +120,9 @@ class ArgMaxMatcher:
 
 def _claims(similarity: tf.Tensor, claiming: tf.Tensor) -> tf.Tensor:
     """The first row whose most similar anchor this is: [B, G, A], [B, G] -> int32 [B, A], or -1."""
-    static = similarity.shape
     dynamic = tf.shape(similarity)
     batch, num_rows, num_anchors = (
-        dynamic[axis] if static[axis] is None else static[axis] for axis in range(3)
+        dynamic[axis] if size is None else size for axis, size in enumerate(similarity.shape)
     )
     favourite = tf.argmax(similarity, axis=2, output_type=tf.int32)
     flat = favourite + tf.expand_dims(tf.range(batch) * num_anchors, -1)
@@ -154,15 +152,13 @@ class BipartiteMatcher:
     def __call__(
         self, similarity: tf.Tensor, valid: tf.Tensor, claiming: Optional[tf.Tensor] = None
     ) -> tf.Tensor:
-        """See `Matcher`."""
         claiming = valid if claiming is None else tf.logical_and(valid, claiming)
         lowest = similarity.dtype.min
         left = tf.where(tf.expand_dims(claiming, -1), similarity, lowest)
         # A last row that is never taken keeps argmax defined when G is 0.
         left = tf.pad(left, [[0, 0], [0, 1], [0, 0]], constant_values=lowest)
         static_shape = left.shape
-        dynamic = tf.shape(left)
-        batch, num_rows, num_anchors = tf.unstack(dynamic, num=3)
+        batch, num_rows, num_anchors = tf.unstack(tf.shape(left), num=3)
         claims = tf.reduce_sum(tf.cast(claiming, tf.int32), axis=1)
         rounds = tf.minimum(tf.reduce_max(tf.pad(claims, [[0, 1]])), num_anchors)
         row_numbers = tf.range(num_rows)[None, :, None]

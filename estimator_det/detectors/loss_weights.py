@@ -48,10 +48,7 @@ def negative_rate(foreground: tf.Tensor, least_negatives: float, ratio: float) -
 def expected_sampling(foreground: tf.Tensor, least_negatives: float, ratio: float) -> LossWeights:
     """The loss expected if every anchor were drawn as foreground with its probability.
 
-    Args:
-        foreground: float32 [B, N], probability that an anchor is foreground.
-        least_negatives: Negatives wanted of an image without positives.
-        ratio: Negatives wanted for each positive.
+    Arguments are those of `negative_rate`.
     """
     rate = negative_rate(foreground, least_negatives, ratio)
     return LossWeights(foreground, rate * (1.0 - foreground))
@@ -62,10 +59,7 @@ def reweighted_unmatched(
 ) -> LossWeights:
     """Every anchor keeps its assigned target; the weight of background ones is the sampling rate.
 
-    Args:
-        foreground: float32 [B, N], probability that an anchor is foreground.
-        least_negatives: Negatives wanted of an image without positives.
-        ratio: Negatives wanted for each positive.
+    Arguments are those of `negative_rate`.
     """
     rate = negative_rate(foreground, least_negatives, ratio)
     return LossWeights(foreground + rate * (1.0 - foreground), tf.zeros_like(foreground))

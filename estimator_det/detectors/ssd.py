@@ -121,7 +121,6 @@ class SsdDetector:
         )
 
     def loss(self, predictions: Predictions, groundtruth: Groundtruth) -> Losses:
-        """`Loss/localization_loss` and `Loss/classification_loss` of a batch, and its counts."""
         with tf1.name_scope("Loss"):
             return self.losses(predictions, groundtruth)
 
@@ -167,11 +166,9 @@ class SsdDetector:
             )
 
     def updates(self) -> List[tf.Operation]:
-        """Operations that the train op depends on (moving averages of batch norm)."""
         return collected_here(tf1.GraphKeys.UPDATE_OPS)
 
     def regularization_losses(self) -> List[tf.Tensor]:
-        """Scalar penalties of the network's variables."""
         return collected_here(tf1.GraphKeys.REGULARIZATION_LOSSES)
 
     def restore_map(self, checkpoint_type: str, load_all: bool = False) -> Dict[str, tf.Variable]:

@@ -102,7 +102,8 @@ class Block(NamedTuple):
 
 Layers = Tuple[Union[Conv, Block], ...]
 
-
+# `layer_4` has 1/4 of the resolution, `layer_7` and `layer_8/expansion_output` 1/8, `layer_14` and
+# `layer_15/expansion_output` 1/16, `layer_18` and `layer_19` 1/32.
 V2_LAYERS: Layers = (
     Conv(32, 3, stride=2),
     Block(16, expansion=0),
@@ -326,27 +327,3 @@ def inverted_residual_net(
             end_points[name] = net
             end_points.update({f"{name}/{part}": tensor for part, tensor in made.items()})
     return end_points
-
-
-def mobilenet_v2(
-    inputs: tf.Tensor,
-    depth: Depth,
-    *,
-    explicit_padding: bool = False,
-    layers: Layers = V2_LAYERS,
-) -> Dict[str, tf.Tensor]:
-    """Builds MobileNet v2 in the open variable and argument scopes.
-
-    Args:
-        inputs: float [B, h, w, 3].
-        depth: Channels of a layer from the table's, see `rounded_depth`.
-        explicit_padding: Pad before convolutions by kernel size alone, instead of "SAME".
-        layers: The table.
-
-    Returns:
-        Every activation by name: `layer_1` to `layer_19`, of blocks (2 to 18) also
-        `layer_n/expansion_output` (from 3 on), `layer_n/depthwise_output` and `layer_n/output`.
-        At 1/4 of the image's size: `layer_4`; 1/8: `layer_7`, `layer_8/expansion_output`; 1/16:
-        `layer_14`, `layer_15/expansion_output`; 1/32: `layer_18`, `layer_19`.
-    """
-    return inverted_residual_net(inputs, layers, depth, explicit_padding=explicit_padding)

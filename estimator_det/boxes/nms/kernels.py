@@ -14,7 +14,7 @@ import numpy as np
 
 from estimator_det.compat import tf
 
-# Scores looked at first; where they prove too few it is done again with GROWTH times as many.
+# Candidates of the first attempt; where they are too few, the next has GROWTH times as many.
 FIRST_CANDIDATES = 2048
 CANDIDATES_PER_DETECTION = 8
 GROWTH = 8
@@ -301,7 +301,7 @@ def soft_picks(
 
     A pick multiplies every score left in its class by exp(-IoU^2 / (2 sigma)); scores that fall to
     the threshold are out. Other arguments and result as of `hard_picks`; the scores are the lowered
-    ones. Here too only the best scores are looked at first: picks that keep more than all the
+    ones. Here too only the best scores are used first: picks that keep more than all the
     others ever had are the same as with those others.
     """
     batch, num_anchors = tf.unstack(tf.shape(scores)[:2], num=2)

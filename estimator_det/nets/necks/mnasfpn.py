@@ -13,7 +13,7 @@ from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.text import ConfigError
 from estimator_det.nets.initializers import truncated_normal
 from estimator_det.nets.necks.fpn import upsample_twofold
-from estimator_det.nets.normalization import BATCH_NORMS, batch_norm
+from estimator_det.nets.normalization import batch_norm, published_scope
 from estimator_det.nets.padding import pad_for_kernel
 from estimator_det.nets.searched import he_normal
 
@@ -72,21 +72,12 @@ class Options(NamedTuple):
 def arg_scope(weight_decay: float) -> Iterator[None]:
     """Settings of the published detector, for its backbone and its pyramid.
 
-    Whether batch norm learns, and where its averages are updated, is left to the scopes around.
-
     Args:
         weight_decay: L2 weight of every kernel.
     """
-    norm_settings = {
-        "center": True,
-        "scale": True,
-        "decay": BATCH_NORM_DECAY,
-        "epsilon": BATCH_NORM_EPSILON,
-    }
     regularizer = slim.l2_regularizer(weight_decay)
     with (
-        slim.arg_scope(list(BATCH_NORMS), **norm_settings),
-        slim.arg_scope([slim.conv2d, slim.separable_conv2d], weights_regularizer=regularizer),
+        published_scope(BATCH_NORM_DECAY, BATCH_NORM_EPSILON, weights_regularizer=regularizer),
         slim.arg_scope([slim.conv2d], weights_initializer=he_normal),
         slim.arg_scope(
             [slim.separable_conv2d], weights_initializer=truncated_normal(DEPTHWISE_STDDEV)
