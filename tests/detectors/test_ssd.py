@@ -355,7 +355,9 @@ def test_training_equals_the_reference(name: str, shared: pathlib.Path) -> None:
         assert {
             v.op.name: [v.shape.as_list(), v.op.name in trainable] for v in tf1.global_variables()
         } == golden.build["variables"]
-        assert len(detector.updates()) == golden.build["update_ops_count"]
+        # With `inplace_batchnorm_update`, layers update their averages themselves.
+        num_updates = 0 if detector.inplace_norm_update else golden.build["update_ops_count"]
+        assert len(detector.updates()) == num_updates
         assert len(penalties) == golden.build["num_regularization_losses"]
         losses, penalty = golden.run([losses, tf.add_n(penalties)])
     measured = golden.numbers["train"]
