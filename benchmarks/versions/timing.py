@@ -44,5 +44,5 @@ def report(pythons: List[str], arguments: List[str], repeats: int) -> List[str]:
 
 
 def best(key: str, values: List[float]) -> float:
-    """The least disturbed of several measurements."""
+    """The fastest of several measurements."""
     return max(values) if key.endswith("_per_second") else min(values)

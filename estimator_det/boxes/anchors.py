@@ -73,7 +73,7 @@ def _known(size: Any) -> Any:
 
 
 class _NumpyArrays:
-    """The operations that tell NumPy from TensorFlow; `_TensorArrays` has the same."""
+    """Operations that differ between NumPy and TensorFlow; `_TensorArrays` has the same."""
 
     number = staticmethod(np.float32)
     vector = staticmethod(np.asarray)

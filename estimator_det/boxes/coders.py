@@ -20,7 +20,7 @@ EPSILON = 1e-8  # keeps divisions and logarithms of empty boxes finite, as in th
 
 
 class Decoded(NamedTuple):
-    """What codes stand for, in the frame of the anchors."""
+    """Decoded codes, in the frame of the anchors."""
 
     boxes: tf.Tensor  # float32 [..., 4]
     keypoints: Optional[tf.Tensor] = None  # float32 [..., P, 2], y and x
@@ -80,18 +80,13 @@ class CenterSizeCoder:
         y, x, h, w = centers_and_sizes(boxes)
         h_anchor += EPSILON
         w_anchor += EPSILON
-        return tf.stack(
-            [
-                (y - y_anchor) / h_anchor * self.y_scale,
-                (x - x_anchor) / w_anchor * self.x_scale,
-                tf.math.log((h + EPSILON) / h_anchor) * self.height_scale,
-                tf.math.log((w + EPSILON) / w_anchor) * self.width_scale,
-            ],
-            axis=-1,
-        )
+        ty = (y - y_anchor) / h_anchor * self.y_scale
+        tx = (x - x_anchor) / w_anchor * self.x_scale
+        th = tf.math.log((h + EPSILON) / h_anchor) * self.height_scale
+        tw = tf.math.log((w + EPSILON) / w_anchor) * self.width_scale
+        return tf.stack([ty, tx, th, tw], axis=-1)
 
     def decode(self, codes: tf.Tensor, anchors: tf.Tensor) -> Decoded:
-        """Codes [..., 4], anchors [..., 4] -> boxes [..., 4]."""
         y_anchor, x_anchor, h_anchor, w_anchor = centers_and_sizes(anchors)
         ty, tx, th, tw = tf.unstack(codes, num=4, axis=-1)
         return Decoded(
@@ -192,29 +187,19 @@ class SquareCoder:
         y, x, h, w = centers_and_sizes(boxes)
         length_anchor = tf.sqrt(h_anchor * w_anchor) + EPSILON
         length = tf.sqrt(h * w) + EPSILON
-        return tf.stack(
-            [
-                (y - y_anchor) / length_anchor * self.y_scale,
-                (x - x_anchor) / length_anchor * self.x_scale,
-                tf.math.log(length / length_anchor) * self.length_scale,
-            ],
-            axis=-1,
-        )
+        ty = (y - y_anchor) / length_anchor * self.y_scale
+        tx = (x - x_anchor) / length_anchor * self.x_scale
+        tl = tf.math.log(length / length_anchor) * self.length_scale
+        return tf.stack([ty, tx, tl], axis=-1)
 
     def decode(self, codes: tf.Tensor, anchors: tf.Tensor) -> Decoded:
-        """Codes [..., 3], anchors [..., 4] -> square boxes [..., 4]."""
         y_anchor, x_anchor, h_anchor, w_anchor = centers_and_sizes(anchors)
         ty, tx, tl = tf.unstack(codes, num=3, axis=-1)
         length_anchor = tf.sqrt(h_anchor * w_anchor)
         length = tf.exp(tl / self.length_scale) * length_anchor
-        return Decoded(
-            from_centers_and_sizes(
-                ty / self.y_scale * length_anchor + y_anchor,
-                tx / self.x_scale * length_anchor + x_anchor,
-                length,
-                length,
-            )
-        )
+        y = ty / self.y_scale * length_anchor + y_anchor
+        x = tx / self.x_scale * length_anchor + x_anchor
+        return Decoded(from_centers_and_sizes(y, x, length, length))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,7 +226,6 @@ class CornerCoder:
         return (boxes - anchors) / self.stddev
 
     def decode(self, codes: tf.Tensor, anchors: tf.Tensor) -> Decoded:
-        """Codes [..., 4], anchors [..., 4] -> boxes [..., 4]."""
         return Decoded(codes * self.stddev + anchors)
 
 

@@ -1,4 +1,4 @@
-"""Matchers: which groundtruth row, if any, each anchor stands for."""
+"""Matchers: which groundtruth row, if any, each anchor is matched with."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class BipartiteMatcher:
     claiming row has an anchor, or every anchor a row; all other anchors are unmatched.
 
     The reference counts the claiming rows and matches as many of the *leading* ones; here the rows
-    themselves count, which differs only where padding or weightless rows stand before others.
+    themselves count, which differs only where padding or weightless rows precede others.
 
     Attributes:
         use_matmul_gather: see `Matcher`.

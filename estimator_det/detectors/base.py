@@ -45,7 +45,7 @@ class Predictions(NamedTuple):
     box_encodings: tf.Tensor  # float32 [B, A, code_size] or [B, A, K, code_size]
     class_logits: tf.Tensor  # float32 [B, A, K + 1], or [B, A, K] without a background column
     mask_logits: Optional[tf.Tensor] = None  # float32 [B, A, K or 1, h, w]
-    raw_boxes: Optional[tf.Tensor] = None  # float32 [B, A, 4], decoded; where asked for
+    raw_boxes: Optional[tf.Tensor] = None  # float32 [B, A, 4], decoded; if configured
     raw_feature_map_indices: Optional[tf.Tensor] = None  # int32 [B, A], the map of each raw box
 
 

@@ -1,4 +1,4 @@
-"""Weights that stand for sampling negatives: the loss expected under sampling, without sampling.
+"""Weights instead of sampling negatives: the loss expected under sampling, without sampling.
 
 Letters: B batch, N anchors (or anchor-class pairs) of an image.
 """
@@ -72,7 +72,7 @@ _KINDS: Dict[int, Callable[[tf.Tensor, float, float], LossWeights]] = {
 
 
 def make_expected_weights(config: Any) -> Optional[ExpectedWeights]:
-    """Foreground probabilities [B, N] -> weights, as a `Loss` message asks; None if it does not.
+    """Foreground probabilities [B, N] -> weights, of a `Loss` message; None if it has none.
 
     Raises:
         ConfigError: if a number is negative.

@@ -1,7 +1,7 @@
 """The single-shot detector (Liu et al., "SSD: Single Shot MultiBox Detector", 2016).
 
-Variable scopes are those of the reference: backbone and extra layers under `FeatureExtractor`,
-heads beside it.
+Variable scopes are those of the reference: backbone and extra layers are in `FeatureExtractor`,
+heads are not.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from estimator_det.detectors.ssd_loss import SsdLoss, make_ssd_loss
 from estimator_det.extractors.ssd.recipe import Extractor, make_extractor
 from estimator_det.images.preprocess import Preprocessor
 from estimator_det.images.resize import make_resizer
+from estimator_det.images.sizes import height_and_width
 from estimator_det.nets.normalization import BATCH_NORMS
 from estimator_det.predictors.base import BoxHead, make_box_head
 
@@ -106,8 +107,8 @@ class SsdDetector:
                 feature_maps = self.extractor.extract(inputs)
             with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
                 raw = self.predictor.predict(feature_maps, self.anchor_generator.num_per_location)
-        sizes = [_spatial_size(features) for features in feature_maps]
-        anchors = self.anchor_generator.generate(sizes, _spatial_size(inputs))
+        sizes = [height_and_width(features) for features in feature_maps]
+        anchors = self.anchor_generator.generate(sizes, height_and_width(inputs))
         _check_counts(raw.box_encodings, anchors, self.box_coder.code_size)
         predictions = Predictions(
             inputs, feature_maps, anchors, raw.box_encodings, raw.class_logits
@@ -204,15 +205,6 @@ class SsdDetector:
         return {rename(name[len(prefix) :]): variable for name, variable in inner.items()}
 
 
-def _spatial_size(tensor: tf.Tensor) -> Tuple[Any, Any]:
-    """Height and width of [B, h, w, C], as numbers where static."""
-    height, width = tensor.shape[1], tensor.shape[2]
-    if height is not None and width is not None:
-        return height, width
-    dynamic = tf.shape(tensor)
-    return dynamic[1], dynamic[2]
-
-
 def _map_indices(sizes: List[Tuple[Any, Any]], counts: List[int], batch: tf.Tensor) -> tf.Tensor:
     """int32 [B, A]: the number of the feature map that each anchor belongs to."""
     parts = [
@@ -240,7 +232,7 @@ def _real_windows(inputs: tf.Tensor, true_shapes: Optional[tf.Tensor]) -> tf.Ten
     """float32 [B, 4]: the real image's window in the normalized frame of the padded image."""
     if true_shapes is None:
         return tf.tile(tf.constant([[0.0, 0.0, 1.0, 1.0]]), [tf.shape(inputs)[0], 1])
-    height, width = _spatial_size(inputs)
+    height, width = height_and_width(inputs)
     padded = tf.cast(tf.stack([height, width]), tf.float32)
     ends = tf.cast(true_shapes[:, :2], tf.float32) / padded
     return tf.concat([tf.zeros_like(ends), ends], axis=1)

@@ -97,7 +97,7 @@ class SsdLoss:
     def __call__(self, predictions: Predictions, groundtruth: Groundtruth) -> Losses:
         """Scalar loss terms of a batch, weighted and normalized, and counts of the assignment."""
         targets = self._sampled(self.assign(predictions.anchors, groundtruth))
-        counts = count_assignment(targets.matches, groundtruth.valid).named()
+        counts = count_assignment(targets.matches, groundtruth.valid)
         box_losses = self._box_losses(predictions, targets, groundtruth.is_annotated)
         class_losses = self._class_losses(predictions, targets, groundtruth.is_annotated)
         if self.expected_weights:

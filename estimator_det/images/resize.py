@@ -11,7 +11,7 @@ resizing truncates in single precision.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -19,11 +19,11 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
+from estimator_det.images.sizes import Length, height_and_width
 from estimator_det.protos import image_resizer_pb2
 
 TPU = TpuAdvice("image_resizer", "use fixed_shape_resizer")
 
-Length = Union[int, tf.Tensor]  # pixels, known now or as a scalar int32 tensor
 SizeRule = Callable[[Length, Length], Tuple[Length, Length]]
 PixelMap = Callable[[tf.Tensor], tf.Tensor]
 
@@ -56,22 +56,20 @@ _ON_NUMBERS = _Arithmetic(
 )
 
 
-def _on_tensors() -> _Arithmetic:
-    def real(x: tf.Tensor) -> tf.Tensor:
-        return tf.cast(x, tf.float32)
-
-    def rounded(x: tf.Tensor) -> tf.Tensor:
-        return tf.cast(tf.round(x), tf.int32)
-
-    def truncated(x: tf.Tensor) -> tf.Tensor:
-        return tf.cast(x, tf.int32)
-
-    return _Arithmetic(tf.minimum, tf.maximum, real, real, rounded, truncated, tf.where)
+_ON_TENSORS = _Arithmetic(
+    tf.minimum,
+    tf.maximum,
+    real=lambda x: tf.cast(x, tf.float32),
+    single=lambda x: tf.cast(x, tf.float32),
+    rounded=lambda x: tf.cast(tf.round(x), tf.int32),
+    truncated=lambda x: tf.cast(x, tf.int32),
+    choose=tf.where,
+)
 
 
 def _arithmetic(height: Length, width: Length) -> _Arithmetic:
     numbers = isinstance(height, int) and isinstance(width, int)
-    return _ON_NUMBERS if numbers else _on_tensors()
+    return _ON_NUMBERS if numbers else _ON_TENSORS
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,7 @@ class Resizer:
             ConfigError: if the number of channels does not fit `pad_values` or grayscale.
         """
         images = tf.convert_to_tensor(images)
-        height, width = self.new_size(*_height_and_width(images))
+        height, width = self.new_size(*height_and_width(images))
         if pixel_map is not None:
             images = pixel_map(tf.cast(images, tf.float32))
         images = tf.cast(self._interpolate(images, height, width, self.method), tf.float32)
@@ -131,7 +129,7 @@ class Resizer:
     def resize_masks(self, masks: tf.Tensor) -> tf.Tensor:
         """Masks [n, h, w] resized like images, by the nearest pixel, padded with 0: [n, H, W]."""
         masks = tf.convert_to_tensor(masks)
-        height, width = self.new_size(*_height_and_width(masks))
+        height, width = self.new_size(*height_and_width(masks))
         resized = self._interpolate(masks[..., tf.newaxis], height, width, "nearest")[..., 0]
         if self.padded_size is None:
             return resized
@@ -182,15 +180,6 @@ def rgb_to_gray(images: tf.Tensor) -> tf.Tensor:
             f"image_resizer: convert_to_grayscale takes 3 channels; given {images.shape[-1]}"
         )
     return tf.reduce_sum(images * tf.constant(GRAY_WEIGHTS), axis=-1, keepdims=True)
-
-
-def _height_and_width(tensor: tf.Tensor) -> Tuple[Length, Length]:
-    """Of images or masks, at axes 1 and 2; as numbers where both are static."""
-    height, width = tensor.shape[1], tensor.shape[2]
-    if height is not None and width is not None:
-        return height, width
-    dynamic = tf.shape(tensor)
-    return dynamic[1], dynamic[2]
 
 
 def _with_shape(tensor: tf.Tensor, height: Length, width: Length) -> tf.Tensor:

@@ -34,9 +34,8 @@ SCALING_MODES: Dict[int, str] = {
 }
 
 
-def no_scope() -> ContextManager[None]:
-    """An argument scope that changes nothing."""
-    return contextlib.nullcontext()
+no_scope: ArgScope = contextlib.nullcontext
+"""An argument scope that changes nothing."""
 
 
 def make_activation(config: Any) -> Optional[Callable[[tf.Tensor], tf.Tensor]]:
@@ -96,24 +95,8 @@ def _keras_initializer(name: str) -> Any:
     return initialize
 
 
-def batch_norm_settings(config: Any, is_training: bool) -> Dict[str, Any]:
-    """Arguments of `batch_norm` from a `BatchNorm` message.
-
-    Args:
-        config: The message.
-        is_training: Whether batch norm learns; the message's `train: false` still forbids it.
-    """
-    return {
-        "decay": config.decay,
-        "center": config.center,
-        "scale": config.scale,
-        "epsilon": config.epsilon,
-        "is_training": is_training and config.train,
-    }
-
-
 def _with_bias(normalizer: Normalizer) -> Normalizer:
-    """`normalizer` behind a bias, for `force_use_bias`; tf-slim alone drops it when normalizing."""
+    """`normalizer` after a bias, for `force_use_bias`; tf-slim alone omits the bias."""
 
     def biased(inputs: tf.Tensor, **settings: Any) -> tf.Tensor:
         bias = slim.model_variable(
@@ -140,7 +123,7 @@ def make_arg_scope(config: Any, is_training: bool) -> ArgScope:
     Args:
         config: The message.
         is_training: Whether batch norm uses and learns from batch statistics: the model trains
-            and does not freeze its batch norm.
+            and does not freeze its batch norm; `train: false` of the message forbids it too.
 
     Returns:
         A function; each call gives a context manager that adds the settings to the argument
@@ -173,7 +156,14 @@ def make_arg_scope(config: Any, is_training: bool) -> ArgScope:
     )
     norm_settings: Dict[str, Any] = {}
     if kind in ("batch_norm", "sync_batch_norm"):
-        norm_settings = batch_norm_settings(getattr(config, kind), is_training)
+        norm = getattr(config, kind)
+        norm_settings = {
+            "decay": norm.decay,
+            "center": norm.center,
+            "scale": norm.scale,
+            "epsilon": norm.epsilon,
+            "is_training": is_training and norm.train,
+        }
     spare_depthwise = (
         not dense and config.HasField("regularize_depthwise") and not config.regularize_depthwise
     )
@@ -191,8 +181,3 @@ def make_arg_scope(config: Any, is_training: bool) -> ArgScope:
             yield
 
     return scope
-
-
-def normalizer_kind(config: Any) -> Optional[str]:
-    """The normalizer's field ("batch_norm", "sync_batch_norm" or "group_norm"); None for none."""
-    return config.WhichOneof("normalizer_oneof")

@@ -186,7 +186,7 @@ def arg_scope(batch_norm_decay: float = BATCH_NORM_DECAY) -> Iterator[None]:
 
     Whether batch norm learns, and where its averages are updated, is left to the scopes around. A
     configuration's own hyperparameters, opened inside this scope, outrank its settings; but the
-    networks keep their activations, and batch norms with offset and factor, whatever is set.
+    networks always keep their activations, and batch norms with offset and factor.
     """
     with (
         slim.arg_scope(list(BATCH_NORMS), decay=batch_norm_decay),

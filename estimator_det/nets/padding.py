@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from estimator_det.compat import tf
+from estimator_det.images.sizes import height_and_width
 
 
 def pad_for_kernel(inputs: tf.Tensor, kernel_size: int) -> tf.Tensor:
-    """Pads h and w so that a VALID convolution keeps the size at stride 1, whatever the size.
+    """Pads h and w so that a VALID convolution keeps the size at stride 1.
 
     "SAME" padding depends on the input size at stride 2; this does not, as some accelerators and
     checkpoints trained with explicit padding expect.
@@ -28,7 +29,5 @@ def pad_to_multiple(images: tf.Tensor, multiple: int) -> tf.Tensor:
     """Pads [B, h, w, C] with zeros at the bottom and right up to multiples of `multiple`."""
     if multiple == 1:
         return images
-    height, width = images.shape[1], images.shape[2]
-    if height is None or width is None:
-        height, width = tf.unstack(tf.shape(images)[1:3])
+    height, width = height_and_width(images)
     return tf.pad(images, [[0, 0], [0, -height % multiple], [0, -width % multiple], [0, 0]])

@@ -11,6 +11,7 @@ from typing import Any, Dict, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.text import ConfigError, nearest
+from estimator_det.images.sizes import height_and_width
 from estimator_det.nets.initializers import truncated_normal
 from estimator_det.nets.necks.fpn import upsample_twofold
 from estimator_det.nets.normalization import batch_norm, published_scope
@@ -282,9 +283,7 @@ def _sum_of_edges(
         with tf1.variable_scope(f"edge_{source}_{node.name}"):
             edges.append(_edge(maps[source], levels[source], node.level, node.depth, settings))
     finest = edges[min(range(len(edges)), key=lambda number: levels[node.inputs[number]])]
-    height, width = finest.shape[1:3]
-    if height is None or width is None:
-        height, width = tf.unstack(tf.shape(finest)[1:3])
+    height, width = height_and_width(finest)
     total = None
     for edge in edges:
         if edge.shape[1:3].as_list() != [height, width]:

@@ -7,12 +7,7 @@ from typing import Any, Callable, List, Optional, Sequence
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.text import ConfigError
-from estimator_det.nets.hyperparams import (
-    NORMALIZERS,
-    ArgScope,
-    make_arg_scope,
-    normalizer_kind,
-)
+from estimator_det.nets.hyperparams import NORMALIZERS, ArgScope, make_arg_scope
 from estimator_det.predictors import base
 from estimator_det.protos import box_predictor_pb2
 
@@ -99,7 +94,7 @@ def make_convolutional_box_head(
 class WeightSharedBoxHead:
     """One head for all feature maps; only batch norm is separate for each (RetinaNet, 2017).
 
-    Tower layers end with ReLU6 whatever `conv_hyperparams` contains, as in the reference. Maps of
+    Tower layers always end with ReLU6, as in the reference, not as in `conv_hyperparams`. Maps of
     unequal depth first pass a 1x1 projection each, to the depth most maps have.
 
     Attributes:
@@ -216,7 +211,7 @@ def make_weight_shared_box_head(
     because the losses take logits.
     """
     head = base.make_head_options(config, num_classes, add_background_class, is_training)
-    kind = normalizer_kind(config.conv_hyperparams)
+    kind = config.conv_hyperparams.WhichOneof("normalizer_oneof")
     converts = config.score_converter == _SHARED.SIGMOID and not is_training
     return WeightSharedBoxHead(
         head=replace(head, sigmoid_scores=converts),

@@ -1,6 +1,6 @@
 """Kernels of non-maximum suppression: which boxes survive, before anything is cut to a window.
 
-Both kernels work on whole batches and put the same number of ops in the graph whatever the number
+Both kernels work on whole batches and put the same number of ops in the graph for any number
 of images, anchors and classes. Letters: B images, A anchors, C classes, q boxes per anchor (1, or C
 where every class has its own), S picks. They run on CPU and GPU; XLA has no kernel for the
 suppression ops used here; `static` is for it.
@@ -40,7 +40,7 @@ class _Ranking(NamedTuple):
     classes: tf.Tensor  # int32 [B, K]
     anchors: tf.Tensor  # int32 [B, K]
     ranks: tf.Tensor  # float32 [B, K]: K for the first, 1 for the last, 0 where there is none
-    exhausted: tf.Tensor  # bool [B]: the image has no candidates beside these
+    exhausted: tf.Tensor  # bool [B]: the image has no other candidates
 
 
 def best_picks(picks: Picks, count: int) -> Picks:

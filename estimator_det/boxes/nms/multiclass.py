@@ -28,7 +28,7 @@ class NmsOptions:
         iou_threshold: a box whose IoU with a better one is above this is suppressed; 0 to 1.
         max_per_class: most detections of one class.
         max_total: detections returned per image (N); 0 returns all that the classes yield.
-        class_agnostic: suppress across classes; every anchor stands for its best class alone.
+        class_agnostic: suppress across classes; every anchor counts for its best class only.
         soft_sigma: above 0, overlap lowers scores instead of removing boxes (soft suppression).
         change_frame: express the result relative to the clip windows.
         static_shapes: use only what TPU and XLA can run. The result is the same.

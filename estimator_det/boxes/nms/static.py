@@ -16,7 +16,7 @@ from estimator_det.compat import tf
 class _State(NamedTuple):
     """What the loop carries."""
 
-    left: tf.Tensor  # float32 [B, C, A]: scores as they stand, -inf for what is out
+    left: tf.Tensor  # float32 [B, C, A]: current scores, -inf where suppressed
     best: tf.Tensor  # float32 [B, C]: the highest of each class that may still yield a pick
     taken: tf.Tensor  # int32 [B, C]: candidates taken of each class
     num: tf.Tensor  # int32 [B]: picks so far

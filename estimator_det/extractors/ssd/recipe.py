@@ -1,7 +1,7 @@
 """What a feature extractor of a single-shot detector is, and how a recipe becomes one.
 
 A recipe names the network, the activations, the extra layers and the pixel scale. One entry in a
-module beside this one makes a type string of `feature_extractor { type: … }` known.
+module of this package adds a type string of `feature_extractor { type: … }`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from estimator_det.config.text import ConfigError
 from estimator_det.extractors.base import (
     FINEST_FPN_LEVEL,
     FpnLevels,
-    PretrainedNetwork,
     large_enough,
     make_fpn_levels,
     to_plus_minus_one,
@@ -43,8 +42,14 @@ SPECIAL_FIELDS = (
 )
 
 
-class Extractor(PretrainedNetwork, Protocol):
+class Extractor(Protocol):
     """Images to feature maps; holds no state between calls."""
+
+    def normalize(self, images: tf.Tensor) -> tf.Tensor:
+        """float32 [B, h, w, 3], pixels 0..255 -> the pixel scale of the network, same shape."""
+
+    def classifier_name(self, name: str) -> str:
+        """Name of a variable in a classifier's checkpoint, from its name inside the extractor."""
 
     def extract(self, inputs: tf.Tensor) -> Tuple[tf.Tensor, ...]:
         """Normalized [B, H, W, C] -> feature maps [B, h_i, w_i, c_i], large to small.

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import slim, tf
 from estimator_det.config.text import ConfigError
+from estimator_det.images.sizes import height_and_width
 from estimator_det.nets.padding import pad_for_kernel
 
 Maps = Tuple[tf.Tensor, ...]
@@ -33,10 +34,8 @@ def upsample_twofold(features: tf.Tensor) -> tf.Tensor:
 
     Made of copies and reshapes, which compile for accelerators where a resize may not.
     """
-    _, height, width, depth = features.shape
-    if height is None or width is None:
-        size = tf.shape(features)
-        height, width = size[1], size[2]
+    height, width = height_and_width(features)
+    depth = features.shape[3]
     columns = tf.reshape(features, [-1, height, 1, width, 1, depth])
     spread = tf.tile(columns, [1, 1, 2, 1, 2, 1])
     return tf.reshape(spread, [-1, 2 * height, 2 * width, depth])
