@@ -52,7 +52,7 @@ def _put(rows: tf.Tensor, here: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
     return tf.where(here, values[:, None], rows)
 
 
-def _is_suppressed(
+def _lower_scores(
     column: tf.Tensor, overlap: tf.Tensor, floor: float, iou_threshold: float, sigma: float
 ) -> Tuple[tf.Tensor, tf.Tensor]:
     """Scores [B, A] of the pick's class, lowered where suppression is soft, and which are out."""
@@ -132,7 +132,7 @@ def static_picks(
             corners = tf.gather(corners_by_slot, label, batch_dims=1)
 
         overlap = _overlaps(corners, anchor)
-        lowered, out = _is_suppressed(column, overlap, floor, iou_threshold, sigma)
+        lowered, out = _lower_scores(column, overlap, floor, iou_threshold, sigma)
         out |= tf.equal(anchor_numbers, anchor[:, None])
         lowered = tf.where(out, -float("inf"), lowered)
         column = tf.where(active[:, None], lowered, column)
