@@ -1,4 +1,4 @@
-"""`python -m benchmarks.conformance`: one row per configuration; exit 1 if any falls short."""
+"""`python -m benchmarks.conformance`: one row per configuration; exit 1 if any differs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from estimator_det.config import pipeline
 # Batch norm of two images amplifies rounding: with another number of threads per op than goldens
 # were measured with, gradient norms differ by up to 98 %. Most were measured with one, train traces
 # and the 640-pixel MobileNet v1 FPN with two (their first losses then agree to the last bit);
-# goldens do not tell. What falls short in training is tried again with the other number, in a
-# process of its own, and held to the same tolerances.
+# goldens do not record it. Training checks that fail run again with the other number, in their own
+# process and with the same tolerances.
 THREADS, OTHER_THREADS = 1, 2
 IN_TRAINING = ("losses", "gradients", "train trace")
 
@@ -38,7 +38,7 @@ def _parse(argv: Optional[List[str]]) -> argparse.Namespace:
     parser.add_argument("--data", type=pathlib.Path, help="folder of images; unused by SSD records")
     parser.add_argument("--only", default="*", help="glob over the names, e.g. 'ssd_mobilenet_v1*'")
     parser.add_argument(
-        "--threads", type=int, help="threads per op; by default 1, then 2 if training falls short"
+        "--threads", type=int, help="threads per op; by default 1, then 2 if training differs"
     )
     arguments = parser.parse_args(argv)
     for folder in (arguments.configs, arguments.golden):
@@ -61,8 +61,7 @@ def run_case(golden_dir: pathlib.Path, configs_dir: pathlib.Path, name: str) -> 
         try:
             check(case, cells)
         except Exception as error:
-            # Whatever keeps a configuration from being built or run is told in its row, which
-            # falls short; the table goes on.
+            # Any error fails the row of its configuration; the other rows follow.
             cells["variables"].fail(f"{check.__name__}: {type(error).__name__}: {error}"[:300])
     return cells
 
@@ -83,7 +82,7 @@ def _cells_of_other_threads(arguments: argparse.Namespace, name: str) -> Dict[st
 
 
 def main(argv: Optional[List[str]] = None) -> int:
-    """Prints the table; 0 if every row holds, 1 if any falls short or there is none."""
+    """Prints the table; 0 if every row holds, 1 if any differs or there is none."""
     arguments = _parse(argv)
     # TensorFlow reads it once, with the first session.
     os.environ["TF_NUM_INTRAOP_THREADS"] = str(arguments.threads or THREADS)
@@ -92,13 +91,11 @@ def main(argv: Optional[List[str]] = None) -> int:
         print(f"no golden numbers match {arguments.only!r} in {arguments.golden}", file=sys.stderr)
         return 1
     print("configuration | " + " | ".join(checks.COLUMNS) + " | seconds")
-    fallen: List[str] = []
-    without: List[str] = []
+    num_compared = num_holding = 0
     for name in names:
         why = goldens.read(arguments.golden, name).why_without_numbers
         if why:
             print(f"{name} | no numbers were recorded: {why[:120]}", flush=True)
-            without.append(name)
             continue
         start = time.monotonic()
         cells = run_case(arguments.golden, arguments.configs, name)
@@ -109,17 +106,16 @@ def main(argv: Optional[List[str]] = None) -> int:
         short = {column for column, cell in cells.items() if cell.failure}
         if short.intersection(IN_TRAINING) and not arguments.threads:
             others = _cells_of_other_threads(arguments, name)
-            again = {column: others[column] for column in short if column in others}
-            again = {column: text for column, text in again.items() if column in IN_TRAINING}
+            tried = short.intersection(IN_TRAINING, others)
+            again = {column: others[column] for column in tried}
             shown.update(again)
             short -= set(again)
         seconds = f"{time.monotonic() - start:.0f}"
         print(" | ".join([name, *shown.values(), seconds]), flush=True)
-        if short or not any(c.ok for c in cells.values()):
-            fallen.append(name)
-    compared = len(names) - len(without)
-    print(f"{compared - len(fallen)} of {compared} configurations hold")
-    return 1 if fallen or not compared else 0
+        num_compared += 1
+        num_holding += not short and any(cell.ok for cell in cells.values())
+    print(f"{num_holding} of {num_compared} configurations hold")
+    return 0 if num_compared and num_holding == num_compared else 1
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One configuration beside its golden numbers, and what every check does with it."""
+"""One configuration with its golden numbers, and functions that all checks use."""
 
 from __future__ import annotations
 

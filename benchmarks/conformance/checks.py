@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterable, List
+from typing import Any, Callable, Dict, Iterable, List, Tuple
 
 import numpy as np
 
 from benchmarks.conformance import goldens
 from benchmarks.conformance.case import Case, load, moved, one_hot_classes
-from benchmarks.conformance.compare import Check, rows
+from benchmarks.conformance.compare import Check
 from estimator_det.compat import tf, tf1
-from estimator_det.detectors import Groundtruth, make_detector
+from estimator_det.detectors import Groundtruth, Predictions, make_detector
 
 COLUMNS = (
     "variables",
@@ -48,6 +48,14 @@ def _groundtruth(model: Any) -> Groundtruth:
     )
 
 
+def _build(case: Case, config: Any, is_training: bool) -> Tuple[Any, Predictions, tf.Tensor]:
+    """The detector, its predictions on the fixed images, and their real shapes."""
+    detector = make_detector(config.model, is_training)
+    images = tf.constant(goldens.images_300(case.golden_dir).astype(np.float32))
+    inputs, true_shapes = detector.preprocess(images)
+    return detector, detector.predict(inputs, true_shapes), true_shapes
+
+
 def _prediction_values(predictions: Any, keys: Iterable[str]) -> Dict[str, Any]:
     named = {key: PREDICTION_FIELDS.get(key, key) for key in keys}
     return {key: getattr(predictions, field) for key, field in named.items()}
@@ -72,16 +80,11 @@ def check_graph(case: Case, cells: Dict[str, Check]) -> None:
         for name in sorted(set(ours) & set(theirs)):
             check.equal(ours[name], theirs[name], name)
         check.equal(sorted(losses), sorted(recorded["loss_keys"]), "loss keys")
-        check.equal(
-            len(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)),
-            case.num_update_ops,
-            "update ops",
-        )
-        check.equal(
-            len(detector.regularization_losses()),
-            recorded["num_regularization_losses"],
-            "regularization losses",
-        )
+        updates = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)
+        check.equal(len(updates), case.num_update_ops, "update ops")
+        penalties = detector.regularization_losses()
+        expected = recorded["num_regularization_losses"]
+        check.equal(len(penalties), expected, "regularization losses")
         check.equal(
             [list(map_.shape.as_list()[1:3]) for map_ in predictions.feature_maps],
             [shape[1:3] for shape in recorded["prediction_dict_train"]["feature_maps"]],
@@ -106,11 +109,8 @@ def _compare_anchors(check: Check, anchors: np.ndarray, sample: Any, count: int)
     check.close(anchors[:5], sample["first5"], ANCHORS, "first anchors", scale=1.0)
     check.close(anchors[-5:], sample["last5"], ANCHORS, "last anchors", scale=1.0)
     check.close(anchors[sample["idx20"]], sample["rows20"], ANCHORS, "anchors", scale=1.0)
-    check.error(
-        abs(np.sum(anchors, dtype=np.float64) - sample["sum"]) / sample["abs_sum"],
-        ANCHORS,
-        "anchor sum",
-    )
+    difference = abs(np.sum(anchors, dtype=np.float64) - sample["sum"])
+    check.error(difference / sample["abs_sum"], ANCHORS, "anchor sum")
 
 
 def check_evaluation(case: Case, cells: Dict[str, Check]) -> None:
@@ -122,16 +122,13 @@ def check_evaluation(case: Case, cells: Dict[str, Check]) -> None:
     arrays = case.golden.arrays
     config = case.overridden(recorded["overrides"])
     with tf.Graph().as_default():
-        detector = make_detector(config.model, is_training=False)
-        images = tf.constant(goldens.images_300(case.golden_dir).astype(np.float32))
-        inputs, true_shapes = detector.preprocess(images)
-        predictions = detector.predict(inputs, true_shapes)
+        detector, predictions, true_shapes = _build(case, config, is_training=False)
         detections = detector.postprocess(predictions, true_shapes)
         with tf1.Session() as session:
             _load_for(case, session, recorded)
             fetched = session.run(
                 {
-                    "inputs": inputs,
+                    "inputs": predictions.inputs,
                     "maps": predictions.feature_maps,
                     "predictions": _prediction_values(predictions, recorded["predictions"]),
                     "detections": detections.as_dict(),
@@ -152,7 +149,7 @@ def check_evaluation(case: Case, cells: Dict[str, Check]) -> None:
         value = fetched["predictions"][key]
         cell.statistics(value, stats, tolerance, key)
         if list(value.shape) == stats["shape"]:
-            kept = rows(value, arrays[f"{key}__idx"], stats["axis"])
+            kept = np.take(value, arrays[f"{key}__idx"], axis=stats["axis"])
             if stats.get("last_axis_subsampled"):
                 kept = kept[..., stats["last_axis_idx"]]
             cell.close(kept, arrays[key], tolerance, key, scale=stats["max_abs"])
@@ -196,10 +193,7 @@ def check_training(case: Case, cells: Dict[str, Check]) -> None:
     train = recorded["train"]
     config = case.overridden(recorded["overrides"])
     with tf.Graph().as_default():
-        detector = make_detector(config.model, is_training=True)
-        images = tf.constant(goldens.images_300(case.golden_dir).astype(np.float32))
-        inputs, true_shapes = detector.preprocess(images)
-        predictions = detector.predict(inputs, true_shapes)
+        detector, predictions, _ = _build(case, config, is_training=True)
         losses = dict(detector.loss(predictions, _groundtruth(case.model)).terms)
         penalties = detector.regularization_losses()
         regularization = tf.add_n(penalties) if penalties else tf.constant(0.0)
@@ -261,7 +255,7 @@ def _check_gradients(
     """Norms; one that rounding alone moves further than its tolerance is held to a looser one.
 
     A norm that on both sides is less than `NO_GRADIENT` of the global one is rounding altogether:
-    so are those of offsets that a batch norm behind them cancels.
+    such as those of offsets that a batch norm cancels.
     """
     expected = train["grad_norms"]
     floor = NO_GRADIENT * float(train["global_grad_norm_total_loss"])

@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Check:
-    """One cell of the table: ok, or what fell short and by how much."""
+    """One cell of the table: ok, or what differs and by how much."""
 
     def __init__(self) -> None:
         self.compared = 0
@@ -18,7 +18,6 @@ class Check:
 
     @property
     def ok(self) -> bool:
-        """Whether something was compared and nothing fell short."""
         return self.compared > 0 and self.failure is None
 
     def __str__(self) -> str:
@@ -27,24 +26,22 @@ class Check:
         return f"ok {self.worst:.0e}" if self.compared else "nothing compared"
 
     def fail(self, message: str, by: float = np.inf) -> None:
-        """Records a shortfall; the largest one is kept."""
+        """Records a difference; only the largest one is kept."""
         if self.failure is None or by > self._failed_by:
             self.failure, self._failed_by = message, by
 
     def equal(self, actual: Any, expected: Any, where: str) -> None:
-        """Exact equality of anything."""
         self.compared += 1
         if actual != expected:
             self.fail(f"{where}: {actual!r}, expected {expected!r}")
 
     def error(self, relative: float, tolerance: float, where: str) -> None:
-        """A relative error already worked out."""
+        """Compares a relative error with its tolerance."""
         self.compared += 1
         self.worst = max(self.worst, relative)
         if not relative <= tolerance:
-            self.fail(
-                f"rel {relative:.1e} at {where}", relative if relative == relative else np.inf
-            )
+            by = np.inf if np.isnan(relative) else relative
+            self.fail(f"rel {relative:.1e} at {where}", by)
 
     def close(
         self, actual: Any, expected: Any, tolerance: float, where: str, scale: float = 0.0
@@ -82,8 +79,3 @@ class Check:
         for key, total in (("sum", values.sum()), ("abs_sum", np.abs(values).sum())):
             scale = max(abs(recorded["abs_sum"]), 1e-12)
             self.error(abs(total - recorded[key]) / scale, tolerance, f"{where} {key}")
-
-
-def rows(tensor: np.ndarray, index: np.ndarray, axis: int) -> np.ndarray:
-    """The rows of a tensor that a record kept."""
-    return np.take(tensor, index, axis=axis)

@@ -101,7 +101,7 @@ def seeded_value(golden_dir: pathlib.Path, variant: str) -> SeededValue:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     if not hasattr(module, variant):
-        raise ValueError(f"{path} has no function {variant!r}, which a golden record asks for")
+        raise ValueError(f"{path} has no function {variant!r}, which a golden record needs")
     return getattr(module, variant)
 
 
@@ -109,7 +109,7 @@ def apply_recorded_overrides(config: Any, recorded: Sequence[str]) -> Any:
     """A copy of the pipeline configuration with a golden record's changes made to it.
 
     Records say "path: old -> new" or "path = new"; a path starts at the pipeline, at the model
-    ("ssd.…") or inside it ("image_resizer"); "constant X" stands for a constant learning rate.
+    ("ssd.…") or inside it ("image_resizer"); "constant X" is a constant learning rate.
 
     Raises:
         ValueError: for a line of another form.

@@ -1,11 +1,10 @@
-"""Optimizer steps through the real model_fn, beside those recorded.
+"""Optimizer steps of the real model_fn, compared with those recorded.
 
-Batch norm over two images divides by next to nothing where a map has one or four cells, so that a
-step can multiply rounding a hundredfold. How much is measured here: the same steps are taken again
-from weights moved by one unit in the last place. From the step on whose loss this alone moves by
-more than half the published tolerance, losses and moving statistics tell nothing at that tolerance
-and are held to `LOOSE` times as much, or twice what rounding does; weights always are held to
-theirs.
+Batch norm over two images divides by very small numbers where a map has one or four cells, so that
+a step can multiply rounding a hundredfold. To measure how much, the same steps are taken again from
+weights moved by one unit in the last place. From the step on whose loss this moves by more than
+half the published tolerance, the tolerance of losses and moving statistics is `LOOSE` times as
+large, or twice that movement; the tolerance of weights never changes.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ LOOSE = 10
 
 
 class Steps(NamedTuple):
-    """What a run of optimizer steps leaves behind."""
+    """Result of a run of optimizer steps."""
 
     losses: np.ndarray  # [steps]
     norms: Dict[str, float]  # of every variable of the model
@@ -95,7 +94,7 @@ def _norms_of_small_maps(graph: tf.Graph) -> Set[str]:
 
 
 def _padded_batch(case: Case, config: Any) -> Any:
-    """The fixed batch as an input_fn would hand it over, padded to five boxes."""
+    """The fixed batch as an input_fn returns it, padded to five boxes."""
     padding = 2
     detector = make_detector(config.model, is_training=True)
     images = tf.constant(goldens.images_300(case.golden_dir).astype(np.float32))

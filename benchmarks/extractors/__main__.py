@@ -24,7 +24,7 @@ def _parse(argv: Optional[List[str]]) -> argparse.Namespace:
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     if arguments.table and arguments.only != "*":
-        parser.error("--only: the page tells of all types")
+        parser.error("--only does not apply to --table, whose page has all types; remove it")
     if not (arguments.table or arguments.speed or arguments.worker):
         parser.error("give --table FILE, --speed, or both")
     return arguments
@@ -57,7 +57,7 @@ def _print_speed(pattern: str, batches: List[int]) -> int:
 
 
 def main(argv: Optional[List[str]] = None) -> int:
-    """Does what is asked for; 1 if no type matches."""
+    """Writes the page or prints speeds; returns 1 if no type matches."""
     arguments = _parse(argv)
     if arguments.worker:
         from benchmarks.extractors import worker

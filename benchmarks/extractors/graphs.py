@@ -1,16 +1,17 @@
-"""What the graph of an extractor tells: parameters, multiply-adds, feature maps, XLA."""
+"""Facts about the graph of an extractor: parameters, multiply-adds, feature maps, XLA."""
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 from typing import Any, Dict, Iterable, List, NamedTuple, Set
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+from google.protobuf import text_format
+
 from benchmarks.extractors import usual
-from estimator_det.compat import kernel_devices, tf, tf1
+from estimator_det.compat import registered_kernels, tf, tf1
 from estimator_det.extractors.ssd.recipe import make_extractor
 
 # Variables and images come from outside of what is compiled.
@@ -67,39 +68,25 @@ def multiply_adds(ends: Iterable[Any]) -> int:
     """Multiplications of the convolutions and matrix products that operations depend on."""
     total = 0
     for op in _above(ends):
-        if op.type in ("Conv2D", "DepthwiseConv2dNative"):
-            cells = math.prod(op.outputs[0].shape[:3].as_list())
-            total += cells * math.prod(op.inputs[1].shape.as_list())
-        elif op.type == "Conv2DBackpropInput":
-            cells = math.prod(op.inputs[2].shape[:3].as_list())
+        if op.type in ("Conv2D", "DepthwiseConv2dNative", "Conv2DBackpropInput"):
+            places = op.inputs[2] if op.type == "Conv2DBackpropInput" else op.outputs[0]
+            cells = math.prod(places.shape[:3].as_list())
             total += cells * math.prod(op.inputs[1].shape.as_list())
         elif op.type in ("MatMul", "BatchMatMulV2"):
             total += math.prod(op.inputs[0].shape.as_list()) * op.outputs[0].shape[-1]
     return total
 
 
-@functools.cache
-def _has_xla_kernel(op_type: str) -> bool:
-    return XLA_DEVICE in kernel_devices(op_type)
-
-
-@functools.cache
-def _register_xla_kernels() -> None:
-    """They are in the registry from the first compilation on."""
-    with tf.Graph().as_default(), tf1.Session() as session:
-        session.run(tf.function(lambda x: x + 1, jit_compile=True)(tf.constant(1.0)))
-
-
 def xla_obstacles(ends: Iterable[Any]) -> List[str]:
-    """What keeps a graph from being compiled with XLA, as for TPU.
+    """What prevents compilation with XLA, as for TPU, of all that the operations `ends` depend on.
 
-    Looked at is whatever the operations `ends` depend on: an operation without an XLA kernel in the
-    installed TensorFlow, or a tensor whose shape is not known when it is built.
+    That is an operation without an XLA kernel in the installed TensorFlow, or a tensor whose shape
+    is not known when the graph is built.
     """
-    _register_xla_kernels()
     ops = _above(ends)
     kinds = sorted({op.type for op in ops} - set(OUTSIDE))
-    found = [f"{op_type} has no XLA kernel" for op_type in kinds if not _has_xla_kernel(op_type)]
+    without = [op_type for op_type in kinds if not registered_kernels(op_type, XLA_DEVICE)]
+    found = [f"{op_type} has no XLA kernel" for op_type in without]
     dynamic = {
         op.type
         for op in ops
@@ -143,7 +130,7 @@ def refused(kind: str) -> List[str]:
         changed = usual.extractor_message(kind)
         changed.ClearField(field)
         text = f"{field} {value}" if value.startswith("{") else f"{field}: {value}"
-        usual.merge(changed, text)
+        text_format.Merge(text, changed)
         if fails(changed):
             found.append(SHORT.get(field, field))
     return found

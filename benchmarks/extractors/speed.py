@@ -1,4 +1,4 @@
-"""Steps of whole detectors beside their bare networks, taken in turns on the same machine."""
+"""Steps of whole detectors and of their bare networks, in turns on the same machine."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Part:
         )
 
     def send(self, *command: Any) -> None:
-        """Gives an order without waiting."""
+        """Sends a command without waiting for its result."""
         assert self._process.stdin is not None
         self._process.stdin.write(" ".join(map(str, command)) + "\n")
         self._process.stdin.flush()
 
     def receive(self) -> Any:
-        """The answer to the oldest order."""
+        """The result of the oldest command."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -47,12 +47,11 @@ class Part:
         return json.loads(line)
 
     def ask(self, *command: Any) -> Any:
-        """An order and its answer."""
+        """Sends a command and returns its result."""
         self.send(*command)
         return self.receive()
 
     def end(self) -> None:
-        """Ends the process."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
@@ -74,7 +73,7 @@ class Row(NamedTuple):
     batch: int
     size: int
     clock: Times
-    processors: Times  # of all together; says more where others use the machine, too
+    processors: Times  # of all together; more reliable where others use the machine too
     graph_seconds: float
     operations: int
 

@@ -23,10 +23,7 @@ OVERRIDE = "override_base_feature_extractor_hyperparams: true"
 
 
 class Heads(NamedTuple):
-    """A box predictor, anchors and a loss, as text of an `Ssd` message.
-
-    `{maps}` stands for the number of feature maps.
-    """
+    """A box predictor, anchors and a loss in text form; `{maps}` is the number of feature maps."""
 
     box_predictor: str
     anchor_generator: str
@@ -79,19 +76,12 @@ MNASFPN = _pyramid(
 
 
 class Usual(NamedTuple):
-    """Settings that published configurations of an extractor have in common.
+    """Settings that published configurations of an extractor have in common."""
 
-    Attributes:
-        size: Height and width of an image, in pixels.
-        heads: What stands on it.
-        options: Fields of the `SsdFeatureExtractor` message.
-        maps: Feature maps it makes.
-    """
-
-    size: int = 300
+    size: int = 300  # height and width of an image, in pixels
     heads: Heads = CLASSIC
-    options: str = ""
-    maps: int = 6
+    options: str = ""  # fields of the `SsdFeatureExtractor` message
+    maps: int = 6  # how many feature maps it makes
 
 
 # The first glob that matches a type counts; a type that none names gets the defaults.
@@ -119,15 +109,10 @@ def usual(kind: str) -> Usual:
     return Usual()
 
 
-def extractor_message(kind: str, options: str = "") -> Any:
-    """The `SsdFeatureExtractor` message of a type, `options` added."""
-    text = f"type: '{kind}' min_depth: 16 {usual(kind).options} {_HYPERPARAMS} {options}"
+def extractor_message(kind: str) -> Any:
+    """The `SsdFeatureExtractor` message of a type."""
+    text = f"type: '{kind}' min_depth: 16 {usual(kind).options} {_HYPERPARAMS}"
     return text_format.Parse(text, ssd_pb2.SsdFeatureExtractor())
-
-
-def merge(message: Any, text: str) -> None:
-    """Sets the fields of `text` in a message."""
-    text_format.Merge(text, message)
 
 
 def pipeline_message(kind: str, size: int, batch: int) -> Any:
@@ -181,11 +166,7 @@ def types() -> Dict[str, List[str]]:
     import estimator_det.extractors  # noqa: F401  (fills the registry)
     from estimator_det.extractors.ssd.recipe import EXTRACTORS
 
-    grouped: Dict[str, List[str]] = {}
-    first: Dict[Any, str] = {}
+    names_of: Dict[Any, List[str]] = {}
     for name in EXTRACTORS:
-        leader = first.setdefault(EXTRACTORS.get(name), name)
-        grouped.setdefault(leader, [])
-        if name != leader:
-            grouped[leader].append(name)
-    return dict(sorted(grouped.items()))
+        names_of.setdefault(EXTRACTORS.get(name), []).append(name)
+    return {first: others for first, *others in sorted(names_of.values())}

@@ -1,18 +1,17 @@
-"""One part of one extractor in a process of its own, which runs steps when it is told to.
+"""One part of one extractor in its own process, which runs steps on command.
 
 It reads a line at a time from standard input and answers with a line of JSON: `train SIZE BATCH`
-and `infer SIZE BATCH` open a graph, `step` runs it once, `count` tells multiply-adds at the usual
+and `infer SIZE BATCH` open a graph, `step` runs it once, `count` returns multiply-adds at the usual
 size.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import sys
 import time
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple
+from typing import Any, Callable, Dict, Iterable, List, Tuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -61,8 +60,7 @@ def _train_heads(config: Any, images: Any) -> Any:
 def _train_whole(config: Any, images: Any) -> Any:
     from model_fn.model_fn import create_model_fn
 
-    random = np.random.default_rng(0)
-    batch = images.shape[0]
+    random, batch = np.random.default_rng(0), images.shape[0]
     starts = random.uniform(0, 0.5, (batch, SLOTS, 2))
     boxes = np.concatenate([starts, starts + random.uniform(0.1, 0.5, starts.shape)], axis=2)
     is_real = np.arange(SLOTS) < BOXES
@@ -109,28 +107,20 @@ def _infer_whole(config: Any, images: Any) -> Any:
     return _ops(detector.postprocess(raw, shapes).as_dict().values())
 
 
-class Part(NamedTuple):
-    """How a part is built for training and for inference."""
-
-    train: Build
-    infer: Build
-
-
-PARTS: Dict[str, Part] = {
-    "network": Part(_train_network, _infer_network),
-    "heads": Part(_train_heads, _infer_heads),  # and the network below
-    "whole": Part(_train_whole, _infer_whole),
+PARTS: Dict[str, Tuple[Build, Build]] = {  # for training and for inference
+    "network": (_train_network, _infer_network),
+    "heads": (_train_heads, _infer_heads),  # with the network below
+    "whole": (_train_whole, _infer_whole),
 }
 
 
 class Worker:
-    """Answers the lines it is sent."""
+    """Runs the commands that `serve` reads."""
 
     def __init__(self, kind: str, part: str) -> None:
-        self._kind, self._part = kind, PARTS[part]
+        self._kind, (self._train, self._infer) = kind, PARTS[part]
         self._session: Any = None
         self._fetched: Any = None
-        self._step: Callable[[], Any] = lambda: None
 
     def count(self) -> int:
         """Multiply-adds of one image at the usual size."""
@@ -141,11 +131,11 @@ class Worker:
 
     def train(self, size: int, batch: int) -> Dict[str, float]:
         """Opens a training graph and runs it once: seconds to build it, and its operations."""
-        return self._open(self._part.train, size, batch)
+        return self._open(self._train, size, batch)
 
     def infer(self, size: int, batch: int) -> Dict[str, float]:
         """Opens an inference graph and runs it once."""
-        return self._open(self._part.infer, size, batch)
+        return self._open(self._infer, size, batch)
 
     def _open(self, build: Build, size: int, batch: int) -> Dict[str, float]:
         if self._session is not None:
@@ -154,29 +144,26 @@ class Worker:
         with tf.Graph().as_default() as graph:
             start = time.perf_counter()
             values = np.random.default_rng(0).uniform(0, 255, (batch, size, size, 3))
-            step = build(config, tf.constant(values, tf.float32))
+            self._fetched = build(config, tf.constant(values, tf.float32))
             seconds = time.perf_counter() - start
             operations = len(graph.get_operations())
             self._session = tf1.Session()
             self._session.run([tf1.global_variables_initializer(), tf1.tables_initializer()])
-        self._fetched = step
-        self._step = functools.partial(self._session.run, step)
-        self._step()
+        self._session.run(self._fetched)
         return {"seconds": seconds, "operations": operations}
 
     def executed(self) -> List[str]:
         """Names of the graph's nodes that a step runs."""
         options = tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE)
-        told = tf1.RunMetadata()
-        self._session.run(self._fetched, options=options, run_metadata=told)
-        return [
-            node.node_name for device in told.step_stats.dev_stats for node in device.node_stats
-        ]
+        metadata = tf1.RunMetadata()
+        self._session.run(self._fetched, options=options, run_metadata=metadata)
+        devices = metadata.step_stats.dev_stats
+        return [node.node_name for device in devices for node in device.node_stats]
 
     def step(self) -> List[float]:
         """Seconds that one step takes: by the clock, and of all processors."""
         start, busy = time.perf_counter(), time.process_time()
-        self._step()
+        self._session.run(self._fetched)
         return [time.perf_counter() - start, time.process_time() - busy]
 
 

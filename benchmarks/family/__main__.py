@@ -20,7 +20,6 @@ from typing import Dict, List, Optional
 from estimator_det.config import pipeline
 
 NAMES = ("parse", "build", "train", "evaluate", "export", "detect")
-SUFFIX = ".config"
 
 
 def _parse(argv: Optional[List[str]]) -> argparse.Namespace:
@@ -50,25 +49,25 @@ def _run(path: pathlib.Path, arguments: argparse.Namespace) -> None:
     """All stages of one configuration; prints a line of JSON after each."""
     from benchmarks.family import stages
 
-    def tell(stage: str, start: float) -> None:
+    def report(stage: str, start: float) -> None:
         print(json.dumps({stage: time.monotonic() - start}), flush=True)
 
     start = time.monotonic()
     config = pipeline.read_pipeline(path)
-    tell(NAMES[0], start)
+    report(NAMES[0], start)
     config = stages.configured(config, arguments.record, arguments.label_map, arguments.batch_size)
     run = stages.Run(config, arguments.record, arguments.scratch)
     for name, stage in stages.STAGES.items():
         start = time.monotonic()
         stage(run)
-        tell(name, start)
+        report(name, start)
 
 
 def _row(path: pathlib.Path, arguments: argparse.Namespace, argv: List[str]) -> List[str]:
     """Cells: seconds, and where a stage failed its error, the last of the row."""
     seconds: Dict[str, float] = {}
     with tempfile.TemporaryDirectory() as scratch:
-        only = ["--only", path.name[: -len(SUFFIX)], "--scratch", scratch]
+        only = ["--only", path.stem, "--scratch", scratch]
         command = [sys.executable, "-m", "benchmarks.family", *argv, *only]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
     for line in result.stdout.splitlines():
@@ -87,8 +86,8 @@ def main(argv: Optional[List[str]] = None) -> int:
     arguments = _parse(argv)
     paths = sorted(
         path
-        for path in arguments.configs.glob(f"*{SUFFIX}")
-        if fnmatch.fnmatch(path.name[: -len(SUFFIX)], arguments.only)
+        for path in arguments.configs.glob("*.config")
+        if fnmatch.fnmatch(path.stem, arguments.only)
     )
     if arguments.scratch:
         _run(paths[0], arguments)
@@ -102,7 +101,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     for path in paths:
         cells = _row(path, arguments, argv)
         failed += any(cell.startswith("FAILED") for cell in cells)
-        print(" | ".join([path.name[: -len(SUFFIX)], *cells]), flush=True)
+        print(" | ".join([path.stem, *cells]), flush=True)
     print(f"{len(paths) - failed} of {len(paths)} configurations came through")
     return 1 if failed else 0
 

@@ -26,12 +26,10 @@ class Run(NamedTuple):
 
     @property
     def model_dir(self) -> str:
-        """Where training writes."""
         return str(self.folder / "model")
 
     @property
     def exported(self) -> str:
-        """Where the export goes."""
         return str(self.folder / "exported")
 
 

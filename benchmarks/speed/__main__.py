@@ -39,7 +39,7 @@ def _measure(part: str, argv: List[str], scratch: str) -> Dict[str, Any]:
 
 
 def _table(m: Dict[str, Any]) -> List[str]:
-    """Lines of the report, from whatever was measured."""
+    """Lines of the report on the parts that were measured."""
     lines: List[str] = []
 
     def ratio(name: str, value: str, floor: str, unit: str) -> None:

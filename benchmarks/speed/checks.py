@@ -21,7 +21,7 @@ from inputs.schema import SOURCE_ID, STREAM_INDEX
 WARM_UP = 260  # batches: the first pass over the files, which counts their bytes
 ROUNDS = 40
 ROUND_BATCHES = 16
-SETTLE_SECONDS = 0.25  # what was taken out of buffers is made anew; images take a few ms each
+SETTLE_SECONDS = 0.25  # buffers fill again; images take a few ms each
 
 
 class _Blind:
@@ -31,13 +31,11 @@ class _Blind:
         self.paths = list(paths)
 
     def expect_first(self, records: tf.data.Dataset, _: int) -> tf.data.Dataset:
-        """The records as they are."""
         return records
 
     def add_pending(
         self, sequence_number: tf.Tensor, record_id: tf.Tensor, serialized: tf.Tensor
     ) -> tf.Tensor:
-        """The bytes as they are."""
         del sequence_number, record_id
         return serialized
 
@@ -66,7 +64,7 @@ def _all_sound(given: Any, *_: Any) -> Checked:
 
 @contextlib.contextmanager
 def unchecked() -> Iterator[None]:
-    """Within, training pipelines are made that trust their records blindly."""
+    """Inside, training pipelines are built without checks of their records."""
 
     def nothing(*_: Any) -> Any:
         return tf.no_op()

@@ -119,19 +119,13 @@ def step(arguments: argparse.Namespace) -> Figures:
     """The whole training step with its input pipeline, and on one batch held in memory."""
     config = _config(arguments)
     with tf.Graph().as_default():
-        features, labels = _next_batch(config)
+        tensors = _next_batch(config)
         with _session() as session:
-            batch = session.run([features, labels])
+            batch = session.run(tensors)
     figures = {}
-    for name in ("step_seconds", "step_cached_seconds"):
-        with tf.Graph().as_default():
-            if name == "step_seconds":
-                features, labels = _next_batch(config)
-            else:
-                features, labels = tf.nest.map_structure(tf.constant, batch)
-            train_op = _train_spec(config, features, labels).train_op
-            with _session() as session:
-                figures[name] = _seconds(functools.partial(session.run, train_op))
+    for name, held in (("step_seconds", None), ("step_cached_seconds", batch)):
+        with _training(config, held) as run:
+            figures[name] = _seconds(run)
     return figures
 
 
@@ -176,7 +170,7 @@ def checks(arguments: argparse.Namespace) -> Figures:
     """The training input_fn, and the whole step, with and without checks of records: clean data."""
     from benchmarks.speed.checks import compare, unchecked
 
-    # Opening a file, which costs some milliseconds, is not to count as if files held few records.
+    # A larger file, because opening one takes some milliseconds.
     record = _first_examples(arguments.record, arguments.scratch, CHECKED_IMAGES)
     config = pipeline.override(_config(arguments), train_input_path=str(record))
     figures: Figures = dict(compare(lambda: _train_batches(config), arguments.batch_size))
@@ -193,23 +187,22 @@ def checks(arguments: argparse.Namespace) -> Figures:
 
 
 @contextlib.contextmanager
-def _training(config: Any) -> Iterator[Callable[[], Any]]:
-    """A function that runs a training step with its input."""
+def _training(config: Any, batch: Any = None) -> Iterator[Callable[[], Any]]:
+    """A function that runs a training step, with its input or on a batch held in memory."""
     with tf.Graph().as_default():
-        features, labels = _next_batch(config)
-        train_op = _train_spec(config, features, labels).train_op
+        tensors = tf.nest.map_structure(tf.constant, batch) if batch else _next_batch(config)
+        train_op = _train_spec(config, *tensors).train_op
         with _session() as session:
             yield functools.partial(session.run, train_op)
 
 
 class _StopAfter(tf1.train.SessionRunHook):
-    """Notes when the first step was done, and ends training some steps later."""
+    """Records when the first step ends, and stops training some steps later."""
 
     def __init__(self, started: float, steps: int) -> None:
         self.started, self.steps, self.first = started, steps, 0.0
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Counts one step."""
         self.first = self.first or time.time() - self.started
         self.steps -= 1
         if self.steps <= 0:
@@ -253,7 +246,7 @@ def evaluate(arguments: argparse.Namespace) -> Figures:
 
 
 def _first_examples(record: str, folder: pathlib.Path, count: int) -> pathlib.Path:
-    """A record of `count` examples, going round the given one as often as it takes."""
+    """A record of `count` examples, which repeats the given one if that has fewer."""
     path = folder / f"first_{count}.record"
     with tf.io.TFRecordWriter(str(path)) as writer:
         for example in tf.data.TFRecordDataset(record).repeat().take(count):

@@ -1,1 +1,1 @@
-"""Do two TensorFlow versions agree, and can each go on with what the other made?"""
+"""Compares two TensorFlow versions, and what each does with the files of the other."""

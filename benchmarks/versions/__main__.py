@@ -2,8 +2,8 @@
 
 Each interpreter trains the same steps from the same seed, resumes from the other's checkpoint,
 exports, and runs the other's SavedModel. Prints the largest differences; the exit status is 1 if
-one is over its limit. With `--speed` it measures both instead, in turns; what it does not know are
-arguments of `benchmarks.speed`.
+one is over its limit. With `--speed` it measures both instead, in turns; other arguments are those
+of `benchmarks.speed`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def _parse(argv: Optional[List[str]]) -> Tuple[argparse.Namespace, List[str]]:
     parser.add_argument("--steps", type=int, default=20, help="training steps to compare")
     parser.add_argument("--speed", action="store_true", help="measure instead of comparing")
     parser.add_argument("--repeats", type=int, default=2, help="--speed: turns of each")
-    parser.add_argument("--output_dir", type=pathlib.Path, help="keep what was made there")
+    parser.add_argument("--output_dir", type=pathlib.Path, help="keep the files there")
     arguments, others = parser.parse_known_args(argv)
     if len(arguments.python) != 2:
         parser.error("--python: give it twice")
     if others and not arguments.speed:
-        parser.error(f"not known: {' '.join(others)}")
+        parser.error(f"unknown arguments: {' '.join(others)}")
     return arguments, others
 
 

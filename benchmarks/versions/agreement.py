@@ -1,4 +1,4 @@
-"""Losses, checkpoints and SavedModels of two environments against each other."""
+"""Compares losses, checkpoints and SavedModels of two environments."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ class Difference(NamedTuple):
     limit: float
 
     def line(self) -> str:
-        """For the report."""
         verdict = "ok" if self.value <= self.limit else "DIFFERS"
         return f"{self.what}: {self.value:.1e} (limit {self.limit:.0e}) {verdict}"
 
@@ -53,18 +52,18 @@ def report(folder: pathlib.Path, pythons: List[str], steps: int) -> Tuple[List[s
     Args:
         folder: Gets data, model folders and exports.
         pythons: Two interpreters.
-        steps: To train before checkpoints change hands.
+        steps: To train before the environments exchange checkpoints.
     """
     both = environment.find_two(pythons)
     pairs = (both, both[::-1])
     folder.mkdir(parents=True, exist_ok=True)
     environment.run_tasks([(both[0], [["make", str(folder), _CHANGES]])])
-    environment.say(f"both train {steps} steps, batch norm frozen and learning, and export")
+    environment.log(f"both train {steps} steps, batch norm frozen and learning, and export")
     environment.run_tasks([(env, _first_tasks(env, folder, steps)) for env in both])
     for env, other in pairs:
         shutil.copytree(_model_dir(folder, env), _resumed(folder, env, env))
         shutil.copytree(_model_dir(folder, other), _resumed(folder, env, other))
-    environment.say("both resume from and serve their own and the other's")
+    environment.log("both resume from and serve their own and the other's")
     environment.run_tasks([(env, _second_tasks(env, both, folder, steps)) for env in both])
 
     found = []

@@ -30,7 +30,6 @@ class Environment(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """The name, as a folder's."""
         return self.name.replace(" ", "_")
 
 
@@ -68,7 +67,7 @@ def find(python: str) -> Environment:
 
 
 def find_two(pythons: List[str]) -> Tuple[Environment, Environment]:
-    """Both environments; ValueError if they cannot be told apart."""
+    """Both environments; ValueError if their versions are the same."""
     with futures.ThreadPoolExecutor() as pool:
         first, second = pool.map(find, pythons)
     if first.name == second.name:
@@ -76,6 +75,6 @@ def find_two(pythons: List[str]) -> Tuple[Environment, Environment]:
     return first, second
 
 
-def say(text: str) -> None:
-    """Progress, beside the report."""
+def log(text: str) -> None:
+    """Prints progress to stderr; the report goes to stdout."""
     print(text, file=sys.stderr, flush=True)

@@ -32,7 +32,7 @@ def report(pythons: List[str], arguments: List[str], repeats: int) -> List[str]:
     measured: List[List[Dict[str, Any]]] = [[], []]
     for turn in range(repeats):
         for env, results in zip(both, measured):
-            environment.say(f"{env.name}: turn {turn + 1} of {repeats}")
+            environment.log(f"{env.name}: turn {turn + 1} of {repeats}")
             printed = environment.run(env.python, "-m", "benchmarks.speed", *arguments)
             results.append(json.loads(printed.splitlines()[-1]))
     lines = [f"| | {both[0].name} | {both[1].name} | second / first |", "|---|---|---|---|"]
@@ -44,5 +44,5 @@ def report(pythons: List[str], arguments: List[str], repeats: int) -> List[str]:
 
 
 def best(key: str, values: List[float]) -> float:
-    """The least disturbed of several measurements."""
+    """The fastest of several measurements."""
     return max(values) if key.endswith("_per_second") else min(values)

@@ -2,7 +2,7 @@
 
 Letters in shapes: B batch, G groundtruth boxes (padded), A anchors, C class columns, N and M any
 number of boxes, P keypoints. Boxes are `ymin, xmin, ymax, xmax`; their frame (normalized or pixels)
-is whatever the caller uses throughout, unless a docstring says otherwise.
+is the same in all arguments, unless a docstring says otherwise.
 
 Importing the package imports every module in it, so that a component in a new file is registered.
 """

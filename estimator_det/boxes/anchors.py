@@ -16,6 +16,7 @@ import numpy as np
 from estimator_det.compat import tf
 from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.registry import Registry
+from estimator_det.config.text import ConfigError
 
 TPU = TpuAdvice("anchor_generator", "use ssd_anchor_generator")
 
@@ -48,7 +49,7 @@ class AnchorGenerator(Protocol):
             float32 [A, 4].
 
         Raises:
-            ValueError: if there are more or fewer maps than the generator has boxes for.
+            ConfigError: if there are more or fewer maps than the generator has boxes for.
         """
 
 
@@ -57,22 +58,22 @@ ANCHOR_GENERATORS: Registry[Callable[[Any], AnchorGenerator]] = Registry("anchor
 
 def _check(right: bool, message: str) -> None:
     if not right:
-        raise ValueError(message)
+        raise ConfigError(message)
 
 
 def _known(size: Any) -> Any:
     """An int for a tensor of known value; the tensor itself otherwise."""
-    _check(
-        size is not None,
-        "sizes of feature maps and images must be ints or scalar tensors; given: None. "
-        "Remedy: take sizes that are not static from tf.shape",
-    )
+    if size is None:
+        raise ValueError(
+            "sizes of feature maps and images must be ints or scalar tensors; given: None. "
+            "Remedy: take sizes that are not static from tf.shape"
+        )
     value = tf.get_static_value(size) if tf.is_tensor(size) else size
     return size if value is None else int(value)
 
 
 class _NumpyArrays:
-    """The operations that tell NumPy from TensorFlow; `_TensorArrays` has the same."""
+    """Operations that differ between NumPy and TensorFlow; `_TensorArrays` has the same."""
 
     number = staticmethod(np.float32)
     vector = staticmethod(np.asarray)
@@ -178,16 +179,13 @@ class SsdAnchors:
 
     @property
     def num_per_location(self) -> List[int]:
-        """Anchors at each location of each feature map."""
         return [len(boxes) for boxes in self.boxes]
 
     @property
     def normalized(self) -> bool:
-        """True: coordinates are fractions of the image."""
         return True
 
     def generate(self, feature_map_shapes: Sequence[Shape], image_shape: Shape) -> tf.Tensor:
-        """See `AnchorGenerator`."""
         arrays, shapes, image = _prepare(feature_map_shapes, image_shape, len(self.boxes))
         height, width = arrays.number(image[0]), arrays.number(image[1])
         shorter = arrays.minimum(height, width)
@@ -239,11 +237,9 @@ class PixelAnchors:
 
     @property
     def num_per_location(self) -> List[int]:
-        """Anchors at each location of each feature map."""
         return [len(grid.sizes) for grid in self.grids]
 
     def generate(self, feature_map_shapes: Sequence[Shape], image_shape: Shape) -> tf.Tensor:
-        """See `AnchorGenerator`."""
         arrays, shapes, image = _prepare(feature_map_shapes, image_shape, len(self.grids))
         tiles = []
         for grid, shape in zip(self.grids, shapes):
@@ -414,9 +410,5 @@ def _make_flexible(config: Any) -> AnchorGenerator:
 
 
 def make_anchor_generator(config: Any) -> AnchorGenerator:
-    """The generator that an `AnchorGenerator` proto names.
-
-    Raises:
-        ValueError: if none is set, or its fields contradict each other.
-    """
+    """The generator of an `AnchorGenerator` message; ConfigError if none is set or not valid."""
     return ANCHOR_GENERATORS.make_chosen(config, "anchor_generator_oneof", "anchor_generator")

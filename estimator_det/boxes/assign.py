@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import NamedTuple, Optional
 
-from estimator_det.boxes.coders import BoxCoder, CenterSizeCoder
-from estimator_det.boxes.geometry import IOU_SIMILARITY, Similarity
-from estimator_det.boxes.matching import IGNORED, ArgMaxMatcher, Matcher
+from estimator_det.boxes.coders import BoxCoder
+from estimator_det.boxes.geometry import Similarity
+from estimator_det.boxes.matching import IGNORED, Matcher
 from estimator_det.compat import tf
 from estimator_det.config.advice import TpuAdvice
 
@@ -101,7 +101,8 @@ class TargetAssigner:
             Targets, free of NaN save for the codes of absent keypoints.
 
         Raises:
-            ValueError: if the label is not as long as C, or the coder lacks keypoints.
+            ValueError: if the label is not as long as C.
+            ConfigError: if the coder needs keypoints and there are none.
         """
         label = tf.convert_to_tensor(unmatched_class_label, tf.float32)
         if not label.shape.is_compatible_with(classes.shape[2:]):
@@ -190,23 +191,3 @@ class TargetAssigner:
             box_weights=tf.cast(is_object, tf.float32),
             matches=targets.matches,
         )
-
-
-def make_rpn_assigner(
-    negative_class_weight: float = 1.0, use_matmul_gather: bool = False
-) -> TargetAssigner:
-    """The assigner of Faster R-CNN's first stage, as fixed in the reference."""
-    matcher = ArgMaxMatcher(
-        0.7, 0.3, force_match_for_each_row=True, use_matmul_gather=use_matmul_gather
-    )
-    coder = CenterSizeCoder(10.0, 10.0, 5.0, 5.0)
-    return TargetAssigner(IOU_SIMILARITY, matcher, coder, negative_class_weight)
-
-
-def make_roi_assigner(
-    negative_class_weight: float = 1.0, use_matmul_gather: bool = False
-) -> TargetAssigner:
-    """The assigner of Faster R-CNN's second stage, as fixed in the reference."""
-    matcher = ArgMaxMatcher(0.5, use_matmul_gather=use_matmul_gather)
-    coder = CenterSizeCoder(10.0, 10.0, 5.0, 5.0)
-    return TargetAssigner(IOU_SIMILARITY, matcher, coder, negative_class_weight)

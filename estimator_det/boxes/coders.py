@@ -12,6 +12,7 @@ from estimator_det.boxes.geometry import centers_and_sizes, from_centers_and_siz
 from estimator_det.compat import tf
 from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.registry import Registry
+from estimator_det.config.text import ConfigError
 
 TPU = TpuAdvice("box_coder", "use faster_rcnn_box_coder")
 
@@ -19,7 +20,7 @@ EPSILON = 1e-8  # keeps divisions and logarithms of empty boxes finite, as in th
 
 
 class Decoded(NamedTuple):
-    """What codes stand for, in the frame of the anchors."""
+    """Decoded codes, in the frame of the anchors."""
 
     boxes: tf.Tensor  # float32 [..., 4]
     keypoints: Optional[tf.Tensor] = None  # float32 [..., P, 2], y and x
@@ -48,7 +49,7 @@ def _check_positive(coder: object, *fields: str) -> None:
     for field in fields:
         value = getattr(coder, field)
         if not value > 0:
-            raise ValueError(f"{type(coder).__name__}.{field} must be above 0; given: {value}")
+            raise ConfigError(f"box_coder: {field} must be above 0; given: {value}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +69,6 @@ class CenterSizeCoder:
 
     @property
     def code_size(self) -> int:
-        """Numbers per box: four."""
         return 4
 
     def encode(
@@ -80,18 +80,13 @@ class CenterSizeCoder:
         y, x, h, w = centers_and_sizes(boxes)
         h_anchor += EPSILON
         w_anchor += EPSILON
-        return tf.stack(
-            [
-                (y - y_anchor) / h_anchor * self.y_scale,
-                (x - x_anchor) / w_anchor * self.x_scale,
-                tf.math.log((h + EPSILON) / h_anchor) * self.height_scale,
-                tf.math.log((w + EPSILON) / w_anchor) * self.width_scale,
-            ],
-            axis=-1,
-        )
+        ty = (y - y_anchor) / h_anchor * self.y_scale
+        tx = (x - x_anchor) / w_anchor * self.x_scale
+        th = tf.math.log((h + EPSILON) / h_anchor) * self.height_scale
+        tw = tf.math.log((w + EPSILON) / w_anchor) * self.width_scale
+        return tf.stack([ty, tx, th, tw], axis=-1)
 
     def decode(self, codes: tf.Tensor, anchors: tf.Tensor) -> Decoded:
-        """Codes [..., 4], anchors [..., 4] -> boxes [..., 4]."""
         y_anchor, x_anchor, h_anchor, w_anchor = centers_and_sizes(anchors)
         ty, tx, th, tw = tf.unstack(codes, num=4, axis=-1)
         return Decoded(
@@ -119,7 +114,6 @@ class KeypointCoder:
 
     @property
     def code_size(self) -> int:
-        """Numbers per box: four and two per keypoint."""
         return 4 + 2 * self.num_keypoints
 
     def _boxes(self) -> CenterSizeCoder:
@@ -139,12 +133,12 @@ class KeypointCoder:
         Absent keypoints (NaN) have NaN codes.
 
         Raises:
-            ValueError: if keypoints are not given, or not `num_keypoints` of them.
+            ConfigError: if there are no keypoints, or not `num_keypoints` of them.
         """
         if keypoints is None:
-            raise ValueError("keypoint_box_coder needs keypoints; the groundtruth has none")
+            raise ConfigError("keypoint_box_coder needs keypoints; the groundtruth has none")
         if keypoints.shape[-2] not in (None, self.num_keypoints):
-            raise ValueError(
+            raise ConfigError(
                 f"keypoint_box_coder.num_keypoints is {self.num_keypoints}; "
                 f"the groundtruth has {keypoints.shape[-2]} per box"
             )
@@ -182,7 +176,6 @@ class SquareCoder:
 
     @property
     def code_size(self) -> int:
-        """Numbers per box: three."""
         return 3
 
     def encode(
@@ -194,29 +187,19 @@ class SquareCoder:
         y, x, h, w = centers_and_sizes(boxes)
         length_anchor = tf.sqrt(h_anchor * w_anchor) + EPSILON
         length = tf.sqrt(h * w) + EPSILON
-        return tf.stack(
-            [
-                (y - y_anchor) / length_anchor * self.y_scale,
-                (x - x_anchor) / length_anchor * self.x_scale,
-                tf.math.log(length / length_anchor) * self.length_scale,
-            ],
-            axis=-1,
-        )
+        ty = (y - y_anchor) / length_anchor * self.y_scale
+        tx = (x - x_anchor) / length_anchor * self.x_scale
+        tl = tf.math.log(length / length_anchor) * self.length_scale
+        return tf.stack([ty, tx, tl], axis=-1)
 
     def decode(self, codes: tf.Tensor, anchors: tf.Tensor) -> Decoded:
-        """Codes [..., 3], anchors [..., 4] -> square boxes [..., 4]."""
         y_anchor, x_anchor, h_anchor, w_anchor = centers_and_sizes(anchors)
         ty, tx, tl = tf.unstack(codes, num=3, axis=-1)
         length_anchor = tf.sqrt(h_anchor * w_anchor)
         length = tf.exp(tl / self.length_scale) * length_anchor
-        return Decoded(
-            from_centers_and_sizes(
-                ty / self.y_scale * length_anchor + y_anchor,
-                tx / self.x_scale * length_anchor + x_anchor,
-                length,
-                length,
-            )
-        )
+        y = ty / self.y_scale * length_anchor + y_anchor
+        x = tx / self.x_scale * length_anchor + x_anchor
+        return Decoded(from_centers_and_sizes(y, x, length, length))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,7 +216,6 @@ class CornerCoder:
 
     @property
     def code_size(self) -> int:
-        """Numbers per box: four."""
         return 4
 
     def encode(
@@ -244,7 +226,6 @@ class CornerCoder:
         return (boxes - anchors) / self.stddev
 
     def decode(self, codes: tf.Tensor, anchors: tf.Tensor) -> Decoded:
-        """Codes [..., 4], anchors [..., 4] -> boxes [..., 4]."""
         return Decoded(codes * self.stddev + anchors)
 
 
@@ -255,13 +236,8 @@ def _make_faster_rcnn(config: Any) -> BoxCoder:
 
 @CODERS.register("keypoint_box_coder")
 def _make_keypoint(config: Any) -> BoxCoder:
-    return KeypointCoder(
-        config.num_keypoints,
-        config.y_scale,
-        config.x_scale,
-        config.height_scale,
-        config.width_scale,
-    )
+    scales = (config.y_scale, config.x_scale, config.height_scale, config.width_scale)
+    return KeypointCoder(config.num_keypoints, *scales)
 
 
 @CODERS.register("square_box_coder")
@@ -275,9 +251,5 @@ def _make_mean_stddev(config: Any) -> BoxCoder:
 
 
 def make_box_coder(config: Any) -> BoxCoder:
-    """The coder that a `BoxCoder` proto names.
-
-    Raises:
-        ValueError: if none is set, or a scale is not above 0.
-    """
+    """The coder of a `BoxCoder` message; ConfigError if none is set or a scale is not above 0."""
     return CODERS.make_chosen(config, "box_coder_oneof", "box_coder")

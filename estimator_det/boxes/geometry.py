@@ -26,27 +26,9 @@ def from_centers_and_sizes(
     y_center: tf.Tensor, x_center: tf.Tensor, height: tf.Tensor, width: tf.Tensor
 ) -> tf.Tensor:
     """The inverse of `centers_and_sizes`: four [...] -> boxes [..., 4]."""
-    half_height = height / 2.0
-    half_width = width / 2.0
-    return tf.stack(
-        [
-            y_center - half_height,
-            x_center - half_width,
-            y_center + half_height,
-            x_center + half_width,
-        ],
-        axis=-1,
-    )
-
-
-def _column(values: tf.Tensor) -> tf.Tensor:
-    """[..., N] -> [..., N, 1], the first of a pair."""
-    return tf.expand_dims(values, -1)
-
-
-def _row(values: tf.Tensor) -> tf.Tensor:
-    """[..., M] -> [..., 1, M], the second of a pair."""
-    return tf.expand_dims(values, -2)
+    half_height, half_width = height / 2.0, width / 2.0
+    low = [y_center - half_height, x_center - half_width]
+    return tf.stack([*low, y_center + half_height, x_center + half_width], axis=-1)
 
 
 def pairwise_intersection(boxes_a: tf.Tensor, boxes_b: tf.Tensor) -> tf.Tensor:
@@ -68,8 +50,8 @@ def pairwise_iou(boxes_a: tf.Tensor, boxes_b: tf.Tensor) -> tf.Tensor:
     Pairs that do not overlap give 0, also where both boxes are empty.
     """
     intersection = pairwise_intersection(boxes_a, boxes_b)
-    union = _column(area(boxes_a)) + _row(area(boxes_b)) - intersection
-    return tf.math.divide_no_nan(intersection, union)
+    areas_a, areas_b = tf.expand_dims(area(boxes_a), -1), tf.expand_dims(area(boxes_b), -2)
+    return tf.math.divide_no_nan(intersection, areas_a + areas_b - intersection)
 
 
 def pairwise_ioa(boxes_a: tf.Tensor, boxes_b: tf.Tensor) -> tf.Tensor:
@@ -78,7 +60,7 @@ def pairwise_ioa(boxes_a: tf.Tensor, boxes_b: tf.Tensor) -> tf.Tensor:
     Empty second boxes give 0.
     """
     intersection = pairwise_intersection(boxes_a, boxes_b)
-    return tf.math.divide_no_nan(intersection, _row(area(boxes_b)))
+    return tf.math.divide_no_nan(intersection, tf.expand_dims(area(boxes_b), -2))
 
 
 def pairwise_neg_sq_dist(boxes_a: tf.Tensor, boxes_b: tf.Tensor) -> tf.Tensor:
@@ -86,7 +68,7 @@ def pairwise_neg_sq_dist(boxes_a: tf.Tensor, boxes_b: tf.Tensor) -> tf.Tensor:
     product = tf.einsum("...nc,...mc->...nm", boxes_a, boxes_b)
     norms_a = tf.reduce_sum(tf.square(boxes_a), axis=-1)
     norms_b = tf.reduce_sum(tf.square(boxes_b), axis=-1)
-    return 2.0 * product - _column(norms_a) - _row(norms_b)
+    return 2.0 * product - tf.expand_dims(norms_a, -1) - tf.expand_dims(norms_b, -2)
 
 
 def _area_between(low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
@@ -219,9 +201,5 @@ def _make_thresholded_iou(config: Any) -> Similarity:
 
 
 def make_similarity(config: Any) -> Similarity:
-    """The similarity that a `RegionSimilarityCalculator` proto names.
-
-    Raises:
-        ValueError: if none is set.
-    """
+    """The similarity of a `RegionSimilarityCalculator` message; ConfigError if none is set."""
     return SIMILARITIES.make_chosen(config, "region_similarity", "similarity_calculator")

@@ -1,4 +1,4 @@
-"""Matchers: which groundtruth row, if any, each anchor stands for."""
+"""Matchers: which groundtruth row, if any, each anchor is matched with."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Callable, Optional, Protocol, Tuple
 from estimator_det.compat import tf
 from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.registry import Registry
+from estimator_det.config.text import ConfigError
 
 TPU = TpuAdvice("matcher", "use argmax_matcher with use_matmul_gather: true")
 
@@ -69,18 +70,18 @@ class ArgMaxMatcher:
         matched, unmatched = self.matched_threshold, self.unmatched_threshold
         if matched is None:
             if unmatched is not None:
-                raise ValueError(
+                raise ConfigError(
                     "unmatched_threshold needs a matched_threshold; "
                     f"given: {unmatched} without matched_threshold"
                 )
             return
         if unmatched is not None and unmatched > matched:
-            raise ValueError(
+            raise ConfigError(
                 "unmatched_threshold must not be above matched_threshold; "
                 f"given: {unmatched} and {matched}"
             )
         if not self.negatives_lower_than_unmatched and unmatched in (None, matched):
-            raise ValueError(
+            raise ConfigError(
                 "negatives_lower_than_unmatched: false takes negatives from between "
                 f"unmatched_threshold and matched_threshold, which are both {matched}. "
                 "Remedy: lower unmatched_threshold"
@@ -89,7 +90,6 @@ class ArgMaxMatcher:
     def __call__(
         self, similarity: tf.Tensor, valid: tf.Tensor, claiming: Optional[tf.Tensor] = None
     ) -> tf.Tensor:
-        """See `Matcher`."""
         shown = tf.where(tf.expand_dims(valid, -1), similarity, similarity.dtype.min)
         if not shown.shape[1]:  # 0, or known only at run time: argmax needs a row
             shown = tf.pad(shown, [[0, 0], [0, 1], [0, 0]], constant_values=similarity.dtype.min)
@@ -120,10 +120,9 @@ class ArgMaxMatcher:
 
 def _claims(similarity: tf.Tensor, claiming: tf.Tensor) -> tf.Tensor:
     """The first row whose most similar anchor this is: [B, G, A], [B, G] -> int32 [B, A], or -1."""
-    static = similarity.shape
     dynamic = tf.shape(similarity)
     batch, num_rows, num_anchors = (
-        dynamic[axis] if static[axis] is None else static[axis] for axis in range(3)
+        dynamic[axis] if size is None else size for axis, size in enumerate(similarity.shape)
     )
     favourite = tf.argmax(similarity, axis=2, output_type=tf.int32)
     flat = favourite + tf.expand_dims(tf.range(batch) * num_anchors, -1)
@@ -142,7 +141,7 @@ class BipartiteMatcher:
     claiming row has an anchor, or every anchor a row; all other anchors are unmatched.
 
     The reference counts the claiming rows and matches as many of the *leading* ones; here the rows
-    themselves count, which differs only where padding or weightless rows stand before others.
+    themselves count, which differs only where padding or weightless rows precede others.
 
     Attributes:
         use_matmul_gather: see `Matcher`.
@@ -153,15 +152,13 @@ class BipartiteMatcher:
     def __call__(
         self, similarity: tf.Tensor, valid: tf.Tensor, claiming: Optional[tf.Tensor] = None
     ) -> tf.Tensor:
-        """See `Matcher`."""
         claiming = valid if claiming is None else tf.logical_and(valid, claiming)
         lowest = similarity.dtype.min
         left = tf.where(tf.expand_dims(claiming, -1), similarity, lowest)
         # A last row that is never taken keeps argmax defined when G is 0.
         left = tf.pad(left, [[0, 0], [0, 1], [0, 0]], constant_values=lowest)
         static_shape = left.shape
-        dynamic = tf.shape(left)
-        batch, num_rows, num_anchors = tf.unstack(dynamic, num=3)
+        batch, num_rows, num_anchors = tf.unstack(tf.shape(left), num=3)
         claims = tf.reduce_sum(tf.cast(claiming, tf.int32), axis=1)
         rounds = tf.minimum(tf.reduce_max(tf.pad(claims, [[0, 1]])), num_anchors)
         row_numbers = tf.range(num_rows)[None, :, None]
@@ -206,9 +203,5 @@ def _make_bipartite(config: Any) -> Matcher:
 
 
 def make_matcher(config: Any) -> Matcher:
-    """The matcher that a `Matcher` proto names.
-
-    Raises:
-        ValueError: if none is set, or thresholds contradict each other.
-    """
+    """The matcher of a `Matcher` message; ConfigError if none is set or its thresholds conflict."""
     return MATCHERS.make_chosen(config, "matcher_oneof", "matcher")

@@ -6,6 +6,7 @@ from typing import Any, Callable, Optional, Union
 
 from estimator_det.compat import tf
 from estimator_det.config.advice import TpuAdvice
+from estimator_det.config.text import ConfigError
 
 TPU = TpuAdvice(
     "loss.random_example_sampler",
@@ -92,11 +93,11 @@ def make_random_example_sampler(config: Any, seed: Seed = None) -> Sampler:
         any foreground class target.
 
     Raises:
-        ValueError: if the fraction is not above 0 and at most 1.
+        ConfigError: if the fraction is not above 0 and at most 1.
     """
     fraction = config.positive_sample_fraction
     if not 0.0 < fraction <= 1.0:
-        raise ValueError(
+        raise ConfigError(
             "random_example_sampler.positive_sample_fraction must be above 0 and at most 1; "
             f"given: {fraction}"
         )

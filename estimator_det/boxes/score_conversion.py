@@ -13,6 +13,7 @@ import numpy as np
 from estimator_det.compat import tf
 from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.registry import Registry
+from estimator_det.config.text import ConfigError
 
 TPU = TpuAdvice("post_processing", "remove the calibration")
 
@@ -34,10 +35,10 @@ def make_score_converter(config: Any) -> ScoreFunction:
     before the conversion).
 
     Raises:
-        ValueError: if the scale is 0 or the calibration is not set or not usable.
+        ConfigError: if the scale is 0 or the calibration is not set or not usable.
     """
     if config.logit_scale == 0.0:
-        raise ValueError("post_processing.logit_scale divides the logits; given: 0")
+        raise ConfigError("post_processing.logit_scale divides the logits; given: 0")
     convert = _CONVERTERS[config.ScoreConverter.Name(config.score_converter)]
     scale = config.logit_scale
 
@@ -46,13 +47,8 @@ def make_score_converter(config: Any) -> ScoreFunction:
 
     if not config.HasField("calibration_config"):
         return converter
-    kind = config.calibration_config.WhichOneof("calibrator")
-    if kind is None:
-        raise ValueError(
-            f"post_processing.calibration_config: one of {sorted(CALIBRATIONS)} must be set; "
-            "found none"
-        )
-    return CALIBRATIONS.get(kind)(getattr(config.calibration_config, kind), converter)
+    where = "post_processing.calibration_config"
+    return CALIBRATIONS.make_chosen(config.calibration_config, "calibrator", where, converter)
 
 
 def interpolate(
@@ -86,10 +82,10 @@ def _points(pairs: Any, where: str) -> Tuple[List[float], List[float]]:
     xs = [pair.x for pair in pairs.x_y_pair]
     ys = [pair.y for pair in pairs.x_y_pair]
     if not xs:
-        raise ValueError(f"{where}: needs at least one x_y_pair; found none")
+        raise ConfigError(f"{where}: needs at least one x_y_pair; found none")
     for before, after in zip(xs, xs[1:]):
         if not before < after:
-            raise ValueError(
+            raise ConfigError(
                 f"{where}: x must increase from pair to pair; {after:g} follows {before:g}"
             )
     return xs, ys
@@ -102,7 +98,7 @@ def _after(convert: ScoreFunction, calibrate: ScoreFunction) -> ScoreFunction:
 def _check_class_ids(ids: Mapping[int, Any], num_classes: int, where: str) -> None:
     unknown = sorted(key for key in ids if not 0 <= key < num_classes)
     if unknown:
-        raise ValueError(
+        raise ConfigError(
             f"{where}: class ids {unknown} are not columns of the class scores, which are "
             f"0 to {num_classes - 1}"
         )
@@ -180,7 +176,7 @@ def _make_sigmoid_per_class(config: Any, convert: ScoreFunction) -> ScoreFunctio
 def _make_temperature(config: Any, convert: ScoreFunction) -> ScoreFunction:
     scaler = config.scaler
     if not scaler > 0.0:
-        raise ValueError(
+        raise ConfigError(
             "calibration_config.temperature_scaling_calibration.scaler divides the logits and must "
             f"be above 0; given: {scaler:g}"
         )

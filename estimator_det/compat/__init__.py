@@ -9,7 +9,6 @@ All other packages import these names from here:
 * `keras_initializer`: a Keras 2 initializer by its name.
 * `track_tf1_style_variables`: makes a TF2 module own what `get_variable` creates.
 * `registered_kernels`: kernels of an operation for a device, with their types.
-* `kernel_devices`: devices that can run an operation.
 * `num_tpu_shards`: number of TPU cores of the computation being built.
 
 Modules: `versions` defines the supported versions; `patches` adds what each version lacks;
@@ -30,7 +29,7 @@ with quiet.startup_messages():
     tf: Any = versions.import_tensorflow()
 
 from estimator_det.compat import patches
-from estimator_det.compat.kernels import kernel_devices, num_tpu_shards, registered_kernels
+from estimator_det.compat.kernels import num_tpu_shards, registered_kernels
 
 patches.apply_needed()
 
@@ -44,7 +43,6 @@ track_tf1_style_variables = patches.track_tf1_style_variables
 __all__ = [
     "estimator",
     "keras_initializer",
-    "kernel_devices",
     "num_tpu_shards",
     "registered_kernels",
     "slim",

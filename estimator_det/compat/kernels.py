@@ -12,11 +12,6 @@ from tensorflow.python.tpu import tpu_function as _tpu_function
 from estimator_det.compat import quiet
 
 
-def kernel_devices(op_type: str) -> List[str]:
-    """Kinds of devices that an operation has kernels for, e.g. "CPU"."""
-    return [entry.device_type for entry in _kernels.get_registered_kernels_for_op(op_type).kernel]
-
-
 @functools.cache
 def _register_xla_kernels() -> None:
     """Compiles a function, because XLA registers its kernels at its first compilation."""

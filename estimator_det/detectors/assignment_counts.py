@@ -7,41 +7,18 @@ Letters: B images, A anchors, G groundtruth boxes.
 
 from __future__ import annotations
 
-from typing import Dict, NamedTuple
+from typing import Dict
 
 from estimator_det.boxes.matching import IGNORED, UNMATCHED
 from estimator_det.compat import tf
 
 
-class AssignmentCounts(NamedTuple):
-    """Numbers per image, averaged over a batch; float32 scalars."""
-
-    groundtruth: tf.Tensor  # boxes that are no padding
-    matched: tf.Tensor  # such boxes with an anchor at least
-    positive: tf.Tensor  # anchors with a box
-    negative: tf.Tensor  # anchors that count as background
-    ignored: tf.Tensor  # anchors that do not count
-
-    def named(self, scope: str = "TargetAssignment") -> Dict[str, tf.Tensor]:
-        """The figures by their tags; `scope` separates several assignments."""
-        return {f"{scope}/{name}": value for name, value in zip(_NAMES, self)}
-
-
-_NAMES = AssignmentCounts(
-    "AvgNumGroundtruthBoxesPerImage",
-    "AvgNumGroundtruthBoxesMatchedPerImage",
-    "AvgNumPositiveAnchorsPerImage",
-    "AvgNumNegativeAnchorsPerImage",
-    "AvgNumIgnoredAnchorsPerImage",
-)
-
-
-def count_assignment(matches: tf.Tensor, valid: tf.Tensor) -> AssignmentCounts:
-    """The figures of an assignment.
+def count_assignment(matches: tf.Tensor, valid: tf.Tensor) -> Dict[str, tf.Tensor]:
+    """Numbers per image, averaged over a batch, by their tags; float32 scalars.
 
     Args:
         matches: int32 [B, A]: groundtruth row, UNMATCHED or IGNORED.
-        valid: bool [B, G].
+        valid: bool [B, G], boxes that are no padding.
     """
     images, rows = tf.unstack(tf.shape(valid), num=2)
     is_matched = matches >= 0
@@ -53,10 +30,11 @@ def count_assignment(matches: tf.Tensor, valid: tf.Tensor) -> AssignmentCounts:
         total = tf.reduce_sum(tf.cast(which, tf.float32))
         return total / tf.maximum(tf.cast(images, tf.float32), 1.0)
 
-    return AssignmentCounts(
-        groundtruth=per_image(valid),
-        matched=per_image(anchors_of_row > 0),
-        positive=per_image(is_matched),
-        negative=per_image(tf.equal(matches, UNMATCHED)),
-        ignored=per_image(tf.equal(matches, IGNORED)),
-    )
+    counts = {
+        "GroundtruthBoxes": per_image(valid),
+        "GroundtruthBoxesMatched": per_image(anchors_of_row > 0),
+        "PositiveAnchors": per_image(is_matched),
+        "NegativeAnchors": per_image(tf.equal(matches, UNMATCHED)),
+        "IgnoredAnchors": per_image(tf.equal(matches, IGNORED)),
+    }
+    return {f"TargetAssignment/AvgNum{what}PerImage": count for what, count in counts.items()}

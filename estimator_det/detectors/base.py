@@ -45,7 +45,7 @@ class Predictions(NamedTuple):
     box_encodings: tf.Tensor  # float32 [B, A, code_size] or [B, A, K, code_size]
     class_logits: tf.Tensor  # float32 [B, A, K + 1], or [B, A, K] without a background column
     mask_logits: Optional[tf.Tensor] = None  # float32 [B, A, K or 1, h, w]
-    raw_boxes: Optional[tf.Tensor] = None  # float32 [B, A, 4], decoded; where asked for
+    raw_boxes: Optional[tf.Tensor] = None  # float32 [B, A, 4], decoded; if configured
     raw_feature_map_indices: Optional[tf.Tensor] = None  # int32 [B, A], the map of each raw box
 
 
@@ -125,18 +125,14 @@ class Detector(Protocol):
 
 
 def make_detector(model_config: Any, is_training: bool) -> Detector:
-    """A detector from a `DetectionModel` proto; builds no graph.
+    """A detector from a `DetectionModel` message; builds no graph.
 
     Raises:
-        ConfigError: if the model is of an unknown kind or its options contradict each other.
+        ConfigError: if the model is of an unknown kind or its options conflict.
     """
     return DETECTORS.make_chosen(model_config, "model", "model", is_training)
 
 
 def make_preprocessor(model_config: Any) -> Preprocessor:
-    """The preprocessing of a `DetectionModel` proto alone; builds no graph.
-
-    Raises:
-        ValueError: if the model is of an unknown kind.
-    """
+    """The preprocessing of a `DetectionModel` alone; ConfigError if its kind is not known."""
     return PREPROCESSORS.make_chosen(model_config, "model", "model")

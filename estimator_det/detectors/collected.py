@@ -1,4 +1,4 @@
-"""What tf-slim leaves in collections of the graph, read in one place."""
+"""What tf-slim leaves in collections of the graph, read here only."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Equalization:
 
     Attributes:
         weight: Factor of the penalty; above 0.
-        exclude_prefixes: Kernels whose variable names begin so are left alone.
+        exclude_prefixes: Kernels whose variable names begin so are not covered.
     """
 
     weight: float
@@ -34,7 +34,9 @@ class Equalization:
 
     def __post_init__(self) -> None:
         if self.weight <= 0:
-            raise ConfigError(f"equalization_loss.weight must be above 0; got {self.weight}")
+            raise ConfigError(
+                f"ssd.loss.equalization_loss.weight: must be above 0; got {self.weight}"
+            )
 
     def kernels(self) -> List[tf.Variable]:
         """Convolution kernels that the penalty covers, in order of creation."""
@@ -53,8 +55,8 @@ class Equalization:
         kernels = self.kernels()
         if not kernels:
             raise ConfigError(
-                "equalization_loss: no kernel is left outside exclude_prefixes "
-                f"{list(self.exclude_prefixes)}"
+                "ssd.loss.equalization_loss: exclude_prefixes "
+                f"{list(self.exclude_prefixes)} cover every kernel; remove one"
             )
         return self.weight * tf.add_n([range_spread(kernel) for kernel in kernels])
 

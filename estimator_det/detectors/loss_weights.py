@@ -1,4 +1,4 @@
-"""Weights that stand for sampling negatives: the loss expected under sampling, without sampling.
+"""Weights instead of sampling negatives: the loss expected under sampling, without sampling.
 
 Letters: B batch, N anchors (or anchor-class pairs) of an image.
 """
@@ -48,10 +48,7 @@ def negative_rate(foreground: tf.Tensor, least_negatives: float, ratio: float) -
 def expected_sampling(foreground: tf.Tensor, least_negatives: float, ratio: float) -> LossWeights:
     """The loss expected if every anchor were drawn as foreground with its probability.
 
-    Args:
-        foreground: float32 [B, N], probability that an anchor is foreground.
-        least_negatives: Negatives wanted of an image without positives.
-        ratio: Negatives wanted for each positive.
+    Arguments are those of `negative_rate`.
     """
     rate = negative_rate(foreground, least_negatives, ratio)
     return LossWeights(foreground, rate * (1.0 - foreground))
@@ -62,10 +59,7 @@ def reweighted_unmatched(
 ) -> LossWeights:
     """Every anchor keeps its assigned target; the weight of background ones is the sampling rate.
 
-    Args:
-        foreground: float32 [B, N], probability that an anchor is foreground.
-        least_negatives: Negatives wanted of an image without positives.
-        ratio: Negatives wanted for each positive.
+    Arguments are those of `negative_rate`.
     """
     rate = negative_rate(foreground, least_negatives, ratio)
     return LossWeights(foreground + rate * (1.0 - foreground), tf.zeros_like(foreground))
@@ -78,7 +72,7 @@ _KINDS: Dict[int, Callable[[tf.Tensor, float, float], LossWeights]] = {
 
 
 def make_expected_weights(config: Any) -> Optional[ExpectedWeights]:
-    """Foreground probabilities [B, N] -> weights, as a `Loss` message asks; None if it does not.
+    """Foreground probabilities [B, N] -> weights, of a `Loss` message; None if it has none.
 
     Raises:
         ConfigError: if a number is negative.
@@ -88,7 +82,7 @@ def make_expected_weights(config: Any) -> Optional[ExpectedWeights]:
     least, ratio = config.min_num_negative_samples, config.desired_negative_sampling_ratio
     if least < 0 or ratio < 0:
         raise ConfigError(
-            "loss.min_num_negative_samples and loss.desired_negative_sampling_ratio must not be "
+            "ssd.loss: min_num_negative_samples and desired_negative_sampling_ratio must not be "
             f"negative; got {least} and {ratio}"
         )
     weigh = _KINDS[config.expected_loss_weights]

@@ -1,7 +1,7 @@
 """The single-shot detector (Liu et al., "SSD: Single Shot MultiBox Detector", 2016).
 
-Variable scopes are those of the reference: backbone and extra layers under `FeatureExtractor`,
-heads beside it.
+Variable scopes are those of the reference: backbone and extra layers are in `FeatureExtractor`,
+heads are not.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from estimator_det.detectors.ssd_loss import SsdLoss, make_ssd_loss
 from estimator_det.extractors.ssd.recipe import Extractor, make_extractor
 from estimator_det.images.preprocess import Preprocessor
 from estimator_det.images.resize import make_resizer
+from estimator_det.images.sizes import height_and_width
 from estimator_det.nets.normalization import BATCH_NORMS
 from estimator_det.predictors.base import BoxHead, make_box_head
 
@@ -89,7 +90,7 @@ class SsdDetector:
 
         Args:
             inputs: float [B, H, W, C] from `preprocess`.
-            true_shapes: Unused; single-shot networks look at the padding, too.
+            true_shapes: Unused: single-shot networks see the padding too.
 
         Returns:
             Raw predictions and their anchors.
@@ -106,8 +107,8 @@ class SsdDetector:
                 feature_maps = self.extractor.extract(inputs)
             with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
                 raw = self.predictor.predict(feature_maps, self.anchor_generator.num_per_location)
-        sizes = [_spatial_size(features) for features in feature_maps]
-        anchors = self.anchor_generator.generate(sizes, _spatial_size(inputs))
+        sizes = [height_and_width(features) for features in feature_maps]
+        anchors = self.anchor_generator.generate(sizes, height_and_width(inputs))
         _check_counts(raw.box_encodings, anchors, self.box_coder.code_size)
         predictions = Predictions(
             inputs, feature_maps, anchors, raw.box_encodings, raw.class_logits
@@ -121,7 +122,6 @@ class SsdDetector:
         )
 
     def loss(self, predictions: Predictions, groundtruth: Groundtruth) -> Losses:
-        """`Loss/localization_loss` and `Loss/classification_loss` of a batch, and its counts."""
         with tf1.name_scope("Loss"):
             return self.losses(predictions, groundtruth)
 
@@ -167,11 +167,9 @@ class SsdDetector:
             )
 
     def updates(self) -> List[tf.Operation]:
-        """Operations that the train op depends on (moving averages of batch norm)."""
         return collected_here(tf1.GraphKeys.UPDATE_OPS)
 
     def regularization_losses(self) -> List[tf.Tensor]:
-        """Scalar penalties of the network's variables."""
         return collected_here(tf1.GraphKeys.REGULARIZATION_LOSSES)
 
     def restore_map(self, checkpoint_type: str, load_all: bool = False) -> Dict[str, tf.Variable]:
@@ -207,15 +205,6 @@ class SsdDetector:
         return {rename(name[len(prefix) :]): variable for name, variable in inner.items()}
 
 
-def _spatial_size(tensor: tf.Tensor) -> Tuple[Any, Any]:
-    """Height and width of [B, h, w, C], as numbers where static."""
-    height, width = tensor.shape[1], tensor.shape[2]
-    if height is not None and width is not None:
-        return height, width
-    dynamic = tf.shape(tensor)
-    return dynamic[1], dynamic[2]
-
-
 def _map_indices(sizes: List[Tuple[Any, Any]], counts: List[int], batch: tf.Tensor) -> tf.Tensor:
     """int32 [B, A]: the number of the feature map that each anchor belongs to."""
     parts = [
@@ -228,14 +217,14 @@ def _map_indices(sizes: List[Tuple[Any, Any]], counts: List[int], batch: tf.Tens
 def _check_counts(encodings: tf.Tensor, anchors: tf.Tensor, code_size: int) -> None:
     if encodings.shape[-1] != code_size:
         raise ConfigError(
-            f"box_predictor box_code_size is {encodings.shape[-1]}, the box coder's codes have "
-            f"{code_size} numbers; set box_code_size: {code_size}"
+            f"ssd.box_predictor: box_code_size is {encodings.shape[-1]}, but codes of the box "
+            f"coder have {code_size} numbers; set box_code_size: {code_size}"
         )
     predicted, laid = encodings.shape[1], anchors.shape[0]
     if predicted is not None and laid is not None and predicted != laid:
         raise ConfigError(
-            f"the box predictor yields {predicted} boxes, the anchor generator {laid}; strides or "
-            "layers of the anchor generator do not fit the feature maps"
+            f"ssd.anchor_generator: makes {laid} anchors, but the box predictor {predicted} boxes; "
+            "set strides and layers that fit the feature maps"
         )
 
 
@@ -243,7 +232,7 @@ def _real_windows(inputs: tf.Tensor, true_shapes: Optional[tf.Tensor]) -> tf.Ten
     """float32 [B, 4]: the real image's window in the normalized frame of the padded image."""
     if true_shapes is None:
         return tf.tile(tf.constant([[0.0, 0.0, 1.0, 1.0]]), [tf.shape(inputs)[0], 1])
-    height, width = _spatial_size(inputs)
+    height, width = height_and_width(inputs)
     padded = tf.cast(tf.stack([height, width]), tf.float32)
     ends = tf.cast(true_shapes[:, :2], tf.float32) / padded
     return tf.concat([tf.zeros_like(ends), ends], axis=1)
@@ -251,26 +240,22 @@ def _real_windows(inputs: tf.Tensor, true_shapes: Optional[tf.Tensor]) -> tf.Ten
 
 def _check_model(config: Any) -> None:
     if config.num_classes < 1:
-        raise ConfigError(f"ssd.num_classes must be 1 or more; got {config.num_classes}")
+        raise ConfigError(f"ssd.num_classes: must be 1 or more; got {config.num_classes}")
     if config.add_background_class and config.explicit_background_class:
         raise ConfigError(
-            "ssd.add_background_class and ssd.explicit_background_class exclude each other; an "
-            "explicit background is one of num_classes: set add_background_class: false"
+            "ssd.add_background_class: excludes explicit_background_class, which makes the "
+            "background one of num_classes; set add_background_class: false"
         )
     if config.HasField("mask_head_config"):
         raise ConfigError(
-            "ssd.mask_head_config is not supported: single-shot detectors here predict boxes "
-            "only. Remove it, or use a Mask R-CNN configuration"
+            "ssd.mask_head_config: is not supported, because single-shot detectors predict boxes "
+            "only; remove it"
         )
 
 
 @PREPROCESSORS.register("ssd")
 def make_ssd_preprocessor(config: Any) -> Preprocessor:
-    """The preprocessing of an `Ssd` message; builds no graph.
-
-    Raises:
-        ValueError: if a part is unknown.
-    """
+    """The preprocessing of an `Ssd` message; ConfigError if a part is unknown."""
     extractor = make_extractor(config.feature_extractor, False)
     return Preprocessor(make_resizer(config.image_resizer), extractor.normalize)
 

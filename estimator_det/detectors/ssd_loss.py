@@ -97,7 +97,7 @@ class SsdLoss:
     def __call__(self, predictions: Predictions, groundtruth: Groundtruth) -> Losses:
         """Scalar loss terms of a batch, weighted and normalized, and counts of the assignment."""
         targets = self._sampled(self.assign(predictions.anchors, groundtruth))
-        counts = count_assignment(targets.matches, groundtruth.valid).named()
+        counts = count_assignment(targets.matches, groundtruth.valid)
         box_losses = self._box_losses(predictions, targets, groundtruth.is_annotated)
         class_losses = self._class_losses(predictions, targets, groundtruth.is_annotated)
         if self.expected_weights:
@@ -106,9 +106,10 @@ class SsdLoss:
             )
         elif self.miner:
             decoded = self.assigner.coder.decode(predictions.box_encodings, predictions.anchors)
-            mined = self.miner(
-                box_losses, _per_anchor(class_losses), decoded.boxes, targets.matches
-            )
+            per_anchor = class_losses  # [B, A]; softmax losses have no class axis
+            if class_losses.shape.rank == 3:
+                per_anchor = tf.reduce_sum(class_losses, axis=2)
+            mined = self.miner(box_losses, per_anchor, decoded.boxes, targets.matches)
             box_total, class_total = mined.localization, mined.classification
             for name in ("num_positives", "num_negatives"):
                 mean = tf.reduce_mean(tf.cast(getattr(mined, name), tf.float32))
@@ -204,10 +205,7 @@ class SsdLoss:
         return tf.reduce_sum(losses, axis=2)
 
     def _class_losses(
-        self,
-        predictions: Predictions,
-        targets: Targets,
-        annotated: Optional[tf.Tensor],
+        self, predictions: Predictions, targets: Targets, annotated: Optional[tf.Tensor]
     ) -> tf.Tensor:
         return self.terms.classification(
             predictions.class_logits,
@@ -249,11 +247,6 @@ class SsdLoss:
             tf.reduce_sum(box_losses * weights.assigned),
             tf.reduce_sum(class_losses * weights.assigned + background_losses * weights.background),
         )
-
-
-def _per_anchor(losses: tf.Tensor) -> tf.Tensor:
-    """[B, A] or [B, A, C] -> [B, A]."""
-    return tf.reduce_sum(losses, axis=2) if losses.shape.rank == 3 else losses
 
 
 def make_ssd_loss(config: Any, is_training: bool) -> SsdLoss:

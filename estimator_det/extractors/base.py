@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
@@ -12,16 +12,6 @@ RGB_MEANS = (123.68, 116.779, 103.939)
 
 FINEST_FPN_LEVEL = 2
 """Level of the finest activation a feature pyramid can use; level n is at stride 2^n."""
-
-
-class PretrainedNetwork(Protocol):
-    """Which pixels a pretrained network takes, and how its checkpoints name variables."""
-
-    def normalize(self, images: tf.Tensor) -> tf.Tensor:
-        """float32 [B, h, w, 3], pixels 0..255 -> the pixel scale of the network, same shape."""
-
-    def classifier_name(self, name: str) -> str:
-        """Name of a variable in a classifier's checkpoint, from its name inside the extractor."""
 
 
 class FpnLevels(NamedTuple):
@@ -45,10 +35,8 @@ def make_fpn_levels(config: Any) -> FpnLevels:
         ConfigError: if a level or the depth is out of range.
     """
     levels = FpnLevels(config.min_level, config.max_level, config.additional_layer_depth)
-    for field, value in (
-        ("min_level", levels.min_level),
-        ("additional_layer_depth", levels.depth),
-    ):
+    for field in ("min_level", "additional_layer_depth"):
+        value = getattr(config, field)
         if value < 1:
             raise ConfigError(f"feature_extractor.fpn.{field} must be 1 or more; got {value}")
     if levels.max_level < levels.min_level:

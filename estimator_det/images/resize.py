@@ -11,18 +11,19 @@ resizing truncates in single precision.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, NamedTuple, Optional, Tuple
 
 import numpy as np
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.registry import Registry
+from estimator_det.config.text import ConfigError
+from estimator_det.images.sizes import Length, height_and_width
 from estimator_det.protos import image_resizer_pb2
 
 TPU = TpuAdvice("image_resizer", "use fixed_shape_resizer")
 
-Length = Union[int, tf.Tensor]  # pixels, known now or as a scalar int32 tensor
 SizeRule = Callable[[Length, Length], Tuple[Length, Length]]
 PixelMap = Callable[[tf.Tensor], tf.Tensor]
 
@@ -55,22 +56,20 @@ _ON_NUMBERS = _Arithmetic(
 )
 
 
-def _on_tensors() -> _Arithmetic:
-    def real(x: tf.Tensor) -> tf.Tensor:
-        return tf.cast(x, tf.float32)
-
-    def rounded(x: tf.Tensor) -> tf.Tensor:
-        return tf.cast(tf.round(x), tf.int32)
-
-    def truncated(x: tf.Tensor) -> tf.Tensor:
-        return tf.cast(x, tf.int32)
-
-    return _Arithmetic(tf.minimum, tf.maximum, real, real, rounded, truncated, tf.where)
+_ON_TENSORS = _Arithmetic(
+    tf.minimum,
+    tf.maximum,
+    real=lambda x: tf.cast(x, tf.float32),
+    single=lambda x: tf.cast(x, tf.float32),
+    rounded=lambda x: tf.cast(tf.round(x), tf.int32),
+    truncated=lambda x: tf.cast(x, tf.int32),
+    choose=tf.where,
+)
 
 
 def _arithmetic(height: Length, width: Length) -> _Arithmetic:
     numbers = isinstance(height, int) and isinstance(width, int)
-    return _ON_NUMBERS if numbers else _on_tensors()
+    return _ON_NUMBERS if numbers else _ON_TENSORS
 
 
 @dataclass(frozen=True)
@@ -113,10 +112,10 @@ class Resizer:
             channels of the real image inside the padded one.
 
         Raises:
-            ValueError: if the number of channels does not fit `pad_values` or grayscale.
+            ConfigError: if the number of channels does not fit `pad_values` or grayscale.
         """
         images = tf.convert_to_tensor(images)
-        height, width = self.new_size(*_height_and_width(images))
+        height, width = self.new_size(*height_and_width(images))
         if pixel_map is not None:
             images = pixel_map(tf.cast(images, tf.float32))
         images = tf.cast(self._interpolate(images, height, width, self.method), tf.float32)
@@ -128,9 +127,9 @@ class Resizer:
         return padded, tf.ensure_shape(true_shapes, [images.shape[0], 3])
 
     def resize_masks(self, masks: tf.Tensor) -> tf.Tensor:
-        """Takes masks [n, h, w] along: the nearest pixel, padding 0; float32 [n, H, W]."""
+        """Masks [n, h, w] resized like images, by the nearest pixel, padded with 0: [n, H, W]."""
         masks = tf.convert_to_tensor(masks)
-        height, width = self.new_size(*_height_and_width(masks))
+        height, width = self.new_size(*height_and_width(masks))
         resized = self._interpolate(masks[..., tf.newaxis], height, width, "nearest")[..., 0]
         if self.padded_size is None:
             return resized
@@ -156,7 +155,7 @@ class Resizer:
         amounts = [[0, 0], [0, new_height - height], [0, new_width - width], [0, 0]]
         channels = images.shape[-1]
         if self.pad_values and channels is not None and channels != len(self.pad_values):
-            raise ValueError(
+            raise ConfigError(
                 f"per_channel_pad_value has {len(self.pad_values)} values {self.pad_values}; the "
                 f"image has {channels} channels. Give one value for each, or none for 0."
             )
@@ -170,28 +169,17 @@ class Resizer:
 
 
 def make_resizer(config: image_resizer_pb2.ImageResizer) -> Resizer:
-    """The resizer that an `ImageResizer` proto asks for.
-
-    Raises:
-        ValueError: if none is chosen, or its numbers make no sense.
-    """
+    """The resizer of an `ImageResizer` message; ConfigError if none is set or a value is wrong."""
     return IMAGE_RESIZERS.make_chosen(config, "image_resizer_oneof", "image_resizer")
 
 
 def rgb_to_gray(images: tf.Tensor) -> tf.Tensor:
-    """Luminance [..., 1] of float32 colour images [..., 3]; ValueError for other channels."""
+    """Luminance [..., 1] of float32 colour images [..., 3]; ConfigError for other channels."""
     if images.shape[-1] not in (3, None):
-        raise ValueError(f"convert_to_grayscale takes 3 channels; given {images.shape[-1]}")
+        raise ConfigError(
+            f"image_resizer: convert_to_grayscale takes 3 channels; given {images.shape[-1]}"
+        )
     return tf.reduce_sum(images * tf.constant(GRAY_WEIGHTS), axis=-1, keepdims=True)
-
-
-def _height_and_width(tensor: tf.Tensor) -> Tuple[Length, Length]:
-    """Of images or masks, at axes 1 and 2; as numbers where both are static."""
-    height, width = tensor.shape[1], tensor.shape[2]
-    if height is not None and width is not None:
-        return height, width
-    dynamic = tf.shape(tensor)
-    return dynamic[1], dynamic[2]
 
 
 def _with_shape(tensor: tf.Tensor, height: Length, width: Length) -> tf.Tensor:
@@ -204,7 +192,7 @@ def _with_shape(tensor: tf.Tensor, height: Length, width: Length) -> tf.Tensor:
 def _require_positive(kind: str, **values: int) -> None:
     for name, value in values.items():
         if value <= 0:
-            raise ValueError(f"{kind}.{name} is {value}; it must be positive")
+            raise ConfigError(f"{kind}.{name} is {value}; it must be positive")
 
 
 @IMAGE_RESIZERS.register("identity_resizer")
@@ -230,7 +218,7 @@ def _keep_aspect_ratio(config: image_resizer_pb2.KeepAspectRatioResizer) -> Resi
     shortest, longest = config.min_dimension, config.max_dimension
     _require_positive("keep_aspect_ratio_resizer", min_dimension=shortest, max_dimension=longest)
     if shortest > longest:
-        raise ValueError(
+        raise ConfigError(
             f"keep_aspect_ratio_resizer: min_dimension {shortest} exceeds max_dimension {longest}"
         )
 
@@ -261,7 +249,7 @@ def _conditional_shape(config: image_resizer_pb2.ConditionalShapeResizer) -> Res
     threshold = config.size_threshold
     _require_positive("conditional_shape_resizer", size_threshold=threshold)
     if config.condition == config.INVALID:
-        raise ValueError("conditional_shape_resizer.condition must be GREATER or SMALLER")
+        raise ConfigError("conditional_shape_resizer.condition must be GREATER or SMALLER")
     shrinks = config.condition == config.GREATER
 
     def new_size(height: Length, width: Length) -> Tuple[Length, Length]:

@@ -1,7 +1,7 @@
 """Losses: classification, localization, and the choice of hard examples.
 
-Letters in shapes: B images, A anchors, C class columns. Losses are float32 whatever the network
-computes in; they come back per anchor (or per anchor and class), already weighted and not summed.
+Letters in shapes: B images, A anchors, C class columns. Losses are float32 even if the network
+is not; they are returned per anchor (or per anchor and class), already weighted and not summed.
 
 Importing the package imports every module in it, so that a component in a new file is registered.
 """

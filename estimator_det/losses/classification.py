@@ -12,6 +12,7 @@ from typing import Any, Callable, Optional, Protocol
 from estimator_det.compat import tf
 from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.registry import Registry
+from estimator_det.config.text import ConfigError
 from estimator_det.losses import masking
 
 TPU = TpuAdvice("loss.classification_loss", "use weighted_sigmoid_focal")
@@ -126,13 +127,6 @@ def sigmoid_focal(
     return weights * entropy
 
 
-def _softmax_entropy(
-    logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, scale: float
-) -> tf.Tensor:
-    entropy = tf.nn.softmax_cross_entropy_with_logits(labels=targets, logits=logits / scale)
-    return entropy * tf.reduce_mean(weights, axis=-1)
-
-
 def softmax_cross_entropy(
     logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, *, logit_scale: float = 1.0
 ) -> tf.Tensor:
@@ -140,7 +134,8 @@ def softmax_cross_entropy(
 
     An anchor weighs the mean of its class weights. A high `logit_scale` flattens the prediction.
     """
-    return _softmax_entropy(logits, targets, weights, logit_scale)
+    entropy = tf.nn.softmax_cross_entropy_with_logits(labels=targets, logits=logits / logit_scale)
+    return entropy * tf.reduce_mean(weights, axis=-1)
 
 
 def softmax_against_logits(
@@ -148,7 +143,7 @@ def softmax_against_logits(
 ) -> tf.Tensor:
     """`softmax_cross_entropy` against the softmax of target *logits*, which are scaled likewise."""
     distribution = tf.nn.softmax(targets / logit_scale)
-    return _softmax_entropy(logits, distribution, weights, logit_scale)
+    return softmax_cross_entropy(logits, distribution, weights, logit_scale=logit_scale)
 
 
 def bootstrapped_sigmoid(
@@ -222,11 +217,7 @@ def dice(
 
 
 def make_classification_loss(config: Any) -> ClassificationLoss:
-    """The loss that a `ClassificationLoss` proto names.
-
-    Raises:
-        ValueError: if none is set.
-    """
+    """The loss of a `ClassificationLoss` message; ConfigError if none is set."""
     return CLASSIFICATION_LOSSES.make_chosen(config, "classification_loss", "classification_loss")
 
 
@@ -242,24 +233,21 @@ def _make_focal(config: Any) -> ClassificationLoss:
     return _Loss(functools.partial(sigmoid_focal, gamma=config.gamma, alpha=alpha))
 
 
-def _logit_scale(config: Any, kind: str) -> float:
+def _softmax_loss(config: Any, kind: str, loss: Callable[..., tf.Tensor]) -> ClassificationLoss:
     if config.logit_scale == 0.0:
-        raise ValueError(f"{kind}.logit_scale divides the logits; given: 0")
-    return config.logit_scale
+        raise ConfigError(f"{kind}.logit_scale divides the logits; given: 0")
+    entries = functools.partial(loss, logit_scale=config.logit_scale)
+    return _Loss(entries, separate_classes=False)
 
 
 @CLASSIFICATION_LOSSES.register("weighted_softmax")
 def _make_softmax(config: Any) -> ClassificationLoss:
-    scale = _logit_scale(config, "weighted_softmax")
-    entries = functools.partial(softmax_cross_entropy, logit_scale=scale)
-    return _Loss(entries, separate_classes=False)
+    return _softmax_loss(config, "weighted_softmax", softmax_cross_entropy)
 
 
 @CLASSIFICATION_LOSSES.register("weighted_logits_softmax")
 def _make_softmax_against_logits(config: Any) -> ClassificationLoss:
-    scale = _logit_scale(config, "weighted_logits_softmax")
-    entries = functools.partial(softmax_against_logits, logit_scale=scale)
-    return _Loss(entries, separate_classes=False)
+    return _softmax_loss(config, "weighted_logits_softmax", softmax_against_logits)
 
 
 @CLASSIFICATION_LOSSES.register("bootstrapped_sigmoid")

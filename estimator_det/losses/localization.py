@@ -6,6 +6,7 @@ GIoU compare decoded boxes.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable, Optional, Protocol
 
 from estimator_det.boxes import geometry
@@ -116,11 +117,7 @@ def giou_loss(predictions: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) ->
 
 
 def make_localization_loss(config: Any) -> LocalizationLoss:
-    """The loss that a `LocalizationLoss` proto names.
-
-    Raises:
-        ValueError: if none is set.
-    """
+    """The loss of a `LocalizationLoss` message; ConfigError if none is set."""
     return LOCALIZATION_LOSSES.make_chosen(config, "localization_loss", "localization_loss")
 
 
@@ -132,10 +129,7 @@ def _make_l2(config: Any) -> LocalizationLoss:
 
 @LOCALIZATION_LOSSES.register("weighted_smooth_l1")
 def _make_smooth_l1(config: Any) -> LocalizationLoss:
-    delta = config.delta
-    return _Loss(
-        lambda predictions, targets, weights: smooth_l1(predictions, targets, weights, delta=delta)
-    )
+    return _Loss(functools.partial(smooth_l1, delta=config.delta))
 
 
 @LOCALIZATION_LOSSES.register("l1_localization_loss")

@@ -16,6 +16,7 @@ import numpy as np
 from estimator_det.boxes.matching import UNMATCHED
 from estimator_det.compat import tf
 from estimator_det.config.advice import TpuAdvice
+from estimator_det.config.text import ConfigError
 
 TPU = TpuAdvice(
     "loss.hard_example_miner",
@@ -23,10 +24,10 @@ TPU = TpuAdvice(
     "classification_loss: it needs no mining",
 )
 
-# From this threshold on, few pairs of boxes overlap enough to matter, and looking for those pairs
-# among neighbours beats comparing each box with all that were chosen before.
+# From this threshold on, few pairs of boxes overlap enough to matter, and finding those pairs
+# among neighbours is faster than comparing each box with all that were chosen before.
 SPARSE_FROM_IOU = 0.8
-# Below this many examples the chosen ones are so few that comparing with all is quick anyway.
+# Below this many examples the chosen ones are so few that comparing with all is fast.
 SPARSE_FROM_EXAMPLES = 256
 # Pairs compared at a time, which bounds the memory taken.
 PAIRS = 1 << 20
@@ -61,7 +62,7 @@ class HardExampleMiner:
         min_negatives: unmatched anchors that the ratio always allows an image.
 
     Raises:
-        ValueError: if a value is out of its range.
+        ValueError: if a value is out of its range; for `iou_threshold` a ConfigError.
     """
 
     num_hard_examples: Optional[int] = 64
@@ -76,8 +77,8 @@ class HardExampleMiner:
         if self.loss_type not in ("cls", "loc", "both"):
             raise ValueError(f"loss_type must be 'cls', 'loc' or 'both'; given: {self.loss_type!r}")
         if not 0.0 <= self.iou_threshold <= 1.0:
-            raise ValueError(
-                f"hard_example_miner.iou_threshold must lie within 0 to 1; "
+            raise ConfigError(
+                "hard_example_miner.iou_threshold must lie within 0 to 1; "
                 f"given: {self.iou_threshold}"
             )
 
@@ -128,7 +129,7 @@ class HardExampleMiner:
         suppress = (
             suppress_all_pairs if few or self.iou_threshold < SPARSE_FROM_IOU else suppress_sparse
         )
-        # From here on anchors stand in the order of their losses.
+        # From here on anchors are in the order of their losses.
         usable = losses > -float("inf")
         _, order = tf.math.top_k(tf.where(usable, losses, -float("inf")), num_anchors)
         kept = suppress(
@@ -167,7 +168,7 @@ def _limit_negatives(
 def suppress_all_pairs(
     boxes: tf.Tensor, usable: tf.Tensor, iou_threshold: float, limit: Union[int, tf.Tensor]
 ) -> tf.Tensor:
-    """Greedy suppression of boxes [B, A, 4] in the order they stand: -> kept bool [B, A].
+    """Greedy suppression of boxes [B, A, 4] in the order given: -> kept bool [B, A].
 
     Each box is compared with all kept before it, image by image.
 
@@ -178,7 +179,7 @@ def suppress_all_pairs(
         limit: most boxes kept per image, int or int32 scalar.
     """
     batch, num_anchors = tf.unstack(tf.shape(usable), num=2)
-    # The kernel orders by score; these say "as they stand".
+    # The kernel orders by score; these scores keep their order.
     scores = tf.where(usable, tf.cast(-tf.range(num_anchors), tf.float32), -float("inf"))
 
     def suppress_image(inputs: Tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:

@@ -1,6 +1,6 @@
 """Layer hyperparameters: from a `Hyperparams` message to a tf-slim argument scope.
 
-A scope is entered anew at each use, so that it adds to whatever scopes are open at that moment:
+A scope is entered again at each use, so that it adds to the scopes that are open at that moment:
 the detector's batch-norm mode stays in force unless the message says something narrower.
 """
 
@@ -10,6 +10,7 @@ import contextlib
 from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional
 
 from estimator_det.compat import keras_initializer, slim, tf, tf1
+from estimator_det.config.text import ConfigError
 from estimator_det.nets import initializers
 from estimator_det.nets.normalization import BATCH_NORMS, batch_norm, sync_batch_norm
 from estimator_det.protos import hyperparams_pb2
@@ -33,9 +34,8 @@ SCALING_MODES: Dict[int, str] = {
 }
 
 
-def no_scope() -> ContextManager[None]:
-    """An argument scope that changes nothing."""
-    return contextlib.nullcontext()
+no_scope: ArgScope = contextlib.nullcontext
+"""An argument scope that changes nothing."""
 
 
 def make_activation(config: Any) -> Optional[Callable[[tf.Tensor], tf.Tensor]]:
@@ -60,7 +60,7 @@ def make_initializer(config: Any) -> Optional[Any]:
     """Variable initializer of an `Initializer` message; None for an empty message.
 
     Raises:
-        ValueError: if Keras has no initializer of the name given.
+        ConfigError: if Keras has no initializer of the name given.
     """
     kind = config.WhichOneof("initializer_oneof")
     if kind is None:
@@ -83,7 +83,7 @@ def _keras_initializer(name: str) -> Any:
     try:
         made = keras_initializer(name)
     except ValueError as error:
-        raise ValueError(
+        raise ConfigError(
             f"initializer.keras_initializer_by_name: Keras has no initializer {name!r}; "
             'examples: "glorot_uniform", "he_normal", "zeros"'
         ) from error
@@ -95,24 +95,8 @@ def _keras_initializer(name: str) -> Any:
     return initialize
 
 
-def batch_norm_settings(config: Any, is_training: bool) -> Dict[str, Any]:
-    """Arguments of `batch_norm` from a `BatchNorm` message.
-
-    Args:
-        config: The message.
-        is_training: Whether batch norm learns; the message's `train: false` still forbids it.
-    """
-    return {
-        "decay": config.decay,
-        "center": config.center,
-        "scale": config.scale,
-        "epsilon": config.epsilon,
-        "is_training": is_training and config.train,
-    }
-
-
 def _with_bias(normalizer: Normalizer) -> Normalizer:
-    """`normalizer` behind a bias, for `force_use_bias`; tf-slim alone drops it when normalizing."""
+    """`normalizer` after a bias, for `force_use_bias`; tf-slim alone omits the bias."""
 
     def biased(inputs: tf.Tensor, **settings: Any) -> tf.Tensor:
         bias = slim.model_variable(
@@ -139,14 +123,14 @@ def make_arg_scope(config: Any, is_training: bool) -> ArgScope:
     Args:
         config: The message.
         is_training: Whether batch norm uses and learns from batch statistics: the model trains
-            and does not freeze its batch norm.
+            and does not freeze its batch norm; `train: false` of the message forbids it too.
 
     Returns:
         A function; each call gives a context manager that adds the settings to the argument
         scopes open at that moment.
 
     Raises:
-        ValueError: if a Keras initializer's name is unknown.
+        ConfigError: if a Keras initializer's name is unknown.
     """
     dense = config.op == _PROTO.FC
     layers: List[Any] = (
@@ -172,7 +156,14 @@ def make_arg_scope(config: Any, is_training: bool) -> ArgScope:
     )
     norm_settings: Dict[str, Any] = {}
     if kind in ("batch_norm", "sync_batch_norm"):
-        norm_settings = batch_norm_settings(getattr(config, kind), is_training)
+        norm = getattr(config, kind)
+        norm_settings = {
+            "decay": norm.decay,
+            "center": norm.center,
+            "scale": norm.scale,
+            "epsilon": norm.epsilon,
+            "is_training": is_training and norm.train,
+        }
     spare_depthwise = (
         not dense and config.HasField("regularize_depthwise") and not config.regularize_depthwise
     )
@@ -190,8 +181,3 @@ def make_arg_scope(config: Any, is_training: bool) -> ArgScope:
             yield
 
     return scope
-
-
-def normalizer_kind(config: Any) -> Optional[str]:
-    """The normalizer's field ("batch_norm", "sync_batch_norm" or "group_norm"); None for none."""
-    return config.WhichOneof("normalizer_oneof")

@@ -20,7 +20,7 @@ class Conv(NamedTuple):
     """A convolution.
 
     Attributes:
-        name: Of its variable scope; it does not always tell the kernel.
+        name: Of its variable scope; it does not always match the kernel.
         kernel: Height and width.
         depth: Output channels at depth multiplier 1.
         stride: In both directions.

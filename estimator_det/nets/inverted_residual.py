@@ -11,6 +11,7 @@ import contextlib
 from typing import Callable, Dict, Iterator, NamedTuple, Tuple, Union
 
 from estimator_det.compat import slim, tf, tf1
+from estimator_det.config.text import ConfigError
 from estimator_det.nets.initializers import truncated_normal
 from estimator_det.nets.normalization import BATCH_NORMS, batch_norm, sync_batch_norm
 from estimator_det.nets.padding import pad_for_kernel
@@ -49,10 +50,12 @@ def rounded_depth(depth_multiplier: float, min_depth: int) -> Depth:
     """Function from a table's depth to the real one: scaled, rounded to eights, not too small.
 
     Raises:
-        ValueError: if the multiplier is not above 0.
+        ConfigError: if the multiplier is not above 0.
     """
     if depth_multiplier <= 0:
-        raise ValueError(f"depth_multiplier must be above 0; found {depth_multiplier}")
+        raise ConfigError(
+            f"feature_extractor.depth_multiplier must be above 0; found {depth_multiplier}"
+        )
     return lambda depth: divisible(depth * depth_multiplier, min_depth)
 
 
@@ -99,7 +102,8 @@ class Block(NamedTuple):
 
 Layers = Tuple[Union[Conv, Block], ...]
 
-
+# `layer_4` has 1/4 of the resolution, `layer_7` and `layer_8/expansion_output` 1/8, `layer_14` and
+# `layer_15/expansion_output` 1/16, `layer_18` and `layer_19` 1/32.
 V2_LAYERS: Layers = (
     Conv(32, 3, stride=2),
     Block(16, expansion=0),
@@ -182,7 +186,7 @@ def arg_scope(batch_norm_decay: float = BATCH_NORM_DECAY) -> Iterator[None]:
 
     Whether batch norm learns, and where its averages are updated, is left to the scopes around. A
     configuration's own hyperparameters, opened inside this scope, outrank its settings; but the
-    networks keep their activations, and batch norms with offset and factor, whatever is set.
+    networks always keep their activations, and batch norms with offset and factor.
     """
     with (
         slim.arg_scope(list(BATCH_NORMS), decay=batch_norm_decay),
@@ -285,7 +289,7 @@ def inverted_residual_net(
         (unless it is fused) and `layer_n/output`, which is `layer_n`.
 
     Raises:
-        ValueError: if a fused block is to be padded explicitly, which the reference cannot do.
+        ConfigError: if a fused block is to be padded explicitly, which the reference cannot do.
     """
     end_points: Dict[str, tf.Tensor] = {}
     net = inputs
@@ -310,7 +314,10 @@ def inverted_residual_net(
                 end_points[name] = net
                 continue
             if explicit_padding and row.fused:
-                raise ValueError("use_explicit_padding is not possible with fused convolutions")
+                raise ConfigError(
+                    "feature_extractor.use_explicit_padding is not possible with fused "
+                    "convolutions; remove it"
+                )
             whole = explicit_padding and pad_whole_blocks
             if whole:
                 net = pad_for_kernel(net, row.kernel)
@@ -320,27 +327,3 @@ def inverted_residual_net(
             end_points[name] = net
             end_points.update({f"{name}/{part}": tensor for part, tensor in made.items()})
     return end_points
-
-
-def mobilenet_v2(
-    inputs: tf.Tensor,
-    depth: Depth,
-    *,
-    explicit_padding: bool = False,
-    layers: Layers = V2_LAYERS,
-) -> Dict[str, tf.Tensor]:
-    """Builds MobileNet v2 in the open variable and argument scopes.
-
-    Args:
-        inputs: float [B, h, w, 3].
-        depth: Channels of a layer from the table's, see `rounded_depth`.
-        explicit_padding: Pad before convolutions by kernel size alone, instead of "SAME".
-        layers: The table.
-
-    Returns:
-        Every activation by name: `layer_1` to `layer_19`, of blocks (2 to 18) also
-        `layer_n/expansion_output` (from 3 on), `layer_n/depthwise_output` and `layer_n/output`.
-        At 1/4 of the image's size: `layer_4`; 1/8: `layer_7`, `layer_8/expansion_output`; 1/16:
-        `layer_14`, `layer_15/expansion_output`; 1/32: `layer_18`, `layer_19`.
-    """
-    return inverted_residual_net(inputs, layers, depth, explicit_padding=explicit_padding)

@@ -6,12 +6,12 @@ Applications", 2017. Variable names, and so checkpoints, are those of the publis
 
 from __future__ import annotations
 
-import contextlib
-from typing import Callable, ContextManager, Dict, Iterator, NamedTuple, Sequence, Tuple
+from typing import Callable, ContextManager, Dict, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import slim, tf
+from estimator_det.config.text import ConfigError
 from estimator_det.nets.initializers import truncated_normal
-from estimator_det.nets.normalization import BATCH_NORMS, batch_norm
+from estimator_det.nets.normalization import batch_norm, published_scope
 from estimator_det.nets.padding import pad_for_kernel
 
 # What the published MobileNet v1 was trained with.
@@ -52,42 +52,27 @@ def scaled_depth(depth_multiplier: float, min_depth: int) -> Callable[[float], i
     """Function from a table's depth to the real one: scaled, cut to an integer, not too small.
 
     Raises:
-        ValueError: if the multiplier is not above 0.
+        ConfigError: if the multiplier is not above 0.
     """
     if depth_multiplier <= 0:
-        raise ValueError(f"depth_multiplier must be above 0; found {depth_multiplier}")
+        raise ConfigError(
+            f"feature_extractor.depth_multiplier must be above 0; found {depth_multiplier}"
+        )
     return lambda depth: max(int(depth * depth_multiplier), min_depth)
 
 
-@contextlib.contextmanager
-def v1_arg_scope() -> Iterator[None]:
+def v1_arg_scope() -> ContextManager[None]:
     """Settings the published network was trained with; depthwise kernels are regularized too.
 
-    The scopes around decide whether batch norm learns and where its moving averages are updated.
     A configuration's own hyperparameters, opened inside this scope, replace its settings.
     """
-    norm_settings = {
-        "center": True,
-        "scale": True,
-        "decay": BATCH_NORM_DECAY,
-        "epsilon": BATCH_NORM_EPSILON,
-    }
-    layer_settings = {
-        "weights_initializer": truncated_normal(WEIGHT_STDDEV),
-        "weights_regularizer": slim.l2_regularizer(WEIGHT_DECAY),
-        "activation_fn": tf.nn.relu6,
-        "normalizer_fn": batch_norm,
-    }
-    with (
-        slim.arg_scope(list(BATCH_NORMS), **norm_settings),
-        slim.arg_scope([slim.conv2d, slim.separable_conv2d], **layer_settings),
-    ):
-        yield
-
-
-def _padding(explicit: bool) -> ContextManager[None]:
-    return slim.arg_scope(
-        [slim.conv2d, slim.separable_conv2d], padding="VALID" if explicit else "SAME"
+    return published_scope(
+        BATCH_NORM_DECAY,
+        BATCH_NORM_EPSILON,
+        weights_initializer=truncated_normal(WEIGHT_STDDEV),
+        weights_regularizer=slim.l2_regularizer(WEIGHT_DECAY),
+        activation_fn=tf.nn.relu6,
+        normalizer_fn=batch_norm,
     )
 
 
@@ -116,11 +101,12 @@ def mobilenet_v1(
 
     end_points: Dict[str, tf.Tensor] = {}
     net = inputs
-    with _padding(explicit_padding):
+    padding = "VALID" if explicit_padding else "SAME"
+    with slim.arg_scope([slim.conv2d, slim.separable_conv2d], padding=padding):
         for number, layer in enumerate(layers):
             name = f"Conv2d_{number}"
+            channels = depth(layer.depth)
             if not layer.separable:
-                channels = depth(layer.depth)
                 net = slim.conv2d(padded(net), channels, KERNEL, stride=layer.stride, scope=name)
                 end_points[name] = net
                 continue
@@ -131,6 +117,6 @@ def mobilenet_v1(
             )
             end_points[name] = net
             name = f"Conv2d_{number}_pointwise"
-            net = slim.conv2d(net, depth(layer.depth), 1, scope=name)
+            net = slim.conv2d(net, channels, 1, scope=name)
             end_points[name] = net
     return end_points

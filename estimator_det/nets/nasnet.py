@@ -8,11 +8,10 @@ classifiers.
 
 from __future__ import annotations
 
-import contextlib
-from typing import Dict, Iterator, NamedTuple, Optional, Tuple
+from typing import ContextManager, Dict, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.nets.normalization import BATCH_NORMS, batch_norm
+from estimator_det.nets.normalization import batch_norm, published_scope
 
 # What the published large networks were trained with.
 WEIGHT_DECAY = 0.00004
@@ -87,29 +86,16 @@ PNASNET_CELL = Cell(
 PNASNET_LARGE = Network(PNASNET_CELL, num_cells=12, depth=216, stem_depth=96, keep_paths=0.6)
 
 
-@contextlib.contextmanager
-def arg_scope() -> Iterator[None]:
-    """Settings the published networks were trained with; bare convolutions, batch norm by hand.
-
-    Whether and where batch norm learns is left to the scopes around.
-    """
-    norm_settings = {
-        "center": True,
-        "scale": True,
-        "decay": BATCH_NORM_DECAY,
-        "epsilon": BATCH_NORM_EPSILON,
-    }
-    layer_settings = {
-        "weights_initializer": slim.variance_scaling_initializer(mode="FAN_OUT"),
-        "weights_regularizer": slim.l2_regularizer(WEIGHT_DECAY),
-        "activation_fn": None,
-        "biases_initializer": None,
-    }
-    with (
-        slim.arg_scope(list(BATCH_NORMS), **norm_settings),
-        slim.arg_scope([slim.conv2d, slim.separable_conv2d], **layer_settings),
-    ):
-        yield
+def arg_scope() -> ContextManager[None]:
+    """Settings the published networks were trained with; layers add batch norm explicitly."""
+    return published_scope(
+        BATCH_NORM_DECAY,
+        BATCH_NORM_EPSILON,
+        weights_initializer=slim.variance_scaling_initializer(mode="FAN_OUT"),
+        weights_regularizer=slim.l2_regularizer(WEIGHT_DECAY),
+        activation_fn=None,
+        biases_initializer=None,
+    )
 
 
 class _State(NamedTuple):
@@ -215,13 +201,6 @@ def _build_cell(
     return _State(output, state.scale * stride)
 
 
-def _kept_paths(network: Network, number: int, progress: tf.Tensor) -> tf.Tensor:
-    """Probability that a path of a cell survives: falls with the cell's depth and with time."""
-    total = network.num_cells + NUM_STEM_CELLS
-    dropped = (number + 1) / total * (1 - network.keep_paths)
-    return 1.0 - progress * dropped
-
-
 def searched_network(
     inputs: tf.Tensor, network: Network = PNASNET_LARGE, *, is_training: bool = False
 ) -> Dict[str, tf.Tensor]:
@@ -237,6 +216,7 @@ def searched_network(
         `Stem` and `Cell_0`, `Cell_1`, ..., in order. For PNASNet-5 large `Cell_7` has stride 16,
         `Cell_11` stride 32.
     """
+    total = network.num_cells + NUM_STEM_CELLS
     progress: Optional[tf.Tensor] = None
     step = tf1.train.get_global_step()
     if is_training and step is not None and network.keep_paths < 1:
@@ -247,12 +227,15 @@ def searched_network(
     reductions = {network.num_cells // 3, network.num_cells * 2 // 3}
     depth = network.depth // DEPTH_GROWTH**NUM_STEM_CELLS
     end_points: Dict[str, tf.Tensor] = {}
-    for number in range(NUM_STEM_CELLS + network.num_cells):
+    for number in range(total):
         in_stem = number < NUM_STEM_CELLS
         place = number if in_stem else number - NUM_STEM_CELLS
         stride = 2 if in_stem or place in reductions else 1
         if number == NUM_STEM_CELLS or (number > 0 and stride == 2):
             depth *= DEPTH_GROWTH
+        keep = None
+        if progress is not None:  # falls with the cell's depth and with time
+            keep = 1.0 - progress * ((number + 1) / total * (1 - network.keep_paths))
         with tf1.variable_scope(f"cell_stem_{place}" if in_stem else f"cell_{place}"):
             state = _build_cell(
                 network.cell,
@@ -260,7 +243,7 @@ def searched_network(
                 states[-2] if len(states) > 1 else None,
                 depth,
                 stride,
-                None if progress is None else _kept_paths(network, number, progress),
+                keep,
             )
         states.append(state)
         if number >= NUM_STEM_CELLS - 1:

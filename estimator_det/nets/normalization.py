@@ -7,7 +7,8 @@ nodes fewer for each layer of a training graph.
 
 from __future__ import annotations
 
-from typing import Any, List, NamedTuple, Tuple
+import contextlib
+from typing import Any, Iterator, List, NamedTuple, Tuple
 
 from estimator_det.compat import num_tpu_shards, slim, tf, tf1
 
@@ -171,3 +172,22 @@ def sync_batch_norm(
 
 BATCH_NORMS = (slim.batch_norm, batch_norm, sync_batch_norm)
 """Layers that an argument scope for batch norm must name."""
+
+
+@contextlib.contextmanager
+def published_scope(decay: float, epsilon: float, **layer_settings: Any) -> Iterator[None]:
+    """Argument scope of a published network, whose batch norms have offset and factor.
+
+    The scopes around decide whether batch norm learns and where its averages are updated.
+
+    Args:
+        decay: Of the moving averages of batch norm.
+        epsilon: Of batch norm.
+        **layer_settings: Of plain and separable convolutions.
+    """
+    norm_settings = {"center": True, "scale": True, "decay": decay, "epsilon": epsilon}
+    with (
+        slim.arg_scope(list(BATCH_NORMS), **norm_settings),
+        slim.arg_scope([slim.conv2d, slim.separable_conv2d], **layer_settings),
+    ):
+        yield

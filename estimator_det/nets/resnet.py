@@ -71,7 +71,7 @@ def v1_arg_scope() -> Iterator[None]:
 
 
 def _unit(net: tf.Tensor, bottleneck: int) -> tf.Tensor:
-    """A residual unit at stride 1: 1x1, 3x3 and 1x1 convolutions beside a shortcut."""
+    """A residual unit at stride 1: 1x1, 3x3 and 1x1 convolutions, added to a shortcut."""
     depth = EXPANSION * bottleneck
     shortcut = net
     if net.shape[-1] != depth:

@@ -16,7 +16,7 @@ from typing import Any, Callable, Counter, Dict, Iterator, NamedTuple, Optional,
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.nets.initializers import truncated_normal
 from estimator_det.nets.inverted_residual import hard_swish
-from estimator_det.nets.normalization import BATCH_NORMS, batch_norm
+from estimator_det.nets.normalization import batch_norm, published_scope
 
 Activation = Callable[[tf.Tensor], tf.Tensor]
 
@@ -181,26 +181,16 @@ def he_depthwise(kernel: int) -> Callable[..., tf.Tensor]:
 
 @contextlib.contextmanager
 def _arg_scope() -> Iterator[None]:
-    """Everything a layer takes from here, so that no scope around can change the backbone.
-
-    Two things are left to the scopes around: whether batch norm learns, and where its averages
-    are updated.
-    """
-    norm_settings = {
-        "center": True,
-        "scale": True,
-        "decay": BATCH_NORM_DECAY,
-        "epsilon": BATCH_NORM_EPSILON,
-    }
-    layer_settings = {
-        "padding": "SAME",
-        "normalizer_fn": batch_norm,
-        "normalizer_params": None,
-        "weights_regularizer": slim.l2_regularizer(WEIGHT_DECAY),
-    }
+    """All settings of a layer, so that no scope around can change the backbone."""
     with (
-        slim.arg_scope(list(BATCH_NORMS), **norm_settings),
-        slim.arg_scope([slim.conv2d, slim.separable_conv2d], **layer_settings),
+        published_scope(
+            BATCH_NORM_DECAY,
+            BATCH_NORM_EPSILON,
+            padding="SAME",
+            normalizer_fn=batch_norm,
+            normalizer_params=None,
+            weights_regularizer=slim.l2_regularizer(WEIGHT_DECAY),
+        ),
         slim.arg_scope([slim.conv2d], weights_initializer=he_normal),
     ):
         yield

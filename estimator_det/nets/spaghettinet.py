@@ -7,14 +7,14 @@ convolutions are written for quantization: their parts share one range, learned 
 
 from __future__ import annotations
 
-import contextlib
-from typing import Any, Dict, Iterator, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.config.text import nearest
+from estimator_det.config.text import ConfigError, nearest
+from estimator_det.images.sizes import height_and_width
 from estimator_det.nets.initializers import truncated_normal
 from estimator_det.nets.necks.fpn import upsample_twofold
-from estimator_det.nets.normalization import BATCH_NORMS, batch_norm
+from estimator_det.nets.normalization import batch_norm, published_scope
 from estimator_det.nets.padding import pad_for_kernel
 
 WEIGHT_DECAY = 0.00001
@@ -79,9 +79,7 @@ def _separable(kernel: int) -> Layer:
     return Layer("separable", kernel)
 
 
-def _trunk(
-    *nodes: Tuple[int, Tuple[Layer, ...]],
-) -> Tuple[Node, ...]:
+def _trunk(*nodes: Tuple[int, Tuple[Layer, ...]]) -> Tuple[Node, ...]:
     """Nodes n0 (level 2), n1 and so on, each at half the resolution of the one before it."""
     names = [STEM, *(f"n{number}" for number in range(len(nodes)))]
     return tuple(
@@ -170,28 +168,6 @@ DEFAULT_NETWORK = "spaghettinet_edgetpu_m"
 class _Settings(NamedTuple):
     is_training: bool
     explicit_padding: bool
-
-
-@contextlib.contextmanager
-def _arg_scope() -> Iterator[None]:
-    norm_settings = {
-        "center": True,
-        "scale": True,
-        "decay": BATCH_NORM_DECAY,
-        "epsilon": BATCH_NORM_EPSILON,
-    }
-    layer_settings = {
-        "weights_initializer": truncated_normal(WEIGHT_STDDEV),
-        "weights_regularizer": slim.l2_regularizer(WEIGHT_DECAY),
-        "activation_fn": tf.nn.relu6,
-        "normalizer_fn": batch_norm,
-        "padding": "SAME",
-    }
-    with (
-        slim.arg_scope(list(BATCH_NORMS), **norm_settings),
-        slim.arg_scope([slim.conv2d, slim.separable_conv2d], **layer_settings),
-    ):
-        yield
 
 
 def _strided_padding(
@@ -307,9 +283,7 @@ def _sum_of_edges(
         with tf1.variable_scope(f"edge_{source}_{node.name}"):
             edges.append(_edge(maps[source], levels[source], node.level, node.depth, settings))
     finest = edges[min(range(len(edges)), key=lambda number: levels[node.inputs[number]])]
-    height, width = finest.shape[1:3]
-    if height is None or width is None:
-        height, width = tf.unstack(tf.shape(finest)[1:3])
+    height, width = height_and_width(finest)
     total = None
     for edge in edges:
         if edge.shape[1:3].as_list() != [height, width]:
@@ -334,18 +308,27 @@ def spaghettinet(
         1/64, 1/128 and once more 1/128 of the resolution, rounded up.
 
     Raises:
-        ValueError: if there is no such network.
+        ConfigError: if there is no such network.
     """
     if name not in NETWORKS:
         known = list(NETWORKS)
-        raise ValueError(
+        raise ConfigError(
             f"feature_extractor.spaghettinet_arch_name: there is no {name!r}"
             f"{nearest(name, known)}. Known: {known}"
         )
     settings = _Settings(is_training, explicit_padding)
     levels = {node.name: node.level for node in NETWORKS[name]}
     maps: Dict[str, tf.Tensor] = {}
-    with _arg_scope():
+    scope = published_scope(
+        BATCH_NORM_DECAY,
+        BATCH_NORM_EPSILON,
+        weights_initializer=truncated_normal(WEIGHT_STDDEV),
+        weights_regularizer=slim.l2_regularizer(WEIGHT_DECAY),
+        activation_fn=tf.nn.relu6,
+        normalizer_fn=batch_norm,
+        padding="SAME",
+    )
+    with scope:
         net, padding = _strided_padding(inputs, STEM_KERNEL, 2, settings)
         maps[STEM] = slim.conv2d(
             net,
@@ -361,10 +344,9 @@ def spaghettinet(
             else:
                 net = _sum_of_edges(node, maps, levels, settings)
             for number, layer in enumerate(node.layers):
+                stride = 1 if number else node.stride
                 with tf1.variable_scope(f"{SCOPE}/{node.name}_{number}"):
-                    if number == 0:
-                        net = _layer(net, layer, node.depth, node.stride, settings)
-                    else:
-                        net = _layer(net, layer, node.depth, 1, settings) + net
+                    output = _layer(net, layer, node.depth, stride, settings)
+                    net = output + net if number else output
             maps[node.name] = net
     return maps

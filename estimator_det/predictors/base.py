@@ -11,6 +11,8 @@ from estimator_det.config.text import ConfigError
 
 BOX_HEADS: Registry[Callable[..., BoxHead]] = Registry("box predictor")
 
+Layer = Callable[..., tf.Tensor]  # features, channels, scope name, slim settings -> output
+
 
 class Prediction(NamedTuple):
     """Output of a head for all feature maps together, A anchors in the order of the maps."""
@@ -25,7 +27,12 @@ class BoxHead(Protocol):
     def predict(
         self, feature_maps: Sequence[tf.Tensor], num_per_location: Sequence[int]
     ) -> Prediction:
-        """[B, h_i, w_i, c_i] maps and the anchors at each of their cells -> predictions."""
+        """[B, h_i, w_i, c_i] maps and the anchors at each of their cells -> predictions.
+
+        Raises:
+            ConfigError: if there is not one anchor count per map, or a head that all maps share
+                gets different counts.
+        """
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,7 @@ class HeadOptions:
         dropout_keep_probability: Below 1, features of the class head are dropped in training.
         is_training: Whether dropout drops.
         sigmoid_scores: Predict probabilities instead of logits.
-        clip_range: Box encodings are clipped to these bounds; None leaves them alone.
+        clip_range: Box encodings are clipped to these bounds; None does not clip.
     """
 
     num_class_slots: int
@@ -57,14 +64,18 @@ class HeadOptions:
     def __post_init__(self) -> None:
         for field in ("num_class_slots", "box_code_size", "kernel_size"):
             if getattr(self, field) < 1:
-                raise ConfigError(f"box predictor: {field} must be 1 or more: {self}")
+                raise ConfigError(
+                    f"box_predictor: {field} must be 1 or more; got {getattr(self, field)}"
+                )
         if not 0 < self.dropout_keep_probability <= 1:
             raise ConfigError(
-                "box predictor: dropout_keep_probability must be above 0 and at most 1; got "
+                "box_predictor: dropout_keep_probability must be above 0 and at most 1; got "
                 f"{self.dropout_keep_probability}"
             )
         if self.clip_range and self.clip_range[0] > self.clip_range[1]:
-            raise ConfigError(f"box_encodings_clip_range: min exceeds max in {self.clip_range}")
+            raise ConfigError(
+                f"box_predictor: in box_encodings_clip_range min exceeds max: {self.clip_range}"
+            )
 
 
 def make_head_options(
@@ -115,40 +126,37 @@ def per_anchor(output: tf.Tensor, depth: int) -> tf.Tensor:
     return tf.reshape(output, [-1 if batch is None else batch, rows, depth])
 
 
-def finish_boxes(output: tf.Tensor, options: HeadOptions) -> tf.Tensor:
-    """Raw output of a box layer -> encodings [B, A, code_size], clipped if configured."""
+def predict_boxes(
+    features: tf.Tensor, anchors: int, options: HeadOptions, layer: Layer, name: str
+) -> tf.Tensor:
+    """Box encodings [B, A, code_size] of one feature map, clipped if configured."""
+    output = layer(features, anchors * options.box_code_size, name)
     encodings = per_anchor(output, options.box_code_size)
-    if options.clip_range:
-        encodings = tf.clip_by_value(encodings, *options.clip_range)
-    return encodings
+    return tf.clip_by_value(encodings, *options.clip_range) if options.clip_range else encodings
 
 
-def finish_classes(output: tf.Tensor, options: HeadOptions) -> tf.Tensor:
-    """Raw output of a class layer -> logits, or probabilities, [B, A, num_class_slots]."""
+def predict_classes(
+    features: tf.Tensor, anchors: int, options: HeadOptions, layer: Layer
+) -> tf.Tensor:
+    """Logits, or probabilities, [B, A, num_class_slots] of one feature map, after dropout."""
+    if options.dropout_keep_probability < 1.0:
+        features = slim.dropout(
+            features, keep_prob=options.dropout_keep_probability, is_training=options.is_training
+        )
+    biases = tf1.constant_initializer(options.class_bias_init)
+    output = layer(
+        features, anchors * options.num_class_slots, "ClassPredictor", biases_initializer=biases
+    )
     scores = per_anchor(output, options.num_class_slots)
     return tf.sigmoid(scores) if options.sigmoid_scores else scores
-
-
-def drop_features(features: tf.Tensor, options: HeadOptions) -> tf.Tensor:
-    """Dropout before the class layer, in training and if configured."""
-    if options.dropout_keep_probability == 1.0:
-        return features
-    return slim.dropout(
-        features, keep_prob=options.dropout_keep_probability, is_training=options.is_training
-    )
-
-
-def class_biases(options: HeadOptions) -> Any:
-    """Initializer of the class layer's bias."""
-    return tf1.constant_initializer(options.class_bias_init)
 
 
 def check_maps(feature_maps: Sequence[tf.Tensor], num_per_location: Sequence[int]) -> None:
     """ConfigError unless there is one anchor count per feature map."""
     if len(feature_maps) != len(num_per_location):
         raise ConfigError(
-            f"anchor_generator has {len(num_per_location)} layers, the feature extractor makes "
-            f"{len(feature_maps)} feature maps; make the numbers equal"
+            f"anchor_generator: has {len(num_per_location)} layers, the feature extractor makes "
+            f"{len(feature_maps)} feature maps; set equal numbers"
         )
 
 

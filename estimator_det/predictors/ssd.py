@@ -7,12 +7,7 @@ from typing import Any, Callable, List, Optional, Sequence
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.text import ConfigError
-from estimator_det.nets.hyperparams import (
-    NORMALIZERS,
-    ArgScope,
-    make_arg_scope,
-    normalizer_kind,
-)
+from estimator_det.nets.hyperparams import NORMALIZERS, ArgScope, make_arg_scope
 from estimator_det.predictors import base
 from estimator_det.protos import box_predictor_pb2
 
@@ -45,11 +40,6 @@ class ConvolutionalBoxHead:
     def predict(
         self, feature_maps: Sequence[tf.Tensor], num_per_location: Sequence[int]
     ) -> base.Prediction:
-        """[B, h_i, w_i, c_i] maps and the anchors at each of their cells -> predictions.
-
-        Raises:
-            ConfigError: if there is not one anchor count per map.
-        """
         base.check_maps(feature_maps, num_per_location)
         boxes, classes = [], []
         single = len(feature_maps) == 1
@@ -57,16 +47,10 @@ class ConvolutionalBoxHead:
             scope = tf1.get_variable_scope() if single else f"BoxPredictor_{number}"
             with tf1.variable_scope(scope), self.conv_scope():
                 net = self._before(features)
-                box_depth = anchors * self.head.box_code_size
-                output = self._layer(net, box_depth, "BoxEncodingPredictor")
-                boxes.append(base.finish_boxes(output, self.head))
-                output = self._layer(
-                    base.drop_features(net, self.head),
-                    anchors * self.head.num_class_slots,
-                    "ClassPredictor",
-                    biases_initializer=base.class_biases(self.head),
+                boxes.append(
+                    base.predict_boxes(net, anchors, self.head, self._layer, "BoxEncodingPredictor")
                 )
-                classes.append(base.finish_classes(output, self.head))
+                classes.append(base.predict_classes(net, anchors, self.head, self._layer))
         return base.joined(boxes, classes)
 
     def _before(self, net: tf.Tensor) -> tf.Tensor:
@@ -110,7 +94,7 @@ def make_convolutional_box_head(
 class WeightSharedBoxHead:
     """One head for all feature maps; only batch norm is separate for each (RetinaNet, 2017).
 
-    Tower layers end with ReLU6 whatever `conv_hyperparams` contains, as in the reference. Maps of
+    Tower layers always end with ReLU6, as in the reference, not as in `conv_hyperparams`. Maps of
     unequal depth first pass a 1x1 projection each, to the depth most maps have.
 
     Attributes:
@@ -142,11 +126,6 @@ class WeightSharedBoxHead:
     def predict(
         self, feature_maps: Sequence[tf.Tensor], num_per_location: Sequence[int]
     ) -> base.Prediction:
-        """[B, h_i, w_i, c_i] maps and the anchors at each of their cells -> predictions.
-
-        Raises:
-            ConfigError: if there is not one anchor count per map, or the counts differ.
-        """
         base.check_maps(feature_maps, num_per_location)
         if len(set(num_per_location)) != 1:
             raise ConfigError(
@@ -158,23 +137,13 @@ class WeightSharedBoxHead:
         with tf1.variable_scope(SHARED_SCOPE, reuse=tf1.AUTO_REUSE), self.conv_scope():
             for number, features in enumerate(self._projected(feature_maps)):
                 name = "PredictionTower" if self.share_tower else "BoxPredictionTower"
-                box_features = self._tower(features, name, number)
-                output = self._layer(
-                    box_features, anchors * self.head.box_code_size, "BoxPredictor"
+                net = self._tower(features, name, number)
+                boxes.append(
+                    base.predict_boxes(net, anchors, self.head, self._layer, "BoxPredictor")
                 )
-                boxes.append(base.finish_boxes(output, self.head))
-                class_features = (
-                    box_features
-                    if self.share_tower
-                    else self._tower(features, "ClassPredictionTower", number)
-                )
-                output = self._layer(
-                    base.drop_features(class_features, self.head),
-                    anchors * self.head.num_class_slots,
-                    "ClassPredictor",
-                    biases_initializer=base.class_biases(self.head),
-                )
-                classes.append(base.finish_classes(output, self.head))
+                if not self.share_tower:
+                    net = self._tower(features, "ClassPredictionTower", number)
+                classes.append(base.predict_classes(net, anchors, self.head, self._layer))
         return base.joined(boxes, classes)
 
     def _projected(self, feature_maps: Sequence[tf.Tensor]) -> List[tf.Tensor]:
@@ -242,7 +211,7 @@ def make_weight_shared_box_head(
     because the losses take logits.
     """
     head = base.make_head_options(config, num_classes, add_background_class, is_training)
-    kind = normalizer_kind(config.conv_hyperparams)
+    kind = config.conv_hyperparams.WhichOneof("normalizer_oneof")
     converts = config.score_converter == _SHARED.SIGMOID and not is_training
     return WeightSharedBoxHead(
         head=replace(head, sigmoid_scores=converts),

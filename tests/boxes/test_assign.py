@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from estimator_det.boxes import assign
 from estimator_det.boxes.assign import TargetAssigner, Targets
 from estimator_det.boxes.coders import CenterSizeCoder, CornerCoder, KeypointCoder
 from estimator_det.boxes.geometry import IOU_SIMILARITY, NEG_SQ_DIST_SIMILARITY
@@ -16,6 +15,18 @@ from tests.conftest import golden_component
 SETTINGS, ARRAYS = golden_component("target_assigner")
 GOLDEN_NAMES = ("cls_targets", "cls_weights", "reg_targets", "reg_weights", "match")
 BATCHES = sorted(name for name in SETTINGS if name.startswith("t."))
+
+
+def rpn_assigner(use_matmul_gather):
+    matcher = ArgMaxMatcher(
+        0.7, 0.3, force_match_for_each_row=True, use_matmul_gather=use_matmul_gather
+    )
+    return TargetAssigner(IOU_SIMILARITY, matcher, CenterSizeCoder(10.0, 10.0, 5.0, 5.0))
+
+
+def roi_assigner(use_matmul_gather):
+    matcher = ArgMaxMatcher(0.5, use_matmul_gather=use_matmul_gather)
+    return TargetAssigner(IOU_SIMILARITY, matcher, CenterSizeCoder(10.0, 10.0, 5.0, 5.0))
 
 
 def fast_rcnn_assigner(use_matmul_gather):
@@ -31,8 +42,8 @@ def multibox_assigner(use_matmul_gather):
 
 
 PRESETS = {
-    "factory_FasterRCNN_proposal": assign.make_rpn_assigner,
-    "factory_FasterRCNN_detection": assign.make_roi_assigner,
+    "factory_FasterRCNN_proposal": rpn_assigner,
+    "factory_FasterRCNN_detection": roi_assigner,
     "factory_FastRCNN_None": fast_rcnn_assigner,
     "factory_Multibox_proposal": multibox_assigner,
 }

@@ -16,14 +16,14 @@ def test_counts_by_hand() -> None:
     valid = tf.constant([[True, True, True], [True, True, False]])
     counts = assignment_counts.count_assignment(matches, valid)
     # Boxes 3 and 2; rows 0 and 2, row 1; anchors 3 and 3, 2 and 2, 1 and 1.
-    assert [float(count) for count in counts] == [2.5, 1.5, 3.0, 2.0, 1.0]
+    assert [float(count) for count in counts.values()] == [2.5, 1.5, 3.0, 2.0, 1.0]
 
 
 def test_no_boxes_at_all() -> None:
     counts = assignment_counts.count_assignment(
         tf.fill([2, 4], UNMATCHED), tf.zeros([2, 0], tf.bool)
     )
-    assert [float(count) for count in counts] == [0.0, 0.0, 0.0, 4.0, 0.0]
+    assert [float(count) for count in counts.values()] == [0.0, 0.0, 0.0, 4.0, 0.0]
 
 
 @pytest.mark.parametrize("mined", [True, False])

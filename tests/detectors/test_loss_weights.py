@@ -59,7 +59,7 @@ def test_range_spread() -> None:
         logs = np.log(np.abs(kernel[0, 0, :, :2]).reshape(-1))
         assert session.run(partial) == pytest.approx(0.5 * 2 / 3)
         assert session.run(total) == pytest.approx(0.5 * (2 / 3 + logs.var()), rel=1e-5)
-        with pytest.raises(ValueError, match="no kernel is left"):
+        with pytest.raises(ValueError, match="cover every kernel"):
             equalization.Equalization(1.0, ("weights", "depth"))()
 
 
@@ -68,5 +68,5 @@ def test_equalization_options() -> None:
     text = "equalization_loss { weight: 2 exclude_prefixes: 'a' exclude_prefixes: 'b' }"
     made = equalization.make_equalization(text_format.Parse(text, losses_pb2.Loss()))
     assert made == equalization.Equalization(2.0, ("a", "b"))
-    with pytest.raises(ValueError, match="above 0; got -1"):
+    with pytest.raises(ValueError, match="weight: must be above 0; got -1"):
         equalization.Equalization(-1.0)

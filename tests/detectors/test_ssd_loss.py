@@ -31,7 +31,7 @@ def predictions(columns: int = 3, encodings: float = 0.0) -> Predictions:
 
 def terms(overrides: str = "", truth: Any = None, **options: Any) -> Dict[str, float]:
     found = make_loss(overrides)(predictions(**options), truth or groundtruth())
-    return {name.split("/")[1].split("_")[0]: float(value) for name, value in found.items()}
+    return {name.split("/")[1].split("_")[0]: float(value) for name, value in found.terms.items()}
 
 
 LOG_2 = np.log(2.0)
@@ -112,7 +112,7 @@ def test_absent_keypoints_give_no_loss() -> None:
     points = tf.constant([[[[0.3, 0.3]], [[np.nan, np.nan]]], [[[0.2, 0.2]], [[0.5, 0.5]]]])
     loss = make_loss(overrides)
     raw = predictions()._replace(box_encodings=tf.zeros([2, 4, 6]))
-    found = loss(raw, groundtruth()._replace(keypoints=points))
+    found = loss(raw, groundtruth()._replace(keypoints=points)).terms
     assert np.isfinite(found["Loss/localization_loss"])
     assert found["Loss/localization_loss"] > 0
 

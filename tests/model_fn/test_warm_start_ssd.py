@@ -54,8 +54,10 @@ def build(overrides: str) -> Any:
 
 def classify_with_mobilenet_v2() -> None:
     with tf1.variable_scope("MobilenetV2"), inverted_residual.arg_scope():
-        inverted_residual.mobilenet_v2(
-            tf.zeros([1, 64, 64, 3]), inverted_residual.rounded_depth(0.1, 4)
+        inverted_residual.inverted_residual_net(
+            tf.zeros([1, 64, 64, 3]),
+            inverted_residual.V2_LAYERS,
+            inverted_residual.rounded_depth(0.1, 4),
         )
 
 

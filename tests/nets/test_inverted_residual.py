@@ -63,8 +63,9 @@ def test_activations() -> None:
 @pytest.mark.parametrize("explicit_padding", [True, False])
 def test_v2_end_points(explicit_padding: bool) -> None:
     with tf.Graph().as_default(), nets.arg_scope():
-        end_points = nets.mobilenet_v2(
+        end_points = nets.inverted_residual_net(
             tf.zeros([1, 96, 64, 3]),
+            nets.V2_LAYERS,
             nets.rounded_depth(0.5, 8),
             explicit_padding=explicit_padding,
         )
@@ -211,7 +212,7 @@ def test_settings_inside_do_not_change_the_network() -> None:
         slim.arg_scope(list(BATCH_NORMS), scale=False, center=False),
         slim.arg_scope([slim.conv2d, slim.separable_conv2d], **settings),
     ):
-        end_points = nets.mobilenet_v2(tf.zeros([1, 64, 64, 3]), THIN)
+        end_points = nets.inverted_residual_net(tf.zeros([1, 64, 64, 3]), nets.V2_LAYERS, THIN)
         assert len(names("gamma")) == len(names("beta")) == 52
         assert end_points["layer_19"].op.type == "Relu6"
         assert end_points["layer_19"].shape[1] == 2

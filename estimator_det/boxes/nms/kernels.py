@@ -1,6 +1,6 @@
 """Kernels of non-maximum suppression: which boxes survive, before anything is cut to a window.
 
-Both kernels work on whole batches and put the same number of ops in the graph whatever the number
+Both kernels work on whole batches and put the same number of ops in the graph for any number
 of images, anchors and classes. Letters: B images, A anchors, C classes, q boxes per anchor (1, or C
 where every class has its own), S picks. They run on CPU and GPU; XLA has no kernel for the
 suppression ops used here; `static` is for it.
@@ -14,7 +14,7 @@ import numpy as np
 
 from estimator_det.compat import tf
 
-# Scores looked at first; where they prove too few it is done again with GROWTH times as many.
+# Candidates of the first attempt; where they are too few, the next has GROWTH times as many.
 FIRST_CANDIDATES = 2048
 CANDIDATES_PER_DETECTION = 8
 GROWTH = 8
@@ -40,7 +40,7 @@ class _Ranking(NamedTuple):
     classes: tf.Tensor  # int32 [B, K]
     anchors: tf.Tensor  # int32 [B, K]
     ranks: tf.Tensor  # float32 [B, K]: K for the first, 1 for the last, 0 where there is none
-    exhausted: tf.Tensor  # bool [B]: the image has no candidates beside these
+    exhausted: tf.Tensor  # bool [B]: the image has no other candidates
 
 
 def best_picks(picks: Picks, count: int) -> Picks:
@@ -301,7 +301,7 @@ def soft_picks(
 
     A pick multiplies every score left in its class by exp(-IoU^2 / (2 sigma)); scores that fall to
     the threshold are out. Other arguments and result as of `hard_picks`; the scores are the lowered
-    ones. Here too only the best scores are looked at first: picks that keep more than all the
+    ones. Here too only the best scores are used first: picks that keep more than all the
     others ever had are the same as with those others.
     """
     batch, num_anchors = tf.unstack(tf.shape(scores)[:2], num=2)

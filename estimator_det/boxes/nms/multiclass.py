@@ -14,6 +14,7 @@ from estimator_det.boxes.nms.kernels import Picks, hard_picks, picked_boxes, sof
 from estimator_det.boxes.nms.static import static_picks
 from estimator_det.compat import tf
 from estimator_det.config.advice import TpuAdvice
+from estimator_det.config.text import ConfigError
 
 TPU = TpuAdvice("post_processing.batch_non_max_suppression", "set static_kernel: true")
 
@@ -27,13 +28,13 @@ class NmsOptions:
         iou_threshold: a box whose IoU with a better one is above this is suppressed; 0 to 1.
         max_per_class: most detections of one class.
         max_total: detections returned per image (N); 0 returns all that the classes yield.
-        class_agnostic: suppress across classes; every anchor stands for its best class alone.
+        class_agnostic: suppress across classes; every anchor counts for its best class only.
         soft_sigma: above 0, overlap lowers scores instead of removing boxes (soft suppression).
         change_frame: express the result relative to the clip windows.
         static_shapes: use only what TPU and XLA can run. The result is the same.
 
     Raises:
-        ValueError: if a value is out of its range.
+        ConfigError: if a value is out of its range.
     """
 
     score_threshold: float = 0.0
@@ -47,17 +48,17 @@ class NmsOptions:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.iou_threshold <= 1.0:
-            raise ValueError(f"iou_threshold must lie within 0 to 1; given: {self.iou_threshold}")
+            raise ConfigError(f"iou_threshold must lie within 0 to 1; given: {self.iou_threshold}")
         if self.max_per_class < 1:
-            raise ValueError(
+            raise ConfigError(
                 f"max_detections_per_class must be 1 or more; given: {self.max_per_class}"
             )
         if self.max_total < 0:
-            raise ValueError(
+            raise ConfigError(
                 f"max_total_detections must be 0 (no limit) or more; given: {self.max_total}"
             )
         if self.soft_sigma < 0.0:
-            raise ValueError(f"soft_nms_sigma must be 0 (hard) or more; given: {self.soft_sigma}")
+            raise ConfigError(f"soft_nms_sigma must be 0 (hard) or more; given: {self.soft_sigma}")
 
 
 class NmsResult(NamedTuple):
@@ -81,17 +82,17 @@ def make_nms_options(config: Any) -> NmsOptions:
     `soft_nms_sigma`.
 
     Raises:
-        ValueError: if a value is out of its range, more detections are asked for per class than in
-            all, or more than one class per detection.
+        ConfigError: if a value is out of its range, a class may have more detections than the
+            image, or a detection more than one class.
     """
     if config.max_detections_per_class > config.max_total_detections:
-        raise ValueError(
+        raise ConfigError(
             "batch_non_max_suppression: max_detections_per_class "
             f"({config.max_detections_per_class}) must not exceed max_total_detections "
             f"({config.max_total_detections}); raise the latter or lower the former"
         )
     if config.use_class_agnostic_nms and config.max_classes_per_detection != 1:
-        raise ValueError(
+        raise ConfigError(
             "batch_non_max_suppression: use_class_agnostic_nms gives one class per detection; "
             f"max_classes_per_detection is {config.max_classes_per_detection}, only 1 is allowed"
         )
@@ -182,8 +183,8 @@ def multiclass_nms(
         options: thresholds and limits.
         clip_windows: float32 [B, 4], in the frame of the boxes.
         num_valid: int32 [B], anchors of each image that are real; the rows after them are ignored.
-        masks: float32 [B, A, q, h, w], carried along.
-        fields: further tensors [B, A, ...] of any name, carried along.
+        masks: float32 [B, A, q, h, w].
+        fields: further tensors [B, A, ...] by name.
 
     Returns:
         The detections; N is `options.max_total`.

@@ -7,7 +7,7 @@ images, A anchors, C classes, q boxes per anchor (1 or C), S picks.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple, Optional, Tuple
 
 from estimator_det.boxes.nms.kernels import Picks, floor_of, has_area, picked_boxes
 from estimator_det.compat import tf
@@ -16,7 +16,7 @@ from estimator_det.compat import tf
 class _State(NamedTuple):
     """What the loop carries."""
 
-    left: tf.Tensor  # float32 [B, C, A]: scores as they stand, -inf for what is out
+    left: tf.Tensor  # float32 [B, C, A]: current scores, -inf where suppressed
     best: tf.Tensor  # float32 [B, C]: the highest of each class that may still yield a pick
     taken: tf.Tensor  # int32 [B, C]: candidates taken of each class
     num: tf.Tensor  # int32 [B]: picks so far
@@ -52,6 +52,41 @@ def _put(rows: tf.Tensor, here: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
     return tf.where(here, values[:, None], rows)
 
 
+def _lower_scores(
+    column: tf.Tensor, overlap: tf.Tensor, floor: float, iou_threshold: float, sigma: float
+) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Scores [B, A] of the pick's class, lowered where suppression is soft, and which are out."""
+    if sigma > 0.0:
+        lowered = column * tf.exp(-0.5 / sigma * tf.square(overlap))
+        return lowered, ~(lowered >= floor)
+    return column, overlap > iou_threshold
+
+
+def _with_pick(
+    picks: Picks, here: tf.Tensor, score: tf.Tensor, label: tf.Tensor, anchor: tf.Tensor
+) -> Picks:
+    """Picks [B, S] with one more where `here` [B, S] is."""
+    return Picks(
+        scores=_put(picks.scores, here, score),
+        classes=_put(picks.classes, here, label),
+        anchors=_put(picks.anchors, here, anchor),
+        valid=picks.valid | here,
+    )
+
+
+def _first_state(left: tf.Tensor, batch: Any, max_total: int) -> _State:
+    nothing = tf.fill([batch, max_total], 0)
+    return _State(
+        left=left,
+        best=tf.reduce_max(left, axis=2),
+        taken=tf.fill([batch, left.shape[1]], 0),
+        num=tf.fill([batch], 0),
+        picks=Picks(
+            tf.cast(nothing, tf.float32), nothing, nothing, tf.fill([batch, max_total], False)
+        ),
+    )
+
+
 def static_picks(
     boxes: tf.Tensor,
     scores: tf.Tensor,
@@ -65,37 +100,26 @@ def static_picks(
 ) -> Picks:
     """What `hard_picks` (or, with `sigma` above 0, `soft_picks`) returns.
 
-    Scores only ever fall, so the best candidate of all classes is the next pick, whatever becomes
-    of the others; the loop ends with the last pick that is wanted, usually after `max_total` steps,
-    each of which looks at the anchors of a single class.
+    Scores only ever fall, so the best candidate of all classes is always the next pick. The loop
+    ends when there are enough picks, usually after `max_total` steps. Each step compares the
+    anchors of a single class.
 
-    Args:
-        boxes: float32 [B, A, q, 4].
-        scores: float32 [B, A, C].
-        windows: float32 [B, 4]; boxes of which nothing lies inside are dropped after suppression.
-        score_threshold: only scores above it take part.
-        iou_threshold: a box is suppressed by a better one whose IoU with it is above this.
-        max_per_class: most picks in one class, counted before the windows drop any.
-        max_total: picks returned.
-        sigma: above 0, overlap lowers scores by exp(-IoU^2 / (2 sigma)) instead.
-
-    Returns:
-        Picks by falling score, equal scores by class, then anchor; S = `max_total`.
+    Arguments and result are those of `hard_picks`; with `sigma` above 0, overlap lowers scores by
+    exp(-IoU^2 / (2 sigma)) instead of removing boxes.
     """
-    num_classes, q = scores.shape[2], boxes.shape[2]
+    num_classes = scores.shape[2]
     batch = scores.shape[0] or tf.shape(scores)[0]
     num_anchors = scores.shape[1] or tf.shape(scores)[1]
     floor = floor_of(score_threshold)
-    nothing = tf.fill([batch, max_total], 0)
     by_class = tf.transpose(scores, [0, 2, 1])
     left = tf.where(by_class >= floor, by_class, -float("inf"))
     corners_by_slot = _corners(boxes)
     places, anchor_numbers = tf.range(max_total), tf.range(num_anchors)
     images = tf.range(batch)
 
-    def going_on(state: _State) -> tf.Tensor:
-        wanting = (state.num < max_total) & (tf.reduce_max(state.best, axis=1) >= floor)
-        return tf.reduce_any(wanting)
+    def needs_more(state: _State) -> tf.Tensor:
+        short = (state.num < max_total) & (tf.reduce_max(state.best, axis=1) >= floor)
+        return tf.reduce_any(short)
 
     def take_best(state: _State) -> Tuple[_State]:
         score = tf.reduce_max(state.best, axis=1)
@@ -104,15 +128,11 @@ def static_picks(
         column = tf.gather(state.left, label, batch_dims=1)
         anchor = tf.argmax(column, axis=1, output_type=tf.int32)
         corners = corners_by_slot[:, 0]
-        if q > 1:
+        if boxes.shape[2] > 1:
             corners = tf.gather(corners_by_slot, label, batch_dims=1)
 
         overlap = _overlaps(corners, anchor)
-        if sigma > 0.0:
-            lowered = column * tf.exp(-0.5 / sigma * tf.square(overlap))
-            out = ~(lowered >= floor)
-        else:
-            lowered, out = column, overlap > iou_threshold
+        lowered, out = _lower_scores(column, overlap, floor, iou_threshold, sigma)
         out |= tf.equal(anchor_numbers, anchor[:, None])
         lowered = tf.where(out, -float("inf"), lowered)
         column = tf.where(active[:, None], lowered, column)
@@ -126,29 +146,15 @@ def static_picks(
             box = picked_boxes(boxes, anchor[:, None], label[:, None])
             visible &= has_area(box, windows)[:, 0]
         here = tf.equal(places, state.num[:, None]) & visible[:, None]
-        picks = Picks(
-            scores=_put(state.picks.scores, here, score),
-            classes=_put(state.picks.classes, here, label),
-            anchors=_put(state.picks.anchors, here, anchor),
-            valid=state.picks.valid | here,
-        )
+        picks = _with_pick(state.picks, here, score, label, anchor)
         left = tf.tensor_scatter_nd_update(state.left, tf.stack([images, label], axis=1), column)
         num = state.num + tf.cast(visible, tf.int32)
         return (_State(left, best, taken, num, picks),)
 
-    start = _State(
-        left=left,
-        best=tf.reduce_max(left, axis=2),
-        taken=tf.fill([batch, num_classes], 0),
-        num=tf.fill([batch], 0),
-        picks=Picks(
-            tf.cast(nothing, tf.float32), nothing, nothing, tf.fill([batch, max_total], False)
-        ),
-    )
     (end,) = tf.while_loop(
-        going_on,
+        needs_more,
         take_best,
-        (start,),
+        (_first_state(left, batch, max_total),),
         maximum_iterations=max_per_class * num_classes,
         parallel_iterations=1,
     )

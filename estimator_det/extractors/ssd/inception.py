@@ -6,11 +6,10 @@ from typing import Any, Dict, Sequence
 
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
-from estimator_det.extractors.base import to_plus_minus_one
 from estimator_det.extractors.ssd import recipe
 from estimator_det.nets import inception
 from estimator_det.nets.hyperparams import no_scope
-from estimator_det.nets.necks.pyramids import FeatureMap
+from estimator_det.nets.necks.pyramids import EXTRA_LAYERS, FeatureMap
 
 
 def _register(name: str, scope: str, blocks: Sequence[inception.Block], *maps: FeatureMap) -> None:
@@ -22,7 +21,6 @@ def _register(name: str, scope: str, blocks: Sequence[inception.Block], *maps: F
         base_scope=no_scope,
         backbone=backbone,
         pyramid=recipe.extended(*maps),
-        normalize=to_plus_minus_one,
     )
 
     @recipe.EXTRACTORS.register(name)
@@ -41,10 +39,7 @@ _register(
     inception.V2_BLOCKS,
     FeatureMap("Mixed_4c"),
     FeatureMap("Mixed_5c"),
-    FeatureMap(depth=512),
-    FeatureMap(depth=256),
-    FeatureMap(depth=256),
-    FeatureMap(depth=128),
+    *EXTRA_LAYERS,
 )
 _register(
     "ssd_inception_v3",

@@ -7,7 +7,7 @@ from typing import Any, Dict, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
-from estimator_det.extractors.base import FpnLevels, to_plus_minus_one
+from estimator_det.extractors.base import FpnLevels
 from estimator_det.extractors.ssd import recipe
 from estimator_det.nets import inverted_residual
 from estimator_det.nets.hyperparams import no_scope
@@ -22,11 +22,11 @@ def _backbone(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, 
         inverted_residual.arg_scope(),
         mnasfpn.arg_scope(mnasfpn.BACKBONE_WEIGHT_DECAY),
     ):
-        return inverted_residual.mobilenet_v2(
+        return inverted_residual.inverted_residual_net(
             inputs,
+            inverted_residual.V2_LAYERS[:-1],
             inverted_residual.rounded_depth(options.depth_multiplier, options.min_depth),
             explicit_padding=options.use_explicit_padding,
-            layers=inverted_residual.V2_LAYERS[:-1],
         )
 
 
@@ -49,7 +49,6 @@ MNASFPN = recipe.Recipe(
     base_scope=no_scope,
     backbone=_backbone,
     pyramid=_pyramid,
-    normalize=to_plus_minus_one,
     takes=("fpn",),
     ignores=("use_depthwise", recipe.OVERRIDE),
 )

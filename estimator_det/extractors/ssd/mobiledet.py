@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Dict
 
 from estimator_det.compat import tf
-from estimator_det.extractors.base import to_plus_minus_one
 from estimator_det.extractors.ssd import recipe
 from estimator_det.nets import searched
 from estimator_det.nets.hyperparams import no_scope
-from estimator_det.nets.necks.pyramids import FeatureMap
+from estimator_det.nets.necks.pyramids import EXTRA_LAYERS, FeatureMap
 
 
 def mobiledet_recipe(scope: str, network: searched.Network) -> recipe.Recipe:
@@ -22,15 +21,7 @@ def mobiledet_recipe(scope: str, network: searched.Network) -> recipe.Recipe:
         scope=scope,
         base_scope=no_scope,
         backbone=backbone,
-        pyramid=recipe.extended(
-            FeatureMap("C4"),
-            FeatureMap("C5"),
-            FeatureMap(depth=512),
-            FeatureMap(depth=256),
-            FeatureMap(depth=256),
-            FeatureMap(depth=128),
-        ),
-        normalize=to_plus_minus_one,
+        pyramid=recipe.extended(FeatureMap("C4"), FeatureMap("C5"), *EXTRA_LAYERS),
         takes=(),
         refuses=("use_explicit_padding",),
         ignores=(recipe.OVERRIDE,),

@@ -7,10 +7,9 @@ from typing import Dict, Iterator
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.text import ConfigError
-from estimator_det.extractors.base import to_plus_minus_one
 from estimator_det.extractors.ssd import recipe
 from estimator_det.nets import mobilenet
-from estimator_det.nets.necks.pyramids import FeatureMap
+from estimator_det.nets.necks.pyramids import EXTRA_LAYERS, FeatureMap
 
 EMBEDDED_SIZE = 256  # height and width in pixels
 
@@ -38,14 +37,8 @@ recipe.register_recipe(
         base_scope=mobilenet.v1_arg_scope,
         backbone=_v1,
         pyramid=recipe.extended(
-            FeatureMap("Conv2d_11_pointwise"),
-            FeatureMap("Conv2d_13_pointwise"),
-            FeatureMap(depth=512),
-            FeatureMap(depth=256),
-            FeatureMap(depth=256),
-            FeatureMap(depth=128),
+            FeatureMap("Conv2d_11_pointwise"), FeatureMap("Conv2d_13_pointwise"), *EXTRA_LAYERS
         ),
-        normalize=to_plus_minus_one,
     ),
     also=("ssd_mobilenet_v1_keras",),
 )
@@ -66,7 +59,6 @@ recipe.register_recipe(
             "bottom_up_Conv2d_{}",
             14,
         ),
-        normalize=to_plus_minus_one,
         takes=("fpn",),
     ),
     also=("ssd_mobilenet_v1_fpn_keras",),
@@ -79,7 +71,6 @@ recipe.register_recipe(
         base_scope=mobilenet.v1_arg_scope,
         backbone=_v1,
         pyramid=recipe.pooling_pyramid("Conv2d_11_pointwise"),
-        normalize=to_plus_minus_one,
         takes=(),
         ignores=("use_depthwise",),
     ),
@@ -124,9 +115,8 @@ recipe.register_recipe(
             FeatureMap("Conv2d_13_pointwise"),
             FeatureMap(depth=512),
             FeatureMap(depth=256),
-            FeatureMap(depth=256, kernel_size=2),  # no larger than the 2x2 map before it
+            FeatureMap(depth=256, kernel_size=2),  # the size of the 2x2 map before it
         ),
-        normalize=to_plus_minus_one,
         takes=(),
         refuses=("pad_to_multiple",),
         ignores=(recipe.OVERRIDE,),

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Dict
+from typing import Any, Dict, Sequence
 
 from estimator_det.compat import tf
-from estimator_det.extractors.base import to_plus_minus_one
 from estimator_det.extractors.ssd import recipe
 from estimator_det.nets import inverted_residual as nets
-from estimator_det.nets.necks.pyramids import FeatureMap
-
-EXTRA_LAYERS = tuple(FeatureMap(depth=depth) for depth in (512, 256, 256, 128))
+from estimator_det.nets.necks.pyramids import EXTRA_LAYERS, FeatureMap
 
 
-def _v3(layers: nets.Layers) -> recipe.Backbone:
-    def build(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
+def _register(
+    name: str, scope: str, layers: nets.Layers, end_points: Sequence[str], **limits: Any
+) -> None:
+    def backbone(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
         return nets.inverted_residual_net(
             inputs,
             layers,
@@ -23,49 +22,34 @@ def _v3(layers: nets.Layers) -> recipe.Backbone:
             pad_whole_blocks=True,
         )
 
-    return build
+    network = recipe.Recipe(
+        scope=scope,
+        base_scope=nets.arg_scope,
+        backbone=backbone,
+        pyramid=recipe.extended(*map(FeatureMap, end_points), *EXTRA_LAYERS),
+        takes=(),
+        **limits,
+    )
+    recipe.register_recipe(name, network)
 
 
-recipe.register_recipe(
+_register(
     "ssd_mobilenet_v3_large",
-    recipe.Recipe(
-        scope="MobilenetV3",
-        base_scope=nets.arg_scope,
-        backbone=_v3(nets.V3_LARGE_LAYERS),
-        pyramid=recipe.extended(
-            FeatureMap("layer_14/expansion_output"), FeatureMap("layer_17"), *EXTRA_LAYERS
-        ),
-        normalize=to_plus_minus_one,
-        takes=(),
-    ),
+    "MobilenetV3",
+    nets.V3_LARGE_LAYERS,
+    ("layer_14/expansion_output", "layer_17"),
 )
-
-recipe.register_recipe(
+_register(
     "ssd_mobilenet_v3_small",
-    recipe.Recipe(
-        scope="MobilenetV3",
-        base_scope=nets.arg_scope,
-        backbone=_v3(nets.V3_SMALL_LAYERS),
-        pyramid=recipe.extended(
-            FeatureMap("layer_10/expansion_output"), FeatureMap("layer_13"), *EXTRA_LAYERS
-        ),
-        normalize=to_plus_minus_one,
-        takes=(),
-    ),
+    "MobilenetV3",
+    nets.V3_SMALL_LAYERS,
+    ("layer_10/expansion_output", "layer_13"),
 )
-
-recipe.register_recipe(
+_register(
     "ssd_mobilenet_edgetpu",
-    recipe.Recipe(
-        scope="MobilenetEdgeTPU",
-        base_scope=nets.arg_scope,
-        backbone=_v3(nets.EDGETPU_LAYERS),
-        pyramid=recipe.extended(
-            FeatureMap("layer_18/expansion_output"), FeatureMap("layer_23"), *EXTRA_LAYERS
-        ),
-        normalize=to_plus_minus_one,
-        takes=(),
-        # Its fused convolutions do not fit together when padded so; the reference fails, too.
-        refuses=("use_explicit_padding",),
-    ),
+    "MobilenetEdgeTPU",
+    nets.EDGETPU_LAYERS,
+    ("layer_18/expansion_output", "layer_23"),
+    # Its fused convolutions do not fit together when padded so; the reference fails, too.
+    refuses=("use_explicit_padding",),
 )

@@ -5,22 +5,14 @@ from __future__ import annotations
 from typing import Dict, Tuple
 
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.extractors.base import to_plus_minus_one
 from estimator_det.extractors.ssd import recipe
 from estimator_det.nets import nasnet
-from estimator_det.nets.necks.pyramids import FeatureMap
+from estimator_det.nets.necks.pyramids import EXTRA_LAYERS, FeatureMap
 from estimator_det.nets.normalization import BATCH_NORMS
 
 EXTRA_LAYERS_SCOPE = "SSD_feature_maps"
 
-_extended = recipe.extended(
-    FeatureMap("Cell_7"),
-    FeatureMap("Cell_11"),
-    FeatureMap(depth=512),
-    FeatureMap(depth=256),
-    FeatureMap(depth=256),
-    FeatureMap(depth=128),
-)
+_extended = recipe.extended(FeatureMap("Cell_7"), FeatureMap("Cell_11"), *EXTRA_LAYERS)
 
 
 def _backbone(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
@@ -44,7 +36,6 @@ recipe.register_recipe(
         base_scope=nasnet.arg_scope,
         backbone=_backbone,
         pyramid=_pyramid,
-        normalize=to_plus_minus_one,
         min_size=1,
         # The published classifier is evaluated with its moving averages.
         classifier_suffix="/ExponentialMovingAverage",

@@ -1,7 +1,7 @@
 """What a feature extractor of a single-shot detector is, and how a recipe becomes one.
 
 A recipe names the network, the activations, the extra layers and the pixel scale. One entry in a
-module beside this one makes a type string of `feature_extractor { type: … }` known.
+module of this package adds a type string of `feature_extractor { type: … }`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from estimator_det.config.text import ConfigError
 from estimator_det.extractors.base import (
     FINEST_FPN_LEVEL,
     FpnLevels,
-    PretrainedNetwork,
     large_enough,
     make_fpn_levels,
+    to_plus_minus_one,
 )
 from estimator_det.nets.hyperparams import ArgScope, make_arg_scope, no_scope
 from estimator_det.nets.mobilenet import scaled_depth
@@ -42,11 +42,21 @@ SPECIAL_FIELDS = (
 )
 
 
-class Extractor(PretrainedNetwork, Protocol):
+class Extractor(Protocol):
     """Images to feature maps; holds no state between calls."""
 
+    def normalize(self, images: tf.Tensor) -> tf.Tensor:
+        """float32 [B, h, w, 3], pixels 0..255 -> the pixel scale of the network, same shape."""
+
+    def classifier_name(self, name: str) -> str:
+        """Name of a variable in a classifier's checkpoint, from its name inside the extractor."""
+
     def extract(self, inputs: tf.Tensor) -> Tuple[tf.Tensor, ...]:
-        """Normalized [B, H, W, C] -> feature maps [B, h_i, w_i, c_i], large to small."""
+        """Normalized [B, H, W, C] -> feature maps [B, h_i, w_i, c_i], large to small.
+
+        Raises:
+            ConfigError: if the images are too small for the network.
+        """
 
 
 DEFAULT_LEVELS = FpnLevels()
@@ -99,33 +109,6 @@ class ExtractorOptions:
         return scaled_depth(self.depth_multiplier, self.min_depth)
 
 
-def make_options(config: Any, is_training: bool) -> ExtractorOptions:
-    """Options from a `SsdFeatureExtractor` message.
-
-    Args:
-        config: The message.
-        is_training: Whether batch norm learns.
-
-    Raises:
-        ConfigError: if a value is out of range.
-    """
-    scope = make_arg_scope(config.conv_hyperparams, is_training)
-    overrides = config.override_base_feature_extractor_hyperparams
-    return ExtractorOptions(
-        conv_scope=scope,
-        backbone_scope=scope if overrides else no_scope,
-        is_training=is_training,
-        depth_multiplier=config.depth_multiplier,
-        min_depth=config.min_depth,
-        pad_to_multiple=config.pad_to_multiple,
-        use_explicit_padding=config.use_explicit_padding,
-        use_depthwise=config.use_depthwise,
-        num_layers=config.num_layers if config.HasField("num_layers") else None,
-        fpn=make_fpn_levels(config.fpn),
-        architecture=config.spaghettinet_arch_name,
-    )
-
-
 Backbone = Callable[[tf.Tensor, ExtractorOptions], Dict[str, tf.Tensor]]
 Pyramid = Callable[[Dict[str, tf.Tensor], ExtractorOptions], Tuple[tf.Tensor, ...]]
 
@@ -152,7 +135,7 @@ class Recipe:
     base_scope: ArgScope
     backbone: Backbone
     pyramid: Pyramid
-    normalize: Callable[[tf.Tensor], tf.Tensor]
+    normalize: Callable[[tf.Tensor], tf.Tensor] = to_plus_minus_one
     min_size: int = 33
     takes: Tuple[str, ...] = ("num_layers",)
     refuses: Tuple[str, ...] = ()
@@ -237,19 +220,12 @@ class RecipeExtractor:
     options: ExtractorOptions
 
     def normalize(self, images: tf.Tensor) -> tf.Tensor:
-        """float32 [B, h, w, 3], pixels 0..255 -> the pixel scale of the network, same shape."""
         return self.recipe.normalize(images)
 
     def classifier_name(self, name: str) -> str:
-        """Name of a variable in a classifier's checkpoint, from its name inside the extractor."""
         return name + self.recipe.classifier_suffix
 
     def extract(self, inputs: tf.Tensor) -> Tuple[tf.Tensor, ...]:
-        """Normalized [B, H, W, C] -> feature maps [B, h_i, w_i, c_i], large to small.
-
-        Raises:
-            ConfigError: if the images are too small for the network.
-        """
         recipe, options = self.recipe, self.options
         images = self._prepared(inputs)
         scope = tf1.variable_scope(recipe.scope) if recipe.scope else contextlib.nullcontext()
@@ -268,11 +244,6 @@ class FixedExtractor(RecipeExtractor):
     """An extractor whose every layer is as published: `conv_hyperparams` has no effect on it."""
 
     def extract(self, inputs: tf.Tensor) -> Tuple[tf.Tensor, ...]:
-        """Normalized [B, H, W, C] -> feature maps [B, h_i, w_i, c_i], large to small.
-
-        Raises:
-            ConfigError: if the images are too small for the network.
-        """
         end_points = self.recipe.backbone(self._prepared(inputs), self.options)
         return self.recipe.pyramid(end_points, self.options)
 
@@ -293,12 +264,26 @@ def options_of(recipe: Recipe, config: Any, is_training: bool) -> ExtractorOptio
     known.CopyFrom(config)
     for field in recipe.ignores:
         known.ClearField(field)
-    return make_options(known, is_training)
+    scope = make_arg_scope(known.conv_hyperparams, is_training)
+    overrides = known.override_base_feature_extractor_hyperparams
+    return ExtractorOptions(
+        conv_scope=scope,
+        backbone_scope=scope if overrides else no_scope,
+        is_training=is_training,
+        depth_multiplier=known.depth_multiplier,
+        min_depth=known.min_depth,
+        pad_to_multiple=known.pad_to_multiple,
+        use_explicit_padding=known.use_explicit_padding,
+        use_depthwise=known.use_depthwise,
+        num_layers=known.num_layers if known.HasField("num_layers") else None,
+        fpn=make_fpn_levels(known.fpn),
+        architecture=known.spaghettinet_arch_name,
+    )
 
 
 def _check_fields(name: str, recipe: Recipe, config: Any) -> None:
     for field in SPECIAL_FIELDS:
-        # An explicit `false` is no request.
+        # An explicit `false` is accepted.
         if field not in recipe.takes and config.HasField(field) and getattr(config, field):
             raise ConfigError(
                 f"feature_extractor.{field} is not supported by {name}; leave it out"

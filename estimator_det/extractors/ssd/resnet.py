@@ -14,17 +14,11 @@ BLOCKS = ("block1", "block2", "block3", "block4")
 POOLED_DEPTH = 1024
 
 
-def _scaled(layers: int) -> recipe.Backbone:
+def _backbone(layers: int, is_scaled: bool) -> recipe.Backbone:
+    """A ResNet; `depth_multiplier` and `min_depth` apply only where `is_scaled`."""
+
     def build(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
-        return resnet.resnet_v1(inputs, layers, options.depth)
-
-    return build
-
-
-def _full(layers: int) -> recipe.Backbone:
-    def build(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
-        del options  # neither multiplier nor minimum applies
-        return resnet.resnet_v1(inputs, layers)
+        return resnet.resnet_v1(inputs, layers, options.depth if is_scaled else int)
 
     return build
 
@@ -35,7 +29,7 @@ for _layers in resnet.V1_BLOCKS:
         recipe.Recipe(
             scope=f"resnet_v1_{_layers}",
             base_scope=resnet.v1_arg_scope,
-            backbone=_scaled(_layers),
+            backbone=_backbone(_layers, is_scaled=True),
             pyramid=recipe.fpn_pyramid(BLOCKS, "bottom_up_block{}", 5, plain=True),
             normalize=minus_channel_means,
             min_size=MIN_SIZE,
@@ -50,7 +44,7 @@ for _layers in resnet.V1_BLOCKS:
         recipe.Recipe(
             scope=f"resnet_v1_{_layers}",
             base_scope=resnet.v1_arg_scope,
-            backbone=_full(_layers),
+            backbone=_backbone(_layers, is_scaled=False),
             pyramid=recipe.pooling_pyramid("block3", POOLED_DEPTH),
             normalize=minus_channel_means,
             min_size=MIN_SIZE,

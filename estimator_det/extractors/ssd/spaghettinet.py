@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Dict, Tuple
 
 from estimator_det.compat import tf, tf1
-from estimator_det.extractors.base import to_plus_minus_one
 from estimator_det.extractors.ssd import recipe
 from estimator_det.nets import spaghettinet
 from estimator_det.nets.hyperparams import no_scope
@@ -36,7 +35,6 @@ recipe.register_recipe(
         base_scope=no_scope,
         backbone=_backbone,
         pyramid=_pyramid,
-        normalize=to_plus_minus_one,
         takes=("spaghettinet_arch_name",),
         ignores=(
             "depth_multiplier",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import slim, tf
+from estimator_det.config.text import ConfigError
+from estimator_det.images.sizes import height_and_width
 from estimator_det.nets.padding import pad_for_kernel
 
 Maps = Tuple[tf.Tensor, ...]
@@ -32,10 +34,8 @@ def upsample_twofold(features: tf.Tensor) -> tf.Tensor:
 
     Made of copies and reshapes, which compile for accelerators where a resize may not.
     """
-    _, height, width, depth = features.shape
-    if height is None or width is None:
-        size = tf.shape(features)
-        height, width = size[1], size[2]
+    height, width = height_and_width(features)
+    depth = features.shape[3]
     columns = tf.reshape(features, [-1, height, 1, width, 1, depth])
     spread = tf.tile(columns, [1, 1, 2, 1, 2, 1])
     return tf.reshape(spread, [-1, 2 * height, 2 * width, depth])
@@ -63,7 +63,7 @@ def _fitted(coarse: tf.Tensor, lateral: tf.Tensor, cut: bool) -> tf.Tensor:
         height, width = want if None not in want else tf.unstack(tf.shape(lateral)[1:3])
         return upsampled[:, :height, :width, :]
     if known:
-        raise ValueError(
+        raise ConfigError(
             f"a pyramid level of {want} pixels cannot take the one above it, {have} when enlarged "
             "twofold; make the image size a multiple of the coarsest backbone stride, for "
             "example with feature_extractor.pad_to_multiple: 32, or set use_explicit_padding"
@@ -89,7 +89,7 @@ def top_down_maps(end_points: Sequence[tf.Tensor], options: LayerOptions) -> Map
         [B, h_i, w_i, depth], one map per activation, finest first.
 
     Raises:
-        ValueError: if sizes do not halve, where no cutting is called for.
+        ConfigError: if sizes do not halve and larger maps are not cut.
     """
     maps = []
     merged = None

@@ -10,9 +10,10 @@ import contextlib
 from typing import Callable, Iterator, List, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import slim, tf, tf1
+from estimator_det.config.text import ConfigError
 from estimator_det.nets.initializers import truncated_normal
 from estimator_det.nets.necks.fpn import upsample_twofold
-from estimator_det.nets.normalization import BATCH_NORMS, batch_norm
+from estimator_det.nets.normalization import batch_norm, published_scope
 from estimator_det.nets.padding import pad_for_kernel
 from estimator_det.nets.searched import he_normal
 
@@ -71,21 +72,12 @@ class Options(NamedTuple):
 def arg_scope(weight_decay: float) -> Iterator[None]:
     """Settings of the published detector, for its backbone and its pyramid.
 
-    Whether batch norm learns, and where its averages are updated, is left to the scopes around.
-
     Args:
         weight_decay: L2 weight of every kernel.
     """
-    norm_settings = {
-        "center": True,
-        "scale": True,
-        "decay": BATCH_NORM_DECAY,
-        "epsilon": BATCH_NORM_EPSILON,
-    }
     regularizer = slim.l2_regularizer(weight_decay)
     with (
-        slim.arg_scope(list(BATCH_NORMS), **norm_settings),
-        slim.arg_scope([slim.conv2d, slim.separable_conv2d], weights_regularizer=regularizer),
+        published_scope(BATCH_NORM_DECAY, BATCH_NORM_EPSILON, weights_regularizer=regularizer),
         slim.arg_scope([slim.conv2d], weights_initializer=he_normal),
         slim.arg_scope(
             [slim.separable_conv2d], weights_initializer=truncated_normal(DEPTHWISE_STDDEV)
@@ -166,7 +158,7 @@ def _check_sizes(maps: Sequence[tf.Tensor]) -> None:
             side = features.shape[axis]
             if None not in (finest, side) and side << (level - LEVELS[0]) != finest:
                 sizes = [m.shape[1:3].as_list() for m in maps]
-                raise ValueError(
+                raise ConfigError(
                     f"MnasFPN needs maps whose sides halve from level to level; got {sizes}. Make "
                     f"the image's sides multiples of {2 ** LEVELS[-1]}, for example with "
                     f"feature_extractor.pad_to_multiple: {2 ** LEVELS[-1]}"
@@ -184,7 +176,7 @@ def mnasfpn(activations: Sequence[tf.Tensor], options: Options) -> Tuple[tf.Tens
         Four maps [B, h_i, w_i, c] at levels 3 to 6; level 6 comes from max pooling level 5.
 
     Raises:
-        ValueError: if the sides do not halve from level to level.
+        ConfigError: if the sides do not halve from level to level.
     """
     coarsest = _pooled(activations[-1], 2, options)
     with (

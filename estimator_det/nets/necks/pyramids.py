@@ -23,6 +23,10 @@ class FeatureMap(NamedTuple):
     kernel_size: int = 3
 
 
+EXTRA_LAYERS = tuple(FeatureMap(depth=depth) for depth in (512, 256, 256, 128))
+"""The four new layers of most detectors."""
+
+
 def extended_maps(
     end_points: Dict[str, tf.Tensor],
     maps: Sequence[FeatureMap],

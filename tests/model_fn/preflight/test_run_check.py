@@ -13,8 +13,8 @@ from tests.model_fn.preflight.small import small_config
 def test_what_cannot_be_built_is_reported_once():
     examined = run_check.examine(small_config("model.ssd.num_classes=0"))
     (problem,) = examined.problems
-    assert (problem.severity, problem.field) == ("error", "model.ssd")
-    assert "num_classes must be 1 or more" in problem.message
+    assert (problem.severity, problem.field) == ("error", "model.ssd.num_classes")
+    assert "must be 1 or more" in problem.message
     assert examined.memory is None and examined.num_operations == 0
 
 

@@ -143,7 +143,7 @@ def test_summaries_are_warned_of() -> None:
 
 def test_what_cannot_be_built_is_reported() -> None:
     (found,) = findings_of(a_config("num_classes: 0"))
-    assert found.field == "model.ssd" and "num_classes must be 1 or more" in found.message
+    assert found.field == "model.ssd.num_classes" and "must be 1 or more" in found.message
 
 
 def test_types_that_xla_does_not_know_and_gradients() -> None:
