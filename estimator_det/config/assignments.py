@@ -20,7 +20,7 @@ from google.protobuf import text_format
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from estimator_det.config.text import ConfigError, is_repeated, nearest, parse_message
+from estimator_det.config.text import ConfigError, is_map, is_repeated, nearest, parse_message
 
 _ASSIGNMENT = re.compile(
     r"\s*(?P<path>[A-Za-z_]\w*(?:\[[^\]]*\]|\.[A-Za-z_]\w*)*)\s*(?P<sign>\+?=)(?P<value>.*)",
@@ -110,7 +110,7 @@ def _paths_to(root: Message, name: str) -> Iterator[str]:
                     found += 1
                     if found == _MOST_SUGGESTIONS:
                         return
-                if field.message_type is None or field.message_type.GetOptions().map_entry:
+                if field.message_type is None or is_map(field):
                     continue
                 value = getattr(message, field.name)
                 if not is_repeated(field):
@@ -118,10 +118,6 @@ def _paths_to(root: Message, name: str) -> Iterator[str]:
                 elif value:
                     deeper.append((f"{prefix}{field.name}[0].", value[0]))
         level = deeper
-
-
-def _is_map(field: Any) -> bool:
-    return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
 
 
 def _index(field: Any, step: _Step, entries: Any) -> int:
@@ -158,7 +154,7 @@ def _entered(root: Message, message: Message, step: _Step) -> Message:
         raise ConfigError(f"{step.path} is {_kind(field)}: it has no fields of its own")
     value = getattr(message, field.name)
     inner: Message
-    if _is_map(field):
+    if is_map(field):
         if step.key is None:
             raise ConfigError(f"{step.path} is a map: write {step.path}[KEY]")
         if field.message_type.fields_by_name["value"].message_type is None:
@@ -184,7 +180,7 @@ def _refuse_key(field: Any, step: _Step) -> None:
 
 def _set(root: Message, message: Message, step: _Step, sign: str, value: str) -> None:
     field = _field(root, message, step)
-    if _is_map(field):
+    if is_map(field):
         _set_map_entry(message, field, step, sign, value)
     elif is_repeated(field) and step.key is not None:
         entries = getattr(message, field.name)

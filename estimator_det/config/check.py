@@ -10,14 +10,14 @@ import glob
 import os
 import re
 import sys
-from typing import Any, Iterator, List, Tuple
+from typing import Iterator, List, Tuple
 
 from google.protobuf.message import Message
 
 from estimator_det.config.check_model import check_model
 from estimator_det.config.files import is_remote, read_text
 from estimator_det.config.problem import Problem, error, warning
-from estimator_det.config.text import ConfigError, is_repeated, nearest, parse_message
+from estimator_det.config.text import ConfigError, entries, nearest, parse_message
 from estimator_det.protos import (
     input_reader_pb2,
     optimizer_pb2,
@@ -67,26 +67,6 @@ def check(config: Config, *, check_files: bool = True) -> List[Problem]:
     if check_files:
         problems += [*_check_label_maps(config), *_check_paths(config)]
     return sorted(problems, key=lambda problem: problem.severity != "error")
-
-
-def _fields(message: Message, prefix: str = "") -> Iterator[Tuple[str, Any, Any]]:
-    """(path, descriptor, value) of every scalar that is set, repeated ones entry by entry."""
-    for field, value in message.ListFields():
-        path = prefix + field.name
-        if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            for key, entry in value.items():
-                if isinstance(entry, Message):
-                    yield from _fields(entry, f"{path}[{key}].")
-                else:
-                    yield f"{path}[{key}]", field, entry
-            continue
-        repeated = is_repeated(field)
-        for index, entry in enumerate(value if repeated else [value]):
-            here = f"{path}[{index}]" if repeated else path
-            if field.message_type is not None:
-                yield from _fields(entry, f"{here}.")
-            else:
-                yield here, field, entry
 
 
 def readers(config: Config) -> Iterator[Tuple[str, input_reader_pb2.InputReader]]:
@@ -322,14 +302,14 @@ def _check_evaluation(config: Config) -> Iterator[Problem]:
 
 
 def _check_placeholders(config: Config) -> Iterator[Problem]:
-    for path, _, value in _fields(config):
+    for path, *_, value in entries(config):
         if isinstance(value, str) and PLACEHOLDER in value:
             yield error(path, f"is still the placeholder {value!r}", f"--set {path}=…")
 
 
 def _check_deprecated(config: Config) -> Iterator[Problem]:
-    for path, field, _ in _fields(config):
-        if field.GetOptions().deprecated:
+    for path, _, field, value in entries(config):
+        if field.GetOptions().deprecated and not isinstance(value, Message):
             remedy = _REMEDIES.get(f"{field.containing_type.name}.{field.name}")
             yield warning(
                 path,

@@ -8,6 +8,7 @@ than that of a TPU.
 
 from __future__ import annotations
 
+import copy
 import time
 from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
@@ -87,7 +88,7 @@ def compile_check(
         modes: What is to run on TPU, of TRAIN, EVAL and PREDICT.
     """
     start = time.monotonic()
-    config = _without_files(pipeline_config)
+    config = without_files(pipeline_config)
     findings: List[Problem] = []
     num_operations = 0
     for mode in modes:
@@ -158,9 +159,9 @@ def core_operations(graph: tf.Graph) -> Iterator[tf.Operation]:
                 waiting += [op for op in body.get_operations() if op.type != "Placeholder"]
 
 
-def _without_files(pipeline_config: Any) -> Any:
-    config = type(pipeline_config)()
-    config.CopyFrom(pipeline_config)
+def without_files(pipeline_config: Any) -> Any:
+    """A copy that names no checkpoint and no label map."""
+    config = copy.deepcopy(pipeline_config)
     config.train_config.ClearField("fine_tune_checkpoint")
     for reader in (config.train_input_reader, *config.eval_input_reader):
         reader.ClearField("label_map_path")
