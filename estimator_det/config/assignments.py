@@ -13,6 +13,7 @@ eval_config.super_categories[dog]=animal            an entry of a map
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any, Iterator, List, NamedTuple, Optional
 
@@ -82,7 +83,7 @@ def _field(root: Message, message: Message, step: _Step) -> Any:
     if field is not None:
         return field
     known = list(message.DESCRIPTOR.fields_by_name)
-    elsewhere = list(_paths_to(root, step.name))
+    elsewhere = list(itertools.islice(_paths_to(root, step.name), _MOST_SUGGESTIONS))
     if elsewhere:
         hint = f"; did you mean {' or '.join(map(repr, elsewhere))}?"
     else:
@@ -96,7 +97,6 @@ def _field(root: Message, message: Message, step: _Step) -> Any:
 def _paths_to(root: Message, name: str) -> Iterator[str]:
     """Shortest paths that end in a field of this name, within the oneof members in use."""
     level = [("", root)]
-    found = 0
     for _ in range(_MOST_DEPTH):
         deeper = []
         for prefix, message in level:
@@ -107,9 +107,6 @@ def _paths_to(root: Message, name: str) -> Iterator[str]:
                     continue
                 if field.name == name:
                     yield prefix + name
-                    found += 1
-                    if found == _MOST_SUGGESTIONS:
-                        return
                 if field.message_type is None or is_map(field):
                     continue
                 value = getattr(message, field.name)
@@ -130,9 +127,9 @@ def _index(field: Any, step: _Step, entries: Any) -> int:
             f"not {step.key!r}"
         ) from None
     if not -len(entries) <= index < len(entries):
-        remedy = f"{step.path.rpartition('[')[0]}+=… appends one"
         raise ConfigError(
-            f"{step.path}: {field.name} has {len(entries)} entries, counted from 0; {remedy}"
+            f"{step.path}: {field.name} has {len(entries)} entries, counted from 0; "
+            f"{step.path.rpartition('[')[0]}+=… appends one"
         )
     return index
 
@@ -153,24 +150,21 @@ def _entered(root: Message, message: Message, step: _Step) -> Message:
     if field.message_type is None:
         raise ConfigError(f"{step.path} is {_kind(field)}: it has no fields of its own")
     value = getattr(message, field.name)
-    inner: Message
     if is_map(field):
         if step.key is None:
             raise ConfigError(f"{step.path} is a map: write {step.path}[KEY]")
         if field.message_type.fields_by_name["value"].message_type is None:
             raise ConfigError(f"{step.path}: an entry of {field.name} has no fields of its own")
-        inner = value[_map_key(field, step)]
-    elif is_repeated(field):
+        return value[_map_key(field, step)]
+    if is_repeated(field):
         if step.key is None:
             raise ConfigError(
                 f"{step.path} is repeated and has {len(value)} entries: write {step.path}[0] for "
                 "the first"
             )
-        inner = value[_index(field, step, value)]
-    else:
-        _refuse_key(field, step)
-        inner = value
-    return inner
+        return value[_index(field, step, value)]
+    _refuse_key(field, step)
+    return value
 
 
 def _refuse_key(field: Any, step: _Step) -> None:
@@ -244,8 +238,7 @@ def _parsed(message: Message, field: Any, step: _Step, value: str) -> Message:
 
 
 def _unfit(field: Any, step: _Step, value: str) -> ConfigError:
-    names = [] if field.enum_type is None else list(field.enum_type.values_by_name)
-    hint = nearest(value, names)
+    hint = nearest(value, list(field.enum_type.values_by_name) if field.enum_type else [])
     return ConfigError(f"{step.path}: expected {_kind(field)}, given {value!r}{hint}")
 
 

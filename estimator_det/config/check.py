@@ -190,19 +190,12 @@ def _check_cosine(
             f"{schedule.learning_rate_base:g}",
             "lower warmup_learning_rate",
         )
-    if num_steps == _ENDLESS:
-        return
-    if schedule.total_steps < num_steps:
+    total = schedule.total_steps
+    if num_steps not in (_ENDLESS, total):
+        rate = f"is 0 from step {total} on" if total < num_steps else f"falls until step {total}"
         yield warning(
             f"{path}.total_steps",
-            f"the rate is 0 from step {schedule.total_steps} on, training has {num_steps} steps",
-            f"--set {path}.total_steps={num_steps}",
-        )
-    elif schedule.total_steps > num_steps:
-        yield warning(
-            f"{path}.total_steps",
-            f"the rate comes down until step {schedule.total_steps}, training has {num_steps} "
-            "steps",
+            f"the rate {rate}, training has {num_steps} steps",
             f"--set {path}.total_steps={num_steps}",
         )
 
@@ -355,13 +348,11 @@ def _check_paths(config: Config) -> Iterator[Problem]:
 def _check_label_maps(config: Config) -> Iterator[Problem]:
     kind = config.model.WhichOneof("model")
     num_classes = getattr(getattr(config.model, kind), "num_classes", 0) if kind else 0
-    seen = set()
+    seen = {""}
     for name, reader in readers(config):
         label_map_path = reader.label_map_path
         path = f"{name}.label_map_path"
-        if not label_map_path or PLACEHOLDER in label_map_path or is_remote(label_map_path):
-            continue
-        if label_map_path in seen:
+        if PLACEHOLDER in label_map_path or is_remote(label_map_path) or label_map_path in seen:
             continue
         seen.add(label_map_path)
         try:
@@ -376,15 +367,10 @@ def _check_label_maps(config: Config) -> Iterator[Problem]:
         ids = [item.id for item in label_map.item]
         if not ids:
             yield error(path, f"{label_map_path!r} has no items", "add item { id, name }")
-        elif num_classes and max(ids) > num_classes:
-            yield error(
+        elif num_classes and max(ids) != num_classes:
+            make, verb = (error, "has") if max(ids) > num_classes else (warning, "ends at")
+            yield make(
                 path,
-                f"{label_map_path!r} has id {max(ids)}, the model has {num_classes} classes",
-                f"--set model.{kind}.num_classes={max(ids)}",
-            )
-        elif num_classes and max(ids) < num_classes:
-            yield warning(
-                path,
-                f"{label_map_path!r} ends at id {max(ids)}, the model has {num_classes} classes",
+                f"{label_map_path!r} {verb} id {max(ids)}, the model has {num_classes} classes",
                 f"--set model.{kind}.num_classes={max(ids)}",
             )

@@ -84,11 +84,6 @@ def entries(message: Message, prefix: str = "") -> Iterator[Entry]:
                 yield from entries(entry, f"{here}.")
 
 
-def format_message(message: Message) -> str:
-    """`message` in text form; only fields that are present, so that reading it gives it back."""
-    return text_format.MessageToString(message)
-
-
 def parse_message(text: str, message: MessageT, source: str = "<text>") -> MessageT:
     """Parses `text` into `message`, which is empty, and returns it.
 

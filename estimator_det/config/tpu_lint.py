@@ -9,10 +9,12 @@ import copy
 import difflib
 from typing import List, NamedTuple
 
+from google.protobuf import text_format
+
 from estimator_det.config import tpu_model_rules, tpu_training_rules
 from estimator_det.config.overrides import apply_overrides
 from estimator_det.config.problem import SEVERITIES, Problem
-from estimator_det.config.text import entries, format_message, is_repeated
+from estimator_det.config.text import entries, is_repeated
 from estimator_det.config.tpu_rules import RULES, Config, Target, is_placeholder
 
 __all__ = [
@@ -67,8 +69,8 @@ def fix(config: Config, target: Target) -> Fix:
 def diff(before: Config, after: Config, name_before: str, name_after: str) -> str:
     """Unified diff of two configurations in text form; empty if they are the same."""
     lines = difflib.unified_diff(
-        format_message(before).splitlines(keepends=True),
-        format_message(after).splitlines(keepends=True),
+        text_format.MessageToString(before).splitlines(keepends=True),
+        text_format.MessageToString(after).splitlines(keepends=True),
         name_before,
         name_after,
     )

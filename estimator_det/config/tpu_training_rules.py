@@ -216,17 +216,13 @@ def _unused_features(config: Config, target: Target) -> Iterator[Problem]:
 
 @rule("masks")
 def _masks(config: Config, _: Target) -> Iterator[Problem]:
-    masks = config.train_input_reader.load_instance_masks
-    if masks and config.model.HasField("ssd") and not config.model.ssd.HasField("mask_head_config"):
-        path = "train_input_reader.load_instance_masks"
-        boxes = config.train_input_reader.max_number_of_boxes
-        yield Problem(
+    if config.model.HasField("ssd") and not config.model.ssd.HasField("mask_head_config"):
+        yield from unless(
+            config,
+            "train_input_reader.load_instance_masks=false",
+            f"{config.train_input_reader.max_number_of_boxes} masks of the image's size travel "
+            "with every image, and the model predicts none",
             "warning",
-            path,
-            f"is true: {boxes} masks of the image's size travel with every image, and the model "
-            "predicts none",
-            edits=(f"{path}=false",),
-            safe=True,
         )
 
 

@@ -33,6 +33,12 @@ def add_config_arguments(parser: argparse.ArgumentParser, *, required: bool = Tr
     add_change_arguments(group)
 
 
+def add_file_arguments(parser: argparse.ArgumentParser) -> None:
+    """`file`, `--config_override` and `--set`."""
+    parser.add_argument("file", help="pipeline configuration")
+    add_change_arguments(parser)
+
+
 def add_change_arguments(parser: Any) -> None:
     """`--config_override` and `--set`."""
     parser.add_argument(

@@ -7,12 +7,11 @@ from typing import Any, List, NamedTuple, Tuple
 
 from estimator_det import console
 from estimator_det.verbs import tpu_checks
-from estimator_det.verbs.base import Verb, add_set_argument
+from estimator_det.verbs.base import Verb, add_file_arguments
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", help="pipeline configuration")
-    parser.add_argument("--config_override", default="", metavar="TEXT", help="merged over it")
+    add_file_arguments(parser)
     parser.add_argument(
         "--print",
         action="store_true",
@@ -20,7 +19,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="print it with all changes applied",
     )
     parser.add_argument("--no_build", action="store_true", help="do not build the model")
-    add_set_argument(parser)
     tpu_checks.add_arguments(parser)
 
 
@@ -51,11 +49,10 @@ def _run(options: argparse.Namespace) -> int:
         console.say(str(problem))
     for line in lines:
         console.say(line)
-    errors = sum(problem.severity == "error" for problem in problems)
-    warnings = len(problems) - errors
     if on_tpu:
-        outcome = tpu_checks.run(config, options, problems, build=build)
-        errors, warnings = errors + outcome.errors, warnings + outcome.warnings
+        problems += tpu_checks.run(config, options, problems, build=build)
+    severities = [problem.severity for problem in problems]
+    errors, warnings = severities.count("error"), severities.count("warning")
     console.say(f"{errors} errors, {warnings} warnings")
     return console.EXIT_FAILED if errors else console.EXIT_OK
 

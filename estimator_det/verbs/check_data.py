@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from estimator_det import console
-from estimator_det.verbs.base import Verb, add_set_argument
+from estimator_det.verbs.base import Verb, add_file_arguments
 from inputs.machine import available_cpus
 
 FINDINGS_FILE = "findings.jsonl"
@@ -18,8 +18,7 @@ PICTURE_FILE = "histograms.png"
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", help="pipeline configuration")
-    parser.add_argument("--config_override", default="", metavar="TEXT", help="merged over it")
+    add_file_arguments(parser)
     parser.add_argument(
         "--reader",
         default="all",
@@ -38,7 +37,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max_records", type=int, metavar="N", help="read the first N records of each file only"
     )
-    add_set_argument(parser)
 
 
 def _run(options: argparse.Namespace) -> int:

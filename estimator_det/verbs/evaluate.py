@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from typing import Any, Optional
 
 from estimator_det import console
 from estimator_det.verbs.base import CONFIG_FILE, Verb, add_config_arguments, load
@@ -27,18 +28,38 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     if options.pipeline_config_path is None:
         options.pipeline_config_path = os.path.join(options.checkpoint_dir, CONFIG_FILE)
-    config = load(options)
-    on_training_data = options.eval_training_data
+    return run_evaluation(
+        load(options),
+        options.checkpoint_dir,
+        continuous=options.continuous,
+        on_training_data=options.eval_training_data,
+        model_dir=options.model_dir,
+        timeout_secs=options.timeout_secs,
+    )
+
+
+def run_evaluation(
+    config: Any,
+    checkpoint_dir: str,
+    *,
+    continuous: bool,
+    on_training_data: bool,
+    max_retries: int = 0,
+    timeout_secs: Optional[float] = None,
+    **settings: Any,
+) -> int:
+    """Checks the configuration, evaluates and prints the metrics; returns an exit code.
+
+    The settings are those of `model_fn.runs.evaluator`.
+    """
     console.check_config(config, ignore=console.unused_in_evaluation(on_training_data))
     from model_fn.runs import evaluator
 
-    settings = {"model_dir": options.model_dir, "on_training_data": on_training_data}
-    if options.continuous:
-        results = evaluator.continuous_eval(
-            config, options.checkpoint_dir, timeout_secs=options.timeout_secs, **settings
-        )
-    else:
-        results = evaluator.evaluate(config, options.checkpoint_dir, **settings)
+    settings["on_training_data"] = on_training_data
+    if continuous:
+        settings.update(max_retries=max_retries, timeout_secs=timeout_secs)
+    run = evaluator.continuous_eval if continuous else evaluator.evaluate
+    results = run(config, checkpoint_dir, **settings)
     for name, metrics in results.items():
         console.say_metrics(f"evaluation {name}:", metrics)
     return console.EXIT_OK

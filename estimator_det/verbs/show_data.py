@@ -7,13 +7,13 @@ import os
 from typing import Any, Iterator, List, Tuple
 
 from estimator_det import console
-from estimator_det.verbs.base import Verb, add_change_arguments
+from estimator_det.verbs.base import Verb, add_file_arguments
 
 DEFAULT_FILE = "data.png"
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", help="pipeline configuration")
+    add_file_arguments(parser)
     parser.add_argument(
         "--output", default=DEFAULT_FILE, metavar="FILE.png", help="default: %(default)s"
     )
@@ -29,7 +29,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed", type=int, help="of shuffling and augmentation: the same seed gives the same image"
     )
-    add_change_arguments(parser)
 
 
 def _run(options: argparse.Namespace) -> int:

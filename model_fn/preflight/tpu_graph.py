@@ -13,7 +13,7 @@ import time
 from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
 from estimator_det.compat import estimator, registered_kernels, tf, tf1
-from estimator_det.config.problem import Problem, error, warning
+from estimator_det.config.problem import Problem, error
 from estimator_det.config.text import ConfigError
 from inputs import schema
 from model_fn.model_fn import create_model_fn
@@ -208,12 +208,9 @@ def _inside_core(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def _functions_of(operation: tf.Operation) -> List[str]:
-    names = []
-    for value in operation.node_def.attr.values():
-        if value.HasField("func"):
-            names.append(value.func.name)
-        names += [function.name for function in value.list.func]
-    return names
+    values = operation.node_def.attr.values()
+    functions = [f for v in values for f in ([v.func] if v.HasField("func") else v.list.func)]
+    return [function.name for function in functions]
 
 
 def troubles_of(operations: List[tf.Operation]) -> Iterator[Trouble]:
@@ -293,7 +290,6 @@ def as_problems(troubles: Iterator[Trouble], config: Any) -> List[Problem]:
     for (origin, kind, severity, message), names in groups.items():
         place = f" ({origin.location})" if origin.location else ""
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        make = error if severity == "error" else warning
         text = f"operation {kind} {names[0]!r}{more}{place} {message}"
-        problems.append(make(origin.field, text, origin.remedy))
+        problems.append(Problem(severity, origin.field, text, origin.remedy))
     return problems
