@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Iterator, Tuple
 
-from estimator_det.config.check import readers
+from estimator_det.config.check import named_paths, readers
 from estimator_det.config.problem import Problem
 from estimator_det.config.tpu_rules import Config, Target, is_placeholder, rule, setting, unless
 
@@ -267,19 +267,12 @@ def _reading(config: Config, _: Target) -> Iterator[Problem]:
 
 @rule("paths")
 def _paths(config: Config, target: Target) -> Iterator[Problem]:
-    named = [("--model_dir", target.model_dir or "")]
-    named.append(("train_config.fine_tune_checkpoint", config.train_config.fine_tune_checkpoint))
-    for name, reader in readers(config):
+    for field, path in (("--model_dir", target.model_dir or ""), *named_paths(config)):
         # Label maps are read by the program itself, wherever it runs.
-        if is_placeholder(reader.label_map_path):
-            named.append((f"{name}.label_map_path", reader.label_map_path))
-        # Without `inference`, evaluation runs on this machine.
-        for index, path in enumerate(reader.tf_record_input_reader.input_path):
-            named.append((f"{name}.tf_record_input_reader.input_path[{index}]", path))
-    for field, path in named:
+        anywhere = target.local_files or field.endswith(".label_map_path")
         if is_placeholder(path):
             yield Problem("placeholder", field, f"is still {path!r}", edits=(f"{field}={REMOTE}…",))
-        elif path and not path.startswith(REMOTE) and not target.local_files:
+        elif path and not path.startswith(REMOTE) and not anywhere:
             folder = field.startswith("--")
             yield Problem(
                 "error",

@@ -67,15 +67,8 @@ def target_of(options: argparse.Namespace) -> Any:
 def run(config: Any, options: argparse.Namespace, reported: List[Any], *, build: bool) -> List[Any]:
     """Runs the checks that the options name; prints and returns the problems.
 
-    Args:
-        config: `TrainEvalPipelineConfig`.
-        options: Those of `add_arguments`, and `file`.
-        reported: Problems that are printed already; their placeholders are not printed again.
-        build: Whether the model can be built.
-
-    Raises:
-        UsageError: if an option is wrong.
-        OSError: if the file of `--fix` cannot be written.
+    Placeholders among the `reported` problems are not printed again. Without `build`, the checks
+    that build the model are skipped.
     """
     from estimator_det.config import tpu_lint
 

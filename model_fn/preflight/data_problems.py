@@ -21,12 +21,7 @@ NUM_SHOWN = 5
 
 
 def read_map(field: str, path: str) -> Tuple[Optional[LabelMap], List[Problem]]:
-    """The label map of a reader, and what makes it unreadable.
-
-    Args:
-        field: Path of the reader in the configuration.
-        path: Of the label map, empty where the reader names none.
-    """
+    """The label map of the reader `field`, and what makes it unreadable; "" is no label map."""
     field = f"{field}.label_map_path"
     if not path:
         remedy = "set it, so that classes have names and are checked"
@@ -43,12 +38,7 @@ def check_labels(
 ) -> Iterator[Problem]:
     """Label map, boxes and number of classes against each other.
 
-    Args:
-        field: Path of the reader in the configuration.
-        label_map: The reader's.
-        columns: The boxes it reads.
-        num_classes: Of the model.
-        is_training: Whether the reader is the one that trains; classes without boxes matter there.
+    `field` is the path of the reader; classes without boxes matter only if it `is_training`.
     """
     where = f"{field}.label_map_path"
     ids = list(label_map.names)
@@ -141,12 +131,7 @@ def check_overlap(train: Columns, others: Mapping[str, Columns]) -> Iterator[Pro
 
 
 def check_anchors(model: str, coverage: Coverage) -> Iterator[Problem]:
-    """Boxes that the anchors do not match, and what would match them.
-
-    Args:
-        model: Path of the model in the configuration, e.g. "model.ssd".
-        coverage: Of its anchors.
-    """
+    """Boxes that the anchors do not match, and what would match them; `model` is its path."""
     total = len(coverage.below)
     lost = int(coverage.lost.sum())
     if lost:

@@ -112,12 +112,8 @@ def build_core_graph(
 ) -> CoreGraph:
     """The graph of a step in a TPU's rewrite, for one core.
 
-    Args:
-        pipeline_config: `TrainEvalPipelineConfig` proto that names no files.
-        mode: TRAIN, EVAL or PREDICT.
-        batch_per_core: Images per core.
-        findings: Gets a problem for each input whose shape the configuration leaves open; the
-            graph is built with some length in its place.
+    `findings` gets a problem for each input whose shape the configuration, which names no files,
+    leaves open; the graph is built with some length in its place.
 
     Raises:
         ConfigError: if a part of the model cannot be built.
@@ -134,15 +130,11 @@ def build_core_graph(
             if mode == ModeKeys.TRAIN:
                 return [spec.train_op]
             metrics = spec.eval_metrics[1] if mode == ModeKeys.EVAL else []
-            return [
-                tensor
-                for tensor in tf.nest.flatten([spec.loss, spec.predictions, metrics])
-                if tensor is not None
-            ]
+            outputs = tf.nest.flatten([spec.loss, spec.predictions, metrics])
+            return [tensor for tensor in outputs if tensor is not None]
 
         outputs = tf1.tpu.shard(step, inputs=flat, num_shards=1)
-        inside = [_inside_core(tensor) for tensor in outputs]
-    return CoreGraph(graph, flat, inside)
+    return CoreGraph(graph, flat, [_inside_core(tensor) for tensor in outputs])
 
 
 def core_operations(graph: tf.Graph) -> Iterator[tf.Operation]:
@@ -264,11 +256,9 @@ def _has_kernel(operation: tf.Operation, known: Dict[str, List[Any]]) -> bool:
         return True
     if operation.type not in known:
         known[operation.type] = registered_kernels(operation.type, _JIT_DEVICE)
+    attr = operation.node_def.attr
     return any(
-        all(
-            _allows(constraint, operation.node_def.attr[constraint.name])
-            for constraint in kernel.constraint
-        )
+        all(_allows(constraint, attr[constraint.name]) for constraint in kernel.constraint)
         for kernel in known[operation.type]
     )
 
