@@ -16,8 +16,6 @@ from absl import flags
 
 from estimator_det import console
 from estimator_det.verbs import evaluate
-from model_fn.runs.backends import tpu_options
-from model_fn.runs.backends.tpu_options import OnTpu
 
 MODES = ("train_and_eval", "train", "eval")
 
@@ -177,11 +175,13 @@ def _run(values: flags.FlagValues) -> int:
     return console.EXIT_OK
 
 
-def _on_tpu(config: Any, flag: Dict[str, Any]) -> Optional[OnTpu]:
-    """The TPU options of the flags; checks the configuration for a TPU first."""
+def _on_tpu(config: Any, flag: Dict[str, Any]) -> Any:
+    """The `OnTpu` of the flags, or None; checks the configuration for a TPU first."""
     if not (flag["use_tpu"] or flag["rehearse_tpu"]):
         return None
-    on_tpu = OnTpu(
+    from model_fn.runs.backends import tpu_options
+
+    on_tpu = tpu_options.OnTpu(
         name=flag["tpu_name"],
         zone=flag["tpu_zone"],
         project=flag["gcp_project"],

@@ -203,7 +203,9 @@ def _check_cosine(
         )
     total = schedule.total_steps
     if num_steps not in (_ENDLESS, total):
-        rate = f"is 0 from step {total} on" if total < num_steps else f"falls until step {total}"
+        rate = (
+            f"is 0 from step {total} on" if total < num_steps else f"comes down until step {total}"
+        )
         yield warning(
             f"{path}.total_steps",
             f"the rate {rate}, training has {num_steps} steps",

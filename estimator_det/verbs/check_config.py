@@ -7,10 +7,14 @@ from typing import Any, List, NamedTuple, Tuple
 
 from estimator_det import console
 from estimator_det.verbs import tpu_checks
-from estimator_det.verbs.base import Verb, add_file_arguments
+from estimator_det.verbs.base import add_file_arguments
+
+SUMMARY = "Reports what a configuration does and what is wrong with it"
+EXAMPLE = "ssd.config --set model.ssd.num_classes=3"
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the verb."""
     add_file_arguments(parser)
     parser.add_argument(
         "--print",
@@ -22,7 +26,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     tpu_checks.add_arguments(parser)
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Runs the verb; returns an exit code."""
     from estimator_det.config import pipeline, tpu_lint
     from model_fn.preflight.names import check_names
 
@@ -149,12 +154,3 @@ def summary_lines(config: Any) -> List[str]:
         lines.append(f"{name} {', '.join(paths) or 'no records'}")
     lines.append(f"metrics:    {', '.join(config.eval_config.metrics_set) or 'default'}")
     return lines
-
-
-VERB = Verb(
-    "check-config",
-    "Reports what a configuration does and what is wrong with it",
-    "ssd.config --set model.ssd.num_classes=3",
-    _add_arguments,
-    _run,
-)

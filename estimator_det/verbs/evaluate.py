@@ -7,10 +7,14 @@ import os
 from typing import Any, Optional
 
 from estimator_det import console
-from estimator_det.verbs.base import CONFIG_FILE, Verb, add_config_arguments, load
+from estimator_det.verbs.base import CONFIG_FILE, add_config_arguments, load
+
+SUMMARY = "Evaluates the latest checkpoint, or each new checkpoint"
+EXAMPLE = "--checkpoint_dir run"
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the verb."""
     add_config_arguments(parser, required=False)
     parser.add_argument("--checkpoint_dir", required=True, help="model_dir of the training run")
     parser.add_argument("--model_dir", help="folder for event files; default: checkpoint_dir")
@@ -25,7 +29,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Runs the verb; returns an exit code."""
     if options.pipeline_config_path is None:
         options.pipeline_config_path = os.path.join(options.checkpoint_dir, CONFIG_FILE)
     return run_evaluation(
@@ -58,17 +63,8 @@ def run_evaluation(
     settings["on_training_data"] = on_training_data
     if continuous:
         settings.update(max_retries=max_retries, timeout_secs=timeout_secs)
-    run = evaluator.continuous_eval if continuous else evaluator.evaluate
-    results = run(config, checkpoint_dir, **settings)
+    evaluate = evaluator.continuous_eval if continuous else evaluator.evaluate
+    results = evaluate(config, checkpoint_dir, **settings)
     for name, metrics in results.items():
         console.say_metrics(f"evaluation {name}:", metrics)
     return console.EXIT_OK
-
-
-VERB = Verb(
-    "evaluate",
-    "Evaluates the latest checkpoint, or each new checkpoint",
-    "--checkpoint_dir run",
-    _add_arguments,
-    _run,
-)
