@@ -68,12 +68,12 @@ def measure(
     """Matches all boxes to the anchors of a detector.
 
     Args:
-        detector: With `resizer`, `anchor_generator` and `losses.assigner`; see `has_anchors`.
+        detector: With `preprocess.resizer` and what `has_anchors` requires.
         columns: The images and boxes, each image with as many boxes as training takes.
         num_channels: Of the images.
         advance: Called with the number of images done since the last call.
     """
-    resizer, assigner = detector.resizer, detector.losses.assigner
+    resizer, assigner = detector.preprocess.resizer, detector.losses.assigner
     inner = resized(columns.sizes, resizer.new_size)
     outer = inner if resizer.padded_size is None else resized(inner, resizer.padded_size)
     share = (inner / np.maximum(outer, 1)).astype(np.float32)
@@ -141,7 +141,7 @@ def _make_layout(detector: Any, height: int, width: int, num_channels: int) -> _
     """Builds the network to get its feature maps; runs nothing."""
     with tf.Graph().as_default():
         image = tf1.placeholder(tf.float32, [1, height, width, num_channels])
-        if detector.resizer.grayscale:
+        if detector.preprocess.resizer.grayscale:
             image = image[..., :1]
         predictions = detector.predict(image, tf.constant([[height, width, num_channels]]))
         anchors = tf.get_static_value(predictions.anchors)
