@@ -20,17 +20,7 @@ from estimator_det.verbs import (
 )
 
 DESCRIPTION = "Trains, evaluates, exports and runs object detectors."
-VERBS = (
-    demo.VERB,
-    check_config.VERB,
-    check_data.VERB,
-    show_data.VERB,
-    train.VERB,
-    replay.VERB,
-    evaluate.VERB,
-    export.VERB,
-    detect.VERB,
-)
+VERBS = (demo, check_config, check_data, show_data, train, replay, evaluate, export, detect)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -57,13 +47,15 @@ def make_parser() -> argparse.ArgumentParser:
         example="estimator-det demo --output_dir demo_output",
     )
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", dest="verb", required=True)
+    verb: Any
     for verb in VERBS:
+        name = verb.__name__.rpartition(".")[2].replace("_", "-")
         inner = _parser(
             verbs.add_parser,
-            verb.name,
-            help=verb.summary,
-            description=verb.summary + ".",
-            example=f"estimator-det {verb.name} {verb.example}",
+            name,
+            help=verb.SUMMARY,
+            description=verb.SUMMARY + ".",
+            example=f"estimator-det {name} {verb.EXAMPLE}",
         )
         verb.add_arguments(inner)
         inner.set_defaults(run=verb.run)

@@ -11,7 +11,7 @@ import re
 import sys
 import traceback
 import warnings
-from typing import TYPE_CHECKING, Any, Callable, List, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
 if TYPE_CHECKING:
     from estimator_det.config.problem import Problem
@@ -198,26 +198,22 @@ def _exit_code(error: Exception) -> Optional[int]:
 
     if isinstance(error, ImportError) and "Remedy: pip" in str(error):  # of estimator_det.compat
         return EXIT_FAILED
-    if isinstance(error, failures.FolderNotWritableError):
-        return EXIT_NOT_WRITABLE
-    if isinstance(error, failures.FolderInUseError):
-        return EXIT_IN_USE
-    if isinstance(error, (UsageError, ConfigError, FileExistsError)):
-        return EXIT_USAGE
-    if isinstance(error, FileNotFoundError):
-        return EXIT_MISSING
-    if isinstance(error, (failures.RunError, PermissionError)):
-        return EXIT_FAILED
-    if isinstance(error, OSError) and error.errno is not None:  # the system's, of a file or disk
-        return EXIT_FAILED
-    if "tensorflow" not in sys.modules:
-        return None
-    from model_fn.runs.progress import NotFiniteLossError
+    codes: List[Tuple[Any, int]] = [
+        (failures.FolderNotWritableError, EXIT_NOT_WRITABLE),
+        (failures.FolderInUseError, EXIT_IN_USE),
+        ((UsageError, ConfigError, FileExistsError), EXIT_USAGE),
+        (FileNotFoundError, EXIT_MISSING),
+        ((failures.RunError, PermissionError), EXIT_FAILED),
+    ]
+    if "tensorflow" in sys.modules:
+        from model_fn.runs.progress import NotFiniteLossError
 
-    not_finite = sys.modules["tensorflow"].compat.v1.train.NanLossDuringTrainingError
-    if isinstance(error, (NotFiniteLossError, not_finite)):
-        return EXIT_NOT_FINITE
-    errors = sys.modules["tensorflow"].errors
-    if isinstance(error, errors.NotFoundError):
-        return EXIT_MISSING
-    return EXIT_FAILED if isinstance(error, errors.OpError) else None
+        tf = sys.modules["tensorflow"]
+        not_finite = (NotFiniteLossError, tf.compat.v1.train.NanLossDuringTrainingError)
+        codes.append((not_finite, EXIT_NOT_FINITE))
+        codes += [(tf.errors.NotFoundError, EXIT_MISSING), (tf.errors.OpError, EXIT_FAILED)]
+    for kind, code in codes:
+        if isinstance(error, kind):
+            return code
+    of_system = isinstance(error, OSError) and error.errno is not None  # of a file or disk
+    return EXIT_FAILED if of_system else None

@@ -15,8 +15,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from absl import flags
 
 from estimator_det import console
-from model_fn.runs.backends import tpu_options
-from model_fn.runs.backends.tpu_options import OnTpu
+from estimator_det.verbs import evaluate
 
 MODES = ("train_and_eval", "train", "eval")
 
@@ -176,11 +175,13 @@ def _run(values: flags.FlagValues) -> int:
     return console.EXIT_OK
 
 
-def _on_tpu(config: Any, flag: Dict[str, Any]) -> Optional[OnTpu]:
-    """The TPU options of the flags; checks the configuration for a TPU first."""
+def _on_tpu(config: Any, flag: Dict[str, Any]) -> Any:
+    """The `OnTpu` of the flags, or None; checks the configuration for a TPU first."""
     if not (flag["use_tpu"] or flag["rehearse_tpu"]):
         return None
-    on_tpu = OnTpu(
+    from model_fn.runs.backends import tpu_options
+
+    on_tpu = tpu_options.OnTpu(
         name=flag["tpu_name"],
         zone=flag["tpu_zone"],
         project=flag["gcp_project"],
@@ -196,30 +197,17 @@ def _on_tpu(config: Any, flag: Dict[str, Any]) -> Optional[OnTpu]:
 
 def _evaluate(config: Any, flag: Dict[str, Any]) -> int:
     on_training_data = flag["eval_training_data"]
-    console.check_config(config, ignore=console.unused_in_evaluation(on_training_data))
-    from model_fn.runs import evaluator
-
-    checkpoint_dir = flag["checkpoint_dir"] or flag["model_dir"]
-    settings: Dict[str, Any] = {
-        "model_dir": flag["model_dir"],
-        "on_training_data": on_training_data,
-        "sample_1_of_n": flag["sample_1_of_n_eval_on_train_examples"]
-        if on_training_data
-        else flag["sample_1_of_n_eval_examples"],
-    }
-    if flag["run_once"]:
-        results = evaluator.evaluate(config, checkpoint_dir, **settings)
-    else:
-        results = evaluator.continuous_eval(
-            config,
-            checkpoint_dir,
-            max_retries=flag["max_eval_retries"],
-            timeout_secs=flag["eval_timeout_secs"],
-            **settings,
-        )
-    for name, metrics in results.items():
-        console.say_metrics(f"evaluation {name}:", metrics)
-    return console.EXIT_OK
+    sampling = "eval_on_train_examples" if on_training_data else "eval_examples"
+    return evaluate.run_evaluation(
+        config,
+        flag["checkpoint_dir"] or flag["model_dir"],
+        continuous=not flag["run_once"],
+        on_training_data=on_training_data,
+        model_dir=flag["model_dir"],
+        sample_1_of_n=flag[f"sample_1_of_n_{sampling}"],
+        max_retries=flag["max_eval_retries"],
+        timeout_secs=flag["eval_timeout_secs"],
+    )
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ It needs the SavedModel only: no configuration, no checkpoint, no network access
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from typing import (
@@ -117,15 +116,13 @@ class SavedModelDetector:
                 f"{self.saved_model_dir} takes batches of {spec.shape[0]} images only, and detect "
                 "runs one image at a time; export it again with batch size -1 or 1"
             )
-        if spec.dtype == tf.uint8:
-            return key, lambda pixels: tf.constant(pixels[None], tf.uint8)
-        if spec.dtype == tf.float32:
-            return key, lambda pixels: tf.constant(pixels[None], tf.float32)
+        if spec.dtype in (tf.uint8, tf.float32):
+            return key, lambda pixels: tf.constant(pixels[None], spec.dtype)
         if spec.shape.rank == 0:  # the Estimator's exports take one example
             return key, lambda pixels: tf.constant(_as_example(pixels))
         placeholder = self._signature.inputs[0].name
         if placeholder.startswith("encoded_image_string_tensor"):
-            return key, lambda pixels: tf.constant([_as_png(pixels)])
+            return key, lambda pixels: tf.io.encode_png(pixels)[None]
         return key, lambda pixels: tf.constant([_as_example(pixels)])
 
 
@@ -278,13 +275,8 @@ def _asset_names(saved_model_dir: str) -> Dict[int, str]:
     return dict(read_label_map(os.path.join(assets, maps[0])).names) if maps else {}
 
 
-def _as_png(pixels: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG")
-    return buffer.getvalue()
-
-
 def _as_example(pixels: np.ndarray) -> bytes:
-    encoded = tf.train.Feature(bytes_list=tf.train.BytesList(value=[_as_png(pixels)]))
+    png = tf.io.encode_png(pixels).numpy()
+    encoded = tf.train.Feature(bytes_list=tf.train.BytesList(value=[png]))
     features = tf.train.Features(feature={"image/encoded": encoded})
     return tf.train.Example(features=features).SerializeToString()

@@ -13,6 +13,7 @@ eval_config.super_categories[dog]=animal            an entry of a map
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any, Iterator, List, NamedTuple, Optional
 
@@ -20,7 +21,7 @@ from google.protobuf import text_format
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from estimator_det.config.text import ConfigError, is_repeated, nearest, parse_message
+from estimator_det.config.text import ConfigError, is_map, is_repeated, nearest, parse_message
 
 _ASSIGNMENT = re.compile(
     r"\s*(?P<path>[A-Za-z_]\w*(?:\[[^\]]*\]|\.[A-Za-z_]\w*)*)\s*(?P<sign>\+?=)(?P<value>.*)",
@@ -82,7 +83,7 @@ def _field(root: Message, message: Message, step: _Step) -> Any:
     if field is not None:
         return field
     known = list(message.DESCRIPTOR.fields_by_name)
-    elsewhere = list(_paths_to(root, step.name))
+    elsewhere = list(itertools.islice(_paths_to(root, step.name), _MOST_SUGGESTIONS))
     if elsewhere:
         hint = f"; did you mean {' or '.join(map(repr, elsewhere))}?"
     else:
@@ -96,7 +97,6 @@ def _field(root: Message, message: Message, step: _Step) -> Any:
 def _paths_to(root: Message, name: str) -> Iterator[str]:
     """Shortest paths that end in a field of this name, within the oneof members in use."""
     level = [("", root)]
-    found = 0
     for _ in range(_MOST_DEPTH):
         deeper = []
         for prefix, message in level:
@@ -107,10 +107,7 @@ def _paths_to(root: Message, name: str) -> Iterator[str]:
                     continue
                 if field.name == name:
                     yield prefix + name
-                    found += 1
-                    if found == _MOST_SUGGESTIONS:
-                        return
-                if field.message_type is None or field.message_type.GetOptions().map_entry:
+                if field.message_type is None or is_map(field):
                     continue
                 value = getattr(message, field.name)
                 if not is_repeated(field):
@@ -118,10 +115,6 @@ def _paths_to(root: Message, name: str) -> Iterator[str]:
                 elif value:
                     deeper.append((f"{prefix}{field.name}[0].", value[0]))
         level = deeper
-
-
-def _is_map(field: Any) -> bool:
-    return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
 
 
 def _index(field: Any, step: _Step, entries: Any) -> int:
@@ -134,9 +127,9 @@ def _index(field: Any, step: _Step, entries: Any) -> int:
             f"not {step.key!r}"
         ) from None
     if not -len(entries) <= index < len(entries):
-        remedy = f"{step.path.rpartition('[')[0]}+=… appends one"
         raise ConfigError(
-            f"{step.path}: {field.name} has {len(entries)} entries, counted from 0; {remedy}"
+            f"{step.path}: {field.name} has {len(entries)} entries, counted from 0; "
+            f"{step.path.rpartition('[')[0]}+=… appends one"
         )
     return index
 
@@ -157,24 +150,21 @@ def _entered(root: Message, message: Message, step: _Step) -> Message:
     if field.message_type is None:
         raise ConfigError(f"{step.path} is {_kind(field)}: it has no fields of its own")
     value = getattr(message, field.name)
-    inner: Message
-    if _is_map(field):
+    if is_map(field):
         if step.key is None:
             raise ConfigError(f"{step.path} is a map: write {step.path}[KEY]")
         if field.message_type.fields_by_name["value"].message_type is None:
             raise ConfigError(f"{step.path}: an entry of {field.name} has no fields of its own")
-        inner = value[_map_key(field, step)]
-    elif is_repeated(field):
+        return value[_map_key(field, step)]
+    if is_repeated(field):
         if step.key is None:
             raise ConfigError(
                 f"{step.path} is repeated and has {len(value)} entries: write {step.path}[0] for "
                 "the first"
             )
-        inner = value[_index(field, step, value)]
-    else:
-        _refuse_key(field, step)
-        inner = value
-    return inner
+        return value[_index(field, step, value)]
+    _refuse_key(field, step)
+    return value
 
 
 def _refuse_key(field: Any, step: _Step) -> None:
@@ -184,7 +174,7 @@ def _refuse_key(field: Any, step: _Step) -> None:
 
 def _set(root: Message, message: Message, step: _Step, sign: str, value: str) -> None:
     field = _field(root, message, step)
-    if _is_map(field):
+    if is_map(field):
         _set_map_entry(message, field, step, sign, value)
     elif is_repeated(field) and step.key is not None:
         entries = getattr(message, field.name)
@@ -248,8 +238,7 @@ def _parsed(message: Message, field: Any, step: _Step, value: str) -> Message:
 
 
 def _unfit(field: Any, step: _Step, value: str) -> ConfigError:
-    names = [] if field.enum_type is None else list(field.enum_type.values_by_name)
-    hint = nearest(value, names)
+    hint = nearest(value, list(field.enum_type.values_by_name) if field.enum_type else [])
     return ConfigError(f"{step.path}: expected {_kind(field)}, given {value!r}{hint}")
 
 

@@ -10,14 +10,14 @@ import glob
 import os
 import re
 import sys
-from typing import Any, Iterator, List, Tuple
+from typing import Iterator, List, Tuple
 
 from google.protobuf.message import Message
 
 from estimator_det.config.check_model import check_model
 from estimator_det.config.files import is_remote, read_text
 from estimator_det.config.problem import Problem, error, warning
-from estimator_det.config.text import ConfigError, is_repeated, nearest, parse_message
+from estimator_det.config.text import ConfigError, entries, nearest, parse_message
 from estimator_det.protos import (
     input_reader_pb2,
     optimizer_pb2,
@@ -69,32 +69,23 @@ def check(config: Config, *, check_files: bool = True) -> List[Problem]:
     return sorted(problems, key=lambda problem: problem.severity != "error")
 
 
-def _fields(message: Message, prefix: str = "") -> Iterator[Tuple[str, Any, Any]]:
-    """(path, descriptor, value) of every scalar that is set, repeated ones entry by entry."""
-    for field, value in message.ListFields():
-        path = prefix + field.name
-        if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            for key, entry in value.items():
-                if isinstance(entry, Message):
-                    yield from _fields(entry, f"{path}[{key}].")
-                else:
-                    yield f"{path}[{key}]", field, entry
-            continue
-        repeated = is_repeated(field)
-        for index, entry in enumerate(value if repeated else [value]):
-            here = f"{path}[{index}]" if repeated else path
-            if field.message_type is not None:
-                yield from _fields(entry, f"{here}.")
-            else:
-                yield here, field, entry
-
-
 def readers(config: Config) -> Iterator[Tuple[str, input_reader_pb2.InputReader]]:
     """(path, reader) of every input reader, that of training first."""
     if config.HasField("train_input_reader"):
         yield "train_input_reader", config.train_input_reader
     for index, reader in enumerate(config.eval_input_reader):
         yield f"eval_input_reader[{index}]", reader
+
+
+def named_paths(config: Config) -> Iterator[Tuple[str, str]]:
+    """(field, path) of the checkpoint, the label maps and the input paths that are set."""
+    if config.train_config.fine_tune_checkpoint:
+        yield "train_config.fine_tune_checkpoint", config.train_config.fine_tune_checkpoint
+    for name, reader in readers(config):
+        if reader.label_map_path:
+            yield f"{name}.label_map_path", reader.label_map_path
+        for index, pattern in enumerate(reader.tf_record_input_reader.input_path):
+            yield f"{name}.tf_record_input_reader.input_path[{index}]", pattern
 
 
 def _check_training(config: Config) -> Iterator[Problem]:
@@ -210,19 +201,14 @@ def _check_cosine(
             f"{schedule.learning_rate_base:g}",
             "lower warmup_learning_rate",
         )
-    if num_steps == _ENDLESS:
-        return
-    if schedule.total_steps < num_steps:
-        yield warning(
-            f"{path}.total_steps",
-            f"the rate is 0 from step {schedule.total_steps} on, training has {num_steps} steps",
-            f"--set {path}.total_steps={num_steps}",
+    total = schedule.total_steps
+    if num_steps not in (_ENDLESS, total):
+        rate = (
+            f"is 0 from step {total} on" if total < num_steps else f"comes down until step {total}"
         )
-    elif schedule.total_steps > num_steps:
         yield warning(
             f"{path}.total_steps",
-            f"the rate comes down until step {schedule.total_steps}, training has {num_steps} "
-            "steps",
+            f"the rate {rate}, training has {num_steps} steps",
             f"--set {path}.total_steps={num_steps}",
         )
 
@@ -322,14 +308,14 @@ def _check_evaluation(config: Config) -> Iterator[Problem]:
 
 
 def _check_placeholders(config: Config) -> Iterator[Problem]:
-    for path, _, value in _fields(config):
+    for path, *_, value in entries(config):
         if isinstance(value, str) and PLACEHOLDER in value:
             yield error(path, f"is still the placeholder {value!r}", f"--set {path}=…")
 
 
 def _check_deprecated(config: Config) -> Iterator[Problem]:
-    for path, field, _ in _fields(config):
-        if field.GetOptions().deprecated:
+    for path, _, field, value in entries(config):
+        if field.GetOptions().deprecated and not isinstance(value, Message):
             remedy = _REMEDIES.get(f"{field.containing_type.name}.{field.name}")
             yield warning(
                 path,
@@ -375,13 +361,11 @@ def _check_paths(config: Config) -> Iterator[Problem]:
 def _check_label_maps(config: Config) -> Iterator[Problem]:
     kind = config.model.WhichOneof("model")
     num_classes = getattr(getattr(config.model, kind), "num_classes", 0) if kind else 0
-    seen = set()
+    seen = {""}
     for name, reader in readers(config):
         label_map_path = reader.label_map_path
         path = f"{name}.label_map_path"
-        if not label_map_path or PLACEHOLDER in label_map_path or is_remote(label_map_path):
-            continue
-        if label_map_path in seen:
+        if PLACEHOLDER in label_map_path or is_remote(label_map_path) or label_map_path in seen:
             continue
         seen.add(label_map_path)
         try:
@@ -396,15 +380,10 @@ def _check_label_maps(config: Config) -> Iterator[Problem]:
         ids = [item.id for item in label_map.item]
         if not ids:
             yield error(path, f"{label_map_path!r} has no items", "add item { id, name }")
-        elif num_classes and max(ids) > num_classes:
-            yield error(
+        elif num_classes and max(ids) != num_classes:
+            make, verb = (error, "has") if max(ids) > num_classes else (warning, "ends at")
+            yield make(
                 path,
-                f"{label_map_path!r} has id {max(ids)}, the model has {num_classes} classes",
-                f"--set model.{kind}.num_classes={max(ids)}",
-            )
-        elif num_classes and max(ids) < num_classes:
-            yield warning(
-                path,
-                f"{label_map_path!r} ends at id {max(ids)}, the model has {num_classes} classes",
+                f"{label_map_path!r} {verb} id {max(ids)}, the model has {num_classes} classes",
                 f"--set model.{kind}.num_classes={max(ids)}",
             )

@@ -7,6 +7,8 @@ takes it), `override` (the settings that programs and notebooks change most, by 
 
 from __future__ import annotations
 
+import copy
+import functools
 import os
 from typing import Any, Callable, Dict, Iterator, List, Sequence, Union
 
@@ -27,8 +29,7 @@ def merge_text(config: Config, text: str, source: str = "config_override") -> Co
     Raises:
         ConfigError: if `text` is not a pipeline configuration.
     """
-    changed = Config()
-    changed.CopyFrom(config)
+    changed = copy.deepcopy(config)
     changed.MergeFrom(parse_message(text, Config(), source))
     return changed
 
@@ -41,8 +42,7 @@ def apply_overrides(config: Config, assignments: Sequence[str]) -> Config:
     Raises:
         ConfigError: naming the assignment and, for an unknown key, the nearest known one.
     """
-    changed = Config()
-    changed.CopyFrom(config)
+    changed = copy.deepcopy(config)
     for text in assignments:
         assign(changed, text)
     return changed
@@ -76,8 +76,7 @@ def override(config: Config, **settings: Any) -> Config:
     Raises:
         ConfigError: for a name that is not above, or a value its field does not take.
     """
-    changed = Config()
-    changed.CopyFrom(config)
+    changed = copy.deepcopy(config)
     for name, value in settings.items():
         if name not in _SETTERS:
             raise ConfigError(
@@ -112,33 +111,29 @@ def _at_least_one(value: int) -> int:
     return value
 
 
-def _set_batch_size(config: Config, value: int) -> None:
-    config.train_config.batch_size = _at_least_one(value)
+def _setter(path: str, convert: Callable[[Any], Any] = lambda value: value) -> Setter:
+    """Sets the field at `path`."""
+    *outer, name = path.split(".")
 
+    def set_field(config: Config, value: Any) -> None:
+        setattr(functools.reduce(getattr, outer, config), name, convert(value))
 
-def _set_eval_batch_size(config: Config, value: int) -> None:
-    config.eval_config.batch_size = _at_least_one(value)
-
-
-def _set_num_train_steps(config: Config, value: int) -> None:
-    config.train_config.num_steps = value
-
-
-def _set_use_bfloat16(config: Config, value: bool) -> None:
-    config.train_config.use_bfloat16 = value
-
-
-def _set_fine_tune_checkpoint(config: Config, value: str) -> None:
-    config.train_config.fine_tune_checkpoint = os.fspath(value)
-
-
-def _set_fine_tune_checkpoint_type(config: Config, value: str) -> None:
-    config.train_config.fine_tune_checkpoint_type = value
+    return set_field
 
 
 def _set_label_map_path(config: Config, value: str) -> None:
     for reader in _readers(config):
         reader.label_map_path = os.fspath(value)
+
+
+def _eval_setter(name: str, convert: Callable[[Any], Any] = lambda value: value) -> Setter:
+    """Sets a field of every evaluation reader."""
+
+    def set_fields(config: Config, value: Any) -> None:
+        for reader in _eval_readers(config):
+            setattr(reader, name, convert(value))
+
+    return set_fields
 
 
 def _set_input_path(reader: input_reader_pb2.InputReader, value: Union[str, Sequence[str]]) -> None:
@@ -164,28 +159,6 @@ def _set_mask_type(config: Config, value: str) -> None:
         raise ValueError(f"must be one of {', '.join(known)}{nearest(value, list(known))}")
     for reader in _readers(config):
         reader.MergeFrom(input_reader_pb2.InputReader(mask_type=value))
-
-
-def _set_sample_1_of_n(config: Config, value: int) -> None:
-    for reader in _eval_readers(config):
-        reader.sample_1_of_n_examples = _at_least_one(value)
-
-
-def _set_eval_num_epochs(config: Config, value: int) -> None:
-    for reader in _eval_readers(config):
-        reader.num_epochs = value
-
-
-def _set_eval_with_moving_averages(config: Config, value: bool) -> None:
-    config.eval_config.use_moving_averages = value
-
-
-def _set_retain_original_images(config: Config, value: bool) -> None:
-    config.eval_config.retain_original_images = value
-
-
-def _set_retain_additional_channels(config: Config, value: bool) -> None:
-    config.eval_config.retain_original_image_additional_channels = value
 
 
 def _set_num_classes(config: Config, value: int) -> None:
@@ -251,23 +224,25 @@ def _ratio(new: float, old: float) -> float:
 
 
 _SETTERS: Dict[str, Setter] = {
-    "batch_size": _set_batch_size,
-    "eval_batch_size": _set_eval_batch_size,
-    "num_train_steps": _set_num_train_steps,
+    "batch_size": _setter("train_config.batch_size", _at_least_one),
+    "eval_batch_size": _setter("eval_config.batch_size", _at_least_one),
+    "num_train_steps": _setter("train_config.num_steps"),
     "learning_rate": _set_learning_rate,
     "momentum_optimizer_value": _set_momentum,
-    "use_bfloat16": _set_use_bfloat16,
-    "fine_tune_checkpoint": _set_fine_tune_checkpoint,
-    "fine_tune_checkpoint_type": _set_fine_tune_checkpoint_type,
+    "use_bfloat16": _setter("train_config.use_bfloat16"),
+    "fine_tune_checkpoint": _setter("train_config.fine_tune_checkpoint", os.fspath),
+    "fine_tune_checkpoint_type": _setter("train_config.fine_tune_checkpoint_type"),
     "label_map_path": _set_label_map_path,
     "train_input_path": _set_train_input_path,
     "eval_input_path": _set_eval_input_path,
     "mask_type": _set_mask_type,
-    "sample_1_of_n_eval_examples": _set_sample_1_of_n,
-    "eval_num_epochs": _set_eval_num_epochs,
-    "eval_with_moving_averages": _set_eval_with_moving_averages,
-    "retain_original_images": _set_retain_original_images,
-    "retain_original_image_additional_channels": _set_retain_additional_channels,
+    "sample_1_of_n_eval_examples": _eval_setter("sample_1_of_n_examples", _at_least_one),
+    "eval_num_epochs": _eval_setter("num_epochs"),
+    "eval_with_moving_averages": _setter("eval_config.use_moving_averages"),
+    "retain_original_images": _setter("eval_config.retain_original_images"),
+    "retain_original_image_additional_channels": _setter(
+        "eval_config.retain_original_image_additional_channels"
+    ),
     "num_classes": _set_num_classes,
     "classification_localization_weight_ratio": _set_loss_weight_ratio,
 }

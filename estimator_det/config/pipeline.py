@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 
+from google.protobuf import text_format
+
 from estimator_det.config.check import Problem, check
 from estimator_det.config.files import AnyPath, join, read_text, write_text
 from estimator_det.config.overrides import apply_overrides, merge_text, override
-from estimator_det.config.text import ConfigError, ConfigWarning, format_message, parse_message
+from estimator_det.config.text import ConfigError, ConfigWarning, parse_message
 from estimator_det.protos import pipeline_pb2
 
 PIPELINE_FILE = "pipeline.config"
@@ -53,7 +55,7 @@ def read_pipeline(path: AnyPath) -> pipeline_pb2.TrainEvalPipelineConfig:
 
 def format_pipeline(config: pipeline_pb2.TrainEvalPipelineConfig) -> str:
     """The text form of `config`, which `parse_pipeline` turns back into an equal message."""
-    return format_message(config)
+    return text_format.MessageToString(config)
 
 
 def save_pipeline(config: pipeline_pb2.TrainEvalPipelineConfig, model_dir: AnyPath) -> str:

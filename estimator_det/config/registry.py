@@ -47,12 +47,7 @@ class Registry(Generic[Maker]):
         return self._makers[name]
 
     def refusal(self, name: str, reserved: Collection[str] = ()) -> Tuple[str, str]:
-        """What is wrong with a name that has no entry, and what to do.
-
-        Args:
-            name: The name without an entry.
-            reserved: More reserved names.
-        """
+        """What is wrong with a name that has no entry, and what to do; `reserved` adds names."""
         supported = ", ".join(sorted(self))
         if name in reserved or name in self.reserved:
             return f"{name!r} is not supported yet", f"supported: {supported}"
@@ -60,13 +55,9 @@ class Registry(Generic[Maker]):
         return f"{name!r} is not known", f"{hint} Supported: {supported}".strip()
 
     def make_chosen(self, message: Any, oneof: str, field: str, *arguments: Any) -> Any:
-        """What the maker of the member set in `oneof` makes of it and further arguments.
+        """What the maker of the member set in `oneof` of `message` makes of it and `arguments`.
 
-        Args:
-            message: A proto whose oneof has a member for each entry.
-            oneof: Its name.
-            field: The field that holds `message`, in the words of an error message.
-            *arguments: Passed on behind the member.
+        An error names the `field` that holds `message`.
 
         Raises:
             ConfigError: if no member is set, or the one that is set has no entry.

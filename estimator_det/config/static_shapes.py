@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 from estimator_det.protos import model_pb2
 
 # Fields of each detector's message; what they bring about has the same results, but other kernels.
@@ -13,8 +15,7 @@ _SWITCHES = {
 
 def with_static_shapes(model: model_pb2.DetectionModel) -> model_pb2.DetectionModel:
     """A copy of a model's configuration that is built of what TPU and XLA can run."""
-    static = model_pb2.DetectionModel()
-    static.CopyFrom(model)
+    static = copy.deepcopy(model)
     kind = static.WhichOneof("model")
     for path in _SWITCHES.get(kind or "", ()):
         message = getattr(static, str(kind))

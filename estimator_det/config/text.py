@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import warnings
-from typing import Any, List, NamedTuple, TypeVar
+from typing import Any, Iterable, Iterator, List, NamedTuple, Tuple, TypeVar
 
 from google.protobuf import text_format
 from google.protobuf.message import Message
@@ -55,9 +55,33 @@ def is_repeated(field: Any) -> bool:
     return bool(field.label == field.LABEL_REPEATED)
 
 
-def format_message(message: Message) -> str:
-    """`message` in text form; only fields that are present, so that reading it gives it back."""
-    return text_format.MessageToString(message)
+def is_map(field: Any) -> bool:
+    """Whether a field descriptor is of a map."""
+    return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
+
+
+class Entry(NamedTuple):
+    """A value in a message: of a singular field, or one of a repeated field or a map."""
+
+    path: str  # from the root, in the form that `--set` takes
+    parent: Message
+    field: Any  # its descriptor
+    value: Any
+
+
+def entries(message: Message, prefix: str = "") -> Iterator[Entry]:
+    """Every value that is set in `message`, each message before the values in it."""
+    for field, value in message.ListFields():
+        path = prefix + field.name
+        found: Iterable[Tuple[str, Any]] = [(path, value)]
+        if is_map(field):
+            found = ((f"{path}[{key}]", entry) for key, entry in value.items())
+        elif is_repeated(field):
+            found = ((f"{path}[{index}]", entry) for index, entry in enumerate(value))
+        for here, entry in found:
+            yield Entry(here, message, field, entry)
+            if isinstance(entry, Message):
+                yield from entries(entry, f"{here}.")
 
 
 def parse_message(text: str, message: MessageT, source: str = "<text>") -> MessageT:

@@ -5,15 +5,16 @@ Nothing is built and TensorFlow is not imported; `check-config --compile` checks
 
 from __future__ import annotations
 
+import copy
 import difflib
-from typing import List, NamedTuple, Sequence
+from typing import List, NamedTuple
 
-from google.protobuf.message import Message
+from google.protobuf import text_format
 
 from estimator_det.config import tpu_model_rules, tpu_training_rules
 from estimator_det.config.overrides import apply_overrides
 from estimator_det.config.problem import SEVERITIES, Problem
-from estimator_det.config.text import format_message, is_repeated
+from estimator_det.config.text import entries, is_repeated
 from estimator_det.config.tpu_rules import RULES, Config, Target, is_placeholder
 
 __all__ = [
@@ -68,8 +69,8 @@ def fix(config: Config, target: Target) -> Fix:
 def diff(before: Config, after: Config, name_before: str, name_after: str) -> str:
     """Unified diff of two configurations in text form; empty if they are the same."""
     lines = difflib.unified_diff(
-        format_message(before).splitlines(keepends=True),
-        format_message(after).splitlines(keepends=True),
+        text_format.MessageToString(before).splitlines(keepends=True),
+        text_format.MessageToString(after).splitlines(keepends=True),
         name_before,
         name_after,
     )
@@ -90,24 +91,11 @@ def without_placeholders(config: Config) -> Config:
 
     For checks that read files.
     """
-    copy = Config()
-    copy.CopyFrom(config)
-    _drop_placeholders(copy)
-    return copy
-
-
-def _drop_placeholders(message: Message) -> None:
-    for field, value in message.ListFields():
-        if field.message_type is not None:
-            if field.message_type.GetOptions().map_entry:
-                continue
-            for entry in value if is_repeated(field) else [value]:
-                _drop_placeholders(entry)
-        elif field.cpp_type == field.CPPTYPE_STRING:
-            if not is_repeated(field):
-                if is_placeholder(value):
-                    message.ClearField(field.name)
-                continue
-            kept: Sequence[str] = [text for text in value if not is_placeholder(text)]
-            del value[:]
-            value.extend(kept)
+    changed = copy.deepcopy(config)
+    for _, parent, field, value in list(entries(changed)):
+        if field.cpp_type == field.CPPTYPE_STRING and is_placeholder(value):
+            if is_repeated(field):
+                getattr(parent, field.name).remove(value)
+            else:
+                parent.ClearField(field.name)
+    return changed

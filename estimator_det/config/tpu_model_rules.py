@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Iterator, Tuple
 
 from estimator_det.config.problem import Problem
-from estimator_det.config.tpu_rules import Config, Target, rule
+from estimator_det.config.tpu_rules import Config, Target, rule, setting, unless
 
 FOCAL = "{ weighted_sigmoid_focal { alpha: 0.25 gamma: 2.0 } }"
 # Decays at which moving averages of batch norm follow within the few steps of large batches.
@@ -38,8 +38,7 @@ _RESIZERS_BY_IMAGE = (
 
 
 @rule("model-kind")
-def _model_kind(config: Config, target: Target) -> Iterator[Problem]:
-    del target
+def _model_kind(config: Config, _: Target) -> Iterator[Problem]:
     kind = config.model.WhichOneof("model")
     if kind is None:
         yield Problem("error", "model", "no model is chosen", remedy="add model { ssd { … } }")
@@ -54,16 +53,12 @@ def _model_kind(config: Config, target: Target) -> Iterator[Problem]:
 
 
 @rule("two-stage")
-def _two_stage(config: Config, target: Target) -> Iterator[Problem]:
-    del target
+def _two_stage(config: Config, _: Target) -> Iterator[Problem]:
     if config.model.WhichOneof("model") != "faster_rcnn":
         return
     model, path = config.model.faster_rcnn, "model.faster_rcnn"
     for name, why in _TWO_STAGE_SWITCHES:
-        if not getattr(model, name):
-            yield Problem(
-                "error", f"{path}.{name}", f"is false: {why}", edits=(f"{path}.{name}=true",)
-            )
+        yield from unless(config, f"{path}.{name}=true", why, safe=False)
     if model.HasField("hard_example_miner"):
         yield Problem(
             "error",
@@ -81,24 +76,20 @@ def _two_stage(config: Config, target: Target) -> Iterator[Problem]:
 
 
 @rule("resizer")
-def _resizer(config: Config, target: Target) -> Iterator[Problem]:
-    del target
+def _resizer(config: Config, _: Target) -> Iterator[Problem]:
     kind, model = _model(config)
     if not hasattr(model, "image_resizer"):
         return
     path = f"model.{kind}.image_resizer"
     resizer = model.image_resizer.WhichOneof("image_resizer_oneof")
     if resizer == "keep_aspect_ratio_resizer":
-        options = model.image_resizer.keep_aspect_ratio_resizer
-        if not options.pad_to_max_dimension:
-            yield Problem(
-                "error",
-                f"{path}.{resizer}.pad_to_max_dimension",
-                "is false: the size of a batch depends on its images",
-                edits=(f"{path}.{resizer}.pad_to_max_dimension=true",),
-                safe=True,
-                remedy=f"images become {options.max_dimension} x {options.max_dimension}",
-            )
+        side = model.image_resizer.keep_aspect_ratio_resizer.max_dimension
+        yield from unless(
+            config,
+            f"{path}.{resizer}.pad_to_max_dimension=true",
+            "the size of a batch depends on its images",
+            remedy=f"images become {side} x {side}",
+        )
     elif resizer in _RESIZERS_BY_IMAGE:
         yield Problem(
             "error",
@@ -117,16 +108,12 @@ def _resizer(config: Config, target: Target) -> Iterator[Problem]:
 
 
 @rule("matcher")
-def _matcher(config: Config, target: Target) -> Iterator[Problem]:
-    del target
-    if config.model.WhichOneof("model") != "ssd":
-        return
+def _matcher(config: Config, _: Target) -> Iterator[Problem]:
     path = "model.ssd.matcher"
-    kind = config.model.ssd.matcher.WhichOneof("matcher_oneof")
-    if kind == "bipartite_matcher":
+    if config.model.ssd.matcher.HasField("bipartite_matcher"):
         yield Problem(
             "error",
-            f"{path}.{kind}",
+            f"{path}.bipartite_matcher",
             "matches in a loop whose length depends on the boxes",
             edits=(
                 f"{path}={{ argmax_matcher {{ force_match_for_each_row: true "
@@ -134,19 +121,15 @@ def _matcher(config: Config, target: Target) -> Iterator[Problem]:
             ),
             remedy="choose its thresholds",
         )
-    elif kind == "argmax_matcher" and not config.model.ssd.matcher.argmax_matcher.use_matmul_gather:
-        yield Problem(
-            "error",
-            f"{path}.{kind}.use_matmul_gather",
-            "is false: targets are gathered row by row, which the TPU does one after the other",
-            edits=(f"{path}.{kind}.use_matmul_gather=true",),
-            safe=True,
-        )
+    yield from unless(
+        config,
+        f"{path}.argmax_matcher.use_matmul_gather=true",
+        "targets are gathered row by row, which the TPU does one after the other",
+    )
 
 
 @rule("hard-example-miner")
-def _miner(config: Config, target: Target) -> Iterator[Problem]:
-    del target
+def _miner(config: Config, _: Target) -> Iterator[Problem]:
     loss, path = config.model.ssd.loss, "model.ssd.loss"
     if not loss.HasField("hard_example_miner"):
         return
@@ -164,8 +147,7 @@ def _miner(config: Config, target: Target) -> Iterator[Problem]:
 
 
 @rule("sampler")
-def _sampler(config: Config, target: Target) -> Iterator[Problem]:
-    del target
+def _sampler(config: Config, _: Target) -> Iterator[Problem]:
     loss, path = config.model.ssd.loss, "model.ssd.loss"
     if loss.HasField("random_example_sampler"):
         yield Problem(
@@ -208,23 +190,16 @@ def _focal_edits() -> Tuple[str, ...]:
     )
 
 
-@rule("in-place-batch-norm")
-def _in_place(config: Config, target: Target) -> Iterator[Problem]:
-    del target
-    if config.model.WhichOneof("model") == "ssd" and not config.model.ssd.inplace_batchnorm_update:
-        yield Problem(
-            "error",
-            "model.ssd.inplace_batchnorm_update",
-            "is false: batch norm adds the updates of its moving averages to a graph collection; "
-            "training on a TPU needs them inside the layers",
-            edits=("model.ssd.inplace_batchnorm_update=true",),
-            safe=True,
-        )
+setting(
+    "in-place-batch-norm",
+    "model.ssd.inplace_batchnorm_update=true",
+    "batch norm adds the updates of its moving averages to a graph collection; training on a TPU "
+    "needs them inside the layers",
+)
 
 
 @rule("batch-norm-decay")
-def _decay(config: Config, target: Target) -> Iterator[Problem]:
-    del target
+def _decay(config: Config, _: Target) -> Iterator[Problem]:
     if config.model.WhichOneof("model") != "ssd" or config.model.ssd.freeze_batchnorm:
         return
     for path, hyperparams in _hyperparams(config.model.ssd):
@@ -245,22 +220,19 @@ def _decay(config: Config, target: Target) -> Iterator[Problem]:
 
 
 @rule("backbone-batch-norm")
-def _backbone(config: Config, target: Target) -> Iterator[Problem]:
-    del target
+def _backbone(config: Config, _: Target) -> Iterator[Problem]:
     if config.model.WhichOneof("model") != "ssd" or config.model.ssd.freeze_batchnorm:
         return
-    extractor, path = config.model.ssd.feature_extractor, "model.ssd.feature_extractor"
-    slow = extractor.type.startswith(_SLOW_BACKBONES)
-    if extractor.type.startswith(_OTHER_BACKBONES):
-        slow = False
-    if slow and not extractor.override_base_feature_extractor_hyperparams:
-        name = "override_base_feature_extractor_hyperparams"
-        yield Problem(
+    kind = config.model.ssd.feature_extractor.type
+    slow = kind.startswith(_SLOW_BACKBONES) and not kind.startswith(_OTHER_BACKBONES)
+    if slow:
+        yield from unless(
+            config,
+            "model.ssd.feature_extractor.override_base_feature_extractor_hyperparams=true",
+            "the backbone keeps its own batch norm with decay 0.9997, whose averages follow too "
+            "slowly for the few steps of large batches",
             "warning",
-            f"{path}.{name}",
-            "is false: the backbone keeps its own batch norm with decay 0.9997, whose averages "
-            "follow too slowly for the few steps of large batches",
-            edits=(f"{path}.{name}=true",),
+            safe=False,
             remedy="conv_hyperparams then apply to the backbone too: state batch_norm in them",
         )
 
@@ -278,23 +250,21 @@ def _hyperparams(model: Any) -> Iterator[Tuple[str, Any]]:
 
 
 @rule("raw-detections")
-def _raw_detections(config: Config, target: Target) -> Iterator[Problem]:
-    del target
+def _raw_detections(config: Config, _: Target) -> Iterator[Problem]:
     kind, model = _model(config)
-    if getattr(model, "return_raw_detections_during_predict", False):
-        path = f"model.{kind}.return_raw_detections_during_predict"
-        yield Problem(
+    if hasattr(model, "return_raw_detections_during_predict"):
+        yield from unless(
+            config,
+            f"model.{kind}.return_raw_detections_during_predict=false",
+            "every train step decodes all boxes, and nothing reads them",
             "advice",
-            path,
-            "is true: every train step decodes all boxes, and nothing reads them",
-            edits=(f"{path}=false",),
+            safe=False,
             remedy="set it in the configuration that exports the model",
         )
 
 
 @rule("quantization")
-def _quantization(config: Config, target: Target) -> Iterator[Problem]:
-    del target
+def _quantization(config: Config, _: Target) -> Iterator[Problem]:
     if config.HasField("graph_rewriter"):
         yield Problem(
             "error",
@@ -307,17 +277,13 @@ def _quantization(config: Config, target: Target) -> Iterator[Problem]:
 
 @rule("static-suppression")
 def _suppression(config: Config, target: Target) -> Iterator[Problem]:
-    if not target.inference or config.model.WhichOneof("model") != "ssd":
-        return
-    path = "model.ssd.post_processing.batch_non_max_suppression"
-    if not config.model.ssd.post_processing.batch_non_max_suppression.static_kernel:
-        yield Problem(
+    if target.inference:
+        yield from unless(
+            config,
+            "model.ssd.post_processing.batch_non_max_suppression.static_kernel=true",
+            "training on TPU works, but an exported model suppresses boxes with kernels that TPUs "
+            "do not have",
             "warning",
-            f"{path}.static_kernel",
-            "is false: training on TPU works, but an exported model suppresses boxes with "
-            "kernels that TPUs do not have",
-            edits=(f"{path}.static_kernel=true",),
-            safe=True,
             remedy="results are the same; it is slower on CPU",
         )
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Callable, Iterator, Optional
+import re
+from typing import Any, Callable, Iterator, Optional
 
 from estimator_det.config.check import PLACEHOLDER
 from estimator_det.config.problem import Problem
@@ -54,6 +55,35 @@ def rule(name: str) -> Callable[[Rule], Rule]:
         return check
 
     return enter
+
+
+def setting(name: str, edit: str, why: str, severity: str = "error", **more: Any) -> None:
+    """Enters the rule `name`: one field must have the value of `edit`; see `unless`."""
+    rule(name)(lambda config, _: unless(config, edit, why, severity, **more))
+
+
+def unless(
+    config: Config,
+    edit: str,
+    why: str,
+    severity: str = "error",
+    *,
+    safe: bool = True,
+    remedy: str = "",
+) -> Iterator[Problem]:
+    """A problem "is <value>: <why>" unless the field of `edit`, PATH=VALUE, has this value.
+
+    None if the path leads through a member of a oneof that is not chosen.
+    """
+    path, _, wanted = edit.partition("=")
+    value: Any = config
+    for name, index in re.findall(r"(\w+)(?:\[(\d+)\])?", path):
+        if value.DESCRIPTOR.fields_by_name[name].containing_oneof and not value.HasField(name):
+            return
+        value = getattr(value, name)[int(index)] if index else getattr(value, name)
+    given = str(value).lower() if isinstance(value, bool) else f"{value:g}"
+    if given != wanted:
+        yield Problem(severity, path, f"is {given}: {why}", remedy, (edit,), safe)
 
 
 def is_placeholder(text: str) -> bool:

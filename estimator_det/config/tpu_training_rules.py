@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Iterator, Tuple
 
-from estimator_det.config.check import readers
+from estimator_det.config.check import named_paths, readers
 from estimator_det.config.problem import Problem
-from estimator_det.config.tpu_rules import Config, Target, is_placeholder, rule
+from estimator_det.config.tpu_rules import Config, Target, is_placeholder, rule, setting, unless
 
 # From this batch size on, learning rates are so high that training needs a warm-up.
 LARGE_BATCH = 64
@@ -21,15 +21,10 @@ REMOTE = "gs://"
 def _batch_size(config: Config, target: Target) -> Iterator[Problem]:
     train, shards = config.train_config, target.num_shards
     path = "train_config.batch_size"
-    if train.batch_size % shards or not train.batch_size:
-        share = max(1, round(train.batch_size / shards))
-        yield Problem(
-            "error",
-            path,
-            f"{train.batch_size} images do not divide by {shards} cores",
-            edits=(f"{path}={share * shards}",),
-            remedy="or choose another --num_shards; scale the learning rate too",
-        )
+    remedy = "or choose another --num_shards; scale the learning rate too"
+    uneven = list(_uneven(path, train.batch_size, shards, remedy=remedy))
+    if uneven:
+        yield from uneven
         return
     per_core = train.batch_size // shards
     ssd = config.model.ssd
@@ -53,21 +48,20 @@ def _batch_size(config: Config, target: Target) -> Iterator[Problem]:
 
 @rule("evaluation-batch")
 def _evaluation_batch(config: Config, target: Target) -> Iterator[Problem]:
-    size, path = config.eval_config.batch_size, "eval_config.batch_size"
-    if target.inference and (size % target.num_shards or not size):
-        share = max(1, round(size / target.num_shards))
-        yield Problem(
-            "error",
-            path,
-            f"{size} images do not divide by {target.num_shards} cores",
-            edits=(f"{path}={share * target.num_shards}",),
-            safe=True,
-        )
+    if target.inference:
+        size = config.eval_config.batch_size
+        yield from _uneven("eval_config.batch_size", size, target.num_shards, safe=True)
+
+
+def _uneven(path: str, size: int, shards: int, **more: Any) -> Iterator[Problem]:
+    if size % shards or not size:
+        edit = f"{path}={max(1, round(size / shards)) * shards}"
+        text = f"{size} images do not divide by {shards} cores"
+        yield Problem("error", path, text, edits=(edit,), **more)
 
 
 @rule("warm-up")
-def _warm_up(config: Config, target: Target) -> Iterator[Problem]:
-    del target
+def _warm_up(config: Config, _: Target) -> Iterator[Problem]:
     train = config.train_config
     kind = train.optimizer.WhichOneof("optimizer")
     if train.batch_size < LARGE_BATCH or kind is None:
@@ -124,78 +118,42 @@ def _warm_up_edits(path: str, schedule: str, rate: Any, steps: int) -> Tuple[Tup
     ), "choose the base rate for the batch size"
 
 
-@rule("bfloat16")
-def _bfloat16(config: Config, target: Target) -> Iterator[Problem]:
-    del target
-    if not config.train_config.use_bfloat16:
-        yield Problem(
-            "advice",
-            "train_config.use_bfloat16",
-            "is false: the network in bfloat16 takes half the memory and is faster; losses and "
-            "statistics of batch norm stay in float32",
-            edits=("train_config.use_bfloat16=true",),
-        )
-
-
-@rule("padded-groundtruth")
-def _padded(config: Config, target: Target) -> Iterator[Problem]:
-    del target
-    if config.train_config.unpad_groundtruth_tensors:
-        yield Problem(
-            "error",
-            "train_config.unpad_groundtruth_tensors",
-            "is true: padding rows would be cut off, which makes shapes depend on the images",
-            edits=("train_config.unpad_groundtruth_tensors=false",),
-            safe=True,
-        )
-
-
-@rule("summaries")
-def _summaries(config: Config, target: Target) -> Iterator[Problem]:
-    del target
-    if config.train_config.summarize_gradients:
-        yield Problem(
-            "error",
-            "train_config.summarize_gradients",
-            "is true: summaries cannot be written from within a TPU's train step",
-            edits=("train_config.summarize_gradients=false",),
-            safe=True,
-            remedy="losses, learning rate and the norm of the gradients reach TensorBoard anyway",
-        )
+setting(
+    "bfloat16",
+    "train_config.use_bfloat16=true",
+    "the network in bfloat16 takes half the memory and is faster; losses and statistics of batch "
+    "norm stay in float32",
+    "advice",
+    safe=False,
+)
+setting(
+    "padded-groundtruth",
+    "train_config.unpad_groundtruth_tensors=false",
+    "padding rows would be cut off, which makes shapes depend on the images",
+)
+setting(
+    "summaries",
+    "train_config.summarize_gradients=false",
+    "summaries cannot be written from within a TPU's train step",
+    remedy="losses, learning rate and the norm of the gradients reach TensorBoard anyway",
+)
 
 
 @rule("synchronous")
 def _synchronous(config: Config, target: Target) -> Iterator[Problem]:
     """Fields of asynchronous training that contradict what a TPU does; unset ones do not."""
-    train = config.train_config
-    wanted = (
-        ("sync_replicas", True, "true", "cores always apply their gradients together"),
-        (
-            "replicas_to_aggregate",
-            target.num_shards,
-            str(target.num_shards),
-            f"the gradients of all {target.num_shards} cores count",
-        ),
-        ("startup_delay_steps", 0.0, "0", "all cores start at once"),
-    )
-    for name, value, text, why in wanted:
-        if train.HasField(name) and getattr(train, name) != value:
-            yield Problem(
-                "warning",
-                f"train_config.{name}",
-                f"is {_shown(getattr(train, name))}, but {why}",
-                edits=(f"train_config.{name}={text}",),
-                safe=True,
-            )
-
-
-def _shown(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}"
+    cores = target.num_shards
+    for name, value, why in (
+        ("sync_replicas", "true", "cores always apply their gradients together"),
+        ("replicas_to_aggregate", cores, f"the gradients of all {cores} cores count"),
+        ("startup_delay_steps", "0", "all cores start at once"),
+    ):
+        if config.train_config.HasField(name):
+            yield from unless(config, f"train_config.{name}={value}", why, "warning")
 
 
 @rule("max-boxes")
-def _max_boxes(config: Config, target: Target) -> Iterator[Problem]:
-    del target
+def _max_boxes(config: Config, _: Target) -> Iterator[Problem]:
     for name, reader in readers(config):
         path, most = f"{name}.max_number_of_boxes", reader.max_number_of_boxes
         if reader.HasField("max_number_of_boxes"):
@@ -226,15 +184,9 @@ def _whole_batches(config: Config, target: Target) -> Iterator[Problem]:
     for name, reader in readers(config):
         path, training = f"{name}.drop_remainder", name == "train_input_reader"
         stated = reader.HasField("drop_remainder") and reader.drop_remainder
-        if training and not reader.drop_remainder:
-            yield Problem(
-                "error",
-                path,
-                "is false: the last batch is smaller than the others",
-                edits=(f"{path}=true",),
-                safe=True,
-            )
-        elif target.inference and not training and not stated:
+        if training:
+            yield from unless(config, f"{path}=true", "the last batch is smaller than the others")
+        elif target.inference and not stated:
             yield Problem(
                 "warning",
                 path,
@@ -248,49 +200,35 @@ def _whole_batches(config: Config, target: Target) -> Iterator[Problem]:
 @rule("unused-features")
 def _unused_features(config: Config, target: Target) -> Iterator[Problem]:
     """Text and second images, which the host makes and a TPU does not take."""
-    for name, reader in readers(config):
+    for name, _ in readers(config):
         if name != "train_input_reader" and not target.inference:
             continue
         for field in ("include_source_id", "load_context_image_ids"):
-            if getattr(reader, field):
-                yield Problem(
-                    "warning",
-                    f"{name}.{field}",
-                    "is true, but text cannot be handed to a TPU",
-                    edits=(f"{name}.{field}=false",),
-                    safe=True,
-                )
-    if config.train_config.retain_original_images:
-        yield Problem(
-            "warning",
-            "train_config.retain_original_images",
-            "is true: the host makes every image twice, and the TPU has no use for the second",
-            edits=("train_config.retain_original_images=false",),
-            safe=True,
-        )
+            why = "a TPU takes numbers only, and this is text"
+            yield from unless(config, f"{name}.{field}=false", why, "warning")
+    yield from unless(
+        config,
+        "train_config.retain_original_images=false",
+        "the host makes every image twice, and the TPU has no use for the second",
+        "warning",
+    )
 
 
 @rule("masks")
-def _masks(config: Config, target: Target) -> Iterator[Problem]:
-    del target
-    masks = config.train_input_reader.load_instance_masks
-    if masks and config.model.HasField("ssd") and not config.model.ssd.HasField("mask_head_config"):
-        path = "train_input_reader.load_instance_masks"
-        boxes = config.train_input_reader.max_number_of_boxes
-        yield Problem(
+def _masks(config: Config, _: Target) -> Iterator[Problem]:
+    if config.model.HasField("ssd") and not config.model.ssd.HasField("mask_head_config"):
+        yield from unless(
+            config,
+            "train_input_reader.load_instance_masks=false",
+            f"{config.train_input_reader.max_number_of_boxes} masks of the image's size travel "
+            "with every image, and the model predicts none",
             "warning",
-            path,
-            f"is true: {boxes} masks of the image's size travel with every image, and the model "
-            "predicts none",
-            edits=(f"{path}=false",),
-            safe=True,
         )
 
 
 @rule("reading")
-def _reading(config: Config, target: Target) -> Iterator[Problem]:
+def _reading(config: Config, _: Target) -> Iterator[Problem]:
     """An input pipeline that keeps up with the TPU."""
-    del target
     if not config.HasField("train_input_reader"):
         return
     reader, batch = config.train_input_reader, config.train_config.batch_size
@@ -329,19 +267,12 @@ def _reading(config: Config, target: Target) -> Iterator[Problem]:
 
 @rule("paths")
 def _paths(config: Config, target: Target) -> Iterator[Problem]:
-    named = [("--model_dir", target.model_dir or "")]
-    named.append(("train_config.fine_tune_checkpoint", config.train_config.fine_tune_checkpoint))
-    for name, reader in readers(config):
+    for field, path in (("--model_dir", target.model_dir or ""), *named_paths(config)):
         # Label maps are read by the program itself, wherever it runs.
-        if is_placeholder(reader.label_map_path):
-            named.append((f"{name}.label_map_path", reader.label_map_path))
-        # Without `inference`, evaluation runs on this machine.
-        for index, path in enumerate(reader.tf_record_input_reader.input_path):
-            named.append((f"{name}.tf_record_input_reader.input_path[{index}]", path))
-    for field, path in named:
+        anywhere = target.local_files or field.endswith(".label_map_path")
         if is_placeholder(path):
             yield Problem("placeholder", field, f"is still {path!r}", edits=(f"{field}={REMOTE}…",))
-        elif path and not path.startswith(REMOTE) and not target.local_files:
+        elif path and not path.startswith(REMOTE) and not anywhere:
             folder = field.startswith("--")
             yield Problem(
                 "error",

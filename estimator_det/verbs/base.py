@@ -1,27 +1,14 @@
-"""The verbs of `estimator-det`: their type and the options that several share.
-
-Verbs import TensorFlow inside their functions, so that --help is fast.
-"""
+"""Options that several verbs of `estimator-det` share."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any, Callable, NamedTuple
+from typing import Any
 
 from estimator_det import console
 
 CONFIG_FILE = "pipeline.config"
 CONFIG_EXAMPLE = "--pipeline_config_path ssd.config"
-
-
-class Verb(NamedTuple):
-    """A subcommand of `estimator-det`."""
-
-    name: str
-    summary: str
-    example: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], int]  # -> an exit code of `estimator_det.console`
 
 
 def add_config_arguments(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
@@ -31,6 +18,12 @@ def add_config_arguments(parser: argparse.ArgumentParser, *, required: bool = Tr
         "--pipeline_config_path", required=required, metavar="FILE", help="pipeline configuration"
     )
     add_change_arguments(group)
+
+
+def add_file_arguments(parser: argparse.ArgumentParser) -> None:
+    """`file`, `--config_override` and `--set`."""
+    parser.add_argument("file", help="pipeline configuration")
+    add_change_arguments(parser)
 
 
 def add_change_arguments(parser: Any) -> None:

@@ -7,12 +7,15 @@ from typing import Any, List, NamedTuple, Tuple
 
 from estimator_det import console
 from estimator_det.verbs import tpu_checks
-from estimator_det.verbs.base import Verb, add_set_argument
+from estimator_det.verbs.base import add_file_arguments
+
+SUMMARY = "Reports what a configuration does and what is wrong with it"
+EXAMPLE = "ssd.config --set model.ssd.num_classes=3"
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", help="pipeline configuration")
-    parser.add_argument("--config_override", default="", metavar="TEXT", help="merged over it")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the verb."""
+    add_file_arguments(parser)
     parser.add_argument(
         "--print",
         action="store_true",
@@ -20,11 +23,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="print it with all changes applied",
     )
     parser.add_argument("--no_build", action="store_true", help="do not build the model")
-    add_set_argument(parser)
     tpu_checks.add_arguments(parser)
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Runs the verb; returns an exit code."""
     from estimator_det.config import pipeline, tpu_lint
     from model_fn.preflight.names import check_names
 
@@ -51,11 +54,10 @@ def _run(options: argparse.Namespace) -> int:
         console.say(str(problem))
     for line in lines:
         console.say(line)
-    errors = sum(problem.severity == "error" for problem in problems)
-    warnings = len(problems) - errors
     if on_tpu:
-        outcome = tpu_checks.run(config, options, problems, build=build)
-        errors, warnings = errors + outcome.errors, warnings + outcome.warnings
+        problems += tpu_checks.run(config, options, problems, build=build)
+    severities = [problem.severity for problem in problems]
+    errors, warnings = severities.count("error"), severities.count("warning")
     console.say(f"{errors} errors, {warnings} warnings")
     return console.EXIT_FAILED if errors else console.EXIT_OK
 
@@ -152,12 +154,3 @@ def summary_lines(config: Any) -> List[str]:
         lines.append(f"{name} {', '.join(paths) or 'no records'}")
     lines.append(f"metrics:    {', '.join(config.eval_config.metrics_set) or 'default'}")
     return lines
-
-
-VERB = Verb(
-    "check-config",
-    "Reports what a configuration does and what is wrong with it",
-    "ssd.config --set model.ssd.num_classes=3",
-    _add_arguments,
-    _run,
-)

@@ -8,18 +8,20 @@ import time
 from typing import Any
 
 from estimator_det import console
-from estimator_det.verbs.base import Verb, add_set_argument
+from estimator_det.verbs.base import add_file_arguments
 from inputs.machine import available_cpus
 
+SUMMARY = "Reads all records of a configuration and reports what they contain and what is wrong"
+EXAMPLE = "ssd.config --output_dir check_data --jobs 8"
 FINDINGS_FILE = "findings.jsonl"
 REPORT_FILE = "report.txt"
 JSON_FILE = "report.json"
 PICTURE_FILE = "histograms.png"
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", help="pipeline configuration")
-    parser.add_argument("--config_override", default="", metavar="TEXT", help="merged over it")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the verb."""
+    add_file_arguments(parser)
     parser.add_argument(
         "--reader",
         default="all",
@@ -38,10 +40,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max_records", type=int, metavar="N", help="read the first N records of each file only"
     )
-    add_set_argument(parser)
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Runs the verb; returns an exit code."""
     for name in ("jobs", "max_records"):
         if getattr(options, name) is not None and getattr(options, name) < 1:
             raise console.UsageError(f"--{name} must be 1 or more")
@@ -104,12 +106,3 @@ def _write(report: Any, folder: str) -> None:
             file.write(charts.figure(panels, title=f"data of {report.config}"))
     elif tf.io.gfile.exists(picture):
         tf.io.gfile.remove(picture)
-
-
-VERB = Verb(
-    "check-data",
-    "Reads all records of a configuration and reports what they contain and what is wrong",
-    "ssd.config --output_dir check_data --jobs 8",
-    _add_arguments,
-    _run,
-)

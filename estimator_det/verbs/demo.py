@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 
 from estimator_det import console
-from estimator_det.verbs.base import Verb, add_set_argument
+from estimator_det.verbs.base import add_set_argument
+
+SUMMARY = "Makes a data set of shapes; trains, evaluates, exports and runs a small detector"
+EXAMPLE = "--output_dir demo_output --seed 1"
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the verb."""
     parser.add_argument("--output_dir", default="demo_output", help="(default: %(default)s)")
     parser.add_argument(
         "--seed",
@@ -23,7 +27,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_set_argument(parser)
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Runs the verb; returns an exit code."""
     from estimator_det import demo
 
     demo.run_demo(
@@ -34,12 +39,3 @@ def _run(options: argparse.Namespace) -> int:
         assignments=options.set,
     )
     return console.EXIT_OK
-
-
-VERB = Verb(
-    "demo",
-    "Makes a data set of shapes; trains, evaluates, exports and runs a small detector",
-    "--output_dir demo_output --seed 1",
-    _add_arguments,
-    _run,
-)

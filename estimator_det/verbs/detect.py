@@ -7,10 +7,13 @@ import os
 import sys
 
 from estimator_det import console
-from estimator_det.verbs.base import Verb
+
+SUMMARY = "Runs an exported detector on images and draws the detections"
+EXAMPLE = "--model exported photos/ image.jpg --output_dir detections"
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the verb."""
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="image files or folders")
     parser.add_argument("--model", required=True, metavar="DIR", help="folder of an export")
     parser.add_argument("--output_dir", default="detections", help="(default: %(default)s)")
@@ -22,7 +25,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Runs the verb; returns an exit code."""
     from exporters.saved_model_detector import (
         DETECTIONS_FILE,
         SavedModelDetector,
@@ -43,12 +47,3 @@ def _run(options: argparse.Namespace) -> int:
         console.say(f"{result.path}: {', '.join(found) or 'no detection'} -> {result.drawing}")
     console.say(f"all detections: {os.path.join(options.output_dir, DETECTIONS_FILE)}")
     return console.EXIT_FAILED if failed else console.EXIT_OK
-
-
-VERB = Verb(
-    "detect",
-    "Runs an exported detector on images and draws the detections",
-    "--model exported photos/ image.jpg --output_dir detections",
-    _add_arguments,
-    _run,
-)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
+from typing import Any, Optional
 
 from estimator_det import console
-from estimator_det.verbs.base import CONFIG_FILE, Verb, add_config_arguments, load
+from estimator_det.verbs.base import CONFIG_FILE, add_config_arguments, load
+
+SUMMARY = "Evaluates the latest checkpoint, or each new checkpoint"
+EXAMPLE = "--checkpoint_dir run"
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the verb."""
     add_config_arguments(parser, required=False)
     parser.add_argument("--checkpoint_dir", required=True, help="model_dir of the training run")
     parser.add_argument("--model_dir", help="folder for event files; default: checkpoint_dir")
@@ -24,30 +29,42 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Runs the verb; returns an exit code."""
     if options.pipeline_config_path is None:
         options.pipeline_config_path = os.path.join(options.checkpoint_dir, CONFIG_FILE)
-    config = load(options)
-    on_training_data = options.eval_training_data
+    return run_evaluation(
+        load(options),
+        options.checkpoint_dir,
+        continuous=options.continuous,
+        on_training_data=options.eval_training_data,
+        model_dir=options.model_dir,
+        timeout_secs=options.timeout_secs,
+    )
+
+
+def run_evaluation(
+    config: Any,
+    checkpoint_dir: str,
+    *,
+    continuous: bool,
+    on_training_data: bool,
+    max_retries: int = 0,
+    timeout_secs: Optional[float] = None,
+    **settings: Any,
+) -> int:
+    """Checks the configuration, evaluates and prints the metrics; returns an exit code.
+
+    The settings are those of `model_fn.runs.evaluator`.
+    """
     console.check_config(config, ignore=console.unused_in_evaluation(on_training_data))
     from model_fn.runs import evaluator
 
-    settings = {"model_dir": options.model_dir, "on_training_data": on_training_data}
-    if options.continuous:
-        results = evaluator.continuous_eval(
-            config, options.checkpoint_dir, timeout_secs=options.timeout_secs, **settings
-        )
-    else:
-        results = evaluator.evaluate(config, options.checkpoint_dir, **settings)
+    settings["on_training_data"] = on_training_data
+    if continuous:
+        settings.update(max_retries=max_retries, timeout_secs=timeout_secs)
+    evaluate = evaluator.continuous_eval if continuous else evaluator.evaluate
+    results = evaluate(config, checkpoint_dir, **settings)
     for name, metrics in results.items():
         console.say_metrics(f"evaluation {name}:", metrics)
     return console.EXIT_OK
-
-
-VERB = Verb(
-    "evaluate",
-    "Evaluates the latest checkpoint, or each new checkpoint",
-    "--checkpoint_dir run",
-    _add_arguments,
-    _run,
-)

@@ -5,15 +5,20 @@ from __future__ import annotations
 import argparse
 
 from estimator_det import console
-from estimator_det.verbs.base import CONFIG_EXAMPLE, Verb, add_config_arguments, load
+from estimator_det.verbs.base import CONFIG_EXAMPLE, add_config_arguments, load
 
+SUMMARY = "Exports a checkpoint as SavedModel and frozen graph"
+EXAMPLE = (
+    f"{CONFIG_EXAMPLE} --trained_checkpoint_prefix run/model.ckpt-2000 --output_directory exported"
+)
 INPUT_TYPES_HELP = (
     "image_tensor (default), encoded_image_string_tensor, tf_example, float_image_tensor, several "
     "of them with commas between, or all; the SavedModel has a signature for each"
 )
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the verb."""
     add_config_arguments(parser)
     parser.add_argument(
         "--trained_checkpoint_prefix",
@@ -34,7 +39,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier export")
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Runs the verb; returns an exit code."""
     config = load(options)
     from exporters import saved_model, signatures
 
@@ -52,12 +58,3 @@ def _run(options: argparse.Namespace) -> int:
     console.say(f"checkpoint:    {exported.checkpoint}")
     console.say(f"label map:     {exported.label_map or 'none (give --label_map_path)'}")
     return console.EXIT_OK
-
-
-VERB = Verb(
-    "export",
-    "Exports a checkpoint as SavedModel and frozen graph",
-    f"{CONFIG_EXAMPLE} --trained_checkpoint_prefix run/model.ckpt-2000 --output_directory exported",
-    _add_arguments,
-    _run,
-)

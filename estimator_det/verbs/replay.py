@@ -6,10 +6,14 @@ import argparse
 import os
 
 from estimator_det import console
-from estimator_det.verbs.base import CONFIG_FILE, Verb, add_change_arguments
+from estimator_det.verbs.base import CONFIG_FILE, add_change_arguments
+
+SUMMARY = "Repeats a training step that was not finite; try remedies with --set"
+EXAMPLE = "run/bad_step-120 --steps 5 --set train_config.gradient_clipping_by_norm=10"
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the verb."""
     parser.add_argument(
         "folder", metavar="BAD_STEP_DIR", help="the folder bad_step-<step> in model_dir"
     )
@@ -23,7 +27,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_change_arguments(parser)
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Runs the verb; returns an exit code."""
     if options.steps < 1:
         raise console.UsageError(f"--steps is {options.steps}: give 1 or more")
     folder = options.folder.rstrip("/")
@@ -35,12 +40,3 @@ def _run(options: argparse.Namespace) -> int:
     result = replay.replay(config, folder, options.steps)
     console.say(replay.replay_text(result))
     return console.EXIT_OK if result.is_finite else console.EXIT_FAILED
-
-
-VERB = Verb(
-    "replay",
-    "Repeats a training step that was not finite; try remedies with --set",
-    "run/bad_step-120 --steps 5 --set train_config.gradient_clipping_by_norm=10",
-    _add_arguments,
-    _run,
-)

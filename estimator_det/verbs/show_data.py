@@ -7,13 +7,16 @@ import os
 from typing import Any, Iterator, List, Tuple
 
 from estimator_det import console
-from estimator_det.verbs.base import Verb, add_change_arguments
+from estimator_det.verbs.base import add_file_arguments
 
+SUMMARY = "Draws batches as they enter the model, augmented and padded"
+EXAMPLE = "ssd.config --num_images 24 --output data.png"
 DEFAULT_FILE = "data.png"
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", help="pipeline configuration")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the verb."""
+    add_file_arguments(parser)
     parser.add_argument(
         "--output", default=DEFAULT_FILE, metavar="FILE.png", help="default: %(default)s"
     )
@@ -29,10 +32,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed", type=int, help="of shuffling and augmentation: the same seed gives the same image"
     )
-    add_change_arguments(parser)
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Runs the verb; returns an exit code."""
     if options.num_images < 1 or options.columns < 1:
         raise console.UsageError(
             f"--num_images is {options.num_images} and --columns {options.columns}: give 1 or more"
@@ -114,12 +117,3 @@ def _print_batch(features: Any, labels: Any) -> None:
             span = f"  {array.min():.6g} … {array.max():.6g}" if numeric else ""
             kind = "string" if array.dtype.kind == "O" else array.dtype.name
             console.say(f"    {key:<34} {kind:<8} {list(array.shape)!s:<20}{span}")
-
-
-VERB = Verb(
-    "show-data",
-    "Draws batches as they enter the model, augmented and padded",
-    "ssd.config --num_images 24 --output data.png",
-    _add_arguments,
-    _run,
-)

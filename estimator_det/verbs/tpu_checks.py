@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any, List, NamedTuple, Tuple
+from typing import Any, List, Tuple
 
 from estimator_det import console
 
 _GIB = float(1 << 30)
-
-
-class Outcome(NamedTuple):
-    """How many things were found."""
-
-    errors: int
-    warnings: int
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,18 +64,11 @@ def target_of(options: argparse.Namespace) -> Any:
     )
 
 
-def run(config: Any, options: argparse.Namespace, reported: List[Any], *, build: bool) -> Outcome:
-    """Runs the checks that the options ask for and prints the results.
+def run(config: Any, options: argparse.Namespace, reported: List[Any], *, build: bool) -> List[Any]:
+    """Runs the checks that the options name; prints and returns the problems.
 
-    Args:
-        config: `TrainEvalPipelineConfig`.
-        options: Those of `add_arguments`, and `file`.
-        reported: Problems that are printed already; their placeholders are not printed again.
-        build: Whether the model can be built.
-
-    Raises:
-        UsageError: if an option is wrong.
-        OSError: if the file of `--fix` cannot be written.
+    Placeholders among the `reported` problems are not printed again. Without `build`, the checks
+    that build the model are skipped.
     """
     from estimator_det.config import tpu_lint
 
@@ -95,15 +81,15 @@ def run(config: Any, options: argparse.Namespace, reported: List[Any], *, build:
     fields = {problem.field for problem in reported}
     findings = [f for f in findings if f.severity != "placeholder" or f.field not in fields]
     config = tpu_lint.without_placeholders(config)
-    problems = _memory(config, target.num_shards) if build and (options.tpu or options.fix) else []
-    if options.compile_step and build:
-        problems += _compile(config, with_xla=not options.no_xla)
-    if findings or problems:
+    if build and (options.tpu or options.fix):
+        findings += _memory(config, target.num_shards)
+    if build and options.compile_step:
+        findings += _compile(config, with_xla=not options.no_xla)
+    if findings:
         console.say("on TPU:")
-    for found in [*findings, *problems]:
+    for found in findings:
         console.say(f"  {found}")
-    severities = [found.severity for found in [*findings, *problems]]
-    return Outcome(severities.count("error"), severities.count("warning"))
+    return findings
 
 
 def _fix(config: Any, options: argparse.Namespace, target: Any) -> Tuple[Any, List[Any]]:

@@ -7,10 +7,14 @@ import sys
 from typing import Any
 
 from estimator_det import console
-from estimator_det.verbs.base import CONFIG_EXAMPLE, CONFIG_FILE, Verb, add_config_arguments, load
+from estimator_det.verbs.base import CONFIG_EXAMPLE, CONFIG_FILE, add_config_arguments, load
+
+SUMMARY = "Trains a detector and evaluates it during training"
+EXAMPLE = f"{CONFIG_EXAMPLE} --model_dir run --set train_config.batch_size=8"
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the verb."""
     add_config_arguments(parser)
     parser.add_argument(
         "--model_dir",
@@ -77,7 +81,8 @@ def _add_evaluation_arguments(evaluating: Any) -> None:
     )
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Runs the verb; returns an exit code."""
     from estimator_det.config import pipeline
     from model_fn.runs.backends import tpu_options
     from model_fn.runs.backends.tpu_options import OnTpu
@@ -123,12 +128,3 @@ def _run(options: argparse.Namespace) -> int:
         console.say_metrics("last evaluation:", metrics)
     console.say(f"checkpoints, event files and {CONFIG_FILE}: {options.model_dir}")
     return console.EXIT_OK
-
-
-VERB = Verb(
-    "train",
-    "Trains a detector and evaluates it during training",
-    f"{CONFIG_EXAMPLE} --model_dir run --set train_config.batch_size=8",
-    _add_arguments,
-    _run,
-)

@@ -68,12 +68,12 @@ def measure(
     """Matches all boxes to the anchors of a detector.
 
     Args:
-        detector: With `resizer`, `anchor_generator` and `losses.assigner`; see `has_anchors`.
+        detector: With `preprocess.resizer` and what `has_anchors` requires.
         columns: The images and boxes, each image with as many boxes as training takes.
         num_channels: Of the images.
         advance: Called with the number of images done since the last call.
     """
-    resizer, assigner = detector.resizer, detector.losses.assigner
+    resizer, assigner = detector.preprocess.resizer, detector.losses.assigner
     inner = resized(columns.sizes, resizer.new_size)
     outer = inner if resizer.padded_size is None else resized(inner, resizer.padded_size)
     share = (inner / np.maximum(outer, 1)).astype(np.float32)
@@ -141,7 +141,7 @@ def _make_layout(detector: Any, height: int, width: int, num_channels: int) -> _
     """Builds the network to get its feature maps; runs nothing."""
     with tf.Graph().as_default():
         image = tf1.placeholder(tf.float32, [1, height, width, num_channels])
-        if detector.resizer.grayscale:
+        if detector.preprocess.resizer.grayscale:
             image = image[..., :1]
         predictions = detector.predict(image, tf.constant([[height, width, num_channels]]))
         anchors = tf.get_static_value(predictions.anchors)
@@ -165,18 +165,12 @@ def _chunks(rows: np.ndarray, counts: np.ndarray, num_anchors: int) -> List[np.n
     """Images in groups whose padded pairs of box and anchor stay below `PAIRS_AT_ONCE`."""
     # Images with similar numbers of boxes share a chunk, for little padding.
     rows = rows[np.argsort(counts[rows], kind="stable")]
-    chunks = []
-    start = 0
-    while start < len(rows):
-        stop = start + 1
-        while (
-            stop < len(rows)
-            and (stop + 1 - start) * max(counts[rows[stop]], 1) * num_anchors <= PAIRS_AT_ONCE
-        ):
-            stop += 1
-        chunks.append(rows[start:stop])
-        start = stop
-    return chunks
+    starts: List[int] = []
+    for place, row in enumerate(rows):
+        images = place + 1 - starts[-1] if starts else 0
+        if not starts or images * max(counts[row], 1) * num_anchors > PAIRS_AT_ONCE:
+            starts.append(place)
+    return np.split(rows, starts[1:]) if starts else []
 
 
 def _match(
@@ -188,12 +182,7 @@ def _match(
 ) -> Tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Best IoU, best similarity, best anchor and number of matched anchors of each box.
 
-    Args:
-        assigner: A `TargetAssigner`.
-        anchors: [A, 4].
-        boxes: [m, 4].
-        where: Row in the chunk and rank in its image of each box.
-        num_images: Of the chunk.
+    `where` is the row in the chunk, and the rank in its image, of each of the `boxes` [m, 4].
     """
     width = int(where[1].max()) + 1
     padded = np.zeros([num_images, width, 4], np.float32)
@@ -226,12 +215,7 @@ def _reasons(
     # Even an anchor of the same aspect ratio, with the box inside, has no more than this IoU.
     small = ~fits & (box_areas < areas.min() * threshold)
     large = ~fits & (box_areas * threshold > areas.max())
-    for name, found in (
-        (SMALL, small),
-        (LARGE, large),
-        (ELONGATED, ~fits & ~small & ~large),
-        (BETWEEN, fits),
-    ):
+    for name, found in zip(reasons, (small, large, ~fits & ~small & ~large, fits)):
         reasons[name][rows[found]] = True
     return reasons
 

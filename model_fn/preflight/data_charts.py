@@ -37,13 +37,8 @@ def panels(report: DataReport) -> List[charts.Panel]:
             y_label="boxes",
             log_x=True,
             ticks={
-                1 / 8: "1:8",
-                1 / 4: "1:4",
-                1 / 2: "1:2",
-                1: "1:1",
-                2: "2:1",
-                4: "4:1",
-                8: "8:1",
+                **{1 / n: f"1:{n}" for n in (8, 4, 2)},
+                **{float(n): f"{n}:1" for n in (1, 2, 4, 8)},
             },
         ),
         charts.bar_chart(
@@ -119,30 +114,27 @@ def _anchor_panels(coverage: Coverage) -> List[charts.Panel]:
 
 def _areas_panel(report: DataReport, columns: Mapping[str, Columns]) -> charts.Panel:
     series = {
-        title: np.bincount(
-            np.concatenate([statistics.area_classes(pixels) for pixels in of.values()]), minlength=3
-        )
-        for title, of in _pixels(report, columns).items()
+        title: np.bincount(statistics.area_classes(pixels), minlength=3)
+        for title, pixels in _pixels(report, columns).items()
     }
     labels = ["small\n<32²", "medium", "large\n≥96²"]
     return charts.bar_chart("area of boxes, pixels", labels, series, y_label="boxes")
 
 
-def _pixels(report: DataReport, columns: Mapping[str, Columns]) -> Dict[str, Dict[str, np.ndarray]]:
-    """What is measured -> reader -> [M, 2], heights and widths of boxes."""
-    found = {"in the records": {name: statistics.box_sizes(c) for name, c in columns.items()}}
+def _pixels(report: DataReport, columns: Mapping[str, Columns]) -> Dict[str, np.ndarray]:
+    """What is measured -> [M, 2], heights and widths of the boxes of all readers."""
+    found = {"in the records": [statistics.box_sizes(c) for c in columns.values()]}
     if report.resized:
-        found["after resizing"] = report.resized
-    return found
+        found["after resizing"] = list(report.resized.values())
+    return {title: np.concatenate(sizes) for title, sizes in found.items()}
 
 
 def _sides_panel(report: DataReport, columns: Mapping[str, Columns]) -> charts.Panel:
     series = {}
     edges = statistics.FINE_SIDES
-    for title, of in _pixels(report, columns).items():
-        sides = [np.sqrt(np.maximum(np.prod(pixels, axis=1), 0)) for pixels in of.values()]
-        clipped = np.clip(np.concatenate(sides), edges[0], edges[-1])
-        series[title] = np.histogram(clipped, edges)[0]
+    for title, pixels in _pixels(report, columns).items():
+        sides = np.sqrt(np.maximum(np.prod(pixels, axis=1), 0))
+        series[title] = np.histogram(np.clip(sides, edges[0], edges[-1]), edges)[0]
     return charts.histogram(
         "size of boxes",
         statistics.FINE_SIDES,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 from tqdm import tqdm
 
+from estimator_det.config import check
 from estimator_det.config.problem import Problem, error
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors import make_detector
@@ -84,19 +86,17 @@ def check_data(
     )
 
 
-def _readers(config: Any, which: str) -> Iterator[Tuple[str, Any]]:
+def _readers(config: Any, which: str) -> List[Tuple[str, Any]]:
     if which not in READERS:
         raise ValueError(f"readers must be one of {READERS}; given {which!r}")
-    found = False
-    if which in (TRAIN, ALL) and config.HasField(TRAIN_READER):
-        found = True
-        yield TRAIN_READER, config.train_input_reader
-    if which in (EVAL, ALL):
-        for position, reader in enumerate(config.eval_input_reader):
-            found = True
-            yield f"eval_input_reader[{position}]", reader
+    found = [
+        (field, reader)
+        for field, reader in check.readers(config)
+        if which in (ALL, TRAIN if field == TRAIN_READER else EVAL)
+    ]
     if not found:
         raise ConfigError(f"the configuration has no input reader to check (readers: {which})")
+    return found
 
 
 def _rules(
@@ -106,10 +106,8 @@ def _rules(
     if field == TRAIN_READER and not reader.HasField("max_number_of_boxes"):
         max_boxes = config.train_config.max_number_of_boxes
     if not has_map:  # the map's problem is reported; the records are read by their ids
-        without = type(reader)()
-        without.CopyFrom(reader)
-        without.ClearField("label_map_path")
-        reader = without
+        reader = copy.deepcopy(reader)
+        reader.ClearField("label_map_path")
     return make_policy(reader, num_classes, max_boxes)
 
 
@@ -122,26 +120,20 @@ def _run(plans: Sequence[Plan], jobs: int, progress: bool) -> List[Scan]:
 
 def _problems_of(
     of: Scan, plan: Plan, maps: Dict[str, LabelMap], num_classes: int
-) -> List[Problem]:
-    problems = []
+) -> Iterator[Problem]:
     if of.reader in maps:
-        problems += data_problems.check_labels(
-            of.reader,
-            maps[of.reader],
-            of.columns,
-            num_classes,
-            is_training=of.reader == TRAIN_READER,
+        training = of.reader == TRAIN_READER
+        yield from data_problems.check_labels(
+            of.reader, maps[of.reader], of.columns, num_classes, is_training=training
         )
     skipped, limit = of.num_skipped, plan.policy.max_skipped
     if skipped > limit:
-        problems.append(
-            error(
-                f"{of.reader}.bad_records.max_skipped",
-                f"{skipped} records would be skipped, and the limit is {limit}",
-                "repair the records, or raise the limit",
-            )
+        yield error(
+            f"{of.reader}.bad_records.max_skipped",
+            f"{skipped} records would be skipped, and the limit is {limit}",
+            "repair the records, or raise the limit",
         )
-    return problems + data_problems.check_content(of.reader, of.columns)
+    yield from data_problems.check_content(of.reader, of.columns)
 
 
 def _coverage(
@@ -151,13 +143,11 @@ def _coverage(
     try:
         detector = make_detector(config.model, is_training=True)
     except ConfigError as reason:
-        return None, [
-            error("model", str(reason).rstrip("."), "choose what is supported, or remove it")
-        ]
+        remedy = "choose what is supported, or remove it"
+        return None, [error("model", str(reason).rstrip("."), remedy)]
     if not scans or not scans[0].columns.num_boxes or not anchor_coverage.has_anchors(detector):
         return None, []
-    max_boxes = plans[0].policy.max_boxes
-    columns = scans[0].columns
+    columns, max_boxes = scans[0].columns, plans[0].policy.max_boxes
     if max_boxes is not None:
         columns = statistics.first_boxes(columns, max_boxes)
     channels = 3 + plans[0].policy.reader.num_additional_channels
@@ -167,9 +157,9 @@ def _coverage(
                 detector, columns, num_channels=channels, advance=bar.update
             )
     except ConfigError as reason:
-        text = str(reason).rstrip(".")
-        return None, [error(f"model.{kind}", text, "make the model's parts fit each other")]
-    return coverage, data_problems.check_anchors(f"model.{kind}", coverage)
+        remedy = "make the model's parts fit each other"
+        return None, [error(f"model.{kind}", str(reason).rstrip("."), remedy)]
+    return coverage, list(data_problems.check_anchors(f"model.{kind}", coverage))
 
 
 def _resized(model: Any, scans: Sequence[Scan]) -> Dict[str, np.ndarray]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -21,12 +21,7 @@ NUM_SHOWN = 5
 
 
 def read_map(field: str, path: str) -> Tuple[Optional[LabelMap], List[Problem]]:
-    """The label map of a reader, and what makes it unreadable.
-
-    Args:
-        field: Path of the reader in the configuration.
-        path: Of the label map, empty where the reader names none.
-    """
+    """The label map of the reader `field`, and what makes it unreadable; "" is no label map."""
     field = f"{field}.label_map_path"
     if not path:
         remedy = "set it, so that classes have names and are checked"
@@ -40,171 +35,132 @@ def read_map(field: str, path: str) -> Tuple[Optional[LabelMap], List[Problem]]:
 
 def check_labels(
     field: str, label_map: LabelMap, columns: Columns, num_classes: int, *, is_training: bool
-) -> List[Problem]:
+) -> Iterator[Problem]:
     """Label map, boxes and number of classes against each other.
 
-    Args:
-        field: Path of the reader in the configuration.
-        label_map: The reader's.
-        columns: The boxes it reads.
-        num_classes: Of the model.
-        is_training: Whether the reader is the one that trains; classes without boxes matter there.
+    `field` is the path of the reader; classes without boxes matter only if it `is_training`.
     """
     where = f"{field}.label_map_path"
     ids = list(label_map.names)
-    problems = []
     above = [i for i in ids if i > num_classes]
     if above:
-        problems.append(
-            error(
-                "model.num_classes",
-                f"label map {label_map.path} has ids up to {label_map.max_id}, the model "
-                f"{num_classes} classes: {_named(above, label_map.names)} cannot be learnt",
-                f"set num_classes: {label_map.max_id}, or shorten the label map",
-            )
+        yield error(
+            "model.num_classes",
+            f"label map {label_map.path} has ids up to {label_map.max_id}, the model "
+            f"{num_classes} classes: {_named(above, label_map.names)} cannot be learnt",
+            f"set num_classes: {label_map.max_id}, or shorten the label map",
         )
     elif label_map.max_id < num_classes:
-        problems.append(
-            warning(
-                "model.num_classes",
-                f"the model has {num_classes} classes, label map {label_map.path} ids up to "
-                f"{label_map.max_id}: the others take time and memory and never occur",
-                f"set num_classes: {label_map.max_id}, unless a checkpoint needs them",
-            )
+        yield warning(
+            "model.num_classes",
+            f"the model has {num_classes} classes, label map {label_map.path} ids up to "
+            f"{label_map.max_id}: the others take time and memory and never occur",
+            f"set num_classes: {label_map.max_id}, unless a checkpoint needs them",
         )
     gaps = sorted(set(range(1, label_map.max_id + 1)) - set(ids))
     if gaps:
-        problems.append(
-            warning(
-                where,
-                f"{len(gaps)} ids below {label_map.max_id} are of no class: {_listed(gaps)}",
-                "number the classes from 1 without gaps, unless a checkpoint needs these ids",
-            )
+        yield warning(
+            where,
+            f"{len(gaps)} ids below {label_map.max_id} are of no class: {_listed(gaps)}",
+            "number the classes from 1 without gaps, unless a checkpoint needs these ids",
         )
-    return problems + (_rare_classes(field, label_map, columns) if is_training else [])
+    if is_training:
+        yield from _rare_classes(field, label_map, columns)
 
 
-def _rare_classes(field: str, label_map: LabelMap, columns: Columns) -> List[Problem]:
+def _rare_classes(field: str, label_map: LabelMap, columns: Columns) -> Iterator[Problem]:
     ids, counts = list(label_map.names), statistics.class_counts(columns)
-    problems = []
     unused = [i for i in ids if i not in counts]
     if unused and columns.num_boxes:
-        problems.append(
-            warning(
-                f"{field}.label_map_path",
-                f"{len(unused)} of {len(ids)} classes have no box in the data: "
-                f"{_named(unused, label_map.names)}",
-                "add examples, remove the classes, or correct names or ids in the records",
-            )
+        yield warning(
+            f"{field}.label_map_path",
+            f"{len(unused)} of {len(ids)} classes have no box in the data: "
+            f"{_named(unused, label_map.names)}",
+            "add examples, remove the classes, or correct names or ids in the records",
         )
     few = [i for i, (boxes, _) in counts.items() if boxes < FEW_BOXES and i in label_map.names]
     if few:
-        problems.append(
-            warning(
-                field,
-                f"{len(few)} of {len(ids)} classes have fewer than {FEW_BOXES} boxes: "
-                f"{_named(few, label_map.names)}",
-                "add examples; the model will hardly find these classes",
-            )
+        yield warning(
+            field,
+            f"{len(few)} of {len(ids)} classes have fewer than {FEW_BOXES} boxes: "
+            f"{_named(few, label_map.names)}",
+            "add examples; the model will hardly find these classes",
         )
-    return problems
 
 
-def check_content(field: str, columns: Columns) -> List[Problem]:
+def check_content(field: str, columns: Columns) -> Iterator[Problem]:
     """Images without boxes, and names that several images share."""
     if not columns.num_images:
-        text = "not one record can be used"
-        return [error(field, text, "repair the faults above; check input_path and input_type")]
+        remedy = "repair the faults above; check input_path and input_type"
+        yield error(field, "not one record can be used", remedy)
+        return
     if not columns.num_boxes:
         text = f"none of {columns.num_images} images has a box that can be used"
-        return [error(field, text, "see the faults above; records need image/object/bbox/…")]
-    problems = []
+        yield error(field, text, "see the faults above; records need image/object/bbox/…")
+        return
     empty = int(np.sum(statistics.boxes_per_image(columns) == 0))
     if empty > EMPTY_SHARE * columns.num_images:
-        problems.append(
-            warning(
-                field,
-                f"{empty} of {columns.num_images} images have no box",
-                "check that they are meant as background; fewer of them train faster",
-            )
+        yield warning(
+            field,
+            f"{empty} of {columns.num_images} images have no box",
+            "check that they are meant as background; fewer of them train faster",
         )
     repeated = statistics.repeated_ids(columns)
     if repeated:
         most = sorted(repeated, key=lambda name: -len(repeated[name]))[:NUM_SHOWN]
         shown = ", ".join(f"{name!r} ({len(repeated[name])} times)" for name in most)
-        problems.append(
-            warning(
-                field,
-                f"{len(repeated)} source_ids stand for several records: {shown}",
-                "give each image a source_id of its own: metrics identify images by it",
-            )
+        yield warning(
+            field,
+            f"{len(repeated)} source_ids stand for several records: {shown}",
+            "give each image a source_id of its own: metrics identify images by it",
         )
-    return problems
 
 
-def check_overlap(train: Columns, others: Mapping[str, Columns]) -> List[Problem]:
+def check_overlap(train: Columns, others: Mapping[str, Columns]) -> Iterator[Problem]:
     """Images of evaluation that the model also trains on, by source id."""
     known = set(train.source_ids) - {""}
-    problems = []
     for field, columns in others.items():
         common = sorted(known.intersection(columns.source_ids))
         if common:
             shown = ", ".join(repr(name) for name in common[:NUM_SHOWN])
-            problems.append(
-                warning(
-                    field,
-                    f"{len(common)} source_ids occur in train_input_reader too, e.g. {shown}",
-                    "evaluate on other images, or the metrics are too good",
-                )
+            yield warning(
+                field,
+                f"{len(common)} source_ids occur in train_input_reader too, e.g. {shown}",
+                "evaluate on other images, or the metrics are too good",
             )
-    return problems
 
 
-def check_anchors(model: str, coverage: Coverage) -> List[Problem]:
-    """Boxes that the anchors do not match, and what would match them.
-
-    Args:
-        model: Path of the model in the configuration, e.g. "model.ssd".
-        coverage: Of its anchors.
-    """
-    problems = []
+def check_anchors(model: str, coverage: Coverage) -> Iterator[Problem]:
+    """Boxes that the anchors do not match, and what would match them; `model` is its path."""
     total = len(coverage.below)
     lost = int(coverage.lost.sum())
     if lost:
         forced = coverage.forced
-        problems.append(
-            (error if lost == total else warning)(
-                f"{model}.matcher",
-                f"{_share(lost, total)} boxes get no anchor at all and are never learnt"
-                + (": the only one that fits is taken by another box" if forced else ""),
-                "place anchors more densely (larger input, finer feature maps)"
-                if forced
-                else "set force_match_for_each_row: true, or lower matched_threshold",
-            )
+        yield (error if lost == total else warning)(
+            f"{model}.matcher",
+            f"{_share(lost, total)} boxes get no anchor at all and are never learnt"
+            + (": the only one that fits is taken by another box" if forced else ""),
+            "place anchors more densely (larger input, finer feature maps)"
+            if forced
+            else "set force_match_for_each_row: true, or lower matched_threshold",
         )
     for reason, rows in coverage.reasons.items():
         count = int(rows.sum())
         if count >= max(1, NOTABLE_SHARE * total):
             how = "match by force alone" if coverage.forced else "match no anchor"
-            problems.append(
-                warning(
-                    f"{model}.anchor_generator",
-                    f"{_share(count, total)} boxes are {_REASON_TEXTS[reason]} and {how} (below "
-                    f"{coverage.threshold:.2g})",
-                    _remedy(reason, coverage, coverage.pixels[rows]),
-                )
+            yield warning(
+                f"{model}.anchor_generator",
+                f"{_share(count, total)} boxes are {_REASON_TEXTS[reason]} and {how} (below "
+                f"{coverage.threshold:.2g})",
+                _remedy(reason, coverage, coverage.pixels[rows]),
             )
     tiny = int(np.sum(coverage.pixels.min(axis=1) < TINY_SIDE)) if total else 0
     if tiny >= max(1, NOTABLE_SHARE * total):
-        problems.append(
-            warning(
-                f"{model}.image_resizer",
-                f"{_share(tiny, total)} boxes have a side below {TINY_SIDE:.0f} pixels after "
-                "resizing",
-                "enlarge the input, cut large images into tiles, or remove such boxes",
-            )
+        yield warning(
+            f"{model}.image_resizer",
+            f"{_share(tiny, total)} boxes have a side below {TINY_SIDE:.0f} pixels after resizing",
+            "enlarge the input, cut large images into tiles, or remove such boxes",
         )
-    return problems
 
 
 _REASON_TEXTS = {

@@ -6,6 +6,7 @@ import concurrent.futures
 from typing import Any, List, Optional
 
 from estimator_det.compat import tf
+from estimator_det.config.check import named_paths
 from estimator_det.config.files import is_remote
 from estimator_det.config.problem import Problem, error
 from model_fn.preflight import data_problems
@@ -19,22 +20,12 @@ def check_files(pipeline_config: Any) -> List[Problem]:
 
     Missing local files are left to `config.check`.
     """
-    named = []
-    train = pipeline_config.train_config
-    if train.fine_tune_checkpoint and is_remote(train.fine_tune_checkpoint):
-        named.append(("train_config.fine_tune_checkpoint", train.fine_tune_checkpoint + "*"))
-    readers = [("train_input_reader", pipeline_config.train_input_reader)]
-    readers += [
-        (f"eval_input_reader[{i}]", reader)
-        for i, reader in enumerate(pipeline_config.eval_input_reader)
-    ]
-    for name, reader in readers:
-        if reader.label_map_path:
-            named.append((name + LABEL_MAP, reader.label_map_path))
-        for index, pattern in enumerate(reader.tf_record_input_reader.input_path):
-            named.append((f"{name}.tf_record_input_reader.input_path[{index}]", pattern))
     problems = []
-    for field, pattern in named:
+    for field, pattern in named_paths(pipeline_config):
+        if field == "train_config.fine_tune_checkpoint":  # a prefix
+            if not is_remote(pattern):
+                continue
+            pattern += "*"
         found = _unreadable(field, pattern)
         if not found and field.endswith(LABEL_MAP) and tf.io.gfile.exists(pattern):
             found = data_problems.read_map(field[: -len(LABEL_MAP)], pattern)[1]

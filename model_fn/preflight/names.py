@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, List
-
-from google.protobuf.message import Message
+from typing import Any, Dict, List, Tuple
 
 from estimator_det.boxes.anchors import ANCHOR_GENERATORS
 from estimator_det.boxes.coders import CODERS
@@ -13,7 +11,7 @@ from estimator_det.boxes.matching import MATCHERS
 from estimator_det.boxes.score_conversion import CALIBRATIONS
 from estimator_det.config.problem import Problem, error
 from estimator_det.config.registry import Registry
-from estimator_det.config.text import is_repeated
+from estimator_det.config.text import entries
 from estimator_det.detectors import DETECTORS
 from estimator_det.extractors.ssd.recipe import EXTRACTORS
 from estimator_det.images.resize import IMAGE_RESIZERS
@@ -53,27 +51,17 @@ def check_names(pipeline_config: Any) -> List[Problem]:
 
     Parts of a component that cannot be made are not checked.
     """
-    return list(_unknown(pipeline_config, ""))
-
-
-def _unknown(message: Message, prefix: str) -> Iterator[Problem]:
-    for field, value in message.ListFields():
-        path = prefix + field.name
-        choices = CHOICES.get(field.containing_oneof.name) if field.containing_oneof else None
+    problems: List[Problem] = []
+    refused: Tuple[str, ...] = ()
+    for path, parent, field, value in entries(pipeline_config):
+        if path.startswith(refused):
+            continue
+        group = field.containing_oneof
+        choices = CHOICES.get(group.name) if group else None
+        texts = TEXTS.get(f"{parent.DESCRIPTOR.name}.{field.name}")
         if choices is not None and field.name not in choices:
-            what, remedy = choices.refusal(field.name, reserved=(field.name,))
-            yield error(path, what, remedy)
-            continue
-        texts = TEXTS.get(f"{message.DESCRIPTOR.name}.{field.name}")
-        if texts is None and field.message_type is None:
-            continue
-        if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            continue
-        repeated = is_repeated(field)
-        for index, entry in enumerate(value if repeated else [value]):
-            here = f"{path}[{index}]" if repeated else path
-            if texts is None:
-                yield from _unknown(entry, f"{here}.")
-            elif entry and entry not in texts:  # what is missing, `config.check` reports
-                what, remedy = texts.refusal(entry)
-                yield error(here, what, remedy)
+            refused = (f"{path}.",)
+            problems.append(error(path, *choices.refusal(field.name, reserved=(field.name,))))
+        elif texts is not None and value and value not in texts:  # `config.check` reports ""
+            problems.append(error(path, *texts.refusal(value)))
+    return problems

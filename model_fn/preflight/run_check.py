@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from typing import Any, List, NamedTuple, Optional
 
@@ -82,8 +83,7 @@ def as_problem(reason: ConfigError, config: Any) -> Problem:
 
 def _without_files(pipeline_config: Any) -> Any:
     """A copy that names no checkpoint and no label map but those that an evaluation can read."""
-    config = type(pipeline_config)()
-    config.CopyFrom(pipeline_config)
+    config = copy.deepcopy(pipeline_config)
     config.train_config.ClearField("fine_tune_checkpoint")
     config.ClearField("graph_rewriter")  # Examined as a float model.
     config.train_input_reader.ClearField("label_map_path")

@@ -8,11 +8,12 @@ than that of a TPU.
 
 from __future__ import annotations
 
+import copy
 import time
 from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
 from estimator_det.compat import estimator, registered_kernels, tf, tf1
-from estimator_det.config.problem import Problem, error, warning
+from estimator_det.config.problem import Problem, error
 from estimator_det.config.text import ConfigError
 from inputs import schema
 from model_fn.model_fn import create_model_fn
@@ -87,7 +88,7 @@ def compile_check(
         modes: What is to run on TPU, of TRAIN, EVAL and PREDICT.
     """
     start = time.monotonic()
-    config = _without_files(pipeline_config)
+    config = without_files(pipeline_config)
     findings: List[Problem] = []
     num_operations = 0
     for mode in modes:
@@ -111,12 +112,8 @@ def build_core_graph(
 ) -> CoreGraph:
     """The graph of a step in a TPU's rewrite, for one core.
 
-    Args:
-        pipeline_config: `TrainEvalPipelineConfig` proto that names no files.
-        mode: TRAIN, EVAL or PREDICT.
-        batch_per_core: Images per core.
-        findings: Gets a problem for each input whose shape the configuration leaves open; the
-            graph is built with some length in its place.
+    `findings` gets a problem for each input whose shape the configuration, which names no files,
+    leaves open; the graph is built with some length in its place.
 
     Raises:
         ConfigError: if a part of the model cannot be built.
@@ -133,15 +130,11 @@ def build_core_graph(
             if mode == ModeKeys.TRAIN:
                 return [spec.train_op]
             metrics = spec.eval_metrics[1] if mode == ModeKeys.EVAL else []
-            return [
-                tensor
-                for tensor in tf.nest.flatten([spec.loss, spec.predictions, metrics])
-                if tensor is not None
-            ]
+            outputs = tf.nest.flatten([spec.loss, spec.predictions, metrics])
+            return [tensor for tensor in outputs if tensor is not None]
 
         outputs = tf1.tpu.shard(step, inputs=flat, num_shards=1)
-        inside = [_inside_core(tensor) for tensor in outputs]
-    return CoreGraph(graph, flat, inside)
+    return CoreGraph(graph, flat, [_inside_core(tensor) for tensor in outputs])
 
 
 def core_operations(graph: tf.Graph) -> Iterator[tf.Operation]:
@@ -158,9 +151,9 @@ def core_operations(graph: tf.Graph) -> Iterator[tf.Operation]:
                 waiting += [op for op in body.get_operations() if op.type != "Placeholder"]
 
 
-def _without_files(pipeline_config: Any) -> Any:
-    config = type(pipeline_config)()
-    config.CopyFrom(pipeline_config)
+def without_files(pipeline_config: Any) -> Any:
+    """A copy that names no checkpoint and no label map."""
+    config = copy.deepcopy(pipeline_config)
     config.train_config.ClearField("fine_tune_checkpoint")
     for reader in (config.train_input_reader, *config.eval_input_reader):
         reader.ClearField("label_map_path")
@@ -207,12 +200,9 @@ def _inside_core(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def _functions_of(operation: tf.Operation) -> List[str]:
-    names = []
-    for value in operation.node_def.attr.values():
-        if value.HasField("func"):
-            names.append(value.func.name)
-        names += [function.name for function in value.list.func]
-    return names
+    values = operation.node_def.attr.values()
+    functions = [f for v in values for f in ([v.func] if v.HasField("func") else v.list.func)]
+    return [function.name for function in functions]
 
 
 def troubles_of(operations: List[tf.Operation]) -> Iterator[Trouble]:
@@ -266,11 +256,9 @@ def _has_kernel(operation: tf.Operation, known: Dict[str, List[Any]]) -> bool:
         return True
     if operation.type not in known:
         known[operation.type] = registered_kernels(operation.type, _JIT_DEVICE)
+    attr = operation.node_def.attr
     return any(
-        all(
-            _allows(constraint, operation.node_def.attr[constraint.name])
-            for constraint in kernel.constraint
-        )
+        all(_allows(constraint, attr[constraint.name]) for constraint in kernel.constraint)
         for kernel in known[operation.type]
     )
 
@@ -292,7 +280,6 @@ def as_problems(troubles: Iterator[Trouble], config: Any) -> List[Problem]:
     for (origin, kind, severity, message), names in groups.items():
         place = f" ({origin.location})" if origin.location else ""
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        make = error if severity == "error" else warning
         text = f"operation {kind} {names[0]!r}{more}{place} {message}"
-        problems.append(make(origin.field, text, origin.remedy))
+        problems.append(Problem(severity, origin.field, text, origin.remedy))
     return problems

@@ -122,9 +122,7 @@ def estimate(pipeline_config: Any, images_per_core: int) -> CoreMemory:
     Raises:
         ConfigError: if the model cannot be built, or not with static shapes.
     """
-    config = type(pipeline_config)()
-    config.CopyFrom(pipeline_config)
-    config.train_config.ClearField("fine_tune_checkpoint")
+    config = tpu_graph.without_files(pipeline_config)
     findings: List[Problem] = []
     core = tpu_graph.build_core_graph(config, estimator.ModeKeys.TRAIN, images_per_core, findings)
     if findings:

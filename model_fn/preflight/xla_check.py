@@ -108,19 +108,11 @@ def _for_one_core(graph: tf.Graph, output_names: List[str]) -> Any:
 def check(
     graph: tf.Graph, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.Tensor], config: Any
 ) -> List[Problem]:
-    """Problems that XLA has with a core's step; none if it compiles.
-
-    Args:
-        graph: As `XlaStep` takes it.
-        inputs: Placeholders that the host feeds.
-        outputs: Tensors of the core.
-        config: Pipeline configuration that the graph is made of.
-    """
+    """Problems that XLA has with a core's step, as `XlaStep` takes it; none if it compiles."""
     try:
         XlaStep(graph, inputs, outputs).compile()
     except (ValueError, tf.errors.OpError) as reason:
-        text = str(getattr(reason, "message", None) or reason)
-        return _problems(text, graph, config)
+        return _problems(str(getattr(reason, "message", None) or reason), graph, config)
     return []
 
 

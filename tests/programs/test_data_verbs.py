@@ -50,7 +50,7 @@ def config(tmp_path):
 
 def test_check_data_writes_report_findings_and_charts(config, tmp_path, capfd):
     folder = tmp_path / "out"
-    assert run(check_data.VERB, config, "--output_dir", folder) == console.EXIT_OK
+    assert run(check_data, config, "--output_dir", folder) == console.EXIT_OK
     out, err = capfd.readouterr()
     assert "train_input_reader: 1 file, 3 records; 3 images and 6 boxes are used" in out
     assert out.splitlines()[-1].startswith("0 errors, ")
@@ -71,7 +71,7 @@ def test_check_data_fails_where_records_would_stop_a_run(config, tmp_path, capfd
     paths = f"{key}=[{tmp_path}/good.record,{tmp_path}/bad.record]"
     folder = tmp_path / "out"
     arguments = (config, "--output_dir", folder, "--set", paths)
-    assert run(check_data.VERB, *arguments, "--json") == console.EXIT_FAILED
+    assert run(check_data, *arguments, "--json") == console.EXIT_FAILED
     document = json.loads(capfd.readouterr().out)
     assert document["errors"] == 1
     assert document == json.loads((folder / "report.json").read_text())
@@ -86,22 +86,22 @@ def test_check_data_fails_where_records_would_stop_a_run(config, tmp_path, capfd
     assert found["file"].endswith("bad.record") and found["remedy"]
     # Skipping it is a warning, and a picture of an earlier check goes when there is none.
     skip = ("--set", "train_input_reader.bad_records.policy=SKIP")
-    assert run(check_data.VERB, *arguments, *skip) == console.EXIT_OK
+    assert run(check_data, *arguments, *skip) == console.EXIT_OK
     only_bad = ("--set", f"{key}={tmp_path}/bad.record")
-    assert run(check_data.VERB, *arguments, *only_bad) == console.EXIT_FAILED
+    assert run(check_data, *arguments, *only_bad) == console.EXIT_FAILED
     assert not (folder / "histograms.png").exists()
 
 
 @pytest.mark.parametrize("option", ["--jobs=0", "--max_records=0"])
 def test_check_data_refuses_impossible_numbers(config, option, capfd):
-    assert run(check_data.VERB, config, option) == console.EXIT_USAGE
+    assert run(check_data, config, option) == console.EXIT_USAGE
     assert "must be 1 or more" in capfd.readouterr().err
 
 
 def test_show_data_draws_what_enters_the_model(config, tmp_path, capfd):
     picture = tmp_path / "pictures" / "data.png"
     arguments = (config, "--num_images", 3, "--columns", 2, "--output", picture, "--seed", 1)
-    assert run(show_data.VERB, *arguments) == console.EXIT_OK
+    assert run(show_data, *arguments) == console.EXIT_OK
     out = capfd.readouterr().out
     assert "image                              float32  [2, 64, 64, 3]" in out
     assert f"3 images: {picture}" in out
@@ -109,17 +109,17 @@ def test_show_data_draws_what_enters_the_model(config, tmp_path, capfd):
     # The yellow third of each picture is yellow again.
     assert np.mean(np.abs(pixels.astype(int) - [250, 250, 0]).max(axis=2) < 8) > 0.05
     again = tmp_path / "again.png"
-    assert run(show_data.VERB, *arguments, "--output", again) == console.EXIT_OK
+    assert run(show_data, *arguments, "--output", again) == console.EXIT_OK
     np.testing.assert_array_equal(pixels, np.asarray(Image.open(again)))
 
 
 def test_show_data_of_evaluation(config, tmp_path, capfd):
     picture = tmp_path / "data.png"
-    assert run(show_data.VERB, config, "--eval", "--output", picture) == console.EXIT_USAGE
+    assert run(show_data, config, "--eval", "--output", picture) == console.EXIT_USAGE
     assert "no eval_input_reader" in capfd.readouterr().err
     reader = f"tf_record_input_reader {{ input_path: '{tmp_path}/good.record' }}"
     override = ("--config_override", f"eval_input_reader {{ {reader} }}")
     arguments = (config, "--eval", "--output", picture, *override)
-    assert run(show_data.VERB, *arguments) == console.EXIT_OK
+    assert run(show_data, *arguments) == console.EXIT_OK
     assert "3 images: " in capfd.readouterr().out
-    assert run(show_data.VERB, config, "--num_images", 0) == console.EXIT_USAGE
+    assert run(show_data, config, "--num_images", 0) == console.EXIT_USAGE

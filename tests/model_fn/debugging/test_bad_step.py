@@ -112,8 +112,8 @@ def _check_untouched(snapshots: _Snapshots, folder: pathlib.Path) -> None:
 
 def _replay(folder: pathlib.Path, *arguments: str) -> int:
     parser = argparse.ArgumentParser()
-    verb.VERB.add_arguments(parser)
-    return verb.VERB.run(parser.parse_args([str(folder), *arguments]))
+    verb.add_arguments(parser)
+    return verb.run(parser.parse_args([str(folder), *arguments]))
 
 
 def test_a_poisoned_image(tmp_path: pathlib.Path) -> None:

@@ -29,7 +29,10 @@ def columns(*class_ids: list, names: list = ()) -> Columns:
 
 def check_labels(of: Columns, num_classes: int = 4, is_training: bool = True, text: str = MAP):
     label_map = parse_label_map(text, "map.pbtxt")
-    return data_problems.check_labels("reader", label_map, of, num_classes, is_training=is_training)
+    found = data_problems.check_labels(
+        "reader", label_map, of, num_classes, is_training=is_training
+    )
+    return list(found)
 
 
 def test_label_map_and_num_classes() -> None:
@@ -75,7 +78,7 @@ def test_unusable_label_maps(tmp_path, path, content, severity, message) -> None
 
 
 def test_content() -> None:
-    assert data_problems.check_content("r", columns([1], [2])) == []
+    assert list(data_problems.check_content("r", columns([1], [2]))) == []
     (nothing,) = data_problems.check_content("r", columns())
     assert nothing.severity == "error" and "not one record" in nothing.message
     (no_boxes,) = data_problems.check_content("r", columns([], []))
@@ -118,7 +121,7 @@ def coverage(reasons: list, lost: list = (), forced: bool = True, pixels=(5.0, 5
 
 
 def test_matched_boxes_give_no_problem() -> None:
-    assert data_problems.check_anchors("model.ssd", coverage(["", ""])) == []
+    assert list(data_problems.check_anchors("model.ssd", coverage(["", ""]))) == []
 
 
 def test_remedies_name_numbers() -> None:
@@ -135,14 +138,16 @@ def test_remedies_name_numbers() -> None:
 
 
 def test_few_boxes_are_not_worth_a_warning() -> None:
-    assert data_problems.check_anchors("m", coverage([SMALL] + [""] * 199)) == []
-    assert len(data_problems.check_anchors("m", coverage([SMALL] * 2 + [""] * 198))) == 1
+    assert list(data_problems.check_anchors("m", coverage([SMALL] + [""] * 199))) == []
+    assert len(list(data_problems.check_anchors("m", coverage([SMALL] * 2 + [""] * 198)))) == 1
 
 
 def test_lost_boxes() -> None:
     (taken,) = data_problems.check_anchors("m", coverage(["", ""], lost=[1]))
     assert taken.severity == "warning" and "taken by another box" in taken.message
-    problems = data_problems.check_anchors("m", coverage([SMALL] * 2, lost=[0, 1], forced=False))
+    problems = list(
+        data_problems.check_anchors("m", coverage([SMALL] * 2, lost=[0, 1], forced=False))
+    )
     assert problems[0].severity == "error"
     assert "force_match_for_each_row: true" in problems[0].remedy
 
