@@ -24,6 +24,8 @@ from inputs.schema import PER_BOX_NUMBERS
 
 NUM_SHOWN = 3  # boxes or names that a message lists
 
+_Size = Optional[Tuple[int, int]]  # height and width; None if unknown
+
 _FIELDS = {tf.string: "bytes_list", tf.int64: "int64_list", tf.float32: "float_list"}
 
 
@@ -32,7 +34,7 @@ class Examined(NamedTuple):
 
     faults: List[RecordFault]
     source_id: str  # or the file name, or the checksum; "" if it has none
-    image_size: Optional[Tuple[int, int]]  # height, width; None if unknown
+    image_size: _Size
     boxes: np.ndarray  # float32 [n, 4] yxyx, corrected as for training, before max_boxes applies
     class_ids: np.ndarray  # int64 [n]
     usable: bool  # whether training uses the record
@@ -45,57 +47,44 @@ def examine_record(serialized: bytes, policy: BadRecordPolicy) -> Examined:
     all examined frames.
     """
     examination = _Examination(policy)
-    try:
-        frames, source_id = _frames(serialized, policy, examination)
-    except _UnreadableError:
-        return examination.result("")
+    frames, source_id = _frames(serialized, examination)
     for prefix, features in frames:
         examination.frame(features, prefix)
     return examination.result(source_id)
 
 
-class _UnreadableError(Exception):
-    """A record cannot be examined further."""
-
-
-class _Features:
+class _Features(Dict[str, List[Any]]):
     """Values of one Example, or of one frame, by the keys of an Example."""
 
-    def __init__(self, values: Dict[str, List[Any]], examination: _Examination) -> None:
-        self._values = values
-        self._add = examination.add
-
-    def __getitem__(self, key: str) -> List[Any]:
-        return self._values.get(key, [])
+    def __missing__(self, key: str) -> List[Any]:
+        return []
 
     def scalar(self, key: str, default: Any) -> Any:
-        """The only value of a key."""
-        values = self[key]
-        return values[0] if values else default
+        return (self[key] or [default])[0]
 
 
 def _frames(
-    serialized: bytes, policy: BadRecordPolicy, examination: _Examination
+    serialized: bytes, examination: _Examination
 ) -> Tuple[List[Tuple[str, _Features]], str]:
-    """The message prefix and features of each frame; a name for the record."""
-    is_sequence = policy.reader.input_type == input_reader_pb2.TF_SEQUENCE_EXAMPLE
+    """The message prefix and features of each frame, none if unreadable; a name for the record."""
+    reader = examination.policy.reader
+    is_sequence = reader.input_type == input_reader_pb2.TF_SEQUENCE_EXAMPLE
     message = tf.train.SequenceExample if is_sequence else tf.train.Example
     try:
         record = message.FromString(serialized)
     except Exception as error:  # protobuf's DecodeError differs between its implementations
         examination.add("unparsable", f"it is not a {message.__name__}: {error}")
-        raise _UnreadableError from error
-    types = example.key_types(policy.reader)
+        return [], ""
+    types = example.key_types(reader)
     if not is_sequence:
-        values = _values(record.features.feature, types, examination)
-        features = _Features(values, examination)
+        features = _values(record.features.feature, types, examination)
         return [("", features)], _name(features)
     context = _values(record.context.feature, types, examination)
     lists = record.feature_lists.feature_list
     known = {**example.FRAME_LISTS, **example.FRAME_SCALARS}
     count = len(lists["image/encoded"].feature) if "image/encoded" in lists else 0
     wanted = range(count)
-    index = policy.reader.frame_index
+    index = reader.frame_index
     if index >= 0:
         if index >= count:
             examination.add("missing_key", f"it has {count} frames, and frame_index is {index}")
@@ -109,17 +98,16 @@ def _frames(
             for key, found in lists.items()
             if key in known and position < len(found.feature)
         }
-        values = {**context, **_values(one, types, examination)}
-        frames.append((f"frame {position}: ", _Features(values, examination)))
-    names = [_name(features) for _, features in frames]
-    named = next((name for name in names if name), "")
-    return frames, named or _name(_Features(context, examination))
+        values = _Features({**context, **_values(one, types, examination)})
+        frames.append((f"frame {position}: ", values))
+    names = (_name(features) for features in (*(values for _, values in frames), context))
+    return frames, next((name for name in names if name), "")
 
 
 def _values(
     features: Mapping[str, Any], types: Dict[str, Any], examination: _Examination
-) -> Dict[str, List[Any]]:
-    values = {}
+) -> _Features:
+    values = _Features()
     for key, dtype in types.items():
         if key not in features:
             continue
@@ -149,7 +137,7 @@ class _Examination:
     def __init__(self, policy: BadRecordPolicy) -> None:
         self.policy = policy
         self.faults: List[RecordFault] = []
-        self.image_size: Optional[Tuple[int, int]] = None
+        self.image_size: _Size = None
         self.boxes: List[np.ndarray] = []
         self.class_ids: List[np.ndarray] = []
 
@@ -158,15 +146,9 @@ class _Examination:
 
     def result(self, source_id: str) -> Examined:
         usable = all(fault.action not in (FAIL, SKIP) for fault in self.faults)
-        empty = np.zeros([0, 4], np.float32), np.zeros([0], np.int64)
-        return Examined(
-            self.faults,
-            source_id,
-            self.image_size,
-            np.concatenate([empty[0], *self.boxes]),
-            np.concatenate([empty[1], *self.class_ids]),
-            usable,
-        )
+        boxes = np.concatenate([np.zeros([0, 4], np.float32), *self.boxes])
+        class_ids = np.concatenate([np.zeros([0], np.int64), *self.class_ids])
+        return Examined(self.faults, source_id, self.image_size, boxes, class_ids, usable)
 
     def frame(self, features: _Features, prefix: str) -> None:
         """Examines one image with its labels."""
@@ -175,12 +157,11 @@ class _Examination:
         if size is not None:
             self.image_size = size
         self._boxes(features, size)
-        if prefix:
-            self.faults[before:] = [
-                fault._replace(message=prefix + fault.message) for fault in self.faults[before:]
-            ]
+        self.faults[before:] = [
+            fault._replace(message=prefix + fault.message) for fault in self.faults[before:]
+        ]
 
-    def _image(self, features: _Features) -> Optional[Tuple[int, int]]:
+    def _image(self, features: _Features) -> _Size:
         encoded = features.scalar("image/encoded", b"")
         if not encoded:
             self.add("missing_key", "image/encoded is missing or empty")
@@ -196,18 +177,14 @@ class _Examination:
             )
         for position, channel in enumerate(additional):
             where = f"image/additional_channels/encoded[{position}]"
-            found = self._encoded_image(channel, where)
-            self._expect_size(where, found, size)
+            self._expect_size(where, self._encoded_image(channel, where), size)
         return size
 
-    def _expect_size(
-        self, where: str, found: Optional[Tuple[int, int]], size: Optional[Tuple[int, int]]
-    ) -> None:
+    def _expect_size(self, where: str, found: _Size, size: _Size) -> None:
         if None not in (found, size) and found != size:
             self.add("length_mismatch", f"{where} is {found}, image/encoded is {size}")
 
-    def _encoded_image(self, encoded: bytes, where: str) -> Optional[Tuple[int, int]]:
-        """Height and width; None if it cannot be decoded."""
+    def _encoded_image(self, encoded: bytes, where: str) -> _Size:
         claimed = image_header.claimed_size(encoded)
         if claimed is not None and claimed[0] * claimed[1] > self.policy.max_pixels:
             self.add(
@@ -229,7 +206,7 @@ class _Examination:
             self.add("undecodable_image", f"{where} cannot be decoded: {found}")
         return None
 
-    def _boxes(self, features: _Features, size: Optional[Tuple[int, int]]) -> None:
+    def _boxes(self, features: _Features, size: _Size) -> None:
         sides = [np.asarray(features[key], np.float32) for key in SIDES]
         text = [x.decode("utf-8", "replace") for x in features[OBJECT + "class/text"]]
         labels = np.asarray(features[OBJECT + "class/label"], np.int64)
@@ -270,20 +247,6 @@ class _Examination:
 
     def _add_boxes(self, given: Boxes, text: List[str], labels: np.ndarray) -> None:
         """Adds the faults of boxes, and the boxes that training uses."""
-        flags = box_flags(given, self.policy.num_classes, NUMPY)
-        self._add_box_faults(flags, given, text, labels)
-        boxes, dropped = correct_boxes(given.boxes, flags, self.policy.actions, NUMPY)
-        self.boxes.append(boxes[~dropped])
-        self.class_ids.append(given.classes[~dropped])
-        limit = self.policy.max_boxes
-        count = int((~dropped).sum())
-        if limit is not None and count > limit:
-            message = f"{count} boxes, and max_number_of_boxes is {limit}"
-            self.add("too_many_boxes", message, count - limit)
-
-    def _add_box_faults(
-        self, flags: Dict[str, np.ndarray], given: Boxes, text: List[str], labels: np.ndarray
-    ) -> None:
         classes = given.classes
 
         def box(i: int) -> str:
@@ -298,21 +261,28 @@ class _Examination:
             "unknown_id": lambda i: str(classes[i]),
             "label_contradiction": pair,
         }
+        flags = box_flags(given, self.policy.num_classes, NUMPY)
         for kind, flagged in flags.items():
             indices = np.flatnonzero(flagged).tolist()
             if not indices:
                 continue
             examples = ", ".join(f"box {i}: {shown.get(kind, box)(i)}" for i in indices[:NUM_SHOWN])
             more = ", …" if len(indices) > NUM_SHOWN else ""
-            limit = ""
+            ids = ""
             if kind == "unknown_id" and self.policy.num_classes is not None:
-                limit = f"; num_classes = {self.policy.num_classes}"
-            found = f"{len(indices)} of {len(classes)} ({examples}{more}){limit}"
+                ids = f"; num_classes = {self.policy.num_classes}"
+            found = f"{len(indices)} of {len(classes)} ({examples}{more}){ids}"
             self.add(kind, f"{KINDS[kind].description}: {found}", len(indices))
+        boxes, dropped = correct_boxes(given.boxes, flags, self.policy.actions, NUMPY)
+        self.boxes.append(boxes[~dropped])
+        self.class_ids.append(classes[~dropped])
+        limit = self.policy.max_boxes
+        count = int((~dropped).sum())
+        if limit is not None and count > limit:
+            message = f"{count} boxes, and max_number_of_boxes is {limit}"
+            self.add("too_many_boxes", message, count - limit)
 
-    def _check_lengths(
-        self, features: _Features, count: int, size: Optional[Tuple[int, int]]
-    ) -> None:
+    def _check_lengths(self, features: _Features, count: int, size: _Size) -> None:
         """Lists with several values for each box, and lists of the whole image."""
         reader = self.policy.reader
         masks = features[example.MASKS]

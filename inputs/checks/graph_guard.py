@@ -12,11 +12,8 @@ from typing import Any, List, Sequence, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
-from inputs import schema
-from inputs.bad_records.kinds import FAULT_COUNTS
-from inputs.checks.guard import RECORD_ID, SEQUENCE_NUMBER
+from inputs.checks.guard import without_guard_keys
 from inputs.decoding.example import require
-from inputs.records.record_id import unpack_record_ids
 from inputs.records.tfrecord import is_compressed
 
 
@@ -50,17 +47,12 @@ class GraphGuard:
 
     def known_length(self, file: tf.Tensor) -> tf.Tensor:
         """-1: all records are counted, so that damage is noticed."""
-        del file
         return tf.constant(-1, tf.int64)
 
     def set_length(self, file: tf.Tensor, length: tf.Tensor) -> tf.Operation:
-        """Does nothing."""
-        del file, length
         return tf.no_op()
 
     def clear_length(self, file: tf.Tensor) -> tf.Operation:
-        """Does nothing."""
-        del file
         return tf.no_op()
 
     def read_rest(
@@ -80,15 +72,11 @@ class GraphGuard:
             return tf.zeros([0], tf.int64), tf.zeros([0], tf.string)
 
     def expect_first(self, records: tf.data.Dataset, first: int) -> tf.data.Dataset:
-        """The records unchanged."""
-        del first
         return records
 
     def add_pending(
         self, sequence_number: tf.Tensor, record_id: tf.Tensor, serialized: tf.Tensor
     ) -> tf.Tensor:
-        """The bytes unchanged."""
-        del sequence_number, record_id
         return serialized
 
     def check_batches(
@@ -98,14 +86,6 @@ class GraphGuard:
 
         @tf.autograph.experimental.do_not_convert
         def complete(features: Any, labels: Any) -> Any:
-            features = dict(features)
-            sequence_numbers = features.pop(SEQUENCE_NUMBER)
-            del features[FAULT_COUNTS]
-            features[schema.RECORD] = unpack_record_ids(features.pop(RECORD_ID))
-            if not keep_source_id:
-                del features[schema.SOURCE_ID]
-            seeds = tf.fill(tf.shape(sequence_numbers), tf.constant(base_seed, tf.int64))
-            features[schema.AUGMENTATION_SEED] = tf.stack([seeds, sequence_numbers], axis=1)
-            return features, labels
+            return without_guard_keys(features, keep_source_id, base_seed), labels
 
         return batches.map(complete)

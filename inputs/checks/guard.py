@@ -10,7 +10,7 @@ boxes come with the batch. Python runs only if there is a fault to report.
 from __future__ import annotations
 
 import threading
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -35,22 +35,16 @@ EXPECTED = -3  # the next sequence number
 MAX_EMPTY_FILES = 1000  # files in a row that give no record while nothing else arrives
 MAX_PENDING = 1024  # pending records; beyond it, some must have failed
 
+# (serialized record, sequence number) -> why TensorFlow cannot use it, "" if it can.
 Retry = Callable[[bytes, int], str]
 
 
 class Guard:
-    """The guard of one dataset; implements `inputs.records.stream.FileGuard`.
-
-    Args:
-        paths: Files; `schema.RECORD` has indices into them.
-        policy: The limits, and the action for each kind of fault.
-        log: Receives all faults.
-        retry: (serialized record, sequence number) -> why TensorFlow cannot use it, "" if it can.
-    """
+    """The guard of one dataset; implements `inputs.records.stream.FileGuard`."""
 
     def __init__(
         self,
-        paths: Sequence[str],
+        paths: Sequence[str],  # schema.RECORD has indices into them
         policy: BadRecordPolicy,
         log: FaultLog,
         retry: Optional[Retry] = None,
@@ -140,19 +134,8 @@ class Guard:
 
         @tf.autograph.experimental.do_not_convert
         def check(features: Any, labels: Any) -> Any:
-            features = dict(features)
-            sequence_numbers = features.pop(SEQUENCE_NUMBER)
-            record_ids = features.pop(RECORD_ID)
-            names, counts = features[schema.SOURCE_ID], features.pop(FAULT_COUNTS)
-            if not keep_source_id:
-                del features[schema.SOURCE_ID]
-            with tf.control_dependencies(
-                self._check_batch(sequence_numbers, record_ids, names, counts)
-            ):
-                features[schema.RECORD] = unpack_record_ids(record_ids)
-            seeds = tf.fill(tf.shape(sequence_numbers), tf.constant(base_seed, tf.int64))
-            features[schema.AUGMENTATION_SEED] = tf.stack([seeds, sequence_numbers], axis=1)
-            return features, labels
+            found = without_guard_keys(features, keep_source_id, base_seed, self._check_batch)
+            return found, labels
 
         # One call at a time, but in parallel with the other stages, which saves a tenth.
         checked = batches.map(check, num_parallel_calls=1, deterministic=True)
@@ -184,9 +167,8 @@ class Guard:
         span = tf.range(expected, following)
 
         def report() -> tf.Tensor:
-            arguments = [
-                span, self._pending.lookup(span), sequence_numbers, record_ids, names, counts
-            ]  # fmt: skip
+            pending = self._pending.lookup(span)
+            arguments = [span, pending, sequence_numbers, record_ids, names, counts]
             return tf.ensure_shape(tf.numpy_function(self._report_batch, arguments, tf.string), [])
 
         error = tf.cond(is_faulty, report, lambda: tf.constant(""))
@@ -203,23 +185,27 @@ class Guard:
     ) -> Tuple[np.ndarray, np.ndarray, np.ndarray, np.int64]:
         explained: List[int] = []
         numbers: List[int] = []
-        records: List[bytes] = []
+        records: List[tfrecord.Record] = []
+        pending = dict(zip(keys.tolist(), values.tolist()))
         try:
-            if len(keys) > MAX_PENDING and not self._log.stop_reason:
-                order = np.argsort(keys)
-                explained = self._explain_pending(keys[order], values[order], len(keys) // 2)
+            if len(pending) > MAX_PENDING and not self._log.stop_reason:
+                # Explains the older half; what remains may still arrive.
+                older = sorted(one for one in pending.items() if one[0] >= 0)[: len(pending) // 2]
+                explained = [
+                    key for key, id_ in older if self._explain(key, id_, key == older[0][0])
+                ]
             if not self._log.stop_reason:
                 path = self.paths[file]
                 numbers = list(self._remaining(path, int(number), int(num_bytes)))[:BLOCK]
-                records = [_content(tfrecord.read_record(path, one)) for one in numbers]
+                records = [tfrecord.read_record(path, one) for one in numbers]
             if not numbers and not number:
-                self._check_empty_files(dict(zip(keys.tolist(), values.tolist())))
+                self._check_empty_files(pending)
         except RecordFaultError:
             # The next batch, or the end of the data, raises the reason that the log has.
             if not self._log.stop_reason:
                 raise
         stop = np.int64(bool(self._log.stop_reason))
-        contents = np.array(records, object)
+        contents = np.array([b"" if isinstance(x, Damage) else x for x in records], object)
         return np.array(numbers, np.int64), contents, np.array(explained, np.int64), stop
 
     def _check_empty_files(self, pending: Dict[int, int]) -> None:
@@ -253,23 +239,17 @@ class Guard:
         return range(number, count)
 
     def _report_rest_of_compressed(self, path: str, number: int) -> None:
-        found = list(_damages(path))
+        damages = [x if isinstance(x, Damage) else None for _, x in tfrecord.read_records(path)]
         with self._lock:
             self._complete[path] = number
-        intact = 0
-        for record, damage in found[number:]:
+        for record, damage in enumerate(damages[number:], number):
             if damage is not None:
                 self._report_damage(damage, path, record)
-            intact += damage is None
-        if intact:
+        if intact := damages[number:].count(None):
             message = (
                 f"{intact} records that follow the damage are lost; decompress the file to use them"
             )
             self._log.report(self._policy.fault("lost_records", message, intact), path, -1)
-
-    def _file_and_number(self, record_id: int) -> Tuple[str, int]:
-        file, number = split_record_id(record_id)
-        return self.paths[file], number
 
     def _report_batch(
         self,
@@ -307,26 +287,14 @@ class Guard:
             return f"no file contains a record: {self.paths[:3]}".encode()
         return self._log.stop_reason.encode()
 
-    def _explain_pending(self, keys: np.ndarray, values: np.ndarray, count: int) -> List[int]:
-        """Explains the older half of many; returns the sequence numbers that surely failed."""
-        older = [(key, value) for key, value in zip(keys, values) if key >= 0]
-        return [
-            int(key)
-            for index, (key, value) in enumerate(older[:count])
-            if self._explain(int(key), int(value), is_certain=index == 0)
-        ]
-
     def _explain(self, sequence_number: int, record_id: int, is_certain: bool) -> bool:
-        """Reports why a record did not arrive; False if nothing is wrong with it.
-
-        Raises:
-            RecordFaultError: if the run must stop.
-        """
+        """Reports why a record did not arrive; False if nothing is wrong with it."""
         if record_id < 0:
             raise RecordFaultError(
                 "an input file cannot be opened; TensorFlow's own messages have its name"
             )
-        path, number = self._file_and_number(record_id)
+        file, number = split_record_id(record_id)
+        path = self.paths[file]
         try:
             record = tfrecord.read_record(path, number)
         except (IndexError, OSError, tf.errors.OpError) as error:
@@ -354,13 +322,14 @@ class Guard:
         self._log.report(fault, path, number, max_skipped=self._policy.max_skipped)
 
     def _report_counts(self, counts: np.ndarray, record_id: int, name: bytes) -> None:
-        path, number = self._file_and_number(record_id)
+        file, number = split_record_id(record_id)
         source_id = name.decode("utf-8", "replace")
         for kind, count in zip(COUNTED, counts.tolist()):
             if count:
                 done = effect(kind, self._policy.actions[kind])
                 message = f"{KINDS[kind].description}: {count}, {done}"
-                self._log.report(self._policy.fault(kind, message, count), path, number, source_id)
+                fault = self._policy.fault(kind, message, count)
+                self._log.report(fault, self.paths[file], number, source_id)
 
 
 def _table() -> tf.lookup.experimental.MutableHashTable:
@@ -368,26 +337,38 @@ def _table() -> tf.lookup.experimental.MutableHashTable:
     return tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, -1, checkpoint=False)
 
 
-def _damages(path: str) -> Iterator[Tuple[int, Optional[Damage]]]:
-    """The number and the damage, if any, of each record."""
-    for number, record in tfrecord.read_records(path):
-        yield number, record if isinstance(record, Damage) else None
+def without_guard_keys(
+    features: Any,
+    keep_source_id: bool,
+    base_seed: int,
+    check: Callable[..., List[tf.Operation]] = lambda *_: [],
+) -> Dict[str, tf.Tensor]:
+    """A batch's features with RECORD and AUGMENTATION_SEED instead of the keys for the guard.
+
+    `check(sequence_numbers, record_ids, source_ids, fault_counts)` makes operations to run first.
+    """
+    features = dict(features)
+    sequence_numbers, record_ids = features.pop(SEQUENCE_NUMBER), features.pop(RECORD_ID)
+    source_ids, counts = features[schema.SOURCE_ID], features.pop(FAULT_COUNTS)
+    if not keep_source_id:
+        del features[schema.SOURCE_ID]
+    with tf.control_dependencies(check(sequence_numbers, record_ids, source_ids, counts)):
+        features[schema.RECORD] = unpack_record_ids(record_ids)
+    seeds = tf.fill(tf.shape(sequence_numbers), tf.constant(base_seed, tf.int64))
+    features[schema.AUGMENTATION_SEED] = tf.stack([seeds, sequence_numbers], axis=1)
+    return features
 
 
 def _empty(act: Callable[[tf.Tensor], tf.Tensor], spec: Any) -> tf.data.Dataset:
     """A dataset without elements; reading it runs `act`, which must return False."""
+
+    def zeros(one: tf.TensorSpec) -> tf.Tensor:
+        shape = [length or 0 for length in one.shape.as_list()]
+        return tf.fill(shape, "") if one.dtype == tf.string else tf.zeros(shape, one.dtype)
+
     nothing = tf.data.Dataset.from_tensors(0).filter(act)
-    return nothing.map(lambda _: tf.nest.map_structure(_zeros, spec))
+    return nothing.map(lambda _: tf.nest.map_structure(zeros, spec))
 
 
 def _stop_unless_empty(error: tf.Tensor) -> tf.Operation:
     return tf.debugging.Assert(tf.equal(error, ""), [error], summarize=1)
-
-
-def _content(record: tfrecord.Record) -> bytes:
-    return b"" if isinstance(record, Damage) else record
-
-
-def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
-    shape = [length or 0 for length in spec.shape.as_list()]
-    return tf.fill(shape, "") if spec.dtype == tf.string else tf.zeros(shape, spec.dtype)

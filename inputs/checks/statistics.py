@@ -40,12 +40,10 @@ class Columns(NamedTuple):
 
     @property
     def num_images(self) -> int:
-        """N."""
         return len(self.sizes)
 
     @property
     def num_boxes(self) -> int:
-        """M."""
         return len(self.boxes)
 
 
@@ -70,24 +68,12 @@ class Collector:
         self,
         file_number: int,
         record_number: int,
-        size: Tuple[int, int],
+        size: Tuple[int, int],  # height and width in pixels
         source_id: str,
-        boxes: np.ndarray,
-        class_ids: np.ndarray,
+        boxes: np.ndarray,  # [n, 4], yxyx normalized
+        class_ids: np.ndarray,  # [n]; ValueError for another number
     ) -> None:
-        """Adds an image.
-
-        Args:
-            file_number: Index of the file.
-            record_number: Of the record in its file.
-            size: Height and width in pixels.
-            source_id: Of the image.
-            boxes: [n, 4], yxyx normalized.
-            class_ids: [n].
-
-        Raises:
-            ValueError: if there are more or fewer class ids than boxes.
-        """
+        """Adds an image."""
         boxes = np.asarray(boxes, np.float32).reshape(-1, 4)
         class_ids = np.asarray(class_ids, np.int32).reshape(-1)
         if len(boxes) != len(class_ids):
@@ -155,12 +141,7 @@ def resized(sizes: np.ndarray, rule: SizeRule) -> np.ndarray:
 
 
 def box_sizes(columns: Columns, sizes: Optional[np.ndarray] = None) -> np.ndarray:
-    """float32 [M, 2]: heights and widths of boxes in pixels.
-
-    Args:
-        columns: Images and boxes.
-        sizes: [N, 2], heights and widths of the images; their own if None.
-    """
+    """float32 [M, 2]: heights and widths of boxes in pixels, of images of `sizes` int [N, 2]."""
     sizes = columns.sizes if sizes is None else sizes
     scale = sizes[columns.images].astype(np.float32)
     return (columns.boxes[:, 2:] - columns.boxes[:, :2]) * scale
