@@ -14,23 +14,15 @@ BACKGROUND = "background"  # the only name that may have id 0; it is no class
 
 @dataclass(frozen=True)
 class LabelMap:
-    """Classes of a data set; ids start at 1 and may have gaps.
-
-    Attributes:
-        path: The file it was read from.
-        names: Id -> display name, or name without one; in the order of ids.
-        ids: Name -> id, and display name -> id unless it is another class's name.
-        ancestors: Id -> ids of its more general classes, without itself.
-        descendants: Id -> ids of its more special classes, without itself.
-        keypoint_ids: Keypoint label -> index among the keypoints of a box.
-    """
+    """Classes of a data set; ids start at 1 and may have gaps."""
 
     path: str
-    names: Dict[int, str]
-    ids: Dict[str, int]
+    names: Dict[int, str]  # id -> display name, or name without one; in the order of ids
+    ids: Dict[str, int]  # name -> id, and display name -> id unless it is another class's name
+    # Id -> ids of its more general, or more special, classes, without itself.
     ancestors: Dict[int, Tuple[int, ...]] = field(default_factory=dict)
     descendants: Dict[int, Tuple[int, ...]] = field(default_factory=dict)
-    keypoint_ids: Dict[str, int] = field(default_factory=dict)
+    keypoint_ids: Dict[str, int] = field(default_factory=dict)  # label -> index in a box's
 
     @property
     def max_id(self) -> int:

@@ -69,14 +69,11 @@ def decode_and_preprocess(
         return rows, true_shapes[0]
 
     shape = [height, width, channels]
-    spec = (
-        tf.TensorSpec(shape, tf.float32)
-        if is_static
-        else tf.RaggedTensorSpec([None, None, channels], tf.float32, ragged_rank=1)
-    )
-    images, true_shapes = tf.map_fn(
-        one_image, encoded, fn_output_signature=(spec, tf.TensorSpec([3], tf.int32))
-    )
+    spec = tf.TensorSpec(shape, tf.float32)
+    if not is_static:
+        spec = tf.RaggedTensorSpec([None, None, channels], tf.float32, ragged_rank=1)
+    signature = (spec, tf.TensorSpec([3], tf.int32))
+    images, true_shapes = tf.map_fn(one_image, encoded, fn_output_signature=signature)
     if not is_static:
         images = images.to_tensor()
     return tf.ensure_shape(images, [None, *shape]), true_shapes
@@ -102,7 +99,6 @@ def create_predict_input_fn(
     num_additional_channels = readers[0].num_additional_channels if readers else 0
 
     def serving_input_receiver_fn(params: Optional[Dict[str, Any]] = None) -> Any:
-        del params
         serialized = tf1.placeholder(tf.string, [], name="tf_example")
         image = decode_example_image(serialized, num_additional_channels)
         inputs, true_shapes = preprocess(tf.cast(image, tf.float32)[tf.newaxis])

@@ -28,25 +28,15 @@ _POLICIES = {
 
 @dataclass(frozen=True)
 class BadRecordPolicy:
-    """The limits beyond which data are faulty, and the action for each kind of fault.
-
-    Attributes:
-        reader: The input reader.
-        actions: Kind -> one of `kinds.ACTIONS`.
-        max_skipped: Records that may be skipped.
-        max_pixels: Height times width of the largest image that is decoded.
-        num_classes: Of the model; None if ids have no upper limit.
-        label_map: None if records are read by their ids alone.
-        max_boxes: Boxes of an image that training uses; None for all.
-    """
+    """The limits beyond which data are faulty, and the action for each kind of fault."""
 
     reader: input_reader_pb2.InputReader
     actions: Mapping[str, str] = field(default_factory=lambda: resolve_actions(REFERENCE, {}))
-    max_skipped: int = 100
-    max_pixels: float = 178.95697e6
-    num_classes: Optional[int] = None
-    label_map: Optional[LabelMap] = None
-    max_boxes: Optional[int] = None
+    max_skipped: int = 100  # records
+    max_pixels: float = 178.95697e6  # height times width of the largest image that is decoded
+    num_classes: Optional[int] = None  # of the model; None if ids have no upper limit
+    label_map: Optional[LabelMap] = None  # None if records are read by their ids alone
+    max_boxes: Optional[int] = None  # boxes of an image that training uses; None for all
 
     def __post_init__(self) -> None:
         if self.max_pixels < 1:

@@ -203,12 +203,7 @@ def require(
 ) -> Any:
     """An operation that fails unless `condition`, with the description and remedy of the kinds.
 
-    Args:
-        condition: Bool scalar.
-        record: Name of the record, string scalar.
-        kinds: The faults that the condition rules out; keys of `KINDS`.
-        detail: Names the values.
-        values: Tensors to print.
+    The error also has the name of the record and `detail`, which names the values.
     """
     faults = ", or ".join(f"{kind}: {KINDS[kind].description}" for kind in kinds)
     remedies = "; ".join(dict.fromkeys(KINDS[kind].remedy for kind in kinds))

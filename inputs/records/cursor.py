@@ -43,31 +43,21 @@ class StreamOffset(NamedTuple):
     number: int
 
 
-START = StreamOffset(0, 0)
-
-
 @dataclasses.dataclass(frozen=True)
 class CursorState:
-    """The start of the next batch.
+    """The start of the next batch."""
 
-    Attributes:
-        seed: Of order and augmentation.
-        count: Records read so far.
-        streams: Stream -> offset of its next record; without streams that were not read yet.
-        order: See `order_fingerprint`.
-    """
-
-    seed: int
-    count: int = 0
+    seed: int  # of order and augmentation
+    count: int = 0  # records read so far
+    # Stream -> offset of its next record; without streams that were not read yet.
     streams: Mapping[int, StreamOffset] = dataclasses.field(default_factory=dict)
-    order: str = ""
+    order: str = ""  # see `order_fingerprint`
 
     def offset(self, stream: int) -> StreamOffset:
         """The offset of the next record of a stream."""
-        return self.streams.get(stream, START)
+        return self.streams.get(stream, StreamOffset(0, 0))
 
     def to_json(self) -> Dict[str, Any]:
-        """A dictionary that JSON can hold."""
         return dataclasses.asdict(self)
 
     @classmethod
@@ -110,7 +100,9 @@ class DataCursor:
             self.state = self._saved
         else:
             self.is_rejected = self._saved is not None
-            self.state = CursorState(seed_or_random(seed_at(seed, self._first_step)), order=order)
+            new = seed_at(seed, self._first_step)
+            new = random.SystemRandom().randrange(2**31) if new is None else new
+            self.state = CursorState(new, order=order)
         return self.state
 
     def advance(self, stream_indices: np.ndarray, seeds: np.ndarray) -> None:
@@ -132,11 +124,6 @@ def seed_at(seed: Optional[int], step: int) -> Optional[int]:
     if seed is None or step == 0:
         return seed
     return zlib.crc32(f"{seed} from step {step}".encode()) & 0x7FFFFFFF
-
-
-def seed_or_random(seed: Optional[int]) -> int:
-    """`seed`, or a random one if it is None."""
-    return random.SystemRandom().randrange(2**31) if seed is None else seed
 
 
 def first_stream_index(stream: int, epoch: tf.Tensor) -> tf.Tensor:
