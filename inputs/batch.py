@@ -21,7 +21,10 @@ Features = Dict[str, tf.Tensor]
 
 MERGE_STEPS = 10000  # merging treats boxes as equal that are so to this fraction of the image
 
-_FEATURES = (schema.HASH, schema.ORIGINAL_SPATIAL_SHAPE, schema.SOURCE_ID)
+_FEATURES = (
+    schema.HASH, schema.ORIGINAL_SPATIAL_SHAPE, schema.SOURCE_ID, schema.CONTEXT_FEATURES,
+    schema.CONTEXT_FEATURES_IMAGE_ID_LIST,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -60,14 +63,10 @@ def collate(
     Boxes and keypoints are normalized to the sample's image before, and to the preprocessed image,
     padding included, afterwards.
 
-    Args:
-        sample: As augmented; its image uint8 or float32.
-        options: Shapes and choices.
-        original: ORIGINAL_IMAGE, from before augmentation.
-
     Returns:
-        Features and labels without batch dimension. The features include SOURCE_ID, and
-        FAULT_COUNTS if the sample has them, with the number of boxes dropped here appended.
+        Features and labels without batch dimension. The features include SOURCE_ID, `original` as
+        ORIGINAL_IMAGE, and FAULT_COUNTS if the sample has them, with the number of boxes dropped
+        here appended.
     """
     level = sample.image_level or {}
     inputs, true_shapes = options.preprocess(tf.cast(sample.image, tf.float32)[tf.newaxis])
@@ -85,7 +84,8 @@ def collate(
     features.update({key: level[key] for key in _FEATURES if key in level})
     if original is not None:
         features[schema.ORIGINAL_IMAGE] = original
-    features.update(_context(level))
+    if schema.CONTEXT_FEATURES in level:
+        features[schema.VALID_CONTEXT_SIZE] = tf.shape(level[schema.CONTEXT_FEATURES])[0]
     labels = _labels(sample, one_hot, confidences, options)
     sizes = _sizes(options, image)
     features = {key: _padded(x, schema.FEATURES[key].shape, sizes) for key, x in features.items()}
@@ -193,17 +193,6 @@ def _k_hot(class_ids: tf.Tensor, num_classes: int, ones_if_empty: bool) -> tf.Te
     k_hot = tf.reduce_max(tf.one_hot(class_ids - FIRST_CLASS_ID, num_classes), axis=0)
     # The maximum over nothing is the lowest float.
     return tf.where(tf.size(class_ids) > 0, k_hot, 1.0 if ones_if_empty else 0.0)
-
-
-def _context(level: Features) -> Features:
-    found = {
-        key: level[key]
-        for key in (schema.CONTEXT_FEATURES, schema.CONTEXT_FEATURES_IMAGE_ID_LIST)
-        if key in level
-    }
-    if schema.CONTEXT_FEATURES in found:
-        found[schema.VALID_CONTEXT_SIZE] = tf.shape(found[schema.CONTEXT_FEATURES])[0]
-    return found
 
 
 def _sizes(options: CollateOptions, image: tf.Tensor) -> Dict[str, Optional[int]]:

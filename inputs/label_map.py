@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Dict, List, Tuple
 
 from estimator_det.config import files
 from estimator_det.config.text import ConfigError, parse_message
@@ -55,8 +55,8 @@ def parse_label_map(text: str, source: str = "<text>") -> LabelMap:
     if not items:
         raise ConfigError(f"{source}: no item has an id of 1 or more; list the classes")
     items.sort(key=lambda item: item.id)
-    _refuse_duplicates(source, "id", items, lambda item: item.id)
-    _refuse_duplicates(source, "name", [i for i in items if i.name], lambda item: item.name)
+    _refuse_duplicates(source, "id", items)
+    _refuse_duplicates(source, "name", [item for item in items if item.name])
     display_ids = {item.display_name: item.id for item in items if item.display_name}
     label_map = LabelMap(
         path=source,
@@ -93,14 +93,14 @@ def _is_class(item: Any, where: str) -> bool:
     )
 
 
-def _refuse_duplicates(source: str, what: str, items: List[Any], key: Callable[[Any], Any]) -> None:
+def _refuse_duplicates(source: str, field: str, items: List[Any]) -> None:
     seen: Dict[Any, Any] = {}
     for item in items:
-        other = seen.setdefault(key(item), item)
+        other = seen.setdefault(getattr(item, field), item)
         if other is not item:
             raise ConfigError(
-                f"{source}: {what} {key(item)!r} is given twice: item {other.name!r} (id "
-                f"{other.id}) and item {item.name!r} (id {item.id})"
+                f"{source}: {field} {getattr(item, field)!r} is given twice: item {other.name!r} "
+                f"(id {other.id}) and item {item.name!r} (id {item.id})"
             )
 
 

@@ -58,7 +58,9 @@ def decode_and_preprocess(
     If `preprocess` keeps different sizes, the smaller images are padded with zeros at the bottom
     and right; if it makes them equal, H and W are static.
     """
-    height, width, channels = _preprocessed_shape(preprocess)
+    with tf.Graph().as_default():  # for the static shape of any image's inputs
+        inputs, _ = preprocess(tf1.placeholder(tf.float32, [1, None, None, COLOR_CHANNELS]))
+        height, width, channels = inputs.shape.as_list()[1:]
     is_static = height is not None and width is not None
 
     def one_image(content: tf.Tensor) -> Tuple[Any, tf.Tensor]:
@@ -87,13 +89,8 @@ def create_predict_input_fn(
     Its input is one serialized `tf.train.Example` (a scalar) under the key "serialized_example",
     of which only the image and its additional channels are used.
 
-    Args:
-        pipeline_config: Its first eval_input_reader, if any, has the number of additional channels.
-        preprocess: The detector's.
-
-    Returns:
-        A function (params=None) -> `ServingInputReceiver` with the features IMAGE
-        [1, H, W, C] and TRUE_IMAGE_SHAPE [1, 3].
+    Their number is that of the first eval_input_reader, if any. The function is (params=None) ->
+    `ServingInputReceiver` with the features IMAGE [1, H, W, C] and TRUE_IMAGE_SHAPE [1, 3].
     """
     readers = pipeline_config.eval_input_reader
     num_additional_channels = readers[0].num_additional_channels if readers else 0
@@ -141,11 +138,3 @@ def _strings(
         features = {"image/encoded": tf.io.FixedLenFeature([], tf.string)}
         encoded = tf.io.parse_example(placeholder, features)["image/encoded"]
     return Receiver({INPUTS: placeholder}, *decode_and_preprocess(encoded, preprocess))
-
-
-def _preprocessed_shape(preprocess: Preprocess) -> Tuple[Optional[int], Optional[int], int]:
-    """Static height, width and channels that `preprocess` returns for an image of any size."""
-    with tf.Graph().as_default():
-        inputs, _ = preprocess(tf1.placeholder(tf.float32, [1, None, None, COLOR_CHANNELS]))
-        height, width, channels = inputs.shape.as_list()[1:]
-    return height, width, channels

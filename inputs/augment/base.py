@@ -33,13 +33,9 @@ class Augmentation(Protocol):
 
 
 def make_augmentation(steps: Sequence[Any]) -> Augmentation:
-    """One function that applies `steps` in order; no steps give the identity.
+    """One function that applies `PreprocessingStep`s in order; no steps give the identity.
 
-    Args:
-        steps: `PreprocessingStep` protos; later changes to them have no effect.
-
-    Returns:
-        A function `(sample, seed) -> sample`.
+    Later changes to the protos have no effect.
 
     Raises:
         ConfigError: if a step is empty, is not supported or has impossible settings.

@@ -152,11 +152,7 @@ def _luma(rgb: tf.Tensor) -> tf.Tensor:
 @AUGMENTATIONS.register("rgb_to_gray")
 @float_image
 def rgb_to_gray(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """RGB [h, w, 3] -> brightness [h, w, 1].
-
-    Raises:
-        ConfigError: if the image is known to have other than three channels.
-    """
+    """RGB [h, w, 3] -> brightness [h, w, 1]; ConfigError if the channels are not three."""
     channels = sample.image.shape[-1]
     if channels not in (None, 3):
         raise ConfigError(
@@ -201,11 +197,7 @@ def normalize_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 @AUGMENTATIONS.register("subtract_channel_mean")
 @float_image
 def subtract_channel_mean(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Subtracts `means`, one number per channel; no means leave the image unchanged.
-
-    Raises:
-        ConfigError: if the number of means is known not to be that of the channels.
-    """
+    """Subtracts `means`, one per channel, else ConfigError; none leave the image unchanged."""
     means = list(config.means)
     if not means:
         return sample

@@ -96,6 +96,13 @@ def _of(operations: Sequence[Any], field: str, index: tf.Tensor) -> tf.Tensor:
     return tf.gather(tf.constant([getattr(op, field) for op in operations]), index)
 
 
+def _draw(operations: Sequence[Operation], seed: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+    """The index of an operation, all equally likely, and whether it keeps the image unchanged."""
+    fractions = tf.random.stateless_uniform([2], seed)
+    index = tf.cast(fractions[0] * len(operations), tf.int32)
+    return index, fractions[1] < _of(operations, "random_coef", index)
+
+
 def _sample_window(
     sample: Sample, seed: tf.Tensor, operations: Sequence[Operation], index: tf.Tensor
 ) -> Window:
@@ -133,16 +140,11 @@ def crop(
     clip_boxes: tf.Tensor,
     keep_all: Optional[tf.Tensor] = None,
 ) -> Sample:
-    """Cuts out a window and keeps the boxes of which enough lies inside.
+    """Cuts out a window and keeps the boxes of which enough lies inside; all if `keep_all`.
 
-    Args:
-        sample: any sample.
-        window: what to cut out.
-        overlap_thresh: float scalar; share of a box's area that must lie within the window. Boxes
-            without any area inside are dropped at 0, too.
-        clip_boxes: bool scalar; clips the boxes to the window, sets keypoints outside it to NaN
-            (and invisible) and scales `area` by the remaining share of the box.
-        keep_all: bool scalar; True keeps every box.
+    Enough is the share `overlap_thresh` of a box's area; boxes without any area inside are dropped
+    at 0, too. `clip_boxes` clips the boxes to the window, sets keypoints outside it to NaN (and
+    invisible) and scales `area` by the remaining share of the box. All three are scalar tensors.
     """
     origin, end = window.box[:2], window.box[2:]
     near, far = sample.boxes[:, :2], sample.boxes[:, 2:]
@@ -182,11 +184,9 @@ def _clip(sample: Sample, share: tf.Tensor, wanted: tf.Tensor) -> Sample:
 def _random_crop(
     sample: Sample, seed: tf.Tensor, operations: Sequence[Operation]
 ) -> Tuple[Sample, tf.Tensor]:
-    """The cropped sample and the index of the drawn operation; all are equally likely."""
+    """The cropped sample and the index of the drawn operation."""
     draw_seed, window_seed = split_seed(seed, 2)
-    fractions = tf.random.stateless_uniform([2], draw_seed)
-    index = tf.cast(fractions[0] * len(operations), tf.int32)
-    unchanged = fractions[1] < _of(operations, "random_coef", index)
+    index, unchanged = _draw(operations, draw_seed)
     window = _sample_window(sample, window_seed, operations, index)
     window = Window(
         begin=tf.where(unchanged, 0, window.begin),

@@ -115,13 +115,14 @@ def color_of(values: Sequence[float]) -> Optional[tf.Tensor]:
     return tf.constant(list(values), tf.float32) if len(values) else None
 
 
-def _require_channels(sample: Sample, step: str, values: Sequence[float]) -> None:
+def _checked_color(sample: Sample, step: str, values: Sequence[float]) -> Optional[tf.Tensor]:
     channels = sample.image.shape[-1]
     if len(values) > 1 and channels not in (None, len(values)):
         raise ConfigError(
             f"{step}.pad_color has {len(values)} numbers for images of {channels} channels; "
             "give one per channel, or a single one"
         )
+    return color_of(values)
 
 
 def _check_pad(config: Any) -> None:
@@ -141,17 +142,16 @@ def _check_pad(config: Any) -> None:
 def random_pad_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Places the image on a larger canvas, by default up to twice as high and wide.
 
-    Raises:
-        ConfigError: if `pad_color` does not fit the channels of the image.
+    ConfigError if `pad_color` does not fit the channels of the image.
     """
-    _require_channels(sample, "random_pad_image", config.pad_color)
+    color = _checked_color(sample, "random_pad_image", config.pad_color)
     size = image_size(sample.image)
     min_size, max_size = size, size * 2
     if config.HasField("min_image_height"):
         min_size = tf.constant([config.min_image_height, config.min_image_width])
     if config.HasField("max_image_height"):
         max_size = tf.constant([config.max_image_height, config.max_image_width])
-    return random_pad(sample, seed, min_size, max_size, color_of(config.pad_color))
+    return random_pad(sample, seed, min_size, max_size, color)
 
 
 def _check_absolute_pad(config: Any) -> None:
@@ -167,10 +167,9 @@ def _check_absolute_pad(config: Any) -> None:
 def random_absolute_pad_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Adds fewer than max_height_padding rows and fewer than max_width_padding columns.
 
-    Raises:
-        ConfigError: if `pad_color` does not fit the channels of the image.
+    ConfigError if `pad_color` does not fit the channels of the image.
     """
-    _require_channels(sample, "random_absolute_pad_image", config.pad_color)
+    color = _checked_color(sample, "random_absolute_pad_image", config.pad_color)
     size = image_size(sample.image)
     most = size + tf.constant([config.max_height_padding, config.max_width_padding])
-    return random_pad(sample, seed, size, most, color_of(config.pad_color))
+    return random_pad(sample, seed, size, most, color)

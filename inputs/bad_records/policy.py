@@ -7,23 +7,8 @@ from typing import Mapping, Optional
 
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import input_reader_pb2
-from inputs.bad_records.kinds import (
-    CLIP,
-    FAIL,
-    KINDS,
-    REFERENCE,
-    SKIP,
-    RecordFault,
-    resolve_actions,
-)
+from inputs.bad_records.kinds import FAIL, KINDS, REFERENCE, SKIP, RecordFault, resolve_actions
 from inputs.label_map import LabelMap, read_label_map
-
-_POLICIES = {
-    input_reader_pb2.BadRecords.REFERENCE: REFERENCE,
-    input_reader_pb2.BadRecords.FAIL: FAIL,
-    input_reader_pb2.BadRecords.SKIP: SKIP,
-    input_reader_pb2.BadRecords.CLIP: CLIP,
-}
 
 
 @dataclass(frozen=True)
@@ -69,10 +54,11 @@ def make_policy(
             label map cannot be read.
     """
     given = reader.bad_records
-    exceptions = {one.kind: _POLICIES[one.policy] for one in given.exception}
+    name = input_reader_pb2.BadRecords.Policy.Name  # of a policy, in upper case
+    exceptions = {one.kind: name(one.policy).lower() for one in given.exception}
     return BadRecordPolicy(
         reader=reader,
-        actions=resolve_actions(_POLICIES[given.policy], exceptions),
+        actions=resolve_actions(name(given.policy).lower(), exceptions),
         max_skipped=given.max_skipped,
         max_pixels=given.max_megapixels * 1e6,
         num_classes=num_classes,

@@ -121,12 +121,8 @@ class Guard:
     ) -> tf.data.Dataset:
         """The same batches with RECORD and AUGMENTATION_SEED, after reporting all their faults.
 
-        Args:
-            batches: With SEQUENCE_NUMBER, RECORD_ID and FAULT_COUNTS, which are removed.
-            drop_remainder: Whether records of an incomplete last batch are dropped.
-            is_endless: Whether the data repeat without end, so that an end is an error.
-            keep_source_id: Whether SOURCE_ID stays.
-            base_seed: The first number of every AUGMENTATION_SEED.
+        SEQUENCE_NUMBER, RECORD_ID and FAULT_COUNTS are removed. Endless data must not end.
+        `base_seed` is the first number of every AUGMENTATION_SEED.
 
         Raises:
             InvalidArgumentError: from the dataset, with the fault, if the run must stop.

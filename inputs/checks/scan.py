@@ -76,12 +76,7 @@ class Scan(NamedTuple):
 
 
 def plan(reader: str, policy: BadRecordPolicy, max_records: Optional[int] = None) -> Plan:
-    """Finds the files of a reader and divides them into tasks.
-
-    Args:
-        reader: Path of the reader in the configuration.
-        policy: Of the reader.
-        max_records: At most so many records of each file; None for all.
+    """Finds the files of a reader and divides them into tasks; `max_records` is of each file.
 
     Raises:
         ConfigError: if the reader has no path, or is not a TFRecord reader.
@@ -122,15 +117,10 @@ def run(
     jobs: int = 1,
     advance: Callable[[int], Any] = lambda records: None,
 ) -> List[Scan]:
-    """Reads and examines all records.
+    """Reads and examines all records in `jobs` processes; a scan for each plan.
 
-    Args:
-        plans: Of `plan`.
-        jobs: Processes; a few records are always read in this one.
-        advance: Called with the number of records done since the last call.
-
-    Returns:
-        A scan for each plan.
+    A few records are always read in this process. `advance` gets the number of records done since
+    its last call.
 
     Raises:
         WorkerDiedError: if a process dies; the text names the files that were being read.

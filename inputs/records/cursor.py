@@ -62,11 +62,7 @@ class CursorState:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> CursorState:
-        """The inverse of `to_json`; accepts what `json.loads` returns.
-
-        Raises:
-            KeyError, TypeError or ValueError: if `entry` is anything else.
-        """
+        """The inverse of `to_json`; KeyError, TypeError or ValueError for any other `entry`."""
         streams = {int(stream): StreamOffset(*pair) for stream, pair in entry["streams"].items()}
         return cls(int(entry["seed"]), int(entry["count"]), streams, str(entry["order"]))
 
@@ -74,9 +70,7 @@ class CursorState:
 class DataCursor:
     """The position of a training run in its data.
 
-    Args:
-        saved: The state to resume from; None if there is none.
-        first_step: Of this run. Data that start again at a step other than 0 get another order.
+    Without a saved state, data that start at a `first_step` other than 0 get another order.
 
     Attributes:
         state: The current state; None before `begin`.
@@ -92,9 +86,7 @@ class DataCursor:
     def begin(self, seed: Optional[int], order: str) -> CursorState:
         """The state to start from: the saved one if the order of records is still the same.
 
-        Args:
-            seed: The configured seed; None draws one.
-            order: Of `order_fingerprint`, with the same seed.
+        `seed` None draws one; `order` is of `order_fingerprint`, with the same seed.
         """
         if self._saved is not None and self._saved.order == order:
             self.state = self._saved
@@ -139,14 +131,9 @@ def order_fingerprint(
     shard: Sequence[int],
     seed: Optional[int],
 ) -> str:
-    """A hash of everything that the order of records depends on, except a random seed.
+    """A hash of everything that the order of records depends on, except a random seed (None).
 
-    Args:
-        reader: The input reader.
-        files: `stream.Files`. Their modification times do not count, so files may be copied.
-        sample_1_of_n: As in `stream.record_dataset`.
-        shard: As in `stream.record_dataset`.
-        seed: The configured seed; None for a random one.
+    Modification times of `files`, a `stream.Files`, do not count, so files may be copied.
     """
     fields = {name: getattr(reader, name) for name in _READER_FIELDS}
     fields["sample_from_datasets_weights"] = list(reader.sample_from_datasets_weights)
