@@ -15,46 +15,36 @@ from inputs.decoding.box_rules import FIRST_CLASS_ID
 from inputs.decoding.example import require
 from inputs.schema import Sample
 
+# The detector's: float32 [B, h, w, C] -> inputs [B, H, W, C], true_shapes [B, 3].
 Preprocess = Callable[[tf.Tensor], Tuple[tf.Tensor, tf.Tensor]]
 Features = Dict[str, tf.Tensor]
 
 MERGE_STEPS = 10000  # merging treats boxes as equal that are so to this fraction of the image
 
-_FEATURES = (schema.HASH, schema.ORIGINAL_SPATIAL_SHAPE, schema.SOURCE_ID)
+_FEATURES = (
+    schema.HASH, schema.ORIGINAL_SPATIAL_SHAPE, schema.SOURCE_ID, schema.CONTEXT_FEATURES,
+    schema.CONTEXT_FEATURES_IMAGE_ID_LIST,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class CollateOptions:
-    """Shapes and choices of `collate`.
-
-    Attributes:
-        preprocess: The detector's: float32 [1, h, w, C] -> inputs [1, H, W, C], true_shapes [1, 3].
-        resizer: The model's image resizer, for masks and original images.
-        num_classes: K.
-        max_boxes: G; boxes beyond are dropped.
-        retain_original_image: Whether ORIGINAL_IMAGE is among the features.
-        merge_boxes: Whether boxes with equal coordinates become one with several classes.
-        use_multiclass_scores: Whether a box's scores of all classes replace its one-hot class.
-        all_classes_labeled_by_default: Whether an image without image-level labels counts as
-            exhaustively annotated for all classes, or for none.
-        context_shape: S and F, if context features are read.
-    """
+    """Shapes and choices of `collate`."""
 
     preprocess: Preprocess
-    resizer: Resizer
-    num_classes: int
-    max_boxes: int
-    retain_original_image: bool = False
-    merge_boxes: bool = False
-    use_multiclass_scores: bool = False
+    resizer: Resizer  # of the model, for masks and original images
+    num_classes: int  # K
+    max_boxes: int  # G; boxes beyond are dropped
+    retain_original_image: bool = False  # adds ORIGINAL_IMAGE to the features
+    merge_boxes: bool = False  # boxes with equal coordinates become one with several classes
+    use_multiclass_scores: bool = False  # scores of all classes replace a box's one-hot class
+    # An image without image-level labels is exhaustively annotated for all classes, not for none.
     all_classes_labeled_by_default: bool = True
-    context_shape: Tuple[Optional[int], Optional[int]] = (None, None)
+    context_shape: Tuple[Optional[int], Optional[int]] = (None, None)  # S and F, if read
 
     def __post_init__(self) -> None:
-        for field, value in (
-            ("num_classes", self.num_classes),
-            ("max_number_of_boxes", self.max_boxes),
-        ):
+        sizes = {"num_classes": self.num_classes, "max_number_of_boxes": self.max_boxes}
+        for field, value in sizes.items():
             if value < 1:
                 raise ConfigError(f"{field} is {value}; it must be positive")
 
@@ -73,17 +63,14 @@ def collate(
     Boxes and keypoints are normalized to the sample's image before, and to the preprocessed image,
     padding included, afterwards.
 
-    Args:
-        sample: As augmented; its image uint8 or float32.
-        options: Shapes and choices.
-        original: ORIGINAL_IMAGE, from before augmentation.
-
     Returns:
-        Features and labels without batch dimension. The features include SOURCE_ID, and
-        FAULT_COUNTS if the sample has them, with the number of boxes dropped here appended.
+        Features and labels without batch dimension. The features include SOURCE_ID, `original` as
+        ORIGINAL_IMAGE, and FAULT_COUNTS if the sample has them, with the number of boxes dropped
+        here appended.
     """
     level = sample.image_level or {}
-    image, true_shape = _preprocess(sample.image, options)
+    inputs, true_shapes = options.preprocess(tf.cast(sample.image, tf.float32)[tf.newaxis])
+    image, true_shape = inputs[0], true_shapes[0]
     sample = _normalize_to_padded(sample, image, true_shape)
     sample = sample._replace(boxes=_checked_boxes(sample, options))
     one_hot = _one_hot(sample, options)
@@ -97,7 +84,8 @@ def collate(
     features.update({key: level[key] for key in _FEATURES if key in level})
     if original is not None:
         features[schema.ORIGINAL_IMAGE] = original
-    features.update(_context(level))
+    if schema.CONTEXT_FEATURES in level:
+        features[schema.VALID_CONTEXT_SIZE] = tf.shape(level[schema.CONTEXT_FEATURES])[0]
     labels = _labels(sample, one_hot, confidences, options)
     sizes = _sizes(options, image)
     features = {key: _padded(x, schema.FEATURES[key].shape, sizes) for key, x in features.items()}
@@ -130,11 +118,6 @@ def _labels(
             value = _k_hot(value, options.num_classes, ones_if_empty=is_one)
         labels[key] = value
     return labels
-
-
-def _preprocess(image: tf.Tensor, options: CollateOptions) -> Tuple[tf.Tensor, tf.Tensor]:
-    inputs, true_shapes = options.preprocess(tf.cast(image, tf.float32)[tf.newaxis])
-    return inputs[0], true_shapes[0]
 
 
 def _normalize_to_padded(sample: Sample, image: tf.Tensor, true_shape: tf.Tensor) -> Sample:
@@ -212,31 +195,12 @@ def _k_hot(class_ids: tf.Tensor, num_classes: int, ones_if_empty: bool) -> tf.Te
     return tf.where(tf.size(class_ids) > 0, k_hot, 1.0 if ones_if_empty else 0.0)
 
 
-def _context(level: Features) -> Features:
-    found = {
-        key: level[key]
-        for key in (schema.CONTEXT_FEATURES, schema.CONTEXT_FEATURES_IMAGE_ID_LIST)
-        if key in level
-    }
-    if schema.CONTEXT_FEATURES in found:
-        found[schema.VALID_CONTEXT_SIZE] = tf.shape(found[schema.CONTEXT_FEATURES])[0]
-    return found
-
-
 def _sizes(options: CollateOptions, image: tf.Tensor) -> Dict[str, Optional[int]]:
     """Letter of the schema -> size; None if an axis keeps its size."""
     height, width, channels = image.shape
     count, length = options.context_shape
-    return {
-        "G": options.max_boxes,
-        "K": options.num_classes,
-        "P": None,
-        "H": height,
-        "W": width,
-        "C": channels,
-        "S": count,
-        "F": length,
-    }
+    boxes = {"G": options.max_boxes, "K": options.num_classes, "P": None}
+    return {**boxes, "H": height, "W": width, "C": channels, "S": count, "F": length}
 
 
 def _padded(tensor: tf.Tensor, shape_letters: str, sizes: Dict[str, Optional[int]]) -> tf.Tensor:

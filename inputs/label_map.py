@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Dict, List, Tuple
 
 from estimator_det.config import files
 from estimator_det.config.text import ConfigError, parse_message
@@ -14,23 +14,15 @@ BACKGROUND = "background"  # the only name that may have id 0; it is no class
 
 @dataclass(frozen=True)
 class LabelMap:
-    """Classes of a data set; ids start at 1 and may have gaps.
-
-    Attributes:
-        path: The file it was read from.
-        names: Id -> display name, or name without one; in the order of ids.
-        ids: Name -> id, and display name -> id unless it is another class's name.
-        ancestors: Id -> ids of its more general classes, without itself.
-        descendants: Id -> ids of its more special classes, without itself.
-        keypoint_ids: Keypoint label -> index among the keypoints of a box.
-    """
+    """Classes of a data set; ids start at 1 and may have gaps."""
 
     path: str
-    names: Dict[int, str]
-    ids: Dict[str, int]
+    names: Dict[int, str]  # id -> display name, or name without one; in the order of ids
+    ids: Dict[str, int]  # name -> id, and display name -> id unless it is another class's name
+    # Id -> ids of its more general, or more special, classes, without itself.
     ancestors: Dict[int, Tuple[int, ...]] = field(default_factory=dict)
     descendants: Dict[int, Tuple[int, ...]] = field(default_factory=dict)
-    keypoint_ids: Dict[str, int] = field(default_factory=dict)
+    keypoint_ids: Dict[str, int] = field(default_factory=dict)  # label -> index in a box's
 
     @property
     def max_id(self) -> int:
@@ -63,8 +55,8 @@ def parse_label_map(text: str, source: str = "<text>") -> LabelMap:
     if not items:
         raise ConfigError(f"{source}: no item has an id of 1 or more; list the classes")
     items.sort(key=lambda item: item.id)
-    _refuse_duplicates(source, "id", items, lambda item: item.id)
-    _refuse_duplicates(source, "name", [i for i in items if i.name], lambda item: item.name)
+    _refuse_duplicates(source, "id", items)
+    _refuse_duplicates(source, "name", [item for item in items if item.name])
     display_ids = {item.display_name: item.id for item in items if item.display_name}
     label_map = LabelMap(
         path=source,
@@ -101,14 +93,14 @@ def _is_class(item: Any, where: str) -> bool:
     )
 
 
-def _refuse_duplicates(source: str, what: str, items: List[Any], key: Callable[[Any], Any]) -> None:
+def _refuse_duplicates(source: str, field: str, items: List[Any]) -> None:
     seen: Dict[Any, Any] = {}
     for item in items:
-        other = seen.setdefault(key(item), item)
+        other = seen.setdefault(getattr(item, field), item)
         if other is not item:
             raise ConfigError(
-                f"{source}: {what} {key(item)!r} is given twice: item {other.name!r} (id "
-                f"{other.id}) and item {item.name!r} (id {item.id})"
+                f"{source}: {field} {getattr(item, field)!r} is given twice: item {other.name!r} "
+                f"(id {other.id}) and item {item.name!r} (id {item.id})"
             )
 
 

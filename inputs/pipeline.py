@@ -75,24 +75,29 @@ def create_train_input_fn(
     def input_fn(
         params: Optional[Dict[str, Any]] = None, input_context: Any = None
     ) -> tf.data.Dataset:
-        options = _train_options(model, train, reader, preprocess)
-        batch_size, shard = _share(_batch_size(params, train.batch_size), input_context)
-        return _batches(
-            reader,
-            options,
-            lambda: make_augmentation(train.data_augmentation_options),
-            fault_log,
-            _Stream(
-                batch_size=batch_size,
-                shard=shard,
-                seed=seed,
-                num_epochs=reader.num_epochs or None,
-                sample_1_of_n=reader.sample_1_of_n_examples,
-                drop_remainder=reader.drop_remainder,
-                runs_elsewhere=runs_elsewhere,
-                cursor=cursor,
-            ),
+        options = CollateOptions(
+            preprocess=preprocess,
+            resizer=make_resizer(model.image_resizer),
+            num_classes=model.num_classes,
+            max_boxes=_max_boxes(reader, train.max_number_of_boxes),
+            retain_original_image=train.retain_original_images,
+            merge_boxes=train.merge_multiple_label_boxes,
+            use_multiclass_scores=train.use_multiclass_scores,
+            context_shape=_context_shape(model, reader),
         )
+        batch_size, shard = _share(_batch_size(params, train.batch_size), input_context)
+        stream = _Stream(
+            batch_size=batch_size,
+            shard=shard,
+            seed=seed,
+            num_epochs=reader.num_epochs or None,
+            sample_1_of_n=reader.sample_1_of_n_examples,
+            drop_remainder=reader.drop_remainder,
+            runs_elsewhere=runs_elsewhere,
+            cursor=cursor,
+        )
+        steps = train.data_augmentation_options
+        return _batches(reader, options, lambda: make_augmentation(steps), fault_log, stream)
 
     return input_fn
 
@@ -135,60 +140,34 @@ def create_eval_input_fn(
     def input_fn(
         params: Optional[Dict[str, Any]] = None, input_context: Any = None
     ) -> tf.data.Dataset:
-        options = _eval_options(model, evaluation, reader, preprocess)
+        resizer_config = model.image_resizer
+        if evaluation.force_no_resize:
+            resizer_config = image_resizer_pb2.ImageResizer(
+                identity_resizer=image_resizer_pb2.IdentityResizer()
+            )
+        options = CollateOptions(
+            preprocess=preprocess,
+            resizer=make_resizer(resizer_config),
+            num_classes=model.num_classes,
+            max_boxes=_max_boxes(reader, reader.max_number_of_boxes),
+            retain_original_image=evaluation.retain_original_images,
+            all_classes_labeled_by_default=evaluation.image_classes_field_map_empty_to_ones,
+            context_shape=_context_shape(model, reader),
+        )
         batch_size, shard = _share(_batch_size(params, evaluation.batch_size), input_context)
         # A batch of one has no remainder: dropping it only makes the shape static.
         drop = batch_size == 1 or (reader.HasField("drop_remainder") and reader.drop_remainder)
-        return _batches(
-            reader,
-            options,
-            lambda: None,
-            fault_log,
-            _Stream(
-                batch_size=batch_size,
-                shard=shard,
-                seed=DEFAULT_EVAL_SEED,
-                num_epochs=1,
-                sample_1_of_n=every,
-                drop_remainder=drop,
-            ),
+        stream = _Stream(
+            batch_size=batch_size,
+            shard=shard,
+            seed=DEFAULT_EVAL_SEED,
+            num_epochs=1,
+            sample_1_of_n=every,
+            drop_remainder=drop,
         )
+        return _batches(reader, options, lambda: None, fault_log, stream)
 
     return input_fn
-
-
-def _train_options(
-    model: Any, train: Any, reader: input_reader_pb2.InputReader, preprocess: Preprocess
-) -> CollateOptions:
-    return CollateOptions(
-        preprocess=preprocess,
-        resizer=make_resizer(model.image_resizer),
-        num_classes=model.num_classes,
-        max_boxes=_max_boxes(reader, train.max_number_of_boxes),
-        retain_original_image=train.retain_original_images,
-        merge_boxes=train.merge_multiple_label_boxes,
-        use_multiclass_scores=train.use_multiclass_scores,
-        context_shape=_context_shape(model, reader),
-    )
-
-
-def _eval_options(
-    model: Any, evaluation: Any, reader: input_reader_pb2.InputReader, preprocess: Preprocess
-) -> CollateOptions:
-    resizer_config = model.image_resizer
-    if evaluation.force_no_resize:
-        resizer_config = image_resizer_pb2.ImageResizer(
-            identity_resizer=image_resizer_pb2.IdentityResizer()
-        )
-    return CollateOptions(
-        preprocess=preprocess,
-        resizer=make_resizer(resizer_config),
-        num_classes=model.num_classes,
-        max_boxes=_max_boxes(reader, reader.max_number_of_boxes),
-        retain_original_image=evaluation.retain_original_images,
-        all_classes_labeled_by_default=evaluation.image_classes_field_map_empty_to_ones,
-        context_shape=_context_shape(model, reader),
-    )
 
 
 class _Stream(NamedTuple):

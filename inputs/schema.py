@@ -42,7 +42,6 @@ class LabelSpec(NamedTuple):
 
     @property
     def is_per_box(self) -> bool:
-        """Whether there is a value for each box."""
         return self.shape.startswith("B G")
 
 

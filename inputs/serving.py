@@ -58,7 +58,9 @@ def decode_and_preprocess(
     If `preprocess` keeps different sizes, the smaller images are padded with zeros at the bottom
     and right; if it makes them equal, H and W are static.
     """
-    height, width, channels = _preprocessed_shape(preprocess)
+    with tf.Graph().as_default():  # for the static shape of any image's inputs
+        inputs, _ = preprocess(tf1.placeholder(tf.float32, [1, None, None, COLOR_CHANNELS]))
+        height, width, channels = inputs.shape.as_list()[1:]
     is_static = height is not None and width is not None
 
     def one_image(content: tf.Tensor) -> Tuple[Any, tf.Tensor]:
@@ -69,14 +71,11 @@ def decode_and_preprocess(
         return rows, true_shapes[0]
 
     shape = [height, width, channels]
-    spec = (
-        tf.TensorSpec(shape, tf.float32)
-        if is_static
-        else tf.RaggedTensorSpec([None, None, channels], tf.float32, ragged_rank=1)
-    )
-    images, true_shapes = tf.map_fn(
-        one_image, encoded, fn_output_signature=(spec, tf.TensorSpec([3], tf.int32))
-    )
+    spec = tf.TensorSpec(shape, tf.float32)
+    if not is_static:
+        spec = tf.RaggedTensorSpec([None, None, channels], tf.float32, ragged_rank=1)
+    signature = (spec, tf.TensorSpec([3], tf.int32))
+    images, true_shapes = tf.map_fn(one_image, encoded, fn_output_signature=signature)
     if not is_static:
         images = images.to_tensor()
     return tf.ensure_shape(images, [None, *shape]), true_shapes
@@ -90,19 +89,13 @@ def create_predict_input_fn(
     Its input is one serialized `tf.train.Example` (a scalar) under the key "serialized_example",
     of which only the image and its additional channels are used.
 
-    Args:
-        pipeline_config: Its first eval_input_reader, if any, has the number of additional channels.
-        preprocess: The detector's.
-
-    Returns:
-        A function (params=None) -> `ServingInputReceiver` with the features IMAGE
-        [1, H, W, C] and TRUE_IMAGE_SHAPE [1, 3].
+    Their number is that of the first eval_input_reader, if any. The function is (params=None) ->
+    `ServingInputReceiver` with the features IMAGE [1, H, W, C] and TRUE_IMAGE_SHAPE [1, 3].
     """
     readers = pipeline_config.eval_input_reader
     num_additional_channels = readers[0].num_additional_channels if readers else 0
 
     def serving_input_receiver_fn(params: Optional[Dict[str, Any]] = None) -> Any:
-        del params
         serialized = tf1.placeholder(tf.string, [], name="tf_example")
         image = decode_example_image(serialized, num_additional_channels)
         inputs, true_shapes = preprocess(tf.cast(image, tf.float32)[tf.newaxis])
@@ -145,11 +138,3 @@ def _strings(
         features = {"image/encoded": tf.io.FixedLenFeature([], tf.string)}
         encoded = tf.io.parse_example(placeholder, features)["image/encoded"]
     return Receiver({INPUTS: placeholder}, *decode_and_preprocess(encoded, preprocess))
-
-
-def _preprocessed_shape(preprocess: Preprocess) -> Tuple[Optional[int], Optional[int], int]:
-    """Static height, width and channels that `preprocess` returns for an image of any size."""
-    with tf.Graph().as_default():
-        inputs, _ = preprocess(tf1.placeholder(tf.float32, [1, None, None, COLOR_CHANNELS]))
-        height, width, channels = inputs.shape.as_list()[1:]
-    return height, width, channels

@@ -11,7 +11,6 @@ Letters in shapes: n boxes, P keypoints, h x w pixels, C channels.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from typing import Any, Callable, List, Optional, Protocol, Sequence, Tuple, TypeVar
 
@@ -33,38 +32,15 @@ class Augmentation(Protocol):
         """The changed sample; `seed` is int32 or int64 [2]."""
 
 
-@dataclasses.dataclass(frozen=True)
-class _Chain:
-    """Steps in order, each with a seed of its own."""
-
-    names: Tuple[str, ...]
-    functions: Tuple[Step, ...]
-    configs: Tuple[Any, ...]
-
-    @tf.autograph.experimental.do_not_convert  # no step needs it, and tracing is faster without
-    def __call__(self, sample: Sample, seed: tf.Tensor) -> Sample:
-        seeds = split_seed(seed, len(self.names)) if self.names else []
-        for name, function, config, own_seed in zip(
-            self.names, self.functions, self.configs, seeds
-        ):
-            with tf.name_scope(name):
-                sample = function(sample, own_seed, config)
-        return sample
-
-
 def make_augmentation(steps: Sequence[Any]) -> Augmentation:
-    """One function that applies `steps` in order; no steps give the identity.
+    """One function that applies `PreprocessingStep`s in order; no steps give the identity.
 
-    Args:
-        steps: `PreprocessingStep` protos; later changes to them have no effect.
-
-    Returns:
-        A function `(sample, seed) -> sample`.
+    Later changes to the protos have no effect.
 
     Raises:
         ConfigError: if a step is empty, is not supported or has impossible settings.
     """
-    names, functions, configs = [], [], []
+    chain: List[Tuple[str, Step, Any]] = []
     for index, step in enumerate(steps):
         where = f"data_augmentation_options[{index}]"
         name, function = _find(step, where)
@@ -74,10 +50,17 @@ def make_augmentation(steps: Sequence[Any]) -> Augmentation:
             getattr(function, "check_config", lambda _: None)(config)
         except ConfigError as error:
             raise ConfigError(f"{where}.{name}: {error}") from error
-        names.append(name)
-        functions.append(function)
-        configs.append(config)
-    return _Chain(tuple(names), tuple(functions), tuple(configs))
+        chain.append((name, function, config))
+
+    @tf.autograph.experimental.do_not_convert  # no step needs it, and tracing is faster without
+    def augment(sample: Sample, seed: tf.Tensor) -> Sample:
+        seeds = split_seed(seed, len(chain)) if chain else []  # each step has one of its own
+        for (name, function, config), own_seed in zip(chain, seeds):
+            with tf.name_scope(name):
+                sample = function(sample, own_seed, config)
+        return sample
+
+    return augment
 
 
 def _find(step: Any, where: str) -> Tuple[str, Step]:
@@ -188,9 +171,7 @@ def keep_boxes(sample: Sample, indices: tf.Tensor) -> Sample:
 def reframe(sample: Sample, window: tf.Tensor) -> Sample:
     """Boxes and keypoints in coordinates where `window` is the unit square; nothing is clipped.
 
-    Args:
-        sample: coordinates normalized to the old image.
-        window: float32 [4], yxyx, the new image in coordinates of the old one.
+    `window` is float32 [4], yxyx: the new image in coordinates of the old one.
     """
     origin, end = window[:2], window[2:]
     extent = end - origin

@@ -70,18 +70,15 @@ def _check_deltas(config: Any) -> None:
     check_range("min_delta", config.min_delta, "max_delta", config.max_delta)
 
 
-def _check_shift(config: Any) -> None:
-    if not 0 <= config.max_delta <= 1:
-        raise ConfigError(f"max_delta must lie within 0 and 1; found {config.max_delta:g}")
-
-
-def _check_hue(config: Any) -> None:
-    if not 0 <= config.max_delta <= 0.5:
-        raise ConfigError(f"max_delta must lie within 0 and 0.5; found {config.max_delta:g}")
+def _check_max_delta(config: Any, highest: float) -> None:
+    if not 0 <= config.max_delta <= highest:
+        raise ConfigError(
+            f"max_delta must lie within 0 and {highest:g}; found {config.max_delta:g}"
+        )
 
 
 @AUGMENTATIONS.register("random_adjust_brightness")
-@checked_by(_check_shift)
+@checked_by(lambda config: _check_max_delta(config, 1))
 @float_image
 def random_adjust_brightness(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Adds one number from [-max_delta, max_delta) x 255 to all pixel values."""
@@ -97,7 +94,7 @@ def random_adjust_contrast(sample: Sample, seed: tf.Tensor, config: Any) -> Samp
 
 
 @AUGMENTATIONS.register("random_adjust_hue")
-@checked_by(_check_hue)
+@checked_by(lambda config: _check_max_delta(config, 0.5))
 @float_image
 def random_adjust_hue(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Rotates the hue by a fraction of the full circle from [-max_delta, max_delta)."""
@@ -155,12 +152,7 @@ def _luma(rgb: tf.Tensor) -> tf.Tensor:
 @AUGMENTATIONS.register("rgb_to_gray")
 @float_image
 def rgb_to_gray(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """RGB [h, w, 3] -> brightness [h, w, 1].
-
-    Raises:
-        ConfigError: if the image is known to have other than three channels.
-    """
-    del seed, config
+    """RGB [h, w, 3] -> brightness [h, w, 1]; ConfigError if the channels are not three."""
     channels = sample.image.shape[-1]
     if channels not in (None, 3):
         raise ConfigError(
@@ -195,7 +187,6 @@ def _check_normalize(config: Any) -> None:
 @float_image
 def normalize_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Maps [original_minval, original_maxval] linearly to [target_minval, target_maxval]."""
-    del seed
     scale = (config.target_maxval - config.target_minval) / (
         config.original_maxval - config.original_minval
     )
@@ -206,12 +197,7 @@ def normalize_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 @AUGMENTATIONS.register("subtract_channel_mean")
 @float_image
 def subtract_channel_mean(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Subtracts `means`, one number per channel; no means leave the image unchanged.
-
-    Raises:
-        ConfigError: if the number of means is known not to be that of the channels.
-    """
-    del seed
+    """Subtracts `means`, one per channel, else ConfigError; none leave the image unchanged."""
     means = list(config.means)
     if not means:
         return sample

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
@@ -40,28 +40,18 @@ Pair = Tuple[float, float]
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """The bounds of one kind of crop.
+    """The bounds of one kind of crop."""
 
-    Args:
-        min_object_covered: share of at least one box that the crop must contain.
-        aspect_ratio: minimum and maximum width over height, in pixels.
-        area: minimum and maximum share of the image's area.
-        overlap_thresh: share of a box that must lie in the crop for the box to stay.
-        clip_boxes: whether boxes are clipped to the crop and keypoints outside are set to NaN.
-        random_coef: probability of not cropping the image.
-    """
-
-    min_object_covered: float = 0.0
-    aspect_ratio: Pair = (0.5, 2.0)
-    area: Pair = (0.1, 1.0)
-    overlap_thresh: float = 0.0
-    clip_boxes: bool = True
-    random_coef: float = 0.15
+    min_object_covered: float = 0.0  # share of at least one box that the crop must contain
+    aspect_ratio: Pair = (0.5, 2.0)  # minimum and maximum width over height, in pixels
+    area: Pair = (0.1, 1.0)  # minimum and maximum share of the image's area
+    overlap_thresh: float = 0.0  # share of a box that must lie in the crop for the box to stay
+    clip_boxes: bool = True  # clip boxes to the crop, and set keypoints outside to NaN
+    random_coef: float = 0.15  # probability of not cropping the image
 
     def __post_init__(self) -> None:
-        check_probability("min_object_covered", self.min_object_covered)
-        check_probability("overlap_thresh", self.overlap_thresh)
-        check_probability("random_coef", self.random_coef)
+        for name in ("min_object_covered", "overlap_thresh", "random_coef"):
+            check_probability(name, getattr(self, name))
         check_range("min_aspect_ratio", self.aspect_ratio[0],
                     "max_aspect_ratio", self.aspect_ratio[1])  # fmt: skip
         check_range("min_area", self.area[0], "max_area", self.area[1])
@@ -76,14 +66,11 @@ class Operation:
 
 @dataclasses.dataclass(frozen=True)
 class Padding:
-    """The size of the canvas of a crop: height and width relative to the uncropped image.
-
-    `color` is per channel, 0 to 255; None is the mean colour of the crop.
-    """
+    """The size of the canvas of a crop: height and width relative to the uncropped image."""
 
     min_ratio: Pair = (1.0, 1.0)
     max_ratio: Pair = (2.0, 2.0)
-    color: Optional[Tuple[float, ...]] = None
+    color: Optional[Tuple[float, ...]] = None  # 0 to 255; None: the mean colour of the crop
 
     def __post_init__(self) -> None:
         for low, high in zip(self.min_ratio, self.max_ratio):
@@ -98,34 +85,31 @@ class Window(NamedTuple):
     box: tf.Tensor  # float32 [4], the same normalized, yxyx
 
 
-class Draw(NamedTuple):
-    """The operation that an image drew."""
-
-    index: tf.Tensor  # int32 scalar
-    unchanged: tf.Tensor  # bool scalar: the image is not cropped
-
-
 COVERED = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 SSD_OPERATIONS = tuple(
     Operation(min_object_covered=share, overlap_thresh=share) for share in COVERED
 )
 
 
-def _draw(operations: Sequence[Operation], seed: tf.Tensor) -> Draw:
-    """One of the operations, all equally likely, and whether it keeps the image unchanged."""
+def _of(operations: Sequence[Any], field: str, index: tf.Tensor) -> tf.Tensor:
+    """The value of a field in the drawn operation or padding."""
+    return tf.gather(tf.constant([getattr(op, field) for op in operations]), index)
+
+
+def _draw(operations: Sequence[Operation], seed: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+    """The index of an operation, all equally likely, and whether it keeps the image unchanged."""
     fractions = tf.random.stateless_uniform([2], seed)
     index = tf.cast(fractions[0] * len(operations), tf.int32)
-    keep = tf.gather(tf.constant([op.random_coef for op in operations]), index)
-    return Draw(index, fractions[1] < keep)
+    return index, fractions[1] < _of(operations, "random_coef", index)
 
 
 def _sample_window(
-    sample: Sample, seed: tf.Tensor, operations: Sequence[Operation], draw: Draw
+    sample: Sample, seed: tf.Tensor, operations: Sequence[Operation], index: tf.Tensor
 ) -> Window:
-    """A window within the bounds of the drawn operation; the whole image if it is not cropped."""
+    """A window within the bounds of the drawn operation."""
     shape = tf.shape(sample.image)
     boxes = tf.clip_by_value(sample.boxes, 0.0, 1.0)[tf.newaxis]
-    covered = tf.gather(tf.constant([op.min_object_covered for op in operations]), draw.index)
+    covered = _of(operations, "min_object_covered", index)
 
     def within(aspect_ratio: Pair, area: Pair) -> Window:
         begin, size, box = tf.image.stateless_sample_distorted_bounding_box(
@@ -144,15 +128,9 @@ def _sample_window(
     ranges = [(op.aspect_ratio, op.area) for op in operations]
     distinct = sorted(set(ranges))
     if len(distinct) == 1:
-        window = within(*distinct[0])
-    else:
-        branch = tf.gather(tf.constant([distinct.index(pair) for pair in ranges]), draw.index)
-        window = tf.switch_case(branch, [functools.partial(within, *pair) for pair in distinct])
-    return Window(
-        begin=tf.where(draw.unchanged, 0, window.begin),
-        size=tf.where(draw.unchanged, -1, window.size),
-        box=tf.where(draw.unchanged, tf.constant(WHOLE_IMAGE), window.box),
-    )
+        return within(*distinct[0])
+    branch = tf.gather(tf.constant([distinct.index(pair) for pair in ranges]), index)
+    return tf.switch_case(branch, [functools.partial(within, *pair) for pair in distinct])
 
 
 def crop(
@@ -162,16 +140,11 @@ def crop(
     clip_boxes: tf.Tensor,
     keep_all: Optional[tf.Tensor] = None,
 ) -> Sample:
-    """Cuts out a window and keeps the boxes of which enough lies inside.
+    """Cuts out a window and keeps the boxes of which enough lies inside; all if `keep_all`.
 
-    Args:
-        sample: any sample.
-        window: what to cut out.
-        overlap_thresh: float scalar; share of a box's area that must lie within the window. Boxes
-            without any area inside are dropped at 0, too.
-        clip_boxes: bool scalar; clips the boxes to the window, sets keypoints outside it to NaN
-            (and invisible) and scales `area` by the remaining share of the box.
-        keep_all: bool scalar; True keeps every box.
+    Enough is the share `overlap_thresh` of a box's area; boxes without any area inside are dropped
+    at 0, too. `clip_boxes` clips the boxes to the window, sets keypoints outside it to NaN (and
+    invisible) and scales `area` by the remaining share of the box. All three are scalar tensors.
     """
     origin, end = window.box[:2], window.box[2:]
     near, far = sample.boxes[:, :2], sample.boxes[:, 2:]
@@ -211,17 +184,18 @@ def _clip(sample: Sample, share: tf.Tensor, wanted: tf.Tensor) -> Sample:
 def _random_crop(
     sample: Sample, seed: tf.Tensor, operations: Sequence[Operation]
 ) -> Tuple[Sample, tf.Tensor]:
-    """The cropped sample and the index of the operation that was drawn."""
+    """The cropped sample and the index of the drawn operation."""
     draw_seed, window_seed = split_seed(seed, 2)
-    draw = _draw(operations, draw_seed)
-    window = _sample_window(sample, window_seed, operations, draw)
-    thresh = tf.gather(tf.constant([op.overlap_thresh for op in operations]), draw.index)
-    clip = _clips(operations, draw.index) & ~draw.unchanged
-    return crop(sample, window, thresh, clip, keep_all=draw.unchanged), draw.index
-
-
-def _clips(operations: Sequence[Operation], index: tf.Tensor) -> tf.Tensor:
-    return tf.gather(tf.constant([op.clip_boxes for op in operations]), index)
+    index, unchanged = _draw(operations, draw_seed)
+    window = _sample_window(sample, window_seed, operations, index)
+    window = Window(
+        begin=tf.where(unchanged, 0, window.begin),
+        size=tf.where(unchanged, -1, window.size),
+        box=tf.where(unchanged, tf.constant(WHOLE_IMAGE), window.box),
+    )
+    thresh = _of(operations, "overlap_thresh", index)
+    clip = _of(operations, "clip_boxes", index) & ~unchanged
+    return crop(sample, window, thresh, clip, keep_all=unchanged), index
 
 
 def _random_crop_pad(
@@ -233,8 +207,8 @@ def _random_crop_pad(
     crop_seed, pad_seed = split_seed(seed, 2)
     size = tf.cast(image_size(sample.image), tf.float32)
     cropped, index = _random_crop(sample, crop_seed, operations)
-    least = size * tf.gather(tf.constant([padding.min_ratio for padding in paddings]), index)
-    most = size * tf.gather(tf.constant([padding.max_ratio for padding in paddings]), index)
+    least = size * _of(paddings, "min_ratio", index)
+    most = size * _of(paddings, "max_ratio", index)
     colors = [color_of(padding.color or ()) for padding in paddings]
     color = None if colors[0] is None else tf.gather(tf.stack(colors), index)
     return random_pad(cropped, pad_seed, tf.cast(least, tf.int32), tf.cast(most, tf.int32), color)
@@ -261,14 +235,10 @@ def _crop_to_aspect_ratio(
 # From configuration to operations.
 
 
-def _operation(config: Any, aspect_ratio: Optional[float] = None) -> Operation:
-    if aspect_ratio is None:
-        aspect_ratios = (config.min_aspect_ratio, config.max_aspect_ratio)
-    else:
-        aspect_ratios = (aspect_ratio, aspect_ratio)
+def _operation(config: Any, aspect_ratio: Optional[Pair] = None) -> Operation:
     return Operation(
         min_object_covered=config.min_object_covered,
-        aspect_ratio=aspect_ratios,
+        aspect_ratio=aspect_ratio or (config.min_aspect_ratio, config.max_aspect_ratio),
         area=(config.min_area, config.max_area),
         overlap_thresh=config.overlap_thresh,
         clip_boxes=config.clip_boxes,
@@ -276,20 +246,25 @@ def _operation(config: Any, aspect_ratio: Optional[float] = None) -> Operation:
     )
 
 
-def _operations(config: Any, aspect_ratio: Optional[float] = None) -> List[Operation]:
-    """The operations of the step, or the seven of the SSD paper."""
-    if not config.operations:
-        if aspect_ratio is None:
-            return list(SSD_OPERATIONS)
-        shape = (aspect_ratio, aspect_ratio)
-        return [dataclasses.replace(op, aspect_ratio=shape) for op in SSD_OPERATIONS]
+def _of_each(config: Any, make: Callable[[Any], Any]) -> List[Any]:
+    """`make(operation)` of each operation of the step; errors contain its index."""
     made = []
     for index, operation in enumerate(config.operations):
         try:
-            made.append(_operation(operation, aspect_ratio))
+            made.append(make(operation))
         except ConfigError as error:
             raise ConfigError(f"operations[{index}]: {error}") from error
     return made
+
+
+def _operations(config: Any, aspect_ratio: Optional[Pair] = None) -> List[Operation]:
+    """The operations of the step, or the seven of the SSD paper."""
+    if config.operations:
+        return _of_each(config, lambda op: _operation(op, aspect_ratio))
+    return [
+        dataclasses.replace(op, aspect_ratio=aspect_ratio or op.aspect_ratio)
+        for op in SSD_OPERATIONS
+    ]
 
 
 def _ratios(config: Any) -> Padding:
@@ -323,19 +298,18 @@ def _ssd_crop_pad_parts(config: Any) -> Tuple[List[Operation], List[Padding]]:
     """
     if not config.operations:
         return list(SSD_OPERATIONS[1:]), [Padding()] * len(SSD_OPERATIONS[1:])
-    paddings = []
-    for index, op in enumerate(config.operations):
-        color = (op.pad_color_r, op.pad_color_g, op.pad_color_b)
-        try:
-            paddings.append(dataclasses.replace(_ratios(op), color=color))
-        except ConfigError as error:
-            raise ConfigError(f"operations[{index}]: {error}") from error
+    paddings = _of_each(
+        config,
+        lambda op: dataclasses.replace(
+            _ratios(op), color=(op.pad_color_r, op.pad_color_g, op.pad_color_b)
+        ),
+    )
     return _operations(config), paddings
 
 
 def _fixed_parts(config: Any) -> Tuple[float, List[Operation]]:
     aspect_ratio = _positive_aspect_ratio(config)
-    return aspect_ratio, _operations(config, aspect_ratio)
+    return aspect_ratio, _operations(config, (aspect_ratio, aspect_ratio))
 
 
 def _pad_fixed_parts(config: Any) -> Tuple[float, List[Operation], Padding]:
@@ -377,7 +351,9 @@ def ssd_random_crop_fixed_aspect_ratio(sample: Sample, seed: tf.Tensor, config: 
     aspect_ratio, operations = _fixed_parts(config)
     crop_seed, cut_seed = split_seed(seed, 2)
     cropped, index = _random_crop(sample, crop_seed, operations)
-    return _crop_to_aspect_ratio(cropped, cut_seed, aspect_ratio, _clips(operations, index))
+    return _crop_to_aspect_ratio(
+        cropped, cut_seed, aspect_ratio, _of(operations, "clip_boxes", index)
+    )
 
 
 @AUGMENTATIONS.register("ssd_random_crop_pad_fixed_aspect_ratio")

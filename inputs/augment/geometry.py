@@ -5,7 +5,7 @@ Images [h, w, C] may be uint8 or float32; resizing makes them float32.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Sequence
+from typing import Any, Callable, NamedTuple, Sequence
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
@@ -39,11 +39,8 @@ ROTATE_LEFT = Motion(transpose=True, flip_y=True, flip_x=False)  # 90 degrees co
 def move(sample: Sample, motion: Motion, keypoint_permutation: Sequence[int] = ()) -> Sample:
     """Moves image, masks, boxes and keypoints together.
 
-    Args:
-        sample: any sample.
-        motion: the move.
-        keypoint_permutation: for each keypoint of the result, its index before (a flipped left hand
-            is a right hand); empty keeps the order.
+    `keypoint_permutation` has for each keypoint of the result its index before (a flipped left hand
+    is a right hand); empty keeps the order.
     """
     keypoints, visibilities = sample.keypoints, sample.keypoint_visibilities
     if keypoint_permutation:
@@ -89,88 +86,72 @@ def _move_points(points: tf.Tensor, motion: Motion) -> tf.Tensor:
     return points * sign + shift
 
 
-def _check_permutation(name: str, permutation: Sequence[int]) -> None:
-    if sorted(permutation) != list(range(len(permutation))):
-        raise ConfigError(
-            f"{name} is {list(permutation)}; it must contain each of 0 to "
-            f"{len(permutation) - 1} once"
-        )
+def _check_move(field: str) -> Callable[[Any], None]:
+    """The check of a step with a probability and the keypoint permutation `field`."""
+
+    def check(config: Any) -> None:
+        check_probability("probability", config.probability)
+        permutation = list(getattr(config, field))
+        if sorted(permutation) != list(range(len(permutation))):
+            raise ConfigError(
+                f"{field} is {permutation}; it must contain each of 0 to "
+                f"{len(permutation) - 1} once"
+            )
+
+    return check
 
 
-def _check_flip(config: Any) -> None:
-    check_probability("probability", config.probability)
-    _check_permutation("keypoint_flip_permutation", config.keypoint_flip_permutation)
+def _move_randomly(
+    sample: Sample, seed: tf.Tensor, config: Any, motion: Motion, field: str
+) -> Sample:
+    """Moves with the given probability; `field` is the step's and field's name.
 
-
-def _check_rotation(config: Any) -> None:
-    check_probability("probability", config.probability)
-    _check_permutation("keypoint_rot_permutation", config.keypoint_rot_permutation)
-
-
-def _require_fit(sample: Sample, field: str, permutation: Sequence[int]) -> None:
-    """The permutation, if any, must have as many keypoints as the samples."""
-    if sample.keypoints is None:
-        return
-    count = sample.keypoints.shape[1]
+    Raises:
+        ConfigError: if the keypoint permutation is of another length than the keypoints.
+    """
+    permutation = tuple(getattr(config, field.rpartition(".")[2]))
+    count = None if sample.keypoints is None else sample.keypoints.shape[1]
     if permutation and count not in (None, len(permutation)):
         raise ConfigError(
             f"{field} has {len(permutation)} keypoints, but the samples have {count}; "
             "list each once"
         )
+    return apply_with_probability(
+        sample, seed, config.probability, lambda old: move(old, motion, permutation)
+    )
 
 
-def _require_permutation(sample: Sample, step: str, permutation: Sequence[int]) -> None:
-    if sample.keypoints is not None and not permutation:
+def _flip_randomly(
+    sample: Sample, seed: tf.Tensor, config: Any, motion: Motion, step: str
+) -> Sample:
+    if sample.keypoints is not None and not config.keypoint_flip_permutation:
         raise ConfigError(
             f"{step}: the samples have keypoints, but keypoint_flip_permutation is not given. "
             "List for each keypoint the one that replaces it in a flipped image"
         )
-    _require_fit(sample, f"{step}.keypoint_flip_permutation", permutation)
+    return _move_randomly(sample, seed, config, motion, f"{step}.keypoint_flip_permutation")
 
 
 @AUGMENTATIONS.register("random_horizontal_flip")
-@checked_by(_check_flip)
+@checked_by(_check_move("keypoint_flip_permutation"))
 def random_horizontal_flip(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Flips left and right, with the given probability.
-
-    Raises:
-        ConfigError: if there are keypoints, but no permutation, or one of another length.
-    """
-    permutation = tuple(config.keypoint_flip_permutation)
-    _require_permutation(sample, "random_horizontal_flip", permutation)
-    return apply_with_probability(
-        sample, seed, config.probability, lambda old: move(old, FLIP_X, permutation)
-    )
+    """Flips left and right, with the given probability; keypoints need a permutation."""
+    return _flip_randomly(sample, seed, config, FLIP_X, "random_horizontal_flip")
 
 
 @AUGMENTATIONS.register("random_vertical_flip")
-@checked_by(_check_flip)
+@checked_by(_check_move("keypoint_flip_permutation"))
 def random_vertical_flip(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Flips top and bottom, with the given probability.
-
-    Raises:
-        ConfigError: if there are keypoints, but no permutation, or one of another length.
-    """
-    permutation = tuple(config.keypoint_flip_permutation)
-    _require_permutation(sample, "random_vertical_flip", permutation)
-    return apply_with_probability(
-        sample, seed, config.probability, lambda old: move(old, FLIP_Y, permutation)
-    )
+    """Flips top and bottom, with the given probability; keypoints need a permutation."""
+    return _flip_randomly(sample, seed, config, FLIP_Y, "random_vertical_flip")
 
 
 @AUGMENTATIONS.register("random_rotation90")
-@checked_by(_check_rotation)
+@checked_by(_check_move("keypoint_rot_permutation"))
 def random_rotation90(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
-    """Rotates by 90 degrees counter-clockwise, with the given probability.
-
-    Raises:
-        ConfigError: if the keypoint permutation is of another length than the keypoints.
-    """
-    permutation = tuple(config.keypoint_rot_permutation)
-    _require_fit(sample, "random_rotation90.keypoint_rot_permutation", permutation)
-    return apply_with_probability(
-        sample, seed, config.probability, lambda old: move(old, ROTATE_LEFT, permutation)
-    )
+    """Rotates by 90 degrees counter-clockwise, with the given probability."""
+    field = "random_rotation90.keypoint_rot_permutation"
+    return _move_randomly(sample, seed, config, ROTATE_LEFT, field)
 
 
 def resize(sample: Sample, size: tf.Tensor, method: str, align_corners: bool = False) -> Sample:
@@ -203,7 +184,6 @@ def _check_resize(config: Any) -> None:
 @float_image
 def resize_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Resizes to new_height x new_width by the given method."""
-    del seed
     method = {
         config.AREA: tf.image.ResizeMethod.AREA,
         config.BICUBIC: tf.image.ResizeMethod.BICUBIC,
@@ -232,7 +212,6 @@ def random_image_scale(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 @AUGMENTATIONS.register("scale_boxes_to_pixel_coordinates")
 def scale_boxes_to_pixel_coordinates(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Boxes and keypoints from normalized to pixel coordinates; for use as the last step."""
-    del seed, config
     size = tf.cast(image_size(sample.image), tf.float32)
     keypoints = None if sample.keypoints is None else sample.keypoints * size
     return sample._replace(boxes=sample.boxes * tf.tile(size, [2]), keypoints=keypoints)

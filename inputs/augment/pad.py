@@ -24,13 +24,10 @@ from inputs.schema import Sample
 def pad(
     sample: Sample, canvas: tf.Tensor, offset: tf.Tensor, color: Optional[tf.Tensor] = None
 ) -> Sample:
-    """Places the image on a larger canvas.
+    """Places the image on a larger `canvas`, int32 [2]: height and width of the result.
 
-    Args:
-        sample: any sample; its masks are padded with zeros.
-        canvas: int32 [2], height and width of the result, not less than those of the image.
-        offset: int32 [2], row and column of the image's first pixel on the canvas.
-        color: float32 [C] or [1], 0 to 255, of the pixels around the image; None is black.
+    `offset`, int32 [2], is row and column of the image's first pixel. `color`, float32 [C] or [1],
+    0 to 255, is that of the pixels around the image; None is black. Masks are padded with zeros.
     """
     image, masks = sample.image, sample.masks
     size = image_size(image)
@@ -74,13 +71,9 @@ def random_pad(
 ) -> Sample:
     """Places the image at a random offset on a canvas of random size.
 
-    Args:
-        sample: any sample.
-        seed: int [2].
-        min_size: int32 [2], minimum height and width; the image's own if those are larger.
-        max_size: int32 [2], excluded unless it equals the minimum; the image's own if those are
-            larger.
-        color: float32 [C] or [1], 0 to 255; None is the mean colour of the image.
+    Height and width lie between `min_size` and `max_size`, int32 [2] each; where those of the image
+    are larger, they replace a bound. The maximum is excluded unless it equals the minimum. `color`
+    is float32 [C] or [1], 0 to 255; None is the mean colour of the image.
     """
     size_seed, offset_seed = split_seed(seed, 2)
     size = image_size(sample.image)
@@ -102,13 +95,8 @@ def random_pad_to_aspect_ratio(
 ) -> Sample:
     """Pads with black below and to the right until width / height is `aspect_ratio`.
 
-    Args:
-        sample: any sample.
-        seed: int [2].
-        aspect_ratio: width over height of the result.
-        min_ratio: minimum height and width of the result, relative to the image.
-        max_ratio: maximum height and width of the result, relative to the image. The smallest
-            padding that reaches the aspect ratio may exceed it.
+    `min_ratio` and `max_ratio` bound height and width of the result, relative to the image; the
+    smallest padding that reaches the aspect ratio may exceed the maximum.
     """
     size = tf.cast(image_size(sample.image), tf.float32)
     height, width = size[0], size[1]
@@ -127,13 +115,14 @@ def color_of(values: Sequence[float]) -> Optional[tf.Tensor]:
     return tf.constant(list(values), tf.float32) if len(values) else None
 
 
-def _require_channels(sample: Sample, step: str, values: Sequence[float]) -> None:
+def _checked_color(sample: Sample, step: str, values: Sequence[float]) -> Optional[tf.Tensor]:
     channels = sample.image.shape[-1]
     if len(values) > 1 and channels not in (None, len(values)):
         raise ConfigError(
             f"{step}.pad_color has {len(values)} numbers for images of {channels} channels; "
             "give one per channel, or a single one"
         )
+    return color_of(values)
 
 
 def _check_pad(config: Any) -> None:
@@ -153,17 +142,16 @@ def _check_pad(config: Any) -> None:
 def random_pad_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Places the image on a larger canvas, by default up to twice as high and wide.
 
-    Raises:
-        ConfigError: if `pad_color` does not fit the channels of the image.
+    ConfigError if `pad_color` does not fit the channels of the image.
     """
-    _require_channels(sample, "random_pad_image", config.pad_color)
+    color = _checked_color(sample, "random_pad_image", config.pad_color)
     size = image_size(sample.image)
     min_size, max_size = size, size * 2
     if config.HasField("min_image_height"):
         min_size = tf.constant([config.min_image_height, config.min_image_width])
     if config.HasField("max_image_height"):
         max_size = tf.constant([config.max_image_height, config.max_image_width])
-    return random_pad(sample, seed, min_size, max_size, color_of(config.pad_color))
+    return random_pad(sample, seed, min_size, max_size, color)
 
 
 def _check_absolute_pad(config: Any) -> None:
@@ -179,10 +167,9 @@ def _check_absolute_pad(config: Any) -> None:
 def random_absolute_pad_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Adds fewer than max_height_padding rows and fewer than max_width_padding columns.
 
-    Raises:
-        ConfigError: if `pad_color` does not fit the channels of the image.
+    ConfigError if `pad_color` does not fit the channels of the image.
     """
-    _require_channels(sample, "random_absolute_pad_image", config.pad_color)
+    color = _checked_color(sample, "random_absolute_pad_image", config.pad_color)
     size = image_size(sample.image)
     most = size + tf.constant([config.max_height_padding, config.max_width_padding])
-    return random_pad(sample, seed, size, most, color_of(config.pad_color))
+    return random_pad(sample, seed, size, most, color)

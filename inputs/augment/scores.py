@@ -23,7 +23,6 @@ def convert_class_logits_to_softmax(sample: Sample, seed: tf.Tensor, config: Any
     Raises:
         ConfigError: if the samples have no multiclass scores.
     """
-    del seed
     if sample.multiclass_scores is None:
         raise ConfigError(
             "convert_class_logits_to_softmax needs multiclass scores, which are not loaded. "

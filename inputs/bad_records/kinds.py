@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Dict, Mapping, NamedTuple
 
-from estimator_det.config.text import ConfigError
+from estimator_det.config.text import ConfigError, nearest
 
 # Actions.
 FAIL = "fail"  # stops the program
@@ -145,19 +145,13 @@ def effect(kind: str, action: str) -> str:
 
 
 def resolve_actions(policy: str, exceptions: Mapping[str, str]) -> Dict[str, str]:
-    """Kind -> action.
-
-    Args:
-        policy: One of REFERENCE, FAIL, SKIP and CLIP.
-        exceptions: Kind -> the policy of that kind alone.
+    """Kind -> action; a policy is REFERENCE, FAIL, SKIP or CLIP, of all kinds or of one alone.
 
     Raises:
         ConfigError: if an exception names an unknown kind.
     """
     for kind in exceptions:
         if kind not in KINDS:
-            from estimator_det.config.text import nearest
-
             hint = nearest(kind, list(KINDS)) or "."
             raise ConfigError(
                 f"bad_records.exception.kind is {kind!r}{hint} Allowed: {list(KINDS)}"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import os
 import threading
-from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Counter, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from estimator_det.config import files
 from inputs.bad_records.kinds import FAIL, KINDS, SKIP, RecordFault, counted, effect
@@ -58,6 +59,7 @@ class FaultLog:
         path: Mostly LOG_FILE in model_dir; gets a JSON line with the fields of `LogEntry` for each
             new entry. Lines of an earlier run are not repeated. None writes no file.
         stop_reason: Why the run must stop; "" while it may continue.
+        has_new_faults: Whether any fault is new, compared with the file as it was at the start.
     """
 
     def __init__(self, path: Optional[str] = None) -> None:
@@ -67,11 +69,11 @@ class FaultLog:
         self._entries: List[LogEntry] = []
         self._seen: Set[Tuple[str, int, str]] = set()
         self._written: Set[Tuple[str, int, str]] = set()
-        self._counts: Dict[str, int] = {}
-        self._entries_of: Dict[str, int] = {}
-        self._action_counts: Dict[Tuple[str, str], int] = {}
+        self._counts: Counter[str] = collections.Counter()
+        self._entries_of: Counter[str] = collections.Counter()
+        self._action_counts: Counter[Tuple[str, str]] = collections.Counter()
         self._skipped: Set[Tuple[str, int]] = set()
-        self._has_new_faults = False
+        self.has_new_faults = False
         if path is not None:
             self._read_written(path)
 
@@ -86,12 +88,6 @@ class FaultLog:
         """Distinct records that were skipped."""
         with self._lock:
             return len(self._skipped)
-
-    @property
-    def has_new_faults(self) -> bool:
-        """Whether any fault is new, compared with the file as it was at the start."""
-        with self._lock:
-            return self._has_new_faults
 
     def counts(self) -> Dict[str, int]:
         """Kind -> boxes, records or files, each counted once; and "skipped_records"."""
@@ -142,9 +138,10 @@ class FaultLog:
             if not self._action_counts:
                 return ""
             lines = []
-            for (kind, action), count in sorted(self._action_counts.items(), key=_table_order):
+            rank = {kind: index for index, kind in enumerate(KINDS)}
+            for kind, action in sorted(self._action_counts, key=lambda x: (rank[x[0]], x[1])):
                 row = KINDS[kind]
-                found = counted(count, row.unit)
+                found = counted(self._action_counts[kind, action], row.unit)
                 if row.unit == "box":
                     found += f" in {counted(self._entries_of[kind], 'record')}"
                 lines.append(f"  {kind}: {row.description}: {found}, {effect(kind, action)}")
@@ -153,15 +150,14 @@ class FaultLog:
             return "\n".join([head, *lines, *tail])
 
     def _add(self, entry: LogEntry, key: Tuple[str, int, str]) -> None:
-        self._counts[entry.kind] = self._counts.get(entry.kind, 0) + entry.count
-        self._entries_of[entry.kind] = self._entries_of.get(entry.kind, 0) + 1
-        by_action = (entry.kind, entry.action)
-        self._action_counts[by_action] = self._action_counts.get(by_action, 0) + entry.count
+        self._counts[entry.kind] += entry.count
+        self._entries_of[entry.kind] += 1
+        self._action_counts[entry.kind, entry.action] += entry.count
         if self._entries_of[entry.kind] <= MAX_KEPT:
             self._entries.append(entry)
         if key in self._written:
             return
-        self._has_new_faults = True
+        self.has_new_faults = True
         self._written.add(key)
         if self.path is not None:
             _append(self.path, json.dumps(entry._asdict(), ensure_ascii=False) + "\n")
@@ -174,11 +170,6 @@ class FaultLog:
                 self._written.add((old["file"], old["record"], old["kind"]))
             except (ValueError, KeyError, TypeError):
                 continue  # a crash cut this line short: its fault is written again
-
-
-def _table_order(item: Any) -> Tuple[int, str]:
-    (kind, action), _ = item
-    return list(KINDS).index(kind), action
 
 
 def _append(path: str, line: str) -> None:

@@ -7,46 +7,21 @@ from typing import Mapping, Optional
 
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import input_reader_pb2
-from inputs.bad_records.kinds import (
-    CLIP,
-    FAIL,
-    KINDS,
-    REFERENCE,
-    SKIP,
-    RecordFault,
-    resolve_actions,
-)
+from inputs.bad_records.kinds import FAIL, KINDS, REFERENCE, SKIP, RecordFault, resolve_actions
 from inputs.label_map import LabelMap, read_label_map
-
-_POLICIES = {
-    input_reader_pb2.BadRecords.REFERENCE: REFERENCE,
-    input_reader_pb2.BadRecords.FAIL: FAIL,
-    input_reader_pb2.BadRecords.SKIP: SKIP,
-    input_reader_pb2.BadRecords.CLIP: CLIP,
-}
 
 
 @dataclass(frozen=True)
 class BadRecordPolicy:
-    """The limits beyond which data are faulty, and the action for each kind of fault.
-
-    Attributes:
-        reader: The input reader.
-        actions: Kind -> one of `kinds.ACTIONS`.
-        max_skipped: Records that may be skipped.
-        max_pixels: Height times width of the largest image that is decoded.
-        num_classes: Of the model; None if ids have no upper limit.
-        label_map: None if records are read by their ids alone.
-        max_boxes: Boxes of an image that training uses; None for all.
-    """
+    """The limits beyond which data are faulty, and the action for each kind of fault."""
 
     reader: input_reader_pb2.InputReader
     actions: Mapping[str, str] = field(default_factory=lambda: resolve_actions(REFERENCE, {}))
-    max_skipped: int = 100
-    max_pixels: float = 178.95697e6
-    num_classes: Optional[int] = None
-    label_map: Optional[LabelMap] = None
-    max_boxes: Optional[int] = None
+    max_skipped: int = 100  # records
+    max_pixels: float = 178.95697e6  # height times width of the largest image that is decoded
+    num_classes: Optional[int] = None  # of the model; None if ids have no upper limit
+    label_map: Optional[LabelMap] = None  # None if records are read by their ids alone
+    max_boxes: Optional[int] = None  # boxes of an image that training uses; None for all
 
     def __post_init__(self) -> None:
         if self.max_pixels < 1:
@@ -79,10 +54,11 @@ def make_policy(
             label map cannot be read.
     """
     given = reader.bad_records
-    exceptions = {one.kind: _POLICIES[one.policy] for one in given.exception}
+    name = input_reader_pb2.BadRecords.Policy.Name  # of a policy, in upper case
+    exceptions = {one.kind: name(one.policy).lower() for one in given.exception}
     return BadRecordPolicy(
         reader=reader,
-        actions=resolve_actions(_POLICIES[given.policy], exceptions),
+        actions=resolve_actions(name(given.policy).lower(), exceptions),
         max_skipped=given.max_skipped,
         max_pixels=given.max_megapixels * 1e6,
         num_classes=num_classes,

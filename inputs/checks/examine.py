@@ -214,10 +214,13 @@ class _Examination:
         if self.policy.label_map is not None and text:
             ids = self.policy.label_map.ids
             classes, by_text = np.asarray([ids.get(name, -1) for name in text], np.int64), True
+        # Without labels the classes; -1 if they differ in number.
+        own_labels = classes if not len(labels) else np.full_like(classes, -1)
+        own_labels = labels if len(labels) == len(classes) else own_labels
         given = Boxes(
             boxes=np.zeros([0, 4], np.float32),
             classes=classes,
-            labels=_labels_of_classes(classes, labels),
+            labels=own_labels,
             by_text=np.bool_(by_text),
             given_size=np.asarray(
                 [features.scalar("image/height", 0), features.scalar("image/width", 0)], np.int64
@@ -268,10 +271,10 @@ class _Examination:
                 continue
             examples = ", ".join(f"box {i}: {shown.get(kind, box)(i)}" for i in indices[:NUM_SHOWN])
             more = ", …" if len(indices) > NUM_SHOWN else ""
-            limit = ""
+            ids = ""
             if kind == "unknown_id" and self.policy.num_classes is not None:
-                limit = f"; num_classes = {self.policy.num_classes}"
-            found = f"{len(indices)} of {len(classes)} ({examples}{more}){limit}"
+                ids = f"; num_classes = {self.policy.num_classes}"
+            found = f"{len(indices)} of {len(classes)} ({examples}{more}){ids}"
             self.add(kind, f"{KINDS[kind].description}: {found}", len(indices))
         boxes, dropped = correct_boxes(given.boxes, flags, self.policy.actions, NUMPY)
         self.boxes.append(boxes[~dropped])
@@ -317,13 +320,6 @@ class _Examination:
         if not rule.holds:
             numbers = ", ".join(str(number) for number in rule.numbers)
             self.add("length_mismatch", f"{rule.detail} {numbers}")
-
-
-def _labels_of_classes(classes: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """int64 [n]: the label of each class; `classes` without labels, -1 if they differ in number."""
-    if len(labels) == len(classes):
-        return labels
-    return classes if not len(labels) else np.full_like(classes, -1)
 
 
 def decode_size(encoded: bytes) -> Any:

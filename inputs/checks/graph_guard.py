@@ -20,9 +20,6 @@ from inputs.records.tfrecord import is_compressed
 class GraphGuard:
     """A `guard.Guard` of TensorFlow operations alone: any fault raises InvalidArgumentError.
 
-    Args:
-        paths: Files; `schema.RECORD` has indices into them.
-
     Raises:
         ConfigError: if a file is compressed; damage to it would go unnoticed.
     """

@@ -10,7 +10,7 @@ boxes come with the batch. Python runs only if there is a fault to report.
 from __future__ import annotations
 
 import threading
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -35,22 +35,16 @@ EXPECTED = -3  # the next sequence number
 MAX_EMPTY_FILES = 1000  # files in a row that give no record while nothing else arrives
 MAX_PENDING = 1024  # pending records; beyond it, some must have failed
 
+# (serialized record, sequence number) -> why TensorFlow cannot use it, "" if it can.
 Retry = Callable[[bytes, int], str]
 
 
 class Guard:
-    """The guard of one dataset; implements `inputs.records.stream.FileGuard`.
-
-    Args:
-        paths: Files; `schema.RECORD` has indices into them.
-        policy: The limits, and the action for each kind of fault.
-        log: Receives all faults.
-        retry: (serialized record, sequence number) -> why TensorFlow cannot use it, "" if it can.
-    """
+    """The guard of one dataset; implements `inputs.records.stream.FileGuard`."""
 
     def __init__(
         self,
-        paths: Sequence[str],
+        paths: Sequence[str],  # schema.RECORD has indices into them
         policy: BadRecordPolicy,
         log: FaultLog,
         retry: Optional[Retry] = None,
@@ -127,12 +121,8 @@ class Guard:
     ) -> tf.data.Dataset:
         """The same batches with RECORD and AUGMENTATION_SEED, after reporting all their faults.
 
-        Args:
-            batches: With SEQUENCE_NUMBER, RECORD_ID and FAULT_COUNTS, which are removed.
-            drop_remainder: Whether records of an incomplete last batch are dropped.
-            is_endless: Whether the data repeat without end, so that an end is an error.
-            keep_source_id: Whether SOURCE_ID stays.
-            base_seed: The first number of every AUGMENTATION_SEED.
+        SEQUENCE_NUMBER, RECORD_ID and FAULT_COUNTS are removed. Endless data must not end.
+        `base_seed` is the first number of every AUGMENTATION_SEED.
 
         Raises:
             InvalidArgumentError: from the dataset, with the fault, if the run must stop.
@@ -140,7 +130,8 @@ class Guard:
 
         @tf.autograph.experimental.do_not_convert
         def check(features: Any, labels: Any) -> Any:
-            return without_guard_keys(features, keep_source_id, base_seed, self._check_batch), labels
+            found = without_guard_keys(features, keep_source_id, base_seed, self._check_batch)
+            return found, labels
 
         # One call at a time, but in parallel with the other stages, which saves a tenth.
         checked = batches.map(check, num_parallel_calls=1, deterministic=True)
@@ -196,9 +187,9 @@ class Guard:
             if len(pending) > MAX_PENDING and not self._log.stop_reason:
                 # Explains the older half; what remains may still arrive.
                 older = sorted(one for one in pending.items() if one[0] >= 0)[: len(pending) // 2]
-                for index, (key, value) in enumerate(older):
-                    if self._explain(key, value, is_certain=index == 0):
-                        explained.append(key)
+                explained = [
+                    key for key, id_ in older if self._explain(key, id_, key == older[0][0])
+                ]
             if not self._log.stop_reason:
                 path = self.paths[file]
                 numbers = list(self._remaining(path, int(number), int(num_bytes)))[:BLOCK]

@@ -61,7 +61,7 @@ class Plan(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """The content and faults of one reader's records."""
+    """The content and faults of one reader's records, or of a part of them."""
 
     reader: str  # path of the reader in the configuration
     files: List[str]
@@ -75,19 +75,8 @@ class Scan(NamedTuple):
         return len({(e.file, e.record) for e in self.entries if e.action == SKIP and e.record >= 0})
 
 
-class _Part(NamedTuple):
-    num_records: int
-    columns: Columns
-    entries: List[LogEntry]
-
-
 def plan(reader: str, policy: BadRecordPolicy, max_records: Optional[int] = None) -> Plan:
-    """Finds the files of a reader and divides them into tasks.
-
-    Args:
-        reader: Path of the reader in the configuration.
-        policy: Of the reader.
-        max_records: At most so many records of each file; None for all.
+    """Finds the files of a reader and divides them into tasks; `max_records` is of each file.
 
     Raises:
         ConfigError: if the reader has no path, or is not a TFRecord reader.
@@ -128,31 +117,35 @@ def run(
     jobs: int = 1,
     advance: Callable[[int], Any] = lambda records: None,
 ) -> List[Scan]:
-    """Reads and examines all records.
+    """Reads and examines all records in `jobs` processes; a scan for each plan.
 
-    Args:
-        plans: Of `plan`.
-        jobs: Processes; a few records are always read in this one.
-        advance: Called with the number of records done since the last call.
-
-    Returns:
-        A scan for each plan.
+    A few records are always read in this process. `advance` gets the number of records done since
+    its last call.
 
     Raises:
         WorkerDiedError: if a process dies; the text names the files that were being read.
     """
     policies = {one.reader: one.policy for one in plans}
     tasks = [task for one in plans for task in one.tasks]
-    parts: Dict[str, List[_Part]] = {one.reader: [] for one in plans}
-    results = (
-        _in_turn(tasks, policies)
-        if jobs <= 1 or _are_few(plans)
-        else _at_once(tasks, policies, jobs)
-    )
+    parts: Dict[str, List[Scan]] = {one.reader: [] for one in plans}
+    results: Iterator[Scan]
+    if jobs <= 1 or _are_few(plans):
+        results = (_examine(task, policies[task.reader]) for task in tasks)
+    else:
+        results = _at_once(tasks, policies, jobs)
     for part, task in zip(results, tasks):
         parts[task.reader].append(part)
         advance(part.num_records)
-    return [_scan(one, parts[one.reader]) for one in plans]
+    return [
+        Scan(
+            one.reader,
+            one.files,
+            sum(part.num_records for part in parts[one.reader]),
+            join([part.columns for part in parts[one.reader]]),
+            [*one.entries, *(entry for part in parts[one.reader] for entry in part.entries)],
+        )
+        for one in plans
+    ]
 
 
 def _are_few(plans: Sequence[Plan]) -> bool:
@@ -165,27 +158,13 @@ def _are_few(plans: Sequence[Plan]) -> bool:
     return sum(tfrecord.file_size(path) for path in tasks) <= FEW_BYTES
 
 
-def _scan(of: Plan, parts: List[_Part]) -> Scan:
-    return Scan(
-        of.reader,
-        of.files,
-        sum(part.num_records for part in parts),
-        join([part.columns for part in parts]),
-        [*of.entries, *(entry for part in parts for entry in part.entries)],
-    )
-
-
 def _entry(policy: BadRecordPolicy, kind: str, file: str, message: str) -> LogEntry:
     return LogEntry.of(policy.fault(kind, message), file, -1)
 
 
-def _in_turn(tasks: Sequence[Task], policies: Dict[str, BadRecordPolicy]) -> Iterator[_Part]:
-    return (_examine(task, policies[task.reader]) for task in tasks)
-
-
 def _at_once(
     tasks: Sequence[Task], policies: Dict[str, BadRecordPolicy], jobs: int
-) -> Iterator[_Part]:
+) -> Iterator[Scan]:
     """Results in the order of the tasks."""
     # Fresh processes: a fork of one in which TensorFlow has run may hang.
     context = multiprocessing.get_context("spawn")
@@ -205,7 +184,8 @@ def _at_once(
             try:
                 yield future.result()
             except BrokenProcessPool as error:
-                open_tasks = [t for t, f in zip(tasks, futures) if not _succeeded(f)][:jobs]
+                ended = [f.done() and not f.cancelled() and not f.exception() for f in futures]
+                open_tasks = [task for task, done in zip(tasks, ended) if not done][:jobs]
                 where = ", ".join(f"{task.file} from record {task.start} on" for task in open_tasks)
                 raise WorkerDiedError(
                     "a process that reads records died, perhaps because memory ran out; it was one "
@@ -231,10 +211,6 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _succeeded(future: Any) -> bool:
-    return future.done() and not future.cancelled() and future.exception() is None
-
-
 def _start_worker(policies: Dict[str, BadRecordPolicy], lifeline: Any) -> None:
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
     _POLICIES.update(policies)
@@ -246,11 +222,11 @@ def _end_with(lifeline: Any) -> None:
     os._exit(1)
 
 
-def _examine_in_worker(task: Task) -> _Part:
+def _examine_in_worker(task: Task) -> Scan:
     return _examine(task, _POLICIES[task.reader])
 
 
-def _examine(task: Task, policy: BadRecordPolicy) -> _Part:
+def _examine(task: Task, policy: BadRecordPolicy) -> Scan:
     collector = Collector()
     entries: List[LogEntry] = []
     count = 0
@@ -266,20 +242,15 @@ def _examine(task: Task, policy: BadRecordPolicy) -> _Part:
             examined = examine_record(record, policy)
             for fault in examined.faults:
                 entries.append(LogEntry.of(fault, task.file, number, examined.source_id))
-            if examined.usable and examined.image_size is not None:
-                collector.add(
-                    task.file_number,
-                    number,
-                    examined.image_size,
-                    examined.source_id,
-                    examined.boxes,
-                    examined.class_ids,
-                )
+            size, name = examined.image_size, examined.source_id
+            if examined.usable and size is not None:
+                boxes, class_ids = examined.boxes, examined.class_ids
+                collector.add(task.file_number, number, size, name, boxes, class_ids)
     except (OSError, tf.errors.OpError) as error:
         entries.append(_entry(policy, "lost_records", task.file, f"it cannot be read: {error}"))
     if task.stop is None and not count and not entries:
         entries.append(_entry(policy, "empty_file", task.file, "the file contains no record"))
-    return _Part(count, collector.columns(), entries)
+    return Scan(task.reader, [task.file], count, collector.columns(), entries)
 
 
 def _records(task: Task) -> Iterator[Tuple[int, tfrecord.Record]]:

@@ -6,7 +6,7 @@ fixed order, so that the numbers do not depend on timing. Letters: N images, M b
 
 from __future__ import annotations
 
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -40,12 +40,10 @@ class Columns(NamedTuple):
 
     @property
     def num_images(self) -> int:
-        """N."""
         return len(self.sizes)
 
     @property
     def num_boxes(self) -> int:
-        """M."""
         return len(self.boxes)
 
 
@@ -70,24 +68,12 @@ class Collector:
         self,
         file_number: int,
         record_number: int,
-        size: Tuple[int, int],
+        size: Tuple[int, int],  # height and width in pixels
         source_id: str,
-        boxes: np.ndarray,
-        class_ids: np.ndarray,
+        boxes: np.ndarray,  # [n, 4], yxyx normalized
+        class_ids: np.ndarray,  # [n]; ValueError for another number
     ) -> None:
-        """Adds an image.
-
-        Args:
-            file_number: Index of the file.
-            record_number: Of the record in its file.
-            size: Height and width in pixels.
-            source_id: Of the image.
-            boxes: [n, 4], yxyx normalized.
-            class_ids: [n].
-
-        Raises:
-            ValueError: if there are more or fewer class ids than boxes.
-        """
+        """Adds an image."""
         boxes = np.asarray(boxes, np.float32).reshape(-1, 4)
         class_ids = np.asarray(class_ids, np.int32).reshape(-1)
         if len(boxes) != len(class_ids):
@@ -155,12 +141,7 @@ def resized(sizes: np.ndarray, rule: SizeRule) -> np.ndarray:
 
 
 def box_sizes(columns: Columns, sizes: Optional[np.ndarray] = None) -> np.ndarray:
-    """float32 [M, 2]: heights and widths of boxes in pixels.
-
-    Args:
-        columns: Images and boxes.
-        sizes: [N, 2], heights and widths of the images; their own if None.
-    """
+    """float32 [M, 2]: heights and widths of boxes in pixels, of images of `sizes` int [N, 2]."""
     sizes = columns.sizes if sizes is None else sizes
     scale = sizes[columns.images].astype(np.float32)
     return (columns.boxes[:, 2:] - columns.boxes[:, :2]) * scale
@@ -180,14 +161,9 @@ def area_histogram(pixels: np.ndarray, title: str) -> Histogram:
 
 def ratio_histogram(pixels: np.ndarray) -> Histogram:
     """Boxes by width over height; those without height count as widest."""
-    ratios = aspect_ratios(pixels)
-    counts = np.bincount(np.digitize(ratios, RATIO_EDGES), minlength=len(RATIO_EDGES) + 1)
-    names = (
-        f"below {RATIO_TEXTS[0]}",
-        *(f"{low} to {high}" for low, high in zip(RATIO_TEXTS, RATIO_TEXTS[1:])),
-        f"{RATIO_TEXTS[-1]} and above",
-    )
-    return Histogram("aspect ratio of boxes, width : height", names, counts)
+    names = _bin_names(RATIO_TEXTS, RATIO_TEXTS[1:])
+    title = "aspect ratio of boxes, width : height"
+    return _histogram(title, names, aspect_ratios(pixels), RATIO_EDGES)
 
 
 def aspect_ratios(pixels: np.ndarray) -> np.ndarray:
@@ -198,21 +174,27 @@ def aspect_ratios(pixels: np.ndarray) -> np.ndarray:
 
 def count_histogram(columns: Columns) -> Histogram:
     """Images by their number of boxes."""
-    bins = np.digitize(boxes_per_image(columns), COUNT_EDGES)
-    counts = np.bincount(bins, minlength=len(COUNT_NAMES))
-    return Histogram("boxes per image", COUNT_NAMES, counts)
+    return _histogram("boxes per image", COUNT_NAMES, boxes_per_image(columns), COUNT_EDGES)
 
 
 def side_histogram(sizes: np.ndarray) -> Histogram:
     """Images by their longer side."""
     longer = sizes.max(axis=1) if len(sizes) else np.zeros([0])
-    counts = np.bincount(np.digitize(longer, SIDE_EDGES), minlength=len(SIDE_EDGES) + 1)
-    names = (
-        f"below {SIDE_EDGES[0]}",
-        *(f"{low} to {high - 1}" for low, high in zip(SIDE_EDGES, SIDE_EDGES[1:])),
-        f"{SIDE_EDGES[-1]} and above",
+    names = _bin_names(SIDE_EDGES, [edge - 1 for edge in SIDE_EDGES[1:]])
+    return _histogram("longer side of images, pixels", names, longer, SIDE_EDGES)
+
+
+def _histogram(
+    title: str, names: Tuple[str, ...], values: np.ndarray, edges: Sequence[float]
+) -> Histogram:
+    return Histogram(
+        title, names, np.bincount(np.digitize(values, edges), minlength=len(edges) + 1)
     )
-    return Histogram("longer side of images, pixels", names, counts)
+
+
+def _bin_names(lowest: Sequence[Any], highest: Sequence[Any]) -> Tuple[str, ...]:
+    inner = (f"{low} to {high}" for low, high in zip(lowest, highest))
+    return f"below {lowest[0]}", *inner, f"{lowest[-1]} and above"
 
 
 def common_sizes(sizes: np.ndarray) -> List[Tuple[Tuple[int, int], int]]:

@@ -43,21 +43,13 @@ SIZES: Dict[str, Size] = {
 
 @dataclass(frozen=True)
 class ShapeOptions:
-    """What the images look like.
+    """What the images look like."""
 
-    Attributes:
-        min_side: Shortest possible height or width of an image, pixels.
-        max_side: Longest possible height or width of an image, pixels.
-        min_extent: Smallest diameter of a shape, as a fraction of the image's shorter side.
-        max_extent: Largest diameter of a shape, as a fraction of the image's shorter side.
-        max_shapes: Most shapes in one image.
-    """
-
-    min_side: int = 160
+    min_side: int = 160  # of heights and widths, pixels
     max_side: int = 224
-    min_extent: float = 0.25
+    min_extent: float = 0.25  # of a shape's diameter, as a fraction of the image's shorter side
     max_extent: float = 0.6
-    max_shapes: int = 4
+    max_shapes: int = 4  # in one image
 
     def __post_init__(self) -> None:
         if not 16 <= self.min_side <= self.max_side:
@@ -117,13 +109,7 @@ def make_image(seed: Tuple[int, int], options: Optional[ShapeOptions] = None) ->
 def make_dataset(
     output_dir: str, seed: int, size: str = "small", options: Optional[ShapeOptions] = None
 ) -> DatasetFiles:
-    """Writes training and evaluation shards and the label map below `output_dir`.
-
-    Args:
-        output_dir: Folder, created if missing; files of the same names are replaced.
-        seed: Picks the images, 0 or more.
-        size: A name in `SIZES`.
-        options: What the images look like.
+    """Writes shards of `SIZES[size]` and the label map to `output_dir`, replacing older ones.
 
     Raises:
         ValueError: if the size is unknown or the seed negative.
@@ -152,12 +138,9 @@ def _examples(
     for index in range(count):
         image = make_image((seed, index), options)
         names = [CLASS_NAMES[class_id - 1] for class_id in image.class_ids]
+        labels = writer.Annotations(image.boxes, image.class_ids, names)
         filename = f"{name.split('.')[0]}_{index:05d}.jpg"
-        yield writer.make_example(
-            writer.encode_image(image.pixels),
-            writer.Annotations(image.boxes, image.class_ids, names),
-            filename=filename,
-        )
+        yield writer.make_example(writer.encode_image(image.pixels), labels, filename=filename)
 
 
 def _outline(name: str, random: np.random.Generator) -> np.ndarray:

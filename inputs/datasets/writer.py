@@ -25,31 +25,18 @@ FeatureValue = Union[Sequence[int], Sequence[float], Sequence[bytes]]
 
 @dataclass(frozen=True)
 class Annotations:
-    """The n labelled objects of one image; the record has no optional field that is None.
+    """The n labelled objects of one image; the record has no optional field that is None."""
 
-    Attributes:
-        boxes: float [n, 4], ymin, xmin, ymax, xmax as fractions of the image's height and width.
-        class_ids: n ids of the label map, from 1.
-        class_names: n names of the label map.
-        weights: n loss weights.
-        area: n areas in square pixels.
-        is_crowd: n flags: the box contains a crowd of such objects.
-        difficult: n flags of PASCAL VOC.
-        group_of: n flags of Open Images.
-        masks: n PNG files, each a mask of the image's size with 0 outside the object.
-        keypoints: float [n, P, 2], y and x as fractions; NaN for absent points.
-    """
-
-    boxes: np.ndarray
-    class_ids: Sequence[int]
-    class_names: Optional[Sequence[str]] = None
-    weights: Optional[Sequence[float]] = None
-    area: Optional[Sequence[float]] = None
-    is_crowd: Optional[Sequence[bool]] = None
-    difficult: Optional[Sequence[bool]] = None
-    group_of: Optional[Sequence[bool]] = None
-    masks: Optional[Sequence[bytes]] = None
-    keypoints: Optional[np.ndarray] = None
+    boxes: np.ndarray  # float [n, 4], yxyx as fractions of the image's height and width
+    class_ids: Sequence[int]  # of the label map, from 1
+    class_names: Optional[Sequence[str]] = None  # of the label map
+    weights: Optional[Sequence[float]] = None  # of the loss
+    area: Optional[Sequence[float]] = None  # in square pixels
+    is_crowd: Optional[Sequence[bool]] = None  # whether the box contains a crowd of such objects
+    difficult: Optional[Sequence[bool]] = None  # of PASCAL VOC
+    group_of: Optional[Sequence[bool]] = None  # of Open Images
+    masks: Optional[Sequence[bytes]] = None  # PNG files of the image's size, 0 outside the object
+    keypoints: Optional[np.ndarray] = None  # float [n, P, 2], y and x as fractions; NaN: absent
 
     def __post_init__(self) -> None:
         boxes = np.asarray(self.boxes, np.float32).reshape(-1, 4)
@@ -82,13 +69,9 @@ def encode_image(pixels: np.ndarray, image_format: str = "jpeg", quality: int = 
 def make_example(
     encoded: bytes, annotations: Annotations, *, filename: str, source_id: str = ""
 ) -> tf.train.Example:
-    """One record of an encoded image and its objects.
+    """One record of the bytes of a JPEG, PNG, GIF or BMP file, stored unchanged, and its objects.
 
-    Args:
-        encoded: The bytes of a JPEG, PNG, GIF or BMP file, stored as they are.
-        annotations: Its objects; none is fine.
-        filename: Written to `image/filename`.
-        source_id: Identity of the image in evaluation; the file name when empty.
+    `source_id` identifies the image in evaluation; it is the file name when empty.
 
     Raises:
         ValueError: if `encoded` is no readable image, naming `filename`.
@@ -119,8 +102,7 @@ def make_example(
         values["image/object/keypoint/visibility"] = [2 if point else 0 for point in seen]
     if annotations.masks is not None:
         values["image/object/mask"] = list(annotations.masks)
-    for name in ("weight", "area"):
-        numbers = annotations.weights if name == "weight" else annotations.area
+    for name, numbers in (("weight", annotations.weights), ("area", annotations.area)):
         if numbers is not None:
             values[f"image/object/{name}"] = [float(number) for number in numbers]
     for name in ("is_crowd", "difficult", "group_of"):
@@ -140,15 +122,9 @@ def shard_paths(path: str, num_shards: int) -> List[str]:
 
 
 def write_sharded(examples: Iterable[tf.train.Example], path: str, num_shards: int) -> List[int]:
-    """Writes examples to shards in turn; a shard gets its name when all records are written.
+    """Writes examples to `shard_paths` in turn; returns the number of records in each shard.
 
-    Args:
-        examples: Records in any number; read once.
-        path: Prefix of the shards' names; a missing folder is created.
-        num_shards: Files to make; see `shard_paths`.
-
-    Returns:
-        The number of records in each shard.
+    A missing folder is created. A shard gets its name when all records are written.
     """
     finished = shard_paths(path, num_shards)
     unfinished = [f"{shard}.incomplete" for shard in finished]

@@ -7,6 +7,7 @@ operations decide whether all boxes are sound, as they mostly are; only if not, 
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 from estimator_det.compat import tf
@@ -41,22 +42,14 @@ class Checked(NamedTuple):
 def check_boxes(given: Boxes, record: tf.Tensor, policy: BadRecordPolicy) -> Checked:
     """Counts faults, and corrects or rejects them as the policy says.
 
-    Args:
-        given: Boxes of one record, as tensors.
-        record: Its name, string scalar.
-        policy: The action for each fault.
-
-    Returns:
-        Boxes, kept indices and counts; evaluating them fails for a record that is rejected.
+    Evaluating the result fails for a record that is rejected; the error has its name `record`.
     """
     all_indices = tf.range(tf.size(given.classes, tf.int64))
 
     def sound() -> Checked:
         return Checked(given.boxes, all_indices, tf.zeros([NUM_COUNTS], tf.int32))
 
-    def faulty() -> Checked:
-        return _apply_policy(given, record, policy)
-
+    faulty = functools.partial(_apply_policy, given, record, policy)
     return Checked(*tf.cond(_is_sound(given, policy), sound, faulty))
 
 

@@ -83,13 +83,7 @@ def size_mismatch(given: Boxes, ops: ArrayOps) -> Any:
 def correct_boxes(
     boxes: Any, flags: Mapping[str, Any], actions: Mapping[str, str], ops: ArrayOps
 ) -> Tuple[Any, Any]:
-    """Applies the action CLIP.
-
-    Args:
-        boxes: float32 [n, 4].
-        flags: Of `box_flags`.
-        actions: Kind -> action.
-        ops: For arrays or tensors.
+    """Applies the action CLIP to boxes float32 [n, 4] with the flags of `box_flags`.
 
     Returns:
         Boxes [n, 4], clipped to the image if box_outside is to be corrected; and bool [n], True

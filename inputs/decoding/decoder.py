@@ -76,13 +76,10 @@ def make_decoder(
     label_map = policy.label_map
     _check_reader(config, label_map)
     tables = _make_tables(config, label_map)
-    hierarchy = (
-        Hierarchy.from_label_map(label_map)
-        if label_map is not None and config.expand_labels_hierarchy
-        else None
-    )
+    hierarchy = None
+    if label_map is not None and config.expand_labels_hierarchy:
+        hierarchy = Hierarchy.from_label_map(label_map)
     parse = make_parser(config)
-    max_pixels = policy.max_pixels
 
     def decode(serialized: tf.Tensor, seed: Optional[tf.Tensor] = None) -> Sample:
         parsed = parse(serialized, seed)
@@ -90,7 +87,7 @@ def make_decoder(
         encoded = parsed["image/encoded"]
         pixels = claimed_pixels(encoded)
         has_image = require(
-            tf.not_equal(encoded, "") & (pixels <= max_pixels),
+            tf.not_equal(encoded, "") & (pixels <= policy.max_pixels),
             record,
             ["missing_key", "huge_image"],
             "Pixels of image/encoded:",
@@ -172,15 +169,15 @@ def _decode_image(parsed: Parsed, num_additional_channels: int) -> tf.Tensor:
     return tf.ensure_shape(image, [None, None, 3 + num_additional_channels])
 
 
-def _class_ids(text: tf.Tensor, labels: tf.Tensor, table: Optional[Any]) -> tf.Tensor:
-    """int64 ids: from texts if there are a label map and texts, else from labels."""
-    return labels if table is None else _ids_and_labels(text, labels, table)[0]
-
-
 def _ids_and_labels(
-    text: tf.Tensor, labels: tf.Tensor, table: Any
+    text: tf.Tensor, labels: tf.Tensor, table: Optional[Any]
 ) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Ids as above; the labels if they accompany texts, else the ids; whether texts are used."""
+    """int64 ids, from texts if there are a label map and texts, else from labels.
+
+    Also the labels if they accompany texts, else the ids; and whether texts are used.
+    """
+    if table is None:
+        return labels, labels, tf.constant(False)
     both = tf.concat([table.lookup(text), labels], 0)
     num_texts = tf.size(text)
     by_text = num_texts > 0
@@ -194,10 +191,9 @@ def _boxes(
 ) -> Tuple[Sample, Checked]:
     """Boxes, classes and the numbers of each box, checked and corrected."""
     sides = [parsed[key] for key in SIDES]
-    text, labels = parsed[OBJECT + "class/text"], parsed[OBJECT + "class/label"]
-    classes, label_ids, by_text = labels, labels, tf.constant(False)
-    if tables.classes is not None:
-        classes, label_ids, by_text = _ids_and_labels(text, labels, tables.classes)
+    classes, label_ids, by_text = _ids_and_labels(
+        parsed[OBJECT + "class/text"], parsed[OBJECT + "class/label"], tables.classes
+    )
     numbers = [parsed[spec.record_key] for spec in PER_BOX_NUMBERS]
     sizes = _checked_sizes(record, sides, classes, numbers)
     with tf.control_dependencies([sizes]):
@@ -333,7 +329,9 @@ def _image_level(
     source_id = parsed["image/source_id"]
     # Without an id the content is hashed, so that the hash is the same in every epoch.
     hashed = tf.where(tf.equal(source_id, ""), serialized, source_id)
-    classes = _class_ids(parsed["image/class/text"], parsed["image/class/label"], tables.classes)
+    classes, _, _ = _ids_and_labels(
+        parsed["image/class/text"], parsed["image/class/label"], tables.classes
+    )
     confidences = parsed["image/class/confidence"]
     rule = equal_rule("image/class/confidence", tf.size(confidences), tf.size(classes))
     default = tf.ones([tf.size(classes) * tf.cast(tf.equal(tf.size(confidences), 0), tf.int32)])
@@ -349,8 +347,6 @@ def _image_level(
         schema.VERIFIED_NEG_CLASSES: parsed["image/neg_category_ids"],
         schema.NOT_EXHAUSTIVE_CLASSES: parsed["image/not_exhaustive_category_ids"],
     }
-    if schema.IS_ANNOTATED in parsed:
-        level[schema.IS_ANNOTATED] = parsed[schema.IS_ANNOTATED]
     context = parsed.get("image/context_features")
     if context is not None:
         length = tf.cast(parsed["image/context_feature_length"], tf.int32)
@@ -358,8 +354,10 @@ def _image_level(
         rule = multiple_rule("context_features", tf.size(context), "context_feature_length", length)
         with tf.control_dependencies([require_length(rule, record)]):
             level[schema.CONTEXT_FEATURES] = tf.reshape(context, [count, length])
-    if "image/context_features_image_id_list" in parsed:
-        level[schema.CONTEXT_FEATURES_IMAGE_ID_LIST] = parsed[
-            "image/context_features_image_id_list"
-        ]
+    for key, name in (
+        (schema.IS_ANNOTATED, schema.IS_ANNOTATED),
+        (schema.CONTEXT_FEATURES_IMAGE_ID_LIST, "image/context_features_image_id_list"),
+    ):
+        if name in parsed:
+            level[key] = parsed[name]
     return level

@@ -70,10 +70,7 @@ OPTIONAL = (
 
 # Sequence records: key of a frame's list -> the key it has in an Example.
 FRAME_LISTS = {
-    "region/bbox/ymin": "image/object/bbox/ymin",
-    "region/bbox/xmin": "image/object/bbox/xmin",
-    "region/bbox/ymax": "image/object/bbox/ymax",
-    "region/bbox/xmax": "image/object/bbox/xmax",
+    **{key.replace("image/object/", "region/"): key for key in SIDES},
     "region/label/string": "image/object/class/text",
     "region/label/index": "image/object/class/label",
     "region/label/confidence": "image/object/weight",
@@ -89,8 +86,13 @@ def make_parser(config: input_reader_pb2.InputReader) -> Parser:
     sequence always gives the same frame.
     """
     if config.input_type != input_reader_pb2.TF_SEQUENCE_EXAMPLE:
-        types = key_types(config)
-        return lambda serialized, _: _parse_example(serialized, types)
+        features: Dict[str, Any] = {
+            key: tf.io.FixedLenFeature([], dtype, SCALARS[key])
+            if key in SCALARS
+            else tf.io.FixedLenSequenceFeature([], dtype, allow_missing=True)
+            for key, dtype in key_types(config).items()
+        }
+        return lambda serialized, _: tf.io.parse_single_example(serialized, features)
     skipped = _skipped_keys(config)
     return lambda serialized, seed: _parse_sequence(serialized, seed, config.frame_index, skipped)
 
@@ -116,17 +118,6 @@ def parse_image(serialized: tf.Tensor) -> Parsed:
     features: Dict[str, Any] = {
         "image/encoded": tf.io.FixedLenFeature([], tf.string),
         additional: tf.io.FixedLenSequenceFeature([], LISTS[additional], allow_missing=True),
-    }
-    parsed: Parsed = tf.io.parse_single_example(serialized, features)
-    return parsed
-
-
-def _parse_example(serialized: tf.Tensor, types: Dict[str, tf.DType]) -> Parsed:
-    features: Dict[str, Any] = {
-        key: tf.io.FixedLenFeature([], dtype, SCALARS[key])
-        if key in SCALARS
-        else tf.io.FixedLenSequenceFeature([], dtype, allow_missing=True)
-        for key, dtype in types.items()
     }
     parsed: Parsed = tf.io.parse_single_example(serialized, features)
     return parsed
@@ -203,12 +194,7 @@ def require(
 ) -> Any:
     """An operation that fails unless `condition`, with the description and remedy of the kinds.
 
-    Args:
-        condition: Bool scalar.
-        record: Name of the record, string scalar.
-        kinds: The faults that the condition rules out; keys of `KINDS`.
-        detail: Names the values.
-        values: Tensors to print.
+    The error also has the name of the record and `detail`, which names the values.
     """
     faults = ", or ".join(f"{kind}: {KINDS[kind].description}" for kind in kinds)
     remedies = "; ".join(dict.fromkeys(KINDS[kind].remedy for kind in kinds))

@@ -21,8 +21,6 @@ class Hierarchy(NamedTuple):
 
     @classmethod
     def from_label_map(cls, label_map: LabelMap) -> Hierarchy:
-        """Reads `ancestor_ids` and `descendant_ids`."""
-
         def relation(relatives: Dict[int, Tuple[int, ...]]) -> np.ndarray:
             matrix = np.zeros((label_map.max_id + 1, label_map.max_id + 1), bool)
             for identifier in label_map.names:

@@ -43,40 +43,26 @@ class StreamOffset(NamedTuple):
     number: int
 
 
-START = StreamOffset(0, 0)
-
-
 @dataclasses.dataclass(frozen=True)
 class CursorState:
-    """The start of the next batch.
+    """The start of the next batch."""
 
-    Attributes:
-        seed: Of order and augmentation.
-        count: Records read so far.
-        streams: Stream -> offset of its next record; without streams that were not read yet.
-        order: See `order_fingerprint`.
-    """
-
-    seed: int
-    count: int = 0
+    seed: int  # of order and augmentation
+    count: int = 0  # records read so far
+    # Stream -> offset of its next record; without streams that were not read yet.
     streams: Mapping[int, StreamOffset] = dataclasses.field(default_factory=dict)
-    order: str = ""
+    order: str = ""  # see `order_fingerprint`
 
     def offset(self, stream: int) -> StreamOffset:
         """The offset of the next record of a stream."""
-        return self.streams.get(stream, START)
+        return self.streams.get(stream, StreamOffset(0, 0))
 
     def to_json(self) -> Dict[str, Any]:
-        """A dictionary that JSON can hold."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> CursorState:
-        """The inverse of `to_json`; accepts what `json.loads` returns.
-
-        Raises:
-            KeyError, TypeError or ValueError: if `entry` is anything else.
-        """
+        """The inverse of `to_json`; KeyError, TypeError or ValueError for any other `entry`."""
         streams = {int(stream): StreamOffset(*pair) for stream, pair in entry["streams"].items()}
         return cls(int(entry["seed"]), int(entry["count"]), streams, str(entry["order"]))
 
@@ -84,9 +70,7 @@ class CursorState:
 class DataCursor:
     """The position of a training run in its data.
 
-    Args:
-        saved: The state to resume from; None if there is none.
-        first_step: Of this run. Data that start again at a step other than 0 get another order.
+    Without a saved state, data that start at a `first_step` other than 0 get another order.
 
     Attributes:
         state: The current state; None before `begin`.
@@ -102,15 +86,15 @@ class DataCursor:
     def begin(self, seed: Optional[int], order: str) -> CursorState:
         """The state to start from: the saved one if the order of records is still the same.
 
-        Args:
-            seed: The configured seed; None draws one.
-            order: Of `order_fingerprint`, with the same seed.
+        `seed` None draws one; `order` is of `order_fingerprint`, with the same seed.
         """
         if self._saved is not None and self._saved.order == order:
             self.state = self._saved
         else:
             self.is_rejected = self._saved is not None
-            self.state = CursorState(seed_or_random(seed_at(seed, self._first_step)), order=order)
+            new = seed_at(seed, self._first_step)
+            new = random.SystemRandom().randrange(2**31) if new is None else new
+            self.state = CursorState(new, order=order)
         return self.state
 
     def advance(self, stream_indices: np.ndarray, seeds: np.ndarray) -> None:
@@ -134,11 +118,6 @@ def seed_at(seed: Optional[int], step: int) -> Optional[int]:
     return zlib.crc32(f"{seed} from step {step}".encode()) & 0x7FFFFFFF
 
 
-def seed_or_random(seed: Optional[int]) -> int:
-    """`seed`, or a random one if it is None."""
-    return random.SystemRandom().randrange(2**31) if seed is None else seed
-
-
 def first_stream_index(stream: int, epoch: tf.Tensor) -> tf.Tensor:
     """The stream_index, int64, of record 0 of an epoch."""
     epochs = tf.constant(stream << _EPOCH_BITS, tf.int64) + epoch
@@ -152,14 +131,9 @@ def order_fingerprint(
     shard: Sequence[int],
     seed: Optional[int],
 ) -> str:
-    """A hash of everything that the order of records depends on, except a random seed.
+    """A hash of everything that the order of records depends on, except a random seed (None).
 
-    Args:
-        reader: The input reader.
-        files: `stream.Files`. Their modification times do not count, so files may be copied.
-        sample_1_of_n: As in `stream.record_dataset`.
-        shard: As in `stream.record_dataset`.
-        seed: The configured seed; None for a random one.
+    Modification times of `files`, a `stream.Files`, do not count, so files may be copied.
     """
     fields = {name: getattr(reader, name) for name in _READER_FIELDS}
     fields["sample_from_datasets_weights"] = list(reader.sample_from_datasets_weights)

@@ -84,14 +84,9 @@ class FileGuard(Protocol):
     ) -> Tuple[tf.Tensor, tf.Tensor]:
         """The next records that TensorFlow's reader did not return; mostly none.
 
-        Args:
-            file: Index of the file.
-            number: Records of it that were read already.
-            num_bytes: Bytes that TensorFlow's reader returned, frames included.
-
-        Returns:
-            Numbers, int64 [k], and contents, string [k], "" for damaged records; k is 0 at the end
-            of the file and at most BLOCK.
+        Records before `number` were read already; TensorFlow's reader returned `num_bytes` bytes,
+        frames included. Returns numbers, int64 [k], and contents, string [k], "" for damaged
+        records; k is 0 at the end of the file and at most BLOCK.
         """
 
 
@@ -237,14 +232,8 @@ def record_dataset(
         begin += length
         if num_epochs is None:
             _check_not_empty([guard.paths[index] for index in indices], shard)
-        read_epoch = functools.partial(
-            _epoch,
-            indices=indices,
-            guard=guard,
-            config=config,
-            shuffle=shuffle,
-            parts=(shard, (sample_1_of_n, 0)),
-        )
+        parts = (shard, (sample_1_of_n, 0))
+        read_epoch = functools.partial(_epoch, indices, guard, config, shuffle, parts)
         streams.append(_epochs(read_epoch, guard, stream, start, num_epochs))
         chosen.append(weights[stream] if weights else 1.0)
     if len(streams) == 1:
@@ -255,13 +244,12 @@ def record_dataset(
 
 
 def _epoch(
-    seed: tf.Tensor,
-    *,
     indices: range,
     guard: FileGuard,
     config: input_reader_pb2.InputReader,
     shuffle: bool,
     parts: Sequence[Tuple[int, int]],
+    seed: tf.Tensor,
 ) -> tf.data.Dataset:
     """`FileRecord`s of one epoch of a stream; `parts` are (number, index) of nested shards."""
     # Shards are only disjoint if all workers read the files in the same order.
@@ -350,16 +338,9 @@ def _records_of(
         return _expected(given, guard, file, tf.maximum(length, 0)).concatenate(counted)
 
     compressions = [compression_of(path) for path in paths]
-    sizes = [
-        SIZE_UNKNOWN if compression else _size(path)
-        for path, compression in zip(paths, compressions)
-    ]
-    listed = (
-        tf.range(indices.start, indices.stop, dtype=tf.int64),
-        paths,
-        compressions,
-        tf.constant(sizes, tf.int64),
-    )
+    sizes = [SIZE_UNKNOWN if kind else _size(path) for path, kind in zip(paths, compressions)]
+    numbers = tf.range(indices.start, indices.stop, dtype=tf.int64)
+    listed = (numbers, paths, compressions, tf.constant(sizes, tf.int64))
     dataset = tf.data.Dataset.from_tensor_slices(listed).take_while(lambda *_: guard.may_continue())
     if seed is not None and config.filenames_shuffle_buffer_size > 1:
         dataset = dataset.shuffle(config.filenames_shuffle_buffer_size, seed)

@@ -13,6 +13,7 @@ lost in it is unknown.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import struct
@@ -68,7 +69,7 @@ def read_records(path: str) -> Iterator[Tuple[int, Record]]:
     Raises:
         OSError: if the file cannot be opened or read; `tf.errors.OpError` for remote ones.
     """
-    with _Source(path) as source:
+    with contextlib.closing(_Source(path)) as source:
         for number, frame in enumerate(_frames(source)):
             yield number, frame.damage or _data(source, frame)
 
@@ -91,7 +92,7 @@ def read_record(path: str, number: int) -> Record:
     frames = _cached_frames(path, *_identity(path))
     if not 0 <= number < len(frames):
         raise IndexError(f"{path}: there is no record {number}; the file has {len(frames)}")
-    with _Source(path) as source:
+    with contextlib.closing(_Source(path)) as source:
         return frames[number].damage or _data(source, frames[number])
 
 
@@ -127,7 +128,7 @@ def _identity(path: str) -> Tuple[int, int]:
 @functools.lru_cache(maxsize=64)
 def _cached_frames(path: str, size: int, changed: int) -> List[_Frame]:
     del size, changed  # part of the key, so that a rewritten file is read again
-    with _Source(path) as source:
+    with contextlib.closing(_Source(path)) as source:
         return list(_frames(source))
 
 
@@ -141,10 +142,7 @@ class _Source:
         self._file: Any = None
         self._start()
 
-    def __enter__(self) -> _Source:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._file.close()
 
     def _start(self) -> None:
@@ -155,7 +153,7 @@ class _Source:
 
             self._file = tf.io.gfile.GFile(self.path, "rb")
         else:
-            self._file = open(self.path, "rb")  # noqa: SIM115 (closed by __exit__)
+            self._file = open(self.path, "rb")  # noqa: SIM115 (`close` closes it)
         self._window, self._begin = b"", 0
         self._inflate = zlib.decompressobj(ANY_FORMAT)
         self._ended = False

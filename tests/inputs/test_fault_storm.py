@@ -27,7 +27,7 @@ LOST = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=[1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[1, pytest.param(3, marks=pytest.mark.exhaustive)])
 def storm(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Storm:
     return make_storm(tmp_path_factory.mktemp("storm"), of_each_kind=request.param)
 
@@ -97,7 +97,7 @@ def check_report(storm: Storm, log: FaultLog, path: pathlib.Path) -> None:
         assert kind in log.summary()
 
 
-@pytest.mark.parametrize("in_graph", [True, False])
+@pytest.mark.parametrize("in_graph", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
 def test_skip_uses_all_clean_records_once(
     storm: Storm, tmp_path: pathlib.Path, in_graph: bool
 ) -> None:
