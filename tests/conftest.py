@@ -6,7 +6,7 @@ import collections
 import json
 import os
 import pathlib
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, Iterator, List, Tuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -32,6 +32,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: List[pytest.Item
         return
     slow = collections.Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])
+
+
+@pytest.fixture(scope="module")
+def small_network() -> Iterator[None]:
+    """The network of every SSD is that of tests/small_extractor.py until the module ends."""
+    from tests import small_extractor
+
+    with pytest.MonkeyPatch.context() as patch:
+        small_extractor.use(patch)
+        yield
 
 
 @pytest.fixture(scope="session")

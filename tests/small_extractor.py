@@ -20,6 +20,9 @@ class SmallExtractor:
     def normalize(self, pixels: tf.Tensor) -> tf.Tensor:
         return pixels / 127.5 - 1.0
 
+    def classifier_name(self, name: str) -> str:
+        return name
+
     def extract(self, inputs: tf.Tensor) -> List[tf.Tensor]:
         settings = {
             "normalizer_fn": batch_norm,

@@ -15,6 +15,7 @@ from estimator_det.detectors.base import make_detector
 from exporters import saved_model
 from inputs.datasets import writer
 
+PREDICTOR = "model.ssd.box_predictor.convolutional_box_predictor"
 NAMES = {1: "circle", 2: "square", 3: "triangle", 4: "star"}
 
 
@@ -29,8 +30,10 @@ def small_config(label_map: str = "") -> Any:
     return pipeline.apply_overrides(
         config,
         [
-            "model.ssd.feature_extractor.depth_multiplier=0.25",
-            "model.ssd.feature_extractor.conv_hyperparams.batch_norm.scale=true",
+            "model.ssd.anchor_generator.ssd_anchor_generator.num_layers=2",
+            "model.ssd.anchor_generator.ssd_anchor_generator.scales=[0.3, 0.5]",
+            # Scores so far apart that rounding does not change their order.
+            f"{PREDICTOR}.conv_hyperparams.initializer.random_normal_initializer.stddev=0.1",
             "model.ssd.image_resizer.fixed_shape_resizer.height=64",
             "model.ssd.image_resizer.fixed_shape_resizer.width=96",
             f"train_input_reader.label_map_path={label_map}",
@@ -66,8 +69,8 @@ def save_checkpoint(config: Any, prefix: str, moving_averages: bool = False) -> 
             return tf1.train.Saver(saved).save(session, prefix, global_step=20)
 
 
-@pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+@pytest.fixture(scope="module")
+def trained(small_network: None, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     folder = tmp_path_factory.mktemp("model")
     label_map = str(folder / "shapes_label_map.pbtxt")
     writer.write_label_map(NAMES, label_map)
@@ -75,7 +78,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     return Trained(config, save_checkpoint(config, str(folder / "model.ckpt")), label_map)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def exported(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """An export with `image_tensor` alone."""
     folder = tmp_path_factory.mktemp("one") / "exported"
@@ -83,7 +86,7 @@ def exported(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> path
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def exported_all(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """An export with every input type."""
     folder = tmp_path_factory.mktemp("all") / "exported"

@@ -927,7 +927,7 @@ def test_keras_configuration_trains(shared: pathlib.Path) -> None:
         detector = make_detector(config.model, is_training=True)
         inputs, true_shapes = detector.preprocess(tf.constant(images))
         predictions = detector.predict(inputs, true_shapes)
-        total = tf.add_n(list(detector.loss(predictions, groundtruth).values()))
+        total = tf.add_n(list(detector.loss(predictions, groundtruth).terms.values()))
         with tf1.control_dependencies(detector.updates()):
             step = tf1.train.MomentumOptimizer(0.01, 0.9).minimize(total)
         session.run(tf1.global_variables_initializer())

@@ -95,6 +95,10 @@ class Forker:
         """Runs `estimator-det` with arguments; detectors have the small extractor."""
         return self._start({"arguments": list(arguments)})
 
+    def model_main(self, *flags: str) -> Run:
+        """The same of `model_main`."""
+        return self._start({"flags": list(flags)})
+
     def fake_training(
         self, model_dir: str, file_size_limit: Optional[int] = None, **settings: Any
     ) -> Run:
@@ -181,7 +185,7 @@ def _train_fake(
 
 
 def _child(request: Dict[str, Any]) -> int:
-    from estimator_det import cli, console
+    from estimator_det import cli, console, model_main
 
     log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -191,6 +195,9 @@ def _child(request: Dict[str, Any]) -> int:
         if "arguments" in request:
             small_extractor.use(pytest.MonkeyPatch())
             return cli.main(request["arguments"])
+        if "flags" in request:
+            small_extractor.use(pytest.MonkeyPatch())
+            return model_main.main(["model_main", *request["flags"]])
         if request["limit"]:
             resource.setrlimit(resource.RLIMIT_FSIZE, (request["limit"], request["limit"]))
         console.quiet_logging()

@@ -12,6 +12,7 @@ from estimator_det import cli, demo, model_main
 from estimator_det.config import pipeline
 from estimator_det.config.problem import error, warning
 from model_fn.preflight import run_check, tpu_graph, tpu_memory
+from tests import small_extractor
 
 CONFIG = pathlib.Path(demo.CONFIG_FILE)
 FIT = CONFIG.parent / "ssd_mobilenet_v1_300x300.config"
@@ -102,6 +103,7 @@ def test_fix_writes_and_shows_the_edits(tmp_path, capsys):
 
 
 def test_memory_of_a_core(capsys, monkeypatch, built):
+    small_extractor.use(monkeypatch)
     monkeypatch.setattr(tpu_memory, "CORE_BYTES", {"v1": 1 << 20, "v9": 1 << 34})
     told = _check(capsys, CONFIG, "--tpu", *SMALL)[1]
     assert "GiB a core at 3 images each" in told

@@ -11,6 +11,8 @@ from estimator_det import cli, console, model_main
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from model_fn.checkpoints import errors
+from tests import small_extractor
+from tests.model_fn.preflight.small import SMALL
 
 ROOT = pathlib.Path(__file__).parents[2]
 CONFIG = ROOT / "estimator_det" / "configs" / "ssd_mobilenet_v1_shapes.config"
@@ -108,11 +110,13 @@ def _mended(tmp_path):
     return sets, record
 
 
-def test_check_config_counts_problems(tmp_path, capsys):
-    assert cli.main(["check-config", str(CONFIG)]) == 1
+def test_check_config_counts_problems(tmp_path, capsys, monkeypatch):
+    small_extractor.use(monkeypatch)
+    check = ["check-config", str(CONFIG), *(f"--set={text}" for text in SMALL)]
+    assert cli.main(check) == 1
     assert "4 errors" in capsys.readouterr().out
     sets, _ = _mended(tmp_path)
-    assert cli.main(["check-config", str(CONFIG), *sets]) == 0
+    assert cli.main([*check, *sets]) == 0
     text = capsys.readouterr().out
     assert "0 errors" in text
     assert "ssd_mobilenet_v1, 4 classes" in text
@@ -153,7 +157,8 @@ def test_programs_refuse_a_metrics_set_before_they_start(program, tmp_path, caps
 
 
 def test_check_config_prints_the_changed_configuration(capsys):
-    cli.main(["check-config", str(CONFIG), "--print", "--set", "train_config.batch_size=3"])
+    sets = ["--set", "train_config.batch_size=3"]
+    cli.main(["check-config", str(CONFIG), "--print", "--no_build", *sets])
     text = capsys.readouterr().out.split("error:")[0]
     assert pipeline.parse_pipeline(text).train_config.batch_size == 3
 

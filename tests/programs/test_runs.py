@@ -116,7 +116,8 @@ def test_evaluation_without_a_checkpoint(config_path, tmp_path, capsys):
     assert "no checkpoint" in capsys.readouterr().err
 
 
-def test_demo(tmp_path, capsys):
+def test_demo(tmp_path, capsys, monkeypatch):
+    small_extractor.use(monkeypatch)
     folder = tmp_path / "demo"
     (folder / "model").mkdir(parents=True)
     for left in (demo.MARKER_FILE, "model/of_an_earlier_demo"):

@@ -20,6 +20,8 @@ from model_fn.runs.backends import estimator
 from model_fn.training.step import TrainGraph
 from tests.detectors import configs
 
+pytestmark = pytest.mark.usefixtures("small_network")
+
 RATE = "train_config.optimizer.momentum_optimizer.learning_rate.constant_learning_rate"
 IMAGE = f"features/{schema.IMAGE}"
 

@@ -9,26 +9,25 @@ from estimator_det import demo
 from estimator_det.config import pipeline, tpu_lint
 from model_fn.preflight import tpu_memory
 from model_fn.preflight.tpu_memory import MARGIN, Block, CoreMemory, padded_size
+from tests import small_extractor
+from tests.model_fn.preflight.small import small_config
 
-SMALL = [
+FIT = [
     "model.ssd.inplace_batchnorm_update=true",
-    "model.ssd.image_resizer.fixed_shape_resizer.height=64",
-    "model.ssd.image_resizer.fixed_shape_resizer.width=64",
-    "model.ssd.feature_extractor.num_layers=2",
-    "model.ssd.anchor_generator.ssd_anchor_generator.num_layers=2",
-    "model.ssd.anchor_generator.ssd_anchor_generator.scales=[0.3, 0.5]",
     "train_config.fine_tune_checkpoint=nowhere/model.ckpt",
 ]
 IMAGES = 4
 
 
-def _config(*more: str):
-    return pipeline.apply_overrides(pipeline.read_pipeline(str(demo.CONFIG_FILE)), [*SMALL, *more])
+def _estimate(*more: str) -> CoreMemory:
+    with pytest.MonkeyPatch.context() as patch:
+        small_extractor.use(patch)
+        return tpu_memory.estimate(small_config(*FIT, *more), IMAGES)
 
 
 @pytest.fixture(scope="module")
 def small() -> CoreMemory:
-    return tpu_memory.estimate(_config(), IMAGES)
+    return _estimate()
 
 
 @pytest.mark.parametrize(
@@ -77,14 +76,14 @@ def test_estimate_of_a_small_model(small: CoreMemory):
     assert 3 * small.gradients < small.variables < 3.1 * small.gradients
     shapes = {block.shape for block in small.kept}
     # The first convolution's output is kept, what batch norm and ReLU6 make of it is not.
-    assert [b.shape for b in small.kept].count((IMAGES, 32, 32, 16)) <= 3
-    assert (IMAGES, 32, 32, 16) in shapes
+    assert [b.shape for b in small.kept].count((IMAGES, 16, 16, 16)) <= 3
+    assert (IMAGES, 16, 16, 16) in shapes
     assert any(block.shape == (IMAGES, 64, 64, 3) for block in small.batch)
     assert small.total(8) > small.total(4) > small.variables + small.gradients
 
 
 def test_bfloat16_takes_less(small: CoreMemory):
-    half = tpu_memory.estimate(_config("train_config.use_bfloat16=true"), IMAGES)
+    half = _estimate("train_config.use_bfloat16=true")
     assert 0.4 < half.activations() / small.activations() < 0.8
     assert half.variables == small.variables
 
@@ -92,7 +91,7 @@ def test_bfloat16_takes_less(small: CoreMemory):
 def test_what_is_not_static_has_no_estimate():
     resizer = "model.ssd.image_resizer={ keep_aspect_ratio_resizer { } }"
     with pytest.raises(ValueError, match="depends on the picture"):
-        tpu_memory.estimate(_config(resizer), IMAGES)
+        _estimate(resizer)
 
 
 @pytest.mark.slow

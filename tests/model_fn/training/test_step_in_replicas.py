@@ -21,6 +21,7 @@ from model_fn.model_fn import create_model_fn
 from model_fn.training import step
 from model_fn.training.optimizers import make_optimizer
 from model_fn.training.train_op import make_unguarded_train_op
+from tests import small_extractor
 from tests.detectors import configs
 
 STEPS = 2
@@ -130,6 +131,7 @@ def _by_strategy(config: Any, arrays: Any, start: Dict[str, np.ndarray]) -> Dict
 
 def _compare() -> Dict[str, Any]:
     """Run in a process of its own: logical devices are made before TensorFlow starts."""
+    small_extractor.use(pytest.MonkeyPatch())
     found: Dict[str, Any] = {}
     arrays = _arrays()
     for inplace in (False, True):
