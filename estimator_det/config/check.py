@@ -203,12 +203,12 @@ def _check_cosine(
         )
     total = schedule.total_steps
     if num_steps not in (_ENDLESS, total):
-        rate = (
-            f"is 0 from step {total} on" if total < num_steps else f"comes down until step {total}"
-        )
+        rate = f"the rate comes down until step {total}"
+        if total < num_steps:
+            rate = f"the rate is 0 from step {total} on"
         yield warning(
             f"{path}.total_steps",
-            f"the rate {rate}, training has {num_steps} steps",
+            f"{rate}, training has {num_steps} steps",
             f"--set {path}.total_steps={num_steps}",
         )
 
@@ -381,9 +381,11 @@ def _check_label_maps(config: Config) -> Iterator[Problem]:
         if not ids:
             yield error(path, f"{label_map_path!r} has no items", "add item { id, name }")
         elif num_classes and max(ids) != num_classes:
-            make, verb = (error, "has") if max(ids) > num_classes else (warning, "ends at")
+            make, found = warning, f"ends at id {max(ids)}, the model has {num_classes} classes"
+            if max(ids) > num_classes:
+                make, found = error, f"has id {max(ids)}, the model has {num_classes} classes"
             yield make(
                 path,
-                f"{label_map_path!r} {verb} id {max(ids)}, the model has {num_classes} classes",
+                f"{label_map_path!r} {found}",
                 f"--set model.{kind}.num_classes={max(ids)}",
             )

@@ -111,7 +111,13 @@ def test_images_are_made_smaller_until_they_are_cheap() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", speed.PARTS)
+@pytest.mark.parametrize(
+    "part",
+    [
+        pytest.param(part, marks=[] if part == "network" else pytest.mark.exhaustive)
+        for part in speed.PARTS
+    ],
+)
 def test_parts_run_the_network(part: str) -> None:
     runs = worker.Worker("ssd_mobilenet_v3_small", part)
     assert set(worker.PARTS) == set(speed.PARTS)

@@ -12,7 +12,7 @@ from estimator_det.config import pipeline
 from estimator_det.protos import pipeline_pb2
 
 # Light ones that differ in network, predictor, anchors and optimizer.
-FIRST, *OTHERS = (
+LIGHT = (
     "embedded_ssd_mobilenet_v1_coco",
     "ssd_mobilenet_v1_0.75_depth_quantized_300x300_pets_sync",
     "ssd_mobilenet_v1_ppn_shared_box_predictor_300x300_coco14_sync",
@@ -21,9 +21,8 @@ FIRST, *OTHERS = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [FIRST, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in OTHERS)]
-)
+@pytest.mark.exhaustive  # tests/programs/test_runs.py takes one configuration the same way
+@pytest.mark.parametrize("name", LIGHT)
 def test_light_configuration(
     shared: pathlib.Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

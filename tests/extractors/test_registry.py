@@ -471,7 +471,7 @@ MOBILEDET_ROWS = [
         "tiny_mobiledet",
         f"use_depthwise: true depth_multiplier: 0.25 {PENALIZED}",
         (64, 64),
-        squares([24, 40, 128, 64, 64, 32], [4, 2, 1, 1, 1, 1]),
+        squares([16, 40, 128, 64, 64, 32], [4, 2, 1, 1, 1, 1]),
         scope="Tiny/",
         has={
             f"C5_2_Conv2d_{row}_3x3_s2_{depth}_depthwise/{leaf}": None
@@ -852,6 +852,7 @@ def test_averages_move_the_same_both_ways(kind: str) -> None:
 
 @pytest.mark.parametrize(("layers", "units"), [(101, 23), (152, 36)])
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_deeper_resnets(layers: int, units: int) -> None:
     for kind, text in (("fpn", TINY), ("ppn", NORM)):
         names: Set[str] = set(build(f"ssd_resnet{layers}_v1_{kind}", text, (160, 192)).variables)
@@ -890,6 +891,7 @@ def test_spaghettinets(letter: str, depths: List[int], kernels: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_pnasnet_trains() -> None:
     with tf.Graph().as_default(), tf1.Session() as session:
         tf1.set_random_seed(1)

@@ -231,6 +231,7 @@ def test_mobilenet_agrees_in_float64(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("small")
 def test_bfloat16_stays_near_float32(tmp_path: pathlib.Path) -> None:
     before, expected, loss = _by_estimator(_config(), tmp_path)

@@ -163,6 +163,7 @@ def test_detection_checkpoint(overrides: str, tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_pnasnet_takes_the_averages_of_its_classifier(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
