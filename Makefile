@@ -41,12 +41,12 @@ help:
 	@echo "make venv       the environment in $(VENV) (other interpreter: make PYTHON=python3.10 …)"
 	@echo "make lint | types | contracts | unit    the parts of make test"
 	@echo "make format     put sources into the house format"
-	@echo "make protos     generate estimator_det/protos/*_pb2.py anew"
+	@echo "make protos     regenerate estimator_det/protos/*_pb2.py"
 	@echo "make clean      remove what was built, the environment included"
 
 venv: $(STAMP)
 
-# Done again only when what is installed changes; made anew for another Python or TensorFlow. Some
+# Done again only when what is installed changes; rebuilt for another Python or TensorFlow. Some
 # systems ship Python without the parts that put pip into an environment; the pip they have can do
 # that too.
 $(STAMP): setup.py pyproject.toml

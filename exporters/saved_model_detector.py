@@ -221,7 +221,7 @@ def _above(detections: ImageDetections, min_score: float) -> ImageDetections:
 
 
 def _drawing_name(path: str, used_names: Set[str]) -> str:
-    """File name of a drawing; underscores tell apart images of one name from several folders."""
+    """File name of a drawing; underscores distinguish images of one name from several folders."""
     stem = os.path.splitext(os.path.basename(path))[0]
     while stem + DRAWING_SUFFIX in used_names:
         stem += "_"

@@ -2,7 +2,7 @@
 
 An estimate from the graph of one core: variables, gradients, what the backward pass needs of the
 forward one, and the batch. Two habits of TPUs are taken into account. Their compiler computes
-elementwise operations, batch norm among them, anew where they are needed, so that of a chain
+elementwise operations, batch norm among them, again where they are needed, so that of a chain
 "convolution, batch norm, activation" the convolution's output is kept alone. And they store values
 in tiles of 8 x 128 numbers, which pads narrow layers. How the compiler really schedules a program,
 only a TPU shows: hence `MARGIN`.
@@ -26,7 +26,7 @@ LANES, SUBLANES = 128, 8  # lengths of a tile's axes
 MOST_PER_CORE = 1024  # images; more are of no use
 _WIDE_STEP = 8  # larger batches are rounded down to multiples of this
 
-# What the compiler computes anew from its inputs where the backward pass needs it.
+# What the compiler recomputes from its inputs where the backward pass needs it.
 _ACTIVATIONS = ("Relu", "Relu6", "Sigmoid", "Softplus")
 _OF_ONE = ("Abs", "Exp", "IsNan", "Log", "Log1p", "LogicalNot", "Neg", "Rsqrt", "Square")
 _OF_TWO = ("BiasAdd", "Maximum", "Minimum", "Mul", "Pow", "RealDiv", "Sub")
