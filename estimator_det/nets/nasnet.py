@@ -201,6 +201,12 @@ def _build_cell(
     return _State(output, state.scale * stride)
 
 
+def _kept_paths(network: Network, number: int, progress: tf.Tensor) -> tf.Tensor:
+    """Probability that a path of a cell is kept: falls with the cell's depth and with time."""
+    total = network.num_cells + NUM_STEM_CELLS
+    return 1.0 - progress * ((number + 1) / total * (1 - network.keep_paths))
+
+
 def searched_network(
     inputs: tf.Tensor, network: Network = PNASNET_LARGE, *, is_training: bool = False
 ) -> Dict[str, tf.Tensor]:
@@ -234,8 +240,8 @@ def searched_network(
         if number == NUM_STEM_CELLS or (number > 0 and stride == 2):
             depth *= DEPTH_GROWTH
         keep = None
-        if progress is not None:  # falls with the cell's depth and with time
-            keep = 1.0 - progress * ((number + 1) / total * (1 - network.keep_paths))
+        if progress is not None:
+            keep = _kept_paths(network, number, progress)
         with tf1.variable_scope(f"cell_stem_{place}" if in_stem else f"cell_{place}"):
             state = _build_cell(
                 network.cell,

@@ -40,7 +40,7 @@ def test_the_parts_of_a_detector_have_advice() -> None:
     assert {"estimator_det.extractors", "estimator_det.losses.mining"} <= set(ADVISED)
     nearest = op_origin._advice_of(sys.modules["estimator_det.predictors.base"])
     assert nearest is sys.modules["estimator_det.predictors"].TPU
-    assert op_origin._advice_of(sys.modules["estimator_det.nets.fpn"]) is None
+    assert op_origin._advice_of(sys.modules["estimator_det.nets.necks.fpn"]) is None
 
 
 def test_operations_of_other_code_have_no_location() -> None:
