@@ -302,9 +302,11 @@ class Golden:
 
     def run(self, fetches: Any) -> Any:
         with tf1.Session() as session:
-            for variable in tf1.global_variables():
-                value = self.value(variable.op.name, variable.shape.as_list())
-                session.run(variable.initializer, {variable.initial_value: value})
+            values = {
+                variable.initial_value: self.value(variable.op.name, variable.shape.as_list())
+                for variable in tf1.global_variables()
+            }
+            session.run(tf1.global_variables_initializer(), values)
             return session.run(fetches)
 
 
