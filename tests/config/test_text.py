@@ -71,9 +71,7 @@ def test_a_field_given_twice_is_merged_as_the_reference_does_with_a_warning() ->
 
 
 def test_what_precedes_a_field_given_twice_is_read_once() -> None:
-    text = (
-        "train_config { freeze_variables: 'a' freeze_variables: 'b' batch_size: 1 batch_size: 2 }"
-    )
+    text = "train_config { freeze_variables: ['a', 'b'] batch_size: 1 batch_size: 2 }"
     with pytest.warns(ConfigWarning, match="'batch_size'"):
         config = parse_pipeline(text)
     assert list(config.train_config.freeze_variables) == ["a", "b"]

@@ -168,16 +168,11 @@ def test_options_of_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_a_tpu_sends_gives_the_same(received: List[EvaluatedBatch]) -> None:
     """Through one list of tensors, those of two cores after each other."""
-    crowd = tf.constant([[True, False], [False, False]])
-    losses = {"Loss/a": tf.constant(2.0), "Loss/total_loss": tf.constant(5.0)}
     with tf.Graph().as_default(), tf1.Session() as session:
-        crowd, losses = (
-            tf.constant(crowd.numpy()),
-            {k: tf.constant(v.numpy()) for k, v in losses.items()},
-        )
+        losses = {"Loss/a": tf.constant(2.0), "Loss/total_loss": tf.constant(5.0)}
         make, tensors = eval_ops.eval_metrics(
             _detections(),
-            _groundtruth(is_crowd=crowd),
+            _groundtruth(is_crowd=tf.constant([[True, False], [False, False]])),
             _features(),
             eval_config=eval_pb2.EvalConfig(),
             categories=CATEGORIES,

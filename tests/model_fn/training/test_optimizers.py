@@ -134,9 +134,8 @@ def _after(text: str, gradients: List[float], start: float = 3.0) -> float:
 
 
 def test_rms_prop_by_hand() -> None:
-    text = (
-        f"rms_prop_optimizer {{ {CONSTANT} momentum_optimizer_value: %s decay: 0.75 epsilon: 2 }}"
-    )
+    text = f"{CONSTANT} decay: 0.75 epsilon: 2 momentum_optimizer_value: %s"
+    text = f"rms_prop_optimizer {{ {text} }}"
     # The mean of squares starts at 1: 0.75 * 1 + 0.25 * 2^2, then 0.75 * 1.75 + 0.25 * 4^2.
     first, second = 0.5 * 2 / (1.75 + 2) ** 0.5, 0.5 * 4 / (5.3125 + 2) ** 0.5
     assert _after(text % 0, [2.0, 4.0]) == pytest.approx(3 - first - second)
@@ -166,12 +165,11 @@ def test_frozen_variables_have_an_average_too() -> None:
         optimizer, _ = optimizers.make_optimizer(config, step)
         train = optimizer.apply_gradients([(tf.constant(1.0), trained)], step)
         averages = {v.op.name: v for v in tf1.global_variables() if "Average" in v.op.name}
-        assert set(averages) == {
-            f"{name}/ExponentialMovingAverage" for name in ("trained", "frozen")
-        }
+        suffix = "/ExponentialMovingAverage"
+        assert set(averages) == {f"trained{suffix}", f"frozen{suffix}"}
         session.run(tf1.global_variables_initializer())
         session.run(train)
-        assert session.run(averages["frozen/ExponentialMovingAverage"]) == 5.0
+        assert session.run(averages[f"frozen{suffix}"]) == 5.0
 
 
 def test_moving_average_follows_the_step() -> None:
