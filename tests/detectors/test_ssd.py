@@ -24,6 +24,36 @@ def test_construction_builds_no_graph() -> None:
         assert not graph.get_operations()
 
 
+@pytest.mark.parametrize("frozen", ["true", "false"])
+@pytest.mark.parametrize("is_training", [True, False])
+def test_what_is_trained_when(is_training: bool, frozen: str) -> None:
+    """Frozen batch norm takes nothing else out of training, dropout for instance."""
+    detector = small_detector(
+        f"""freeze_batchnorm: {frozen} inplace_batchnorm_update: true
+        use_confidences_as_targets: true""",
+        is_training,
+    )
+    assert detector.is_training == is_training
+    assert detector.norm_is_training == (is_training and frozen == "false")
+    assert detector.predictor.head.is_training == is_training
+    assert detector.losses.targets.by_confidence == is_training
+    assert detector.inplace_norm_update and not detector.return_raw_boxes
+
+
+@pytest.mark.parametrize(
+    ("added", "explicit", "slots", "has_background"),
+    [("true", "false", 3, True), ("false", "true", 2, True), ("false", "false", 2, False)],
+)
+def test_columns_of_classes(added: str, explicit: str, slots: int, has_background: bool) -> None:
+    detector = small_detector(
+        f"add_background_class: {added} explicit_background_class: {explicit}"
+    )
+    assert detector.predictor.head.num_class_slots == slots
+    assert detector.num_classes == 2
+    assert detector.postprocessing.has_background == has_background
+    assert detector.losses.targets.add_background == (added == "true")
+
+
 def test_preprocess_normalizes_before_it_pads() -> None:
     detector = small_detector(
         """image_resizer { keep_aspect_ratio_resizer {
