@@ -322,6 +322,29 @@ def test_frame_of_a_sequence(label_map: str, index: int, classes: list) -> None:
     assert level[schema.CONTEXT_FEATURES].tolist() == [[1, 2]]
 
 
+def test_boxes_of_a_frame() -> None:
+    record = sequence(
+        {"image/filename": "video"},
+        {
+            "image/encoded": [encoded(picture())] * 2,
+            "region/bbox/ymin": [[0.9], [0.1, 0.2]],
+            "region/bbox/xmin": [[0.9], [0.3, 0.4]],
+            "region/bbox/ymax": [[0.95], [0.5, 0.6]],
+            "region/bbox/xmax": [[0.95], [0.7, 0.8]],
+            "region/label/index": [[1], [2, 4]],
+            "region/label/confidence": [[1.0], [0.25, 0.5]],
+        },
+    )
+    sample = decode_record(record, "input_type: TF_SEQUENCE_EXAMPLE frame_index: 1")
+    np.testing.assert_allclose(sample.boxes, [[0.1, 0.3, 0.5, 0.7], [0.2, 0.4, 0.6, 0.8]])
+    assert sample.classes.tolist() == [2, 4]
+    assert sample.weights.tolist() == [0.25, 0.5]
+    assert sample.confidences.tolist() == [1, 1]
+    assert sample.image_level is not None
+    assert sample.image_level[schema.SOURCE_ID] == b"video"
+    assert sample.image_level[schema.IS_ANNOTATED]
+
+
 def test_any_frame_of_a_sequence(label_map: str) -> None:
     options = label_map + "input_type: TF_SEQUENCE_EXAMPLE"
     with tf.Graph().as_default(), tf1.Session() as session:
