@@ -350,6 +350,8 @@ class TestFiles:
         assert only(check(config)).field == "train_config.fine_tune_checkpoint"
         (folder / "model.ckpt-3.index").touch()
         assert check(config) == []
+        (folder / "model.ckpt-3.index").rename(folder / "model.ckpt-3")  # as a single file
+        assert check(config) == []
 
     def test_a_missing_label_map_is_reported_for_each_reader_once(
         self, folder: pathlib.Path

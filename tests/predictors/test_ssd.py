@@ -202,16 +202,18 @@ def test_variables_of_the_shared_head_by_option(share: str, depthwise: str) -> N
 
 
 @pytest.mark.parametrize("head", ["convolutional", "weight_shared_convolutional"])
-@pytest.mark.parametrize("training", [True, False])
-def test_dropout_drops_in_training_alone(head: str, training: bool) -> None:
-    text = f"{head}_box_predictor {{ use_dropout: true dropout_keep_probability: 0.5 }}"
+@pytest.mark.parametrize(("wanted", "training"), [(True, True), (True, False), (False, True)])
+def test_dropout_drops_in_training_where_asked_for(head: str, wanted: bool, training: bool) -> None:
+    text = f"use_dropout: {str(wanted).lower()} dropout_keep_probability: 0.5"
+    text = f"{head}_box_predictor {{ {text} }}"
     with tf.Graph().as_default():
         found = predict(text, anchors=(3, 3), training=training)
         with tf1.Session() as session:
             session.run(tf1.global_variables_initializer())
             first, second = session.run(found), session.run(found)
     np.testing.assert_array_equal(first.box_encodings, second.box_encodings)
-    assert np.array_equal(first.class_logits, second.class_logits) != training
+    drops = wanted and training
+    assert np.array_equal(first.class_logits, second.class_logits) != drops
 
 
 SHARED = "WeightSharedConvolutionalBoxPredictor"

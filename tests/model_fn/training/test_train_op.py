@@ -118,6 +118,32 @@ def test_bias_multiplier_then_global_norm() -> None:
     )
 
 
+@pytest.mark.parametrize("guarded", [True, False])
+def test_what_a_step_reports(guarded: bool) -> None:
+    """Gradients with the factor of biases, before clipping; both kinds of steps clip alike."""
+    config = train_pb2.TrainConfig(bias_grad_multiplier=2.0, gradient_clipping_by_norm=5.0)
+    make = train.make_train_op if guarded else train.make_unguarded_train_op
+    with tf.Graph().as_default(), tf1.Session() as session:
+        bias = tf1.get_variable("layer/biases", initializer=0.0)
+        weight = tf1.get_variable("layer/weights", initializer=0.0)
+        moved = tf1.get_variable("moving_mean", initializer=0.0, trainable=False)
+        step = tf1.train.get_or_create_global_step()
+        made = make(
+            3.0 * bias + 8.0 * weight,
+            tf1.train.GradientDescentOptimizer(1.0),
+            step,
+            config,
+            [moved.assign_add(1.0)],
+        )
+        session.run(tf1.global_variables_initializer())
+        assert session.run(made.gradients) == {"layer/biases": 6.0, "layer/weights": 8.0}
+        if guarded:
+            assert session.run(made.gradient_norm) == 10.0
+        session.run(made.op)
+        np.testing.assert_allclose(session.run([bias, weight]), [-3.0, -4.0], rtol=1e-6)
+        assert session.run([step, moved]) == [1, 1.0]
+
+
 def test_gradient_summaries() -> None:
     with tf.Graph().as_default() as graph, tf1.Session() as session:
         summaries = train.gradient_summaries({"w": tf.constant([3.0, 4.0])})
