@@ -53,7 +53,7 @@ def evaluation_inputs(
     """The evaluation readers, or the training reader; one without a name takes its number.
 
     Raises:
-        ValueError: if the configuration has no reader to evaluate on.
+        ConfigError: if the configuration has no reader to evaluate on.
     """
     if on_training_data:
         readers = [(TRAINING_DATA, pipeline_config.train_input_reader)]
