@@ -51,7 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_evaluation_arguments(evaluating: Any) -> None:
     when = evaluating.add_mutually_exclusive_group()
-    when.add_argument("--eval_every_steps", type=int, help="steps between evaluations")
+    when.add_argument(
+        "--eval_every_steps", type=int, help="steps between evaluations; each saves a checkpoint"
+    )
     when.add_argument(
         "--eval_throttle_secs",
         type=int,

@@ -52,8 +52,9 @@ class Evaluating:
         sample_1_of_n: Evaluate on every n-th example; None for what the reader says.
         on_training_data: Evaluate on the training data, too.
         training_data_sample_1_of_n: Every n-th example of it.
-        every_steps: Evaluate the first checkpoint so many steps after the last evaluated one;
-            the last checkpoint always. Not together with `throttle_secs`.
+        every_steps: Save and evaluate a checkpoint at each multiple of so many steps, whenever
+            others are saved; the last checkpoint always. A TPU returns between two loops only: at
+            the first return after that. Not together with `throttle_secs`.
         throttle_secs: At least so long between two evaluations; by default
             `eval_config.eval_interval_secs`.
         best_metric: Keep the best checkpoints in best/ and an export of the very best in

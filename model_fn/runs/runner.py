@@ -102,6 +102,12 @@ def train_and_evaluate(
                 evaluations.catch_up(run.first_step)
                 run.ended()
             return evaluations.metrics
+        if not cluster.is_in_cluster():
+            evaluations.resume(run.first_step)
+        elif evaluating.every_steps is not None:
+            _LOG.warning(
+                "every_steps has no effect in a cluster: its evaluator evaluates each checkpoint"
+            )
         if evaluations.is_exhausted():
             return {}
         run.begins()

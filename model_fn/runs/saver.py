@@ -56,8 +56,19 @@ class StopAfterStep(tf1.train.SessionRunHook):
             run_context.request_stop()
 
 
+class CheckpointListener(tf1.train.CheckpointSaverListener):
+    """A listener of a `CheckpointSaver` that may ask for checkpoints."""
+
+    def wants_checkpoint(self, step: int) -> bool:
+        """Whether this step, or one since the last checkpoint, is to be saved."""
+        del step
+        return False
+
+
 class CheckpointSaver(tf1.train.CheckpointSaverHook):
-    """Saves when the hook it derives from does, and replaces that hook's private `_save`:
+    """Saves when the hook it derives from does, and when a `CheckpointListener` asks for it.
+
+    It replaces that hook's private `_save`:
 
     * what training resumed from is not saved again. TensorFlow would write the same files in
       place, and a process killed in that moment would leave its newest checkpoint in pieces;
@@ -98,6 +109,24 @@ class CheckpointSaver(tf1.train.CheckpointSaverHook):
 
     def _get_saver(self) -> tf1.train.Saver:
         return self._graph.saver
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        super().after_run(run_context, run_values)
+        # The step in the results may be that before the step that was taken.
+        if run_context.stop_requested or not self._is_wanted(
+            int(run_values.results) + self._steps_per_run
+        ):
+            return
+        step = int(run_context.session.run(self._global_step_tensor))
+        if self._is_wanted(step) and self._save(run_context.session, step):
+            run_context.request_stop()
+
+    def _is_wanted(self, step: int) -> bool:
+        return any(
+            listener.wants_checkpoint(step)
+            for listener in self._listeners
+            if isinstance(listener, CheckpointListener)
+        )
 
     def end(self, session: tf1.Session) -> None:
         """Saves the last step, and evaluates it unless a signal ended training."""

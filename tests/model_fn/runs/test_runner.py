@@ -438,6 +438,39 @@ def test_evaluates_by_steps_and_stops_early(readers: List[Any], tmp_path: pathli
     assert train(evaluating=more)["global_step"] == steps[-1] + 2
 
 
+def test_an_evaluation_saves_its_checkpoint(readers: List[Any], tmp_path: pathlib.Path) -> None:
+    config, model_dir = fake.pipeline_config(), str(tmp_path)
+    evaluating = Evaluating(every_steps=3, export_final=False)
+
+    def train(num_train_steps: int, *hooks: Any) -> None:
+        runner.train_and_evaluate(
+            config,
+            model_dir,
+            num_train_steps=num_train_steps,
+            evaluating=evaluating,
+            progress=False,
+            hooks=hooks,
+        )
+
+    def evaluated() -> List[int]:
+        return [evaluation.step for evaluation in history.read(model_dir, "0")]
+
+    # No checkpoint is due by itself within ten minutes.
+    with pytest.raises(Stopped):
+        train(99, _SignalAt(step=4))
+    assert evaluated() == [3]
+    assert (tmp_path / "model.ckpt-3.index").exists()
+    # The schedule is that of a run without interruption.
+    train(7)
+    assert evaluated() == [3, 6, 7]
+    # A run that ends before the evaluation of its step evaluates it when it resumes.
+    with pytest.raises(Stopped):
+        train(99, _SignalAt(step=2))
+    assert evaluated() == [3, 6, 7] and checkpoints.trained_steps(model_dir) == 9
+    train(10)
+    assert evaluated() == [3, 6, 7, 9, 10]
+
+
 def test_evaluation_leaves_the_training_session_and_its_data_alone(
     readers: List[Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
