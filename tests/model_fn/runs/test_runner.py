@@ -27,6 +27,7 @@ from model_fn.runs import (
     history,
     progress,
     runner,
+    training_evaluations,
 )
 from model_fn.runs.backends import estimator as estimators
 from model_fn.runs.options import Evaluating, Saving
@@ -438,7 +439,13 @@ def test_evaluates_by_steps_and_stops_early(readers: List[Any], tmp_path: pathli
     assert train(evaluating=more)["global_step"] == steps[-1] + 2
 
 
-def test_an_evaluation_saves_its_checkpoint(readers: List[Any], tmp_path: pathlib.Path) -> None:
+def test_an_evaluation_saves_its_checkpoint(
+    readers: List[Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def evaluate(config: Any, evaluator: Any, reader: Any, checkpoint: str, **_: Any) -> Any:
+        return history.Evaluation(reader.name, int(checkpoint.rpartition("-")[2]), {})
+
+    monkeypatch.setattr(training_evaluations, "evaluate_reader", evaluate)
     config, model_dir = fake.pipeline_config(), str(tmp_path)
     evaluating = Evaluating(every_steps=3, export_final=False)
 
