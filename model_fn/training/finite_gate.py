@@ -39,13 +39,8 @@ class RejectedBatch:
 
 def written_values(updates: Sequence[Any]) -> List[tf.Tensor]:
     """What assignments write, or add to their variables: their floating inputs."""
-    operations = [_operation(update) for update in updates]
-    return [
-        tensor
-        for operation in operations
-        for tensor in operation.inputs
-        if tensor.dtype.is_floating
-    ]
+    inputs = [tensor for update in updates for tensor in _operation(update).inputs]
+    return [tensor for tensor in inputs if tensor.dtype.is_floating]
 
 
 def nan_unless_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
