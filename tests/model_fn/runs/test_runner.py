@@ -19,7 +19,8 @@ from inputs.bad_records import log as fault_log
 from inputs.bad_records.kinds import SKIP, RecordFault
 from model_fn import model_fn
 from model_fn.checkpoints import label_map_asset
-from model_fn.checkpoints.errors import DamagedCheckpointsError
+from model_fn.checkpoints.errors import CheckpointGoneError, DamagedCheckpointsError
+from model_fn.checkpoints.find import find_checkpoint
 from model_fn.runs import (
     best_checkpoints,
     data_cursor,
@@ -366,6 +367,66 @@ def test_damaged_checkpoints_are_not_evaluated(
     assert list(appearing) == []
     last = evaluator.continuous_eval(config, str(tmp_path), **options)
     assert last["0"]["global_step"] == 4
+
+
+class _DeleteBeforeRestore(tf1.train.SessionRunHook):
+    """Deletes the checkpoint that a run is about to restore."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+
+    def begin(self) -> None:
+        tf1.train.remove_checkpoint(self._prefix)
+
+
+def test_checkpoints_that_are_deleted_before_they_are_read(
+    readers: List[Any],
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config = fake.pipeline_config()
+    model_dir = str(tmp_path)
+    estimated = estimators.make_estimator(config, model_dir, saving=Saving(steps=1))
+    estimated.train(fake.train_input_fn, max_steps=4)
+    real = estimated.evaluate
+    left = [1, 2, 3, 4]
+
+    def name_latest() -> None:
+        (tmp_path / "checkpoint").write_text(f'model_checkpoint_path: "model.ckpt-{left[0]}"')
+
+    def delete_first(input_fn: Any, hooks: Any, checkpoint_path: str, **options: Any) -> Any:
+        """Of four checkpoints two are deleted while their evaluation starts."""
+        if len(left) in (3, 1):
+            return {"global_step": left[0], "loss": 1.0}
+        hooks = [*hooks, _DeleteBeforeRestore(checkpoint_path)]
+        del left[0]
+        name_latest()
+        return real(input_fn, hooks=hooks, checkpoint_path=checkpoint_path, **options)
+
+    monkeypatch.setattr(estimated, "evaluate", delete_first)
+    monkeypatch.setattr(evaluator, "make_estimator", lambda *_: estimated)
+    name_latest()
+    assert evaluator.evaluate(config, model_dir)["0"]["global_step"] == 2
+    assert "model.ckpt-1 was deleted before it was read" in caplog.text
+    left.remove(2)
+    name_latest()
+    last = evaluator.continuous_eval(config, model_dir, num_train_steps=4, min_interval_secs=0)
+    assert last["0"]["global_step"] == 4
+    assert "model.ckpt-3 was deleted before it was evaluated" in caplog.text
+    # A prefix names one checkpoint, and a training has read its step already.
+    with pytest.raises(CheckpointGoneError, match=r"ckpt-4 was deleted before it was read\. Run"):
+        hook = _DeleteBeforeRestore(f"{model_dir}/model.ckpt-4")
+        runner.train(config, model_dir, num_train_steps=6, hooks=[hook], progress=False)
+
+
+def test_continuous_eval_ends_where_the_latest_checkpoint_is_missing(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-4"')
+    assert list(evaluator._appearing(str(tmp_path), 0, 0.0)) == []
+    with pytest.raises(FileNotFoundError, match=r"ckpt-4, which the file 'checkpoint' in .* names"):
+        find_checkpoint(str(tmp_path))
 
 
 def test_continuous_eval_retries(readers: List[Any], monkeypatch: pytest.MonkeyPatch) -> None:
