@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import estimator, tf, tf1
+from estimator_det.config.text import ConfigError
 from exporters.saved_model_detector import SavedModelDetector
 from inputs import pipeline as input_pipeline
 from inputs import schema
@@ -454,6 +455,43 @@ def test_contradictions(tmp_path: pathlib.Path) -> None:
     del config.eval_input_reader[:]
     with pytest.raises(ValueError, match="none to evaluate on"):
         evaluator.evaluation_inputs(config)
+
+
+@pytest.mark.parametrize("program", ["train", "train_and_evaluate"])
+def test_a_refused_run_leaves_no_trace(
+    readers: List[Any], tmp_path: pathlib.Path, program: str
+) -> None:
+    run: Any = getattr(runner, program)
+    refused = fake.pipeline_config("graph_rewriter {}")
+    new = tmp_path / "new" / "model"
+    with pytest.raises(ConfigError, match="graph_rewriter"):
+        run(refused, str(new))
+    assert list(tmp_path.iterdir()) == []
+    # What an earlier run left stays as it was.
+    new.mkdir(parents=True)
+    (new / "pipeline.config").write_text("of the run before")
+    history.mark_over(str(new), 4, "num_train_steps")
+    with pytest.raises(ConfigError, match="graph_rewriter"):
+        run(refused, str(new))
+    assert (new / "pipeline.config").read_text() == "of the run before"
+    assert history.last_step(str(new)) == 4 and len(list(new.iterdir())) == 2
+
+
+def test_a_refused_evaluation_leaves_no_folder(readers: List[Any], tmp_path: pathlib.Path) -> None:
+    config, other = fake.pipeline_config(), str(tmp_path / "other")
+    with pytest.raises(FileNotFoundError):
+        evaluator.evaluate(config, str(tmp_path), model_dir=other)
+    prefix = str(tmp_path / "model.ckpt-1")
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.train.create_global_step()
+        session.run(tf1.global_variables_initializer())
+        tf1.train.Saver().save(session, prefix)
+    with pytest.raises(tf.errors.NotFoundError):
+        evaluator.evaluate(config, prefix, model_dir=other)
+    config.ClearField("eval_input_reader")
+    with pytest.raises(ConfigError, match="none to evaluate on"):
+        evaluator.continuous_eval(config, str(tmp_path), model_dir=other)
+    assert not (tmp_path / "other").exists()
 
 
 def test_best_metric_must_be_evaluated(readers: List[Any], tmp_path: pathlib.Path) -> None:
