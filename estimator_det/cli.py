@@ -23,6 +23,15 @@ DESCRIPTION = "Trains, evaluates, exports and runs object detectors."
 VERBS = (demo, check_config, check_data, show_data, train, replay, evaluate, export, detect)
 
 
+class _Parser(argparse.ArgumentParser):
+    def print_help(self, file: Any = None) -> None:
+        """Prints the help, also to a reader that closes the pipe early."""
+        if file is not None:
+            super().print_help(file)
+        else:
+            console.say(self.format_help().rstrip("\n"))
+
+
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Runs the command; `argv` is without the program's name, `sys.argv[1:]` by default.
 
@@ -41,7 +50,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 def make_parser() -> argparse.ArgumentParser:
     """The parser of the command and all its verbs."""
     parser = _parser(
-        argparse.ArgumentParser,
+        _Parser,
         prog="estimator-det",
         description=DESCRIPTION,
         example="estimator-det demo --output_dir demo_output",

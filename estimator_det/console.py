@@ -48,21 +48,36 @@ class UsageError(Exception):
 
 
 def say(text: str) -> None:
-    """Prints a line for the user at once, also into a pipe."""
-    print(text, flush=True)
+    """Prints a line for the user at once, also into a pipe.
+
+    Once the reader has closed the pipe, as `head` does after a few lines, nothing is printed. The
+    program continues, for its files and its exit code.
+    """
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # Also for what is still buffered, which the interpreter flushes when it exits.
+        with open(os.devnull, "w") as nothing:
+            os.dup2(nothing.fileno(), sys.stdout.fileno())
 
 
-def quiet_logging() -> None:
+def quiet_logging(level: int = logging.INFO, *, of_libraries: bool = False) -> None:
     """Logs progress and warnings and drops TensorFlow's notes; call it before TensorFlow loads.
 
     Settings of the user's environment stay.
+
+    Args:
+        level: The least severe messages that are logged.
+        of_libraries: Also log the messages of TensorFlow and other libraries.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
+    # 0 is information, 1 warnings, 2 errors, 3 fatal errors.
+    native = min(max(level // 10 - 2, 0), 3) if of_libraries else 3
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", str(native))
+    logging.basicConfig(stream=sys.stderr, level=level, format="%(message)s")
     # tf-slim calls layers by a method that Keras has renamed.
     warnings.filterwarnings("ignore", message="`layer.apply` is deprecated")
     for noisy in ("tensorflow", "absl", "matplotlib", "PIL", "h5py"):
-        logging.getLogger(noisy).setLevel(logging.ERROR)
+        logging.getLogger(noisy).setLevel(level if of_libraries else max(level, logging.ERROR))
 
 
 def load_config(path: str, config_override: str = "", assignments: Sequence[str] = ()) -> Any:

@@ -11,7 +11,12 @@ from estimator_det.detectors.base import make_detector
 from inputs import schema
 from inputs.label_map import LabelMap, read_label_map
 from model_fn import serving_graph
-from model_fn.checkpoints.savers import make_saver, make_scaffold, moving_average_saver
+from model_fn.checkpoints.savers import (
+    evaluation_saver,
+    make_saver,
+    make_scaffold,
+    moving_average_saver,
+)
 from model_fn.evaluation import eval_ops
 from model_fn.training import host_call, optimizers, step, tpu_step, warm_start
 
@@ -172,7 +177,7 @@ def _eval_spec(
             losses=losses,
             learning_rate=optimizers.make_optimizer(train_config.optimizer, global_step)[1],
         ),
-        scaffold_fn=_inference_scaffold(eval_config, batch),
+        scaffold_fn=_inference_scaffold(eval_config, batch, evaluation_saver),
     )
 
 
@@ -195,11 +200,14 @@ def _inference_detector(pipeline_config: Any, on_core: bool) -> Any:
     return make_detector(with_static_shapes(model) if on_core else model, is_training=False)
 
 
-def _inference_scaffold(eval_config: Any, batch: _Batch) -> Callable[[], Any]:
+def _inference_scaffold(
+    eval_config: Any, batch: _Batch, make_plain_saver: Callable[[], Any] = lambda: None
+) -> Callable[[], Any]:
     """Restores moving averages in place of the variables, where the configuration says so."""
 
     def scaffold() -> Any:
-        saver = moving_average_saver() if eval_config.use_moving_averages else None
+        averages = eval_config.use_moving_averages
+        saver = moving_average_saver() if averages else make_plain_saver()
         return make_scaffold(saver, batch.run_config)
 
     return scaffold

@@ -7,7 +7,7 @@ from typing import Any, List, NamedTuple, Tuple
 
 from estimator_det import console
 from estimator_det.verbs import tpu_checks
-from estimator_det.verbs.base import add_file_arguments
+from estimator_det.verbs.base import add_config_arguments, load
 
 SUMMARY = "Reports what a configuration does and what is wrong with it"
 EXAMPLE = "ssd.config --set model.ssd.num_classes=3"
@@ -15,7 +15,7 @@ EXAMPLE = "ssd.config --set model.ssd.num_classes=3"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
-    add_file_arguments(parser)
+    add_config_arguments(parser)
     parser.add_argument(
         "--print",
         action="store_true",
@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
     from estimator_det.config import pipeline, tpu_lint
     from model_fn.preflight.names import check_names
 
-    config = console.load_config(options.file, options.config_override, options.set)
+    config = load(options)
     on_tpu = tpu_checks.wanted(options)
     if on_tpu:
         tpu_checks.target_of(options)  # Reports wrong options before anything is built.

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from estimator_det import console
-from estimator_det.verbs.base import add_file_arguments
+from estimator_det.verbs.base import add_config_arguments, config_path, load
 from inputs.machine import available_cpus
 
 SUMMARY = "Reads all records of a configuration and reports what they contain and what is wrong"
@@ -21,7 +21,7 @@ PICTURE_FILE = "histograms.png"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
-    add_file_arguments(parser)
+    add_config_arguments(parser)
     parser.add_argument(
         "--reader",
         default="all",
@@ -47,13 +47,13 @@ def run(options: argparse.Namespace) -> int:
     for name in ("jobs", "max_records"):
         if getattr(options, name) is not None and getattr(options, name) < 1:
             raise console.UsageError(f"--{name} must be 1 or more")
-    config = console.load_config(options.file, options.config_override, options.set)
+    config = load(options)
     from model_fn.preflight import data_check, data_report
 
     started = time.monotonic()
     report = data_check.check_data(
         config,
-        options.file,
+        config_path(options),
         readers=options.reader,
         jobs=options.jobs or available_cpus(),
         max_records=options.max_records,

@@ -20,11 +20,13 @@ from inputs.records import stream as records
 from model_fn.debugging.nan_tracer import FirstNonFinite
 from model_fn.debugging.replay import BATCH_FILE, CHECKPOINT, Norms, bad_names, replay
 from model_fn.training.step import TrainGraph
+from model_fn.training.train_op import MOVING_AVERAGES
 
 FOLDER = "bad_step"
 REPORT_JSON, REPORT_TEXT = "report.json", "report.txt"
 
 _MOST_SHOWN = 8
+_NO_BATCH = "the batch was not kept"
 _LARGE = 1e4  # weights above are rarely meant
 
 
@@ -108,7 +110,7 @@ def save_bad_step(
         bad_inputs=_bad_inputs(batch),
         batch=_records_of(batch, pipeline_config.train_input_reader),
         causes=[],
-        not_replayed="" if batch else "the batch was not kept",
+        not_replayed="" if batch else _NO_BATCH,
         folder=folder,
     )
     report = report._replace(causes=_causes(report))
@@ -212,6 +214,12 @@ def _causes(report: Report) -> List[str]:
     rate = report.values.get("learning_rate", math.nan)
     if not math.isfinite(rate):
         causes.append("the learning rate is not finite: examine the schedule")
+    elif report.not_finite == [MOVING_AVERAGES]:
+        causes.append(
+            "activations are so large that their variance overflows; loss and gradients are finite "
+            "because batch norm divides by it. Lower the learning rate, or add a warm-up, and "
+            "resume from a checkpoint before the weights grew"
+        )
     elif not report.bad_inputs and not weights:
         large = [name for name, size in report.largest_variables if size > _LARGE]
         hint = f" (weights have grown large: {', '.join(large[:3])})" if large else ""
@@ -279,7 +287,8 @@ def report_text(report: Report) -> str:
         for bad in report.bad_inputs
     ]
     lines += ["", "likely causes", *(f"  * {cause}" for cause in report.causes)]
-    lines += ["", f"again: estimator-det replay {report.folder}"]
+    if report.not_replayed != _NO_BATCH:
+        lines += ["", f"again: estimator-det replay {report.folder}"]
     return "\n".join(lines)
 
 
@@ -292,5 +301,7 @@ def summary_text(report: Report) -> str:
     parts.append(
         f"The step was not applied. Report, batch and variables: {report.folder}; to run it again, "
         f"with --set to try a remedy: estimator-det replay {report.folder}"
+        if report.not_replayed != _NO_BATCH
+        else f"Report and variables: {report.folder}; {_NO_BATCH}"
     )
     return "\n".join(parts)

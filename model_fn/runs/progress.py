@@ -134,7 +134,11 @@ class TrainingReport(tf1.train.SessionRunHook):
 
     def begin(self) -> None:
         step = self._graph.step
-        self._fetches = {"values": step.scalars, "wait": step.input_wait}
+        self._fetches = {
+            "values": step.scalars,
+            "checks": step.checks,
+            "wait": step.input_wait,
+        }
         self._global_step = tf1.train.get_global_step()
 
     def after_create_session(self, session: tf1.Session, coord: Any) -> None:
@@ -162,8 +166,10 @@ class TrainingReport(tf1.train.SessionRunHook):
             self._waits.append((float(run_values.results["wait"]), now - self._started))
         self._ended = now
         values = {name: float(value) for name, value in run_values.results["values"].items()}
-        if not all(math.isfinite(value) for value in values.values()):
-            raise NotFiniteLossError(self._bad_step(run_context, values))
+        checks = {name: float(value) for name, value in run_values.results["checks"].items()}
+        bad = {name: value for name, value in checks.items() if not math.isfinite(value)}
+        if bad or not all(math.isfinite(value) for value in values.values()):
+            raise NotFiniteLossError(self._bad_step(run_context, {**values, **bad}))
         self._values = values
         is_first, is_last = self._step == self._first_step + 1, self._step == self._num_steps
         if is_first or is_last or self._step % self._every_steps == 0:

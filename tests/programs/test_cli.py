@@ -51,6 +51,32 @@ def test_examples_in_the_help_parse(verb):
     assert options.run is verb.run
 
 
+OTHER_ARGUMENTS = {
+    "check-config": [],
+    "check-data": [],
+    "show-data": [],
+    "train": ["--model_dir=r"],
+    "evaluate": ["--checkpoint_dir=r"],
+    "export": ["--trained_checkpoint_prefix=r", "--output_directory=e"],
+    "replay": [],
+}
+
+
+@pytest.mark.parametrize("verb", OTHER_ARGUMENTS)
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["nowhere.config"],
+        ["--pipeline_config_path=nowhere.config"],
+        ["nowhere.config", "--pipeline_config_path", "./nowhere.config"],
+    ],
+)
+def test_every_verb_takes_the_configuration_both_ways(verb, given, capsys):
+    folder = ["bad_step-1"] if verb == "replay" else []
+    assert cli.main([verb, *folder, *given, *OTHER_ARGUMENTS[verb]]) == 3
+    assert "no such configuration file: nowhere.config" in capsys.readouterr().err
+
+
 def test_options_with_dashes(capsys):
     options = cli.make_parser().parse_args(
         [
@@ -67,6 +93,18 @@ def test_options_with_dashes(capsys):
         ([], 2, "VERB"),
         (["trian"], 2, "invalid choice"),
         (["train", "--model_dir", "run"], 2, "--pipeline_config_path"),
+        (["check-config"], 2, "no configuration is given"),
+        (
+            ["check-data", "a.config", "--pipeline_config_path=b.config"],
+            2,
+            "two configurations are given, a.config as an argument and --pipeline_config_path b.",
+        ),
+        (["evaluate", "--checkpoint_dir=r", "--timeout_secs=3"], 2, "requires --continuous"),
+        (
+            ["train", str(CONFIG), "--model_dir=r", "--eval_every_steps=0"],
+            2,
+            "every_steps must be 1 or more; given 0",
+        ),
         (["check-config", "nowhere.config"], 3, "no such configuration file: nowhere.config"),
         (["check-config", str(CONFIG), "--set", "model.ssd.num_clases=3"], 2, "num_classes"),
         (["check-config", str(CONFIG), "--set", "train_config.batch_size=many"], 2, "batch_size"),

@@ -7,6 +7,7 @@ import pytest
 from google.protobuf import text_format
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.text import ConfigError
 from estimator_det.protos import optimizer_pb2
 from model_fn.training import optimizers, schedules
 from tests.conftest import golden_component
@@ -193,3 +194,20 @@ def test_moving_average_follows_the_step() -> None:
 def test_optimizer_must_be_set() -> None:
     with pytest.raises(ValueError, match=r"train_config\.optimizer"):
         optimizers.make_optimizer(optimizer_pb2.Optimizer(), tf.constant(0, tf.int64))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("momentum_optimizer { RATE momentum_optimizer_value: nan }", "momentum_optimizer_value"),
+        ("rms_prop_optimizer { RATE decay: inf }", r"rms_prop_optimizer\.decay: inf is not finite"),
+        ("adam_optimizer { RATE epsilon: 0 }", r"adam_optimizer\.epsilon: 0\.0 is not above 0"),
+        ("rms_prop_optimizer { RATE epsilon: -1 }", "is not above 0"),
+        ("adam_optimizer { RATE } moving_average_decay: nan", "moving_average_decay: nan"),
+    ],
+)
+def test_numbers_with_which_every_update_is_nan(text: str, message: str) -> None:
+    rate = "learning_rate { constant_learning_rate { learning_rate: 0.1 } }"
+    config = text_format.Parse(text.replace("RATE", rate), optimizer_pb2.Optimizer())
+    with tf.Graph().as_default(), pytest.raises(ConfigError, match=message):
+        optimizers.make_optimizer(config, tf.constant(0, tf.int64))
