@@ -23,7 +23,7 @@ from inputs.bad_records.policy import BadRecordPolicy
 from inputs.checks.examine import examine_record
 from inputs.checks.statistics import Collector, Columns, join
 from inputs.records import tfrecord
-from inputs.records.stream import find_files, input_patterns
+from inputs.records.stream import input_patterns, match_files
 
 RECORDS_PER_TASK = 64  # of files whose records can be read in any order
 
@@ -85,12 +85,16 @@ def plan(reader: str, policy: BadRecordPolicy, max_records: Optional[int] = None
     entries: List[LogEntry] = []
     for pattern in input_patterns(policy.reader):
         try:
-            found += find_files(pattern)
+            found += match_files(pattern)
         except FileNotFoundError as error:
             entries.append(_entry(policy, "no_file", pattern, str(error)))
     tasks: List[Task] = []
     total: Optional[int] = 0
     for number, path in enumerate(found):
+        if kind := files.special_kind(path):
+            message = f"it cannot be read: it is {kind}, not a regular file"
+            entries.append(_entry(policy, "lost_records", path, message))
+            continue
         stop, count = max_records, max_records
         # Only a local file that is not compressed can be read from any record on.
         if not (files.is_remote(path) or tfrecord.is_compressed(path)):

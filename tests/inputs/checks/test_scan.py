@@ -76,6 +76,17 @@ def test_everything_is_found_at_its_place(two_files) -> None:
     assert run(two_files, policy="SKIP").num_skipped == 2
 
 
+def test_a_named_pipe_is_a_fault_and_the_rest_is_read(two_files, tmp_path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    result = run(tmp_path / "pipe", tmp_path / "b.record", "/dev/zero")
+    assert result.num_records == 10
+    assert [(e.kind, e.file, e.action) for e in result.entries] == [
+        ("lost_records", str(tmp_path / "pipe"), "fail"),
+        ("lost_records", "/dev/zero", "fail"),
+    ]
+    assert result.entries[1].message.endswith("it is a device, not a regular file")
+
+
 @pytest.mark.slow
 def test_processes_find_the_same_in_the_same_order(two_files, monkeypatch) -> None:
     monkeypatch.setattr(scan, "FEW_SMALL_RECORDS", 0)
