@@ -26,6 +26,7 @@ from estimator_det.compat import tf
 from exporters.image_files import ImageFile, read_image
 from exporters.saved_model import SAVED_MODEL_FOLDER
 from inputs.label_map import read_label_map
+from inputs.serving import COLOR_CHANNELS
 from model_fn.checkpoints.errors import RunError
 from model_fn.drawing.boxes import DrawOptions, draw_boxes
 from model_fn.serving_graph import SERVING_DEFAULT
@@ -115,6 +116,11 @@ class SavedModelDetector:
             raise RunError(
                 f"{self.saved_model_dir} takes batches of {spec.shape[0]} images only, and detect "
                 "runs one image at a time; export it again with batch size -1 or 1"
+            )
+        if spec.shape.rank == 4 and spec.shape[3] not in (None, COLOR_CHANNELS):
+            raise RunError(
+                f"{self.saved_model_dir} takes images of {spec.shape[3]} channels, and detect "
+                "reads files of red, green and blue only; call the SavedModel's signature directly"
             )
         if spec.dtype in (tf.uint8, tf.float32):
             return key, lambda pixels: tf.constant(pixels[None], spec.dtype)

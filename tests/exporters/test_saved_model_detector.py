@@ -167,9 +167,28 @@ def test_export_verb(trained, tmp_path, capsys):
     arguments += ["--output_directory", str(tmp_path / "out")]
     arguments += ["--input_type", "image_tensor,tf_example"]
     arguments += ["--config_override", "eval_config { batch_size: 3 }"]
+    arguments += ["--additional-output-tensor-names=Postprocessor/raw_box_scores"]
+    arguments += ["--write_inference_graph", "--use_side_inputs=False"]
     assert cli.main(arguments) == 0
+    assert (tmp_path / "out" / "inference_graph.pbtxt").exists()
     assert "(image_tensor, tf_example)" in capsys.readouterr().out
     saved = pipeline.read_pipeline(str(tmp_path / "out" / "pipeline.config"))
     assert saved.eval_config.batch_size == 3
     assert cli.main(arguments) == 2
     assert "is not empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--use_side_inputs",
+        "--use_side_inputs=true",
+        "--side_input_shapes=1,2000,2057/1",
+        "--side_input_types=tf.float32,tf.int32",
+        "--side_input_names=context_features,valid_context_size",
+    ],
+)
+def test_side_inputs_are_refused_by_name(capsys, flag):
+    required = ["--pipeline_config_path=x", "--trained_checkpoint_prefix=x"]
+    assert cli.main(["export", *required, "--output_directory=x", flag]) == 2
+    assert f"{flag.partition('=')[0]}: not supported yet" in capsys.readouterr().err
