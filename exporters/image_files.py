@@ -74,20 +74,24 @@ def read_image(path: str) -> ImageFile:
             # Pillow warns from half the limit on at which it refuses; the limit here is MAX_PIXELS.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(path) as image:
-                return _decode(path, image)
+                _check_size(image)
+                return _decode(image)
     except Image.DecompressionBombError as error:
-        raise OSError(f"{path} has too many pixels: {error}") from error
-    except _DAMAGE as error:
-        raise OSError(f"{path} cannot be decoded: {error}") from error
+        raise OSError(f"{path} cannot be read: it has too many pixels: {error}") from error
+    except (OSError, *_DAMAGE) as error:
+        raise OSError(f"{path} cannot be read: {error}") from error
 
 
-def _decode(path: str, image: Image.Image) -> ImageFile:
-    width, height = image.size
-    if width * height > MAX_PIXELS:
+def _check_size(image: Image.Image) -> None:
+    if image.width * image.height > MAX_PIXELS:
         raise OSError(
-            f"{path} has {width} x {height} pixels; the limit is {MAX_PIXELS / 1e6:.0f} "
-            "megapixels. Reduce the image"
+            f"it has {image.width} x {image.height} pixels, and the limit is "
+            f"{MAX_PIXELS / 1e6:.0f} megapixels; reduce the image"
         )
+
+
+def _decode(image: Image.Image) -> ImageFile:
+    width, height = image.size
     factor = 1
     while -(-width // factor) * -(-height // factor) > MAX_DETECTED_PIXELS:
         factor *= 2

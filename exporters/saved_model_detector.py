@@ -176,8 +176,10 @@ def detect_files(
                 image = read_image(path)
                 found = _above(detector.detect(image.pixels), min_score)
             except (OSError, tf.errors.OpError) as error:
-                message = getattr(error, "message", None) or str(error)
-                result = FileResult(path, None, None, message.splitlines()[0])
+                reason = str(error)
+                if isinstance(error, tf.errors.OpError):
+                    reason = f"{path}: the model fails: {str(error.message).splitlines()[0]}"
+                result = FileResult(path, None, None, reason)
                 lines.write(json.dumps({"file": path, "error": result.error}) + "\n")
                 yield result
                 continue

@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
     for result in detect_files(detector, files, options.output_dir, options.min_score):
         if result.detections is None:
             failed += 1
-            print(f"{result.path}: {result.error}", file=sys.stderr, flush=True)
+            print(result.error, file=sys.stderr, flush=True)
             continue
         names = [detector.name(class_id) for class_id in result.detections.class_ids]
         found = [f"{name} {score:.2f}" for name, score in zip(names, result.detections.scores)]

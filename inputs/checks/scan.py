@@ -20,6 +20,7 @@ from estimator_det.config import files
 from inputs.bad_records.kinds import KINDS, SKIP
 from inputs.bad_records.log import LogEntry
 from inputs.bad_records.policy import BadRecordPolicy
+from inputs.checks import decoder_warnings
 from inputs.checks.examine import examine_record
 from inputs.checks.statistics import Collector, Columns, join
 from inputs.records import tfrecord
@@ -231,6 +232,13 @@ def _examine_in_worker(task: Task) -> Scan:
 
 
 def _examine(task: Task, policy: BadRecordPolicy) -> Scan:
+    with decoder_warnings.capture() as new_warnings:
+        return _examine_all(task, policy, new_warnings)
+
+
+def _examine_all(
+    task: Task, policy: BadRecordPolicy, new_warnings: Callable[[], List[str]]
+) -> Scan:
     collector = Collector()
     entries: List[LogEntry] = []
     count = 0
@@ -244,7 +252,11 @@ def _examine(task: Task, policy: BadRecordPolicy) -> Scan:
                 entries.append(LogEntry.of(fault, task.file, -1 if is_whole_file else number))
                 continue
             examined = examine_record(record, policy)
-            for fault in examined.faults:
+            warned = [
+                policy.fault("corrupt_image", f"the decoder warns: {text}")
+                for text in dict.fromkeys(new_warnings())
+            ]
+            for fault in (*examined.faults, *warned):
                 entries.append(LogEntry.of(fault, task.file, number, examined.source_id))
             size, name = examined.image_size, examined.source_id
             if examined.usable and size is not None:

@@ -55,8 +55,8 @@ def test_files_that_are_refused(tmp_path: pathlib.Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(image_files, "MAX_PIXELS", 80)
     for name, reason in (
         ("pipe.jpg", "is a named pipe"),
-        ("bomb.png", "has too many pixels"),
-        ("a.bmp", "has 9 x 9 pixels; the limit is"),
+        ("bomb.png", "cannot be read: it has too many pixels"),
+        ("a.bmp", "cannot be read: it has 9 x 9 pixels, and the limit is"),
     ):
         with pytest.raises(OSError, match=f"{name} {reason}"):
             read_image(str(tmp_path / name))

@@ -100,15 +100,15 @@ def test_hostile_files_cost_one_line_each(exported, pictures, tmp_path, capsys):
     arguments = ["detect", "--model", str(exported), "--output-dir", str(tmp_path / "out")]
     assert cli.main([*arguments, str(folder)]) == 1
     output = capsys.readouterr()
-    reasons = dict(line.split(": ", 1) for line in output.err.splitlines())
-    assert {os.path.basename(path) for path in reasons} == {
-        "bomb.png",
-        "cut.png",
-        "folder.png",
-        "pipe.jpg",
-    }
-    assert "has too many pixels" in reasons[str(folder / "bomb.png")]
-    assert "is a named pipe" in reasons[str(folder / "pipe.jpg")]
+    reasons = output.err.splitlines()
+    assert len(reasons) == 4
+    for name, reason in (
+        ("bomb.png", "cannot be read: it has too many pixels"),
+        ("cut.png", "cannot be read: "),
+        ("folder.png", "is a folder"),
+        ("pipe.jpg", "is a named pipe"),
+    ):
+        assert any(line.startswith(f"{folder}/{name} {reason}") for line in reasons)
     assert "z_detections.png" in output.out
     lines = [json.loads(line) for line in (tmp_path / "out/detections.jsonl").open()]
     assert ["error" in line for line in lines] == [True, True, True, True, False]

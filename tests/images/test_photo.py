@@ -46,7 +46,7 @@ def test_training_decodes_the_recorded_pixels(encoded: bytes, golden: dict) -> N
         pixels = session.run(make_decoder(reader())(tf.constant(record)).image)
     np.testing.assert_array_equal(pixels, golden["fast"])
     difference = np.abs(pixels.astype(int) - golden["accurate"])
-    assert difference.max() <= 4 and difference.mean() < 1
+    assert difference.max() <= 4 and difference.mean() < 1.5
 
 
 def test_detect_decodes_the_recorded_pixels(golden: dict) -> None:
