@@ -190,7 +190,10 @@ def _predict_spec(pipeline_config: Any, batch: _Batch, *, on_core: bool) -> Any:
     return tpu_estimator.TPUEstimatorSpec(
         ModeKeys.PREDICT,
         predictions=served,
-        export_outputs={serving_graph.SERVING_DEFAULT: estimator.export.PredictOutput(served)},
+        export_outputs={
+            key: estimator.export.PredictOutput(served)
+            for key in (serving_graph.SERVING_DEFAULT, serving_graph.PREDICT)
+        },
         scaffold_fn=_inference_scaffold(pipeline_config.eval_config, batch),
     )
 

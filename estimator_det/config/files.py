@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import stat
 from typing import Any, Union
 
 from estimator_det.config.text import ConfigError
@@ -27,6 +28,27 @@ def exists(path: str) -> bool:
     return bool(_gfile().exists(path)) if is_remote(path) else os.path.exists(path)
 
 
+def special_kind(path: AnyPath) -> str:
+    """What a local path is if not a regular file, e.g. "a named pipe"; "" for any other path.
+
+    Opening a named pipe waits for a writer, and a device may have no end.
+    """
+    path = os.fspath(path)
+    if is_remote(path):
+        return ""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return ""
+    kinds = (
+        (stat.S_ISREG, ""),
+        (stat.S_ISDIR, "a folder"),
+        (stat.S_ISFIFO, "a named pipe"),
+        (stat.S_ISSOCK, "a socket"),
+    )
+    return next((kind for is_kind, kind in kinds if is_kind(mode)), "a device")
+
+
 def read_text(path: AnyPath) -> str:
     """The text of a UTF-8 file; a leading byte order mark is dropped.
 
@@ -42,8 +64,8 @@ def read_text(path: AnyPath) -> str:
             content: bytes = file.read()
     else:
         local = pathlib.Path(path)
-        if local.is_dir():
-            raise ConfigError(f"{path}: is a folder, not a file")
+        if kind := special_kind(path):
+            raise ConfigError(f"{path}: is {kind}, not a file")
         if not local.is_file():
             folder = local.parent
             remedy = "" if folder.is_dir() else f"; there is no folder {folder} either"

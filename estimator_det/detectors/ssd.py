@@ -140,8 +140,12 @@ class SsdDetector:
             padded image, with the background column if there is one.
         """
         with tf1.name_scope("Postprocessor"):
-            decoded = self.box_coder.decode(predictions.box_encodings, predictions.anchors)
+            # Clients of exported models read these three tensors by their names.
+            encodings = tf.identity(predictions.box_encodings, "raw_box_encodings")
+            decoded = self.box_coder.decode(encodings, predictions.anchors)
+            decoded = decoded._replace(boxes=tf.identity(decoded.boxes, "raw_box_locations"))
             all_scores = self.postprocessing.convert_scores(predictions.class_logits)
+            all_scores = tf.identity(all_scores, "raw_box_scores")
             fields = {"multiclass_scores": all_scores}
             if decoded.keypoints is not None:
                 fields["keypoints"] = decoded.keypoints

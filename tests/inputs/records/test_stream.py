@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import pathlib
 from typing import Any, List, Tuple
 
@@ -47,6 +48,16 @@ def test_one_reader_keeps_the_order_of_files(tmp_path: pathlib.Path, end: str) -
     expected = shards(tmp_path, end=end)
     options = config(tmp_path, "num_readers: 1")
     assert names(stream(options, shuffle=False, num_epochs=1)) == expected
+
+
+def test_only_regular_files_are_read(tmp_path: pathlib.Path) -> None:
+    shards(tmp_path, files=1)
+    os.mkfifo(tmp_path / "r-pipe")
+    with pytest.raises(ConfigError, match=r"r-pipe, which is a named pipe; record files must be"):
+        records.list_files(config(tmp_path))
+    for path, kind in (("/dev/zero", "a device"), (tmp_path, "a folder")):
+        with pytest.raises(ConfigError, match=f"{path}, which is {kind}"):
+            records.find_files(str(path))
 
 
 def test_readers_take_turns_in_blocks(tmp_path: pathlib.Path) -> None:

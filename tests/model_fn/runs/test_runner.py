@@ -113,7 +113,9 @@ def test_train_evaluate_resume_stop(
     assert "Loss/total_loss" in _events(model_dir)
     for name in ("Servo", "best"):
         (exported,) = (model_dir / "export" / name).iterdir()
-        served = tf.saved_model.load(str(exported)).signatures["serving_default"]
+        loaded = tf.saved_model.load(str(exported)).signatures
+        assert set(loaded) == {"serving_default", "tensorflow/serving/predict"}
+        served = loaded["serving_default"]
         assert served(tf.constant(["x"]))["detection_boxes"].shape == (1, 1, 4)
 
     # The second run starts where the first ended, with its optimizer state.
