@@ -173,6 +173,17 @@ def test_frozen_variables_have_an_average_too() -> None:
         assert session.run(averages[f"frozen{suffix}"]) == 5.0
 
 
+def test_averages_are_kept_where_asked_for() -> None:
+    """By default they are, as in the reference."""
+    for text, kept in (("", True), ("use_moving_average: false", False)):
+        config = text_format.Parse(
+            f"adam_optimizer {{ {CONSTANT} }} {text}", optimizer_pb2.Optimizer()
+        )
+        optimizer, rate = optimizers.make_optimizer(config, tf.constant(0, tf.int64))
+        assert isinstance(optimizer, optimizers.MovingAverageOptimizer) == kept
+        assert float(rate) == 0.5
+
+
 def test_moving_average_follows_the_step() -> None:
     config = text_format.Parse(
         "momentum_optimizer { learning_rate { constant_learning_rate { learning_rate: 1 } }"
