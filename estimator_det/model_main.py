@@ -137,8 +137,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         print(f"error: {error}\nAll flags: --help", file=sys.stderr, flush=True)
         return console.EXIT_USAGE
     console.quiet_logging(
-        _log_level(values["verbosity"].value),
-        of_libraries=values["logtostderr"].value or values["alsologtostderr"].value,
+        _log_level(int(values["verbosity"].value or 0)),
+        of_libraries=bool(values["logtostderr"].value or values["alsologtostderr"].value),
     )
     return console.run(lambda: _run(values))
 

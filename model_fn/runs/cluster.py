@@ -24,7 +24,7 @@ class Task(NamedTuple):
     """What TF_CONFIG makes of this process."""
 
     type: str  # "" where this process is the only one
-    index: int
+    number: int  # task.index, among those of its type
 
     @property
     def is_alone(self) -> bool:

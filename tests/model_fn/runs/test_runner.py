@@ -424,10 +424,18 @@ def test_checkpoints_that_are_deleted_before_they_are_read(
 
 
 def test_continuous_eval_ends_where_the_latest_checkpoint_is_missing(
-    tmp_path: pathlib.Path,
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def wait(seconds: float) -> None:
+        raise AssertionError("the time is over")
+
+    monkeypatch.setattr(evaluator.time, "sleep", wait)
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-4"')
-    assert list(evaluator._appearing(str(tmp_path), 0, 0.0)) == []
+    (tmp_path / "model.ckpt-4.index").write_text("")
+    appearing = evaluator._appearing(str(tmp_path), 0, 0.0)
+    assert next(appearing).endswith("model.ckpt-4")
+    (tmp_path / "model.ckpt-4.index").unlink()
+    assert list(appearing) == []
     with pytest.raises(FileNotFoundError, match=r"ckpt-4, which the file 'checkpoint' in .* names"):
         find_checkpoint(str(tmp_path))
 
