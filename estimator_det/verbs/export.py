@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any, Callable, Dict
 
 from estimator_det import console
 from estimator_det.verbs.base import CONFIG_EXAMPLE, add_config_arguments, load
@@ -25,7 +26,7 @@ def _boolean(text: str) -> bool:
 
 
 # Flags of the reference's exporter that only context models need, with their types.
-SIDE_INPUTS = {
+SIDE_INPUTS: Dict[str, Callable[[str], Any]] = {
     "use_side_inputs": _boolean,
     "side_input_shapes": str,
     "side_input_types": str,

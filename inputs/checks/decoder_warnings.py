@@ -15,17 +15,15 @@ import tempfile
 from typing import Callable, Iterator, List
 
 STDERR = 2
-_WARNING = re.compile(
-    r"Corrupt JPEG data|Premature end of JPEG|Invalid SOS|Inconsistent progression"
-    r"|Unknown Adobe|Warning: |libpng warning|Application transferred too"
-)
+# How lines of TensorFlow's own log begin; all others come from decoders.
+_LOG_LINE = re.compile(r"\d{4}-\d\d-\d\d |[IWEF]\d{4} |WARNING")
 
 
 @contextlib.contextmanager
 def capture() -> Iterator[Callable[[], List[str]]]:
     """Within, a function returns the lines that decoders have printed since its last call.
 
-    Other lines are printed at the end.
+    Lines of TensorFlow's log are printed at the end.
     """
     if sys.stderr is not None:
         sys.stderr.flush()
@@ -34,7 +32,7 @@ def capture() -> Iterator[Callable[[], List[str]]]:
     except OSError:  # the process has no standard error, so nothing is printed
         yield list
         return
-    others: List[bytes] = []
+    others: List[str] = []
     with tempfile.TemporaryFile() as file:
         position = 0
 
@@ -46,9 +44,9 @@ def capture() -> Iterator[Callable[[], List[str]]]:
             text = os.pread(file.fileno(), size - position, position)
             position = size
             lines = text.splitlines(keepends=True)
-            others.extend(line for line in lines if not _WARNING.match(line.decode("latin-1")))
-            decoded = (line.decode("utf-8", "replace").rstrip() for line in lines)
-            return [line for line in decoded if _WARNING.match(line)]
+            printed = [line.decode("utf-8", "replace") for line in lines]
+            others.extend(line for line in printed if _LOG_LINE.match(line))
+            return [line.rstrip() for line in printed if not _LOG_LINE.match(line)]
 
         os.dup2(file.fileno(), STDERR)
         try:
@@ -58,4 +56,4 @@ def capture() -> Iterator[Callable[[], List[str]]]:
             os.dup2(original, STDERR)
             os.close(original)
             if others:
-                os.write(STDERR, b"".join(others))
+                os.write(STDERR, "".join(others).encode())

@@ -26,6 +26,8 @@ from inputs.checks.statistics import Collector, Columns, join
 from inputs.records import tfrecord
 from inputs.records.stream import input_patterns, match_files
 
+NOT_DECODED = {"undecodable_image", "truncated_image"}  # faults that say why already
+
 RECORDS_PER_TASK = 64  # of files whose records can be read in any order
 
 # Examining these takes less time than starting another process, which takes seconds of a CPU.
@@ -255,6 +257,7 @@ def _examine_all(
             warned = [
                 policy.fault("corrupt_image", f"the decoder warns: {text}")
                 for text in dict.fromkeys(new_warnings())
+                if not NOT_DECODED & {fault.kind for fault in examined.faults}
             ]
             for fault in (*examined.faults, *warned):
                 entries.append(LogEntry.of(fault, task.file, number, examined.source_id))

@@ -11,7 +11,9 @@ from typing import Dict
 
 import pytest
 
+from estimator_det.config.text import ConfigError
 from tests.conftest import TESTS
+from tests.fuzz import runner
 from tests.fuzz.mutate import mutate_bytes, mutate_text
 
 FEW = {
@@ -25,6 +27,28 @@ def test_the_same_seed_gives_the_same_damage() -> None:
     assert mutate_bytes(data, 3) == mutate_bytes(data, 3) != mutate_bytes(data, 4)
     assert mutate_text("a: 1 b: 2", 3) == mutate_text("a: 1 b: 2", 3)
     assert len({mutate_text("a: 1 b: 2 c { d: 3 }", seed) for seed in range(20)}) > 10
+
+
+def test_the_runner_reports_what_goes_wrong(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def target(seed: int, folder: pathlib.Path) -> None:
+        if seed == 1:
+            raise ConfigError("an error of ours")
+        if seed == 2:
+            raise KeyError("a bug")
+        if seed == 4:
+            os.kill(os.getpid(), 9)
+
+    monkeypatch.setattr(runner, "BATCH", 3)
+    found = runner.run_target("some", target, range(6), tmp_path)
+    assert [(one["seed"], one["what"].splitlines()[-1]) for one in found] == [
+        (2, "KeyError: 'a bug'"),
+        (4, "killed by SIGKILL"),
+    ]
+    monkeypatch.setattr(runner, "LIMIT", 0.001)
+    (found,) = runner.run_target("some", lambda seed, folder: None, range(2), tmp_path)
+    assert "GB of memory" in found["what"]
 
 
 @pytest.mark.slow

@@ -158,6 +158,12 @@ def test_frames_are_named() -> None:
     ]
 
 
+def test_the_end_of_a_gif_is_its_last_byte() -> None:
+    gif = picture_bytes("GIF", 30, 30)
+    assert not image_header.is_cut_short(gif) and not image_header.is_cut_short(gif + b"\0\0")
+    assert image_header.is_cut_short(gif[:40] + b";" + gif[41:60])
+
+
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP"])
 def test_headers(kind: str) -> None:
     content = picture_bytes(kind, 300, 517)

@@ -99,15 +99,18 @@ def test_a_warning_of_the_decoder_names_its_record(tmp_path, capfd) -> None:
         assert (entry.kind, entry.action, entry.record) == ("corrupt_image", "keep", 1)
         assert entry.source_id == "id1"
         assert entry.message.startswith("the decoder warns: Corrupt JPEG data: ")
+    records[1] = record(1, **{"image/encoded": jpeg[:20] + jpeg[jpeg.index(b"\xff\xc0") :]})
+    (entry,) = run(examples.write(tmp_path / "b.record", records)).entries
+    assert entry.kind == "undecodable_image"  # libjpeg prints why, but the fault says it already
     assert capfd.readouterr().err == ""
 
 
 def test_other_lines_on_standard_error_stay(capfd) -> None:
     with decoder_warnings.capture() as new_lines:
-        os.write(2, b"Corrupt JPEG data: x\nsomething else\n")
+        os.write(2, b"Corrupt JPEG data: x\n2026-01-01 00:00:00.0: W tensorflow\n")
         assert new_lines() == ["Corrupt JPEG data: x"]
         assert new_lines() == []
-    assert capfd.readouterr().err == "something else\n"
+    assert capfd.readouterr().err == "2026-01-01 00:00:00.0: W tensorflow\n"
 
 
 @pytest.mark.slow
