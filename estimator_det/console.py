@@ -13,6 +13,8 @@ import traceback
 import warnings
 from typing import TYPE_CHECKING, Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
+from estimator_det.config import printing
+
 if TYPE_CHECKING:
     from estimator_det.config.problem import Problem
 
@@ -49,7 +51,7 @@ class UsageError(Exception):
 
 def say(text: str) -> None:
     """Prints a line for the user at once, also into a pipe."""
-    print(text, flush=True)
+    printing.report(text)
 
 
 def quiet_logging() -> None:
@@ -58,7 +60,9 @@ def quiet_logging() -> None:
     Settings of the user's environment stay.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(printing.LogFormatter("%(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.INFO)
     # tf-slim calls layers by a method that Keras has renamed.
     warnings.filterwarnings("ignore", message="`layer.apply` is deprecated")
     for noisy in ("tensorflow", "absl", "matplotlib", "PIL", "h5py"):
@@ -88,9 +92,12 @@ def problems_of(config: Any, *, check_files: bool = True) -> List[Problem]:
     Errors first. Imports TensorFlow: the registries of components are asked for the names.
     """
     from estimator_det.config import pipeline
+    from model_fn.preflight.label_maps import check_label_maps
     from model_fn.preflight.names import check_names
 
     problems = [*check_names(config), *pipeline.check(config, check_files=check_files)]
+    if check_files:
+        problems += check_label_maps(config)
     return sorted(problems, key=lambda problem: problem.severity != "error")
 
 
@@ -113,7 +120,7 @@ def check_config(config: Any, *, ignore: Sequence[str] = ()) -> None:
     problems = list(filter(is_used, problems_of(config)))
     errors = [str(problem) for problem in problems if problem.severity == "error"]
     for problem in problems[len(errors) :]:
-        print(problem, file=sys.stderr, flush=True)
+        printing.report(problem, sys.stderr)
     if not errors:
         return
     text = "the configuration cannot be run\n" + "\n".join(errors)
@@ -159,7 +166,7 @@ def run(main: Callable[[], int]) -> int:
         with signals.terminable():
             return main()
     except signals.Stopped as stop:
-        print(stop, file=sys.stderr, flush=True)
+        printing.report(stop, sys.stderr)
         return signals.exit_code(stop.signal_number)
     except KeyboardInterrupt:
         say("interrupted")
@@ -169,8 +176,8 @@ def run(main: Callable[[], int]) -> int:
         if code is None:
             raise
         if os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0"):
-            traceback.print_exc()
-        print(f"error: {error_text(error)}", file=sys.stderr, flush=True)
+            printing.report(traceback.format_exc(), sys.stderr)
+        printing.report(f"error: {error_text(error)}", sys.stderr)
         return code
 
 

@@ -5,7 +5,6 @@ It needs the SavedModel only: no configuration, no checkpoint, no network access
 
 from __future__ import annotations
 
-import json
 import os
 from typing import (
     Any,
@@ -25,6 +24,7 @@ import numpy as np
 from PIL import Image
 
 from estimator_det.compat import tf
+from estimator_det.config import json_lines
 from exporters.saved_model import SAVED_MODEL_FOLDER
 from inputs.label_map import read_label_map
 from model_fn.checkpoints.errors import RunError
@@ -195,13 +195,13 @@ def detect_files(
                 pixels = read_image(path)
             except (OSError, ValueError) as error:
                 result = FileResult(path, None, None, str(error))
-                lines.write(json.dumps({"file": path, "error": result.error}) + "\n")
+                lines.write(json_lines.dumps({"file": path, "error": result.error}) + "\n")
                 yield result
                 continue
             found = _above(detector.detect(pixels), min_score)
             drawing = os.path.join(output_dir, _drawing_name(path, used_names))
             _draw(detector, pixels, found, drawing)
-            lines.write(json.dumps(_as_line(detector, path, pixels, found)) + "\n")
+            lines.write(json_lines.dumps(_as_line(detector, path, pixels, found)) + "\n")
             yield FileResult(path, found, drawing, None)
 
 
