@@ -7,6 +7,7 @@ from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
+from estimator_det.config.ranges import refuse_absurd
 from estimator_det.detectors.base import Detector, make_detector
 from exporters import signatures
 from inputs import serving
@@ -66,9 +67,11 @@ def export_saved_model(
         FileNotFoundError: if the checkpoint or `label_map_path` does not exist.
         FileExistsError: if `output_dir` is not empty.
         DamagedCheckpointsError: if the checkpoint cannot be read.
+        ConfigError: if a number of the model is out of its range.
         RunError: if the checkpoint does not fit the model.
         ValueError: if an input type or the input shape is not valid.
     """
+    refuse_absurd(pipeline_config.model, "model.")
     chosen = signatures.resolve_input_types(input_types)
     checkpoint = find_whole_checkpoint(checkpoint_prefix)
     label_map = _existing(label_map_path) or find_label_map(pipeline_config)
