@@ -145,6 +145,13 @@ def test_check_data(
         assert shows_as_itself(text), name
 
 
+def test_arguments(capsys: pytest.CaptureFixture) -> None:
+    assert cli.main(["detect", f"--{CONTROLS}", "--model=m", "a.png"]) == console.EXIT_USAGE
+    assert "unrecognized arguments: --a\\x1b[2J" in _output(capsys)
+    assert model_main.main(["model_main", f"--{CONTROLS}"]) == console.EXIT_USAGE
+    _output(capsys)
+
+
 BAD_CONFIGS = [
     f"train_config {{ {CLASS} }}",
     "train_config { batch_size: 1" + "9" * 10**6 + " }",
