@@ -218,8 +218,8 @@ def refuse_absurd(message: Message, prefix: str = "") -> None:
     """Refuses what `check_ranges` reports, before anything is built or allocated for it.
 
     Raises:
-        ConfigError: with all such fields.
+        ConfigError: with a line for each such field.
     """
-    problems = [str(problem) for problem in check_ranges(message, prefix)]
-    if problems:
-        raise ConfigError("the configuration cannot be run\n" + "\n".join(problems))
+    lines = [f"{one.field}: {one.message}: {one.remedy}" for one in check_ranges(message, prefix)]
+    if lines:
+        raise ConfigError("\n".join(lines))
