@@ -7,6 +7,7 @@ import sys
 from typing import Any, Optional, Sequence
 
 from estimator_det import console
+from estimator_det.config import printing
 from estimator_det.verbs import (
     check_config,
     check_data,
@@ -24,12 +25,10 @@ VERBS = (demo, check_config, check_data, show_data, train, replay, evaluate, exp
 
 
 class _Parser(argparse.ArgumentParser):
-    def print_help(self, file: Any = None) -> None:
-        """Prints the help, also to a reader that closes the pipe early."""
-        if file is not None:
-            super().print_help(file)
-        else:
-            console.say(self.format_help().rstrip("\n"))
+    """Its errors repeat arguments, which may be names of files."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        printing.report(message.rstrip("\n"), file or sys.stderr)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

@@ -13,6 +13,8 @@ import traceback
 import warnings
 from typing import TYPE_CHECKING, Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
+from estimator_det.config import printing
+
 if TYPE_CHECKING:
     from estimator_det.config.problem import Problem
 
@@ -48,17 +50,8 @@ class UsageError(Exception):
 
 
 def say(text: str) -> None:
-    """Prints a line for the user at once, also into a pipe.
-
-    Once the reader has closed the pipe, as `head` does after a few lines, nothing is printed. The
-    program continues, for its files and its exit code.
-    """
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        # Also for what is still buffered, which the interpreter flushes when it exits.
-        with open(os.devnull, "w") as nothing:
-            os.dup2(nothing.fileno(), sys.stdout.fileno())
+    """Prints a line for the user at once, also into a pipe that its reader may close."""
+    printing.report(text)
 
 
 def quiet_logging(level: int = logging.INFO, *, of_libraries: bool = False) -> None:
@@ -73,7 +66,9 @@ def quiet_logging(level: int = logging.INFO, *, of_libraries: bool = False) -> N
     # 0 is information, 1 warnings, 2 errors, 3 fatal errors.
     native = min(max(level // 10 - 2, 0), 3) if of_libraries else 3
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", str(native))
-    logging.basicConfig(stream=sys.stderr, level=level, format="%(message)s")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(printing.LogFormatter("%(message)s"))
+    logging.basicConfig(handlers=[handler], level=level)
     # tf-slim calls layers by a method that Keras has renamed.
     warnings.filterwarnings("ignore", message="`layer.apply` is deprecated")
     for noisy in ("tensorflow", "absl", "matplotlib", "PIL", "h5py"):
@@ -103,9 +98,12 @@ def problems_of(config: Any, *, check_files: bool = True) -> List[Problem]:
     Errors first. Imports TensorFlow: the registries of components are asked for the names.
     """
     from estimator_det.config import pipeline
+    from model_fn.preflight.label_maps import check_label_maps
     from model_fn.preflight.names import check_names
 
     problems = [*check_names(config), *pipeline.check(config, check_files=check_files)]
+    if check_files:
+        problems += check_label_maps(config)
     return sorted(problems, key=lambda problem: problem.severity != "error")
 
 
@@ -128,7 +126,7 @@ def check_config(config: Any, *, ignore: Sequence[str] = ()) -> None:
     problems = list(filter(is_used, problems_of(config)))
     errors = [str(problem) for problem in problems if problem.severity == "error"]
     for problem in problems[len(errors) :]:
-        print(problem, file=sys.stderr, flush=True)
+        printing.report(problem, sys.stderr)
     if not errors:
         return
     text = "the configuration cannot be run\n" + "\n".join(errors)
@@ -174,7 +172,7 @@ def run(main: Callable[[], int]) -> int:
         with signals.terminable():
             return main()
     except signals.Stopped as stop:
-        print(stop, file=sys.stderr, flush=True)
+        printing.report(stop, sys.stderr)
         return signals.exit_code(stop.signal_number)
     except KeyboardInterrupt:
         say("interrupted")
@@ -184,8 +182,8 @@ def run(main: Callable[[], int]) -> int:
         if code is None:
             raise
         if os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0"):
-            traceback.print_exc()
-        print(f"error: {error_text(error)}", file=sys.stderr, flush=True)
+            printing.report(traceback.format_exc(), sys.stderr)
+        printing.report(f"error: {error_text(error)}", sys.stderr)
         return code
 
 

@@ -17,6 +17,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from absl import flags
 
 from estimator_det import console, tpu_environment
+from estimator_det.config import printing
 from estimator_det.config.text import ConfigError
 from estimator_det.verbs import evaluate
 
@@ -134,7 +135,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
             return console.EXIT_OK
         _check_flags(values, rest[1:])
     except (flags.Error, console.UsageError, ConfigError) as error:
-        print(f"error: {error}\nAll flags: --help", file=sys.stderr, flush=True)
+        printing.report(f"error: {error}\nAll flags: --help", sys.stderr)
         return console.EXIT_USAGE
     console.quiet_logging(
         _log_level(int(values["verbosity"].value or 0)),
@@ -258,7 +259,7 @@ def _on_tpu(config: Any, flag: Dict[str, Any]) -> Any:
         rehearses=flag["rehearse_tpu"],
     )
     for finding in tpu_options.check(config, flag["model_dir"], on_tpu):
-        print(finding, file=sys.stderr, flush=True)
+        printing.report(finding, sys.stderr)
     return on_tpu
 
 

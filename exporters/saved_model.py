@@ -8,6 +8,7 @@ from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
+from estimator_det.config.ranges import refuse_absurd
 from estimator_det.detectors.base import Detector, make_detector
 from exporters import signatures
 from inputs import serving
@@ -82,8 +83,10 @@ def export_saved_model(
         FileNotFoundError: if the checkpoint or `label_map_path` does not exist.
         FileExistsError: if `output_dir` is not empty.
         DamagedCheckpointsError: if the checkpoint cannot be read.
+        ConfigError: if a number of the model is out of its range.
         RunError: if the checkpoint does not fit the model.
     """
+    refuse_absurd(pipeline_config.model, "model.")
     channels = serving.additional_channels(pipeline_config)
     chosen = signatures.resolve_input_types(input_types, channels)
     checkpoint = find_whole_checkpoint(checkpoint_prefix)

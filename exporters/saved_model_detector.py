@@ -5,7 +5,6 @@ It needs the SavedModel only: no configuration, no checkpoint, no network access
 
 from __future__ import annotations
 
-import json
 import os
 from typing import (
     Any,
@@ -23,6 +22,7 @@ import numpy as np
 from PIL import Image
 
 from estimator_det.compat import tf
+from estimator_det.config import json_lines
 from exporters.image_files import ImageFile, read_image
 from exporters.saved_model import SAVED_MODEL_FOLDER
 from inputs.label_map import read_label_map
@@ -180,12 +180,12 @@ def detect_files(
                 if isinstance(error, tf.errors.OpError):
                     reason = f"{path}: the model fails: {str(error.message).splitlines()[0]}"
                 result = FileResult(path, None, None, reason)
-                lines.write(json.dumps({"file": path, "error": result.error}) + "\n")
+                lines.write(json_lines.dumps({"file": path, "error": result.error}) + "\n")
                 yield result
                 continue
             drawing = os.path.join(output_dir, _drawing_name(path, used_names))
             _draw(detector, image.pixels, found, drawing)
-            lines.write(json.dumps(_as_line(detector, path, image, found)) + "\n")
+            lines.write(json_lines.dumps(_as_line(detector, path, image, found)) + "\n")
             yield FileResult(path, found, drawing, None, image.reduced_by)
 
 

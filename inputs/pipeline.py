@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.ranges import refuse_absurd
 from estimator_det.config.text import ConfigError
 from estimator_det.images.resize import make_resizer
 from estimator_det.protos import image_resizer_pb2, input_reader_pb2, pipeline_pb2
@@ -71,6 +72,8 @@ def create_train_input_fn(
     """
     model = _model_of(pipeline_config)
     train, reader = pipeline_config.train_config, pipeline_config.train_input_reader
+    refuse_absurd(train, "train_config.")
+    refuse_absurd(reader, "train_input_reader.")
 
     def input_fn(
         params: Optional[Dict[str, Any]] = None, input_context: Any = None
@@ -100,6 +103,13 @@ def create_train_input_fn(
         return _batches(reader, options, lambda: make_augmentation(steps), fault_log, stream)
 
     return input_fn
+
+
+def _path_of(reader: Any, pipeline_config: Any) -> str:
+    for index, one in enumerate(pipeline_config.eval_input_reader):
+        if one is reader or one == reader:
+            return f"eval_input_reader[{index}]."
+    return "train_input_reader."
 
 
 def create_eval_input_fn(
@@ -135,6 +145,8 @@ def create_eval_input_fn(
             raise ConfigError("eval_input_reader is missing; add one to evaluate")
         input_config = pipeline_config.eval_input_reader[0]
     reader: input_reader_pb2.InputReader = input_config
+    refuse_absurd(evaluation, "eval_config.")
+    refuse_absurd(reader, _path_of(reader, pipeline_config))
     every = reader.sample_1_of_n_examples if sample_1_of_n is None else sample_1_of_n
 
     def input_fn(

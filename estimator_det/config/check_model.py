@@ -40,10 +40,10 @@ def check_model(config: pipeline_pb2.TrainEvalPipelineConfig) -> Iterator[Proble
         return
     model = getattr(config.model, kind)
     path = f"model.{kind}"
-    if "num_classes" in model.DESCRIPTOR.fields_by_name and model.num_classes < 1:
+    if "num_classes" in model.DESCRIPTOR.fields_by_name and not model.HasField("num_classes"):
         yield error(
             f"{path}.num_classes",
-            f"is {model.num_classes}" if model.HasField("num_classes") else "is missing",
+            "is missing",
             "set it to the number of classes in the label map, without background",
         )
     if kind == "ssd":

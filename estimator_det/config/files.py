@@ -55,22 +55,7 @@ def read_text(path: AnyPath) -> str:
     Raises:
         ConfigError: if there is no such file, or it is not text.
     """
-    path = os.fspath(path)
-    if is_remote(path):
-        gfile = _gfile()
-        if not gfile.exists(path):
-            raise ConfigError(f"{path}: no such file")
-        with gfile.GFile(path, "rb") as file:
-            content: bytes = file.read()
-    else:
-        local = pathlib.Path(path)
-        if kind := special_kind(path):
-            raise ConfigError(f"{path}: is {kind}, not a file")
-        if not local.is_file():
-            folder = local.parent
-            remedy = "" if folder.is_dir() else f"; there is no folder {folder} either"
-            raise ConfigError(f"{path}: no such file{remedy}")
-        content = local.read_bytes()
+    content = read_bytes(path)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -78,6 +63,29 @@ def read_text(path: AnyPath) -> str:
             f"{path}: not a text file: byte {content[error.start]:#04x} at position {error.start} "
             "is not UTF-8"
         ) from None
+
+
+def read_bytes(path: AnyPath) -> bytes:
+    """The content of a file.
+
+    Raises:
+        ConfigError: if there is no such file.
+    """
+    path = os.fspath(path)
+    if is_remote(path):
+        gfile = _gfile()
+        if not gfile.exists(path):
+            raise ConfigError(f"{path}: no such file")
+        with gfile.GFile(path, "rb") as file:
+            return bytes(file.read())
+    local = pathlib.Path(path)
+    if kind := special_kind(path):
+        raise ConfigError(f"{path}: is {kind}, not a file")
+    if not local.is_file():
+        folder = local.parent
+        remedy = "" if folder.is_dir() else f"; there is no folder {folder} either"
+        raise ConfigError(f"{path}: no such file{remedy}")
+    return local.read_bytes()
 
 
 def write_text(path: AnyPath, text: str) -> None:

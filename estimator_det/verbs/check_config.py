@@ -28,7 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
-    from estimator_det.config import pipeline, tpu_lint
+    from estimator_det.config import pipeline, printing, tpu_lint
+    from estimator_det.config.ranges import check_ranges
     from model_fn.preflight.names import check_names
 
     config = load(options)
@@ -36,11 +37,11 @@ def run(options: argparse.Namespace) -> int:
     if on_tpu:
         tpu_checks.target_of(options)  # Reports wrong options before anything is built.
     if options.print_config:
-        console.say(pipeline.format_pipeline(config))
+        printing.report(pipeline.format_pipeline(config), whole=True)
     problems = console.problems_of(config)
     lines = summary_lines(config)
     build = bool(config.model.WhichOneof("model")) and not options.no_build
-    build = build and not check_names(config)
+    build = build and not check_names(config) and not any(check_ranges(config))
     if build:
         # The rules for TPU report the paths that a sample configuration leaves to its user.
         given = tpu_lint.without_placeholders(config) if on_tpu else config

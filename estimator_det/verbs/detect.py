@@ -7,6 +7,7 @@ import os
 import sys
 
 from estimator_det import console
+from estimator_det.config import printing
 
 SUMMARY = "Runs an exported detector on images and draws the detections"
 EXAMPLE = "--model exported photos/ image.jpg --output_dir detections"
@@ -36,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     for result in detect_files(detector, files, options.output_dir, options.min_score):
         if result.detections is None:
             failed += 1
-            print(result.error, file=sys.stderr, flush=True)
+            printing.report(result.error, sys.stderr)
             continue
         names = [detector.name(class_id) for class_id in result.detections.class_ids]
         found = [f"{name} {score:.2f}" for name, score in zip(names, result.detections.scores)]

@@ -85,7 +85,7 @@ def _add_evaluation_arguments(evaluating: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
-    from estimator_det.config import pipeline
+    from estimator_det.config import pipeline, printing
     from model_fn.runs.backends import tpu_options
     from model_fn.runs.backends.tpu_options import OnTpu
     from model_fn.runs.options import Evaluating, Saving
@@ -110,7 +110,7 @@ def run(options: argparse.Namespace) -> int:
     if options.rehearse_tpu:
         on_tpu = OnTpu(iterations_per_loop=options.progress_steps, rehearses=True)
         for finding in tpu_options.check(config, options.model_dir, on_tpu):
-            print(finding, file=sys.stderr, flush=True)
+            printing.report(finding, sys.stderr)
     console.check_config(config, ignore=console.unused_in_training(options.model_dir))
     from model_fn.runs import runner
 

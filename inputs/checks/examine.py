@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tup
 import numpy as np
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.printing import quoted
 from estimator_det.protos import input_reader_pb2
 from inputs.bad_records.kinds import FAIL, KINDS, SKIP, RecordFault
 from inputs.bad_records.policy import BadRecordPolicy
@@ -267,10 +268,10 @@ class _Examination:
 
         def pair(i: int) -> str:
             label = labels[i] if len(labels) == len(classes) else f"missing ({len(labels)} labels)"
-            return f"{text[i]!r} is {classes[i]} in the label map, the label is {label}"
+            return f"{quoted(text[i])} is {classes[i]} in the label map, the label is {label}"
 
         shown: Dict[str, Callable[[int], str]] = {
-            "unknown_text": lambda i: repr(text[i]),
+            "unknown_text": lambda i: quoted(text[i]),
             "unknown_id": lambda i: str(classes[i]),
             "label_contradiction": pair,
         }

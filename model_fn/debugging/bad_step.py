@@ -6,7 +6,6 @@ The folder bad_step-<number> of model_dir is all that `estimator-det replay` nee
 from __future__ import annotations
 
 import io
-import json
 import math
 import os
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
@@ -14,6 +13,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config import json_lines, printing
 from estimator_det.config import pipeline as configuration
 from inputs import schema
 from inputs.records import stream as records
@@ -41,7 +41,7 @@ class Record(NamedTuple):
     def sentence(self) -> str:
         """In one line."""
         where = f"{self.file}, record {self.record}" if self.file else "file unknown"
-        name = f"source_id {self.source_id!r}" if self.source_id else "no source_id"
+        name = f"source_id {printing.quoted(self.source_id)}" if self.source_id else "no source_id"
         return f"image {self.image}: {where}, {name}"
 
 
@@ -133,8 +133,8 @@ def _replayed(report: Report, pipeline_config: Any) -> Report:
 
 def _write(report: Report) -> None:
     for name, text in (
-        (REPORT_JSON, json.dumps(_plain(report), indent=1, ensure_ascii=False)),
-        (REPORT_TEXT, report_text(report)),
+        (REPORT_JSON, json_lines.dumps(_plain(report), indent=1)),
+        (REPORT_TEXT, printing.printable(report_text(report))),
     ):
         with tf.io.gfile.GFile(os.path.join(report.folder, name), "w") as file:
             file.write(text + "\n")

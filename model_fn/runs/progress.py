@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import math
 import os
 import statistics
@@ -14,6 +13,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Te
 from tqdm import tqdm
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config import json_lines, printing
 from model_fn.debugging import bad_step
 from model_fn.runs.evaluation_report import write_figures
 from model_fn.training.step import GRADIENT_NORM, TrainGraph
@@ -202,7 +202,7 @@ class TrainingReport(tf1.train.SessionRunHook):
         if self._bar is not None:
             self._bar.set_postfix_str(", ".join([report.numbers(), *report.rates()]), refresh=False)
         elif not self._silent:
-            print(report.line(), file=self._stream, flush=True)
+            printing.report(report.line(), self._stream)
         self._durations, self._waits = self._durations[-self._every_steps :], []
 
     def _current(self, values: Dict[str, float]) -> ProgressReport:
@@ -255,8 +255,7 @@ class JsonlLogger:
     def write(self, entry: Dict[str, Any]) -> None:
         """Writes a line of other content."""
         now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
-        with tf.io.gfile.GFile(self._path, "a") as file:
-            file.write(json.dumps({"time": now, **entry}, allow_nan=False) + "\n")
+        json_lines.append(self._path, {"time": now, **entry})
 
 
 class TensorBoardLogger:

@@ -85,7 +85,10 @@ def test_an_empty_configuration_lacks_everything() -> None:
 def test_errors_stand_before_warnings_and_read_well() -> None:
     found = problems("train_config.num_steps=0", "train_config.batch_size=0")
     assert [problem.severity for problem in found] == ["error", "warning"]
-    assert str(found[0]) == ("error: train_config.batch_size: is 0. Remedy: set it to 1 or more")
+    assert str(found[0]) == (
+        "error: train_config.batch_size: is 0; allowed are 1 to 65,536 images. Remedy: set it to "
+        "a number in this range"
+    )
 
 
 @pytest.mark.parametrize(
@@ -319,12 +322,8 @@ class TestFiles:
         monkeypatch.chdir(tmp_path)
         (tmp_path / "train.record").touch()
         (tmp_path / "eval-0.record").touch()
-        self.write_map("item { id: 1 name: 'a' } item { id: 2 name: 'b' }")
+        (tmp_path / "map.pbtxt").touch()
         return tmp_path
-
-    @staticmethod
-    def write_map(text: str) -> None:
-        pathlib.Path("map.pbtxt").write_text(text)
 
     def test_all_there(self) -> None:
         assert check(GOOD) == []
@@ -352,28 +351,6 @@ class TestFiles:
         assert check(config) == []
         (folder / "model.ckpt-3.index").rename(folder / "model.ckpt-3")  # as a single file
         assert check(config) == []
-
-    def test_a_missing_label_map_is_reported_for_each_reader_once(
-        self, folder: pathlib.Path
-    ) -> None:
-        (folder / "map.pbtxt").unlink()
-        problem = only(check(GOOD))
-        assert problem.field == "train_input_reader.label_map_path"
-        assert "map.pbtxt: no such file" in problem.message
-
-    @pytest.mark.parametrize(
-        "text, severity, message",
-        [
-            ("item { id: 3 name: 'c' }", "error", "has id 3, the model has 2 classes"),
-            ("item { id: 1 name: 'a' }", "warning", "ends at id 1"),
-            ("", "error", "no items"),
-            ("item { idd: 1 }", "error", "did you mean 'id'"),
-        ],
-    )
-    def test_label_maps(self, text: str, severity: str, message: str) -> None:
-        self.write_map(text)
-        problem = only(check(GOOD))
-        assert problem.severity == severity and message in problem.message
 
 
 def test_quantized_training_is_an_error_with_a_remedy() -> None:

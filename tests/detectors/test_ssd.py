@@ -279,7 +279,7 @@ def test_restore_map() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ("num_classes: 0", "^ssd.num_classes: must be 1 or more"),
+        ("num_classes: 0", "^model.ssd.num_classes: is 0; allowed are 1 to 100,000 classes"),
         (
             "explicit_background_class: true",
             "add_background_class: excludes explicit_background_class",

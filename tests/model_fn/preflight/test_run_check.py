@@ -16,7 +16,7 @@ def test_what_cannot_be_built_is_reported_once():
     examined = run_check.examine(small_config("model.ssd.num_classes=0"))
     (problem,) = examined.problems
     assert (problem.severity, problem.field) == ("error", "model.ssd.num_classes")
-    assert "must be 1 or more" in problem.message
+    assert "is 0; allowed are 1 to 100,000" in problem.message
     assert examined.memory is None and examined.num_operations == 0
 
 
