@@ -190,7 +190,7 @@ def _report_unused(values: flags.FlagValues, *, evaluates_only: bool) -> None:
         unused += _UNUSED_WITHOUT_EVALUATION
     for name in unused:
         if values[name].present and values[name].value != values[name].default:
-            print(f"--{name} has no effect on this run", file=sys.stderr, flush=True)
+            printing.report(f"--{name} has no effect on this run", sys.stderr)
 
 
 def _find_tpu(values: flags.FlagValues) -> None:
