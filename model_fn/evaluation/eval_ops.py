@@ -65,6 +65,7 @@ def _batch(
         area=groundtruth.area,
         difficult=groundtruth.difficult,
         group_of=groundtruth.group_of,
+        labeled_classes=groundtruth.labeled_classes,
     )
 
 
