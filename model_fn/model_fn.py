@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, NamedTuple, Optional
 
 from estimator_det.compat import estimator, tf, tf1, tpu_estimator
+from estimator_det.config.fields import check_supported
 from estimator_det.config.static_shapes import with_static_shapes
-from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_detector
 from inputs import schema
 from inputs.label_map import LabelMap, read_label_map
@@ -75,7 +75,7 @@ def create_model_fn(
 
 def _train_spec(pipeline_config: Any, batch: _Batch, graph: step.TrainGraph) -> Any:
     train_config = pipeline_config.train_config
-    _check_trainable(pipeline_config)
+    check_supported(pipeline_config, "")  # A float model would leave quantization out.
     detector = make_detector(pipeline_config.model, is_training=True)
     passed = step.forward(
         detector,
@@ -102,7 +102,7 @@ def _train_spec_for_tpu(
     pipeline_config: Any, batch: _Batch, graph: step.TrainGraph, *, on_core: bool
 ) -> Any:
     train_config = pipeline_config.train_config
-    _check_trainable(pipeline_config)
+    check_supported(pipeline_config, "")  # A float model would leave quantization out.
     detector = make_detector(with_static_shapes(pipeline_config.model), is_training=True)
     passed = step.forward(
         detector,
@@ -203,16 +203,6 @@ def _inference_scaffold(eval_config: Any, batch: _Batch) -> Callable[[], Any]:
         return make_scaffold(saver, batch.run_config)
 
     return scaffold
-
-
-def _check_trainable(pipeline_config: Any) -> None:
-    """Refuses what a float model would silently leave out of training."""
-    if pipeline_config.HasField("graph_rewriter"):
-        raise ConfigError(
-            "graph_rewriter: training with simulated quantization is not supported. To train "
-            "in float, remove the graph_rewriter block, or give --set graph_rewriter=null; a "
-            "checkpoint of such a configuration is evaluated and exported as a float model"
-        )
 
 
 def _label_map(pipeline_config: Any) -> Optional[LabelMap]:

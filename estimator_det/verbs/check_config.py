@@ -37,7 +37,11 @@ def run(options: argparse.Namespace) -> int:
         tpu_checks.target_of(options)  # Reports wrong options before anything is built.
     if options.print_config:
         console.say(pipeline.format_pipeline(config))
-    problems = console.problems_of(config)
+    problems = [
+        problem
+        for problem in console.problems_of(config)
+        if not (on_tpu and problem.field in console.FOR_TPU)
+    ]
     lines = summary_lines(config)
     build = bool(config.model.WhichOneof("model")) and not options.no_build
     build = build and not check_names(config)

@@ -42,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
     config = load(options)
+    console.warn_of_float_model(config)
     from exporters import saved_model, signatures
 
     exported = saved_model.export_saved_model(

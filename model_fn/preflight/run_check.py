@@ -10,7 +10,6 @@ from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config.problem import Problem, error, warning
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_detector
-from estimator_det.extractors.ssd.recipe import ignored_fields
 from inputs import schema
 from model_fn.checkpoints.errors import RunError
 from model_fn.model_fn import create_model_fn
@@ -44,7 +43,7 @@ def examine(pipeline_config: Any) -> Preflight:
             images depends on the record.
     """
     config = _without_files(pipeline_config)
-    problems = _without_effect(config)
+    problems: List[Problem] = []
     found = Preflight(None, None, 0, 0, problems)
     try:
         found = _examine_training(config, pipeline_config.train_config, problems)
@@ -108,21 +107,6 @@ def _examine_training(config: Any, train_config: Any, problems: List[Problem]) -
         memory = training_memory(graph, {**features, **labels}) if static else None
         num_variables = len(tf1.global_variables())
         return Preflight(memory, table, num_variables, len(graph.get_operations()), problems)
-
-
-def _without_effect(config: Any) -> List[Problem]:
-    """Warnings for options of the feature extractor that its type does not use."""
-    if config.model.WhichOneof("model") != "ssd":
-        return []
-    extractor = config.model.ssd.feature_extractor
-    return [
-        warning(
-            f"model.ssd.feature_extractor.{field}",
-            f"has no effect on {extractor.type}",
-            "remove it",
-        )
-        for field in ignored_fields(extractor)
-    ]
 
 
 def _table(

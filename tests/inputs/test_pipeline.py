@@ -10,6 +10,7 @@ from google.protobuf import text_format
 import inputs
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.images.resize import make_resizer
+from inputs import pipeline as input_pipeline
 from inputs import schema
 from tests.inputs.examples import BOXES, LABEL_MAP, encoded, example, picture, pipeline, write
 
@@ -376,3 +377,17 @@ def test_real_records(shared: pathlib.Path) -> None:
         assert (boxes[:, :2] < boxes[:, 2:]).all()
         assert boxes.min() >= 0
         assert boxes.max() <= 1
+
+
+def test_images_decoded_at_once() -> None:
+    reader = pipeline().train_input_reader
+    assert input_pipeline.decoded_at_once(reader, 4, 2) == 2
+    reader.num_parallel_batches = 3
+    assert input_pipeline.decoded_at_once(reader, 4, 2) == 12
+
+
+def test_parallel_batches_do_not_change_the_batches(tmp_path: pathlib.Path) -> None:
+    config = reading(tmp_path, records_with_boxes(5))
+    expected = train_batch(config)[1]["groundtruth_boxes"]
+    config.train_input_reader.num_parallel_batches = 2
+    np.testing.assert_array_equal(train_batch(config)[1]["groundtruth_boxes"], expected)
