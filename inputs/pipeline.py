@@ -23,7 +23,7 @@ from inputs.augment import make_augmentation
 from inputs.bad_records.kinds import FAULT_COUNTS
 from inputs.bad_records.log import FaultLog
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
-from inputs.batch import CollateOptions, Features, Preprocess, collate, original_image
+from inputs.batch import CollateOptions, Features, Preprocess, collate, original_images
 from inputs.checks.class_names import check_class_names
 from inputs.checks.examine import reason
 from inputs.checks.graph_guard import GraphGuard
@@ -147,6 +147,8 @@ def create_eval_input_fn(
             num_classes=model.num_classes,
             max_boxes=_max_boxes(reader, reader.max_number_of_boxes),
             retain_original_image=evaluation.retain_original_images,
+            retain_additional_channels=evaluation.retain_original_images
+            and evaluation.retain_original_image_additional_channels,
             all_classes_labeled_by_default=evaluation.image_classes_field_map_empty_to_ones,
             context_shape=_context_shape(model, reader),
         )
@@ -298,10 +300,10 @@ def _make_transform(
 
     def transform(serialized: tf.Tensor, seed: tf.Tensor) -> Batch:
         sample = decode(serialized, seed)
-        original = original_image(sample, options) if options.retain_original_image else None
+        originals = original_images(sample, options)
         if augment is not None:
             sample = augment(sample, seed)
-        features, labels = collate(sample, options, original)
+        features, labels = collate(sample, options, originals)
         if policy.rejects("too_many_boxes"):
             fits = require(
                 tf.equal(features[FAULT_COUNTS][-1], 0),
@@ -344,8 +346,8 @@ def _context_shape(
     context = getattr(model, "context_config", None)
     if context is None or not model.HasField("context_config"):
         raise ConfigError(
-            "input_reader.load_context_features needs model.faster_rcnn.context_config, which has "
-            "the number of context features; set it"
+            "input_reader.load_context_features: the model has no context_config, and so takes no "
+            "context features. Remove load_context_features and load_context_image_ids"
         )
     return context.max_num_context_features, context.context_feature_length
 

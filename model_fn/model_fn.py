@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from estimator_det.compat import estimator, tf, tf1, tpu_estimator
 from estimator_det.config.fields import check_supported
@@ -166,9 +166,7 @@ def _eval_spec(
             groundtruth,
             batch.features,
             eval_config=eval_config,
-            categories=eval_ops.make_categories(
-                label_map or _label_map(pipeline_config), detector.num_classes
-            ),
+            categories=eval_categories(pipeline_config, label_map),
             losses=losses,
             learning_rate=optimizers.make_optimizer(train_config.optimizer, global_step)[1],
         ),
@@ -203,6 +201,14 @@ def _inference_scaffold(eval_config: Any, batch: _Batch) -> Callable[[], Any]:
         return make_scaffold(saver, batch.run_config)
 
     return scaffold
+
+
+def eval_categories(
+    pipeline_config: Any, label_map: Optional[LabelMap] = None
+) -> List[Dict[str, Any]]:
+    """The categories of an evaluation; without a label map those of an evaluation reader."""
+    model = getattr(pipeline_config.model, pipeline_config.model.WhichOneof("model"))
+    return eval_ops.make_categories(label_map or _label_map(pipeline_config), model.num_classes)
 
 
 def _label_map(pipeline_config: Any) -> Optional[LabelMap]:

@@ -251,6 +251,9 @@ def _check_readers(config: Config) -> Iterator[Problem]:
                 "is not set: classes have no names, and class names in records cannot be read",
                 f"--set {name}.label_map_path=label_map.pbtxt",
             )
+        for field in ("load_context_features", "load_context_image_ids"):
+            if getattr(reader, field) and not config.model.faster_rcnn.HasField("context_config"):
+                yield error(f"{name}.{field}", "the model has no context_config", "remove it")
         for field in ("sample_1_of_n_examples", "num_readers", "read_block_length"):
             if reader.HasField(field) and getattr(reader, field) == 0:
                 yield error(f"{name}.{field}", "is 0", "set it to 1 or more")

@@ -37,14 +37,43 @@ def check_evaluation(config: Any) -> Iterator[Problem]:
             )
         if reader.HasField("num_epochs") and reader.num_epochs != 1:
             yield no_effect(f"{path}.num_epochs", "an evaluation reads its records once")
+    yield from _check_keypoint_edges(config)
     yield from _check_unused(config)
+
+
+def _check_keypoint_edges(config: Any) -> Iterator[Problem]:
+    """Edges connect keypoints that records or detections have."""
+    coder = config.model.ssd.box_coder.keypoint_box_coder
+    counts = [coder.num_keypoints, *(reader.num_keypoints for reader in config.eval_input_reader)]
+    present = [count for count in counts if count]
+    edges = config.eval_config.keypoint_edge
+    if edges and not present and config.eval_config.retain_original_images:
+        yield no_effect("eval_config.keypoint_edge", "no eval_input_reader sets num_keypoints")
+        return
+    for index, edge in enumerate(edges):
+        for end in ("start", "end"):
+            value = getattr(edge, end)
+            if present and not 0 <= value < min(present):
+                yield error(
+                    f"eval_config.keypoint_edge[{index}].{end}",
+                    f"is {value}, and there are {min(present)} keypoints",
+                    f"give one of 0 to {min(present) - 1}",
+                )
 
 
 def _check_unused(config: Any) -> Iterator[Problem]:
     """Fields that have no effect beside the others."""
     evaluation = config.eval_config
-    if evaluation.keypoint_edge and not any(r.num_keypoints for r in config.eval_input_reader):
-        yield no_effect("eval_config.keypoint_edge", "no eval_input_reader sets num_keypoints")
+    readers = config.eval_input_reader
+    if (
+        evaluation.retain_original_image_additional_channels
+        and evaluation.retain_original_images
+        and not any(reader.num_additional_channels for reader in readers)
+    ):
+        yield no_effect(
+            "eval_config.retain_original_image_additional_channels",
+            "no eval_input_reader sets num_additional_channels",
+        )
     if (
         not evaluation.image_classes_field_map_empty_to_ones
         and not evaluation.skip_predictions_for_unlabeled_class

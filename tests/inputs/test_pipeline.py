@@ -96,7 +96,11 @@ def test_static_shapes_are_those_of_the_schema(tmp_path: pathlib.Path) -> None:
     features, labels = next(dataset.as_numpy_iterator())
     assert features["source_id"].tolist() == [b"rec7"] * 5
     assert set(labels) == set(schema.LABELS) - {schema.IS_ANNOTATED}
-    optional = {schema.CONTEXT_FEATURES, schema.VALID_CONTEXT_SIZE}
+    optional = {
+        schema.ADDITIONAL_CHANNELS,
+        schema.CONTEXT_FEATURES,
+        schema.VALID_CONTEXT_SIZE,
+    }
     assert set(features) == set(schema.FEATURES) - optional - {
         schema.CONTEXT_FEATURES_IMAGE_ID_LIST
     }
@@ -391,3 +395,24 @@ def test_parallel_batches_do_not_change_the_batches(tmp_path: pathlib.Path) -> N
     expected = train_batch(config)[1]["groundtruth_boxes"]
     config.train_input_reader.num_parallel_batches = 2
     np.testing.assert_array_equal(train_batch(config)[1]["groundtruth_boxes"], expected)
+
+
+@pytest.mark.parametrize("channels", [0, 2])
+def test_additional_channels_of_an_evaluation(channels: int, tmp_path: pathlib.Path) -> None:
+    text = f"""eval_config {{ retain_original_image_additional_channels: true }}
+        eval_input_reader {{ num_additional_channels: {channels} }}
+        model {{ ssd {{ image_resizer {{ identity_resizer {{ }} }} }} }}"""
+    planes = [picture()[..., 1], picture()[..., 2]]
+    extra = {"image/additional_channels/encoded": [encoded(plane) for plane in planes]}
+    config = reading(tmp_path, [example({**BOXES, **LABELS, **extra})], "")
+    reader = config.eval_input_reader[0]
+    config = text_format.Merge(text.replace("eval_input_reader {", "train_input_reader {"), config)
+    reader.num_additional_channels = channels
+    input_fn = inputs.create_eval_input_fn(config, preprocess_of(config), reader)
+    ((features, _),) = input_fn().as_numpy_iterator()
+    if channels:
+        found = features[schema.ADDITIONAL_CHANNELS][0]
+        np.testing.assert_array_equal(found, np.stack(planes, axis=2))
+        config.eval_config.retain_original_images = False
+        ((features, _),) = input_fn().as_numpy_iterator()
+    assert schema.ADDITIONAL_CHANNELS not in features

@@ -48,8 +48,8 @@ class PrecisionAtRecall:
         low, high = recall_range
         if not 0.0 <= low <= high <= 1.0:
             raise ConfigError(
-                f"eval_config.recall_lower_bound and recall_upper_bound: are {low:g} and {high:g}; "
-                "they must be within 0 and 1, the lower one first. Set other bounds"
+                f"eval_config.recall_lower_bound: is {low:g}, and recall_upper_bound is {high:g}; "
+                "both must be within 0 and 1, and the upper one not below the lower one"
             )
         self._names = {int(c["id"]): str(c["name"]) for c in categories}
         self._range = recall_range
