@@ -40,6 +40,7 @@ EXIT_CODES_HELP = """exit codes:
   143  terminated (SIGTERM); training has saved a checkpoint
 """
 
+FOR_TPU = ("train_config.use_bfloat16",)  # fields without effect elsewhere
 DEBUG_VARIABLE = "ESTIMATOR_DET_DEBUG"
 
 _ASSERTION = "assertion failed: ["  # how messages of tf.Assert begin; each value has its brackets
@@ -100,10 +101,15 @@ def problems_of(config: Any, *, check_files: bool = True) -> List[Problem]:
     from estimator_det.config import pipeline
     from model_fn.preflight.label_maps import check_label_maps
     from model_fn.preflight.names import check_names
+    from model_fn.preflight.unused import check_unused
 
-    problems = [*check_names(config), *pipeline.check(config, check_files=check_files)]
+    unknown = check_names(config)
+    parts = tuple(f"{problem.field}{end}" for problem in unknown for end in ".[")
+    others = [*pipeline.check(config, check_files=check_files), *check_unused(config)]
     if check_files:
-        problems += check_label_maps(config)
+        others += check_label_maps(config)
+    # Of a component that no run can make, its parts do not matter.
+    problems = [*unknown, *(each for each in others if not each.field.startswith(parts))]
     return sorted(problems, key=lambda problem: problem.severity != "error")
 
 
@@ -136,18 +142,27 @@ def check_config(config: Any, *, ignore: Sequence[str] = ()) -> None:
     raise FileNotFoundError(text)
 
 
+def warn_of_float_model(config: Any) -> None:
+    """Prints a warning before an evaluation or export that leaves quantization out."""
+    from estimator_det.config import fields
+
+    for problem in fields.float_model(config):
+        print(problem, file=sys.stderr, flush=True)
+
+
 def unused_in_evaluation(on_training_data: bool) -> Sequence[str]:
     """Configuration fields that an evaluation does not use; for `check_config`."""
     reader = "eval_input_reader" if on_training_data else "train_input_reader"
     return ("train_config", "graph_rewriter", reader)
 
 
-def unused_in_training(model_dir: str) -> Sequence[str]:
-    """Configuration fields that a training in this folder does not use; for `check_config`."""
+def unused_in_training(model_dir: str, *, on_tpu: bool = False) -> Sequence[str]:
+    """Fields that `check_config` need not report before a training in this folder."""
     from estimator_det.config import files
 
     resumes = files.exists(os.path.join(model_dir, "checkpoint"))
-    return ("train_config.fine_tune_checkpoint",) if resumes else ()
+    unused = ["train_config.fine_tune_checkpoint"] if resumes else []
+    return [*unused, *FOR_TPU] if on_tpu else unused
 
 
 def say_metrics(title: str, metrics: Mapping[str, float]) -> None:

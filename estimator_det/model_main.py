@@ -221,7 +221,8 @@ def _run(values: flags.FlagValues) -> int:
     if flag["checkpoint_dir"] or flag["mode"] == "eval":
         return _evaluate(config, flag)
     on_tpu = _on_tpu(config, flag)
-    console.check_config(config, ignore=console.unused_in_training(flag["model_dir"]))
+    unused = console.unused_in_training(flag["model_dir"], on_tpu=on_tpu is not None)
+    console.check_config(config, ignore=unused)
     from model_fn.runs import runner
     from model_fn.runs.options import Evaluating
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from estimator_det.compat import estimator, tf, tf1, tpu_estimator
+from estimator_det.config.fields import check_supported
 from estimator_det.config.static_shapes import with_static_shapes
-from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_detector
 from inputs import schema
 from inputs.label_map import LabelMap, read_label_map
@@ -80,7 +80,7 @@ def create_model_fn(
 
 def _train_spec(pipeline_config: Any, batch: _Batch, graph: step.TrainGraph) -> Any:
     train_config = pipeline_config.train_config
-    _check_trainable(pipeline_config)
+    check_supported(pipeline_config, "")  # A float model would leave quantization out.
     detector = make_detector(pipeline_config.model, is_training=True)
     passed = step.forward(
         detector,
@@ -107,7 +107,7 @@ def _train_spec_for_tpu(
     pipeline_config: Any, batch: _Batch, graph: step.TrainGraph, *, on_core: bool
 ) -> Any:
     train_config = pipeline_config.train_config
-    _check_trainable(pipeline_config)
+    check_supported(pipeline_config, "")  # A float model would leave quantization out.
     detector = make_detector(with_static_shapes(pipeline_config.model), is_training=True)
     passed = step.forward(
         detector,
@@ -171,9 +171,7 @@ def _eval_spec(
             groundtruth,
             batch.features,
             eval_config=eval_config,
-            categories=eval_ops.make_categories(
-                label_map or _label_map(pipeline_config), detector.num_classes
-            ),
+            categories=eval_categories(pipeline_config, label_map),
             losses=losses,
             learning_rate=optimizers.make_optimizer(train_config.optimizer, global_step)[1],
         ),
@@ -216,14 +214,12 @@ def _inference_scaffold(
     return scaffold
 
 
-def _check_trainable(pipeline_config: Any) -> None:
-    """Refuses what a float model would silently leave out of training."""
-    if pipeline_config.HasField("graph_rewriter"):
-        raise ConfigError(
-            "graph_rewriter: training with simulated quantization is not supported. To train "
-            "in float, remove the graph_rewriter block, or give --set graph_rewriter=null; a "
-            "checkpoint of such a configuration is evaluated and exported as a float model"
-        )
+def eval_categories(
+    pipeline_config: Any, label_map: Optional[LabelMap] = None
+) -> List[Dict[str, Any]]:
+    """The categories of an evaluation; without a label map those of an evaluation reader."""
+    model = getattr(pipeline_config.model, pipeline_config.model.WhichOneof("model"))
+    return eval_ops.make_categories(label_map or _label_map(pipeline_config), model.num_classes)
 
 
 def _label_map(pipeline_config: Any) -> Optional[LabelMap]:

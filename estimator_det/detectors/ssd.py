@@ -17,6 +17,7 @@ from estimator_det.boxes.nms.multiclass import NmsOptions, make_nms_options, mul
 from estimator_det.boxes.score_conversion import make_score_converter
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.check import CHECKPOINT_TYPES
+from estimator_det.config.fields import check_supported
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import (
     DETECTORS,
@@ -243,17 +244,13 @@ def _real_windows(inputs: tf.Tensor, true_shapes: Optional[tf.Tensor]) -> tf.Ten
 
 
 def _check_model(config: Any) -> None:
+    check_supported(config, "ssd")
     if config.num_classes < 1:
         raise ConfigError(f"ssd.num_classes: must be 1 or more; got {config.num_classes}")
     if config.add_background_class and config.explicit_background_class:
         raise ConfigError(
             "ssd.add_background_class: excludes explicit_background_class, which makes the "
             "background one of num_classes; set add_background_class: false"
-        )
-    if config.HasField("mask_head_config"):
-        raise ConfigError(
-            "ssd.mask_head_config: is not supported, because single-shot detectors predict boxes "
-            "only; remove it"
         )
 
 

@@ -58,6 +58,7 @@ def run_evaluation(
     The settings are those of `model_fn.runs.evaluator`.
     """
     console.check_config(config, ignore=console.unused_in_evaluation(on_training_data))
+    console.warn_of_float_model(config)
     from model_fn.runs import evaluator
 
     settings["on_training_data"] = on_training_data

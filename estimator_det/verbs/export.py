@@ -82,6 +82,7 @@ def run(options: argparse.Namespace) -> int:
             "export without it"
         )
     config = load(options)
+    console.warn_of_float_model(config)
     from exporters import saved_model, signatures
 
     exported = saved_model.export_saved_model(

@@ -83,13 +83,14 @@ def _batches(
 ) -> Tuple[Any, Any, Iterator[Any]]:
     """The preprocessor, the reader, and batches as pairs (features, labels) of arrays."""
     import inputs
+    from estimator_det.config.evaluated_model import evaluated_model
     from estimator_det.detectors import make_preprocessor
 
     readers = config.eval_input_reader if options.eval else [config.train_input_reader]
     if not readers:
         raise console.UsageError("the configuration has no eval_input_reader, which --eval needs")
     readers[0].include_source_id = True
-    preprocess = make_preprocessor(config.model)
+    preprocess = make_preprocessor(evaluated_model(config) if options.eval else config.model)
     if options.eval:
         input_fn = inputs.create_eval_input_fn(config, preprocess, fault_log=faults)
         batch_size = config.eval_config.batch_size

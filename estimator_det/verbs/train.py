@@ -111,7 +111,9 @@ def run(options: argparse.Namespace) -> int:
         on_tpu = OnTpu(iterations_per_loop=options.progress_steps, rehearses=True)
         for finding in tpu_options.check(config, options.model_dir, on_tpu):
             printing.report(finding, sys.stderr)
-    console.check_config(config, ignore=console.unused_in_training(options.model_dir))
+    console.check_config(
+        config, ignore=console.unused_in_training(options.model_dir, on_tpu=options.rehearse_tpu)
+    )
     from model_fn.runs import runner
 
     metrics = runner.train_and_evaluate(

@@ -15,6 +15,8 @@ PixelBox = Tuple[int, int, int, int]  # top, left, bottom, right; the corner pix
 
 IMAGES_TAG = "Detections_Left_Groundtruth_Right"
 
+_PIXELS = ("image", "additional_channels")  # fields of `EvaluatedImage`
+
 # Distinct colours; the colour of a class is that of its number.
 _PALETTE = tuple(
     ImageColor.getrgb(f"hsl({round(360 * (i * 0.618034 % 1))}, 90%, {45 + 15 * (i % 2)}%)")
@@ -34,6 +36,7 @@ class DrawOptions:
         line_width: In pixels; None for a width in proportion to the image.
         same_object_iou: Draws only the first of several boxes that overlap this much, for example
             of the same object in two classes; None draws all.
+        keypoint_edges: Pairs of keypoints, by index, that a line connects.
     """
 
     min_score: float = 0.5
@@ -42,6 +45,7 @@ class DrawOptions:
     skip_scores: bool = False
     line_width: Optional[int] = None
     same_object_iou: Optional[float] = None
+    keypoint_edges: Tuple[Tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         if self.max_boxes < 0:
@@ -57,6 +61,9 @@ class EvaluatedImage(NamedTuple):
     detection_classes: np.ndarray  # int [n], ids from 1
     boxes: np.ndarray  # float32 [m, 4]
     classes: np.ndarray  # int [m]
+    detection_keypoints: Optional[np.ndarray] = None  # float32 [n, P, 2], normalized y and x
+    keypoints: Optional[np.ndarray] = None  # float32 [m, P, 2], NaN where absent
+    additional_channels: Optional[np.ndarray] = None  # uint8 [H, W, A]
 
 
 def draw_boxes(
@@ -66,6 +73,7 @@ def draw_boxes(
     scores: Optional[np.ndarray] = None,
     *,
     colors: Optional[Sequence[int]] = None,
+    keypoints: Optional[np.ndarray] = None,
     options: DrawOptions = DrawOptions(),
 ) -> np.ndarray:
     """A copy of an image with boxes on it.
@@ -76,6 +84,8 @@ def draw_boxes(
         labels: A text per box. No label covers another; one without room is not drawn.
         scores: [n], in 0..1, compared with `options.min_score`.
         colors: A number per box, for example its class, that selects its colour.
+        keypoints: [n, P, 2], y and x normalized to the image, drawn with the edges of `options`;
+            those that are not finite are left out.
         options: Which boxes are drawn, and how.
 
     Returns:
@@ -95,6 +105,9 @@ def draw_boxes(
     for i in reversed(corners):  # The first box, usually the best, is on top.
         top, left, bottom, right = corners[i]
         draw.rectangle((left, top, right, bottom), outline=palette[i], width=width)
+        if keypoints is not None:
+            points, edges = keypoints[i], options.keypoint_edges
+            _draw_keypoints(draw, points, canvas.size, palette[i], width, edges)
     texts = {i: _text(i, labels, scores, options) for i in corners}
     sizes = [_label_size(draw, texts[i], font) for i in corners]
     places = place_labels(list(corners.values()), sizes, (canvas.height, canvas.width))
@@ -192,6 +205,26 @@ def _label_size(draw: Any, text: str, font: Any) -> Tuple[int, int]:
     return int(height) + 3, int(width) + 4
 
 
+def _draw_keypoints(
+    draw: Any,
+    keypoints: np.ndarray,
+    size: Tuple[int, int],
+    color: Tuple[int, ...],
+    width: int,
+    edges: Sequence[Tuple[int, int]],
+) -> None:
+    """Draws the edges between keypoints [P, 2] that are both finite, and a dot on each."""
+    finite = np.all(np.isfinite(keypoints), axis=1)
+    scaled = np.where(finite[:, np.newaxis], keypoints, 0.0) * [size[1] - 1, size[0] - 1]
+    points = [(round(float(x)), round(float(y))) for y, x in scaled]
+    for start, end in edges:
+        if finite[start] and finite[end]:
+            draw.line((*points[start], *points[end]), fill=color, width=width)
+    for (x, y), is_known in zip(points, finite):
+        if is_known:
+            draw.ellipse((x - width, y - width, x + width, y + width), fill=color)
+
+
 def _pixels(box: np.ndarray, height: int, width: int) -> PixelBox:
     """Corner pixels inside the image; a box that is not finite gives an empty one."""
     if not np.all(np.isfinite(box)):
@@ -212,7 +245,11 @@ def _write(draw: Any, text: str, place: PixelBox, color: Tuple[int, ...], font: 
 def side_by_side(
     evaluated: EvaluatedImage, names: Dict[int, str], options: DrawOptions = DrawOptions()
 ) -> np.ndarray:
-    """Detections on the left, groundtruth on the right: uint8 [H, 2W, 3]."""
+    """Detections on the left, groundtruth on the right: uint8 [H, 2W, 3].
+
+    Further to the right groundtruth on the additional channels, if there are any: the first three
+    as colours, fewer than three as grey.
+    """
 
     def labels(classes: np.ndarray) -> List[str]:
         return [names.get(int(k), str(int(k))) for k in classes]
@@ -223,16 +260,25 @@ def side_by_side(
         labels(evaluated.detection_classes),
         evaluated.detection_scores,
         colors=[int(k) for k in evaluated.detection_classes],
+        keypoints=evaluated.detection_keypoints,
         options=options,
     )
-    right = draw_boxes(
-        evaluated.image,
-        evaluated.boxes,
-        labels(evaluated.classes),
-        colors=[int(k) for k in evaluated.classes],
-        options=dataclasses.replace(options, max_boxes=len(evaluated.boxes)),
-    )
-    return np.concatenate([left, right], axis=1)
+    backgrounds = [evaluated.image]
+    channels = evaluated.additional_channels
+    if channels is not None:
+        backgrounds.append(channels[..., :3] if channels.shape[2] >= 3 else channels[..., :1])
+    groundtruth = [
+        draw_boxes(
+            background,
+            evaluated.boxes,
+            labels(evaluated.classes),
+            colors=[int(k) for k in evaluated.classes],
+            keypoints=evaluated.keypoints,
+            options=dataclasses.replace(options, max_boxes=len(evaluated.boxes)),
+        )
+        for background in backgrounds
+    ]
+    return np.concatenate([left, *groundtruth], axis=1)
 
 
 class EvaluationImages:
@@ -288,23 +334,20 @@ def image_ops(
         image_shapes: int32 [B, 2] or [B, 3], height and width of the real part of each image.
         counts: int32 [B] each: number of detections, number of groundtruth boxes.
     """
+    present = {name: value for name, value in batch._asdict().items() if value is not None}
 
     def add(
         shapes: np.ndarray, num_detections: np.ndarray, num_boxes: np.ndarray, *fields: np.ndarray
     ) -> None:
         for row, (height, width) in enumerate(shapes[:, :2]):
-            padded = EvaluatedImage(*(field[row] for field in fields))
-            detections, boxes = slice(num_detections[row]), slice(num_boxes[row])
-            images.add(
-                EvaluatedImage(
-                    image=padded.image[:height, :width],
-                    detection_boxes=padded.detection_boxes[detections],
-                    detection_scores=padded.detection_scores[detections],
-                    detection_classes=padded.detection_classes[detections],
-                    boxes=padded.boxes[boxes],
-                    classes=padded.classes[boxes],
-                )
-            )
+            real: Dict[str, Any] = {}
+            for name, field in zip(present, fields):
+                if name in _PIXELS:
+                    real[name] = field[row, :height, :width]
+                else:
+                    is_detection = name.startswith("detection_")
+                    real[name] = field[row, : (num_detections if is_detection else num_boxes)[row]]
+            images.add(EvaluatedImage(**real))
 
-    update = tf.numpy_function(add, [image_shapes, *counts, *batch], [])
+    update = tf.numpy_function(add, [image_shapes, *counts, *present.values()], [])
     return {IMAGES_TAG: (tf.numpy_function(images.summary, [], tf.string), update)}

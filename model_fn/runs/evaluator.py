@@ -9,6 +9,7 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.evaluated_model import evaluated_model
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_preprocessor
 from inputs import pipeline as input_pipeline
@@ -65,7 +66,7 @@ def evaluation_inputs(
         ]
     if not readers:
         raise ConfigError("eval_input_reader: the configuration has none to evaluate on")
-    preprocess = make_preprocessor(pipeline_config.model)
+    preprocess = make_preprocessor(evaluated_model(pipeline_config))
 
     def maker(reader: Any) -> Callable[[Optional[FaultLog]], Callable[..., Any]]:
         return lambda log: input_pipeline.create_eval_input_fn(

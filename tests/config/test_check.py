@@ -183,6 +183,23 @@ def test_errors(assignment: str, field: str, message: str) -> None:
         ("train_input_reader.label_map_path=", "train_input_reader.label_map_path", "not set"),
         ("train_config.batch_queue_capacity=3", "train_config.batch_queue_capacity", "no effect"),
         ("eval_config.num_examples=3", "eval_config.num_examples", "deprecated"),
+        ("train_config.use_bfloat16=true", "train_config.use_bfloat16", "only a TPU computes"),
+        ("eval_input_reader[0].num_epochs=3", "eval_input_reader[0].num_epochs", "records once"),
+        (
+            "eval_config.image_classes_field_map_empty_to_ones=false",
+            "eval_config.image_classes_field_map_empty_to_ones",
+            "skip_predictions_for_unlabeled_class is not set",
+        ),
+        (
+            "eval_config.retain_original_image_additional_channels=true",
+            "eval_config.retain_original_image_additional_channels",
+            "no eval_input_reader sets num_additional_channels",
+        ),
+        (
+            "eval_config.keypoint_edge=[{start: 0 end: 1}]",
+            "eval_config.keypoint_edge",
+            "no eval_input_reader sets num_keypoints",
+        ),
         (
             "model.ssd.post_processing=null",
             "model.ssd.post_processing.score_converter",
@@ -199,6 +216,53 @@ def test_warnings(assignment: str, field: str, message: str) -> None:
     problem = only(problems(assignment))
     assert (problem.severity, problem.field) == ("warning", field)
     assert message in problem.message
+
+
+@pytest.mark.parametrize(
+    "assignments",
+    [
+        ["eval_input_reader[0].num_epochs=1"],
+        ["eval_config.keypoint_edge=[{start: 0 end: 1}]", "eval_input_reader[0].num_keypoints=2"],
+        [
+            "eval_config.image_classes_field_map_empty_to_ones=false",
+            "eval_config.skip_predictions_for_unlabeled_class=true",
+        ],
+        [
+            "eval_config.retain_original_image_additional_channels=true",
+            "eval_input_reader[0].num_additional_channels=1",
+        ],
+        ["eval_config.force_no_resize=true", "eval_config.batch_size=1"],
+    ],
+)
+def test_fields_with_effect_are_not_reported(assignments: List[str]) -> None:
+    assert problems(*assignments) == []
+
+
+def test_edges_connect_keypoints_that_exist() -> None:
+    edges = "eval_config.keypoint_edge=[{start: 0 end: 1}, {start: -1 end: 2}]"
+    found = problems(edges, "eval_input_reader[0].num_keypoints=2")
+    assert [(problem.severity, problem.field) for problem in found] == [
+        ("error", "eval_config.keypoint_edge[1].start"),
+        ("error", "eval_config.keypoint_edge[1].end"),
+    ]
+    assert found[1].remedy == "give one of 0 to 1"
+
+
+def test_images_that_are_not_resized_do_not_stack() -> None:
+    problem = only(problems("eval_config.force_no_resize=true", "eval_config.batch_size=2"))
+    assert (problem.severity, problem.field) == ("warning", "eval_config.batch_size")
+    assert "force_no_resize" in problem.message
+
+
+@pytest.mark.parametrize("field", ["load_context_features", "load_context_image_ids"])
+def test_context_features_need_a_model_that_takes_them(field: str) -> None:
+    problem = only(problems(f"train_input_reader.{field}=true"))
+    assert (problem.severity, problem.field) == ("error", f"train_input_reader.{field}")
+
+
+def test_a_checkpoint_type_of_the_schema_is_not_supported_yet() -> None:
+    problem = only(problems("train_config.fine_tune_checkpoint_type=fine_tune"))
+    assert problem.message == "'fine_tune' is not supported yet"
 
 
 def test_deprecated_fields_name_what_replaces_them() -> None:

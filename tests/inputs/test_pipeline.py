@@ -10,7 +10,7 @@ from google.protobuf import text_format
 import inputs
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.images.resize import make_resizer
-from inputs import pipeline as pipeline_module
+from inputs import pipeline as input_pipeline
 from inputs import schema
 from tests.inputs.examples import BOXES, LABEL_MAP, encoded, example, picture, pipeline, write
 
@@ -96,7 +96,11 @@ def test_static_shapes_are_those_of_the_schema(tmp_path: pathlib.Path) -> None:
     features, labels = next(dataset.as_numpy_iterator())
     assert features["source_id"].tolist() == [b"rec7"] * 5
     assert set(labels) == set(schema.LABELS) - {schema.IS_ANNOTATED}
-    optional = {schema.CONTEXT_FEATURES, schema.VALID_CONTEXT_SIZE}
+    optional = {
+        schema.ADDITIONAL_CHANNELS,
+        schema.CONTEXT_FEATURES,
+        schema.VALID_CONTEXT_SIZE,
+    }
     assert set(features) == set(schema.FEATURES) - optional - {
         schema.CONTEXT_FEATURES_IMAGE_ID_LIST
     }
@@ -318,11 +322,11 @@ def test_batch_size_comes_from_params_or_configuration(tmp_path: pathlib.Path) -
 
 
 def test_share_of_a_worker_and_of_its_replicas() -> None:
-    assert pipeline_module._share(12, None) == (12, (1, 0))
+    assert input_pipeline._share(12, None) == (12, (1, 0))
     context = tf.distribute.InputContext(
         num_input_pipelines=3, input_pipeline_id=2, num_replicas_in_sync=6
     )
-    assert pipeline_module._share(12, context) == (2, (3, 2))
+    assert input_pipeline._share(12, context) == (2, (3, 2))
 
 
 @pytest.fixture
@@ -333,7 +337,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
     def gather(reader: Any, options: Any, augment: Any, log: Any, stream: Any) -> None:
         calls.append((reader, options, augment() is not None, log, stream))
 
-    monkeypatch.setattr(pipeline_module, "_batches", gather)
+    monkeypatch.setattr(input_pipeline, "_batches", gather)
     return calls
 
 
@@ -449,3 +453,38 @@ def test_real_records(shared: pathlib.Path) -> None:
         assert (boxes[:, :2] < boxes[:, 2:]).all()
         assert boxes.min() >= 0
         assert boxes.max() <= 1
+
+
+def test_images_decoded_at_once() -> None:
+    reader = pipeline().train_input_reader
+    assert input_pipeline.decoded_at_once(reader, 4, 2) == 2
+    reader.num_parallel_batches = 3
+    assert input_pipeline.decoded_at_once(reader, 4, 2) == 12
+
+
+def test_parallel_batches_do_not_change_the_batches(tmp_path: pathlib.Path) -> None:
+    config = reading(tmp_path, records_with_boxes(5))
+    expected = train_batch(config)[1]["groundtruth_boxes"]
+    config.train_input_reader.num_parallel_batches = 2
+    np.testing.assert_array_equal(train_batch(config)[1]["groundtruth_boxes"], expected)
+
+
+@pytest.mark.parametrize("channels", [0, 2])
+def test_additional_channels_of_an_evaluation(channels: int, tmp_path: pathlib.Path) -> None:
+    text = f"""eval_config {{ retain_original_image_additional_channels: true }}
+        eval_input_reader {{ num_additional_channels: {channels} }}
+        model {{ ssd {{ image_resizer {{ identity_resizer {{ }} }} }} }}"""
+    planes = [picture()[..., 1], picture()[..., 2]]
+    extra = {"image/additional_channels/encoded": [encoded(plane) for plane in planes]}
+    config = reading(tmp_path, [example({**BOXES, **LABELS, **extra})], "")
+    reader = config.eval_input_reader[0]
+    config = text_format.Merge(text.replace("eval_input_reader {", "train_input_reader {"), config)
+    reader.num_additional_channels = channels
+    input_fn = inputs.create_eval_input_fn(config, preprocess_of(config), reader)
+    ((features, _),) = input_fn().as_numpy_iterator()
+    if channels:
+        found = features[schema.ADDITIONAL_CHANNELS][0]
+        np.testing.assert_array_equal(found, np.stack(planes, axis=2))
+        config.eval_config.retain_original_images = False
+        ((features, _),) = input_fn().as_numpy_iterator()
+    assert schema.ADDITIONAL_CHANNELS not in features

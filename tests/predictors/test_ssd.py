@@ -161,16 +161,31 @@ def test_the_head_of_a_single_map_has_no_scope() -> None:
         assert not [name for name in names() if name.startswith("BoxPredictor")]
 
 
-@pytest.mark.parametrize("activation", ["NONE", "RELU"])
-def test_tower_layers_end_with_relu6(activation: str) -> None:
+@pytest.mark.parametrize(
+    ("activation", "ops"),
+    [("", ["Relu6"] * 2), ("activation: RELU", ["Relu"] * 2), ("activation: NONE", [])],
+)
+def test_tower_layers_end_with_their_activation_or_relu6(activation: str, ops: List[str]) -> None:
     text = f"""weight_shared_convolutional_box_predictor {{ depth: 8 kernel_size: 1
-        num_layers_before_predictor: 1 conv_hyperparams {{ activation: {activation}
+        num_layers_before_predictor: 1 conv_hyperparams {{ {activation}
         initializer {{ random_normal_initializer {{ stddev: 9 }} }} }} }}"""
     with tf.Graph().as_default() as graph:
         found = predict(text, depths=[8], anchors=[1])
-        assert len([op for op in graph.get_operations() if op.type == "Relu6"]) == 2
-        assert not [op for op in graph.get_operations() if op.type == "Relu"]
+        assert [op.type for op in graph.get_operations() if "Relu" in op.type] == ops
         assert run(found).box_encodings.shape == (2, 16, 4)
+
+
+@pytest.mark.parametrize("depthwise", ["true", "false"])
+@pytest.mark.parametrize("forced", ["true", "false"])
+def test_biases_before_batch_norm_only_where_forced(forced: str, depthwise: str) -> None:
+    text = f"""weight_shared_convolutional_box_predictor {{ depth: 8 use_depthwise: {depthwise}
+        num_layers_before_predictor: 1 share_prediction_tower: true
+        conv_hyperparams {{ batch_norm {{ }} force_use_bias: {forced} }} }}"""
+    with tf.Graph().as_default():
+        predict(text, depths=[8, 8], anchors=[1, 1])
+        biases = [name for name in names() if name.endswith("conv2d_0/biases")]
+        scope = "WeightSharedConvolutionalBoxPredictor/PredictionTower"
+        assert biases == ([f"{scope}/conv2d_0/biases"] if forced == "true" else [])
 
 
 @pytest.mark.parametrize("depthwise", ["true", "false"])

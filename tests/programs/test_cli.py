@@ -194,6 +194,46 @@ def test_programs_refuse_a_metrics_set_before_they_start(program, tmp_path, caps
     assert not run.exists()
 
 
+@pytest.mark.parametrize("verb", ["evaluate", "export"])
+def test_evaluation_and_export_report_that_quantization_has_no_effect(
+    verb, tmp_path, capsys, monkeypatch
+):
+    from estimator_det import console
+
+    monkeypatch.setattr(console, "check_config", lambda *_, **__: None)
+    options = {
+        "evaluate": ["--checkpoint_dir", str(tmp_path)],
+        "export": ["--trained_checkpoint_prefix", "gone/model.ckpt-1", "--output_directory", "x"],
+    }[verb]
+    quantized = ["--set", "graph_rewriter.quantization={}"]
+    given = [verb, "--pipeline_config_path", str(CONFIG), *quantized, *options]
+    assert cli.main(given) != 0  # There is no checkpoint.
+    assert "warning: graph_rewriter: has no effect" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("assignment", "text"),
+    [
+        (
+            "model.ssd.post_processing.batch_non_max_suppression.max_classes_per_detection=2",
+            "max_classes_per_detection is 2",
+        ),
+        ("model.ssd.feature_extractor.fpn={}", "feature_extractor.fpn is not supported by"),
+        (
+            "train_config.data_augmentation_options=[{random_horizontal_flip {probability: 2}}]",
+            "probability is 2",
+        ),
+        ("eval_config.recall_lower_bound=2", "error: eval_config.recall_lower_bound: is 2"),
+    ],
+)
+def test_check_config_without_a_graph_refuses_what_components_refuse(assignment, text, capsys):
+    metrics = "eval_config.metrics_set=precision_at_recall_detection_metrics"
+    sets = [f"--set={assignment}", f"--set={metrics}"]
+    cli.main(["check-config", str(CONFIG), *sets, "--no_build"])
+    told = capsys.readouterr().out
+    assert text in told and "graph:      not built (--no_build)" in told
+
+
 def test_check_config_prints_the_changed_configuration(capsys):
     sets = ["--set", "train_config.batch_size=3"]
     cli.main(["check-config", str(CONFIG), "--print", "--no_build", *sets])

@@ -8,6 +8,7 @@ import pytest
 
 from estimator_det.boxes.nms import kernels, multiclass
 from estimator_det.compat import tf
+from estimator_det.config.text import ConfigError
 from estimator_det.protos import post_processing_pb2
 from tests.conftest import golden_component
 
@@ -111,7 +112,7 @@ def test_what_the_reference_refuses_is_refused(name: str) -> None:
         use_class_agnostic_nms=True,
         max_classes_per_detection=SETTINGS[name]["max_classes_per_detection"],
     )
-    with pytest.raises(ValueError, match="only 1 is allowed"):
+    with pytest.raises(ValueError, match="Set it to 1"):
         multiclass.make_nms_options(config)
 
 
@@ -392,6 +393,10 @@ def test_options_from_proto() -> None:
     config.use_hard_nms = config.static_kernel = True
     assert multiclass.make_nms_options(config).soft_sigma == 0.0
     assert multiclass.make_nms_options(config).static_shapes
+    config.max_classes_per_detection = 2
+    with pytest.raises(ConfigError, match="max_classes_per_detection is 2, which is not supported"):
+        multiclass.make_nms_options(config)
+    config.max_classes_per_detection = 1
     config.max_total_detections = 4
     with pytest.raises(ValueError, match=r"max_total_detections \(4\)"):
         multiclass.make_nms_options(config)

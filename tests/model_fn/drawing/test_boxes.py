@@ -17,6 +17,7 @@ from model_fn.drawing.boxes import (
     draw_boxes,
     image_ops,
     place_labels,
+    side_by_side,
 )
 
 BLACK = np.zeros((40, 60, 3), np.uint8)
@@ -141,3 +142,40 @@ def test_first_images_are_drawn_without_padding() -> None:
         assert page.tag == f"Detections_Left_Groundtruth_Right/{i}"
         sizes.append(Image.open(io.BytesIO(page.image.encoded_image_string)).size)
     assert sizes == [(120, 40), (60, 20), (120, 40)]
+
+
+def test_keypoints_and_their_edges() -> None:
+    box = np.array([[0.0, 0.0, 1.0, 1.0]], np.float32)
+    points = np.array([[[0.5, 0.25], [0.5, 0.75], [np.nan, np.nan]]], np.float32)
+
+    def drawn(edges: Tuple[Tuple[int, int], ...]) -> np.ndarray:
+        options = DrawOptions(keypoint_edges=edges)
+        return draw_boxes(BLACK, box, keypoints=points, options=options)[1:-1, 1:-1]
+
+    # Round to even: rows 0.5 * 39 = 19.5, columns 0.25 * 59 = 14.75 and 44.25, less the border.
+    dots = drawn(())
+    assert _colored(dots) == [18, 13, 20, 44]
+    assert not dots[:, 20:40].any()
+    assert drawn(((0, 1),))[19, 13:44].any(axis=1).all()
+    np.testing.assert_array_equal(drawn(((0, 2), (2, 1))), dots)
+
+
+@pytest.mark.parametrize(("channels", "shown"), [(2, [1, 1, 1]), (4, [1, 2, 3])])
+def test_additional_channels_are_a_third_picture(channels: int, shown: List[int]) -> None:
+    evaluated = EvaluatedImage(
+        image=BLACK,
+        detection_boxes=np.zeros([0, 4]),
+        detection_scores=np.zeros([0]),
+        detection_classes=np.zeros([0], int),
+        boxes=np.array([[0.0, 0.0, 1.0, 1.0]], np.float32),
+        classes=np.array([1]),
+        additional_channels=np.broadcast_to(
+            np.arange(1, channels + 1, dtype=np.uint8), (40, 60, channels)
+        ),
+    )
+    options = DrawOptions(skip_labels=True)
+    pixels = side_by_side(evaluated, {}, options)
+    assert pixels.shape == (40, 180, 3)
+    assert pixels[20, 150].tolist() == shown
+    np.testing.assert_array_equal(pixels[0, 60:120], pixels[0, 120:])  # the same box
+    assert side_by_side(evaluated._replace(additional_channels=None), {}, options).shape[1] == 120

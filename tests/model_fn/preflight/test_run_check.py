@@ -70,17 +70,6 @@ def test_bugs_keep_their_traceback(monkeypatch):
         run_check.examine(small_config())
 
 
-def test_options_without_effect_are_told():
-    ppn = small_config(
-        "model.ssd.feature_extractor.type=ssd_mobilenet_v1_ppn",
-        "model.ssd.feature_extractor.num_layers=null",
-        "model.ssd.feature_extractor.use_depthwise=true",
-    )
-    problems = run_check.examine(ppn).problems
-    fields = [problem.field for problem in problems if "no effect" in problem.message]
-    assert fields == ["model.ssd.feature_extractor.use_depthwise"]
-
-
 def test_warm_start_is_told_and_checked(tmp_path: pathlib.Path):
     name = "FeatureExtractor/First/weights"
     with tf.Graph().as_default(), tf1.Session() as session:
