@@ -1,0 +1,112 @@
+"""Golden numbers of two-stage detectors: keys of their predictions, and rows of regions.
+
+Regions come from a suppression, so that one pair of proposals near the threshold changes the order
+of all that follow. Rows are therefore compared region by region: a recorded region is matched with
+the nearest of ours, and its row with that region's.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Mapping
+
+import numpy as np
+
+from benchmarks.conformance.compare import Check
+from estimator_det.compat import tf
+
+PIXELS = 0.05  # how far a region's corners may be from the recorded ones
+FEW = 0.1  # of the regions may have no partner
+
+# Compared region by region, if at all.
+OF_REGIONS = (
+    "proposal_boxes",
+    "proposal_boxes_normalized",
+    "refined_box_encodings",
+    "class_predictions_with_background",
+    "box_classifier_features",
+    "num_proposals",
+    "mask_predictions",
+    "detection_boxes",
+    "detection_scores",
+    "detection_classes",
+    "detection_multiclass_scores",
+    "detection_anchor_indices",
+    "num_detections",
+    "raw_detection_boxes",
+    "raw_detection_scores",
+    "detection_masks",
+)
+
+
+def is_two_stage(predictions: Any) -> bool:
+    """Whether predictions are those of a two-stage detector."""
+    return hasattr(predictions, "rpn")
+
+
+def named_predictions(predictions: Any) -> Dict[str, Any]:
+    """Tensors under the reference's keys, in its shapes."""
+
+    def flat(rows: tf.Tensor) -> tf.Tensor:
+        return tf.reshape(rows, [-1, *rows.shape[2:]])
+
+    rpn, regions, second = predictions.rpn, predictions.regions, predictions.second_stage
+    named = {
+        "rpn_box_encodings": rpn.box_encodings,
+        "rpn_objectness_predictions_with_background": rpn.objectness_logits,
+        "anchors": rpn.anchors,
+        "feature_maps/0": predictions.feature_maps[0],
+        "rpn_features_to_crop/0": predictions.feature_maps[0],
+        "rpn_box_predictor_features/0": rpn.features,
+    }
+    if regions is not None:
+        named.update(
+            {
+                "proposal_boxes": regions.boxes,
+                "num_proposals": regions.num,
+                "refined_box_encodings": flat(second.box_encodings),
+                "class_predictions_with_background": flat(second.class_logits),
+                "box_classifier_features": second.features,
+            }
+        )
+    if predictions.mask_logits is not None:
+        named["mask_predictions"] = flat(predictions.mask_logits)
+    return named
+
+
+def partners(
+    check: Check, ours: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]
+) -> Dict[int, int]:
+    """Rows of recorded regions, of all images in a line, and of ours in the same place."""
+    boxes, rows = arrays["proposal_boxes"], arrays["proposal_boxes__idx"]
+    count = ours["proposal_boxes"].shape[1]
+    found = {}
+    for image in range(boxes.shape[0]):
+        distance = np.abs(boxes[image][:, None] - ours["proposal_boxes"][image][None]).max(axis=2)
+        for place, row in enumerate(rows):
+            nearest = int(distance[place].argmin())
+            if distance[place, nearest] <= PIXELS:
+                found[image * count + int(row)] = image * count + nearest
+    recorded = boxes.shape[0] * len(set(rows.tolist()))
+    check.compared += 1
+    if len(found) < (1 - FEW) * recorded:
+        check.fail(f"{recorded - len(found)} of {recorded} recorded regions are not among ours")
+    return found
+
+
+def compare_rows(
+    check: Check,
+    ours: Mapping[str, np.ndarray],
+    recorded: Mapping[str, Any],
+    arrays: Mapping[str, np.ndarray],
+    tolerance: float,
+) -> None:
+    """Boxes and classes of each recorded region against those of ours in the same place."""
+    pairs = partners(check, ours, arrays)
+    for key in ("refined_box_encodings", "class_predictions_with_background"):
+        stats = recorded[key]
+        check.equal(list(ours[key].shape), stats["shape"], f"{key} shape")
+        kept = [place for place, row in enumerate(arrays[f"{key}__idx"]) if int(row) in pairs]
+        mine = ours[key][[pairs[int(arrays[f"{key}__idx"][place])] for place in kept]]
+        if stats.get("last_axis_subsampled"):
+            mine = mine[..., stats["last_axis_idx"]]
+        check.close(mine, arrays[key][kept], tolerance, key, scale=stats["max_abs"])
