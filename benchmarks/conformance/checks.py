@@ -150,7 +150,10 @@ def check_evaluation(case: Case, cells: Dict[str, Check]) -> None:
     with tf.Graph().as_default():
         images = goldens.images_300(case.golden_dir)
         detector, predictions, true_shapes, _ = _build(case, config, images, is_training=False)
-        detections = detector.postprocess(predictions, true_shapes)
+        detections = detector.postprocess(predictions, true_shapes).as_dict()
+        if two_stage.is_two_stage(predictions):
+            exact = two_stage.with_recorded_regions(predictions, recorded["predictions"], arrays)
+            detections.update(detector.postprocess(exact, true_shapes).as_dict())
         with tf1.Session() as session:
             _load_for(case, session, recorded)
             fetched = session.run(
@@ -158,7 +161,7 @@ def check_evaluation(case: Case, cells: Dict[str, Check]) -> None:
                     "inputs": predictions.inputs,
                     "maps": predictions.feature_maps,
                     "predictions": _prediction_values(predictions, recorded["predictions"]),
-                    "detections": detections.as_dict(),
+                    "detections": detections,
                 }
             )
     corner = fetched["inputs"][:, :4, :4, :3]

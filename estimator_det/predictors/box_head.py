@@ -36,8 +36,9 @@ class RegionBoxHead:
     def __post_init__(self) -> None:
         if not 0 < self.dropout_keep_probability <= 1:
             raise ConfigError(
-                "second_stage_box_predictor.mask_rcnn_box_predictor: dropout_keep_probability must "
-                f"be above 0 and at most 1; got {self.dropout_keep_probability}"
+                "faster_rcnn.second_stage_box_predictor.mask_rcnn_box_predictor."
+                "dropout_keep_probability: must be above 0 and at most 1; got "
+                f"{self.dropout_keep_probability}"
             )
 
     def predict(self, features: tf.Tensor) -> Prediction:
@@ -67,10 +68,10 @@ def make_region_box_head(config: Any, num_classes: int, is_training: bool) -> Re
     Raises:
         ConfigError: if an option is out of range or not supported.
     """
-    where = "second_stage_box_predictor.mask_rcnn_box_predictor"
+    where = "faster_rcnn.second_stage_box_predictor.mask_rcnn_box_predictor"
     if config.predict_keypoints:
         raise ConfigError(
-            f"{where}.predict_keypoints is not supported; set it to false. The reference does not "
+            f"{where}.predict_keypoints: is not supported; set it to false. The reference does not "
             "implement it either"
         )
     return RegionBoxHead(

@@ -40,7 +40,7 @@ class MaskHead:
     convolve_first: bool = False
 
     def __post_init__(self) -> None:
-        where = "second_stage_box_predictor.mask_rcnn_box_predictor"
+        where = "faster_rcnn.second_stage_box_predictor.mask_rcnn_box_predictor"
         for field, value, least in (
             ("mask_height", self.height, 1),
             ("mask_width", self.width, 1),
@@ -48,7 +48,7 @@ class MaskHead:
             ("mask_prediction_num_conv_layers", self.num_layers, 2),
         ):
             if value < least:
-                raise ConfigError(f"{where}.{field} must be {least} or more; got {value}")
+                raise ConfigError(f"{where}.{field}: must be {least} or more; got {value}")
 
     def predict(self, features: tf.Tensor) -> tf.Tensor:
         """Features [R, h, w, C] -> mask logits [R, K, height, width], or [R, 1, height, width].
@@ -80,10 +80,10 @@ class MaskHead:
         height, width = net.shape[1:3]
         if self.height % height or self.width % width:
             raise ConfigError(
-                "second_stage_box_predictor.mask_rcnn_box_predictor: convolve_then_upsample_masks "
-                f"repeats the {height} x {width} cells of a region's features; mask_height and "
-                "mask_width must be multiples of them, "
-                f"got {self.height} and {self.width}"
+                "faster_rcnn.second_stage_box_predictor.mask_rcnn_box_predictor."
+                f"convolve_then_upsample_masks: repeats the {height} x {width} cells of a "
+                "region's features; mask_height and mask_width must be multiples of them, got "
+                f"{self.height} and {self.width}"
             )
         rows = tf.repeat(net, self.height // height, axis=1)
         repeated = tf.repeat(rows, self.width // width, axis=2)

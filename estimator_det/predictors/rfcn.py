@@ -34,7 +34,7 @@ class RfcnHead:
     box_code_size: int = 4
 
     def __post_init__(self) -> None:
-        where = "second_stage_box_predictor.rfcn_box_predictor"
+        where = "faster_rcnn.second_stage_box_predictor.rfcn_box_predictor"
         if min(*self.num_bins, self.depth) < 1:
             raise ConfigError(
                 f"{where}: num_spatial_bins_height, num_spatial_bins_width and depth must be 1 or "
@@ -43,7 +43,7 @@ class RfcnHead:
         for side, crop, bins in zip(("height", "width"), self.crop_size, self.num_bins):
             if crop < 1 or crop % bins:
                 raise ConfigError(
-                    f"{where}.crop_{side} must be a multiple of num_spatial_bins_{side} ({bins}); "
+                    f"{where}.crop_{side}: must be a multiple of num_spatial_bins_{side} ({bins}); "
                     f"got {crop}"
                 )
 

@@ -48,7 +48,7 @@ class ProposalHead:
             ("first_stage_atrous_rate", self.atrous_rate),
         ):
             if value < 1:
-                raise ConfigError(f"faster_rcnn.{field} must be 1 or more; got {value}")
+                raise ConfigError(f"faster_rcnn.{field}: must be 1 or more; got {value}")
 
     def predict(self, features: tf.Tensor, num_per_location: List[int]) -> ProposalOutput:
         """Feature map [B, h, w, C] and the anchors of each cell -> predictions.

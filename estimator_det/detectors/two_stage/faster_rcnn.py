@@ -289,7 +289,7 @@ def _check_model(config: Any) -> None:
     """ConfigError for what is not supported, or contradicts itself."""
     if config.HasField("context_config"):
         raise ConfigError(
-            "faster_rcnn.context_config is not supported yet: the model takes one image at a time; "
+            "faster_rcnn.context_config: is not supported yet: the model takes one image at a time; "
             "remove the block"
         )
     if config.inplace_batchnorm_update:
@@ -299,16 +299,16 @@ def _check_model(config: Any) -> None:
         )
     if config.number_of_stages not in (1, 2, 3):
         raise ConfigError(
-            f"faster_rcnn.number_of_stages must be 1, 2 or 3; got {config.number_of_stages}"
+            f"faster_rcnn.number_of_stages: must be 1, 2 or 3; got {config.number_of_stages}"
         )
     crops = config.second_stage_box_predictor.HasField("mask_rcnn_box_predictor")
     for field in ("output_final_box_features", "output_final_box_rpn_features"):
         if getattr(config, field) and (config.number_of_stages == 1 or not crops):
             raise ConfigError(
-                f"faster_rcnn.{field} needs 2 or 3 stages and a mask_rcnn_box_predictor, which "
+                f"faster_rcnn.{field}: needs 2 or 3 stages and a mask_rcnn_box_predictor, which "
                 "crop features of boxes; set it to false"
             )
     if config.return_raw_detections_during_predict and config.number_of_stages == 1:
         raise ConfigError(
-            "faster_rcnn.return_raw_detections_during_predict needs 2 or 3 stages; set it to false"
+            "faster_rcnn.return_raw_detections_during_predict: needs 2 or 3 stages; set it to false"
         )

@@ -49,10 +49,10 @@ class CropOptions:
             ("maxpool_stride", self.pool_stride),
         ):
             if value < 1:
-                raise ConfigError(f"faster_rcnn.{field} must be 1 or more; got {value}")
+                raise ConfigError(f"faster_rcnn.{field}: must be 1 or more; got {value}")
         if self.pool_size > self.size:
             raise ConfigError(
-                f"faster_rcnn.maxpool_kernel_size is {self.pool_size}, more than "
+                f"faster_rcnn.maxpool_kernel_size: is {self.pool_size}, more than "
                 f"initial_crop_size, {self.size}"
             )
 
@@ -145,7 +145,7 @@ def make_region_stage(model: Any, extractor: TwoStageExtractor, is_training: boo
     kind = predictor.WhichOneof("box_predictor_oneof")
     if kind in REGION_STAGES and getattr(predictor, kind).box_code_size != BOX_CODER.code_size:
         raise ConfigError(
-            f"faster_rcnn.second_stage_box_predictor.{kind}.box_code_size must be "
+            f"faster_rcnn.second_stage_box_predictor.{kind}.box_code_size: must be "
             f"{BOX_CODER.code_size}; got {getattr(predictor, kind).box_code_size}"
         )
     return REGION_STAGES.make_chosen(

@@ -108,7 +108,7 @@ def make_proposal_network(config: Any, is_training: bool) -> ProposalNetwork:
     kind = config.first_stage_anchor_generator.WhichOneof("anchor_generator_oneof")
     if kind is not None and kind not in ANCHORS_IN_PIXELS:
         raise ConfigError(
-            f"faster_rcnn.first_stage_anchor_generator.{kind} lays anchors in fractions of the "
+            f"faster_rcnn.first_stage_anchor_generator.{kind}: lays anchors in fractions of the "
             f"image; the first stage takes anchors in pixels: one of {list(ANCHORS_IN_PIXELS)}"
         )
     return ProposalNetwork(
@@ -137,13 +137,13 @@ def _nms_options(config: Any, is_training: bool) -> NmsOptions:
     """
     if config.first_stage_max_proposals < 1:
         raise ConfigError(
-            "faster_rcnn.first_stage_max_proposals must be 1 or more; got "
+            "faster_rcnn.first_stage_max_proposals: must be 1 or more; got "
             f"{config.first_stage_max_proposals}"
         )
     threshold = config.first_stage_nms_iou_threshold
     if not 0.0 <= threshold <= 1.0:
         raise ConfigError(
-            f"faster_rcnn.first_stage_nms_iou_threshold must lie within 0 to 1; got {threshold:g}"
+            f"faster_rcnn.first_stage_nms_iou_threshold: must lie within 0 to 1; got {threshold:g}"
         )
     options = NmsOptions(
         score_threshold=config.first_stage_nms_score_threshold,

@@ -93,9 +93,9 @@ def make_sampling(batch_size: int, fraction: float, size_field: str, share_field
     reference, and changes nothing here.
     """
     if batch_size < 1:
-        raise ConfigError(f"faster_rcnn.{size_field} must be 1 or more; got {batch_size}")
+        raise ConfigError(f"faster_rcnn.{size_field}: must be 1 or more; got {batch_size}")
     if not 0.0 <= fraction <= 1.0:
-        raise ConfigError(f"faster_rcnn.{share_field} must lie within 0 to 1; got {fraction:g}")
+        raise ConfigError(f"faster_rcnn.{share_field}: must lie within 0 to 1; got {fraction:g}")
     return Sampling(batch_size, fraction)
 
 
@@ -149,7 +149,7 @@ def make_region_sampler(config: Any) -> RegionSampler:
     wanted, proposed = config.second_stage_batch_size, config.first_stage_max_proposals
     if wanted > proposed:
         raise ConfigError(
-            f"faster_rcnn.second_stage_batch_size is {wanted}, more than the "
+            f"faster_rcnn.second_stage_batch_size: is {wanted}, more than the "
             f"first_stage_max_proposals, {proposed}; lower the former or raise the latter"
         )
     sampling = make_sampling(
