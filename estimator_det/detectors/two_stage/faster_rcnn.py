@@ -289,8 +289,8 @@ def _check_model(config: Any) -> None:
     """ConfigError for what is not supported, or contradicts itself."""
     if config.HasField("context_config"):
         raise ConfigError(
-            "faster_rcnn.context_config: is not supported yet: the model takes one image at a time; "
-            "remove the block"
+            "faster_rcnn.context_config: is not supported yet; remove the block: the model takes "
+            "one image at a time"
         )
     if config.inplace_batchnorm_update:
         raise ConfigError(

@@ -59,10 +59,17 @@ def test_what_runs_is_accepted() -> None:
             "random_vertical_flip",
         ),
         (
-            "model={ faster_rcnn { image_resizer { fixed_shape_resizer {} } } }",
-            "model.faster_rcnn",
-            "'faster_rcnn' is not supported yet",
-            "supported: ssd",
+            "model={ center_net { image_resizer { fixed_shape_resizer {} } } }",
+            "model.center_net",
+            "'center_net' is not supported yet",
+            "supported: faster_rcnn, ssd",
+        ),
+        (
+            "model={ faster_rcnn { second_stage_box_predictor { "
+            "convolutional_box_predictor {} } } }",
+            "model.faster_rcnn.second_stage_box_predictor.convolutional_box_predictor",
+            "not supported yet",
+            "supported: mask_rcnn_box_predictor, rfcn_box_predictor",
         ),
     ],
 )
@@ -85,6 +92,11 @@ def _messages(descriptor: Descriptor, seen: Dict[str, Descriptor]) -> Dict[str, 
 
 
 MESSAGES = _messages(pipeline_pb2.TrainEvalPipelineConfig.DESCRIPTOR, {})
+
+
+def test_regions_have_box_predictors_of_their_own() -> None:
+    predictor = "second_stage_box_predictor { mask_rcnn_box_predictor {} }"
+    assert not _problems(f"model={{ faster_rcnn {{ {predictor} }} }}")
 
 
 @pytest.mark.parametrize("oneof", sorted(names.CHOICES))
