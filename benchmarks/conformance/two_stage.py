@@ -6,6 +6,8 @@ the nearest of ours, and its row with that region's. Detections are made of the 
 
 A region that ends at the border of the image is compared only where it is the recorded one to the
 last bit: rounding decides whether the last column of its crop is inside the feature map or is 0.
+Some recorded weights make boxes so large that their areas overflow. Kernels of suppression differ
+in what an IoU of infinity over infinity does; such detections are not compared.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from typing import Any, Dict, Mapping
 import numpy as np
 
 from benchmarks.conformance.compare import Check
+from estimator_det.boxes import geometry
 from estimator_det.compat import tf
+from estimator_det.detectors.two_stage.detections import decoded
 
 PIXELS = 0.05  # how far a region's corners may be from the recorded ones
 FEW = 0.1  # of the regions may have no partner
@@ -146,3 +150,9 @@ def with_recorded_regions(
     return predictions._replace(
         regions=regions, second_stage=second, detections=None, mask_logits=None
     )
+
+
+def areas_overflow(predictions: Any) -> tf.Tensor:
+    """Whether any box of the second stage is too large for its area to be a float32."""
+    areas = geometry.area(decoded(predictions.regions, predictions.second_stage))
+    return ~tf.reduce_all(tf.math.is_finite(areas))

@@ -102,6 +102,10 @@ class Detector(Protocol):
         """Foreground classes."""
 
     @property
+    def is_class_agnostic(self) -> bool:
+        """Whether it finds objects of whatever class; their class then is 0."""
+
+    @property
     def is_training(self) -> bool:
         """Whether it is built for training."""
 

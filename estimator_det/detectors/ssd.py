@@ -70,6 +70,7 @@ class SsdDetector:
         losses: Predictions and groundtruth to loss terms.
         postprocessing: Predictions to detections.
         return_raw_boxes: `predict` decodes the boxes, too.
+        is_class_agnostic: Never.
     """
 
     num_classes: int
@@ -84,6 +85,7 @@ class SsdDetector:
     losses: SsdLoss
     postprocessing: Postprocessing
     return_raw_boxes: bool = False
+    is_class_agnostic: bool = False
 
     def predict(
         self,

@@ -33,6 +33,8 @@ class FakeDetector:
 
     num_classes = NUM_CLASSES
 
+    is_class_agnostic = False
+
     def __init__(self, config: Any, is_training: bool) -> None:
         self.is_training = is_training
         self._inplace = config.ssd.inplace_batchnorm_update

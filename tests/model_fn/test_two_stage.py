@@ -50,9 +50,9 @@ def _batch() -> Tuple[Dict[str, tf.Tensor], Dict[str, tf.Tensor]]:
     }
 
 
-def _config() -> Any:
+def _config(overrides: str = configs.MASKS) -> Any:
     config = fake.pipeline_config(TRAINING)
-    config.model.CopyFrom(configs.small_config(configs.MASKS))
+    config.model.CopyFrom(configs.small_config(overrides))
     return config
 
 
@@ -84,6 +84,16 @@ def test_evaluation_and_prediction() -> None:
         spec = model_fn(_batch()[0], None, ModeKeys.PREDICT, {})
         served = spec.export_outputs["serving_default"].outputs
         assert {"detection_boxes", "detection_masks", "raw_detection_scores"} <= set(served)
+
+
+def test_proposals_are_evaluated_regardless_of_class() -> None:
+    config = _config("number_of_stages: 1")
+    config.eval_config.metrics_set[:] = ["coco_detection_metrics"]
+    config.eval_config.include_metrics_per_category = True
+    with tf.Graph().as_default():
+        spec = create_model_fn(config)(*_batch(), ModeKeys.EVAL, {})
+    names = [name for name in spec.eval_metric_ops if "PerformanceByCategory" in name]
+    assert names == ["DetectionBoxes_PerformanceByCategory/mAP/object"]
 
 
 @pytest.mark.slow

@@ -93,6 +93,10 @@ class FasterRcnnDetector:
     second: Optional[SecondStage] = None
     extras: Extras = Extras()
 
+    @property
+    def is_class_agnostic(self) -> bool:
+        return self.second is None
+
     def predict(
         self,
         inputs: tf.Tensor,
