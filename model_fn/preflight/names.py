@@ -14,6 +14,7 @@ from estimator_det.config.registry import Registry
 from estimator_det.config.text import entries
 from estimator_det.detectors import DETECTORS
 from estimator_det.extractors.ssd.recipe import EXTRACTORS
+from estimator_det.extractors.two_stage.recipe import EXTRACTORS as TWO_STAGE_EXTRACTORS
 from estimator_det.images.resize import IMAGE_RESIZERS
 from estimator_det.losses.classification import CLASSIFICATION_LOSSES
 from estimator_det.losses.localization import LOCALIZATION_LOSSES
@@ -42,6 +43,7 @@ CHOICES: Dict[str, Registry[Any]] = {
 # Which registry knows the text of a field, by message and field.
 TEXTS: Dict[str, Registry[Any]] = {
     "EvalConfig.metrics_set": METRICS,
+    "FasterRcnnFeatureExtractor.type": TWO_STAGE_EXTRACTORS,
     "SsdFeatureExtractor.type": EXTRACTORS,
 }
 
