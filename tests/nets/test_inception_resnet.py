@@ -15,7 +15,7 @@ from estimator_det.nets.normalization import BATCH_NORMS
 def _one_block_of_each(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("BLOCK35", "BLOCK17", "BLOCK8"):
         block = getattr(inception_resnet, name)
-        monkeypatch.setattr(inception_resnet, name, block._replace(count=1))
+        monkeypatch.setattr(inception_resnet, name, block._replace(repeats=1))
     with (
         tf.Graph().as_default(),
         inception_resnet.arg_scope(),
@@ -50,7 +50,7 @@ def test_second_part_halves_without_padding_and_ends_below_zero_too() -> None:
 
 
 def test_residual_is_scaled_and_added() -> None:
-    block = inception_resnet.Residual("block", ((conv("Conv2d_1x1", 2),),), scale=0.1, count=1)
+    block = inception_resnet.Residual("block", ((conv("Conv2d_1x1", 2),),), scale=0.1, repeats=1)
     inputs = tf.constant([-1.0, 0.5, 2.0], shape=[1, 1, 1, 3])
     sums = []
     for activation in (None, tf.nn.relu):

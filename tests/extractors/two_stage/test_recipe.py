@@ -41,7 +41,7 @@ def _short_networks(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(resnet.V1_BLOCKS, layers, tuple(b._replace(units=1) for b in table))
     for name in ("BLOCK35", "BLOCK17", "BLOCK8"):
         block = getattr(inception_resnet, name)
-        monkeypatch.setattr(inception_resnet, name, block._replace(count=1))
+        monkeypatch.setattr(inception_resnet, name, block._replace(repeats=1))
 
 
 def learning_norms(graph: tf.Graph) -> List[str]:
