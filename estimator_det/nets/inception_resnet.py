@@ -29,13 +29,13 @@ class Residual(NamedTuple):
         name: Of the variable scope of one such block, without its number.
         branches: The chains of layers.
         scale: Of what is added; keeps the training of deep networks stable.
-        count: How many in a row.
+        repeats: How many in a row.
     """
 
     name: str
     branches: Branches
     scale: float
-    count: int
+    repeats: int
 
 
 STEM: Tuple[Block, ...] = (
@@ -68,7 +68,7 @@ BLOCK35 = Residual(
         (conv("Conv2d_0a_1x1", 32), conv("Conv2d_0b_3x3", 48), conv("Conv2d_0c_3x3", 64)),
     ),
     scale=0.17,
-    count=10,
+    repeats=10,
 )
 BLOCK17 = Residual(
     "block17",
@@ -77,7 +77,7 @@ BLOCK17 = Residual(
         (conv("Conv2d_0a_1x1", 128), conv("Conv2d_0b_1x7", 160), conv("Conv2d_0c_7x1", 192)),
     ),
     scale=0.1,
-    count=20,
+    repeats=20,
 )
 BLOCK8 = Residual(
     "block8",
@@ -86,9 +86,9 @@ BLOCK8 = Residual(
         (conv("Conv2d_0a_1x1", 192), conv("Conv2d_0b_1x3", 224), conv("Conv2d_0c_3x1", 256)),
     ),
     scale=0.2,
-    count=9,
+    repeats=9,
 )
-LAST_BLOCK8 = BLOCK8._replace(name="Block8", scale=1.0, count=1)
+LAST_BLOCK8 = BLOCK8._replace(name="Block8", scale=1.0, repeats=1)
 LAST_DEPTH = 1536
 
 
@@ -147,7 +147,7 @@ def _add(net: tf.Tensor, block: Residual, activation: Activation = tf.nn.relu) -
 
 
 def _repeat(net: tf.Tensor, scope: str, block: Residual) -> tf.Tensor:
-    for number in range(1, block.count + 1):
+    for number in range(1, block.repeats + 1):
         with tf1.variable_scope(f"{scope}/{block.name}_{number}"):
             net = _add(net, block)
     return net

@@ -15,6 +15,7 @@ from estimator_det.config.text import entries
 from estimator_det.detectors import DETECTORS
 from estimator_det.detectors.two_stage.roi_stage import REGION_STAGES
 from estimator_det.extractors.ssd.recipe import EXTRACTORS
+from estimator_det.extractors.two_stage.recipe import EXTRACTORS as TWO_STAGE_EXTRACTORS
 from estimator_det.images.resize import IMAGE_RESIZERS
 from estimator_det.losses.classification import CLASSIFICATION_LOSSES
 from estimator_det.losses.localization import LOCALIZATION_LOSSES
@@ -45,6 +46,7 @@ CHOICES_OF_FIELDS: Dict[str, Registry[Any]] = {"second_stage_box_predictor": REG
 # Which registry knows the text of a field, by message and field.
 TEXTS: Dict[str, Registry[Any]] = {
     "EvalConfig.metrics_set": METRICS,
+    "FasterRcnnFeatureExtractor.type": TWO_STAGE_EXTRACTORS,
     "SsdFeatureExtractor.type": EXTRACTORS,
 }
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import re
-from typing import Any, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config.problem import Problem, error, warning
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_detector
-from estimator_det.extractors.ssd.recipe import ignored_fields
+from estimator_det.extractors.ssd import recipe as ssd
+from estimator_det.extractors.two_stage import recipe as two_stage
 from inputs import schema
 from model_fn.checkpoints.errors import RunError
 from model_fn.model_fn import create_model_fn
@@ -21,6 +22,12 @@ from model_fn.training import warm_start
 
 ModeKeys = estimator.ModeKeys
 _NAMED_FIELD = re.compile(r"(?P<path>[a-z_][\w.\[\]']*): (?P<rest>.+)", re.DOTALL)
+
+# What a feature extractor's type ignores of its message, by the member of `model`.
+_IGNORED_FIELDS: Dict[str, Callable[[Any], Tuple[str, ...]]] = {
+    "ssd": ssd.ignored_fields,
+    "faster_rcnn": two_stage.ignored_fields,
+}
 
 
 class Preflight(NamedTuple):
@@ -112,16 +119,17 @@ def _examine_training(config: Any, train_config: Any, problems: List[Problem]) -
 
 def _without_effect(config: Any) -> List[Problem]:
     """Warnings for options of the feature extractor that its type does not use."""
-    if config.model.WhichOneof("model") != "ssd":
+    kind = config.model.WhichOneof("model")
+    if kind not in _IGNORED_FIELDS:
         return []
-    extractor = config.model.ssd.feature_extractor
+    extractor = getattr(config.model, kind).feature_extractor
     return [
         warning(
-            f"model.ssd.feature_extractor.{field}",
+            f"model.{kind}.feature_extractor.{field}",
             f"has no effect on {extractor.type}",
             "remove it",
         )
-        for field in ignored_fields(extractor)
+        for field in _IGNORED_FIELDS[kind](extractor)
     ]
 
 

@@ -17,7 +17,7 @@ from estimator_det.nets.normalization import BATCH_NORMS
 MIN_SIZE = 3  # the first convolution is 3x3 and pads nothing
 
 
-def _stages(network: nasnet.Network, cells: Tuple[str, str]) -> Tuple[recipe.Stage, recipe.Stage]:
+def stages(network: nasnet.Network, cells: Tuple[str, str]) -> Tuple[recipe.Stage, recipe.Stage]:
     """First and second stage of a network cut after the second of two cells."""
     last = cells[1]
 
@@ -42,7 +42,7 @@ def _stages(network: nasnet.Network, cells: Tuple[str, str]) -> Tuple[recipe.Sta
 def _register(
     name: str, network: nasnet.Network, weight_decay: float, cells: Tuple[str, str]
 ) -> None:
-    first_stage, second_stage = _stages(network, cells)
+    first_stage, second_stage = stages(network, cells)
     recipe.register_recipe(
         name,
         recipe.Recipe(

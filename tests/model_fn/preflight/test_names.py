@@ -9,7 +9,7 @@ from google.protobuf.descriptor import Descriptor
 
 from estimator_det import demo
 from estimator_det.config import pipeline
-from estimator_det.protos import pipeline_pb2
+from estimator_det.protos import faster_rcnn_pb2, pipeline_pb2
 from model_fn.preflight import names
 
 
@@ -112,6 +112,19 @@ def test_a_choice_without_an_entry_is_refused(oneof: str, monkeypatch: pytest.Mo
     monkeypatch.delitem(registry._makers, name)
     (problem,) = names.check_names(message)
     assert problem.field == name and "not supported yet" in problem.message
+
+
+def test_types_of_two_stage_extractors_are_checked() -> None:
+    model = faster_rcnn_pb2.FasterRcnn()
+    model.feature_extractor.type = "faster_rcnn_resnet50"
+    assert not names.check_names(model)
+    for kind, message in (
+        ("faster_rcnn_resnet50_fpn_keras", "not supported yet"),
+        ("faster_rcnn_resnet5", "is not known"),
+    ):
+        model.feature_extractor.type = kind
+        (problem,) = names.check_names(model)
+        assert problem.field == "feature_extractor.type" and message in problem.message
 
 
 def test_texts_are_fields_of_the_schema() -> None:

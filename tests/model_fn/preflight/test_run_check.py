@@ -6,6 +6,7 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
+from estimator_det.protos import pipeline_pb2
 from model_fn.preflight import run_check
 from tests.model_fn.preflight.small import small_config
 
@@ -79,6 +80,17 @@ def test_options_without_effect_are_told():
     problems = run_check.examine(ppn).problems
     fields = [problem.field for problem in problems if "no effect" in problem.message]
     assert fields == ["model.ssd.feature_extractor.use_depthwise"]
+
+
+def test_options_of_two_stages_without_effect_are_told():
+    config = pipeline_pb2.TrainEvalPipelineConfig()
+    extractor = config.model.faster_rcnn.feature_extractor
+    extractor.type = "faster_rcnn_inception_v2"
+    assert not run_check._without_effect(config)
+    extractor.first_stage_features_stride = 8
+    (problem,) = run_check._without_effect(config)
+    assert problem.field == "model.faster_rcnn.feature_extractor.first_stage_features_stride"
+    assert problem.severity == "warning" and "no effect on faster_rcnn" in problem.message
 
 
 def test_warm_start_is_told_and_checked(tmp_path: pathlib.Path):
