@@ -161,6 +161,10 @@ def _eval_spec(
         penalties = train_config.add_regularization_loss and detector.regularization_losses()
         losses = step.with_total(detector.loss(predictions, groundtruth).terms, penalties or [])
     detections = detector.postprocess(predictions, batch.features[schema.TRUE_IMAGE_SHAPE])
+    categories = eval_categories(pipeline_config, label_map)
+    if detector.is_class_agnostic:
+        groundtruth = eval_ops.without_classes(groundtruth)
+        categories = [{"id": 1, "name": "object"}]
     global_step = tf1.train.get_or_create_global_step()
     return tpu_estimator.TPUEstimatorSpec(
         ModeKeys.EVAL,
@@ -171,7 +175,7 @@ def _eval_spec(
             groundtruth,
             batch.features,
             eval_config=eval_config,
-            categories=eval_categories(pipeline_config, label_map),
+            categories=categories,
             losses=losses,
             learning_rate=optimizers.make_optimizer(train_config.optimizer, global_step)[1],
         ),

@@ -1,16 +1,17 @@
-"""A feature extractor of two layers, for runs in which the network is not the point.
+"""Feature extractors of two layers, for runs in which the network is not the point.
 
 Building, differentiating and exporting a MobileNet takes most of the time of a short run.
 """
 
 from __future__ import annotations
 
-from typing import List
+from typing import Any, Callable, Dict, List
 
 import pytest
 
-from estimator_det.compat import slim, tf
+from estimator_det.compat import slim, tf, tf1
 from estimator_det.detectors import ssd
+from estimator_det.detectors.two_stage import faster_rcnn
 from estimator_det.nets.normalization import batch_norm
 
 
@@ -34,6 +35,31 @@ class SmallExtractor:
         return [first, slim.conv2d(first, 16, 3, stride=2, scope="Second", **settings)]
 
 
+class SmallTwoStageExtractor:
+    """A feature map at stride 8, and one layer for its crops."""
+
+    stride = 8
+
+    def normalize(self, images: tf.Tensor) -> tf.Tensor:
+        return images / 127.5 - 1.0
+
+    def classifier_name(self, name: str) -> str:
+        return name.partition("/")[2]
+
+    def proposal_features(self, images: tf.Tensor) -> tf.Tensor:
+        with tf1.variable_scope("FirstStageFeatureExtractor"):
+            return slim.conv2d(images, 8, 9, stride=8, scope="First", **_settings(tf.nn.relu))
+
+    def box_features(self, crops: tf.Tensor) -> tf.Tensor:
+        with tf1.variable_scope("SecondStageFeatureExtractor", reuse=tf1.AUTO_REUSE):
+            return slim.conv2d(crops, 12, 3, scope="Second", **_settings(tf.nn.relu))
+
+
+def _settings(activation: Callable[[tf.Tensor], tf.Tensor]) -> Dict[str, Any]:
+    return {"activation_fn": activation, "weights_regularizer": slim.l2_regularizer(1e-4)}
+
+
 def use(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has every SSD configuration describe it, whatever its `feature_extractor` says."""
+    """Has every configuration describe one of them, whatever its `feature_extractor` says."""
     monkeypatch.setattr(ssd, "make_extractor", lambda *_: SmallExtractor())
+    monkeypatch.setattr(faster_rcnn, "make_extractor", lambda *_: SmallTwoStageExtractor())

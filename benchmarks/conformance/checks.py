@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterable, List, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple
 
 import numpy as np
 
-from benchmarks.conformance import goldens
+from benchmarks.conformance import goldens, two_stage
 from benchmarks.conformance.case import Case, load, moved, one_hot_classes
 from benchmarks.conformance.compare import Check
 from estimator_det.compat import tf, tf1
-from estimator_det.detectors import Groundtruth, Predictions, make_detector
+from estimator_det.detectors import Groundtruth, make_detector
 
 COLUMNS = (
     "variables",
     "anchors",
     "predictions",
+    "regions",
     "losses",
     "gradients",
     "detections",
@@ -36,7 +37,8 @@ LOOSE = 10  # times a tolerance that is finer than rounding
 PREDICTION_FIELDS = {"class_predictions_with_background": "class_logits"}
 
 
-def _groundtruth(model: Any) -> Groundtruth:
+def _groundtruth(model: Any, images: np.ndarray) -> Groundtruth:
+    """The fixed labels of images [B, h, w, C]; masks fill their boxes."""
     classes = tf.constant(one_hot_classes(model.num_classes))
     weights = tf.ones(goldens.BOXES.shape[:2])
     return Groundtruth(
@@ -45,18 +47,40 @@ def _groundtruth(model: Any) -> Groundtruth:
         weights=weights,
         valid=weights > 0,
         confidences=classes if getattr(model, "use_confidences_as_targets", False) else None,
+        masks=_masks(*images.shape[1:3]) if getattr(model, "number_of_stages", 2) == 3 else None,
     )
 
 
-def _build(case: Case, config: Any, is_training: bool) -> Tuple[Any, Predictions, tf.Tensor]:
-    """The detector, its predictions on the fixed images, and their real shapes."""
+def _masks(height: int, width: int) -> tf.Tensor:
+    masks = np.zeros([*goldens.BOXES.shape[:2], height, width], np.float32)
+    for index in np.ndindex(*masks.shape[:2]):
+        ymin, xmin, ymax, xmax = (float(side) for side in goldens.BOXES[index])
+        rows = slice(round(ymin * height), round(ymax * height))
+        masks[index][rows, round(xmin * width) : round(xmax * width)] = 1.0
+    return tf.constant(masks)
+
+
+class _Built(NamedTuple):
+    """A detector on fixed images."""
+
+    detector: Any
+    predictions: Any
+    true_shapes: tf.Tensor
+    groundtruth: Groundtruth
+
+
+def _build(case: Case, config: Any, images: np.ndarray, is_training: bool) -> _Built:
+    """The detector and its predictions on images [B, h, w, C]."""
     detector = make_detector(config.model, is_training)
-    images = tf.constant(goldens.images_300(case.golden_dir).astype(np.float32))
-    inputs, true_shapes = detector.preprocess(images)
-    return detector, detector.predict(inputs, true_shapes), true_shapes
+    inputs, true_shapes = detector.preprocess(tf.constant(images.astype(np.float32)))
+    groundtruth = _groundtruth(case.model, images)
+    predictions = detector.predict(inputs, true_shapes, groundtruth if is_training else None)
+    return _Built(detector, predictions, true_shapes, groundtruth)
 
 
 def _prediction_values(predictions: Any, keys: Iterable[str]) -> Dict[str, Any]:
+    if two_stage.is_two_stage(predictions):
+        return two_stage.named_predictions(predictions)
     named = {key: PREDICTION_FIELDS.get(key, key) for key in keys}
     return {key: getattr(predictions, field) for key, field in named.items()}
 
@@ -68,10 +92,9 @@ def check_graph(case: Case, cells: Dict[str, Check]) -> None:
         return
     check = cells["variables"]
     with tf.Graph().as_default():
-        detector = make_detector(case.config.model, is_training=True)
-        inputs, true_shapes = detector.preprocess(tf.constant(goldens.images_480x640()))
-        predictions = detector.predict(inputs, true_shapes)
-        losses = detector.loss(predictions, _groundtruth(case.model)).terms
+        images = goldens.images_480x640()
+        detector, predictions, _, groundtruth = _build(case, case.config, images, is_training=True)
+        losses = detector.loss(predictions, groundtruth).terms
         trainable = {v.op.name for v in tf1.trainable_variables()}
         ours = {v.op.name: [v.shape.as_list(), v.op.name in trainable] for v in _model_variables()}
         theirs = recorded["variables"]
@@ -92,6 +115,8 @@ def check_graph(case: Case, cells: Dict[str, Check]) -> None:
         )
         sample = recorded.get("anchors_sample")
         if sample:
+            if two_stage.is_two_stage(predictions):  # training leaves some anchors out
+                predictions = _build(case, case.config, images, is_training=False).predictions
             with tf1.Session() as session:
                 anchors = session.run(predictions.anchors)
             _compare_anchors(cells["anchors"], anchors, sample, recorded["num_anchors"])
@@ -106,9 +131,10 @@ def _compare_anchors(check: Check, anchors: np.ndarray, sample: Any, count: int)
     check.equal(len(anchors), count, "number of anchors")
     if len(anchors) != count:
         return
-    check.close(anchors[:5], sample["first5"], ANCHORS, "first anchors", scale=1.0)
-    check.close(anchors[-5:], sample["last5"], ANCHORS, "last anchors", scale=1.0)
-    check.close(anchors[sample["idx20"]], sample["rows20"], ANCHORS, "anchors", scale=1.0)
+    scale = max(1.0, np.max(sample["rows20"]))  # of pixels, where anchors are not normalized
+    check.close(anchors[:5], sample["first5"], ANCHORS, "first anchors", scale)
+    check.close(anchors[-5:], sample["last5"], ANCHORS, "last anchors", scale)
+    check.close(anchors[sample["idx20"]], sample["rows20"], ANCHORS, "anchors", scale)
     difference = abs(np.sum(anchors, dtype=np.float64) - sample["sum"])
     check.error(difference / sample["abs_sum"], ANCHORS, "anchor sum")
 
@@ -122,8 +148,14 @@ def check_evaluation(case: Case, cells: Dict[str, Check]) -> None:
     arrays = case.golden.arrays
     config = case.overridden(recorded["overrides"])
     with tf.Graph().as_default():
-        detector, predictions, true_shapes = _build(case, config, is_training=False)
-        detections = detector.postprocess(predictions, true_shapes)
+        images = goldens.images_300(case.golden_dir)
+        detector, predictions, true_shapes, _ = _build(case, config, images, is_training=False)
+        detections = detector.postprocess(predictions, true_shapes).as_dict()
+        overflow = tf.constant(False)
+        if two_stage.is_two_stage(predictions):
+            exact = two_stage.with_recorded_regions(predictions, recorded["predictions"], arrays)
+            detections.update(detector.postprocess(exact, true_shapes).as_dict())
+            overflow = two_stage.areas_overflow(exact)
         with tf1.Session() as session:
             _load_for(case, session, recorded)
             fetched = session.run(
@@ -131,20 +163,27 @@ def check_evaluation(case: Case, cells: Dict[str, Check]) -> None:
                     "inputs": predictions.inputs,
                     "maps": predictions.feature_maps,
                     "predictions": _prediction_values(predictions, recorded["predictions"]),
-                    "detections": detections.as_dict(),
+                    "detections": detections,
+                    "overflow": overflow,
                 }
             )
     corner = fetched["inputs"][:, :4, :4, :3]
     check.close(corner, arrays["preprocessed_corner"], PREDICTIONS, "preprocessed pixels")
     check.statistics(fetched["inputs"], recorded["preprocessed"], PREDICTIONS, "preprocessed")
-    for index, map_ in enumerate(fetched["maps"]):
-        name = f"feature_maps/{index}"
-        if name in recorded["feature_maps"]:
+    maps = {f"feature_maps/{index}": map_ for index, map_ in enumerate(fetched["maps"])}
+    for name, map_ in {**fetched["predictions"], **maps}.items():
+        if name in recorded["feature_maps"] and name not in two_stage.OF_REGIONS:
             stats = recorded["feature_maps"][name]
             check.statistics(map_, stats, PREDICTIONS, name)
             first = arrays[f"fm__{name.replace('/', '_')}__first8"]
             check.close(map_.ravel()[:8], first, PREDICTIONS, name, scale=stats["max_abs"])
+    if two_stage.is_two_stage(predictions):
+        two_stage.compare_rows(
+            cells["regions"], fetched["predictions"], recorded["predictions"], arrays, PREDICTIONS
+        )
     for key, stats in recorded["predictions"].items():
+        if key in two_stage.OF_REGIONS:
+            continue
         cell, tolerance = (cells["anchors"], ANCHORS) if key == "anchors" else (check, PREDICTIONS)
         value = fetched["predictions"][key]
         cell.statistics(value, stats, tolerance, key)
@@ -153,7 +192,12 @@ def check_evaluation(case: Case, cells: Dict[str, Check]) -> None:
             if stats.get("last_axis_subsampled"):
                 kept = kept[..., stats["last_axis_idx"]]
             cell.close(kept, arrays[key], tolerance, key, scale=stats["max_abs"])
-    _compare_detections(cells["detections"], fetched["detections"], case.golden)
+    if fetched["overflow"]:
+        detections = {k: v for k, v in fetched["detections"].items() if k.startswith("raw_")}
+        postprocess = {k: v for k, v in recorded["postprocess"].items() if k in detections}
+        _compare_statistics(cells["detections"], detections, postprocess, tied=False)
+    else:
+        _compare_detections(cells["detections"], fetched["detections"], case.golden)
 
 
 def _load_for(case: Case, session: Any, recorded: Dict[str, Any]) -> None:
@@ -164,15 +208,7 @@ def _load_for(case: Case, session: Any, recorded: Dict[str, Any]) -> None:
 def _compare_detections(check: Check, ours: Dict[str, Any], golden: goldens.Golden) -> None:
     assert golden.numeric is not None
     tied = golden.numeric.get("score_ties_in_top20", 0) > 0
-    for key, stats in golden.numeric["postprocess"].items():
-        if key not in ours:
-            check.compared += 1
-            check.fail(f"{key}: missing")
-        elif tied and not (key.startswith("raw_") or key in ("detection_scores", "num_detections")):
-            # Boxes of equal score may come in any order.
-            check.equal(list(ours[key].shape), stats["shape"], f"{key} shape")
-        else:
-            check.statistics(ours[key], stats, PREDICTIONS, key)
+    _compare_statistics(check, ours, golden.numeric["postprocess"], tied)
     for key in ("detection_boxes", "detection_scores", "detection_classes"):
         expected = golden.arrays.get(f"post__{key}")
         if expected is not None and not (tied and key != "detection_scores"):
@@ -185,6 +221,20 @@ def _compare_detections(check: Check, ours: Dict[str, Any], golden: goldens.Gold
         check.close(found, indices, 0, "detection_anchor_indices")
 
 
+def _compare_statistics(
+    check: Check, ours: Dict[str, Any], recorded: Dict[str, Any], tied: bool
+) -> None:
+    for key, stats in recorded.items():
+        if key not in ours:
+            check.compared += 1
+            check.fail(f"{key}: missing")
+        elif tied and not (key.startswith("raw_") or key in ("detection_scores", "num_detections")):
+            # Boxes of equal score may come in any order.
+            check.equal(list(ours[key].shape), stats["shape"], f"{key} shape")
+        else:
+            check.statistics(ours[key], stats, PREDICTIONS, key)
+
+
 def check_training(case: Case, cells: Dict[str, Check]) -> None:
     """Training-mode predictions, every loss term, and the gradient norm of every variable."""
     recorded = case.golden.numeric
@@ -193,8 +243,9 @@ def check_training(case: Case, cells: Dict[str, Check]) -> None:
     train = recorded["train"]
     config = case.overridden(recorded["overrides"])
     with tf.Graph().as_default():
-        detector, predictions, _ = _build(case, config, is_training=True)
-        losses = dict(detector.loss(predictions, _groundtruth(case.model)).terms)
+        images = goldens.images_300(case.golden_dir)
+        detector, predictions, _, groundtruth = _build(case, config, images, is_training=True)
+        losses = dict(detector.loss(predictions, groundtruth).terms)
         penalties = detector.regularization_losses()
         regularization = tf.add_n(penalties) if penalties else tf.constant(0.0)
         total = tf.add_n(list(losses.values())) + regularization

@@ -31,13 +31,17 @@ def _parse(argv: Optional[List[str]]) -> argparse.Namespace:
 
 
 def _write_table(path: pathlib.Path) -> None:
-    from benchmarks.extractors import graphs, table, usual
+    from benchmarks.extractors import graphs, table, two_stage, usual
 
     rows = []
     for kind, aliases in usual.types().items():
         print(f"counting {kind} …", file=sys.stderr, flush=True)
         rows.append(table.cells(kind, aliases, graphs.facts(kind)))
-    path.write_text(table.page(rows))
+    two_stage_rows = []
+    for kind, aliases in two_stage.types().items():
+        print(f"counting {kind} …", file=sys.stderr, flush=True)
+        two_stage_rows.append(two_stage.cells(kind, aliases, two_stage.facts(kind)))
+    path.write_text(table.page(rows, two_stage_rows))
 
 
 def _print_speed(pattern: str, batches: List[int]) -> int:

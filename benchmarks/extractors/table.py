@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import List
+from typing import List, Sequence
 
-from benchmarks.extractors import usual
+from benchmarks.extractors import two_stage, usual
 from benchmarks.extractors.graphs import Facts
 
 COLUMNS = (
@@ -23,9 +23,13 @@ INTRODUCTION = """# Feature extractors
 
 Written by `python -m benchmarks.extractors --table docs/extractors.md`; do not edit.
 
-A type is what `feature_extractor {{ type: "…" }}` takes. Each row is counted from the graph that
-the settings of its published configurations build: `depth_multiplier` 1 ({embedded}
-has 0.125), `min_depth` 16, and `use_depthwise` where the published configuration is an SSDLite.
+A type is what `feature_extractor {{ type: "…" }}` takes.
+
+## Single shot
+
+Each row is counted from the graph that the settings of its published configurations build:
+`depth_multiplier` 1 ({embedded} has 0.125), `min_depth` 16, and `use_depthwise`
+where the published configuration is an SSDLite.
 
 * **Parameters**: trainable ones of backbone and feature maps, in millions; heads come on top.
 * **Multiply-adds**: of the convolutions and matrix products that feature maps of one image of that
@@ -60,9 +64,17 @@ def line(row: List[str]) -> str:
     return "| " + " | ".join(row) + " |"
 
 
-def page(rows: List[List[str]]) -> str:
+def page(rows: List[List[str]], two_stage_rows: List[List[str]]) -> str:
     """The whole page."""
+    return head(rows) + two_stage.INTRODUCTION + _table(two_stage.COLUMNS, two_stage_rows)
+
+
+def head(rows: List[List[str]]) -> str:
+    """The page down to the table of single-shot extractors."""
     embedded = next(kind for kind in usual.types() if kind.startswith("embedded"))
-    head = INTRODUCTION.format(embedded=f"`{embedded}`")
-    lines = [line(list(COLUMNS)), line(["---"] * len(COLUMNS)), *map(line, rows)]
-    return head + "\n" + "\n".join(lines) + "\n"
+    return INTRODUCTION.format(embedded=f"`{embedded}`") + _table(COLUMNS, rows)
+
+
+def _table(columns: Sequence[str], rows: List[List[str]]) -> str:
+    lines = [line(list(columns)), line(["---"] * len(columns)), *map(line, rows)]
+    return "\n" + "\n".join(lines) + "\n"

@@ -73,6 +73,8 @@ class Detections(NamedTuple):
     anchor_indices: Optional[tf.Tensor] = None  # float32 [B, N]
     masks: Optional[tf.Tensor] = None  # float32 [B, N, h, w]
     keypoints: Optional[tf.Tensor] = None  # float32 [B, N, P, 2]
+    features: Optional[tf.Tensor] = None  # float32 [B, N, depth], of the second stage
+    cropped_features: Optional[tf.Tensor] = None  # float32 [B, N, h, w, depth], of the first
 
     def as_dict(self) -> Dict[str, tf.Tensor]:
         """The tensors present, under the names that exported models give them."""
@@ -87,6 +89,8 @@ class Detections(NamedTuple):
             "detection_anchor_indices": self.anchor_indices,
             "detection_masks": self.masks,
             "detection_keypoints": self.keypoints,
+            "detection_features": self.features,
+            "cropped_rpn_box_features": self.cropped_features,
         }
         return {name: tensor for name, tensor in named.items() if tensor is not None}
 
@@ -99,6 +103,10 @@ class Detector(Protocol):
         """Foreground classes."""
 
     @property
+    def is_class_agnostic(self) -> bool:
+        """Whether it finds objects of whatever class; their class then is 0."""
+
+    @property
     def is_training(self) -> bool:
         """Whether it is built for training."""
 
@@ -106,8 +114,17 @@ class Detector(Protocol):
     def preprocess(self) -> Preprocessor:
         """float32 [B, h, w, 3] in 0..255 -> inputs [B, H, W, C], true_shapes int32 [B, 3]."""
 
-    def predict(self, inputs: tf.Tensor, true_shapes: tf.Tensor) -> Any:
-        """Builds the network on preprocessed inputs."""
+    def predict(
+        self,
+        inputs: tf.Tensor,
+        true_shapes: tf.Tensor,
+        groundtruth: Optional[Groundtruth] = None,
+    ) -> Any:
+        """Builds the network on preprocessed inputs.
+
+        A detector of two stages needs the groundtruth in training: it chooses the regions that the
+        second stage learns from.
+        """
 
     def loss(self, predictions: Any, groundtruth: Groundtruth) -> Losses:
         """Loss terms of a batch, and the counts of its assignment."""

@@ -16,7 +16,6 @@ from estimator_det.boxes.coders import BoxCoder, make_box_coder
 from estimator_det.boxes.nms.multiclass import NmsOptions, make_nms_options, multiclass_nms
 from estimator_det.boxes.score_conversion import make_score_converter
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.config.check import CHECKPOINT_TYPES
 from estimator_det.config.fields import check_supported
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import (
@@ -28,6 +27,7 @@ from estimator_det.detectors.base import (
     Predictions,
 )
 from estimator_det.detectors.collected import collected_here
+from estimator_det.detectors.restore import variables_to_restore
 from estimator_det.detectors.ssd_loss import SsdLoss, make_ssd_loss
 from estimator_det.extractors.ssd.recipe import Extractor, make_extractor
 from estimator_det.images.preprocess import Preprocessor
@@ -71,6 +71,7 @@ class SsdDetector:
         losses: Predictions and groundtruth to loss terms.
         postprocessing: Predictions to detections.
         return_raw_boxes: `predict` decodes the boxes, too.
+        is_class_agnostic: Never.
     """
 
     num_classes: int
@@ -85,13 +86,20 @@ class SsdDetector:
     losses: SsdLoss
     postprocessing: Postprocessing
     return_raw_boxes: bool = False
+    is_class_agnostic: bool = False
 
-    def predict(self, inputs: tf.Tensor, true_shapes: Optional[tf.Tensor] = None) -> Predictions:
+    def predict(
+        self,
+        inputs: tf.Tensor,
+        true_shapes: Optional[tf.Tensor] = None,
+        groundtruth: Optional[Groundtruth] = None,
+    ) -> Predictions:
         """Builds the network.
 
         Args:
             inputs: float [B, H, W, C] from `preprocess`.
             true_shapes: Unused: single-shot networks see the padding too.
+            groundtruth: Unused.
 
         Returns:
             Raw predictions and their anchors.
@@ -99,7 +107,7 @@ class SsdDetector:
         Raises:
             ConfigError: if the configuration's parts do not fit each other.
         """
-        del true_shapes
+        del true_shapes, groundtruth
         updates = None if self.inplace_norm_update else tf1.GraphKeys.UPDATE_OPS
         with slim.arg_scope(
             list(BATCH_NORMS), is_training=self.norm_is_training, updates_collections=updates
@@ -178,36 +186,12 @@ class SsdDetector:
         return collected_here(tf1.GraphKeys.REGULARIZATION_LOSSES)
 
     def restore_map(self, checkpoint_type: str, load_all: bool = False) -> Dict[str, tf.Variable]:
-        """Checkpoint name -> variable, of the variables that exist so far.
+        """See `variables_to_restore`."""
 
-        Args:
-            checkpoint_type: "classification": those of the extractor, as a classifier's checkpoint
-                names them, without the extractor's scope. "detection": those of the extractor.
-                "full": all.
-            load_all: Whether "detection" means all variables as well.
+        def classifier_name(name: str) -> str:
+            return self.extractor.classifier_name(name.removeprefix(f"{EXTRACTOR_SCOPE}/"))
 
-        Raises:
-            ConfigError: if the type is another.
-        """
-        if checkpoint_type not in CHECKPOINT_TYPES:
-            raise ConfigError(
-                f"fine_tune_checkpoint_type {checkpoint_type!r} is not known; "
-                f"it must be one of {list(CHECKPOINT_TYPES)}"
-            )
-        step = tf1.train.get_global_step()
-        variables = {
-            variable.op.name: variable
-            for variable in tf1.global_variables()
-            if variable is not step
-        }
-        if checkpoint_type == "full" or (checkpoint_type == "detection" and load_all):
-            return variables
-        prefix = f"{EXTRACTOR_SCOPE}/"
-        inner = {name: v for name, v in variables.items() if name.startswith(prefix)}
-        if checkpoint_type == "detection":
-            return inner
-        rename = self.extractor.classifier_name
-        return {rename(name[len(prefix) :]): variable for name, variable in inner.items()}
+        return variables_to_restore(checkpoint_type, load_all, [EXTRACTOR_SCOPE], classifier_name)
 
 
 def _map_indices(sizes: List[Tuple[Any, Any]], counts: List[int], batch: tf.Tensor) -> tf.Tensor:

@@ -11,15 +11,20 @@ from estimator_det.images.resize import Resizer
 
 @dataclass(frozen=True)
 class Preprocessor:
-    """Normalises pixels, resizes, then pads with zeros (not with black).
+    """Normalises pixels, resizes, then pads with zeros; or resizes, pads and normalises last.
+
+    Published checkpoints expect the order of their kind of model. Where pixels are normalised
+    first, padding is 0 to the network; where they are normalised last, it is black.
 
     Attributes:
         resizer: Brings images to the network's size.
         normalize: float32 pixels in 0..255 -> the pixel scale of the network, same shape.
+        normalizes_last: Whether padding is normalised, too.
     """
 
     resizer: Resizer
     normalize: Callable[[tf.Tensor], tf.Tensor]
+    normalizes_last: bool = False
 
     def __call__(self, images: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
         """Preprocesses a batch.
@@ -37,4 +42,7 @@ class Preprocessor:
         if images.dtype != tf.float32:
             raise ValueError(f"preprocess takes float32 pixels in 0..255; got {images.dtype.name}")
         with tf1.name_scope("Preprocessor"):
+            if self.normalizes_last:
+                padded, true_shapes = self.resizer.resize(images)
+                return self.normalize(padded), true_shapes
             return self.resizer.resize(images, pixel_map=self.normalize)

@@ -62,6 +62,7 @@ class Fork(NamedTuple):
 
 
 Layer = Union[Conv, SeparableConv, Pool, Fork]
+Branches = Tuple[Tuple[Layer, ...], ...]
 
 
 class Mixed(NamedTuple):
@@ -73,13 +74,13 @@ class Mixed(NamedTuple):
     """
 
     name: str
-    branches: Tuple[Tuple[Layer, ...], ...]
+    branches: Branches
 
 
 Block = Union[Conv, SeparableConv, Pool, Mixed]  # what makes one named activation
 
 
-def _conv(name: str, depth: int, stride: int = 1, **settings: Any) -> Conv:
+def conv(name: str, depth: int, stride: int = 1, **settings: Any) -> Conv:
     """A convolution whose name ends with its kernel: `Conv2d_0b_1x7`."""
     height, width = name.rsplit("_", 1)[1].split("x")
     return Conv(name, (int(height), int(width)), depth, stride, **settings)
@@ -97,17 +98,17 @@ def _v2_mixed(
     return Mixed(
         f"Mixed_{letters}",
         (
-            (_conv("Conv2d_0a_1x1", plain),),
+            (conv("Conv2d_0a_1x1", plain),),
             (
-                _conv("Conv2d_0a_1x1", triple[0], stddev=BEFORE_LARGER),
-                _conv("Conv2d_0b_3x3", triple[1]),
+                conv("Conv2d_0a_1x1", triple[0], stddev=BEFORE_LARGER),
+                conv("Conv2d_0b_3x3", triple[1]),
             ),
             (
-                _conv("Conv2d_0a_1x1", double[0], stddev=BEFORE_LARGER),
-                _conv("Conv2d_0b_3x3", double[1]),
-                _conv("Conv2d_0c_3x3", double[1]),
+                conv("Conv2d_0a_1x1", double[0], stddev=BEFORE_LARGER),
+                conv("Conv2d_0b_3x3", double[1]),
+                conv("Conv2d_0c_3x3", double[1]),
             ),
-            (Pool(pool), _conv("Conv2d_0b_1x1", last, stddev=AFTER_POOLING)),
+            (Pool(pool), conv("Conv2d_0b_1x1", last, stddev=AFTER_POOLING)),
         ),
     )
 
@@ -118,13 +119,13 @@ def _v2_halving(letters: str, first: Tuple[int, int], second: Tuple[int, int]) -
         f"Mixed_{letters}",
         (
             (
-                _conv("Conv2d_0a_1x1", first[0], stddev=BEFORE_LARGER),
-                _conv("Conv2d_1a_3x3", first[1], 2),
+                conv("Conv2d_0a_1x1", first[0], stddev=BEFORE_LARGER),
+                conv("Conv2d_1a_3x3", first[1], 2),
             ),
             (
-                _conv("Conv2d_0a_1x1", second[0], stddev=BEFORE_LARGER),
-                _conv("Conv2d_0b_3x3", second[1]),
-                _conv("Conv2d_1a_3x3", second[1], 2),
+                conv("Conv2d_0a_1x1", second[0], stddev=BEFORE_LARGER),
+                conv("Conv2d_0b_3x3", second[1]),
+                conv("Conv2d_1a_3x3", second[1], 2),
             ),
             (Pool("max", 2),),
         ),
@@ -134,8 +135,8 @@ def _v2_halving(letters: str, first: Tuple[int, int], second: Tuple[int, int]) -
 V2_BLOCKS: Tuple[Block, ...] = (
     SeparableConv("Conv2d_1a_7x7", (7, 7), 64, 2, stddev=1.0),
     Pool("max", 2, name="MaxPool_2a_3x3"),
-    _conv("Conv2d_2b_1x1", 64, stddev=0.1),
-    _conv("Conv2d_2c_3x3", 192),
+    conv("Conv2d_2b_1x1", 64, stddev=0.1),
+    conv("Conv2d_2c_3x3", 192),
     Pool("max", 2, name="MaxPool_3a_3x3"),
     _v2_mixed("3b", 64, (64, 64), (64, 96), "avg", 32),
     _v2_mixed("3c", 64, (64, 96), (64, 96), "avg", 64),
@@ -157,14 +158,14 @@ def _v3_35(
     return Mixed(
         f"Mixed_{letters}",
         (
-            (_conv("Conv2d_0a_1x1", 64),),
-            (_conv(names[0], 48), _conv(names[1], 64)),
+            (conv("Conv2d_0a_1x1", 64),),
+            (conv(names[0], 48), conv(names[1], 64)),
             (
-                _conv("Conv2d_0a_1x1", 64),
-                _conv("Conv2d_0b_3x3", 96),
-                _conv("Conv2d_0c_3x3", 96),
+                conv("Conv2d_0a_1x1", 64),
+                conv("Conv2d_0b_3x3", 96),
+                conv("Conv2d_0c_3x3", 96),
             ),
-            (Pool("avg"), _conv("Conv2d_0b_1x1", last)),
+            (Pool("avg"), conv("Conv2d_0b_1x1", last)),
         ),
     )
 
@@ -174,20 +175,20 @@ def _v3_17(letters: str, inner: int) -> Mixed:
     return Mixed(
         f"Mixed_{letters}",
         (
-            (_conv("Conv2d_0a_1x1", 192),),
+            (conv("Conv2d_0a_1x1", 192),),
             (
-                _conv("Conv2d_0a_1x1", inner),
-                _conv("Conv2d_0b_1x7", inner),
-                _conv("Conv2d_0c_7x1", 192),
+                conv("Conv2d_0a_1x1", inner),
+                conv("Conv2d_0b_1x7", inner),
+                conv("Conv2d_0c_7x1", 192),
             ),
             (
-                _conv("Conv2d_0a_1x1", inner),
-                _conv("Conv2d_0b_7x1", inner),
-                _conv("Conv2d_0c_1x7", inner),
-                _conv("Conv2d_0d_7x1", inner),
-                _conv("Conv2d_0e_1x7", 192),
+                conv("Conv2d_0a_1x1", inner),
+                conv("Conv2d_0b_7x1", inner),
+                conv("Conv2d_0c_1x7", inner),
+                conv("Conv2d_0d_7x1", inner),
+                conv("Conv2d_0e_1x7", 192),
             ),
-            (Pool("avg"), _conv("Conv2d_0b_1x1", 192)),
+            (Pool("avg"), conv("Conv2d_0b_1x1", 192)),
         ),
     )
 
@@ -197,28 +198,28 @@ def _v3_8(letters: str, second_arm: str) -> Mixed:
     return Mixed(
         f"Mixed_{letters}",
         (
-            (_conv("Conv2d_0a_1x1", 320),),
+            (conv("Conv2d_0a_1x1", 320),),
             (
-                _conv("Conv2d_0a_1x1", 384),
-                Fork((_conv("Conv2d_0b_1x3", 384), _conv(second_arm, 384))),
+                conv("Conv2d_0a_1x1", 384),
+                Fork((conv("Conv2d_0b_1x3", 384), conv(second_arm, 384))),
             ),
             (
-                _conv("Conv2d_0a_1x1", 448),
-                _conv("Conv2d_0b_3x3", 384),
-                Fork((_conv("Conv2d_0c_1x3", 384), _conv("Conv2d_0d_3x1", 384))),
+                conv("Conv2d_0a_1x1", 448),
+                conv("Conv2d_0b_3x3", 384),
+                Fork((conv("Conv2d_0c_1x3", 384), conv("Conv2d_0d_3x1", 384))),
             ),
-            (Pool("avg"), _conv("Conv2d_0b_1x1", 192)),
+            (Pool("avg"), conv("Conv2d_0b_1x1", 192)),
         ),
     )
 
 
 V3_BLOCKS: Tuple[Block, ...] = (
-    _conv("Conv2d_1a_3x3", 32, 2, padding="VALID"),
-    _conv("Conv2d_2a_3x3", 32, padding="VALID"),
-    _conv("Conv2d_2b_3x3", 64),
+    conv("Conv2d_1a_3x3", 32, 2, padding="VALID"),
+    conv("Conv2d_2a_3x3", 32, padding="VALID"),
+    conv("Conv2d_2b_3x3", 64),
     Pool("max", 2, "VALID", "MaxPool_3a_3x3"),
-    _conv("Conv2d_3b_1x1", 80, padding="VALID"),
-    _conv("Conv2d_4a_3x3", 192, padding="VALID"),
+    conv("Conv2d_3b_1x1", 80, padding="VALID"),
+    conv("Conv2d_4a_3x3", 192, padding="VALID"),
     Pool("max", 2, "VALID", "MaxPool_5a_3x3"),
     _v3_35("5b", 32),
     _v3_35("5c", 64, ("Conv2d_0b_1x1", "Conv_1_0c_5x5")),
@@ -228,8 +229,8 @@ V3_BLOCKS: Tuple[Block, ...] = (
         (
             (Conv("Conv2d_1a_1x1", (3, 3), 384, 2, "VALID"),),
             (
-                _conv("Conv2d_0a_1x1", 64),
-                _conv("Conv2d_0b_3x3", 96),
+                conv("Conv2d_0a_1x1", 64),
+                conv("Conv2d_0b_3x3", 96),
                 Conv("Conv2d_1a_1x1", (3, 3), 96, 2, "VALID"),
             ),
             (Pool("max", 2, "VALID"),),
@@ -242,12 +243,12 @@ V3_BLOCKS: Tuple[Block, ...] = (
     Mixed(
         "Mixed_7a",
         (
-            (_conv("Conv2d_0a_1x1", 192), _conv("Conv2d_1a_3x3", 320, 2, padding="VALID")),
+            (conv("Conv2d_0a_1x1", 192), conv("Conv2d_1a_3x3", 320, 2, padding="VALID")),
             (
-                _conv("Conv2d_0a_1x1", 192),
-                _conv("Conv2d_0b_1x7", 192),
-                _conv("Conv2d_0c_7x1", 192),
-                _conv("Conv2d_1a_3x3", 192, 2, padding="VALID"),
+                conv("Conv2d_0a_1x1", 192),
+                conv("Conv2d_0b_1x7", 192),
+                conv("Conv2d_0c_7x1", 192),
+                conv("Conv2d_1a_3x3", 192, 2, padding="VALID"),
             ),
             (Pool("max", 2, "VALID"),),
         ),
@@ -296,20 +297,27 @@ def _apply(net: tf.Tensor, layer: Layer, depth: Depth) -> tf.Tensor:
     )
 
 
-def _mix(net: tf.Tensor, block: Mixed, depth: Depth) -> tf.Tensor:
+def mix(net: tf.Tensor, branches: Branches, depth: Depth = int) -> tf.Tensor:
+    """Builds chains of layers on `net`, [B, h, w, C], and joins their outputs over the channels."""
     outputs = []
+    for number, branch in enumerate(branches):
+        output = net
+        with tf1.variable_scope(f"Branch_{number}"):
+            for layer in branch:
+                output = _apply(output, layer, depth)
+        outputs.append(output)
+    return tf.concat(outputs, axis=-1)
+
+
+def _build(net: tf.Tensor, block: Block, depth: Depth) -> tf.Tensor:
+    if not isinstance(block, Mixed):
+        return _apply(net, block, depth)
     with tf1.variable_scope(block.name):
-        for number, branch in enumerate(block.branches):
-            output = net
-            with tf1.variable_scope(f"Branch_{number}"):
-                for layer in branch:
-                    output = _apply(output, layer, depth)
-            outputs.append(output)
-        return tf.concat(outputs, axis=-1)
+        return mix(net, block.branches, depth)
 
 
 def inception(
-    inputs: tf.Tensor, depth: Depth, blocks: Sequence[Block] = V2_BLOCKS
+    inputs: tf.Tensor, depth: Depth = int, blocks: Sequence[Block] = V2_BLOCKS
 ) -> Dict[str, tf.Tensor]:
     """Builds a network, or a part of one, in the open variable and argument scopes.
 
@@ -328,6 +336,5 @@ def inception(
     end_points: Dict[str, tf.Tensor] = {}
     net = inputs
     for block in blocks:
-        net = _mix(net, block, depth) if isinstance(block, Mixed) else _apply(net, block, depth)
-        end_points[block.name] = net
+        net = end_points[block.name] = _build(net, block, depth)
     return end_points

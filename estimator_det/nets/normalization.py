@@ -175,17 +175,20 @@ BATCH_NORMS = (slim.batch_norm, batch_norm, sync_batch_norm)
 
 
 @contextlib.contextmanager
-def published_scope(decay: float, epsilon: float, **layer_settings: Any) -> Iterator[None]:
-    """Argument scope of a published network, whose batch norms have offset and factor.
+def published_scope(
+    decay: float, epsilon: float, *, scale: bool = True, **layer_settings: Any
+) -> Iterator[None]:
+    """Argument scope of a published network, whose batch norms have an offset.
 
     The scopes around decide whether batch norm learns and where its averages are updated.
 
     Args:
         decay: Of the moving averages of batch norm.
         epsilon: Of batch norm.
+        scale: Whether batch norm has a factor too.
         **layer_settings: Of plain and separable convolutions.
     """
-    norm_settings = {"center": True, "scale": True, "decay": decay, "epsilon": epsilon}
+    norm_settings = {"center": True, "scale": scale, "decay": decay, "epsilon": epsilon}
     with (
         slim.arg_scope(list(BATCH_NORMS), **norm_settings),
         slim.arg_scope([slim.conv2d, slim.separable_conv2d], **layer_settings),

@@ -32,6 +32,11 @@ def make_categories(label_map: Optional[Any], num_classes: int) -> List[Dict[str
     return [{"id": k, "name": f"category_{k}"} for k in range(1, num_classes + 1)]
 
 
+def without_classes(groundtruth: Groundtruth) -> Groundtruth:
+    """Groundtruth of one class, to compare with detections that have none."""
+    return groundtruth._replace(classes=tf.ones_like(groundtruth.classes[:, :, :1]))
+
+
 def _frames(features: Dict[str, tf.Tensor]) -> _Frames:
     image = features[schema.IMAGE]
     real = tf.cast(features[schema.TRUE_IMAGE_SHAPE][:, :2], tf.float32)

@@ -13,7 +13,9 @@ from estimator_det.config.problem import Problem, error
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import entries
 from estimator_det.detectors import DETECTORS
+from estimator_det.detectors.two_stage.roi_stage import REGION_STAGES
 from estimator_det.extractors.ssd.recipe import EXTRACTORS
+from estimator_det.extractors.two_stage.recipe import EXTRACTORS as TWO_STAGE_EXTRACTORS
 from estimator_det.images.resize import IMAGE_RESIZERS
 from estimator_det.losses.classification import CLASSIFICATION_LOSSES
 from estimator_det.losses.localization import LOCALIZATION_LOSSES
@@ -39,9 +41,12 @@ CHOICES: Dict[str, Registry[Any]] = {
     "preprocessing_step": AUGMENTATIONS,
     "region_similarity": SIMILARITIES,
 }
+# The same where the field that holds the choice decides, by the name of that field.
+CHOICES_OF_FIELDS: Dict[str, Registry[Any]] = {"second_stage_box_predictor": REGION_STAGES}
 # Which registry knows the text of a field, by message and field.
 TEXTS: Dict[str, Registry[Any]] = {
     "EvalConfig.metrics_set": METRICS,
+    "FasterRcnnFeatureExtractor.type": TWO_STAGE_EXTRACTORS,
     "SsdFeatureExtractor.type": EXTRACTORS,
 }
 
@@ -57,7 +62,8 @@ def check_names(pipeline_config: Any) -> List[Problem]:
         if path.startswith(refused):
             continue
         group = field.containing_oneof
-        choices = CHOICES.get(group.name) if group else None
+        holder = path.rpartition(".")[0].rpartition(".")[2]
+        choices = CHOICES_OF_FIELDS.get(holder, CHOICES.get(group.name)) if group else None
         texts = TEXTS.get(f"{parent.DESCRIPTOR.name}.{field.name}")
         if choices is not None and field.name not in choices:
             refused = (f"{path}.",)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator, List
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 from estimator_det.config.fields import is_news, no_effect
 from estimator_det.config.problem import Problem
 from estimator_det.config.text import ConfigError
-from estimator_det.extractors.ssd.recipe import ignored_fields
+from estimator_det.extractors.ssd import recipe as ssd
+from estimator_det.extractors.two_stage import recipe as two_stage
 from model_fn.evaluation.metrics.base import EVAL_FIELDS, chosen_metrics
+
+_OF_EXTRACTORS: Dict[str, Callable[[Any], Tuple[str, ...]]] = {
+    "ssd": ssd.ignored_fields,
+    "faster_rcnn": two_stage.ignored_fields,
+}
 
 
 def check_unused(pipeline_config: Any) -> List[Problem]:
@@ -20,15 +26,18 @@ def check_unused(pipeline_config: Any) -> List[Problem]:
 
 
 def _extractor_fields(pipeline_config: Any) -> Iterator[Problem]:
-    if pipeline_config.model.WhichOneof("model") != "ssd":
+    kind = pipeline_config.model.WhichOneof("model")
+    if kind not in _OF_EXTRACTORS:
         return
-    extractor = pipeline_config.model.ssd.feature_extractor
+    extractor = getattr(pipeline_config.model, kind).feature_extractor
     try:
-        names = ignored_fields(extractor)
+        names = _OF_EXTRACTORS[kind](extractor)
     except ConfigError:
         return  # An error that other checks report.
     for name in names:
-        yield no_effect(f"model.ssd.feature_extractor.{name}", f"{extractor.type} does not use it")
+        yield no_effect(
+            f"model.{kind}.feature_extractor.{name}", f"{extractor.type} does not use it"
+        )
 
 
 def _metrics_fields(eval_config: Any) -> Iterator[Problem]:

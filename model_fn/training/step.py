@@ -64,13 +64,26 @@ def groundtruth_from_labels(labels: Tensors) -> Groundtruth:
     return Groundtruth(valid=valid, **fields)
 
 
-def predict(detector: Detector, features: Tensors, *, in_bfloat16: bool = False) -> Any:
-    """Predictions in float32; the network itself computes in bfloat16 where asked for."""
+def predict(
+    detector: Detector,
+    features: Tensors,
+    groundtruth: Optional[Groundtruth] = None,
+    *,
+    in_bfloat16: bool = False,
+) -> Any:
+    """Predictions in float32; the network itself computes in bfloat16 where asked for.
+
+    Args:
+        detector: Of `make_detector`.
+        features: Keys of `inputs.schema`.
+        groundtruth: In training, for detectors that choose regions by it.
+        in_bfloat16: See above.
+    """
     images, true_shapes = features[schema.IMAGE], features[schema.TRUE_IMAGE_SHAPE]
     if not in_bfloat16:
-        return detector.predict(images, true_shapes)
+        return detector.predict(images, true_shapes, groundtruth)
     with tf1.tpu.bfloat16_scope():
-        predictions = detector.predict(tf.cast(images, tf.bfloat16), true_shapes)
+        predictions = detector.predict(tf.cast(images, tf.bfloat16), true_shapes, groundtruth)
 
     def widened(tensor: Any) -> Any:
         is_narrow = tensor is not None and tensor.dtype == tf.bfloat16
@@ -96,8 +109,8 @@ def forward(
         add_regularization: Whether the detector's penalties are part of the loss.
         in_bfloat16: Whether the network computes in bfloat16; losses are float32 all the same.
     """
-    predictions = predict(detector, features, in_bfloat16=in_bfloat16)
     groundtruth = groundtruth_from_labels(labels)
+    predictions = predict(detector, features, groundtruth, in_bfloat16=in_bfloat16)
     terms, counts = detector.loss(predictions, groundtruth)
     penalties = detector.regularization_losses() if add_regularization else []
     return Forward(predictions, groundtruth, with_total(terms, penalties), counts)

@@ -7,10 +7,11 @@ from typing import Dict, List
 
 import pytest
 
-from benchmarks.extractors import graphs, speed, table, usual, worker
+from benchmarks.extractors import graphs, speed, table, two_stage, usual, worker
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors import make_detector
 from estimator_det.extractors.ssd.recipe import EXTRACTORS, make_extractor
+from estimator_det.extractors.two_stage.recipe import EXTRACTORS as TWO_STAGE_EXTRACTORS
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "extractors.md"
 
@@ -25,13 +26,16 @@ def listed() -> Dict[str, List[str]]:
 
 def test_page_lists_every_type(listed: Dict[str, List[str]]) -> None:
     aliases = {name.strip("`") for row in listed.values() for name in row[1].split("<br>") if name}
-    assert set(listed) | aliases == set(EXTRACTORS)
-    assert set(listed) == set(usual.types())
+    assert set(listed) | aliases == {*EXTRACTORS, *TWO_STAGE_EXTRACTORS}
+    assert set(listed) == {*usual.types(), *two_stage.types()}
     assert "ssd_mobilenet_v2_keras" in aliases
 
 
 def test_page_begins_as_the_command_writes_it() -> None:
-    assert PAGE.read_text().startswith(table.page([]))
+    text = PAGE.read_text()
+    assert text.startswith(table.head([]))
+    assert two_stage.INTRODUCTION in text
+    assert table.line(list(two_stage.COLUMNS)) in text.splitlines()
 
 
 @pytest.mark.slow
@@ -42,6 +46,16 @@ def test_page_begins_as_the_command_writes_it() -> None:
 def test_page_has_the_numbers_of_the_command(kind: str) -> None:
     row = table.line(table.cells(kind, usual.types()[kind], graphs.facts(kind)))
     assert row in PAGE.read_text().splitlines()
+
+
+@pytest.mark.slow
+def test_page_has_the_numbers_of_two_stages() -> None:
+    kind = "faster_rcnn_resnet50"
+    found = two_stage.facts(kind)
+    assert found.parameters == [23508032, 14964736]
+    row = table.line(two_stage.cells(kind, two_stage.types()[kind], found))
+    assert row in PAGE.read_text().splitlines()
+    assert two_stage._strides("faster_rcnn_inception_v2") == [16]
 
 
 def test_multiply_adds() -> None:

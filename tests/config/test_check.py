@@ -348,6 +348,11 @@ def test_pyramid_and_anchor_levels_agree() -> None:
         ("second_stage_box_predictor=null", "second_stage_box_predictor"),
         ("first_stage_anchor_generator={}", "first_stage_anchor_generator"),
         ("maxpool_stride=null", None),
+        ("context_config={}", "context_config"),
+        (
+            "number_of_stages=3",
+            "second_stage_box_predictor.mask_rcnn_box_predictor.predict_instance_masks",
+        ),
     ],
 )
 def test_faster_rcnn(assignment: str, field: str) -> None:
@@ -359,6 +364,26 @@ def test_faster_rcnn(assignment: str, field: str) -> None:
         config = apply_overrides(config, [f"model.faster_rcnn.{assignment}"])
     problem = only(check(config, check_files=False))
     assert (problem.severity, problem.field) == ("error", f"model.faster_rcnn.{field}")
+
+
+@pytest.mark.parametrize(
+    "assignment, message",
+    [
+        ("use_static_balanced_label_sampler=true", "the sampler always has static shapes"),
+        ("use_partitioned_nms_in_first_stage=false", "all kinds of suppression"),
+        ("use_combined_nms_in_first_stage=true", "all kinds of suppression"),
+        (
+            "second_stage_box_predictor.mask_rcnn_box_predictor.predict_instance_masks=true",
+            "masks need a third stage",
+        ),
+    ],
+)
+def test_faster_rcnn_without_effect(assignment: str, message: str) -> None:
+    assignment = f"model.faster_rcnn.{assignment}"
+    config = apply_overrides(merge_text(GOOD, TWO_STAGE), [assignment])
+    problem = only(check(config, check_files=False))
+    assert (problem.severity, problem.field) == ("warning", assignment.partition("=")[0])
+    assert message in problem.message
 
 
 def test_a_single_stage_needs_no_second_one() -> None:

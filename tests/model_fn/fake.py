@@ -33,6 +33,8 @@ class FakeDetector:
 
     num_classes = NUM_CLASSES
 
+    is_class_agnostic = False
+
     def __init__(self, config: Any, is_training: bool) -> None:
         self.is_training = is_training
         self._inplace = config.ssd.inplace_batchnorm_update
@@ -42,7 +44,7 @@ class FakeDetector:
         shape = tf.shape(images)
         return images / 255.0, tf.tile(shape[tf.newaxis, 1:], [shape[0], 1])
 
-    def predict(self, inputs: tf.Tensor, true_shapes: tf.Tensor) -> FakePredictions:
+    def predict(self, inputs: Any, true_shapes: Any, groundtruth: Any = None) -> FakePredictions:
         del true_shapes
         with tf1.variable_scope("FeatureExtractor"):
             features = slim.batch_norm(

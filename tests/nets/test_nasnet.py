@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import zlib
+from typing import Dict
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ SIMPLE_CELL = nasnet.Cell(
     outputs=(2, 3),
 )
 SIMPLE = TINY._replace(cell=SIMPLE_CELL)
+HALVED = SIMPLE._replace(num_cells=6, halving_cell=SIMPLE_CELL._replace(outputs=(3,)))
 
 
 def build(images: tf.Tensor, network: nasnet.Network = TINY, **options):
@@ -49,6 +51,68 @@ def test_pnasnet_large_has_the_size_that_was_published() -> None:
     assert found["Cell_3"] == [42, 42, 1080]
     assert found["Cell_7"] == [21, 21, 2160]
     assert found["Cell_11"] == [11, 11, 4320]
+
+
+@pytest.mark.exhaustive
+def test_nasnet_large_has_the_size_that_was_published() -> None:
+    bare = {"weights_initializer": tf1.zeros_initializer(), "weights_regularizer": None}
+    with tf.Graph().as_default():
+        with nasnet.arg_scope(), slim.arg_scope([slim.conv2d, slim.separable_conv2d], **bare):
+            end_points = nasnet.searched_network(tf.zeros([1, 331, 331, 3]), nasnet.NASNET_LARGE)
+        parameters = sum(v.shape.num_elements() for v in tf1.trainable_variables())
+    # With a classifier of 1000 classes on 4032 channels.
+    assert parameters + 4033 * 1000 == 88753150
+    found = {name: tensor.shape.as_list()[1:] for name, tensor in end_points.items()}
+    assert len(found) == 1 + 18 + 2
+    assert found["Cell_11"] == [21, 21, 2016]
+    assert found["Reduction_Cell_1"] == [11, 11, 2688]
+    assert found["Cell_17"] == [11, 11, 4032]
+
+
+@pytest.fixture(scope="module")
+def halved() -> Dict[str, tf.Tensor]:
+    """Activations of a network with a cell for halving, in a graph of their own."""
+    with tf.Graph().as_default():
+        return build(tf.random.stateless_normal([1, 65, 97, 3], [1, 2]), HALVED)
+
+
+def test_a_cell_after_a_halving_cell_skips_its_input(halved: Dict[str, tf.Tensor]) -> None:
+    assert list(halved) == [
+        *("Stem", "Cell_0", "Cell_1", "Reduction_Cell_0", "Cell_2", "Cell_3"),
+        *("Reduction_Cell_1", "Cell_4", "Cell_5"),
+    ]
+    found = {name: tensor.shape.as_list()[1:] for name, tensor in halved.items()}
+    assert found["Cell_1"] == [8, 12, 16] and found["Cell_3"] == [4, 6, 32]
+    assert found["Reduction_Cell_0"] == [4, 6, 16]
+    assert found["Cell_5"] == [2, 3, 64]
+    graph = halved["Stem"].graph
+    # Cell 2 works on cell 0, at twice its resolution; cell 3 on the halving cell.
+    assert graph.get_operation_by_name("cell_2/Relu").inputs[0] is halved["Cell_0"]
+    with graph.as_default():
+        assert shapes("cell_2/path1_conv") and not shapes("cell_3/path1_conv")
+
+
+def test_two_parts_make_the_whole(halved: Dict[str, tf.Tensor]) -> None:
+    with halved["Stem"].graph.as_default(), tf1.Session() as session:
+        with (
+            tf1.variable_scope(tf1.get_variable_scope(), reuse=True),
+            nasnet.arg_scope(),
+            slim.arg_scope(list(BATCH_NORMS), is_training=False),
+        ):
+            previous, last = halved["Cell_2"], halved["Cell_3"]
+            rest = nasnet.rest_of_network(previous, last, HALVED, after="Cell_3")
+        session.run(tf1.global_variables_initializer())
+        found, expected = session.run([rest, tf.nn.relu(halved["Cell_5"])])
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    assert np.abs(found).max() > 0
+
+
+def test_a_network_ends_where_asked() -> None:
+    with tf.Graph().as_default():
+        assert list(build(tf.zeros([1, 65, 65, 3]), SIMPLE, last="Cell_0")) == ["Stem", "Cell_0"]
+        assert shapes("cell_0/") and not shapes("cell_1/")
+    with pytest.raises(ValueError, match="Cell_9"):
+        build(tf.zeros([1, 65, 65, 3]), SIMPLE, last="Cell_9")
 
 
 def test_cells_and_their_variables() -> None:

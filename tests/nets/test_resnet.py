@@ -80,3 +80,42 @@ def test_every_kernel_is_regularized() -> None:
 def test_unknown_network() -> None:
     with pytest.raises(KeyError):
         resnet.resnet_v1(tf.zeros([1, 33, 33, 3]), 51)
+
+
+def test_dilated_blocks_see_what_strided_ones_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks that halve within give the same as those halved after; dilated ones fill the gaps."""
+    table = tuple(block._replace(units=1) for block in resnet.V1_BLOCKS[50])
+    monkeypatch.setitem(resnet.V1_BLOCKS, 50, table)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.set_random_seed(1)
+        inputs = tf.random.stateless_normal([1, 129, 97, 3], [1, 2])
+        built = []
+        for stride in (None, 32, 16, 8):
+            with (
+                tf1.variable_scope("network", reuse=tf1.AUTO_REUSE),
+                resnet.v1_arg_scope(0.0),
+                slim.arg_scope(list(BATCH_NORMS), is_training=False),
+            ):
+                built.append(
+                    resnet.resnet_v1(inputs, 50, scaled_depth(0.03, 2), output_stride=stride)
+                )
+        assert not tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)
+        session.run(tf1.global_variables_initializer())
+        whole, within, sixteenth, eighth = session.run(built)
+    sizes = [{name: map_.shape[1:3] for name, map_ in end.items()} for end in (within, eighth)]
+    assert sizes == [
+        {"block1": (17, 13), "block2": (9, 7), "block3": (5, 4), "block4": (5, 4)},
+        dict.fromkeys(("block1", "block2", "block3", "block4"), (17, 13)),
+    ]
+
+    def same(found: np.ndarray, expected: np.ndarray) -> None:
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+    for name in ("block1", "block2", "block3"):
+        same(within[name], whole[name][:, ::2, ::2])
+    same(within["block4"], whole["block4"])
+    same(sixteenth["block3"], whole["block3"])
+    same(sixteenth["block4"][:, ::2, ::2], whole["block4"])
+    same(eighth["block3"][:, ::2, ::2], whole["block3"])
+    same(eighth["block4"][:, ::4, ::4], whole["block4"])
+    assert whole["block4"].max() > 0.1

@@ -9,7 +9,7 @@ from google.protobuf.descriptor import Descriptor
 
 from estimator_det import demo
 from estimator_det.config import pipeline
-from estimator_det.protos import pipeline_pb2
+from estimator_det.protos import faster_rcnn_pb2, pipeline_pb2
 from model_fn.preflight import names
 
 
@@ -68,10 +68,17 @@ def test_what_runs_is_accepted() -> None:
             "random_vertical_flip",
         ),
         (
-            "model={ faster_rcnn { image_resizer { fixed_shape_resizer {} } } }",
-            "model.faster_rcnn",
-            "'faster_rcnn' is not supported yet",
-            "supported: ssd",
+            "model={ center_net { image_resizer { fixed_shape_resizer {} } } }",
+            "model.center_net",
+            "'center_net' is not supported yet",
+            "supported: faster_rcnn, ssd",
+        ),
+        (
+            "model={ faster_rcnn { second_stage_box_predictor { "
+            "convolutional_box_predictor {} } } }",
+            "model.faster_rcnn.second_stage_box_predictor.convolutional_box_predictor",
+            "not supported yet",
+            "supported: mask_rcnn_box_predictor, rfcn_box_predictor",
         ),
     ],
 )
@@ -96,6 +103,11 @@ def _messages(descriptor: Descriptor, seen: Dict[str, Descriptor]) -> Dict[str, 
 MESSAGES = _messages(pipeline_pb2.TrainEvalPipelineConfig.DESCRIPTOR, {})
 
 
+def test_regions_have_box_predictors_of_their_own() -> None:
+    predictor = "second_stage_box_predictor { mask_rcnn_box_predictor {} }"
+    assert not _problems(f"model={{ faster_rcnn {{ {predictor} }} }}")
+
+
 @pytest.mark.parametrize("oneof", sorted(names.CHOICES))
 def test_a_choice_without_an_entry_is_refused(oneof: str, monkeypatch: pytest.MonkeyPatch) -> None:
     registry = names.CHOICES[oneof]
@@ -109,6 +121,19 @@ def test_a_choice_without_an_entry_is_refused(oneof: str, monkeypatch: pytest.Mo
     monkeypatch.delitem(registry._makers, name)
     (problem,) = names.check_names(message)
     assert problem.field == name and "not supported yet" in problem.message
+
+
+def test_types_of_two_stage_extractors_are_checked() -> None:
+    model = faster_rcnn_pb2.FasterRcnn()
+    model.feature_extractor.type = "faster_rcnn_resnet50"
+    assert not names.check_names(model)
+    for kind, message in (
+        ("faster_rcnn_resnet50_fpn_keras", "not supported yet"),
+        ("faster_rcnn_resnet5", "is not known"),
+    ):
+        model.feature_extractor.type = kind
+        (problem,) = names.check_names(model)
+        assert problem.field == "feature_extractor.type" and message in problem.message
 
 
 def test_texts_are_fields_of_the_schema() -> None:

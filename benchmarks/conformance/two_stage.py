@@ -1,0 +1,158 @@
+"""Golden numbers of two-stage detectors: keys of their predictions, and rows of regions.
+
+Regions come from a suppression, so that one pair of proposals near the threshold changes the order
+of all that follow. Rows are therefore compared region by region: a recorded region is matched with
+the nearest of ours, and its row with that region's. Detections are made of the recorded rows.
+
+A region that ends at the border of the image is compared only where it is the recorded one to the
+last bit: rounding decides whether the last column of its crop is inside the feature map or is 0.
+Some recorded weights make boxes so large that their areas overflow. Kernels of suppression differ
+in what an IoU of infinity over infinity does; such detections are not compared.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Mapping
+
+import numpy as np
+
+from benchmarks.conformance.compare import Check
+from estimator_det.boxes import geometry
+from estimator_det.compat import tf
+from estimator_det.detectors.two_stage.detections import decoded
+
+PIXELS = 0.05  # how far a region's corners may be from the recorded ones
+FEW = 0.1  # of the regions may have no partner
+
+# Compared region by region, if at all.
+OF_REGIONS = (
+    "proposal_boxes",
+    "proposal_boxes_normalized",
+    "refined_box_encodings",
+    "class_predictions_with_background",
+    "box_classifier_features",
+    "num_proposals",
+    "mask_predictions",
+    "detection_boxes",
+    "detection_scores",
+    "detection_classes",
+    "detection_multiclass_scores",
+    "detection_anchor_indices",
+    "num_detections",
+    "raw_detection_boxes",
+    "raw_detection_scores",
+    "detection_masks",
+)
+
+
+def is_two_stage(predictions: Any) -> bool:
+    """Whether predictions are those of a two-stage detector."""
+    return hasattr(predictions, "rpn")
+
+
+def named_predictions(predictions: Any) -> Dict[str, Any]:
+    """Tensors under the reference's keys, in its shapes."""
+
+    def flat(rows: tf.Tensor) -> tf.Tensor:
+        return tf.reshape(rows, [-1, *rows.shape[2:]])
+
+    rpn, regions, second = predictions.rpn, predictions.regions, predictions.second_stage
+    named = {
+        "rpn_box_encodings": rpn.box_encodings,
+        "rpn_objectness_predictions_with_background": rpn.objectness_logits,
+        "anchors": rpn.anchors,
+        "feature_maps/0": predictions.feature_maps[0],
+        "rpn_features_to_crop/0": predictions.feature_maps[0],
+        "rpn_box_predictor_features/0": rpn.features,
+    }
+    if regions is not None:
+        named.update(
+            {
+                "proposal_boxes": regions.boxes,
+                "num_proposals": regions.num,
+                "refined_box_encodings": flat(second.box_encodings),
+                "class_predictions_with_background": flat(second.class_logits),
+                "box_classifier_features": second.features,
+            }
+        )
+    if predictions.mask_logits is not None:
+        named["mask_predictions"] = flat(predictions.mask_logits)
+    return named
+
+
+def partners(
+    check: Check, ours: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]
+) -> Dict[int, int]:
+    """Rows of recorded regions, of all images in a line, and of ours in the same place."""
+    boxes, rows = arrays["proposal_boxes"], arrays["proposal_boxes__idx"]
+    count = ours["proposal_boxes"].shape[1]
+    border = boxes.max(axis=(0, 1))  # proposals are cut to the image, and some fill it
+    found, uncertain = {}, set()
+    for image in range(boxes.shape[0]):
+        distance = np.abs(boxes[image][:, None] - ours["proposal_boxes"][image][None]).max(axis=2)
+        for place, row in enumerate(rows):
+            nearest = int(distance[place].argmin())
+            if distance[place, nearest] <= PIXELS:
+                found[image * count + int(row)] = image * count + nearest
+                if distance[place, nearest] > 0 and np.any(boxes[image, place] == border):
+                    uncertain.add(image * count + int(row))
+    recorded = boxes.shape[0] * len(set(rows.tolist()))
+    check.compared += 1
+    if len(found) < (1 - FEW) * recorded:
+        check.fail(f"{recorded - len(found)} of {recorded} recorded regions are not among ours")
+    return {row: mine for row, mine in found.items() if row not in uncertain}
+
+
+def compare_rows(
+    check: Check,
+    ours: Mapping[str, np.ndarray],
+    recorded: Mapping[str, Any],
+    arrays: Mapping[str, np.ndarray],
+    tolerance: float,
+) -> None:
+    """Boxes and classes of each recorded region against those of ours in the same place."""
+    pairs = partners(check, ours, arrays)
+    for key in ("refined_box_encodings", "class_predictions_with_background"):
+        stats = recorded[key]
+        check.equal(list(ours[key].shape), stats["shape"], f"{key} shape")
+        kept = [place for place, row in enumerate(arrays[f"{key}__idx"]) if int(row) in pairs]
+        mine = ours[key][[pairs[int(arrays[f"{key}__idx"][place])] for place in kept]]
+        if stats.get("last_axis_subsampled"):
+            mine = mine[..., stats["last_axis_idx"]]
+        check.close(mine, arrays[key][kept], tolerance, key, scale=stats["max_abs"])
+
+
+def with_recorded_regions(
+    predictions: Any, recorded: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
+) -> Any:
+    """Predictions with the recorded output of the second stage; as they are if it is not complete.
+
+    Args:
+        predictions: Of a two-stage detector in inference.
+        recorded: Statistics by key.
+        arrays: Recorded rows by key.
+    """
+    complete = {}
+    for key in ("proposal_boxes", "refined_box_encodings", "class_predictions_with_background"):
+        stats, rows = recorded[key], arrays[f"{key}__idx"]
+        size = stats["shape"][stats["axis"]]
+        if stats.get("last_axis_subsampled") or len(set(rows.tolist())) < size:
+            return predictions
+        first = [rows.tolist().index(row) for row in range(size)]
+        complete[key] = np.take(arrays[key], first, axis=stats["axis"])
+    boxes, codes, logits = (tf.constant(rows) for rows in complete.values())
+    leading = list(boxes.shape[:2])
+    second = predictions.second_stage._replace(
+        box_encodings=tf.reshape(codes, [*leading, *codes.shape[1:]]),
+        class_logits=tf.reshape(logits, [*leading, *logits.shape[1:]]),
+    )
+    regions = predictions.regions._replace(boxes=boxes)
+    return predictions._replace(
+        regions=regions, second_stage=second, detections=None, mask_logits=None
+    )
+
+
+def areas_overflow(predictions: Any) -> tf.Tensor:
+    """Whether any box of the second stage is too large for its area to be a float32."""
+    areas = geometry.area(decoded(predictions.regions, predictions.second_stage))
+    return ~tf.reduce_all(tf.math.is_finite(areas))

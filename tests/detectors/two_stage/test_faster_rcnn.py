@@ -1,0 +1,344 @@
+from __future__ import annotations
+
+import functools
+from typing import Any, Dict, Tuple
+
+import numpy as np
+import pytest
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config.text import ConfigError
+from estimator_det.detectors import make_detector, make_preprocessor
+from estimator_det.detectors.two_stage.detections import Frame
+from tests.detectors.two_stage import configs
+from tests.detectors.two_stage.configs import MASKS, RFCN, groundtruth, small_detector
+
+IMAGES = np.random.default_rng(0).uniform(0, 255, (2, 50, 70, 3)).astype(np.float32)
+EXTRA = """output_final_box_features: true output_final_box_rpn_features: true
+  return_raw_detections_during_predict: true"""
+
+
+# The graphs are small, and run once: optimizing them takes longer than running them.
+AS_IT_IS = tf1.ConfigProto()
+AS_IT_IS.graph_options.rewrite_options.disable_meta_optimizer = True
+
+
+@functools.cache
+def run(overrides: str = "", is_training: bool = False) -> Tuple[Dict[str, Any], ...]:
+    """Predictions, detections and loss terms of the small detector."""
+    detector = small_detector(overrides, is_training)
+    with tf.Graph().as_default():
+        tf1.set_random_seed(0)
+        inputs, shapes = detector.preprocess(tf.constant(IMAGES))
+        labels = groundtruth(padding=1)
+        predictions = detector.predict(inputs, shapes, labels if is_training else None)
+        detections = detector.postprocess(predictions, shapes).as_dict()
+        terms = detector.loss(predictions, labels).terms
+        kept = {k: v for k, v in predictions._asdict().items() if v is not None}
+        for name in ("regions", "second_stage", "rpn", "detected"):
+            parts = kept.pop(name, None)
+            kept.update({f"{name}/{k}": v for k, v in (parts._asdict() if parts else {}).items()})
+        kept.pop("detections", None)
+        with tf1.Session(config=AS_IT_IS) as session:
+            session.run(tf1.global_variables_initializer())
+            return tuple(session.run([kept, detections, terms]))
+
+
+def test_construction_builds_no_graph() -> None:
+    with tf.Graph().as_default() as graph:
+        for overrides in ("hard_example_miner {}", MASKS, RFCN):
+            small_detector(overrides)
+        assert not graph.get_operations()
+
+
+def test_padding_is_normalized_too() -> None:
+    overrides = """image_resizer { keep_aspect_ratio_resizer {
+        min_dimension: 48 max_dimension: 64 pad_to_max_dimension: true } }"""
+    preprocess = make_preprocessor(configs.small_config(overrides))
+    inputs, _ = preprocess(tf.fill([1, 24, 64, 3], 255.0))
+    np.testing.assert_allclose(inputs[0, -1, -1], [-123.68, -116.779, -103.939], rtol=1e-6)
+
+
+def test_proposals_alone() -> None:
+    predictions, detections, terms = run("number_of_stages: 1")
+    assert predictions["rpn/box_encodings"].shape == (2, 8 * 8 * 3, 4)
+    assert {name: value.shape for name, value in detections.items()} == {
+        "detection_boxes": (2, 12, 4),
+        "detection_scores": (2, 12),
+        "detection_classes": (2, 12),
+        "num_detections": (2,),
+        "raw_detection_boxes": (2, 192, 4),
+        "raw_detection_scores": (2, 192, 2),
+        "detection_multiclass_scores": (2, 12, 2),
+    }
+    best = detections["raw_detection_scores"][:, :, 1].max(axis=1)
+    np.testing.assert_allclose(detections["detection_scores"][:, 0], best)
+    assert sorted(terms) == ["Loss/RPNLoss/localization_loss", "Loss/RPNLoss/objectness_loss"]
+
+
+@pytest.mark.parametrize("overrides", ["", RFCN], ids=["crops", "rfcn"])
+def test_boxes_and_classes(overrides: str) -> None:
+    predictions, detections, terms = run(overrides)
+    assert predictions["second_stage/box_encodings"].shape == (2, 12, 2, 4)
+    assert predictions["second_stage/class_logits"].shape == (2, 12, 3)
+    assert {name: value.shape for name, value in detections.items()} == {
+        "detection_boxes": (2, 5, 4),
+        "detection_scores": (2, 5),
+        "detection_classes": (2, 5),
+        "num_detections": (2,),
+        "raw_detection_boxes": (2, 12, 4),
+        "raw_detection_scores": (2, 12, 3),
+        "detection_multiclass_scores": (2, 5, 3),
+        "detection_anchor_indices": (2, 5),
+    }
+    index = detections["detection_anchor_indices"].astype(int)
+    rows = np.take_along_axis(detections["raw_detection_scores"], index[:, :, None], axis=1)
+    np.testing.assert_allclose(detections["detection_multiclass_scores"], rows)
+    assert all(np.isfinite(list(terms.values())))
+    assert sorted(terms)[:2] == [
+        "Loss/BoxClassifierLoss/classification_loss",
+        "Loss/BoxClassifierLoss/localization_loss",
+    ]
+
+
+def test_one_box_for_all_classes() -> None:
+    overrides = """second_stage_box_predictor { mask_rcnn_box_predictor {
+        share_box_across_classes: true use_dropout: true } }"""
+    predictions, detections, terms = run(overrides, is_training=True)
+    assert predictions["second_stage/box_encodings"].shape == (2, 6, 1, 4)
+    assert detections["raw_detection_boxes"].shape == (2, 6, 4)
+    assert all(np.isfinite(list(terms.values())))
+
+
+def test_training_samples_regions() -> None:
+    predictions, _, terms = run(is_training=True)
+    assert predictions["regions/boxes"].shape == (2, 6, 4)
+    assert predictions["rpn/box_encodings"].shape[1] < 192  # without anchors across the border
+    assert len(terms) == 4 and all(np.isfinite(list(terms.values())))
+    mined, _, terms = run("hard_example_miner {} clip_anchors_to_image: true", is_training=True)
+    assert mined["regions/boxes"].shape == (2, 12, 4)
+    assert mined["rpn/box_encodings"].shape[1] == 192
+    assert all(np.isfinite(list(terms.values())))
+
+
+def test_masks_of_sampled_regions() -> None:
+    predictions, detections, terms = run(MASKS, is_training=True)
+    assert predictions["mask_logits"].shape == (2, 6, 2, 6, 5)
+    assert detections["detection_masks"].shape == (2, 5, 6, 5)
+    assert np.isfinite(terms["Loss/BoxClassifierLoss/mask_loss"])
+
+
+@pytest.mark.parametrize("num_masks", [1, 2])
+def test_masks_of_detections(num_masks: int) -> None:
+    agnostic = "second_stage_box_predictor { mask_rcnn_box_predictor { masks_are_class_agnostic: "
+    overrides = f"{MASKS} {agnostic} true }} }}" if num_masks == 1 else MASKS
+    predictions, detections, terms = run(overrides)
+    logits = predictions["mask_logits"]
+    assert logits.shape == (2, 5, num_masks, 6, 5)
+    classes = detections["detection_classes"].astype(int) % num_masks
+    own = np.take_along_axis(logits, classes[:, :, None, None, None], axis=2)[:, :, 0]
+    masks = detections["detection_masks"]
+    np.testing.assert_allclose(masks, 1 / (1 + np.exp(-own)), rtol=1e-5)
+    assert np.isfinite(terms["Loss/BoxClassifierLoss/mask_loss"])
+
+
+def test_masks_need_masks_in_the_groundtruth() -> None:
+    detector = small_detector(MASKS)
+    with tf.Graph().as_default():
+        labels = groundtruth()._replace(masks=None)
+        predictions = detector.predict(tf.zeros([2, 64, 64, 3]), None, labels)
+        with pytest.raises(ConfigError, match="the groundtruth has none; set load_instance_masks"):
+            detector.loss(predictions, labels)
+
+
+def test_further_outputs() -> None:
+    predictions, detections, _ = run(EXTRA)
+    assert detections["detection_features"].shape == (2, 5, 12)
+    assert detections["cropped_rpn_box_features"].shape == (2, 5, 2, 2, 8)
+    assert predictions["raw_boxes"].shape == (2, 12, 2, 4)
+    assert predictions["raw_feature_map_indices"].tolist() == [[0] * 12] * 2
+    # The box of each region's best class is among those of all classes.
+    distance = np.abs(
+        np.clip(predictions["raw_boxes"], 0, 1) - detections["raw_detection_boxes"][:, :, None]
+    )
+    assert distance.max(axis=3).min(axis=2).max() < 1e-6
+
+
+def test_detections_of_padded_images_are_cropped_where_they_are() -> None:
+    """The same image with and without padding gives the same crops of a detection."""
+    detector = small_detector(EXTRA, is_training=False)
+    random = np.random.default_rng(0)
+    with tf.Graph().as_default():
+        features = tf.constant(random.normal(size=[1, 8, 8, 8]).astype(np.float32))
+        predictions = detector.predict(tf.zeros([1, 64, 64, 3]), tf.constant([[64, 32, 3]]))
+        predictions = predictions._replace(feature_maps=(features,), detections=None, detected=None)
+        frame = Frame(predictions.inputs, tf.constant([[64, 32, 3]]))
+        found = detector._with_final_crops(predictions, frame)
+        boxes = found.detections.boxes * [1.0, 0.5, 1.0, 0.5]
+        crops = detector.second.stage.crop(features, boxes)
+        with tf1.Session(config=AS_IT_IS) as session:
+            session.run(tf1.global_variables_initializer())
+            ours, expected = session.run([found.detections.cropped_features[0], crops])
+    assert np.abs(expected).max() > 0.1
+    np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_variables_are_those_of_the_reference_and_shared() -> None:
+    detector = small_detector(MASKS, is_training=False)
+    with tf.Graph().as_default():
+        for _ in range(2):
+            detector.predict(tf.zeros([1, 64, 64, 3]))
+        shapes = {
+            v.op.name: v.shape.as_list()
+            for v in tf1.global_variables()
+            if v.op.name.endswith("weights")
+        }
+        assert len(detector.regularization_losses()) == 2  # the extractor's kernels, each once
+    assert shapes == {
+        "FirstStageFeatureExtractor/First/weights": [9, 9, 3, 8],
+        "Conv/weights": [3, 3, 8, 8],
+        "FirstStageBoxPredictor/BoxEncodingPredictor/weights": [1, 1, 8, 12],
+        "FirstStageBoxPredictor/ClassPredictor/weights": [1, 1, 8, 6],
+        "SecondStageFeatureExtractor/Second/weights": [3, 3, 8, 12],
+        "SecondStageBoxPredictor/BoxEncodingPredictor/weights": [12, 8],
+        "SecondStageBoxPredictor/ClassPredictor/weights": [12, 3],
+        "SecondStageBoxPredictor/Conv/weights": [3, 3, 12, 4],
+        "SecondStageBoxPredictor/Conv_1/weights": [3, 3, 4, 2],
+    }
+
+
+def test_restore_map() -> None:
+    detector = small_detector()
+    with tf.Graph().as_default():
+        detector.predict(tf.zeros([2, 64, 64, 3]), None, groundtruth())
+        everything = detector.restore_map("full")
+        assert detector.restore_map("detection", load_all=True) == everything
+        inner = detector.restore_map("detection")
+        assert set(inner) < set(everything)
+        assert all("StageFeatureExtractor/" in name for name in inner)
+        renamed = detector.restore_map("classification")
+        assert sorted(renamed) == sorted(name.partition("/")[2] for name in inner)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        MASKS,
+        pytest.param("hard_example_miner {}", marks=pytest.mark.exhaustive),
+        pytest.param(RFCN, marks=pytest.mark.exhaustive),
+    ],
+    ids=["masks", "mined", "rfcn"],
+)
+def test_graph_does_not_grow_with_the_batch(overrides: str) -> None:
+    detector = small_detector(overrides)
+    counts = []
+    for batch in (2, 5):
+        with tf.Graph().as_default() as graph:
+            labels = type(groundtruth())(
+                boxes=tf.zeros([batch, 3, 4]),
+                classes=tf.zeros([batch, 3, 2]),
+                weights=tf.zeros([batch, 3]),
+                valid=tf.zeros([batch, 3], tf.bool),
+                masks=tf.zeros([batch, 3, 64, 64]),
+            )
+            predictions = detector.predict(tf.zeros([batch, 64, 64, 3]), None, labels)
+            detector.loss(predictions, labels)
+            counts.append(len(graph.get_operations()))
+    assert counts[0] == counts[1]
+
+
+def test_images_without_boxes_and_sizes_known_at_run_time() -> None:
+    detector = small_detector(MASKS)
+    with tf.Graph().as_default():
+        images = tf1.placeholder(tf.float32, [None, None, None, 3])
+        labels = groundtruth()._replace(
+            boxes=tf.zeros([2, 0, 4]),
+            classes=tf.zeros([2, 0, 2]),
+            weights=tf.zeros([2, 0]),
+            valid=tf.zeros([2, 0], tf.bool),
+            masks=tf.zeros([2, 0, 50, 70]),
+        )
+        predictions = detector.predict(images, None, labels)
+        terms = detector.loss(predictions, labels).terms
+        total = tf.add_n(list(terms.values()))
+        gradients = tf.gradients(total, tf1.trainable_variables())
+        with tf1.Session(config=AS_IT_IS) as session:
+            session.run(tf1.global_variables_initializer())
+            values, gradients = session.run(
+                [terms, gradients], {images: np.ones([2, 72, 56, 3], np.float32)}
+            )
+    assert values["Loss/BoxClassifierLoss/localization_loss"] == 0
+    assert values["Loss/BoxClassifierLoss/mask_loss"] == 0
+    assert values["Loss/BoxClassifierLoss/classification_loss"] > 0
+    assert all(np.isfinite(gradient).all() for gradient in gradients)
+
+
+def test_static_shapes_are_static_and_give_the_same() -> None:
+    results = []
+    for overrides in ("", "use_static_shapes: true use_matmul_gather_in_matcher: true"):
+        detector = small_detector(
+            f"{overrides} second_stage_balance_fraction: 1 second_stage_batch_size: 12"
+        )
+        with tf.Graph().as_default():
+            tf1.set_random_seed(0)
+            predictions = detector.predict(tf.constant(IMAGES[:, :48, :64]), None, groundtruth())
+            assert predictions.second_stage.class_logits.shape == (2, 12, 3)
+            assert predictions.rpn.box_encodings.shape.is_fully_defined()
+            variables = {v.op.name: v for v in tf1.global_variables()}
+            with tf1.Session(config=AS_IT_IS) as session:
+                for name in sorted(variables):
+                    random = np.random.default_rng(len(name))
+                    value = random.normal(0, 0.1, variables[name].shape.as_list())
+                    variables[name].load(value, session)
+                results.append(
+                    session.run([predictions.regions.boxes, predictions.second_stage.class_logits])
+                )
+    for one, other in zip(*results):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "overrides, message",
+    [
+        ("inplace_batchnorm_update: true", "inplace_batchnorm_update"),
+        ("context_config {}", "context_config: is not supported yet"),
+        ("number_of_stages: 4", "number_of_stages: must be 1, 2 or 3; got 4"),
+        ("number_of_stages: 3", "predict_instance_masks: true"),
+        (f"{RFCN} number_of_stages: 3", "predict_instance_masks: true"),
+        ("second_stage_batch_size: 13", "is 13, more than the first_stage_max_proposals, 12"),
+        ("second_stage_batch_size: 0", "second_stage_batch_size: must be 1 or more; got 0"),
+        ("second_stage_balance_fraction: 2", "second_stage_balance_fraction: must lie within"),
+        ("first_stage_minibatch_size: 0", "first_stage_minibatch_size: must be 1 or more; got 0"),
+        ("first_stage_positive_balance_fraction: -1", "first_stage_positive_balance_fraction"),
+        ("first_stage_max_proposals: 0", "first_stage_max_proposals: must be 1 or more"),
+        ("first_stage_nms_iou_threshold: 1.5", "first_stage_nms_iou_threshold: must lie"),
+        ("first_stage_atrous_rate: 0", "first_stage_atrous_rate: must be 1 or more; got 0"),
+        ("first_stage_box_predictor_depth: 0", "first_stage_box_predictor_depth: must be"),
+        ("initial_crop_size: 0", "initial_crop_size: must be 1 or more; got 0"),
+        ("maxpool_kernel_size: 5", "maxpool_kernel_size: is 5, more than initial_crop_size, 4"),
+        ("maxpool_stride: 0", "maxpool_stride: must be 1 or more; got 0"),
+        ("first_stage_anchor_generator { ssd_anchor_generator {} }", "takes anchors in pixels"),
+        (f"{RFCN} output_final_box_features: true", "needs 2 or 3 stages and a mask_rcnn_box"),
+        ("number_of_stages: 1 output_final_box_rpn_features: true", "output_final_box_rpn"),
+        ("number_of_stages: 1 return_raw_detections_during_predict: true", "needs 2 or 3 stages"),
+        (
+            "second_stage_box_predictor { convolutional_box_predictor {} }",
+            "'convolutional_box_predictor' is not supported yet; supported: mask_rcnn_box_pred",
+        ),
+        (
+            "second_stage_box_predictor { mask_rcnn_box_predictor { predict_keypoints: true } }",
+            "predict_keypoints: is not supported",
+        ),
+        (
+            "second_stage_box_predictor { mask_rcnn_box_predictor { box_code_size: 5 } }",
+            "box_code_size: must be 4; got 5",
+        ),
+        (
+            "second_stage_box_predictor { rfcn_box_predictor { crop_height: 10 } }",
+            "crop_height: must be a multiple of num_spatial_bins_height",
+        ),
+    ],
+)
+def test_refused(overrides: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_detector(configs.small_config(overrides), is_training=True)

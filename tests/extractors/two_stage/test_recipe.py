@@ -1,0 +1,178 @@
+"""Options of two-stage extractors: what they change, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any, List
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+
+import estimator_det.extractors  # noqa: F401  (fills the registry)
+from estimator_det.compat import tf, tf1
+from estimator_det.config.text import ConfigError
+from estimator_det.extractors.two_stage import recipe, searched
+from estimator_det.extractors.two_stage.recipe import EXTRACTORS, ignored_fields, make_extractor
+from estimator_det.nets import inception_resnet, nasnet, resnet
+from estimator_det.protos import faster_rcnn_pb2
+
+RESNET, INCEPTION = "faster_rcnn_resnet50", "faster_rcnn_inception_v2"
+INCEPTION_RESNET, NAS = "faster_rcnn_inception_resnet_v2", "faster_rcnn_nas"
+FIRST, SECOND = recipe.FIRST_STAGE_SCOPE, recipe.SECOND_STAGE_SCOPE
+TINY_CELL = nasnet.Cell(
+    (nasnet.Block(nasnet.Step("max_pool", 3, 1), nasnet.Step("identity", 1, 0)),), (2,)
+)
+TINY_NASNET = nasnet.Network(
+    TINY_CELL, num_cells=6, depth=8, stem_depth=4, keep_paths=0.7, halving_cell=TINY_CELL
+)
+
+
+def message(kind: str, text: str = "") -> Any:
+    return text_format.Parse(f"type: '{kind}' {text}", faster_rcnn_pb2.FasterRcnnFeatureExtractor())
+
+
+def make(kind: str, text: str = "", is_training: bool = True) -> Any:
+    return make_extractor(message(kind, text), is_training)
+
+
+@pytest.fixture(autouse=True)
+def _short_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for layers, table in resnet.V1_BLOCKS.items():
+        monkeypatch.setitem(resnet.V1_BLOCKS, layers, tuple(b._replace(units=1) for b in table))
+    for name in ("BLOCK35", "BLOCK17", "BLOCK8"):
+        block = getattr(inception_resnet, name)
+        monkeypatch.setattr(inception_resnet, name, block._replace(repeats=1))
+
+
+def learning_norms(graph: tf.Graph) -> List[str]:
+    """Batch norms that use batch statistics."""
+    return [
+        op.name
+        for op in graph.get_operations()
+        if op.type == "FusedBatchNormV3" and op.get_attr("is_training")
+    ]
+
+
+def test_types() -> None:
+    keras = {f"{RESNET}_keras", "faster_rcnn_resnet101_keras", "faster_rcnn_resnet152_keras"}
+    assert set(EXTRACTORS) == keras | {
+        *(RESNET, "faster_rcnn_resnet101", "faster_rcnn_resnet152"),
+        *(INCEPTION, INCEPTION_RESNET, f"{INCEPTION_RESNET}_keras", NAS, "faster_rcnn_pnas"),
+    }
+
+
+def test_unknown_types() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'faster_rcnn_resnet50'"):
+        make("faster_rcnn_resnet5")
+    with pytest.raises(ConfigError, match="'faster_rcnn_resnet50_fpn_keras' is not supported yet"):
+        make("faster_rcnn_resnet50_fpn_keras")
+
+
+@pytest.mark.parametrize("kind", sorted(EXTRACTORS))
+def test_strides_and_fields(kind: str) -> None:
+    prefix = "feature_extractor."
+    with pytest.raises(ConfigError, match=rf"{prefix}first_stage_features_stride must be .*got 4"):
+        make(kind, "first_stage_features_stride: 4")
+    with pytest.raises(ConfigError, match=rf"{prefix}fpn is not supported by {kind}"):
+        make(kind, "fpn { min_level: 2 }")
+    assert make(kind).stride == 16
+    assert ignored_fields(message(kind, "first_stage_features_stride: 16")) == ()
+    unused = "pad_to_multiple: 64 conv_hyperparams { activation: RELU_6 }"
+    assert ignored_fields(message(kind, unused)) == ("conv_hyperparams", "pad_to_multiple")
+
+
+def test_stride_of_8() -> None:
+    assert make(RESNET, "first_stage_features_stride: 8").stride == 8
+    eighth = message(INCEPTION, "first_stage_features_stride: 8")
+    assert make_extractor(eighth, True).stride == 16
+    assert ignored_fields(eighth) == ("first_stage_features_stride",)
+    with pytest.raises(ConfigError, match="must be 16 for faster_rcnn_nas; got 8"):
+        make(NAS, "first_stage_features_stride: 8")
+
+
+def test_pixel_scales() -> None:
+    images = tf.constant([[[[0.0, 127.5, 255.0]]]])
+    means = [[[[-123.68, 127.5 - 116.779, 255 - 103.939]]]]
+    np.testing.assert_allclose(make(RESNET).normalize(images), means, rtol=1e-6)
+    for kind in (INCEPTION, INCEPTION_RESNET, NAS):
+        np.testing.assert_allclose(make(kind).normalize(images), [[[[-1, 0, 1]]]], atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [RESNET, INCEPTION])
+def test_images_that_are_too_small(kind: str) -> None:
+    with tf.Graph().as_default(), pytest.raises(ConfigError, match="at least 33 x 33 pixels"):
+        make(kind).proposal_features(tf.zeros([1, 32, 64, 3]))
+
+
+@pytest.mark.parametrize("kind", [RESNET, INCEPTION_RESNET])
+@pytest.mark.parametrize("stride", [8, 16])
+def test_sizes_of_maps(kind: str, stride: int) -> None:
+    extractor = make(kind, f"first_stage_features_stride: {stride}", is_training=False)
+    with tf.Graph().as_default():
+        features = extractor.proposal_features(tf.zeros([2, 65, 90, 3]))
+        assert features.shape.as_list()[:3] == [2, -(-65 // stride), -(-90 // stride)]
+
+
+def test_boxes_share_the_variables_of_their_stage() -> None:
+    extractor = make(RESNET)
+    with tf.Graph().as_default():
+        features = extractor.proposal_features(tf.zeros([1, 64, 64, 3]))
+        extractor.box_features(features)
+        variables = {v.op.name for v in tf1.global_variables()}
+        crops = tf.zeros([3, 7, 7, features.shape[-1]])
+        assert extractor.box_features(crops).shape == [3, 7, 7, 2048]
+        assert {v.op.name for v in tf1.global_variables()} == variables
+        # The first stage has a block 4 of its own, which nothing uses.
+        for scope in (FIRST, SECOND):
+            assert f"{scope}/resnet_v1_50/block4/unit_1/bottleneck_v1/conv1/weights" in variables
+        assert f"{SECOND}/resnet_v1_50/conv1/weights" not in variables
+
+
+@pytest.mark.parametrize(
+    ("trains", "is_training", "learns"),
+    [(True, True, True), (True, False, False), (False, True, False)],
+)
+def test_batch_norm_learns_if_asked_and_training(
+    trains: bool, is_training: bool, learns: bool
+) -> None:
+    extractor = make(RESNET, f"batch_norm_trainable: {str(trains).lower()}", is_training)
+    with tf.Graph().as_default() as graph:
+        features = extractor.proposal_features(tf.zeros([2, 64, 64, 3]))
+        extractor.box_features(features)
+        norms = sum(op.type == "FusedBatchNormV3" for op in graph.get_operations())
+        updates = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)
+    assert (len(learning_norms(graph)), len(updates)) == ((norms, 2 * norms) if learns else (0, 0))
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_searched_networks_always_learn_in_the_first_stage(trains: bool) -> None:
+    first, second = searched.stages(TINY_NASNET, ("Cell_2", "Cell_3"))
+    options = recipe.ExtractorOptions(is_training=True, train_batch_norm=trains)
+    entry = recipe.Recipe("", nasnet.arg_scope, first, second)
+    extractor = recipe.RecipeExtractor(entry, options)
+    with tf.Graph().as_default() as graph:
+        tf1.train.create_global_step()
+        features = extractor.proposal_features(tf.zeros([2, 64, 96, 3]))
+        assert features.shape == [2, 4, 6, 2 * 16]
+        assert extractor.box_features(features).shape == [2, 2, 3, 32]
+        stages = {name.partition("/")[0] for name in learning_norms(graph)}
+        assert stages == ({FIRST, SECOND} if trains else {FIRST})
+        drawn = [op.name for op in graph.get_operations() if op.type == "RandomUniform"]
+        paths = {name.partition("/")[0] for name in drawn if "Initializer" not in name}
+        assert paths == {FIRST, SECOND}  # dropped in both
+
+
+def test_names_in_checkpoints_of_classifiers() -> None:
+    assert make(RESNET).classifier_name("SecondStageBoxPredictor/weights") is None
+    assert make(RESNET).classifier_name("global_step") is None
+    found = make(RESNET).classifier_name(f"{FIRST}/resnet_v1_50/conv1/weights")
+    assert found == "resnet_v1_50/conv1/weights"
+    found = make(NAS).classifier_name(f"{SECOND}/cell_12/beginning_bn/beta")
+    assert found == "cell_12/beginning_bn/beta/ExponentialMovingAverage"
+    rename = make(INCEPTION_RESNET).classifier_name
+    inside = "block8_1/Conv2d_1x1/biases"
+    repeated = f"{SECOND}/InceptionResnetV2/Repeat/{inside}"
+    assert rename(repeated) == f"InceptionResnetV2/Repeat_2/{inside}"
+    for kept in ("Repeat/block35_1/Conv2d_1x1/biases", "Repeat_1/block17_1/Conv2d_1x1/biases"):
+        assert rename(f"{FIRST}/InceptionResnetV2/{kept}") == f"InceptionResnetV2/{kept}"
+    assert rename(f"{SECOND}/InceptionResnetV2/Block8/x") == "InceptionResnetV2/Block8/x"

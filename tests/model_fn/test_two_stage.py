@@ -1,0 +1,121 @@
+"""Two-stage detectors through the model_fn and the runner."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any, Dict, Tuple
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+
+from estimator_det import demo
+from estimator_det.compat import estimator, tf, tf1
+from inputs import schema
+from inputs.datasets import shapes
+from model_fn.model_fn import create_model_fn
+from model_fn.runs import runner
+from model_fn.runs.options import Evaluating
+from tests import small_extractor
+from tests.detectors.two_stage import configs
+from tests.model_fn import fake
+
+ModeKeys = estimator.ModeKeys
+TRAINING = """
+train_config { optimizer { momentum_optimizer { learning_rate { constant_learning_rate {
+  learning_rate: 0.01 } } } } }
+"""
+
+
+@pytest.fixture(autouse=True)
+def _small_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_extractor.use(monkeypatch)
+
+
+def _batch() -> Tuple[Dict[str, tf.Tensor], Dict[str, tf.Tensor]]:
+    """Two images of 64 x 64 pixels with two boxes each, and a row of padding."""
+    labels = configs.groundtruth(padding=1)
+    random = np.random.default_rng(0)
+    features = {
+        schema.IMAGE: tf.constant(random.normal(size=[2, 64, 64, 3]).astype(np.float32)),
+        schema.TRUE_IMAGE_SHAPE: tf.constant([[64, 64, 3]] * 2),
+        schema.HASH: tf.constant([1, 2]),
+    }
+    return features, {
+        schema.NUM_BOXES: tf.constant([2, 2]),
+        schema.BOXES: labels.boxes,
+        schema.CLASSES: labels.classes,
+        schema.WEIGHTS: labels.weights,
+        schema.MASKS: labels.masks,
+    }
+
+
+def _config(overrides: str = configs.MASKS) -> Any:
+    config = fake.pipeline_config(TRAINING)
+    config.model.CopyFrom(configs.small_config(overrides))
+    return config
+
+
+def test_training_steps_lower_the_loss() -> None:
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.set_random_seed(0)
+        tf1.train.get_or_create_global_step()
+        spec = create_model_fn(_config())(*_batch(), ModeKeys.TRAIN, {})
+        session.run(tf1.global_variables_initializer())
+        losses = [session.run([spec.loss, spec.train_op])[0] for _ in range(6)]
+        assert session.run(tf1.train.get_global_step()) == 6
+    assert np.isfinite(losses).all() and losses[-1] < losses[0]
+
+
+def test_evaluation_and_prediction() -> None:
+    model_fn = create_model_fn(_config())
+    with tf.Graph().as_default():
+        spec = model_fn(*_batch(), ModeKeys.EVAL, {})
+        assert {
+            "Loss/RPNLoss/localization_loss",
+            "Loss/RPNLoss/objectness_loss",
+            "Loss/BoxClassifierLoss/localization_loss",
+            "Loss/BoxClassifierLoss/classification_loss",
+            "Loss/BoxClassifierLoss/mask_loss",
+            "Loss/total_loss",
+        } <= set(spec.eval_metric_ops)
+        assert spec.predictions["detection_masks"].shape == (2, 5, 6, 5)
+    with tf.Graph().as_default():
+        spec = model_fn(_batch()[0], None, ModeKeys.PREDICT, {})
+        served = spec.export_outputs["serving_default"].outputs
+        assert {"detection_boxes", "detection_masks", "raw_detection_scores"} <= set(served)
+
+
+def test_proposals_are_evaluated_regardless_of_class() -> None:
+    config = _config("number_of_stages: 1")
+    config.eval_config.metrics_set[:] = ["coco_detection_metrics"]
+    config.eval_config.include_metrics_per_category = True
+    with tf.Graph().as_default():
+        spec = create_model_fn(config)(*_batch(), ModeKeys.EVAL, {})
+    names = [name for name in spec.eval_metric_ops if "PerformanceByCategory" in name]
+    assert names == ["DetectionBoxes_PerformanceByCategory/mAP/object"]
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_train_evaluate_export(tmp_path: pathlib.Path) -> None:
+    files = shapes.make_dataset(str(tmp_path / "data"), seed=0, size="tiny")
+    config = demo.demo_config(files, 2, ["train_config.batch_size=2"])
+    num_classes = config.model.ssd.num_classes
+    text_format.Merge(f"model {{ {configs.SMALL} }}", config)
+    config.model.faster_rcnn.num_classes = num_classes
+    model_dir = tmp_path / "model"
+    metrics = runner.train_and_evaluate(
+        config,
+        str(model_dir),
+        num_train_steps=2,
+        evaluating=Evaluating(sample_1_of_n=8),
+        progress=False,
+    )
+    assert metrics["global_step"] == 2
+    assert 0 < metrics["Loss/RPNLoss/objectness_loss"] < metrics["Loss/total_loss"]
+    assert -1 <= metrics["DetectionBoxes_Precision/mAP"] <= 1
+    (exported,) = (model_dir / "export" / "Servo").iterdir()
+    with tf.Graph().as_default(), tf1.Session() as session:
+        loaded = tf1.saved_model.load(session, ["serve"], str(exported))
+        assert "detection_boxes" in loaded.signature_def["serving_default"].outputs

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from typing import Iterator
+
+import numpy as np
+import pytest
+
+from estimator_det.compat import slim, tf, tf1
+from estimator_det.nets import inception_resnet
+from estimator_det.nets.inception import conv
+from estimator_det.nets.normalization import BATCH_NORMS
+
+
+@pytest.fixture(autouse=True)
+def _one_block_of_each(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in ("BLOCK35", "BLOCK17", "BLOCK8"):
+        block = getattr(inception_resnet, name)
+        monkeypatch.setattr(inception_resnet, name, block._replace(repeats=1))
+    with (
+        tf.Graph().as_default(),
+        inception_resnet.arg_scope(),
+        slim.arg_scope(list(BATCH_NORMS), is_training=False),
+    ):
+        yield
+
+
+def test_dilated_blocks_see_what_strided_ones_see() -> None:
+    tf1.set_random_seed(1)
+    images = tf.random.stateless_normal([1, 65, 97, 3], [1, 2])
+    maps = []
+    for stride in (16, 8):
+        with tf1.variable_scope("network", reuse=tf1.AUTO_REUSE):
+            maps.append(inception_resnet.first_part(images, stride))
+    with tf1.Session() as session:
+        session.run(tf1.global_variables_initializer())
+        strided, dilated = session.run(maps)
+    assert strided.shape == (1, 5, 7, 1088) and dilated.shape == (1, 9, 13, 1088)
+    np.testing.assert_allclose(dilated[:, ::2, ::2], strided, rtol=1e-3, atol=1e-5)
+    assert strided.max() > 0.01
+
+
+def test_second_part_halves_without_padding_and_ends_below_zero_too() -> None:
+    features = inception_resnet.second_part(tf.zeros([2, 17, 12, 1088]))
+    assert features.shape == [2, 8, 5, 1536]
+    ends = [op.name for op in features.graph.get_operations() if op.type == "Relu"]
+    assert not any(name.startswith("Block8/Relu") for name in ends)
+    names = {v.op.name for v in tf1.global_variables()}
+    assert "Repeat/block8_1/Conv2d_1x1/biases" in names
+    assert not [name for name in names if name.endswith("gamma")]
+
+
+def test_residual_is_scaled_and_added() -> None:
+    block = inception_resnet.Residual("block", ((conv("Conv2d_1x1", 2),),), scale=0.1, repeats=1)
+    inputs = tf.constant([-1.0, 0.5, 2.0], shape=[1, 1, 1, 3])
+    sums = []
+    for activation in (None, tf.nn.relu):
+        with tf1.variable_scope("block", reuse=tf1.AUTO_REUSE):
+            sums.append(inception_resnet._add(inputs, block, activation))
+    with tf1.Session() as session:
+        session.run(tf1.global_variables_initializer())
+        for variable in tf1.global_variables():
+            if variable.op.name.endswith("Conv2d_1x1/biases"):
+                variable.load([5.0, 3.0, -30.0], session)
+            elif variable.op.name.endswith("weights"):
+                variable.load(np.zeros(variable.shape), session)
+        plain, rectified = session.run(sums)
+    np.testing.assert_allclose(plain.ravel(), [-0.5, 0.8, -1.0], rtol=1e-6)
+    np.testing.assert_allclose(rectified.ravel(), [0.0, 0.8, 0.0], rtol=1e-6)

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from estimator_det.compat import tf, tf1
+from estimator_det.nets import roi
+from tests.conftest import golden_component
+
+SETTINGS, ARRAYS = golden_component("crops")
+
+
+@pytest.mark.parametrize("kind", ["native", "matmul"])
+def test_crops_golden(kind: str) -> None:
+    crops = roi.crop_regions(
+        tf.constant(ARRAYS["crop_resize_in"]),
+        tf.constant(ARRAYS["crop_boxes"]),
+        (4, 4),
+        matmul=kind == "matmul",
+    )
+    expected = ARRAYS[f"{kind}_crop_4x4"]
+    np.testing.assert_allclose(
+        crops, expected.reshape(-1, *expected.shape[2:]), rtol=1e-5, atol=1e-5
+    )
+
+
+def test_both_kinds_of_crop_agree_inside_the_image() -> None:
+    random = np.random.default_rng(0)
+    features = tf.constant(random.normal(size=[2, 7, 9, 3]).astype(np.float32))
+    low, high = random.uniform(0, 0.5, [2, 4, 2]), random.uniform(0.5, 1, [2, 4, 2])
+    boxes = tf.constant(np.concatenate([low, high], axis=2).astype(np.float32))
+    for size in ((3, 5), (1, 1)):
+        one, other = (roi.crop_regions(features, boxes, size, matmul=m) for m in (True, False))
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_pool_crops() -> None:
+    crops = tf.reshape(tf.range(25.0), [1, 5, 5, 1])
+    np.testing.assert_array_equal(roi.pool_crops(crops, 2, 2)[0, :, :, 0], [[6, 8], [16, 18]])
+
+
+@pytest.mark.parametrize("name", ["6x6_2x3_pool", "2x3_pool_same"])
+def test_position_sensitive_golden(name: str) -> None:
+    settings = SETTINGS[name]
+    pooled = roi.pool_position_sensitive(
+        tf.constant(ARRAYS["image"][None]),
+        tf.constant(ARRAYS["boxes"][None]),
+        tuple(settings["crop_size"]),
+        tuple(settings["num_spatial_bins"]),
+    )
+    np.testing.assert_allclose(pooled[0], ARRAYS[name][:, 0, 0], rtol=1e-5, atol=1e-6)
+
+
+def test_a_batch_is_pooled_image_by_image() -> None:
+    maps, boxes = ARRAYS["batch_image"], ARRAYS["batch_boxes"]
+
+    def pooled(rows: slice) -> np.ndarray:
+        arguments = tf.constant(maps[rows]), tf.constant(boxes[rows]), (6, 6), (3, 3)
+        return roi.pool_position_sensitive(*arguments).numpy()
+
+    one_by_one = [pooled(slice(0, 1)), pooled(slice(1, 2))]
+    np.testing.assert_allclose(pooled(slice(None)), np.concatenate(one_by_one), rtol=1e-6)
+
+
+def test_static_shapes_stay_static() -> None:
+    with tf.Graph().as_default():
+        boxes = tf1.placeholder(tf.float32, [2, 5, 4])
+        features = tf1.placeholder(tf.float32, [2, 8, 8, 6])
+        for matmul in (True, False):
+            assert roi.crop_regions(features, boxes, (3, 3), matmul=matmul).shape == (10, 3, 3, 6)
+        pooled = roi.pool_position_sensitive(features, boxes, (6, 6), (1, 2))
+        assert pooled.shape == (2, 5, 3)
+        unknown = tf1.placeholder(tf.float32, [None, None, 4])
+        crops = roi.crop_regions(
+            tf1.placeholder(tf.float32, [None, None, None, 6]), unknown, (3, 3)
+        )
+        assert crops.shape.as_list() == [None, 3, 3, 6]
