@@ -41,6 +41,10 @@ _TEMPORARY = re.compile(
 )
 
 
+# What TensorFlow's reader raises; damaged lengths make it ask for impossible amounts of memory.
+_UNREADABLE = (tf.errors.OpError, IndexError, RuntimeError, ValueError, MemoryError)
+
+
 class _Damaged(NamedTuple):
     name: str
     reason: str
@@ -99,12 +103,12 @@ def find_damage(prefix: str) -> Optional[str]:
     try:
         reader = tf1.train.NewCheckpointReader(prefix)
         names = sorted(reader.get_variable_to_shape_map())
-    except (tf.errors.OpError, IndexError, RuntimeError, ValueError) as error:
+    except _UNREADABLE as error:
         return f"{index} cannot be read: {_short(error)}"
     for name in names:
         try:
             reader.get_tensor(name)
-        except (tf.errors.OpError, IndexError, RuntimeError, ValueError) as error:
+        except _UNREADABLE as error:
             return f"{name} in {data} cannot be read: {_short(error)}"
     return None
 
