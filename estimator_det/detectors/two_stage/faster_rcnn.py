@@ -143,15 +143,14 @@ class FasterRcnnDetector:
             terms, counts = self.rpn_loss(predictions.rpn, groundtruth)
             if self.second is None:
                 return Losses(terms, counts)
-            of_regions = self.second.loss(
-                predictions.regions, predictions.second_stage, groundtruth
-            )
+            regions, output = predictions.of_regions
+            of_regions = self.second.loss(regions, output, groundtruth)
             terms.update(of_regions.terms)
             counts.update(of_regions.counts)
             if self.second.masks:
                 terms[mask.MASK_LOSS] = self.second.masks.loss(
                     predictions.mask_logits,
-                    predictions.detected or predictions.regions,
+                    predictions.detected or regions,
                     groundtruth,
                     inputs,
                 )
@@ -179,8 +178,9 @@ class FasterRcnnDetector:
             if self.second is None:
                 proposals = self.rpn.propose(predictions.rpn, frame.windows)
                 return found.proposals_as_detections(proposals, frame)
+            regions, output = predictions.of_regions
             return self.second.postprocessing.detect(
-                predictions.regions, predictions.second_stage, frame, predictions.mask_logits
+                regions, output, frame, predictions.mask_logits
             )
 
     def updates(self) -> List[tf.Operation]:
@@ -210,9 +210,7 @@ class FasterRcnnDetector:
             return predictions
         assert isinstance(stage, roi_stage.CropStage)
         with tf1.name_scope("Postprocessor"):
-            kept = self.second.postprocessing.detect(
-                predictions.regions, predictions.second_stage, frame
-            )
+            kept = self.second.postprocessing.detect(*predictions.of_regions, frame)
         boxes = frame.to_pixels(kept.boxes)
         crops = stage.crop(predictions.feature_maps[0], normalized(boxes, frame.inputs))
         features = stage.box_features(crops)
@@ -231,7 +229,7 @@ class FasterRcnnDetector:
 
 
 def _with_raw_boxes(predictions: TwoStagePredictions, frame: found.Frame) -> TwoStagePredictions:
-    boxes = found.decoded(predictions.regions, predictions.second_stage)
+    boxes = found.decoded(*predictions.of_regions)
     return predictions._replace(
         raw_boxes=frame.of_real_image(boxes),
         raw_feature_map_indices=tf.zeros(tf.shape(boxes)[:2], tf.int32),

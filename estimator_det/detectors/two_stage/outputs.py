@@ -74,6 +74,12 @@ class TwoStagePredictions(NamedTuple):
         """float32 [A, 4]."""
         return self.rpn.anchors
 
+    @property
+    def of_regions(self) -> Tuple[Regions, RegionOutput]:
+        """The regions and what the second stage makes of them, where there is one."""
+        assert self.regions is not None and self.second_stage is not None
+        return self.regions, self.second_stage
+
 
 def padded_window(inputs: tf.Tensor) -> tf.Tensor:
     """float32 [4]: the window of the padded images [B, H, W, C]."""
