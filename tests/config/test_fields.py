@@ -280,6 +280,8 @@ def another_value(field: Any) -> Any:
         return next(n for n in field.enum_type.values_by_number if n != field.default_value)
     if field.type == field.TYPE_BOOL:
         return not field.default_value
+    if field.type in (field.TYPE_FLOAT, field.TYPE_DOUBLE):
+        return field.default_value / 2 or 0.5
     return "x" if field.type == field.TYPE_STRING else field.default_value + 1
 
 
