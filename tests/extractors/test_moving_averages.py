@@ -89,7 +89,9 @@ def averages_after_a_pass(kind: str, in_place: bool) -> Dict[str, np.ndarray]:
 
 
 @pytest.mark.usefixtures("short_networks")
-@pytest.mark.parametrize("kind", ["ssd_mobilenet_v1", "ssd_resnet50_v1_fpn"])
+@pytest.mark.parametrize(
+    "kind", ["ssd_mobilenet_v1", "ssd_mobilenet_v1_ppn", "ssd_resnet50_v1_fpn"]
+)
 def test_averages_move_the_same_both_ways(kind: str) -> None:
     in_place = averages_after_a_pass(kind, in_place=True)
     collected = averages_after_a_pass(kind, in_place=False)

@@ -234,11 +234,21 @@ class RecipeExtractor:
             with recipe.base_scope(), options.backbone_scope():
                 end_points = recipe.backbone(images, options)
             with options.conv_scope():
-                return recipe.pyramid(end_points, options)
+                maps = recipe.pyramid(end_points, options)
+        return _after(list(end_points.values())[-1], maps) if options.is_training else maps
 
     def _prepared(self, inputs: tf.Tensor) -> tf.Tensor:
         images = large_enough(inputs, self.recipe.min_size)
         return pad_to_multiple(images, self.options.pad_to_multiple)
+
+
+def _after(last: tf.Tensor, maps: Tuple[tf.Tensor, ...]) -> Tuple[tf.Tensor, ...]:
+    """The maps, with all layers of the backbone run too: those that no map uses have averages.
+
+    Where batch norm moves its averages in place, nothing else would run these layers.
+    """
+    with tf.control_dependencies([last]):
+        return tuple(tf.identity(features) for features in maps)
 
 
 class FixedExtractor(RecipeExtractor):
