@@ -7,6 +7,7 @@ import sys
 from typing import Any, Optional, Sequence
 
 from estimator_det import console
+from estimator_det.config import printing
 from estimator_det.verbs import (
     check_config,
     check_data,
@@ -21,6 +22,13 @@ from estimator_det.verbs import (
 
 DESCRIPTION = "Trains, evaluates, exports and runs object detectors."
 VERBS = (demo, check_config, check_data, show_data, train, replay, evaluate, export, detect)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Its errors repeat arguments, which may be names of files."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        printing.report(message.rstrip("\n"), file or sys.stderr)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -41,7 +49,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 def make_parser() -> argparse.ArgumentParser:
     """The parser of the command and all its verbs."""
     parser = _parser(
-        argparse.ArgumentParser,
+        _Parser,
         prog="estimator-det",
         description=DESCRIPTION,
         example="estimator-det demo --output_dir demo_output",

@@ -13,6 +13,8 @@ import traceback
 import warnings
 from typing import TYPE_CHECKING, Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
+from estimator_det.config import printing
+
 if TYPE_CHECKING:
     from estimator_det.config.problem import Problem
 
@@ -38,6 +40,7 @@ EXIT_CODES_HELP = """exit codes:
   143  terminated (SIGTERM); training has saved a checkpoint
 """
 
+FOR_TPU = ("train_config.use_bfloat16",)  # fields without effect elsewhere
 DEBUG_VARIABLE = "ESTIMATOR_DET_DEBUG"
 
 _ASSERTION = "assertion failed: ["  # how messages of tf.Assert begin; each value has its brackets
@@ -48,21 +51,29 @@ class UsageError(Exception):
 
 
 def say(text: str) -> None:
-    """Prints a line for the user at once, also into a pipe."""
-    print(text, flush=True)
+    """Prints a line for the user at once, also into a pipe that its reader may close."""
+    printing.report(text)
 
 
-def quiet_logging() -> None:
+def quiet_logging(level: int = logging.INFO, *, of_libraries: bool = False) -> None:
     """Logs progress and warnings and drops TensorFlow's notes; call it before TensorFlow loads.
 
     Settings of the user's environment stay.
+
+    Args:
+        level: The least severe messages that are logged.
+        of_libraries: Also log the messages of TensorFlow and other libraries.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
+    # 0 is information, 1 warnings, 2 errors, 3 fatal errors.
+    native = min(max(level // 10 - 2, 0), 3) if of_libraries else 3
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", str(native))
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(printing.LogFormatter("%(message)s"))
+    logging.basicConfig(handlers=[handler], level=level)
     # tf-slim calls layers by a method that Keras has renamed.
     warnings.filterwarnings("ignore", message="`layer.apply` is deprecated")
     for noisy in ("tensorflow", "absl", "matplotlib", "PIL", "h5py"):
-        logging.getLogger(noisy).setLevel(logging.ERROR)
+        logging.getLogger(noisy).setLevel(level if of_libraries else max(level, logging.ERROR))
 
 
 def load_config(path: str, config_override: str = "", assignments: Sequence[str] = ()) -> Any:
@@ -88,9 +99,17 @@ def problems_of(config: Any, *, check_files: bool = True) -> List[Problem]:
     Errors first. Imports TensorFlow: the registries of components are asked for the names.
     """
     from estimator_det.config import pipeline
+    from model_fn.preflight.label_maps import check_label_maps
     from model_fn.preflight.names import check_names
+    from model_fn.preflight.unused import check_unused
 
-    problems = [*check_names(config), *pipeline.check(config, check_files=check_files)]
+    unknown = check_names(config)
+    parts = tuple(f"{problem.field}{end}" for problem in unknown for end in ".[")
+    others = [*pipeline.check(config, check_files=check_files), *check_unused(config)]
+    if check_files:
+        others += check_label_maps(config)
+    # Of a component that no run can make, its parts do not matter.
+    problems = [*unknown, *(each for each in others if not each.field.startswith(parts))]
     return sorted(problems, key=lambda problem: problem.severity != "error")
 
 
@@ -113,7 +132,7 @@ def check_config(config: Any, *, ignore: Sequence[str] = ()) -> None:
     problems = list(filter(is_used, problems_of(config)))
     errors = [str(problem) for problem in problems if problem.severity == "error"]
     for problem in problems[len(errors) :]:
-        print(problem, file=sys.stderr, flush=True)
+        printing.report(problem, sys.stderr)
     if not errors:
         return
     text = "the configuration cannot be run\n" + "\n".join(errors)
@@ -123,18 +142,27 @@ def check_config(config: Any, *, ignore: Sequence[str] = ()) -> None:
     raise FileNotFoundError(text)
 
 
+def warn_of_float_model(config: Any) -> None:
+    """Prints a warning before an evaluation or export that leaves quantization out."""
+    from estimator_det.config import fields
+
+    for problem in fields.float_model(config):
+        printing.report(problem, sys.stderr)
+
+
 def unused_in_evaluation(on_training_data: bool) -> Sequence[str]:
     """Configuration fields that an evaluation does not use; for `check_config`."""
     reader = "eval_input_reader" if on_training_data else "train_input_reader"
     return ("train_config", "graph_rewriter", reader)
 
 
-def unused_in_training(model_dir: str) -> Sequence[str]:
-    """Configuration fields that a training in this folder does not use; for `check_config`."""
+def unused_in_training(model_dir: str, *, on_tpu: bool = False) -> Sequence[str]:
+    """Fields that `check_config` need not report before a training in this folder."""
     from estimator_det.config import files
 
     resumes = files.exists(os.path.join(model_dir, "checkpoint"))
-    return ("train_config.fine_tune_checkpoint",) if resumes else ()
+    unused = ["train_config.fine_tune_checkpoint"] if resumes else []
+    return [*unused, *FOR_TPU] if on_tpu else unused
 
 
 def say_metrics(title: str, metrics: Mapping[str, float]) -> None:
@@ -159,7 +187,7 @@ def run(main: Callable[[], int]) -> int:
         with signals.terminable():
             return main()
     except signals.Stopped as stop:
-        print(stop, file=sys.stderr, flush=True)
+        printing.report(stop, sys.stderr)
         return signals.exit_code(stop.signal_number)
     except KeyboardInterrupt:
         say("interrupted")
@@ -169,8 +197,8 @@ def run(main: Callable[[], int]) -> int:
         if code is None:
             raise
         if os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0"):
-            traceback.print_exc()
-        print(f"error: {error_text(error)}", file=sys.stderr, flush=True)
+            printing.report(traceback.format_exc(), sys.stderr)
+        printing.report(f"error: {error_text(error)}", sys.stderr)
         return code
 
 

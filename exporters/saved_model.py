@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
+from estimator_det.config.ranges import refuse_absurd
 from estimator_det.detectors.base import Detector, make_detector
 from exporters import signatures
 from inputs import serving
 from model_fn.checkpoints.find import find_whole_checkpoint
 from model_fn.checkpoints.label_map_asset import add_label_map, find_label_map
 from model_fn.checkpoints.variables import check_variables, inference_variables
-from model_fn.serving_graph import SERVING_DEFAULT, serve
+from model_fn.serving_graph import PREDICT, SERVING_DEFAULT, serve
 
 SAVED_MODEL_FOLDER = "saved_model"
 FROZEN_GRAPH_FILE = "frozen_inference_graph.pb"
 CHECKPOINT_NAME = "model.ckpt"
+INFERENCE_GRAPH_FILE = "inference_graph.pbtxt"
 
 
 class ExportedModel(NamedTuple):
@@ -31,6 +34,14 @@ class ExportedModel(NamedTuple):
     input_types: Tuple[str, ...]  # the first is `serving_default`
 
 
+@dataclass(frozen=True)
+class GraphExtras:
+    """What an export may contain beside the detections."""
+
+    inference_graph: bool = False  # also writes the graph as text, without weights
+    output_tensors: Sequence[str] = ()  # tensors of the first input type's graph, by name
+
+
 def export_saved_model(
     pipeline_config: Any,
     checkpoint_prefix: str,
@@ -40,14 +51,17 @@ def export_saved_model(
     input_shape: Optional[Sequence[Optional[int]]] = None,
     label_map_path: Optional[str] = None,
     overwrite: bool = False,
+    extras: GraphExtras = GraphExtras(),
 ) -> ExportedModel:
     """Writes `saved_model/`, the frozen graph, a checkpoint and `pipeline.config` to a folder.
 
-    The first input type is the signature `serving_default`. The names of its tensors are their
-    keys: `image_tensor:0`, `detection_boxes:0`, … With several input types, each also has a
-    signature of its own name. All signatures share the variables. The outputs of the second and
-    later ones have names such as `<input type>_outputs/detection_boxes`. The frozen graph contains
-    only the first input type.
+    The first input type is the signature `serving_default`, which the SavedModel also contains as
+    `tensorflow/serving/predict`. The names of its tensors are their keys: `image_tensor:0`,
+    `detection_boxes:0`, … With several input types, each also has a signature of its own name. All
+    signatures share the variables. The outputs of the second and later ones have names such as
+    `<input type>_outputs/detection_boxes`. The frozen graph contains only the first input type.
+
+    A model with `num_additional_channels` n takes images of 3 + n channels.
 
     With `eval_config.use_moving_averages` the exported weights are the moving averages.
 
@@ -61,21 +75,30 @@ def export_saved_model(
         label_map_path: Label map that becomes an asset; default: the one that the configuration
             names, if it exists.
         overwrite: Replaces an earlier export in `output_dir`.
+        extras: More files and outputs. The additional outputs are in `serving_default` and in the
+            frozen graph; their keys are their names.
 
     Raises:
+        ConfigError: if an input type, the input shape or the name of an output is not valid.
         FileNotFoundError: if the checkpoint or `label_map_path` does not exist.
         FileExistsError: if `output_dir` is not empty.
         DamagedCheckpointsError: if the checkpoint cannot be read.
+        ConfigError: if a number of the model is out of its range.
         RunError: if the checkpoint does not fit the model.
-        ValueError: if an input type or the input shape is not valid.
     """
-    chosen = signatures.resolve_input_types(input_types)
+    refuse_absurd(pipeline_config.model, "model.")
+    channels = serving.additional_channels(pipeline_config)
+    chosen = signatures.resolve_input_types(input_types, channels)
     checkpoint = find_whole_checkpoint(checkpoint_prefix)
     label_map = _existing(label_map_path) or find_label_map(pipeline_config)
-    _prepare_folder(output_dir, overwrite)
+    _check_folder(output_dir, overwrite)
     detector = make_detector(pipeline_config.model, is_training=False)
     with tf.Graph().as_default():
-        definitions = _build_signatures(detector, chosen, input_shape)
+        definitions = _build_signatures(detector, chosen, input_shape, channels)
+        first = definitions[chosen[0]].outputs
+        for name, tensor in signatures.additional_outputs(extras.output_tensors).items():
+            first[name].CopyFrom(tf1.saved_model.build_tensor_info(tensor))
+        graph_def = tf1.get_default_graph().as_graph_def()
         variables = inference_variables(pipeline_config.eval_config.use_moving_averages)
         check_variables(checkpoint, variables)
         restorer = tf1.train.Saver(variables)
@@ -84,6 +107,9 @@ def export_saved_model(
             add_label_map(label_map)
         with tf1.Session() as session:
             restorer.restore(session, checkpoint)
+            _make_folder(output_dir)
+            if extras.inference_graph:
+                tf1.train.write_graph(graph_def, output_dir, INFERENCE_GRAPH_FILE)
             prefix = os.path.join(output_dir, CHECKPOINT_NAME)
             saver.save(session, prefix)
             frozen_graph = _write_frozen_graph(session, definitions[chosen[0]], output_dir)
@@ -98,22 +124,28 @@ def _existing(label_map_path: Optional[str]) -> Optional[str]:
     return label_map_path
 
 
-def _prepare_folder(output_dir: str, overwrite: bool) -> None:
+def _check_folder(output_dir: str, overwrite: bool) -> None:
+    is_used = tf.io.gfile.exists(output_dir) and tf.io.gfile.listdir(output_dir)
+    if is_used and not overwrite:
+        raise FileExistsError(
+            f"{output_dir} is not empty; give a new folder, or set overwrite "
+            "(--overwrite) to replace the export in it"
+        )
+
+
+def _make_folder(output_dir: str) -> None:
     """Removes only the SavedModel of an earlier export; other files stay."""
-    if tf.io.gfile.exists(output_dir) and tf.io.gfile.listdir(output_dir):
-        if not overwrite:
-            raise FileExistsError(
-                f"{output_dir} is not empty; give a new folder, or set overwrite "
-                "(--overwrite) to replace the export in it"
-            )
-        saved_model = os.path.join(output_dir, SAVED_MODEL_FOLDER)
-        if tf.io.gfile.exists(saved_model):
-            tf.io.gfile.rmtree(saved_model)
+    saved_model = os.path.join(output_dir, SAVED_MODEL_FOLDER)
+    if tf.io.gfile.exists(saved_model):
+        tf.io.gfile.rmtree(saved_model)
     tf.io.gfile.makedirs(output_dir)
 
 
 def _build_signatures(
-    detector: Detector, input_types: Tuple[str, ...], input_shape: Optional[Sequence[Optional[int]]]
+    detector: Detector,
+    input_types: Tuple[str, ...],
+    input_shape: Optional[Sequence[Optional[int]]],
+    num_additional_channels: int,
 ) -> Dict[str, Any]:
     """SignatureDefs by input type; their networks share the variables."""
     definitions = {}
@@ -121,7 +153,9 @@ def _build_signatures(
         # With several input types the shape applies to those that take image tensors.
         strings_beside_images = input_type in signatures.STRING_INPUT_TYPES and len(input_types) > 1
         shape = None if strings_beside_images else input_shape
-        receiver = serving.make_receiver(input_type, detector.preprocess, shape)
+        receiver = serving.make_receiver(
+            input_type, detector.preprocess, shape, num_additional_channels
+        )
         outputs = serve(
             detector,
             receiver.inputs,
@@ -145,7 +179,7 @@ def _write_frozen_graph(session: Any, definition: Any, output_dir: str) -> str:
 
 
 def _write_saved_model(session: Any, definitions: Dict[str, Any], output_dir: str) -> str:
-    by_name = {SERVING_DEFAULT: next(iter(definitions.values()))}
+    by_name = dict.fromkeys((SERVING_DEFAULT, PREDICT), next(iter(definitions.values())))
     if len(definitions) > 1:
         by_name.update(definitions)
     path = os.path.join(output_dir, SAVED_MODEL_FOLDER)

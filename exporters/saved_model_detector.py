@@ -5,7 +5,6 @@ It needs the SavedModel only: no configuration, no checkpoint, no network access
 
 from __future__ import annotations
 
-import json
 import os
 from typing import (
     Any,
@@ -13,10 +12,8 @@ from typing import (
     Dict,
     Iterable,
     Iterator,
-    List,
     NamedTuple,
     Optional,
-    Sequence,
     Set,
     Tuple,
 )
@@ -25,16 +22,19 @@ import numpy as np
 from PIL import Image
 
 from estimator_det.compat import tf
+from estimator_det.config import json_lines
+from exporters.image_files import ImageFile, read_image
 from exporters.saved_model import SAVED_MODEL_FOLDER
 from inputs.label_map import read_label_map
+from inputs.serving import COLOR_CHANNELS
 from model_fn.checkpoints.errors import RunError
 from model_fn.drawing.boxes import DrawOptions, draw_boxes
 from model_fn.serving_graph import SERVING_DEFAULT
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp")
 DRAWING_SUFFIX = "_detections.png"
 DETECTIONS_FILE = "detections.jsonl"
 DEFAULT_MIN_SCORE = 0.5
+SAME_OBJECT_IOU = 0.7  # detections of two classes that overlap this much are of one object
 
 
 class ImageDetections(NamedTuple):
@@ -49,9 +49,10 @@ class FileResult(NamedTuple):
     """The result for one image file."""
 
     path: str
-    detections: Optional[ImageDetections]  # None if the image cannot be read
-    drawing: Optional[str]  # path of the PNG file; None if the image cannot be read
+    detections: Optional[ImageDetections]  # None if the image cannot be used
+    drawing: Optional[str]  # path of the PNG file; None if the image cannot be used
     error: Optional[str]
+    reduced_by: int = 1  # of `image_files.ImageFile`
 
 
 class SavedModelDetector:
@@ -64,15 +65,15 @@ class SavedModelDetector:
 
     Raises:
         FileNotFoundError: if there is no SavedModel.
-        RunError: if the signature is missing, or does not have the inputs and outputs of a
-            detector.
+        RunError: if its files are damaged, the signature is missing, or does not have the inputs
+            and outputs of a detector.
     """
 
     def __init__(self, model_dir: str, signature: str = SERVING_DEFAULT) -> None:
         self.saved_model_dir = find_saved_model(model_dir)
         self.class_names = _asset_names(self.saved_model_dir)
         # The module owns the variables; a signature does not keep them alive.
-        self._module = tf.saved_model.load(self.saved_model_dir)
+        self._module = _load(self.saved_model_dir)
         known = dict(self._module.signatures)
         if signature not in known:
             raise RunError(
@@ -116,6 +117,11 @@ class SavedModelDetector:
                 f"{self.saved_model_dir} takes batches of {spec.shape[0]} images only, and detect "
                 "runs one image at a time; export it again with batch size -1 or 1"
             )
+        if spec.shape.rank == 4 and spec.shape[3] not in (None, COLOR_CHANNELS):
+            raise RunError(
+                f"{self.saved_model_dir} takes images of {spec.shape[3]} channels, and detect "
+                "reads files of red, green and blue only; call the SavedModel's signature directly"
+            )
         if spec.dtype in (tf.uint8, tf.float32):
             return key, lambda pixels: tf.constant(pixels[None], spec.dtype)
         if spec.shape.rank == 0:  # the Estimator's exports take one example
@@ -145,32 +151,6 @@ def find_saved_model(model_dir: str) -> str:
     )
 
 
-def list_images(paths: Sequence[str]) -> List[str]:
-    """The given files, and the image files of given folders by name, without subfolders.
-
-    Raises:
-        FileNotFoundError: if a path does not exist or a folder holds no image.
-    """
-    files: List[str] = []
-    for path in paths:
-        if os.path.isdir(path):
-            inside = sorted(
-                os.path.join(path, name)
-                for name in os.listdir(path)
-                if name.lower().endswith(IMAGE_SUFFIXES)
-            )
-            if not inside:
-                raise FileNotFoundError(
-                    f"no image in the folder {path}; known suffixes: {', '.join(IMAGE_SUFFIXES)}"
-                )
-            files += inside
-        elif os.path.exists(path):
-            files.append(path)
-        else:
-            raise FileNotFoundError(f"the image file or folder {path} does not exist")
-    return files
-
-
 def detect_files(
     detector: SavedModelDetector,
     paths: Iterable[str],
@@ -179,11 +159,12 @@ def detect_files(
 ) -> Iterator[FileResult]:
     """Runs the detector on image files; writes a drawing and a JSON line for each.
 
-    For a file that cannot be read, the line contains `error` instead of detections.
+    For a file that cannot be used, the line contains `error` instead of detections. The drawing
+    shows one detection, the best, of those that overlap by SAME_OBJECT_IOU or more.
 
     Args:
         detector: A loaded model.
-        paths: Image files; see `list_images`.
+        paths: Image files; see `image_files.list_images`.
         output_dir: For `<name>_detections.png` of every image, and `detections.jsonl`.
         min_score: Detections below this score are neither drawn nor written.
     """
@@ -192,27 +173,32 @@ def detect_files(
     with open(os.path.join(output_dir, DETECTIONS_FILE), "w", encoding="utf-8") as lines:
         for path in paths:
             try:
-                pixels = read_image(path)
-            except (OSError, ValueError) as error:
-                result = FileResult(path, None, None, str(error))
-                lines.write(json.dumps({"file": path, "error": result.error}) + "\n")
+                image = read_image(path)
+                found = _above(detector.detect(image.pixels), min_score)
+            except (OSError, tf.errors.OpError) as error:
+                reason = str(error)
+                if isinstance(error, tf.errors.OpError):
+                    reason = f"{path}: the model fails: {str(error.message).splitlines()[0]}"
+                result = FileResult(path, None, None, reason)
+                lines.write(json_lines.dumps({"file": path, "error": result.error}) + "\n")
                 yield result
                 continue
-            found = _above(detector.detect(pixels), min_score)
             drawing = os.path.join(output_dir, _drawing_name(path, used_names))
-            _draw(detector, pixels, found, drawing)
-            lines.write(json.dumps(_as_line(detector, path, pixels, found)) + "\n")
-            yield FileResult(path, found, drawing, None)
+            _draw(detector, image.pixels, found, drawing)
+            lines.write(json_lines.dumps(_as_line(detector, path, image, found)) + "\n")
+            yield FileResult(path, found, drawing, None, image.reduced_by)
 
 
-def read_image(path: str) -> np.ndarray:
-    """An image file as uint8 [h, w, 3] RGB; ignores EXIF rotation.
-
-    Raises:
-        OSError: if the file is not a readable image.
-    """
-    with Image.open(path) as image:
-        return np.asarray(image.convert("RGB"))
+def _load(saved_model_dir: str) -> Any:
+    """The SavedModel in a folder; RunError if its files are damaged or incomplete."""
+    try:
+        return tf.saved_model.load(saved_model_dir)
+    except (tf.errors.OpError, OSError) as error:
+        reason = str(getattr(error, "message", None) or error).split(" [Op:")[0].splitlines()[0]
+        raise RunError(
+            f"{saved_model_dir} cannot be loaded: {reason}. Its files are damaged or incomplete; "
+            "copy the folder again, or export the checkpoint again"
+        ) from error
 
 
 def _above(detections: ImageDetections, min_score: float) -> ImageDetections:
@@ -238,21 +224,24 @@ def _draw(
         [detector.name(class_id) for class_id in found.class_ids],
         found.scores,
         colors=[int(class_id) for class_id in found.class_ids],
-        options=DrawOptions(min_score=0.0, max_boxes=len(found.boxes)),
+        options=DrawOptions(
+            min_score=0.0, max_boxes=len(found.boxes), same_object_iou=SAME_OBJECT_IOU
+        ),
     )
     Image.fromarray(drawn).save(path)
 
 
 def _as_line(
-    detector: SavedModelDetector, path: str, pixels: np.ndarray, found: ImageDetections
+    detector: SavedModelDetector, path: str, image: ImageFile, found: ImageDetections
 ) -> Dict[str, Any]:
-    height, width = pixels.shape[:2]
+    height, width = image.height, image.width
     scale = np.array([height, width, height, width], np.float32)
     sides = ("ymin", "xmin", "ymax", "xmax")
     return {
         "file": path,
         "height": height,
         "width": width,
+        **({"reduced_by": image.reduced_by} if image.reduced_by > 1 else {}),
         "detections": [
             {
                 "class_id": int(class_id),

@@ -13,17 +13,23 @@ INPUT_TYPES = (
     "tf_example",
     "float_image_tensor",
 )
+COLOR_INPUT_TYPE = "encoded_image_string_tensor"  # has no channels beyond RGB
 STRING_INPUT_TYPES = ("encoded_image_string_tensor", "tf_example")
 ALL_INPUT_TYPES = "all"
 
 
-def resolve_input_types(names: Sequence[str]) -> Tuple[str, ...]:
+def resolve_input_types(names: Sequence[str], num_additional_channels: int = 0) -> Tuple[str, ...]:
     """Expands "all" and checks names; the first one becomes `serving_default`.
+
+    With additional channels, "all" leaves out the type that cannot have them.
 
     Raises:
         ConfigError: for an unknown or repeated name, or none.
     """
-    chosen = INPUT_TYPES if list(names) == [ALL_INPUT_TYPES] else tuple(names)
+    chosen = tuple(names)
+    if list(names) == [ALL_INPUT_TYPES]:
+        left_out = COLOR_INPUT_TYPE if num_additional_channels else ""
+        chosen = tuple(name for name in INPUT_TYPES if name != left_out)
     for name in chosen:
         if name not in INPUT_TYPES:
             known = [*INPUT_TYPES, ALL_INPUT_TYPES]
@@ -59,6 +65,32 @@ def parse_input_shape(text: str) -> Optional[List[Optional[int]]]:
             f"input shape {text!r} has {len(sizes)} sizes; give four: batch,height,width,channels"
         )
     return sizes
+
+
+def additional_outputs(names: Sequence[str]) -> Dict[str, tf.Tensor]:
+    """Tensors of the current graph by name; `":0"` may be left out, and is not part of the key.
+
+    Raises:
+        ConfigError: if there is no such tensor, or it has no value that can be returned.
+    """
+    graph, tensors = tf1.get_default_graph(), {}
+    for name in names:
+        operation = name[:-2] if name.endswith(":0") else name
+        try:
+            tensor = graph.get_tensor_by_name(operation if ":" in operation else f"{operation}:0")
+        except (KeyError, ValueError) as error:
+            hint = nearest(operation, [one.name for one in graph.get_operations()])
+            raise ConfigError(
+                f"additional output tensor {name!r} is not in the graph{hint}. The file of "
+                "--write_inference_graph lists the names"
+            ) from error
+        if tensor.dtype in (tf.resource, tf.variant):
+            raise ConfigError(
+                f"additional output tensor {name!r} is a {tensor.dtype.name}, which has no value; "
+                "name the tensor that is read from it"
+            )
+        tensors[operation] = tensor
+    return tensors
 
 
 def predict_signature(

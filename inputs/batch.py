@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Callable, Dict, List, Optional, Tuple
 
 from estimator_det.compat import tf
@@ -36,6 +36,7 @@ class CollateOptions:
     num_classes: int  # K
     max_boxes: int  # G; boxes beyond are dropped
     retain_original_image: bool = False  # adds ORIGINAL_IMAGE to the features
+    retain_additional_channels: bool = False  # and ADDITIONAL_CHANNELS, if there are any
     merge_boxes: bool = False  # boxes with equal coordinates become one with several classes
     use_multiclass_scores: bool = False  # scores of all classes replace a box's one-hot class
     # An image without image-level labels is exhaustively annotated for all classes, not for none.
@@ -49,14 +50,24 @@ class CollateOptions:
                 raise ConfigError(f"{field} is {value}; it must be positive")
 
 
-def original_image(sample: Sample, options: CollateOptions) -> tf.Tensor:
-    """uint8 [H, W, 3], resized and padded as the network's input is."""
-    resized, _ = options.resizer.resize(sample.image[tf.newaxis, :, :, :3])
-    return tf.cast(resized[0], tf.uint8)
+def original_images(sample: Sample, options: CollateOptions) -> Features:
+    """ORIGINAL_IMAGE and ADDITIONAL_CHANNELS, as far as `options` retain them.
+
+    uint8 [H, W, 3] and [H, W, A], resized and padded as the network's input is.
+    """
+    features: Features = {}
+    if options.retain_original_image:
+        resized, _ = options.resizer.resize(sample.image[tf.newaxis, :, :, :3])
+        features[schema.ORIGINAL_IMAGE] = tf.cast(resized[0], tf.uint8)
+    if options.retain_additional_channels and sample.image.shape[2] > 3:
+        plain = replace(options.resizer, grayscale=False, pad_values=())
+        resized, _ = plain.resize(sample.image[tf.newaxis, :, :, 3:])
+        features[schema.ADDITIONAL_CHANNELS] = tf.cast(resized[0], tf.uint8)
+    return features
 
 
 def collate(
-    sample: Sample, options: CollateOptions, original: Optional[tf.Tensor] = None
+    sample: Sample, options: CollateOptions, originals: Optional[Features] = None
 ) -> Tuple[Features, Features]:
     """Preprocesses, encodes and pads one sample.
 
@@ -64,8 +75,8 @@ def collate(
     padding included, afterwards.
 
     Returns:
-        Features and labels without batch dimension. The features include SOURCE_ID, `original` as
-        ORIGINAL_IMAGE, and FAULT_COUNTS if the sample has them, with the number of boxes dropped
+        Features and labels without batch dimension. The features include SOURCE_ID, `originals`,
+        and FAULT_COUNTS if the sample has them, with the number of boxes dropped
         here appended.
     """
     level = sample.image_level or {}
@@ -82,8 +93,7 @@ def collate(
     num_excess = tf.maximum(tf.size(sample.classes) - options.max_boxes, 0)
     features = {schema.IMAGE: image, schema.TRUE_IMAGE_SHAPE: true_shape}
     features.update({key: level[key] for key in _FEATURES if key in level})
-    if original is not None:
-        features[schema.ORIGINAL_IMAGE] = original
+    features.update(originals or {})
     if schema.CONTEXT_FEATURES in level:
         features[schema.VALID_CONTEXT_SIZE] = tf.shape(level[schema.CONTEXT_FEATURES])[0]
     labels = _labels(sample, one_hot, confidences, options)
@@ -200,7 +210,7 @@ def _sizes(options: CollateOptions, image: tf.Tensor) -> Dict[str, Optional[int]
     height, width, channels = image.shape
     count, length = options.context_shape
     boxes = {"G": options.max_boxes, "K": options.num_classes, "P": None}
-    return {**boxes, "H": height, "W": width, "C": channels, "S": count, "F": length}
+    return {**boxes, "H": height, "W": width, "C": channels, "A": None, "S": count, "F": length}
 
 
 def _padded(tensor: tf.Tensor, shape_letters: str, sizes: Dict[str, Optional[int]]) -> tf.Tensor:

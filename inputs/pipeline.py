@@ -14,15 +14,17 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.evaluated_model import evaluated_model
+from estimator_det.config.ranges import refuse_absurd
 from estimator_det.config.text import ConfigError
 from estimator_det.images.resize import make_resizer
-from estimator_det.protos import image_resizer_pb2, input_reader_pb2, pipeline_pb2
+from estimator_det.protos import input_reader_pb2, model_pb2, pipeline_pb2
 from inputs import schema
 from inputs.augment import make_augmentation
 from inputs.bad_records.kinds import FAULT_COUNTS
 from inputs.bad_records.log import FaultLog
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
-from inputs.batch import CollateOptions, Features, Preprocess, collate, original_image
+from inputs.batch import CollateOptions, Features, Preprocess, collate, original_images
 from inputs.checks.class_names import check_class_names
 from inputs.checks.examine import reason
 from inputs.checks.graph_guard import GraphGuard
@@ -71,6 +73,8 @@ def create_train_input_fn(
     """
     model = _model_of(pipeline_config)
     train, reader = pipeline_config.train_config, pipeline_config.train_input_reader
+    refuse_absurd(train, "train_config.")
+    refuse_absurd(reader, "train_input_reader.")
 
     def input_fn(
         params: Optional[Dict[str, Any]] = None, input_context: Any = None
@@ -102,6 +106,13 @@ def create_train_input_fn(
     return input_fn
 
 
+def _path_of(reader: Any, pipeline_config: Any) -> str:
+    for index, one in enumerate(pipeline_config.eval_input_reader):
+        if one is reader or one == reader:
+            return f"eval_input_reader[{index}]."
+    return "train_input_reader."
+
+
 def create_eval_input_fn(
     pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
     preprocess: Preprocess,
@@ -115,7 +126,7 @@ def create_eval_input_fn(
 
     Args:
         pipeline_config: Its model and eval_config are read at the call.
-        preprocess: The detector's; with `eval_config.force_no_resize` one that does not resize.
+        preprocess: That of `estimator_det.config.evaluated_model`.
         input_config: One of `eval_input_reader`, or `train_input_reader` to evaluate on training
             data; None for the first `eval_input_reader`.
         sample_1_of_n: Reads every n-th record; None for the reader's `sample_1_of_n_examples`.
@@ -135,22 +146,21 @@ def create_eval_input_fn(
             raise ConfigError("eval_input_reader is missing; add one to evaluate")
         input_config = pipeline_config.eval_input_reader[0]
     reader: input_reader_pb2.InputReader = input_config
+    refuse_absurd(evaluation, "eval_config.")
+    refuse_absurd(reader, _path_of(reader, pipeline_config))
     every = reader.sample_1_of_n_examples if sample_1_of_n is None else sample_1_of_n
 
     def input_fn(
         params: Optional[Dict[str, Any]] = None, input_context: Any = None
     ) -> tf.data.Dataset:
-        resizer_config = model.image_resizer
-        if evaluation.force_no_resize:
-            resizer_config = image_resizer_pb2.ImageResizer(
-                identity_resizer=image_resizer_pb2.IdentityResizer()
-            )
         options = CollateOptions(
             preprocess=preprocess,
-            resizer=make_resizer(resizer_config),
+            resizer=make_resizer(_detector(evaluated_model(pipeline_config)).image_resizer),
             num_classes=model.num_classes,
             max_boxes=_max_boxes(reader, reader.max_number_of_boxes),
             retain_original_image=evaluation.retain_original_images,
+            retain_additional_channels=evaluation.retain_original_images
+            and evaluation.retain_original_image_additional_channels,
             all_classes_labeled_by_default=evaluation.image_classes_field_map_empty_to_ones,
             context_shape=_context_shape(model, reader),
         )
@@ -215,7 +225,11 @@ def _batches(
         sample_1_of_n=stream.sample_1_of_n,
         shard=stream.shard,
     )
-    dataset = _examples(records, guard, make_transform(), start, stream.runs_elsewhere)
+    # AUTOTUNE may decode too few images at once; but another machine's CPUs are not known here.
+    at_once = decoded_at_once(
+        reader, stream.batch_size, tf.data.AUTOTUNE if stream.runs_elsewhere else available_cpus()
+    )
+    dataset = _examples(records, guard, make_transform(), start, stream.runs_elsewhere, at_once)
     dataset = dataset.batch(stream.batch_size, drop_remainder=stream.drop_remainder)
     dataset = guard.check_batches(
         dataset,
@@ -228,6 +242,13 @@ def _batches(
     dataset_options = tf.data.Options()
     dataset_options.autotune.enabled = stream.runs_elsewhere
     return dataset.with_options(dataset_options)
+
+
+def decoded_at_once(reader: input_reader_pb2.InputReader, batch_size: int, by_default: int) -> int:
+    """How many images are decoded in parallel: `num_parallel_batches` of them, if it is set."""
+    if reader.HasField("num_parallel_batches"):
+        return max(1, reader.num_parallel_batches * batch_size)
+    return by_default
 
 
 def _make_retry(make_transform: Callable[[], Transform], start: CursorState) -> Retry:
@@ -253,6 +274,7 @@ def _examples(
     transform: Transform,
     start: CursorState,
     runs_elsewhere: bool,
+    num_parallel_calls: int,
 ) -> tf.data.Dataset:
     """Features and labels of one image each, with the keys that the guard needs."""
 
@@ -266,8 +288,6 @@ def _examples(
         features[schema.STREAM_INDEX] = record.stream_index
         return features, labels
 
-    # AUTOTUNE may decode too few images at once; but another machine's CPUs are not known here.
-    num_parallel_calls = tf.data.AUTOTUNE if runs_elsewhere else available_cpus()
     # Deterministic, so that a record that fails is a gap.
     examples = (
         guard.expect_first(records, start.count)
@@ -292,10 +312,10 @@ def _make_transform(
 
     def transform(serialized: tf.Tensor, seed: tf.Tensor) -> Batch:
         sample = decode(serialized, seed)
-        original = original_image(sample, options) if options.retain_original_image else None
+        originals = original_images(sample, options)
         if augment is not None:
             sample = augment(sample, seed)
-        features, labels = collate(sample, options, original)
+        features, labels = collate(sample, options, originals)
         if policy.rejects("too_many_boxes"):
             fits = require(
                 tf.equal(features[FAULT_COUNTS][-1], 0),
@@ -313,10 +333,14 @@ def _make_transform(
 
 def _model_of(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig) -> Any:
     """The message of the detector, which has num_classes and image_resizer."""
-    kind = pipeline_config.model.WhichOneof("model")
+    return _detector(pipeline_config.model)
+
+
+def _detector(model: model_pb2.DetectionModel) -> Any:
+    kind = model.WhichOneof("model")
     if kind is None:
         raise ConfigError("model is empty; set ssd or faster_rcnn")
-    return getattr(pipeline_config.model, kind)
+    return getattr(model, kind)
 
 
 def _max_boxes(reader: input_reader_pb2.InputReader, old_style: int) -> int:
@@ -334,8 +358,8 @@ def _context_shape(
     context = getattr(model, "context_config", None)
     if context is None or not model.HasField("context_config"):
         raise ConfigError(
-            "input_reader.load_context_features needs model.faster_rcnn.context_config, which has "
-            "the number of context features; set it"
+            "input_reader.load_context_features: the model has no context_config, and so takes no "
+            "context features. Remove load_context_features and load_context_image_ids"
         )
     return context.max_num_context_features, context.context_feature_length
 

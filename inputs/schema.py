@@ -1,8 +1,8 @@
 """Every key of the feature and label dictionaries, with dtype and shape, and the decoded sample.
 
 Letters: B batch, G `max_number_of_boxes`, K classes, P keypoints, H x W x C the network's input,
-h x w the original image, S and F count and length of context features, n the boxes of one image
-before padding.
+A its channels beyond RGB, h x w the original image, S and F count and length of context features,
+n the boxes of one image before padding.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ IMAGE = "image"  # preprocessed, padded at the bottom and right
 HASH = "hash"  # of the source id
 TRUE_IMAGE_SHAPE = "true_image_shape"  # the real image inside the padded one
 ORIGINAL_IMAGE = "original_image"  # resized as the network's input is, but not normalized
+ADDITIONAL_CHANNELS = "image_additional_channels"  # those beyond RGB of ORIGINAL_IMAGE
 ORIGINAL_SPATIAL_SHAPE = "original_image_spatial_shape"  # height and width in the record
 SOURCE_ID = "source_id"  # if the reader sets include_source_id
 CONTEXT_FEATURES = "context_features"
@@ -84,6 +85,7 @@ FEATURES: Dict[str, FeatureSpec] = {
     TRUE_IMAGE_SHAPE: FeatureSpec("int32", "B 3", in_train_step=True, in_eval_step=True),
     HASH: FeatureSpec("int32", "B", in_eval_step=True),
     ORIGINAL_IMAGE: FeatureSpec("uint8", "B H W C", in_eval_step=True),
+    ADDITIONAL_CHANNELS: FeatureSpec("uint8", "B H W A", in_eval_step=True),
     ORIGINAL_SPATIAL_SHAPE: FeatureSpec("int32", "B 2", in_eval_step=True),
     SOURCE_ID: FeatureSpec("string", "B"),
     CONTEXT_FEATURES: FeatureSpec("float32", "B S F"),

@@ -32,6 +32,7 @@ def make_receiver(
     input_type: str,
     preprocess: Preprocess,
     input_shape: Optional[Sequence[Optional[int]]] = None,
+    num_additional_channels: int = 0,
 ) -> Receiver:
     """Placeholder and preprocessed images of one input type, in the current graph.
 
@@ -39,34 +40,46 @@ def make_receiver(
         input_type: "image_tensor" (uint8), "float_image_tensor" (float32, 0..255),
             "encoded_image_string_tensor" (files of any format and size) or "tf_example"
             (serialized `tf.train.Example`s with "image/encoded"); it is the placeholder's name.
-        preprocess: The detector's: float32 [B, h, w, 3] -> inputs [B, H, W, C], true_shapes [B, 3].
-        input_shape: Of the placeholder of the first two types, [B, h, w, 3], None for any length;
+        preprocess: The detector's: float32 [B, h, w, c] -> inputs [B, H, W, C], true_shapes [B, 3];
+            c is 3 + `num_additional_channels`.
+        input_shape: Of the placeholder of the first two types, [B, h, w, c], None for any length;
             not for the others.
+        num_additional_channels: Channels beyond RGB. Image tensors have them after the first three,
+            examples in "image/additional_channels/encoded"; an encoded image cannot have them.
 
     Raises:
-        ConfigError: if the shape does not fit the type.
+        ConfigError: if the shape or the channels do not fit the type.
         ValueError: if the type is not known.
     """
-    return RECEIVERS.get(input_type)(input_type, preprocess, input_shape)
+    return RECEIVERS.get(input_type)(input_type, preprocess, input_shape, num_additional_channels)
+
+
+def additional_channels(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig) -> int:
+    """Channels beyond RGB: of the first eval_input_reader, or of train_input_reader without one."""
+    readers = [*pipeline_config.eval_input_reader, pipeline_config.train_input_reader]
+    return int(readers[0].num_additional_channels)
 
 
 def decode_and_preprocess(
-    encoded: tf.Tensor, preprocess: Preprocess
+    encoded: tf.Tensor,
+    preprocess: Preprocess,
+    decode: Callable[[tf.Tensor], tf.Tensor],
+    num_channels: int = COLOR_CHANNELS,
 ) -> Tuple[tf.Tensor, tf.Tensor]:
-    """Encoded images string [B], each of its own size -> inputs [B, H, W, C], true_shapes [B, 3].
+    """Strings [B], images of different sizes -> inputs [B, H, W, C], true_shapes [B, 3].
+
+    `decode` makes uint8 [h, w, num_channels] of a scalar string.
 
     If `preprocess` keeps different sizes, the smaller images are padded with zeros at the bottom
     and right; if it makes them equal, H and W are static.
     """
     with tf.Graph().as_default():  # for the static shape of any image's inputs
-        inputs, _ = preprocess(tf1.placeholder(tf.float32, [1, None, None, COLOR_CHANNELS]))
+        inputs, _ = preprocess(tf1.placeholder(tf.float32, [1, None, None, num_channels]))
         height, width, channels = inputs.shape.as_list()[1:]
     is_static = height is not None and width is not None
 
     def one_image(content: tf.Tensor) -> Tuple[Any, tf.Tensor]:
-        image = tf.io.decode_image(content, channels=COLOR_CHANNELS, expand_animations=False)
-        image.set_shape([None, None, COLOR_CHANNELS])
-        inputs, true_shapes = preprocess(tf.cast(image, tf.float32)[tf.newaxis])
+        inputs, true_shapes = preprocess(tf.cast(decode(content), tf.float32)[tf.newaxis])
         rows = inputs[0] if is_static else tf.RaggedTensor.from_tensor(inputs[0])
         return rows, true_shapes[0]
 
@@ -89,11 +102,10 @@ def create_predict_input_fn(
     Its input is one serialized `tf.train.Example` (a scalar) under the key "serialized_example",
     of which only the image and its additional channels are used.
 
-    Their number is that of the first eval_input_reader, if any. The function is (params=None) ->
+    Their number is that of `additional_channels`. The function is (params=None) ->
     `ServingInputReceiver` with the features IMAGE [1, H, W, C] and TRUE_IMAGE_SHAPE [1, 3].
     """
-    readers = pipeline_config.eval_input_reader
-    num_additional_channels = readers[0].num_additional_channels if readers else 0
+    num_additional_channels = additional_channels(pipeline_config)
 
     def serving_input_receiver_fn(params: Optional[Dict[str, Any]] = None) -> Any:
         serialized = tf1.placeholder(tf.string, [], name="tf_example")
@@ -109,32 +121,67 @@ def create_predict_input_fn(
 
 @RECEIVERS.register("image_tensor", "float_image_tensor")
 def _images(
-    input_type: str, preprocess: Preprocess, input_shape: Optional[Sequence[Optional[int]]]
+    input_type: str,
+    preprocess: Preprocess,
+    input_shape: Optional[Sequence[Optional[int]]],
+    num_additional_channels: int,
 ) -> Receiver:
-    shape = [None, None, None, COLOR_CHANNELS] if input_shape is None else list(input_shape)
-    if len(shape) != 4 or shape[3] not in (None, COLOR_CHANNELS):
+    channels = COLOR_CHANNELS + num_additional_channels
+    shape = [None, None, None, channels] if input_shape is None else list(input_shape)
+    if len(shape) != 4 or shape[3] not in (None, channels):
         raise ConfigError(
-            f"input_shape of {input_type} is {shape}; it must be batch, height, width, 3, with "
-            "None or -1 for any length"
+            f"input_shape of {input_type} is {shape}; it must be batch, height, width, {channels}, "
+            "with None or -1 for any length"
         )
-    shape = [None if length in (None, -1) else length for length in (*shape[:3], COLOR_CHANNELS)]
+    shape = [None if length in (None, -1) else length for length in (*shape[:3], channels)]
     dtype = tf.uint8 if input_type == "image_tensor" else tf.float32
     placeholder = tf1.placeholder(dtype, shape, name=input_type)
     return Receiver({INPUTS: placeholder}, *preprocess(tf.cast(placeholder, tf.float32)))
 
 
-@RECEIVERS.register("encoded_image_string_tensor", "tf_example")
-def _strings(
-    input_type: str, preprocess: Preprocess, input_shape: Optional[Sequence[Optional[int]]]
+@RECEIVERS.register("encoded_image_string_tensor")
+def _encoded_images(
+    input_type: str,
+    preprocess: Preprocess,
+    input_shape: Optional[Sequence[Optional[int]]],
+    num_additional_channels: int,
 ) -> Receiver:
+    if num_additional_channels:
+        raise ConfigError(
+            f"input type {input_type} cannot be exported: num_additional_channels is "
+            f"{num_additional_channels}, and an encoded image has red, green and blue only. "
+            "Choose image_tensor, float_image_tensor or tf_example"
+        )
+
+    def decode(content: tf.Tensor) -> tf.Tensor:
+        image = tf.io.decode_image(content, channels=COLOR_CHANNELS, expand_animations=False)
+        return tf.ensure_shape(image, [None, None, COLOR_CHANNELS])
+
+    placeholder = _strings(input_type, input_shape)
+    return Receiver({INPUTS: placeholder}, *decode_and_preprocess(placeholder, preprocess, decode))
+
+
+@RECEIVERS.register("tf_example")
+def _examples(
+    input_type: str,
+    preprocess: Preprocess,
+    input_shape: Optional[Sequence[Optional[int]]],
+    num_additional_channels: int,
+) -> Receiver:
+    def decode(content: tf.Tensor) -> tf.Tensor:
+        return decode_example_image(content, num_additional_channels)
+
+    placeholder = _strings(input_type, input_shape)
+    images = decode_and_preprocess(
+        placeholder, preprocess, decode, COLOR_CHANNELS + num_additional_channels
+    )
+    return Receiver({INPUTS: placeholder}, *images)
+
+
+def _strings(input_type: str, input_shape: Optional[Sequence[Optional[int]]]) -> tf.Tensor:
     if input_shape is not None:
         raise ConfigError(
             f"input_shape {list(input_shape)} cannot be set for {input_type}: its input is a "
             "vector of strings"
         )
-    placeholder = tf1.placeholder(tf.string, [None], name=input_type)
-    encoded = placeholder
-    if input_type == "tf_example":
-        features = {"image/encoded": tf.io.FixedLenFeature([], tf.string)}
-        encoded = tf.io.parse_example(placeholder, features)["image/encoded"]
-    return Receiver({INPUTS: placeholder}, *decode_and_preprocess(encoded, preprocess))
+    return tf1.placeholder(tf.string, [None], name=input_type)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from estimator_det.compat import estimator, tf, tf1, tpu_estimator
+from estimator_det.config.fields import check_supported
 from estimator_det.config.static_shapes import with_static_shapes
-from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_detector
 from inputs import schema
 from inputs.label_map import LabelMap, read_label_map
 from model_fn import serving_graph
-from model_fn.checkpoints.savers import make_saver, make_scaffold, moving_average_saver
+from model_fn.checkpoints.savers import (
+    evaluation_saver,
+    make_saver,
+    make_scaffold,
+    moving_average_saver,
+)
 from model_fn.evaluation import eval_ops
 from model_fn.training import host_call, optimizers, step, tpu_step, warm_start
 
@@ -75,7 +80,7 @@ def create_model_fn(
 
 def _train_spec(pipeline_config: Any, batch: _Batch, graph: step.TrainGraph) -> Any:
     train_config = pipeline_config.train_config
-    _check_trainable(pipeline_config)
+    check_supported(pipeline_config, "")  # A float model would leave quantization out.
     detector = make_detector(pipeline_config.model, is_training=True)
     passed = step.forward(
         detector,
@@ -102,7 +107,7 @@ def _train_spec_for_tpu(
     pipeline_config: Any, batch: _Batch, graph: step.TrainGraph, *, on_core: bool
 ) -> Any:
     train_config = pipeline_config.train_config
-    _check_trainable(pipeline_config)
+    check_supported(pipeline_config, "")  # A float model would leave quantization out.
     detector = make_detector(with_static_shapes(pipeline_config.model), is_training=True)
     passed = step.forward(
         detector,
@@ -156,9 +161,7 @@ def _eval_spec(
         penalties = train_config.add_regularization_loss and detector.regularization_losses()
         losses = step.with_total(detector.loss(predictions, groundtruth).terms, penalties or [])
     detections = detector.postprocess(predictions, batch.features[schema.TRUE_IMAGE_SHAPE])
-    categories = eval_ops.make_categories(
-        label_map or _label_map(pipeline_config), detector.num_classes
-    )
+    categories = eval_categories(pipeline_config, label_map)
     if detector.is_class_agnostic:
         groundtruth = eval_ops.without_classes(groundtruth)
         categories = [{"id": 1, "name": "object"}]
@@ -176,7 +179,7 @@ def _eval_spec(
             losses=losses,
             learning_rate=optimizers.make_optimizer(train_config.optimizer, global_step)[1],
         ),
-        scaffold_fn=_inference_scaffold(eval_config, batch),
+        scaffold_fn=_inference_scaffold(eval_config, batch, evaluation_saver),
     )
 
 
@@ -189,7 +192,10 @@ def _predict_spec(pipeline_config: Any, batch: _Batch, *, on_core: bool) -> Any:
     return tpu_estimator.TPUEstimatorSpec(
         ModeKeys.PREDICT,
         predictions=served,
-        export_outputs={serving_graph.SERVING_DEFAULT: estimator.export.PredictOutput(served)},
+        export_outputs={
+            key: estimator.export.PredictOutput(served)
+            for key in (serving_graph.SERVING_DEFAULT, serving_graph.PREDICT)
+        },
         scaffold_fn=_inference_scaffold(pipeline_config.eval_config, batch),
     )
 
@@ -199,24 +205,25 @@ def _inference_detector(pipeline_config: Any, on_core: bool) -> Any:
     return make_detector(with_static_shapes(model) if on_core else model, is_training=False)
 
 
-def _inference_scaffold(eval_config: Any, batch: _Batch) -> Callable[[], Any]:
+def _inference_scaffold(
+    eval_config: Any, batch: _Batch, make_plain_saver: Callable[[], Any] = lambda: None
+) -> Callable[[], Any]:
     """Restores moving averages in place of the variables, where the configuration says so."""
 
     def scaffold() -> Any:
-        saver = moving_average_saver() if eval_config.use_moving_averages else None
+        averages = eval_config.use_moving_averages
+        saver = moving_average_saver() if averages else make_plain_saver()
         return make_scaffold(saver, batch.run_config)
 
     return scaffold
 
 
-def _check_trainable(pipeline_config: Any) -> None:
-    """Refuses what a float model would silently leave out of training."""
-    if pipeline_config.HasField("graph_rewriter"):
-        raise ConfigError(
-            "graph_rewriter: training with simulated quantization is not supported. To train "
-            "in float, remove the graph_rewriter block, or give --set graph_rewriter=null; a "
-            "checkpoint of such a configuration is evaluated and exported as a float model"
-        )
+def eval_categories(
+    pipeline_config: Any, label_map: Optional[LabelMap] = None
+) -> List[Dict[str, Any]]:
+    """The categories of an evaluation; without a label map those of an evaluation reader."""
+    model = getattr(pipeline_config.model, pipeline_config.model.WhichOneof("model"))
+    return eval_ops.make_categories(label_map or _label_map(pipeline_config), model.num_classes)
 
 
 def _label_map(pipeline_config: Any) -> Optional[LabelMap]:

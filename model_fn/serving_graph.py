@@ -8,6 +8,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.detectors.base import Detections, Detector
 
 SERVING_DEFAULT = "serving_default"
+PREDICT = "tensorflow/serving/predict"  # the other key of the same signature
 CLASS_OFFSET = 1  # detectors count foreground classes from 0, label maps from 1
 
 

@@ -13,6 +13,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import pytest
 
+from estimator_det.compat import tf1
+
 TESTS = pathlib.Path(__file__).parent
 SHARED = TESTS.parent.parent / "shared"
 
@@ -32,6 +34,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: List[pytest.Item
         return
     slow = collections.Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_sessions() -> Iterator[None]:
+    """Sessions without a configuration do not optimize graphs that run once or twice.
+
+    The optimizer takes longer than those runs. Programs configure their sessions: those optimize.
+    """
+    options = tf1.GraphOptions()
+    options.rewrite_options.disable_meta_optimizer = True
+    quick = tf1.ConfigProto(graph_options=options)
+    make = tf1.Session.__init__
+
+    def make_quick(self: Any, target: str = "", graph: Any = None, config: Any = None) -> None:
+        make(self, target, graph, config or quick)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tf1.Session, "__init__", make_quick)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ train_config.optimizer.adam_optimizer.epsilon=1e-7  chooses this member of the o
 model.ssd.loss.hard_example_miner={}                a message in text form replaces it
 graph_rewriter=null                                 removes a message, or unsets a number
 eval_input_reader[0].label_map_path=x               an entry that is there; [-1] is the last
+eval_input_reader.label_map_path=x                  the same, if it is the only entry
 train_config.freeze_variables=[a, b]                a repeated field as a whole
 train_config.freeze_variables+=c                    one more entry, or several: +=[c, d]
 eval_config.super_categories[dog]=animal            an entry of a map
@@ -21,6 +22,7 @@ from google.protobuf import text_format
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
+from estimator_det.config.printing import plain, quoted
 from estimator_det.config.text import ConfigError, is_map, is_repeated, nearest, parse_message
 
 _ASSIGNMENT = re.compile(
@@ -61,7 +63,7 @@ def assign(root: Message, assignment: str) -> None:
     match = _ASSIGNMENT.fullmatch(assignment)
     if not match:
         raise ConfigError(
-            f"{assignment!r} is not an assignment: write PATH=VALUE, for example "
+            f"{quoted(assignment)} is not an assignment: write PATH=VALUE, for example "
             "train_config.batch_size=8"
         )
     message = root
@@ -73,7 +75,8 @@ def assign(root: Message, assignment: str) -> None:
 
 def _steps(path: str) -> List[_Step]:
     return [
-        _Step(match["name"], match["key"], path[: match.end()]) for match in _STEP.finditer(path)
+        _Step(match["name"], match["key"], plain(path[: match.end()]))
+        for match in _STEP.finditer(path)
     ]
 
 
@@ -90,7 +93,7 @@ def _field(root: Message, message: Message, step: _Step) -> Any:
         hint = nearest(step.name, known)
     fields = "" if hint else f"; its fields: {', '.join(sorted(known))}"
     raise ConfigError(
-        f"{step.path}: {message.DESCRIPTOR.name} has no field {step.name!r}{hint}{fields}"
+        f"{step.path}: {message.DESCRIPTOR.name} has no field {quoted(step.name)}{hint}{fields}"
     )
 
 
@@ -124,7 +127,7 @@ def _index(field: Any, step: _Step, entries: Any) -> int:
     except ValueError:
         raise ConfigError(
             f"{step.path}: {field.name} is repeated: a number belongs in the brackets, "
-            f"not {step.key!r}"
+            f"not {quoted(step.key)}"
         ) from None
     if not -len(entries) <= index < len(entries):
         raise ConfigError(
@@ -157,19 +160,21 @@ def _entered(root: Message, message: Message, step: _Step) -> Message:
             raise ConfigError(f"{step.path}: an entry of {field.name} has no fields of its own")
         return value[_map_key(field, step)]
     if is_repeated(field):
-        if step.key is None:
-            raise ConfigError(
-                f"{step.path} is repeated and has {len(value)} entries: write {step.path}[0] for "
-                "the first"
-            )
-        return value[_index(field, step, value)]
+        if step.key is not None:
+            return value[_index(field, step, value)]
+        if len(value) == 1:
+            return value[0]
+        few = f"write {step.path}[0] for the first" if value else f"{step.path}+={{…}} adds one"
+        raise ConfigError(f"{step.path} is repeated and has {len(value)} entries: {few}")
     _refuse_key(field, step)
     return value
 
 
 def _refuse_key(field: Any, step: _Step) -> None:
     if step.key is not None:
-        raise ConfigError(f"{step.path}: {field.name} is not repeated; leave out [{step.key}]")
+        raise ConfigError(
+            f"{step.path}: {field.name} is not repeated; leave out [{plain(step.key)}]"
+        )
 
 
 def _set(root: Message, message: Message, step: _Step, sign: str, value: str) -> None:
@@ -180,10 +185,12 @@ def _set(root: Message, message: Message, step: _Step, sign: str, value: str) ->
         entries = getattr(message, field.name)
         index = _index(field, step, entries)
         if sign != "=":
-            raise ConfigError(f"{step.path}{sign}{value}: one entry takes '=', not '{sign}'")
+            raise ConfigError(f"{step.path}{sign}{plain(value)}: one entry takes '=', not '{sign}'")
         new = getattr(_parsed(message, field, step, value), field.name)
         if len(new) != 1:
-            raise ConfigError(f"{step.path}={value}: one entry takes one value, not {len(new)}")
+            raise ConfigError(
+                f"{step.path}={plain(value)}: one entry takes one value, not {len(new)}"
+            )
         if field.message_type is None:
             entries[index] = new[0]
         else:
@@ -220,7 +227,7 @@ def _parsed(message: Message, field: Any, step: _Step, value: str) -> Message:
     scratch = type(message)()
     if field.message_type is not None:
         if not value.startswith(("{", "[")):
-            raise ConfigError(f"{step.path}: expected {_kind(field)}, given {value!r}")
+            raise ConfigError(f"{step.path}: expected {_kind(field)}, given {quoted(value)}")
         parse_message(f"{field.name}: {value}", scratch, step.path)
     else:
         if is_repeated(field) and value.startswith("[") and value.endswith("]"):
@@ -239,7 +246,7 @@ def _parsed(message: Message, field: Any, step: _Step, value: str) -> Message:
 
 def _unfit(field: Any, step: _Step, value: str) -> ConfigError:
     hint = nearest(value, list(field.enum_type.values_by_name) if field.enum_type else [])
-    return ConfigError(f"{step.path}: expected {_kind(field)}, given {value!r}{hint}")
+    return ConfigError(f"{step.path}: expected {_kind(field)}, given {quoted(value)}{hint}")
 
 
 def _items(text: str) -> Iterator[str]:
@@ -257,7 +264,9 @@ def _literal(field: Any, step: _Step, value: str) -> str:
         return value
     if value[:1] in ("'", '"'):
         if len(value) < 2 or value[-1] != value[0]:
-            raise ConfigError(f"{step.path}: the quote that opens {value} is not closed at its end")
+            raise ConfigError(
+                f"{step.path}: the quote that opens {plain(value)} is not closed at its end"
+            )
         return value
     return _quoted(value)
 

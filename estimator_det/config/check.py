@@ -12,17 +12,18 @@ import re
 import sys
 from typing import Iterator, List, Tuple
 
-from google.protobuf.message import Message
-
+from estimator_det.config.check_evaluation import check_evaluation
 from estimator_det.config.check_model import check_model
-from estimator_det.config.files import is_remote, read_text
+from estimator_det.config.fields import check_fields, no_effect
+from estimator_det.config.files import is_remote
+from estimator_det.config.printing import quoted
 from estimator_det.config.problem import Problem, error, warning
-from estimator_det.config.text import ConfigError, entries, nearest, parse_message
+from estimator_det.config.ranges import check_ranges
+from estimator_det.config.text import entries, nearest
 from estimator_det.protos import (
     input_reader_pb2,
     optimizer_pb2,
     pipeline_pb2,
-    string_int_label_map_pb2,
 )
 
 __all__ = ["Problem", "check"]
@@ -33,15 +34,7 @@ Config = pipeline_pb2.TrainEvalPipelineConfig
 PLACEHOLDER = "PATH_TO_BE_CONFIGURED"
 _ENDLESS = sys.maxsize  # steps of a training that has no last one
 CHECKPOINT_TYPES = ("classification", "detection", "full")
-# What to do about deprecated fields; others have no effect any more.
-_REMEDIES = {
-    "TrainConfig.from_detection_checkpoint": "use fine_tune_checkpoint_type instead",
-    "TrainConfig.max_number_of_boxes": "use max_number_of_boxes of each input reader instead",
-    "InputReader.prefetch_size": "use num_prefetch_batches instead",
-    "InputReader.num_parallel_map_calls": "use num_parallel_batches instead",
-    "EvalConfig.num_examples": "remove it, for all records are evaluated; --eval_on_tpu alone asks "
-    "how many there are",
-}
+_LATER_CHECKPOINT_TYPES = ("fine_tune",)  # of the reference's schema, for TensorFlow 2 alone
 
 
 def check(config: Config, *, check_files: bool = True) -> List[Problem]:
@@ -49,23 +42,23 @@ def check(config: Config, *, check_files: bool = True) -> List[Problem]:
 
     Args:
         config: The configuration, with all overrides merged.
-        check_files: Whether to look for the files it names and read its label maps. Remote files
-            (gs://…) are never checked.
+        check_files: Whether to look for the records and checkpoints it names. Remote files
+            (gs://…) are never checked; label maps are for `model_fn.preflight.label_maps`.
 
     Returns:
         Errors first, then warnings; empty if nothing was found.
     """
     problems = [
+        *check_ranges(config),
         *check_model(config),
         *_check_training(config),
         *_check_readers(config),
-        *_check_evaluation(config),
+        *check_evaluation(config),
         *_check_placeholders(config),
-        *_check_deprecated(config),
-        *_check_rewriter(config),
+        *check_fields(config),
     ]
     if check_files:
-        problems += [*_check_label_maps(config), *_check_paths(config)]
+        problems += _check_paths(config)
     return sorted(problems, key=lambda problem: problem.severity != "error")
 
 
@@ -93,14 +86,14 @@ def _check_training(config: Config) -> Iterator[Problem]:
         yield error("train_config", "is missing", "add train_config { batch_size, optimizer, … }")
         return
     train = config.train_config
-    if train.batch_size == 0:
-        yield error("train_config.batch_size", "is 0", "set it to 1 or more")
     if train.num_steps == 0:
         yield warning(
             "train_config.num_steps",
             "is 0: training never ends",
             "set the number of steps, or stop the run yourself",
         )
+    if train.use_bfloat16:
+        yield no_effect("train_config.use_bfloat16", "only a TPU computes in bfloat16")
     yield from _check_optimizer(train.optimizer, train.num_steps)
     yield from _check_fine_tuning(config)
     for name in ("freeze_variables", "update_trainable_variables"):
@@ -110,7 +103,7 @@ def _check_training(config: Config) -> Iterator[Problem]:
             except re.error as failure:
                 yield error(
                     f"train_config.{name}[{index}]",
-                    f"{pattern!r} is not a regular expression: {failure}",
+                    f"{quoted(pattern)} is not a regular expression: {failure}",
                     "variable names are matched with Python's re; escape special characters",
                 )
     if train.use_multiclass_scores and not config.train_input_reader.load_multiclass_scores:
@@ -227,11 +220,10 @@ def _check_fine_tuning(config: Config) -> Iterator[Problem]:
     kind = train.fine_tune_checkpoint_type
     path = "train_config.fine_tune_checkpoint_type"
     if kind and kind not in CHECKPOINT_TYPES:
-        yield error(
-            path,
-            f"{kind!r} is not known{nearest(kind, list(CHECKPOINT_TYPES))}",
-            f"use one of {', '.join(CHECKPOINT_TYPES)}",
-        )
+        what = f"is not known{nearest(kind, list(CHECKPOINT_TYPES))}"
+        if kind in _LATER_CHECKPOINT_TYPES:
+            what = "is not supported yet"
+        yield error(path, f"{quoted(kind)} {what}", f"use one of {', '.join(CHECKPOINT_TYPES)}")
     # The older field that says the same is reported among the deprecated ones.
     if train.fine_tune_checkpoint and not (kind or train.HasField("from_detection_checkpoint")):
         yield warning(path, "is not set; 'classification' is used", f"--set {path}=classification")
@@ -242,11 +234,6 @@ def _check_readers(config: Config) -> Iterator[Problem]:
         kind = reader.WhichOneof("input_reader")
         path = f"{name}.tf_record_input_reader.input_path"
         if kind == "external_input_reader":
-            yield error(
-                f"{name}.external_input_reader",
-                "readers of other formats are not supported",
-                "convert the records to tf.train.Example and use tf_record_input_reader",
-            )
             continue
         inputs = list(reader.tf_record_input_reader.input_path)
         if not inputs or not all(inputs):
@@ -264,15 +251,9 @@ def _check_readers(config: Config) -> Iterator[Problem]:
                 "is not set: classes have no names, and class names in records cannot be read",
                 f"--set {name}.label_map_path=label_map.pbtxt",
             )
-        for field in ("sample_1_of_n_examples", "num_readers", "read_block_length"):
-            if reader.HasField(field) and getattr(reader, field) == 0:
-                yield error(f"{name}.{field}", "is 0", "set it to 1 or more")
-        if reader.max_number_of_boxes < 1:
-            yield error(
-                f"{name}.max_number_of_boxes",
-                f"is {reader.max_number_of_boxes}",
-                "set it to the largest number of boxes that an image has",
-            )
+        for field in ("load_context_features", "load_context_image_ids"):
+            if getattr(reader, field) and not config.model.faster_rcnn.HasField("context_config"):
+                yield error(f"{name}.{field}", "the model has no context_config", "remove it")
     if not config.HasField("train_input_reader"):
         yield error(
             "train_input_reader",
@@ -287,50 +268,10 @@ def _check_readers(config: Config) -> Iterator[Problem]:
         )
 
 
-def _check_evaluation(config: Config) -> Iterator[Problem]:
-    evaluation = config.eval_config
-    if evaluation.batch_size == 0:
-        yield error("eval_config.batch_size", "is 0", "set it to 1 or more")
-    if evaluation.use_moving_averages and not config.train_config.optimizer.use_moving_average:
-        yield error(
-            "eval_config.use_moving_averages",
-            "is true, but training keeps no moving averages",
-            "set train_config.optimizer.use_moving_average=true, or this to false",
-        )
-    if any("mask" in name or "segmentation" in name for name in evaluation.metrics_set):
-        for name, reader in readers(config):
-            if name.startswith("eval") and not reader.load_instance_masks:
-                yield error(
-                    f"{name}.load_instance_masks",
-                    "is false, but eval_config.metrics_set asks for mask metrics",
-                    f"--set {name}.load_instance_masks=true",
-                )
-
-
 def _check_placeholders(config: Config) -> Iterator[Problem]:
     for path, *_, value in entries(config):
         if isinstance(value, str) and PLACEHOLDER in value:
-            yield error(path, f"is still the placeholder {value!r}", f"--set {path}=…")
-
-
-def _check_deprecated(config: Config) -> Iterator[Problem]:
-    for path, _, field, value in entries(config):
-        if field.GetOptions().deprecated and not isinstance(value, Message):
-            remedy = _REMEDIES.get(f"{field.containing_type.name}.{field.name}")
-            yield warning(
-                path,
-                "is deprecated" + ("" if remedy else " and has no effect"),
-                remedy or "remove it",
-            )
-
-
-def _check_rewriter(config: Config) -> Iterator[Problem]:
-    if config.HasField("graph_rewriter"):
-        yield error(
-            "graph_rewriter",
-            "training with simulated quantization is not supported",
-            "--set graph_rewriter=null to train in float",
-        )
+            yield error(path, f"is still the placeholder {quoted(value)}", f"--set {path}=…")
 
 
 def _missing(pattern: str) -> bool:
@@ -346,46 +287,13 @@ def _check_paths(config: Config) -> Iterator[Problem]:
             if _missing(pattern):
                 yield error(
                     f"{name}.tf_record_input_reader.input_path[{index}]",
-                    f"no file matches {pattern!r} (from {os.getcwd()})",
+                    f"no file matches {quoted(pattern)} (from {os.getcwd()})",
                     "correct the path; patterns such as train-*.record are allowed",
                 )
     checkpoint = config.train_config.fine_tune_checkpoint
     if checkpoint and _missing(checkpoint) and _missing(checkpoint + ".index"):
         yield error(
             "train_config.fine_tune_checkpoint",
-            f"there is no checkpoint {checkpoint!r}",
+            f"there is no checkpoint {quoted(checkpoint)}",
             "give its prefix, without .index or .data-…; empty to start from scratch",
         )
-
-
-def _check_label_maps(config: Config) -> Iterator[Problem]:
-    kind = config.model.WhichOneof("model")
-    num_classes = getattr(getattr(config.model, kind), "num_classes", 0) if kind else 0
-    seen = {""}
-    for name, reader in readers(config):
-        label_map_path = reader.label_map_path
-        path = f"{name}.label_map_path"
-        if PLACEHOLDER in label_map_path or is_remote(label_map_path) or label_map_path in seen:
-            continue
-        seen.add(label_map_path)
-        try:
-            label_map = parse_message(
-                read_text(label_map_path),
-                string_int_label_map_pb2.StringIntLabelMap(),
-                label_map_path,
-            )
-        except ConfigError as failure:
-            yield error(path, str(failure), "correct the path or the file")
-            continue
-        ids = [item.id for item in label_map.item]
-        if not ids:
-            yield error(path, f"{label_map_path!r} has no items", "add item { id, name }")
-        elif num_classes and max(ids) != num_classes:
-            make, found = warning, f"ends at id {max(ids)}, the model has {num_classes} classes"
-            if max(ids) > num_classes:
-                make, found = error, f"has id {max(ids)}, the model has {num_classes} classes"
-            yield make(
-                path,
-                f"{label_map_path!r} {found}",
-                f"--set model.{kind}.num_classes={max(ids)}",
-            )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import stat
 from typing import Any, Union
 
 from estimator_det.config.text import ConfigError
@@ -27,28 +28,34 @@ def exists(path: str) -> bool:
     return bool(_gfile().exists(path)) if is_remote(path) else os.path.exists(path)
 
 
+def special_kind(path: AnyPath) -> str:
+    """What a local path is if not a regular file, e.g. "a named pipe"; "" for any other path.
+
+    Opening a named pipe waits for a writer, and a device may have no end.
+    """
+    path = os.fspath(path)
+    if is_remote(path):
+        return ""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return ""
+    kinds = (
+        (stat.S_ISREG, ""),
+        (stat.S_ISDIR, "a folder"),
+        (stat.S_ISFIFO, "a named pipe"),
+        (stat.S_ISSOCK, "a socket"),
+    )
+    return next((kind for is_kind, kind in kinds if is_kind(mode)), "a device")
+
+
 def read_text(path: AnyPath) -> str:
     """The text of a UTF-8 file; a leading byte order mark is dropped.
 
     Raises:
         ConfigError: if there is no such file, or it is not text.
     """
-    path = os.fspath(path)
-    if is_remote(path):
-        gfile = _gfile()
-        if not gfile.exists(path):
-            raise ConfigError(f"{path}: no such file")
-        with gfile.GFile(path, "rb") as file:
-            content: bytes = file.read()
-    else:
-        local = pathlib.Path(path)
-        if local.is_dir():
-            raise ConfigError(f"{path}: is a folder, not a file")
-        if not local.is_file():
-            folder = local.parent
-            remedy = "" if folder.is_dir() else f"; there is no folder {folder} either"
-            raise ConfigError(f"{path}: no such file{remedy}")
-        content = local.read_bytes()
+    content = read_bytes(path)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -56,6 +63,29 @@ def read_text(path: AnyPath) -> str:
             f"{path}: not a text file: byte {content[error.start]:#04x} at position {error.start} "
             "is not UTF-8"
         ) from None
+
+
+def read_bytes(path: AnyPath) -> bytes:
+    """The content of a file.
+
+    Raises:
+        ConfigError: if there is no such file.
+    """
+    path = os.fspath(path)
+    if is_remote(path):
+        gfile = _gfile()
+        if not gfile.exists(path):
+            raise ConfigError(f"{path}: no such file")
+        with gfile.GFile(path, "rb") as file:
+            return bytes(file.read())
+    local = pathlib.Path(path)
+    if kind := special_kind(path):
+        raise ConfigError(f"{path}: is {kind}, not a file")
+    if not local.is_file():
+        folder = local.parent
+        remedy = "" if folder.is_dir() else f"; there is no folder {folder} either"
+        raise ConfigError(f"{path}: no such file{remedy}")
+    return local.read_bytes()
 
 
 def write_text(path: AnyPath, text: str) -> None:

@@ -10,6 +10,8 @@ from typing import Any, Iterable, Iterator, List, NamedTuple, Tuple, TypeVar
 from google.protobuf import text_format
 from google.protobuf.message import Message
 
+from estimator_det.config.printing import plain, quoted, shortened
+
 MessageT = TypeVar("MessageT", bound=Message)
 
 # What separates names and braces; strings and comments are consumed whole so that braces in
@@ -19,6 +21,7 @@ _PREFIX = re.compile(r"^\d+:\d+ : (?:'.*': )?", re.DOTALL)
 _NO_FIELD = re.compile(r'Message type "(?P<type>[\w.]+)" has no field named "(?P<name>.+)"\.')
 _NO_VALUE = re.compile(r'Enum type "(?P<type>[\w.]+)" has no value named (?P<name>\w+)\.')
 _TWICE = re.compile(r'should not have multiple "(\w+)" fields|Field "(\w+)" is specified along')
+_MOST_COMPARED = 10_000  # names, which takes some tens of milliseconds
 _EXTENSION = re.compile(r'Extension ".+" not registered|does not have extensions')
 
 
@@ -44,8 +47,9 @@ class _Place(NamedTuple):
 
 def nearest(name: str, known: List[str]) -> str:
     """Text such as "; did you mean 'momentum'?", empty where nothing known is close."""
-    matches = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"; did you mean {matches[0]!r}?" if matches else ""
+    known = known[:_MOST_COMPARED]
+    matches = difflib.get_close_matches(shortened(name), known, n=1, cutoff=0.5)
+    return f"; did you mean {quoted(matches[0])}?" if matches else ""
 
 
 def is_repeated(field: Any) -> bool:
@@ -111,8 +115,9 @@ def parse_message(text: str, message: MessageT, source: str = "<text>") -> Messa
         text_format.Merge(text, message)
     except text_format.ParseError as error:
         raise _explained(error, text, message, source) from None
+    name = twice.group(1) or twice.group(2)
     warnings.warn(
-        f"{source}:{first_line}: '{twice.group(1) or twice.group(2)}' is given more than once, or "
+        f"{plain(source)}:{first_line}: '{name}' is given more than once, or "
         "together with another choice of its group; the last one counts. Remove the others.",
         ConfigWarning,
         stacklevel=3,
@@ -122,9 +127,9 @@ def parse_message(text: str, message: MessageT, source: str = "<text>") -> Messa
 
 def _explained(error: text_format.ParseError, text: str, root: Message, source: str) -> ConfigError:
     """The parser's complaint with file, line, enclosing block, nearest name and the line itself."""
-    complaint = _PREFIX.sub("", str(error))
+    complaint = plain(_PREFIX.sub("", str(error)))
     line = error.GetLine() or 1
-    lines = text.splitlines() or [""]
+    lines = text.split("\n")  # as the parser counts them
     place = _place(text, line, error.GetColumn() or 1)
     what = (
         _unknown_field(complaint, place, root)
@@ -133,11 +138,10 @@ def _explained(error: text_format.ParseError, text: str, root: Message, source: 
         or _unbalanced(complaint, place, text, lines, line)
         or _malformed(complaint, place)
     )
-    around = ".".join(block.name for block in place.blocks)
+    around = plain(".".join(block.name for block in place.blocks))
     inside = f" (in {around})" if around else ""
-    return ConfigError(
-        f"{source}:{line}: {what}{inside}\n    {lines[min(line, len(lines)) - 1].strip()}"
-    )
+    shown = plain(lines[min(line, len(lines)) - 1].strip())
+    return ConfigError(f"{plain(source)}:{line}: {what}{inside}\n    {shown}")
 
 
 def _place(text: str, line: int, column: int) -> _Place:
@@ -146,10 +150,13 @@ def _place(text: str, line: int, column: int) -> _Place:
     before = "\n".join([*lines[: line - 1], lines[line - 1][: column - 1]])
     blocks: List[_Block] = []
     last_name = ""
+    counted, opened = 0, 1  # the line at a position, carried on from brace to brace
     for token in _TOKEN.finditer(before):
         value = token.group()
         if value in "{<":
-            blocks.append(_Block(last_name, before.count("\n", 0, token.start()) + 1))
+            opened += before.count("\n", counted, token.start())
+            counted = token.start()
+            blocks.append(_Block(plain(last_name), opened))
         elif value in "}>":
             if blocks:
                 blocks.pop()
@@ -215,7 +222,7 @@ def _extension(complaint: str, line: str) -> str:
 def _unbalanced(complaint: str, place: _Place, text: str, lines: List[str], line: int) -> str:
     if complaint.endswith("got }.") and not place.blocks:
         return "one closing brace too many: every block above is closed already"
-    if not complaint.startswith('Expected "}"') or line < len(text.rstrip().splitlines()):
+    if not complaint.startswith('Expected "}"') or line < text.rstrip().count("\n") + 1:
         return ""
     blocks = _place(text, len(lines), len(lines[-1]) + 1).blocks
     if not blocks:
@@ -224,5 +231,5 @@ def _unbalanced(complaint: str, place: _Place, text: str, lines: List[str], line
 
 
 def _malformed(complaint: str, place: _Place) -> str:
-    near = f" near field '{place.last_name}'" if place.last_name else ""
+    near = f" near field '{plain(place.last_name)}'" if place.last_name else ""
     return f"{complaint.rstrip('.')}{near}"

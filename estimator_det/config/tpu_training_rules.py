@@ -127,29 +127,11 @@ setting(
     safe=False,
 )
 setting(
-    "padded-groundtruth",
-    "train_config.unpad_groundtruth_tensors=false",
-    "padding rows would be cut off, which makes shapes depend on the images",
-)
-setting(
     "summaries",
     "train_config.summarize_gradients=false",
     "summaries cannot be written from within a TPU's train step",
     remedy="losses, learning rate and the norm of the gradients reach TensorBoard anyway",
 )
-
-
-@rule("synchronous")
-def _synchronous(config: Config, target: Target) -> Iterator[Problem]:
-    """Fields of asynchronous training that contradict what a TPU does; unset ones do not."""
-    cores = target.num_shards
-    for name, value, why in (
-        ("sync_replicas", "true", "cores always apply their gradients together"),
-        ("replicas_to_aggregate", cores, f"the gradients of all {cores} cores count"),
-        ("startup_delay_steps", "0", "all cores start at once"),
-    ):
-        if config.train_config.HasField(name):
-            yield from unless(config, f"train_config.{name}={value}", why, "warning")
 
 
 @rule("max-boxes")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Tuple
 
 from estimator_det.compat import tf
+from estimator_det.config.ranges import refuse_absurd
 from estimator_det.config.registry import Registry
 from estimator_det.images.preprocess import Preprocessor
 
@@ -145,11 +146,14 @@ def make_detector(model_config: Any, is_training: bool) -> Detector:
     """A detector from a `DetectionModel` message; builds no graph.
 
     Raises:
-        ConfigError: if the model is of an unknown kind or its options conflict.
+        ConfigError: if the model is of an unknown kind, its options conflict or a number is out of
+            its range.
     """
+    refuse_absurd(model_config, "model.")
     return DETECTORS.make_chosen(model_config, "model", "model", is_training)
 
 
 def make_preprocessor(model_config: Any) -> Preprocessor:
-    """The preprocessing of a `DetectionModel` alone; ConfigError if its kind is not known."""
+    """The preprocessing of a `DetectionModel` alone; raises ConfigError like `make_detector`."""
+    refuse_absurd(model_config, "model.")
     return PREPROCESSORS.make_chosen(model_config, "model", "model")

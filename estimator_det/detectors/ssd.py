@@ -16,6 +16,7 @@ from estimator_det.boxes.coders import BoxCoder, make_box_coder
 from estimator_det.boxes.nms.multiclass import NmsOptions, make_nms_options, multiclass_nms
 from estimator_det.boxes.score_conversion import make_score_converter
 from estimator_det.compat import slim, tf, tf1
+from estimator_det.config.fields import check_supported
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import (
     DETECTORS,
@@ -148,8 +149,12 @@ class SsdDetector:
             padded image, with the background column if there is one.
         """
         with tf1.name_scope("Postprocessor"):
-            decoded = self.box_coder.decode(predictions.box_encodings, predictions.anchors)
+            # Clients of exported models read these three tensors by their names.
+            encodings = tf.identity(predictions.box_encodings, "raw_box_encodings")
+            decoded = self.box_coder.decode(encodings, predictions.anchors)
+            decoded = decoded._replace(boxes=tf.identity(decoded.boxes, "raw_box_locations"))
             all_scores = self.postprocessing.convert_scores(predictions.class_logits)
+            all_scores = tf.identity(all_scores, "raw_box_scores")
             fields = {"multiclass_scores": all_scores}
             if decoded.keypoints is not None:
                 fields["keypoints"] = decoded.keypoints
@@ -223,17 +228,13 @@ def _real_windows(inputs: tf.Tensor, true_shapes: Optional[tf.Tensor]) -> tf.Ten
 
 
 def _check_model(config: Any) -> None:
+    check_supported(config, "ssd")
     if config.num_classes < 1:
         raise ConfigError(f"ssd.num_classes: must be 1 or more; got {config.num_classes}")
     if config.add_background_class and config.explicit_background_class:
         raise ConfigError(
             "ssd.add_background_class: excludes explicit_background_class, which makes the "
             "background one of num_classes; set add_background_class: false"
-        )
-    if config.HasField("mask_head_config"):
-        raise ConfigError(
-            "ssd.mask_head_config: is not supported, because single-shot detectors predict boxes "
-            "only; remove it"
         )
 
 

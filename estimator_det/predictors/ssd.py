@@ -7,7 +7,7 @@ from typing import Any, Callable, List, Optional, Sequence
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.text import ConfigError
-from estimator_det.nets.hyperparams import NORMALIZERS, ArgScope, make_arg_scope
+from estimator_det.nets.hyperparams import NORMALIZERS, ArgScope, make_activation, make_arg_scope
 from estimator_det.predictors import base
 from estimator_det.protos import box_predictor_pb2
 
@@ -94,8 +94,8 @@ def make_convolutional_box_head(
 class WeightSharedBoxHead:
     """One head for all feature maps; only batch norm is separate for each (RetinaNet, 2017).
 
-    Tower layers always end with ReLU6, as in the reference, not as in `conv_hyperparams`. Maps of
-    unequal depth first pass a 1x1 projection each, to the depth most maps have.
+    Tower layers end with ReLU6, as in the reference, unless `conv_hyperparams` sets `activation`.
+    Maps of unequal depth first pass a 1x1 projection each, to the depth most maps have.
 
     Attributes:
         head: Settings of the last layers.
@@ -106,6 +106,8 @@ class WeightSharedBoxHead:
         normalizer: Comes before the activation of a tower layer, with variables of its own for
             each map; the layer has a bias instead where there is none.
         normalizer_scope: Name of its variable scope.
+        activation: Ends a tower layer; None for no activation.
+        forces_bias: Whether layers before a normalizer have a bias too.
     """
 
     head: base.HeadOptions
@@ -115,6 +117,8 @@ class WeightSharedBoxHead:
     share_tower: bool
     normalizer: Optional[Callable[..., tf.Tensor]]
     normalizer_scope: str = "BatchNorm"
+    activation: Optional[Callable[[tf.Tensor], tf.Tensor]] = tf.nn.relu6
+    forces_bias: bool = False
 
     def __post_init__(self) -> None:
         if self.num_layers > 0 and self.depth < 1:
@@ -166,7 +170,8 @@ class WeightSharedBoxHead:
         return slim.arg_scope(
             [slim.conv2d, slim.separable_conv2d],
             activation_fn=None,
-            normalizer_fn=tf.identity if self.normalizer else None,
+            # tf-slim leaves the bias out where there is a normalizer.
+            normalizer_fn=tf.identity if self.normalizer and not self.forces_bias else None,
             normalizer_params=None,
         )
 
@@ -191,7 +196,7 @@ class WeightSharedBoxHead:
                     net = self.normalizer(
                         net, scope=f"{scope}/{self.normalizer_scope}/feature_{number}"
                     )
-                net = tf.nn.relu6(net)
+                net = self.activation(net) if self.activation else net
         return net
 
 
@@ -211,7 +216,9 @@ def make_weight_shared_box_head(
     because the losses take logits.
     """
     head = base.make_head_options(config, num_classes, add_background_class, is_training)
-    kind = config.conv_hyperparams.WhichOneof("normalizer_oneof")
+    hyperparams = config.conv_hyperparams
+    kind = hyperparams.WhichOneof("normalizer_oneof")
+    has_activation = hyperparams.HasField("activation")
     converts = config.score_converter == _SHARED.SIGMOID and not is_training
     return WeightSharedBoxHead(
         head=replace(head, sigmoid_scores=converts),
@@ -221,4 +228,6 @@ def make_weight_shared_box_head(
         share_tower=config.share_prediction_tower,
         normalizer=NORMALIZERS[kind] if kind else None,
         normalizer_scope="GroupNorm" if kind == "group_norm" else "BatchNorm",
+        activation=make_activation(hyperparams) if has_activation else tf.nn.relu6,
+        forces_bias=hyperparams.force_use_bias,
     )

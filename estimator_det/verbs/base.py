@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import os
+from typing import Any, Optional
 
 from estimator_det import console
 
 CONFIG_FILE = "pipeline.config"
 CONFIG_EXAMPLE = "--pipeline_config_path ssd.config"
 
+_POSITIONAL = "config"
 
-def add_config_arguments(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    """`--pipeline_config_path`, `--config_override` and `--set`."""
+
+def add_config_arguments(parser: argparse.ArgumentParser, *, default: str = "") -> None:
+    """The configuration as an argument or as `--pipeline_config_path`, and changes to it.
+
+    Args:
+        parser: Of a verb; verbs read the result by `load`.
+        default: Says in the help which configuration is used if none is given; empty where one
+            must be given.
+    """
     group = parser.add_argument_group("configuration")
+    note = f"; default: {default}" if default else ""
     group.add_argument(
-        "--pipeline_config_path", required=required, metavar="FILE", help="pipeline configuration"
+        _POSITIONAL, nargs="?", metavar="CONFIG", help=f"pipeline configuration{note}"
     )
+    group.add_argument("--pipeline_config_path", metavar="FILE", help="the same as an option")
     add_change_arguments(group)
-
-
-def add_file_arguments(parser: argparse.ArgumentParser) -> None:
-    """`file`, `--config_override` and `--set`."""
-    parser.add_argument("file", help="pipeline configuration")
-    add_change_arguments(parser)
 
 
 def add_change_arguments(parser: Any) -> None:
@@ -50,6 +55,29 @@ def add_set_argument(parser: Any) -> None:
     )
 
 
-def load(options: argparse.Namespace) -> Any:
-    """The configuration from the options of `add_config_arguments`."""
-    return console.load_config(options.pipeline_config_path, options.config_override, options.set)
+def config_path(options: argparse.Namespace, default: Optional[str] = None) -> str:
+    """The path of the configuration from the options of `add_config_arguments`.
+
+    Raises:
+        UsageError: if two different paths are given, or none and there is no `default`.
+    """
+    given = [path for path in (options.config, options.pipeline_config_path) if path is not None]
+    if len(given) == 2 and _normal(given[0]) != _normal(given[1]):
+        raise console.UsageError(
+            f"two configurations are given, {given[0]} as an argument and "
+            f"--pipeline_config_path {given[1]}: give one of them"
+        )
+    if not given and default is None:
+        raise console.UsageError(
+            "no configuration is given: add its path, or --pipeline_config_path FILE"
+        )
+    return str(given[0] if given else default)
+
+
+def load(options: argparse.Namespace, default: Optional[str] = None) -> Any:
+    """The configuration of `config_path`, with all changes applied."""
+    return console.load_config(config_path(options, default), options.config_override, options.set)
+
+
+def _normal(path: str) -> str:
+    return path if "://" in path else os.path.abspath(path)

@@ -7,7 +7,7 @@ from typing import Any, List, NamedTuple, Tuple
 
 from estimator_det import console
 from estimator_det.verbs import tpu_checks
-from estimator_det.verbs.base import add_file_arguments
+from estimator_det.verbs.base import add_config_arguments, load
 
 SUMMARY = "Reports what a configuration does and what is wrong with it"
 EXAMPLE = "ssd.config --set model.ssd.num_classes=3"
@@ -15,7 +15,7 @@ EXAMPLE = "ssd.config --set model.ssd.num_classes=3"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
-    add_file_arguments(parser)
+    add_config_arguments(parser)
     parser.add_argument(
         "--print",
         action="store_true",
@@ -28,24 +28,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
-    from estimator_det.config import pipeline, tpu_lint
+    from estimator_det.config import pipeline, printing, tpu_lint
+    from estimator_det.config.ranges import check_ranges
     from model_fn.preflight.names import check_names
 
-    config = console.load_config(options.file, options.config_override, options.set)
+    config = load(options)
     on_tpu = tpu_checks.wanted(options)
     if on_tpu:
         tpu_checks.target_of(options)  # Reports wrong options before anything is built.
     if options.print_config:
-        console.say(pipeline.format_pipeline(config))
-    problems = console.problems_of(config)
+        printing.report(pipeline.format_pipeline(config), whole=True)
+    problems = [
+        problem
+        for problem in console.problems_of(config)
+        if not (on_tpu and problem.field in console.FOR_TPU)
+    ]
     lines = summary_lines(config)
-    build = bool(config.model.WhichOneof("model")) and not options.no_build
-    build = build and not check_names(config)
-    if build:
+    can_build = bool(config.model.WhichOneof("model"))
+    can_build = can_build and not check_names(config) and not any(check_ranges(config))
+    build = can_build and not options.no_build
+    if can_build:
         # The rules for TPU report the paths that a sample configuration leaves to its user.
         given = tpu_lint.without_placeholders(config) if on_tpu else config
         missing = given is not config or any("path" in problem.field for problem in problems)
-        found = _preflight(given, missing_files=missing, on_host=not on_tpu)
+        if build:
+            found = _preflight(given, missing_files=missing, on_host=not on_tpu)
+        else:
+            found = _components(given)
         reported = {problem.field for problem in problems if problem.severity == "error"}
         problems += [problem for problem in found.problems if problem.field not in reported]
         lines += found.lines
@@ -70,18 +79,41 @@ class _Found(NamedTuple):
     trains: bool  # whether the training graph can be built
 
 
-def _preflight(config: Any, missing_files: bool, on_host: bool) -> _Found:
-    """Builds all graphs; estimates memory if the run is `on_host`."""
-    from estimator_det.config.text import ConfigError
-    from inputs.augment import make_augmentation
+def _components(config: Any) -> _Found:
+    """What shows without building the graphs."""
     from model_fn.preflight import files, run_check
 
-    examined = run_check.examine(config)
-    problems = [*examined.problems, *files.check_files(config)]
+    problems = [
+        *run_check.examine_components(config),
+        *files.check_files(config),
+        *_augmentation_problems(config),
+    ]
+    lines = ["graph:      not built (--no_build): what only the graph shows is not checked"]
+    return _Found(problems, lines, False)
+
+
+def _augmentation_problems(config: Any) -> List[Any]:
+    from estimator_det.config.text import ConfigError
+    from inputs.augment import make_augmentation
+    from model_fn.preflight import run_check
+
     try:
         make_augmentation(config.train_config.data_augmentation_options)
     except ConfigError as reason:
-        problems.append(run_check.as_problem(reason, config))
+        return [run_check.as_problem(reason, config)]
+    return []
+
+
+def _preflight(config: Any, missing_files: bool, on_host: bool) -> _Found:
+    """Builds all graphs; estimates memory if the run is `on_host`."""
+    from model_fn.preflight import files, run_check
+
+    examined = run_check.examine(config)
+    problems = [
+        *examined.problems,
+        *files.check_files(config),
+        *_augmentation_problems(config),
+    ]
     lines = []
     if examined.num_operations:
         lines.append(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from typing import Any
 
 from estimator_det import console
-from estimator_det.verbs.base import add_file_arguments
+from estimator_det.config import json_lines, printing
+from estimator_det.verbs.base import add_config_arguments, config_path, load
 from inputs.machine import available_cpus
 
 SUMMARY = "Reads all records of a configuration and reports what they contain and what is wrong"
@@ -21,7 +21,7 @@ PICTURE_FILE = "histograms.png"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
-    add_file_arguments(parser)
+    add_config_arguments(parser)
     parser.add_argument(
         "--reader",
         default="all",
@@ -47,13 +47,13 @@ def run(options: argparse.Namespace) -> int:
     for name in ("jobs", "max_records"):
         if getattr(options, name) is not None and getattr(options, name) < 1:
             raise console.UsageError(f"--{name} must be 1 or more")
-    config = console.load_config(options.file, options.config_override, options.set)
+    config = load(options)
     from model_fn.preflight import data_check, data_report
 
     started = time.monotonic()
     report = data_check.check_data(
         config,
-        options.file,
+        config_path(options),
         readers=options.reader,
         jobs=options.jobs or available_cpus(),
         max_records=options.max_records,
@@ -61,7 +61,8 @@ def run(options: argparse.Namespace) -> int:
     seconds = time.monotonic() - started
     _write(report, options.output_dir)
     if options.json:
-        console.say(json.dumps(data_report.as_dictionary(report), indent=2, ensure_ascii=False))
+        document = json_lines.dumps(data_report.as_dictionary(report), indent=2)
+        printing.report(document, whole=True)
     else:
         for line in data_report.text_lines(report):
             console.say(line)
@@ -81,21 +82,20 @@ def _write(report: Any, folder: str) -> None:
     from model_fn.preflight import data_charts, data_report
 
     lines = [
-        json.dumps(
+        json_lines.dumps(
             {
                 "reader": scan.reader,
                 "severity": data_report.severity(entry),
                 **entry._asdict(),
-            },
-            ensure_ascii=False,
+            }
         )
         for scan in report.scans
         for entry in scan.entries
     ]
-    document = json.dumps(data_report.as_dictionary(report), indent=2, ensure_ascii=False)
+    document = json_lines.dumps(data_report.as_dictionary(report), indent=2)
     for name, text in (
         (FINDINGS_FILE, "\n".join(lines)),
-        (REPORT_FILE, "\n".join(data_report.text_lines(report))),
+        (REPORT_FILE, printing.printable("\n".join(data_report.text_lines(report)))),
         (JSON_FILE, document),
     ):
         files.write_text(files.join(folder, name), text + "\n" if text else "")

@@ -7,6 +7,7 @@ import os
 import sys
 
 from estimator_det import console
+from estimator_det.config import printing
 
 SUMMARY = "Runs an exported detector on images and draws the detections"
 EXAMPLE = "--model exported photos/ image.jpg --output_dir detections"
@@ -27,12 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
-    from exporters.saved_model_detector import (
-        DETECTIONS_FILE,
-        SavedModelDetector,
-        detect_files,
-        list_images,
-    )
+    from exporters.image_files import list_images
+    from exporters.saved_model_detector import DETECTIONS_FILE, SavedModelDetector, detect_files
 
     files = list_images(options.images)
     detector = SavedModelDetector(options.model)
@@ -40,10 +37,12 @@ def run(options: argparse.Namespace) -> int:
     for result in detect_files(detector, files, options.output_dir, options.min_score):
         if result.detections is None:
             failed += 1
-            print(f"{result.path}: {result.error}", file=sys.stderr, flush=True)
+            printing.report(result.error, sys.stderr)
             continue
         names = [detector.name(class_id) for class_id in result.detections.class_ids]
         found = [f"{name} {score:.2f}" for name, score in zip(names, result.detections.scores)]
-        console.say(f"{result.path}: {', '.join(found) or 'no detection'} -> {result.drawing}")
+        size = f" (at 1/{result.reduced_by} of its size)" if result.reduced_by > 1 else ""
+        detections = ", ".join(found) or "no detection"
+        console.say(f"{result.path}{size}: {detections} -> {result.drawing}")
     console.say(f"all detections: {os.path.join(options.output_dir, DETECTIONS_FILE)}")
     return console.EXIT_FAILED if failed else console.EXIT_OK

@@ -15,7 +15,7 @@ EXAMPLE = "--checkpoint_dir run"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
-    add_config_arguments(parser, required=False)
+    add_config_arguments(parser, default=f"{CONFIG_FILE} in checkpoint_dir")
     parser.add_argument("--checkpoint_dir", required=True, help="model_dir of the training run")
     parser.add_argument("--model_dir", help="folder for event files; default: checkpoint_dir")
     parser.add_argument("--continuous", action="store_true", help="evaluate each new checkpoint")
@@ -31,10 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
-    if options.pipeline_config_path is None:
-        options.pipeline_config_path = os.path.join(options.checkpoint_dir, CONFIG_FILE)
+    if options.timeout_secs is not None and not options.continuous:
+        raise console.UsageError("--timeout_secs requires --continuous: add it")
     return run_evaluation(
-        load(options),
+        load(options, os.path.join(options.checkpoint_dir, CONFIG_FILE)),
         options.checkpoint_dir,
         continuous=options.continuous,
         on_training_data=options.eval_training_data,
@@ -58,6 +58,7 @@ def run_evaluation(
     The settings are those of `model_fn.runs.evaluator`.
     """
     console.check_config(config, ignore=console.unused_in_evaluation(on_training_data))
+    console.warn_of_float_model(config)
     from model_fn.runs import evaluator
 
     settings["on_training_data"] = on_training_data

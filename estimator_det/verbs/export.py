@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any, Callable, Dict
 
 from estimator_det import console
 from estimator_det.verbs.base import CONFIG_EXAMPLE, add_config_arguments, load
@@ -15,6 +16,22 @@ INPUT_TYPES_HELP = (
     "image_tensor (default), encoded_image_string_tensor, tf_example, float_image_tensor, several "
     "of them with commas between, or all; the SavedModel has a signature for each"
 )
+
+
+def _boolean(text: str) -> bool:
+    values = {"true": True, "1": True, "false": False, "0": False}
+    if text.lower() not in values:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return values[text.lower()]
+
+
+# Flags of the reference's exporter that only context models need, with their types.
+SIDE_INPUTS: Dict[str, Callable[[str], Any]] = {
+    "use_side_inputs": _boolean,
+    "side_input_shapes": str,
+    "side_input_types": str,
+    "side_input_names": str,
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,11 +54,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--label_map_path", help="becomes an asset; default: the label map of the configuration"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier export")
+    parser.add_argument(
+        "--write_inference_graph",
+        nargs="?",
+        const=True,
+        default=False,
+        type=_boolean,
+        metavar="true|false",
+        help="also write the graph as text, inference_graph.pbtxt",
+    )
+    parser.add_argument(
+        "--additional_output_tensor_names",
+        default="",
+        metavar="NAMES",
+        help="tensors with commas between; further outputs of serving_default and frozen graph",
+    )
+    for name, kind in SIDE_INPUTS.items():
+        parser.add_argument(f"--{name}", nargs="?", const=True, type=kind, help=argparse.SUPPRESS)
 
 
 def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
+    given = [f"--{name}" for name in SIDE_INPUTS if getattr(options, name)]
+    if given:
+        raise console.UsageError(
+            f"{', '.join(given)}: not supported yet, because only context models have side inputs; "
+            "export without it"
+        )
     config = load(options)
+    console.warn_of_float_model(config)
     from exporters import saved_model, signatures
 
     exported = saved_model.export_saved_model(
@@ -52,6 +93,12 @@ def run(options: argparse.Namespace) -> int:
         input_shape=signatures.parse_input_shape(options.input_shape),
         label_map_path=options.label_map_path,
         overwrite=options.overwrite,
+        extras=saved_model.GraphExtras(
+            inference_graph=options.write_inference_graph,
+            output_tensors=[
+                name.strip() for name in options.additional_output_tensor_names.split(",") if name
+            ],
+        ),
     )
     console.say(f"SavedModel:    {exported.saved_model} ({', '.join(exported.input_types)})")
     console.say(f"frozen graph:  {exported.frozen_graph}")

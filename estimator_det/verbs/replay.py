@@ -6,7 +6,7 @@ import argparse
 import os
 
 from estimator_det import console
-from estimator_det.verbs.base import CONFIG_FILE, add_change_arguments
+from estimator_det.verbs.base import CONFIG_FILE, add_config_arguments, load
 
 SUMMARY = "Repeats a training step that was not finite; try remedies with --set"
 EXAMPLE = "run/bad_step-120 --steps 5 --set train_config.gradient_clipping_by_norm=10"
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="steps to run on this batch; a change of the learning rate has an effect from the "
         "second one (default: %(default)s)",
     )
-    add_change_arguments(parser)
+    add_config_arguments(parser, default=f"{CONFIG_FILE} in BAD_STEP_DIR")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -32,9 +32,7 @@ def run(options: argparse.Namespace) -> int:
     if options.steps < 1:
         raise console.UsageError(f"--steps is {options.steps}: give 1 or more")
     folder = options.folder.rstrip("/")
-    config = console.load_config(
-        os.path.join(folder, CONFIG_FILE), options.config_override, options.set
-    )
+    config = load(options, os.path.join(folder, CONFIG_FILE))
     from model_fn.debugging import replay
 
     result = replay.replay(config, folder, options.steps)

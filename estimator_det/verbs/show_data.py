@@ -7,7 +7,7 @@ import os
 from typing import Any, Iterator, List, Tuple
 
 from estimator_det import console
-from estimator_det.verbs.base import add_file_arguments
+from estimator_det.verbs.base import add_config_arguments, config_path, load
 
 SUMMARY = "Draws batches as they enter the model, augmented and padded"
 EXAMPLE = "ssd.config --num_images 24 --output data.png"
@@ -16,7 +16,7 @@ DEFAULT_FILE = "data.png"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
-    add_file_arguments(parser)
+    add_config_arguments(parser)
     parser.add_argument(
         "--output", default=DEFAULT_FILE, metavar="FILE.png", help="default: %(default)s"
     )
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
         raise console.UsageError(
             f"--num_images is {options.num_images} and --columns {options.columns}: give 1 or more"
         )
-    config = console.load_config(options.file, options.config_override, options.set)
+    config = load(options)
     from inputs.bad_records.log import FaultLog
     from model_fn.checkpoints.errors import RunError
     from model_fn.drawing import batch_grid
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
             "the detector's preprocessing is not an affine map of colours: the colours of each "
             "image are scaled to their own range"
         )
-    title = f"{'evaluation' if options.eval else 'training'} batches of {options.file}"
+    title = f"{'evaluation' if options.eval else 'training'} batches of {config_path(options)}"
     page = batch_grid.draw_grid(cells, title=title, columns=options.columns)
     os.makedirs(os.path.dirname(os.path.abspath(options.output)), exist_ok=True)
     page.save(options.output, "PNG")
@@ -83,13 +83,14 @@ def _batches(
 ) -> Tuple[Any, Any, Iterator[Any]]:
     """The preprocessor, the reader, and batches as pairs (features, labels) of arrays."""
     import inputs
+    from estimator_det.config.evaluated_model import evaluated_model
     from estimator_det.detectors import make_preprocessor
 
     readers = config.eval_input_reader if options.eval else [config.train_input_reader]
     if not readers:
         raise console.UsageError("the configuration has no eval_input_reader, which --eval needs")
     readers[0].include_source_id = True
-    preprocess = make_preprocessor(config.model)
+    preprocess = make_preprocessor(evaluated_model(config) if options.eval else config.model)
     if options.eval:
         input_fn = inputs.create_eval_input_fn(config, preprocess, fault_log=faults)
         batch_size = config.eval_config.batch_size

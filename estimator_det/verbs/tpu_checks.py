@@ -6,6 +6,7 @@ import argparse
 from typing import Any, List, Tuple
 
 from estimator_det import console
+from estimator_det.verbs.base import config_path
 
 _GIB = float(1 << 30)
 
@@ -97,9 +98,10 @@ def _fix(config: Any, options: argparse.Namespace, target: Any) -> Tuple[Any, Li
     from estimator_det.config import files, pipeline, tpu_lint
 
     fixed = tpu_lint.fix(config, target)
-    heading = tpu_lint.heading(files.read_text(options.file))
+    path = config_path(options)
+    heading = tpu_lint.heading(files.read_text(path))
     files.write_text(options.fix, heading + pipeline.format_pipeline(fixed.config))
-    difference = tpu_lint.diff(config, fixed.config, options.file, options.fix)
+    difference = tpu_lint.diff(config, fixed.config, path, options.fix)
     console.say(difference.rstrip("\n") or "no edit is safe")
     for finding in fixed.applied:
         console.say(f"edited: {finding.field}: {finding.message}")

@@ -51,7 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_evaluation_arguments(evaluating: Any) -> None:
     when = evaluating.add_mutually_exclusive_group()
-    when.add_argument("--eval_every_steps", type=int, help="steps between evaluations")
+    when.add_argument(
+        "--eval_every_steps", type=int, help="steps between evaluations; each saves a checkpoint"
+    )
     when.add_argument(
         "--eval_throttle_secs",
         type=int,
@@ -83,36 +85,35 @@ def _add_evaluation_arguments(evaluating: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
-    from estimator_det.config import pipeline
+    from estimator_det.config import pipeline, printing
     from model_fn.runs.backends import tpu_options
     from model_fn.runs.backends.tpu_options import OnTpu
     from model_fn.runs.options import Evaluating, Saving
 
     if options.progress_steps < 1:
         raise console.UsageError(f"--progress_steps is {options.progress_steps}: give 1 or more")
-    try:
-        saving = Saving(
-            options.save_checkpoints_steps,
-            options.save_checkpoints_secs,
-            options.keep_checkpoint_max,
-        )
-        evaluating = Evaluating(
-            every_steps=options.eval_every_steps,
-            throttle_secs=options.eval_throttle_secs,
-            best_metric=options.best_metric,
-            keep_best=options.keep_best,
-            patience=options.patience,
-            min_delta=options.min_delta,
-        )
-    except ValueError as error:
-        raise console.UsageError(str(error)) from error
+    saving = Saving(
+        options.save_checkpoints_steps,
+        options.save_checkpoints_secs,
+        options.keep_checkpoint_max,
+    )
+    evaluating = Evaluating(
+        every_steps=options.eval_every_steps,
+        throttle_secs=options.eval_throttle_secs,
+        best_metric=options.best_metric,
+        keep_best=options.keep_best,
+        patience=options.patience,
+        min_delta=options.min_delta,
+    )
     config = pipeline.override(load(options), num_train_steps=options.num_train_steps)
     on_tpu = None
     if options.rehearse_tpu:
         on_tpu = OnTpu(iterations_per_loop=options.progress_steps, rehearses=True)
         for finding in tpu_options.check(config, options.model_dir, on_tpu):
-            print(finding, file=sys.stderr, flush=True)
-    console.check_config(config, ignore=console.unused_in_training(options.model_dir))
+            printing.report(finding, sys.stderr)
+    console.check_config(
+        config, ignore=console.unused_in_training(options.model_dir, on_tpu=options.rehearse_tpu)
+    )
     from model_fn.runs import runner
 
     metrics = runner.train_and_evaluate(

@@ -28,6 +28,7 @@ class FaultKind(NamedTuple):
     correction: str = ""  # the effect of CLIP; "" if CLIP skips the record
     unit: str = "record"  # what a count counts
     is_choice: bool = False  # may follow from the configuration alone, so SKIP corrects it, too
+    is_for_check: bool = False  # only check-data finds it, so its action is always KEEP
 
 
 _CORRECT_BOX = "correct the box, or set bad_records { policy: CLIP } to drop such boxes"
@@ -62,6 +63,11 @@ KINDS: Dict[str, FaultKind] = {
     ),
     "undecodable_image": FaultKind("an image cannot be decoded", _REWRITE_RECORD, FAIL),
     "truncated_image": FaultKind("an image file ends too early", _REWRITE_RECORD, FAIL),
+    "corrupt_image": FaultKind(
+        "the decoder warns of damage to an image, but decodes it",
+        "view the image; write it again, or remove it if a part is missing. Only check-data finds "
+        "this fault", KEEP, is_for_check=True,
+    ),
     "huge_image": FaultKind(
         "an image header gives a size above the limit",
         "remove the image, or raise bad_records { max_megapixels } if the size is real", FAIL,
@@ -156,11 +162,16 @@ def resolve_actions(policy: str, exceptions: Mapping[str, str]) -> Dict[str, str
             raise ConfigError(
                 f"bad_records.exception.kind is {kind!r}{hint} Allowed: {list(KINDS)}"
             )
+        if KINDS[kind].is_for_check:
+            raise ConfigError(
+                f"bad_records.exception.kind is {kind!r}, which only check-data finds; training "
+                "uses such records. Remove the exception"
+            )
     return {kind: _action(row, exceptions.get(kind, policy)) for kind, row in KINDS.items()}
 
 
 def _action(row: FaultKind, policy: str) -> str:
-    if policy == REFERENCE:
+    if policy == REFERENCE or row.is_for_check:
         return row.reference
     if policy == FAIL:
         return FAIL

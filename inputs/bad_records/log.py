@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import collections
-import json
-import os
 import threading
 from typing import Counter, Dict, List, NamedTuple, Optional, Set, Tuple
 
-from estimator_det.config import files
+from estimator_det.config import json_lines
+from estimator_det.config.printing import escaped, shortened
 from inputs.bad_records.kinds import FAIL, KINDS, SKIP, RecordFault, counted, effect
 
 LOG_FILE = "bad_records.jsonl"  # in model_dir
 MAX_KEPT = 1000  # entries of each kind that stay in memory; the file has all of them
+LONGEST_MESSAGE = 1_000  # characters
 
 
 class LogEntry(NamedTuple):
@@ -22,7 +22,7 @@ class LogEntry(NamedTuple):
     action: str
     file: str
     record: int  # number in the file from 0; -1 for the whole file
-    source_id: str  # "" if it cannot be read
+    source_id: str  # shortened; "" if it cannot be read
     count: int  # type: ignore[assignment]  # hides tuple.count
     message: str
     remedy: str
@@ -31,17 +31,17 @@ class LogEntry(NamedTuple):
     def of(cls, fault: RecordFault, file: str, record: int, source_id: str = "") -> LogEntry:
         """The entry of a fault in one record, or in the whole file if `record` is -1."""
         return cls(
-            fault.kind, fault.action, file, int(record), source_id, int(fault.count),
-            fault.message, fault.remedy,
+            fault.kind, fault.action, file, int(record), shortened(source_id), int(fault.count),
+            shortened(fault.message, LONGEST_MESSAGE), fault.remedy,
         )  # fmt: skip
 
     def sentence(self) -> str:
         """File, record, source id, what is wrong and the remedy, in one line."""
         number = f", record {self.record}" if self.record >= 0 else ""
         # No quotes: TensorFlow escapes them in errors.
-        name = f" (source_id {self.source_id})" if self.source_id else ""
-        message = self.message.rstrip(".")
-        return f"{self.file}{number}{name}: {message}. Remedy: {self.remedy}"
+        name = f" (source_id {escaped(self.source_id)})" if self.source_id else ""
+        message = escaped(self.message).rstrip(".")
+        return f"{escaped(self.file)}{number}{name}: {message}. Remedy: {self.remedy}"
 
 
 class RecordFaultError(ValueError):
@@ -160,25 +160,8 @@ class FaultLog:
         self.has_new_faults = True
         self._written.add(key)
         if self.path is not None:
-            _append(self.path, json.dumps(entry._asdict(), ensure_ascii=False) + "\n")
+            json_lines.append(self.path, entry._asdict())
 
     def _read_written(self, path: str) -> None:
-        lines = files.read_text(path).splitlines() if files.exists(path) else []
-        for line in lines:
-            try:
-                old = json.loads(line)
-                self._written.add((old["file"], old["record"], old["kind"]))
-            except (ValueError, KeyError, TypeError):
-                continue  # a crash cut this line short: its fault is written again
-
-
-def _append(path: str, line: str) -> None:
-    if files.is_remote(path):
-        from estimator_det.compat import tf
-
-        with tf.io.gfile.GFile(path, "a") as remote:
-            remote.write(line)
-        return
-    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    with open(path, "a", encoding="utf-8") as local:
-        local.write(line)
+        for old in json_lines.read(path, ("file", "record", "kind")):
+            self._written.add((old["file"], old["record"], old["kind"]))

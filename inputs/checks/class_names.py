@@ -12,6 +12,7 @@ import logging
 from typing import Counter, Optional, Sequence
 
 from estimator_det.compat import tf
+from estimator_det.config.printing import quoted, shortened
 from estimator_det.config.text import ConfigError, nearest
 from estimator_det.protos import input_reader_pb2
 from inputs.decoding.example import OBJECT
@@ -44,14 +45,14 @@ def check_class_names(
     unknown = collections.Counter({n: k for n, k in found.items() if n not in label_map.ids})
     if not unknown:
         return
-    shown = ", ".join(f"{name!r} ({count})" for name, count in unknown.most_common(NUM_SHOWN))
+    shown = ", ".join(f"{quoted(name)} ({count})" for name, count in unknown.most_common(NUM_SHOWN))
     what = (
         f"of {sum(found.values())} boxes in the first records of {path}, {sum(unknown.values())} "
         f"have class names that label map {label_map.path} lacks: {shown}"
     )
     if len(unknown) == len(found):
         hint = nearest(unknown.most_common(1)[0][0], list(label_map.ids))
-        known = list(label_map.ids)[:NUM_SHOWN]
+        known = list(map(shortened, list(label_map.ids)[:NUM_SHOWN]))
         raise ConfigError(
             f"{what}{hint}. The map's first names are {known}. Without a common name all boxes "
             "are dropped: correct label_map_path, or the names in one of the two"

@@ -14,11 +14,19 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tup
 import numpy as np
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.printing import quoted
 from estimator_det.protos import input_reader_pb2
 from inputs.bad_records.kinds import FAIL, KINDS, SKIP, RecordFault
 from inputs.bad_records.policy import BadRecordPolicy
 from inputs.decoding import example, image_header
-from inputs.decoding.box_rules import NUMPY, Boxes, box_flags, correct_boxes, size_mismatch
+from inputs.decoding.box_rules import (
+    ABSENT_SIZE,
+    NUMPY,
+    Boxes,
+    box_flags,
+    correct_boxes,
+    size_mismatch,
+)
 from inputs.decoding.example import OBJECT, SIDES, LengthRule, equal_rule, multiple_rule
 from inputs.schema import PER_BOX_NUMBERS
 
@@ -223,12 +231,15 @@ class _Examination:
             labels=own_labels,
             by_text=np.bool_(by_text),
             given_size=np.asarray(
-                [features.scalar("image/height", 0), features.scalar("image/width", 0)], np.int64
+                [features.scalar(key, ABSENT_SIZE) for key in ("image/height", "image/width")],
+                np.int64,
             ),
             image_size=np.asarray(size or (0, 0), np.int64),
         )
         if size is not None and size_mismatch(given, NUMPY):
-            height, width = given.given_size
+            height, width = (
+                "missing" if side == ABSENT_SIZE else str(side) for side in given.given_size
+            )
             self.add(
                 "size_mismatch",
                 f"image/height and image/width are {height} x {width}, the image is "
@@ -257,10 +268,10 @@ class _Examination:
 
         def pair(i: int) -> str:
             label = labels[i] if len(labels) == len(classes) else f"missing ({len(labels)} labels)"
-            return f"{text[i]!r} is {classes[i]} in the label map, the label is {label}"
+            return f"{quoted(text[i])} is {classes[i]} in the label map, the label is {label}"
 
         shown: Dict[str, Callable[[int], str]] = {
-            "unknown_text": lambda i: repr(text[i]),
+            "unknown_text": lambda i: quoted(text[i]),
             "unknown_id": lambda i: str(classes[i]),
             "label_contradiction": pair,
         }

@@ -20,10 +20,13 @@ from estimator_det.config import files
 from inputs.bad_records.kinds import KINDS, SKIP
 from inputs.bad_records.log import LogEntry
 from inputs.bad_records.policy import BadRecordPolicy
+from inputs.checks import decoder_warnings
 from inputs.checks.examine import examine_record
 from inputs.checks.statistics import Collector, Columns, join
 from inputs.records import tfrecord
-from inputs.records.stream import find_files, input_patterns
+from inputs.records.stream import input_patterns, match_files
+
+NOT_DECODED = {"undecodable_image", "truncated_image"}  # faults that say why already
 
 RECORDS_PER_TASK = 64  # of files whose records can be read in any order
 
@@ -85,12 +88,16 @@ def plan(reader: str, policy: BadRecordPolicy, max_records: Optional[int] = None
     entries: List[LogEntry] = []
     for pattern in input_patterns(policy.reader):
         try:
-            found += find_files(pattern)
+            found += match_files(pattern)
         except FileNotFoundError as error:
             entries.append(_entry(policy, "no_file", pattern, str(error)))
     tasks: List[Task] = []
     total: Optional[int] = 0
     for number, path in enumerate(found):
+        if kind := files.special_kind(path):
+            message = f"it cannot be read: it is {kind}, not a regular file"
+            entries.append(_entry(policy, "lost_records", path, message))
+            continue
         stop, count = max_records, max_records
         # Only a local file that is not compressed can be read from any record on.
         if not (files.is_remote(path) or tfrecord.is_compressed(path)):
@@ -227,6 +234,13 @@ def _examine_in_worker(task: Task) -> Scan:
 
 
 def _examine(task: Task, policy: BadRecordPolicy) -> Scan:
+    with decoder_warnings.capture() as new_warnings:
+        return _examine_all(task, policy, new_warnings)
+
+
+def _examine_all(
+    task: Task, policy: BadRecordPolicy, new_warnings: Callable[[], List[str]]
+) -> Scan:
     collector = Collector()
     entries: List[LogEntry] = []
     count = 0
@@ -240,7 +254,12 @@ def _examine(task: Task, policy: BadRecordPolicy) -> Scan:
                 entries.append(LogEntry.of(fault, task.file, -1 if is_whole_file else number))
                 continue
             examined = examine_record(record, policy)
-            for fault in examined.faults:
+            warned = [
+                policy.fault("corrupt_image", f"the decoder warns: {text}")
+                for text in dict.fromkeys(new_warnings())
+                if not NOT_DECODED & {fault.kind for fault in examined.faults}
+            ]
+            for fault in (*examined.faults, *warned):
                 entries.append(LogEntry.of(fault, task.file, number, examined.source_id))
             size, name = examined.image_size, examined.source_id
             if examined.usable and size is not None:

@@ -10,7 +10,7 @@ import hashlib
 import io
 import os
 from dataclasses import dataclass, fields
-from typing import Iterable, List, Mapping, Optional, Sequence, Union
+from typing import Any, Iterable, List, Mapping, Optional, Sequence
 
 import numpy as np
 from PIL import Image
@@ -19,8 +19,6 @@ from estimator_det.compat import tf
 
 IMAGE_FORMATS = ("jpeg", "png", "gif", "bmp")
 BOX_TOLERANCE = 1e-4  # a box may extend beyond the image by this much: rounding in label tools
-
-FeatureValue = Union[Sequence[int], Sequence[float], Sequence[bytes]]
 
 
 @dataclass(frozen=True)
@@ -78,40 +76,40 @@ def make_example(
     """
     width, height, image_format = _inspect(encoded, filename)
     boxes = annotations.boxes
-    values = {
-        "image/encoded": [encoded],
-        "image/format": [image_format.encode()],
-        "image/filename": [filename.encode()],
-        "image/source_id": [(source_id or filename).encode()],
-        "image/key/sha256": [hashlib.sha256(encoded).hexdigest().encode()],
-        "image/height": [height],
-        "image/width": [width],
-        "image/object/bbox/ymin": boxes[:, 0].tolist(),
-        "image/object/bbox/xmin": boxes[:, 1].tolist(),
-        "image/object/bbox/ymax": boxes[:, 2].tolist(),
-        "image/object/bbox/xmax": boxes[:, 3].tolist(),
-        "image/object/class/label": [int(class_id) for class_id in annotations.class_ids],
+    # The type of a list is that of its key, not of its values: an image may have no object.
+    features = {
+        "image/encoded": _bytes([encoded]),
+        "image/format": _bytes([image_format.encode()]),
+        "image/filename": _bytes([filename.encode()]),
+        "image/source_id": _bytes([(source_id or filename).encode()]),
+        "image/key/sha256": _bytes([hashlib.sha256(encoded).hexdigest().encode()]),
+        "image/height": _integers([height]),
+        "image/width": _integers([width]),
+        "image/object/bbox/ymin": _floats(boxes[:, 0]),
+        "image/object/bbox/xmin": _floats(boxes[:, 1]),
+        "image/object/bbox/ymax": _floats(boxes[:, 2]),
+        "image/object/bbox/xmax": _floats(boxes[:, 3]),
+        "image/object/class/label": _integers(annotations.class_ids),
     }
     if annotations.class_names is not None:
-        values["image/object/class/text"] = [name.encode() for name in annotations.class_names]
+        names = [name.encode() for name in annotations.class_names]
+        features["image/object/class/text"] = _bytes(names)
     if annotations.keypoints is not None:
         points = np.asarray(annotations.keypoints, np.float32).reshape(-1, 2)
-        values["image/object/keypoint/y"] = points[:, 0].tolist()
-        values["image/object/keypoint/x"] = points[:, 1].tolist()
+        features["image/object/keypoint/y"] = _floats(points[:, 0])
+        features["image/object/keypoint/x"] = _floats(points[:, 1])
         seen = ~np.isnan(points).any(axis=1)
-        values["image/object/keypoint/visibility"] = [2 if point else 0 for point in seen]
+        features["image/object/keypoint/visibility"] = _integers(np.where(seen, 2, 0))
     if annotations.masks is not None:
-        values["image/object/mask"] = list(annotations.masks)
+        features["image/object/mask"] = _bytes(annotations.masks)
     for name, numbers in (("weight", annotations.weights), ("area", annotations.area)):
         if numbers is not None:
-            values[f"image/object/{name}"] = [float(number) for number in numbers]
+            features[f"image/object/{name}"] = _floats(numbers)
     for name in ("is_crowd", "difficult", "group_of"):
         marks = getattr(annotations, name)
         if marks is not None:
-            values[f"image/object/{name}"] = [int(mark) for mark in marks]
-    return tf.train.Example(
-        features=tf.train.Features(feature={key: _feature(value) for key, value in values.items()})
-    )
+            features[f"image/object/{name}"] = _integers(marks)
+    return tf.train.Example(features=tf.train.Features(feature=features))
 
 
 def shard_paths(path: str, num_shards: int) -> List[str]:
@@ -170,9 +168,13 @@ def _inspect(encoded: bytes, filename: str) -> tuple[int, int, str]:
     return width, height, image_format
 
 
-def _feature(values: FeatureValue) -> tf.train.Feature:
-    if values and isinstance(values[0], bytes):
-        return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
-    if values and isinstance(values[0], int):
-        return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
-    return tf.train.Feature(float_list=tf.train.FloatList(value=values))
+def _bytes(values: Iterable[bytes]) -> tf.train.Feature:
+    return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+
+
+def _integers(values: Iterable[Any]) -> tf.train.Feature:
+    return tf.train.Feature(int64_list=tf.train.Int64List(value=[int(value) for value in values]))
+
+
+def _floats(values: Iterable[Any]) -> tf.train.Feature:
+    return tf.train.Feature(float_list=tf.train.FloatList(value=[float(value) for value in values]))

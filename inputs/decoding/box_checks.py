@@ -14,6 +14,7 @@ from estimator_det.compat import tf
 from inputs.bad_records.kinds import BOX_FAULTS, COUNTED
 from inputs.bad_records.policy import BadRecordPolicy
 from inputs.decoding.box_rules import (
+    ABSENT_SIZE,
     FIRST_CLASS_ID,
     OUTSIDE_TOLERANCE,
     TENSORFLOW,
@@ -65,7 +66,8 @@ def _is_sound(given: Boxes, policy: BadRecordPolicy) -> tf.Tensor:
         clip_value_min=tf.constant(FIRST_CLASS_ID, tf.int64),
         clip_value_max=tf.constant(highest, tf.int64),
     )
-    size = given.image_size * tf.sign(given.given_size)
+    is_absent = tf.equal(given.given_size, ABSENT_SIZE)
+    size = tf.where(is_absent, given.given_size, given.image_size)
     integers = tf.equal(
         tf.concat([given.classes, given.classes, given.given_size], 0),
         tf.concat([known, given.labels, size], 0),

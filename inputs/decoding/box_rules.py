@@ -14,6 +14,7 @@ from estimator_det.compat import tf
 from inputs.bad_records.kinds import BOX_FAULTS, CLIP
 
 FIRST_CLASS_ID = 1
+ABSENT_SIZE = -(2**63)  # of a record without image/height or image/width; 0 is a given size
 OUTSIDE_TOLERANCE = 1e-4  # of the image's side: rounding by label tools is no fault
 
 
@@ -51,7 +52,7 @@ class Boxes(NamedTuple):
     classes: Any  # int64 [n], -1 where unknown
     labels: Any  # int64 [n], the class labels if they accompany class texts, else `classes`
     by_text: Any  # bool scalar, whether `classes` come from texts
-    given_size: Any  # int64 [2], height and width in the record, 0 where absent
+    given_size: Any  # int64 [2], height and width in the record, ABSENT_SIZE where absent
     image_size: Any  # int64 [2], those of the image; zeros if unknown
 
 
@@ -77,7 +78,8 @@ def box_flags(given: Boxes, num_classes: Any, ops: ArrayOps) -> Dict[str, Any]:
 
 def size_mismatch(given: Boxes, ops: ArrayOps) -> Any:
     """Bool scalar: whether the record gives another size than the image has."""
-    return ops.any((given.given_size > 0) & ~ops.equal(given.given_size, given.image_size))
+    is_given = ~ops.equal(given.given_size, ABSENT_SIZE)
+    return ops.any(is_given & ~ops.equal(given.given_size, given.image_size))
 
 
 def correct_boxes(

@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf
+from estimator_det.config.fields import check_supported
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import input_reader_pb2
 from inputs import schema
@@ -48,8 +49,6 @@ HASH_BUCKETS = 2**31  # so that a hash fits a non-negative int32
 
 # COCO's keypoint visibilities: 0 not labelled, 1 labelled but hidden, 2 visible.
 HIDDEN, VISIBLE = 1, 2
-
-UNSUPPORTED = ("load_dense_pose", "load_track_id", "load_keypoint_depth_features")
 
 
 class _Tables(NamedTuple):
@@ -114,11 +113,7 @@ def make_decoder(
 
 
 def _check_reader(config: input_reader_pb2.InputReader, label_map: Optional[LabelMap]) -> None:
-    for field in UNSUPPORTED:
-        if getattr(config, field):
-            raise ConfigError(
-                f"input_reader.{field} is not supported, because no model uses it; remove it"
-            )
+    check_supported(config, "input_reader")
     for field in ("expand_labels_hierarchy", "use_keypoint_label_map"):
         if getattr(config, field) and label_map is None:
             raise ConfigError(f"input_reader.{field} needs input_reader.label_map_path; set it")

@@ -13,6 +13,7 @@ from estimator_det.compat import tf
 from estimator_det.protos import input_reader_pb2
 from inputs import schema
 from inputs.bad_records.kinds import KINDS
+from inputs.decoding.box_rules import ABSENT_SIZE
 
 Parsed = Dict[str, tf.Tensor]
 Parser = Callable[[tf.Tensor, Optional[tf.Tensor]], Parsed]
@@ -52,8 +53,8 @@ SCALARS = {
     "image/source_id": "",
     "image/filename": "",
     "image/key/sha256": "",
-    "image/height": 0,
-    "image/width": 0,
+    "image/height": ABSENT_SIZE,
+    "image/width": ABSENT_SIZE,
     "image/context_feature_length": 0,
 }
 
@@ -173,7 +174,7 @@ def _parse_sequence(
             parsed.setdefault(key, tf.zeros([0], dtype))
     parsed.setdefault("image/key/sha256", tf.constant(""))
     for key in ("image/height", "image/width"):  # of an Example; a sequence has none
-        parsed[key] = tf.constant(0, tf.int64)
+        parsed[key] = tf.constant(ABSENT_SIZE, tf.int64)
     return parsed
 
 

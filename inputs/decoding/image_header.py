@@ -65,6 +65,8 @@ def claimed_size(encoded: bytes) -> Optional[Tuple[int, int]]:
 
 def is_cut_short(encoded: bytes) -> bool:
     """Whether the end of the file, as its format requires it, is missing."""
+    if encoded.startswith(GIF):  # its end is a single byte, which is common in the data
+        return not encoded.rstrip(b"\0").endswith(_END[GIF])
     for start, end in _END.items():
         if encoded.startswith(start):
             return end not in encoded[-_TAIL:]

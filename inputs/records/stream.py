@@ -95,7 +95,20 @@ def find_files(pattern: str) -> List[str]:
 
     Raises:
         FileNotFoundError: if there are none.
+        ConfigError: if one of them is a folder, named pipe or device.
     """
+    found = match_files(pattern)
+    for path in found:
+        if kind := files.special_kind(path):
+            raise ConfigError(
+                f"input_path {pattern!r} matches {path}, which is {kind}; record files must be "
+                "regular files. Correct the path, or copy the records to a file"
+            )
+    return found
+
+
+def match_files(pattern: str) -> List[str]:
+    """Like `find_files`, but with whatever matches, folders and named pipes included."""
     found: List[str] = sorted(tf.io.gfile.glob(pattern))
     if not found:
         raise FileNotFoundError(

@@ -15,5 +15,9 @@ class FolderNotWritableError(RunError):
     """The folder of the run cannot be written to: no space, no permission, read-only."""
 
 
+class CheckpointGoneError(RunError):
+    """A checkpoint was deleted after it was found, and before it was read."""
+
+
 class DamagedCheckpointsError(RunError):
     """There are checkpoints, and none of them is whole."""

@@ -6,7 +6,7 @@ import os
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import nearest
-from model_fn.checkpoints.errors import DamagedCheckpointsError
+from model_fn.checkpoints.errors import CheckpointGoneError, DamagedCheckpointsError
 from model_fn.checkpoints.repair import find_damage
 
 
@@ -25,6 +25,12 @@ def find_checkpoint(prefix: str) -> str:
     if tf.io.gfile.isdir(prefix):
         latest = tf1.train.latest_checkpoint(prefix)
         if latest is None:
+            state = tf1.train.get_checkpoint_state(prefix)
+            if state is not None:
+                raise FileNotFoundError(
+                    f"no checkpoint {state.model_checkpoint_path}, which the file 'checkpoint' in "
+                    f"{prefix} names as the latest; give another one"
+                )
             raise FileNotFoundError(
                 f"no checkpoint in the folder {prefix}: it has no file named 'checkpoint', as "
                 "training leaves it; give the prefix that the files of a trained checkpoint "
@@ -49,11 +55,14 @@ def find_whole_checkpoint(prefix: str) -> str:
 
     Raises:
         FileNotFoundError: if there is none.
+        CheckpointGoneError: if it is deleted meanwhile.
         DamagedCheckpointsError: if it cannot be read.
     """
     found = find_checkpoint(prefix)
     damage = find_damage(found)
     if damage is not None:
+        if not tf1.train.checkpoint_exists(found):
+            raise CheckpointGoneError(f"the checkpoint {found} was deleted while it was read")
         raise DamagedCheckpointsError(
             f"checkpoint {found} is damaged: {damage}. Copy it again, or give another one"
         )

@@ -16,15 +16,16 @@ an older checkpoint.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import logging
 import os
 import re
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.files import is_remote
-from model_fn.checkpoints.errors import DamagedCheckpointsError
+from model_fn.checkpoints.errors import CheckpointGoneError, DamagedCheckpointsError
 
 _LOG = logging.getLogger(__name__)
 
@@ -40,17 +41,51 @@ _TEMPORARY = re.compile(
 )
 
 
+# What TensorFlow's reader raises; damaged lengths make it ask for impossible amounts of memory.
+_UNREADABLE = (tf.errors.OpError, IndexError, RuntimeError, ValueError, MemoryError)
+
+
 class _Damaged(NamedTuple):
     name: str
     reason: str
 
 
+def is_there(prefix: str) -> bool:
+    """Whether a checkpoint has an index and data, or is a single file of the older format."""
+    if tf.io.gfile.exists(f"{prefix}.index"):
+        return bool(tf.io.gfile.glob(f"{prefix}.data-*"))
+    return bool(tf.io.gfile.exists(prefix))
+
+
+@contextlib.contextmanager
+def gone_explained(prefix: str) -> Iterator[None]:
+    """Within, an error of reading a checkpoint that is no longer there says so.
+
+    Raises:
+        CheckpointGoneError: in place of the errors that TensorFlow raises for it.
+    """
+    try:
+        yield
+    except (ValueError, RuntimeError, tf.errors.OpError) as error:
+        if is_there(prefix):
+            raise
+        raise CheckpointGoneError(
+            f"the checkpoint {prefix} was deleted before it was read. Run the same command again "
+            "to use the newest one of its folder, or give another checkpoint"
+        ) from error
+
+
 def step_of(checkpoint: str) -> int:
-    """The global step in a checkpoint; 0 where it holds none."""
-    reader = tf1.train.NewCheckpointReader(checkpoint)
-    if not reader.has_tensor(tf1.GraphKeys.GLOBAL_STEP):
-        return 0
-    return int(reader.get_tensor(tf1.GraphKeys.GLOBAL_STEP))
+    """The global step in a checkpoint; 0 where it holds none.
+
+    Raises:
+        CheckpointGoneError: if it does not exist.
+    """
+    with gone_explained(checkpoint):
+        reader = tf1.train.NewCheckpointReader(checkpoint)
+        if not reader.has_tensor(tf1.GraphKeys.GLOBAL_STEP):
+            return 0
+        return int(reader.get_tensor(tf1.GraphKeys.GLOBAL_STEP))
 
 
 def find_damage(prefix: str) -> Optional[str]:
@@ -68,12 +103,12 @@ def find_damage(prefix: str) -> Optional[str]:
     try:
         reader = tf1.train.NewCheckpointReader(prefix)
         names = sorted(reader.get_variable_to_shape_map())
-    except (tf.errors.OpError, IndexError, RuntimeError, ValueError) as error:
+    except _UNREADABLE as error:
         return f"{index} cannot be read: {_short(error)}"
     for name in names:
         try:
             reader.get_tensor(name)
-        except (tf.errors.OpError, IndexError, RuntimeError, ValueError) as error:
+        except _UNREADABLE as error:
             return f"{name} in {data} cannot be read: {_short(error)}"
     return None
 

@@ -5,12 +5,26 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from estimator_det.compat import tf, tf1
+from model_fn.checkpoints.repair import gone_explained
 from model_fn.checkpoints.variables import inference_variables
+
+
+class Saver(tf1.train.Saver):
+    """A saver that says so where the checkpoint to restore was deleted meanwhile."""
+
+    def restore(self, sess: tf1.Session, save_path: str) -> None:
+        """As that of TensorFlow.
+
+        Raises:
+            CheckpointGoneError: if there is no such checkpoint.
+        """
+        with gone_explained(save_path):
+            super().restore(sess, save_path)
 
 
 def make_saver(train_config: Any, keep_checkpoint_max: Optional[int] = 5) -> tf1.train.Saver:
     """The saver of training: sharded, with relative paths, so that a model_dir can be moved."""
-    return tf1.train.Saver(
+    return Saver(
         sharded=True,
         max_to_keep=keep_checkpoint_max,
         keep_checkpoint_every_n_hours=train_config.keep_checkpoint_every_n_hours,
@@ -23,7 +37,12 @@ def moving_average_saver() -> tf1.train.Saver:
 
     Other variables, such as the statistics of batch norm, are restored as they are.
     """
-    return tf1.train.Saver(inference_variables(use_moving_averages=True), sharded=True)
+    return Saver(inference_variables(use_moving_averages=True), sharded=True)
+
+
+def evaluation_saver() -> tf1.train.Saver:
+    """A saver of all variables, as a scaffold has by default."""
+    return Saver(sharded=True, allow_empty=True)
 
 
 def make_scaffold(

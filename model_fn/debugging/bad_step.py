@@ -6,7 +6,6 @@ The folder bad_step-<number> of model_dir is all that `estimator-det replay` nee
 from __future__ import annotations
 
 import io
-import json
 import math
 import os
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
@@ -14,17 +13,20 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config import json_lines, printing
 from estimator_det.config import pipeline as configuration
 from inputs import schema
 from inputs.records import stream as records
 from model_fn.debugging.nan_tracer import FirstNonFinite
 from model_fn.debugging.replay import BATCH_FILE, CHECKPOINT, Norms, bad_names, replay
 from model_fn.training.step import TrainGraph
+from model_fn.training.train_op import MOVING_AVERAGES
 
 FOLDER = "bad_step"
 REPORT_JSON, REPORT_TEXT = "report.json", "report.txt"
 
 _MOST_SHOWN = 8
+_NO_BATCH = "the batch was not kept"
 _LARGE = 1e4  # weights above are rarely meant
 
 
@@ -39,7 +41,7 @@ class Record(NamedTuple):
     def sentence(self) -> str:
         """In one line."""
         where = f"{self.file}, record {self.record}" if self.file else "file unknown"
-        name = f"source_id {self.source_id!r}" if self.source_id else "no source_id"
+        name = f"source_id {printing.quoted(self.source_id)}" if self.source_id else "no source_id"
         return f"image {self.image}: {where}, {name}"
 
 
@@ -108,7 +110,7 @@ def save_bad_step(
         bad_inputs=_bad_inputs(batch),
         batch=_records_of(batch, pipeline_config.train_input_reader),
         causes=[],
-        not_replayed="" if batch else "the batch was not kept",
+        not_replayed="" if batch else _NO_BATCH,
         folder=folder,
     )
     report = report._replace(causes=_causes(report))
@@ -131,8 +133,8 @@ def _replayed(report: Report, pipeline_config: Any) -> Report:
 
 def _write(report: Report) -> None:
     for name, text in (
-        (REPORT_JSON, json.dumps(_plain(report), indent=1, ensure_ascii=False)),
-        (REPORT_TEXT, report_text(report)),
+        (REPORT_JSON, json_lines.dumps(_plain(report), indent=1)),
+        (REPORT_TEXT, printing.printable(report_text(report))),
     ):
         with tf.io.gfile.GFile(os.path.join(report.folder, name), "w") as file:
             file.write(text + "\n")
@@ -212,6 +214,12 @@ def _causes(report: Report) -> List[str]:
     rate = report.values.get("learning_rate", math.nan)
     if not math.isfinite(rate):
         causes.append("the learning rate is not finite: examine the schedule")
+    elif report.not_finite == [MOVING_AVERAGES]:
+        causes.append(
+            "activations are so large that their variance overflows; loss and gradients are finite "
+            "because batch norm divides by it. Lower the learning rate, or add a warm-up, and "
+            "resume from a checkpoint before the weights grew"
+        )
     elif not report.bad_inputs and not weights:
         large = [name for name, size in report.largest_variables if size > _LARGE]
         hint = f" (weights have grown large: {', '.join(large[:3])})" if large else ""
@@ -279,7 +287,8 @@ def report_text(report: Report) -> str:
         for bad in report.bad_inputs
     ]
     lines += ["", "likely causes", *(f"  * {cause}" for cause in report.causes)]
-    lines += ["", f"again: estimator-det replay {report.folder}"]
+    if report.not_replayed != _NO_BATCH:
+        lines += ["", f"again: estimator-det replay {report.folder}"]
     return "\n".join(lines)
 
 
@@ -292,5 +301,7 @@ def summary_text(report: Report) -> str:
     parts.append(
         f"The step was not applied. Report, batch and variables: {report.folder}; to run it again, "
         f"with --set to try a remedy: estimator-det replay {report.folder}"
+        if report.not_replayed != _NO_BATCH
+        else f"Report and variables: {report.folder}; {_NO_BATCH}"
     )
     return "\n".join(parts)

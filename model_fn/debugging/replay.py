@@ -7,6 +7,7 @@ Such a folder holds batch.npz (features/… and labels/… as they entered the n
 from __future__ import annotations
 
 import copy
+import io
 import math
 import os
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
@@ -14,6 +15,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 import numpy as np
 
 from estimator_det.compat import estimator, tf, tf1
+from model_fn.checkpoints.errors import RunError
 from model_fn.debugging.nan_tracer import FirstNonFinite, Tracer
 from model_fn.model_fn import create_model_fn
 from model_fn.training.step import GRADIENT_NORM, TOTAL_LOSS, TrainGraph
@@ -28,7 +30,7 @@ class Step(NamedTuple):
     """What a step that was run again gave."""
 
     step: int  # counted as in training
-    values: Dict[str, float]  # loss terms, learning rate, gradient_norm
+    values: Dict[str, float]  # loss terms, learning rate, gradient_norm; checks that failed
     gradient_norms: Norms  # by variable, those that are not finite first, then by size
     first_non_finite: Optional[FirstNonFinite]
 
@@ -56,6 +58,7 @@ def load_batch(folder: str) -> Dict[str, np.ndarray]:
 
     Raises:
         FileNotFoundError: if the folder is no such folder.
+        RunError: if its batch is empty.
     """
     path = os.path.join(folder, BATCH_FILE)
     if not tf.io.gfile.exists(path):
@@ -63,8 +66,16 @@ def load_batch(folder: str) -> Dict[str, np.ndarray]:
             f"{folder}: there is no {BATCH_FILE}; give the folder bad_step-<number> that a "
             "training left in its model_dir"
         )
-    with tf.io.gfile.GFile(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-        return {key: arrays[key] for key in arrays.files}
+    with tf.io.gfile.GFile(path, "rb") as file:
+        content = io.BytesIO(file.read())
+    with np.load(content, allow_pickle=False) as arrays:
+        batch = {key: arrays[key] for key in arrays.files}
+    if not batch:
+        raise RunError(
+            f"{path} is empty: this step cannot be repeated. Run the training again; a step that "
+            "is not finite is saved with its batch"
+        )
+    return batch
 
 
 def replay(pipeline_config: Any, folder: str, num_steps: int = 1) -> Replay:
@@ -80,6 +91,7 @@ def replay(pipeline_config: Any, folder: str, num_steps: int = 1) -> Replay:
 
     Raises:
         FileNotFoundError: if the folder is no such folder.
+        RunError: if its batch is empty.
     """
     batch = load_batch(folder)
     config = copy.deepcopy(pipeline_config)
@@ -90,10 +102,14 @@ def replay(pipeline_config: Any, folder: str, num_steps: int = 1) -> Replay:
         features, labels = _part(placeholders, "features/"), _part(placeholders, "labels/")
         graph = TrainGraph()
         create_model_fn(config, graph=graph)(features, labels, estimator.ModeKeys.TRAIN, {})
-        scalars, gradients = graph.step.scalars, graph.step.gradients
+        scalars, checks = graph.step.scalars, graph.step.checks
+        gradients, written = graph.step.gradients, graph.step.written
         norms = {name: tf.norm(gradient) for name, gradient in gradients.items()}
         feeds = {placeholders[key]: array for key, array in batch.items()}
-        tracer = Tracer([*scalars.values(), *gradients.values()], list(placeholders.values()))
+        tracer = Tracer(
+            [*scalars.values(), *gradients.values(), *written, *checks.values()],
+            list(placeholders.values()),
+        )
         restore, names, fresh = _restorer(os.path.join(folder, CHECKPOINT))
         # A few runs do not earn the time that optimizing a graph takes.
         options = tf1.ConfigProto()
@@ -106,8 +122,11 @@ def replay(pipeline_config: Any, folder: str, num_steps: int = 1) -> Replay:
             while len(steps) < num_steps and all(step.is_finite for step in steps):
                 # Before the step: a step that is fine changes the variables.
                 before = int(session.run(step_tensor))
-                fetched = session.run({"values": scalars, "norms": norms}, feeds)
+                fetched = session.run({"values": scalars, "norms": norms, "checks": checks}, feeds)
                 values = {name: float(value) for name, value in fetched["values"].items()}
+                for name, value in fetched["checks"].items():
+                    if not math.isfinite(value):
+                        values[name] = float(value)
                 step = Step(before + 1, values, _by_size(fetched["norms"]), None)
                 if not step.is_finite:
                     step = step._replace(first_non_finite=tracer.find(session, feeds))

@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from estimator_det.compat import tf
+from estimator_det.config.printing import plain
 from inputs import schema
 from inputs.batch import FIRST_CLASS_ID
 from model_fn.drawing.boxes import DrawOptions, draw_boxes
@@ -131,7 +132,7 @@ def cells_of_batch(
                     for text, weight in zip(texts, weights)
                 ],
                 classes=[numbers[0] for numbers in class_ids],
-                name=bytes(source).decode("utf-8", "replace"),
+                name=plain(bytes(source).decode("utf-8", "replace")),
             )
         )
     return cells

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from PIL import Image, ImageColor, ImageDraw, ImageFont
 
 from estimator_det.compat import tf, tf1
 
+PixelBox = Tuple[int, int, int, int]  # top, left, bottom, right; the corner pixels belong to it
+
 IMAGES_TAG = "Detections_Left_Groundtruth_Right"
+
+_PIXELS = ("image", "additional_channels")  # fields of `EvaluatedImage`
 
 # Distinct colours; the colour of a class is that of its number.
 _PALETTE = tuple(
@@ -30,6 +34,9 @@ class DrawOptions:
         skip_labels: Draws no class names.
         skip_scores: Draws no scores.
         line_width: In pixels; None for a width in proportion to the image.
+        same_object_iou: Draws only the first of several boxes that overlap this much, for example
+            of the same object in two classes; None draws all.
+        keypoint_edges: Pairs of keypoints, by index, that a line connects.
     """
 
     min_score: float = 0.5
@@ -37,6 +44,8 @@ class DrawOptions:
     skip_labels: bool = False
     skip_scores: bool = False
     line_width: Optional[int] = None
+    same_object_iou: Optional[float] = None
+    keypoint_edges: Tuple[Tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         if self.max_boxes < 0:
@@ -52,6 +61,9 @@ class EvaluatedImage(NamedTuple):
     detection_classes: np.ndarray  # int [n], ids from 1
     boxes: np.ndarray  # float32 [m, 4]
     classes: np.ndarray  # int [m]
+    detection_keypoints: Optional[np.ndarray] = None  # float32 [n, P, 2], normalized y and x
+    keypoints: Optional[np.ndarray] = None  # float32 [m, P, 2], NaN where absent
+    additional_channels: Optional[np.ndarray] = None  # uint8 [H, W, A]
 
 
 def draw_boxes(
@@ -61,6 +73,7 @@ def draw_boxes(
     scores: Optional[np.ndarray] = None,
     *,
     colors: Optional[Sequence[int]] = None,
+    keypoints: Optional[np.ndarray] = None,
     options: DrawOptions = DrawOptions(),
 ) -> np.ndarray:
     """A copy of an image with boxes on it.
@@ -68,9 +81,11 @@ def draw_boxes(
     Args:
         image: uint8 [H, W, 3] or [H, W, 1].
         boxes: [n, 4], yxyx normalized to the image; parts outside are cut off.
-        labels: A text per box.
+        labels: A text per box. No label covers another; one without room is not drawn.
         scores: [n], in 0..1, compared with `options.min_score`.
         colors: A number per box, for example its class, that selects its colour.
+        keypoints: [n, P, 2], y and x normalized to the image, drawn with the edges of `options`;
+            those that are not finite are left out.
         options: Which boxes are drawn, and how.
 
     Returns:
@@ -80,24 +95,137 @@ def draw_boxes(
     draw = ImageDraw.Draw(canvas)
     font = ImageFont.load_default()
     width = options.line_width or max(1, round(min(canvas.size) / 150))
-    shown = [i for i in range(len(boxes)) if scores is None or scores[i] >= options.min_score][
-        : options.max_boxes
-    ]
-    for i in reversed(shown):  # The first box, usually the best, is on top.
-        color = _PALETTE[(colors[i] if colors is not None else i) % len(_PALETTE)]
-        top, left, bottom, right = _pixels(boxes[i], canvas.height, canvas.width)
-        if bottom < top or right < left:
-            continue
-        draw.rectangle((left, top, right, bottom), outline=color, width=width)
-        text = [] if labels is None or options.skip_labels else [labels[i]]
-        if scores is not None and not options.skip_scores:
-            text.append(f"{round(100 * float(scores[i]))}%")
-        if text:
-            _write(draw, " ".join(text), (left, top), color, font)
+    shown = [i for i in range(len(boxes)) if scores is None or scores[i] >= options.min_score]
+    corners = {i: _pixels(boxes[i], canvas.height, canvas.width) for i in shown}
+    corners = {i: box for i, box in corners.items() if box[0] <= box[2] and box[1] <= box[3]}
+    if options.same_object_iou is not None:
+        corners = _first_of_each_object(corners, options.same_object_iou)
+    corners = dict(list(corners.items())[: options.max_boxes])
+    palette = {i: _PALETTE[(i if colors is None else colors[i]) % len(_PALETTE)] for i in corners}
+    for i in reversed(corners):  # The first box, usually the best, is on top.
+        top, left, bottom, right = corners[i]
+        draw.rectangle((left, top, right, bottom), outline=palette[i], width=width)
+        if keypoints is not None:
+            points, edges = keypoints[i], options.keypoint_edges
+            _draw_keypoints(draw, points, canvas.size, palette[i], width, edges)
+    texts = {i: _text(i, labels, scores, options) for i in corners}
+    sizes = [_label_size(draw, texts[i], font) for i in corners]
+    places = place_labels(list(corners.values()), sizes, (canvas.height, canvas.width))
+    for i, place in zip(corners, places):
+        if place is not None:
+            _write(draw, texts[i], place, palette[i], font)
     return np.asarray(canvas)
 
 
-def _pixels(box: np.ndarray, height: int, width: int) -> Tuple[int, int, int, int]:
+def place_labels(
+    boxes: Sequence[PixelBox], sizes: Sequence[Tuple[int, int]], canvas: Tuple[int, int]
+) -> List[Optional[PixelBox]]:
+    """A place for the label of each box; no two places overlap, and the first boxes choose first.
+
+    A label is above its box, inside it or below it, at the left or right side; else in the nearest
+    free row; else it has no place.
+
+    Args:
+        boxes: Corner pixels, yxyx.
+        sizes: Height and width of each label, in pixels; labels of size 0 take no place.
+        canvas: Height and width of the image.
+
+    Returns:
+        Corner pixels, yxyx, inside the image; None if there is no room.
+    """
+    placed: List[Optional[PixelBox]] = []
+    for box, (height, width) in zip(boxes, sizes):
+        taken = [place for place in placed if place is not None]
+        fits = 0 < height <= canvas[0] and 0 < width <= canvas[1]
+        free = (
+            place
+            for place in _candidates(box, height, width, canvas)
+            if not any(_overlap(place, other) for other in taken)
+        )
+        placed.append(next(free, None) if fits else None)
+    return placed
+
+
+def _candidates(
+    box: PixelBox, height: int, width: int, canvas: Tuple[int, int]
+) -> Iterator[PixelBox]:
+    """Places for a label, the best first."""
+    top, left, bottom, right = box
+    rows = [top - height, top, bottom + 1, bottom + 1 - height]
+    others = range(0, canvas[0] - height + 1, max(height // 2, 1))
+    rows += sorted(others, key=lambda row: abs(row - top))
+    for y in rows:
+        if not 0 <= y <= canvas[0] - height:
+            continue
+        for x in dict.fromkeys((left, right + 1 - width)):
+            x = min(max(x, 0), canvas[1] - width)
+            yield y, x, y + height - 1, x + width - 1
+
+
+def _overlap(first: PixelBox, second: PixelBox) -> bool:
+    return all(first[i] <= second[i + 2] and second[i] <= first[i + 2] for i in range(2))
+
+
+def _first_of_each_object(boxes: Dict[int, PixelBox], iou: float) -> Dict[int, PixelBox]:
+    """Leaves out boxes that overlap an earlier one by `iou` or more."""
+    kept: Dict[int, PixelBox] = {}
+    for i, box in boxes.items():
+        if all(_iou(box, other) < iou for other in kept.values()):
+            kept[i] = box
+    return kept
+
+
+def _iou(first: PixelBox, second: PixelBox) -> float:
+    sides = [min(first[i + 2], second[i + 2]) - max(first[i], second[i]) + 1 for i in range(2)]
+    shared = max(sides[0], 0) * max(sides[1], 0)
+    return shared / (_area(first) + _area(second) - shared)
+
+
+def _area(box: PixelBox) -> int:
+    return (box[2] - box[0] + 1) * (box[3] - box[1] + 1)
+
+
+def _text(
+    i: int,
+    labels: Optional[Sequence[str]],
+    scores: Optional[np.ndarray],
+    options: DrawOptions,
+) -> str:
+    parts = [] if labels is None or options.skip_labels else [labels[i]]
+    if scores is not None and not options.skip_scores:
+        parts.append(f"{round(100 * float(scores[i]))}%")
+    return " ".join(parts)
+
+
+def _label_size(draw: Any, text: str, font: Any) -> Tuple[int, int]:
+    """Height and width of a label; zeros without text."""
+    if not text:
+        return 0, 0
+    _, _, width, height = draw.textbbox((0, 0), text, font=font)
+    return int(height) + 3, int(width) + 4
+
+
+def _draw_keypoints(
+    draw: Any,
+    keypoints: np.ndarray,
+    size: Tuple[int, int],
+    color: Tuple[int, ...],
+    width: int,
+    edges: Sequence[Tuple[int, int]],
+) -> None:
+    """Draws the edges between keypoints [P, 2] that are both finite, and a dot on each."""
+    finite = np.all(np.isfinite(keypoints), axis=1)
+    scaled = np.where(finite[:, np.newaxis], keypoints, 0.0) * [size[1] - 1, size[0] - 1]
+    points = [(round(float(x)), round(float(y))) for y, x in scaled]
+    for start, end in edges:
+        if finite[start] and finite[end]:
+            draw.line((*points[start], *points[end]), fill=color, width=width)
+    for (x, y), is_known in zip(points, finite):
+        if is_known:
+            draw.ellipse((x - width, y - width, x + width, y + width), fill=color)
+
+
+def _pixels(box: np.ndarray, height: int, width: int) -> PixelBox:
     """Corner pixels inside the image; a box that is not finite gives an empty one."""
     if not np.all(np.isfinite(box)):
         return 0, 0, -1, -1
@@ -106,22 +234,22 @@ def _pixels(box: np.ndarray, height: int, width: int) -> Tuple[int, int, int, in
     return top, left, bottom, right
 
 
-def _write(
-    draw: Any, text: str, corner: Tuple[int, int], color: Tuple[int, ...], font: Any
-) -> None:
-    """Writes on the box's colour, above the box if there is room, else inside."""
-    left, top = corner
-    _, _, text_width, text_height = draw.textbbox((0, 0), text, font=font)
-    y = top - text_height - 2 if top >= text_height + 2 else top
-    draw.rectangle((left, y, left + text_width + 3, y + text_height + 2), fill=color)
+def _write(draw: Any, text: str, place: PixelBox, color: Tuple[int, ...], font: Any) -> None:
+    """Writes on the box's colour."""
+    top, left, bottom, right = place
+    draw.rectangle((left, top, right, bottom), fill=color)
     dark = sum(color[:3]) > 380
-    draw.text((left + 2, y + 1), text, fill="black" if dark else "white", font=font)
+    draw.text((left + 2, top + 1), text, fill="black" if dark else "white", font=font)
 
 
 def side_by_side(
     evaluated: EvaluatedImage, names: Dict[int, str], options: DrawOptions = DrawOptions()
 ) -> np.ndarray:
-    """Detections on the left, groundtruth on the right: uint8 [H, 2W, 3]."""
+    """Detections on the left, groundtruth on the right: uint8 [H, 2W, 3].
+
+    Further to the right groundtruth on the additional channels, if there are any: the first three
+    as colours, fewer than three as grey.
+    """
 
     def labels(classes: np.ndarray) -> List[str]:
         return [names.get(int(k), str(int(k))) for k in classes]
@@ -132,16 +260,25 @@ def side_by_side(
         labels(evaluated.detection_classes),
         evaluated.detection_scores,
         colors=[int(k) for k in evaluated.detection_classes],
+        keypoints=evaluated.detection_keypoints,
         options=options,
     )
-    right = draw_boxes(
-        evaluated.image,
-        evaluated.boxes,
-        labels(evaluated.classes),
-        colors=[int(k) for k in evaluated.classes],
-        options=dataclasses.replace(options, max_boxes=len(evaluated.boxes)),
-    )
-    return np.concatenate([left, right], axis=1)
+    backgrounds = [evaluated.image]
+    channels = evaluated.additional_channels
+    if channels is not None:
+        backgrounds.append(channels[..., :3] if channels.shape[2] >= 3 else channels[..., :1])
+    groundtruth = [
+        draw_boxes(
+            background,
+            evaluated.boxes,
+            labels(evaluated.classes),
+            colors=[int(k) for k in evaluated.classes],
+            keypoints=evaluated.keypoints,
+            options=dataclasses.replace(options, max_boxes=len(evaluated.boxes)),
+        )
+        for background in backgrounds
+    ]
+    return np.concatenate([left, *groundtruth], axis=1)
 
 
 class EvaluationImages:
@@ -197,23 +334,20 @@ def image_ops(
         image_shapes: int32 [B, 2] or [B, 3], height and width of the real part of each image.
         counts: int32 [B] each: number of detections, number of groundtruth boxes.
     """
+    present = {name: value for name, value in batch._asdict().items() if value is not None}
 
     def add(
         shapes: np.ndarray, num_detections: np.ndarray, num_boxes: np.ndarray, *fields: np.ndarray
     ) -> None:
         for row, (height, width) in enumerate(shapes[:, :2]):
-            padded = EvaluatedImage(*(field[row] for field in fields))
-            detections, boxes = slice(num_detections[row]), slice(num_boxes[row])
-            images.add(
-                EvaluatedImage(
-                    image=padded.image[:height, :width],
-                    detection_boxes=padded.detection_boxes[detections],
-                    detection_scores=padded.detection_scores[detections],
-                    detection_classes=padded.detection_classes[detections],
-                    boxes=padded.boxes[boxes],
-                    classes=padded.classes[boxes],
-                )
-            )
+            real: Dict[str, Any] = {}
+            for name, field in zip(present, fields):
+                if name in _PIXELS:
+                    real[name] = field[row, :height, :width]
+                else:
+                    is_detection = name.startswith("detection_")
+                    real[name] = field[row, : (num_detections if is_detection else num_boxes)[row]]
+            images.add(EvaluatedImage(**real))
 
-    update = tf.numpy_function(add, [image_shapes, *counts, *batch], [])
+    update = tf.numpy_function(add, [image_shapes, *counts, *present.values()], [])
     return {IMAGES_TAG: (tf.numpy_function(images.summary, [], tf.string), update)}

@@ -12,6 +12,8 @@ from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
+from estimator_det.config.printing import escaped
+
 COLORS = ("#2f6fab", "#e08a2c", "#3f9a5f", "#c2474f", "#7d62a8", "#4fa6a6", "#8a8a8a", "#b0892f")
 TEXT_COLOR = "#333333"
 PANEL_INCHES = (5.2, 3.5)
@@ -79,7 +81,7 @@ def figure(panels: Sequence[Panel], *, title: str = "", columns: int = 3) -> byt
         axes.set_title(panel.title, fontsize=11, loc="left", color=TEXT_COLOR, fontweight="bold")
         panel.draw(axes)
     if title:
-        page.suptitle(title, fontsize=14, color=TEXT_COLOR, x=0.01, ha="left")
+        page.suptitle(_plain(title), fontsize=14, color=TEXT_COLOR, x=0.01, ha="left")
     buffer = io.BytesIO()
     page.savefig(buffer, format="png")
     return buffer.getvalue()
@@ -335,8 +337,8 @@ def _shortened(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """The text with dollar signs escaped, which start a formula in matplotlib."""
-    return text.replace("$", r"\$")
+    """The text escaped, dollar signs as well, which start a formula in matplotlib."""
+    return escaped(text).replace("$", r"\$")
 
 
 def _short_number(value: float) -> str:

@@ -54,6 +54,13 @@ def _scaled(boxes: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
     return boxes * tf.concat([sizes, sizes], axis=1)[:, tf.newaxis, :]
 
 
+def _in_real_frame(keypoints: Optional[tf.Tensor], frames: _Frames) -> Optional[tf.Tensor]:
+    """Keypoints [B, n, P, 2] of the padded image, normalized to the real one."""
+    if keypoints is None:
+        return None
+    return keypoints * (frames.padded / frames.real)[:, tf.newaxis, tf.newaxis, :]
+
+
 def _batch(
     detections: Detections, groundtruth: Groundtruth, boxes: tf.Tensor, frames: _Frames
 ) -> EvaluatedBatch:
@@ -70,6 +77,7 @@ def _batch(
         area=groundtruth.area,
         difficult=groundtruth.difficult,
         group_of=groundtruth.group_of,
+        labeled_classes=groundtruth.labeled_classes,
     )
 
 
@@ -112,6 +120,7 @@ def evaluation_ops(
                 max_boxes=eval_config.max_num_boxes_to_visualize,
                 skip_labels=eval_config.skip_labels,
                 skip_scores=eval_config.skip_scores,
+                keypoint_edges=tuple((edge.start, edge.end) for edge in eval_config.keypoint_edge),
             ),
         )
         evaluated = EvaluatedImage(
@@ -121,6 +130,9 @@ def evaluation_ops(
             detection_classes=batch.detection_classes,
             boxes=boxes,
             classes=batch.classes,
+            detection_keypoints=_in_real_frame(detections.keypoints, frames),
+            keypoints=_in_real_frame(groundtruth.keypoints, frames),
+            additional_channels=features.get(schema.ADDITIONAL_CHANNELS),
         )
         counts = (batch.num_detections, batch.num_boxes)
         ops.update(image_ops(images, evaluated, features[schema.TRUE_IMAGE_SHAPE], counts))

@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from estimator_det.config import check
 from estimator_det.config.problem import Problem, error
+from estimator_det.config.ranges import refuse_absurd
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors import make_detector
 from estimator_det.images.resize import make_resizer
@@ -53,10 +54,12 @@ def check_data(
     if kind is None:
         raise ConfigError("model: one of ssd, faster_rcnn must be set; found none")
     model = getattr(config.model, kind)
+    refuse_absurd(config.model, "model.")
     problems: List[Problem] = []
     maps: Dict[str, LabelMap] = {}
     plans: List[Plan] = []
     for field, reader in _readers(config, readers):
+        refuse_absurd(reader, f"{field}.")
         label_map, found = data_problems.read_map(field, reader.label_map_path)
         problems += found
         if label_map is not None:

@@ -6,12 +6,15 @@ from typing import Any, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
+from estimator_det.config.printing import quoted
 from estimator_det.config.problem import Problem, error, warning
+from estimator_det.config.ranges import MOST_CLASSES
 from estimator_det.config.text import ConfigError
 from inputs.checks import statistics
 from inputs.checks.statistics import Columns
 from inputs.label_map import LabelMap, read_label_map
 from model_fn.preflight.anchor_coverage import BETWEEN, ELONGATED, LARGE, SMALL, Coverage
+from model_fn.preflight.label_maps import RENUMBER
 
 FEW_BOXES = 10  # a class with fewer can hardly be learnt
 TINY_SIDE = 4.0  # pixels of the network's input; hardly anything is left to see
@@ -48,7 +51,9 @@ def check_labels(
             "model.num_classes",
             f"label map {label_map.path} has ids up to {label_map.max_id}, the model "
             f"{num_classes} classes: {_named(above, label_map.names)} cannot be learnt",
-            f"set num_classes: {label_map.max_id}, or shorten the label map",
+            f"set num_classes: {label_map.max_id}, or shorten the label map"
+            if label_map.max_id <= MOST_CLASSES
+            else RENUMBER,
         )
     elif label_map.max_id < num_classes:
         yield warning(
@@ -57,11 +62,14 @@ def check_labels(
             f"{label_map.max_id}: the others take time and memory and never occur",
             f"set num_classes: {label_map.max_id}, unless a checkpoint needs them",
         )
-    gaps = sorted(set(range(1, label_map.max_id + 1)) - set(ids))
-    if gaps:
+    num_gaps = label_map.max_id - len(ids)
+    if num_gaps:
+        # Among as many numbers as there are ids, and as are shown, so many are free.
+        few = range(1, min(label_map.max_id, len(ids) + NUM_SHOWN + 1))
+        gaps = [i for i in few if i not in label_map.names][:NUM_SHOWN]
         yield warning(
             where,
-            f"{len(gaps)} ids below {label_map.max_id} are of no class: {_listed(gaps)}",
+            f"{num_gaps} ids below {label_map.max_id} are of no class: {_listed(gaps, num_gaps)}",
             "number the classes from 1 without gaps, unless a checkpoint needs these ids",
         )
     if is_training:
@@ -108,7 +116,7 @@ def check_content(field: str, columns: Columns) -> Iterator[Problem]:
     repeated = statistics.repeated_ids(columns)
     if repeated:
         most = sorted(repeated, key=lambda name: -len(repeated[name]))[:NUM_SHOWN]
-        shown = ", ".join(f"{name!r} ({len(repeated[name])} times)" for name in most)
+        shown = ", ".join(f"{quoted(name)} ({len(repeated[name])} times)" for name in most)
         yield warning(
             field,
             f"{len(repeated)} source_ids stand for several records: {shown}",
@@ -122,7 +130,7 @@ def check_overlap(train: Columns, others: Mapping[str, Columns]) -> Iterator[Pro
     for field, columns in others.items():
         common = sorted(known.intersection(columns.source_ids))
         if common:
-            shown = ", ".join(repr(name) for name in common[:NUM_SHOWN])
+            shown = ", ".join(map(quoted, common[:NUM_SHOWN]))
             yield warning(
                 field,
                 f"{len(common)} source_ids occur in train_input_reader too, e.g. {shown}",
@@ -201,12 +209,12 @@ def _share(count: int, total: int) -> str:
     return f"{count} of {total} ({count / max(total, 1):.1%})"
 
 
-def _listed(values: Sequence[Any]) -> str:
-    rest = len(values) - NUM_SHOWN
+def _listed(values: Sequence[Any], total: Optional[int] = None) -> str:
+    rest = (len(values) if total is None else total) - NUM_SHOWN
     return ", ".join(str(value) for value in values[:NUM_SHOWN]) + (
         f" and {rest} more" if rest > 0 else ""
     )
 
 
 def _named(ids: Sequence[int], names: Mapping[int, str]) -> str:
-    return _listed([f"{names[i]!r} (id {i})" for i in ids])
+    return _listed([f"{quoted(names[i])} (id {i})" for i in ids])

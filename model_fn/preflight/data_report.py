@@ -6,6 +6,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 
+from estimator_det.config.printing import quoted
 from estimator_det.config.problem import Problem
 from inputs.bad_records.kinds import (
     CLIP,
@@ -186,7 +187,7 @@ def _scan_lines(scan: Scan) -> List[str]:
         )
         for entry in found[:NUM_SHOWN]:
             number = f", record {entry.record}" if entry.record >= 0 else ""
-            name = f" (source_id {entry.source_id!r})" if entry.source_id else ""
+            name = f" (source_id {quoted(entry.source_id)})" if entry.source_id else ""
             lines.append(f"    {entry.file}{number}{name}: {entry.message}")
         if len(found) > NUM_SHOWN:
             lines.append(f"    … and {len(found) - NUM_SHOWN:,} more")

@@ -7,7 +7,7 @@ from typing import Any, List, Optional
 
 from estimator_det.compat import tf
 from estimator_det.config.check import named_paths
-from estimator_det.config.files import is_remote
+from estimator_det.config.files import is_remote, special_kind
 from estimator_det.config.problem import Problem, error
 from model_fn.preflight import data_problems
 
@@ -42,6 +42,8 @@ def _unreadable(field: str, pattern: str) -> List[Problem]:
         return [error(field, f"no file matches {pattern!r}", "correct the path")]
 
     def refusal(path: str) -> Optional[Problem]:
+        if kind := special_kind(path):
+            return error(field, f"{path!r} cannot be read: it is {kind}", "give a regular file")
         try:
             with tf.io.gfile.GFile(path, "rb") as file:
                 file.read(1)

@@ -8,6 +8,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config.problem import Problem, warning
 from inputs import schema
 from inputs.machine import available_memory
+from inputs.pipeline import decoded_at_once
 from inputs.records import stream as records
 from model_fn.checkpoints.errors import RunError
 
@@ -108,7 +109,9 @@ def input_memory(pipeline_config: Any, memory: Memory, cores: int) -> InputMemor
     per_image = memory.batch / memory.images
     return InputMemory(
         shuffled=int(min(buffered, sum(tf.io.gfile.stat(path).length for path in paths))),
-        in_flight=int(cores * _COPIES_IN_FLIGHT * per_image),
+        in_flight=int(
+            decoded_at_once(reader, memory.images, cores) * _COPIES_IN_FLIGHT * per_image
+        ),
         prefetched=int((reader.num_prefetch_batches + 1) * memory.batch),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, Optional, Tuple
 
 from estimator_det.compat import estimator, tf, tf1
+from estimator_det.config.evaluated_model import evaluated_model
 from estimator_det.images.resize import make_resizer
 from inputs import schema
 
@@ -19,7 +20,8 @@ def placeholders(config: Any, mode: str) -> Tuple[Dict[str, tf.Tensor], Dict[str
     EVAL takes batch size, boxes and keypoints from eval_config and the first evaluation reader;
     a length that the configuration leaves open is None.
     """
-    model = getattr(config.model, config.model.WhichOneof("model"))
+    model = evaluated_model(config) if mode == ModeKeys.EVAL else config.model
+    model = getattr(model, model.WhichOneof("model"))
     height, width = make_resizer(model.image_resizer).spatial_shape
     reader, batch_size = config.train_input_reader, config.train_config.batch_size
     if mode == ModeKeys.EVAL:

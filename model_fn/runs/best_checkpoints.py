@@ -48,7 +48,7 @@ class BestCheckpoints:
         """Keeps the checkpoint if it is good enough; whether it is the very best so far.
 
         Raises:
-            ValueError: if the metric was not evaluated.
+            ConfigError: if the metric was not evaluated.
         """
         value = evaluation.value(self._metric)
         before = [entry for entry in self.kept() if entry["step"] != evaluation.step]
@@ -109,7 +109,7 @@ def keep_if_best(
         keep: How many are kept.
 
     Raises:
-        ValueError: if the metric was not evaluated.
+        ConfigError: if the metric was not evaluated.
     """
     if BestCheckpoints(model_dir, metric, keep).offer(evaluation, checkpoint):
         exported = export(pipeline_config, evaluator, model_dir, BEST_EXPORT, checkpoint)

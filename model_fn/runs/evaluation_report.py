@@ -7,6 +7,7 @@ import time
 from typing import Any, Dict, List, Mapping, Optional, TextIO
 
 from estimator_det.compat import tf1
+from estimator_det.config import printing
 from inputs.bad_records.log import FaultLog
 
 Metrics = Dict[str, float]
@@ -42,7 +43,7 @@ class EvaluationReport(tf1.train.SessionRunHook):
             self._reported = now
             rate = self._images / (now - self._start)
             line = f"evaluating: {self._images} images | {rate:.1f} images/s"
-            print(line, file=self._stream, flush=True)
+            printing.report(line, self._stream)
 
 
 def scalars(results: Optional[Dict[str, Any]]) -> Metrics:
@@ -63,7 +64,7 @@ def print_results(name: str, results: Dict[str, Any], stream: Optional[TextIO] =
     }
     numbers = " ".join(f"{key} {value:.4f}" for key, value in sorted(shown.items()))
     step = int(results.get(tf1.GraphKeys.GLOBAL_STEP, 0))
-    print(f"evaluation {name!r} at step {step} | {numbers}", file=stream or sys.stderr, flush=True)
+    printing.report(f"evaluation {name!r} at step {step} | {numbers}", stream or sys.stderr)
 
 
 def write_figures(
@@ -87,7 +88,7 @@ def print_faults(faults: FaultLog, stream: Optional[TextIO] = None) -> None:
     if text and not faults.has_new_faults:
         text = f"  {text.splitlines()[0].rstrip(':')}, as before: see {faults.path}"
     if text:
-        print(text, file=stream or sys.stderr, flush=True)
+        printing.report(text, stream or sys.stderr)
 
 
 def print_notes(notes: Mapping[str, str], stream: Optional[TextIO] = None) -> None:
@@ -97,8 +98,5 @@ def print_notes(notes: Mapping[str, str], stream: Optional[TextIO] = None) -> No
         names.setdefault(reason, []).append(name.split("/", 1)[-1])
     for reason, metrics in names.items():
         more = f" and {len(metrics) - _NAMED} more" if len(metrics) > _NAMED else ""
-        print(
-            f"  {', '.join(metrics[:_NAMED])}{more}: {reason}",
-            file=stream or sys.stderr,
-            flush=True,
-        )
+        shown = ", ".join(map(printing.plain, metrics[:_NAMED]))
+        printing.report(f"  {shown}{more}: {reason}", stream or sys.stderr)

@@ -9,11 +9,13 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.evaluated_model import evaluated_model
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_preprocessor
 from inputs import pipeline as input_pipeline
 from inputs.bad_records.log import LOG_FILE, FaultLog
-from model_fn.checkpoints.find import find_whole_checkpoint
+from model_fn.checkpoints.errors import CheckpointGoneError
+from model_fn.checkpoints.find import find_checkpoint, find_whole_checkpoint
 from model_fn.checkpoints.repair import find_damage, modified, step_of
 from model_fn.evaluation import diagnostics
 from model_fn.runs import history
@@ -53,7 +55,7 @@ def evaluation_inputs(
     """The evaluation readers, or the training reader; one without a name takes its number.
 
     Raises:
-        ValueError: if the configuration has no reader to evaluate on.
+        ConfigError: if the configuration has no reader to evaluate on.
     """
     if on_training_data:
         readers = [(TRAINING_DATA, pipeline_config.train_input_reader)]
@@ -64,7 +66,7 @@ def evaluation_inputs(
         ]
     if not readers:
         raise ConfigError("eval_input_reader: the configuration has none to evaluate on")
-    preprocess = make_preprocessor(pipeline_config.model)
+    preprocess = make_preprocessor(evaluated_model(pipeline_config))
 
     def maker(reader: Any) -> Callable[[Optional[FaultLog]], Callable[..., Any]]:
         return lambda log: input_pipeline.create_eval_input_fn(
@@ -126,18 +128,29 @@ def evaluate(
     Returns:
         Metrics by reader's name.
 
+    A checkpoint that training deletes meanwhile is replaced by the last one that is there then.
+
     Raises:
         FileNotFoundError: if there is no checkpoint.
+        CheckpointGoneError: if the checkpoint of this prefix is deleted before it is read.
         DamagedCheckpointsError: if it cannot be read.
     """
-    prefix = find_whole_checkpoint(checkpoint)
-    evaluator = make_estimator(pipeline_config, model_dir or os.path.dirname(prefix))
-    return {
-        reader.name: evaluate_reader(pipeline_config, evaluator, reader, prefix).metrics
-        for reader in evaluation_inputs(
-            pipeline_config, on_training_data=on_training_data, sample_1_of_n=sample_1_of_n
-        )
-    }
+    readers = evaluation_inputs(
+        pipeline_config, on_training_data=on_training_data, sample_1_of_n=sample_1_of_n
+    )
+    while True:
+        prefix = ""
+        try:
+            prefix = find_whole_checkpoint(checkpoint)
+            evaluator = make_estimator(pipeline_config, model_dir or os.path.dirname(prefix))
+            return {
+                reader.name: evaluate_reader(pipeline_config, evaluator, reader, prefix).metrics
+                for reader in readers
+            }
+        except CheckpointGoneError as error:
+            if not tf.io.gfile.isdir(checkpoint) or find_checkpoint(checkpoint) == prefix:
+                raise
+            _LOG.warning("%s; evaluating the next one", error)
 
 
 def continuous_eval(
@@ -201,10 +214,8 @@ def continuous_eval(
                 raise
             _LOG.warning("Evaluation of %s failed (%d so far): %s", checkpoint, failures, error)
             continue
-        except tf.errors.NotFoundError as error:
-            if tf1.train.checkpoint_exists(checkpoint):
-                raise
-            _LOG.warning("%s was deleted before it was evaluated: %s", checkpoint, error)
+        except CheckpointGoneError:
+            _LOG.warning("%s was deleted before it was evaluated", checkpoint)
             continue
         for evaluation in evaluations:
             history.record(model_dir, evaluation)
@@ -239,8 +250,8 @@ def _appearing(
             yield newest[0]
             since = time.monotonic()
             continue
-        if newest == last:
-            if newest is not None and history.last_step(checkpoint_dir) is not None:
+        if newest is None or newest == last:
+            if history.last_step(checkpoint_dir) is not None:
                 return
             if timeout_secs is not None and now - since >= timeout_secs:
                 _LOG.info("No new checkpoint in %s for %g seconds", checkpoint_dir, timeout_secs)

@@ -14,12 +14,13 @@ import time
 from typing import Dict, List, Optional
 
 from estimator_det.compat import tf
+from estimator_det.config import json_lines
 from estimator_det.config.text import ConfigError, nearest
-from model_fn.checkpoints.errors import RunError
 from model_fn.runs.evaluation_report import Metrics
 
 EVALUATIONS_FILE = "evaluations.jsonl"
 OVER_FILE = "training_over.json"
+_NEEDED = ("reader", "step", "metrics", "notes", "time")  # Earlier versions had no `bad_records`.
 
 
 def lower_is_better(metric: str) -> bool:
@@ -58,34 +59,20 @@ def record(model_dir: str, evaluation: Evaluation) -> None:
     line["metrics"] = {
         name: value if math.isfinite(value) else None for name, value in evaluation.metrics.items()
     }
-    path = os.path.join(model_dir, EVALUATIONS_FILE)
-    tf.io.gfile.makedirs(model_dir)
-    with tf.io.gfile.GFile(path, "a") as file:
-        file.write(json.dumps(line) + "\n")
+    json_lines.append(os.path.join(model_dir, EVALUATIONS_FILE), line)
 
 
 def read(model_dir: str, reader: str, up_to_step: Optional[int] = None) -> List[Evaluation]:
     """The evaluations of a reader so far, in order of steps, the last one of each step.
 
-    Lines of later steps than `up_to_step` are those of a run that was lost or rolled back. A last
-    line that is cut off, as a killed process leaves it, is skipped.
+    Lines of later steps than `up_to_step` are those of a run that was lost or rolled back. A line
+    that is cut off, as a killed process leaves it, is skipped with a warning.
     """
-    path = os.path.join(model_dir, EVALUATIONS_FILE)
-    if not tf.io.gfile.exists(path):
-        return []
-    with tf.io.gfile.GFile(path) as file:
-        lines = file.read().splitlines()
     found: Dict[int, Evaluation] = {}
-    for number, text in enumerate(lines, start=1):
-        try:
-            line = json.loads(text)
-        except ValueError as error:
-            if number == len(lines):
-                break
-            raise RunError(f"{path}, line {number}: not JSON; delete the line") from error
+    for line in json_lines.read(os.path.join(model_dir, EVALUATIONS_FILE), _NEEDED):
         metrics = {k: math.nan if v is None else float(v) for k, v in line["metrics"].items()}
         if line["reader"] == reader and (up_to_step is None or line["step"] <= up_to_step):
-            bad_records = line.get("bad_records", {})  # Earlier versions had none.
+            bad_records = line.get("bad_records", {})
             found[line["step"]] = Evaluation(
                 reader, line["step"], metrics, line["notes"], bad_records, line["time"]
             )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import math
 import os
 import statistics
@@ -14,6 +13,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Te
 from tqdm import tqdm
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config import json_lines, printing
 from model_fn.debugging import bad_step
 from model_fn.runs.evaluation_report import write_figures
 from model_fn.training.step import GRADIENT_NORM, TrainGraph
@@ -134,7 +134,11 @@ class TrainingReport(tf1.train.SessionRunHook):
 
     def begin(self) -> None:
         step = self._graph.step
-        self._fetches = {"values": step.scalars, "wait": step.input_wait}
+        self._fetches = {
+            "values": step.scalars,
+            "checks": step.checks,
+            "wait": step.input_wait,
+        }
         self._global_step = tf1.train.get_global_step()
 
     def after_create_session(self, session: tf1.Session, coord: Any) -> None:
@@ -162,8 +166,10 @@ class TrainingReport(tf1.train.SessionRunHook):
             self._waits.append((float(run_values.results["wait"]), now - self._started))
         self._ended = now
         values = {name: float(value) for name, value in run_values.results["values"].items()}
-        if not all(math.isfinite(value) for value in values.values()):
-            raise NotFiniteLossError(self._bad_step(run_context, values))
+        checks = {name: float(value) for name, value in run_values.results["checks"].items()}
+        bad = {name: value for name, value in checks.items() if not math.isfinite(value)}
+        if bad or not all(math.isfinite(value) for value in values.values()):
+            raise NotFiniteLossError(self._bad_step(run_context, {**values, **bad}))
         self._values = values
         is_first, is_last = self._step == self._first_step + 1, self._step == self._num_steps
         if is_first or is_last or self._step % self._every_steps == 0:
@@ -196,7 +202,7 @@ class TrainingReport(tf1.train.SessionRunHook):
         if self._bar is not None:
             self._bar.set_postfix_str(", ".join([report.numbers(), *report.rates()]), refresh=False)
         elif not self._silent:
-            print(report.line(), file=self._stream, flush=True)
+            printing.report(report.line(), self._stream)
         self._durations, self._waits = self._durations[-self._every_steps :], []
 
     def _current(self, values: Dict[str, float]) -> ProgressReport:
@@ -249,8 +255,7 @@ class JsonlLogger:
     def write(self, entry: Dict[str, Any]) -> None:
         """Writes a line of other content."""
         now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
-        with tf.io.gfile.GFile(self._path, "a") as file:
-            file.write(json.dumps({"time": now, **entry}, allow_nan=False) + "\n")
+        json_lines.append(self._path, {"time": now, **entry})
 
 
 class TensorBoardLogger:

@@ -7,6 +7,7 @@ import logging
 import os
 from typing import Any, Callable, Iterator, List, Optional, Sequence
 
+from estimator_det.compat import tf1
 from estimator_det.config import pipeline as configuration
 from inputs.bad_records.log import LOG_FILE, FaultLog
 from inputs.records.cursor import DataCursor
@@ -19,7 +20,13 @@ from model_fn.runs.data_cursor import DataCursorHook, read_cursor_state
 from model_fn.runs.evaluation_report import Metrics
 from model_fn.runs.evaluator import continuous_eval, evaluation_inputs
 from model_fn.runs.options import Evaluating, Saving
-from model_fn.runs.saver import CheckpointSaver, StopAfterStep, check_writable, explained_errors
+from model_fn.runs.saver import (
+    CheckpointSaver,
+    StopAfterStep,
+    check_writable,
+    explained_errors,
+    removed_if_empty,
+)
 from model_fn.runs.signals import Stopped, StopSignals, signal_name
 from model_fn.runs.training_evaluations import FINAL_EXPORT, TrainingEvaluations
 
@@ -102,9 +109,14 @@ def train_and_evaluate(
                 evaluations.catch_up(run.first_step)
                 run.ended()
             return evaluations.metrics
+        if not cluster.is_in_cluster():
+            evaluations.resume(run.first_step)
+        elif evaluating.every_steps is not None:
+            _LOG.warning(
+                "every_steps has no effect in a cluster: its evaluator evaluates each checkpoint"
+            )
         if evaluations.is_exhausted():
             return {}
-        run.begins()
         backend.train(
             run.input_fn(),
             run.hooks(progress, progress_steps, hooks),
@@ -136,7 +148,6 @@ def train(
     with _training(settings, backend) as run:
         if run.is_over():
             return
-        run.begins()
         backend.train(run.input_fn(), run.hooks(progress, progress_steps, hooks))
         run.ended()
 
@@ -151,6 +162,20 @@ def _settings(
     if num_train_steps is None:
         num_train_steps = pipeline_config.train_config.num_steps or None
     return RunSettings(pipeline_config, model_dir, num_train_steps, saving or Saving(), seed)
+
+
+class _SaveConfiguration(tf1.train.SessionRunHook):
+    """Saves the configuration as run, and removes the mark that training is over.
+
+    Not before the graph is built: a configuration that is refused until then replaces nothing.
+    """
+
+    def __init__(self, settings: RunSettings) -> None:
+        self._settings = settings
+
+    def begin(self) -> None:
+        configuration.save_pipeline(self._settings.pipeline_config, self._settings.model_dir)
+        history.clear_over(self._settings.model_dir)
 
 
 class _Run:
@@ -216,12 +241,6 @@ class _Run:
         )
         return True
 
-    def begins(self) -> None:
-        """Saves the configuration as run, and removes the mark that training is over."""
-        if cluster.is_chief():
-            configuration.save_pipeline(self._settings.pipeline_config, self._settings.model_dir)
-            history.clear_over(self._settings.model_dir)
-
     def input_fn(self) -> Callable[..., Any]:
         """Of training; reports faults of records to this run's log."""
         return self._backend.input_fn(self._cursor, self.first_step, self._faults)
@@ -244,6 +263,7 @@ class _Run:
         """All hooks of the run in order: a step that one of them rejects is not saved."""
         hooks = [
             StopAfterStep(self._signals),
+            *([_SaveConfiguration(self._settings)] if cluster.is_chief() else []),
             *self._backend.progress_hooks(
                 every_steps=progress_steps, silent=not progress, fault_log=self._faults
             ),
@@ -284,6 +304,7 @@ def _training(settings: RunSettings, backend: Backend) -> Iterator[_Run]:
         stack.enter_context(backend.running())
         may_save: Optional[Callable[[], None]] = None
         if cluster.is_chief():
+            stack.enter_context(removed_if_empty(settings.model_dir))
             check_writable(settings.model_dir)
             may_save = stack.enter_context(lock.locked(settings.model_dir))
         try:

@@ -8,7 +8,7 @@ import re
 import shutil
 import threading
 import time
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Iterator, List, Optional
 
 from estimator_det.compat import tf, tf1
 from inputs.records.cursor import DataCursor
@@ -56,8 +56,19 @@ class StopAfterStep(tf1.train.SessionRunHook):
             run_context.request_stop()
 
 
+class CheckpointListener(tf1.train.CheckpointSaverListener):
+    """A listener of a `CheckpointSaver` that may ask for checkpoints."""
+
+    def wants_checkpoint(self, step: int) -> bool:
+        """Whether this step, or one since the last checkpoint, is to be saved."""
+        del step
+        return False
+
+
 class CheckpointSaver(tf1.train.CheckpointSaverHook):
-    """Saves when the hook it derives from does, and replaces that hook's private `_save`:
+    """Saves when the hook it derives from does, and when a `CheckpointListener` asks for it.
+
+    It replaces that hook's private `_save`:
 
     * what training resumed from is not saved again. TensorFlow would write the same files in
       place, and a process killed in that moment would leave its newest checkpoint in pieces;
@@ -98,6 +109,24 @@ class CheckpointSaver(tf1.train.CheckpointSaverHook):
 
     def _get_saver(self) -> tf1.train.Saver:
         return self._graph.saver
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        super().after_run(run_context, run_values)
+        # The step in the results may be that before the step that was taken.
+        if run_context.stop_requested or not self._is_wanted(
+            int(run_values.results) + self._steps_per_run
+        ):
+            return
+        step = int(run_context.session.run(self._global_step_tensor))
+        if self._is_wanted(step) and self._save(run_context.session, step):
+            run_context.request_stop()
+
+    def _is_wanted(self, step: int) -> bool:
+        return any(
+            listener.wants_checkpoint(step)
+            for listener in self._listeners
+            if isinstance(listener, CheckpointListener)
+        )
 
     def end(self, session: tf1.Session) -> None:
         """Saves the last step, and evaluates it unless a signal ended training."""
@@ -216,6 +245,26 @@ def check_writable(model_dir: str) -> None:
             f"model_dir cannot be written to: {_cause(error)} ({model_dir}; {_free(model_dir)}). "
             "Nothing was started. Free space or grant permission there, or choose another model_dir"
         ) from error
+
+
+@contextlib.contextmanager
+def removed_if_empty(folder: str) -> Iterator[None]:
+    """At the end, a folder that did not exist before is removed if nothing is in it.
+
+    So are the folders above it that did not exist. A run that is refused leaves no trace.
+    """
+    new: List[str] = []
+    path = folder.rstrip("/")
+    while path and not tf.io.gfile.exists(path):
+        new.append(path)
+        path = os.path.dirname(path)
+    try:
+        yield
+    finally:
+        for path in new:
+            if not tf.io.gfile.isdir(path) or tf.io.gfile.listdir(path):
+                break
+            tf.io.gfile.rmtree(path)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import threading
-from typing import Any, Callable, Dict, Iterator, Optional
+from typing import Any, Callable, Dict, Iterator, NoReturn, Optional
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -42,7 +42,8 @@ class StopSignals:
 
     The first signal raises `Stopped` where the main thread is, or, inside `deferred()`, is only
     noted in `requested`. The second one ends the process at once, even while TensorFlow computes.
-    In other threads than the main one, where Python has no signals, the context does nothing.
+    A signal that is ignored, as SIGINT is in a job in the background, stays so. In other threads
+    than the main one, where Python has no signals, the context does nothing.
 
     Attributes:
         requested: The signal that has arrived.
@@ -58,12 +59,14 @@ class StopSignals:
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
             self._watcher = _Watcher.start(self._arrived)
-            self._old_handlers = {number: signal.signal(number, self._handle) for number in SIGNALS}
+            self._old_handlers = _install(self._handle)
         return self
 
     def __exit__(self, *_: Any) -> None:
         for number, handler in self._old_handlers.items():
             signal.signal(number, handler)
+            if isinstance(handler, _Terminator) and self.requested is not None:
+                handler.requested = self.requested  # The next one is the second.
         self._old_handlers = {}
         if self._watcher is not None:
             self._watcher.stop()
@@ -106,8 +109,7 @@ class StopSignals:
     def _arrived(self, number: int, count: int) -> None:
         """In the watching thread: confirms the first signal at once, exits on the second."""
         if count > 1:
-            os.write(2, f"{signal_name(number)} again: stopped at once\n".encode())
-            os._exit(exit_code(number))
+            _end_at_once(number)
         if self._deferring:
             os.write(
                 2,
@@ -117,12 +119,23 @@ class StopSignals:
 
     def _handle(self, number: int, frame: Any) -> None:
         del frame
-        if self.requested is not None and self._watcher is None:
-            os._exit(exit_code(number))
+        if self.requested is not None:
+            _end_at_once(number)
         self.requested = number
         if not self._deferring:
             self._raised = number
             raise Stopped(number)
+
+
+def _install(handle: Any) -> Dict[int, Any]:
+    """Sets the handler of the signals that are not ignored; returns those before."""
+    heeded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    return {number: signal.signal(number, handle) for number in heeded}
+
+
+def _end_at_once(number: int) -> NoReturn:
+    os.write(2, f"{signal_name(number)} again: stopped at once\n".encode())
+    os._exit(exit_code(number))
 
 
 class _Watcher:
@@ -200,9 +213,24 @@ def _unfailing(raised: Callable[[], Optional[int]]) -> Iterator[None]:
         raise Stopped(number)
 
 
+class _Terminator:
+    """The signal handler of `terminable`."""
+
+    def __init__(self) -> None:
+        self.requested: Optional[int] = None  # the signal that has arrived, here or further inside
+        self.raised: Optional[int] = None
+
+    def __call__(self, number: int, frame: Any) -> None:
+        del frame
+        if self.requested is not None:
+            _end_at_once(number)
+        self.requested = self.raised = number
+        raise Stopped(number)
+
+
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """Within, SIGTERM and SIGINT raise `Stopped`; for programs.
+    """Within, SIGTERM and SIGINT raise `Stopped`, and a second one ends the process; for programs.
 
     Does nothing in other threads than the main one; a signal that is ignored stays so.
 
@@ -212,19 +240,11 @@ def terminable() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    raised: Optional[int] = None
-
-    def handle(number: int, frame: Any) -> None:
-        nonlocal raised
-        del frame
-        raised = number
-        raise Stopped(number)
-
-    heeded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    old_handlers = {number: signal.signal(number, handle) for number in heeded}
+    handler = _Terminator()
+    old_handlers = _install(handler)
     try:
-        with _unfailing(lambda: raised):
+        with _unfailing(lambda: handler.raised):
             yield
     finally:
-        for number, handler in old_handlers.items():
-            signal.signal(number, handler)
+        for number, old_handler in old_handlers.items():
+            signal.signal(number, old_handler)

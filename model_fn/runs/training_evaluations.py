@@ -6,7 +6,6 @@ import logging
 import time
 from typing import Any, Callable
 
-from estimator_det.compat import tf1
 from model_fn.checkpoints.find import find_checkpoint
 from model_fn.runs import history
 from model_fn.runs.backends import Evaluator
@@ -14,14 +13,15 @@ from model_fn.runs.best_checkpoints import export, keep_if_best
 from model_fn.runs.evaluation_report import Metrics
 from model_fn.runs.evaluator import evaluate_reader, evaluation_inputs
 from model_fn.runs.options import Evaluating
+from model_fn.runs.saver import CheckpointListener
 
 _LOG = logging.getLogger(__name__)
 
 FINAL_EXPORT = "Servo"
 
 
-class TrainingEvaluations(tf1.train.CheckpointSaverListener):
-    """Evaluates checkpoints as they are saved, keeps the best, and exports.
+class TrainingEvaluations(CheckpointListener):
+    """Evaluates checkpoints as they are saved, or when it is time, keeps the best, and exports.
 
     The training session waits meanwhile, and keeps its graph and its position in the data. What
     training starts from is not evaluated; the last checkpoint always is. The first reader decides
@@ -86,9 +86,15 @@ class TrainingEvaluations(tf1.train.CheckpointSaverListener):
         if self._evaluating.export_final:
             export(self._config, self._make_evaluator(), self._model_dir, FINAL_EXPORT)
 
+    def wants_checkpoint(self, step: int) -> bool:
+        """At the multiples of `every_steps`."""
+        return self._evaluating.every_steps is not None and self._is_due(step)
+
     def _is_due(self, step: int) -> bool:
-        if self._evaluating.every_steps is not None:
-            return step - self._last_step >= self._evaluating.every_steps
+        every = self._evaluating.every_steps
+        if every is not None:
+            # Of multiples, so that a run that was interrupted evaluates the same steps.
+            return step // every > self._last_step // every
         return time.monotonic() - self._last_time >= self._throttle_secs
 
     def evaluate(self, step: int) -> None:
@@ -122,6 +128,12 @@ class TrainingEvaluations(tf1.train.CheckpointSaverListener):
             return
         _LOG.info("Step %d was not evaluated: evaluating now", step)
         self.end(None, step)
+
+    def resume(self, step: int) -> None:
+        """Evaluates the checkpoint that training resumes from, if it was stopped before that."""
+        every = self._evaluating.every_steps
+        if every is not None and step and step % every == 0 and step != self._evaluated_step:
+            self.evaluate(step)
 
     def is_exhausted(self) -> bool:
         """Whether the metric has not improved in as many evaluations as `patience` allows."""

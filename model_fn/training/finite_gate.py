@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Optional, Sequence
+import math
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import numpy as np
 
@@ -36,6 +37,22 @@ class RejectedBatch:
         return tf.numpy_function(copy, list(self._tensors.values()), [])
 
 
+def written_values(updates: Sequence[Any]) -> List[tf.Tensor]:
+    """What assignments write, or add to their variables: their floating inputs."""
+    inputs = [tensor for update in updates for tensor in _operation(update).inputs]
+    return [tensor for tensor in inputs if tensor.dtype.is_floating]
+
+
+def nan_unless_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """float32 scalar: 0 if all elements of all tensors are finite, otherwise NaN."""
+    flat = [tf.reshape(tf.math.is_finite(tensor), [-1]) for tensor in tensors]
+    return tf.where(tf.reduce_all(tf.concat(flat, 0)), 0.0, math.nan)
+
+
+def _operation(update: Any) -> tf.Operation:
+    return update if isinstance(update, tf.Operation) else update.op
+
+
 def guarded(
     values: Sequence[tf.Tensor],
     updates: Sequence[Any],
@@ -62,9 +79,8 @@ def guarded(
         closed, opened = tf.raw_ops.Switch(data=finite, pred=finite)
         closed, opened = tf.identity(closed, name="closed"), tf.identity(opened, name="opened")
     for update in updates:
-        operation = update if isinstance(update, tf.Operation) else update.op
         # The one way to order what other code has built; TensorFlow itself uses it for that.
-        operation._add_control_input(opened.op)
+        _operation(update)._add_control_input(opened.op)
     with tf.control_dependencies([opened]):
         step = apply()
     with tf1.name_scope("guard"):

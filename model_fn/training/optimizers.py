@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Callable, List, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
@@ -96,14 +97,29 @@ def make_optimizer(config: Any, global_step: tf.Tensor) -> Tuple[Any, tf.Tensor]
     With `use_moving_average` the optimizer is wrapped in `MovingAverageOptimizer`.
 
     Raises:
-        ConfigError: if no optimizer or no learning rate is set.
+        ConfigError: if no optimizer or no learning rate is set, or a number is out of range.
     """
     kind = config.WhichOneof("optimizer")
     if kind is None:
         raise ConfigError(f"train_config.optimizer: set one of {sorted(OPTIMIZERS)}; found none")
     options = getattr(config, kind)
+    _check_numbers(options, f"train_config.optimizer.{kind}")
+    _check_numbers(config, "train_config.optimizer")
     learning_rate = make_learning_rate(options.learning_rate, global_step)
     optimizer = OPTIMIZERS.get(kind)(options, learning_rate)
     if config.use_moving_average:
         optimizer = MovingAverageOptimizer(optimizer, config.moving_average_decay)
     return optimizer, learning_rate
+
+
+def _check_numbers(options: Any, path: str) -> None:
+    """Refuses numbers with which an update writes NaN whatever the gradients are."""
+    for field in options.DESCRIPTOR.fields:
+        if field.cpp_type not in (field.CPPTYPE_FLOAT, field.CPPTYPE_DOUBLE):
+            continue
+        value = getattr(options, field.name)
+        if not math.isfinite(value):
+            raise ConfigError(f"{path}.{field.name}: {value} is not finite. Give a number")
+        if field.name == "epsilon" and value <= 0:
+            # Where a gradient is 0, the update divides 0 by the root of epsilon.
+            raise ConfigError(f"{path}.epsilon: {value} is not above 0. Give a small number: 1e-8")

@@ -42,6 +42,8 @@ class TrainStep(NamedTuple):
     counts: Tensors  # of `Forward`
     summaries: List[tf.Tensor]  # string scalars, serialized Summary protos: pictures, histograms
     gradients: Tensors  # by variable, as applied but for clipping
+    checks: Tensors  # more float32 scalars that must be finite; NaN or infinite ones are reported
+    written: Sequence[tf.Tensor]  # what `Detector.updates` write
     inputs: Tensors  # the batch: "features/image", …, "labels/groundtruth_boxes", …
     input_wait: tf.Tensor  # float64 scalar, seconds that the step waited for its batch
     rejected: RejectedBatch  # the batch of the step whose numbers were not finite
@@ -161,7 +163,7 @@ def make_train_step(
         global_step,
         train_config,
         detector.updates(),
-        finite=[learning_rate],
+        learning_rate=learning_rate,
         batch=rejected,
     )
     images = input_images.summary(
@@ -176,6 +178,8 @@ def make_train_step(
         counts=passed.counts,
         summaries=[images, *histograms],
         gradients=taken.gradients,
+        checks=taken.checks,
+        written=taken.written,
         inputs=inputs,
         input_wait=measure_input_wait(list(inputs.values())),
         rejected=rejected,

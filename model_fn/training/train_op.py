@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.text import ConfigError
-from model_fn.training.finite_gate import RejectedBatch, guarded
+from model_fn.training.finite_gate import (
+    RejectedBatch,
+    guarded,
+    nan_unless_finite,
+    written_values,
+)
 
 TPU = TpuAdvice(
     "train_config", "switch off what the operation's name says, for example summarize_gradients"
 )
 
 _LOG = logging.getLogger(__name__)
+
+MOVING_AVERAGES = "moving_averages"
+APPLIED_NORM = "learning_rate * gradient_norm"
 
 GradientsAndVariables = List[Tuple[tf.Tensor, tf.Variable]]
 
@@ -26,6 +35,8 @@ class TrainOp(NamedTuple):
     op: tf.Tensor  # float32 scalar, the loss before the step; running it takes the step
     gradient_norm: Optional[tf.Tensor]  # float32 scalar before clipping; None where not guarded
     gradients: Dict[str, tf.Tensor]  # by variable, as applied but for clipping
+    checks: Dict[str, tf.Tensor]  # more float32 scalars that must be finite for a step to be taken
+    written: Sequence[tf.Tensor]  # what the updates write
 
 
 def name_of(variable: tf.Variable) -> str:
@@ -109,8 +120,14 @@ def compute_gradients(
     Variables that the loss does not reach are left out.
 
     Raises:
-        ConfigError: if there is nothing to train.
+        ConfigError: if there is nothing to train, or a number of `train_config` is not finite.
     """
+    for field in ("gradient_clipping_by_norm", "bias_grad_multiplier"):
+        value = getattr(train_config, field)
+        if not math.isfinite(value):
+            raise ConfigError(
+                f"train_config.{field}: {value} is not finite. Give a number, or remove the field"
+            )
     variables = select_variables(
         trainable,
         train_config.update_trainable_variables,
@@ -138,39 +155,47 @@ def make_train_op(
     train_config: Any,
     updates: Sequence[tf.Operation],
     *,
-    finite: Sequence[tf.Tensor] = (),
+    learning_rate: Optional[tf.Tensor] = None,
     batch: Optional[RejectedBatch] = None,
 ) -> TrainOp:
     """One optimizer step that changes variables only where its numbers are finite.
 
-    Where the loss, the norm of the gradients or a value of `finite` is not, all variables stay as
-    they are, the global step too.
+    Where the loss, the norm of the gradients, the learning rate, their product or what the updates
+    write is not, all variables stay as they are, the global step too. The constants of the
+    optimizer are finite: `make_optimizer` checks them.
 
     Args:
         loss: Scalar.
         optimizer: Computes and applies gradients.
         global_step: Counts the steps that were applied.
         train_config: `TrainConfig` proto.
-        updates: What else a step runs, such as the moving averages of batch norm.
-        finite: Scalars that an update reads, such as the learning rate.
+        updates: Assignments that a step runs too, such as those to the moving averages of batch
+            norm.
+        learning_rate: That of the optimizer.
         batch: Gets the batch of a rejected step.
 
     Raises:
-        ConfigError: if there is nothing to train.
+        ConfigError: if there is nothing to train, or a number of `train_config` is not finite.
     """
     pairs = compute_gradients(loss, optimizer, train_config, tf1.trainable_variables())
     gradients = _by_name(pairs)
+    written = written_values(updates)
     norm = tf.linalg.global_norm([gradient for gradient, _ in pairs])
     if train_config.gradient_clipping_by_norm > 0:
         pairs = clip_gradients(pairs, train_config.gradient_clipping_by_norm, norm)
+    checks = {}
+    if learning_rate is not None:
+        checks[APPLIED_NORM] = learning_rate * norm
+    if written:
+        checks[MOVING_AVERAGES] = nan_unless_finite(written)
     done = guarded(
-        [loss, norm, *finite],
+        [loss, norm, *([] if learning_rate is None else [learning_rate]), *checks.values()],
         updates,
         lambda: optimizer.apply_gradients(pairs, global_step=global_step),
         batch,
     )
     with tf.control_dependencies([done]):
-        return TrainOp(tf.identity(loss, name="train_op"), norm, gradients)
+        return TrainOp(tf.identity(loss, name="train_op"), norm, gradients, checks, written)
 
 
 def make_unguarded_train_op(
@@ -199,7 +224,7 @@ def make_unguarded_train_op(
     with tf.control_dependencies([loss]):
         step = optimizer.apply_gradients(pairs, global_step=global_step)
     with tf.control_dependencies([step] if step is not None else []):
-        return TrainOp(tf.identity(loss, name="train_op"), None, gradients)
+        return TrainOp(tf.identity(loss, name="train_op"), None, gradients, {}, [])
 
 
 def _by_name(pairs: GradientsAndVariables) -> Dict[str, tf.Tensor]:

@@ -19,14 +19,12 @@ from estimator_det.config import pipeline
 
 # A configuration of each kind of predictor and anchors, the quickest to build.
 HEADS = (
-    "embedded_ssd_mobilenet_v1_coco",
     "ssd_mobilenet_v1_fpn_shared_box_predictor_640x640_coco14_sync",
     "ssd_mobilenet_v1_ppn_shared_box_predictor_300x300_coco14_sync",
-    "ssd_mobilenet_v2_mnasfpn_shared_box_predictor_320x320_coco_sync",
-    "ssdlite_mobilenet_v3_large_320x320_coco",
 )
 # The same heads on networks that tests/extractors/test_golden_extractors.py compares.
 MORE = (
+    "embedded_ssd_mobilenet_v1_coco",
     "ssd_inception_v2_coco",
     "ssd_inception_v2_pets",
     "ssd_mobilenet_v1_0.75_depth_quantized_300x300_coco14_sync",
@@ -36,6 +34,7 @@ MORE = (
     "ssd_mobilenet_v1_focal_loss_pets_inference",
     "ssd_mobilenet_v1_pets",
     "ssd_mobilenet_v2_coco",
+    "ssd_mobilenet_v2_mnasfpn_shared_box_predictor_320x320_coco_sync",
     "ssd_mobilenet_v2_quantized_300x300_coco",
     "ssd_resnet50_v1_fpn_shared_box_predictor_640x640_coco14_sync",
     "ssdlite_mobiledet_cpu_320x320_coco_sync_4x4",
@@ -44,6 +43,7 @@ MORE = (
     "ssdlite_mobilenet_edgetpu_320x320_coco",
     "ssdlite_mobilenet_v1_coco",
     "ssdlite_mobilenet_v2_coco",
+    "ssdlite_mobilenet_v3_large_320x320_coco",
 )
 
 

@@ -258,7 +258,11 @@ SSD_STRIDES = (
 
 @pytest.mark.parametrize(
     ("offsets", "first_y", "first_x"),
-    [("", 0.125, 0.125), ("height_offset: 0 width_offset: 40", 0.0, 0.1)],
+    [
+        ("", 0.125, 0.125),
+        ("height_offset: 0 width_offset: 40", 0.0, 0.1),
+        ("height_offset: 30 width_offset: 60", 0.15, 0.15),
+    ],
 )
 def test_ssd_strides_offsets_and_base_size_by_hand(offsets, first_y, first_x):
     anchors = make(SSD_STRIDES % offsets).generate([(2, 2)], (200, 400)).numpy()
@@ -271,6 +275,14 @@ def test_ssd_strides_offsets_and_base_size_by_hand(offsets, first_y, first_x):
         [y - half_height, x - half_width, y + half_height, x + half_width] for y, x in centers
     ]
     np.testing.assert_allclose(anchors, expected, atol=1e-7)
+
+
+@pytest.mark.parametrize("image", [(200, 400), (400, 200)])
+def test_ssd_scales_are_shares_of_the_shorter_side(image):
+    text = SSD_STRIDES.replace("base_anchor_height: 0.5 base_anchor_width: 2", "") % ""
+    ((ymin, xmin, ymax, xmax),) = make(text).generate([(1, 1)], image).numpy()
+    size = np.array([ymax - ymin, xmax - xmin]) * image
+    np.testing.assert_allclose(size, [100, 100], rtol=1e-5)  # half of 200 pixels
 
 
 def test_scale_of_the_box_between_layers():
@@ -295,6 +307,11 @@ def test_scale_of_the_box_between_layers():
         ),
         ("ssd_anchor_generator { aspect_ratios: 0 }", "aspect_ratios must be above 0"),
         ("ssd_anchor_generator { height_stride: 8 }", "height_stride and width_stride"),
+        (
+            "multiscale_anchor_generator { aspect_ratios: 1 anchor_scale: 0 }",
+            "anchor_scale needs at least one value, all above 0",
+        ),
+        ("multiscale_anchor_generator { min_level: 4 max_level: 3 }", "given: 4 and 3"),
         (
             "ssd_anchor_generator { height_offset: 8 width_offset: 8 }",
             "height_offset and width_offset need one value for each of the 6 layers; given: 1",

@@ -67,13 +67,41 @@ def test_center_size_by_hand():
     np.testing.assert_allclose(codes, [[5.0, 5.0, 0.0, 5 * math.log(2)]], atol=1e-6)
 
 
+def test_every_scale_is_that_of_its_own_number():
+    anchor = tf.constant([[0.0, 0.0, 2.0, 4.0]])
+    box = tf.constant([[1.0, 0.0, 7.0, 8.0]])
+    # Centers (1, 2) and (4, 4); sizes 2 x 4 and 6 x 8.
+    offsets = [2 * 1.5, 3 * 0.5, 5 * math.log(3), 7 * math.log(2)]
+    point = tf.constant([[[2.0, 6.0]]])  # half a height and one width off the center
+    plain, with_point = CenterSizeCoder(2, 3, 5, 7), KeypointCoder(1, 2, 3, 5, 7)
+    np.testing.assert_allclose(plain.encode(box, anchor), [offsets], rtol=1e-6)
+    codes = with_point.encode(box, anchor, point)
+    np.testing.assert_allclose(codes, [[*offsets, 2 * 0.5, 3 * 1.0]], rtol=1e-6)
+    np.testing.assert_allclose(plain.decode(tf.constant([offsets]), anchor).boxes, box, rtol=1e-6)
+    decoded = with_point.decode(codes, anchor)
+    np.testing.assert_allclose(decoded.boxes, box, atol=1e-6)
+    np.testing.assert_allclose(decoded.keypoints, point, rtol=1e-6)
+    square = SquareCoder(2, 3, 5)
+    codes = square.encode(tf.constant([[2.0, 0.0, 6.0, 4.0]]), tf.constant([[0.0, 0.0, 2.0, 2.0]]))
+    np.testing.assert_allclose(codes, [[2 * 1.5, 3 * 0.5, 5 * math.log(2)]], rtol=1e-6)
+    decoded = square.decode(codes, tf.constant([[0.0, 0.0, 2.0, 2.0]]))
+    np.testing.assert_allclose(decoded.boxes, [[2.0, 0.0, 6.0, 4.0]], atol=1e-6)
+
+
 ALL = {
-    "faster_rcnn_box_coder": ("faster_rcnn_box_coder {}", CenterSizeCoder(*SCALES)),
-    "keypoint_box_coder": (
-        "keypoint_box_coder { num_keypoints: 2 y_scale: 3 }",
-        KeypointCoder(2, 3.0, 10.0, 5.0, 5.0),
+    "faster_rcnn_box_coder": (
+        "faster_rcnn_box_coder { y_scale: 2 x_scale: 3 height_scale: 4 width_scale: 6 }",
+        CenterSizeCoder(2.0, 3.0, 4.0, 6.0),
     ),
-    "square_box_coder": ("square_box_coder { length_scale: 2 }", SquareCoder(10.0, 10.0, 2.0)),
+    "keypoint_box_coder": (
+        "keypoint_box_coder { num_keypoints: 2 y_scale: 3 x_scale: 2 height_scale: 4"
+        " width_scale: 6 }",
+        KeypointCoder(2, 3.0, 2.0, 4.0, 6.0),
+    ),
+    "square_box_coder": (
+        "square_box_coder { y_scale: 2 x_scale: 3 length_scale: 4 }",
+        SquareCoder(2.0, 3.0, 4.0),
+    ),
     "mean_stddev_box_coder": ("mean_stddev_box_coder { stddev: 0.5 }", CornerCoder(0.5)),
 }
 
@@ -86,6 +114,13 @@ def make(text):
 def test_every_coder_is_made_from_its_proto(kind):
     text, expected = ALL[kind]
     assert make(text) == expected
+
+
+def test_scales_that_are_not_set():
+    assert make("faster_rcnn_box_coder {}") == CenterSizeCoder(*SCALES)
+    assert make("keypoint_box_coder { num_keypoints: 2 }") == KeypointCoder(2, *SCALES)
+    assert make("square_box_coder {}") == SquareCoder(10.0, 10.0, 5.0)
+    assert make("mean_stddev_box_coder {}") == CornerCoder(float(np.float32(0.01)))
 
 
 @pytest.mark.parametrize("kind", sorted(CODERS))

@@ -65,6 +65,13 @@ def test_function_approximation_is_linear_between_points_and_level_beyond() -> N
     np.testing.assert_allclose(convert(text, scores), wanted, rtol=1e-6)
 
 
+def test_temperature_below_one_sharpens() -> None:
+    text = "score_converter: SIGMOID calibration_config { temperature_scaling_calibration {%s} }"
+    np.testing.assert_allclose(
+        convert(text % "scaler: 0.125"), sigmoid(8 * LOGITS), rtol=1e-5, atol=1e-7
+    )
+
+
 def test_one_point_is_a_constant() -> None:
     text = "calibration_config { function_approximation { x_y_pairs { x_y_pair { x: 1 y: 3 } } } }"
     np.testing.assert_allclose(convert(text), np.full_like(LOGITS, 3.0))

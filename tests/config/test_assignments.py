@@ -6,7 +6,12 @@ from typing import Any, List
 
 import pytest
 
-from estimator_det.config.pipeline import ConfigError, apply_overrides, parse_pipeline
+from estimator_det.config.pipeline import (
+    ConfigError,
+    ConfigWarning,
+    apply_overrides,
+    parse_pipeline,
+)
 
 BASE = parse_pipeline(
     """
@@ -71,6 +76,9 @@ def value_at(config: Any, path: str) -> Any:
         ("train_input_reader.tf_record_input_reader.input_path=d/t-?????-of-00010",
          "train_input_reader.tf_record_input_reader.input_path", ["d/t-?????-of-00010"]),
         ("eval_input_reader[0].label_map_path=x", "eval_input_reader[0].label_map_path", "x"),
+        ("eval_input_reader.label_map_path=x", "eval_input_reader[0].label_map_path", "x"),
+        ("eval_input_reader.tf_record_input_reader.input_path+=x",
+         "eval_input_reader[0].tf_record_input_reader.input_path", ["x"]),
         ("eval_config.super_categories[dog]=animal", "eval_config.super_categories['dog']",
          "animal"),
     ],
@@ -176,7 +184,14 @@ def test_maps_of_messages() -> None:
         ("train_config[0].batch_size=1", ["is not repeated"]),
         ("train_config.batch_size[0]=1", ["is not repeated"]),
         ("train_config.batch_size.x=1", ["no fields of its own"]),
-        ("eval_input_reader.name=x", ["write eval_input_reader[0]"]),
+        (
+            "train_config.data_augmentation_options.ssd_random_crop={}",
+            ["has 2 entries", "write train_config.data_augmentation_options[0]"],
+        ),
+        (
+            "eval_config.parameterized_metric.coco_keypoint_metrics={}",
+            ["has 0 entries", "eval_config.parameterized_metric+={…} adds one"],
+        ),
         ("eval_input_reader[1].name=x", ["has 1 entries", "eval_input_reader+="]),
         ("eval_input_reader[x].name=x", ["a number belongs in the brackets", "'x'"]),
         ("train_config.freeze_variables[0]+=x", ["one entry takes '='"]),
@@ -191,3 +206,47 @@ def test_errors(assignment: str, words: List[str]) -> None:
         apply_overrides(BASE, [assignment])
     for word in words:
         assert word in str(caught.value)
+
+
+TWICE = """train_input_reader {
+  tf_record_input_reader { input_path: ["a", "b"] }
+  sample_from_datasets_weights: [1, 2]
+  shuffle: true
+  shuffle: false
+}"""
+
+
+def _reader(config: Any) -> Any:
+    reader = config.train_input_reader
+    assert list(reader.tf_record_input_reader.input_path) == ["a", "b"]
+    assert list(reader.sample_from_datasets_weights) == [1, 2]
+    return reader
+
+
+def test_repeated_fields_stay_as_they_are_where_a_later_field_is_given_twice() -> None:
+    with pytest.warns(ConfigWarning, match=":5: 'shuffle' is given more than once"):
+        assert not _reader(parse_pipeline(TWICE)).shuffle
+    value = TWICE[len("train_input_reader ") :]
+    with pytest.warns(ConfigWarning, match="'shuffle' is given more than once"):
+        config = apply_overrides(BASE, [f"train_input_reader={value}"])
+    assert not _reader(config).shuffle
+
+
+def test_the_same_assignment_twice_is_as_once() -> None:
+    paths = "train_input_reader.tf_record_input_reader.input_path=[a, b]"
+    weights = "train_input_reader.sample_from_datasets_weights=[1, 2]"
+    config = apply_overrides(BASE, [paths, weights, "train_config.batch_size=1", paths, weights])
+    _reader(config)
+    steps = "train_config.data_augmentation_options=[{ssd_random_crop {}}]"
+    config = apply_overrides(BASE, [steps, steps])
+    assert len(config.train_config.data_augmentation_options) == 1
+    readers = "eval_input_reader={name: 'x' tf_record_input_reader { input_path: 'e' }}"
+    (reader,) = apply_overrides(BASE, [readers, readers]).eval_input_reader
+    assert list(reader.tf_record_input_reader.input_path) == ["e"]
+
+
+def test_long_values_are_cut_in_errors() -> None:
+    for assignment in ("train_config.batch_size=", "train_config.optimizer=", "", "train_config."):
+        with pytest.raises(ConfigError) as caught:
+            apply_overrides(BASE, [assignment + "9\x1bz" * 10**5])
+        assert len(str(caught.value)) < 2_000 and "\x1b" not in str(caught.value)

@@ -156,10 +156,17 @@ def test_learning_rate_scales_its_schedule() -> None:
 def test_loss_weight_ratio() -> None:
     loss = override(BASE, classification_localization_weight_ratio=5.0).model.ssd.loss
     assert (loss.classification_weight, loss.localization_weight) == (5.0, 1.0)
-    two_stage = override(
-        parse_pipeline("model { faster_rcnn { } }"), classification_localization_weight_ratio=5.0
-    ).model.faster_rcnn
+    weighted = parse_pipeline(
+        """model { faster_rcnn { second_stage_localization_loss_weight: 3
+        second_stage_classification_loss_weight: 2 first_stage_localization_loss_weight: 7 } }"""
+    )
+    two_stage = override(weighted, classification_localization_weight_ratio=5.0).model.faster_rcnn
     assert two_stage.second_stage_classification_loss_weight == 5.0
+    assert two_stage.second_stage_localization_loss_weight == 1.0
+    assert two_stage.first_stage_localization_loss_weight == 7.0
+    weighted = parse_pipeline("model { ssd { loss { localization_weight: 3 } } }")
+    loss = override(weighted, classification_localization_weight_ratio=5.0).model.ssd.loss
+    assert (loss.classification_weight, loss.localization_weight) == (5.0, 1.0)
 
 
 @pytest.mark.parametrize(

@@ -133,29 +133,10 @@ BROKEN = (
     ),
     ("bfloat16", "advice", ["train_config.use_bfloat16=false"], "train_config.use_bfloat16"),
     (
-        "padded-groundtruth",
-        "error",
-        ["train_config.unpad_groundtruth_tensors=true"],
-        "train_config.unpad_groundtruth_tensors",
-    ),
-    (
         "summaries",
         "error",
         ["train_config.summarize_gradients=true"],
         "train_config.summarize_gradients",
-    ),
-    ("synchronous", "warning", ["train_config.sync_replicas=false"], "train_config.sync_replicas"),
-    (
-        "synchronous",
-        "warning",
-        ["train_config.replicas_to_aggregate=32"],
-        "train_config.replicas_to_aggregate",
-    ),
-    (
-        "synchronous",
-        "warning",
-        ["train_config.startup_delay_steps=15"],
-        "train_config.startup_delay_steps",
     ),
     ("max-boxes", "error", [f"{READER}.max_number_of_boxes=0"], f"{READER}.max_number_of_boxes"),
     (

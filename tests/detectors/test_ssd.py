@@ -11,6 +11,7 @@ from google.protobuf import text_format
 
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors import DETECTORS, Detections, Groundtruth, make_detector
+from estimator_det.detectors.ssd import _real_windows
 from estimator_det.protos import model_pb2, pipeline_pb2
 from tests.detectors.configs import groundtruth, small_config, small_detector
 
@@ -21,6 +22,36 @@ def test_construction_builds_no_graph() -> None:
     with tf.Graph().as_default() as graph:
         small_detector("loss { hard_example_miner {} random_example_sampler {} }")
         assert not graph.get_operations()
+
+
+@pytest.mark.parametrize("frozen", ["true", "false"])
+@pytest.mark.parametrize("is_training", [True, False])
+def test_what_is_trained_when(is_training: bool, frozen: str) -> None:
+    """Frozen batch norm takes nothing else out of training, dropout for instance."""
+    detector = small_detector(
+        f"""freeze_batchnorm: {frozen} inplace_batchnorm_update: true
+        use_confidences_as_targets: true""",
+        is_training,
+    )
+    assert detector.is_training == is_training
+    assert detector.norm_is_training == (is_training and frozen == "false")
+    assert detector.predictor.head.is_training == is_training
+    assert detector.losses.targets.by_confidence == is_training
+    assert detector.inplace_norm_update and not detector.return_raw_boxes
+
+
+@pytest.mark.parametrize(
+    ("added", "explicit", "slots", "has_background"),
+    [("true", "false", 3, True), ("false", "true", 2, True), ("false", "false", 2, False)],
+)
+def test_columns_of_classes(added: str, explicit: str, slots: int, has_background: bool) -> None:
+    detector = small_detector(
+        f"add_background_class: {added} explicit_background_class: {explicit}"
+    )
+    assert detector.predictor.head.num_class_slots == slots
+    assert detector.num_classes == 2
+    assert detector.postprocessing.has_background == has_background
+    assert detector.losses.targets.add_background == (added == "true")
 
 
 def test_preprocess_normalizes_before_it_pads() -> None:
@@ -132,6 +163,13 @@ def test_detections_are_relative_to_the_real_image() -> None:
     np.testing.assert_allclose(half.raw_boxes, whole.raw_boxes)
 
 
+def test_the_real_window_of_a_padded_image_that_is_not_square() -> None:
+    inputs = tf.zeros([2, 32, 80, 3])
+    windows = _real_windows(inputs, tf.constant([[16, 60, 3], [32, 20, 3]]))
+    np.testing.assert_allclose(windows, [[0, 0, 0.5, 0.75], [0, 0, 1, 0.25]])
+    np.testing.assert_array_equal(_real_windows(inputs, None), [[0, 0, 1, 1]] * 2)
+
+
 def test_keypoints_are_decoded() -> None:
     _, detections = run_small(
         """box_coder { keypoint_box_coder { num_keypoints: 3 } }
@@ -241,7 +279,7 @@ def test_restore_map() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ("num_classes: 0", "^ssd.num_classes: must be 1 or more"),
+        ("num_classes: 0", "^model.ssd.num_classes: is 0; allowed are 1 to 100,000 classes"),
         (
             "explicit_background_class: true",
             "add_background_class: excludes explicit_background_class",
@@ -302,9 +340,11 @@ class Golden:
 
     def run(self, fetches: Any) -> Any:
         with tf1.Session() as session:
-            for variable in tf1.global_variables():
-                value = self.value(variable.op.name, variable.shape.as_list())
-                session.run(variable.initializer, {variable.initial_value: value})
+            values = {
+                variable.initial_value: self.value(variable.op.name, variable.shape.as_list())
+                for variable in tf1.global_variables()
+            }
+            session.run(tf1.global_variables_initializer(), values)
             return session.run(fetches)
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Dict
 
 import numpy as np
@@ -102,8 +103,10 @@ def test_confidences_as_targets_in_training_alone() -> None:
 
 
 def test_images_nobody_annotated_give_no_loss() -> None:
-    found = terms(truth=groundtruth()._replace(is_annotated=tf.constant([True, False])))
+    truth = groundtruth()._replace(is_annotated=tf.constant([True, False]))
+    found = terms(truth=truth, encodings=2.0)
     assert found["classification"] == pytest.approx(12 * LOG_2 / 3)
+    assert found["localization"] == pytest.approx(2 * 4 * 1.5 / 3)
 
 
 def test_absent_keypoints_give_no_loss() -> None:
@@ -133,6 +136,12 @@ def test_random_sampler_takes_all_positives_and_their_share_of_negatives() -> No
     assert found["classification"] == pytest.approx(3 * (2 + 2 + 1 + 1) * LOG_2)
 
 
+def test_anchors_that_are_not_sampled_give_no_loss() -> None:
+    loss = dataclasses.replace(make_loss(), sampler=lambda eligible, matched: matched & ~eligible)
+    found = loss(predictions(encodings=2.0), groundtruth()).terms
+    assert [float(term) for term in found.values()] == [0.0, 0.0]
+
+
 def test_hard_example_miner() -> None:
     found = terms(
         """normalize_loss_by_num_matches: false
@@ -153,6 +162,31 @@ def test_expected_sampling_of_softmax_and_of_sigmoid() -> None:
     # Of 12 pairs, image 0 has 2 foreground and 2 background columns at 1, image 1 has 1 and 3.
     found = terms(overrides % "weighted_sigmoid", encodings=2.0)
     assert found["classification"] == pytest.approx(2 * (4 + 3 * 4 / 8 * 8) * LOG_2)
+
+
+def test_every_option_is_read() -> None:
+    plain = make_loss()
+    assert (plain.by_num_matches, plain.by_code_size) == (True, False)
+    assert plain.sampler is plain.miner is plain.expected_weights is plain.equalization is None
+    made = make_loss(
+        """normalize_loss_by_num_matches: false normalize_loc_loss_by_codesize: true
+        negative_class_weight: 0.25 implicit_example_weight: 0.5
+        loss { classification_weight: 2 localization_weight: 5 hard_example_miner {}
+          random_example_sampler {} expected_loss_weights: EXPECTED_SAMPLING
+          localization_loss { weighted_giou {} } equalization_loss { weight: 0.5 } }"""
+    )
+    assert (made.by_num_matches, made.by_code_size) == (False, True)
+    assert made.assigner.negative_class_weight == 0.25
+    assert made.targets.implicit_weight == 0.5
+    assert (made.terms.classification_weight, made.terms.localization_weight) == (2.0, 5.0)
+    assert made.terms.compares_boxes and not plain.terms.compares_boxes
+    assert (made.miner.cls_weight, made.miner.loc_weight) == (2.0, 5.0)
+    assert made.sampler and made.expected_weights and made.equalization
+
+
+def test_anchors_without_groundtruth_weigh_less() -> None:
+    found = terms("normalize_loss_by_num_matches: false negative_class_weight: 0.25")
+    assert found["classification"] == pytest.approx(3 * (3 + 0.25 * 5) * LOG_2)
 
 
 def test_equalization_adds_a_term() -> None:

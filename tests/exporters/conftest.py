@@ -42,14 +42,16 @@ def small_config(label_map: str = "") -> Any:
     )
 
 
-def save_checkpoint(config: Any, prefix: str, moving_averages: bool = False) -> str:
+def save_checkpoint(
+    config: Any, prefix: str, moving_averages: bool = False, channels: int = 3
+) -> str:
     """Random weights; with averages, these are right and the weights themselves are NaN."""
     with tf.Graph().as_default():
         tf1.set_random_seed(7)
         detector = make_detector(config.model, is_training=False)
-        images = tf.zeros([1, 64, 96, 3])
+        images = tf.zeros([1, 64, 96, channels])
         with tf1.variable_scope(tf1.get_variable_scope(), use_resource=True):
-            detector.predict(images, tf.constant([[64, 96, 3]]))
+            detector.predict(images, tf.constant([[64, 96, channels]]))
         saved = {variable.op.name: variable for variable in tf1.global_variables()}
         copies, spoils = [], []
         if moving_averages:

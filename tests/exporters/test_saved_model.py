@@ -1,15 +1,20 @@
 import pathlib
+import shutil
 
 import numpy as np
 import pytest
+from google.protobuf import text_format
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
+from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_detector
 from exporters import saved_model, signatures
+from exporters.saved_model_detector import SavedModelDetector
 from inputs.datasets import writer
 from model_fn.checkpoints.errors import RunError
 from tests.exporters.conftest import save_checkpoint, small_config
+from tests.inputs.examples import example
 
 MAX_DETECTIONS = 20
 NUM_SCORES = 5  # four classes and background
@@ -74,8 +79,9 @@ def test_checkpoint_can_be_moved(exported, tmp_path):
 def test_signature_names_dtypes_and_shapes(exported):
     with tf.Graph().as_default(), tf1.Session() as session:
         meta = tf1.saved_model.load(session, ["serve"], str(exported / "saved_model"))
-    assert [*meta.signature_def] == ["serving_default"]
+    assert {*meta.signature_def} == {"serving_default", "tensorflow/serving/predict"}
     signature = meta.signature_def["serving_default"]
+    assert meta.signature_def["tensorflow/serving/predict"] == signature
     assert signature.method_name == "tensorflow/serving/predict"
     ((key, tensor),) = signature.inputs.items()
     assert (key, tensor.name, tensor.dtype) == ("inputs", "image_tensor:0", tf.uint8)
@@ -89,7 +95,10 @@ def test_signature_names_dtypes_and_shapes(exported):
         "detection_classes": [-1, MAX_DETECTIONS],
         "raw_detection_boxes": [-1, num_anchors, 4],
         "raw_detection_scores": [-1, num_anchors, NUM_SCORES],
+        "detection_multiclass_scores": [-1, MAX_DETECTIONS, NUM_SCORES],
+        "detection_anchor_indices": [-1, MAX_DETECTIONS],
     }
+    assert set(shapes) == set(signature.outputs)
     for key, shape in shapes.items():
         info = signature.outputs[key]
         assert (info.name, info.dtype) == (f"{key}:0", tf.float32)
@@ -141,7 +150,8 @@ def _example(encoded):
 
 def test_all_input_types_agree(exported_all, pictures, expected):
     signatures_by_name = tf.saved_model.load(str(exported_all / "saved_model")).signatures
-    assert set(signatures_by_name) == {"serving_default", *signatures.INPUT_TYPES}
+    names = {"serving_default", "tensorflow/serving/predict", *signatures.INPUT_TYPES}
+    assert set(signatures_by_name) == names
     encoded = [writer.encode_image(picture, "png") for picture in pictures]
     feeds = {
         "serving_default": tf.constant(pictures),
@@ -219,6 +229,101 @@ def test_fixed_input_shape(trained, tmp_path):
     tensors = meta.signature_def["serving_default"]
     assert [d.size for d in tensors.inputs["inputs"].tensor_shape.dim] == [1, 50, 70, 3]
     assert [d.size for d in tensors.outputs["num_detections"].tensor_shape.dim] == [1]
+
+
+RAW = {
+    "Postprocessor/raw_box_encodings": "raw_box_encodings",
+    "Postprocessor/raw_box_locations": "raw_detection_boxes",
+    "Postprocessor/raw_box_scores": "raw_detection_scores",
+}
+
+
+def test_additional_outputs_and_the_graph_as_text(trained, pictures, expected, tmp_path):
+    """The reference's names of raw tensors; all are float32, of every anchor."""
+    folder = tmp_path / "out"
+    extras = saved_model.GraphExtras(inference_graph=True, output_tensors=[*RAW, "image_tensor:0"])
+    saved_model.export_saved_model(trained.config, trained.checkpoint, str(folder), extras=extras)
+    run = tf.saved_model.load(str(folder / "saved_model")).signatures["serving_default"]
+    outputs = {key: value.numpy() for key, value in run(tf.constant(pictures)).items()}
+    assert set(outputs) == {*expected, *RAW, "image_tensor"}
+    np.testing.assert_array_equal(outputs["image_tensor"], pictures)
+    for name, key in RAW.items():
+        assert outputs[name].dtype == np.float32
+        if key in expected:
+            np.testing.assert_array_equal(outputs[name], outputs[key])
+    assert outputs["Postprocessor/raw_box_encodings"].shape == expected["raw_detection_boxes"].shape
+    frozen = tf1.GraphDef.FromString((folder / "frozen_inference_graph.pb").read_bytes())
+    assert set(RAW) <= {node.name for node in frozen.node}
+    text = text_format.Parse((folder / "inference_graph.pbtxt").read_text(), tf1.GraphDef())
+    names = {node.name for node in text.node}
+    assert {*RAW, "image_tensor", *expected} <= names
+    assert not any("save/" in name for name in names)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Postprocessor/raw_box_score", "did you mean 'Postprocessor/raw_box_scores'"),
+        ("image_tensor:3", "is not in the graph"),
+        ("", "is not in the graph"),
+    ],
+)
+def test_an_unknown_output_leaves_an_earlier_export(trained, exported, tmp_path, name, message):
+    folder = tmp_path / "out"
+    shutil.copytree(exported, folder)
+    with pytest.raises(ConfigError, match=message):
+        saved_model.export_saved_model(
+            trained.config,
+            trained.checkpoint,
+            str(folder),
+            overwrite=True,
+            extras=saved_model.GraphExtras(output_tensors=[name]),
+        )
+    assert (folder / "saved_model" / "saved_model.pb").exists()
+
+
+def test_additional_channels(trained, tmp_path):
+    """Image tensors of five channels and examples give the same; encoded images cannot."""
+    config = pipeline.apply_overrides(
+        trained.config, ["eval_input_reader[0].num_additional_channels=2"]
+    )
+    prefix = save_checkpoint(config, str(tmp_path / "model.ckpt"), channels=5)
+    folder = str(tmp_path / "out")
+    written = saved_model.export_saved_model(config, prefix, folder, input_types=["all"])
+    assert written.input_types == ("image_tensor", "tf_example", "float_image_tensor")
+    images = np.random.default_rng(2).integers(0, 256, (2, 50, 70, 5), dtype=np.uint8)
+    runs = tf.saved_model.load(written.saved_model).signatures
+    examples = [
+        example(
+            {
+                "image/encoded": writer.encode_image(image[..., :3], "png"),
+                "image/additional_channels/encoded": [
+                    writer.encode_image(image[..., channel], "png") for channel in (3, 4)
+                ],
+            }
+        )
+        for image in images
+    ]
+    expected = runs["serving_default"](tf.constant(images))["raw_detection_scores"]
+    for name, fed in (
+        ("float_image_tensor", images.astype(np.float32)),
+        ("tf_example", np.array(examples)),
+    ):
+        found = runs[name](tf.constant(fed))["raw_detection_scores"]
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    other = runs["serving_default"](tf.constant(images[..., [0, 1, 2, 4, 3]]))
+    assert not np.allclose(other["raw_detection_scores"], expected, atol=1e-4)
+    with pytest.raises(RunError, match="takes images of 5 channels, and detect reads files of"):
+        SavedModelDetector(folder)
+    with pytest.raises(ConfigError, match=r"encoded_image_string_tensor cannot be exported: num_a"):
+        saved_model.export_saved_model(
+            config, prefix, str(tmp_path / "x"), input_types=["encoded_image_string_tensor"]
+        )
+    with pytest.raises(ConfigError, match=r"it must be batch, height, width, 5"):
+        saved_model.export_saved_model(
+            config, prefix, str(tmp_path / "x"), input_shape=[1, None, None, 3]
+        )
+    assert not (tmp_path / "x").exists()
 
 
 def test_moving_averages_become_the_weights(trained, exported, tmp_path):

@@ -1,4 +1,6 @@
 import json
+import os
+import shutil
 
 import numpy as np
 import pytest
@@ -6,14 +8,16 @@ from PIL import Image
 
 from estimator_det import cli
 from estimator_det.config import pipeline
+from exporters import image_files
+from exporters.image_files import list_images
 from exporters.saved_model_detector import (
     SavedModelDetector,
     detect_files,
     find_saved_model,
-    list_images,
 )
 from model_fn.checkpoints.errors import RunError
 from tests.exporters.conftest import NAMES
+from tests.inputs import storm
 
 
 @pytest.fixture(scope="module")
@@ -56,19 +60,6 @@ def test_where_the_model_is_looked_for(exported, tmp_path):
         find_saved_model(str(tmp_path / "none"))
 
 
-def test_list_images(tmp_path):
-    for name in ("b.JPG", "a.png", "notes.txt"):
-        (tmp_path / name).touch()
-    assert list_images([str(tmp_path)]) == [
-        str(tmp_path / "a.png"),
-        str(tmp_path / "b.JPG"),
-    ]
-    assert list_images([str(tmp_path / "notes.txt")]) == [str(tmp_path / "notes.txt")]
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match="no image in the folder"):
-        list_images([str(tmp_path / "empty")])
-
-
 def test_pictures_and_json_lines(model, pictures, tmp_path):
     for name, picture in zip(("a.png", "a.jpg"), pictures):
         Image.fromarray(picture).save(tmp_path / name)
@@ -96,6 +87,56 @@ def test_pictures_and_json_lines(model, pictures, tmp_path):
     assert first["box_pixels"]["xmin"] == pytest.approx(found.boxes[0, 1] * 70, abs=0.01)
     with Image.open(out / "a_detections.png") as drawn:
         assert drawn.size == (70, 50)
+
+
+def test_hostile_files_cost_one_line_each(exported, pictures, tmp_path, capsys):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    (folder / "bomb.png").write_bytes(storm.bomb())
+    os.mkfifo(folder / "pipe.jpg")
+    (folder / "folder.png").mkdir()
+    Image.fromarray(pictures[0]).save(folder / "z.png")
+    (folder / "cut.png").write_bytes((folder / "z.png").read_bytes()[:200])
+    arguments = ["detect", "--model", str(exported), "--output-dir", str(tmp_path / "out")]
+    assert cli.main([*arguments, str(folder)]) == 1
+    output = capsys.readouterr()
+    reasons = output.err.splitlines()
+    assert len(reasons) == 4
+    for name, reason in (
+        ("bomb.png", "cannot be read: it has too many pixels"),
+        ("cut.png", "cannot be read: "),
+        ("folder.png", "is a folder"),
+        ("pipe.jpg", "is a named pipe"),
+    ):
+        assert any(line.startswith(f"{folder}/{name} {reason}") for line in reasons)
+    assert "z_detections.png" in output.out
+    lines = [json.loads(line) for line in (tmp_path / "out/detections.jsonl").open()]
+    assert ["error" in line for line in lines] == [True, True, True, True, False]
+
+
+@pytest.mark.parametrize("name", ["saved_model.pb", "variables/variables.data-00000-of-00001"])
+def test_a_damaged_export_is_named(exported, tmp_path, name):
+    copy = tmp_path / "saved_model"
+    shutil.copytree(exported / "saved_model", copy)
+    content = (copy / name).read_bytes()
+    (copy / name).write_bytes(content[: len(content) // 3])
+    with pytest.raises(RunError, match=r"cannot be loaded: .*damaged or incomplete") as caught:
+        SavedModelDetector(str(copy))
+    assert str(copy) in str(caught.value)
+    assert "Op:" not in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_large_image_is_reduced(model, pictures, tmp_path, monkeypatch):
+    Image.fromarray(pictures[0]).save(tmp_path / "a.png")
+    monkeypatch.setattr(image_files, "MAX_DETECTED_PIXELS", 1000)
+    (result,) = detect_files(model, [str(tmp_path / "a.png")], str(tmp_path / "o"), 0.0)
+    assert result.reduced_by == 2
+    line = json.loads((tmp_path / "o" / "detections.jsonl").read_text())
+    assert (line["height"], line["width"], line["reduced_by"]) == (50, 70, 2)
+    first = line["detections"][0]
+    assert first["box_pixels"]["ymax"] == pytest.approx(first["box"]["ymax"] * 50, abs=0.01)
+    with Image.open(tmp_path / "o" / "a_detections.png") as drawn:
+        assert drawn.size == (35, 25)
 
 
 def test_low_scores_are_left_out(model, pictures, tmp_path):
@@ -126,9 +167,28 @@ def test_export_verb(trained, tmp_path, capsys):
     arguments += ["--output_directory", str(tmp_path / "out")]
     arguments += ["--input_type", "image_tensor,tf_example"]
     arguments += ["--config_override", "eval_config { batch_size: 3 }"]
+    arguments += ["--additional-output-tensor-names=Postprocessor/raw_box_scores"]
+    arguments += ["--write_inference_graph", "--use_side_inputs=False"]
     assert cli.main(arguments) == 0
+    assert (tmp_path / "out" / "inference_graph.pbtxt").exists()
     assert "(image_tensor, tf_example)" in capsys.readouterr().out
     saved = pipeline.read_pipeline(str(tmp_path / "out" / "pipeline.config"))
     assert saved.eval_config.batch_size == 3
     assert cli.main(arguments) == 2
     assert "is not empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--use_side_inputs",
+        "--use_side_inputs=true",
+        "--side_input_shapes=1,2000,2057/1",
+        "--side_input_types=tf.float32,tf.int32",
+        "--side_input_names=context_features,valid_context_size",
+    ],
+)
+def test_side_inputs_are_refused_by_name(capsys, flag):
+    required = ["--pipeline_config_path=x", "--trained_checkpoint_prefix=x"]
+    assert cli.main(["export", *required, "--output_directory=x", flag]) == 2
+    assert f"{flag.partition('=')[0]}: not supported yet" in capsys.readouterr().err

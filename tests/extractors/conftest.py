@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any, Dict, Iterator
 
 import pytest
 
-from estimator_det.nets import nasnet, resnet, spaghettinet
+from estimator_det.extractors.ssd import mobiledet, recipe
+from estimator_det.nets import nasnet, resnet, searched, spaghettinet
 from estimator_det.nets.necks import mnasfpn
+from tests.extractors.build import build
 
 PNASNET = nasnet.Network(
     nasnet.Cell(
@@ -17,6 +19,18 @@ PNASNET = nasnet.Network(
     depth=8,
     stem_depth=6,
     keep_paths=0.6,
+)
+# One layer of every kind, and no more.
+TINY_MOBILEDET = searched.Network(
+    stem=8,
+    squeeze_excite=True,
+    stages=(
+        (searched.Layer("IBNNoExpansion", 8, skip=False),),
+        (searched.Layer("TuckerConv", 16, stride=2, skip=False),),
+        (searched.Layer("FusedConv", 24, stride=2, skip=False, expansion=2),),
+        (searched.Layer("IBN", 72, 5, stride=2, skip=False, expansion=2),),
+        (searched.Layer("IBN", 144, stride=2, skip=False, expansion=2),),
+    ),
 )
 
 
@@ -37,3 +51,19 @@ def short_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     defaults: Dict[str, Any] = {"network": PNASNET}
     real = nasnet.searched_network
     monkeypatch.setattr(nasnet, "searched_network", lambda *a, **k: real(*a, **{**defaults, **k}))
+
+
+@pytest.fixture
+def fresh_builds() -> Iterator[None]:
+    """Networks built in a test that replaces them are not kept."""
+    build.cache_clear()
+    yield
+    build.cache_clear()
+
+
+@pytest.fixture
+def tiny_mobiledet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A MobileDet of five layers, registered while the test runs."""
+    monkeypatch.setattr(recipe.EXTRACTORS, "_makers", {})
+    network = mobiledet.mobiledet_recipe("Tiny", TINY_MOBILEDET)
+    recipe.register_recipe("tiny_mobiledet", network)

@@ -107,6 +107,15 @@ def test_equal_size_changes_nothing() -> None:
             np.testing.assert_array_equal(run(resizer, images, static)[0], images)
 
 
+@pytest.mark.parametrize("size", [(4, 5), (5, 4)])
+def test_one_equal_side_is_not_enough(size: Tuple[int, int]) -> None:
+    resizer = make(f"fixed_shape_resizer {{ height: {size[0]} width: {size[1]} }}")
+    for side in (4, 5):
+        images = np.zeros((1, side, side, 3), np.uint8)
+        assert resizer.resize(tf.constant(images))[0].shape == (1, *size, 3)
+        assert resizer.resize_masks(np.zeros((2, side, side), np.float32)).shape == (2, *size)
+
+
 @pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
 @pytest.mark.parametrize(
     ("text", "before", "after"),

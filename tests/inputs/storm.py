@@ -32,7 +32,7 @@ class Storm(NamedTuple):
     names: Dict[Tuple[int, int], str]  # (file, record) -> source id, of damaged ones as well
 
 
-def _bomb() -> bytes:
+def bomb() -> bytes:
     """A PNG of some bytes that claims 60000 x 60000 pixels."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
@@ -97,7 +97,7 @@ CHANGES: Dict[str, Callable[[Features], None]] = {
     "length_mismatch": lambda features: features[BOX + "xmax"].float_list.value.append(0.5),
     "undecodable_image": _encoded(lambda encoded: b"no picture" + encoded[10:]),
     "truncated_image": _encoded(lambda encoded: encoded[: len(encoded) // 2]),
-    "huge_image": _encoded(lambda encoded: _bomb()),
+    "huge_image": _encoded(lambda encoded: bomb()),
     "size_mismatch": lambda features: features["image/height"].int64_list.value.__setitem__(0, 9),
     "box_nan": _set(BOX + "ymin", 0, float("nan")),
     "box_inverted": _invert,

@@ -10,6 +10,7 @@ from google.protobuf import text_format
 import inputs
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.images.resize import make_resizer
+from inputs import pipeline as input_pipeline
 from inputs import schema
 from tests.inputs.examples import BOXES, LABEL_MAP, encoded, example, picture, pipeline, write
 
@@ -95,7 +96,11 @@ def test_static_shapes_are_those_of_the_schema(tmp_path: pathlib.Path) -> None:
     features, labels = next(dataset.as_numpy_iterator())
     assert features["source_id"].tolist() == [b"rec7"] * 5
     assert set(labels) == set(schema.LABELS) - {schema.IS_ANNOTATED}
-    optional = {schema.CONTEXT_FEATURES, schema.VALID_CONTEXT_SIZE}
+    optional = {
+        schema.ADDITIONAL_CHANNELS,
+        schema.CONTEXT_FEATURES,
+        schema.VALID_CONTEXT_SIZE,
+    }
     assert set(features) == set(schema.FEATURES) - optional - {
         schema.CONTEXT_FEATURES_IMAGE_ID_LIST
     }
@@ -316,6 +321,78 @@ def test_batch_size_comes_from_params_or_configuration(tmp_path: pathlib.Path) -
         input_fn({"batch_size": 0})
 
 
+def test_share_of_a_worker_and_of_its_replicas() -> None:
+    assert input_pipeline._share(12, None) == (12, (1, 0))
+    context = tf.distribute.InputContext(
+        num_input_pipelines=3, input_pipeline_id=2, num_replicas_in_sync=6
+    )
+    assert input_pipeline._share(12, context) == (2, (3, 2))
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
+    """What input functions ask for: reader, options, whether they augment, stream."""
+    calls: List[Any] = []
+
+    def gather(reader: Any, options: Any, augment: Any, log: Any, stream: Any) -> None:
+        calls.append((reader, options, augment() is not None, log, stream))
+
+    monkeypatch.setattr(input_pipeline, "_batches", gather)
+    return calls
+
+
+def test_settings_of_training(asked: List[Any]) -> None:
+    config = pipeline("train_input_reader { num_epochs: 0 }")
+    inputs.create_train_input_fn(config, preprocess_of(config))()
+    reader, options, augments, log, stream = asked.pop()
+    assert reader is config.train_input_reader and augments and log is None
+    assert (stream.num_epochs, stream.sample_1_of_n, stream.seed) == (None, 1, None)
+    assert (stream.drop_remainder, stream.runs_elsewhere) == (reader.drop_remainder, False)
+    assert (options.num_classes, options.max_boxes) == (4, 3)
+    assert options.all_classes_labeled_by_default and options.context_shape == (None, None)
+    config = pipeline(
+        """train_config { retain_original_images: true merge_multiple_label_boxes: true
+        use_multiclass_scores: true max_number_of_boxes: 9 }
+        train_input_reader { num_epochs: 7 sample_1_of_n_examples: 5 drop_remainder: false }"""
+    )
+    config.train_input_reader.ClearField("max_number_of_boxes")
+    inputs.create_train_input_fn(config, preprocess_of(config), 3, runs_elsewhere=True)()
+    _, options, _, _, stream = asked.pop()
+    assert (stream.num_epochs, stream.sample_1_of_n, stream.seed) == (7, 5, 3)
+    assert (stream.drop_remainder, stream.runs_elsewhere) == (False, True)
+    assert options.max_boxes == 9
+    assert options.retain_original_image and options.merge_boxes and options.use_multiclass_scores
+
+
+def test_settings_of_evaluation(asked: List[Any]) -> None:
+    """One pass over what is to be read; training's settings do not count."""
+    text = """train_config { merge_multiple_label_boxes: true use_multiclass_scores: true
+        max_number_of_boxes: 9 data_augmentation_options { random_horizontal_flip {} } }
+        eval_config { batch_size: 4 retain_original_images: false }
+        eval_input_reader { sample_1_of_n_examples: 5 num_epochs: 7 max_number_of_boxes: 8 }"""
+    config = pipeline(text)
+    reader_config = config.eval_input_reader[-1]
+    for sample, expected in ((None, 5), (1, 1), (3, 3)):
+        make = inputs.create_eval_input_fn(config, preprocess_of(config), reader_config, sample)
+        make()
+        reader, options, augments, _, stream = asked.pop()
+        assert reader is reader_config and not augments
+        assert (stream.num_epochs, stream.sample_1_of_n, stream.batch_size) == (1, expected, 4)
+        assert not stream.drop_remainder and stream.seed is not None and stream.cursor is None
+        assert options.max_boxes == 8 and not options.retain_original_image
+        assert not options.merge_boxes and not options.use_multiclass_scores
+    make({"batch_size": 1})
+    assert asked.pop()[-1].drop_remainder
+    for drop in (True, False):
+        reader_config.drop_remainder = drop
+        make()
+        assert asked.pop()[-1].drop_remainder == drop
+    assert options.resizer.spatial_shape == (6, 10)
+    config.eval_config.force_no_resize = True
+    make()
+    assert asked.pop()[1].resizer.spatial_shape == (None, None)
+
+
 def test_workers_share_the_records(tmp_path: pathlib.Path) -> None:
     config = reading(tmp_path, records_with_boxes(4), "train_input_reader { num_epochs: 1 }")
     found = []
@@ -376,3 +453,38 @@ def test_real_records(shared: pathlib.Path) -> None:
         assert (boxes[:, :2] < boxes[:, 2:]).all()
         assert boxes.min() >= 0
         assert boxes.max() <= 1
+
+
+def test_images_decoded_at_once() -> None:
+    reader = pipeline().train_input_reader
+    assert input_pipeline.decoded_at_once(reader, 4, 2) == 2
+    reader.num_parallel_batches = 3
+    assert input_pipeline.decoded_at_once(reader, 4, 2) == 12
+
+
+def test_parallel_batches_do_not_change_the_batches(tmp_path: pathlib.Path) -> None:
+    config = reading(tmp_path, records_with_boxes(5))
+    expected = train_batch(config)[1]["groundtruth_boxes"]
+    config.train_input_reader.num_parallel_batches = 2
+    np.testing.assert_array_equal(train_batch(config)[1]["groundtruth_boxes"], expected)
+
+
+@pytest.mark.parametrize("channels", [0, 2])
+def test_additional_channels_of_an_evaluation(channels: int, tmp_path: pathlib.Path) -> None:
+    text = f"""eval_config {{ retain_original_image_additional_channels: true }}
+        eval_input_reader {{ num_additional_channels: {channels} }}
+        model {{ ssd {{ image_resizer {{ identity_resizer {{ }} }} }} }}"""
+    planes = [picture()[..., 1], picture()[..., 2]]
+    extra = {"image/additional_channels/encoded": [encoded(plane) for plane in planes]}
+    config = reading(tmp_path, [example({**BOXES, **LABELS, **extra})], "")
+    reader = config.eval_input_reader[0]
+    config = text_format.Merge(text.replace("eval_input_reader {", "train_input_reader {"), config)
+    reader.num_additional_channels = channels
+    input_fn = inputs.create_eval_input_fn(config, preprocess_of(config), reader)
+    ((features, _),) = input_fn().as_numpy_iterator()
+    if channels:
+        found = features[schema.ADDITIONAL_CHANNELS][0]
+        np.testing.assert_array_equal(found, np.stack(planes, axis=2))
+        config.eval_config.retain_original_images = False
+        ((features, _),) = input_fn().as_numpy_iterator()
+    assert schema.ADDITIONAL_CHANNELS not in features

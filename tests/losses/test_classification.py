@@ -77,6 +77,20 @@ def test_absent_alpha_is_not_zero_alpha() -> None:
     np.testing.assert_allclose(with_zero[0, 0], [0.0, 0.25 * np.log(2)], rtol=1e-6)
 
 
+def test_hand_worked_penalty_reduced_focal() -> None:
+    """Another alpha and beta than the defaults; a target just below 1 is a negative."""
+    logits = np.log(np.float32([[[0.8 / 0.2, 0.8 / 0.2, 0.6 / 0.4]]]))
+    got = make("penalty_reduced_logistic_focal_loss { alpha: 3 beta: 2 }")(
+        tf.constant(logits), tf.constant([[[1.0, 0.9, 0.5]]]), tf.constant([[[2.0, 1.0, 1.0]]])
+    )
+    wanted = [
+        2 * 0.2**3 * -np.log(0.8),
+        0.1**2 * 0.8**3 * -np.log(0.2),
+        0.5**2 * 0.6**3 * -np.log(0.4),
+    ]
+    np.testing.assert_allclose(got[0, 0], wanted, rtol=1e-5)
+
+
 def test_hand_worked_dice() -> None:
     predictions = tf.constant([[[0.5], [1.0], [0.0]]])
     targets = tf.constant([[[1.0], [1.0], [0.0]]])

@@ -83,6 +83,13 @@ def test_l1_of_maps_has_a_weight_per_entry() -> None:
     np.testing.assert_array_equal(got, [[1.0, 1.5]])
 
 
+def test_nan_targets_lose_nothing_where_asked_for_alone() -> None:
+    loss = make("weighted_smooth_l1 {}")
+    arguments = (tf.ones([1, 1, 2]), tf.constant([[[np.nan, 0.5]]]), tf.ones([1, 1]))
+    np.testing.assert_allclose(loss(*arguments, ignore_nan_targets=True), [[0.125]])
+    assert np.isnan(loss(*arguments)).all()
+
+
 def test_boxes_or_encodings() -> None:
     assert make("weighted_iou {}").on_boxes and make("weighted_giou {}").on_boxes
     assert not make("weighted_smooth_l1 {}").on_boxes

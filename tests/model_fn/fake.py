@@ -140,6 +140,8 @@ def graph_with(
         counts={},
         summaries=[],
         gradients={},
+        checks={},
+        written=[],
         inputs=inputs or {},
         input_wait=tf.constant(0.0, tf.float64) if wait is None else wait,
         rejected=RejectedBatch({}),

@@ -193,6 +193,8 @@ def test_prediction_counts_classes_from_one() -> None:
         session.run(tf1.global_variables_initializer())
         outputs = spec.export_outputs["serving_default"].outputs
         assert outputs["detection_classes"].op.name == "detection_classes"
+        assert set(spec.export_outputs) == {"serving_default", "tensorflow/serving/predict"}
+        assert spec.export_outputs["tensorflow/serving/predict"].outputs == outputs
         served = session.run(outputs)
     best = np.argmax(served["raw_detection_scores"][:, 0], axis=1)
     np.testing.assert_array_equal(served["detection_classes"][:, 0], best + 1)

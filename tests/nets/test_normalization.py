@@ -87,6 +87,20 @@ def test_replicas_share_their_moments(collections) -> None:
     np.testing.assert_allclose(np.concatenate(halves), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("collections", [None, tf1.GraphKeys.UPDATE_OPS])
+def test_replicas_outside_training_take_their_averages(
+    collections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {**SETTINGS, "is_training": False, "updates_collections": collections}
+    alone = one_step(batch_norm, INPUTS, **settings)
+    monkeypatch.setattr(normalization, "num_tpu_shards", lambda: 2)
+    monkeypatch.setattr(tf1.tpu, "cross_replica_sum", lambda local: local + local)
+    together = one_step(sync_batch_norm, INPUTS, **settings)
+    assert together["num_updates"] == 0
+    for name, value in alone.items():
+        np.testing.assert_array_equal(together[name], value, err_msg=name)
+
+
 def test_cores_of_a_tpu_share_their_moments(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no TPU: the other core's share of each sum is given by hand."""
     other = INPUTS[1:]

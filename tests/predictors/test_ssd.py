@@ -161,16 +161,31 @@ def test_the_head_of_a_single_map_has_no_scope() -> None:
         assert not [name for name in names() if name.startswith("BoxPredictor")]
 
 
-@pytest.mark.parametrize("activation", ["NONE", "RELU"])
-def test_tower_layers_end_with_relu6(activation: str) -> None:
+@pytest.mark.parametrize(
+    ("activation", "ops"),
+    [("", ["Relu6"] * 2), ("activation: RELU", ["Relu"] * 2), ("activation: NONE", [])],
+)
+def test_tower_layers_end_with_their_activation_or_relu6(activation: str, ops: List[str]) -> None:
     text = f"""weight_shared_convolutional_box_predictor {{ depth: 8 kernel_size: 1
-        num_layers_before_predictor: 1 conv_hyperparams {{ activation: {activation}
+        num_layers_before_predictor: 1 conv_hyperparams {{ {activation}
         initializer {{ random_normal_initializer {{ stddev: 9 }} }} }} }}"""
     with tf.Graph().as_default() as graph:
         found = predict(text, depths=[8], anchors=[1])
-        assert len([op for op in graph.get_operations() if op.type == "Relu6"]) == 2
-        assert not [op for op in graph.get_operations() if op.type == "Relu"]
+        assert [op.type for op in graph.get_operations() if "Relu" in op.type] == ops
         assert run(found).box_encodings.shape == (2, 16, 4)
+
+
+@pytest.mark.parametrize("depthwise", ["true", "false"])
+@pytest.mark.parametrize("forced", ["true", "false"])
+def test_biases_before_batch_norm_only_where_forced(forced: str, depthwise: str) -> None:
+    text = f"""weight_shared_convolutional_box_predictor {{ depth: 8 use_depthwise: {depthwise}
+        num_layers_before_predictor: 1 share_prediction_tower: true
+        conv_hyperparams {{ batch_norm {{ }} force_use_bias: {forced} }} }}"""
+    with tf.Graph().as_default():
+        predict(text, depths=[8, 8], anchors=[1, 1])
+        biases = [name for name in names() if name.endswith("conv2d_0/biases")]
+        scope = "WeightSharedConvolutionalBoxPredictor/PredictionTower"
+        assert biases == ([f"{scope}/conv2d_0/biases"] if forced == "true" else [])
 
 
 @pytest.mark.parametrize("depthwise", ["true", "false"])
@@ -202,16 +217,18 @@ def test_variables_of_the_shared_head_by_option(share: str, depthwise: str) -> N
 
 
 @pytest.mark.parametrize("head", ["convolutional", "weight_shared_convolutional"])
-@pytest.mark.parametrize("training", [True, False])
-def test_dropout_drops_in_training_alone(head: str, training: bool) -> None:
-    text = f"{head}_box_predictor {{ use_dropout: true dropout_keep_probability: 0.5 }}"
+@pytest.mark.parametrize(("wanted", "training"), [(True, True), (True, False), (False, True)])
+def test_dropout_drops_in_training_where_asked_for(head: str, wanted: bool, training: bool) -> None:
+    text = f"use_dropout: {str(wanted).lower()} dropout_keep_probability: 0.5"
+    text = f"{head}_box_predictor {{ {text} }}"
     with tf.Graph().as_default():
         found = predict(text, anchors=(3, 3), training=training)
         with tf1.Session() as session:
             session.run(tf1.global_variables_initializer())
             first, second = session.run(found), session.run(found)
     np.testing.assert_array_equal(first.box_encodings, second.box_encodings)
-    assert np.array_equal(first.class_logits, second.class_logits) != training
+    drops = wanted and training
+    assert np.array_equal(first.class_logits, second.class_logits) != drops
 
 
 SHARED = "WeightSharedConvolutionalBoxPredictor"

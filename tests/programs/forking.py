@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -187,6 +188,8 @@ def _train_fake(
 def _child(request: Dict[str, Any]) -> int:
     from estimator_det import cli, console, model_main
 
+    # A shell ignores SIGINT in what it runs in the background, such as a whole test run.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(log, 1)

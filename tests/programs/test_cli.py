@@ -51,6 +51,32 @@ def test_examples_in_the_help_parse(verb):
     assert options.run is verb.run
 
 
+OTHER_ARGUMENTS = {
+    "check-config": [],
+    "check-data": [],
+    "show-data": [],
+    "train": ["--model_dir=r"],
+    "evaluate": ["--checkpoint_dir=r"],
+    "export": ["--trained_checkpoint_prefix=r", "--output_directory=e"],
+    "replay": [],
+}
+
+
+@pytest.mark.parametrize("verb", OTHER_ARGUMENTS)
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["nowhere.config"],
+        ["--pipeline_config_path=nowhere.config"],
+        ["nowhere.config", "--pipeline_config_path", "./nowhere.config"],
+    ],
+)
+def test_every_verb_takes_the_configuration_both_ways(verb, given, capsys):
+    folder = ["bad_step-1"] if verb == "replay" else []
+    assert cli.main([verb, *folder, *given, *OTHER_ARGUMENTS[verb]]) == 3
+    assert "no such configuration file: nowhere.config" in capsys.readouterr().err
+
+
 def test_options_with_dashes(capsys):
     options = cli.make_parser().parse_args(
         [
@@ -67,6 +93,18 @@ def test_options_with_dashes(capsys):
         ([], 2, "VERB"),
         (["trian"], 2, "invalid choice"),
         (["train", "--model_dir", "run"], 2, "--pipeline_config_path"),
+        (["check-config"], 2, "no configuration is given"),
+        (
+            ["check-data", "a.config", "--pipeline_config_path=b.config"],
+            2,
+            "two configurations are given, a.config as an argument and --pipeline_config_path b.",
+        ),
+        (["evaluate", "--checkpoint_dir=r", "--timeout_secs=3"], 2, "requires --continuous"),
+        (
+            ["train", str(CONFIG), "--model_dir=r", "--eval_every_steps=0"],
+            2,
+            "every_steps must be 1 or more; given 0",
+        ),
         (["check-config", "nowhere.config"], 3, "no such configuration file: nowhere.config"),
         (["check-config", str(CONFIG), "--set", "model.ssd.num_clases=3"], 2, "num_classes"),
         (["check-config", str(CONFIG), "--set", "train_config.batch_size=many"], 2, "batch_size"),
@@ -154,6 +192,46 @@ def test_programs_refuse_a_metrics_set_before_they_start(program, tmp_path, caps
     assert code == 2, error
     assert "eval_config.metrics_set[0]: 'pascal_voc_detection_metrics' is not supported" in error
     assert not run.exists()
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "export"])
+def test_evaluation_and_export_report_that_quantization_has_no_effect(
+    verb, tmp_path, capsys, monkeypatch
+):
+    from estimator_det import console
+
+    monkeypatch.setattr(console, "check_config", lambda *_, **__: None)
+    options = {
+        "evaluate": ["--checkpoint_dir", str(tmp_path)],
+        "export": ["--trained_checkpoint_prefix", "gone/model.ckpt-1", "--output_directory", "x"],
+    }[verb]
+    quantized = ["--set", "graph_rewriter.quantization={}"]
+    given = [verb, "--pipeline_config_path", str(CONFIG), *quantized, *options]
+    assert cli.main(given) != 0  # There is no checkpoint.
+    assert "warning: graph_rewriter: has no effect" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("assignment", "text"),
+    [
+        (
+            "model.ssd.post_processing.batch_non_max_suppression.max_classes_per_detection=2",
+            "max_classes_per_detection is 2",
+        ),
+        ("model.ssd.feature_extractor.fpn={}", "feature_extractor.fpn is not supported by"),
+        (
+            "train_config.data_augmentation_options=[{random_horizontal_flip {probability: 2}}]",
+            "probability is 2",
+        ),
+        ("eval_config.recall_lower_bound=2", "error: eval_config.recall_lower_bound: is 2"),
+    ],
+)
+def test_check_config_without_a_graph_refuses_what_components_refuse(assignment, text, capsys):
+    metrics = "eval_config.metrics_set=precision_at_recall_detection_metrics"
+    sets = [f"--set={assignment}", f"--set={metrics}"]
+    cli.main(["check-config", str(CONFIG), *sets, "--no_build"])
+    told = capsys.readouterr().out
+    assert text in told and "graph:      not built (--no_build)" in told
 
 
 def test_check_config_prints_the_changed_configuration(capsys):

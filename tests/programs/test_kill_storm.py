@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import random
 import re
@@ -12,6 +13,7 @@ from typing import List, Sequence, Set
 import pytest
 
 from estimator_det.compat import tf1
+from estimator_det.config import json_lines
 from estimator_det.config.pipeline import read_pipeline
 from model_fn.checkpoints import repair
 from model_fn.runs.data_cursor import read_cursor_state
@@ -21,6 +23,10 @@ from tests.programs.forking import TIMEOUT, Forker, Run, small_config
 pytestmark = pytest.mark.slow
 
 ENDLESS = 10**6  # steps; no run gets there, however late its kill comes
+JSON_LINES = {
+    "evaluations.jsonl": '{"reader": ',
+    "progress.jsonl": '{"time": ',
+}  # and how one begins
 BALLAST = 2**21  # 8 MB in each checkpoint, which take some time to write
 
 # What a run has got to when it is killed, beside a random moment after its first step.
@@ -64,6 +70,25 @@ def _records_used(folder: pathlib.Path, step: int) -> int:
     return position.count
 
 
+def _tear_last_lines(folder: pathlib.Path) -> None:
+    """Leaves files of JSON lines as a kill during a write does: cut off within the last line."""
+    for name, start in JSON_LINES.items():
+        path = folder / name
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        last = lines.pop() if lines else f"{start} 0".encode()
+        if folder.is_dir():
+            path.write_bytes(b"".join(lines) + last[: len(last) // 2 + 1].rstrip(b"\n"))
+
+
+def _check_lines(folder: pathlib.Path) -> None:
+    """No entry was lost to the torn line before it."""
+    for name, start in JSON_LINES.items():
+        lines = (folder / name).read_text().splitlines()
+        assert all(line.count(start) <= 1 for line in lines), name
+        assert 0 < len(json_lines.read(str(folder / name))) < len(lines), name
+        json.loads(lines[-1])
+
+
 @pytest.mark.parametrize(
     "events", [FEW, pytest.param(EVENTS * 5, marks=pytest.mark.exhaustive)], ids=["4", "30"]
 )
@@ -93,6 +118,7 @@ def test_kills(forker: Forker, tmp_path: pathlib.Path, events: Sequence[str]) ->
             assert now >= recorded_step
             assert not steps or steps[-1] - now <= 3  # saved every 2 steps
             recorded_step = now
+        _tear_last_lines(folder)
     assert 0 < resumed_from < reached
     # Among many kills, some hit a checkpoint being written.
     assert unfinished or len(events) < len(EVENTS)
@@ -107,6 +133,7 @@ def test_kills(forker: Forker, tmp_path: pathlib.Path, events: Sequence[str]) ->
     assert checkpoints.trained_steps(str(folder)) == last_step
     assert _records_used(folder, last_step) == 2 * last_step
     assert not list(folder.glob("*_temp")) + list(folder.glob("*.tmp*"))
+    _check_lines(folder)
     indexes = list(folder.glob("*.index"))
     assert indexes
     for index in indexes:

@@ -1,9 +1,11 @@
+import logging
+import os
 import subprocess
 import sys
 
 import pytest
 
-from estimator_det import model_main
+from estimator_det import cli, console, model_main
 from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
 from tests.programs.test_cli import CONFIG, ROOT
@@ -28,6 +30,10 @@ REFERENCE_FLAGS = [
     "train_batch_size",
     "job-dir",
 ]
+
+
+MODE_OF_BOTH = "--mode=train_and_eval"
+TPU_VARIABLES = ["KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "TPU_NAME", "TPU_CONFIG"]
 
 
 def _main(*arguments):
@@ -69,9 +75,21 @@ def test_job_dir_stands_in_for_model_dir():
         (["--model_dir=m", "--pipeline_config_path=none.config"], 3, "none.config"),
         (["--model_dir=m", f"--pipeline_config_path={CONFIG}"], 2, "placeholder"),
         (["--model_dir=m", f"--pipeline_config_path={CONFIG}", "--run_once"], 2, "checkpoint_dir"),
+        (
+            ["--model_dir=m", "--pipeline_config_path=c", "--checkpoint_dir=m", "--mode=train"],
+            2,
+            "--checkpoint_dir evaluates without training, --mode=train trains",
+        ),
+        (
+            ["--model_dir=m", "--pipeline_config_path=c", "--checkpoint_dir=m", MODE_OF_BOTH],
+            2,
+            "--mode=train_and_eval trains",
+        ),
     ],
 )
-def test_errors_have_exit_codes_and_no_traceback(arguments, code, message, capsys):
+def test_errors_have_exit_codes_and_no_traceback(arguments, code, message, capsys, monkeypatch):
+    for name in TPU_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
     assert _main(*arguments) == code
     error = capsys.readouterr().err
     assert message in error
@@ -98,6 +116,113 @@ def test_help_as_a_module_imports_no_tensorflow():
     assert result.returncode == 0
     assert all(f"--{name}\n" in result.stdout for name in REFERENCE_FLAGS)
     assert "tensorflow" not in result.stderr
+
+
+@pytest.fixture
+def log_levels(monkeypatch):
+    """Collects the level of the log; restores those of libraries."""
+    levels = []
+    loggers = [logging.getLogger(name) for name in ("tensorflow", "absl")]
+    before = [logger.level for logger in loggers]
+    monkeypatch.setattr(logging, "basicConfig", lambda **options: levels.append(options["level"]))
+    monkeypatch.setattr(console, "run", lambda body: 0)
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "")
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL")
+    yield levels
+    for logger, level in zip(loggers, before):
+        logger.setLevel(level)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "level", "of_libraries", "native"),
+    [
+        ([], logging.INFO, logging.ERROR, "3"),
+        (["--alsologtostderr"], logging.INFO, logging.INFO, "0"),
+        (["--logtostderr", "-v", "-1"], logging.WARNING, logging.WARNING, "1"),
+        (["--verbosity=1"], logging.DEBUG, logging.ERROR, "3"),
+        (["--v=1", "--logtostderr"], logging.DEBUG, logging.DEBUG, "0"),
+        (["-v=-3"], logging.CRITICAL, logging.CRITICAL, "3"),
+        (["--noalsologtostderr", "--verbosity=-2"], logging.ERROR, logging.ERROR, "3"),
+    ],
+)
+def test_flags_of_absl_choose_what_is_logged(log_levels, arguments, level, of_libraries, native):
+    assert _main("--model_dir=m", "--pipeline_config_path=c", *arguments) == 0
+    assert log_levels == [level]
+    assert logging.getLogger("tensorflow").level == of_libraries
+    assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == native
+
+
+def test_help_lists_the_short_name_of_a_flag_with_it(capsys):
+    assert _main("--help") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "  --verbosity, -v" in lines and "  --v" not in lines
+
+
+@pytest.mark.parametrize("main", [_main, lambda *arguments: cli.main(list(arguments))])
+def test_help_into_a_closed_pipe(main, monkeypatch):
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with open(write_end, "w") as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
+        assert main("--help") == 0
+        console.say("after that")  # and nothing is left that fails when the file is closed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "unused"),
+    [
+        (["--eval_timeout_secs=5", "--max_eval_retries=2"], ["eval_timeout_secs", "max_eval_r"]),
+        (["--mode=train", "--eval_training_data"], ["eval_training_data"]),
+        (["--checkpoint_dir=m", "--train_batch_size=2", "--use_tpu"], ["train_batch", "use_tpu"]),
+        (["--mode=eval", "--run_once", "--eval_timeout_secs=5"], ["eval_timeout_secs"]),
+        (["--mode=eval", "--eval_timeout_secs=5", "--train_batch_size=2"], ["train_batch_size"]),
+        (["--eval_training_data", "--sample_1_of_n_eval_examples=2"], []),
+        (["--max_eval_retries=0", "--use_tpu=false"], []),
+    ],
+)
+def test_flags_without_effect_are_reported(log_levels, arguments, unused, capsys):
+    assert _main("--model_dir=m", "--pipeline_config_path=c", *arguments) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == len(unused)
+    for line, name in zip(sorted(lines), sorted(unused)):
+        assert line.startswith(f"--{name}") and line.endswith("has no effect on this run")
+
+
+@pytest.mark.parametrize(
+    ("environment", "flags", "expected"),
+    [
+        ({"TPU_NAME": "mine"}, [], ("mine", None, None)),
+        ({"TPU_NAME": "mine"}, ["--tpu_name=other", "--tpu_zone=z"], ("other", "z", None)),
+        (
+            {"TPU_CONFIG": '{"tpu_node_name": "node", "zone": "z", "project": "p"}'},
+            ["--gcp_project=mine"],
+            ("node", "z", "mine"),
+        ),
+        (
+            {"KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS": "grpc://10.0.0.2:8470", "TPU_NAME": "p/z/mine"},
+            [],
+            ("grpc://10.0.0.2:8470", None, None),
+        ),
+    ],
+)
+def test_the_tpu_of_the_environment(environment, flags, expected, monkeypatch):
+    for name in TPU_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    values = model_main.define_flags()
+    values(["model_main", "--use_tpu", "--model_dir=m", "--pipeline_config_path=c", *flags])
+    model_main._check_flags(values, [])
+    names = ("tpu_name", "tpu_zone", "gcp_project")
+    assert tuple(values[name].value for name in names) == expected
+
+
+def test_a_broken_tpu_config_is_a_usage_error(monkeypatch, capsys):
+    for name in TPU_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TPU_CONFIG", "{")
+    assert _main("--use_tpu", "--model_dir=m", "--pipeline_config_path=c") == 2
+    assert "TPU_CONFIG is not JSON" in capsys.readouterr().err
 
 
 def _flags(*arguments):

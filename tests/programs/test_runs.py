@@ -12,6 +12,7 @@ from estimator_det.compat import tf
 from estimator_det.config import pipeline
 from exporters.saved_model_detector import DETECTIONS_FILE
 from inputs.datasets import shapes
+from model_fn.runs.history import EVALUATIONS_FILE
 from tests import small_extractor
 
 pytestmark = pytest.mark.slow
@@ -90,24 +91,40 @@ def test_a_step_that_is_not_finite(config_path, tmp_path, capsys, monkeypatch):
     assert f"not finite at step {report['step']}" in capsys.readouterr().out
 
 
-def test_model_main_goes_on_and_evaluates(config_path, tmp_path, capsys, monkeypatch):
-    small_extractor.use(monkeypatch)
-    folder = tmp_path / "model"
+@pytest.fixture(scope="module")
+def resumed(config_path, tmp_path_factory):
+    """Folder of a run of `model_main` that trained a step, ended, and trained two more."""
+    folder = tmp_path_factory.mktemp("resumed") / "model"
     common = ["model_main", f"--pipeline_config_path={config_path}", f"--model_dir={folder}"]
-    assert model_main.main([*common, "--mode=train", "--num_train_steps=1"]) == 0
-    assert tf.train.latest_checkpoint(str(folder)).endswith("model.ckpt-1")
-    assert model_main.main([*common, "--num_train_steps=3", "--train_batch_size=1"]) == 0
-    assert tf.train.latest_checkpoint(str(folder)).endswith("model.ckpt-3")
-    assert "mAP@.50IOU" in capsys.readouterr().out
-    checkpoints = f"--checkpoint_dir={folder}"
-    for flags in (
-        ["--run_once"],
+    with pytest.MonkeyPatch.context() as patch:
+        small_extractor.use(patch)
+        assert model_main.main([*common, "--mode=train", "--num_train_steps=1"]) == 0
+        assert tf.train.latest_checkpoint(str(folder)).endswith("model.ckpt-1")
+        assert model_main.main([*common, "--num_train_steps=3", "--train_batch_size=1"]) == 0
+    return folder
+
+
+def test_model_main_resumes_and_evaluates(resumed):
+    assert tf.train.latest_checkpoint(str(resumed)).endswith("model.ckpt-3")
+    *_, line = (resumed / EVALUATIONS_FILE).read_text().splitlines()
+    assert "DetectionBoxes_Precision/mAP@.50IOU" in json.loads(line)["metrics"]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param(["--run_once"], marks=pytest.mark.exhaustive),
         ["--run_once", "--eval_training_data", "--sample_1_of_n_eval_on_train_examples=16"],
-        ["--num_train_steps=3"],
+        pytest.param(["--num_train_steps=3"], marks=pytest.mark.exhaustive),
         ["--num_train_steps=9", "--eval_timeout_secs=1"],
-    ):
-        assert model_main.main([*common, checkpoints, *flags]) == 0
-        assert "mAP@.50IOU" in capsys.readouterr().out
+    ],
+    ids=" ".join,
+)
+def test_model_main_only_evaluates(resumed, config_path, flags, capsys, monkeypatch):
+    small_extractor.use(monkeypatch)
+    line = ["model_main", f"--pipeline_config_path={config_path}", f"--model_dir={resumed}"]
+    assert model_main.main([*line, f"--checkpoint_dir={resumed}", *flags]) == 0
+    assert "mAP@.50IOU" in capsys.readouterr().out
 
 
 def test_evaluation_without_a_checkpoint(config_path, tmp_path, capsys):

@@ -91,10 +91,11 @@ def make_nms_options(config: Any) -> NmsOptions:
             f"({config.max_detections_per_class}) must not exceed max_total_detections "
             f"({config.max_total_detections}); raise the latter or lower the former"
         )
-    if config.use_class_agnostic_nms and config.max_classes_per_detection != 1:
+    if config.max_classes_per_detection != 1:
         raise ConfigError(
-            "batch_non_max_suppression: use_class_agnostic_nms gives one class per detection; "
-            f"max_classes_per_detection is {config.max_classes_per_detection}, only 1 is allowed"
+            "batch_non_max_suppression: max_classes_per_detection is "
+            f"{config.max_classes_per_detection}, which is not supported yet: a detection has one "
+            "class. Set it to 1"
         )
     return NmsOptions(
         score_threshold=config.score_threshold,

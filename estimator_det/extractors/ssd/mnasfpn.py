@@ -50,7 +50,7 @@ MNASFPN = recipe.Recipe(
     backbone=_backbone,
     pyramid=_pyramid,
     takes=("fpn",),
-    ignores=("use_depthwise", recipe.OVERRIDE),
+    ignores=("use_depthwise", "conv_hyperparams", recipe.OVERRIDE),
 )
 
 

@@ -73,6 +73,7 @@ recipe.register_recipe(
         pyramid=recipe.pooling_pyramid("Conv2d_11_pointwise"),
         takes=(),
         ignores=("use_depthwise",),
+        has_extra_layers=False,
     ),
 )
 

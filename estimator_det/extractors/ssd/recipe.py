@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, Optional, Protocol, Sequence, Tuple, Type
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.fields import check_supported, is_news
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 from estimator_det.extractors.base import (
@@ -35,10 +36,7 @@ OVERRIDE = "override_base_feature_extractor_hyperparams"
 SPECIAL_FIELDS = (
     "num_layers",
     "fpn",
-    "bifpn",
     "spaghettinet_arch_name",
-    "use_hardswish",
-    "replace_preprocessor_with_placeholder",
 )
 
 
@@ -128,6 +126,8 @@ class Recipe:
         takes: The `SPECIAL_FIELDS` that this type knows; the others must not be set.
         refuses: Other fields that must keep their defaults, as in the reference.
         ignores: Other fields without effect, as in the reference; setting them is no error.
+        has_extra_layers: Whether there are layers after the backbone. Without them
+            `conv_hyperparams` has no effect, unless it overrides the backbone's settings.
         classifier_suffix: Follows a variable's name in checkpoints of the classifier.
     """
 
@@ -140,6 +140,7 @@ class Recipe:
     takes: Tuple[str, ...] = ("num_layers",)
     refuses: Tuple[str, ...] = ()
     ignores: Tuple[str, ...] = ()
+    has_extra_layers: bool = True
     classifier_suffix: str = ""
 
 
@@ -259,6 +260,7 @@ def options_of(recipe: Recipe, config: Any, is_training: bool) -> ExtractorOptio
     Raises:
         ConfigError: if a field is set that the type does not know or refuses, or is out of range.
     """
+    check_supported(config, "feature_extractor")
     _check_fields(config.type, recipe, config)
     known = type(config)()
     known.CopyFrom(config)
@@ -325,10 +327,17 @@ def make_extractor(config: Any, is_training: bool) -> Extractor:
 
 
 def ignored_fields(config: Any) -> Tuple[str, ...]:
-    """Fields of a `SsdFeatureExtractor` message that are set and have no effect on its type.
+    """Fields of a `SsdFeatureExtractor` message with a value that has no effect on its type.
 
     Raises:
         ConfigError: as `make_extractor`.
     """
     recipe = getattr(make_extractor(config, is_training=True), "recipe", None)
-    return tuple(field for field in getattr(recipe, "ignores", ()) if config.HasField(field))
+    if recipe is None:
+        return ()
+    ignores = recipe.ignores
+    overrides = config.override_base_feature_extractor_hyperparams and OVERRIDE not in ignores
+    if not recipe.has_extra_layers and not overrides:
+        ignores += ("conv_hyperparams",)
+    fields = config.DESCRIPTOR.fields_by_name
+    return tuple(name for name in ignores if is_news(config, fields[name]))

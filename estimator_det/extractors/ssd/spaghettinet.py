@@ -41,6 +41,7 @@ recipe.register_recipe(
             "min_depth",
             "pad_to_multiple",
             "use_depthwise",
+            "conv_hyperparams",
             recipe.OVERRIDE,
         ),
     ),

@@ -30,6 +30,23 @@ class EvaluatedBatch(NamedTuple):
     area: Optional[Any] = None  # float32 [B, G], pixels squared; 0 means the area of the box
     difficult: Optional[Any] = None  # bool [B, G]
     group_of: Optional[Any] = None  # bool [B, G]
+    labeled_classes: Optional[Any] = None  # float32 [B, K], 1: all boxes of the class are given
+
+
+def detections_of(batch: EvaluatedBatch, row: int, *, skip_unlabeled: bool = False) -> np.ndarray:
+    """Indices of an image's detections, [n] by falling score as they come.
+
+    Args:
+        batch: As arrays.
+        row: The image.
+        skip_unlabeled: Leaves out detections of classes that `labeled_classes` does not have, if
+            there are labeled classes.
+    """
+    indices = np.arange(int(batch.num_detections[row]))
+    if not skip_unlabeled or batch.labeled_classes is None:
+        return indices
+    labeled = np.asarray(batch.labeled_classes[row]) == 1
+    return indices[labeled[batch.detection_classes[row, indices] - 1]]
 
 
 class Metrics(Protocol):
@@ -51,21 +68,33 @@ METRICS: Registry[Callable[[Any, Sequence[Dict[str, Any]]], Metrics]] = Registry
         "coco_keypoint_metrics",
         "coco_mask_metrics",
         "coco_panoptic_metrics",
+        "lvis_box_metrics",
         "lvis_detection_metrics",
         "lvis_mask_metrics",
+        "oid_V2_detection_metrics",
         "oid_challenge_detection_metrics",
+        "oid_challenge_object_detection_metrics",
         "oid_challenge_segmentation_metrics",
         "open_images_V2_detection_metrics",
         "open_images_detection_metrics",
+        "open_images_metrics",
         "pascal_voc_detection_metrics",
         "pascal_voc_instance_segmentation_metrics",
+        "pascal_voc_metrics",
         "precision_at_recall_detection_metrics",
         "weighted_pascal_voc_detection_metrics",
         "weighted_pascal_voc_instance_segmentation_metrics",
     ),
 )
 
+# Name of a metrics set -> the fields of `eval_config` that it uses.
+EVAL_FIELDS: Dict[str, Tuple[str, ...]] = {}
 DEFAULT_METRICS = "coco_detection_metrics"
+
+
+def chosen_metrics(eval_config: Any) -> List[str]:
+    """The names of the metrics sets that an `EvalConfig` asks for, each once."""
+    return list(dict.fromkeys(eval_config.metrics_set)) or [DEFAULT_METRICS]
 
 
 def make_metrics(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> List[Metrics]:
@@ -78,8 +107,7 @@ def make_metrics(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> List
     Raises:
         ConfigError: if a name is not known.
     """
-    names = list(dict.fromkeys(eval_config.metrics_set)) or [DEFAULT_METRICS]
-    return [METRICS.get(name)(eval_config, categories) for name in names]
+    return [METRICS.get(name)(eval_config, categories) for name in chosen_metrics(eval_config)]
 
 
 def metric_ops(metrics: Metrics, batch: EvaluatedBatch) -> MetricOps:

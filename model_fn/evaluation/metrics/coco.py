@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 import numpy as np
 
 from estimator_det.config.text import ConfigError
-from model_fn.evaluation.metrics.base import METRICS, EvaluatedBatch
+from model_fn.evaluation.metrics.base import EVAL_FIELDS, METRICS, EvaluatedBatch, detections_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -67,6 +67,7 @@ class CocoBoxMetrics:
         per_category: Adds the mAP of every category.
         all_per_category: Adds every other summary of every category.
         super_categories: Super-category -> names of its categories; adds their mean mAP.
+        skip_unlabeled: Drops detections of classes that are not annotated in the image.
     """
 
     prefix = "DetectionBoxes_"
@@ -78,7 +79,9 @@ class CocoBoxMetrics:
         per_category: bool = False,
         all_per_category: bool = False,
         super_categories: Dict[str, List[str]] | None = None,
+        skip_unlabeled: bool = False,
     ) -> None:
+        self._skip_unlabeled = skip_unlabeled
         self._categories: List[Dict[str, Any]] = [
             {"id": int(c["id"]), "name": str(c["name"])} for c in categories
         ]
@@ -117,7 +120,8 @@ class CocoBoxMetrics:
         for row in range(len(batch.num_boxes)):
             self._num_images += 1
             shared = {"image_id": self._num_images, "iscrowd": 0}
-            num_boxes, num_detections = int(batch.num_boxes[row]), int(batch.num_detections[row])
+            num_boxes = int(batch.num_boxes[row])
+            found = detections_of(batch, row, skip_unlabeled=self._skip_unlabeled)
             for i, entry in enumerate(
                 _entries(batch.boxes[row, :num_boxes], batch.classes[row, :num_boxes])
             ):
@@ -128,11 +132,11 @@ class CocoBoxMetrics:
                     self._groundtruth[-1]["area"] = float(batch.area[row, i])
             for i, entry in enumerate(
                 _entries(
-                    batch.detection_boxes[row, :num_detections],
-                    batch.detection_classes[row, :num_detections],
+                    batch.detection_boxes[row, found],
+                    batch.detection_classes[row, found],
                 )
             ):
-                entry["score"] = float(batch.detection_scores[row, i])
+                entry["score"] = float(batch.detection_scores[row, found[i]])
                 self._detections.append({**shared, **entry, "id": len(self._detections) + 1})
 
     def results(self) -> Dict[str, float]:
@@ -215,6 +219,14 @@ def _entries(boxes: np.ndarray, classes: np.ndarray) -> List[Dict[str, Any]]:
     ]
 
 
+EVAL_FIELDS["coco_detection_metrics"] = (
+    "include_metrics_per_category",
+    "all_metrics_per_category",
+    "super_categories",
+    "skip_predictions_for_unlabeled_class",
+)
+
+
 @METRICS.register("coco_detection_metrics")
 def _make(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> CocoBoxMetrics:
     return CocoBoxMetrics(
@@ -225,4 +237,5 @@ def _make(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> CocoBoxMetr
             name: [member.strip() for member in members.split(",")]
             for name, members in eval_config.super_categories.items()
         },
+        skip_unlabeled=eval_config.skip_predictions_for_unlabeled_class,
     )

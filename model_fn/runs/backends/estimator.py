@@ -21,6 +21,7 @@ from model_fn.training.step import TrainGraph
 SUMMARY_STEPS = 100  # between two summaries
 
 
+@cluster.environment()
 def make_estimator(
     pipeline_config: Any,
     model_dir: str,

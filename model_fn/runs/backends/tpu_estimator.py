@@ -20,6 +20,7 @@ from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor, seed_at
 from model_fn.checkpoints.errors import RunError
 from model_fn.model_fn import create_model_fn
+from model_fn.runs import cluster
 from model_fn.runs.backends import tpu_options
 from model_fn.runs.backends.base import Evaluator, RunSettings
 from model_fn.runs.backends.estimator import estimator_maker
@@ -90,6 +91,7 @@ def make_estimator(
     )
 
 
+@cluster.environment()
 def make_run_config(
     model_dir: str,
     on_tpu: OnTpu,
@@ -103,9 +105,9 @@ def make_run_config(
         NoTpuError: if there is no such TPU.
     """
     try:
-        cluster = None
+        resolver = None
         if not on_tpu.rehearses:
-            cluster = tf.distribute.cluster_resolver.TPUClusterResolver(
+            resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
                 tpu=on_tpu.name, zone=on_tpu.zone, project=on_tpu.project
             )
         # One entry of the speed a loop. TPUEstimator counts runs of its session, and without a TPU
@@ -114,7 +116,7 @@ def make_run_config(
         return tpu_estimator.RunConfig(
             model_dir=model_dir,
             tf_random_seed=seed,
-            cluster=cluster,
+            cluster=resolver,
             keep_checkpoint_max=(saving or Saving()).keep_max,
             # A hook of the run saves; a second one would do so again.
             save_checkpoints_secs=None,

@@ -8,6 +8,7 @@ import pytest
 
 from estimator_det.boxes.nms import kernels, multiclass
 from estimator_det.compat import tf
+from estimator_det.config.text import ConfigError
 from estimator_det.protos import post_processing_pb2
 from tests.conftest import golden_component
 
@@ -111,7 +112,7 @@ def test_what_the_reference_refuses_is_refused(name: str) -> None:
         use_class_agnostic_nms=True,
         max_classes_per_detection=SETTINGS[name]["max_classes_per_detection"],
     )
-    with pytest.raises(ValueError, match="only 1 is allowed"):
+    with pytest.raises(ValueError, match="Set it to 1"):
         multiclass.make_nms_options(config)
 
 
@@ -327,6 +328,31 @@ def test_hand_worked() -> None:
     assert not result.boxes[0, 3:].any()
 
 
+@pytest.mark.parametrize("static_shapes", [False, True])
+@pytest.mark.parametrize("soft_sigma", [0.0, 0.5])
+def test_a_score_at_the_threshold_is_out(soft_sigma: float, static_shapes: bool) -> None:
+    threshold = np.float32(0.3)
+    above = np.nextafter(threshold, np.float32(1))
+    boxes = np.float32([[[[i, 0, i + 0.5, 1]] for i in range(4)]])
+    given = {"boxes": boxes, "scores": np.float32([[[threshold], [above], [0.9], [0.2]]])}
+    options = multiclass.NmsOptions(
+        float(threshold), 0.5, 4, 4, soft_sigma=soft_sigma, static_shapes=static_shapes
+    )
+    result = run(given, options)
+    np.testing.assert_array_equal(result.anchor_indices, [[2, 1, 0, 0]])
+    np.testing.assert_array_equal(result.num, [2])
+
+
+@pytest.mark.parametrize("static_shapes", [False, True])
+def test_overlap_at_the_threshold_stays(static_shapes: bool) -> None:
+    # IoU with the first: 1/2 exactly, a little more, and none.
+    boxes = np.float32([[[[0, 0, 1, 1]], [[0, 0, 0.5, 1]], [[0, 0, 0.51, 1]], [[2, 2, 3, 3]]]])
+    given = {"boxes": boxes, "scores": np.float32([[[0.9], [0.8], [0.7], [0.6]]])}
+    options = multiclass.NmsOptions(0.0, 0.5, 4, 4, static_shapes=static_shapes)
+    result = run(given, options)
+    np.testing.assert_array_equal(result.anchor_indices, [[0, 1, 3, 0]])
+
+
 def test_class_agnostic_takes_the_box_of_the_best_class() -> None:
     given = random_scene(5, q=5)
     options = multiclass.NmsOptions(0.2, 0.4, 3, 9, class_agnostic=True)
@@ -367,6 +393,10 @@ def test_options_from_proto() -> None:
     config.use_hard_nms = config.static_kernel = True
     assert multiclass.make_nms_options(config).soft_sigma == 0.0
     assert multiclass.make_nms_options(config).static_shapes
+    config.max_classes_per_detection = 2
+    with pytest.raises(ConfigError, match="max_classes_per_detection is 2, which is not supported"):
+        multiclass.make_nms_options(config)
+    config.max_classes_per_detection = 1
     config.max_total_detections = 4
     with pytest.raises(ValueError, match=r"max_total_detections \(4\)"):
         multiclass.make_nms_options(config)

@@ -41,6 +41,20 @@ def _image() -> np.ndarray:
         ("random_adjust_contrast {}", tf.image.adjust_contrast, 0.8, 1.25),
         ("random_adjust_hue {}", tf.image.adjust_hue, -0.02, 0.02),
         ("random_adjust_saturation {}", tf.image.adjust_saturation, 0.8, 1.25),
+        ("random_adjust_brightness { max_delta: 0.5 }", tf.image.adjust_brightness, -0.5, 0.5),
+        (
+            "random_adjust_contrast { min_delta: 1.5 max_delta: 2 }",
+            tf.image.adjust_contrast,
+            1.5,
+            2.0,
+        ),
+        ("random_adjust_hue { max_delta: 0.25 }", tf.image.adjust_hue, -0.25, 0.25),
+        (
+            "random_adjust_saturation { min_delta: 1.5 max_delta: 2 }",
+            tf.image.adjust_saturation,
+            1.5,
+            2.0,
+        ),
     ],
 )
 def test_adjustments_are_those_of_tf_image_on_the_unit_scale(
@@ -119,6 +133,9 @@ def test_normalize_image_by_hand() -> None:
     image = np.array([[[0, 51, 255]]], np.uint8)
     result = _run("normalize_image { original_maxval: 255 target_minval: -1 }", image)
     np.testing.assert_allclose(result, [[[-1.0, -0.6, 1.0]]], rtol=1e-5)
+    bounds = "original_minval: 51 original_maxval: 255 target_minval: -1 target_maxval: 3"
+    result = _run(f"normalize_image {{ {bounds} }}", image)
+    np.testing.assert_allclose(result, [[[-2.0, -1.0, 3.0]]], rtol=1e-5)
 
 
 def test_subtract_channel_mean() -> None:

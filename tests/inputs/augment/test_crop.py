@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from typing import List, Tuple
 
 import numpy as np
@@ -8,9 +9,21 @@ import pytest
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from inputs.augment import make_augmentation
-from inputs.augment.crop import SSD_OPERATIONS, Operation, Window, _draw, crop
+from inputs.augment.crop import (
+    SSD_OPERATIONS,
+    Operation,
+    Padding,
+    Window,
+    _crop_pad_parts,
+    _draw,
+    _fixed_parts,
+    _operations,
+    _pad_fixed_parts,
+    _ssd_crop_pad_parts,
+    crop,
+)
 from inputs.schema import Sample
-from tests.inputs.augment.helpers import run_in_dataset, sample_of, step
+from tests.inputs.augment.helpers import config_of, run_in_dataset, sample_of, step
 
 # Rows 2 to 7 and columns 4 to 14 of an image of 10 x 20.
 WINDOW = Window(tf.constant([2, 4, 0]), tf.constant([5, 10, -1]), tf.constant([0.2, 0.2, 0.7, 0.7]))
@@ -136,6 +149,51 @@ def test_standard_operations_are_drawn_evenly() -> None:
     counts = np.bincount(indices, minlength=7)
     assert len(counts) == 7 and counts.min() > 150 and counts.max() < 250
     assert 160 <= sum(unchanged) <= 260  # 15 percent are 210
+
+
+def test_standard_operations_are_those_of_the_reference() -> None:
+    plain, padded = config_of("ssd_random_crop {}"), config_of("ssd_random_crop_pad {}")
+    operations, paddings = _ssd_crop_pad_parts(padded)
+    assert _operations(plain) == list(SSD_OPERATIONS)
+    assert [op.min_object_covered for op in operations] == [0.1, 0.3, 0.5, 0.7, 0.9, 1.0]
+    assert paddings == [Padding((1.0, 1.0), (2.0, 2.0), None)] * 6
+    for operation in (*operations, *SSD_OPERATIONS):
+        assert operation.overlap_thresh == operation.min_object_covered
+        assert (operation.aspect_ratio, operation.area) == ((0.5, 2.0), (0.1, 1.0))
+        assert (operation.clip_boxes, operation.random_coef) == (True, 0.15)
+    fixed = config_of("ssd_random_crop_fixed_aspect_ratio { aspect_ratio: 1.5 }")
+    ratio, operations = _fixed_parts(fixed)
+    assert ratio == 1.5 and {op.aspect_ratio for op in operations} == {(1.5, 1.5)}
+    assert [op.min_object_covered for op in operations] == [0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0]
+    assert {(op.area, op.clip_boxes, op.random_coef) for op in operations} == {
+        ((0.1, 1.0), True, 0.15)
+    }
+    fixed = config_of("ssd_random_crop_pad_fixed_aspect_ratio { aspect_ratio: 1.5 }")
+    assert _pad_fixed_parts(fixed) == (1.5, list(SSD_OPERATIONS), Padding((1, 1), (2, 2), None))
+
+
+def test_every_field_of_an_operation_is_read() -> None:
+    settings = """min_object_covered: 0.25 min_aspect_ratio: 0.75 max_aspect_ratio: 1.25
+        min_area: 0.125 max_area: 0.5 overlap_thresh: 0.375 random_coef: 0.625"""
+    expected = Operation(0.25, (0.75, 1.25), (0.125, 0.5), 0.375, True, 0.625)
+    padding = "min_padded_size_ratio: [1.25, 1.5] max_padded_size_ratio: [2, 3]"
+    sizes = Padding((1.25, 1.5), (2.0, 3.0))
+    listed = f"operations {{ {settings} }} operations {{ {settings} clip_boxes: false }}"
+    both = [expected, dataclasses.replace(expected, clip_boxes=False)]
+    assert _operations(config_of(f"ssd_random_crop {{ {listed} }}")) == both
+    colors = "pad_color_r: 1 pad_color_g: 2 pad_color_b: 3"
+    operations, paddings = _ssd_crop_pad_parts(
+        config_of(f"ssd_random_crop_pad {{ operations {{ {settings} {padding} {colors} }} }}")
+    )
+    assert operations == [expected]
+    assert paddings == [dataclasses.replace(sizes, color=(1.0, 2.0, 3.0))]
+    one = config_of(f"random_crop_pad_image {{ {settings} {padding} pad_color: [4, 5, 6] }}")
+    assert _crop_pad_parts(one) == (
+        [expected],
+        [dataclasses.replace(sizes, color=(4.0, 5.0, 6.0))],
+    )
+    plain = config_of(f"random_crop_pad_image {{ {settings} }}")
+    assert _crop_pad_parts(plain)[1] == [Padding()]
 
 
 def test_painted_rectangles_stay_under_their_boxes() -> None:

@@ -5,7 +5,7 @@ from typing import List
 import numpy as np
 import pytest
 
-from estimator_det.compat import tf
+from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from inputs.augment import make_augmentation
 from inputs.augment.geometry import (
@@ -66,7 +66,24 @@ def test_probabilities_of_zero_and_one() -> None:
         np.testing.assert_array_equal(kept.image, sample.image)
         flipped = run_step(f"{name} {{ probability: 1 {keypoints} }}", sample)
         assert (np.array(flipped.image) != np.array(sample.image)).any()
-    assert run_step("random_rotation90 { probability: 1 }", sample).image.shape == (4, 2, 3)
+    turned = run_step("random_rotation90 { probability: 1 }", sample)
+    np.testing.assert_array_equal(turned.image, np.rot90(np.array(sample.image)))
+
+
+def test_each_step_moves_its_own_way() -> None:
+    sample = small_sample()
+    image = np.array(sample.image)
+    steps = {
+        "random_horizontal_flip { probability: 1 keypoint_flip": (np.fliplr, FLIP_X),
+        "random_vertical_flip { probability: 1 keypoint_flip": (np.flipud, FLIP_Y),
+        "random_rotation90 { probability: 1 keypoint_rot": (np.rot90, ROTATE_LEFT),
+    }
+    for text, (pixels, motion) in steps.items():
+        moved = run_step(f"{text}_permutation: [1, 0] }}", sample)
+        np.testing.assert_array_equal(moved.image, pixels(image))
+        expected = move(sample, motion, (1, 0))
+        for name in ("boxes", "keypoints", "keypoint_visibilities", "masks"):
+            np.testing.assert_array_equal(getattr(moved, name), getattr(expected, name))
 
 
 @pytest.mark.parametrize("name", ["random_horizontal_flip", "random_vertical_flip"])
@@ -84,9 +101,17 @@ def test_resize_image(method: str) -> None:
     assert resized.image.shape == (4, 4, 3) and resized.image.dtype == tf.float32
     # Rows double; TF1 sampling puts the old row i at the new row 2 i.
     np.testing.assert_allclose(resized.image[::2], sample.image, atol=1e-4)
+    expected = tf1.image.resize(sample.image, [4, 4], getattr(tf1.image.ResizeMethod, method))
+    np.testing.assert_allclose(resized.image, expected, atol=1e-4)
     np.testing.assert_array_equal(resized.masks[0], np.repeat(sample.masks[0], 2, axis=0))
     np.testing.assert_array_equal(resized.boxes, sample.boxes)
     np.testing.assert_allclose(resized.area, [16.0])
+
+
+def test_resize_to_a_height_and_a_width() -> None:
+    resized = run_step("resize_image { new_height: 6 new_width: 5 }", small_sample())
+    assert resized.image.shape == (6, 5, 3) and resized.masks.shape == (1, 6, 5)
+    np.testing.assert_allclose(resized.area, [8 * 30 / 8])
 
 
 def test_bilinear_resize_by_hand() -> None:

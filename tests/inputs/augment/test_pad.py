@@ -1,14 +1,15 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Set, Tuple
 
 import numpy as np
 import pytest
 
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
+from inputs.augment import make_augmentation
 from inputs.augment.pad import pad, random_pad, random_pad_to_aspect_ratio
-from tests.inputs.augment.helpers import run_step, sample_of, small_sample
+from tests.inputs.augment.helpers import run_in_dataset, run_step, sample_of, small_sample, step
 
 SEED = (3, 4)
 
@@ -64,6 +65,52 @@ def test_random_pad_image_takes_the_mean_color() -> None:
     padded = np.array(run_step(text, sample).image)
     assert padded.shape == (6, 6, 3)
     assert (padded == [50, 20, 20]).all(axis=-1).sum() == 34
+
+
+def _sizes(change: Any) -> Set[Tuple[int, ...]]:
+    """Heights and widths that an image of 2 x 4 pixels gets."""
+    seeds = [[i, 0] for i in range(60)]
+    results = run_in_dataset(change, small_sample(), seeds)
+    return {result["image"].shape[:2] for result in results}
+
+
+def test_sizes_of_padding_to_an_aspect_ratio() -> None:
+    def square(sample: Any, seed: Any) -> Any:
+        return random_pad_to_aspect_ratio(sample, seed, 1.0, (1.0, 1.0), (4.0, 2.0))
+
+    # From the smallest square to 8 x 8, four times as high and twice as wide.
+    assert _sizes(square) == {(side, side) for side in (4, 5, 6, 7, 8)}
+
+
+def test_sizes_of_random_pad_image() -> None:
+    """Of 2 x 4 pixels; maxima are excluded unless they are the minima."""
+    given = "min_image_height: 5 min_image_width: 7 max_image_height: 5 max_image_width: 7"
+    sample, augment = small_sample(), "random_pad_image { pad_color: 0 %s }"
+    assert run_step(augment % given, sample).image.shape == (5, 7, 3)
+    least = run_step(augment % "min_image_height: 4 min_image_width: 8", sample)
+    assert least.image.shape == (4, 8, 3)  # as large as the default maximum
+    most = run_step(augment % "max_image_height: 2 max_image_width: 5", sample)
+    assert most.image.shape == (2, 4, 3)
+    assert _sizes(make_augmentation([step(augment % "")])) == {
+        (height, width) for height in (2, 3) for width in (4, 5, 6, 7)
+    }
+
+
+def test_sizes_of_random_absolute_pad_image() -> None:
+    text = "random_absolute_pad_image { max_height_padding: 1 max_width_padding: 3 pad_color: 0 }"
+    assert _sizes(make_augmentation([step(text)])) == {(2, 4), (2, 5), (2, 6)}
+
+
+@pytest.mark.parametrize("side", ["height", "width"])
+def test_bounds_of_random_pad_image_must_not_cross(side: str) -> None:
+    bounds = {
+        f"{bound}_image_{name}": 4 for bound in ("min", "max") for name in ("height", "width")
+    }
+    bounds[f"min_image_{side}"] = 8
+    text = " ".join(f"{name}: {value}" for name, value in bounds.items())
+    expected = f"min_image_{side} is 8 and max_image_{side} is 4"
+    with pytest.raises(ConfigError, match=expected):
+        make_augmentation([step(f"random_pad_image {{ {text} }}")])
 
 
 def test_pad_color_must_suit_the_channels() -> None:

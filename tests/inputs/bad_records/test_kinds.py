@@ -12,7 +12,8 @@ def test_policies() -> None:
     assert {reference[kind] for kind in ("box_nan", "unknown_text", "too_many_boxes")} == {CLIP}
     assert reference["box_outside"] == reference["label_contradiction"] == KEEP
     assert reference["damaged_record"] == reference["box_inverted"] == FAIL
-    assert set(kinds.resolve_actions("fail", {}).values()) == {FAIL}
+    fail = kinds.resolve_actions("fail", {})
+    assert {kind for kind, action in fail.items() if action != FAIL} == {"corrupt_image"}
     skip = kinds.resolve_actions("skip", {})
     assert skip["box_outside"] == skip["truncated_image"] == skip["label_contradiction"] == SKIP
     assert skip["unknown_text"] == skip["too_many_boxes"] == CLIP
@@ -21,6 +22,8 @@ def test_policies() -> None:
     assert clip["size_mismatch"] == KEEP
     assert clip["huge_image"] == SKIP
     assert clip["box_nan"] == FAIL
+    with pytest.raises(ConfigError, match="'corrupt_image', which only check-data finds"):
+        kinds.resolve_actions("clip", {"corrupt_image": "fail"})
     with pytest.raises(ConfigError, match="did you mean 'box_nan'"):
         kinds.resolve_actions("clip", {"box_nans": "fail"})
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
-from inputs.bad_records.kinds import COUNTED, FAULT_COUNTS, KINDS
+from inputs.bad_records.kinds import COUNTED, FAULT_COUNTS, KEEP, KINDS
 from inputs.bad_records.policy import make_policy
 from inputs.checks.examine import examine_record
 from inputs.decoding import image_header
@@ -64,6 +64,26 @@ def test_graph_and_python_agree(options: str, kind: str, policy: str) -> None:
     np.testing.assert_array_equal(classes, examined.class_ids)
     counted = {name: count for name, count in zip(COUNTED, counts.tolist()) if count}
     assert counted == {fault.kind: fault.count for fault in examined.faults}
+
+
+@pytest.mark.parametrize("height, width", [(0, 0), (-8, -12), (8, 0), (-8, 12), (8, -(2**62))])
+def test_every_given_size_is_compared(height: int, width: int) -> None:
+    policy = make_policy(reader())
+    sizes = {"image/height": height, "image/width": width}
+    record = example({**BOXES, **LABELS, **sizes})
+    (fault,) = examine_record(record, policy).faults
+    assert (fault.kind, fault.action) == ("size_mismatch", KEEP)
+    assert fault.message.endswith(f"are {height} x {width}, the image is 8 x 12")
+    with tf.Graph().as_default(), tf1.Session() as session:
+        sample = make_decoder(reader(), policy)(tf.constant(record))
+        counts = session.run(sample.image_level[FAULT_COUNTS])
+    assert counts[COUNTED.index("size_mismatch")] == 1
+
+
+def test_a_size_may_be_missing() -> None:
+    one = example({**BOXES, **LABELS, "image/height": 9})
+    (fault,) = examine_record(one, make_policy(reader())).faults
+    assert fault.message.endswith("are 9 x missing, the image is 8 x 12")
 
 
 def test_clipping() -> None:
@@ -136,6 +156,12 @@ def test_frames_are_named() -> None:
         ("length_mismatch", "frame 0: "),
         ("undecodable_image", "frame 1: "),
     ]
+
+
+def test_the_end_of_a_gif_is_its_last_byte() -> None:
+    gif = picture_bytes("GIF", 30, 30)
+    assert not image_header.is_cut_short(gif) and not image_header.is_cut_short(gif + b"\0\0")
+    assert image_header.is_cut_short(gif[:40] + b";" + gif[41:60])
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP"])

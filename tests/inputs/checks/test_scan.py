@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from inputs.bad_records.policy import make_policy
-from inputs.checks import scan
+from inputs.checks import decoder_warnings, scan
 from inputs.checks.scan import Scan
 from tests.inputs import examples
 from tests.inputs.examples import BOXES, example
@@ -74,6 +74,43 @@ def test_everything_is_found_at_its_place(two_files) -> None:
     np.testing.assert_array_equal(columns.class_ids, [1, 2] * 20)
     assert result.num_skipped == 0
     assert run(two_files, policy="SKIP").num_skipped == 2
+
+
+def test_a_named_pipe_is_a_fault_and_the_rest_is_read(two_files, tmp_path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    result = run(tmp_path / "pipe", tmp_path / "b.record", "/dev/zero")
+    assert result.num_records == 10
+    assert [(e.kind, e.file, e.action) for e in result.entries] == [
+        ("lost_records", str(tmp_path / "pipe"), "fail"),
+        ("lost_records", "/dev/zero", "fail"),
+    ]
+    assert result.entries[1].message.endswith("it is a device, not a regular file")
+
+
+def test_a_warning_of_the_decoder_names_its_record(tmp_path, capfd) -> None:
+    """libjpeg meets the end of the image too early; nothing is printed, neither then nor later."""
+    jpeg = examples.encoded(examples.picture(60, 60), "JPEG")
+    damaged = jpeg[:900] + b"\xff\xd9" + jpeg[902:]
+    records = [record(i, **{"image/encoded": jpeg}) for i in range(3)]
+    records[1] = record(1, **{"image/encoded": damaged})
+    path = examples.write(tmp_path / "a.record", records)
+    for policy in ("REFERENCE", "FAIL", "SKIP"):
+        (entry,) = run(path, policy=policy).entries
+        assert (entry.kind, entry.action, entry.record) == ("corrupt_image", "keep", 1)
+        assert entry.source_id == "id1"
+        assert entry.message.startswith("the decoder warns: Corrupt JPEG data: ")
+    records[1] = record(1, **{"image/encoded": jpeg[:20] + jpeg[jpeg.index(b"\xff\xc0") :]})
+    (entry,) = run(examples.write(tmp_path / "b.record", records)).entries
+    assert entry.kind == "undecodable_image"  # libjpeg prints why, but the fault says it already
+    assert capfd.readouterr().err == ""
+
+
+def test_other_lines_on_standard_error_stay(capfd) -> None:
+    with decoder_warnings.capture() as new_lines:
+        os.write(2, b"Corrupt JPEG data: x\n2026-01-01 00:00:00.0: W tensorflow\n")
+        assert new_lines() == ["Corrupt JPEG data: x"]
+        assert new_lines() == []
+    assert capfd.readouterr().err == "2026-01-01 00:00:00.0: W tensorflow\n"
 
 
 @pytest.mark.slow

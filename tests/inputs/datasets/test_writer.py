@@ -1,8 +1,12 @@
 import numpy as np
 import pytest
 
-from estimator_det.compat import tf
+from estimator_det.compat import tf, tf1
+from estimator_det.protos import input_reader_pb2
+from inputs.bad_records.policy import make_policy
+from inputs.checks.examine import examine_record
 from inputs.datasets import writer
+from inputs.decoding.decoder import make_decoder
 
 PIXELS = np.full((4, 6, 3), 100, np.uint8)
 
@@ -49,6 +53,20 @@ def test_image_without_objects():
     example = writer.make_example(writer.encode_image(PIXELS), annotations, filename="a.jpg")
     assert _values(example, "image/format") == [b"jpeg"]
     assert _values(example, "image/object/bbox/ymin") == []
+
+
+def test_our_reader_decodes_an_image_without_objects():
+    names = {"class_names": [], "weights": [], "is_crowd": [], "masks": []}
+    keypoints = np.zeros((0, 2, 2))
+    annotations = writer.Annotations(np.zeros((0, 4)), [], keypoints=keypoints, **names)
+    example = writer.make_example(writer.encode_image(PIXELS), annotations, filename="a.jpg")
+    reader = input_reader_pb2.InputReader(load_instance_masks=True, mask_type="PNG_MASKS")
+    reader.num_keypoints = 2
+    with tf.Graph().as_default(), tf1.Session() as session:
+        sample = make_decoder(reader)(tf.constant(example.SerializeToString()))
+        boxes, classes = session.run((sample.boxes, sample.classes))
+    assert (boxes.shape, classes.shape) == ((0, 4), (0,))
+    assert examine_record(example.SerializeToString(), make_policy(reader)).faults == []
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Any, Dict
+from typing import Any, Dict, Iterator
 
 import numpy as np
 import pytest
@@ -70,6 +70,42 @@ def test_what_a_record_gives_counts() -> None:
     assert sample.is_crowd.tolist() == [True, False]
     assert sample.difficult.tolist() == [False, True]
     assert sample.group_of.tolist() == [True, True]
+
+
+PER_BOX = {
+    "weights": ("image/object/weight", [0.5, 0.25], [1, 1]),
+    "confidences": ("image/object/class/confidence", [0.5, 0.25], [1, 1]),
+    "area": ("image/object/area", [7.0, 9.0], [12, 28.8]),
+    "is_crowd": ("image/object/is_crowd", [0, 1], [False, False]),
+    "difficult": ("image/object/difficult", [0, 1], [False, False]),
+    "group_of": ("image/object/group_of", [0, 1], [False, False]),
+}
+
+
+@pytest.fixture(scope="module")
+def decode_boxes() -> Iterator[Any]:
+    """Serialized record -> the numbers of its boxes; one graph for all of them."""
+    with tf.Graph().as_default(), tf1.Session() as session:
+        record = tf1.placeholder(tf.string, [])
+        sample = make_decoder(reader())(record)
+        numbers = {name: getattr(sample, name) for name in PER_BOX}
+        yield lambda features: session.run(numbers, {record: example(features)})
+
+
+@pytest.mark.parametrize("alone", sorted(PER_BOX))
+def test_a_number_of_boxes_needs_no_other(decode_boxes: Any, alone: str) -> None:
+    """Each is read where it is the only one of the record, or the only one that is missing."""
+    keys = {name: key for name, (key, _, _) in PER_BOX.items()}
+    given = {name: values for name, (_, values, _) in PER_BOX.items()}
+    defaults = {name: values for name, (_, _, values) in PER_BOX.items()}
+    found = decode_boxes({**BOXES, **LABELS, keys[alone]: given[alone]})
+    for name, values in found.items():
+        expected = given[name] if name == alone else defaults[name]
+        np.testing.assert_allclose(values, expected, rtol=1e-6, err_msg=name)
+    others = {keys[name]: values for name, values in given.items() if name != alone}
+    for name, values in decode_boxes({**BOXES, **LABELS, **others}).items():
+        expected = defaults[name] if name == alone else given[name]
+        np.testing.assert_allclose(values, expected, rtol=1e-6, err_msg=name)
 
 
 def test_no_boxes() -> None:
@@ -286,6 +322,29 @@ def test_frame_of_a_sequence(label_map: str, index: int, classes: list) -> None:
     assert level[schema.CONTEXT_FEATURES].tolist() == [[1, 2]]
 
 
+def test_boxes_of_a_frame() -> None:
+    record = sequence(
+        {"image/filename": "video"},
+        {
+            "image/encoded": [encoded(picture())] * 2,
+            "region/bbox/ymin": [[0.9], [0.1, 0.2]],
+            "region/bbox/xmin": [[0.9], [0.3, 0.4]],
+            "region/bbox/ymax": [[0.95], [0.5, 0.6]],
+            "region/bbox/xmax": [[0.95], [0.7, 0.8]],
+            "region/label/index": [[1], [2, 4]],
+            "region/label/confidence": [[1.0], [0.25, 0.5]],
+        },
+    )
+    sample = decode_record(record, "input_type: TF_SEQUENCE_EXAMPLE frame_index: 1")
+    np.testing.assert_allclose(sample.boxes, [[0.1, 0.3, 0.5, 0.7], [0.2, 0.4, 0.6, 0.8]])
+    assert sample.classes.tolist() == [2, 4]
+    assert sample.weights.tolist() == [0.25, 0.5]
+    assert sample.confidences.tolist() == [1, 1]
+    assert sample.image_level is not None
+    assert sample.image_level[schema.SOURCE_ID] == b"video"
+    assert sample.image_level[schema.IS_ANNOTATED]
+
+
 def test_any_frame_of_a_sequence(label_map: str) -> None:
     options = label_map + "input_type: TF_SEQUENCE_EXAMPLE"
     with tf.Graph().as_default(), tf1.Session() as session:
@@ -374,7 +433,7 @@ def test_errors_name_the_record(features: Dict[str, Any], options: str, message:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("load_dense_pose: true", "load_dense_pose is not supported"),
+        ("load_dense_pose: true", "load_dense_pose: is not supported yet"),
         ("expand_labels_hierarchy: true", "needs input_reader.label_map_path"),
         ("use_keypoint_label_map: true num_keypoints: 2", "needs input_reader.label_map_path"),
     ],

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import os
 import pathlib
-from typing import Any, List
+from typing import Any, List, Tuple
 
 import pytest
 
+from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from inputs.bad_records.log import FaultLog
 from inputs.bad_records.policy import make_policy
@@ -46,6 +48,16 @@ def test_one_reader_keeps_the_order_of_files(tmp_path: pathlib.Path, end: str) -
     expected = shards(tmp_path, end=end)
     options = config(tmp_path, "num_readers: 1")
     assert names(stream(options, shuffle=False, num_epochs=1)) == expected
+
+
+def test_only_regular_files_are_read(tmp_path: pathlib.Path) -> None:
+    shards(tmp_path, files=1)
+    os.mkfifo(tmp_path / "r-pipe")
+    with pytest.raises(ConfigError, match=r"r-pipe, which is a named pipe; record files must be"):
+        records.list_files(config(tmp_path))
+    for path, kind in (("/dev/zero", "a device"), (tmp_path, "a folder")):
+        with pytest.raises(ConfigError, match=f"{path}, which is {kind}"):
+            records.find_files(str(path))
 
 
 def test_readers_take_turns_in_blocks(tmp_path: pathlib.Path) -> None:
@@ -95,6 +107,41 @@ def test_parts_of_a_stream(tmp_path: pathlib.Path, shuffle: bool) -> None:
     assert set(part(sample_1_of_n=4)) == set(part(sample_1_of_n=4))
     assert len(part(sample_1_of_n=4)) == 3
     assert len(part(sample_1_of_n=3, shard=(2, 1))) == 2
+
+
+@pytest.mark.parametrize(
+    ("shard", "sample_1_of_n", "expected"),
+    [
+        ((1, 0), 1, "012345"),
+        ((2, 0), 1, "024"),
+        ((2, 1), 1, "135"),
+        ((1, 0), 4, "04"),
+        ((2, 1), 2, "15"),
+    ],
+)
+def test_files_of_a_shared_stream_keep_their_order(
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    shard: Tuple[int, int],
+    sample_1_of_n: int,
+    expected: str,
+) -> None:
+    """Workers draw different seeds: were files shuffled, they would read some records twice."""
+    write(tmp_path / "r-0", [b"a", b"b"])
+    seeds = []
+
+    def read(*arguments: Any) -> Any:
+        seeds.append(arguments[-1])
+        numbers = tf.data.Dataset.range(6)
+        return numbers.map(lambda number: records.FileRecord(number, tf.as_string(number)))
+
+    monkeypatch.setattr(records, "_records_of", read)
+    arguments = {"shard": shard, "sample_1_of_n": sample_1_of_n, "num_epochs": 1}
+    shuffled = names(stream(config(tmp_path), shuffle=True, **arguments))
+    assert "".join(sorted(shuffled)) == expected
+    assert "".join(names(stream(config(tmp_path), shuffle=False, **arguments))) == expected
+    alone = shard == (1, 0) and sample_1_of_n == 1
+    assert [seed is not None for seed in seeds] == [alone, False]
 
 
 def test_weights_choose_the_stream(tmp_path: pathlib.Path) -> None:

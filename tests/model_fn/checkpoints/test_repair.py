@@ -203,3 +203,16 @@ def test_temporary_files_go(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFix
     assert "model.ckpt-10_temp" in caplog.text and names[0] in caplog.text
     left = set(os.listdir(tmp_path))
     assert set(kept) <= left and not left & {*names, half.name}
+
+
+def test_a_damaged_length_that_asks_for_all_memory_is_damage(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reader(prefix: str) -> None:
+        raise MemoryError("std::bad_alloc")
+
+    for end in (".index", ".data-00000-of-00001"):
+        (tmp_path / f"model.ckpt{end}").touch()
+    monkeypatch.setattr(tf1.train, "NewCheckpointReader", reader)
+    damage = find_damage(str(tmp_path / "model.ckpt"))
+    assert damage == "its .index file cannot be read: std::bad_alloc"

@@ -33,7 +33,24 @@ def test_check_variables(saved):
             variables.check_variables(saved, {"weigths": weights})
         with pytest.raises(RunError, match=r"mean has shape \[3\], the model needs \[2, 3\]"):
             variables.check_variables(saved, {"mean": weights})
+        for name, remedy in (
+            ("weights/ExponentialMovingAverage", "Set eval_config.use_moving_averages=false"),
+            ("bias", "Use the pipeline.config of the training"),
+        ):
+            with pytest.raises(RunError, match=f"(?s){name} is missing.*{remedy}"):
+                variables.check_variables(saved, {name: weights})
         many = {f"other_{index}": weights for index in range(30)}
         with pytest.raises(RunError, match="…") as error:
             variables.check_variables(saved, many)
         assert len(str(error.value).splitlines()) < 15
+
+
+def test_one_average_that_is_missing(tmp_path):
+    """The others are there: averages were kept, so the configuration is another one."""
+    with tf.Graph().as_default(), tf1.Session() as session:
+        weights = tf1.get_variable("a/ExponentialMovingAverage", [2])
+        session.run(tf1.global_variables_initializer())
+        prefix = tf1.train.Saver().save(session, str(tmp_path / "model.ckpt"))
+        wanted = {f"{name}/ExponentialMovingAverage": weights for name in "ab"}
+        with pytest.raises(RunError, match=r"(?s)b/Exp.* is missing.*Use the pipeline\.config"):
+            variables.check_variables(prefix, wanted)

@@ -14,10 +14,13 @@ from estimator_det.config import pipeline
 from estimator_det.protos import pipeline_pb2
 from estimator_det.verbs import replay as verb
 from inputs import schema
-from model_fn.debugging import replay
+from model_fn.checkpoints.errors import RunError
+from model_fn.debugging import bad_step, replay
 from model_fn.runs import progress
 from model_fn.runs.backends import estimator
+from model_fn.training import optimizers
 from model_fn.training.step import TrainGraph
+from model_fn.training.train_op import MOVING_AVERAGES
 from tests.detectors import configs
 
 pytestmark = pytest.mark.usefixtures("small_network")
@@ -160,6 +163,49 @@ def test_a_box_without_end(tmp_path: pathlib.Path) -> None:
     assert report["bad_inputs"] == [{"key": f"labels/{schema.BOXES}", "image": 0, "num_values": 1}]
     assert "Loss/localization_loss" in report["not_finite"]
     assert f"{tmp_path}/a.record, record 3" in report["causes"][0]
+
+
+def test_a_learning_rate_that_is_nan(
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def make_learning_rate(config: Any, global_step: tf.Tensor) -> tf.Tensor:
+        return tf.where(global_step < 1, 0.001, np.nan)
+
+    monkeypatch.setattr(optimizers, "make_learning_rate", make_learning_rate)
+    model_dir = tmp_path / "model"
+    snapshots = _train(_config(tmp_path), model_dir, [_batch()], 9)
+    folder = model_dir / "bad_step-2"
+    _check_untouched(snapshots, folder)
+    report = json.loads((folder / "report.json").read_text())
+    assert "learning_rate" in report["not_finite"] and report["bad_variables"] == []
+    assert report["values"]["learning_rate"] == "nan" and report["bad_gradients"] == []
+    assert report["causes"] == ["the learning rate is not finite: examine the schedule"]
+    assert "The step was not applied" in snapshots.message
+    assert set(replay.load_batch(str(folder))) >= {IMAGE, f"labels/{schema.BOXES}"}
+    assert _replay(folder) == 1
+    assert "not finite at step 2: learning_rate" in capsys.readouterr().out
+
+
+def test_statistics_of_batch_norm_that_overflow(tmp_path: pathlib.Path) -> None:
+    """Their inverse is 0, so that loss and gradients are finite, but not what would be saved."""
+    model_dir = tmp_path / "model"
+    huge = _batch()
+    huge[0][schema.IMAGE] *= 1e25
+    snapshots = _train(_config(tmp_path), model_dir, [_batch(), huge], 9)
+    folder = model_dir / "bad_step-2"
+    _check_untouched(snapshots, folder)
+    report = json.loads((folder / "report.json").read_text())
+    assert report["not_finite"] == [MOVING_AVERAGES]
+    assert "variance overflows" in report["causes"][0]
+    assert report["first_non_finite"]["num_inf"] > 0
+
+
+def test_a_batch_that_was_not_kept(tmp_path: pathlib.Path) -> None:
+    bad_step._save_batch(str(tmp_path / replay.BATCH_FILE), {})
+    with pytest.raises(RunError, match=r"batch\.npz is empty: this step cannot be repeated"):
+        replay.replay(_config(tmp_path), str(tmp_path))
 
 
 @pytest.mark.slow

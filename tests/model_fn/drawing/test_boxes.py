@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import io
-from typing import List
+from typing import List, Set, Tuple
 
 import numpy as np
 import pytest
@@ -9,12 +9,15 @@ from PIL import Image
 
 from estimator_det.compat import tf, tf1
 from model_fn.drawing.boxes import (
+    _PALETTE,
     IMAGES_TAG,
     DrawOptions,
     EvaluatedImage,
     EvaluationImages,
     draw_boxes,
     image_ops,
+    place_labels,
+    side_by_side,
 )
 
 BLACK = np.zeros((40, 60, 3), np.uint8)
@@ -51,7 +54,9 @@ def test_score_and_count_decide_what_is_drawn() -> None:
 )
 def test_odd_boxes_do_no_harm(box: List[float]) -> None:
     boxes = np.array([box], np.float32)
-    draw_boxes(BLACK, boxes, ["a name"], np.array([0.9], np.float32))
+    options = DrawOptions(same_object_iou=0.5)
+    scores = np.array([0.9, 0.8], np.float32)
+    draw_boxes(BLACK, np.repeat(boxes, 2, 0), ["a name"] * 2, scores, options=options)
 
 
 def test_grey_image_and_labels() -> None:
@@ -61,6 +66,57 @@ def test_grey_image_and_labels() -> None:
     labelled = draw_boxes(grey, boxes, ["cat"], np.array([0.875]))
     assert plain.shape == labelled.shape == (40, 60, 3)
     assert _colored(labelled)[0] < _colored(plain)[0]
+
+
+def _colors(image: np.ndarray) -> Set[Tuple[int, ...]]:
+    """Those of boxes."""
+    return set(map(tuple, image.reshape(-1, 3).tolist())) & set(_PALETTE)
+
+
+def _area(image: np.ndarray, color: Tuple[int, ...]) -> int:
+    """Pixels of a colour: the lines of its box, and the ground of its label."""
+    return int((image == color).all(axis=2).sum())
+
+
+def test_no_label_covers_another() -> None:
+    canvas = np.zeros((120, 160, 3), np.uint8)
+    box = np.array([[0.3, 0.2, 0.8, 0.7]], np.float32)
+    alone = draw_boxes(canvas, box, ["cat"], colors=[1])
+    (first,) = _colors(alone)
+    # The second box would have its label in the same place.
+    both = draw_boxes(canvas, np.repeat(box, 2, 0), ["cat", "dog"], colors=[1, 2])
+    assert _area(both, first) == _area(alone, first)
+    assert len(_colors(both)) == 2
+
+
+def test_labels_of_many_overlapping_boxes() -> None:
+    random = np.random.default_rng(0)
+    corners = random.integers(0, 60, (40, 4))
+    boxes = [(int(y), int(x), int(y + h), int(x + w)) for y, x, h, w in corners]
+    places = place_labels(boxes, [(10, 30)] * len(boxes), (120, 120))
+    found = [place for place in places if place is not None]
+    assert len(found) > 20 and places[0] is not None
+    covered = np.zeros((120, 120), int)
+    for top, left, bottom, right in found:
+        assert (bottom - top + 1, right - left + 1) == (10, 30)
+        covered[top : bottom + 1, left : right + 1] += 1
+    assert covered.max() == 1 and covered.sum() == 300 * len(found)  # all inside the image
+
+
+def test_a_label_stays_at_its_box() -> None:
+    assert place_labels([(20, 10, 60, 50)], [(10, 30)], (100, 100)) == [(10, 10, 19, 39)]
+    at_top_right = place_labels([(0, 80, 60, 99)], [(10, 30)], (100, 100))
+    assert at_top_right == [(0, 70, 9, 99)]
+    too_large = place_labels([(0, 0, 60, 60)], [(10, 130)], (100, 100))
+    assert too_large == [None]
+
+
+def test_one_box_for_each_object() -> None:
+    boxes = np.array([[0.2, 0.2, 0.8, 0.8], [0.2, 0.2, 0.8, 0.75], [0.5, 0.5, 1, 1]], np.float32)
+    scores = np.array([0.9, 0.8, 0.7], np.float32)
+    for iou, count in ((None, 3), (0.7, 2)):
+        options = DrawOptions(same_object_iou=iou, skip_scores=True)
+        assert len(_colors(draw_boxes(BLACK, boxes, scores=scores, options=options))) == count
 
 
 def test_first_images_are_drawn_without_padding() -> None:
@@ -86,3 +142,40 @@ def test_first_images_are_drawn_without_padding() -> None:
         assert page.tag == f"Detections_Left_Groundtruth_Right/{i}"
         sizes.append(Image.open(io.BytesIO(page.image.encoded_image_string)).size)
     assert sizes == [(120, 40), (60, 20), (120, 40)]
+
+
+def test_keypoints_and_their_edges() -> None:
+    box = np.array([[0.0, 0.0, 1.0, 1.0]], np.float32)
+    points = np.array([[[0.5, 0.25], [0.5, 0.75], [np.nan, np.nan]]], np.float32)
+
+    def drawn(edges: Tuple[Tuple[int, int], ...]) -> np.ndarray:
+        options = DrawOptions(keypoint_edges=edges)
+        return draw_boxes(BLACK, box, keypoints=points, options=options)[1:-1, 1:-1]
+
+    # Round to even: rows 0.5 * 39 = 19.5, columns 0.25 * 59 = 14.75 and 44.25, less the border.
+    dots = drawn(())
+    assert _colored(dots) == [18, 13, 20, 44]
+    assert not dots[:, 20:40].any()
+    assert drawn(((0, 1),))[19, 13:44].any(axis=1).all()
+    np.testing.assert_array_equal(drawn(((0, 2), (2, 1))), dots)
+
+
+@pytest.mark.parametrize(("channels", "shown"), [(2, [1, 1, 1]), (4, [1, 2, 3])])
+def test_additional_channels_are_a_third_picture(channels: int, shown: List[int]) -> None:
+    evaluated = EvaluatedImage(
+        image=BLACK,
+        detection_boxes=np.zeros([0, 4]),
+        detection_scores=np.zeros([0]),
+        detection_classes=np.zeros([0], int),
+        boxes=np.array([[0.0, 0.0, 1.0, 1.0]], np.float32),
+        classes=np.array([1]),
+        additional_channels=np.broadcast_to(
+            np.arange(1, channels + 1, dtype=np.uint8), (40, 60, channels)
+        ),
+    )
+    options = DrawOptions(skip_labels=True)
+    pixels = side_by_side(evaluated, {}, options)
+    assert pixels.shape == (40, 180, 3)
+    assert pixels[20, 150].tolist() == shown
+    np.testing.assert_array_equal(pixels[0, 60:120], pixels[0, 120:])  # the same box
+    assert side_by_side(evaluated._replace(additional_channels=None), {}, options).shape[1] == 120

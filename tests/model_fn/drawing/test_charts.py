@@ -93,3 +93,10 @@ def test_global_state_of_matplotlib_is_left_alone() -> None:
     before = dict(matplotlib.rcParams)
     picture(charts.bar_chart("a", ["x"], {"n": [1]}))
     assert dict(matplotlib.rcParams) == before
+
+
+def test_names_may_contain_anything() -> None:
+    names = ["\x1b[2J\u202e", "$a", "b" * 1000]
+    # A character without a glyph would be a warning, and an error here.
+    pixels = picture(charts.bar_chart("a", names, {"n": [1, 2, 3]}), title="\x1b $ a.config")
+    assert share_of_color(pixels, 0) > 0

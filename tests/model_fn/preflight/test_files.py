@@ -1,3 +1,4 @@
+import os
 import pathlib
 
 from model_fn.preflight import files
@@ -21,6 +22,10 @@ def test_files_that_cannot_be_read(tmp_path: pathlib.Path):
     }
     assert "cannot be read" in problems["train_input_reader.tf_record_input_reader.input_path[0]"]
     assert "no file matches" in problems["train_input_reader.label_map_path"]
+    os.mkfifo(folder / "a.pipe")  # Opening it would wait without end.
+    pipe = f'train_input_reader.tf_record_input_reader.input_path=["{folder}/a.pipe"]'
+    (problem,) = files.check_files(small_config(pipe, "eval_input_reader=[]"))
+    assert problem.message.endswith("a.pipe' cannot be read: it is a named pipe")
     (folder / "a.record").write_bytes(b"x")
     (folder / "b.record").mkdir()  # Every file of a pattern is read.
     twice = tmp_path / "map.pbtxt"

@@ -33,6 +33,15 @@ def test_what_runs_is_accepted() -> None:
             "'lvis_mask_metrics' is not supported yet",
             "supported: coco_detection_metrics",
         ),
+        *(
+            (
+                f"eval_config.metrics_set={name}",
+                "eval_config.metrics_set[0]",
+                f"'{name}' is not supported yet",
+                "supported: coco_detection_metrics",
+            )
+            for name in ("open_images_metrics", "oid_V2_detection_metrics", "pascal_voc_metrics")
+        ),
         (
             "eval_config.metrics_set=coco_detection_metrcs",
             "eval_config.metrics_set[0]",

@@ -142,7 +142,7 @@ def test_no_summaries_on_a_core() -> None:
 
 def test_what_cannot_be_built_is_reported() -> None:
     (found,) = findings_of(a_config("num_classes: 0"))
-    assert found.field == "model.ssd.num_classes" and "must be 1 or more" in found.message
+    assert found.field == "model.ssd.num_classes" and "is 0; allowed are 1 to" in found.message
 
 
 def test_types_that_xla_does_not_know_and_gradients() -> None:

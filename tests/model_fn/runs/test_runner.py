@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import estimator, tf, tf1
+from estimator_det.config.text import ConfigError
 from exporters.saved_model_detector import SavedModelDetector
 from inputs import pipeline as input_pipeline
 from inputs import schema
@@ -19,7 +20,8 @@ from inputs.bad_records import log as fault_log
 from inputs.bad_records.kinds import SKIP, RecordFault
 from model_fn import model_fn
 from model_fn.checkpoints import label_map_asset
-from model_fn.checkpoints.errors import DamagedCheckpointsError
+from model_fn.checkpoints.errors import CheckpointGoneError, DamagedCheckpointsError
+from model_fn.checkpoints.find import find_checkpoint
 from model_fn.runs import (
     best_checkpoints,
     data_cursor,
@@ -27,6 +29,7 @@ from model_fn.runs import (
     history,
     progress,
     runner,
+    training_evaluations,
 )
 from model_fn.runs.backends import estimator as estimators
 from model_fn.runs.options import Evaluating, Saving
@@ -110,7 +113,9 @@ def test_train_evaluate_resume_stop(
     assert "Loss/total_loss" in _events(model_dir)
     for name in ("Servo", "best"):
         (exported,) = (model_dir / "export" / name).iterdir()
-        served = tf.saved_model.load(str(exported)).signatures["serving_default"]
+        loaded = tf.saved_model.load(str(exported)).signatures
+        assert set(loaded) == {"serving_default", "tensorflow/serving/predict"}
+        served = loaded["serving_default"]
         assert served(tf.constant(["x"]))["detection_boxes"].shape == (1, 1, 4)
 
     # The second run starts where the first ended, with its optimizer state.
@@ -133,6 +138,27 @@ def test_train_evaluate_resume_stop(
     assert caught_up["global_step"] == 6
     assert history.last_step(str(model_dir)) == 6
     assert checkpoints.trained_steps(str(model_dir)) == 6
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"cluster": {"chief": ["h:1"]}, "task": {"type": "chief", "index": 0}},
+        {"cluster": {}, "task": {"type": "master", "index": 0}},
+    ],
+)
+def test_a_lone_chief_evaluates_and_exports(
+    readers: List[Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    monkeypatch.setenv("TF_CONFIG", json.dumps(settings))
+    metrics = runner.train_and_evaluate(
+        fake.pipeline_config(), str(tmp_path), num_train_steps=1, progress=False
+    )
+    assert metrics["global_step"] == 1 and PREFIX in metrics
+    assert [evaluation.step for evaluation in history.read(str(tmp_path), "0")] == [1]
+    assert list((tmp_path / "export" / "Servo").iterdir())
+    assert history.last_step(str(tmp_path)) == 1
+    assert (tmp_path / data_cursor.POSITION_FILE).exists()
 
 
 def test_the_position_in_the_data_is_kept(
@@ -346,6 +372,74 @@ def test_damaged_checkpoints_are_not_evaluated(
     assert last["0"]["global_step"] == 4
 
 
+class _DeleteBeforeRestore(tf1.train.SessionRunHook):
+    """Deletes the checkpoint that a run is about to restore."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+
+    def begin(self) -> None:
+        tf1.train.remove_checkpoint(self._prefix)
+
+
+def test_checkpoints_that_are_deleted_before_they_are_read(
+    readers: List[Any],
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config = fake.pipeline_config()
+    model_dir = str(tmp_path)
+    estimated = estimators.make_estimator(config, model_dir, saving=Saving(steps=1))
+    estimated.train(fake.train_input_fn, max_steps=4)
+    real = estimated.evaluate
+    left = [1, 2, 3, 4]
+
+    def name_latest() -> None:
+        (tmp_path / "checkpoint").write_text(f'model_checkpoint_path: "model.ckpt-{left[0]}"')
+
+    def delete_first(input_fn: Any, hooks: Any, checkpoint_path: str, **options: Any) -> Any:
+        """Of four checkpoints two are deleted while their evaluation starts."""
+        if len(left) in (3, 1):
+            return {"global_step": left[0], "loss": 1.0}
+        hooks = [*hooks, _DeleteBeforeRestore(checkpoint_path)]
+        del left[0]
+        name_latest()
+        return real(input_fn, hooks=hooks, checkpoint_path=checkpoint_path, **options)
+
+    monkeypatch.setattr(estimated, "evaluate", delete_first)
+    monkeypatch.setattr(evaluator, "make_estimator", lambda *_: estimated)
+    name_latest()
+    assert evaluator.evaluate(config, model_dir)["0"]["global_step"] == 2
+    assert "model.ckpt-1 was deleted before it was read" in caplog.text
+    left.remove(2)
+    name_latest()
+    last = evaluator.continuous_eval(config, model_dir, num_train_steps=4, min_interval_secs=0)
+    assert last["0"]["global_step"] == 4
+    assert "model.ckpt-3 was deleted before it was evaluated" in caplog.text
+    # A prefix names one checkpoint, and a training has read its step already.
+    with pytest.raises(CheckpointGoneError, match=r"ckpt-4 was deleted before it was read\. Run"):
+        hook = _DeleteBeforeRestore(f"{model_dir}/model.ckpt-4")
+        runner.train(config, model_dir, num_train_steps=6, hooks=[hook], progress=False)
+
+
+def test_continuous_eval_ends_where_the_latest_checkpoint_is_missing(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait(seconds: float) -> None:
+        raise AssertionError("the time is over")
+
+    monkeypatch.setattr(evaluator.time, "sleep", wait)
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-4"')
+    (tmp_path / "model.ckpt-4.index").write_text("")
+    appearing = evaluator._appearing(str(tmp_path), 0, 0.0)
+    assert next(appearing).endswith("model.ckpt-4")
+    (tmp_path / "model.ckpt-4.index").unlink()
+    assert list(appearing) == []
+    with pytest.raises(FileNotFoundError, match=r"ckpt-4, which the file 'checkpoint' in .* names"):
+        find_checkpoint(str(tmp_path))
+
+
 def test_continuous_eval_retries(readers: List[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     calls: List[str] = []
 
@@ -371,6 +465,43 @@ def test_contradictions(tmp_path: pathlib.Path) -> None:
     del config.eval_input_reader[:]
     with pytest.raises(ValueError, match="none to evaluate on"):
         evaluator.evaluation_inputs(config)
+
+
+@pytest.mark.parametrize("program", ["train", "train_and_evaluate"])
+def test_a_refused_run_leaves_no_trace(
+    readers: List[Any], tmp_path: pathlib.Path, program: str
+) -> None:
+    run: Any = getattr(runner, program)
+    refused = fake.pipeline_config("graph_rewriter {}")
+    new = tmp_path / "new" / "model"
+    with pytest.raises(ConfigError, match="graph_rewriter"):
+        run(refused, str(new))
+    assert list(tmp_path.iterdir()) == []
+    # What an earlier run left stays as it was.
+    new.mkdir(parents=True)
+    (new / "pipeline.config").write_text("of the run before")
+    history.mark_over(str(new), 4, "num_train_steps")
+    with pytest.raises(ConfigError, match="graph_rewriter"):
+        run(refused, str(new))
+    assert (new / "pipeline.config").read_text() == "of the run before"
+    assert history.last_step(str(new)) == 4 and len(list(new.iterdir())) == 2
+
+
+def test_a_refused_evaluation_leaves_no_folder(readers: List[Any], tmp_path: pathlib.Path) -> None:
+    config, other = fake.pipeline_config(), str(tmp_path / "other")
+    with pytest.raises(FileNotFoundError):
+        evaluator.evaluate(config, str(tmp_path), model_dir=other)
+    prefix = str(tmp_path / "model.ckpt-1")
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.train.create_global_step()
+        session.run(tf1.global_variables_initializer())
+        tf1.train.Saver().save(session, prefix)
+    with pytest.raises(tf.errors.NotFoundError):
+        evaluator.evaluate(config, prefix, model_dir=other)
+    config.ClearField("eval_input_reader")
+    with pytest.raises(ConfigError, match="none to evaluate on"):
+        evaluator.continuous_eval(config, str(tmp_path), model_dir=other)
+    assert not (tmp_path / "other").exists()
 
 
 def test_best_metric_must_be_evaluated(readers: List[Any], tmp_path: pathlib.Path) -> None:
@@ -415,6 +546,45 @@ def test_evaluates_by_steps_and_stops_early(readers: List[Any], tmp_path: pathli
     assert train(evaluating=evaluating) == {}
     more = dataclasses.replace(evaluating, patience=4)
     assert train(evaluating=more)["global_step"] == steps[-1] + 2
+
+
+def test_an_evaluation_saves_its_checkpoint(
+    readers: List[Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def evaluate(config: Any, evaluator: Any, reader: Any, checkpoint: str, **_: Any) -> Any:
+        return history.Evaluation(reader.name, int(checkpoint.rpartition("-")[2]), {})
+
+    monkeypatch.setattr(training_evaluations, "evaluate_reader", evaluate)
+    config, model_dir = fake.pipeline_config(), str(tmp_path)
+    evaluating = Evaluating(every_steps=3, export_final=False)
+
+    def train(num_train_steps: int, *hooks: Any) -> None:
+        runner.train_and_evaluate(
+            config,
+            model_dir,
+            num_train_steps=num_train_steps,
+            evaluating=evaluating,
+            progress=False,
+            hooks=hooks,
+        )
+
+    def evaluated() -> List[int]:
+        return [evaluation.step for evaluation in history.read(model_dir, "0")]
+
+    # No checkpoint is due by itself within ten minutes.
+    with pytest.raises(Stopped):
+        train(99, _SignalAt(step=4))
+    assert evaluated() == [3]
+    assert (tmp_path / "model.ckpt-3.index").exists()
+    # The schedule is that of a run without interruption.
+    train(7)
+    assert evaluated() == [3, 6, 7]
+    # A run that ends before the evaluation of its step evaluates it when it resumes.
+    with pytest.raises(Stopped):
+        train(99, _SignalAt(step=2))
+    assert evaluated() == [3, 6, 7] and checkpoints.trained_steps(model_dir) == 9
+    train(10)
+    assert evaluated() == [3, 6, 7, 9, 10]
 
 
 def test_evaluation_leaves_the_training_session_and_its_data_alone(

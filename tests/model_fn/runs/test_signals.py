@@ -2,14 +2,64 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
-from typing import Any, List
+from typing import Any, Iterator, List
 
 import pytest
 import tensorflow as tf
 
 from model_fn.runs import signals as stopping
 from model_fn.runs.signals import Stopped, StopSignals
+from tests.conftest import TESTS
+
+SECOND_SIGNAL = """
+import contextlib, os, signal, sys, time
+from model_fn.runs import signals
+
+number, place = int(sys.argv[1]), sys.argv[2]
+for each in signals.SIGNALS:
+    signal.signal(each, signal.default_int_handler)
+
+def send():
+    with contextlib.suppress(signals.Stopped):  # As TensorFlow does at times.
+        os.kill(os.getpid(), number)
+        time.sleep(0.01)
+
+if place == "notebook":
+    signal.set_wakeup_fd(os.open(os.devnull, os.O_WRONLY | os.O_NONBLOCK))
+if place in ("program", "after a run"):
+    outer = signals.terminable()
+else:
+    outer = contextlib.nullcontext()
+with outer:
+    if place == "program":
+        send()
+    else:
+        with signals.StopSignals() as run:
+            if place == "step":
+                run.defer()
+            send()
+            if place == "computing":  # The main thread runs no handler.
+                signal.pthread_sigmask(signal.SIG_BLOCK, signals.SIGNALS)
+            if place != "after a run":
+                send()
+                time.sleep(5)
+    send()
+    time.sleep(5)
+print("survived")
+"""
+
+
+@pytest.fixture(autouse=True)
+def default_handlers() -> Iterator[None]:
+    """Those of a shell's foreground, wherever the tests run."""
+    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def _kill(number: int) -> None:
@@ -134,3 +184,30 @@ def test_terminable(number: int) -> None:
         _kill(number)
     assert caught.value.signal_number == number
     assert [signal.getsignal(each) for each in stopping.SIGNALS] == before
+
+
+@pytest.mark.parametrize("number", stopping.SIGNALS)
+@pytest.mark.parametrize(
+    "place", ["building", "step", "computing", "notebook", "program", "after a run"]
+)
+def test_the_second_signal_ends_the_process(number: int, place: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", SECOND_SIGNAL, str(int(number)), place],
+        capture_output=True,
+        text=True,
+        cwd=TESTS.parent,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 128 + number, ended.stderr
+    assert f"{signal.Signals(number).name} again: stopped at once" in ended.stderr
+    assert "survived" not in ended.stdout and "Traceback" not in ended.stderr
+
+
+def test_an_ignored_signal_stays_ignored() -> None:
+    """As of a job in the background, which the shell starts so."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with StopSignals() as signals, stopping.terminable():
+        _kill(signal.SIGINT)
+    assert signals.requested is None
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN

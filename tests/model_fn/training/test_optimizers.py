@@ -7,6 +7,7 @@ import pytest
 from google.protobuf import text_format
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.text import ConfigError
 from estimator_det.protos import optimizer_pb2
 from model_fn.training import optimizers, schedules
 from tests.conftest import golden_component
@@ -115,6 +116,74 @@ def test_slots_take_tf1_names(kind: str, slots: List[str]) -> None:
     assert names == {"global_step", "w", "w/ExponentialMovingAverage", *slots}
 
 
+CONSTANT = "learning_rate { constant_learning_rate { learning_rate: 0.5 } }"
+
+
+def _after(text: str, gradients: List[float], start: float = 3.0) -> float:
+    """A variable after one step with each gradient."""
+    config = text_format.Parse(text, optimizer_pb2.Optimizer())
+    with tf.Graph().as_default(), tf1.Session() as session:
+        step = tf1.train.get_or_create_global_step()
+        weight = tf1.get_variable("w", initializer=start)
+        gradient = tf1.placeholder(tf.float32, [])
+        optimizer, _ = optimizers.make_optimizer(config, step)
+        train = optimizer.apply_gradients([(gradient, weight)], step)
+        session.run(tf1.global_variables_initializer())
+        for value in gradients:
+            session.run(train, {gradient: value})
+        return float(session.run(weight))
+
+
+def test_rms_prop_by_hand() -> None:
+    text = f"{CONSTANT} decay: 0.75 epsilon: 2 momentum_optimizer_value: %s"
+    text = f"rms_prop_optimizer {{ {text} }}"
+    # The mean of squares starts at 1: 0.75 * 1 + 0.25 * 2^2, then 0.75 * 1.75 + 0.25 * 4^2.
+    first, second = 0.5 * 2 / (1.75 + 2) ** 0.5, 0.5 * 4 / (5.3125 + 2) ** 0.5
+    assert _after(text % 0, [2.0, 4.0]) == pytest.approx(3 - first - second)
+    moved = first + (0.25 * first + second)
+    assert _after(text % 0.25, [2.0, 4.0]) == pytest.approx(3 - moved)
+
+
+def test_momentum_by_hand() -> None:
+    text = f"momentum_optimizer {{ {CONSTANT} momentum_optimizer_value: 0.25 }}"
+    assert _after(text, [2.0, 4.0]) == pytest.approx(3 - 0.5 * (2.0 + (0.25 * 2.0 + 4.0)))
+
+
+def test_epsilon_of_adam() -> None:
+    text = f"adam_optimizer {{ {CONSTANT} epsilon: %s }}"
+    # The first step is the rate times g / (|g| + epsilon / sqrt(1 - 0.999)).
+    assert _after(text % 0.125, [4.0]) == pytest.approx(3 - 0.5 * 4 / (4 + 0.125 / 0.001**0.5))
+    assert _after(text % 0.0, [4.0]) == pytest.approx(2.5)
+
+
+def test_frozen_variables_have_an_average_too() -> None:
+    config = text_format.Parse(f"momentum_optimizer {{ {CONSTANT} }}", optimizer_pb2.Optimizer())
+    with tf.Graph().as_default(), tf1.Session() as session:
+        step = tf1.train.get_or_create_global_step()
+        trained = tf1.get_variable("trained", initializer=1.0)
+        tf1.get_variable("frozen", initializer=5.0)
+        tf1.get_variable("statistic", initializer=0.0, trainable=False)
+        optimizer, _ = optimizers.make_optimizer(config, step)
+        train = optimizer.apply_gradients([(tf.constant(1.0), trained)], step)
+        averages = {v.op.name: v for v in tf1.global_variables() if "Average" in v.op.name}
+        suffix = "/ExponentialMovingAverage"
+        assert set(averages) == {f"trained{suffix}", f"frozen{suffix}"}
+        session.run(tf1.global_variables_initializer())
+        session.run(train)
+        assert session.run(averages[f"frozen{suffix}"]) == 5.0
+
+
+def test_averages_are_kept_where_asked_for() -> None:
+    """By default they are, as in the reference."""
+    for text, kept in (("", True), ("use_moving_average: false", False)):
+        config = text_format.Parse(
+            f"adam_optimizer {{ {CONSTANT} }} {text}", optimizer_pb2.Optimizer()
+        )
+        optimizer, rate = optimizers.make_optimizer(config, tf.constant(0, tf.int64))
+        assert isinstance(optimizer, optimizers.MovingAverageOptimizer) == kept
+        assert float(rate) == 0.5
+
+
 def test_moving_average_follows_the_step() -> None:
     config = text_format.Parse(
         "momentum_optimizer { learning_rate { constant_learning_rate { learning_rate: 1 } }"
@@ -136,3 +205,20 @@ def test_moving_average_follows_the_step() -> None:
 def test_optimizer_must_be_set() -> None:
     with pytest.raises(ValueError, match=r"train_config\.optimizer"):
         optimizers.make_optimizer(optimizer_pb2.Optimizer(), tf.constant(0, tf.int64))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("momentum_optimizer { RATE momentum_optimizer_value: nan }", "momentum_optimizer_value"),
+        ("rms_prop_optimizer { RATE decay: inf }", r"rms_prop_optimizer\.decay: inf is not finite"),
+        ("adam_optimizer { RATE epsilon: 0 }", r"adam_optimizer\.epsilon: 0\.0 is not above 0"),
+        ("rms_prop_optimizer { RATE epsilon: -1 }", "is not above 0"),
+        ("adam_optimizer { RATE } moving_average_decay: nan", "moving_average_decay: nan"),
+    ],
+)
+def test_numbers_with_which_every_update_is_nan(text: str, message: str) -> None:
+    rate = "learning_rate { constant_learning_rate { learning_rate: 0.1 } }"
+    config = text_format.Parse(text.replace("RATE", rate), optimizer_pb2.Optimizer())
+    with tf.Graph().as_default(), pytest.raises(ConfigError, match=message):
+        optimizers.make_optimizer(config, tf.constant(0, tf.int64))

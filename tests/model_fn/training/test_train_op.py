@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.text import ConfigError
 from estimator_det.protos import train_pb2
 from model_fn.checkpoints.savers import moving_average_saver
 from model_fn.training import optimizers
@@ -51,7 +52,9 @@ def test_updates_run_with_the_step() -> None:
 
 
 @pytest.mark.parametrize("guarded", [True, False])
-@pytest.mark.parametrize("bad", ["loss", "gradient", "learning rate"])
+@pytest.mark.parametrize(
+    "bad", ["loss", "gradient", "learning rate", "applied norm", "moving average"]
+)
 def test_a_step_that_is_not_finite_is_not_taken(guarded: bool, bad: str) -> None:
     with tf.Graph().as_default(), tf1.Session() as session:
         weight = tf1.get_variable("w", initializer=1.0)
@@ -60,13 +63,19 @@ def test_a_step_that_is_not_finite_is_not_taken(guarded: bool, bad: str) -> None
         scale = tf1.placeholder(tf.float32, [])
         # The square root of 0 is 0, its slope there infinite.
         loss = other + (tf.sqrt(weight * scale) if bad == "gradient" else weight * scale)
-        rate = 0.25 / scale if bad == "learning rate" else tf.constant(0.25)
+        rate = tf.constant(0.25)
+        if bad == "learning rate":
+            rate = 0.25 / scale
+        elif bad == "applied norm":  # All are finite, but not what is subtracted.
+            rate = tf.where(scale > 0, 0.25, 1e38)
+            loss *= tf.where(scale > 0, 1.0, 1e10)
+        moved = 1.0 / scale if bad == "moving average" else tf.ones([])
         step = tf1.train.get_or_create_global_step()
         optimizer = optimizers.MovingAverageOptimizer(tf1.train.AdamOptimizer(rate), 0.5)
         rejected = RejectedBatch({"scale": scale})
-        arguments = (loss, optimizer, step, train_pb2.TrainConfig(), [mean.assign_add(1.0)])
+        arguments = (loss, optimizer, step, train_pb2.TrainConfig(), [mean.assign_add(moved)])
         if guarded:
-            made = train.make_train_op(*arguments, finite=[rate], batch=rejected)
+            made = train.make_train_op(*arguments, learning_rate=rate, batch=rejected)
         else:
             made = train.make_unguarded_train_op(*arguments)
         session.run(tf1.global_variables_initializer())
@@ -116,6 +125,39 @@ def test_bias_multiplier_then_global_norm() -> None:
         np.array([3, 8, 12]) / norm,
         rtol=1e-6,
     )
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_what_a_step_reports(guarded: bool) -> None:
+    """Gradients with the factor of biases, before clipping; both kinds of steps clip alike."""
+    config = train_pb2.TrainConfig(bias_grad_multiplier=2.0, gradient_clipping_by_norm=5.0)
+    make = train.make_train_op if guarded else train.make_unguarded_train_op
+    with tf.Graph().as_default(), tf1.Session() as session:
+        bias = tf1.get_variable("layer/biases", initializer=0.0)
+        weight = tf1.get_variable("layer/weights", initializer=0.0)
+        moved = tf1.get_variable("moving_mean", initializer=0.0, trainable=False)
+        step = tf1.train.get_or_create_global_step()
+        made = make(
+            3.0 * bias + 8.0 * weight,
+            tf1.train.GradientDescentOptimizer(1.0),
+            step,
+            config,
+            [moved.assign_add(1.0)],
+        )
+        session.run(tf1.global_variables_initializer())
+        assert session.run(made.gradients) == {"layer/biases": 6.0, "layer/weights": 8.0}
+        if guarded:
+            assert session.run(made.gradient_norm) == 10.0
+        session.run(made.op)
+        np.testing.assert_allclose(session.run([bias, weight]), [-3.0, -4.0], rtol=1e-6)
+        assert session.run([step, moved]) == [1, 1.0]
+
+
+@pytest.mark.parametrize("field", ["bias_grad_multiplier", "gradient_clipping_by_norm"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_numbers_that_are_not_finite(field: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=f"train_config.{field}: {value} is not finite"):
+        _moves(**{field: value})
 
 
 def test_gradient_summaries() -> None:

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import ast
+import io
+import logging
+import pathlib
+import re
+from typing import Iterator
+
+import pytest
+
+from estimator_det.config import printing
+from tests.hostile import CONTROLS, shows_as_itself
+from tests.messages import ROOMS, ROOT
+
+
+def test_escapes_can_be_read_and_text_stays() -> None:
+    assert printing.escaped("a\x1bb\u202ec\n") == r"a\x1bb\u202ec\n"
+    for text in ("plain text", "naïve — 猫 🐈 „x“", 'back\\slash "quotes"'):
+        assert printing.escaped(text) == printing.plain(text) == text
+    assert printing.escaped("\t\n", keep="\n") == "\\t\n"
+    assert shows_as_itself(printing.escaped(CONTROLS))
+
+
+def test_long_values_lose_their_middle() -> None:
+    text = "begin" + "x" * 10**6 + "end"
+    short = printing.plain(text)
+    assert short.startswith("begin") and short.endswith("end")
+    assert len(short) < 2 * printing.LONGEST_VALUE and "999,808 characters more" in short
+    assert printing.plain("x" * printing.LONGEST_VALUE) == "x" * printing.LONGEST_VALUE
+    assert printing.quoted("it's\n") == repr("it's\n")
+
+
+def test_a_report_is_escaped_and_cut_but_for_a_document() -> None:
+    stream = io.StringIO()
+    printing.report(f"{CONTROLS}\n{'y' * 10**5} remedy", stream)
+    first, second, _ = stream.getvalue().split("\n")
+    assert shows_as_itself(stream.getvalue()) and r"\x1b[2J\r\x07" in first
+    assert len(second) < 2 * printing.LONGEST_LINE and second.endswith(" remedy")
+
+    stream = io.StringIO()
+    printing.report("z" * 10**5, stream, whole=True)
+    assert stream.getvalue() == "z" * 10**5 + "\n"
+
+
+def test_log_lines() -> None:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(printing.LogFormatter("%(message)s"))
+    record = logging.LogRecord("x", logging.INFO, "f", 1, "read %s", (CONTROLS * 10**4,), None)
+    handler.emit(record)
+    assert stream.getvalue().startswith("read a\\x1b") and shows_as_itself(stream.getvalue())
+
+
+_SUSPECT = re.compile(r"\b(print|print_exc|sys\.std\w+\.write|ensure_ascii)\b")
+
+
+def _writes(path: pathlib.Path) -> Iterator[str]:
+    """What in a module prints, or makes JSON with raw characters, by other means."""
+    source = path.read_text()
+    if not _SUSPECT.search(source):
+        return
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        name = ast.unparse(node.func)
+        own = name in ("print", "print_exc", "sys.stdout.write", "sys.stderr.write")
+        raw = any(keyword.arg == "ensure_ascii" for keyword in node.keywords)
+        if own or name.endswith(".print_exc") or raw:
+            yield f"{path.relative_to(ROOT)}:{node.lineno}: {name}"
+
+
+def test_nothing_else_prints() -> None:
+    modules = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]
+    assert len(modules) > 100
+    found = [write for path in modules for write in _writes(path)]
+    allowed = ("printing.py", "json_lines.py")
+    assert [write for write in found if write.split(":")[0].rpartition("/")[2] in allowed]
+    assert not [write for write in found if write.split(":")[0].rpartition("/")[2] not in allowed]
+
+
+def test_programs_log_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from estimator_det import console
+
+    root = logging.Logger("root of this test")
+    monkeypatch.setattr(logging, "root", root)
+    console.quiet_logging()
+    (handler,) = root.handlers
+    assert isinstance(handler.formatter, printing.LogFormatter)

@@ -1,0 +1,112 @@
+"""Which layers take the message's hyperparameters."""
+
+from __future__ import annotations
+
+import pytest
+
+from estimator_det.compat import tf, tf1
+from tests.extractors.build import (
+    EMBEDDED,
+    NORM,
+    OVERRIDE,
+    Built,
+    build,
+    make,
+)
+
+
+def gammas(built: Built) -> int:
+    return len([name for name in built.variables if name.endswith("gamma")])
+
+
+def test_override_of_mobilenet_v1() -> None:
+    text = """depth_multiplier: 0.1 min_depth: 4 conv_hyperparams {
+        initializer { truncated_normal_initializer { stddev: 0 } }
+        regularizer { l2_regularizer { weight: 0 } } batch_norm { scale: false } }"""
+    plain = build("ssd_mobilenet_v1", text, (64, 64))
+    overridden = build("ssd_mobilenet_v1", f"{text} {OVERRIDE}", (64, 64))
+    assert (gammas(plain), plain.penalties) == (27, 27)
+    assert (gammas(overridden), overridden.penalties) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("option", "penalties", "decay"), [("", 2 + 17 + 16, 0.9997), (OVERRIDE, 0, 0.999)]
+)
+def test_override_of_mobilenet_v2_keeps_the_network(
+    option: str, penalties: int, decay: float
+) -> None:
+    text = f"""depth_multiplier: 0.1 min_depth: 8 num_layers: 2 {option}
+        conv_hyperparams {{ activation: NONE batch_norm {{ scale: false center: false }} }}"""
+    with tf.Graph().as_default() as graph:
+        make("ssd_mobilenet_v2", text).extract(tf.zeros([1, 64, 64, 3]))
+        assert len([v for v in tf1.global_variables() if v.op.name.endswith("gamma")]) == 52
+        assert len(tf1.losses.get_regularization_losses()) == penalties
+        norms = [op for op in graph.get_operations() if "FusedB" in op.type]
+    for norm in norms:
+        assert norm.get_attr("exponential_avg_factor") == pytest.approx(1 - decay, rel=1e-4)
+
+
+@pytest.mark.parametrize(("option", "penalties", "relu6"), [("", 53, 4), (OVERRIDE, 0, 37)])
+def test_override_of_resnet_keeps_the_numbers_of_its_norms(
+    option: str, penalties: int, relu6: int
+) -> None:
+    text = f"""conv_hyperparams {{ activation: RELU_6
+        regularizer {{ l2_regularizer {{ weight: 0 }} }}
+        batch_norm {{ scale: false epsilon: 0.5 }} }}
+        depth_multiplier: 0.05 min_depth: 4 {option}"""
+    built = build("ssd_resnet50_v1_fpn", text, (160, 160))
+    assert (built.epsilons[1e-5], built.epsilons[0.5]) == (53, 4)
+    assert (built.ops["Relu6"], built.penalties) == (relu6, penalties)
+
+
+@pytest.mark.parametrize("kind", ["ssd_inception_v2", "ssd_inception_v3"])
+def test_inception_takes_every_setting_of_the_message(kind: str) -> None:
+    text = f"""{OVERRIDE} depth_multiplier: 0.1 min_depth: 4 num_layers: 2
+        conv_hyperparams {{ activation: NONE }}"""
+    built = build(kind, text, (107, 139))
+    assert not [op for op in built.ops if "Relu" in op]
+    assert not [name for name in built.variables if "BatchNorm" in name]
+
+
+@pytest.mark.parametrize("option", ["", OVERRIDE])
+def test_embedded_keeps_the_settings_of_its_network(option: str) -> None:
+    """As in the reference, an override has no effect; depthwise kernels are not regularized."""
+    text = "depth_multiplier: 0.1 min_depth: 4 conv_hyperparams { batch_norm { scale: false } }"
+    built = build(EMBEDDED, f"{text} {option}", (256, 256))
+    # Regularized: the first convolution and the pointwise ones.
+    assert (gammas(built), built.penalties) == (27, 14)
+
+
+@pytest.mark.usefixtures("tiny_mobiledet")
+def test_override_has_no_effect_on_a_mobiledet_backbone() -> None:
+    text = f"""{OVERRIDE} conv_hyperparams {{ regularizer {{ l2_regularizer {{ weight: 0 }} }}
+        batch_norm {{ scale: false train: false }} }}"""
+    built = build("tiny_mobiledet", text, (64, 64))
+    # Stem 1; 2, 3, 2, 3 and 3 kernels of the layers; two more for each of five gates.
+    assert built.penalties == 1 + 2 + 3 + 2 + 3 + 3 + 10
+    # Gates have no batch norm; each of the others moves two averages, the extra layers none.
+    assert built.updates == 2 * 14
+
+
+@pytest.mark.usefixtures("short_networks", "fresh_builds")
+def test_override_adds_the_message_to_the_norms_of_pnasnet() -> None:
+    text = f"""{OVERRIDE} num_layers: 2 conv_hyperparams {{ activation: NONE
+        batch_norm {{ train: false epsilon: 0.25 }} }}"""
+    with tf.Graph().as_default() as graph:
+        make("ssd_pnasnet", text).extract(tf.zeros([2, 64, 64, 3]))
+        names = {v.op.name for v in tf1.global_variables()}
+        norms = [op for op in graph.get_operations() if op.type == "FusedBatchNormV3"]
+        assert not tf1.losses.get_regularization_losses()
+    assert {"conv0/BatchNorm/beta", "conv0_bn/beta"} <= names
+    assert {op.get_attr("epsilon") for op in norms} == {0.25}
+    assert all(op.get_attr("is_training") for op in norms)
+
+
+@pytest.mark.usefixtures("short_networks", "fresh_builds")
+def test_spaghettinet_evaluation_keeps_no_averages_of_its_own() -> None:
+    counts = [
+        len(build("ssd_spaghettinet", NORM, (64, 64), is_training).variables)
+        for is_training in (True, False)
+    ]
+    # Two for each end of the ranges of n0 and n1.
+    assert counts[0] - counts[1] == 2 * 2 * 2

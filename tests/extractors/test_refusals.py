@@ -1,0 +1,105 @@
+"""Options and sizes of images that extractors refuse."""
+
+from __future__ import annotations
+
+from typing import Iterator, Tuple
+
+import pytest
+
+from estimator_det.compat import tf
+from estimator_det.config.text import ConfigError
+from tests.extractors.build import (
+    EMBEDDED,
+    MNASFPN,
+    MNASFPN_LEVELS,
+    NORM,
+    OVERRIDE,
+    SMALL,
+    TINY,
+    make,
+)
+
+
+def unsupported(kind: str, *texts: str) -> Iterator[Tuple[str, str, Tuple[int, int], str]]:
+    for text in texts:
+        field = text.split()[0].rstrip(":")
+        yield kind, text, (64, 64), rf"feature_extractor\.{field} is not supported by {kind}"
+
+
+REFUSALS = [
+    *unsupported(
+        "ssd_mobilenet_v1", "fpn {}", "spaghettinet_arch_name: 'a'", "use_hardswish: true"
+    ),
+    *unsupported("ssd_mobilenet_v1", "replace_preprocessor_with_placeholder: true", "bifpn {}"),
+    *unsupported("ssd_mobilenet_v1_fpn", "num_layers: 5"),
+    *unsupported("ssd_mobilenet_v1_ppn", "fpn {}", "num_layers: 5"),
+    *unsupported(EMBEDDED, "num_layers: 4"),
+    *unsupported("ssd_mobilenet_v2", "fpn {}"),
+    *unsupported("ssd_mobilenet_v2_fpn", "num_layers: 4"),
+    *unsupported("ssd_mobilenet_v3_large", "num_layers: 4"),
+    *unsupported("ssd_mobilenet_v3_small", "use_hardswish: true"),
+    *unsupported("ssd_mobiledet_cpu", "num_layers: 4"),
+    *unsupported("ssd_mobiledet_gpu", MNASFPN_LEVELS),
+    *unsupported(MNASFPN, "num_layers: 4"),
+    *unsupported("ssd_spaghettinet", MNASFPN_LEVELS),
+    *unsupported("ssd_resnet50_v1_ppn", "fpn {}", "num_layers: 4"),
+    *unsupported("ssd_resnet50_v1_fpn", "bifpn {}"),
+    *(
+        (kind, text, (256, 256), message)
+        for kind, text, message in (
+            ("ssd_mobilenet_v1", "num_layers: 7", "num_layers: 7 is more than the 6 feature maps"),
+            ("ssd_mobilenet_v1", "pad_to_multiple: 0", "pad_to_multiple must be 1 or more; got 0"),
+            ("ssd_mobilenet_v2", "depth_multiplier: 0", "depth_multiplier must be above 0"),
+            ("ssd_mobilenet_v2_fpn", "fpn { min_level: 6 }", "min_level must be 2 to 5.*got 6"),
+            ("ssd_mobilenet_edgetpu", "use_explicit_padding: true", "must be False for .*edgetpu"),
+            ("ssd_mobiledet_cpu", "use_explicit_padding: true", "must be False for .*_cpu"),
+            (MNASFPN, "fpn {}", "min_level 3 and max_level 6; got 3 and 7"),
+            (
+                "ssd_spaghettinet",
+                "spaghettinet_arch_name: 'spaghettinet_edgetpu_x'",
+                r"no 'spaghettinet_edgetpu_x'; did you mean 'spaghettinet_edgetpu_[sml]'\?",
+            ),
+            ("ssd_inception_v2", NORM, "override.* must be true for ssd_inception_v2"),
+            ("ssd_inception_v3", NORM, "override.* must be true for ssd_inception_v3"),
+            (EMBEDDED, "pad_to_multiple: 32", f"pad_to_multiple must be 1 for {EMBEDDED}"),
+            ("ssd_resnet50_v1_fpn", "use_explicit_padding: true", "must be False for .*_fpn"),
+            ("ssd_resnet50_v1_fpn", "num_layers: 6", r"not supported .* it takes \['fpn'\]"),
+            ("ssd_resnet50_v1_fpn", "fpn { min_level: 4 max_level: 3 }", "not be below min_level"),
+            ("ssd_resnet50_v1_fpn", "fpn { additional_layer_depth: 0 }", "must be 1 or more"),
+            (
+                "ssd_resnet50_v1_ppn",
+                "depth_multiplier: 0.5",
+                r"depth_multiplier must be 1\.0 for .*_ppn; got 0\.5",
+            ),
+        )
+    ),
+    ("ssd_mobilenet_v1", SMALL, (32, 40), r"at least 33 x 33 pixels; got \[32, 40\]"),
+    ("ssd_mobilenet_v3_small", SMALL, (32, 64), "at least 33 x 33 pixels"),
+    ("ssd_inception_v2", f"{SMALL} {OVERRIDE}", (32, 40), r"at least 33 x 33 .* \[32, 40\]"),
+    ("ssd_inception_v3", f"{SMALL} {OVERRIDE}", (32, 40), r"at least 33 x 33 .* \[32, 40\]"),
+    *(
+        (kind, "", (64, 32), "at least 33 x 33 pixels")
+        for kind in (*(f"ssd_mobiledet_{n}" for n in ("cpu", "dsp", "edgetpu", "gpu")), MNASFPN)
+    ),
+    ("ssd_spaghettinet", "", (64, 32), "at least 33 x 33 pixels"),
+    (EMBEDDED, SMALL, (256, 300), r"must be 256 x 256 pixels for .*; got \[256, 300\]"),
+    ("ssd_resnet50_v1_ppn", NORM, (128, 200), r"at least 129 x 129 pixels; got \[128, 200\]"),
+    ("ssd_resnet50_v1_fpn", TINY, (150, 160), "pad_to_multiple: 32"),
+    ("ssd_mobilenet_v1_fpn", SMALL, (100, 90), "use_explicit_padding"),
+]
+
+
+@pytest.mark.usefixtures("short_networks")
+@pytest.mark.parametrize(("kind", "text", "size", "message"), REFUSALS)
+def test_refusals(kind: str, text: str, size: Tuple[int, int], message: str) -> None:
+    with tf.Graph().as_default(), pytest.raises(ConfigError, match=message):
+        make(kind, text).extract(tf.zeros([1, *size, 3]))
+
+
+def test_unknown_type() -> None:
+    with pytest.raises(ValueError, match="'ssd_mobilenet_v1'"):
+        make("ssd_mobilenet_v11")
+
+
+def test_a_flag_set_to_false_is_no_error() -> None:
+    make("ssd_mobilenet_v1", "replace_preprocessor_with_placeholder: false use_hardswish: false")

@@ -1,0 +1,71 @@
+"""Damaged inputs end in an error of ours or in success: no traceback, no signal, little memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from typing import Dict
+
+import pytest
+
+from estimator_det.config.text import ConfigError
+from tests.conftest import TESTS
+from tests.fuzz import runner
+from tests.fuzz.mutate import mutate_bytes, mutate_text
+
+FEW = {
+    "records": 300, "images": 400, "label_maps": 400, "configurations": 30, "checkpoints": 300,
+}  # fmt: skip
+MANY = {name: 20 * count for name, count in FEW.items()}
+
+
+def test_the_same_seed_gives_the_same_damage() -> None:
+    data = bytes(range(200))
+    assert mutate_bytes(data, 3) == mutate_bytes(data, 3) != mutate_bytes(data, 4)
+    assert mutate_text("a: 1 b: 2", 3) == mutate_text("a: 1 b: 2", 3)
+    assert len({mutate_text("a: 1 b: 2 c { d: 3 }", seed) for seed in range(20)}) > 10
+
+
+def test_the_runner_reports_what_goes_wrong(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def target(seed: int, folder: pathlib.Path) -> None:
+        if seed == 1:
+            raise ConfigError("an error of ours")
+        if seed == 2:
+            raise KeyError("a bug")
+        if seed == 4:
+            os.kill(os.getpid(), 9)
+
+    monkeypatch.setattr(runner, "BATCH", 3)
+    found = runner.run_target("some", target, range(6), tmp_path)
+    assert [(one["seed"], one["what"].splitlines()[-1]) for one in found] == [
+        (2, "KeyError: 'a bug'"),
+        (4, "killed by SIGKILL"),
+    ]
+    monkeypatch.setattr(runner, "LIMIT", 0.001)
+    (found,) = runner.run_target("some", lambda seed, folder: None, range(2), tmp_path)
+    assert "GB of memory" in found["what"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "counts", [FEW, pytest.param(MANY, marks=pytest.mark.exhaustive)], ids=["few", "many"]
+)
+def test_damaged_inputs_end_well(tmp_path: pathlib.Path, counts: Dict[str, int]) -> None:
+    arguments = [f"{name}:{count}" for name, count in counts.items()]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.fuzz.runner", str(tmp_path / "fuzz"), *arguments],
+        env={**os.environ, "PYTHONPATH": str(TESTS.parent), "TF_CPP_MIN_LOG_LEVEL": "3"},
+        cwd=TESTS.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    *problems, last = map(json.loads, done.stdout.splitlines() or ["{}"])
+    text = "\n".join(f"{one['target']}, seed {one['seed']}: {one['what']}" for one in problems)
+    assert not problems, text
+    assert last == {"inputs": sum(counts.values())}, done.stderr

@@ -1,0 +1,272 @@
+"""Frames of coordinates, class numbers and the metrics of an evaluation step."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+
+from estimator_det.compat import tf, tf1
+from estimator_det.detectors.base import Detections, Groundtruth
+from estimator_det.protos import eval_pb2
+from inputs import schema
+from inputs.label_map import LabelMap, read_label_map
+from model_fn.evaluation import diagnostics, eval_ops
+from model_fn.evaluation.metrics.base import EvaluatedBatch
+
+CATEGORIES = [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}]
+
+# Of 300 x 400 pixels, resized to 30 x 40 and padded to 40 x 80; then one of 50 x 60, not resized.
+ORIGINAL = [[300, 400], [50, 60]]
+REAL = [[30, 40, 3], [40, 48, 3]]
+PADDED = (40, 80)
+# In pixels of the originals; the second image has one box.
+PIXELS = np.float32([[[30, 40, 150, 320], [150, 100, 270, 380]], [[10, 12, 40, 30], [0, 0, 0, 0]]])
+
+
+def _features(**more: Any) -> Dict[str, tf.Tensor]:
+    return {
+        schema.IMAGE: tf.zeros([2, *PADDED, 3]),
+        schema.TRUE_IMAGE_SHAPE: tf.constant(REAL),
+        schema.ORIGINAL_SPATIAL_SHAPE: tf.constant(ORIGINAL),
+        **more,
+    }
+
+
+def _normalized(sizes: Any) -> np.ndarray:
+    """PIXELS of the originals as shares of images of such sizes, [2, 2]."""
+    return PIXELS / np.tile(np.float32(sizes), 2)[:, np.newaxis]
+
+
+def _groundtruth(**more: Any) -> Groundtruth:
+    in_real = _normalized(ORIGINAL)
+    share = np.float32(REAL)[:, :2] / PADDED
+    return Groundtruth(
+        boxes=tf.constant(in_real * np.tile(share, 2)[:, np.newaxis], tf.float32),
+        classes=tf.constant([[[1.0, 0], [0, 1]], [[0, 1], [0, 0]]]),
+        weights=tf.ones([2, 2]),
+        valid=tf.constant([[True, True], [True, False]]),
+        **more,
+    )
+
+
+def _detections() -> Detections:
+    """Those of the groundtruth, classes from 0, as `postprocess` gives them."""
+    boxes = tf.constant(_normalized(ORIGINAL))
+    return Detections(
+        boxes=boxes,
+        scores=tf.constant([[0.9, 0.8], [0.7, 0.0]]),
+        classes=tf.constant([[0.0, 1.0], [1.0, 0.0]]),
+        num=tf.constant([2.0, 1.0]),
+        raw_boxes=boxes,
+        raw_scores=tf.zeros([2, 2, 2]),
+    )
+
+
+@pytest.fixture
+def received(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
+    """What metrics, diagnostics and pictures get, as tensors."""
+    batches: List[Any] = []
+
+    def gather(_: Any, batch: Any, *more: Any) -> Dict[str, Any]:
+        batches.append((batch, *more) if more else batch)
+        return {}
+
+    for name in ("metric_ops", "diagnostics_ops", "image_ops"):
+        monkeypatch.setattr(eval_ops, name, gather)
+    return batches
+
+
+def _ops(detections: Detections, groundtruth: Groundtruth, features: Any, text: str = "") -> Any:
+    return eval_ops.evaluation_ops(
+        detections,
+        groundtruth,
+        features,
+        eval_config=text_format.Parse(text, eval_pb2.EvalConfig()),
+        categories=CATEGORIES,
+    )
+
+
+def test_metrics_get_pixels_of_the_original_image(received: List[EvaluatedBatch]) -> None:
+    _ops(_detections(), _groundtruth(), _features())
+    assert len(received) == 2  # metrics and diagnostics
+    for batch in received:
+        np.testing.assert_allclose(batch.detection_boxes, PIXELS, rtol=1e-5)
+        np.testing.assert_allclose(batch.boxes, PIXELS, rtol=1e-5)
+        np.testing.assert_array_equal(batch.detection_scores, _detections().scores)
+        np.testing.assert_array_equal(batch.detection_classes, [[1, 2], [2, 1]])
+        np.testing.assert_array_equal(batch.classes[:1], [[1, 2]])
+        assert batch.classes[1, 0] == 2
+        np.testing.assert_array_equal(batch.num_detections, [2, 1])
+        np.testing.assert_array_equal(batch.num_boxes, [2, 1])
+        integers = (batch.detection_classes, batch.classes, batch.num_detections, batch.num_boxes)
+        assert {number.dtype for number in integers} == {tf.int32}
+        assert batch.is_crowd is batch.area is batch.difficult is batch.group_of is None
+
+
+def test_without_original_sizes_pixels_are_those_of_the_real_image(
+    received: List[EvaluatedBatch],
+) -> None:
+    features = _features()
+    del features[schema.ORIGINAL_SPATIAL_SHAPE]
+    _ops(_detections(), _groundtruth(), features)
+    expected = _normalized(ORIGINAL) * np.tile(np.float32(REAL)[:, :2], 2)[:, np.newaxis]
+    np.testing.assert_allclose(received[0].detection_boxes, expected, rtol=1e-5)
+    np.testing.assert_allclose(received[0].boxes, expected, rtol=1e-5)
+
+
+def test_fields_of_boxes_keep_their_names(received: List[EvaluatedBatch]) -> None:
+    fields = {
+        "area": tf.constant([[5.0, 6.0], [7.0, 0.0]]),
+        "is_crowd": tf.constant([[True, False], [False, False]]),
+        "difficult": tf.constant([[False, True], [False, False]]),
+        "group_of": tf.constant([[False, False], [True, False]]),
+    }
+    _ops(_detections(), _groundtruth(**fields), _features())
+    for name, value in fields.items():
+        assert getattr(received[0], name) is value
+
+
+def test_pictures_get_boxes_of_the_real_image(received: List[Any]) -> None:
+    pixels = tf.zeros([2, *PADDED, 3], tf.uint8)
+    features = _features(**{schema.ORIGINAL_IMAGE: pixels})
+    _ops(_detections(), _groundtruth(), features, "num_visualizations: 0")
+    assert len(received) == 2
+    _ops(_detections(), _groundtruth(), features, "num_visualizations: 3")
+    evaluated, shapes, (num_detections, num_boxes) = received[-1]
+    assert evaluated.image is pixels
+    np.testing.assert_allclose(evaluated.detection_boxes, _normalized(ORIGINAL), rtol=1e-5)
+    np.testing.assert_allclose(evaluated.boxes, _normalized(ORIGINAL), rtol=1e-5)
+    np.testing.assert_array_equal(evaluated.detection_scores, _detections().scores)
+    np.testing.assert_array_equal(evaluated.detection_classes, [[1, 2], [2, 1]])
+    np.testing.assert_array_equal(evaluated.classes[0], [1, 2])
+    np.testing.assert_array_equal(shapes, REAL)
+    np.testing.assert_array_equal(num_detections, [2, 1])
+    np.testing.assert_array_equal(num_boxes, [2, 1])
+
+
+def test_options_of_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: List[Any] = []
+    monkeypatch.setattr(eval_ops, "metric_ops", lambda *_: {})
+    monkeypatch.setattr(eval_ops, "diagnostics_ops", lambda found, _: made.append(found) or {})
+    monkeypatch.setattr(eval_ops, "image_ops", lambda *_: {})
+    monkeypatch.setattr(eval_ops, "EvaluationImages", lambda *given: made.append(given))
+    text = "min_score_threshold: 0.25 max_num_boxes_to_visualize: 7 num_visualizations: 3"
+    for flags in ((True, False), (False, True)):
+        made.clear()
+        more = "skip_labels: {} skip_scores: {}".format(*(str(flag).lower() for flag in flags))
+        features = _features(**{schema.ORIGINAL_IMAGE: tf.zeros([2, *PADDED, 3], tf.uint8)})
+        _ops(_detections(), _groundtruth(), features, f"{text} {more}")
+        found, (number, names, options) = made
+        assert isinstance(found, diagnostics.EvalDiagnostics) and found._min_score == 0.25
+        assert (number, names) == (3, {1: "cat", 2: "dog"})
+        assert (options.min_score, options.max_boxes) == (0.25, 7)
+        assert (options.skip_labels, options.skip_scores) == flags
+
+
+def test_what_a_tpu_sends_gives_the_same(received: List[EvaluatedBatch]) -> None:
+    """Through one list of tensors, those of two cores after each other."""
+    with tf.Graph().as_default(), tf1.Session() as session:
+        losses = {"Loss/a": tf.constant(2.0), "Loss/total_loss": tf.constant(5.0)}
+        make, tensors = eval_ops.eval_metrics(
+            _detections(),
+            _groundtruth(is_crowd=tf.constant([[True, False], [False, False]])),
+            _features(),
+            eval_config=eval_pb2.EvalConfig(),
+            categories=CATEGORIES,
+            losses=losses,
+            learning_rate=tf.constant(0.25),
+        )
+        assert all(tensor.shape.rank for tensor in tensors)
+        ops = make(*(tf.concat([tensor, tensor], 0) for tensor in tensors))
+        session.run(tf1.local_variables_initializer())
+        session.run([update for _, update in ops.values()])
+        values = session.run({name: value for name, (value, _) in ops.items()})
+        batch = EvaluatedBatch(*(v if v is None else session.run(v) for v in received[0]))
+    assert values == {"Loss/a": 2.0, "Loss/total_loss": 5.0, "learning_rate": 0.25}
+    np.testing.assert_allclose(batch.detection_boxes, np.tile(PIXELS, [2, 1, 1]), rtol=1e-5)
+    np.testing.assert_allclose(batch.boxes, np.tile(PIXELS, [2, 1, 1]), rtol=1e-5)
+    np.testing.assert_array_equal(batch.is_crowd, [[True, False], [False, False]] * 2)
+    np.testing.assert_array_equal(batch.num_boxes, [2, 1, 2, 1])
+
+
+def test_losses_are_means_over_batches() -> None:
+    with tf.Graph().as_default(), tf1.Session() as session:
+        loss = tf1.placeholder(tf.float32, [])
+        ops = eval_ops.scalar_ops({"Loss/a": loss}, tf.constant(0.5))
+        session.run(tf1.local_variables_initializer())
+        for value in (1.0, 2.0, 6.0):
+            session.run([update for _, update in ops.values()], {loss: value})
+        values = session.run({name: value for name, (value, _) in ops.items()})
+    assert values == {"Loss/a": 3.0, "learning_rate": 0.5}
+
+
+def test_all_found_in_a_padded_image() -> None:
+    """Detections that are the groundtruth have a mAP of 1, whatever resizes and pads."""
+    with tf.Graph().as_default(), tf1.Session() as session:
+        ops = _ops(_detections(), _groundtruth(), _features())
+        ops = {name: op for name, op in ops.items() if name.startswith("DetectionBoxes")}
+        session.run([update for _, update in ops.values()])
+        values = session.run({name: value for name, (value, _) in ops.items()})
+    assert values["DetectionBoxes_Precision/mAP"] == pytest.approx(1.0)
+    # Of both images; in pixels of the padded ones the large boxes would be small ones.
+    assert values["DetectionBoxes_Precision/mAP (small)"] == pytest.approx(1.0)
+    assert values["DetectionBoxes_Precision/mAP (large)"] == pytest.approx(1.0)
+
+
+def test_categories(tmp_path: Any) -> None:
+    assert eval_ops.make_categories(None, 2) == [
+        {"id": 1, "name": "category_1"},
+        {"id": 2, "name": "category_2"},
+    ]
+    path = tmp_path / "map.pbtxt"
+    path.write_text("item { id: 3 name: '/m/x' display_name: 'owl' } item { id: 1 name: 'cat' }")
+    label_map: LabelMap = read_label_map(str(path))
+    found = {entry["id"]: entry["name"] for entry in eval_ops.make_categories(label_map, 9)}
+    assert found == {3: "owl", 1: "cat"}
+
+
+def test_keypoints_channels_and_labeled_classes_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    pictures: List[Any] = []
+    batches: List[Any] = []
+    monkeypatch.setattr(
+        eval_ops, "image_ops", lambda images, batch, *_: pictures.append((images, batch)) or {}
+    )
+    monkeypatch.setattr(eval_ops, "metric_ops", lambda _, batch: batches.append(batch) or {})
+    # The real image is the upper half of the padded one.
+    features: Dict[str, tf.Tensor] = {
+        schema.IMAGE: tf.zeros([1, 8, 4, 3]),
+        schema.TRUE_IMAGE_SHAPE: tf.constant([[4, 4, 3]]),
+        schema.ORIGINAL_IMAGE: tf.zeros([1, 8, 4, 3], tf.uint8),
+        schema.ADDITIONAL_CHANNELS: tf.ones([1, 8, 4, 2], tf.uint8),
+    }
+    points = tf.constant([[[[0.25, 0.5]]]])
+    detections = Detections(
+        boxes=tf.zeros([1, 1, 4]),
+        scores=tf.zeros([1, 1]),
+        classes=tf.zeros([1, 1]),
+        num=tf.ones([1]),
+        raw_boxes=tf.zeros([1, 1, 4]),
+        raw_scores=tf.zeros([1, 1, 3]),
+        keypoints=points,
+    )
+    groundtruth = Groundtruth(
+        boxes=tf.zeros([1, 1, 4]),
+        classes=tf.ones([1, 1, 2]),
+        weights=tf.ones([1, 1]),
+        valid=tf.ones([1, 1], tf.bool),
+        keypoints=points,
+        labeled_classes=tf.constant([[0.0, 1.0]]),
+    )
+    config = eval_pb2.EvalConfig(keypoint_edge=[eval_pb2.KeypointEdge(start=3, end=1)])
+    eval_ops.evaluation_ops(
+        detections, groundtruth, features, eval_config=config, categories=CATEGORIES
+    )
+    ((images, picture),) = pictures
+    assert images._options.keypoint_edges == ((3, 1),)
+    np.testing.assert_allclose(picture.keypoints, [[[[0.5, 0.5]]]])
+    np.testing.assert_allclose(picture.detection_keypoints, [[[[0.5, 0.5]]]])
+    assert picture.additional_channels is features[schema.ADDITIONAL_CHANNELS]
+    assert batches[0].labeled_classes is groundtruth.labeled_classes

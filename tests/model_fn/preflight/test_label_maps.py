@@ -1,0 +1,75 @@
+import pathlib
+from typing import List
+
+import pytest
+
+from estimator_det import cli, console
+from estimator_det.config.pipeline import Problem, format_pipeline
+from model_fn.preflight.label_maps import check_label_maps
+from tests.model_fn.preflight.small import small_config
+
+
+def _problems(path: pathlib.Path, text: str = "") -> List[Problem]:
+    if text:
+        path.write_text(text)
+    return list(check_label_maps(_config(path)))
+
+
+def _config(path: pathlib.Path, *more: str):
+    return small_config(
+        "model.ssd.num_classes=2",
+        f"train_input_reader.label_map_path={path}",
+        f"eval_input_reader.label_map_path={path}",
+        *more,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "severity", "message"),
+    [
+        ("item { id: 3 name: 'c' }", "error", "has id 3, the model has 2 classes"),
+        ("item { id: 1 name: 'a' }", "warning", "ends at id 1"),
+        ("\n", "error", "no item has an id of 1 or more"),
+        ("item { idd: 1 }", "error", "did you mean 'id'"),
+        ("item { id: 2 name: 'a' } item { id: 2 name: 'b' }", "error", "id 2 is given twice"),
+        ("item { id: 1 name: 'a' } item { id: 2 name: 'a' }", "error", "name 'a' is given twice"),
+    ],
+)
+def test_label_maps(tmp_path: pathlib.Path, text: str, severity: str, message: str) -> None:
+    (problem,) = _problems(tmp_path / "map.pbtxt", text)
+    assert problem.field == "train_input_reader.label_map_path"
+    assert problem.severity == severity and message in problem.message
+
+
+def test_a_label_map_that_fits(tmp_path: pathlib.Path) -> None:
+    assert _problems(tmp_path / "a", "item { id: 1 name: 'a' } item { id: 2 name: 'b' }") == []
+
+
+def test_a_missing_one_is_reported_once(tmp_path: pathlib.Path) -> None:
+    (problem,) = _problems(tmp_path / "map.pbtxt")
+    assert "map.pbtxt: no such file" in problem.message
+
+
+@pytest.mark.parametrize("path", ["gs://nowhere/map.pbtxt", "PATH_TO_BE_CONFIGURED/map.pbtxt"])
+def test_remote_ones_and_placeholders_are_not_read(path: str) -> None:
+    fields = [
+        f"{name}.label_map_path={path}" for name in ("train_input_reader", "eval_input_reader")
+    ]
+    assert list(check_label_maps(small_config(*fields))) == []
+
+
+def test_no_number_of_classes_is_proposed_that_no_model_has(tmp_path: pathlib.Path) -> None:
+    text = "item { id: 1 name: 'a' } item { id: 2147483647 name: 'b' }"
+    (problem,) = _problems(tmp_path / "map.pbtxt", text)
+    assert problem.severity == "error" and "id 2147483647" in problem.message
+    assert "num_classes" not in str(problem) and "from 1 without gaps" in problem.remedy
+
+
+def test_check_config_reports_them_without_a_build(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+) -> None:
+    (tmp_path / "map.pbtxt").write_text("item { id: 2 name: 'a' } item { id: 2 name: 'b' }")
+    (tmp_path / "a.config").write_text(format_pipeline(_config(tmp_path / "map.pbtxt")))
+    code = cli.main(["check-config", str(tmp_path / "a.config"), "--no_build"])
+    assert code == console.EXIT_FAILED
+    assert "id 2 is given twice: item 'a' (id 2) and item 'b'" in capsys.readouterr().out
