@@ -23,7 +23,6 @@ ModeKeys = estimator.ModeKeys
 _NAMED_FIELD = re.compile(r"(?P<path>[a-z_][\w.\[\]']*): (?P<rest>.+)", re.DOTALL)
 
 
-# What a feature extractor's type ignores of its message, by the member of `model`.
 class Preflight(NamedTuple):
     """What `examine` finds; the numbers are those of training, 0 if its graph cannot be built."""
 
