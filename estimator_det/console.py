@@ -147,7 +147,7 @@ def warn_of_float_model(config: Any) -> None:
     from estimator_det.config import fields
 
     for problem in fields.float_model(config):
-        print(problem, file=sys.stderr, flush=True)
+        printing.report(problem, sys.stderr)
 
 
 def unused_in_evaluation(on_training_data: bool) -> Sequence[str]:

@@ -11,8 +11,6 @@ from estimator_det.config.problem import Problem, error, warning
 def check_evaluation(config: Any) -> Iterator[Problem]:
     """Problems of `eval_config` and `eval_input_reader` of a `TrainEvalPipelineConfig`."""
     evaluation = config.eval_config
-    if evaluation.batch_size == 0:
-        yield error("eval_config.batch_size", "is 0", "set it to 1 or more")
     if evaluation.force_no_resize and evaluation.batch_size > 1:
         yield warning(
             "eval_config.batch_size",

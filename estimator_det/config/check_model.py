@@ -6,6 +6,7 @@ from typing import Any, Iterator, Tuple
 
 from google.protobuf.message import Message
 
+from estimator_det.config.context import check_context
 from estimator_det.config.problem import Problem, error, warning
 from estimator_det.protos import (
     faster_rcnn_pb2,
@@ -30,13 +31,6 @@ _SSD_PARTS = (
 _FIRST_STAGE_PARTS = ("image_resizer", "feature_extractor", "first_stage_anchor_generator")
 # Cropping from the feature map; R-FCN crops inside its predictor instead.
 _CROP_PARTS = ("initial_crop_size", "maxpool_kernel_size", "maxpool_stride")
-
-# Fields of Faster R-CNN that choose between ways to one result, and why none is chosen here.
-_WITHOUT_EFFECT = {
-    "use_static_balanced_label_sampler": "the sampler always has static shapes",
-    "use_partitioned_nms_in_first_stage": "all kinds of suppression have the same result",
-    "use_combined_nms_in_first_stage": "all kinds of suppression have the same result",
-}
 
 
 def check_model(config: pipeline_pb2.TrainEvalPipelineConfig) -> Iterator[Problem]:
@@ -161,8 +155,7 @@ def _check_faster_rcnn(model: faster_rcnn_pb2.FasterRcnn, path: str) -> Iterator
         yield from _missing_parts(model, path, ("second_stage_box_predictor",))
         if not model.second_stage_box_predictor.HasField("rfcn_box_predictor"):
             yield from _missing_parts(model, path, _CROP_PARTS)
-    if model.HasField("context_config"):
-        yield error(f"{path}.context_config", "is not supported yet", "remove it")
+    yield from check_context(model, path)
     predictor = model.second_stage_box_predictor.mask_rcnn_box_predictor
     where = f"{path}.second_stage_box_predictor.mask_rcnn_box_predictor.predict_instance_masks"
     if model.number_of_stages == 3 and not predictor.predict_instance_masks:
@@ -170,15 +163,6 @@ def _check_faster_rcnn(model: faster_rcnn_pb2.FasterRcnn, path: str) -> Iterator
     if model.number_of_stages < 3 and predictor.predict_instance_masks:
         yield warning(
             where, "has no effect: masks need a third stage", f"--set {path}.number_of_stages=3"
-        )
-    for field, reason in _WITHOUT_EFFECT.items():
-        if getattr(model, field) != model.DESCRIPTOR.fields_by_name[field].default_value:
-            yield warning(f"{path}.{field}", f"has no effect: {reason}", "remove it")
-    if model.inplace_batchnorm_update:
-        yield error(
-            f"{path}.inplace_batchnorm_update",
-            "in-place batch norm updates are not available in Faster R-CNN",
-            "set it to false",
         )
 
 

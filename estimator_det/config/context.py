@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Iterator, Optional, Tuple
 
+from estimator_det.config.fields import no_effect
 from estimator_det.config.problem import Problem, error
 from estimator_det.protos import faster_rcnn_pb2
 
@@ -20,8 +21,27 @@ def context_shape(model: Any) -> Optional[Tuple[int, int]]:
     return config.max_num_context_features, config.context_feature_length
 
 
+def check_context_reader(reader: Any, model: Any, path: str) -> Iterator[Problem]:
+    """An error where an `InputReader` message loads other context than a model takes."""
+    if context_shape(model) is None:
+        for field in ("load_context_features", "load_context_image_ids"):
+            if getattr(reader, field):
+                yield error(
+                    f"{path}.{field}",
+                    "the model takes no context features: it has no context_config with "
+                    "use_long_term_attention",
+                    "remove it",
+                )
+    elif not reader.load_context_features:
+        yield error(
+            f"{path}.load_context_features",
+            "is not set, and the model needs context features",
+            "set it to true; context_config without use_long_term_attention needs none",
+        )
+
+
 def check_context(model: Any, path: str) -> Iterator[Problem]:
-    """An error for each reason why a `FasterRcnn` message cannot have its `context_config`."""
+    """What is wrong with the `context_config` of a `FasterRcnn` message, if it has one."""
     if not model.HasField("context_config"):
         return
     config, path = model.context_config, f"{path}.context_config"
@@ -45,3 +65,5 @@ def check_context(model: Any, path: str) -> Iterator[Problem]:
             "is false, and so is use_self_attention: nothing attends",
             "set one of them to true, or remove context_config",
         )
+    elif config.self_attention_in_sequence and not config.use_long_term_attention:
+        yield no_effect(f"{path}.self_attention_in_sequence", "use_long_term_attention is not set")

@@ -29,6 +29,13 @@ REFUSED: Dict[str, Refusal] = {
     "EvalConfig.parameterized_metric": Refusal(
         "metrics of keypoints are not supported yet", "remove it"
     ),
+    "FasterRcnn.inplace_batchnorm_update": Refusal(
+        "updates of batch norm in place are not supported in Faster R-CNN", "set it to false"
+    ),
+    "FasterRcnnFeatureExtractor.fpn": Refusal(
+        "is not supported yet, because no feature extractor of two stages has a pyramid",
+        "remove it",
+    ),
     "InputReader.external_input_reader": Refusal(
         "readers of other formats are not supported",
         "convert the records to tf.train.Example and use tf_record_input_reader",
@@ -63,6 +70,7 @@ REFUSED: Dict[str, Refusal] = {
 
 _SUPPRESSION = "all kinds of suppression have the same result, with static shapes"
 _ANCHORWISE = "every loss has one value for each anchor"
+_PUBLISHED = "layers have the settings that the network was published with"
 _QUEUES = "input pipelines have no queues"
 
 # Field -> why it has no effect.
@@ -82,6 +90,12 @@ NO_EFFECT: Dict[str, str] = {
     "EvalConfig.save_graph": "an evaluation saves no graph",
     "EvalConfig.visualization_export_dir": "pictures are in the event files",
     "EvalConfig.visualize_groundtruth_boxes": "pictures always show groundtruth on the right",
+    "FasterRcnn.use_combined_nms_in_first_stage": _SUPPRESSION,
+    "FasterRcnn.use_partitioned_nms_in_first_stage": _SUPPRESSION,
+    "FasterRcnn.use_static_balanced_label_sampler": "the sampler always has static shapes",
+    "FasterRcnnFeatureExtractor.conv_hyperparams": _PUBLISHED,
+    "FasterRcnnFeatureExtractor.override_base_feature_extractor_hyperparams": _PUBLISHED,
+    "FasterRcnnFeatureExtractor.pad_to_multiple": "the image_resizer pads",
     "InputReader.keypoint_type_weight": "no model weights keypoints",
     "InputReader.min_after_dequeue": _QUEUES,
     "InputReader.num_parallel_map_calls": "num_parallel_batches replaces it",
@@ -123,6 +137,11 @@ REPLACED: Dict[str, str] = {
 
 # Field -> the field of the same message without which it has no effect.
 NEEDS: Dict[str, str] = {
+    "Context.context_feature_length": "use_long_term_attention",
+    "Context.max_num_context_features": "use_long_term_attention",
+    "Context.num_attention_heads": "use_long_term_attention",
+    "Context.num_attention_layers": "use_long_term_attention",
+    "Context.self_attention_in_sequence": "use_self_attention",
     "ConvolutionalBoxPredictor.dropout_keep_probability": "use_dropout",
     "EvalConfig.all_metrics_per_category": "include_metrics_per_category",
     "EvalConfig.keypoint_edge": "retain_original_images",

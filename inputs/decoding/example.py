@@ -230,6 +230,18 @@ def equal_rule(what: str, size: Any, expected: Any, *, may_be_absent: bool = Tru
     return LengthRule(holds | tf.equal(size, 0) if may_be_absent else holds, detail, numbers)
 
 
+def context_rules(size: Any, length: Any, expected: Optional[int]) -> List[LengthRule]:
+    """Rules for `size` numbers of context features, each of `length`; `expected` is the model's."""
+    key = "image/context_feature_length"
+    rules = [multiple_rule("context_features", size, key, length)]
+    if expected is not None:
+        detail = f"{key}, and context_config.context_feature_length of the model:"
+        is_absent = size == 0 if isinstance(size, int) else tf.equal(size, 0)
+        fits = length == expected if isinstance(length, int) else tf.equal(length, expected)
+        rules.append(LengthRule(is_absent | fits, detail, [length, expected]))
+    return rules
+
+
 def require_length(rule: LengthRule, record: tf.Tensor) -> Any:
     """An operation that fails for a record that breaks the rule, a length_mismatch."""
     return require(rule.holds, record, ["length_mismatch"], rule.detail, rule.numbers)

@@ -31,6 +31,10 @@ LOCALIZATION = ("estimator_det/losses/localization",)
 OPTIMIZERS = ("model_fn/training/optimizers",)
 RESIZE = ("estimator_det/images/resize",)
 SCHEDULES = ("model_fn/training/schedules",)
+TWO_STAGE = tuple(
+    f"estimator_det/detectors/two_stage/{name}"
+    for name in ("context", "faster_rcnn", "losses", "mask", "roi_stage", "rpn", "targets")
+)
 HEADS = ("estimator_det/predictors/ssd", "estimator_det/predictors/base")
 READERS: Dict[str, Tuple[str, ...]] = {
     **dict.fromkeys(
@@ -95,6 +99,7 @@ READERS: Dict[str, Tuple[str, ...]] = {
     "BadRecords.Exception": ("inputs/bad_records/policy",),
     "BatchNonMaxSuppression": ("estimator_det/boxes/nms/multiclass",),
     "BipartiteMatcher": ("estimator_det/boxes/matching",),
+    "Context": ("estimator_det/detectors/two_stage/context", "estimator_det/config/context"),
     "DetectionModel": (),
     "EvalConfig": (
         "inputs/pipeline",
@@ -107,6 +112,8 @@ READERS: Dict[str, Tuple[str, ...]] = {
         "model_fn/runs/backends/tpu_estimator",
         "model_fn/runs/training_evaluations",
     ),
+    "FasterRcnn": (*TWO_STAGE, "estimator_det/predictors/rpn"),
+    "FasterRcnnFeatureExtractor": ("estimator_det/extractors/two_stage/recipe",),
     "FeaturePyramidNetworks": ("estimator_det/extractors/base",),
     "HardExampleMiner": ("estimator_det/losses/mining",),
     "InputReader": (
@@ -125,9 +132,15 @@ READERS: Dict[str, Tuple[str, ...]] = {
         "estimator_det/detectors/equalization",
     ),
     "Loss.EqualizationLoss": ("estimator_det/detectors/equalization",),
+    "MaskRCNNBoxPredictor": (
+        "estimator_det/predictors/box_head",
+        "estimator_det/predictors/mask_head",
+        "estimator_det/config/check_model",
+    ),
     "PostProcessing": ("estimator_det/detectors/ssd", *CALIBRATION),
     "PreprocessingStep": AUGMENTATIONS,
     "RandomExampleSampler": ("estimator_det/boxes/sampling",),
+    "RfcnBoxPredictor": ("estimator_det/predictors/rfcn",),
     "Ssd": ("estimator_det/detectors/ssd", "estimator_det/detectors/ssd_loss"),
     "SsdFeatureExtractor": ("estimator_det/extractors/ssd/recipe",),
     "TFRecordInputReader": ("inputs/records/stream",),
@@ -146,7 +159,10 @@ READERS: Dict[str, Tuple[str, ...]] = {
 # Calls whose string arguments name fields.
 READING_CALLS = {"getattr", "HasField", "register", "make_chosen", "LabelSpec", "_check_move"}
 # Fields that a table of their module names.
-IN_TABLES = {"InputReader.load_multiclass_scores": "inputs/decoding/example"}
+IN_TABLES = {
+    f"InputReader.load_{name}": "inputs/decoding/example"
+    for name in ("context_features", "context_image_ids", "multiclass_scores")
+}
 
 
 class Field(NamedTuple):
@@ -160,36 +176,40 @@ class Field(NamedTuple):
         return fields.schema_name(self.descriptor)
 
 
-def refused_by_registry(field: Any) -> bool:
-    group = field.containing_oneof
-    registry = names.CHOICES.get(group.name) if group is not None else None
-    return registry is not None and field.name not in registry
+def refused_by_registry(found: Field) -> bool:
+    group = found.descriptor.containing_oneof
+    holder = found.path[-1].name if found.path else ""
+    registry = names.CHOICES_OF_FIELDS.get(holder, names.CHOICES.get(group.name)) if group else None
+    return registry is not None and found.descriptor.name not in registry
 
 
 def reachable() -> Iterator[Field]:
-    """Every field, each message once; refused fields come without what is in them."""
-    seen: Set[str] = set()
+    """Every field, each message once for a set of choices; refused fields without their parts."""
+    seen: Set[Tuple[str, str]] = set()
     todo: List[Tuple[Tuple[Any, ...], Any]] = [
         ((), pipeline_pb2.TrainEvalPipelineConfig.DESCRIPTOR)
     ]
     while todo:
         path, message = todo.pop(0)
-        if message.full_name in seen:
+        holder = path[-1].name if path else ""
+        key = message.full_name, holder if holder in names.CHOICES_OF_FIELDS else ""
+        if key in seen:
             continue
-        seen.add(message.full_name)
+        seen.add(key)
         for field in message.fields:
             found = Field(path, field)
             yield found
             inner = field.message_type
             if is_map(field):
                 inner = inner.fields_by_name["value"].message_type
-            if inner is None or found.name in fields.REFUSED or refused_by_registry(field):
+            if inner is None or found.name in fields.REFUSED or refused_by_registry(found):
                 continue
             todo.append(((*path, field), inner))
 
 
-FIELDS = {field.name: field for field in reachable()}
-REFUSED = [n for n, f in FIELDS.items() if n in fields.REFUSED or refused_by_registry(f.descriptor)]
+# A choice that one model refuses and another takes is listed as the other has it.
+FIELDS = {f.name: f for f in sorted(reachable(), key=refused_by_registry, reverse=True)}
+REFUSED = [n for n, f in FIELDS.items() if n in fields.REFUSED or refused_by_registry(f)]
 ANNOUNCED = sorted(fields.NO_EFFECT)
 WORKING = sorted(set(FIELDS) - set(REFUSED) - set(ANNOUNCED))
 
@@ -264,6 +284,8 @@ def another_value(field: Any) -> Any:
         return next(n for n in field.enum_type.values_by_number if n != field.default_value)
     if field.type == field.TYPE_BOOL:
         return not field.default_value
+    if field.type in (field.TYPE_FLOAT, field.TYPE_DOUBLE):
+        return field.default_value / 2 or 0.5
     return "x" if field.type == field.TYPE_STRING else field.default_value + 1
 
 

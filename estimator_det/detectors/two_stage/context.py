@@ -187,7 +187,8 @@ def _per_image(rows: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
 def refuse_impossible(model: Any) -> None:
     """ConfigError for a `FasterRcnn` message that cannot have its `context_config`."""
     for problem in check_context(model, "faster_rcnn"):
-        raise ConfigError(f"{problem.field}: {problem.message}; {problem.remedy}")
+        if problem.severity == "error":
+            raise ConfigError(f"{problem.field}: {problem.message}; {problem.remedy}")
 
 
 def make_context_attention(model: Any, is_training: bool) -> Optional[ContextAttention]:

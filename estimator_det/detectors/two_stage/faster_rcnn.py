@@ -12,6 +12,7 @@ from typing import Any, Dict, List, Optional
 
 import estimator_det.extractors  # noqa: F401  (fills the registry)
 from estimator_det.compat import tf, tf1
+from estimator_det.config.fields import check_supported
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import (
     DETECTORS,
@@ -296,11 +297,7 @@ def _make_second_stage(config: Any, extractor: TwoStageExtractor, is_training: b
 
 def _check_model(config: Any) -> None:
     """ConfigError for what is not supported, or contradicts itself."""
-    if config.inplace_batchnorm_update:
-        raise ConfigError(
-            "faster_rcnn.inplace_batchnorm_update: in-place batch norm updates are not available "
-            "in Faster R-CNN; set it to false"
-        )
+    check_supported(config, "faster_rcnn")
     if config.number_of_stages not in (1, 2, 3):
         raise ConfigError(
             f"faster_rcnn.number_of_stages: must be 1, 2 or 3; got {config.number_of_stages}"

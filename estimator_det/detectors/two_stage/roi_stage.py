@@ -87,20 +87,26 @@ class CropStage:
         box_features = self.box_features(self.crop(features, boxes, around), around)
         return _output(box_features, self.head.predict(box_features), boxes)
 
-    def crop(self, features: tf.Tensor, boxes: tf.Tensor, around: Surroundings) -> tf.Tensor:
+    def crop(
+        self, features: tf.Tensor, boxes: tf.Tensor, around: Optional[Surroundings] = None
+    ) -> tf.Tensor:
         """[B, h, w, C], normalized boxes [B, N, 4] -> pooled crops [B * N, s, s, C]."""
         options = self.crops
         crops = crop_regions(features, boxes, (options.size,) * 2, matmul=options.matmul)
         pooled = pool_crops(crops, options.pool_size, options.pool_stride)
         return self._attended(pooled, around, POST_RPN)
 
-    def box_features(self, crops: tf.Tensor, around: Surroundings) -> tf.Tensor:
+    def box_features(self, crops: tf.Tensor, around: Optional[Surroundings] = None) -> tf.Tensor:
         """Pooled crops [B * N, s, s, C] -> [B * N, h', w', C']; calls share variables."""
         return self._attended(self.extractor.box_features(crops), around, POST_BOX_CLASSIFIER)
 
-    def _attended(self, rows: tf.Tensor, around: Surroundings, position: int) -> tf.Tensor:
-        attends = self.attention is not None and self.attention.position == position
-        return self.attention(rows, around) if attends else rows
+    def _attended(
+        self, rows: tf.Tensor, around: Optional[Surroundings], position: int
+    ) -> tf.Tensor:
+        if self.attention is None or self.attention.position != position:
+            return rows
+        assert around is not None, "boxes attend to nothing"
+        return self.attention(rows, around)
 
 
 @REGION_STAGES.register("mask_rcnn_box_predictor")

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Iterator, Optional, Protocol, Sequence, Tuple
 
 from estimator_det.compat import slim, tf, tf1
+from estimator_det.config.fields import check_supported
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 from estimator_det.extractors.base import large_enough, to_plus_minus_one
@@ -28,12 +29,6 @@ FIRST_STAGE_SCOPE = "FirstStageFeatureExtractor"
 SECOND_STAGE_SCOPE = "SecondStageFeatureExtractor"
 
 STRIDES = (8, 16)
-# Fields of the message that set up a feature pyramid or its layers; no type here has one.
-PYRAMID_FIELDS = (
-    "conv_hyperparams",
-    "override_base_feature_extractor_hyperparams",
-    "pad_to_multiple",
-)
 
 EXTRACTORS: Registry[Callable[..., TwoStageExtractor]] = Registry(
     "Faster R-CNN feature extractor",
@@ -119,7 +114,7 @@ class Recipe:
     normalize: Callable[[tf.Tensor], tf.Tensor] = to_plus_minus_one
     min_size: int = 1
     strides: Tuple[int, ...] = STRIDES
-    ignores: Tuple[str, ...] = PYRAMID_FIELDS
+    ignores: Tuple[str, ...] = ()
     renamed_in_classifier: Tuple[str, str] = ("", "")
     classifier_suffix: str = ""
 
@@ -180,11 +175,7 @@ def options_of(recipe: Recipe, config: Any, is_training: bool) -> ExtractorOptio
     Raises:
         ConfigError: if a field is set that the type does not know, or is out of range.
     """
-    if config.HasField("fpn"):
-        raise ConfigError(
-            f"feature_extractor.fpn is not supported by {config.type}, which has no feature "
-            "pyramid; leave it out"
-        )
+    check_supported(config, "feature_extractor")
     stride = config.first_stage_features_stride
     if stride not in recipe.strides:
         allowed = " or ".join(map(str, recipe.strides))
