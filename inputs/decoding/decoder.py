@@ -34,6 +34,7 @@ from inputs.decoding.example import (
     equal_rule,
     make_parser,
     multiple_rule,
+    parse_context,
     parse_image,
     record_name,
     require,
@@ -150,6 +151,19 @@ def _make_tables(config: input_reader_pb2.InputReader, label_map: Optional[Label
 def decode_example_image(serialized: tf.Tensor, num_additional_channels: int = 0) -> tf.Tensor:
     """uint8 [h, w, 3 + additional] of a serialized `tf.train.Example`, without labels."""
     return _decode_image(parse_image(serialized), num_additional_channels)
+
+
+def decode_example_context(
+    serialized: tf.Tensor, shape: Tuple[int, int]
+) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Context features of a serialized `tf.train.Example`: float32 `shape`, and int32, how many.
+
+    `shape` is how many an image may have, and their length. Rows past the real ones are zero.
+    """
+    most, length = shape
+    found = _context(parse_context(serialized), tf.constant("?"), length)[:most]
+    count = tf.shape(found)[0]
+    return tf.ensure_shape(tf.pad(found, [[0, most - count], [0, 0]]), shape), count
 
 
 def _decode_image(parsed: Parsed, num_additional_channels: int) -> tf.Tensor:
@@ -321,13 +335,13 @@ def _with_keypoints(
 
 
 def _context(parsed: Parsed, record: tf.Tensor, expected: Optional[int]) -> tf.Tensor:
-    """float32 [S, F]; F is `expected`, or 0 where the record has none."""
+    """float32 [S, F], S 0 where the record has none; F is `expected`, None for any."""
     values = parsed["image/context_features"]
     length = tf.cast(parsed["image/context_feature_length"], tf.int32)
     rules = context_rules(tf.size(values), length, expected)
     with tf.control_dependencies([require_length(rule, record) for rule in rules]):
         count = tf.size(values) // tf.maximum(length, 1)
-        return tf.reshape(values, [count, length])
+        return tf.reshape(values, [count, length if expected is None else expected])
 
 
 def _image_level(

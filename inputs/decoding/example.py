@@ -124,6 +124,17 @@ def parse_image(serialized: tf.Tensor) -> Parsed:
     return parsed
 
 
+def parse_context(serialized: tf.Tensor) -> Parsed:
+    """Only the context features of an Example."""
+    key, length_key = "image/context_features", "image/context_feature_length"
+    features: Dict[str, Any] = {
+        key: tf.io.FixedLenSequenceFeature([], LISTS[key], allow_missing=True),
+        length_key: tf.io.FixedLenFeature([], tf.int64, SCALARS[length_key]),
+    }
+    parsed: Parsed = tf.io.parse_single_example(serialized, features)
+    return parsed
+
+
 def _parse_sequence(
     serialized: tf.Tensor, seed: Optional[tf.Tensor], frame_index: int, skipped: AbstractSet[str]
 ) -> Parsed:
