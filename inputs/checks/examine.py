@@ -322,9 +322,9 @@ class _Examination:
         classes = features["image/class/text" if by_text else "image/class/label"]
         confidences = features["image/class/confidence"]
         self._check(equal_rule("image/class/confidence", len(confidences), len(classes)))
-        size = len(features["image/context_features"])
+        given = len(features["image/context_features"])
         length = features.scalar("image/context_feature_length", 0)
-        for rule in example.context_rules(size, length, self.policy.context_feature_length):
+        for rule in example.context_rules(given, length, self.policy.context_feature_length):
             self._check(rule)
 
     def _check(self, rule: LengthRule) -> None:
