@@ -11,6 +11,7 @@ from estimator_det.config import pipeline
 from estimator_det.config.ranges import refuse_absurd
 from estimator_det.detectors.base import Detector, make_detector
 from exporters import signatures
+from exporters.side_inputs import SideInput, check_side_inputs, make_placeholders
 from inputs import serving
 from model_fn.checkpoints.find import find_whole_checkpoint
 from model_fn.checkpoints.label_map_asset import add_label_map, find_label_map
@@ -52,6 +53,7 @@ def export_saved_model(
     label_map_path: Optional[str] = None,
     overwrite: bool = False,
     extras: GraphExtras = GraphExtras(),
+    side_inputs: Optional[Sequence[SideInput]] = None,
 ) -> ExportedModel:
     """Writes `saved_model/`, the frozen graph, a checkpoint and `pipeline.config` to a folder.
 
@@ -62,6 +64,8 @@ def export_saved_model(
     `<input type>_outputs/detection_boxes`. The frozen graph contains only the first input type.
 
     A model with `num_additional_channels` n takes images of 3 + n channels.
+
+    Side inputs are further inputs of every signature, under their names.
 
     With `eval_config.use_moving_averages` the exported weights are the moving averages.
 
@@ -77,9 +81,11 @@ def export_saved_model(
         overwrite: Replaces an earlier export in `output_dir`.
         extras: More files and outputs. The additional outputs are in `serving_default` and in the
             frozen graph; their keys are their names.
+        side_inputs: Of models that attend to context features; None for others.
 
     Raises:
-        ConfigError: if an input type, the input shape or the name of an output is not valid.
+        ConfigError: if an input type, the input shape, a side input or the name of an output is
+            not valid.
         FileNotFoundError: if the checkpoint or `label_map_path` does not exist.
         FileExistsError: if `output_dir` is not empty.
         DamagedCheckpointsError: if the checkpoint cannot be read.
@@ -89,12 +95,13 @@ def export_saved_model(
     refuse_absurd(pipeline_config.model, "model.")
     channels = serving.additional_channels(pipeline_config)
     chosen = signatures.resolve_input_types(input_types, channels)
+    sides = check_side_inputs(pipeline_config.model, side_inputs)
     checkpoint = find_whole_checkpoint(checkpoint_prefix)
     label_map = _existing(label_map_path) or find_label_map(pipeline_config)
     _check_folder(output_dir, overwrite)
     detector = make_detector(pipeline_config.model, is_training=False)
     with tf.Graph().as_default():
-        definitions = _build_signatures(detector, chosen, input_shape, channels)
+        definitions = _build_signatures(detector, chosen, input_shape, channels, sides)
         first = definitions[chosen[0]].outputs
         for name, tensor in signatures.additional_outputs(extras.output_tensors).items():
             first[name].CopyFrom(tf1.saved_model.build_tensor_info(tensor))
@@ -146,9 +153,11 @@ def _build_signatures(
     input_types: Tuple[str, ...],
     input_shape: Optional[Sequence[Optional[int]]],
     num_additional_channels: int,
+    side_inputs: Sequence[SideInput],
 ) -> Dict[str, Any]:
     """SignatureDefs by input type; their networks share the variables."""
     definitions = {}
+    further, context = make_placeholders(side_inputs)
     for index, input_type in enumerate(input_types):
         # With several input types the shape applies to those that take image tensors.
         strings_beside_images = input_type in signatures.STRING_INPUT_TYPES and len(input_types) > 1
@@ -160,10 +169,12 @@ def _build_signatures(
             detector,
             receiver.inputs,
             receiver.true_shapes,
+            context=context,
             scope=f"{input_type}_outputs" if index else "",
             reuse=index > 0,
         )
-        definitions[input_type] = signatures.predict_signature(receiver.placeholders, outputs)
+        placeholders = {**receiver.placeholders, **further}
+        definitions[input_type] = signatures.predict_signature(placeholders, outputs)
     return definitions
 
 

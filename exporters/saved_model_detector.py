@@ -25,6 +25,7 @@ from estimator_det.compat import tf
 from estimator_det.config import json_lines
 from exporters.image_files import ImageFile, read_image
 from exporters.saved_model import SAVED_MODEL_FOLDER
+from inputs import schema
 from inputs.label_map import read_label_map
 from inputs.serving import COLOR_CHANNELS
 from model_fn.checkpoints.errors import RunError
@@ -106,6 +107,11 @@ class SavedModelDetector:
         specs = self._signature.structured_input_signature[1]
         missing = {"num_detections", "detection_boxes", "detection_scores", "detection_classes"}
         missing -= set(self._signature.structured_outputs)
+        if schema.CONTEXT_FEATURES in specs:
+            raise RunError(
+                f"{self.saved_model_dir} takes context features with every image, and detect has "
+                "images only; call the SavedModel's signature directly"
+            )
         if len(specs) != 1 or missing:
             raise RunError(
                 f"{self.saved_model_dir} is not an exported detector: it has the inputs "

@@ -95,7 +95,8 @@ def collate(
     features.update({key: level[key] for key in _FEATURES if key in level})
     features.update(originals or {})
     if schema.CONTEXT_FEATURES in level:
-        features[schema.VALID_CONTEXT_SIZE] = tf.shape(level[schema.CONTEXT_FEATURES])[0]
+        count, most = tf.shape(level[schema.CONTEXT_FEATURES])[0], options.context_shape[0]
+        features[schema.VALID_CONTEXT_SIZE] = count if most is None else tf.minimum(count, most)
     labels = _labels(sample, one_hot, confidences, options)
     sizes = _sizes(options, image)
     features = {key: _padded(x, schema.FEATURES[key].shape, sizes) for key, x in features.items()}

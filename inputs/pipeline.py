@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.context import check_context_reader, context_shape
 from estimator_det.config.evaluated_model import evaluated_model
 from estimator_det.config.ranges import refuse_absurd
 from estimator_det.config.text import ConfigError
@@ -87,7 +88,7 @@ def create_train_input_fn(
             retain_original_image=train.retain_original_images,
             merge_boxes=train.merge_multiple_label_boxes,
             use_multiclass_scores=train.use_multiclass_scores,
-            context_shape=_context_shape(model, reader),
+            context_shape=_context_shape(pipeline_config, reader),
         )
         batch_size, shard = _share(_batch_size(params, train.batch_size), input_context)
         stream = _Stream(
@@ -162,7 +163,7 @@ def create_eval_input_fn(
             retain_additional_channels=evaluation.retain_original_images
             and evaluation.retain_original_image_additional_channels,
             all_classes_labeled_by_default=evaluation.image_classes_field_map_empty_to_ones,
-            context_shape=_context_shape(model, reader),
+            context_shape=_context_shape(pipeline_config, reader),
         )
         batch_size, shard = _share(_batch_size(params, evaluation.batch_size), input_context)
         # A batch of one has no remainder: dropping it only makes the shape static.
@@ -201,7 +202,7 @@ def _batches(
     stream: _Stream,
 ) -> tf.data.Dataset:
     log = FaultLog() if fault_log is None else fault_log
-    policy = make_policy(reader, options.num_classes, options.max_boxes)
+    policy = make_policy(reader, options.num_classes, options.max_boxes, options.context_shape[1])
     found = list_files(reader, policy, log)
     check_class_names(reader, found.paths)
     order = order_fingerprint(reader, found, stream.sample_1_of_n, stream.shard, stream.seed)
@@ -351,17 +352,12 @@ def _max_boxes(reader: input_reader_pb2.InputReader, old_style: int) -> int:
 
 
 def _context_shape(
-    model: Any, reader: input_reader_pb2.InputReader
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, reader: input_reader_pb2.InputReader
 ) -> Tuple[Optional[int], Optional[int]]:
-    if not (reader.load_context_features or reader.load_context_image_ids):
-        return None, None
-    context = getattr(model, "context_config", None)
-    if context is None or not model.HasField("context_config"):
-        raise ConfigError(
-            "input_reader.load_context_features: the model has no context_config, and so takes no "
-            "context features. Remove load_context_features and load_context_image_ids"
-        )
-    return context.max_num_context_features, context.context_feature_length
+    path = _path_of(reader, pipeline_config).rstrip(".")
+    for problem in check_context_reader(reader, pipeline_config.model, path):
+        raise ConfigError(f"{problem.field}: {problem.message}. Remedy: {problem.remedy}")
+    return context_shape(pipeline_config.model) or (None, None)
 
 
 def _batch_size(params: Optional[Any], configured: int) -> int:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import estimator, tf, tf1
+from estimator_det.config.context import context_shape
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import pipeline_pb2
 from inputs import schema
 from inputs.batch import Preprocess
-from inputs.decoding.decoder import decode_example_image
+from inputs.decoding.decoder import decode_example_context, decode_example_image
 
 SERIALIZED_EXAMPLE = "serialized_example"  # key of the Estimator's exporters
 INPUTS = "inputs"  # key of every other export
@@ -100,19 +101,27 @@ def create_predict_input_fn(
     """The serving input receiver function of the Estimator's exporters.
 
     Its input is one serialized `tf.train.Example` (a scalar) under the key "serialized_example",
-    of which only the image and its additional channels are used.
+    of which only the image and its additional channels are used, and the context features where the
+    model attends to them.
 
     Their number is that of `additional_channels`. The function is (params=None) ->
-    `ServingInputReceiver` with the features IMAGE [1, H, W, C] and TRUE_IMAGE_SHAPE [1, 3].
+    `ServingInputReceiver` with the features IMAGE [1, H, W, C] and TRUE_IMAGE_SHAPE [1, 3], and
+    CONTEXT_FEATURES [1, S, F] and VALID_CONTEXT_SIZE [1] where the model needs them.
     """
+    context = context_shape(pipeline_config.model)
     num_additional_channels = additional_channels(pipeline_config)
 
     def serving_input_receiver_fn(params: Optional[Dict[str, Any]] = None) -> Any:
         serialized = tf1.placeholder(tf.string, [], name="tf_example")
         image = decode_example_image(serialized, num_additional_channels)
         inputs, true_shapes = preprocess(tf.cast(image, tf.float32)[tf.newaxis])
+        features = {schema.IMAGE: inputs, schema.TRUE_IMAGE_SHAPE: true_shapes}
+        if context is not None:
+            found, count = decode_example_context(serialized, context)
+            features[schema.CONTEXT_FEATURES] = found[tf.newaxis]
+            features[schema.VALID_CONTEXT_SIZE] = count[tf.newaxis]
         return estimator.export.ServingInputReceiver(
-            features={schema.IMAGE: inputs, schema.TRUE_IMAGE_SHAPE: true_shapes},
+            features=features,
             receiver_tensors={SERIALIZED_EXAMPLE: serialized},
         )
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Dict
+from typing import Dict, Optional
 
 from estimator_det.compat import tf, tf1
-from estimator_det.detectors.base import Detections, Detector
+from estimator_det.detectors.base import Context, Detections, Detector
 
 SERVING_DEFAULT = "serving_default"
 PREDICT = "tensorflow/serving/predict"  # the other key of the same signature
@@ -17,6 +17,7 @@ def serve(
     inputs: tf.Tensor,
     true_shapes: tf.Tensor,
     *,
+    context: Optional[Context] = None,
     scope: str = "",
     reuse: bool = False,
 ) -> Dict[str, tf.Tensor]:
@@ -26,11 +27,12 @@ def serve(
         detector: Built for inference.
         inputs: float32 [B, H, W, C], preprocessed.
         true_shapes: int32 [B, 3], the real image inside the padded one.
+        context: For detectors that need one.
         scope: See `named_outputs`.
         reuse: Whether the network shares the variables of an earlier one in this graph.
     """
     with tf1.variable_scope(tf1.get_variable_scope(), reuse=reuse, use_resource=True):
-        predictions = detector.predict(inputs, true_shapes)
+        predictions = detector.predict(inputs, true_shapes, context=context)
     return named_outputs(detector.postprocess(predictions, true_shapes), scope)
 
 

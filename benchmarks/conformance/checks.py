@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from benchmarks.conformance import goldens, two_stage
 from benchmarks.conformance.case import Case, load, moved, one_hot_classes
 from benchmarks.conformance.compare import Check
 from estimator_det.compat import tf, tf1
-from estimator_det.detectors import Groundtruth, make_detector
+from estimator_det.detectors import Context, Groundtruth, make_detector
 
 COLUMNS = (
     "variables",
@@ -69,12 +69,34 @@ class _Built(NamedTuple):
     groundtruth: Groundtruth
 
 
+def _context(case: Case) -> Optional[Context]:
+    """The context of the golden run, where it has one."""
+    recorded = next(
+        (
+            part["side_inputs"]
+            for part in (case.golden.graph, case.golden.numeric)
+            if part and part.get("side_inputs")
+        ),
+        None,
+    )
+    if recorded is None:
+        return None
+    features = np.random.default_rng(goldens.CONTEXT_SEED).standard_normal(
+        recorded["context_features_shape"]
+    )
+    return Context(
+        tf.constant(features, tf.float32), tf.constant(recorded["valid_context_size"], tf.int32)
+    )
+
+
 def _build(case: Case, config: Any, images: np.ndarray, is_training: bool) -> _Built:
     """The detector and its predictions on images [B, h, w, C]."""
     detector = make_detector(config.model, is_training)
     inputs, true_shapes = detector.preprocess(tf.constant(images.astype(np.float32)))
     groundtruth = _groundtruth(case.model, images)
-    predictions = detector.predict(inputs, true_shapes, groundtruth if is_training else None)
+    predictions = detector.predict(
+        inputs, true_shapes, groundtruth if is_training else None, _context(case)
+    )
     return _Built(detector, predictions, true_shapes, groundtruth)
 
 

@@ -14,6 +14,7 @@ from typing import Iterator, List, Tuple
 
 from estimator_det.config.check_evaluation import check_evaluation
 from estimator_det.config.check_model import check_model
+from estimator_det.config.context import check_context_reader
 from estimator_det.config.fields import check_fields, no_effect
 from estimator_det.config.files import is_remote
 from estimator_det.config.printing import quoted
@@ -251,9 +252,7 @@ def _check_readers(config: Config) -> Iterator[Problem]:
                 "is not set: classes have no names, and class names in records cannot be read",
                 f"--set {name}.label_map_path=label_map.pbtxt",
             )
-        for field in ("load_context_features", "load_context_image_ids"):
-            if getattr(reader, field) and not config.model.faster_rcnn.HasField("context_config"):
-                yield error(f"{name}.{field}", "the model has no context_config", "remove it")
+        yield from check_context_reader(reader, config.model, name)
     if not config.HasField("train_input_reader"):
         yield error(
             "train_input_reader",

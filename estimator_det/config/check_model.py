@@ -6,6 +6,7 @@ from typing import Any, Iterator, Tuple
 
 from google.protobuf.message import Message
 
+from estimator_det.config.context import check_context
 from estimator_det.config.problem import Problem, error, warning
 from estimator_det.protos import (
     faster_rcnn_pb2,
@@ -154,6 +155,7 @@ def _check_faster_rcnn(model: faster_rcnn_pb2.FasterRcnn, path: str) -> Iterator
         yield from _missing_parts(model, path, ("second_stage_box_predictor",))
         if not model.second_stage_box_predictor.HasField("rfcn_box_predictor"):
             yield from _missing_parts(model, path, _CROP_PARTS)
+    yield from check_context(model, path)
     predictor = model.second_stage_box_predictor.mask_rcnn_box_predictor
     where = f"{path}.second_stage_box_predictor.mask_rcnn_box_predictor.predict_instance_masks"
     if model.number_of_stages == 3 and not predictor.predict_instance_masks:

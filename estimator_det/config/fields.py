@@ -29,9 +29,6 @@ REFUSED: Dict[str, Refusal] = {
     "EvalConfig.parameterized_metric": Refusal(
         "metrics of keypoints are not supported yet", "remove it"
     ),
-    "FasterRcnn.context_config": Refusal(
-        "is not supported yet: the model takes one image at a time", "remove it"
-    ),
     "FasterRcnn.inplace_batchnorm_update": Refusal(
         "updates of batch norm in place are not supported in Faster R-CNN", "set it to false"
     ),
@@ -140,6 +137,11 @@ REPLACED: Dict[str, str] = {
 
 # Field -> the field of the same message without which it has no effect.
 NEEDS: Dict[str, str] = {
+    "Context.context_feature_length": "use_long_term_attention",
+    "Context.max_num_context_features": "use_long_term_attention",
+    "Context.num_attention_heads": "use_long_term_attention",
+    "Context.num_attention_layers": "use_long_term_attention",
+    "Context.self_attention_in_sequence": "use_self_attention",
     "ConvolutionalBoxPredictor.dropout_keep_probability": "use_dropout",
     "EvalConfig.all_metrics_per_category": "include_metrics_per_category",
     "EvalConfig.keypoint_edge": "retain_original_images",

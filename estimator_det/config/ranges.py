@@ -62,8 +62,9 @@ RANGES: Tuple[Range, ...] = (
          "*.second_stage_batch_size", "*.max_num_boxes_to_visualize", "*.num_candidates_per_*",
          "*.mask_loss_sample_size", "HardExampleMiner.num_hard_examples",
          "HardExampleMiner.m*_negatives_per_*", "Loss.min_num_negative_samples",
-         "Loss.desired_negative_sampling_ratio", "Context.max_num_context_features"),
+         "Loss.desired_negative_sampling_ratio"),
     ),
+    Range(1, MOST_DETECTIONS, "features", ("Context.max_num_context_features",)),
     # Input.
     Range(1, MOST_BUFFERED, "records", ("InputReader.read_block_length",)),
     Range(
@@ -136,15 +137,19 @@ RANGES: Tuple[Range, ...] = (
     Range(0, 1_000, "patches", ("RandomBlackPatches.max_black_patches",)),
     Range(1, 1_000, "", ("RandomSquareCropByScale.num_scales",)),
     # Networks.
+    Range(1, MOST_LAYERS, "layers or heads", ("Context.num_attention_*",)),
+    Range(1, MOST_CHANNELS, "channels",
+          ("Context.attention_bottleneck_dimension", "Context.context_feature_length")),
+    Range(1e-6, 1e6, "", ("Context.attention_temperature",)),
     Range(
         0, MOST_LAYERS, "layers or stages",
         ("*.num_layers*", "*_num_conv_layers", "*.num_*_layers", "*.num_iterations",
-         "*.num_attention_*", "*.number_of_stages"),
+         "*.number_of_stages"),
     ),
     Range(
         0, MOST_CHANNELS, "channels",
         ("*depth", "*.num_filters", "*_dim", "*_dimension", "*.dim", "*.num_init_channels",
-         "*_embed_size", "*.context_feature_length"),
+         "*_embed_size"),
     ),
     Range(
         1, 1_000, "pixels of a feature map",

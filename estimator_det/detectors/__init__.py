@@ -7,6 +7,7 @@ import pkgutil
 
 from estimator_det.detectors.base import (
     DETECTORS,
+    Context,
     Detections,
     Detector,
     Groundtruth,
@@ -20,6 +21,7 @@ for _module in pkgutil.iter_modules(__path__):
 
 __all__ = [
     "DETECTORS",
+    "Context",
     "Detections",
     "Detector",
     "Groundtruth",

@@ -37,6 +37,16 @@ class Groundtruth(NamedTuple):
     is_annotated: Optional[tf.Tensor] = None  # bool [B]; images without give no loss
 
 
+class Context(NamedTuple):
+    """Features of other images, which those of a batch can attend to; rows past `num` are padding.
+
+    As `Groundtruth`, it is padded to the same number of rows for each image.
+    """
+
+    features: tf.Tensor  # float32 [B, S, F]
+    num: tf.Tensor  # int32 [B]
+
+
 class Predictions(NamedTuple):
     """Raw network output of a single-stage detector."""
 
@@ -119,11 +129,12 @@ class Detector(Protocol):
         inputs: tf.Tensor,
         true_shapes: tf.Tensor,
         groundtruth: Optional[Groundtruth] = None,
+        context: Optional[Context] = None,
     ) -> Any:
         """Builds the network on preprocessed inputs.
 
         A detector of two stages needs the groundtruth in training: it chooses the regions that the
-        second stage learns from.
+        second stage learns from. One with a `context_config` needs the context, always.
         """
 
     def loss(self, predictions: Any, groundtruth: Groundtruth) -> Losses:

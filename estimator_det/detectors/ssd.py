@@ -21,6 +21,7 @@ from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import (
     DETECTORS,
     PREPROCESSORS,
+    Context,
     Detections,
     Groundtruth,
     Losses,
@@ -93,6 +94,7 @@ class SsdDetector:
         inputs: tf.Tensor,
         true_shapes: Optional[tf.Tensor] = None,
         groundtruth: Optional[Groundtruth] = None,
+        context: Optional[Context] = None,
     ) -> Predictions:
         """Builds the network.
 
@@ -100,6 +102,7 @@ class SsdDetector:
             inputs: float [B, H, W, C] from `preprocess`.
             true_shapes: Unused: single-shot networks see the padding too.
             groundtruth: Unused.
+            context: Unused.
 
         Returns:
             Raw predictions and their anchors.
@@ -107,7 +110,7 @@ class SsdDetector:
         Raises:
             ConfigError: if the configuration's parts do not fit each other.
         """
-        del true_shapes, groundtruth
+        del true_shapes, groundtruth, context
         updates = None if self.inplace_norm_update else tf1.GraphKeys.UPDATE_OPS
         with slim.arg_scope(
             list(BATCH_NORMS), is_training=self.norm_is_training, updates_collections=updates

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any, Callable, Dict
+from typing import Any, Dict, Optional
 
 from estimator_det import console
 from estimator_det.verbs.base import CONFIG_EXAMPLE, add_config_arguments, load
@@ -25,12 +25,11 @@ def _boolean(text: str) -> bool:
     return values[text.lower()]
 
 
-# Flags of the reference's exporter that only context models need, with their types.
-SIDE_INPUTS: Dict[str, Callable[[str], Any]] = {
-    "use_side_inputs": _boolean,
-    "side_input_shapes": str,
-    "side_input_types": str,
-    "side_input_names": str,
+# Flags of the reference's exporter that describe the side inputs of context models.
+SIDE_INPUTS: Dict[str, str] = {
+    "side_input_shapes": "shapes with slashes between, e.g. 1,2000,2057/1, -1 for any size",
+    "side_input_types": "types with commas between, e.g. float,int",
+    "side_input_names": "names with commas between, e.g. context_features,valid_context_size",
 }
 
 
@@ -69,18 +68,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAMES",
         help="tensors with commas between; further outputs of serving_default and frozen graph",
     )
-    for name, kind in SIDE_INPUTS.items():
-        parser.add_argument(f"--{name}", nargs="?", const=True, type=kind, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--use_side_inputs",
+        nargs="?",
+        const=True,
+        default=False,
+        type=_boolean,
+        metavar="true|false",
+        help="needed for models with a context_config: context features are inputs, too",
+    )
+    for name, text in SIDE_INPUTS.items():
+        by_default = "default: what the model needs"
+        parser.add_argument(f"--{name}", default="", help=f"{text}; {by_default}")
 
 
 def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
     given = [f"--{name}" for name in SIDE_INPUTS if getattr(options, name)]
-    if given:
-        raise console.UsageError(
-            f"{', '.join(given)}: not supported yet, because only context models have side inputs; "
-            "export without it"
-        )
+    if given and not options.use_side_inputs:
+        raise console.UsageError(f"{', '.join(given)}: needs --use_side_inputs; add it")
     config = load(options)
     console.warn_of_float_model(config)
     from exporters import saved_model, signatures
@@ -92,6 +98,7 @@ def run(options: argparse.Namespace) -> int:
         input_types=options.input_type.split(","),
         input_shape=signatures.parse_input_shape(options.input_shape),
         label_map_path=options.label_map_path,
+        side_inputs=_side_inputs(options, config),
         overwrite=options.overwrite,
         extras=saved_model.GraphExtras(
             inference_graph=options.write_inference_graph,
@@ -105,3 +112,13 @@ def run(options: argparse.Namespace) -> int:
     console.say(f"checkpoint:    {exported.checkpoint}")
     console.say(f"label map:     {exported.label_map or 'none (give --label_map_path)'}")
     return console.EXIT_OK
+
+
+def _side_inputs(options: argparse.Namespace, config: Any) -> Optional[Any]:
+    if not options.use_side_inputs:
+        return None
+    from exporters.side_inputs import parse_side_inputs
+
+    return parse_side_inputs(
+        options.side_input_shapes, options.side_input_types, options.side_input_names, config.model
+    )

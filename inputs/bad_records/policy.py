@@ -22,6 +22,7 @@ class BadRecordPolicy:
     num_classes: Optional[int] = None  # of the model; None if ids have no upper limit
     label_map: Optional[LabelMap] = None  # None if records are read by their ids alone
     max_boxes: Optional[int] = None  # boxes of an image that training uses; None for all
+    context_feature_length: Optional[int] = None  # of the model; None for any
 
     def __post_init__(self) -> None:
         if self.max_pixels < 1:
@@ -46,6 +47,7 @@ def make_policy(
     reader: input_reader_pb2.InputReader,
     num_classes: Optional[int] = None,
     max_boxes: Optional[int] = None,
+    context_feature_length: Optional[int] = None,
 ) -> BadRecordPolicy:
     """The policy of a reader's `bad_records`; reads the reader's label map.
 
@@ -64,4 +66,5 @@ def make_policy(
         num_classes=num_classes,
         label_map=read_label_map(reader.label_map_path) if reader.label_map_path else None,
         max_boxes=max_boxes,
+        context_feature_length=context_feature_length,
     )

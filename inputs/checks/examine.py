@@ -322,10 +322,10 @@ class _Examination:
         classes = features["image/class/text" if by_text else "image/class/label"]
         confidences = features["image/class/confidence"]
         self._check(equal_rule("image/class/confidence", len(confidences), len(classes)))
-        context = features["image/context_features"]
-        length_key = "image/context_feature_length"
-        length = features.scalar(length_key, 0)
-        self._check(multiple_rule("context_features", len(context), length_key, length))
+        given = len(features["image/context_features"])
+        length = features.scalar("image/context_feature_length", 0)
+        for rule in example.context_rules(given, length, self.policy.context_feature_length):
+            self._check(rule)
 
     def _check(self, rule: LengthRule) -> None:
         if not rule.holds:

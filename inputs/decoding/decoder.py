@@ -30,9 +30,11 @@ from inputs.decoding.example import (
     SIDES,
     LengthRule,
     Parsed,
+    context_rules,
     equal_rule,
     make_parser,
     multiple_rule,
+    parse_context,
     parse_image,
     record_name,
     require,
@@ -99,7 +101,9 @@ def make_decoder(
             image=image,
             multiclass_scores=_multiclass_scores(parsed, record, sample),
             masks=_masks(parsed, record, sample, image, config.mask_type),
-            image_level=_image_level(parsed, serialized, record, image, tables),
+            image_level=_image_level(
+                parsed, serialized, record, image, tables, policy.context_feature_length
+            ),
         )
         if config.num_keypoints:
             sample = _with_keypoints(sample, parsed, record, config.num_keypoints, tables)
@@ -147,6 +151,19 @@ def _make_tables(config: input_reader_pb2.InputReader, label_map: Optional[Label
 def decode_example_image(serialized: tf.Tensor, num_additional_channels: int = 0) -> tf.Tensor:
     """uint8 [h, w, 3 + additional] of a serialized `tf.train.Example`, without labels."""
     return _decode_image(parse_image(serialized), num_additional_channels)
+
+
+def decode_example_context(
+    serialized: tf.Tensor, shape: Tuple[int, int]
+) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Context features of a serialized `tf.train.Example`: float32 `shape`, and int32, how many.
+
+    `shape` is how many an image may have, and their length. Rows past the real ones are zero.
+    """
+    most, length = shape
+    found = _context(parse_context(serialized), tf.constant("?"), length)[:most]
+    count = tf.shape(found)[0]
+    return tf.ensure_shape(tf.pad(found, [[0, most - count], [0, 0]]), shape), count
 
 
 def _decode_image(parsed: Parsed, num_additional_channels: int) -> tf.Tensor:
@@ -317,8 +334,23 @@ def _with_keypoints(
     )
 
 
+def _context(parsed: Parsed, record: tf.Tensor, expected: Optional[int]) -> tf.Tensor:
+    """float32 [S, F], S 0 where the record has none; F is `expected`, None for any."""
+    values = parsed["image/context_features"]
+    length = tf.cast(parsed["image/context_feature_length"], tf.int32)
+    rules = context_rules(tf.size(values), length, expected)
+    with tf.control_dependencies([require_length(rule, record) for rule in rules]):
+        count = tf.size(values) // tf.maximum(length, 1)
+        return tf.reshape(values, [count, length if expected is None else expected])
+
+
 def _image_level(
-    parsed: Parsed, serialized: tf.Tensor, record: tf.Tensor, image: tf.Tensor, tables: _Tables
+    parsed: Parsed,
+    serialized: tf.Tensor,
+    record: tf.Tensor,
+    image: tf.Tensor,
+    tables: _Tables,
+    context_feature_length: Optional[int],
 ) -> Dict[str, tf.Tensor]:
     """Features and labels of the whole image, by schema key."""
     source_id = parsed["image/source_id"]
@@ -342,13 +374,8 @@ def _image_level(
         schema.VERIFIED_NEG_CLASSES: parsed["image/neg_category_ids"],
         schema.NOT_EXHAUSTIVE_CLASSES: parsed["image/not_exhaustive_category_ids"],
     }
-    context = parsed.get("image/context_features")
-    if context is not None:
-        length = tf.cast(parsed["image/context_feature_length"], tf.int32)
-        count = tf.size(context) // tf.maximum(length, 1)
-        rule = multiple_rule("context_features", tf.size(context), "context_feature_length", length)
-        with tf.control_dependencies([require_length(rule, record)]):
-            level[schema.CONTEXT_FEATURES] = tf.reshape(context, [count, length])
+    if "image/context_features" in parsed:
+        level[schema.CONTEXT_FEATURES] = _context(parsed, record, context_feature_length)
     for key, name in (
         (schema.IS_ANNOTATED, schema.IS_ANNOTATED),
         (schema.CONTEXT_FEATURES_IMAGE_ID_LIST, "image/context_features_image_id_list"),

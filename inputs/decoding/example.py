@@ -124,6 +124,17 @@ def parse_image(serialized: tf.Tensor) -> Parsed:
     return parsed
 
 
+def parse_context(serialized: tf.Tensor) -> Parsed:
+    """Only the context features of an Example."""
+    key, length_key = "image/context_features", "image/context_feature_length"
+    features: Dict[str, Any] = {
+        key: tf.io.FixedLenSequenceFeature([], LISTS[key], allow_missing=True),
+        length_key: tf.io.FixedLenFeature([], tf.int64, SCALARS[length_key]),
+    }
+    parsed: Parsed = tf.io.parse_single_example(serialized, features)
+    return parsed
+
+
 def _parse_sequence(
     serialized: tf.Tensor, seed: Optional[tf.Tensor], frame_index: int, skipped: AbstractSet[str]
 ) -> Parsed:
@@ -228,6 +239,18 @@ def equal_rule(what: str, size: Any, expected: Any, *, may_be_absent: bool = Tru
         return LengthRule(size == expected or (may_be_absent and size == 0), detail, numbers)
     holds = tf.equal(size, expected)
     return LengthRule(holds | tf.equal(size, 0) if may_be_absent else holds, detail, numbers)
+
+
+def context_rules(size: Any, length: Any, expected: Optional[int]) -> List[LengthRule]:
+    """Rules for `size` numbers of context features, each of `length`; `expected` is the model's."""
+    key = "image/context_feature_length"
+    rules = [multiple_rule("context_features", size, key, length)]
+    if expected is not None:
+        detail = f"{key}, and context_config.context_feature_length of the model:"
+        is_absent = size == 0 if isinstance(size, int) else tf.equal(size, 0)
+        fits = length == expected if isinstance(length, int) else tf.equal(length, expected)
+        rules.append(LengthRule(is_absent | fits, detail, [length, expected]))
+    return rules
 
 
 def require_length(rule: LengthRule, record: tf.Tensor) -> Any:

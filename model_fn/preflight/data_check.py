@@ -10,6 +10,7 @@ import numpy as np
 from tqdm import tqdm
 
 from estimator_det.config import check
+from estimator_det.config.context import context_shape
 from estimator_det.config.problem import Problem, error
 from estimator_det.config.ranges import refuse_absurd
 from estimator_det.config.text import ConfigError
@@ -111,7 +112,8 @@ def _rules(
     if not has_map:  # the map's problem is reported; the records are read by their ids
         reader = copy.deepcopy(reader)
         reader.ClearField("label_map_path")
-    return make_policy(reader, num_classes, max_boxes)
+    context = context_shape(config.model)
+    return make_policy(reader, num_classes, max_boxes, context[1] if context else None)
 
 
 def _run(plans: Sequence[Plan], jobs: int, progress: bool) -> List[Scan]:

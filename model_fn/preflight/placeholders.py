@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, Optional, Tuple
 
 from estimator_det.compat import estimator, tf, tf1
+from estimator_det.config.context import context_shape
 from estimator_det.config.evaluated_model import evaluated_model
 from estimator_det.images.resize import make_resizer
 from inputs import schema
@@ -12,6 +13,7 @@ from inputs import schema
 ModeKeys = estimator.ModeKeys
 
 FEATURES = (schema.IMAGE, schema.TRUE_IMAGE_SHAPE, schema.HASH)  # in every batch
+CONTEXT = (schema.CONTEXT_FEATURES, schema.VALID_CONTEXT_SIZE)  # of models that attend to it
 
 
 def placeholders(config: Any, mode: str) -> Tuple[Dict[str, tf.Tensor], Dict[str, tf.Tensor]]:
@@ -36,12 +38,15 @@ def placeholders(config: Any, mode: str) -> Tuple[Dict[str, tf.Tensor], Dict[str
         "C": 3 + reader.num_additional_channels,
         "P": reader.num_keypoints,
     }
+    context = context_shape(config.model)
+    if context is not None:
+        sizes.update(zip("SF", context))
 
     def make(name: str, spec: Any) -> tf.Tensor:
         shape = [int(axis) if axis.isdigit() else sizes[axis] for axis in spec.shape.split()]
         return tf1.placeholder(getattr(tf, spec.dtype), shape, name=name)
 
-    features = list(FEATURES)
+    features = list(FEATURES if context is None else (*FEATURES, *CONTEXT))
     if mode == ModeKeys.EVAL:
         features.append(schema.ORIGINAL_SPATIAL_SHAPE)
     labels = {

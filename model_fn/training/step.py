@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
-from estimator_det.detectors.base import Detector, Groundtruth
+from estimator_det.detectors.base import Context, Detector, Groundtruth
 from inputs import schema
 from model_fn.training import input_images
 from model_fn.training.finite_gate import RejectedBatch
@@ -64,6 +64,13 @@ def groundtruth_from_labels(labels: Tensors) -> Groundtruth:
     return Groundtruth(valid=valid, **fields)
 
 
+def context_from_features(features: Tensors) -> Optional[Context]:
+    """Context features under the keys of `inputs.schema`; None if the reader loads none."""
+    if schema.CONTEXT_FEATURES not in features:
+        return None
+    return Context(features[schema.CONTEXT_FEATURES], features[schema.VALID_CONTEXT_SIZE])
+
+
 def predict(
     detector: Detector,
     features: Tensors,
@@ -80,10 +87,12 @@ def predict(
         in_bfloat16: See above.
     """
     images, true_shapes = features[schema.IMAGE], features[schema.TRUE_IMAGE_SHAPE]
+    context = context_from_features(features)
     if not in_bfloat16:
-        return detector.predict(images, true_shapes, groundtruth)
+        return detector.predict(images, true_shapes, groundtruth, context)
     with tf1.tpu.bfloat16_scope():
-        predictions = detector.predict(tf.cast(images, tf.bfloat16), true_shapes, groundtruth)
+        images = tf.cast(images, tf.bfloat16)
+        predictions = detector.predict(images, true_shapes, groundtruth, context)
 
     def widened(tensor: Any) -> Any:
         is_narrow = tensor is not None and tensor.dtype == tf.bfloat16

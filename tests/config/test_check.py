@@ -348,7 +348,6 @@ def test_pyramid_and_anchor_levels_agree() -> None:
         ("second_stage_box_predictor=null", "second_stage_box_predictor"),
         ("first_stage_anchor_generator={}", "first_stage_anchor_generator"),
         ("maxpool_stride=null", None),
-        ("context_config={}", "context_config"),
         (
             "number_of_stages=3",
             "second_stage_box_predictor.mask_rcnn_box_predictor.predict_instance_masks",

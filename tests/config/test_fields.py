@@ -33,7 +33,7 @@ RESIZE = ("estimator_det/images/resize",)
 SCHEDULES = ("model_fn/training/schedules",)
 TWO_STAGE = tuple(
     f"estimator_det/detectors/two_stage/{name}"
-    for name in ("faster_rcnn", "losses", "mask", "roi_stage", "rpn", "targets")
+    for name in ("context", "faster_rcnn", "losses", "mask", "roi_stage", "rpn", "targets")
 )
 HEADS = ("estimator_det/predictors/ssd", "estimator_det/predictors/base")
 READERS: Dict[str, Tuple[str, ...]] = {
@@ -99,6 +99,7 @@ READERS: Dict[str, Tuple[str, ...]] = {
     "BadRecords.Exception": ("inputs/bad_records/policy",),
     "BatchNonMaxSuppression": ("estimator_det/boxes/nms/multiclass",),
     "BipartiteMatcher": ("estimator_det/boxes/matching",),
+    "Context": ("estimator_det/detectors/two_stage/context", "estimator_det/config/context"),
     "DetectionModel": (),
     "EvalConfig": (
         "inputs/pipeline",
@@ -158,7 +159,10 @@ READERS: Dict[str, Tuple[str, ...]] = {
 # Calls whose string arguments name fields.
 READING_CALLS = {"getattr", "HasField", "register", "make_chosen", "LabelSpec", "_check_move"}
 # Fields that a table of their module names.
-IN_TABLES = {"InputReader.load_multiclass_scores": "inputs/decoding/example"}
+IN_TABLES = {
+    f"InputReader.load_{name}": "inputs/decoding/example"
+    for name in ("context_features", "context_image_ids", "multiclass_scores")
+}
 
 
 class Field(NamedTuple):

@@ -208,8 +208,9 @@ def test_context_features(tmp_path: pathlib.Path) -> None:
             "image/context_features_image_id_list": ["a"],
         }
     )
-    flags = "load_context_features: true load_context_image_ids: true"
-    config = reading(tmp_path, [record], f"train_input_reader {{ {flags} }}")
+    long = example({"image/context_features": [1.0, 2.0] * 5, "image/context_feature_length": 2})
+    flags = "shuffle: false load_context_features: true load_context_image_ids: true"
+    config = reading(tmp_path, [record, long], f"train_input_reader {{ {flags} }}")
     with pytest.raises(ValueError, match="context_config"):
         train_batch(config)
     preprocess = preprocess_of(config)
@@ -219,9 +220,14 @@ def test_context_features(tmp_path: pathlib.Path) -> None:
     context.max_num_context_features, context.context_feature_length = 3, 2
     dataset = inputs.create_train_input_fn(config, preprocess)()
     features, _ = next(dataset.as_numpy_iterator())
-    assert features["context_features"].tolist() == [[[1, 2], [0, 0], [0, 0]]] * 2
-    assert features["valid_context_size"].tolist() == [1, 1]
-    assert features["context_features_image_id_list"].tolist() == [[b"a", b"", b""]] * 2
+    rows = [[[1, 2], [0, 0], [0, 0]], [[1, 2]] * 3]
+    assert features["context_features"].tolist() == rows
+    assert features["valid_context_size"].tolist() == [1, 3]
+    assert features["context_features_image_id_list"].tolist() == [[b"a", b"", b""], [b""] * 3]
+    context.context_feature_length = 4
+    dataset = inputs.create_train_input_fn(config, preprocess)()
+    with pytest.raises(tf.errors.OpError, match=r"context_feature_length.* 2, 4"):
+        next(dataset.as_numpy_iterator())
 
 
 # Steps with few operations, since tracing takes most of the time.

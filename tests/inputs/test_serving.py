@@ -127,6 +127,23 @@ def test_predict_input_fn_with_additional_channels() -> None:
     assert features["image"].shape == (1, 6, 10, 4)
 
 
+def test_predict_input_fn_with_context() -> None:
+    config = pipeline()
+    preprocess = make_resizer(config.model.ssd.image_resizer).resize
+    context = config.model.faster_rcnn.context_config
+    context.max_num_context_features, context.context_feature_length = 3, 2
+    given = {"image/context_features": [1.0, 2.0], "image/context_feature_length": 2}
+    with tf.Graph().as_default(), tf1.Session() as session:
+        receiver = inputs.create_predict_input_fn(config, preprocess)()
+        assert receiver.features["context_features"].shape.as_list() == [1, 3, 2]
+        assert receiver.features["valid_context_size"].shape.as_list() == [1]
+        placeholder = receiver.receiver_tensors["serialized_example"]
+        found = [session.run(receiver.features, {placeholder: example(one)}) for one in (given, {})]
+    assert found[0]["context_features"].tolist() == [[[1, 2], [0, 0], [0, 0]]]
+    assert not found[1]["context_features"].any()
+    assert [one["valid_context_size"].tolist() for one in found] == [[1], [0]]
+
+
 def test_estimator_exports_with_it(tmp_path: pathlib.Path) -> None:
     def model_fn(features: Any, labels: Any, mode: str) -> Any:
         del labels

@@ -44,7 +44,9 @@ class FakeDetector:
         shape = tf.shape(images)
         return images / 255.0, tf.tile(shape[tf.newaxis, 1:], [shape[0], 1])
 
-    def predict(self, inputs: Any, true_shapes: Any, groundtruth: Any = None) -> FakePredictions:
+    def predict(
+        self, inputs: Any, true_shapes: Any, groundtruth: Any = None, context: Any = None
+    ) -> FakePredictions:
         del true_shapes
         with tf1.variable_scope("FeatureExtractor"):
             features = slim.batch_norm(

@@ -47,7 +47,9 @@ class _WideDetector:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._detector, name)
 
-    def predict(self, inputs: Any, true_shapes: Any, groundtruth: Any = None) -> Any:
+    def predict(
+        self, inputs: Any, true_shapes: Any, groundtruth: Any = None, context: Any = None
+    ) -> Any:
         def widened(getter: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             if kwargs["dtype"] != tf.float64:
                 return getter(*args, **kwargs)

@@ -164,7 +164,9 @@ def _train_fake(
     class Heavy(fake.FakeDetector):
         """With weights that take some time to save."""
 
-        def predict(self, inputs: Any, true_shapes: Any, groundtruth: Any = None) -> Any:
+        def predict(
+            self, inputs: Any, true_shapes: Any, groundtruth: Any = None, context: Any = None
+        ) -> Any:
             tf1.get_variable("ballast", [ballast], trainable=False)
             return super().predict(inputs, true_shapes)
 

@@ -17,6 +17,7 @@ from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import (
     DETECTORS,
     PREPROCESSORS,
+    Context,
     Detections,
     Groundtruth,
     Losses,
@@ -25,6 +26,7 @@ from estimator_det.detectors.collected import collected_here
 from estimator_det.detectors.restore import variables_to_restore
 from estimator_det.detectors.two_stage import detections as found
 from estimator_det.detectors.two_stage import losses, mask, roi_stage, rpn, targets
+from estimator_det.detectors.two_stage.context import Surroundings, refuse_impossible
 from estimator_det.detectors.two_stage.outputs import Regions, TwoStagePredictions, normalized
 from estimator_det.extractors.two_stage.recipe import (
     FIRST_STAGE_SCOPE,
@@ -103,6 +105,7 @@ class FasterRcnnDetector:
         inputs: tf.Tensor,
         true_shapes: Optional[tf.Tensor] = None,
         groundtruth: Optional[Groundtruth] = None,
+        context: Optional[Context] = None,
     ) -> TwoStagePredictions:
         """Builds the network.
 
@@ -111,9 +114,11 @@ class FasterRcnnDetector:
             true_shapes: int32 [B, 3] of `preprocess`; proposals are cut to the real image. None:
                 the padded image is all real.
             groundtruth: In training, what regions are chosen by.
+            context: What regions attend to, for models with a `context_config`.
 
         Raises:
-            ConfigError: if the configuration's parts do not fit each other.
+            ConfigError: if the configuration's parts do not fit each other, or a context that the
+                model needs is missing.
             ValueError: if groundtruth is missing where regions are chosen by it.
         """
         frame = found.Frame(inputs, true_shapes)
@@ -126,12 +131,13 @@ class FasterRcnnDetector:
         regions = self.rpn.propose(output, frame.windows).regions
         if self.second.sampler:
             regions = self.second.sampler(regions, groundtruth, inputs)
-        of_regions = self.second.stage.predict(features, normalized(regions.boxes, inputs))
+        around = Surroundings(regions.valid, context)
+        of_regions = self.second.stage.predict(features, normalized(regions.boxes, inputs), around)
         predictions = predictions._replace(regions=regions, second_stage=of_regions)
         if self.extras.raw_boxes:
             predictions = _with_raw_boxes(predictions, frame)
         if not self.is_training:
-            return self._with_final_crops(predictions, frame)
+            return self._with_final_crops(predictions, frame, context)
         if self.second.masks:
             logits = self.second.masks.predict(of_regions.features, regions.boxes)
             predictions = predictions._replace(mask_logits=logits)
@@ -198,7 +204,7 @@ class FasterRcnnDetector:
         )
 
     def _with_final_crops(
-        self, predictions: TwoStagePredictions, frame: found.Frame
+        self, predictions: TwoStagePredictions, frame: found.Frame, context: Optional[Context]
     ) -> TwoStagePredictions:
         """Runs the second stage again, on detections, for what they are to carry.
 
@@ -213,8 +219,10 @@ class FasterRcnnDetector:
         with tf1.name_scope("Postprocessor"):
             kept = self.second.postprocessing.detect(*predictions.of_regions, frame)
         boxes = frame.to_pixels(kept.boxes)
-        crops = stage.crop(predictions.feature_maps[0], normalized(boxes, frame.inputs))
-        features = stage.box_features(crops)
+        detected = Regions(boxes, tf.cast(kept.num, tf.int32))
+        around = Surroundings(detected.valid, context)
+        crops = stage.crop(predictions.feature_maps[0], normalized(boxes, frame.inputs), around)
+        features = stage.box_features(crops, around)
         if extras.cropped_features:
             kept = kept._replace(cropped_features=roi_stage.per_region(crops, boxes))
         if extras.box_features:
@@ -225,7 +233,6 @@ class FasterRcnnDetector:
             of_class = mask.mask_of_class(logits, tf.cast(kept.classes, tf.int32))
             kept = kept._replace(masks=tf.sigmoid(of_class))
             predictions = predictions._replace(mask_logits=logits)
-        detected = Regions(boxes, tf.cast(kept.num, tf.int32))
         return predictions._replace(detections=kept, detected=detected)
 
 
@@ -295,6 +302,7 @@ def _check_model(config: Any) -> None:
         raise ConfigError(
             f"faster_rcnn.number_of_stages: must be 1, 2 or 3; got {config.number_of_stages}"
         )
+    refuse_impossible(config)
     crops = config.second_stage_box_predictor.HasField("mask_rcnn_box_predictor")
     for field in ("output_final_box_features", "output_final_box_rpn_features"):
         if getattr(config, field) and (config.number_of_stages == 1 or not crops):

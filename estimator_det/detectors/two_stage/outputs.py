@@ -33,7 +33,7 @@ class Regions(NamedTuple):
     @property
     def valid(self) -> tf.Tensor:
         """Bool [B, N]."""
-        return tf.sequence_mask(self.num, tf.shape(self.boxes)[1])
+        return tf.sequence_mask(self.num, self.boxes.shape[1] or tf.shape(self.boxes)[1])
 
 
 class Proposals(NamedTuple):

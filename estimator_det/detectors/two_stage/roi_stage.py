@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Protocol
+from typing import Any, Callable, Optional, Protocol
 
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
+from estimator_det.detectors.two_stage.context import (
+    POST_BOX_CLASSIFIER,
+    POST_RPN,
+    ContextAttention,
+    Surroundings,
+    make_context_attention,
+)
 from estimator_det.detectors.two_stage.outputs import RegionOutput
 from estimator_det.detectors.two_stage.targets import BOX_CODER
 from estimator_det.extractors.two_stage.recipe import TwoStageExtractor
@@ -22,8 +29,11 @@ REGION_STAGES: Registry[Callable[..., RegionStage]] = Registry("second-stage box
 class RegionStage(Protocol):
     """A feature map and regions to boxes and classes of the regions."""
 
-    def predict(self, features: tf.Tensor, boxes: tf.Tensor) -> RegionOutput:
-        """Feature map [B, h, w, C] and boxes [B, N, 4], normalized to the padded images."""
+    def predict(self, features: tf.Tensor, boxes: tf.Tensor, around: Surroundings) -> RegionOutput:
+        """Feature map [B, h, w, C] and boxes [B, N, 4], normalized to the padded images.
+
+        `around` says which boxes are padding, and what they can attend to.
+        """
 
 
 @dataclass(frozen=True)
@@ -65,25 +75,38 @@ class CropStage:
         extractor: Crops to features of boxes.
         crops: How crops are made.
         head: Features to boxes and classes.
+        attention: Of crops or of features of boxes; None: without.
     """
 
     extractor: TwoStageExtractor
     crops: CropOptions
     head: RegionBoxHead
+    attention: Optional[ContextAttention] = None
 
-    def predict(self, features: tf.Tensor, boxes: tf.Tensor) -> RegionOutput:
-        box_features = self.box_features(self.crop(features, boxes))
+    def predict(self, features: tf.Tensor, boxes: tf.Tensor, around: Surroundings) -> RegionOutput:
+        box_features = self.box_features(self.crop(features, boxes, around), around)
         return _output(box_features, self.head.predict(box_features), boxes)
 
-    def crop(self, features: tf.Tensor, boxes: tf.Tensor) -> tf.Tensor:
+    def crop(
+        self, features: tf.Tensor, boxes: tf.Tensor, around: Optional[Surroundings] = None
+    ) -> tf.Tensor:
         """[B, h, w, C], normalized boxes [B, N, 4] -> pooled crops [B * N, s, s, C]."""
         options = self.crops
         crops = crop_regions(features, boxes, (options.size,) * 2, matmul=options.matmul)
-        return pool_crops(crops, options.pool_size, options.pool_stride)
+        pooled = pool_crops(crops, options.pool_size, options.pool_stride)
+        return self._attended(pooled, around, POST_RPN)
 
-    def box_features(self, crops: tf.Tensor) -> tf.Tensor:
-        """Pooled crops [R, s, s, C] -> features [R, h', w', C']; calls share variables."""
-        return self.extractor.box_features(crops)
+    def box_features(self, crops: tf.Tensor, around: Optional[Surroundings] = None) -> tf.Tensor:
+        """Pooled crops [B * N, s, s, C] -> [B * N, h', w', C']; calls share variables."""
+        return self._attended(self.extractor.box_features(crops), around, POST_BOX_CLASSIFIER)
+
+    def _attended(
+        self, rows: tf.Tensor, around: Optional[Surroundings], position: int
+    ) -> tf.Tensor:
+        if self.attention is None or self.attention.position != position:
+            return rows
+        assert around is not None, "boxes attend to nothing"
+        return self.attention(rows, around)
 
 
 @REGION_STAGES.register("mask_rcnn_box_predictor")
@@ -107,7 +130,12 @@ def make_crop_stage(
         pool_stride=model.maxpool_stride,
         matmul=model.use_matmul_crop_and_resize,
     )
-    return CropStage(extractor, crops, make_region_box_head(config, model.num_classes, is_training))
+    return CropStage(
+        extractor=extractor,
+        crops=crops,
+        head=make_region_box_head(config, model.num_classes, is_training),
+        attention=make_context_attention(model, is_training),
+    )
 
 
 @dataclass(frozen=True)
@@ -122,7 +150,8 @@ class RfcnStage:
     extractor: TwoStageExtractor
     head: RfcnHead
 
-    def predict(self, features: tf.Tensor, boxes: tf.Tensor) -> RegionOutput:
+    def predict(self, features: tf.Tensor, boxes: tf.Tensor, around: Surroundings) -> RegionOutput:
+        del around
         box_features = self.extractor.box_features(features)
         return _output(box_features, self.head.predict(box_features, boxes), boxes)
 

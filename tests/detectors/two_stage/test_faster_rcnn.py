@@ -314,7 +314,6 @@ def test_static_shapes_are_static_and_give_the_same() -> None:
     "overrides, message",
     [
         ("inplace_batchnorm_update: true", "inplace_batchnorm_update"),
-        ("context_config {}", "context_config: is not supported yet"),
         ("number_of_stages: 4", "number_of_stages: must be 1, 2 or 3; got 4"),
         ("number_of_stages: 3", "predict_instance_masks: true"),
         (f"{RFCN} number_of_stages: 3", "predict_instance_masks: true"),

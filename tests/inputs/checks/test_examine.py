@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
-from inputs.bad_records.kinds import COUNTED, FAULT_COUNTS, KEEP, KINDS
+from estimator_det.protos import input_reader_pb2
+from inputs import schema
+from inputs.bad_records.kinds import COUNTED, FAIL, FAULT_COUNTS, KEEP, KINDS
 from inputs.bad_records.policy import make_policy
 from inputs.checks.examine import examine_record
 from inputs.decoding import image_header
@@ -64,6 +66,33 @@ def test_graph_and_python_agree(options: str, kind: str, policy: str) -> None:
     np.testing.assert_array_equal(classes, examined.class_ids)
     counted = {name: count for name, count in zip(COUNTED, counts.tolist()) if count}
     assert counted == {fault.kind: fault.count for fault in examined.faults}
+
+
+@pytest.mark.parametrize("is_sequence", [False, True])
+def test_context_features_have_the_length_of_the_model(is_sequence: bool) -> None:
+    """The decoder refuses the record that the examiner finds at fault."""
+    context = {"image/context_features": [1.0, 2.0], "image/context_feature_length": 2}
+    config = reader("load_context_features: true")
+    record = example(context)
+    if is_sequence:
+        config.input_type = input_reader_pb2.TF_SEQUENCE_EXAMPLE
+        frame = {"image/encoded": [encoded(picture())], "image/source_id": ["rec7"]}
+        record = sequence(context, frame)
+    (fault,) = examine_record(record, make_policy(config, context_feature_length=3)).faults
+    assert (fault.kind, fault.action) == ("length_mismatch", FAIL)
+    assert fault.message.endswith("context_config.context_feature_length of the model: 2, 3")
+    assert not examine_record(record, make_policy(config, context_feature_length=2)).faults
+    with tf.Graph().as_default(), tf1.Session() as session:
+        for length in (2, 3):
+            decode = make_decoder(config, make_policy(config, context_feature_length=length))
+            level = decode(tf.constant(record)).image_level
+            assert level is not None
+            if length == 3:
+                with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)rec7.*length_mism"):
+                    session.run(level[schema.CONTEXT_FEATURES])
+            else:
+                found = level[schema.CONTEXT_FEATURES]
+                assert session.run(found).tolist() == [[1, 2]]
 
 
 @pytest.mark.parametrize("height, width", [(0, 0), (-8, -12), (8, 0), (-8, 12), (8, -(2**62))])

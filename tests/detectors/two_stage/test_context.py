@@ -1,0 +1,224 @@
+"""Attention to context features: numbers by numpy, padding, variables, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List
+
+import numpy as np
+import pytest
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config.text import ConfigError
+from estimator_det.detectors import Context, make_detector
+from estimator_det.detectors.two_stage.context import (
+    POST_BOX_CLASSIFIER,
+    ContextAttention,
+    Surroundings,
+)
+from tests.detectors.two_stage import configs
+
+RANDOM = np.random.default_rng(0)
+BOXES = RANDOM.normal(size=[2, 3, 4]).astype(np.float32)  # [B, N, C]
+SEEN = RANDOM.normal(size=[2, 5, 6]).astype(np.float32)  # [B, S, F]
+NUM_BOXES, NUM_SEEN = [3, 2], [5, 2]
+CONTEXT = """context_config {
+  max_num_context_features: 4 context_feature_length: 6 attention_bottleneck_dimension: 5 %s
+}"""
+
+
+def attention(**options: Any) -> ContextAttention:
+    """By default of one head and layer, to context features; D is 5, F is 6."""
+    return ContextAttention(
+        **{
+            "position": POST_BOX_CLASSIFIER,
+            "bottleneck": 5,
+            "temperature": 0.1,
+            "feature_length": 6,
+            **options,
+        }
+    )
+
+
+def run(
+    one: ContextAttention, seen: np.ndarray = SEEN, num_seen: List[int] = NUM_SEEN
+) -> Dict[str, np.ndarray]:
+    """The features of boxes after attention under "", and the weights by name."""
+    features = np.stack([BOXES.reshape(6, 4)] * 4, axis=1).reshape(6, 2, 2, 4)
+    features[:, 0, 0] += 1.0
+    features[:, 1, 1] -= 1.0  # the mean over cells stays
+    with tf.Graph().as_default(), tf1.Session() as session:
+        around = Surroundings(
+            tf.sequence_mask(NUM_BOXES, 3), Context(tf.constant(seen), tf.constant(num_seen))
+        )
+        found = one(tf.constant(features), around)
+        assert found.shape == (6, 2, 2, 4)
+        weights = {v.op.name: v for v in tf1.global_variables() if v.op.name.endswith("weights")}
+        for name, variable in weights.items():
+            values = np.random.default_rng(len(name) + ord(name[-9])).normal(size=variable.shape)
+            session.run(variable.initializer, {variable.initializer.inputs[1]: values})
+        others = [v for v in tf1.global_variables() if v.op.name not in weights]
+        session.run([v.initializer for v in others])
+        result = session.run({"": found, **weights})
+    result[""] = (result[""] - features)[:, 0, 0].reshape(2, 3, 4)
+    return result
+
+
+def expected(weights: Dict[str, np.ndarray], block: str, output: str, boxes: Any, seen: Any) -> Any:
+    """What boxes [B, N, C] find in seen, one array [M, F] for each image."""
+
+    def layer(rows: np.ndarray, name: str) -> np.ndarray:
+        return np.clip(rows @ weights[f"{name}/weights"] / np.sqrt(1.001), 0.0, 6.0)
+
+    def unit(rows: np.ndarray) -> np.ndarray:
+        return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6)
+
+    found = np.zeros_like(boxes)
+    for image, (rows, shown) in enumerate(zip(boxes, seen)):
+        queries, keys, values = (
+            unit(layer(of, f"{block}/fully_connected{suffix}"))
+            for of, suffix in ((rows, ""), (shown, "_1"), (shown, "_2"))
+        )
+        queries[NUM_BOXES[image] :] = 0.0
+        weighed = np.exp(queries @ keys.T / 0.1)
+        found[image] = layer(weighed / weighed.sum(axis=1, keepdims=True) @ values, output)
+    return found
+
+
+def real(rows: np.ndarray, counts: List[int]) -> List[np.ndarray]:
+    return [one[:count] for one, count in zip(rows, counts)]
+
+
+def test_one_head() -> None:
+    found = run(attention())
+    answer = expected(
+        found, "AttentionBlock0_AttentionLayer0", "fully_connected", BOXES, real(SEEN, NUM_SEEN)
+    )
+    np.testing.assert_allclose(found[""], 2 * BOXES + answer, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("in_sequence", [False, True])
+def test_heads_layers_and_attention_among_boxes(in_sequence: bool) -> None:
+    heads, layers = (1, 2) if in_sequence else (2, 1)
+    found = run(attention(heads=heads, layers=layers, among_boxes=True, in_sequence=in_sequence))
+    among = expected(found, "SelfAttentionBlock", "fully_connected", BOXES, real(BOXES, NUM_BOXES))
+    start = (BOXES + among) / 2 if in_sequence else BOXES
+    net, number = start, 0
+    for layer in range(layers):
+        answers = []
+        for head in range(heads):
+            number += 1
+            block, output = (
+                f"AttentionBlock{head}_AttentionLayer{layer}",
+                f"fully_connected_{number}",
+            )
+            answers.append(expected(found, block, output, net, real(SEEN, NUM_SEEN)))
+        net = net + sum(answers) / heads
+    answer = net + start + (0 if in_sequence else among)
+    np.testing.assert_allclose(found[""], answer, rtol=1e-4, atol=1e-4)
+
+
+def test_attention_among_boxes_alone_needs_no_context() -> None:
+    one = attention(among_boxes=True, to_context=False)
+    found = run(one)
+    answer = expected(found, "SelfAttentionBlock", "fully_connected", BOXES, real(BOXES, NUM_BOXES))
+    np.testing.assert_allclose(found[""], answer, rtol=1e-4, atol=1e-5)
+    with tf.Graph().as_default():
+        assert one(tf.zeros([6, 2, 2, 4]), Surroundings(tf.ones([2, 3], bool))).shape == (
+            6,
+            2,
+            2,
+            4,
+        )
+
+
+def test_padding_is_not_seen() -> None:
+    other = SEEN.copy()
+    other[1, 2:] = 100.0
+    np.testing.assert_array_equal(run(attention())[""], run(attention(), other)[""])
+
+
+def test_without_context_features_boxes_find_nothing() -> None:
+    found = run(attention(), num_seen=[5, 0])[""]
+    np.testing.assert_allclose(found[1], 2 * BOXES[1], rtol=1e-5)
+
+
+def test_bfloat16() -> None:
+    with tf.Graph().as_default(), tf1.Session() as session, tf1.tpu.bfloat16_scope():
+        context = Context(tf.constant(SEEN), tf.constant(NUM_SEEN))
+        around = Surroundings(tf.sequence_mask(NUM_BOXES, 3), context)
+        features = tf.cast(tf.ones([6, 1, 1, 4]), tf.bfloat16)
+        found = attention(temperature=0.01, is_training=True)(features, around)
+        assert found.dtype == tf.bfloat16
+        assert {v.dtype.base_dtype for v in tf1.trainable_variables()} == {tf.float32}
+        session.run(tf1.global_variables_initializer())
+        assert np.isfinite(session.run(tf.cast(found, tf.float32))).all()
+
+
+def names_and_shapes(overrides: str, is_training: bool) -> Dict[str, List[int]]:
+    detector = configs.small_detector(f"{CONTEXT % overrides} {configs.MASKS}", is_training)
+    with tf.Graph().as_default():
+        context = Context(tf.constant(SEEN), tf.constant(NUM_SEEN))
+        labels = configs.groundtruth() if is_training else None
+        predictions = detector.predict(tf.zeros([2, 64, 64, 3]), None, labels, context)
+        assert predictions.second_stage.class_logits.shape.is_fully_defined()
+        assert predictions.mask_logits.shape.is_fully_defined()
+        assert len(detector.updates()) == (8 if is_training else 0)
+        return {v.op.name: v.shape.as_list() for v in tf1.global_variables()}
+
+
+@pytest.mark.parametrize(
+    ("position", "channels"),
+    [
+        pytest.param("POST_BOX_CLASSIFIER", 12, marks=pytest.mark.exhaustive),
+        ("POST_RPN", 8),
+    ],
+)
+def test_variables(position: str, channels: int) -> None:
+    """Names of the published model; masks of detections share them with regions."""
+    trained = names_and_shapes(f"attention_position: {position}", is_training=True)
+    assert trained == names_and_shapes(f"attention_position: {position}", is_training=False)
+    block = "AttentionBlock0_AttentionLayer0/fully_connected"
+    layers = {
+        f"{block}": [channels, 5],
+        f"{block}_1": [6, 5],
+        f"{block}_2": [6, 5],
+        "fully_connected": [5, channels],
+    }
+    norms = ("beta", "gamma", "moving_mean", "moving_variance")
+    assert {n: shape for n, shape in trained.items() if "fully_connected" in n} == {
+        **{f"{name}/weights": shape for name, shape in layers.items()},
+        **{f"{n}/BatchNorm/{part}": shape[1:] for n, shape in layers.items() for part in norms},
+    }
+
+
+@pytest.mark.parametrize(
+    ("context", "message"),
+    [
+        (None, "set load_context_features: true in train_input_reader"),
+        (np.zeros([2, 5, 7], np.float32), "is 6, and the context features have 7 numbers each"),
+    ],
+)
+def test_a_context_that_does_not_fit(context: Any, message: str) -> None:
+    with tf.Graph().as_default(), pytest.raises(ConfigError, match=message):
+        given = None if context is None else Context(tf.constant(context), tf.constant([1, 1]))
+        attention()(tf.zeros([6, 1, 1, 4]), Surroundings(tf.ones([2, 3], bool), given))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (CONTEXT % "attention_position: ATTENTION_DEFAULT", "attention_position: ATTENTION_DEF"),
+        (CONTEXT % "use_long_term_attention: false", "nothing attends"),
+        (CONTEXT % "" + configs.RFCN, "rfcn_box_predictor has no features of single boxes"),
+        (CONTEXT % "" + "number_of_stages: 1", "needs a second stage"),
+        (CONTEXT % "num_attention_heads: 0", "num_attention_heads: is 0"),
+        (CONTEXT % "num_attention_layers: 0", "num_attention_layers: is 0"),
+        (CONTEXT % "attention_temperature: 0", "attention_temperature: is 0"),
+        (CONTEXT.replace("length: 6", "length: 0") % "", "context_feature_length: is 0"),
+        (CONTEXT.replace("features: 4", "features: 0") % "", "max_num_context_features: is 0"),
+        (CONTEXT.replace("dimension: 5", "dimension: 0") % "", "bottleneck_dimension: is 0"),
+    ],
+)
+def test_refused(overrides: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_detector(configs.small_config(overrides), is_training=True)
