@@ -169,6 +169,8 @@ def evaluation_ops(
             detection_keypoints=_in_real_frame(detections.keypoints, frames),
             keypoints=_in_real_frame(groundtruth.keypoints, frames),
             additional_channels=features.get(schema.ADDITIONAL_CHANNELS),
+            detection_masks=detections.masks,
+            masks=groundtruth.masks,
         )
         counts = (batch.num_detections, batch.num_boxes)
         ops.update(image_ops(images, evaluated, features[schema.TRUE_IMAGE_SHAPE], counts))
