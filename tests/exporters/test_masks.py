@@ -18,7 +18,6 @@ from tests import small_extractor
 from tests.detectors.two_stage import configs
 from tests.exporters.conftest import save_checkpoint, small_config
 
-
 pytestmark = pytest.mark.slow
 
 
@@ -48,7 +47,7 @@ def test_masks_of_an_export_in_lines_and_drawings(
         region = paste_mask(found.masks[i], found.boxes[i], (50, 70))
         drawn = coco_mask.decode(detection["segmentation"])
         assert drawn.shape == (50, 70) and drawn.sum() == np.count_nonzero(region.inside)
-    assert 0 < sum(coco_mask.area(one["segmentation"]) for one in line["detections"])
+    assert sum(coco_mask.area(one["segmentation"]) for one in line["detections"]) > 0
     with Image.open(tmp_path / "out" / "a_detections.png") as image:
         changed = (np.asarray(image) != pictures[0]).any(axis=2)
     best = paste_mask(found.masks[0], found.boxes[0], (50, 70))
