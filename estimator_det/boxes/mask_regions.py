@@ -9,6 +9,8 @@ from typing import Any, Dict, List, NamedTuple, Tuple
 
 import numpy as np
 
+Array = np.ndarray[Any, Any]
+
 INSIDE_ABOVE = 0.5  # a mask's value from which a pixel belongs to the object, as in the reference
 
 
@@ -17,10 +19,10 @@ class MaskRegion(NamedTuple):
 
     top: int  # first row of the rectangle
     left: int  # first column
-    inside: np.ndarray  # bool [rows, columns]
+    inside: Array  # bool [rows, columns]
 
 
-def paste_mask(mask: np.ndarray, box: np.ndarray, size: Tuple[int, int]) -> MaskRegion:
+def paste_mask(mask: Array, box: Array, size: Tuple[int, int]) -> MaskRegion:
     """A mask that fills its box, in the image: the pixels of `reframe_masks` above 0.5.
 
     The cost depends on the box, not on the image.
@@ -48,9 +50,9 @@ class _Samples(NamedTuple):
     """Where the pixels of one axis of the image lie in a mask."""
 
     start: int  # the first pixel inside the box
-    lower: np.ndarray  # int [n], the mask's pixel before each
-    upper: np.ndarray  # int [n], the one after it
-    share: np.ndarray  # float32 [n], of `upper`
+    lower: Array  # int [n], the mask's pixel before each
+    upper: Array  # int [n], the one after it
+    share: Array  # float32 [n], of `upper`
 
 
 def _samples(low: np.float32, high: np.float32, mask_size: int, image_size: int) -> _Samples:
@@ -74,11 +76,11 @@ def _samples(low: np.float32, high: np.float32, mask_size: int, image_size: int)
     )
 
 
-def _between(first: np.ndarray, second: np.ndarray, share: np.ndarray) -> np.ndarray:
+def _between(first: Array, second: Array, share: Array) -> Array:
     return first + (second - first) * share
 
 
-def resize_mask(mask: np.ndarray, size: Tuple[int, int]) -> MaskRegion:
+def resize_mask(mask: Array, size: Tuple[int, int]) -> MaskRegion:
     """A mask of a whole image at another size, by the nearest pixel; corner pixels are aligned.
 
     This is how the reference brings groundtruth masks to the size of the original image.

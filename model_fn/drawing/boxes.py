@@ -275,7 +275,8 @@ def side_by_side(
     def labels(classes: np.ndarray) -> List[str]:
         return [names.get(int(k), str(int(k))) for k in classes]
 
-    size = evaluated.image.shape[:2]
+    height, width = evaluated.image.shape[:2]
+    size = (height, width)
     detected, masks = evaluated.detection_masks, evaluated.masks
     left = draw_boxes(
         evaluated.image,
