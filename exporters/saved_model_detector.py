@@ -206,7 +206,8 @@ def _load(saved_model_dir: str) -> Any:
 
 def _above(detections: ImageDetections, min_score: float) -> ImageDetections:
     keep = detections.scores >= min_score
-    return ImageDetections(*(None if values is None else values[keep] for values in detections))
+    present = {name: x for name, x in detections._asdict().items() if x is not None}
+    return ImageDetections(**{name: values[keep] for name, values in present.items()})
 
 
 def _drawing_name(path: str, used_names: Set[str]) -> str:

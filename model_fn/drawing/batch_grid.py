@@ -195,7 +195,7 @@ def _draw_cell(cell: Cell, side: int) -> Image.Image:
         cell.boxes,
         cell.labels,
         colors=cell.classes,
-        mask_of=None if masks is None else lambda i: resize_mask(masks[i], enlarged.shape[:2]),
+        mask_of=None if masks is None else lambda i: resize_mask(masks[i], (size[1], size[0])),
         options=DrawOptions(max_boxes=len(cell.boxes), line_width=2),
     )
     image = Image.fromarray(drawn)
