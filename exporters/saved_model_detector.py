@@ -21,6 +21,7 @@ from typing import (
 import numpy as np
 from PIL import Image
 
+from estimator_det.boxes.mask_regions import paste_mask, run_lengths
 from estimator_det.compat import tf
 from estimator_det.config import json_lines
 from exporters.image_files import ImageFile, read_image
@@ -44,6 +45,7 @@ class ImageDetections(NamedTuple):
     boxes: np.ndarray  # float32 [n, 4], ymin, xmin, ymax, xmax as fractions of the image
     scores: np.ndarray  # float32 [n]
     class_ids: np.ndarray  # int64 [n], ids of the label map, from 1
+    masks: Optional[np.ndarray] = None  # float32 [n, h, w], each fills its box; if the model has it
 
 
 class FileResult(NamedTuple):
@@ -100,6 +102,7 @@ class SavedModelDetector:
             boxes=outputs["detection_boxes"][0, :count],
             scores=outputs["detection_scores"][0, :count],
             class_ids=outputs["detection_classes"][0, :count].astype(np.int64),
+            masks=outputs["detection_masks"][0, :count] if "detection_masks" in outputs else None,
         )
 
     def _find_input(self) -> Tuple[str, Callable[[np.ndarray], tf.Tensor]]:
@@ -209,7 +212,8 @@ def _load(saved_model_dir: str) -> Any:
 
 def _above(detections: ImageDetections, min_score: float) -> ImageDetections:
     keep = detections.scores >= min_score
-    return ImageDetections(*(values[keep] for values in detections))
+    present = {name: x for name, x in detections._asdict().items() if x is not None}
+    return ImageDetections(**{name: values[keep] for name, values in present.items()})
 
 
 def _drawing_name(path: str, used_names: Set[str]) -> str:
@@ -224,17 +228,29 @@ def _drawing_name(path: str, used_names: Set[str]) -> str:
 def _draw(
     detector: SavedModelDetector, pixels: np.ndarray, found: ImageDetections, path: str
 ) -> None:
+    masks, (height, width) = found.masks, pixels.shape[:2]
     drawn = draw_boxes(
         pixels,
         found.boxes,
         [detector.name(class_id) for class_id in found.class_ids],
         found.scores,
         colors=[int(class_id) for class_id in found.class_ids],
+        mask_of=None
+        if masks is None
+        else lambda i: paste_mask(masks[i], found.boxes[i], (height, width)),
         options=DrawOptions(
             min_score=0.0, max_boxes=len(found.boxes), same_object_iou=SAME_OBJECT_IOU
         ),
     )
     Image.fromarray(drawn).save(path)
+
+
+def _segmentation(found: ImageDetections, i: int, size: Tuple[int, int]) -> Dict[str, Any]:
+    """Entry `segmentation` of detection i, in COCO's format; none if the model has no masks."""
+    if found.masks is None:
+        return {}
+    encoded = run_lengths(paste_mask(found.masks[i], found.boxes[i], size), size)
+    return {"segmentation": {**encoded, "counts": encoded["counts"].decode("ascii")}}
 
 
 def _as_line(
@@ -255,8 +271,11 @@ def _as_line(
                 "score": round(float(score), 6),
                 "box": dict(zip(sides, (round(float(side), 6) for side in box))),
                 "box_pixels": dict(zip(sides, (round(float(side), 2) for side in box * scale))),
+                **_segmentation(found, i, (height, width)),
             }
-            for box, score, class_id in zip(found.boxes, found.scores, found.class_ids)
+            for i, (box, score, class_id) in enumerate(
+                zip(found.boxes, found.scores, found.class_ids)
+            )
         ],
     }
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.check_model import predicts_masks
 from estimator_det.config.context import check_context_reader, context_shape
 from estimator_det.config.evaluated_model import evaluated_model
 from estimator_det.config.ranges import refuse_absurd
@@ -30,6 +31,7 @@ from inputs.checks.class_names import check_class_names
 from inputs.checks.examine import reason
 from inputs.checks.graph_guard import GraphGuard
 from inputs.checks.guard import RECORD_ID, SEQUENCE_NUMBER, Guard, Retry
+from inputs.checks.masks import check_masks
 from inputs.decoding.decoder import make_decoder
 from inputs.decoding.example import require
 from inputs.machine import available_cpus
@@ -102,7 +104,14 @@ def create_train_input_fn(
             cursor=cursor,
         )
         steps = train.data_augmentation_options
-        return _batches(reader, options, lambda: make_augmentation(steps), fault_log, stream)
+        return _batches(
+            reader,
+            options,
+            lambda: make_augmentation(steps),
+            fault_log,
+            stream,
+            needs_masks=predicts_masks(pipeline_config.model),
+        )
 
     return input_fn
 
@@ -176,7 +185,14 @@ def create_eval_input_fn(
             sample_1_of_n=every,
             drop_remainder=drop,
         )
-        return _batches(reader, options, lambda: None, fault_log, stream)
+        return _batches(
+            reader,
+            options,
+            lambda: None,
+            fault_log,
+            stream,
+            needs_masks=predicts_masks(pipeline_config.model),
+        )
 
     return input_fn
 
@@ -200,11 +216,15 @@ def _batches(
     make_augment: Callable[[], Any],
     fault_log: Optional[FaultLog],
     stream: _Stream,
+    *,
+    needs_masks: bool,
 ) -> tf.data.Dataset:
     log = FaultLog() if fault_log is None else fault_log
     policy = make_policy(reader, options.num_classes, options.max_boxes, options.context_shape[1])
     found = list_files(reader, policy, log)
     check_class_names(reader, found.paths)
+    if needs_masks and found.paths and reader.input_type != input_reader_pb2.TF_SEQUENCE_EXAMPLE:
+        check_masks(found.paths[0])
     order = order_fingerprint(reader, found, stream.sample_1_of_n, stream.shard, stream.seed)
     start = (stream.cursor or DataCursor()).begin(stream.seed, order)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Iterator
 
+from estimator_det.config.check_model import predicts_masks
 from estimator_det.config.fields import no_effect
 from estimator_det.config.problem import Problem, error, warning
 
@@ -25,6 +26,13 @@ def check_evaluation(config: Any) -> Iterator[Problem]:
             "set train_config.optimizer.use_moving_average=true, or this to false",
         )
     asks_for_masks = any("mask" in name or "segm" in name for name in evaluation.metrics_set)
+    if asks_for_masks and not predicts_masks(config.model):
+        kind = config.model.WhichOneof("model")
+        yield error(
+            "eval_config.metrics_set",
+            f"asks for mask metrics, and model.{kind} finds boxes only",
+            "remove the mask metrics, or use faster_rcnn with number_of_stages: 3",
+        )
     for index, reader in enumerate(config.eval_input_reader):
         path = f"eval_input_reader[{index}]"
         if asks_for_masks and not reader.load_instance_masks:

@@ -51,6 +51,7 @@ def check_model(config: pipeline_pb2.TrainEvalPipelineConfig) -> Iterator[Proble
         yield from _check_ssd(model, path)
     elif kind == "faster_rcnn":
         yield from _check_faster_rcnn(model, path)
+        yield from _check_mask_readers(config)
     if kind in ("ssd", "faster_rcnn"):
         yield from _check_batching(config, model.image_resizer, f"{path}.image_resizer")
 
@@ -143,6 +144,28 @@ def _check_code_size(model: ssd_pb2.Ssd, path: str) -> Iterator[Problem]:
             f"is {predictor.box_code_size}, but {coder} has codes of {sizes[coder]} numbers",
             f"set it to {sizes[coder]}",
         )
+
+
+def predicts_masks(model: Any) -> bool:
+    """Whether a `DetectionModel` has a stage for instance masks."""
+    return bool(model.faster_rcnn.number_of_stages == 3)
+
+
+def _check_mask_readers(config: pipeline_pb2.TrainEvalPipelineConfig) -> Iterator[Problem]:
+    """A model learns and evaluates masks from records that have some."""
+    if not predicts_masks(config.model):
+        return
+    readers = [(f"eval_input_reader[{i}]", r) for i, r in enumerate(config.eval_input_reader)]
+    if config.HasField("train_input_reader"):
+        readers.insert(0, ("train_input_reader", config.train_input_reader))
+    for path, reader in readers:
+        if not reader.load_instance_masks:
+            yield Problem(
+                "error",
+                f"{path}.load_instance_masks",
+                "is false, and the model learns masks",
+                edits=(f"{path}.load_instance_masks=true",),
+            )
 
 
 def _check_faster_rcnn(model: faster_rcnn_pb2.FasterRcnn, path: str) -> Iterator[Problem]:

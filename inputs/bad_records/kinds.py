@@ -106,6 +106,16 @@ KINDS: Dict[str, FaultKind] = {
         "read the records with the label map they were written with; the text is used", KEEP,
         unit="box",
     ),
+    "mask_empty": FaultKind(
+        "boxes whose mask is missing or empty",
+        "add the mask, or set bad_records { policy: CLIP } to drop such boxes", KEEP, "dropped",
+        "box",
+    ),
+    "mask_mismatch": FaultKind(
+        "boxes whose mask fills another part of the image",
+        "correct the order of masks or boxes, or set bad_records { policy: CLIP } to drop such "
+        "boxes", KEEP, "dropped", "box",
+    ),
     "too_many_boxes": FaultKind(
         "boxes beyond max_number_of_boxes", "raise max_number_of_boxes in the input reader", CLIP,
         "dropped", "box", is_choice=True,
@@ -116,7 +126,7 @@ KINDS: Dict[str, FaultKind] = {
 # Faults of single boxes, in the order in which the pipeline counts them.
 BOX_FAULTS = (
     "box_nan", "box_inverted", "box_degenerate", "box_outside", "unknown_text", "unknown_id",
-    "label_contradiction",
+    "label_contradiction", "mask_empty", "mask_mismatch",
 )  # fmt: skip
 
 # Faults that the input pipeline itself counts, in the order of its vector of counts.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import itertools
 import logging
-from typing import Counter, Optional, Sequence
+from typing import Counter, Iterator, Optional, Sequence
 
 from estimator_det.compat import tf
 from estimator_det.config.printing import quoted, shortened
@@ -60,10 +60,9 @@ def check_class_names(
     _LOG.warning("%s. These boxes are dropped.", what)
 
 
-def _names_in(path: str) -> Counter[str]:
-    """Class names of boxes in the first records of a file, and how often each occurs."""
+def first_examples(path: str) -> Iterator[tf.train.Example]:
+    """The first records of a file that parse."""
     records = (record for _, record in read_records(path) if not isinstance(record, Damage))
-    names: Counter[str] = collections.Counter()
     for record in itertools.islice(records, NUM_RECORDS):
         example = tf.train.Example()
         try:
@@ -71,6 +70,13 @@ def _names_in(path: str) -> Counter[str]:
         except Exception as error:  # protobuf's DecodeError differs between its implementations
             _LOG.debug("%s contains a record that does not parse: %s", path, error)
             continue
+        yield example
+
+
+def _names_in(path: str) -> Counter[str]:
+    """Class names of boxes in the first records of a file, and how often each occurs."""
+    names: Counter[str] = collections.Counter()
+    for example in first_examples(path):
         texts = example.features.feature[OBJECT + "class/text"].bytes_list.value
         names.update(text.decode("utf-8", "replace") for text in texts)
     return names

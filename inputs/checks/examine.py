@@ -23,8 +23,10 @@ from inputs.decoding.box_rules import (
     ABSENT_SIZE,
     NUMPY,
     Boxes,
+    MaskExtents,
     box_flags,
     correct_boxes,
+    mask_extents,
     size_mismatch,
 )
 from inputs.decoding.example import OBJECT, SIDES, LengthRule, equal_rule, multiple_rule
@@ -257,6 +259,8 @@ class _Examination:
         self._check_lengths(features, count, size)
         if count:
             given = given._replace(boxes=np.stack(sides, axis=1))
+        if size is not None and self.policy.reader.load_instance_masks:
+            given = given._replace(masks=self._mask_extents(features, count, size))
         self._add_boxes(given, text, labels)
 
     def _add_boxes(self, given: Boxes, text: List[str], labels: np.ndarray) -> None:
@@ -327,15 +331,43 @@ class _Examination:
         for rule in example.context_rules(given, length, self.policy.context_feature_length):
             self._check(rule)
 
+    def _mask_extents(
+        self, features: _Features, count: int, size: Tuple[int, int]
+    ) -> Optional[MaskExtents]:
+        """None if the masks have other faults, which are reported already."""
+        values = features[example.MASKS]
+        if not values:
+            return mask_extents(np.zeros([count, *size], np.float32), NUMPY)
+        if self.policy.reader.mask_type == input_reader_pb2.PNG_MASKS:
+            # A header may claim any size.
+            sound = (mask for mask in values if image_header.claimed_size(mask) == size)
+            masks = [mask for mask in map(decode_mask, sound) if mask is not None]
+        else:
+            masks = values
+        if len(values) != len(masks) or np.size(masks) != count * size[0] * size[1]:
+            return None
+        inside = np.reshape(np.asarray(masks) > 0, [count, *size])
+        return mask_extents(inside.astype(np.float32), NUMPY)
+
     def _check(self, rule: LengthRule) -> None:
         if not rule.holds:
             numbers = ", ".join(str(number) for number in rule.numbers)
             self.add("length_mismatch", f"{rule.detail} {numbers}")
 
 
+def decode_mask(encoded: bytes) -> Optional[np.ndarray]:
+    """uint8 [h, w] of a PNG mask as the pipeline decodes it; None if it cannot be decoded."""
+    session, placeholder, _, grey = _image_decoder(os.getpid())
+    try:
+        mask: np.ndarray = session.run(grey, {placeholder: encoded})
+    except tf.errors.OpError:  # `decode_size` reports it
+        return None
+    return mask
+
+
 def decode_size(encoded: bytes) -> Any:
     """Height and width of an image as TensorFlow decodes it, or the reason why it cannot."""
-    session, placeholder, shape = _image_decoder(os.getpid())
+    session, placeholder, shape, _ = _image_decoder(os.getpid())
     try:
         height, width = session.run(shape, {placeholder: encoded})[:2]
     except tf.errors.OpError as error:
@@ -351,11 +383,12 @@ def reason(error: tf.errors.OpError) -> str:
 
 
 @functools.lru_cache(maxsize=1)
-def _image_decoder(process: int) -> Tuple[Any, Any, Any]:
-    """Session, placeholder and shape; not shared with a forked process."""
+def _image_decoder(process: int) -> Tuple[Any, Any, Any, Any]:
+    """Session, placeholder, shape and pixels as a mask; not shared with a forked process."""
     del process
     with tf.Graph().as_default() as graph:
         placeholder = tf1.placeholder(tf.string, [])
         image = tf.io.decode_image(placeholder, channels=3, expand_animations=False)
         shape = tf.shape(image)
-        return tf1.Session(graph=graph), placeholder, shape
+        mask = tf.io.decode_png(placeholder, channels=1)[..., 0]
+        return tf1.Session(graph=graph), placeholder, shape, mask

@@ -21,6 +21,7 @@ from inputs.decoding.box_rules import (
     Boxes,
     box_flags,
     correct_boxes,
+    mask_flags,
     size_mismatch,
 )
 from inputs.decoding.example import require
@@ -72,7 +73,11 @@ def _is_sound(given: Boxes, policy: BadRecordPolicy) -> tf.Tensor:
         tf.concat([given.classes, given.classes, given.given_size], 0),
         tf.concat([known, given.labels, size], 0),
     )
-    return tf.reduce_all(floats) & tf.reduce_all(integers)
+    is_sound = tf.reduce_all(floats) & tf.reduce_all(integers)
+    if given.masks is not None:
+        is_empty, is_elsewhere = mask_flags(given.boxes, given.masks, TENSORFLOW)
+        is_sound &= ~tf.reduce_any(is_empty | is_elsewhere)
+    return is_sound
 
 
 def _apply_policy(given: Boxes, record: tf.Tensor, policy: BadRecordPolicy) -> Checked:

@@ -6,7 +6,7 @@ Each rule takes an `ArrayOps`, which names the few operations that differ betwee
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from inputs.bad_records.kinds import BOX_FAULTS, CLIP
 FIRST_CLASS_ID = 1
 ABSENT_SIZE = -(2**63)  # of a record without image/height or image/width; 0 is a given size
 OUTSIDE_TOLERANCE = 1e-4  # of the image's side: rounding by label tools is no fault
+# A side of a mask may differ from that of its box by so many pixels and this share of the box.
+MASK_PIXELS, MASK_SHARE = 2.0, 0.25
 
 
 class ArrayOps(NamedTuple):
@@ -26,6 +28,10 @@ class ArrayOps(NamedTuple):
     is_finite: Callable[[Any], Any]
     equal: Callable[[Any, Any], Any]
     clip: Callable[[Any, float, float], Any]
+    max: Callable[[Any, int], Any]  # along an axis, 0 or more
+    length: Callable[[Any], Any]  # float32, of the last axis
+    count_to: Callable[[Any], Any]  # float32 k -> float32 [k]: 0, 1, … k - 1
+    stack: Callable[[List[Any]], Any]  # of [n] to [n, k]
 
 
 NUMPY = ArrayOps(
@@ -34,6 +40,10 @@ NUMPY = ArrayOps(
     is_finite=np.isfinite,
     equal=np.equal,
     clip=np.clip,
+    max=lambda x, axis: x.max(axis),
+    length=lambda x: np.float32(x.shape[-1]),
+    count_to=lambda k: np.arange(k, dtype=np.float32),
+    stack=lambda parts: np.stack(parts, -1),
 )
 TENSORFLOW = ArrayOps(
     any=lambda x: tf.reduce_any(x, -1),
@@ -42,7 +52,35 @@ TENSORFLOW = ArrayOps(
     equal=tf.equal,
     # One operation, as tf.clip_by_value is two.
     clip=lambda x, low, high: tf.raw_ops.ClipByValue(t=x, clip_value_min=low, clip_value_max=high),
+    max=tf.reduce_max,
+    length=lambda x: tf.cast(tf.shape(x)[-1], tf.float32),
+    count_to=tf.range,
+    stack=lambda parts: tf.stack(parts, -1),
 )
+
+
+class MaskExtents(NamedTuple):
+    """The smallest boxes around masks, in fractions of the image."""
+
+    boxes: Any  # float32 [n, 4], yxyx; the maximum is below the minimum for an empty mask
+    pixel: Any  # float32 [2], height and width of one pixel
+
+
+def mask_extents(masks: Any, ops: ArrayOps) -> MaskExtents:
+    """Of masks float32 [n, h, w], 1 inside and 0 outside."""
+    (ymin, ymax, height), (xmin, xmax, width) = (
+        _span(ops.max(masks, across), ops) for across in (2, 1)
+    )
+    sides = [ymin / height, xmin / width, ymax / height, xmax / width]
+    return MaskExtents(ops.stack(sides), ops.stack([1 / height, 1 / width]))
+
+
+def _span(occupied: Any, ops: ArrayOps) -> Tuple[Any, Any, Any]:
+    """First index and index past the last of the ones in float32 [n, k], and k; k and 0 if none."""
+    length = ops.length(occupied)
+    index = ops.count_to(length)
+    first = length - ops.max(occupied * (length - index), 1)
+    return first, ops.max(occupied * (index + 1), 1), length
 
 
 class Boxes(NamedTuple):
@@ -54,6 +92,7 @@ class Boxes(NamedTuple):
     by_text: Any  # bool scalar, whether `classes` come from texts
     given_size: Any  # int64 [2], height and width in the record, ABSENT_SIZE where absent
     image_size: Any  # int64 [2], those of the image; zeros if unknown
+    masks: Optional[MaskExtents] = None  # if masks are loaded
 
 
 def box_flags(given: Boxes, num_classes: Any, ops: ArrayOps) -> Dict[str, Any]:
@@ -64,6 +103,7 @@ def box_flags(given: Boxes, num_classes: Any, ops: ArrayOps) -> Dict[str, Any]:
     unknown_id = ~is_known & ~given.by_text
     if num_classes is not None:
         unknown_id = unknown_id | (classes > num_classes)
+    none = is_known & ~is_known
     flags = {
         "box_nan": ops.any(~ops.is_finite(boxes)),
         "box_inverted": ops.any(extent < 0),
@@ -72,8 +112,24 @@ def box_flags(given: Boxes, num_classes: Any, ops: ArrayOps) -> Dict[str, Any]:
         "unknown_text": ~is_known & given.by_text,
         "unknown_id": unknown_id,
         "label_contradiction": is_known & ~ops.equal(classes, given.labels),
+        "mask_empty": none,
+        "mask_mismatch": none,
     }
+    if given.masks is not None:
+        is_empty, is_elsewhere = mask_flags(boxes, given.masks, ops)
+        wrong = ("box_nan", "box_inverted", "box_degenerate", "box_outside")
+        is_wrong = functools.reduce(lambda a, b: a | b, (flags[kind] for kind in wrong))
+        flags.update(mask_empty=is_empty, mask_mismatch=is_elsewhere & ~is_wrong)
     return {kind: flags[kind] for kind in BOX_FAULTS}
+
+
+def mask_flags(boxes: Any, masks: MaskExtents, ops: ArrayOps) -> Tuple[Any, Any]:
+    """Whether the mask of a box is empty, bool [n], and whether it is not where the box is."""
+    low, high = masks.boxes[:, :2], masks.boxes[:, 2:]
+    is_empty = ops.any(high <= low)
+    allowed = MASK_PIXELS * masks.pixel + MASK_SHARE * (boxes[:, 2:] - boxes[:, :2])
+    is_far = (abs(low - boxes[:, :2]) > allowed) | (abs(high - boxes[:, 2:]) > allowed)
+    return is_empty, ops.any(is_far) & ~is_empty
 
 
 def size_mismatch(given: Boxes, ops: ArrayOps) -> Any:

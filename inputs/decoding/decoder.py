@@ -23,7 +23,7 @@ from inputs.augment.base import keep_boxes
 from inputs.bad_records.kinds import FAULT_COUNTS
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
 from inputs.decoding.box_checks import Checked, check_boxes
-from inputs.decoding.box_rules import Boxes
+from inputs.decoding.box_rules import TENSORFLOW, Boxes, mask_extents
 from inputs.decoding.example import (
     MASKS,
     OBJECT,
@@ -96,11 +96,10 @@ def make_decoder(
         )
         with tf.control_dependencies([has_image]):
             image = _decode_image(parsed, config.num_additional_channels)
-        sample, checked = _boxes(parsed, record, image, tables, policy)
+        sample, checked = _boxes(parsed, record, image, tables, policy, config.mask_type)
         sample = sample._replace(
             image=image,
             multiclass_scores=_multiclass_scores(parsed, record, sample),
-            masks=_masks(parsed, record, sample, image, config.mask_type),
             image_level=_image_level(
                 parsed, serialized, record, image, tables, policy.context_feature_length
             ),
@@ -199,9 +198,14 @@ def _ids_and_labels(
 
 
 def _boxes(
-    parsed: Parsed, record: tf.Tensor, image: tf.Tensor, tables: _Tables, policy: BadRecordPolicy
+    parsed: Parsed,
+    record: tf.Tensor,
+    image: tf.Tensor,
+    tables: _Tables,
+    policy: BadRecordPolicy,
+    mask_type: int,
 ) -> Tuple[Sample, Checked]:
-    """Boxes, classes and the numbers of each box, checked and corrected."""
+    """Boxes, classes, masks and the numbers of each box, checked and corrected."""
     sides = [parsed[key] for key in SIDES]
     classes, label_ids, by_text = _ids_and_labels(
         parsed[OBJECT + "class/text"], parsed[OBJECT + "class/label"], tables.classes
@@ -211,6 +215,7 @@ def _boxes(
     with tf.control_dependencies([sizes]):
         boxes = tf.stack(sides, axis=1)
     image_size = tf.shape(image)[:2]
+    masks = _masks(parsed, record, sizes[0], image_size, mask_type)
     given = Boxes(
         boxes,
         classes,
@@ -218,6 +223,7 @@ def _boxes(
         by_text,
         given_size=tf.stack([parsed["image/height"], parsed["image/width"]]),
         image_size=tf.cast(image_size, tf.int64),
+        masks=None if masks is None else mask_extents(masks, TENSORFLOW),
     )
     checked = check_boxes(given, record, policy)
     low, high = tf.split(checked.boxes, 2, axis=1)
@@ -232,7 +238,8 @@ def _boxes(
         else:
             values = tf.pad(values, padding, constant_values=spec.default)
         fields[spec.sample_field] = values > 0 if spec.dtype == "bool" else values
-    return Sample(image=image, boxes=checked.boxes, classes=classes, **fields), checked
+    sample = Sample(image=image, boxes=checked.boxes, classes=classes, masks=masks, **fields)
+    return sample, checked
 
 
 def _checked_sizes(
@@ -265,13 +272,13 @@ def _multiclass_scores(parsed: Parsed, record: tf.Tensor, sample: Sample) -> Opt
 
 
 def _masks(
-    parsed: Parsed, record: tf.Tensor, sample: Sample, image: tf.Tensor, mask_type: int
+    parsed: Parsed, record: tf.Tensor, num_boxes: tf.Tensor, image_size: tf.Tensor, mask_type: int
 ) -> Optional[tf.Tensor]:
     """float32 [n, h, w], 1 inside; all zero if the record has none."""
     values = parsed.get(MASKS)
     if values is None:
         return None
-    shape = tf.concat([[tf.size(sample.classes)], tf.shape(image)[:2]], 0)
+    shape = tf.concat([[num_boxes], image_size], 0)
     if mask_type == input_reader_pb2.PNG_MASKS:
         expected, unit = shape[0], "PNG masks"
     else:
@@ -289,6 +296,17 @@ def _masks(
                 values,
                 fn_output_signature=tf.TensorSpec([None, None], tf.uint8),
             )
+            # Masks of as many pixels in another shape would be scrambled.
+            found = tf.shape(inside)[1:]
+            has_size = require(
+                tf.reduce_all(tf.equal(found, image_size)),
+                record,
+                ["length_mismatch"],
+                "Height and width of masks and image:",
+                [found, image_size],
+            )
+            with tf.control_dependencies([has_size]):
+                inside = tf.identity(inside)
         return tf.reshape(tf.cast(inside > 0, tf.float32), shape)
 
     return tf.cond(size > 0, given, lambda: tf.zeros(shape))

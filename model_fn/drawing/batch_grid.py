@@ -1,4 +1,4 @@
-"""Draws a batch as a grid of images: the network's input, with boxes and class names.
+"""Draws a batch as a grid of images: the network's input, with boxes, masks and class names.
 
 To show preprocessed images, `fit_pixels` inverts a detector's preprocessing: it preprocesses images
 of a single colour, fits an affine map of colours and inverts that. So it works for every network.
@@ -7,11 +7,12 @@ of a single colour, fits an affine map of colours and inverts that. So it works 
 from __future__ import annotations
 
 import os
-from typing import Any, Callable, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from estimator_det.boxes.mask_regions import resize_mask
 from estimator_det.compat import tf
 from estimator_det.config.printing import plain
 from inputs import schema
@@ -41,6 +42,7 @@ class Cell(NamedTuple):
     labels: List[str]  # n
     classes: List[int]  # n, the first class of each box
     name: str  # source id
+    masks: Optional[np.ndarray] = None  # float32 [n, H, W]
 
 
 def fit_pixels(
@@ -105,7 +107,7 @@ def cells_of_batch(
 
     Args:
         features: A batch with IMAGE, TRUE_IMAGE_SHAPE and optionally SOURCE_ID.
-        labels: With NUM_BOXES, BOXES, CLASSES and optionally WEIGHTS.
+        labels: With NUM_BOXES, BOXES, CLASSES and optionally WEIGHTS and MASKS.
         to_pixels: From `fit_pixels`.
         names: Class id -> name.
     """
@@ -133,6 +135,7 @@ def cells_of_batch(
                 ],
                 classes=[numbers[0] for numbers in class_ids],
                 name=plain(bytes(source).decode("utf-8", "replace")),
+                masks=labels[schema.MASKS][row][:count] if schema.MASKS in labels else None,
             )
         )
     return cells
@@ -186,11 +189,13 @@ def _draw_cell(cell: Cell, side: int) -> Image.Image:
     scale = side / max(height, width)
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
     enlarged = np.asarray(Image.fromarray(cell.pixels).resize(size, Image.Resampling.BICUBIC))
+    masks = cell.masks
     drawn = draw_boxes(
         enlarged,
         cell.boxes,
         cell.labels,
         colors=cell.classes,
+        mask_of=None if masks is None else lambda i: resize_mask(masks[i], (size[1], size[0])),
         options=DrawOptions(max_boxes=len(cell.boxes), line_width=2),
     )
     image = Image.fromarray(drawn)

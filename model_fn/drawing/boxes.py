@@ -1,14 +1,15 @@
-"""Draws boxes, and images of detections beside groundtruth for TensorBoard."""
+"""Draws boxes and masks, and images of detections beside groundtruth for TensorBoard."""
 
 from __future__ import annotations
 
 import dataclasses
 import io
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from PIL import Image, ImageColor, ImageDraw, ImageFont
 
+from estimator_det.boxes.mask_regions import MaskRegion, paste_mask, resize_mask
 from estimator_det.compat import tf, tf1
 
 PixelBox = Tuple[int, int, int, int]  # top, left, bottom, right; the corner pixels belong to it
@@ -16,6 +17,7 @@ PixelBox = Tuple[int, int, int, int]  # top, left, bottom, right; the corner pix
 IMAGES_TAG = "Detections_Left_Groundtruth_Right"
 
 _PIXELS = ("image", "additional_channels")  # fields of `EvaluatedImage`
+MASK_OPACITY = 0.45  # the object stays visible
 
 # Distinct colours; the colour of a class is that of its number.
 _PALETTE = tuple(
@@ -64,6 +66,8 @@ class EvaluatedImage(NamedTuple):
     detection_keypoints: Optional[np.ndarray] = None  # float32 [n, P, 2], normalized y and x
     keypoints: Optional[np.ndarray] = None  # float32 [m, P, 2], NaN where absent
     additional_channels: Optional[np.ndarray] = None  # uint8 [H, W, A]
+    detection_masks: Optional[np.ndarray] = None  # float32 [n, h, w], each fills its box
+    masks: Optional[np.ndarray] = None  # float32 [m, H, W]
 
 
 def draw_boxes(
@@ -74,6 +78,7 @@ def draw_boxes(
     *,
     colors: Optional[Sequence[int]] = None,
     keypoints: Optional[np.ndarray] = None,
+    mask_of: Optional[Callable[[int], MaskRegion]] = None,
     options: DrawOptions = DrawOptions(),
 ) -> np.ndarray:
     """A copy of an image with boxes on it.
@@ -86,35 +91,51 @@ def draw_boxes(
         colors: A number per box, for example its class, that selects its colour.
         keypoints: [n, P, 2], y and x normalized to the image, drawn with the edges of `options`;
             those that are not finite are left out.
+        mask_of: Index of a box -> its mask in the image, drawn translucent in the box's colour.
         options: Which boxes are drawn, and how.
 
     Returns:
         uint8 [H, W, 3].
     """
-    canvas = Image.fromarray(np.squeeze(image, 2) if image.shape[2] == 1 else image).convert("RGB")
-    draw = ImageDraw.Draw(canvas)
-    font = ImageFont.load_default()
-    width = options.line_width or max(1, round(min(canvas.size) / 150))
+    image = np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image
+    height, width = image.shape[:2]
     shown = [i for i in range(len(boxes)) if scores is None or scores[i] >= options.min_score]
-    corners = {i: _pixels(boxes[i], canvas.height, canvas.width) for i in shown}
+    corners = {i: _pixels(boxes[i], height, width) for i in shown}
     corners = {i: box for i, box in corners.items() if box[0] <= box[2] and box[1] <= box[3]}
     if options.same_object_iou is not None:
         corners = _first_of_each_object(corners, options.same_object_iou)
     corners = dict(list(corners.items())[: options.max_boxes])
     palette = {i: _PALETTE[(i if colors is None else colors[i]) % len(_PALETTE)] for i in corners}
+    if mask_of is not None:
+        image = image.copy()
+        for i in reversed(corners):
+            _draw_mask(image, mask_of(i), palette[i])
+    canvas = Image.fromarray(image)
+    draw, font = ImageDraw.Draw(canvas), ImageFont.load_default()
+    line = options.line_width or max(1, round(min(canvas.size) / 150))
     for i in reversed(corners):  # The first box, usually the best, is on top.
         top, left, bottom, right = corners[i]
-        draw.rectangle((left, top, right, bottom), outline=palette[i], width=width)
+        draw.rectangle((left, top, right, bottom), outline=palette[i], width=line)
         if keypoints is not None:
             points, edges = keypoints[i], options.keypoint_edges
-            _draw_keypoints(draw, points, canvas.size, palette[i], width, edges)
+            _draw_keypoints(draw, points, canvas.size, palette[i], line, edges)
     texts = {i: _text(i, labels, scores, options) for i in corners}
     sizes = [_label_size(draw, texts[i], font) for i in corners]
-    places = place_labels(list(corners.values()), sizes, (canvas.height, canvas.width))
+    places = place_labels(list(corners.values()), sizes, (height, width))
     for i, place in zip(corners, places):
         if place is not None:
             _write(draw, texts[i], place, palette[i], font)
     return np.asarray(canvas)
+
+
+def _draw_mask(image: np.ndarray, mask: MaskRegion, color: Tuple[int, ...]) -> None:
+    """Mixes the colour into the pixels of the mask, in place."""
+    rows, columns = mask.inside.shape
+    part = image[mask.top : mask.top + rows, mask.left : mask.left + columns]
+    for channel, value in enumerate(color[:3]):
+        mixed = (1 - MASK_OPACITY) * np.arange(256) + MASK_OPACITY * value
+        pixels = part[..., channel]
+        pixels[mask.inside] = np.round(mixed).astype(np.uint8)[pixels[mask.inside]]
 
 
 def place_labels(
@@ -254,6 +275,9 @@ def side_by_side(
     def labels(classes: np.ndarray) -> List[str]:
         return [names.get(int(k), str(int(k))) for k in classes]
 
+    height, width = evaluated.image.shape[:2]
+    size = (height, width)
+    detected, masks = evaluated.detection_masks, evaluated.masks
     left = draw_boxes(
         evaluated.image,
         evaluated.detection_boxes,
@@ -261,6 +285,9 @@ def side_by_side(
         evaluated.detection_scores,
         colors=[int(k) for k in evaluated.detection_classes],
         keypoints=evaluated.detection_keypoints,
+        mask_of=None
+        if detected is None
+        else lambda i: paste_mask(detected[i], evaluated.detection_boxes[i], size),
         options=options,
     )
     backgrounds = [evaluated.image]
@@ -274,6 +301,7 @@ def side_by_side(
             labels(evaluated.classes),
             colors=[int(k) for k in evaluated.classes],
             keypoints=evaluated.keypoints,
+            mask_of=None if masks is None else lambda i: resize_mask(masks[i], size),
             options=dataclasses.replace(options, max_boxes=len(evaluated.boxes)),
         )
         for background in backgrounds
@@ -347,6 +375,8 @@ def image_ops(
                 else:
                     is_detection = name.startswith("detection_")
                     real[name] = field[row, : (num_detections if is_detection else num_boxes)[row]]
+                if name == "masks":
+                    real[name] = real[name][:, :height, :width]
             images.add(EvaluatedImage(**real))
 
     update = tf.numpy_function(add, [image_shapes, *counts, *present.values()], [])

@@ -277,7 +277,8 @@ def diagnostics_ops(diagnostics: EvalDiagnostics, batch: EvaluatedBatch) -> Dict
     present = {name: value for name, value in batch._asdict().items() if value is not None}
 
     def add(*arrays: np.ndarray) -> None:
-        diagnostics.add(EvaluatedBatch(**dict(zip(present, arrays))))
+        fields: Dict[str, Any] = dict(zip(present, arrays))
+        diagnostics.add(EvaluatedBatch(**fields))
 
     update = tf.numpy_function(add, list(present.values()), [])
     return {EVAL_DIAGNOSTICS: (tf.numpy_function(diagnostics.summary, [], tf.string), update)}

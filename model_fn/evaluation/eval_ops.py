@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Detections, Groundtruth
 from inputs import schema
 from model_fn.drawing.boxes import DrawOptions, EvaluatedImage, EvaluationImages, image_ops
 from model_fn.evaluation.diagnostics import EvalDiagnostics, diagnostics_ops
 from model_fn.evaluation.metrics.base import (
+    MASK_METRICS,
     EvaluatedBatch,
+    Masks,
     MetricOps,
+    chosen_metrics,
     make_metrics,
     metric_ops,
 )
@@ -81,6 +85,34 @@ def _batch(
     )
 
 
+def _with_masks(
+    name: str,
+    batch: EvaluatedBatch,
+    detections: Detections,
+    groundtruth: Groundtruth,
+    frames: _Frames,
+) -> EvaluatedBatch:
+    """The batch with masks, for metrics set `name`."""
+    if detections.masks is None:
+        raise ConfigError(
+            f"eval_config.metrics_set: {name!r} needs masks, and the model finds boxes only; "
+            "remove the name, or use a model with masks (faster_rcnn with number_of_stages: 3)"
+        )
+    if groundtruth.masks is None:
+        raise ConfigError(
+            f"eval_config.metrics_set: {name!r} needs masks, and the groundtruth has none; remove "
+            "the name, or set load_instance_masks: true in eval_input_reader"
+        )
+    return batch._replace(
+        masks=Masks(
+            detected=detections.masks,
+            masks=groundtruth.masks,
+            real_sizes=tf.cast(frames.real, tf.int32),
+            image_sizes=tf.cast(frames.original, tf.int32),
+        )
+    )
+
+
 def evaluation_ops(
     detections: Detections,
     groundtruth: Groundtruth,
@@ -102,14 +134,18 @@ def evaluation_ops(
         categories: See `make_categories`.
 
     Raises:
-        ConfigError: if `eval_config.metrics_set` has an unknown name.
+        ConfigError: if `eval_config.metrics_set` has an unknown name, or one that needs masks
+            where there are none.
     """
     frames = _frames(features)
     boxes = _scaled(groundtruth.boxes, frames.padded / frames.real)
     batch = _batch(detections, groundtruth, boxes, frames)
     ops: MetricOps = {}
-    for metrics in make_metrics(eval_config, categories):
-        ops.update(metric_ops(metrics, batch))
+    for name, metrics in zip(chosen_metrics(eval_config), make_metrics(eval_config, categories)):
+        needed = batch
+        if name in MASK_METRICS:
+            needed = _with_masks(name, batch, detections, groundtruth, frames)
+        ops.update(metric_ops(metrics, needed))
     ops.update(diagnostics_ops(EvalDiagnostics(categories, eval_config.min_score_threshold), batch))
     if schema.ORIGINAL_IMAGE in features and eval_config.num_visualizations:
         images = EvaluationImages(
@@ -133,6 +169,8 @@ def evaluation_ops(
             detection_keypoints=_in_real_frame(detections.keypoints, frames),
             keypoints=_in_real_frame(groundtruth.keypoints, frames),
             additional_channels=features.get(schema.ADDITIONAL_CHANNELS),
+            detection_masks=detections.masks,
+            masks=groundtruth.masks,
         )
         counts = (batch.num_detections, batch.num_boxes)
         ops.update(image_ops(images, evaluated, features[schema.TRUE_IMAGE_SHAPE], counts))

@@ -154,11 +154,6 @@ def test_errors_stand_before_warnings_and_read_well() -> None:
         ),
         ("eval_config.batch_size=0", "eval_config.batch_size", "is 0"),
         (
-            "eval_config.metrics_set=coco_mask_metrics",
-            "eval_input_reader[0].load_instance_masks",
-            "mask metrics",
-        ),
-        (
             "train_input_reader.label_map_path=PATH_TO_BE_CONFIGURED/map.pbtxt",
             "train_input_reader.label_map_path",
             "placeholder",
@@ -340,6 +335,32 @@ def test_pyramid_and_anchor_levels_agree() -> None:
     assert problem.field == anchors and "3 to 6" in problem.message
 
 
+MASKS = TWO_STAGE.replace(
+    "mask_rcnn_box_predictor { }", "mask_rcnn_box_predictor { predict_instance_masks: true }"
+).replace("num_classes", "number_of_stages: 3 num_classes")
+LOADED = (
+    "train_input_reader.load_instance_masks=true",
+    "eval_input_reader[0].load_instance_masks=true",
+)
+
+
+def test_a_model_with_masks_needs_readers_with_masks() -> None:
+    assert problems(*LOADED, "eval_config.metrics_set=coco_mask_metrics", text=MASKS) == []
+    found = problems(text=MASKS)
+    assert [(one.severity, *one.edits) for one in found] == [("error", edit) for edit in LOADED]
+    assert "is false, and the model learns masks" in str(found[0])
+
+
+def test_mask_metrics_need_a_model_and_readers_with_masks() -> None:
+    found = problems("eval_config.metrics_set=coco_mask_metrics")
+    assert [one.field for one in found] == [
+        "eval_config.metrics_set",
+        "eval_input_reader[0].load_instance_masks",
+    ]
+    assert "asks for mask metrics, and model.ssd finds boxes only" in found[0].message
+    assert "asks for mask metrics" in found[1].message
+
+
 @pytest.mark.parametrize(
     "assignment, field",
     [
@@ -356,6 +377,8 @@ def test_pyramid_and_anchor_levels_agree() -> None:
 )
 def test_faster_rcnn(assignment: str, field: str) -> None:
     config = merge_text(GOOD, TWO_STAGE)
+    if "stages=3" in assignment:
+        config = apply_overrides(config, LOADED)
     if field is None:
         config.model.faster_rcnn.ClearField("maxpool_stride")
         field = "maxpool_stride"

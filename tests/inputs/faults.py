@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import struct
 from typing import Any, Callable, Dict, List, NamedTuple
 
 import numpy as np
+from PIL import Image
 
 from estimator_det.compat import tf
 from inputs.datasets import shapes, writer
@@ -141,6 +143,42 @@ def _mask(new: Callable[[bytes], bytes]) -> Callable[[Features], None]:
     return apply
 
 
+def _every_mask(change: Callable[[List[bytes]], List[bytes]]) -> Callable[[Features], None]:
+    def apply(features: Features) -> None:
+        values = features[OBJECT + "mask"].bytes_list.value
+        values[:] = change(list(values))
+
+    return apply
+
+
+def _other_part(png: bytes) -> bytes:
+    """A mask of two pixels in the corner of the image that is further from the object."""
+    mask = _pixels_of(png)
+    corner = np.zeros_like(mask)
+    rows, columns = (np.flatnonzero(mask.any(axis)) for axis in (1, 0))
+    corner[-2:, -2:] = rows[0] + columns[0] < sum(mask.shape) - rows[-1] - columns[-1]
+    corner[:2, :2] = not corner.any()
+    return _png(corner)
+
+
+def _pixels_of(png: bytes) -> np.ndarray:
+    with Image.open(io.BytesIO(png)) as image:
+        return np.asarray(image) > 0
+
+
+def _png(mask: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(np.uint8(255) * mask).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def _box_mask(box: np.ndarray, height: int, width: int) -> bytes:
+    ymin, xmin, ymax, xmax = np.round(box * [height, width, height, width]).astype(int)
+    mask = np.zeros((height, width), bool)
+    mask[ymin:ymax, xmin:xmax] = True
+    return _png(mask)
+
+
 def _jpeg_of_size(side: int) -> Callable[[bytes], bytes]:
     """The header gives another size; the data stay."""
 
@@ -256,6 +294,9 @@ DAMAGES: Dict[str, Damage] = {
     "mask of another size": Damage(
         "length_mismatch", _mask(lambda _: picture_bytes("PNG", 20, 20))
     ),
+    "empty mask": Damage("mask_empty", _mask(lambda mask: _png(_pixels_of(mask) & False))),
+    "no masks": Damage("mask_empty", _every_mask(lambda masks: [])),
+    "mask of another object": Damage("mask_mismatch", _mask(_other_part)),
     "changed data": Damage("damaged_record", frame=_flip(200)),
     "changed length": Damage("damaged_record", frame=_flip(2)),
     "changed checksum": Damage("damaged_record", frame=_flip(-1)),
@@ -278,7 +319,7 @@ def clean_example(index: int, with_objects: bool) -> tf.train.Example:
             image.class_ids,
             [shapes.CLASS_NAMES[number - 1] for number in image.class_ids],
             area=[9.0] * count,
-            masks=[picture_bytes("PNG", height, width)] * count,
+            masks=[_box_mask(box, height, width) for box in image.boxes],
             keypoints=np.full([count, NUM_KEYPOINTS, 2], 0.5),
         ),
         filename=f"shape_{index}.jpg",

@@ -6,7 +6,7 @@ arrays; they compute their results once, when the values are read.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -14,6 +14,15 @@ from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
 
 MetricOps = Dict[str, Tuple[tf.Tensor, tf.Operation]]
+
+
+class Masks(NamedTuple):
+    """Masks of detections and groundtruth, each in the frame that it was made in."""
+
+    detected: Any  # float32 [B, N, h, w], each fills its box
+    masks: Any  # float32 [B, G, H, W], of the network's input
+    real_sizes: Any  # int32 [B, 2], height and width of the real image in H x W
+    image_sizes: Any  # int32 [B, 2], of the original image
 
 
 class EvaluatedBatch(NamedTuple):
@@ -31,6 +40,7 @@ class EvaluatedBatch(NamedTuple):
     difficult: Optional[Any] = None  # bool [B, G]
     group_of: Optional[Any] = None  # bool [B, G]
     labeled_classes: Optional[Any] = None  # float32 [B, K], 1: all boxes of the class are given
+    masks: Optional[Masks] = None  # only for metrics of `MASK_METRICS`
 
 
 def detections_of(batch: EvaluatedBatch, row: int, *, skip_unlabeled: bool = False) -> np.ndarray:
@@ -89,6 +99,8 @@ METRICS: Registry[Callable[[Any, Sequence[Dict[str, Any]]], Metrics]] = Registry
 
 # Name of a metrics set -> the fields of `eval_config` that it uses.
 EVAL_FIELDS: Dict[str, Tuple[str, ...]] = {}
+# Metrics sets that compare masks; all others get batches without.
+MASK_METRICS: Set[str] = set()
 DEFAULT_METRICS = "coco_detection_metrics"
 
 
@@ -112,16 +124,18 @@ def make_metrics(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> List
 
 def metric_ops(metrics: Metrics, batch: EvaluatedBatch) -> MetricOps:
     """`eval_metric_ops` of a metric: name -> (float32 scalar value, update operation)."""
-    present = {name: value for name, value in batch._asdict().items() if value is not None}
+    tensors = tf.nest.flatten(batch)
 
     def add(*arrays: np.ndarray) -> None:
-        metrics.add(EvaluatedBatch(**dict(zip(present, arrays))))
+        present = iter(arrays)
+        filled = [None if tensor is None else next(present) for tensor in tensors]
+        metrics.add(tf.nest.pack_sequence_as(batch, filled))
 
     def values() -> np.ndarray:
         results = metrics.results()
         return np.array([results[name] for name in metrics.names], np.float32)
 
-    update = tf.numpy_function(add, list(present.values()), [])
+    update = tf.numpy_function(add, [tensor for tensor in tensors if tensor is not None], [])
     # One function gives all values, so they are computed once.
     value = tf.ensure_shape(tf.numpy_function(values, [], tf.float32), [len(metrics.names)])
     return {name: (scalar, update) for name, scalar in zip(metrics.names, tf.unstack(value))}

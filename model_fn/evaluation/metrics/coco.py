@@ -1,4 +1,4 @@
-"""COCO box metrics (https://cocodataset.org/#detection-eval), computed by pycocotools."""
+"""COCO metrics of boxes and masks (https://cocodataset.org/#detection-eval), by pycocotools."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _TABLE_INDICES: Tuple[Tuple[str, slice, int, int], ...] = (
 
 
 def _by_category(summary_name: str, category: str) -> str:
-    return f"{summary_name.replace('/', ' ', 1)} ByCategory/{category}"
+    return f"{summary_name} ByCategory/{category}"
 
 
 def _mean_known(values: Sequence[float]) -> float:
@@ -71,6 +71,7 @@ class CocoBoxMetrics:
     """
 
     prefix = "DetectionBoxes_"
+    iou_type = "bbox"  # of pycocotools
 
     def __init__(
         self,
@@ -111,33 +112,41 @@ class CocoBoxMetrics:
                 )
 
     def _reset(self) -> None:
-        self._num_images = 0
+        self._images: List[Dict[str, Any]] = []
         self._groundtruth: List[Dict[str, Any]] = []
         self._detections: List[Dict[str, Any]] = []
 
     def add(self, batch: EvaluatedBatch) -> None:
         """Adds one batch of arrays; every image counts as a new one."""
         for row in range(len(batch.num_boxes)):
-            self._num_images += 1
-            shared = {"image_id": self._num_images, "iscrowd": 0}
-            num_boxes = int(batch.num_boxes[row])
+            self._images.append({"id": len(self._images) + 1, **self.image_entry(batch, row)})
+            shared = {"image_id": len(self._images), "iscrowd": 0}
             found = detections_of(batch, row, skip_unlabeled=self._skip_unlabeled)
-            for i, entry in enumerate(
-                _entries(batch.boxes[row, :num_boxes], batch.classes[row, :num_boxes])
-            ):
+            for i, entry in enumerate(self.groundtruth_entries(batch, row)):
                 self._groundtruth.append({**shared, **entry, "id": len(self._groundtruth) + 1})
                 if batch.is_crowd is not None:
                     self._groundtruth[-1]["iscrowd"] = int(batch.is_crowd[row, i])
                 if batch.area is not None and batch.area[row, i] > 0:
                     self._groundtruth[-1]["area"] = float(batch.area[row, i])
-            for i, entry in enumerate(
-                _entries(
-                    batch.detection_boxes[row, found],
-                    batch.detection_classes[row, found],
-                )
-            ):
-                entry["score"] = float(batch.detection_scores[row, found[i]])
+            for i, entry in zip(found, self.detection_entries(batch, row, found)):
+                entry["score"] = float(batch.detection_scores[row, i])
                 self._detections.append({**shared, **entry, "id": len(self._detections) + 1})
+
+    def image_entry(self, batch: EvaluatedBatch, row: int) -> Dict[str, Any]:
+        """What pycocotools needs to know of an image besides its id."""
+        del batch, row
+        return {}
+
+    def groundtruth_entries(self, batch: EvaluatedBatch, row: int) -> List[Dict[str, Any]]:
+        """An image's annotations, without `is_crowd` and a given area."""
+        count = int(batch.num_boxes[row])
+        return _entries(batch.boxes[row, :count], batch.classes[row, :count])
+
+    def detection_entries(
+        self, batch: EvaluatedBatch, row: int, found: np.ndarray
+    ) -> List[Dict[str, Any]]:
+        """Annotations of an image's detections `found`, int [n], without scores."""
+        return _entries(batch.detection_boxes[row, found], batch.detection_classes[row, found])
 
     def results(self) -> Dict[str, float]:
         """Value by name, -1 for a metric without groundtruth; starts a new evaluation."""
@@ -158,7 +167,7 @@ class CocoBoxMetrics:
                 "COCO metrics are -1: none of the %d groundtruth boxes of the %d images has a "
                 "class of the label map (ids %s). Check eval_input_reader's records and label map",
                 len(self._groundtruth),
-                self._num_images,
+                len(self._images),
                 sorted(ids)[:10],
             )
 
@@ -168,10 +177,9 @@ class CocoBoxMetrics:
         from pycocotools.cocoeval import COCOeval
 
         def index(annotations: List[Dict[str, Any]]) -> Any:
-            images = [{"id": i + 1} for i in range(self._num_images)]
             data = COCO()
             data.dataset = {
-                "images": images,
+                "images": self._images,
                 "categories": self._categories,
                 "annotations": annotations,
             }
@@ -179,7 +187,8 @@ class CocoBoxMetrics:
             return data
 
         with contextlib.redirect_stdout(io.StringIO()):
-            evaluation = COCOeval(index(self._groundtruth), index(self._detections), "bbox")
+            groundtruth, detections = index(self._groundtruth), index(self._detections)
+            evaluation = COCOeval(groundtruth, detections, self.iou_type)
             evaluation.evaluate()
             evaluation.accumulate()
             evaluation.summarize()
@@ -219,23 +228,33 @@ def _entries(boxes: np.ndarray, classes: np.ndarray) -> List[Dict[str, Any]]:
     ]
 
 
-EVAL_FIELDS["coco_detection_metrics"] = (
+PER_CATEGORY_FIELDS = (
     "include_metrics_per_category",
     "all_metrics_per_category",
     "super_categories",
+)
+EVAL_FIELDS["coco_detection_metrics"] = (
+    *PER_CATEGORY_FIELDS,
     "skip_predictions_for_unlabeled_class",
 )
+
+
+def per_category_options(eval_config: Any) -> Dict[str, Any]:
+    """Arguments of the class from `PER_CATEGORY_FIELDS` of an `EvalConfig`."""
+    return {
+        "per_category": eval_config.include_metrics_per_category,
+        "all_per_category": eval_config.all_metrics_per_category,
+        "super_categories": {
+            name: [member.strip() for member in members.split(",")]
+            for name, members in eval_config.super_categories.items()
+        },
+    }
 
 
 @METRICS.register("coco_detection_metrics")
 def _make(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> CocoBoxMetrics:
     return CocoBoxMetrics(
         categories,
-        per_category=eval_config.include_metrics_per_category,
-        all_per_category=eval_config.all_metrics_per_category,
-        super_categories={
-            name: [member.strip() for member in members.split(",")]
-            for name, members in eval_config.super_categories.items()
-        },
         skip_unlabeled=eval_config.skip_predictions_for_unlabeled_class,
+        **per_category_options(eval_config),
     )

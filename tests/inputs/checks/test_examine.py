@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Any, Dict
+from typing import Any, Dict, List
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ import pytest
 from estimator_det.compat import tf, tf1
 from estimator_det.protos import input_reader_pb2
 from inputs import schema
-from inputs.bad_records.kinds import COUNTED, FAIL, FAULT_COUNTS, KEEP, KINDS
+from inputs.bad_records.kinds import COUNTED, FAIL, FAULT_COUNTS, KEEP, KINDS, RecordFault
 from inputs.bad_records.policy import make_policy
 from inputs.checks.examine import examine_record
 from inputs.decoding import image_header
@@ -41,15 +41,62 @@ RECORDS: Dict[str, Dict[str, Any]] = {
 }
 
 
+def _rectangles(*rectangles: Any) -> np.ndarray:
+    """uint8 [n, 8, 12]; each is rows and columns as slices."""
+    masks = np.zeros((len(rectangles), 8, 12), np.uint8)
+    for mask, place in zip(masks, rectangles):
+        mask[place] = 1
+    return masks
+
+
+# Rows and columns of the boxes of `BOXES`, to the nearest pixel.
+PLACES = [(slice(0, 4), slice(0, 3)), (slice(1, 5), slice(2, 10))]
+NOWHERE, CORNER = (slice(0, 0), slice(0, 0)), (slice(7, 8), slice(11, 12))
+MASKS: Dict[str, np.ndarray] = {
+    "": _rectangles(*PLACES),
+    "mask_empty": _rectangles(PLACES[0], NOWHERE),
+    "mask_mismatch": _rectangles(CORNER, PLACES[1]),
+}
+
+
+@pytest.mark.parametrize("kind", [*MASKS, "missing"])
+@pytest.mark.parametrize("policy", ["CLIP", "REFERENCE"])
+@pytest.mark.parametrize("mask_type", ["PNG_MASKS", "NUMERICAL_MASKS"])
+def test_masks_that_contradict_boxes(kind: str, policy: str, mask_type: str) -> None:
+    masks = MASKS.get(kind, _rectangles())
+    values: Any = [encoded(mask * 255) for mask in masks]
+    if mask_type == "NUMERICAL_MASKS":
+        values = masks.astype(float).ravel().tolist()
+    given = {"image/object/mask": values} if len(masks) else {}
+    text = f"load_instance_masks: true mask_type: {mask_type} bad_records {{ policy: {policy} }}"
+    expected = {"": [], "missing": [("mask_empty", 2)]}.get(kind, [(kind, 1)])
+    faults = _check_agreement(text, {**RECORDS[""], **given})
+    assert [(fault.kind, fault.count) for fault in faults] == expected
+
+
+def test_a_mask_of_as_many_pixels_in_another_shape_is_a_fault() -> None:
+    turned = {"image/object/mask": [encoded(mask.T * 255) for mask in MASKS[""]]}
+    faults = _check_agreement(
+        "load_instance_masks: true mask_type: PNG_MASKS", {**RECORDS[""], **turned}
+    )
+    assert [fault.kind for fault in faults] == ["length_mismatch"] * 2
+    assert faults[0].message == "image/object/mask[0] is (12, 8), image/encoded is (8, 12)"
+
+
 @pytest.mark.parametrize("kind", RECORDS)
 @pytest.mark.parametrize("policy", ["CLIP", "REFERENCE"])
 def test_graph_and_python_agree(options: str, kind: str, policy: str) -> None:
+    faults = _check_agreement(options + f"bad_records {{ policy: {policy} }}", RECORDS[kind])
+    assert [fault.kind for fault in faults] == ([kind] if kind else [])
+
+
+def _check_agreement(text: str, features: Dict[str, Any]) -> List[RecordFault]:
     """The decoder's counts, what it refuses, and the boxes it lets pass are the examiner's."""
-    config = reader(options + f"bad_records {{ policy: {policy} }}")
+    config = reader(text)
     policy = make_policy(config, num_classes=4)
-    record = example(RECORDS[kind])
+    record = example(features)
     examined = examine_record(record, policy)
-    assert [fault.kind for fault in examined.faults] == ([kind] if kind else [])
+    kind = examined.faults[0].kind if examined.faults else ""
     with tf.Graph().as_default(), tf1.Session() as session:
         sample = make_decoder(config, policy)(tf.constant(record))
         assert sample.image_level is not None
@@ -60,12 +107,13 @@ def test_graph_and_python_agree(options: str, kind: str, policy: str) -> None:
                 tf.errors.InvalidArgumentError, match=rf"(?s)rec7.*has a fault.*{kind}: .*Remedy: "
             ):
                 session.run(fetched)
-            return
+            return examined.faults
         boxes, classes, counts = session.run(fetched)
     np.testing.assert_array_equal(boxes, examined.boxes)
     np.testing.assert_array_equal(classes, examined.class_ids)
     counted = {name: count for name, count in zip(COUNTED, counts.tolist()) if count}
     assert counted == {fault.kind: fault.count for fault in examined.faults}
+    return examined.faults
 
 
 @pytest.mark.parametrize("is_sequence", [False, True])

@@ -100,6 +100,26 @@ def test_cells_take_the_valid_rows_and_name_all_classes() -> None:
     assert (second.name, second.labels) == ("\ufffd", [])
 
 
+def test_masks_of_a_batch_are_drawn() -> None:
+    features = {
+        schema.IMAGE: np.full([1, 50, 50, 3], 128, np.float32),
+        schema.TRUE_IMAGE_SHAPE: np.array([[50, 50, 3]]),
+    }
+    masks = np.zeros([1, 2, 50, 50], np.float32)
+    masks[0, 0, 25:, :25] = 1
+    masks[0, 1] = 1  # of no box
+    labels = {
+        schema.NUM_BOXES: np.array([1]),
+        schema.BOXES: np.float32([[[0, 0, 1, 1], [0, 0, 0, 0]]]),
+        schema.CLASSES: np.float32([[[1], [0]]]),
+        schema.MASKS: masks,
+    }
+    cells = batch_grid.cells_of_batch(features, labels, lambda image: image.astype(np.uint8), {})
+    shown = np.asarray(batch_grid.draw_grid(cells, side=100))[10:110, 10:110]
+    assert (shown[40, 30] == 128).all() and (shown[80, 70] == 128).all()
+    assert np.ptp(shown[80, 30].astype(int)) > 40
+
+
 def test_page_shows_pixels_boxes_and_the_border_of_the_real_image() -> None:
     pixels = np.full([50, 50, 3], 128, np.uint8)
     pixels[:, :25] = [200, 30, 30]

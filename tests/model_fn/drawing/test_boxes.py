@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from estimator_det.boxes.mask_regions import MaskRegion
 from estimator_det.compat import tf, tf1
 from model_fn.drawing.boxes import (
     _PALETTE,
@@ -179,3 +180,56 @@ def test_additional_channels_are_a_third_picture(channels: int, shown: List[int]
     assert pixels[20, 150].tolist() == shown
     np.testing.assert_array_equal(pixels[0, 60:120], pixels[0, 120:])  # the same box
     assert side_by_side(evaluated._replace(additional_channels=None), {}, options).shape[1] == 120
+
+
+def test_masks_are_translucent_and_the_first_is_on_top() -> None:
+    grey = np.full((40, 60, 3), 100, np.uint8)
+    boxes = np.float32([[0, 0, 0.5, 0.5], [0, 0, 0.5, 0.5]])
+    inside = np.zeros((8, 10), bool)
+    inside[2:, :5] = True
+    regions = [MaskRegion(4, 6, inside), MaskRegion(4, 6, np.ones((8, 10), bool))]
+    drawn = draw_boxes(grey, boxes, colors=[0, 1], mask_of=lambda i: regions[i])
+    below = np.round(0.55 * 100 + 0.45 * np.float32(_PALETTE[1]))
+    above = np.round(0.55 * below + 0.45 * np.float32(_PALETTE[0]))
+    np.testing.assert_array_equal(drawn[4, 6], below)
+    np.testing.assert_array_equal(drawn[6:12, 6:11], np.broadcast_to(above, (6, 5, 3)))
+    np.testing.assert_array_equal(drawn[11, 15], below)
+    assert (drawn[12, 6:16] == 100).all() and (grey == 100).all()
+
+
+def test_masks_of_boxes_that_are_not_drawn_are_not_made() -> None:
+    boxes = np.tile(np.float32([0, 0, 0.5, 0.5]), (3, 1))
+    made: List[int] = []
+
+    def mask_of(i: int) -> MaskRegion:
+        made.append(i)
+        return MaskRegion(0, 0, np.ones((2, 2), bool))
+
+    scores, options = np.float32([0.9, 0.8, 0.1]), DrawOptions(max_boxes=1)
+    draw_boxes(BLACK, boxes, scores=scores, mask_of=mask_of, options=options)
+    assert made == [0]
+
+
+def test_evaluated_masks_of_a_batch() -> None:
+    """Those of detections fill their boxes, those of groundtruth the padded image."""
+    masks = np.zeros((1, 2, 50, 70), np.float32)
+    masks[0, 0, 30:, 50:] = 1
+    masks[0, 1] = 1  # of no box
+    batch = EvaluatedImage(
+        image=tf.zeros([1, 50, 70, 3], tf.uint8),
+        detection_boxes=tf.constant([[[0.25, 0.5, 0.75, 1.0]]]),
+        detection_scores=tf.constant([[0.9]]),
+        detection_classes=tf.constant([[1]]),
+        boxes=tf.constant([[[0.75, 0.8, 1.0, 1.0], [0, 0, 0, 0]]]),
+        classes=tf.constant([[1, 0]]),
+        detection_masks=tf.ones([1, 1, 4, 4]),
+        masks=tf.constant(masks),
+    )
+    images = EvaluationImages(1, {}, DrawOptions(skip_labels=True, skip_scores=True))
+    ops = image_ops(images, batch, tf.constant([[40, 60, 3]]), (tf.constant([1]), tf.constant([1])))
+    summary = tf1.Summary.FromString(ops[IMAGES_TAG][0].numpy())
+    pixels = np.asarray(Image.open(io.BytesIO(summary.value[0].image.encoded_image_string)))
+    color = np.round(0.45 * np.float32(_PALETTE[1]))
+    np.testing.assert_array_equal(pixels[20, 45], color)
+    np.testing.assert_array_equal(pixels[35, 60 + 55], color)
+    assert not pixels[35, 45].any() and not pixels[20, 60 + 45].any()

@@ -9,6 +9,7 @@ import pytest
 from google.protobuf import text_format
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Detections, Groundtruth
 from estimator_det.protos import eval_pb2
 from inputs import schema
@@ -270,3 +271,32 @@ def test_keypoints_channels_and_labeled_classes_arrive(monkeypatch: pytest.Monke
     np.testing.assert_allclose(picture.detection_keypoints, [[[[0.5, 0.5]]]])
     assert picture.additional_channels is features[schema.ADDITIONAL_CHANNELS]
     assert batches[0].labeled_classes is groundtruth.labeled_classes
+
+
+def test_masks_reach_the_metrics_that_compare_them(received: List[EvaluatedBatch]) -> None:
+    detected, masks = tf.ones([2, 2, 3, 5]), tf.ones([2, 2, *PADDED])
+    detections = _detections()._replace(masks=detected)
+    text = 'metrics_set: "coco_mask_metrics" metrics_set: "coco_detection_metrics"'
+    _ops(detections, _groundtruth(masks=masks), _features(), text)
+    of_masks, of_boxes = received[:2]
+    assert of_boxes.masks is None
+    assert of_masks.masks.detected is detected and of_masks.masks.masks is masks
+    np.testing.assert_array_equal(of_masks.masks.real_sizes, np.array(REAL)[:, :2])
+    np.testing.assert_array_equal(of_masks.masks.image_sizes, ORIGINAL)
+
+
+@pytest.mark.parametrize(
+    ("with_masks", "message"),
+    [
+        ("groundtruth", "'coco_mask_metrics' needs masks, and the model finds boxes only; remove"),
+        ("detections", "the groundtruth has none; .*set load_instance_masks: true in eval_input"),
+    ],
+)
+def test_mask_metrics_need_masks(with_masks: str, message: str) -> None:
+    detections, groundtruth = _detections(), _groundtruth()
+    if with_masks == "detections":
+        detections = detections._replace(masks=tf.ones([2, 2, 3, 5]))
+    else:
+        groundtruth = groundtruth._replace(masks=tf.ones([2, 2, *PADDED]))
+    with pytest.raises(ConfigError, match=f"^eval_config.metrics_set: .*{message}"):
+        _ops(detections, groundtruth, _features(), 'metrics_set: "coco_mask_metrics"')
