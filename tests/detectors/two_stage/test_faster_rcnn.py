@@ -10,6 +10,12 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors import make_detector, make_preprocessor
 from estimator_det.detectors.two_stage.detections import Frame
+from estimator_det.detectors.two_stage.outputs import (
+    RegionOutput,
+    Regions,
+    RpnOutput,
+    TwoStagePredictions,
+)
 from tests.detectors.two_stage import configs
 from tests.detectors.two_stage.configs import MASKS, RFCN, groundtruth, small_detector
 
@@ -101,6 +107,7 @@ def test_boxes_and_classes(overrides: str) -> None:
     ]
 
 
+@pytest.mark.exhaustive
 def test_one_box_for_all_classes() -> None:
     overrides = """second_stage_box_predictor { mask_rcnn_box_predictor {
         share_box_across_classes: true use_dropout: true } }"""
@@ -115,6 +122,10 @@ def test_training_samples_regions() -> None:
     assert predictions["regions/boxes"].shape == (2, 6, 4)
     assert predictions["rpn/box_encodings"].shape[1] < 192  # without anchors across the border
     assert len(terms) == 4 and all(np.isfinite(list(terms.values())))
+
+
+@pytest.mark.exhaustive
+def test_mining_takes_all_proposals() -> None:
     mined, _, terms = run("hard_example_miner {} clip_anchors_to_image: true", is_training=True)
     assert mined["regions/boxes"].shape == (2, 12, 4)
     assert mined["rpn/box_encodings"].shape[1] == 192
@@ -128,7 +139,7 @@ def test_masks_of_sampled_regions() -> None:
     assert np.isfinite(terms["Loss/BoxClassifierLoss/mask_loss"])
 
 
-@pytest.mark.parametrize("num_masks", [1, 2])
+@pytest.mark.parametrize("num_masks", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
 def test_masks_of_detections(num_masks: int) -> None:
     agnostic = "second_stage_box_predictor { mask_rcnn_box_predictor { masks_are_class_agnostic: "
     overrides = f"{MASKS} {agnostic} true }} }}" if num_masks == 1 else MASKS
@@ -165,22 +176,29 @@ def test_further_outputs() -> None:
 
 
 def test_detections_of_padded_images_are_cropped_where_they_are() -> None:
-    """The same image with and without padding gives the same crops of a detection."""
-    detector = small_detector(EXTRA, is_training=False)
+    detector = small_detector("output_final_box_rpn_features: true", is_training=False)
     random = np.random.default_rng(0)
     with tf.Graph().as_default():
         features = tf.constant(random.normal(size=[1, 8, 8, 8]).astype(np.float32))
-        predictions = detector.predict(tf.zeros([1, 64, 64, 3]), tf.constant([[64, 32, 3]]))
-        predictions = predictions._replace(feature_maps=(features,), detections=None, detected=None)
+        boxes = tf.constant([[[8.0, 4.0, 40.0, 28.0]] * 12])
+        predictions = TwoStagePredictions(
+            tf.zeros([1, 64, 64, 3]),
+            (features,),
+            RpnOutput(*[tf.zeros([])] * 4),
+            Regions(boxes, tf.constant([1])),
+            RegionOutput(tf.zeros([]), tf.zeros([1, 12, 2, 4]), tf.zeros([1, 12, 3])),
+        )
         frame = Frame(predictions.inputs, tf.constant([[64, 32, 3]]))
-        found = detector._with_final_crops(predictions, frame)
-        boxes = found.detections.boxes * [1.0, 0.5, 1.0, 0.5]
-        crops = detector.second.stage.crop(features, boxes)
+        found = detector._with_final_crops(predictions, frame).detections
+        crops = detector.second.stage.crop(features, boxes[:, :1] / 64.0)
         with tf1.Session(config=AS_IT_IS) as session:
             session.run(tf1.global_variables_initializer())
-            ours, expected = session.run([found.detections.cropped_features[0], crops])
+            found_boxes, ours, expected = session.run(
+                [found.boxes[0, 0], found.cropped_features[0, 0], crops[0]]
+            )
+    np.testing.assert_allclose(found_boxes, [0.125, 0.125, 0.625, 0.875], rtol=1e-5)
     assert np.abs(expected).max() > 0.1
-    np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_variables_are_those_of_the_reference_and_shared() -> None:
@@ -194,6 +212,13 @@ def test_variables_are_those_of_the_reference_and_shared() -> None:
             if v.op.name.endswith("weights")
         }
         assert len(detector.regularization_losses()) == 2  # the extractor's kernels, each once
+        everything = detector.restore_map("full")
+        assert detector.restore_map("detection", load_all=True) == everything
+        inner = detector.restore_map("detection")
+        assert set(inner) < set(everything)
+        assert all("StageFeatureExtractor/" in name for name in inner)
+        renamed = detector.restore_map("classification")
+        assert sorted(renamed) == sorted(name.partition("/")[2] for name in inner)
     assert shapes == {
         "FirstStageFeatureExtractor/First/weights": [9, 9, 3, 8],
         "Conv/weights": [3, 3, 8, 8],
@@ -205,19 +230,6 @@ def test_variables_are_those_of_the_reference_and_shared() -> None:
         "SecondStageBoxPredictor/Conv/weights": [3, 3, 12, 4],
         "SecondStageBoxPredictor/Conv_1/weights": [3, 3, 4, 2],
     }
-
-
-def test_restore_map() -> None:
-    detector = small_detector()
-    with tf.Graph().as_default():
-        detector.predict(tf.zeros([2, 64, 64, 3]), None, groundtruth())
-        everything = detector.restore_map("full")
-        assert detector.restore_map("detection", load_all=True) == everything
-        inner = detector.restore_map("detection")
-        assert set(inner) < set(everything)
-        assert all("StageFeatureExtractor/" in name for name in inner)
-        renamed = detector.restore_map("classification")
-        assert sorted(renamed) == sorted(name.partition("/")[2] for name in inner)
 
 
 @pytest.mark.parametrize(
@@ -273,6 +285,7 @@ def test_images_without_boxes_and_sizes_known_at_run_time() -> None:
     assert all(np.isfinite(gradient).all() for gradient in gradients)
 
 
+@pytest.mark.exhaustive
 def test_static_shapes_are_static_and_give_the_same() -> None:
     results = []
     for overrides in ("", "use_static_shapes: true use_matmul_gather_in_matcher: true"):

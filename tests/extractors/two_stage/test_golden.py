@@ -31,7 +31,7 @@ KINDS = [
 ]
 # The published network's variables, as tests/nets/test_nasnet.py has them.
 PNASNET_VARIABLES, PNASNET_CRC32 = 1177, 1002280089
-SIDE, CROP = 256, 7  # of images and of crops of the feature map
+SIDE = 256  # of images
 
 
 class Built(NamedTuple):
@@ -42,15 +42,17 @@ class Built(NamedTuple):
 
 
 @functools.cache
-def built(kind: str) -> Built:
-    """Both stages of a type in training, with their usual options, in a graph of their own."""
-    config = faster_rcnn_pb2.FasterRcnnFeatureExtractor(type=kind)
+def built(kind: str, stride: int = 16, crop: int = 7) -> Built:
+    """Both stages of a type in training, in a graph of their own; `crop` is the side of a crop."""
+    config = faster_rcnn_pb2.FasterRcnnFeatureExtractor(
+        type=kind, first_stage_features_stride=stride
+    )
     with tf.Graph().as_default():
         tf1.train.create_global_step()
         extractor = make_extractor(config, is_training=True)
         images = tf1.placeholder(tf.float32, [2, SIDE, SIDE, 3])
         features = extractor.proposal_features(extractor.normalize(images))
-        crops = tf1.placeholder(tf.float32, [None, CROP, CROP, features.shape[-1]])
+        crops = tf1.placeholder(tf.float32, [None, crop, crop, features.shape[-1]])
         return Built(images, features, crops, extractor.box_features(crops))
 
 
@@ -100,7 +102,8 @@ class Measured:
 
     def __init__(self, shared: pathlib.Path, name: str) -> None:
         folder = shared / "golden"
-        self.maps = json.loads((folder / "numeric" / f"{name}.json").read_text())["feature_maps"]
+        document = json.loads((folder / "numeric" / f"{name}.json").read_text())
+        self.maps, self.kind = document["feature_maps"], document["feature_extractor"]
         self.arrays = dict(np.load(folder / "numeric" / f"{name}.npz"))
         self.images = np.load(folder / "numeric" / "_inputs.npz")["images_300"]
         spec = importlib.util.spec_from_file_location("detinit", folder / "detinit.py")
@@ -142,18 +145,31 @@ def assert_first_values(found: np.ndarray, key: str, measured: Measured) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", QUICK)
-def test_values(kind: str, shared: pathlib.Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "stride", "crop", "pooled"),
+    [
+        ("faster_rcnn_resnet50_coco", 16, 7, 2),
+        ("faster_rcnn_inception_v2_coco", 16, 7, 2),
+        *(
+            pytest.param(*row, marks=pytest.mark.exhaustive)
+            for row in (
+                ("faster_rcnn_resnet101_atrous_coco", 8, 7, 2),
+                ("faster_rcnn_inception_resnet_v2_atrous_coco", 8, 17, 1),
+            )
+        ),
+    ],
+)
+def test_values(name: str, stride: int, crop: int, pooled: int, shared: pathlib.Path) -> None:
     """Of the whole feature map, and of one crop of it at the first box."""
-    measured = Measured(shared, f"{kind}_coco")
-    images, model = measured.resized(), built(kind)
+    measured = Measured(shared, name)
+    images, model = measured.resized(), built(measured.kind, stride, crop)
     first_box = measured.arrays["proposal_boxes_normalized"][0, :1]
     with model.images.graph.as_default(), tf1.Session() as session:
         measured.load(session, [model.features, model.box_features])
         features = session.run(model.features, {model.images: images})
-        crop = tf.image.crop_and_resize(features[:1], first_box, [0], [2 * CROP, 2 * CROP])
-        crop = session.run(tf.nn.max_pool2d(crop, 2, 2, "VALID"))
-        box_features = session.run(model.box_features, {model.crops: crop})
+        cropped = tf.image.crop_and_resize(features[:1], first_box, [0], [crop * pooled] * 2)
+        cropped = session.run(tf.nn.max_pool2d(cropped, pooled, pooled, "VALID"))
+        box_features = session.run(model.box_features, {model.crops: cropped})
 
     golden = measured.maps["rpn_features_to_crop/0"]
     assert list(features.shape) == golden["shape"]

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import numpy as np
+
+from estimator_det.compat import tf
+from estimator_det.detectors.base import Groundtruth
+from estimator_det.detectors.two_stage import mask
+from estimator_det.detectors.two_stage.outputs import Regions
+from tests.detectors.two_stage.configs import MASKS, small_config
+
+INPUTS = tf.zeros([1, 40, 40, 3])
+
+
+def labels(size: int) -> Groundtruth:
+    """A box of the whole image, whose lower half is its mask."""
+    masks = np.zeros([1, 1, size, size], np.float32)
+    masks[:, :, size // 2 :] = 1.0
+    return Groundtruth(
+        boxes=tf.constant([[[0.0, 0.0, 40.0, 40.0]]]),
+        classes=tf.constant([[[0.0, 1.0]]]),
+        weights=tf.ones([1, 1]),
+        valid=tf.constant([[True]]),
+        masks=tf.constant(masks),
+    )
+
+
+def loss(groundtruth: Groundtruth, overrides: str = "") -> float:
+    """Of two matched regions, background and padding; the class's masks are right below."""
+    stage = mask.make_mask_stage(small_config(MASKS + overrides).faster_rcnn, is_training=True)
+    boxes = tf.constant([[[0.0, 0, 40, 40], [0, 0, 38, 40], [0, 0, 5, 5], [0, 0, 40, 40]]])
+    logits = np.full([1, 4, 2, 6, 5], 1e6, np.float32)
+    logits[:, :2, 1, :3] = 0.0  # undecided above
+    regions = Regions(boxes, tf.constant([3]))
+    return float(stage.loss(tf.constant(logits), regions, groundtruth, INPUTS))
+
+
+def test_loss_by_hand() -> None:
+    # log 2 in the upper half of the pixels, nothing in the lower half.
+    np.testing.assert_allclose(loss(labels(40)), np.log(2) / 2, rtol=1e-5)
+    weight = "second_stage_mask_prediction_loss_weight: 4"
+    np.testing.assert_allclose(loss(labels(40), weight), 2 * np.log(2), rtol=1e-5)
+
+
+def test_masks_of_another_size() -> None:
+    np.testing.assert_allclose(loss(labels(20)), np.log(2) / 2, rtol=1e-5)
+    # Not resized, a mask of 2 x 2 pixels is blurred from its upper to its lower row.
+    assert loss(labels(2), "resize_masks: false") > loss(labels(2))
+
+
+def test_images_that_are_not_annotated() -> None:
+    assert loss(labels(40)._replace(is_annotated=tf.constant([False]))) == 0.0
+
+
+def test_mask_of_class() -> None:
+    masks = tf.reshape(tf.range(24.0), [1, 2, 3, 2, 2])
+    found = mask.mask_of_class(masks, tf.constant([[2, 0]]))
+    np.testing.assert_array_equal(found, [[[[8, 9], [10, 11]], [[12, 13], [14, 15]]]])
+    agnostic = mask.mask_of_class(masks[:, :, :1], tf.constant([[2, 0]]))
+    np.testing.assert_array_equal(agnostic, masks[:, :, 0])

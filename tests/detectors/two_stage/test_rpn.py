@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import numpy as np
+
+from estimator_det.compat import tf
+from estimator_det.detectors.two_stage import rpn
+from estimator_det.detectors.two_stage.outputs import RpnOutput
+from tests.detectors.two_stage.configs import small_config
+
+ANCHORS = np.float32([[0, 0, 64, 64], [-1, 0, 9, 9], [5, 5, 65, 9], [3, 3, 4, 4], [0, 0, 9, 65]])
+WINDOW = np.float32([0, 0, 64, 64])
+
+
+def test_anchors_across_the_border_are_left_out() -> None:
+    assert rpn._rows_inside(tf.constant(ANCHORS), tf.constant(WINDOW)).tolist() == [0, 3]
+    # The same where they are known at run time only.
+    traced = tf.function(lambda *args: rpn._rows_inside(*args))
+    assert traced(tf.constant(ANCHORS), tf.constant(WINDOW)).numpy().tolist() == [0, 3]
+
+
+def network(overrides: str = "", is_training: bool = False) -> rpn.ProposalNetwork:
+    return rpn.make_proposal_network(small_config(overrides).faster_rcnn, is_training)
+
+
+def test_proposals_by_hand() -> None:
+    anchors = np.float32([[0, 0, 20, 20], [1, 0, 20, 20], [40, 40, 60, 60], [30, 0, 50, 20]])
+    logits = np.log(np.float32([[[1, 4], [1, 3], [1, 1], [1, 9]]]))
+    codes = np.zeros([1, 4, 4], np.float32)
+    codes[0, 2, 0] = 10.0  # one height down
+    output = RpnOutput(tf.zeros([]), tf.constant(anchors), tf.constant(codes), tf.constant(logits))
+    found = network().propose(output, tf.constant([[0.0, 0.0, 64.0, 50.0]]))
+    # The second overlaps the first too much; the third is cut to the window.
+    expected = [[30, 0, 50, 20], [0, 0, 20, 20], [60, 40, 64, 50]]
+    assert found.regions.num.numpy().tolist() == [3]
+    np.testing.assert_allclose(found.regions.boxes[0, :3], expected, atol=1e-4)
+    np.testing.assert_allclose(found.scores[0, :4], [0.9, 0.8, 0.5, 0.0], rtol=1e-5)
+    np.testing.assert_allclose(found.multiclass_scores[0, 0], [0.1, 0.9], rtol=1e-5)
+    np.testing.assert_allclose(found.raw_boxes[0, 2], [60, 40, 80, 60], rtol=1e-5)
+    few = network("first_stage_max_proposals: 1 first_stage_nms_score_threshold: 0.85")
+    few_found = few.propose(output, tf.constant([[0.0, 0.0, 64.0, 64.0]])).regions
+    assert few_found.boxes.shape == (1, 1, 4) and few_found.num.numpy().tolist() == [1]
+
+
+def test_static_kernel_where_asked_for() -> None:
+    static = "use_static_shapes: true"
+    assert network(static, is_training=True).nms.static_shapes
+    assert not network(static).nms.static_shapes
+    assert network(f"{static} use_static_shapes_for_eval: true").nms.static_shapes
+
+
+def test_anchors_are_dropped_in_training_or_clipped() -> None:
+    assert network(is_training=True).drops_crossing and not network().drops_crossing
+    assert not network("clip_anchors_to_image: true", is_training=True).drops_crossing
