@@ -21,19 +21,16 @@ from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 from estimator_det.extractors.base import large_enough, to_plus_minus_one
-from estimator_det.nets.hyperparams import ArgScope
+from estimator_det.nets.hyperparams import ArgScope, make_arg_scope, no_scope
 from estimator_det.nets.normalization import BATCH_NORMS
 
 FIRST_STAGE_SCOPE = "FirstStageFeatureExtractor"
 SECOND_STAGE_SCOPE = "SecondStageFeatureExtractor"
 
 STRIDES = (8, 16)
+OVERRIDE = "override_base_feature_extractor_hyperparams"
 # Fields of the message that set up a feature pyramid or its layers; no type here has one.
-PYRAMID_FIELDS = (
-    "conv_hyperparams",
-    "override_base_feature_extractor_hyperparams",
-    "pad_to_multiple",
-)
+PYRAMID_FIELDS = ("conv_hyperparams", OVERRIDE, "pad_to_multiple")
 
 EXTRACTORS: Registry[Callable[..., TwoStageExtractor]] = Registry(
     "Faster R-CNN feature extractor",
@@ -84,11 +81,13 @@ class ExtractorOptions:
         is_training: Whether the model trains.
         train_batch_norm: Whether batch norm uses and learns from batch statistics.
         stride: Pixels of the image for each cell of the feature map.
+        conv_scope: Hyperparameters that replace those of the recipe.
     """
 
     is_training: bool = False
     train_batch_norm: bool = False
     stride: int = 16
+    conv_scope: ArgScope = no_scope
 
 
 Stage = Callable[[tf.Tensor, ExtractorOptions], tf.Tensor]
@@ -165,6 +164,7 @@ class RecipeExtractor:
             tf1.variable_scope(scope) if scope else contextlib.nullcontext(),
             self.recipe.arg_scope(),
             slim.arg_scope(list(BATCH_NORMS), is_training=learns),
+            self.options.conv_scope(),
         ):
             yield
 
@@ -196,10 +196,13 @@ def options_of(recipe: Recipe, config: Any, is_training: bool) -> ExtractorOptio
     known.CopyFrom(config)
     for field in recipe.ignores:
         known.ClearField(field)
+    learns = is_training and known.batch_norm_trainable
+    overrides = known.override_base_feature_extractor_hyperparams
     return ExtractorOptions(
         is_training=is_training,
-        train_batch_norm=is_training and known.batch_norm_trainable,
+        train_batch_norm=learns,
         stride=known.first_stage_features_stride,
+        conv_scope=make_arg_scope(known.conv_hyperparams, learns) if overrides else no_scope,
     )
 
 
@@ -232,8 +235,11 @@ def ignored_fields(config: Any) -> Tuple[str, ...]:
         ConfigError: as `make_extractor`.
     """
     recipe = getattr(make_extractor(config, is_training=True), "recipe", None)
+    ignores: Tuple[str, ...] = getattr(recipe, "ignores", ())
+    if not config.override_base_feature_extractor_hyperparams and OVERRIDE not in ignores:
+        ignores += ("conv_hyperparams",)
     return tuple(
         field
-        for field in getattr(recipe, "ignores", ())
+        for field in ignores
         if config.HasField(field) and getattr(config, field) != getattr(type(config)(), field)
     )
