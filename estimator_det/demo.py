@@ -86,7 +86,9 @@ def run_demo(
         raise ValueError(f"model {model!r} is not one of {sorted(MODELS)}")
     _prepare_folder(output_dir)
     timer = _StepTimer(total=4)
-    data, model_dir, exported, test_images, found = (os.path.join(output_dir, name) for name in FOLDERS)
+    data, model_dir, exported, test_images, found = (
+        os.path.join(output_dir, name) for name in FOLDERS
+    )
     timer.start("data", f"shapes on textured backgrounds ({size}, seed {seed})")
     files = _make_data(data, seed, size)
     config = demo_config(files, num_train_steps, assignments, model)

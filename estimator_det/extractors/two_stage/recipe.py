@@ -237,7 +237,7 @@ def ignored_fields(config: Any) -> Tuple[str, ...]:
     recipe = getattr(make_extractor(config, is_training=True), "recipe", None)
     ignores: Tuple[str, ...] = getattr(recipe, "ignores", ())
     if not config.override_base_feature_extractor_hyperparams and OVERRIDE not in ignores:
-        ignores += ("conv_hyperparams",)
+        ignores = ("conv_hyperparams", *ignores)
     return tuple(
         field
         for field in ignores
