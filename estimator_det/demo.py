@@ -96,8 +96,8 @@ def run_demo(
     steps, batch = config.train_config.num_steps, config.train_config.batch_size
     timer.start(
         "training and evaluation",
-        f"{MODELS[model].description} from scratch, {steps} steps of {batch} images, then COCO metrics on "
-        f"{files.num_eval} held-out images",
+        f"{MODELS[model].description} from scratch, {steps} steps of {batch} images, then COCO "
+        f"metrics on {files.num_eval} held-out images",
     )
     metrics = _train(config, model_dir, seed)
     timer.start("export", "SavedModel and frozen graph of the last checkpoint")
@@ -126,7 +126,7 @@ def demo_config(
     assignments: Sequence[str] = (),
     model: str = "ssd",
 ) -> Any:
-    """The shipped configuration of a name in `MODELS`, with the paths of a data set and the changes of the user."""
+    """The shipped configuration of `MODELS[model]`, with a data set's paths and user's changes."""
     config = pipeline.override(
         pipeline.read_pipeline(str(MODELS[model].config_file)),
         train_input_path=files.train_pattern,
