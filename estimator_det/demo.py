@@ -20,7 +20,23 @@ from inputs.datasets import shapes
 from model_fn.runs import runner
 from model_fn.runs.options import Evaluating
 
-CONFIG_FILE = pathlib.Path(__file__).parent / "configs" / "ssd_mobilenet_v1_shapes.config"
+_CONFIGS = pathlib.Path(__file__).parent / "configs"
+
+
+class DemoModel(NamedTuple):
+    """What a demo can train."""
+
+    config_file: pathlib.Path
+    description: str
+
+
+MODELS = {
+    "ssd": DemoModel(_CONFIGS / "ssd_mobilenet_v1_shapes.config", "SSD MobileNet v1"),
+    "mask_rcnn": DemoModel(
+        _CONFIGS / "mask_rcnn_mobilenet_v1_shapes.config", "Mask R-CNN MobileNet v1"
+    ),
+}
+CONFIG_FILE = MODELS["ssd"].config_file
 MAP_50 = "DetectionBoxes_Precision/mAP@.50IOU"
 SUMMARY_FILE = "summary.json"
 PICTURE_FILE = "detections.png"
@@ -45,6 +61,7 @@ class DemoResult(NamedTuple):
 def run_demo(
     output_dir: str,
     *,
+    model: str = "ssd",
     seed: int = 0,
     size: str = "small",
     num_train_steps: Optional[int] = None,
@@ -54,6 +71,7 @@ def run_demo(
 
     Args:
         output_dir: A new or empty folder, or that of an earlier demo, which is replaced.
+        model: What to train, a name in `MODELS`.
         seed: Of the data, the initial weights and the order of the records.
         size: Of the data set, a name in `inputs.datasets.shapes.SIZES`.
         num_train_steps: Replaces the configured number; the learning rate schedule is scaled.
@@ -62,23 +80,28 @@ def run_demo(
     Raises:
         FileExistsError: if `output_dir` contains anything but an earlier demo.
         ConfigError: if an assignment is not valid.
+        ValueError: if the model or the size is unknown, or the seed negative.
     """
+    if model not in MODELS:
+        raise ValueError(f"model {model!r} is not one of {sorted(MODELS)}")
     _prepare_folder(output_dir)
     timer = _StepTimer(total=4)
-    data, model, exported, test_images, found = (os.path.join(output_dir, name) for name in FOLDERS)
+    data, model_dir, exported, test_images, found = (
+        os.path.join(output_dir, name) for name in FOLDERS
+    )
     timer.start("data", f"shapes on textured backgrounds ({size}, seed {seed})")
     files = _make_data(data, seed, size)
-    config = demo_config(files, num_train_steps, assignments)
+    config = demo_config(files, num_train_steps, assignments, model)
     console.check_config(config)
     steps, batch = config.train_config.num_steps, config.train_config.batch_size
     timer.start(
         "training and evaluation",
-        f"SSD MobileNet v1 from scratch, {steps} steps of {batch} images, then COCO metrics on "
-        f"{files.num_eval} held-out images",
+        f"{MODELS[model].description} from scratch, {steps} steps of {batch} images, then COCO "
+        f"metrics on {files.num_eval} held-out images",
     )
-    metrics = _train(config, model, seed)
+    metrics = _train(config, model_dir, seed)
     timer.start("export", "SavedModel and frozen graph of the last checkpoint")
-    export = saved_model.export_saved_model(config, model, exported, input_types=("all",))
+    export = saved_model.export_saved_model(config, model_dir, exported, input_types=("all",))
     console.say(f"  SavedModel: {export.saved_model}")
     console.say(f"  frozen graph: {export.frozen_graph}")
     timer.start("detection", f"the SavedModel runs on {NUM_TEST_IMAGES} new images")
@@ -101,10 +124,11 @@ def demo_config(
     files: shapes.DatasetFiles,
     num_train_steps: Optional[int] = None,
     assignments: Sequence[str] = (),
+    model: str = "ssd",
 ) -> Any:
-    """The shipped configuration with the paths of a data set and the changes of the user."""
+    """The shipped configuration of `MODELS[model]`, with a data set's paths and user's changes."""
     config = pipeline.override(
-        pipeline.read_pipeline(str(CONFIG_FILE)),
+        pipeline.read_pipeline(str(MODELS[model].config_file)),
         train_input_path=files.train_pattern,
         eval_input_path=files.eval_pattern,
         label_map_path=files.label_map,

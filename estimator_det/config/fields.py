@@ -70,7 +70,6 @@ REFUSED: Dict[str, Refusal] = {
 
 _SUPPRESSION = "all kinds of suppression have the same result, with static shapes"
 _ANCHORWISE = "every loss has one value for each anchor"
-_PUBLISHED = "layers have the settings that the network was published with"
 _QUEUES = "input pipelines have no queues"
 
 # Field -> why it has no effect.
@@ -93,8 +92,6 @@ NO_EFFECT: Dict[str, str] = {
     "FasterRcnn.use_combined_nms_in_first_stage": _SUPPRESSION,
     "FasterRcnn.use_partitioned_nms_in_first_stage": _SUPPRESSION,
     "FasterRcnn.use_static_balanced_label_sampler": "the sampler always has static shapes",
-    "FasterRcnnFeatureExtractor.conv_hyperparams": _PUBLISHED,
-    "FasterRcnnFeatureExtractor.override_base_feature_extractor_hyperparams": _PUBLISHED,
     "FasterRcnnFeatureExtractor.pad_to_multiple": "the image_resizer pads",
     "InputReader.keypoint_type_weight": "no model weights keypoints",
     "InputReader.min_after_dequeue": _QUEUES,

@@ -22,13 +22,21 @@ _SLOW_BACKBONES = (
     "ssd_pnasnet",
 )
 _OTHER_BACKBONES = ("ssd_mobilenet_v2_mnasfpn",)
-# Switches of two-stage models for static shapes, with the reason.
+# Switches of two-stage models that choose other kernels for the same result, with the reason.
 _TWO_STAGE_SWITCHES = (
-    ("use_static_shapes", "proposals are cut to a number that depends on the image"),
-    ("clip_anchors_to_image", "anchors across the border are taken out, which changes shapes"),
-    ("use_static_balanced_label_sampler", "the sampler's shapes depend on the labels"),
-    ("use_matmul_gather_in_matcher", "rows are gathered one by one"),
-    ("use_matmul_crop_and_resize", "CropAndResize has no TPU kernel"),
+    ("use_static_shapes", "the number of proposals depends on the image"),
+    (
+        "use_matmul_gather_in_matcher",
+        "targets are gathered row by row, which the TPU does one after the other",
+    ),
+    ("use_matmul_crop_and_resize", "regions are cropped by an operation that TPUs do not have"),
+)
+_TRAINABLE = ("ssd", "faster_rcnn")
+# Switches for inference alone.
+_STATIC_KERNELS = (
+    "model.ssd.post_processing.batch_non_max_suppression.static_kernel=true",
+    "model.faster_rcnn.use_static_shapes_for_eval=true",
+    "model.faster_rcnn.second_stage_post_processing.batch_non_max_suppression.static_kernel=true",
 )
 _RESIZERS_BY_IMAGE = (
     "identity_resizer",
@@ -42,13 +50,12 @@ def _model_kind(config: Config, _: Target) -> Iterator[Problem]:
     kind = config.model.WhichOneof("model")
     if kind is None:
         yield Problem("error", "model", "no model is chosen", remedy="add model { ssd { … } }")
-    elif kind != "ssd":
+    elif kind not in _TRAINABLE:
         yield Problem(
             "error",
             f"model.{kind}",
-            "is not a single-shot model: its train step selects regions by non-maximum "
-            "suppression and has no in-place update of batch norm",
-            remedy="train it on CPU or GPU, or train an SSD (model.ssd) on TPU",
+            "is neither a single-shot nor a two-stage model",
+            remedy="train an SSD (model.ssd) or a Faster R-CNN (model.faster_rcnn)",
         )
 
 
@@ -58,20 +65,23 @@ def _two_stage(config: Config, _: Target) -> Iterator[Problem]:
         return
     model, path = config.model.faster_rcnn, "model.faster_rcnn"
     for name, why in _TWO_STAGE_SWITCHES:
-        yield from unless(config, f"{path}.{name}=true", why, safe=False)
+        yield from unless(config, f"{path}.{name}=true", why)
+    yield from unless(
+        config,
+        f"{path}.clip_anchors_to_image=true",
+        "anchors across the border are not trained, as in the reference's models for CPU and GPU; "
+        "its models for TPU are trained on all anchors, cut at the border",
+        "advice",
+        safe=False,
+    )
     if model.HasField("hard_example_miner"):
         yield Problem(
             "error",
             f"{path}.hard_example_miner",
             "selects examples by non-maximum suppression within the train step",
             edits=(f"{path}.hard_example_miner=null",),
-        )
-    if model.second_stage_box_predictor.HasField("rfcn_box_predictor"):
-        yield Problem(
-            "error",
-            f"{path}.second_stage_box_predictor.rfcn_box_predictor",
-            "crops regions with CropAndResize, which has no TPU kernel",
-            remedy="use another model",
+            remedy="a sample of second_stage_batch_size regions then replaces it; "
+            "second_stage_balance_fraction sets the share of objects",
         )
 
 
@@ -277,10 +287,12 @@ def _quantization(config: Config, _: Target) -> Iterator[Problem]:
 
 @rule("static-suppression")
 def _suppression(config: Config, target: Target) -> Iterator[Problem]:
-    if target.inference:
+    if not target.inference:
+        return
+    for edit in _STATIC_KERNELS:
         yield from unless(
             config,
-            "model.ssd.post_processing.batch_non_max_suppression.static_kernel=true",
+            edit,
             "training on TPU works, but an exported model suppresses boxes with kernels that TPUs "
             "do not have",
             "warning",

@@ -198,7 +198,9 @@ def _unused_features(config: Config, target: Target) -> Iterator[Problem]:
 
 @rule("masks")
 def _masks(config: Config, _: Target) -> Iterator[Problem]:
-    if config.model.HasField("ssd") and not config.model.ssd.HasField("mask_head_config"):
+    model = config.model
+    ssd_without = model.HasField("ssd") and not model.ssd.HasField("mask_head_config")
+    if ssd_without or (model.HasField("faster_rcnn") and model.faster_rcnn.number_of_stages < 3):
         yield from unless(
             config,
             "train_input_reader.load_instance_masks=false",

@@ -82,14 +82,16 @@ def mobilenet_v1(
     *,
     explicit_padding: bool = False,
     layers: Sequence[Layer] = V1_LAYERS,
+    first_number: int = 0,
 ) -> Dict[str, tf.Tensor]:
     """Builds the network in the open variable and argument scopes.
 
     Args:
-        inputs: float [B, h, w, 3].
+        inputs: float [B, h, w, C], C = 3 for a whole network.
         depth: Channels of a layer from the table's, see `scaled_depth`.
         explicit_padding: Pad before the convolutions by kernel size alone, instead of "SAME".
         layers: The table.
+        first_number: Of the first layer, in names.
 
     Returns:
         Every activation by name, in order: `Conv2d_0`, `Conv2d_1_depthwise`,
@@ -103,7 +105,7 @@ def mobilenet_v1(
     net = inputs
     padding = "VALID" if explicit_padding else "SAME"
     with slim.arg_scope([slim.conv2d, slim.separable_conv2d], padding=padding):
-        for number, layer in enumerate(layers):
+        for number, layer in enumerate(layers, start=first_number):
             name = f"Conv2d_{number}"
             channels = depth(layer.depth)
             if not layer.separable:

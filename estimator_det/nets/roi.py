@@ -79,6 +79,8 @@ def pool_position_sensitive(
     boxes: tf.Tensor,
     crop_size: Tuple[int, int],
     num_bins: Tuple[int, int],
+    *,
+    matmul: bool = False,
 ) -> tf.Tensor:
     """Mean of what each bin of a region finds in the maps of that bin.
 
@@ -90,6 +92,7 @@ def pool_position_sensitive(
         boxes: float32 [B, N, 4].
         crop_size: Height and width of the crop of a whole region, multiples of `num_bins`.
         num_bins: Rows and columns of bins.
+        matmul: See `crop_regions`.
 
     Returns:
         float [B, N, C].
@@ -104,7 +107,8 @@ def pool_position_sensitive(
         tf.transpose(by_bin, [0, 3, 1, 2, 4]), [batch * bins, height, width, channels]
     )
     bin_boxes = tf.reshape(_bin_boxes(boxes, rows, columns), [batch * bins, count, 4])
-    crops = crop_regions(by_bin, bin_boxes, (crop_size[0] // rows, crop_size[1] // columns))
+    size = (crop_size[0] // rows, crop_size[1] // columns)
+    crops = crop_regions(by_bin, bin_boxes, size, matmul=matmul)
     pooled = tf.reduce_mean(crops, axis=[1, 2])
     return tf.reduce_mean(tf.reshape(pooled, [batch, bins, count, channels]), axis=1)
 

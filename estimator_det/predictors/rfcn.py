@@ -24,6 +24,7 @@ class RfcnHead:
         depth: Channels of the convolution before the score maps.
         crop_size: Height and width of the crop of a region.
         box_code_size: Numbers that encode a box.
+        matmul: Whether crops are matrix products, for TPU.
     """
 
     num_classes: int
@@ -32,6 +33,7 @@ class RfcnHead:
     depth: int = 1024
     crop_size: Tuple[int, int] = (12, 12)
     box_code_size: int = 4
+    matmul: bool = False
 
     def __post_init__(self) -> None:
         where = "faster_rcnn.second_stage_box_predictor.rfcn_box_predictor"
@@ -69,10 +71,14 @@ class RfcnHead:
         return slim.conv2d(net, depth, 1, activation_fn=None, scope=name)
 
     def _pooled(self, score_maps: tf.Tensor, boxes: tf.Tensor) -> tf.Tensor:
-        return pool_position_sensitive(score_maps, boxes, self.crop_size, self.num_bins)
+        return pool_position_sensitive(
+            score_maps, boxes, self.crop_size, self.num_bins, matmul=self.matmul
+        )
 
 
-def make_rfcn_head(config: Any, num_classes: int, is_training: bool) -> RfcnHead:
+def make_rfcn_head(
+    config: Any, num_classes: int, is_training: bool, *, matmul: bool = False
+) -> RfcnHead:
     """The head of an `RfcnBoxPredictor` message; ConfigError if bins do not divide the crop."""
     return RfcnHead(
         num_classes=num_classes,
@@ -81,4 +87,5 @@ def make_rfcn_head(config: Any, num_classes: int, is_training: bool) -> RfcnHead
         depth=config.depth,
         crop_size=(config.crop_height, config.crop_width),
         box_code_size=config.box_code_size,
+        matmul=matmul,
     )

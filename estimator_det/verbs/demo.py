@@ -13,6 +13,11 @@ EXAMPLE = "--output_dir demo_output --seed 1"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
+    parser.add_argument(
+        "--model",
+        default="ssd",
+        help="ssd (default), or mask_rcnn: two stages, with masks; takes longer",
+    )
     parser.add_argument("--output_dir", default="demo_output", help="(default: %(default)s)")
     parser.add_argument(
         "--seed",
@@ -33,6 +38,7 @@ def run(options: argparse.Namespace) -> int:
 
     demo.run_demo(
         options.output_dir,
+        model=options.model,
         seed=options.seed,
         size=options.size,
         num_train_steps=options.num_train_steps,

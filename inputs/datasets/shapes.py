@@ -66,6 +66,7 @@ class ShapeImage(NamedTuple):
     pixels: np.ndarray  # uint8 [h, w, 3]
     boxes: np.ndarray  # float32 [n, 4], normalized ymin, xmin, ymax, xmax
     class_ids: List[int]  # from 1, index into CLASS_NAMES plus one
+    masks: np.ndarray  # bool [n, h, w], the pixels of each shape
 
 
 class DatasetFiles(NamedTuple):
@@ -86,6 +87,7 @@ def make_image(seed: Tuple[int, int], options: Optional[ShapeOptions] = None) ->
     background = _background(random, int(height), int(width))
     canvas = Image.fromarray(background)
     boxes: List[np.ndarray] = []
+    masks: List[np.ndarray] = []
     class_ids: List[int] = []
     for _ in range(random.integers(1, options.max_shapes + 1)):
         for _ in range(PLACEMENT_TRIES):
@@ -95,7 +97,9 @@ def make_image(seed: Tuple[int, int], options: Optional[ShapeOptions] = None) ->
             outline = _place(outline, extent * min(height, width), (width, height), random)
             box = np.concatenate([outline.min(axis=0)[::-1], outline.max(axis=0)[::-1]])
             if all(_overlap(box, other) <= MAX_OVERLAP for other in boxes):
-                _paint(canvas, outline, _contrasting_colour(canvas, box, random))
+                mask = _paint(canvas, outline, _contrasting_colour(canvas, box, random))
+                masks = [other & ~mask for other in masks]  # the later shape hides the earlier
+                masks.append(mask)
                 boxes.append(box)
                 class_ids.append(class_id)
                 break
@@ -103,7 +107,9 @@ def make_image(seed: Tuple[int, int], options: Optional[ShapeOptions] = None) ->
     pixels = pixels + random.normal(0.0, random.uniform(0.0, 6.0), pixels.shape).astype(np.int16)
     scale = np.array([height, width, height, width], np.float32)
     normalized = np.clip(np.asarray(boxes, np.float32).reshape(-1, 4) / scale, 0.0, 1.0)
-    return ShapeImage(np.clip(pixels, 0, 255).astype(np.uint8), normalized, class_ids)
+    return ShapeImage(
+        np.clip(pixels, 0, 255).astype(np.uint8), normalized, class_ids, np.stack(masks)
+    )
 
 
 def make_dataset(
@@ -138,7 +144,8 @@ def _examples(
     for index in range(count):
         image = make_image((seed, index), options)
         names = [CLASS_NAMES[class_id - 1] for class_id in image.class_ids]
-        labels = writer.Annotations(image.boxes, image.class_ids, names)
+        masks = [writer.encode_image(mask, "png") for mask in image.masks]
+        labels = writer.Annotations(image.boxes, image.class_ids, names, masks=masks)
         filename = f"{name.split('.')[0]}_{index:05d}.jpg"
         yield writer.make_example(writer.encode_image(image.pixels), labels, filename=filename)
 
@@ -181,16 +188,23 @@ def _contrasting_colour(
             return tuple(int(channel) for channel in colour)
 
 
-def _paint(canvas: Image.Image, outline: np.ndarray, colour: Tuple[int, ...]) -> None:
-    """Fills a polygon with smooth edges; only the pixels around it are touched."""
+def _paint(canvas: Image.Image, outline: np.ndarray, colour: Tuple[int, ...]) -> np.ndarray:
+    """Fills a polygon with smooth edges; only the pixels around it are touched.
+
+    Returns:
+        bool [h, w], the pixels of the canvas that the polygon covers at least by half.
+    """
     low = np.maximum(np.floor(outline.min(axis=0)) - 1, 0).astype(int)
     high = np.minimum(np.ceil(outline.max(axis=0)) + 1, canvas.size).astype(int)
     size = (int(high[0] - low[0]), int(high[1] - low[1]))
     stencil = Image.new("L", (size[0] * SUPERSAMPLING, size[1] * SUPERSAMPLING))
     points = [(float(x), float(y)) for x, y in (outline - low) * SUPERSAMPLING]
     ImageDraw.Draw(stencil).polygon(points, fill=255)
-    mask = stencil.resize(size, Image.Resampling.BOX)
-    canvas.paste(colour, (int(low[0]), int(low[1]), int(high[0]), int(high[1])), mask)
+    cover = stencil.resize(size, Image.Resampling.BOX)
+    canvas.paste(colour, (int(low[0]), int(low[1]), int(high[0]), int(high[1])), cover)
+    covered = np.zeros(canvas.size[::-1], bool)
+    covered[low[1] : high[1], low[0] : high[0]] = np.asarray(cover) >= 128
+    return covered
 
 
 def _background(random: np.random.Generator, height: int, width: int) -> np.ndarray:

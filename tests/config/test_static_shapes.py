@@ -22,7 +22,8 @@ from estimator_det.protos import model_pb2
         ),
         (
             "faster_rcnn { num_classes: 3 }",
-            "faster_rcnn { num_classes: 3 use_static_shapes: true second_stage_post_processing { "
+            "faster_rcnn { num_classes: 3 use_static_shapes: true "
+            "use_static_shapes_for_eval: true second_stage_post_processing { "
             "batch_non_max_suppression { use_static_shapes: true static_kernel: true } } }",
         ),
         ("", ""),

@@ -13,7 +13,14 @@ import pytest
 import estimator_det
 from estimator_det.config import overrides, pipeline, tpu_lint
 from estimator_det.config.tpu_rules import Target, rule
-from tests.config.tpu_cases import BROKEN, BROKEN_FOR_INFERENCE, READER, SSD
+from tests.config.tpu_cases import (
+    BROKEN,
+    BROKEN_FOR_INFERENCE,
+    BROKEN_TWO_STAGE,
+    RCNN,
+    READER,
+    SSD,
+)
 
 CONFIGS = pathlib.Path(estimator_det.__file__).parent / "configs"
 FIT = (
@@ -22,6 +29,7 @@ FIT = (
     "ssd_mobilenet_v1_fpn_640x640",
     "ssd_resnet50_v1_fpn_640x640",
 )
+TWO_STAGE = "faster_rcnn_resnet50_640x640"
 TARGET = Target(model_dir="gs://bucket/run")
 INFERENCE = Target(inference=True)
 
@@ -41,7 +49,9 @@ def _found(config: pipeline.Config, target: Target = TARGET) -> List[Tuple[str, 
     return [(f.rule, f.severity, f.field) for f in tpu_lint.lint(config, target)]
 
 
-def test_fit_configurations_pass_clean(fit: pipeline.Config) -> None:
+@pytest.mark.parametrize("name", [*FIT, TWO_STAGE])
+def test_fit_configurations_pass_clean(name: str) -> None:
+    fit = _filled(name)
     assert _found(fit) == []
     found = pipeline.check(fit, check_files=False)
     assert [problem.field for problem in found] == ["train_config.use_bfloat16"]  # off a TPU
@@ -61,8 +71,41 @@ def test_breaking_a_rule_is_caught(
     )
     found = _found(broken)
     assert (name, severity, field.format(predictor=predictor)) in found
-    if not field.startswith("model.faster_rcnn"):
-        assert {rule_name for rule_name, _, _ in found} == {name}, "one thing, one finding"
+    assert {rule_name for rule_name, _, _ in found} == {name}, "one thing, one finding"
+
+
+@pytest.mark.parametrize("name, severity, assignments, field", BROKEN_TWO_STAGE)
+def test_breaking_a_rule_of_two_stages_is_caught_and_its_edit_helps(
+    name: str, severity: str, assignments: List[str], field: str
+) -> None:
+    broken = overrides.apply_overrides(_filled(TWO_STAGE), assignments)
+    assert _found(broken) == [(name, severity, field)]
+    (finding,) = tpu_lint.lint(broken, TARGET)
+    assert _found(overrides.apply_overrides(broken, finding.edits)) == []
+
+
+def test_inference_with_two_stages_has_rules_of_its_own() -> None:
+    found = [field for name, _, field in _found(_filled(TWO_STAGE), INFERENCE) if "static" in name]
+    assert found == [
+        f"{RCNN}.use_static_shapes_for_eval",
+        f"{RCNN}.second_stage_post_processing.batch_non_max_suppression.static_kernel",
+    ]
+
+
+def test_fix_makes_a_two_stage_model_static_and_leaves_its_loss() -> None:
+    switches = ("use_static_shapes", "use_matmul_crop_and_resize", "use_matmul_gather_in_matcher")
+    broken = overrides.apply_overrides(
+        _filled(TWO_STAGE),
+        [
+            *(f"{RCNN}.{switch}=false" for switch in (*switches, "clip_anchors_to_image")),
+            f"{RCNN}.image_resizer={{ keep_aspect_ratio_resizer {{ }} }}",
+        ],
+    )
+    fixed = tpu_lint.fix(broken, TARGET)
+    model = fixed.config.model.faster_rcnn
+    assert all(getattr(model, switch) for switch in switches)
+    assert model.image_resizer.keep_aspect_ratio_resizer.pad_to_max_dimension
+    assert [problem.field for problem in fixed.remaining] == [f"{RCNN}.clip_anchors_to_image"]
 
 
 @pytest.mark.parametrize("name, severity, assignments, field", BROKEN_FOR_INFERENCE)
@@ -75,7 +118,8 @@ def test_inference_has_rules_of_its_own(
 
 
 def test_every_rule_is_broken_by_a_test() -> None:
-    broken: Set[str] = {case[0] for case in (*BROKEN, *BROKEN_FOR_INFERENCE)}
+    cases = (*BROKEN, *BROKEN_TWO_STAGE, *BROKEN_FOR_INFERENCE)
+    broken: Set[str] = {case[0] for case in cases}
     assert broken == set(tpu_lint.RULES)
 
 
@@ -202,6 +246,7 @@ MINER = f"{SSD}.loss.hard_example_miner"
 IN_PLACE = f"{SSD}.inplace_batchnorm_update"
 UNFIT_SSD = {NO_MATMUL, MINER, IN_PLACE}
 QUANTIZED = "graph_rewriter"
+UNFIT_TWO_STAGE = {f"{RCNN}.use_static_shapes", f"{RCNN}.use_matmul_crop_and_resize"}
 UNFIT = {
     "embedded_ssd_mobilenet_v1_coco": UNFIT_SSD,
     "ssd_inception_v2_coco": UNFIT_SSD,
@@ -244,5 +289,6 @@ def test_configurations_that_people_have(shared: pathlib.Path) -> None:
             assert errors == UNFIT[path.stem], path.stem
         else:
             assert config.model.WhichOneof("model") == "faster_rcnn", path.stem
-            assert "model.faster_rcnn" in errors, path.stem
+            if not config.model.faster_rcnn.HasField("context_config"):  # made for TPU
+                assert errors >= UNFIT_TWO_STAGE, path.stem
     assert seen >= KNOWN_FIT | set(UNFIT)

@@ -6,27 +6,16 @@ SSD = "model.ssd"
 READER = "train_input_reader"
 RATE = "train_config.optimizer.momentum_optimizer.learning_rate"
 EXTRACTOR = f"{SSD}.feature_extractor"
-TWO_STAGE = "{ faster_rcnn { image_resizer { fixed_shape_resizer { } } } }"
+RCNN = "model.faster_rcnn"
 
 # (rule, severity, what breaks it, the field that is named). {predictor} stands for the box
 # predictor that the configuration has.
 BROKEN = (
-    ("model-kind", "error", [f"model={TWO_STAGE}"], "model.faster_rcnn"),
-    ("two-stage", "error", [f"model={TWO_STAGE}"], "model.faster_rcnn.use_static_shapes"),
     (
-        "two-stage",
+        "model-kind",
         "error",
-        [f"model={TWO_STAGE}", "model.faster_rcnn.hard_example_miner={}"],
-        "model.faster_rcnn.hard_example_miner",
-    ),
-    (
-        "two-stage",
-        "error",
-        [
-            f"model={TWO_STAGE}",
-            "model.faster_rcnn.second_stage_box_predictor={ rfcn_box_predictor { } }",
-        ],
-        "model.faster_rcnn.second_stage_box_predictor.rfcn_box_predictor",
+        ["model={ center_net { image_resizer { fixed_shape_resizer { } } } }"],
+        "model.center_net",
     ),
     (
         "resizer",
@@ -197,6 +186,38 @@ BROKEN = (
         [f"{READER}.label_map_path=PATH_TO_BE_CONFIGURED/map.pbtxt"],
         f"{READER}.label_map_path",
     ),
+)
+
+# The same for a two-stage model.
+BROKEN_TWO_STAGE = (
+    *(
+        ("two-stage", "error", [f"{RCNN}.{switch}=false"], f"{RCNN}.{switch}")
+        for switch in (
+            "use_static_shapes",
+            "use_matmul_crop_and_resize",
+            "use_matmul_gather_in_matcher",
+        )
+    ),
+    (
+        "two-stage",
+        "advice",
+        [f"{RCNN}.clip_anchors_to_image=false"],
+        f"{RCNN}.clip_anchors_to_image",
+    ),
+    ("two-stage", "error", [f"{RCNN}.hard_example_miner={{}}"], f"{RCNN}.hard_example_miner"),
+    (
+        "resizer",
+        "error",
+        [f"{RCNN}.image_resizer={{ keep_aspect_ratio_resizer {{ }} }}"],
+        f"{RCNN}.image_resizer.keep_aspect_ratio_resizer.pad_to_max_dimension",
+    ),
+    (
+        "raw-detections",
+        "advice",
+        [f"{RCNN}.return_raw_detections_during_predict=true"],
+        f"{RCNN}.return_raw_detections_during_predict",
+    ),
+    ("masks", "warning", [f"{READER}.load_instance_masks=true"], f"{READER}.load_instance_masks"),
 )
 
 BROKEN_FOR_INFERENCE = (

@@ -39,14 +39,16 @@ def test_pool_crops() -> None:
     np.testing.assert_array_equal(roi.pool_crops(crops, 2, 2)[0, :, :, 0], [[6, 8], [16, 18]])
 
 
+@pytest.mark.parametrize("matmul", [True, False])
 @pytest.mark.parametrize("name", ["6x6_2x3_pool", "2x3_pool_same"])
-def test_position_sensitive_golden(name: str) -> None:
+def test_position_sensitive_golden(name: str, matmul: bool) -> None:
     settings = SETTINGS[name]
     pooled = roi.pool_position_sensitive(
         tf.constant(ARRAYS["image"][None]),
         tf.constant(ARRAYS["boxes"][None]),
         tuple(settings["crop_size"]),
         tuple(settings["num_spatial_bins"]),
+        matmul=matmul,
     )
     np.testing.assert_allclose(pooled[0], ARRAYS[name][:, 0, 0], rtol=1e-5, atol=1e-6)
 

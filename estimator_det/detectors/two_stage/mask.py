@@ -20,6 +20,8 @@ from estimator_det.detectors.two_stage.targets import assign_classes, make_regio
 from estimator_det.images.sizes import height_and_width
 from estimator_det.losses.classification import sigmoid_cross_entropy
 from estimator_det.losses.masking import zero_images
+from estimator_det.nets.roi import TPU as TPU  # masks are cropped like regions
+from estimator_det.nets.roi import crop_regions
 from estimator_det.predictors.mask_head import MaskHead, make_mask_head
 
 MASK_LOSS = "Loss/BoxClassifierLoss/mask_loss"
@@ -34,12 +36,14 @@ class MaskStage:
         assigner: Matches boxes to groundtruth.
         loss_weight: Factor of the loss.
         resizes_masks: Whether groundtruth masks are brought to the size of the network's input.
+        matmul: Whether groundtruth masks are cropped by matrix products, for TPU.
     """
 
     head: MaskHead
     assigner: TargetAssigner
     loss_weight: float
     resizes_masks: bool
+    matmul: bool = False
 
     def predict(self, features: tf.Tensor, boxes: tf.Tensor) -> tf.Tensor:
         """Features [B * N, h', w', C] of boxes [B, N, 4] -> logits [B, N, K or 1, h, w]."""
@@ -63,7 +67,8 @@ class MaskStage:
         label = tf.argmax(targets.class_targets, axis=2, output_type=tf.int32)
         own = mask_of_class(logits, tf.maximum(label - 1, 0))
         size = (int(own.shape[2]), int(own.shape[3]))
-        wanted = crop_masks(
+        crop = _crop_by_products if self.matmul else crop_masks
+        wanted = crop(
             self._groundtruth_masks(groundtruth, inputs),
             normalized(regions.boxes, inputs),
             size,
@@ -99,6 +104,16 @@ def mask_of_class(masks: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
     return tf.gather(masks, classes, batch_dims=2)
 
 
+def _crop_by_products(
+    masks: tf.Tensor, boxes: tf.Tensor, size: Tuple[int, int], indices: tf.Tensor
+) -> tf.Tensor:
+    """As `crop_masks`, by `crop_regions` with matrix products: every box crops a map of its own."""
+    of_boxes = tf.gather(masks, indices, batch_dims=1)
+    maps = tf.reshape(of_boxes, [-1, *height_and_width(masks[:, 0, :, :, tf.newaxis]), 1])
+    crops = crop_regions(maps, tf.reshape(boxes, [-1, 1, 4]), size, matmul=True)
+    return per_region(crops[..., 0], boxes)
+
+
 def _resized(masks: tf.Tensor, size: Tuple[Any, Any]) -> tf.Tensor:
     """[B, G, h, w] -> [B, G, *size] by the nearest pixel."""
     by_pixel = tf.transpose(masks, [0, 2, 3, 1])
@@ -123,4 +138,5 @@ def make_mask_stage(config: Any, is_training: bool) -> MaskStage:
         assigner=make_region_assigner(config),
         loss_weight=config.second_stage_mask_prediction_loss_weight,
         resizes_masks=config.resize_masks,
+        matmul=config.use_matmul_crop_and_resize,
     )

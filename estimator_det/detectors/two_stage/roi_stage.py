@@ -161,7 +161,10 @@ def make_rfcn_stage(
     config: Any, model: Any, extractor: TwoStageExtractor, is_training: bool
 ) -> RfcnStage:
     """The second stage with an `RfcnBoxPredictor` message; see `make_crop_stage`."""
-    return RfcnStage(extractor, make_rfcn_head(config, model.num_classes, is_training))
+    head = make_rfcn_head(
+        config, model.num_classes, is_training, matmul=model.use_matmul_crop_and_resize
+    )
+    return RfcnStage(extractor, head)
 
 
 def make_region_stage(model: Any, extractor: TwoStageExtractor, is_training: bool) -> RegionStage:

@@ -50,7 +50,7 @@ recipe.register_recipe(
         first_stage=_v2_first_stage,
         second_stage=_v2_second_stage,
         min_size=V2_MIN_SIZE,
-        ignores=("first_stage_features_stride",),
+        ignores=("first_stage_features_stride", *recipe.LAYER_FIELDS),
     ),
 )
 recipe.register_recipe(

@@ -22,13 +22,16 @@ from estimator_det.config.fields import check_supported
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 from estimator_det.extractors.base import large_enough, to_plus_minus_one
-from estimator_det.nets.hyperparams import ArgScope
+from estimator_det.nets.hyperparams import ArgScope, make_arg_scope, no_scope
 from estimator_det.nets.normalization import BATCH_NORMS
 
 FIRST_STAGE_SCOPE = "FirstStageFeatureExtractor"
 SECOND_STAGE_SCOPE = "SecondStageFeatureExtractor"
 
 STRIDES = (8, 16)
+OVERRIDE = "override_base_feature_extractor_hyperparams"
+# Fields that set up layers; most networks keep the settings they were published with.
+LAYER_FIELDS = ("conv_hyperparams", OVERRIDE)
 
 EXTRACTORS: Registry[Callable[..., TwoStageExtractor]] = Registry(
     "Faster R-CNN feature extractor",
@@ -79,11 +82,13 @@ class ExtractorOptions:
         is_training: Whether the model trains.
         train_batch_norm: Whether batch norm uses and learns from batch statistics.
         stride: Pixels of the image for each cell of the feature map.
+        conv_scope: Hyperparameters that replace those of the recipe.
     """
 
     is_training: bool = False
     train_batch_norm: bool = False
     stride: int = 16
+    conv_scope: ArgScope = no_scope
 
 
 Stage = Callable[[tf.Tensor, ExtractorOptions], tf.Tensor]
@@ -114,7 +119,7 @@ class Recipe:
     normalize: Callable[[tf.Tensor], tf.Tensor] = to_plus_minus_one
     min_size: int = 1
     strides: Tuple[int, ...] = STRIDES
-    ignores: Tuple[str, ...] = ()
+    ignores: Tuple[str, ...] = LAYER_FIELDS
     renamed_in_classifier: Tuple[str, str] = ("", "")
     classifier_suffix: str = ""
 
@@ -160,6 +165,7 @@ class RecipeExtractor:
             tf1.variable_scope(scope) if scope else contextlib.nullcontext(),
             self.recipe.arg_scope(),
             slim.arg_scope(list(BATCH_NORMS), is_training=learns),
+            self.options.conv_scope(),
         ):
             yield
 
@@ -187,10 +193,13 @@ def options_of(recipe: Recipe, config: Any, is_training: bool) -> ExtractorOptio
     known.CopyFrom(config)
     for field in recipe.ignores:
         known.ClearField(field)
+    learns = is_training and known.batch_norm_trainable
+    overrides = known.override_base_feature_extractor_hyperparams
     return ExtractorOptions(
         is_training=is_training,
-        train_batch_norm=is_training and known.batch_norm_trainable,
+        train_batch_norm=learns,
         stride=known.first_stage_features_stride,
+        conv_scope=make_arg_scope(known.conv_hyperparams, learns) if overrides else no_scope,
     )
 
 
@@ -223,8 +232,11 @@ def ignored_fields(config: Any) -> Tuple[str, ...]:
         ConfigError: as `make_extractor`.
     """
     recipe = getattr(make_extractor(config, is_training=True), "recipe", None)
+    ignores: Tuple[str, ...] = getattr(recipe, "ignores", ())
+    if not config.override_base_feature_extractor_hyperparams and OVERRIDE not in ignores:
+        ignores = ("conv_hyperparams", *ignores)
     return tuple(
         field
-        for field in getattr(recipe, "ignores", ())
+        for field in ignores
         if config.HasField(field) and getattr(config, field) != getattr(type(config)(), field)
     )

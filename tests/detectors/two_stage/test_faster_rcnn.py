@@ -354,3 +354,16 @@ def test_static_shapes_are_static_and_give_the_same() -> None:
 def test_refused(overrides: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make_detector(configs.small_config(overrides), is_training=True)
+
+
+def test_size_of_the_graph_does_not_depend_on_the_batch() -> None:
+    sizes = []
+    detector = configs.small_detector("num_classes: 90", is_training=False)
+    for batch in (1, 8):
+        with tf.Graph().as_default() as graph:
+            predictions = detector.predict(tf.zeros([batch, 64, 64, 3]))
+            before = len(graph.get_operations())
+            detector.postprocess(predictions)
+            sizes.append((before, len(graph.get_operations()) - before))
+    assert sizes[0] == sizes[1]
+    assert sizes[1][1] < 3000

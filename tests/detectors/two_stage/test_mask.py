@@ -47,6 +47,14 @@ def test_masks_of_another_size() -> None:
     assert loss(labels(2), "resize_masks: false") > loss(labels(2))
 
 
+def test_groundtruth_masks_cropped_by_products() -> None:
+    matmul = "use_matmul_crop_and_resize: true"
+    np.testing.assert_allclose(loss(labels(40), matmul), loss(labels(40)), rtol=1e-5)
+    uneven = labels(40)
+    uneven = uneven._replace(masks=tf.concat([uneven.masks[:, :, 5:], uneven.masks[:, :, :5]], 2))
+    np.testing.assert_allclose(loss(uneven, matmul), loss(uneven), rtol=1e-5)
+
+
 def test_images_that_are_not_annotated() -> None:
     assert loss(labels(40)._replace(is_annotated=tf.constant([False]))) == 0.0
 

@@ -17,6 +17,7 @@ from estimator_det.nets import inception_resnet, nasnet, resnet
 from estimator_det.protos import faster_rcnn_pb2
 
 RESNET, INCEPTION = "faster_rcnn_resnet50", "faster_rcnn_inception_v2"
+MOBILENET = "faster_rcnn_mobilenet_v1"
 INCEPTION_RESNET, NAS = "faster_rcnn_inception_resnet_v2", "faster_rcnn_nas"
 FIRST, SECOND = recipe.FIRST_STAGE_SCOPE, recipe.SECOND_STAGE_SCOPE
 TINY_CELL = nasnet.Cell(
@@ -58,6 +59,7 @@ def test_types() -> None:
     assert set(EXTRACTORS) == keras | {
         *(RESNET, "faster_rcnn_resnet101", "faster_rcnn_resnet152"),
         *(INCEPTION, INCEPTION_RESNET, f"{INCEPTION_RESNET}_keras", NAS, "faster_rcnn_pnas"),
+        MOBILENET,
     }
 
 
@@ -160,6 +162,22 @@ def test_searched_networks_always_learn_in_the_first_stage(trains: bool) -> None
         drawn = [op.name for op in graph.get_operations() if op.type == "RandomUniform"]
         paths = {name.partition("/")[0] for name in drawn if "Initializer" not in name}
         assert paths == {FIRST, SECOND}  # dropped in both
+
+
+def test_hyperparameters_of_the_configuration() -> None:
+    text = "batch_norm_trainable: true conv_hyperparams { batch_norm { decay: 0.9 train: %s } }"
+    overrides = "override_base_feature_extractor_hyperparams: true"
+    for train, used, count in (("true", overrides, 27), ("false", overrides, 0), ("false", "", 27)):
+        extractor = make(MOBILENET, f"{text % train} {used}")
+        with tf.Graph().as_default() as graph:
+            features = extractor.proposal_features(tf.zeros([1, 64, 64, 3]))
+            assert features.shape == [1, 4, 4, 512]
+            assert extractor.box_features(tf.zeros([3, 7, 7, 512])).shape == [3, 4, 4, 1024]
+            assert len(learning_norms(graph)) == count
+            names = {extractor.classifier_name(v.op.name) for v in tf1.global_variables()}
+        assert {f"MobilenetV1/Conv2d_{n}_depthwise/depthwise_weights" for n in (1, 13)} <= names
+    assert ignored_fields(message(MOBILENET, text % "true")) == ("conv_hyperparams",)
+    assert ignored_fields(message(MOBILENET, f"{text % 'true'} {overrides}")) == ()
 
 
 def test_names_in_checkpoints_of_classifiers() -> None:

@@ -40,6 +40,29 @@ def test_a_box_fits_its_shape_tightly():
     assert (rows.min(), rows.max() + 1, columns.min(), columns.max() + 1) == (20, 40, 10, 30)
 
 
+def test_masks_fill_their_boxes_and_do_not_overlap():
+    for index in range(10):
+        image = shapes.make_image((0, index))
+        assert image.masks.shape == (len(image.boxes), *image.pixels.shape[:2])
+        assert image.masks.sum(axis=0).max() == 1
+        for mask, box in zip(image.masks, image.boxes):
+            rows, columns = np.nonzero(mask)
+            edges = [rows.min(), columns.min(), rows.max() + 1, columns.max() + 1]
+            sizes = np.array([*mask.shape, *mask.shape])
+            # Another shape may hide a corner; the tip of a star covers less than half a pixel.
+            assert np.abs(box * sizes - edges).max() < 12
+
+
+def test_records_have_masks(tmp_path):
+    files = shapes.make_dataset(str(tmp_path), seed=3, size="tiny")
+    first = next(iter(tf.data.TFRecordDataset(sorted(glob.glob(files.eval_pattern)))))
+    features = tf.train.Example.FromString(first.numpy()).features.feature
+    encoded = features["image/object/mask"].bytes_list.value
+    assert len(encoded) == len(features["image/object/class/label"].int64_list.value)
+    height, width = (features[f"image/{n}"].int64_list.value[0] for n in ("height", "width"))
+    assert tf.io.decode_png(encoded[0]).shape == (height, width, 1)
+
+
 def test_overlap_is_of_the_smaller_box():
     whole, quarter = np.array([0.0, 0.0, 4.0, 4.0]), np.array([2.0, 2.0, 4.0, 6.0])
     assert shapes._overlap(whole, quarter) == pytest.approx(4 / 8)

@@ -13,6 +13,7 @@ from model_fn import model_fn
 from model_fn.preflight import tpu_graph, xla_check
 from tests import small_extractor
 from tests.detectors.configs import small_config
+from tests.detectors.two_stage import configs as two_stage_configs
 
 TRAINING = """
 train_config {
@@ -274,4 +275,21 @@ def test_evaluation_and_prediction_compile() -> None:
 )
 def test_shipped_with_the_reference_as_fit(shared: Any, name: str) -> None:
     config = pipeline.read_pipeline(str(shared / "data" / "configs" / f"{name}.config"))
+    assert findings_of(config, *tpu_graph.MODES) == []
+
+
+STATIC_TWO_STAGE = """
+use_static_shapes: true use_matmul_gather_in_matcher: true use_matmul_crop_and_resize: true
+"""
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize(
+    "more",
+    [two_stage_configs.MASKS, pytest.param(two_stage_configs.RFCN, marks=pytest.mark.exhaustive)],
+)
+def test_two_stages_are_static_in_training_and_evaluation(more: str) -> None:
+    config = a_config()
+    config.model.CopyFrom(two_stage_configs.small_config(STATIC_TWO_STAGE + more))
+    config.train_input_reader.load_instance_masks = "predict_instance_masks" in more
     assert findings_of(config, *tpu_graph.MODES) == []
