@@ -216,9 +216,9 @@ def _causes(report: Report) -> List[str]:
         causes.append("the learning rate is not finite: examine the schedule")
     elif report.not_finite == [MOVING_AVERAGES]:
         causes.append(
-            "activations are so large that their variance overflows; loss and gradients are finite "
-            "because batch norm divides by it. Lower the learning rate, or add a warm-up, and "
-            "resume from a checkpoint before the weights grew"
+            f"the learning rate {rate:.4g} is too high: activations have grown so large that their "
+            "variance overflows; loss and gradients are finite because batch norm divides by it. "
+            "Lower it, or add a warm-up, and resume from a checkpoint before the weights grew"
         )
     elif not report.bad_inputs and not weights:
         large = [name for name, size in report.largest_variables if size > _LARGE]

@@ -41,8 +41,11 @@ MESSAGES: Dict[str, Tuple[str, str, int]] = {
     "ssdlite_mobilenet_v2_coco": ("ssd_mobilenet_v2", "use_depthwise: true", 300),
     "ssdlite_mobilenet_v3_large_320x320_coco": ("ssd_mobilenet_v3_large", LITE, 320),
 }
-SLOW = {name for name in MESSAGES if "mobiledet" in name or "mnasfpn" in name}
-NAMES = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in GOLDEN]
+# Networks of the same layers as others.
+ALIKE = {"ssd_mobiledet_dsp", "ssd_mobiledet_edgetpu", "ssdlite_mobilenet_v2_coco"}
+NAMES = [
+    pytest.param(name, marks=pytest.mark.exhaustive if name in ALIKE else ()) for name in GOLDEN
+]
 
 
 def test_every_file_is_compared() -> None:

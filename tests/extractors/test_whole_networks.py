@@ -44,17 +44,14 @@ def test_mobiledet_gpu() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("letter", "depths", "kernels"),
     [
         # Kernels of fused, inverted and separable layers, of ten edges and of the stem.
-        pytest.param(
-            "s", [120, 168, 136, 136, 64], 24 + 57 + 16 + 10 + 1, marks=pytest.mark.exhaustive
-        ),
+        ("s", [120, 168, 136, 136, 64], 24 + 57 + 16 + 10 + 1),
         ("m", [120, 168, 136, 136, 64], 29 + 60 + 20 + 10 + 1),
-        pytest.param(
-            "l", [120, 168, 112, 128, 64], 24 + 87 + 8 + 10 + 1, marks=pytest.mark.exhaustive
-        ),
+        ("l", [120, 168, 112, 128, 64], 24 + 87 + 8 + 10 + 1),
     ],
 )
 def test_spaghettinets(letter: str, depths: List[int], kernels: int) -> None:
@@ -85,6 +82,7 @@ def test_pnasnet_trains() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_keras_configuration_trains(shared: pathlib.Path) -> None:
     config = pipeline.read_pipeline(
         shared / "data" / "configs" / "ssd_mobilenet_v2_pets_keras.config"

@@ -13,6 +13,7 @@ from model_fn.runs.options import Evaluating
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_train_evaluate_export(shared: pathlib.Path, tmp_path: pathlib.Path) -> None:
     data = shared / "data"
     config = pipeline.read_pipeline(str(data / "configs" / "ssd_mobilenet_v1_pets.config"))

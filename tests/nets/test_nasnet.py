@@ -32,6 +32,7 @@ def shapes(names: str = "") -> dict:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_pnasnet_large_has_the_size_that_was_published() -> None:
     bare = {"weights_initializer": tf1.zeros_initializer(), "weights_regularizer": None}
     with tf.Graph().as_default():

@@ -220,8 +220,9 @@ def test_evaluation_and_export_report_that_quantization_has_no_effect(
         ),
         ("model.ssd.feature_extractor.fpn={}", "feature_extractor.fpn is not supported by"),
         (
-            "train_config.data_augmentation_options=[{random_horizontal_flip {probability: 2}}]",
-            "probability is 2",
+            "train_config.data_augmentation_options="
+            "[{random_image_scale {min_scale_ratio: 2 max_scale_ratio: 1}}]",
+            "min_scale_ratio is 2",
         ),
         ("eval_config.recall_lower_bound=2", "error: eval_config.recall_lower_bound: is 2"),
     ],
