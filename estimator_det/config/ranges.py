@@ -58,13 +58,14 @@ RANGES: Tuple[Range, ...] = (
     Range(
         0, MOST_DETECTIONS, "boxes",
         ("*.max_detections_per_class", "*.max_total_detections", "*.max_box_predictions",
-         "*.max_classes_per_detection", "*.first_stage_max_proposals", "*_minibatch_size",
+         "*.max_classes_per_detection", "*.first_stage_max_proposals",
          "*.second_stage_batch_size", "*.max_num_boxes_to_visualize", "*.num_candidates_per_*",
          "*.mask_loss_sample_size", "HardExampleMiner.num_hard_examples",
          "HardExampleMiner.m*_negatives_per_*", "Loss.min_num_negative_samples",
          "Loss.desired_negative_sampling_ratio"),
     ),
     Range(1, MOST_DETECTIONS, "features", ("Context.max_num_context_features",)),
+    Range(0, 10_000_000, "anchors", ("*_minibatch_size",)),
     # Input.
     Range(1, MOST_BUFFERED, "records", ("InputReader.read_block_length",)),
     Range(
