@@ -110,6 +110,7 @@ ROWS = [
         wide(6, (32, 40), (16, 20), (8, 10), (4, 5), (2, 3)),
         has={"MobilenetV1/fpn/projection_1/weights": [1, 1, 12, 6]},
         lacks=("bottom_up_Conv2d_15",),
+        is_exhaustive=True,
     ),
     Row(  # the last two layers of the backbone are narrower
         "ssd_mobilenet_v1_fpn",
@@ -187,6 +188,7 @@ ROWS = [
         f"depth_multiplier: 0.1 min_depth: 8 {PENALIZED} use_explicit_padding: true",
         (96, 96),
         squares([96, 128, 51, 25, 25, 12], [6, 3, 2, 1, 1, 1]),
+        is_exhaustive=True,
     ),
     Row(
         "ssd_mobilenet_v2_fpn",
@@ -233,6 +235,7 @@ ROWS = [
         f"depth_multiplier: 0.1 min_depth: 8 {PENALIZED} pad_to_multiple: 64",
         (107, 139),
         [(8, 12, 48), (4, 6, 32), (2, 3, 51), (1, 2, 25), (1, 1, 25), (1, 1, 12)],
+        is_exhaustive=True,
     ),
     Row(
         "ssd_mobilenet_v3_small",
@@ -341,6 +344,7 @@ ROWS = [
         wide(5, (40, 48), (20, 24), (10, 12)),
         has={"resnet_v1_50/block4/unit_3/bottleneck_v1/conv3/weights": None},
         lacks=("bottom_up",),
+        is_exhaustive=True,
     ),
     Row(
         "ssd_resnet50_v1_fpn",
