@@ -340,7 +340,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
     """What input functions ask for: reader, options, whether they augment, stream."""
     calls: List[Any] = []
 
-    def gather(reader: Any, options: Any, augment: Any, log: Any, stream: Any) -> None:
+    def gather(
+        reader: Any, options: Any, augment: Any, log: Any, stream: Any, *, needs_masks: bool
+    ) -> None:
+        assert not needs_masks
         calls.append((reader, options, augment() is not None, log, stream))
 
     monkeypatch.setattr(input_pipeline, "_batches", gather)

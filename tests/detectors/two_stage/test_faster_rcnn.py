@@ -189,7 +189,7 @@ def test_detections_of_padded_images_are_cropped_where_they_are() -> None:
             RegionOutput(tf.zeros([]), tf.zeros([1, 12, 2, 4]), tf.zeros([1, 12, 3])),
         )
         frame = Frame(predictions.inputs, tf.constant([[64, 32, 3]]))
-        found = detector._with_final_crops(predictions, frame).detections
+        found = detector._with_final_crops(predictions, frame, None).detections
         crops = detector.second.stage.crop(features, boxes[:, :1] / 64.0)
         with tf1.Session(config=AS_IT_IS) as session:
             session.run(tf1.global_variables_initializer())

@@ -1,4 +1,4 @@
-"""Advice about TPU stands beside the component, and names a field that there is."""
+"""Advice about TPU is in the module of its component, and names a field of the schema."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import estimator_det
 import model_fn.training
 from estimator_det.compat import tf
 from estimator_det.config.advice import TpuAdvice
+from estimator_det.protos import faster_rcnn_pb2
 from model_fn.preflight import op_origin
 from tests.model_fn.preflight.small import small_config
 
@@ -32,8 +33,14 @@ def test_the_field_is_in_the_schema(name: str) -> None:
     config = small_config("model.ssd.loss.hard_example_miner={}")
     advice = sys.modules[name].TPU
     assert isinstance(advice, TpuAdvice) and advice.remedy
+    first = advice.field.partition(".")[0]
+    if first in faster_rcnn_pb2.FasterRcnn.DESCRIPTOR.fields_by_name and not hasattr(
+        config.model.ssd, first
+    ):
+        config.model.faster_rcnn.SetInParent()
+    kind = config.model.WhichOneof("model")
     field = op_origin._full_field(advice.field, config)
-    assert field.startswith(("train_config", f"model.ssd.{advice.field}"))
+    assert field.startswith(("train_config", f"model.{kind}.{advice.field}"))
 
 
 def test_the_parts_of_a_detector_have_advice() -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from estimator_det.compat import estimator, tf, tf1, tpu_estimator
 from estimator_det.config.text import ConfigError
+from inputs import schema
 from model_fn import model_fn
 from model_fn.runs.backends import tpu_estimator as tpu
 from model_fn.runs.backends.tpu_options import OnTpu
@@ -165,7 +166,7 @@ def test_a_loss_that_is_not_finite_ends_the_training(tmp_path: pathlib.Path) -> 
 
 def test_batches_for_cores_are_static_and_hold_no_strings() -> None:
     specs = tpu.fed(_input_fn)({"batch_size": 4}).element_spec
-    assert set(specs[0]) == set(tpu.FEATURES)
+    assert set(specs[0]) == {schema.IMAGE, schema.TRUE_IMAGE_SHAPE} <= set(tpu.FEATURES)
     for spec in tf.nest.flatten(specs):
         assert spec.dtype != tf.string and spec.shape.is_fully_defined() and spec.shape[0] == 4
 
