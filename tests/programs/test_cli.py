@@ -231,8 +231,8 @@ def test_check_config_without_a_graph_refuses_what_components_refuse(assignment,
     metrics = "eval_config.metrics_set=precision_at_recall_detection_metrics"
     sets = [f"--set={assignment}", f"--set={metrics}"]
     cli.main(["check-config", str(CONFIG), *sets, "--no_build"])
-    told = capsys.readouterr().out
-    assert text in told and "graph:      not built (--no_build)" in told
+    printed = capsys.readouterr().out
+    assert text in printed and "graph:      not built (--no_build)" in printed
 
 
 def test_check_config_prints_the_changed_configuration(capsys):
