@@ -141,11 +141,12 @@ def reliability_diagram(calibrated: Calibrated) -> bytes:
     """PNG: precision by score before and after, and how many detections have each score."""
     edges = np.linspace(0.0, 1.0, NUM_BINS + 1)
     by_name = {"before": calibrated.before, "after": calibrated.after}
-    lines = [charts.Curve("calibrated", [0.0, 1.0], [0.0, 1.0])]
+    lines = []
     for name, found in by_name.items():
         used = found.counts > 0
         title = f"{name}: error {found.expected_error:.3f}"
         lines.append(charts.Curve(title, found.mean_scores[used], found.precisions[used]))
+    lines.append(charts.Curve("precision = score", [0.0, 1.0], [0.0, 1.0]))
     return charts.figure(
         [
             charts.curves(
@@ -154,6 +155,7 @@ def reliability_diagram(calibrated: Calibrated) -> bytes:
                 x_label="score",
                 y_label="precision",
                 limits=(0, 1, 0, 1.02),
+                legend="upper left",
             ),
             charts.histogram(
                 "Detections by score",

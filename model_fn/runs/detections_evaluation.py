@@ -328,6 +328,7 @@ def _write_summary(folder: str, results: Dict[str, Any]) -> None:
         for name, value in results.items()
         if not isinstance(value, bytes) and name != tf1.GraphKeys.GLOBAL_STEP
     }
-    writer = tf1.summary.FileWriterCache.get(folder)
+    with tf.Graph().as_default():  # which its writer asks for
+        writer = tf1.summary.FileWriterCache.get(folder)
     writer.add_summary(results[diagnostics.EVAL_DIAGNOSTICS], STEP)
     write_figures(folder, numbers, STEP, flush=True)

@@ -1,0 +1,188 @@
+"""Detections of both formats, and every fault of their entries."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from model_fn.checkpoints.errors import RunError
+from model_fn.evaluation.detections import file as detection_file
+from model_fn.evaluation.detections.file import DetectionFile, read_detections
+
+NAMES = {1: "cat", 2: "dog"}
+
+
+def result(**changes: Any) -> dict[str, Any]:
+    return {"image_id": 7, "category_id": 1, "bbox": [10, 20, 30, 40], "score": 0.5, **changes}
+
+
+def line(**changes: Any) -> dict[str, Any]:
+    box = {"ymin": 0.1, "xmin": 0.2, "ymax": 0.5, "xmax": 0.6}
+    one = {"class_id": 1, "name": "cat", "score": 0.9, "box": box, "box_pixels": {}}
+    return {"file": "photos/a.jpg", "height": 4, "width": 5, "detections": [one], **changes}
+
+
+def _read(folder: pathlib.Path, entries: Any, lines: bool = False) -> DetectionFile:
+    path = folder / "found.json"
+    path.write_text("\n".join(map(json.dumps, entries)) if lines else json.dumps(entries))
+    return read_detections(str(path), NAMES)
+
+
+def test_coco_results(tmp_path: pathlib.Path) -> None:
+    found = _read(
+        tmp_path,
+        [
+            result(),
+            result(image_id="b.jpg", score=0.25, category_id=2),
+            result(score=0.75, bbox=[0, 0, 100, 200.5], segmentation={"counts": "", "size": []}),
+            result(category_id=90),
+            result(score=1),
+        ],
+    )
+    assert found.is_coco
+    assert found.names == ["7", "b.jpg"]
+    assert (len(found), found.num_read, dict(found.unknown_classes)) == (4, 5, {90: 1})
+    first = found.of_image(0, 400, 200)
+    assert first.scores.tolist() == [1.0, 0.75, 0.5]
+    assert first.class_ids.tolist() == [1, 1, 1]
+    # [x, y, width, height] in pixels becomes yxyx as fractions.
+    expected = [[0.05, 0.05, 0.15, 0.2], [0, 0, 200.5 / 400, 0.5], [0.05, 0.05, 0.15, 0.2]]
+    np.testing.assert_allclose(first.boxes, expected, rtol=1e-6)
+    assert found.of_image(1, 400, 200).class_ids.tolist() == [2]
+    assert [found.count_of(image) for image in (0, 1)] == [3, 1]
+
+
+def test_lines_of_detect(tmp_path: pathlib.Path) -> None:
+    found = _read(
+        tmp_path,
+        [
+            line(),
+            line(file="b.jpg", detections=[]),
+            {"file": "broken.jpg", "error": "it cannot be read"},
+        ],
+        lines=True,
+    )
+    assert not found.is_coco
+    assert found.names == ["photos/a.jpg", "b.jpg", "broken.jpg"]
+    assert (len(found), found.num_failed) == (1, 1)
+    np.testing.assert_allclose(found.of_image(0, 999, 999).boxes, [[0.1, 0.2, 0.5, 0.6]])
+    assert found.of_image(1, 4, 5).scores.size == found.of_image(2, 4, 5).scores.size == 0
+
+
+def test_names_of_images(tmp_path: pathlib.Path) -> None:
+    lines = [line(), line(file="other/a.jpg"), line(file="b.c.png")]
+    found = _read(tmp_path, lines, lines=True).aliases()
+    assert found["photos/a.jpg"] == [0]
+    assert found["a.jpg"] == found["a"] == [0, 1]
+    assert found["b.c"] == [2]
+    numbers = {
+        "COCO_val2014_000000000139.jpg": ["139"],
+        "images/000000000139.jpg": ["139"],
+        "139": ["139"],
+        "img139.jpg": [],
+        "000.jpg": ["0"],
+        "": [],
+    }
+    for name, number in numbers.items():
+        assert detection_file.number_of_image(name) == number, name
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ([1], "is '[1]', not an object"),
+        ({"image_id": 1}, "has no category_id; it has ['image_id']"),
+        (result(image_id=True), "image_id is 'True'; it must be a number or a text"),
+        (result(image_id=1.5), "image_id is '1.5'"),
+        (result(image_id="x" * 5000), "the name of the image has 5,000 characters"),
+        (result(category_id="cat"), "category_id is 'cat'; it must be an id of the label map"),
+        (result(category_id=2**31), "category_id is '2147483648'"),
+        (result(category_id=-1), "category_id is '-1'"),
+        (result(bbox=[1, 2, 3]), "bbox is '[1, 2, 3]'; it must be [x, y, width, height]"),
+        (result(bbox=[1, 2, -3, 4]), "bbox has the width -3 and the height 4; 0 or more"),
+        (result(bbox=[1, "2", 3, 4]), "bbox (y) is '2', not a number"),
+        (result(bbox=[1, 2, 3, float("nan")]), "bbox (height) is nan; it must be finite"),
+        (result(bbox=[1, 2, 3, 1e30]), "more than 10,000,000 pixels"),
+        (result(score=float("inf")), "score is inf; it must be finite"),
+        (result(score=10**39), "score is 1e+39; it must be finite"),
+        (result(score=None), "score is 'None', not a number"),
+        (result(score="\x1b[2J" * 1000), "score is '\\x1b[2J"),
+    ],
+)
+def test_faults_of_results(entry: Any, message: str, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(RunError) as caught:
+        _read(tmp_path, [result(), entry])
+    text = str(caught.value)
+    assert "\n  entry 2 (line 1): " in text
+    assert message in text
+    assert "\x1b" not in text and len(text) < 1000
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        (result(), "is a COCO result outside of a list"),
+        ({"images": [], "annotations": []}, "so it is a COCO data set; give a list of results"),
+        ({"detections": []}, "has no file; it has ['detections']"),
+        (line(file=3), "file is '3'; it must be a path"),
+        (line(), "file 'photos/a.jpg' has a line before"),
+        (line(file="b", detections={}), "detections is '{}'; it must be a list"),
+        (line(file="b", detections=[5]), "detections[0]: is '5', not an object"),
+        (
+            line(file="b", detections=[{**line()["detections"][0], "name": "owl"}]),
+            "detections[0]: class 1 is 'owl', and 'cat' in the label map",
+        ),
+        (
+            line(file="b", detections=[{"class_id": 1, "score": 0.5, "box": {"ymin": 0}}]),
+            "has no xmin; it has ['ymin']",
+        ),
+        (
+            line(
+                file="b",
+                detections=[
+                    {
+                        "class_id": 1,
+                        "score": 0.5,
+                        "box": {"ymin": 0.5, "xmin": 0, "ymax": 0.4, "xmax": 1},
+                    }
+                ],
+            ),
+            "it must be ymin <= ymax and xmin <= xmax",
+        ),
+    ],
+)
+def test_faults_of_lines(entry: Any, message: str, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(RunError) as caught:
+        _read(tmp_path, [line(), entry], lines=True)
+    assert "\n  line 2: " in str(caught.value)
+    assert message in str(caught.value)
+
+
+def test_a_few_faults_are_listed_at_once(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(RunError) as caught:
+        _read(tmp_path, [result(score="high")] * 50)
+    assert str(caught.value).count("\n") == detection_file.MAX_FAULTS
+
+
+def test_too_many_detections_are_refused(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(detection_file, "MAX_DETECTIONS_OF_IMAGE", 3)
+    with pytest.raises(RunError, match="image '7' has 4 detections; at most 3"):
+        _read(tmp_path, [result()] * 4)
+    monkeypatch.setattr(detection_file, "MAX_DETECTIONS", 5)
+    with pytest.raises(RunError, match="has more than 5 detections; evaluate it in parts"):
+        _read(tmp_path, [result(image_id=k) for k in range(6)])
+
+
+def test_unknown_classes_are_counted_within_limits(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(detection_file, "MAX_UNKNOWN_CLASSES", 2)
+    found = _read(tmp_path, [result(category_id=k) for k in range(10, 20)])
+    assert dict(found.unknown_classes) == {10: 1, 11: 1, -1: 8}
+    assert found.names == ["7"]
