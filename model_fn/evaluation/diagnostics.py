@@ -149,10 +149,10 @@ class EvalDiagnostics:
         found = matched >= 0
         pairs = (groundtruth.classes[matched[found]], detection_classes[found])
         np.add.at(self._confusion, pairs, 1)
-        np.add.at(self._confusion, (background, detection_classes[~found & counts]), 1)
+        np.add.at(self._confusion[background], detection_classes[~found & counts], 1)
         missed = groundtruth.counted
         missed[matched[found]] = False
-        np.add.at(self._confusion, (groundtruth.classes[missed], background), 1)
+        np.add.at(self._confusion[:, background], groundtruth.classes[missed], 1)
 
     def counts(self) -> Dict[str, Any]:
         """All counts, as JSON values."""
@@ -363,8 +363,8 @@ def _why_zero(name: str, counts: Mapping[str, Any]) -> str:
             return f"no detection has a class of the label map; ids: {sorted(unknown)[:10]}"
         return (
             "there are no detections: every score is below score_threshold of "
-            "model.ssd.post_processing; the model needs more training, or its weights were not "
-            "restored"
+            "model.ssd.post_processing, or a file of detections has none; the model needs more "
+            "training, or its weights were not restored"
         )
     labelled = {name for name, count in boxes.items() if count}
     found = {name for name, count in detections.items() if count}

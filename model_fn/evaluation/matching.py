@@ -140,7 +140,7 @@ def ignored_overlap(detection_boxes: Array, groundtruth: ImageBoxes, iou: Array)
 def pairwise_iou(boxes_a: Array, boxes_b: Array) -> Array:
     """IoU of yxyx boxes [n, 4], [m, 4] -> [n, m]; empty boxes give 0."""
     shared = _intersections(boxes_a, boxes_b)
-    union = _areas(boxes_a)[:, np.newaxis] + _areas(boxes_b) - shared
+    union: Array = _areas(boxes_a)[:, np.newaxis] + _areas(boxes_b) - shared
     return np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
 
 

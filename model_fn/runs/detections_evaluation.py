@@ -105,8 +105,10 @@ def evaluate_detections(
             config, _untouched(), reader, fault_log=faults
         )
         results = _run(make_dataset, lookup, config.eval_config, categories, made.append)
-        _write_summary(folder, results)
+        counts = lookup.counts()
+        _write_summary(folder, {**results, **counts})
         evaluation = report(pipeline_config.model, name, folder, results, faults)
+        evaluation.metrics.update(counts)
         for line in lookup.remarks():
             _LOG.warning("%s", line)
         history.record(model_dir, evaluation)
@@ -176,7 +178,7 @@ def _run(
                 progress.after_run(None, None)
             lookup.check_any()
             results: Dict[str, Any] = session.run(values)
-    return {**results, **lookup.counts(), tf1.GraphKeys.GLOBAL_STEP: STEP}
+    return {**results, tf1.GraphKeys.GLOBAL_STEP: STEP}
 
 
 def _found_ops(lookup: Lookup, features: Dict[str, tf.Tensor]) -> Detections:
