@@ -185,7 +185,9 @@ def _check_faster_rcnn(model: faster_rcnn_pb2.FasterRcnn, path: str) -> Iterator
         yield error(where, "is false, and a third stage predicts masks", "set it, or use 2 stages")
     if model.number_of_stages < 3 and predictor.predict_instance_masks:
         yield warning(
-            where, "has no effect: masks need a third stage", f"--set {path}.number_of_stages=3"
+            where,
+            "has no effect: masks need a third stage",
+            "remove it, or set number_of_stages: 3, with load_instance_masks in the readers",
         )
 
 
