@@ -17,5 +17,5 @@ def test_a_bucket_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_remote_file_that_is_absent() -> None:
-    with pytest.raises(ConfigError, match="^ram://nowhere/a.pbtxt: no such file$"):
+    with pytest.raises(ConfigError, match=r"^ram://nowhere/a\.pbtxt: no such file$"):
         files.read_bytes("ram://nowhere/a.pbtxt")
