@@ -103,6 +103,7 @@ def _check_options(options: argparse.Namespace) -> None:
 
 
 def _evaluate_file(options: argparse.Namespace) -> int:
+    from inputs.checks import decoder_warnings
     from model_fn.runs import detections_evaluation
 
     if options.records:
@@ -119,13 +120,14 @@ def _evaluate_file(options: argparse.Namespace) -> int:
         _check_calibration(config, options.calibrate)
     model_dir = options.model_dir or f"{os.path.splitext(options.detections)[0]}_evaluation"
     matches: Dict[str, Any] = {}
-    results = detections_evaluation.evaluate_detections(
-        config,
-        options.detections,
-        model_dir,
-        on_training_data=options.eval_training_data,
-        matches=matches,
-    )
+    with decoder_warnings.count():
+        results = detections_evaluation.evaluate_detections(
+            config,
+            options.detections,
+            model_dir,
+            on_training_data=options.eval_training_data,
+            matches=matches,
+        )
     _say_results(results)
     if options.calibrate:
         _calibrate(config, options.calibrate, matches, model_dir, detections_evaluation.STEP)
@@ -150,6 +152,7 @@ def run_evaluation(
     """
     console.check_config(config, ignore=console.unused_in_evaluation(on_training_data))
     console.warn_of_float_model(config)
+    from inputs.checks import decoder_warnings
     from model_fn.runs import evaluator
 
     matches: Dict[str, Any] = {}
@@ -160,7 +163,8 @@ def run_evaluation(
     if continuous:
         settings.update(max_retries=max_retries, timeout_secs=timeout_secs)
     evaluate = evaluator.continuous_eval if continuous else evaluator.evaluate
-    results = evaluate(config, checkpoint_dir, **settings)
+    with decoder_warnings.count():
+        results = evaluate(config, checkpoint_dir, **settings)
     _say_results(results)
     if calibrate:
         step = int(next(iter(results.values()))["global_step"])
