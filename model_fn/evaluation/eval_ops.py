@@ -136,6 +136,16 @@ def _check_needs(
                 f"{asked_by} needs {output.what}, and the groundtruth has none; remove the name, "
                 f"or set {output.reader} in eval_input_reader"
             )
+    for where, tensor in (
+        ("num_keypoints of eval_input_reader", groundtruth.keypoints),
+        ("num_keypoints of the keypoint_box_coder", detections.keypoints),
+    ):
+        count = None if tensor is None else tensor.shape[2]
+        if count is not None and count < metrics.num_keypoints:
+            raise ConfigError(
+                f"{asked_by} needs {metrics.num_keypoints} keypoints, as ids in the label map say; "
+                f"{where} is {count}. Correct one of them"
+            )
 
 
 def _with_needed(

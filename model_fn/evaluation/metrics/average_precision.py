@@ -74,6 +74,8 @@ class AveragePrecision:
         options: See there.
     """
 
+    num_keypoints = 0
+
     def __init__(self, categories: Sequence[Mapping[str, Any]], options: ApOptions) -> None:
         self._categories = {int(c["id"]): str(c["name"]) for c in categories}
         self._ids = np.array(sorted(self._categories))

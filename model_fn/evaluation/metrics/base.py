@@ -84,6 +84,7 @@ class Metrics(Protocol):
 
     names: List[str]
     needs: FrozenSet[str]  # fields of `EvaluatedBatch` without which it cannot be computed
+    num_keypoints: int  # that a box must have; 0 for sets that use none
 
     def add(self, batch: EvaluatedBatch) -> None:
         """Adds one batch, as arrays."""

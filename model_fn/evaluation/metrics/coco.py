@@ -68,6 +68,7 @@ class CocoBoxMetrics:
     prefix = "DetectionBoxes_"
     needs = NO_NEEDS
     objects = staticmethod(box_objects)
+    num_keypoints = 0
 
     def __init__(
         self,

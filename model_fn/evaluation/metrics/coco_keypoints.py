@@ -58,6 +58,7 @@ class CocoKeypointMetrics:
         self._id, self._name = int(category["id"]), str(category["name"])
         points = {int(point["id"]): str(point["name"]) for point in category["keypoints"]}
         self._points = sorted(points)
+        self.num_keypoints = self._points[-1] + 1
         self._sigmas = np.array(
             [(sigmas or {}).get(points[point], DEFAULT_SIGMA) for point in self._points]
         )
@@ -81,10 +82,10 @@ class CocoKeypointMetrics:
     def _chosen(self, field: str, values: Optional[np.ndarray]) -> np.ndarray:
         """Those of the class's keypoints, of values [B, n, P, …] of a batch."""
         count = 0 if values is None else values.shape[2]
-        if values is None or count <= self._points[-1]:
+        if values is None or count < self.num_keypoints:
             raise ValueError(
-                f"class {self._name!r} has a keypoint with id {self._points[-1]}; {field} of the "
-                f"batch has {count}"
+                f"class {self._name!r} needs {self.num_keypoints} keypoints; {field} of the batch "
+                f"has {count}"
             )
         return np.asarray(values)[:, :, self._points]
 
@@ -138,6 +139,7 @@ class AllKeypointMetrics:
     def __init__(self, categories: Sequence[Mapping[str, Any]]) -> None:
         self._parts = [CocoKeypointMetrics(category) for category in categories]
         self.names = [name for part in self._parts for name in part.names]
+        self.num_keypoints = max((part.num_keypoints for part in self._parts), default=0)
 
     def add(self, batch: EvaluatedBatch) -> None:
         for part in self._parts:

@@ -36,6 +36,7 @@ class CocoPanopticMetrics:
     """
 
     needs = frozenset({"masks"})
+    num_keypoints = 0
 
     def __init__(
         self,

@@ -46,6 +46,7 @@ class LvisBoxMetrics:
     prefix = "DetectionBoxes_"
     needs = NO_NEEDS
     objects = staticmethod(box_objects)
+    num_keypoints = 0
 
     def __init__(self, categories: Sequence[Mapping[str, Any]]) -> None:
         self._categories = {int(c["id"]): str(c["name"]) for c in categories}

@@ -11,8 +11,6 @@ from typing import Any, Dict, Sequence
 from model_fn.evaluation.metrics.average_precision import ApOptions, AveragePrecision
 from model_fn.evaluation.metrics.base import register
 
-FIELDS = ("image_classes_field_map_empty_to_ones",)
-
 
 @register(
     "oid_V2_detection_metrics",
@@ -25,9 +23,7 @@ def _make_v2(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> AverageP
     return AveragePrecision(categories, ApOptions("OpenImagesV2_", group_of_weight=0.0))
 
 
-@register(
-    "oid_challenge_detection_metrics", "oid_challenge_object_detection_metrics", eval_fields=FIELDS
-)
+@register("oid_challenge_detection_metrics", "oid_challenge_object_detection_metrics")
 def _make_challenge(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> AveragePrecision:
     del eval_config
     options = ApOptions(
@@ -36,7 +32,7 @@ def _make_challenge(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> A
     return AveragePrecision(categories, options)
 
 
-@register("oid_challenge_segmentation_metrics", eval_fields=FIELDS)
+@register("oid_challenge_segmentation_metrics")
 def _make_segmentation(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> AveragePrecision:
     del eval_config
     options = ApOptions(
