@@ -172,6 +172,9 @@ class AveragePrecision:
         self, scores: np.ndarray, objects: _Objects, iou: np.ndarray, verdicts: np.ndarray
     ) -> np.ndarray:
         """Bool [B, N]: the best detection of each box; leaves out those of difficult boxes."""
+        found = np.zeros(verdicts.shape, bool)
+        if not iou.shape[2]:
+            return found
         possible = objects.same_class & (objects.is_true & ~objects.is_group)[:, np.newaxis]
         best, reaches = self._best(iou, possible)
         reaches &= verdicts == _FALSE
@@ -180,8 +183,7 @@ class AveragePrecision:
         row, column = np.nonzero(reaches & ~difficult)
         order = np.argsort(-scores[row, column], kind="stable")
         row, column = row[order], column[order]
-        _, first = np.unique(row * (iou.shape[2] + 1) + best[row, column], return_index=True)
-        found = np.zeros(verdicts.shape, bool)
+        _, first = np.unique(row * iou.shape[2] + best[row, column], return_index=True)
         found[row[first], column[first]] = True
         return found
 

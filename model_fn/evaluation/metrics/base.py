@@ -25,6 +25,7 @@ import numpy as np
 
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
+from estimator_det.config.text import ConfigError
 from model_fn.evaluation.run_lengths import Masks, RunLengths, encode_masks
 
 MetricOps = Dict[str, Tuple[tf.Tensor, tf.Operation]]
@@ -147,6 +148,11 @@ def make_named_metrics(
     for index, entry in enumerate(eval_config.parameterized_metric):
         field = f"eval_config.parameterized_metric[{index}]"
         metrics = PARAMETERIZED.make_chosen(entry, "parameterized_metric", field, field, categories)
+        for other, before in made:
+            if set(metrics.names) & set(before.names):
+                raise ConfigError(
+                    f"{field}: {metrics.names[0]!r} is given twice, here and by {other}; remove one"
+                )
         made.append((f"{field}: {entry.WhichOneof('parameterized_metric')!r}", metrics))
     return made
 
