@@ -22,6 +22,8 @@ from model_fn.evaluation.matching import OnMatches
 from model_fn.training import host_call, optimizers, step, tpu_step, warm_start
 
 ModeKeys = estimator.ModeKeys
+# Those of a detector that finds objects of whatever class.
+AGNOSTIC_CATEGORIES: List[Dict[str, Any]] = [{"id": 1, "name": "object"}]
 
 
 class _Batch(NamedTuple):
@@ -172,7 +174,7 @@ def _eval_spec(
     detections = detector.postprocess(predictions, batch.features[schema.TRUE_IMAGE_SHAPE])
     if detector.is_class_agnostic:
         groundtruth = eval_ops.without_classes(groundtruth)
-        categories = [{"id": 1, "name": "object"}]
+        categories = AGNOSTIC_CATEGORIES
     global_step = tf1.train.get_or_create_global_step()
     return tpu_estimator.TPUEstimatorSpec(
         ModeKeys.EVAL,

@@ -278,11 +278,14 @@ def test_masks_reach_the_metrics_that_compare_them(received: List[EvaluatedBatch
     detections = _detections()._replace(masks=detected)
     text = 'metrics_set: "coco_mask_metrics" metrics_set: "coco_detection_metrics"'
     _ops(detections, _groundtruth(masks=masks), _features(), text)
-    of_masks, of_boxes = received[:2]
-    assert of_boxes.masks is None
-    assert of_masks.masks.detected is detected and of_masks.masks.masks is masks
-    np.testing.assert_array_equal(of_masks.masks.real_sizes, np.array(REAL)[:, :2])
-    np.testing.assert_array_equal(of_masks.masks.image_sizes, ORIGINAL)
+    both, of_diagnostics = received
+    assert of_diagnostics.masks is None
+    assert both.masks.detected is detected and both.masks.masks is masks
+    np.testing.assert_array_equal(both.masks.real_sizes, np.array(REAL)[:, :2])
+    np.testing.assert_array_equal(both.masks.image_sizes, ORIGINAL)
+    received.clear()
+    _ops(detections, _groundtruth(masks=masks), _features())
+    assert received[0].masks is None  # No set compares them.
 
 
 @pytest.mark.parametrize(
