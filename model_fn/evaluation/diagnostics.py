@@ -8,7 +8,6 @@ and counts as JSON text. From the counts, `explain_metrics` gives the reason for
 from __future__ import annotations
 
 import io
-import json
 import re
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
@@ -17,7 +16,7 @@ from PIL import Image
 
 from estimator_det.compat import tf, tf1
 from model_fn.drawing import charts
-from model_fn.evaluation import matching, thresholds
+from model_fn.evaluation import matching, summary_text, thresholds
 from model_fn.evaluation.matching import MATCH_IOU, ImageBoxes, Matches, OnMatches
 from model_fn.evaluation.metrics.base import EvaluatedBatch
 
@@ -184,8 +183,8 @@ class EvalDiagnostics:
             )
             summary.value.add(tag=EVAL_DIAGNOSTICS, image=image)
         table = thresholds.make_table(self._matches)
-        _add_text(summary, _COUNTS_TAG, json.dumps(self.counts()))
-        _add_text(summary, _THRESHOLDS_TAG, json.dumps(table.as_json()))
+        summary_text.add(summary, _COUNTS_TAG, self.counts())
+        summary_text.add(summary, _THRESHOLDS_TAG, table.as_json())
         if self._on_matches is not None:
             self._on_matches(self._matches)
         self._reset()
@@ -262,31 +261,15 @@ def diagnostics_ops(diagnostics: EvalDiagnostics, batch: EvaluatedBatch) -> Dict
     return {EVAL_DIAGNOSTICS: (tf.numpy_function(diagnostics.summary, [], tf.string), update)}
 
 
-def _add_text(summary: Any, tag: str, text: str) -> None:
-    metadata = tf1.SummaryMetadata(plugin_data=tf1.SummaryMetadata.PluginData(plugin_name="text"))
-    tensor = tf1.make_tensor_proto(text, tf.string)
-    summary.value.add(tag=tag, metadata=metadata, tensor=tensor)
-
-
 def counts_of(results: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
     """`EvalDiagnostics.counts` in evaluation results; None if they contain no diagnostics."""
-    return _json_of(results, _COUNTS_TAG)
+    return summary_text.find(results.get(EVAL_DIAGNOSTICS), _COUNTS_TAG)
 
 
 def thresholds_of(results: Mapping[str, Any]) -> Optional[thresholds.Table]:
     """The table of thresholds in evaluation results; None if they contain no diagnostics."""
-    found = _json_of(results, _THRESHOLDS_TAG)
+    found = summary_text.find(results.get(EVAL_DIAGNOSTICS), _THRESHOLDS_TAG)
     return None if found is None else thresholds.Table.from_json(found)
-
-
-def _json_of(results: Mapping[str, Any], tag: str) -> Optional[Dict[str, Any]]:
-    if not isinstance(results.get(EVAL_DIAGNOSTICS), bytes):
-        return None
-    for value in tf1.Summary.FromString(results[EVAL_DIAGNOSTICS]).value:
-        if value.tag == tag:
-            found: Dict[str, Any] = json.loads(value.tensor.string_val[0])
-            return found
-    return None
 
 
 def explain_metrics(metrics: Mapping[str, float], counts: Mapping[str, Any]) -> Dict[str, str]:

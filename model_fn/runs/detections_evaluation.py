@@ -23,9 +23,9 @@ from inputs.label_map import read_label_map
 from model_fn.checkpoints.errors import RunError
 from model_fn.evaluation import diagnostics, eval_ops
 from model_fn.evaluation.detections import file as detection_file
-from model_fn.evaluation.detections.file import DetectionFile, ImageDetections
+from model_fn.evaluation.detections.file import DetectionFile, ImageDetections, Wanted
 from model_fn.evaluation.matching import Matches, OnMatches
-from model_fn.evaluation.metrics.base import MASK_METRICS, chosen_metrics
+from model_fn.evaluation.metrics.base import make_metrics
 from model_fn.model_fn import eval_categories
 from model_fn.runs import history
 from model_fn.runs.evaluation_report import EvaluationReport, Metrics, write_figures
@@ -52,6 +52,7 @@ def config_of_records(records: Sequence[str], label_map: str) -> Any:
     config = pipeline_pb2.TrainEvalPipelineConfig()
     config.model.ssd.num_classes = read_label_map(label_map).max_id
     reader = config.eval_input_reader.add(label_map_path=label_map, max_number_of_boxes=MAX_BOXES)
+    reader.shuffle = False
     reader.tf_record_input_reader.input_path.extend(records)
     return config
 
@@ -92,9 +93,15 @@ def evaluate_detections(
     )
     if not readers:
         raise ConfigError("eval_input_reader: the configuration has none to evaluate on")
-    _check_metrics(config.eval_config)
     categories = eval_categories(config)
-    found = detection_file.read_detections(path, {c["id"]: c["name"] for c in categories})
+    needs = {need for one in make_metrics(config.eval_config, categories) for need in one.needs}
+    with_keypoints = "detection_keypoints" in needs
+    num_keypoints = max(reader.num_keypoints for reader in readers.values())
+    found = detection_file.read_detections(
+        path,
+        {c["id"]: c["name"] for c in categories},
+        Wanted("masks" in needs, num_keypoints if with_keypoints else 0),
+    )
     metrics = {}
     for name, reader in readers.items():
         made: List[Matches] = []
@@ -133,15 +140,6 @@ def _untouched() -> Preprocessor:
     resizer = image_resizer_pb2.ImageResizer()
     resizer.identity_resizer.SetInParent()
     return Preprocessor(make_resizer(resizer), lambda pixels: pixels)
-
-
-def _check_metrics(eval_config: Any) -> None:
-    for name in chosen_metrics(eval_config):
-        if name in MASK_METRICS:
-            raise ConfigError(
-                f"eval_config.metrics_set: {name!r} is not supported yet for detections of a "
-                "file; remove the name, or evaluate a checkpoint"
-            )
 
 
 def _run(
@@ -184,18 +182,22 @@ def _run(
 def _found_ops(lookup: Lookup, features: Dict[str, tf.Tensor]) -> Detections:
     """The detections of a batch of one image, as a detector gives them."""
     keys = (schema.SOURCE_ID, schema.FILENAME, schema.ORIGINAL_SPATIAL_SHAPE)
-    boxes, scores, class_ids = tf.numpy_function(
-        lookup.find, [features[key][0] for key in keys], [tf.float32, tf.float32, tf.int32]
+    types = [tf.float32, tf.float32, tf.int32, tf.string, tf.float32]
+    found = tf.numpy_function(lookup.find, [features[key][0] for key in keys], types)
+    wanted = lookup.wanted
+    shapes = [[None, 4], [None], [None], [None], [None, wanted.num_keypoints, 2]]
+    boxes, scores, class_ids, masks, keypoints = (
+        tf.ensure_shape(values, shape)[tf.newaxis] for values, shape in zip(found, shapes)
     )
-    boxes = tf.ensure_shape(boxes, [None, 4])[tf.newaxis]
-    scores = tf.ensure_shape(scores, [None])[tf.newaxis]
     return Detections(
         boxes=boxes,
         scores=scores,
-        classes=tf.cast(tf.ensure_shape(class_ids, [None])[tf.newaxis] - 1, tf.float32),
+        classes=tf.cast(class_ids - 1, tf.float32),
         num=tf.cast(tf.shape(scores)[1:], tf.float32),
         raw_boxes=boxes,
         raw_scores=scores[:, :, tf.newaxis],
+        masks=masks if wanted.masks else None,
+        keypoints=keypoints if wanted.num_keypoints else None,
     )
 
 
@@ -210,6 +212,7 @@ class Lookup:
     """Finds the detections of each record of one reader, and counts those without a record."""
 
     def __init__(self, found: DetectionFile) -> None:
+        self.wanted = found.wanted
         self._found = found
         self._aliases = found.aliases()
         self._used: Dict[int, _Use] = {}
@@ -222,16 +225,16 @@ class Lookup:
         use = _Use(*(name.decode("utf-8", "replace") for name in (source_id, filename)))
         try:
             image = self._image(use)
+            if image is not None:
+                return self._found.of_image(image, int(size[0]), int(size[1]))
         except RunError as error:
             # An exception within a graph would lose its type.
             self._error = self._error or error
-            return detection_file.NOTHING
-        if image is None:
-            self._num_without += 1
-            if len(self._records_without) < _SHOWN:
-                self._records_without.append(use.source_id)
-            return detection_file.NOTHING
-        return self._found.of_image(image, int(size[0]), int(size[1]))
+            return self._found.nothing()
+        self._num_without += 1
+        if len(self._records_without) < _SHOWN:
+            self._records_without.append(use.source_id)
+        return self._found.nothing()
 
     def raise_error(self) -> None:
         """Raises the error of `find`, if there was one."""

@@ -2,22 +2,36 @@
 
 COCO results are a list of `{"image_id", "category_id", "bbox": [x, y, width, height] in pixels,
 "score"}`; a line of `detect` is `{"file", "detections": [{"class_id", "name", "score", "box"}]}`.
-Other keys are ignored.
+Where masks are wanted, each detection of either also has a `segmentation` in run lengths; where
+keypoints are, those of COCO results have `keypoints`. `bbox` may then be absent, as in COCO's
+results. Other keys are ignored.
 """
 
 from __future__ import annotations
 
 import array
 import collections
-import math
 import os
 import re
-from typing import Any, Counter, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Counter, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
 from estimator_det.config.printing import plain, quoted
 from model_fn.checkpoints.errors import RunError
+from model_fn.evaluation.detections.fields import (
+    Fault,
+    Mask,
+    box_of_mask,
+    class_id_of,
+    field_of,
+    keypoints_of,
+    mask_of,
+    number_of,
+    numbers_of,
+    object_of,
+    score_of,
+)
 from model_fn.evaluation.detections.json_values import Value, read_values
 
 Array = np.ndarray[Any, Any]
@@ -38,13 +52,18 @@ class ImageDetections(NamedTuple):
     boxes: Array  # float32 [n, 4], yxyx as fractions of the image
     scores: Array  # float32 [n]
     class_ids: Array  # int32 [n]
+    masks: Array  # bytes [n], compressed run lengths of the image; [0] unless they are wanted
+    keypoints: Array  # float32 [n, P, 2], y and x as fractions, NaN absent; P 0 unless wanted
 
 
-NOTHING = ImageDetections(np.zeros([0, 4], np.float32), np.zeros(0, np.float32), np.zeros(0, "i4"))
+class Wanted(NamedTuple):
+    """What is read besides boxes."""
+
+    masks: bool = False
+    num_keypoints: int = 0
 
 
-class _Fault(Exception):
-    """What is wrong with an entry."""
+BOXES_ONLY = Wanted()
 
 
 class _Entry(NamedTuple):
@@ -52,7 +71,9 @@ class _Entry(NamedTuple):
 
     class_id: int
     score: float
-    box: Tuple[float, ...]
+    box: Sequence[float]
+    mask: Optional[Mask] = None
+    keypoints: Optional[Array] = None  # [P, 2]
 
 
 class DetectionFile:
@@ -60,14 +81,18 @@ class DetectionFile:
 
     Attributes:
         path: Of the file.
+        wanted: What is read besides boxes.
         is_coco: Whether it holds COCO results: image ids, and boxes in pixels.
         names: Of the images: ids or paths.
         num_failed: Images that `detect` could not use.
         unknown_classes: Class id -> detections that are left out, since the label map lacks it.
     """
 
-    def __init__(self, path: str, class_names: Mapping[int, str]) -> None:
+    def __init__(
+        self, path: str, class_names: Mapping[int, str], wanted: Wanted = BOXES_ONLY
+    ) -> None:
         self.path = path
+        self.wanted = wanted
         self.is_coco = False
         self.names: List[str] = []
         self.num_failed = 0
@@ -76,6 +101,8 @@ class DetectionFile:
         self._index: Dict[str, int] = {}
         self._images, self._class_ids = array.array("i"), array.array("i")
         self._scores, self._boxes = array.array("f"), array.array("f")
+        self._masks: List[Mask] = []
+        self._keypoints = array.array("f")
 
     def __len__(self) -> int:
         """Detections whose class the label map has."""
@@ -89,64 +116,72 @@ class DetectionFile:
     def add_result(self, entry: Any) -> None:
         """Adds an entry of COCO results."""
         self.is_coco = True
-        fields = _object(entry)
-        image_id = _field(fields, "image_id")
+        fields = object_of(entry)
+        image_id = field_of(fields, "image_id")
         if isinstance(image_id, bool) or not isinstance(image_id, (int, str)):
-            raise _Fault(f"image_id is {quoted(image_id)}; it must be a number or a text")
-        category = _class_id(fields, "category_id")
-        x, y, width, height = _numbers(fields, "bbox", ("x", "y", "width", "height"))
-        if width < 0 or height < 0:
-            raise _Fault(f"bbox has the width {width:g} and the height {height:g}; 0 or more")
-        if max(abs(x), abs(y), x + width, y + height) > MAX_PIXELS:
-            raise _Fault(f"bbox is {[x, y, width, height]}, more than {MAX_PIXELS:,.0f} pixels")
-        box = (y, x, y + height, x + width)
-        self._add(self._image(str(image_id)), _Entry(category, _score(fields), box))
+            raise Fault(f"image_id is {quoted(image_id)}; it must be a number or a text")
+        class_id, mask, keypoints = class_id_of(fields, "category_id"), self._mask(fields), None
+        if self.wanted.num_keypoints and "keypoints" in fields:
+            keypoints = keypoints_of(fields, self.wanted.num_keypoints)
+        if "bbox" not in fields and mask is not None:
+            box: Sequence[float] = box_of_mask(mask)
+        elif "bbox" not in fields and keypoints is not None:
+            box = [*keypoints.min(axis=0).tolist(), *keypoints.max(axis=0).tolist()]
+        else:
+            box = _box_of_result(fields)
+        if max(map(abs, box)) > MAX_PIXELS:
+            raise Fault(f"bbox is {list(box)} (yxyx), more than {MAX_PIXELS:,.0f} pixels")
+        entry = _Entry(class_id, score_of(fields), box, mask, keypoints)
+        self._add(self._image(str(image_id)), entry)
+
+    def _mask(self, fields: Mapping[str, Any]) -> Optional[Mask]:
+        return mask_of(field_of(fields, "segmentation")) if self.wanted.masks else None
 
     def add_line(self, entry: Any) -> None:
         """Adds a line of `detect`: an image with its detections."""
-        fields = _object(entry)
+        fields = object_of(entry)
         if "image_id" in fields and "file" not in fields:
-            raise _Fault("is a COCO result outside of a list; put the results between [ and ]")
+            raise Fault("is a COCO result outside of a list; put the results between [ and ]")
         if "annotations" in fields:
-            raise _Fault(
+            raise Fault(
                 "has annotations, so it is a COCO data set; give a list of results, of image_id, "
                 "category_id, bbox and score each"
             )
-        path = _field(fields, "file")
+        path = field_of(fields, "file")
         if not isinstance(path, str):
-            raise _Fault(f"file is {quoted(path)}; it must be a path")
+            raise Fault(f"file is {quoted(path)}; it must be a path")
         if path in self._index:
-            raise _Fault(f"file {quoted(path)} has a line before; give each image once")
+            raise Fault(f"file {quoted(path)} has a line before; give each image once")
         image = self._image(path)
         if "error" in fields:
             self.num_failed += 1
             return
-        detections = _field(fields, "detections")
+        detections = field_of(fields, "detections")
         if not isinstance(detections, list):
-            raise _Fault(f"detections is {quoted(detections)}; it must be a list")
+            raise Fault(f"detections is {quoted(detections)}; it must be a list")
         for position, one in enumerate(detections):
             try:
-                self._add(image, self._detection(_object(one)))
-            except _Fault as fault:
-                raise _Fault(f"detections[{position}]: {fault}") from None
+                self._add(image, self._detection(object_of(one)))
+            except Fault as fault:
+                raise Fault(f"detections[{position}]: {fault}") from None
 
     def _detection(self, fields: Mapping[str, Any]) -> _Entry:
-        class_id = _class_id(fields, "class_id")
+        class_id = class_id_of(fields, "class_id")
         name, known = fields.get("name"), self._class_names.get(class_id)
         if known is not None and name not in (None, known, str(class_id)):
-            raise _Fault(
+            raise Fault(
                 f"class {class_id} is {quoted(name)}, and {quoted(known)} in the label map; use "
                 "the label map of the export"
             )
-        sides = _object(_field(fields, "box"))
-        box = tuple(_number(f"box.{side}", _field(sides, side)) for side in SIDES)
+        sides = object_of(field_of(fields, "box"))
+        box = tuple(number_of(f"box.{side}", field_of(sides, side)) for side in SIDES)
         if not (box[0] <= box[2] and box[1] <= box[3]):
-            raise _Fault(f"box is {list(box)}; it must be ymin <= ymax and xmin <= xmax")
-        return _Entry(class_id, _score(fields), box)
+            raise Fault(f"box is {list(box)}; it must be ymin <= ymax and xmin <= xmax")
+        return _Entry(class_id, score_of(fields), box, self._mask(fields))
 
     def _image(self, name: str) -> int:
         if len(name) > LONGEST_NAME:
-            raise _Fault(f"the name of the image has {len(name):,} characters")
+            raise Fault(f"the name of the image has {len(name):,} characters")
         index = self._index.setdefault(name, len(self.names))
         if index == len(self.names):
             self.names.append(name)
@@ -166,17 +201,31 @@ class DetectionFile:
         self._class_ids.append(entry.class_id)
         self._scores.append(entry.score)
         self._boxes.extend(entry.box)
+        if entry.mask is not None:
+            self._masks.append(entry.mask)
+        if self.wanted.num_keypoints:
+            absent = np.full([self.wanted.num_keypoints, 2], np.nan)
+            keypoints = absent if entry.keypoints is None else entry.keypoints
+            self._keypoints.extend(keypoints.ravel().tolist())
 
     def finish(self) -> None:
         """Orders the detections by image; nothing may be added after it."""
-        images = np.frombuffer(self._images, np.int32) if self._images else np.zeros(0, np.int32)
-        scores = np.array(self._scores, np.float32)
+        images, scores = np.array(self._images, np.int32), np.array(self._scores, np.float32)
         order = np.lexsort((-scores, images))
+        masks = np.array([mask.counts for mask in self._masks], object)
+        keypoints = np.array(self._keypoints, np.float32)
+        num_keypoints = self.wanted.num_keypoints
+        if num_keypoints and len(self) and np.isnan(keypoints).all():
+            raise RunError(f"{plain(self.path)}: no entry has keypoints, which the metrics need")
         self._ordered = ImageDetections(
             np.array(self._boxes, np.float32).reshape(-1, 4)[order],
             scores[order],
             np.array(self._class_ids, np.int32)[order],
+            masks[order] if self.wanted.masks else masks,
+            keypoints.reshape(len(order), num_keypoints, 2)[order],
         )
+        self._sizes = np.array([mask.size for mask in self._masks], np.int64).reshape(-1, 2)
+        self._sizes = self._sizes[order] if self.wanted.masks else self._sizes
         self._starts = np.searchsorted(images[order], np.arange(len(self.names) + 1))
         counts = np.diff(self._starts)
         if counts.max(initial=0) > MAX_DETECTIONS_OF_IMAGE:
@@ -190,13 +239,31 @@ class DetectionFile:
         return int(self._starts[image + 1] - self._starts[image])
 
     def of_image(self, image: int, height: int, width: int) -> ImageDetections:
-        """The detections of an image of this size."""
+        """The detections of an image of this size.
+
+        Raises:
+            RunError: if a mask has another size.
+        """
         part = slice(self._starts[image], self._starts[image + 1])
         found = ImageDetections(*(values[part] for values in self._ordered))
+        others = self._sizes[part][(self._sizes[part] != (height, width)).any(axis=1)]
+        if len(others):
+            raise RunError(
+                f"{plain(self.path)}: a mask of image {quoted(self.names[image])} has the size "
+                f"{others[0].tolist()}, and the record's image {[height, width]} (height, width); "
+                "give masks of the whole image"
+            )
         if not self.is_coco:
             return found
-        size = np.array([height, width, height, width], np.float64)
-        return found._replace(boxes=(found.boxes / size).astype(np.float32))
+        size = np.array([height, width], np.float64)
+        return found._replace(
+            boxes=(found.boxes / np.tile(size, 2)).astype(np.float32),
+            keypoints=(found.keypoints / size).astype(np.float32),
+        )
+
+    def nothing(self) -> ImageDetections:
+        """Those of an image that has none."""
+        return ImageDetections(*(values[:0] for values in self._ordered))
 
     def aliases(self) -> Dict[str, List[int]]:
         """Image numbers by each of their names: as given, without folder, without suffix."""
@@ -222,25 +289,35 @@ def number_of_image(name: str) -> List[str]:
     return [found.group(1)] if found else []
 
 
-def read_detections(path: str, class_names: Mapping[int, str]) -> DetectionFile:
+def _box_of_result(fields: Mapping[str, Any]) -> Sequence[float]:
+    x, y, width, height = numbers_of(fields, "bbox", ("x", "y", "width", "height"))
+    if width < 0 or height < 0:
+        raise Fault(f"bbox has the width {width:g} and the height {height:g}; 0 or more")
+    return (y, x, y + height, x + width)
+
+
+def read_detections(
+    path: str, class_names: Mapping[int, str], wanted: Wanted = BOXES_ONLY
+) -> DetectionFile:
     """The detections of a file.
 
     Args:
         path: COCO results, or JSON lines of `detect`; local or remote.
         class_names: Name of each class id of the label map.
+        wanted: What each detection must have besides a box.
 
     Raises:
         FileNotFoundError: if there is no such file.
         RunError: for faults, with entry and line of each, or too many detections.
     """
-    found = DetectionFile(path, class_names)
+    found = DetectionFile(path, class_names, wanted)
     faults: List[str] = []
     add: Optional[Any] = None
     for value in read_values(path):
         add = add or (found.add_result if value.in_list else found.add_line)
         try:
             add(value.value)
-        except _Fault as fault:
+        except Fault as fault:
             faults.append(f"  {_place(value)}: {fault}")
             if len(faults) >= MAX_FAULTS:
                 break
@@ -252,41 +329,3 @@ def read_detections(path: str, class_names: Mapping[int, str]) -> DetectionFile:
 
 def _place(value: Value) -> str:
     return f"entry {value.number} (line {value.line})" if value.in_list else f"line {value.line}"
-
-
-def _object(value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise _Fault(f"is {quoted(value)}, not an object between {{ and }}")
-    return value
-
-
-def _field(fields: Mapping[str, Any], name: str) -> Any:
-    if name not in fields:
-        raise _Fault(f"has no {name}; it has {plain(sorted(fields))}")
-    return fields[name]
-
-
-def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise _Fault(f"{name} is {quoted(value)}, not a number")
-    if not math.isfinite(value) or abs(value) > np.finfo(np.float32).max:
-        raise _Fault(f"{name} is {value:g}; it must be finite")
-    return float(value)
-
-
-def _numbers(fields: Mapping[str, Any], name: str, parts: Sequence[str]) -> List[float]:
-    values = _field(fields, name)
-    if not isinstance(values, list) or len(values) != len(parts):
-        raise _Fault(f"{name} is {quoted(values)}; it must be [{', '.join(parts)}]")
-    return [_number(f"{name} ({part})", value) for part, value in zip(parts, values)]
-
-
-def _score(fields: Mapping[str, Any]) -> float:
-    return _number("score", _field(fields, "score"))
-
-
-def _class_id(fields: Mapping[str, Any], name: str) -> int:
-    value = _field(fields, name)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
-        raise _Fault(f"{name} is {quoted(value)}; it must be an id of the label map")
-    return value

@@ -8,13 +8,14 @@ from typing import Any, Sequence
 
 import numpy as np
 import pytest
-from google.protobuf import text_format
 
 from estimator_det.config.text import ConfigError
+from estimator_det.protos import input_reader_pb2
 from inputs.datasets import writer
 from model_fn.checkpoints.errors import RunError
 from model_fn.evaluation.detections.file import read_detections
 from model_fn.runs.detections_evaluation import Lookup, config_of_records, evaluate_detections
+from tests.model_fn.evaluation.metrics import golden
 
 NAMES = {1: "cat", 2: "dog"}
 MAP = "DetectionBoxes_Precision/mAP"
@@ -46,18 +47,19 @@ def write_records(
 
 def write_results(folder: pathlib.Path, entries: Sequence[Any]) -> str:
     """COCO results of (image id, class id, yxyx box in pixels, score)."""
-    results = [
-        {
-            "image_id": image,
-            "category_id": int(k),
-            "bbox": [float(x) for x in (box[1], box[0], box[3] - box[1], box[2] - box[0])],
-            "score": float(score),
-        }
-        for image, k, box, score in entries
-    ]
     path = folder / "found.json"
-    path.write_text(json.dumps(results))
+    path.write_text(json.dumps([result_of(*entry) for entry in entries]))
     return str(path)
+
+
+def result_of(image: Any, class_id: Any, box: Any, score: Any) -> dict[str, Any]:
+    """A COCO result; the box is yxyx in pixels."""
+    return {
+        "image_id": image,
+        "category_id": int(class_id),
+        "bbox": [float(x) for x in (box[1], box[0], box[3] - box[1], box[2] - box[0])],
+        "score": float(score),
+    }
 
 
 CAT, DOG = [5, 5, 25, 25], [10, 20, 30, 45]
@@ -166,61 +168,89 @@ def test_without_remarks(tmp_path: pathlib.Path) -> None:
 
 def test_configurations_that_are_refused(tmp_path: pathlib.Path) -> None:
     config = write_records(tmp_path, [])
-    config.eval_config.metrics_set.append("coco_mask_metrics")
     path = write_results(tmp_path, [])
-    with pytest.raises(ConfigError, match="'coco_mask_metrics' is not supported yet for detect"):
+    config.eval_config.metrics_set.append("coco_detection_metric")
+    with pytest.raises(ConfigError, match="did you mean 'coco_detection_metrics'"):
         evaluate_detections(config, path, str(tmp_path))
     del config.eval_input_reader[:]
     with pytest.raises(ConfigError, match="eval_input_reader: the configuration has none"):
         evaluate_detections(config, path, str(tmp_path))
 
 
-def _golden(
-    folder: pathlib.Path, arrays: Any, images: Sequence[str], size: tuple[int, int], flags: Any
-) -> tuple[Any, str]:
-    """Configuration and detections of golden images; `flags` are field -> array name."""
+def _of_golden(
+    folder: pathlib.Path, prefix: str, size: tuple[int, int], fields: Sequence[str]
+) -> tuple[Any, list[Any]]:
+    """Configuration and COCO results of the golden images; `fields` besides boxes and classes."""
+    names = {"crowd": "is_crowd", "keypoints": "keypoints", "masks": "masks"}
     records, found = [], []
-    for number, image in enumerate(images, 1):
-        more = {field: arrays[f"{image}__gt_{name}"] for field, name in flags.items()}
-        boxes, classes = arrays[f"{image}__gt_boxes"], arrays[f"{image}__gt_classes"]
-        one = record(f"{image}.png", boxes, classes, size, source_id=str(number), **more)
-        records.append(one)
-        parts = (arrays[f"{image}__det_{key}"] for key in ("classes", "boxes", "scores"))
-        found += [(number, *detection) for detection in zip(*parts)]
-    config = write_records(folder, records, {k: f"cat{k}" for k in (1, 2, 3, 4)})
-    return config, write_results(folder, found)
+    for number in range(8):
+        arrays = {key: golden.ARRAYS[f"{prefix}{number}__{key}"] for key in _keys(prefix, fields)}
+        more: dict[str, Any] = {names.get(x, x): arrays[f"gt_{x}"] for x in fields}
+        if "masks" in more:
+            more["masks"] = [writer.encode_image(255 * mask, "png") for mask in more["masks"]]
+        if "keypoints" in more:
+            absent = arrays["gt_keypoint_visibilities"][..., np.newaxis] == 0
+            more["keypoints"] = np.where(absent, np.nan, more["keypoints"] / np.float64(size))
+        boxes, classes = arrays["gt_boxes"], arrays["gt_classes"]
+        name = f"{prefix}{number}.png"
+        records.append(record(name, boxes, classes, size, source_id=str(number), **more))
+        for i, box in enumerate(arrays["det_boxes"].tolist()):
+            entry = result_of(number, arrays["det_classes"][i], box, arrays["det_scores"][i])
+            if "masks" in fields:
+                (mask,) = golden.encode(arrays["det_masks"][i : i + 1])
+                entry["segmentation"] = {"size": size, "counts": mask["counts"].decode()}
+            if "keypoints" in fields:
+                points = np.insert(arrays["det_keypoints"][i][:, ::-1], 2, 2, axis=1)
+                entry["keypoints"] = points.ravel().tolist()
+            found.append(entry)
+    config = write_records(folder, records, {c["id"]: c["name"] for c in golden.CATEGORIES})
+    return config, found
 
 
-def _check(metrics: Any, expected: Any) -> None:
-    for name, value in expected.items():
+def _keys(prefix: str, fields: Sequence[str]) -> list[str]:
+    boxes = [f"{kind}_{key}" for kind in ("gt", "det") for key in ("boxes", "classes")]
+    more = [f"{kind}_{x}" for x in fields for kind in ("gt", "det") if x in ("masks", "keypoints")]
+    flags = [f"gt_{x}" for x in fields]
+    visible = ["gt_keypoint_visibilities"] if "keypoints" in fields else []
+    return [*boxes, "det_scores", *more, *flags, *visible]
+
+
+def _check(metrics: Any, *cases: str) -> None:
+    expected = {name: value for case in cases for name, value in golden.RESULTS[case].items()}
+    known = {name: value for name, value in expected.items() if value == value}
+    assert len(known) >= 4 * len(cases)
+    for name, value in known.items():
         assert metrics[name] == pytest.approx(value, rel=1e-5, abs=1e-9), name
 
 
-def _check_golden(case: str, prefix: str, size: Any, flags: Any, folder: Any, text: str) -> None:
-    shared, scratch = folder
-    folder = shared / "golden" / "metrics"
-    settings = json.loads((folder / "metrics_more.json").read_text())["settings"]
-    with np.load(folder / "metrics_more.npz") as arrays:
-        images = [f"{prefix}{i}" for i in range(8)]
-        config, path = _golden(scratch, arrays, images, size, flags)
-    text_format.Merge(text, config.eval_config)
-    (metrics,) = evaluate_detections(config, path, str(scratch / "run")).values()
-    expected = {k: v for k, v in settings["results"][case].items() if v == v}
-    assert len(expected) >= 4
-    for name, value in expected.items():
-        assert metrics[name] == pytest.approx(value, rel=1e-5, abs=1e-9), name
+def test_golden_boxes_and_keypoints(tmp_path: pathlib.Path) -> None:
+    fields = ["crowd", "area", "keypoints"]
+    config, found = _of_golden(tmp_path, "kp", (300, 400), fields)
+    points = golden.SETTINGS["keypoints"]
+    text = "".join(f'keypoints {{ id: {p["id"]} label: "{p["name"]}" }}' for p in points)
+    items = [f'item {{ id: {c["id"]} name: "{c["name"]}" {text} }}' for c in golden.CATEGORIES]
+    (tmp_path / "map.pbtxt").write_text("".join(items))
+    config.eval_input_reader[0].num_keypoints = len(points)
+    keypoints = config.eval_config.parameterized_metric.add().coco_keypoint_metrics
+    keypoints.class_label = "cat1"
+    keypoints.keypoint_label_to_sigmas.update(golden.SETTINGS["oks_sigmas"])
+    (tmp_path / "found.json").write_text(json.dumps(found))
+    path = str(tmp_path / "found.json")
+    (metrics,) = evaluate_detections(config, path, str(tmp_path / "run")).values()
+    _check(metrics, "coco_boxes", "keypoint_cat1_sigmas")
 
 
-def test_golden_coco_metrics(shared: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    flags = {"is_crowd": "crowd", "area": "area"}
-    _check_golden("coco_boxes", "kp", (300, 400), flags, (shared, tmp_path), "")
-
-
-@pytest.mark.exhaustive
-def test_golden_precision_at_recall(shared: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    text = """
-      metrics_set: "precision_at_recall_detection_metrics"
-      recall_lower_bound: 0.2 recall_upper_bound: 0.8
-    """
-    flags, folders = {"difficult": "difficult"}, (shared, tmp_path)
-    _check_golden("precision_at_recall_0.2_0.8", "seg", (64, 64), flags, folders, text)
+def test_golden_boxes_and_masks(tmp_path: pathlib.Path) -> None:
+    fields = ["masks", "difficult", "crowd"]
+    config, found = _of_golden(tmp_path, "seg", (64, 64), fields)
+    config.eval_config.metrics_set.extend(
+        ["coco_mask_metrics", "pascal_voc_instance_segmentation_metrics"]
+    )
+    config.eval_config.metrics_set.append("precision_at_recall_detection_metrics")
+    config.eval_config.recall_lower_bound, config.eval_config.recall_upper_bound = 0.2, 0.8
+    config.eval_input_reader[0].load_instance_masks = True
+    config.eval_input_reader[0].mask_type = input_reader_pb2.PNG_MASKS
+    (tmp_path / "found.json").write_text(json.dumps(found))
+    path = str(tmp_path / "found.json")
+    (metrics,) = evaluate_detections(config, path, str(tmp_path / "run")).values()
+    _check(metrics, "coco_masks_no_area", "pascal_masks", "precision_at_recall_0.2_0.8")

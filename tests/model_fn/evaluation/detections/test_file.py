@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pycocotools import mask as coco_mask
 
 from model_fn.checkpoints.errors import RunError
 from model_fn.evaluation.detections import file as detection_file
-from model_fn.evaluation.detections.file import DetectionFile, read_detections
+from model_fn.evaluation.detections.fields import mask_of
+from model_fn.evaluation.detections.file import DetectionFile, Wanted, read_detections
 
 NAMES = {1: "cat", 2: "dog"}
 
@@ -106,7 +108,7 @@ def test_names_of_images(tmp_path: pathlib.Path) -> None:
         (result(bbox=[1, 2, -3, 4]), "bbox has the width -3 and the height 4; 0 or more"),
         (result(bbox=[1, "2", 3, 4]), "bbox (y) is '2', not a number"),
         (result(bbox=[1, 2, 3, float("nan")]), "bbox (height) is nan; it must be finite"),
-        (result(bbox=[1, 2, 3, 1e30]), "more than 10,000,000 pixels"),
+        (result(bbox=[1, 2, 3, 1e30]), "(yxyx), more than 10,000,000 pixels"),
         (result(score=float("inf")), "score is inf; it must be finite"),
         (result(score=10**39), "score is 1e+39; it must be finite"),
         (result(score=None), "score is 'None', not a number"),
@@ -159,6 +161,115 @@ def test_faults_of_lines(entry: Any, message: str, tmp_path: pathlib.Path) -> No
     with pytest.raises(RunError) as caught:
         _read(tmp_path, [line(), entry], lines=True)
     assert "\n  line 2: " in str(caught.value)
+    assert message in str(caught.value)
+
+
+MASK = np.zeros([6, 4], np.uint8)
+MASK[2:5, 1:3] = 1
+RUNS = {"size": [6, 4], "counts": [8, 3, 3, 3, 7]}  # down the columns
+
+
+def _compressed() -> dict[str, Any]:
+    encoded = coco_mask.encode(np.asfortranarray(MASK))
+    return {"size": encoded["size"], "counts": encoded["counts"].decode()}
+
+
+@pytest.mark.parametrize("given", [RUNS, _compressed()])
+def test_masks_of_results(given: Any, tmp_path: pathlib.Path) -> None:
+    entries = [result(segmentation=given), result(segmentation=given, score=0.75)]
+    del entries[0]["bbox"]
+    (tmp_path / "a.json").write_text(json.dumps(entries))
+    found = read_detections(str(tmp_path / "a.json"), NAMES, Wanted(masks=True)).of_image(0, 6, 4)
+    decoded = [coco_mask.decode({"size": [6, 4], "counts": one}) for one in found.masks]
+    np.testing.assert_array_equal(decoded, [MASK, MASK])
+    # The box around the mask replaces a missing one.
+    np.testing.assert_allclose(found.boxes[1], [2 / 6, 1 / 4, 5 / 6, 3 / 4], rtol=1e-6)
+    with pytest.raises(RunError, match=r"a mask of image '7' has the size \[6, 4\], and "):
+        read_detections(str(tmp_path / "a.json"), NAMES, Wanted(masks=True)).of_image(0, 4, 6)
+
+
+def test_masks_of_many_shapes_are_read_as_pycocotools_writes_them() -> None:
+    random = np.random.default_rng(0)
+    for size in ((1, 1), (3, 200), (300, 200)):
+        for share in (0.0, 0.01, 0.5, 1.0):
+            mask = np.asfortranarray(random.uniform(size=size) < share, np.uint8)
+            encoded = coco_mask.encode(mask)
+            read = mask_of({"size": list(size), "counts": encoded["counts"].decode()})
+            assert read == (size, encoded["counts"])
+
+
+def test_masks_of_lines(tmp_path: pathlib.Path) -> None:
+    one = {**line()["detections"][0], "segmentation": _compressed()}
+    (tmp_path / "a.jsonl").write_text(json.dumps(line(detections=[one])))
+    found = read_detections(str(tmp_path / "a.jsonl"), NAMES, Wanted(masks=True))
+    assert found.of_image(0, 6, 4).masks[0] == _compressed()["counts"].encode()
+
+
+@pytest.mark.parametrize(
+    ("segmentation", "message"),
+    [
+        (None, "has no segmentation"),
+        ([[1, 2, 3, 4, 5, 6]], "segmentation is a polygon; give run lengths"),
+        ("x", "is 'x', not an object"),
+        ({"size": [6, 4]}, "has no counts"),
+        ({**RUNS, "size": [6]}, "segmentation.size is '[6]'; it must be [height, width]"),
+        ({**RUNS, "size": [10**6, 10**6]}, "segmentation.size is '[1000000, 1000000]'"),
+        ({**RUNS, "size": [0, 4]}, "segmentation.size is '[0, 4]'"),
+        ({**RUNS, "counts": [8, -3, 19]}, "it must be lengths of runs"),
+        ({**RUNS, "counts": [8, 3.5]}, "it must be lengths of runs"),
+        ({**RUNS, "counts": [8, 3]}, "has 11 pixels, and its size 24; they must be equal"),
+        # Text that makes pycocotools read and write beyond its memory.
+        ({**RUNS, "counts": "oooo"}, "segmentation.counts ends within a number"),
+        ({**RUNS, "counts": "o" * 100}, "segmentation.counts has the character 'o'"),
+        ({**RUNS, "counts": "8 3"}, "segmentation.counts has the character ' '"),
+        ({**RUNS, "counts": "8@"}, "it must be lengths of runs"),
+        ({**RUNS, "counts": "83"}, "has 11 pixels"),
+        ({**RUNS, "counts": "\u20ac"}, "has the character"),
+    ],
+)
+def test_faults_of_masks(segmentation: Any, message: str, tmp_path: pathlib.Path) -> None:
+    entry = result() if segmentation is None else result(segmentation=segmentation)
+    (tmp_path / "a.json").write_text(json.dumps([entry]))
+    assert len(read_detections(str(tmp_path / "a.json"), NAMES)) == 1  # where none is wanted
+    with pytest.raises(RunError) as caught:
+        read_detections(str(tmp_path / "a.json"), NAMES, Wanted(masks=True))
+    assert message in str(caught.value)
+
+
+def test_keypoints(tmp_path: pathlib.Path) -> None:
+    entries = [
+        result(keypoints=[10, 20, 2, 30, 5, 0], score=0.9),
+        result(keypoints=[1, 2, 2, 3, 4, 2], score=0.8),
+        result(),
+    ]
+    del entries[1]["bbox"]
+    (tmp_path / "a.json").write_text(json.dumps(entries))
+    wanted = Wanted(num_keypoints=2)
+    found = read_detections(str(tmp_path / "a.json"), NAMES, wanted).of_image(0, 40, 50)
+    expected = [[[0.5, 0.2], [0.125, 0.6]], [[0.05, 0.02], [0.1, 0.06]]]
+    np.testing.assert_allclose(found.keypoints[:2], expected, rtol=1e-6)
+    assert np.isnan(found.keypoints[2]).all()
+    np.testing.assert_allclose(found.boxes[1], [2 / 40, 1 / 50, 4 / 40, 3 / 50], rtol=1e-6)
+    assert read_detections(str(tmp_path / "a.json"), NAMES, wanted).nothing().keypoints.shape == (
+        0,
+        2,
+        2,
+    )
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        (result(), "no entry has keypoints, which the metrics need"),
+        (result(keypoints=[1, 2, 2]), "keypoints has 3 numbers; 6 are needed"),
+        (result(keypoints=7), "keypoints has '7'; 6 are needed"),
+        (result(keypoints=[1, 2, 2, 3, 4, "x"]), "keypoints is 'x', not a number"),
+    ],
+)
+def test_faults_of_keypoints(entry: Any, message: str, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps([entry]))
+    with pytest.raises(RunError) as caught:
+        read_detections(str(tmp_path / "a.json"), NAMES, Wanted(num_keypoints=2))
     assert message in str(caught.value)
 
 
