@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Iterator
 
 from estimator_det.config.check import PLACEHOLDER, readers
-from estimator_det.config.files import exists, is_remote
+from estimator_det.config.files import is_remote
 from estimator_det.config.printing import quoted
 from estimator_det.config.problem import Problem, error, warning
 from estimator_det.config.ranges import MOST_CLASSES
@@ -51,7 +51,7 @@ def check_hierarchies(config: Any) -> Iterator[Problem]:
     for name, reader in readers(config):
         paths = (reader.label_map_path, reader.label_hierarchy_path)
         local = not any(PLACEHOLDER in path or is_remote(path) for path in paths)
-        if not (all(paths) and local and reader.expand_labels_hierarchy and exists(paths[1])):
+        if not (all(paths) and local and reader.expand_labels_hierarchy):
             continue
         try:
             label_map = read_label_map(reader.label_map_path)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any, Dict, List, Optional
 
 from estimator_det.compat import tf1
+from estimator_det.config.check_model import is_class_agnostic
 from estimator_det.config.files import is_remote
 from estimator_det.config.problem import Problem
 from estimator_det.config.text import ConfigError, nearest
-from estimator_det.detectors import make_detector, ssd_loss
+from estimator_det.detectors import ssd_loss
 from estimator_det.detectors.two_stage import losses as two_stage
 from estimator_det.detectors.two_stage import mask
 from inputs.label_map import read_label_map
@@ -25,7 +26,7 @@ def check_metrics(pipeline_config: Any) -> List[Problem]:
 
     Label maps that cannot be read, or are not on this machine, are left to other checks.
     """
-    if not pipeline_config.eval_input_reader:
+    if not (pipeline_config.eval_input_reader and pipeline_config.model.WhichOneof("model")):
         return []
     for reader in pipeline_config.eval_input_reader:
         if is_remote(reader.label_map_path):
@@ -36,11 +37,7 @@ def check_metrics(pipeline_config: Any) -> List[Problem]:
             except ConfigError:
                 return []  # An error that the check of label maps reports.
     try:
-        categories = _categories(pipeline_config)
-    except ConfigError:
-        return []  # The model cannot be made, which other checks report.
-    try:
-        make_metrics(pipeline_config.eval_config, categories)
+        make_metrics(pipeline_config.eval_config, _categories(pipeline_config))
     except ConfigError as reason:
         return [as_problem(reason, pipeline_config)]
     return []
@@ -67,7 +64,7 @@ def metric_names(pipeline_config: Any) -> List[str]:
     """Names of all that an evaluation computes, in the order of the metrics sets.
 
     Raises:
-        ConfigError: if a label map cannot be read, or a metrics set or the model cannot be made.
+        ConfigError: if a label map cannot be read, or a metrics set cannot be made.
     """
     sets = make_metrics(pipeline_config.eval_config, _categories(pipeline_config))
     names = [name for metrics in sets for name in metrics.names]
@@ -75,7 +72,7 @@ def metric_names(pipeline_config: Any) -> List[str]:
 
 
 def _categories(pipeline_config: Any) -> List[Dict[str, Any]]:
-    if make_detector(pipeline_config.model, is_training=False).is_class_agnostic:
+    if is_class_agnostic(pipeline_config.model):
         return AGNOSTIC_CATEGORIES
     return eval_categories(pipeline_config)
 
