@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from google.protobuf import text_format
 
-from estimator_det import cli
+from estimator_det import cli, console
 from estimator_det.config import pipeline
 from estimator_det.protos import pipeline_pb2
 from model_fn.evaluation import calibration, threshold_files
-from model_fn.runs import history
+from model_fn.runs import evaluator, history
+from tests.model_fn.evaluation.test_calibration import overconfident, synthetic
 from tests.model_fn.runs.test_detections_evaluation import (
     CAT,
     DOG,
@@ -119,6 +120,29 @@ def test_calibration_with_a_configuration(
     again = [*arguments, "--calibrate", "--config_override", text]
     assert cli.main(again) == 2
     assert "calibration_config: is set, so the scores are calibrated" in capsys.readouterr().err
+
+
+def test_calibration_of_a_checkpoint(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def evaluate(config: Any, folder: str, *, matches: Any, **settings: Any) -> Any:
+        matches["val"] = synthetic(overconfident)
+        return {"val": {"global_step": 20.0}}
+
+    monkeypatch.setattr(evaluator, "evaluate", evaluate)
+    monkeypatch.setattr(console, "check_config", lambda *_, **__: None)
+    (tmp_path / "pipeline.config").write_text(CONFIG)
+    assert cli.main(["evaluate", "--checkpoint_dir", str(tmp_path), "--calibrate"]) == 0
+    shown = capsys.readouterr().out
+    assert "function_approximation of the 4,000 detections of 'val':" in shown
+    assert "on images it is not fitted to" in shown
+    assert (tmp_path / "eval_val" / "calibration-20.pbtxt").exists()
+    # Before anything is evaluated.
+    monkeypatch.undo()
+    monkeypatch.setattr(console, "check_config", lambda *_, **__: None)
+    arguments = ["evaluate", "--checkpoint_dir", str(tmp_path), "--calibrate"]
+    assert cli.main([*arguments, "isotonic"]) == 2
+    assert "calibration 'isotonic' is not known" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, List, Mapping, NamedTuple, Sequence, Tuple
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from estimator_det.config.printing import plain, quoted
 
 MAX_MASK_PIXELS = 178_956_970  # as of an image
+_GREATEST = float(np.finfo(np.float32).max)
 _FIRST_CHARACTER, _BITS, _MORE = 48, 5, 0x20  # of compressed run lengths
 
 
@@ -42,7 +42,7 @@ def number_of(name: str, value: Any) -> float:
     """The value, which must be a number that float32 holds."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise Fault(f"{name} is {quoted(value)}, not a number")
-    if not math.isfinite(value) or abs(value) > np.finfo(np.float32).max:
+    if not abs(value) <= _GREATEST:  # NaN, too
         raise Fault(f"{name} is {value:g}; it must be finite")
     return float(value)
 
@@ -52,7 +52,12 @@ def numbers_of(fields: Mapping[str, Any], name: str, parts: Sequence[str]) -> Li
     values = field_of(fields, name)
     if not isinstance(values, list) or len(values) != len(parts):
         raise Fault(f"{name} is {quoted(values)}; it must be [{', '.join(parts)}]")
-    return [number_of(f"{name} ({part})", value) for part, value in zip(parts, values)]
+    for part, value in zip(parts, values):
+        if type(value) is not float:  # which most are, of a file that may have millions
+            number_of(f"{name} ({part})", value)
+    if not max(map(abs, values)) <= _GREATEST or any(value != value for value in values):
+        raise Fault(f"{name} is {quoted(values)}; its numbers must be finite")
+    return values
 
 
 def score_of(fields: Mapping[str, Any]) -> float:

@@ -107,7 +107,12 @@ def test_names_of_images(tmp_path: pathlib.Path) -> None:
         (result(bbox=[1, 2, 3]), "bbox is '[1, 2, 3]'; it must be [x, y, width, height]"),
         (result(bbox=[1, 2, -3, 4]), "bbox has the width -3 and the height 4; 0 or more"),
         (result(bbox=[1, "2", 3, 4]), "bbox (y) is '2', not a number"),
-        (result(bbox=[1, 2, 3, float("nan")]), "bbox (height) is nan; it must be finite"),
+        (
+            result(bbox=[1, 2, 3, float("nan")]),
+            "bbox is '[1, 2, 3, nan]'; its numbers must be finite",
+        ),
+        (result(bbox=[1, 2, float("inf"), 3]), "its numbers must be finite"),
+        (result(bbox=[float("nan"), 2.0, 5.0, 3]), "its numbers must be finite"),
         (result(bbox=[1, 2, 3, 1e30]), "(yxyx), more than 10,000,000 pixels"),
         (result(score=float("inf")), "score is inf; it must be finite"),
         (result(score=10**39), "score is 1e+39; it must be finite"),
@@ -297,3 +302,25 @@ def test_unknown_classes_are_counted_within_limits(
     found = _read(tmp_path, [result(category_id=k) for k in range(10, 20)])
     assert dict(found.unknown_classes) == {10: 1, 11: 1, -1: 8}
     assert found.names == ["7"]
+
+
+@pytest.mark.parametrize("lines", [False, True])
+def test_damaged_files_end_in_an_error_of_ours(lines: bool, tmp_path: pathlib.Path) -> None:
+    detection = {**line()["detections"][0], "segmentation": _compressed()}
+    valid = [line(file=str(k), detections=[detection] * 2) for k in range(3)]
+    if not lines:
+        valid = [result(segmentation=_compressed(), keypoints=[1, 2, 2]) for _ in range(3)]
+    text = "\n".join(map(json.dumps, valid)) if lines else json.dumps(valid)
+    content, path = np.frombuffer(text.encode(), np.uint8), tmp_path / "a.json"
+    random, refused = np.random.default_rng(0), 0
+    for _ in range(200):
+        damaged = content[: random.integers(1, len(content) + 1)].copy()
+        places = random.integers(0, len(damaged), random.integers(0, 4))
+        damaged[places] = random.choice(np.frombuffer(b'{}[]",:0-9eN\xff\x00\\ ', np.uint8))
+        path.write_bytes(damaged.tobytes())
+        try:
+            read_detections(str(path), NAMES, Wanted(masks=True, num_keypoints=0))
+        except RunError as error:
+            refused += 1
+            assert (len(str(error)) < 10_000 and str(error).isprintable()) or "\n" in str(error)
+    assert refused > 100
