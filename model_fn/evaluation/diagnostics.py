@@ -18,7 +18,6 @@ from PIL import Image
 from estimator_det.compat import tf, tf1
 from model_fn.drawing import charts
 from model_fn.evaluation.metrics.base import EvaluatedBatch
-from model_fn.evaluation.metrics.overlaps import box_iou
 
 EVAL_DIAGNOSTICS = "Evaluation_Diagnostics"
 _TEXT_TAG = f"{EVAL_DIAGNOSTICS}/counts"
@@ -114,7 +113,7 @@ class EvalDiagnostics:
         shown = scores >= self._min_score
         np.add.at(self._over_score, detection_classes[shown], 1)
         self._best_score = max(self._best_score, float(scores.max(initial=0.0)))
-        iou = box_iou(detection_boxes, boxes)
+        iou = _pairwise_iou(detection_boxes, boxes)
         in_crowd = (iou[:, crowd] >= MATCH_IOU).any(axis=1)
         same = detection_classes[:, np.newaxis] == classes
         self._best_iou = max(self._best_iou, float(iou[:, real][same[:, real]].max(initial=0.0)))
@@ -237,6 +236,17 @@ class EvalDiagnostics:
 
 def _curve(name: str, recalls: np.ndarray, precisions: np.ndarray) -> charts.Curve:
     return charts.Curve(name, recalls.tolist(), precisions.tolist())
+
+
+def _pairwise_iou(boxes_a: np.ndarray, boxes_b: np.ndarray) -> np.ndarray:
+    """IoU of yxyx boxes [n, 4], [m, 4] -> [n, m]; empty boxes give 0."""
+    low = np.maximum(boxes_a[:, np.newaxis, :2], boxes_b[np.newaxis, :, :2])
+    high = np.minimum(boxes_a[:, np.newaxis, 2:], boxes_b[np.newaxis, :, 2:])
+    shared = np.maximum(high - low, 0).prod(axis=2)
+    area_a = np.maximum(boxes_a[:, 2:] - boxes_a[:, :2], 0).prod(axis=1)
+    area_b = np.maximum(boxes_b[:, 2:] - boxes_b[:, :2], 0).prod(axis=1)
+    union = area_a[:, np.newaxis] + area_b - shared
+    return np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
 
 
 def _match(iou: np.ndarray, order: np.ndarray) -> np.ndarray:
