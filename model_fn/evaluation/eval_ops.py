@@ -97,23 +97,17 @@ def _batch(
 class _Output(NamedTuple):
     """What a metrics set may need, for its refusal."""
 
-    what: str
-    detected: str  # the field of Detections
-    true: str  # the field of Groundtruth
+    what: str  # the field of Detections and of Groundtruth
     model: str  # which models find it
     reader: str  # what loads it
 
 
 _MASKS = _Output(
     "masks",
-    "masks",
-    "masks",
     "a model with masks (faster_rcnn with number_of_stages: 3)",
     "load_instance_masks: true",
 )
 _KEYPOINTS = _Output(
-    "keypoints",
-    "keypoints",
     "keypoints",
     "a model with keypoints (ssd with a keypoint_box_coder)",
     "num_keypoints",
@@ -127,12 +121,12 @@ def _check_needs(
     """Refuses a set that needs what the model does not find or the reader does not load."""
     for need in sorted(metrics.needs):
         output = _OUTPUTS[need]
-        if getattr(detections, output.detected) is None:
+        if getattr(detections, output.what) is None:
             raise ConfigError(
                 f"{asked_by} needs {output.what}, and the model finds boxes only; remove the name, "
                 f"or use {output.model}"
             )
-        if getattr(groundtruth, output.true) is None:
+        if getattr(groundtruth, output.what) is None:
             raise ConfigError(
                 f"{asked_by} needs {output.what}, and the groundtruth has none; remove the name, "
                 f"or set {output.reader} in eval_input_reader"

@@ -12,7 +12,7 @@ from estimator_det.config.text import ConfigError, nearest
 from estimator_det.detectors import ssd_loss
 from estimator_det.detectors.two_stage import losses as two_stage
 from estimator_det.detectors.two_stage import mask
-from inputs.label_map import read_label_map
+from inputs.label_map import LabelMap, read_label_map
 from model_fn.evaluation.metrics import make_metrics
 from model_fn.model_fn import AGNOSTIC_CATEGORIES, eval_categories
 from model_fn.preflight.as_problem import as_problem
@@ -28,16 +28,16 @@ def check_metrics(pipeline_config: Any) -> List[Problem]:
     """
     if not (pipeline_config.eval_input_reader and pipeline_config.model.WhichOneof("model")):
         return []
-    for reader in pipeline_config.eval_input_reader:
-        if is_remote(reader.label_map_path):
-            return []
-        if reader.label_map_path:
-            try:
-                read_label_map(reader.label_map_path)
-            except ConfigError:
-                return []  # An error that the check of label maps reports.
+    paths = [reader.label_map_path for reader in pipeline_config.eval_input_reader]
+    path = next(filter(None, paths), "")
+    if is_remote(path):
+        return []
     try:
-        make_metrics(pipeline_config.eval_config, _categories(pipeline_config))
+        label_map = read_label_map(path) if path else None
+    except ConfigError:
+        return []  # An error that the check of label maps reports.
+    try:
+        make_metrics(pipeline_config.eval_config, _categories(pipeline_config, label_map))
     except ConfigError as reason:
         return [as_problem(reason, pipeline_config)]
     return []
@@ -71,10 +71,10 @@ def metric_names(pipeline_config: Any) -> List[str]:
     return [*names, *_loss_names(pipeline_config), "learning_rate", tf1.GraphKeys.GLOBAL_STEP]
 
 
-def _categories(pipeline_config: Any) -> List[Dict[str, Any]]:
+def _categories(pipeline_config: Any, label_map: Optional[LabelMap] = None) -> List[Dict[str, Any]]:
     if is_class_agnostic(pipeline_config.model):
         return AGNOSTIC_CATEGORIES
-    return eval_categories(pipeline_config)
+    return eval_categories(pipeline_config, label_map)
 
 
 def _loss_names(pipeline_config: Any) -> List[str]:

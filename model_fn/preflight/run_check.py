@@ -11,7 +11,7 @@ from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_detector
 from inputs import schema
 from model_fn.checkpoints.errors import RunError
-from model_fn.evaluation.metrics.base import make_metrics
+from model_fn.evaluation.metrics.base import NEED_LABEL_MAP, make_metrics
 from model_fn.model_fn import create_model_fn, eval_categories
 from model_fn.preflight import data_problems
 from model_fn.preflight.as_problem import as_problem
@@ -94,8 +94,9 @@ def _without_files(pipeline_config: Any) -> Any:
             reader.ClearField("label_map_path")
     if not any(reader.label_map_path for reader in config.eval_input_reader):
         config.eval_config.ClearField("super_categories")  # of names in the label map
-        if names_maps:  # Sets that need more of it would report that, too.
-            config.eval_config.ClearField("metrics_set")
+        if names_maps:  # An error that the check of label maps reports; here it would be another.
+            known = [x for x in config.eval_config.metrics_set if x not in NEED_LABEL_MAP]
+            config.eval_config.metrics_set[:] = known
             config.eval_config.ClearField("parameterized_metric")
     return config
 

@@ -17,6 +17,7 @@ from typing import (
     Optional,
     Protocol,
     Sequence,
+    Set,
     Tuple,
     Union,
 )
@@ -106,19 +107,24 @@ PARAMETERIZED: Registry[Callable[[Any, str, Sequence[Dict[str, Any]]], Metrics]]
 )
 # Name of a metrics set -> the fields of `eval_config` that it uses.
 EVAL_FIELDS: Dict[str, Tuple[str, ...]] = {}
+# Names of metrics sets that need more of a label map than names.
+NEED_LABEL_MAP: Set[str] = set()
 DEFAULT_METRICS = "coco_detection_metrics"
 NO_NEEDS: FrozenSet[str] = frozenset()
 
 
 def register(
-    *names: str, eval_fields: Collection[str] = ()
+    *names: str, eval_fields: Collection[str] = (), needs_label_map: bool = False
 ) -> Callable[[MetricsMaker], MetricsMaker]:
     """Decorator that enters the maker of a set under its name and its other names.
 
     Args:
         *names: The first is the set's own.
         eval_fields: The fields of `eval_config` that the set uses.
+        needs_label_map: Whether it needs the keypoints or frequencies in a label map.
     """
+    if needs_label_map:
+        NEED_LABEL_MAP.update(names)
     EVAL_FIELDS.update(dict.fromkeys(names, tuple(eval_fields)))
     return METRICS.register(*names)
 

@@ -186,7 +186,7 @@ def _make_for_class(
     return CocoKeypointMetrics(by_name[name], sigmas)
 
 
-@register(NAME)
+@register(NAME, needs_label_map=True)
 def _make_for_all(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> AllKeypointMetrics:
     chosen = {entry.coco_keypoint_metrics.class_label for entry in eval_config.parameterized_metric}
     having = [c for c in categories if c.get("keypoints") and c["name"] not in chosen]

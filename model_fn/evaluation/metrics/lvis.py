@@ -104,13 +104,13 @@ def _with_frequencies(name: str, categories: Sequence[Dict[str, Any]]) -> List[D
     return list(categories)
 
 
-@register("lvis_box_metrics", "lvis_detection_metrics")
+@register("lvis_box_metrics", "lvis_detection_metrics", needs_label_map=True)
 def _make_boxes(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> LvisBoxMetrics:
     del eval_config
     return LvisBoxMetrics(_with_frequencies("lvis_box_metrics", categories))
 
 
-@register("lvis_mask_metrics")
+@register("lvis_mask_metrics", needs_label_map=True)
 def _make_masks(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> LvisMaskMetrics:
     del eval_config
     return LvisMaskMetrics(_with_frequencies("lvis_mask_metrics", categories))

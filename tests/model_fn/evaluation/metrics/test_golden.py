@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import pathlib
 from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
@@ -408,3 +410,18 @@ def test_every_case_is_compared() -> None:
         "object_detection_evaluator_precision_recall_corloc",
         "oid_v2_masks",
     ]
+
+
+def test_the_copies_are_those_of_the_reference(shared: pathlib.Path) -> None:
+    folder = shared / "golden" / "metrics"
+    original = json.loads((folder / "metrics_more.json").read_text())["settings"]
+    for key in ("categories", "lvis_categories", "keypoints", "oks_sigmas", "hierarchy_expansion"):
+        assert SETTINGS[key] == original[key]
+    assert json.dumps(RESULTS) == json.dumps(original["results"])  # NaN is not equal to NaN.
+    for name, case in CASES.items():
+        lists = {"oks_sigmas", "categories", "category_keypoints"}
+        own = {key: value for key, value in case.items() if key not in lists}
+        assert own == {k: v for k, v in original["cases"][name].items() if k not in lists}
+    with np.load(folder / "metrics_more.npz") as arrays:
+        for key, array in ARRAYS.items():
+            np.testing.assert_array_equal(array, arrays[key])
