@@ -19,6 +19,7 @@ from model_fn.drawing import charts
 from model_fn.evaluation import matching, summary_text, thresholds
 from model_fn.evaluation.matching import MATCH_IOU, ImageBoxes, Matches, OnMatches
 from model_fn.evaluation.metrics.base import EvaluatedBatch
+from model_fn.evaluation.metrics.overlaps import box_iou
 
 EVAL_DIAGNOSTICS = "Evaluation_Diagnostics"
 _COUNTS_TAG = f"{EVAL_DIAGNOSTICS}/counts"
@@ -122,7 +123,7 @@ class EvalDiagnostics:
         shown = scores >= self._min_score
         np.add.at(self._over_score, detection_classes[shown], 1)
         self._best_score = max(self._best_score, float(scores.max(initial=0.0)))
-        iou = matching.pairwise_iou(detection_boxes, boxes)
+        iou = box_iou(detection_boxes, boxes)
         ignored = matching.ignored_overlap(detection_boxes, groundtruth, iou)
         same = detection_classes[:, np.newaxis] == classes
         self._best_iou = max(self._best_iou, float(iou[:, real][same[:, real]].max(initial=0.0)))

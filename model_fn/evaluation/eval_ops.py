@@ -18,7 +18,7 @@ from model_fn.evaluation.metrics.base import (
     make_named_metrics,
     metric_ops,
 )
-from model_fn.evaluation.run_lengths import Masks
+from model_fn.evaluation.metrics.run_lengths import Masks
 
 
 class _Frames(NamedTuple):

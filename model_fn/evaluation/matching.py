@@ -13,6 +13,8 @@ from typing import Any, Callable, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
+from model_fn.evaluation.metrics.overlaps import box_ioa
+
 Array = np.ndarray[Any, Any]
 
 MATCH_IOU = 0.5
@@ -131,35 +133,10 @@ def ignored_overlap(detection_boxes: Array, groundtruth: ImageBoxes, iou: Array)
 
     `iou` [n, m] is that of all pairs.
     """
-    in_crowd = _share_inside(detection_boxes, groundtruth.boxes) >= MATCH_IOU
+    in_crowd = box_ioa(detection_boxes, groundtruth.boxes) >= MATCH_IOU
     on_difficult = iou >= MATCH_IOU
     found: Array = (in_crowd & groundtruth.is_crowd) | (on_difficult & groundtruth.difficult)
     return found
-
-
-def pairwise_iou(boxes_a: Array, boxes_b: Array) -> Array:
-    """IoU of yxyx boxes [n, 4], [m, 4] -> [n, m]; empty boxes give 0."""
-    shared = _intersections(boxes_a, boxes_b)
-    union: Array = _areas(boxes_a)[:, np.newaxis] + _areas(boxes_b) - shared
-    return np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
-
-
-def _share_inside(boxes_a: Array, boxes_b: Array) -> Array:
-    """Share of each box of the first that is inside each of the second, [n, m]."""
-    shared, areas = _intersections(boxes_a, boxes_b), _areas(boxes_a)[:, np.newaxis]
-    return np.divide(shared, areas, out=np.zeros_like(shared), where=areas > 0)
-
-
-def _intersections(boxes_a: Array, boxes_b: Array) -> Array:
-    low = np.maximum(boxes_a[:, np.newaxis, :2], boxes_b[np.newaxis, :, :2])
-    high = np.minimum(boxes_a[:, np.newaxis, 2:], boxes_b[np.newaxis, :, 2:])
-    shared: Array = np.maximum(high - low, 0).prod(axis=2)
-    return shared
-
-
-def _areas(boxes: Array) -> Array:
-    areas: Array = np.maximum(boxes[:, 2:] - boxes[:, :2], 0).prod(axis=1)
-    return areas
 
 
 def match(iou: Array, order: Array) -> Array:

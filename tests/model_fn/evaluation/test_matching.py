@@ -93,12 +93,6 @@ def test_a_difficult_box_excuses_what_matches_it() -> None:
     assert _judged(both) == [(0.9, True)]
 
 
-def test_pairwise_iou() -> None:
-    boxes = np.float32([BOX, NEAR, FAR, [5, 5, 5, 9]])
-    expected = [[1, 0.8, 0, 0], [0.8, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
-    np.testing.assert_allclose(matching.pairwise_iou(boxes, boxes), expected)
-
-
 def test_precision_at_recalls() -> None:
     # Right, wrong, right, of four boxes: precision 1 up to recall 1/4, 2/3 up to 1/2, then 0.
     found = ClassMatches(np.float32([0.9, 0.8, 0.7]), np.array([True, False, True]), 4)
