@@ -57,6 +57,7 @@ def test_without_a_configuration(
     }
     path = threshold_files.path_for(str(run / "eval_0"), 0)
     assert threshold_files.read(path).table.by_class() == pytest.approx({1: 0.9, 2: 0.8})
+    assert threshold_files.read(path).scores is None  # of no model, so exports may be given it
     assert list((run / "eval_0").glob("events*"))
     captured = capsys.readouterr()
     assert f"{'DetectionBoxes_Precision/mAP':<57}{expected:.4f}" in captured.out

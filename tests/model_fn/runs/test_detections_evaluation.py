@@ -223,6 +223,7 @@ def _check(metrics: Any, *cases: str) -> None:
         assert metrics[name] == pytest.approx(value, rel=1e-5, abs=1e-9), name
 
 
+@pytest.mark.exhaustive
 def test_golden_boxes_and_keypoints(tmp_path: pathlib.Path) -> None:
     fields = ["crowd", "area", "keypoints"]
     config, found = _of_golden(tmp_path, "kp", (300, 400), fields)
