@@ -9,6 +9,7 @@ from google.protobuf import text_format
 
 import inputs
 from estimator_det.compat import estimator, tf, tf1
+from estimator_det.config.text import ConfigError
 from estimator_det.images.resize import make_resizer
 from inputs import pipeline as input_pipeline
 from inputs import schema
