@@ -139,10 +139,12 @@ LABELS: Dict[str, LabelSpec] = {
         groundtruth_field="labeled_classes",
     ),
     VERIFIED_NEG_CLASSES: LabelSpec(
-        "float32", "B K", image_level_key=VERIFIED_NEG_CLASSES, is_k_hot=True, on_tpu=False
+        "float32", "B K", image_level_key=VERIFIED_NEG_CLASSES, is_k_hot=True,
+        groundtruth_field="verified_negatives",
     ),
     NOT_EXHAUSTIVE_CLASSES: LabelSpec(
-        "float32", "B K", image_level_key=NOT_EXHAUSTIVE_CLASSES, is_k_hot=True, on_tpu=False
+        "float32", "B K", image_level_key=NOT_EXHAUSTIVE_CLASSES, is_k_hot=True,
+        groundtruth_field="not_exhaustive",
     ),
     IMAGE_CLASSES: LabelSpec("int64", "B K", image_level_key=IMAGE_CLASSES, on_tpu=False),
     IMAGE_CONFIDENCES: LabelSpec(

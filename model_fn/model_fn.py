@@ -21,6 +21,8 @@ from model_fn.evaluation import eval_ops
 from model_fn.training import host_call, optimizers, step, tpu_step, warm_start
 
 ModeKeys = estimator.ModeKeys
+# Those of a detector that finds objects of whatever class.
+AGNOSTIC_CATEGORIES: List[Dict[str, Any]] = [{"id": 1, "name": "object"}]
 
 
 class _Batch(NamedTuple):
@@ -164,7 +166,7 @@ def _eval_spec(
     categories = eval_categories(pipeline_config, label_map)
     if detector.is_class_agnostic:
         groundtruth = eval_ops.without_classes(groundtruth)
-        categories = [{"id": 1, "name": "object"}]
+        categories = AGNOSTIC_CATEGORIES
     global_step = tf1.train.get_or_create_global_step()
     return tpu_estimator.TPUEstimatorSpec(
         ModeKeys.EVAL,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
@@ -28,6 +29,8 @@ AREA_NAMES = ("small", "medium", "large")
 MAX_CLASSES_DRAWN = 20
 MAX_CURVES = len(charts.COLORS) - 1
 BACKGROUND = "none"
+_NOT_OF_DETECTIONS = ("loss", "learning_rate", tf1.GraphKeys.GLOBAL_STEP)
+_FREQUENCIES = {"r": "rare", "c": "common", "f": "frequent"}
 
 
 class EvalDiagnostics:
@@ -314,10 +317,15 @@ def explain_metrics(metrics: Mapping[str, float], counts: Mapping[str, Any]) -> 
 
 
 def _is_of_detections(name: str) -> bool:
-    return "/" in name and not name.startswith("Loss/")
+    return name not in _NOT_OF_DETECTIONS and not name.startswith(("Loss/", "bad_records/"))
 
 
 def _why_nan(name: str, counts: Mapping[str, Any]) -> str:
+    if _is_of_detections(name):
+        category = _category_of(name, counts)
+        boxes = counts["boxes"]
+        if not sum(boxes.values()) or (category is not None and not boxes[category]):
+            return _why_absent(name, counts)
     if counts["detections_not_finite"]:
         return (
             f"{counts['detections_not_finite']} detections are not finite: the weights of the "
@@ -325,11 +333,25 @@ def _why_nan(name: str, counts: Mapping[str, Any]) -> str:
         )
     if "oss" in name:
         return "the loss is not finite: weights are not finite, or records have boxes without area"
+    if _is_of_detections(name):
+        return (
+            "no groundtruth box counts for it: all are difficult, in groups, or without the mask "
+            "that it compares"
+        )
     return "its denominator is a count of 0"
 
 
 def _area_of(name: str) -> Optional[str]:
-    return next((area for area in AREA_NAMES if f"({area})" in name), None)
+    in_lvis = re.search(r"_A[PR]([sml])(@\d+)?$", name)
+    initial = in_lvis.group(1) if in_lvis else ""
+    return next((a for a in AREA_NAMES if f"({a})" in name or a[0] == initial), None)
+
+
+def _category_of(name: str, counts: Mapping[str, Any]) -> Optional[str]:
+    """The category of a metric of one category, whose name may have slashes."""
+    suffix = name.partition("ByCategory/")[2]
+    found = [category for category in counts["boxes"] if f"/{suffix}".endswith(f"/{category}")]
+    return max(found, key=len) if suffix and found else None
 
 
 def _why_absent(name: str, counts: Mapping[str, Any]) -> str:
@@ -344,8 +366,8 @@ def _why_absent(name: str, counts: Mapping[str, Any]) -> str:
         )
     if not total:
         return f"the {counts['images']} evaluated images have no groundtruth box"
-    category = name.rsplit("/", 1)[1]
-    if "ByCategory" in name and counts["boxes"].get(category) == 0:
+    category = _category_of(name, counts)
+    if category is not None and not counts["boxes"][category]:
         return "no groundtruth box of this class"
     area = _area_of(name)
     if area and not counts["boxes_by_area"][area]:
@@ -356,16 +378,21 @@ def _why_absent(name: str, counts: Mapping[str, Any]) -> str:
             "large": f"over {high:.0f}",
         }
         return f"no groundtruth box has an area {limits[area]} pixels of the original image"
+    if name.startswith("Keypoints_"):
+        return "no object of this class has a labeled keypoint"
+    if re.search(r"_AP[rcf]$", name):
+        return f"no groundtruth box has a {_FREQUENCIES[name[-1]]} class"
     return "no groundtruth box counts for it"
 
 
 def _why_zero(name: str, counts: Mapping[str, Any]) -> str:
     boxes, detections = counts["boxes"], counts["detections"]
-    category = name.rsplit("/", 1)[1]
-    if "ByCategory" in name and category in boxes:
+    category = _category_of(name, counts)
+    if category is not None:
         if not detections[category]:
             return f"no detection has the class {category}"
-        return f"no detection of this class overlaps its {boxes[category]} boxes enough"
+        what = "resembles" if name.startswith("Keypoints_") else "overlaps"
+        return f"no detection of this class {what} its {boxes[category]} boxes enough"
     if not sum(detections.values()):
         unknown = counts["detections_of_unknown_class"]
         if unknown:

@@ -11,14 +11,13 @@ from inputs import schema
 from model_fn.drawing.boxes import DrawOptions, EvaluatedImage, EvaluationImages, image_ops
 from model_fn.evaluation.diagnostics import EvalDiagnostics, diagnostics_ops
 from model_fn.evaluation.metrics.base import (
-    MASK_METRICS,
     EvaluatedBatch,
-    Masks,
     MetricOps,
-    chosen_metrics,
-    make_metrics,
+    Metrics,
+    make_named_metrics,
     metric_ops,
 )
+from model_fn.evaluation.run_lengths import Masks
 
 
 class _Frames(NamedTuple):
@@ -30,9 +29,10 @@ class _Frames(NamedTuple):
 
 
 def make_categories(label_map: Optional[Any], num_classes: int) -> List[Dict[str, Any]]:
-    """Categories with "id" and "name" from a label map; numbered ones without a label map."""
+    """`LabelMap.categories`; numbered ones without a label map."""
     if label_map is not None:
-        return [{"id": int(c["id"]), "name": str(c["name"])} for c in label_map.categories()]
+        categories: List[Dict[str, Any]] = label_map.categories()
+        return categories
     return [{"id": k, "name": f"category_{k}"} for k in range(1, num_classes + 1)]
 
 
@@ -65,6 +65,12 @@ def _in_real_frame(keypoints: Optional[tf.Tensor], frames: _Frames) -> Optional[
     return keypoints * (frames.padded / frames.real)[:, tf.newaxis, tf.newaxis, :]
 
 
+def _in_pixels(keypoints: Optional[tf.Tensor], frames: _Frames) -> Optional[tf.Tensor]:
+    """Keypoints [B, n, P, 2] of the padded image, in pixels of the original one."""
+    in_real = _in_real_frame(keypoints, frames)
+    return None if in_real is None else in_real * frames.original[:, tf.newaxis, tf.newaxis, :]
+
+
 def _batch(
     detections: Detections, groundtruth: Groundtruth, boxes: tf.Tensor, frames: _Frames
 ) -> EvaluatedBatch:
@@ -82,27 +88,77 @@ def _batch(
         difficult=groundtruth.difficult,
         group_of=groundtruth.group_of,
         labeled_classes=groundtruth.labeled_classes,
+        verified_negatives=groundtruth.verified_negatives,
+        not_exhaustive=groundtruth.not_exhaustive,
     )
 
 
-def _with_masks(
-    name: str,
+class _Output(NamedTuple):
+    """What a metrics set may need, for its refusal."""
+
+    what: str  # the field of Detections and of Groundtruth
+    model: str  # which models find it
+    reader: str  # what loads it
+
+
+_MASKS = _Output(
+    "masks",
+    "a model with masks (faster_rcnn with number_of_stages: 3)",
+    "load_instance_masks: true",
+)
+_KEYPOINTS = _Output(
+    "keypoints",
+    "a model with keypoints (ssd with a keypoint_box_coder)",
+    "num_keypoints",
+)
+_OUTPUTS = {"masks": _MASKS, "keypoints": _KEYPOINTS, "detection_keypoints": _KEYPOINTS}
+
+
+def _check_needs(
+    asked_by: str, metrics: Metrics, detections: Detections, groundtruth: Groundtruth
+) -> None:
+    """Refuses a set that needs what the model does not find or the reader does not load."""
+    for need in sorted(metrics.needs):
+        output = _OUTPUTS[need]
+        if getattr(detections, output.what) is None:
+            raise ConfigError(
+                f"{asked_by} needs {output.what}, and the model finds boxes only; remove the name, "
+                f"or use {output.model}"
+            )
+        if getattr(groundtruth, output.what) is None:
+            raise ConfigError(
+                f"{asked_by} needs {output.what}, and the groundtruth has none; remove the name, "
+                f"or set {output.reader} in eval_input_reader"
+            )
+    for where, tensor in (
+        ("num_keypoints of eval_input_reader", groundtruth.keypoints),
+        ("num_keypoints of the keypoint_box_coder", detections.keypoints),
+    ):
+        count = None if tensor is None else tensor.shape[2]
+        if count is not None and count < metrics.num_keypoints:
+            raise ConfigError(
+                f"{asked_by} needs {metrics.num_keypoints} keypoints, as ids in the label map say; "
+                f"{where} is {count}. Correct one of them"
+            )
+
+
+def _with_needed(
+    sets: Sequence[Metrics],
     batch: EvaluatedBatch,
     detections: Detections,
     groundtruth: Groundtruth,
     frames: _Frames,
 ) -> EvaluatedBatch:
-    """The batch with masks, for metrics set `name`."""
-    if detections.masks is None:
-        raise ConfigError(
-            f"eval_config.metrics_set: {name!r} needs masks, and the model finds boxes only; "
-            "remove the name, or use a model with masks (faster_rcnn with number_of_stages: 3)"
+    """The batch with masks and keypoints, where a set needs them."""
+    needs = {need for metrics in sets for need in metrics.needs}
+    if "keypoints" in needs:
+        batch = batch._replace(
+            keypoints=_in_pixels(groundtruth.keypoints, frames),
+            keypoint_visibilities=groundtruth.keypoint_visibilities,
+            detection_keypoints=_in_pixels(detections.keypoints, frames),
         )
-    if groundtruth.masks is None:
-        raise ConfigError(
-            f"eval_config.metrics_set: {name!r} needs masks, and the groundtruth has none; remove "
-            "the name, or set load_instance_masks: true in eval_input_reader"
-        )
+    if "masks" not in needs:
+        return batch
     return batch._replace(
         masks=Masks(
             detected=detections.masks,
@@ -134,18 +190,17 @@ def evaluation_ops(
         categories: See `make_categories`.
 
     Raises:
-        ConfigError: if `eval_config.metrics_set` has an unknown name, or one that needs masks
-            where there are none.
+        ConfigError: if `eval_config` asks for a metrics set that is not known, or that needs masks
+            or keypoints where there are none.
     """
     frames = _frames(features)
     boxes = _scaled(groundtruth.boxes, frames.padded / frames.real)
     batch = _batch(detections, groundtruth, boxes, frames)
-    ops: MetricOps = {}
-    for name, metrics in zip(chosen_metrics(eval_config), make_metrics(eval_config, categories)):
-        needed = batch
-        if name in MASK_METRICS:
-            needed = _with_masks(name, batch, detections, groundtruth, frames)
-        ops.update(metric_ops(metrics, needed))
+    named = make_named_metrics(eval_config, categories)
+    for asked_by, metrics in named:
+        _check_needs(asked_by, metrics, detections, groundtruth)
+    sets = [metrics for _, metrics in named]
+    ops = metric_ops(sets, _with_needed(sets, batch, detections, groundtruth, frames))
     ops.update(diagnostics_ops(EvalDiagnostics(categories, eval_config.min_score_threshold), batch))
     if schema.ORIGINAL_IMAGE in features and eval_config.num_visualizations:
         images = EvaluationImages(

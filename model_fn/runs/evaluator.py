@@ -18,6 +18,7 @@ from model_fn.checkpoints.errors import CheckpointGoneError
 from model_fn.checkpoints.find import find_checkpoint, find_whole_checkpoint
 from model_fn.checkpoints.repair import find_damage, modified, step_of
 from model_fn.evaluation import diagnostics
+from model_fn.preflight.metric_names import check_best_metric
 from model_fn.runs import history
 from model_fn.runs.backends import Evaluator
 from model_fn.runs.backends.estimator import make_estimator
@@ -184,7 +185,11 @@ def continuous_eval(
 
     Returns:
         Metrics of the last evaluation, by reader's name; empty if there was no checkpoint.
+
+    Raises:
+        ConfigError: if no evaluation computes `best_metric`.
     """
+    check_best_metric(pipeline_config, best_metric)
     if num_train_steps is None:
         num_train_steps = pipeline_config.train_config.num_steps
     if min_interval_secs is None:

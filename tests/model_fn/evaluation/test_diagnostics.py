@@ -146,3 +146,48 @@ def test_classes_that_never_occur_are_not_drawn() -> None:
     counts._boxes[[1, 3]] = 2, 5
     assert counts._most_frequent(3).tolist() == [1, 3]
     assert counts._most_frequent(1).tolist() == [3]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        # Of NaN: no boxes of the class, or none that counts.
+        ("PascalBoxes_PerformanceByCategory/AP@0.5IOU/dog", math.nan, "no groundtruth box of this"),
+        (
+            "PascalBoxes_PerformanceByCategory/AP@0.5IOU/cat",
+            math.nan,
+            "all are difficult, in groups, or without the mask",
+        ),
+        ("PanopticQuality@0.50IOU_ByCategory/dog", math.nan, "no groundtruth box of this class"),
+        ("OpenImagesV2_Precision/mAP@0.5IOU", math.nan, "all are difficult, in groups"),
+        # Of LVIS, whose names have no slash.
+        ("DetectionMasks_APl", -1.0, "no groundtruth box has an area over 9216 pixels"),
+        ("DetectionBoxes_ARm@300", -1.0, "no groundtruth box has an area from 1024 to 9216"),
+        ("DetectionBoxes_APr", -1.0, "no groundtruth box has a rare class"),
+        ("DetectionBoxes_AP", 0.0, "no detection overlaps a box of its class"),
+        # Of keypoints.
+        ("Keypoints_Precision/mAP ByCategory/cat", -1.0, "no object of this class has a labeled"),
+        ("Keypoints_Precision/mAP ByCategory/cat", 0.0, "no detection of this class resembles its"),
+        ("Keypoints_Precision/mAP ByCategory/dog", -1.0, "no groundtruth box of this class"),
+        # Names with slashes, of a class with boxes and of one without.
+        ("DetectionBoxes_PerformanceByCategory/mAP//m/cat", -1.0, "no groundtruth box of this"),
+        ("DetectionBoxes_PerformanceByCategory/mAP//m/cat", 0.0, "no detection has the class /m/"),
+        ("PanopticQuality@0.50IOU", 0.0, "no detection overlaps a box of its class"),
+    ],
+)
+def test_every_set_has_reasons(name, value, reason):
+    categories = [*CATEGORIES, {"id": 6, "name": "/m/cat"}]
+    made = diagnostics.EvalDiagnostics(categories, min_score=0.3)
+    made.add(_batch([BOX], [1], [FAR], [0.9], [1]))
+    assert reason in diagnostics.explain_metrics({name: value}, made.counts())[name]
+
+
+def test_what_is_no_metric_needs_no_reason():
+    metrics = {"learning_rate": 0.0, "global_step": 0.0, "loss": 0.0, "bad_records/nan_box": 0.0}
+    assert _why([_batch([BOX], [1], [], [], [])], metrics) == {}
+
+
+def test_nan_without_any_groundtruth():
+    name = "PascalBoxes_Precision/mAP@0.5IOU"
+    assert "have no groundtruth box" in _why([_batch([], [], [], [], [])], {name: math.nan})[name]
+    assert "no image was evaluated" in _why([], {name: math.nan})[name]
