@@ -115,7 +115,8 @@ def color_of(values: Sequence[float]) -> Optional[tf.Tensor]:
     return tf.constant(list(values), tf.float32) if len(values) else None
 
 
-def _checked_color(sample: Sample, step: str, values: Sequence[float]) -> Optional[tf.Tensor]:
+def checked_color(sample: Sample, step: str, values: Sequence[float]) -> Optional[tf.Tensor]:
+    """As `color_of`; ConfigError if the image has another number of channels."""
     channels = sample.image.shape[-1]
     if len(values) > 1 and channels not in (None, len(values)):
         raise ConfigError(
@@ -144,7 +145,7 @@ def random_pad_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 
     ConfigError if `pad_color` does not fit the channels of the image.
     """
-    color = _checked_color(sample, "random_pad_image", config.pad_color)
+    color = checked_color(sample, "random_pad_image", config.pad_color)
     size = image_size(sample.image)
     min_size, max_size = size, size * 2
     if config.HasField("min_image_height"):
@@ -169,7 +170,7 @@ def random_absolute_pad_image(sample: Sample, seed: tf.Tensor, config: Any) -> S
 
     ConfigError if `pad_color` does not fit the channels of the image.
     """
-    color = _checked_color(sample, "random_absolute_pad_image", config.pad_color)
+    color = checked_color(sample, "random_absolute_pad_image", config.pad_color)
     size = image_size(sample.image)
     most = size + tf.constant([config.max_height_padding, config.max_width_padding])
     return random_pad(sample, seed, size, most, color)
