@@ -99,7 +99,6 @@ RANGES: Tuple[Range, ...] = (
         ("FixedShapeResizer.*", "KeepAspectRatioResizer.m*_dimension", "*.size_threshold",
          "PadToMultipleResizer.multiple", "*.pad_to_multiple", "ResizeImage.new_*",
          "RandomResizeMethod.target_*", "RandomScaleCropAndPadToSquare.output_size",
-         "Mosaic.height", "Mosaic.width",
          "*.mask_height", "*.mask_width", "*.mask_size", "*.crop_height", "*.crop_width",
          "GridAnchorGenerator.height", "GridAnchorGenerator.width", "*.height_stride",
          "*.width_stride", "*.first_stage_features_stride", "RandomPatchGaussian.m*_patch_size"),
@@ -108,7 +107,8 @@ RANGES: Tuple[Range, ...] = (
     Range(
         0, MOST_PIXELS, "pixels",
         ("*.*_crop_size", "FasterRcnn.maxpool_*", "RandomPadImage.m*_image_*",
-         "RandomAbsolutePadImage.max_*_padding", "RandomSquareCropByScale.max_border"),
+         "RandomAbsolutePadImage.max_*_padding", "RandomSquareCropByScale.max_border",
+         "Mosaic.height", "Mosaic.width"),
     ),
     Range(1, MOST_PIXELS**2, "pixels", ("RandomDownscaleToTargetPixels.*_target_pixels",)),
     # Anchors and box coders.
@@ -137,7 +137,7 @@ RANGES: Tuple[Range, ...] = (
     ),
     Range(0, 100, "", ("Mosaic.m*_scale", "CopyPaste.m*_scale"), above=True),
     Range(0.01, 1_000, "", ("MixUp.alpha",)),
-    Range(1, 100, "operations", ("RandAugment.num_operations",)),
+    Range(1, 10, "operations", ("RandAugment.num_operations",)),
     Range(0, 10, "", ("RandAugment.magnitude",)),
     Range(0, 100, "", ("*_jpeg_quality",)),
     Range(0, 1_000, "patches", ("RandomBlackPatches.max_black_patches",)),

@@ -615,9 +615,11 @@ class CopyPaste(_message.Message):
     def __init__(self, probability: _Optional[float] = ..., stop_at_step: _Optional[int] = ..., object_probability: _Optional[float] = ..., min_scale: _Optional[float] = ..., max_scale: _Optional[float] = ..., overlap_thresh: _Optional[float] = ...) -> None: ...
 
 class RandAugment(_message.Message):
-    __slots__ = ("num_operations", "magnitude")
+    __slots__ = ("num_operations", "magnitude", "overlap_thresh")
     NUM_OPERATIONS_FIELD_NUMBER: _ClassVar[int]
     MAGNITUDE_FIELD_NUMBER: _ClassVar[int]
+    OVERLAP_THRESH_FIELD_NUMBER: _ClassVar[int]
     num_operations: int
     magnitude: float
-    def __init__(self, num_operations: _Optional[int] = ..., magnitude: _Optional[float] = ...) -> None: ...
+    overlap_thresh: float
+    def __init__(self, num_operations: _Optional[int] = ..., magnitude: _Optional[float] = ..., overlap_thresh: _Optional[float] = ...) -> None: ...

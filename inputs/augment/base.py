@@ -183,10 +183,17 @@ def apply_with_probability(
         return sample
     if probability >= 1:
         return change(sample)
+    return change_if(tf.random.stateless_uniform([], seed) < probability, sample, change)
+
+
+def change_if(condition: tf.Tensor, sample: Sample, change: Callable[[Sample], Sample]) -> Sample:
+    """`change(sample)` where the scalar `condition` is true, else the unchanged sample.
+
+    `image_level` never changes.
+    """
     image_level = sample.image_level
     bare = sample._replace(image_level=None)
-    chosen = tf.random.stateless_uniform([], seed) < probability
-    result: Sample = tf.cond(chosen, lambda: change(bare), lambda: bare)
+    result: Sample = tf.cond(condition, lambda: change(bare), lambda: bare)
     return result._replace(image_level=image_level)
 
 

@@ -19,7 +19,7 @@ from inputs.augment.base import (
     split_seed,
 )
 from inputs.augment.mixing import merge, mixes
-from inputs.augment.pad import checked_color
+from inputs.augment.pad import check_color, mean_color
 from inputs.augment.placing import Placement, extend, largest_scale, place, scaled_window
 from inputs.schema import Sample
 
@@ -57,9 +57,7 @@ def arrange(
         scale = scales[number] * largest_scale(size, canvas)
         begin, window, target = tf.unstack(scaled_window(size, area, scale, where[number]))
         offset = tf.where(is_far, 0, area - target)
-        own_color = color
-        if color is None:
-            own_color = tf.reduce_mean(tf.cast(sample.image, tf.float32), axis=[0, 1])
+        own_color = mean_color(sample.image) if color is None else color
         placement = Placement(begin, window, target, offset, area)
         part = place(sample, placement, overlap_thresh, own_color)
         parts.append(extend(part, canvas, corner))
@@ -85,7 +83,8 @@ def _check(config: Any) -> None:
 @mixes(NUM_RECORDS, check=_check)
 def mosaic(samples: Sequence[Sample], seed: tf.Tensor, config: Any) -> Sample:
     """Four images around a random centre; ConfigError if `pad_color` does not fit the channels."""
-    color = checked_color(samples[0], "mosaic", config.pad_color)
+    check_color(samples[0], "mosaic.pad_color", config.pad_color)
+    color = tf.constant(list(config.pad_color), tf.float32) if config.pad_color else None
     canvas = tf.maximum(image_size(samples[0].image), 2)
     if config.HasField("height"):
         canvas = tf.constant([config.height, config.width])

@@ -22,10 +22,7 @@ from model_fn.preflight import names
 from tests.messages import ROOT
 
 # Message -> the modules that read its fields. Checks of configurations do not count.
-AUGMENT = (
-    "color", "copy_paste", "crop", "geometry", "mixing", "mixup", "mosaic", "pad", "rand_augment",
-    "scores",
-)  # fmt: skip
+AUGMENT = sorted(path.stem for path in (pathlib.Path(ROOT) / "inputs" / "augment").glob("*.py"))
 AUGMENTATIONS = tuple(f"inputs/augment/{name}" for name in AUGMENT)
 CALIBRATION = ("estimator_det/boxes/score_conversion",)
 CLASSIFICATION = ("estimator_det/losses/classification",)

@@ -76,7 +76,7 @@ def test_bad_records_are_no_partners(tmp_path: pathlib.Path) -> None:
     assert log.num_skipped == 2
 
 
-@pytest.mark.parametrize("counts", [(3, 5), (1, 1, 6)])
+@pytest.mark.parametrize("counts", [(3, 5), pytest.param((1, 1, 6), marks=pytest.mark.exhaustive)])
 def test_a_resumed_run_mixes_the_same_records(
     tmp_path: pathlib.Path, counts: Tuple[int, ...]
 ) -> None:
@@ -90,13 +90,14 @@ def test_a_resumed_run_mixes_the_same_records(
         found += read(config, cursor, count, seed=5, first_step=len(found))
         cursor = resume(cursor)
     tf.nest.map_structure(np.testing.assert_array_equal, found, expected)
-    unused = [np.sum(one[schema.PARTNER_RECORDS] < 0) > 0 for one, _ in found]
-    assert unused == [False] * 6 + [True] * 2
+    # Of the eight sources four are the first mosaic's; the mean of two images goes on.
+    used = np.array([one[schema.PARTNER_RECORDS][..., 1] >= 0 for one, _ in found])
+    assert used[:6, :, :4].all() and not used[6:, :, :3].any() and used[:, :, 3].all()
 
 
 @pytest.mark.parametrize(
     ("first_step", "images_per_step", "expected"),
-    [(0, None, 3), (1, None, 2), (3, None, 0), (9, None, 0), (2, 4, 2), (2, 6, 3)],
+    [(1, None, 2), (2, 6, 3)],
 )
 def test_a_mixture_stops_at_its_step(
     tmp_path: pathlib.Path, first_step: int, images_per_step: Any, expected: int
