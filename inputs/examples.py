@@ -72,8 +72,8 @@ class Recipe:
 
     @property
     def num_waiting(self) -> int:
-        """How many decoded samples wait for those mixed with them."""
-        return self.batch_size * (num_sources(self.links) - 1)
+        """How many samples wait: for those mixed with them, for their batch, for its check."""
+        return self.batch_size * (num_sources(self.links) + 1)
 
 
 def make_retry(recipe: Recipe, start: CursorState) -> Retry:
@@ -203,22 +203,42 @@ def _mixed(
     for stage, distance in zip(stages, distances):
         mix = _make_mix(recipe, start, stage, is_last=stage.stop == len(recipe.links))
         count = records_of(recipe.links[stage.start])
-        found = found.window(count, shift=1, stride=distance)
-        found = found.map(mix, num_parallel_calls=num_parallel_calls, deterministic=True)
+        found = with_partners(found, count, distance, mix, num_parallel_calls)
     return found
+
+
+def with_partners(
+    dataset: tf.data.Dataset,
+    count: int,
+    distance: int,
+    change: Callable[[List[Any]], Any],
+    num_parallel_calls: int,
+) -> tf.data.Dataset:
+    """What `change` makes of each element and the `count` - 1 elements that follow it.
+
+    They follow `distance` apart; where the dataset has no more of them, from the first one again.
+    """
+
+    @tf.autograph.experimental.do_not_convert
+    def gather(*window: Any) -> Any:
+        endless = tf.data.Dataset.zip(window if len(window) > 1 else window[0]).repeat()
+        return change(
+            [endless.skip(number).take(1).get_single_element() for number in range(count)]
+        )
+
+    windows = dataset.window(count, shift=1, stride=distance)
+    return windows.map(gather, num_parallel_calls=num_parallel_calls, deterministic=True)
 
 
 def _make_mix(
     recipe: Recipe, start: CursorState, stage: range, is_last: bool
-) -> Callable[..., Any]:
-    """From a window of numbered elements to the mixture of its elements."""
+) -> Callable[[List[Any]], Any]:
+    """From numbered elements to the mixture of them."""
     links = recipe.links[stage.start : stage.stop]
     limit = image_limit(links[0], recipe.first_step, recipe.images_per_step)
     count = records_of(links[0])
 
-    @tf.autograph.experimental.do_not_convert
-    def mix(*window: Any) -> Any:
-        elements = _elements(window, count)
+    def mix(elements: List[Any]) -> Any:
         index, first = elements[0]
         allowed = tf.constant(True) if limit is None else index < limit
         sample, mixed = apply_mixture(
@@ -235,12 +255,6 @@ def _make_mix(
         return _finish(recipe, element) if is_last else (index, element)
 
     return mix
-
-
-def _elements(window: Any, count: int) -> List[Any]:
-    """The elements of a window, repeated from its start if it has fewer than `count`."""
-    endless = tf.data.Dataset.zip(window).repeat()
-    return [endless.skip(number).take(1).get_single_element() for number in range(count)]
 
 
 def _tensors_of(sample: Sample) -> Element:

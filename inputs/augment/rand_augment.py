@@ -89,28 +89,45 @@ OPERATIONS: Dict[str, Operation] = {
 }
 
 
-def apply_operation(
-    sample: Sample, number: tf.Tensor, strength: tf.Tensor, overlap_thresh: float
+def apply_operations(
+    sample: Sample, numbers: tf.Tensor, strengths: tf.Tensor, overlap_thresh: float
 ) -> Sample:
-    """The sample after one of `OPERATIONS`, by its place in that table.
+    """The sample after some of `OPERATIONS`, one after the other.
 
     Args:
         sample: Its image is uint8.
-        number: int32 scalar.
-        strength: float32 scalar, -1 to 1; the sign is a direction, and that of an enhancement.
+        numbers: int32 [k], places in that table.
+        strengths: float32 [k], -1 to 1; the sign is a direction, and that of an enhancement.
         overlap_thresh: Boxes of which less than this share or nothing stays in the image are
             dropped.
     """
-    level = sample.image_level
     # An area of 1 becomes the share of the box that stays.
     measured = sample._replace(area=tf.ones_like(sample.weights), image_level=None)
+    fields = [
+        name
+        for name in ("image", "boxes", "area", "masks", "keypoints", "keypoint_visibilities")
+        if getattr(measured, name) is not None
+    ]
 
-    def branch(operation: Operation) -> Callable[[], Sample]:
-        return lambda: operation(measured, strength)
+    def step(position: tf.Tensor, state: Dict[str, tf.Tensor]) -> Any:
+        now = measured._replace(**state)
 
-    moved: Sample = tf.switch_case(number, [branch(one) for one in OPERATIONS.values()])
-    share: Any = moved.area
-    moved = moved._replace(area=scale_area(sample.area, share), image_level=level)
+        def branch(operation: Operation) -> Callable[[], Dict[str, tf.Tensor]]:
+            def apply() -> Dict[str, tf.Tensor]:
+                changed = operation(now, strengths[position])
+                return {field: getattr(changed, field) for field in fields}
+
+            return apply
+
+        branches = [branch(one) for one in OPERATIONS.values()]
+        return position + 1, tf.switch_case(numbers[position], branches)
+
+    state = {field: getattr(measured, field) for field in fields}
+    _, state = tf.while_loop(
+        lambda position, _: position < tf.size(numbers), step, (tf.constant(0), state)
+    )
+    share = state.pop("area")
+    moved = sample._replace(**state, area=scale_area(sample.area, share))
     return keep_boxes(moved, tf.where((share > 0) & (share >= overlap_thresh))[:, 0])
 
 
@@ -130,11 +147,10 @@ def rand_augment(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Applies `num_operations` operations; pixel values become whole numbers from 0 to 255."""
     dtype = sample.image.dtype
     sample = sample._replace(image=tf.saturate_cast(sample.image, tf.uint8))
-    count = tf.constant([len(OPERATIONS)])
-    for own_seed in split_seed(seed, config.num_operations):
-        number_seed, sign_seed = split_seed(own_seed, 2)
-        number = random_integers(number_seed, tf.zeros_like(count), count)[0]
-        is_negative = tf.random.stateless_uniform([], sign_seed) < 0.5
-        strength = tf.where(is_negative, -1.0, 1.0) * config.magnitude / MAX_MAGNITUDE
-        sample = apply_operation(sample, number, strength, config.overlap_thresh)
+    number_seed, sign_seed = split_seed(seed, 2)
+    count = tf.fill([config.num_operations], len(OPERATIONS))
+    numbers = random_integers(number_seed, tf.zeros_like(count), count)
+    is_negative = tf.random.stateless_uniform(tf.shape(count), sign_seed) < 0.5
+    strengths = tf.where(is_negative, -1.0, 1.0) * config.magnitude / MAX_MAGNITUDE
+    sample = apply_operations(sample, numbers, strengths, config.overlap_thresh)
     return sample._replace(image=tf.cast(sample.image, dtype))

@@ -49,7 +49,7 @@ class Guard:
         log: FaultLog,
         retry: Optional[Retry] = None,
         *,
-        num_waiting: int = 0,  # usable records that wait between decoding and batches
+        num_waiting: int = 0,  # usable records that wait between decoding and the check
     ) -> None:
         self.paths = list(paths)
         self._policy = policy

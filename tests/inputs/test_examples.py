@@ -15,6 +15,7 @@ from estimator_det.images.resize import make_resizer
 from inputs import schema
 from inputs.bad_records.log import FaultLog
 from inputs.checks import guard
+from inputs.examples import with_partners
 from inputs.records.cursor import DataCursor
 from tests.inputs.examples import BOXES, encoded, example, picture, write
 from tests.inputs.records.test_cursor import LABELS, files, read, reading, resume
@@ -39,41 +40,54 @@ def sources(batches: List[Tuple[Any, Any]]) -> List[List[int]]:
         records = np.concatenate(
             [features[schema.RECORD][:, np.newaxis], features[schema.PARTNER_RECORDS]], axis=1
         )
-        assert set(np.unique(records[..., 0])) <= {0, -1}
         found += records[..., 1].tolist()
     return found
 
 
-def test_partners_follow_one_batch_apart(tmp_path: pathlib.Path) -> None:
-    """Of nine records in batches of two: every record once an epoch, and four in each image."""
-    config = reading(files(tmp_path, 9), IN_ORDER + mixing("mosaic {}"))
-    batches = batches_of(config, 6)
-    assert sources(batches) == [[(k + 2 * part) % 9 for part in range(4)] for k in range(12)]
-    for _, labels in batches:
-        assert labels[schema.BOXES].shape == (2, 3, 4)
-        assert (labels[schema.NUM_BOXES] <= 3).all()
+def partners(num_elements: int, count: int, distance: int) -> List[List[int]]:
+    dataset = with_partners(tf.data.Dataset.range(num_elements), count, distance, tf.stack, 2)
+    return [found.tolist() for found in dataset.as_numpy_iterator()]
 
 
-def test_the_last_records_are_mixed_with_what_is_left(tmp_path: pathlib.Path) -> None:
-    once = "train_input_reader { num_epochs: 1 drop_remainder: false }"
-    config = reading(files(tmp_path, 5), IN_ORDER + once + mixing("mosaic {}"))
-    expected = [[0, 2, 4, 0], [1, 3, 1, 3], [2, 4, 2, 4], [3, 3, 3, 3], [4, 4, 4, 4]]
-    assert sources(batches_of(config, 9)) == expected
-
-
-def test_one_record_is_mixed_with_itself(tmp_path: pathlib.Path) -> None:
-    config = reading(files(tmp_path, 1), mixing("mosaic {}", "mixup {}"))
-    assert sources(batches_of(config, 2)) == [[0] * 8] * 4
+def test_partners_follow_at_a_distance() -> None:
+    """Each element comes first once; at the end those that are left come again."""
+    assert partners(5, 2, 1) == [[0, 1], [1, 2], [2, 3], [3, 4], [4, 4]]
+    assert partners(5, 4, 2) == [
+        [0, 2, 4, 0], [1, 3, 1, 3], [2, 4, 2, 4], [3, 3, 3, 3], [4, 4, 4, 4]
+    ]  # fmt: skip
+    assert partners(1, 4, 3) == [[0] * 4]
+    assert partners(40, 4, 5)[11] == [11, 16, 21, 26]
 
 
 def test_bad_records_are_no_partners(tmp_path: pathlib.Path) -> None:
-    skip = "train_input_reader { bad_records { policy: SKIP } }"
-    config = reading(files(tmp_path, 6, bad=(1, 4)), IN_ORDER + skip + mixing("mixup {}"))
+    """Mixtures have one box too many, which no record is to blame for: it is dropped and counted.
+
+    Though the policy rejects it: a record that alone has too many stops the run.
+    """
+    good = {**BOXES, **LABELS}
+    records = [
+        example({**good, "image/source_id": "0"}),
+        example({**good, "image/encoded": b"rubbish"}),
+        example({**good, "image/source_id": "2"}),
+        example({**good, "image/source_id": "3"}),
+    ]
+    text = "train_input_reader { bad_records { policy: SKIP exception { kind: 'too_many_boxes' "
+    text += "policy: FAIL } } }" + IN_ORDER + mixing("mixup {}")
+    config = reading([write(tmp_path / "r", records)], text)
     log = FaultLog()
-    good = [0, 2, 3, 5]
-    expected = [[good[k % 4], good[(k + 2) % 4]] for k in range(8)]
-    assert sources(batches_of(config, 4, log)) == expected
-    assert log.num_skipped == 2
+    batches = batches_of(config, 3, log)
+    assert sources(batches) == [[0, 3], [2, 0], [3, 2]] * 2
+    assert [labels[schema.NUM_BOXES].tolist() for _, labels in batches] == [[3, 3]] * 3
+    assert log.num_skipped == 1
+    counted = [one for one in log.entries if one.action == "clip"]
+    assert [(one.kind, one.source_id) for one in counted] == [
+        ("too_many_boxes", number) for number in "023"
+    ]
+    assert all("max_number_of_boxes: 1, dropped" in one.message for one in counted)
+    many = example({key: values * 2 for key, values in good.items()})
+    config = reading([write(tmp_path / "many", [many])], text)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="max_number_of_boxes"):
+        batches_of(config, 1)
 
 
 @pytest.mark.parametrize("counts", [(3, 5), pytest.param((1, 1, 6), marks=pytest.mark.exhaustive)])
@@ -95,25 +109,6 @@ def test_a_resumed_run_mixes_the_same_records(
     assert used[:6, :, :4].all() and not used[6:, :, :3].any() and used[:, :, 3].all()
 
 
-@pytest.mark.parametrize(
-    ("first_step", "images_per_step", "expected"),
-    [(1, None, 2), (2, 6, 3)],
-)
-def test_a_mixture_stops_at_its_step(
-    tmp_path: pathlib.Path, first_step: int, images_per_step: Any, expected: int
-) -> None:
-    """How many batches of two are mixed before step 3, if each step uses that many images."""
-    config = reading(files(tmp_path, 3), IN_ORDER + mixing("mixup { stop_at_step: 3 }"))
-    batches = batches_of(config, 5, first_step=first_step, images_per_step=images_per_step)
-    mixed = [(one[schema.PARTNER_RECORDS] >= 0).all((1, 2)).tolist() for one, _ in batches]
-    assert mixed == [[True, True]] * expected + [[False, False]] * (5 - expected)
-    # Images of one record are those without the step.
-    plain = batches_of(reading(files(tmp_path, 3), IN_ORDER), 5)
-    for (found, labels), (features, others) in list(zip(batches, plain))[expected:]:
-        assert found[schema.RECORD].tolist() == features[schema.RECORD].tolist()
-        assert labels[schema.NUM_BOXES].tolist() == others[schema.NUM_BOXES].tolist() == [2, 2]
-
-
 def test_a_step_that_is_not_known_is_refused(tmp_path: pathlib.Path) -> None:
     config = reading(files(tmp_path, 1), mixing("mixup { stop_at_step: 3 }"))
     with pytest.raises(ConfigError, match=r"\[1\].mixup.stop_at_step: the workers of a cluster"):
@@ -121,54 +116,34 @@ def test_a_step_that_is_not_known_is_refused(tmp_path: pathlib.Path) -> None:
 
 
 def test_the_host_of_a_tpu_gives_the_same_batches(tmp_path: pathlib.Path) -> None:
-    config = reading(files(tmp_path, 5), mixing("mosaic {}", "mixup { stop_at_step: 2 }"))
-    here, there = (batches_of(config, 3, runs_elsewhere=flag) for flag in (False, True))
-    tf.nest.map_structure(np.testing.assert_array_equal, here, there)
+    """A step uses two batches of one, as on two cores.
 
-
-def test_boxes_beyond_the_maximum_are_counted(tmp_path: pathlib.Path) -> None:
-    """Two records of two boxes have one too many for three; not a record's fault, so it is kept."""
-    for policy in ("REFERENCE", "FAIL"):
-        log = FaultLog()
-        text = f"train_input_reader {{ bad_records {{ policy: {policy} }} }} {IN_ORDER}"
-        config = reading(files(tmp_path, 3), text + mixing("mixup {}"))
-        batches = batches_of(config, 2, log)
-        assert [labels[schema.NUM_BOXES].tolist() for _, labels in batches] == [[3, 3]] * 2
-        assert log.counts() == {"too_many_boxes": 3}  # of each record once
-        assert {entry.action for entry in log.entries} == {"clip"}
-        assert "max_number_of_boxes: 1, dropped" in log.entries[0].message
-
-
-def test_a_record_with_too_many_boxes_is_still_rejected(tmp_path: pathlib.Path) -> None:
-    many = {key: values * 2 for key, values in {**BOXES, **LABELS}.items()}
-    records = [example({**many, "image/source_id": "many"}), example({**BOXES, **LABELS})]
-    config = reading([write(tmp_path / "r", records)], IN_ORDER + mixing("mixup {}"))
-    config.train_input_reader.bad_records.policy = 2  # SKIP
-    log = FaultLog()
-    assert sources(batches_of(config, 2, log)) == [[1, 1]] * 4
-    assert [(one.kind, one.source_id, one.action) for one in log.entries if one.action == "skip"]
-    assert log.num_skipped == 1
-
-
-def test_scores_of_all_classes_are_mixed(tmp_path: pathlib.Path) -> None:
-    """Of a record with a background column, and of one without any: its classes."""
+    One record has scores with a background column, one has none: its classes.
+    """
     scores = {"image/object/class/multiclass_scores": [0.5, 0.1, 0.2, 0.3, 0.4] * 2}
     records = [example({**BOXES, **LABELS, **scores}), example({**BOXES, **LABELS})]
     text = "train_input_reader { load_multiclass_scores: true max_number_of_boxes: 4 }"
     text += "train_config { use_multiclass_scores: true batch_size: 1 }"
-    config = reading([write(tmp_path / "r", records)], IN_ORDER + text + mixing("mixup {}"))
-    ((_, labels),) = batches_of(config, 1)
+    text += mixing("mixup { stop_at_step: 7 }")
+    config = reading([write(tmp_path / "r", records)], IN_ORDER + text)
+    here, there = (
+        batches_of(config, 6, runs_elsewhere=flag, first_step=5, images_per_step=2)
+        for flag in (False, True)
+    )
+    tf.nest.map_structure(np.testing.assert_array_equal, here, there)
+    assert sources(here) == [[0, 1], [1, 0]] * 2 + [[0, -1], [1, -1]]
     given, one_hot = [0.1, 0.2, 0.3, 0.4], [[0, 1, 0, 0], [1, 0, 0, 0]]
-    np.testing.assert_allclose(labels[schema.CLASSES][0], [given, given, *one_hot])
+    np.testing.assert_allclose(here[0][1][schema.CLASSES][0], [given, given, *one_hot])
 
 
+@pytest.mark.parametrize("step", ["mixup {}", "random_adjust_hue {}"])
 def test_waiting_records_are_not_missed(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """56 decoded samples wait; none of them must count as one that failed."""
-    monkeypatch.setattr(guard, "MAX_PENDING", 30)
-    text = "train_config { batch_size: 8 }" + mixing("mosaic {}", "mixup {}")
+    """Samples wait for a batch of 60, and for partners; none must count as one that failed."""
+    monkeypatch.setattr(guard, "MAX_PENDING", 10)
     records = [example({**BOXES, **LABELS, "image/encoded": encoded(picture(4, 4))})] * 3
+    text = "train_config { batch_size: 60 }" + mixing(step)
     config = reading([write(tmp_path / "r", records)], IN_ORDER + text)
     log = FaultLog()
     assert len(batches_of(config, 3, log)) == 3
