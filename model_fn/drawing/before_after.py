@@ -16,6 +16,7 @@ from inputs import schema
 from inputs.augment import AUGMENTATIONS, check_links, make_links
 from inputs.augment.base import Link, records_of
 from inputs.augment.mixing import ONLY_AFTER
+from inputs.checks.examine import reason
 from inputs.decoding.decoder import make_decoder
 from inputs.records import stream
 from inputs.schema import Sample
@@ -66,17 +67,18 @@ def read_samples(reader: Any, count: int, seed: int) -> Tuple[List[Sample], int]
     for file in files[1:]:
         records = records.concatenate(file)
     samples: List[Sample] = []
-    num_unusable = 0
+    num_unusable, last_error = 0, ""
     for serialized in records.shuffle(SHUFFLED, seed):
         try:
             samples.append(decode(serialized, tf.constant([seed, len(samples)], tf.int64)))
-        except tf.errors.InvalidArgumentError:
-            num_unusable += 1
+        except tf.errors.InvalidArgumentError as error:
+            num_unusable, last_error = num_unusable + 1, reason(error)
         if len(samples) == count:
             break
     if not samples:
         raise ConfigError(
-            f"train_input_reader: none of {num_unusable} records can be used; run check-data"
+            f"train_input_reader: none of {num_unusable} records can be used; the last one: "
+            f"{last_error}. estimator-det check-data reports all faults"
         )
     return samples, num_unusable
 
