@@ -11,12 +11,14 @@ Bad records are handled as the reader's `bad_records` says, and reported to a `F
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf
+from estimator_det.config.check_augmentation import check_augmentation
 from estimator_det.config.check_model import predicts_masks
 from estimator_det.config.context import check_context_reader, context_shape
 from estimator_det.config.evaluated_model import evaluated_model
+from estimator_det.config.problem import Problem
 from estimator_det.config.ranges import refuse_absurd
 from estimator_det.config.text import ConfigError
 from estimator_det.images.resize import make_resizer
@@ -91,6 +93,7 @@ def create_train_input_fn(
             use_multiclass_scores=train.use_multiclass_scores,
             context_shape=_context_shape(pipeline_config, reader),
         )
+        _refuse(check_augmentation(train.data_augmentation_options, model.num_classes))
         links = make_links(train.data_augmentation_options)
         check_links(links, reader)
         whole_batch = _batch_size(params, train.batch_size)
@@ -293,9 +296,13 @@ def _context_shape(
     pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, reader: input_reader_pb2.InputReader
 ) -> Tuple[Optional[int], Optional[int]]:
     path = _path_of(reader, pipeline_config).rstrip(".")
-    for problem in check_context_reader(reader, pipeline_config.model, path):
-        raise ConfigError(f"{problem.field}: {problem.message}. Remedy: {problem.remedy}")
+    _refuse(check_context_reader(reader, pipeline_config.model, path))
     return context_shape(pipeline_config.model) or (None, None)
+
+
+def _refuse(problems: Iterator[Problem]) -> None:
+    for problem in problems:
+        raise ConfigError(f"{problem.field}: {problem.message}. Remedy: {problem.remedy}")
 
 
 def _batch_size(params: Optional[Any], configured: int) -> int:

@@ -12,6 +12,7 @@ import re
 import sys
 from typing import Iterator, List, Tuple
 
+from estimator_det.config.check_augmentation import check_augmentation
 from estimator_det.config.check_evaluation import check_evaluation
 from estimator_det.config.check_model import check_model
 from estimator_det.config.context import check_context_reader
@@ -105,6 +106,10 @@ def _check_training(config: Config) -> Iterator[Problem]:
         yield no_effect("train_config.use_bfloat16", "only a TPU computes in bfloat16")
     yield from _check_optimizer(train.optimizer, train.num_steps)
     yield from _check_fine_tuning(config)
+    kind = config.model.WhichOneof("model")
+    if kind is not None:
+        num_classes = getattr(config.model, kind).num_classes
+        yield from check_augmentation(train.data_augmentation_options, num_classes)
     for name in ("freeze_variables", "update_trainable_variables"):
         for index, pattern in enumerate(getattr(train, name)):
             try:
@@ -208,11 +213,10 @@ def _check_cosine(
         rate = f"the rate comes down until step {total}"
         if total < num_steps:
             rate = f"the rate is 0 from step {total} on"
-        yield warning(
-            f"{path}.total_steps",
-            f"{rate}, training has {num_steps} steps",
-            f"--set {path}.total_steps={num_steps}",
-        )
+        remedy = f"--set {path}.total_steps={num_steps}"
+        if schedule.warmup_steps > num_steps:
+            remedy += f" --set {path}.warmup_steps={num_steps // 10}"
+        yield warning(f"{path}.total_steps", f"{rate}, training has {num_steps} steps", remedy)
 
 
 def _check_warmup(warmup_steps: int, path: str, num_steps: int) -> Iterator[Problem]:

@@ -197,6 +197,20 @@ def change_if(condition: tf.Tensor, sample: Sample, change: Callable[[Sample], S
     return result._replace(image_level=image_level)
 
 
+def per_channel(
+    image: tf.Tensor, values: tf.Tensor, change: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+) -> tf.Tensor:
+    """`change(image, values)` of an image [h, w, C] and numbers [C], whose shapes broadcast.
+
+    Broadcast along whole rows, which takes a third of the time of broadcasting along pixels.
+    """
+    shape = tf.shape(image)
+    rows = tf.reshape(image, [shape[0], shape[1] * shape[2]])
+    changed = tf.reshape(change(rows, tf.tile(values, [shape[1]])), shape)
+    changed.set_shape(image.shape)
+    return changed
+
+
 def keep_boxes(sample: Sample, indices: tf.Tensor) -> Sample:
     """The sample with the boxes of `indices` (int [k]) alone, in that order."""
     kept = {

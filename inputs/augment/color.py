@@ -17,6 +17,7 @@ from inputs.augment.base import (
     check_range,
     checked_by,
     float_image,
+    per_channel,
     random_between,
     split_seed,
 )
@@ -48,12 +49,7 @@ def shift_brightness(sample: Sample, delta: tf.Tensor) -> Sample:
 
 def scale_contrast(sample: Sample, factor: tf.Tensor) -> Sample:
     """Scales the distance of the colour channels from the mean of each."""
-
-    def change(rgb: tf.Tensor) -> tf.Tensor:
-        mean = tf.reduce_mean(rgb, axis=[0, 1], keepdims=True)
-        return (rgb - mean) * factor + mean
-
-    return _on_rgb(sample, change)
+    return _on_rgb(sample, lambda rgb: tf.image.adjust_contrast(rgb, factor))
 
 
 def rotate_hue(sample: Sample, delta: tf.Tensor) -> Sample:
@@ -163,8 +159,12 @@ def random_pixel_value_scale(sample: Sample, seed: tf.Tensor, config: Any) -> Sa
     return sample._replace(image=image)
 
 
-def _luma(rgb: tf.Tensor) -> tf.Tensor:
-    return tf.reduce_sum(rgb * tf.constant(LUMA), axis=-1, keepdims=True)
+def _luma(rgb: tf.Tensor, copies: int = 1) -> tf.Tensor:
+    """[h, w, 3] -> the brightness [h, w, copies]."""
+    shape = tf.shape(rgb)
+    weights = tf.repeat(tf.constant(LUMA)[:, tf.newaxis], copies, axis=1)
+    gray = tf.matmul(tf.reshape(rgb, [-1, 3]), weights)
+    return tf.reshape(gray, tf.stack([shape[0], shape[1], copies]))
 
 
 @AUGMENTATIONS.register("rgb_to_gray")
@@ -187,7 +187,7 @@ def random_rgb_to_gray(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Gives the three colour channels their common brightness, with the given probability."""
 
     def gray(old: Sample) -> Sample:
-        return _on_rgb(old, lambda rgb: tf.repeat(_luma(rgb), 3, axis=-1))
+        return _on_rgb(old, lambda rgb: _luma(rgb, copies=3))
 
     return apply_with_probability(sample, seed, config.probability, gray)
 
@@ -244,4 +244,5 @@ def subtract_channel_mean(sample: Sample, seed: tf.Tensor, config: Any) -> Sampl
             f"subtract_channel_mean: {len(means)} means for images of {channels} channels; "
             "give one mean per channel"
         )
-    return sample._replace(image=sample.image - tf.constant(means, tf.float32))
+    image = per_channel(sample.image, tf.constant(means, tf.float32), tf.subtract)
+    return sample._replace(image=image)

@@ -14,7 +14,7 @@ import math
 from typing import Any, Callable, NamedTuple, Tuple
 
 from estimator_det.compat import tf
-from inputs.augment.base import image_size, scale_area
+from inputs.augment.base import image_size, per_channel, scale_area
 from inputs.schema import Sample
 
 FILL = 128  # the level of pixels that come from outside the image
@@ -52,11 +52,14 @@ def blend(first: tf.Tensor, second: tf.Tensor, factor: Any) -> tf.Tensor:
 def auto_contrast(image: tf.Tensor) -> tf.Tensor:
     """Stretches each channel to 0..255; a channel of one value does not change."""
     values = tf.cast(image, tf.float32)
-    low = tf.reduce_min(values, axis=[0, 1])
-    high = tf.reduce_max(values, axis=[0, 1])
+    low, high = (
+        tf.reduce_min(tf.reduce_min(image, axis=0), axis=0),
+        tf.reduce_max(tf.reduce_max(image, axis=0), axis=0),
+    )
+    low, high = tf.cast(low, tf.float32), tf.cast(high, tf.float32)
     scale = tf.where(high > low, tf.math.divide_no_nan(255.0, high - low), 1.0)
     shift = tf.where(high > low, -low * scale, 0.0)
-    return _levels(values * scale + shift)
+    return _levels(per_channel(per_channel(values, scale, tf.multiply), shift, tf.add))
 
 
 def equalize(image: tf.Tensor) -> tf.Tensor:

@@ -5,7 +5,7 @@ Images [h, w, C] may be uint8 or float32; noise makes them float32.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
@@ -35,16 +35,15 @@ def blacken(
     """
     size = tf.cast(image_size(image), tf.float32)
     side = tf.cast(tf.reduce_min(size) * size_to_image_ratio, tf.int32)
-    first = tf.cast(places * size, tf.int32)
-    last = first + tf.where(is_drawn, side, 0)[:, tf.newaxis]
-    rows, columns = (
-        (tf.range(tf.shape(image)[axis]) >= first[:, axis, tf.newaxis])
-        & (tf.range(tf.shape(image)[axis]) < last[:, axis, tf.newaxis])
-        for axis in (0, 1)
-    )
-    # How many squares cover each pixel: [h, k] x [k, w].
-    covers = tf.matmul(tf.cast(rows, tf.float32), tf.cast(columns, tf.float32), transpose_a=True)
-    return tf.where(covers[..., tf.newaxis] > 0.0, tf.zeros([], image.dtype), image)
+    black = tf.zeros(tf.stack([side, side, tf.shape(image)[2]]), image.dtype)
+    corners = tf.cast(tf.boolean_mask(places, is_drawn) * size, tf.int32)
+
+    def cover(number: tf.Tensor, covered: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+        return number + 1, overwrite(covered, tf.pad(corners[number], [[0, 1]]), black)
+
+    count = tf.shape(corners)[0]
+    _, covered = tf.while_loop(lambda number, _: number < count, cover, (tf.constant(0), image))
+    return covered
 
 
 def _check_black(config: Any) -> None:

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf
+from estimator_det.config.text import ConfigError
 from inputs.augment import make_augmentation
-from inputs.augment.crop import Operation, draw_crop
+from inputs.augment.crop import Crop, Operation, Window, crop_as_drawn, draw_crop
 from inputs.augment.ssd_crop import (
     SSD_OPERATIONS,
     Padding,
@@ -22,6 +23,7 @@ from tests.inputs.augment.helpers import (
     crops,
     operation_text,
     run_in_dataset,
+    run_step,
     sample_of,
     step,
 )
@@ -163,3 +165,36 @@ def test_listed_crop_pad_operations_use_their_own_color() -> None:
     assert image.shape == (8, 10, 3)
     assert (image == [0, 9, 0]).all(axis=-1).sum() == 60
     assert (image == 1).all(axis=-1).sum() == 20
+
+
+def test_a_colour_must_suit_the_channels() -> None:
+    """Crops that pad refuse a colour of 3 numbers for images of 5 channels."""
+    sample = sample_of("bare")._replace(image=tf.ones([4, 5, 5], tf.uint8))
+    bounds = operation_text()
+    for text in (
+        "random_crop_pad_image { pad_color: [1, 2, 3] }",
+        f"ssd_random_crop_pad {{ operations {{ {bounds} }} }}",
+    ):
+        with pytest.raises(ConfigError, match=r"3 numbers for images of 5 channels"):
+            run_step(text, sample)
+
+
+def test_second_crop_clips_as_the_operation_says() -> None:
+    """The reference clips there in any case."""
+    bounds = "min_area: 0.3 max_area: 0.5 random_coef: 1"
+    for clip in ("true", "false"):
+        text = f"operations {{ {bounds} clip_boxes: {clip} }} aspect_ratio: 0.5"
+        augment = make_augmentation([step(f"ssd_random_crop_fixed_aspect_ratio {{ {text} }}")])
+        boxes = [np.array(augment(sample_of("bare"), tf.constant([i, 1])).boxes) for i in range(8)]
+        is_inside = [((box >= 0) & (box <= 1)).all() for box in boxes]
+        assert all(is_inside) == (clip == "true")
+
+
+def test_images_are_left_whole_up_to_random_coef() -> None:
+    """As the reference: at exactly that draw, too, but never where random_coef is 0."""
+    sample = sample_of("full")
+    window = Window(tf.constant([2, 4, 0]), tf.constant([5, 10, -1]), tf.constant([0.1] * 4))
+    for coef, fraction, is_whole in ((0.15, 0.15, True), (0.15, 0.16, False), (0.0, 0.0, False)):
+        drawn = Crop(tf.constant(0), tf.constant(fraction), window)
+        result = crop_as_drawn(sample, [Operation(random_coef=coef)], drawn)
+        assert (result.image.shape == sample.image.shape) == is_whole
