@@ -40,7 +40,7 @@ SINGLE = sorted(
 NEEDS_SCORES = {"convert_class_logits_to_softmax"}
 NEEDS_RGB = {"rgb_to_gray", "subtract_channel_mean"}
 # Boxes do not enclose their object any more: they are jittered, or kept after it has left.
-LOOSE_BOXES = {"random_jitter_boxes", "autoaugment_image"}
+LOOSE_BOXES = {"random_jitter_boxes", "autoaugment_image", "rand_augment"}
 SEEDS = [[seed, 11] for seed in range(12)]
 
 
@@ -49,7 +49,7 @@ def _step(name: str) -> Any:
 
 
 def _is_random(name: str) -> bool:
-    return name.startswith(("random_", "ssd_", "drop_", "autoaugment"))
+    return name.startswith(("rand", "ssd_", "drop_", "autoaugment"))
 
 
 def _check(result: Dict[str, Optional[np.ndarray]], like: Dict[str, Optional[np.ndarray]]) -> None:
