@@ -1,10 +1,10 @@
-"""Measures one step: in an input pipeline, and the kernels that it runs.
+"""Measures one step: what running its graph costs, and the kernels in it.
 
 Both measurements apply the step to the same image with the same seeds, on one thread.
 
-* The step: processor time of a `Dataset.map` for each image, less that of a map that does nothing.
-* Its kernels: the sum over all nodes of the step's graph of the time that TensorFlow records
-  between the start and the end of a kernel. The difference is what starting kernels costs.
+* The step: processor time of the graph for each image, less that of a graph that returns its input.
+* Its kernels: processor time between the start and the end of each kernel, summed over all nodes
+  of the step's graph. The difference is what starting kernels costs.
 
 Of repeated measurements the smallest counts: whatever else the machine does only adds time.
 """
@@ -84,14 +84,13 @@ def measure(
     sample = make_sample(
         *size, num_boxes, masks=masks or name in NEEDS_MASKS, scores=name in NEEDS_SCORES
     )
-    idle = _pipeline_seconds(_tensors(sample), lambda given, seed: given, images, repeats)
-    busy = _pipeline_seconds(_tensors(sample), _on_tensors(link), images, repeats)
-    kernel_seconds, num_kernels = _kernels(_tensors(sample), _on_tensors(link), images, repeats)
+    idle, _, _ = _seconds(_tensors(sample), lambda given, _: given[1], images, repeats)
+    busy, kernels, ran = _seconds(_tensors(sample), _on_tensors(link), images, repeats)
     return Figures(
         name,
         step_us=1e6 * max(busy - idle, 0.0) / images,
-        kernels_us=1e6 * kernel_seconds / images,
-        num_kernels=num_kernels / images,
+        kernels_us=1e6 * kernels / images,
+        num_kernels=ran / images,
     )
 
 
@@ -131,70 +130,47 @@ def _unshaped(name: str, tensor: Any) -> Any:
     return [None, *tensor.shape[1:]] if name in PER_BOX_FIELDS else tensor.shape
 
 
-def _pipeline_seconds(given: Any, change: Change, images: int, repeats: int) -> float:
-    """Processor time of `images` images."""
+def _seconds(given: Any, change: Change, images: int, repeats: int) -> Tuple[float, float, int]:
+    """Processor time of `images` images, that of their kernels, and how many kernels ran."""
     fields, tensors = given
-    source = tf.data.Dataset.from_tensors(tuple(tensors)).cache().repeat(images)
-    numbered = tf.data.Dataset.zip((tf.data.Dataset.range(images), source))
-
-    @tf.autograph.experimental.do_not_convert
-    def apply(number: Any, known: Any) -> Any:
-        hidden = [
-            tf1.placeholder_with_default(one, _unshaped(field, one))
-            for field, one in zip(fields, known)
-        ]
-        found = change((fields, hidden), tf.stack([number, 7]))
-        return tuple(found[1] if isinstance(found, tuple) else found)
-
-    # Only the last result leaves the pipeline.
-    dataset = numbered.map(apply).skip(images - 1)
-    options = tf.data.Options()
-    options.threading.private_threadpool_size = 1
-    options.threading.max_intra_op_parallelism = 1
-    options.autotune.enabled = False
-    dataset = dataset.with_options(options)
-    return min(_processor_seconds(lambda: next(iter(dataset))) for _ in range(repeats + 1))
-
-
-def _processor_seconds(run: Callable[[], Any]) -> float:
-    start = time.process_time()
-    run()
-    return time.process_time() - start
-
-
-def _kernels(given: Any, change: Change, images: int, repeats: int) -> Tuple[float, int]:
-    """Time in kernels, and how many ran, for the same images."""
-    fields, tensors = given
-    arrays = [tensor.numpy() for tensor in tensors]
     with tf.Graph().as_default():
         seed = tf1.placeholder(tf.int64, [2])
         inputs = [
-            tf1.placeholder(array.dtype, _unshaped(field, array))
-            for field, array in zip(fields, arrays)
+            tf1.placeholder(one.dtype, _unshaped(name, one)) for name, one in zip(fields, tensors)
         ]
-        results = tf.group(*(one.op for one in change((fields, inputs), seed)))
+        results = change((fields, [tf.identity(one) for one in inputs]), seed)
         options = tf1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
         with tf1.Session(config=options) as session:
-            feeds = dict(zip(inputs, arrays))
-            total, count = 0.0, 0
+            feeds = dict(zip(inputs, (tensor.numpy() for tensor in tensors)))
+            whole, kernels, count = 0.0, 0.0, 0
             for number in range(images):
                 feeds[seed] = np.array([number, 7])
-                traces = [_trace(session, results, feeds) for _ in range(repeats)]
-                seconds, ran = min(traces)
-                total, count = total + seconds, count + ran
-    return total, count
+                if not number:  # The first run also prepares the graph.
+                    session.run(results, feeds)
+                whole += min(_run(session, results, feeds) for _ in range(repeats))
+                seconds, ran = min(_trace(session, results, feeds) for _ in range(repeats))
+                kernels, count = kernels + seconds, count + ran
+    return whole, kernels, count
 
 
-def _trace(session: Any, operation: Any, feeds: Any) -> Tuple[float, int]:
+def _run(session: Any, results: Any, feeds: Any) -> float:
+    """Processor time of a run."""
+    start = time.process_time()
+    session.run(results, feeds)
+    return time.process_time() - start
+
+
+def _trace(session: Any, results: Any, feeds: Any) -> Tuple[float, int]:
+    """Processor time in kernels, and how many ran.
+
+    TensorFlow records the time from the start to the end of a kernel. Of that, the share counts
+    that this process had of a processor during the run.
+    """
     metadata = tf1.RunMetadata()
-    session.run(
-        operation,
-        feeds,
-        options=tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE),
-        run_metadata=metadata,
-    )
+    options = tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE)
+    begin, used = time.perf_counter(), time.process_time()
+    session.run(results, feeds, options=options, run_metadata=metadata)
+    share = (time.process_time() - used) / (time.perf_counter() - begin)
     nodes = [node for device in metadata.step_stats.dev_stats for node in device.node_stats]
-    return (
-        1e-9 * sum(node.op_end_rel_nanos - node.op_start_rel_nanos for node in nodes),
-        len(nodes),
-    )
+    lasted = sum(node.op_end_rel_nanos - node.op_start_rel_nanos for node in nodes)
+    return 1e-9 * lasted * min(share, 1.0), len(nodes)

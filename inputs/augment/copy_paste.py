@@ -120,15 +120,13 @@ def copy_paste(samples: Sequence[Sample], seed: tf.Tensor, config: Any) -> Sampl
     room = tf.cast(canvas - target + 1, tf.float32)
     offset = tf.cast(tf.random.stateless_uniform([2], offset_seed) * room, tf.int32)
     offset = tf.minimum(offset, canvas - target)
-    moved = place(other, Placement(begin, window, target, offset, canvas), config.overlap_thresh)
-
-    chosen = tf.random.stateless_uniform(tf.shape(moved.classes), choice_seed)
-    chosen = (chosen < config.object_probability) & tf.reduce_any(
-        tf.greater(moved.masks, 0), axis=[1, 2]
-    )
-    for flag in (moved.is_crowd, moved.group_of):
-        chosen = chosen if flag is None else chosen & ~flag
-    pasted = keep_boxes(moved, tf.where(chosen)[:, 0])
-    pasted = pasted._replace(boxes=mask_boxes(pasted.masks))
+    is_drawn = tf.random.stateless_uniform(tf.shape(other.classes), choice_seed)
+    is_drawn = is_drawn < config.object_probability
+    for flag in (other.is_crowd, other.group_of):
+        is_drawn = is_drawn if flag is None else is_drawn & ~flag
+    drawn = keep_boxes(other, tf.where(is_drawn)[:, 0])
+    moved = place(drawn, Placement(begin, window, target, offset, canvas), config.overlap_thresh)
+    boxes = mask_boxes(moved.masks)  # zeros without a mask
+    pasted = keep_boxes(moved._replace(boxes=boxes), tf.where(boxes[:, 2] > 0)[:, 0])
     first = sample._replace(image=tf.cast(sample.image, tf.float32))
     return paste(first, pasted, config.overlap_thresh)
