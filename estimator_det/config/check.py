@@ -108,7 +108,7 @@ def _check_training(config: Config) -> Iterator[Problem]:
     yield from _check_fine_tuning(config)
     kind = config.model.WhichOneof("model")
     if kind is not None:
-        num_classes = getattr(config.model, kind).num_classes
+        num_classes = getattr(getattr(config.model, kind), "num_classes", 0)
         yield from check_augmentation(train.data_augmentation_options, num_classes)
     for name in ("freeze_variables", "update_trainable_variables"):
         for index, pattern in enumerate(getattr(train, name)):

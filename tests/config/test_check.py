@@ -127,6 +127,12 @@ def test_errors_stand_before_warnings_and_read_well() -> None:
             "did you mean 'detection'",
         ),
         (
+            "train_config.data_augmentation_options=[{remap_labels "
+            "{original_labels: 1 new_label: 9000}}]",
+            "train_config.data_augmentation_options[0].remap_labels.new_label",
+            "9000 is no class of the model",
+        ),
+        (
             "train_config.use_multiclass_scores=true",
             "train_config.use_multiclass_scores",
             "does not load",

@@ -9,6 +9,7 @@ from google.protobuf import text_format
 
 import inputs
 from estimator_det.compat import estimator, tf, tf1
+from estimator_det.config.text import ConfigError
 from estimator_det.images.resize import make_resizer
 from inputs import pipeline as input_pipeline
 from inputs import schema
@@ -205,6 +206,13 @@ def test_image_level_labels(tmp_path: pathlib.Path) -> None:
     assert labels["groundtruth_image_classes"].tolist() == [[1, 4, 0, 0], [0] * 4]
     ((_, labels),) = run_in_graph(inputs.create_eval_input_fn(config, preprocess_of(config)))
     assert labels["groundtruth_labeled_classes"].tolist() == [[1, 0, 0, 1], [0] * 4]
+
+
+def test_steps_for_other_classes(tmp_path: pathlib.Path) -> None:
+    step = "data_augmentation_options { drop_label_probabilistically { label: 9 } }"
+    config = reading(tmp_path, [example({})], f"train_config {{ {step} }}")
+    with pytest.raises(ConfigError, match=r"options\[0\]\..*label: 9 is no class of the model"):
+        inputs.create_train_input_fn(config, preprocess_of(config))()
 
 
 def test_context_features(tmp_path: pathlib.Path) -> None:
