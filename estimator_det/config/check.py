@@ -96,6 +96,14 @@ def _check_training(config: Config) -> Iterator[Problem]:
             "is 0: training never ends",
             "set the number of steps, or stop the run yourself",
         )
+    for index, step in enumerate(train.data_augmentation_options):
+        name = step.WhichOneof("preprocessing_step")
+        stop = getattr(getattr(step, name), "stop_at_step", 0) if name else 0
+        if 0 < train.num_steps <= stop:
+            yield no_effect(
+                f"train_config.data_augmentation_options[{index}].{name}.stop_at_step",
+                f"training ends at step {train.num_steps}",
+            )
     if train.use_bfloat16:
         yield no_effect("train_config.use_bfloat16", "only a TPU computes in bfloat16")
     yield from _check_optimizer(train.optimizer, train.num_steps)
