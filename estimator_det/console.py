@@ -87,7 +87,17 @@ def load_config(path: str, config_override: str = "", assignments: Sequence[str]
 
     if "://" not in path and not os.path.exists(path):
         raise FileNotFoundError(f"no such configuration file: {path}")
-    config = pipeline.read_pipeline(path)
+    return change_config(pipeline.read_pipeline(path), config_override, assignments)
+
+
+def change_config(config: Any, config_override: str, assignments: Sequence[str]) -> Any:
+    """The configuration with `--config_override` and then `--set` applied.
+
+    Raises:
+        ConfigError: if a change is not valid.
+    """
+    from estimator_det.config import pipeline
+
     if config_override:
         config = pipeline.merge_text(config, config_override)
     return pipeline.apply_overrides(config, assignments)

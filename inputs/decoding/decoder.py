@@ -385,6 +385,7 @@ def _image_level(
         known = tf.where(classes > 0)[:, 0]
     level = {
         schema.SOURCE_ID: record,
+        schema.FILENAME: parsed["image/filename"],
         schema.HASH: tf.cast(tf.strings.to_hash_bucket_fast(hashed, HASH_BUCKETS), tf.int32),
         schema.ORIGINAL_SPATIAL_SHAPE: tf.shape(image)[:2],
         schema.IMAGE_CLASSES: tf.gather(classes, known),

@@ -10,6 +10,7 @@ from estimator_det.detectors.base import Detections, Groundtruth
 from inputs import schema
 from model_fn.drawing.boxes import DrawOptions, EvaluatedImage, EvaluationImages, image_ops
 from model_fn.evaluation.diagnostics import EvalDiagnostics, diagnostics_ops
+from model_fn.evaluation.matching import OnMatches
 from model_fn.evaluation.metrics.base import (
     EvaluatedBatch,
     MetricOps,
@@ -17,7 +18,7 @@ from model_fn.evaluation.metrics.base import (
     make_named_metrics,
     metric_ops,
 )
-from model_fn.evaluation.run_lengths import Masks
+from model_fn.evaluation.metrics.run_lengths import Masks
 
 
 class _Frames(NamedTuple):
@@ -176,6 +177,7 @@ def evaluation_ops(
     *,
     eval_config: Any,
     categories: Sequence[Dict[str, Any]],
+    on_matches: Optional[OnMatches] = None,
 ) -> MetricOps:
     """`eval_metric_ops` of the configured metrics, and of images if originals were retained.
 
@@ -188,6 +190,7 @@ def evaluation_ops(
         features: Of `inputs.schema`.
         eval_config: `EvalConfig` proto.
         categories: See `make_categories`.
+        on_matches: Gets the matches when the evaluation ends.
 
     Raises:
         ConfigError: if `eval_config` asks for a metrics set that is not known, or that needs masks
@@ -201,7 +204,8 @@ def evaluation_ops(
         _check_needs(asked_by, metrics, detections, groundtruth)
     sets = [metrics for _, metrics in named]
     ops = metric_ops(sets, _with_needed(sets, batch, detections, groundtruth, frames))
-    ops.update(diagnostics_ops(EvalDiagnostics(categories, eval_config.min_score_threshold), batch))
+    diagnostics = EvalDiagnostics(categories, eval_config.min_score_threshold, on_matches)
+    ops.update(diagnostics_ops(diagnostics, batch))
     if schema.ORIGINAL_IMAGE in features and eval_config.num_visualizations:
         images = EvaluationImages(
             eval_config.num_visualizations,
@@ -248,6 +252,7 @@ def eval_metrics(
     categories: Sequence[Dict[str, Any]],
     losses: Dict[str, tf.Tensor],
     learning_rate: tf.Tensor,
+    on_matches: Optional[OnMatches] = None,
 ) -> Tuple[Callable[..., MetricOps], List[tf.Tensor]]:
     """`eval_metrics` of a `TPUEstimatorSpec`: a function that makes all metrics, and its tensors.
 
@@ -262,6 +267,7 @@ def eval_metrics(
         categories: See `make_categories`.
         losses: Scalars by name.
         learning_rate: Scalar.
+        on_matches: Gets the matches when the evaluation ends.
     """
     names = list(losses)
     found = detections._replace(raw_boxes=None, raw_scores=None)
@@ -273,7 +279,9 @@ def eval_metrics(
         present = iter(received)
         filled = [None if leaf is None else next(present) for leaf in leaves]
         *batch, (*terms, rate) = tf.nest.pack_sequence_as(structure, filled)
-        ops = evaluation_ops(*batch, eval_config=eval_config, categories=categories)
+        ops = evaluation_ops(
+            *batch, eval_config=eval_config, categories=categories, on_matches=on_matches
+        )
         ops.update(scalar_ops(dict(zip(names, terms)), rate[0]))
         return ops
 

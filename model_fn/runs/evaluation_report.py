@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Mapping, Optional, TextIO
 from estimator_det.compat import tf1
 from estimator_det.config import printing
 from inputs.bad_records.log import FaultLog
+from model_fn.evaluation import thresholds
 
 Metrics = Dict[str, float]
 
@@ -72,6 +73,11 @@ def print_results(name: str, results: Dict[str, Any], stream: Optional[TextIO] =
     numbers = " ".join(f"{key} {value:.4f}" for key, value in sorted(shown.items()))
     step = int(results.get(tf1.GraphKeys.GLOBAL_STEP, 0))
     printing.report(f"evaluation {name!r} at step {step} | {numbers}", stream or sys.stderr)
+
+
+def print_thresholds(table: thresholds.Table, path: str, stream: Optional[TextIO] = None) -> None:
+    """Prints the thresholds of the best F1; `path` is of the file with all of them."""
+    printing.report(thresholds.format_table(table, path), stream or sys.stderr)
 
 
 def write_figures(

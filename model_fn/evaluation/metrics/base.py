@@ -27,7 +27,7 @@ import numpy as np
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
-from model_fn.evaluation.run_lengths import Masks, RunLengths, encode_masks
+from model_fn.evaluation.metrics.run_lengths import Masks, RunLengths, encode_masks
 
 MetricOps = Dict[str, Tuple[tf.Tensor, tf.Operation]]
 

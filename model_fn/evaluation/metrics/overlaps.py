@@ -11,7 +11,7 @@ import numpy as np
 
 from model_fn.evaluation.metrics.base import EvaluatedBatch
 from model_fn.evaluation.metrics.coco_matching import ImageObjects
-from model_fn.evaluation.run_lengths import RunLength, RunLengths
+from model_fn.evaluation.metrics.run_lengths import RunLength, RunLengths
 
 
 def box_iou(first: np.ndarray, second: np.ndarray) -> np.ndarray:

@@ -72,18 +72,6 @@ def test_confusion():
     np.testing.assert_array_equal(made._confusion, expected)
 
 
-def test_precision_and_recall():
-    # Right, wrong, right, of four boxes: precision 1 up to recall 1/4, 2/3 up to 1/2, then 0.
-    scored = [(0.9, True), (0.8, False), (0.7, True)]
-    precision = diagnostics._precision_at(np.array([0, 0.25, 0.26, 0.5, 0.51]), scored, 4)
-    np.testing.assert_allclose(precision, [1, 1, 2 / 3, 2 / 3, 0])
-
-
-def test_a_box_is_found_once():
-    made = _diagnostics(_batch([BOX], [1], [NEAR, BOX], [0.9, 0.8], [1, 1]))
-    assert made._scored[0] == [(pytest.approx(0.9), True), (pytest.approx(0.8), False)]
-
-
 def test_summary_has_picture_and_counts_and_starts_anew():
     made = _diagnostics(_batch([BOX], [1], [BOX], [0.9], [1]))
     results = {diagnostics.EVAL_DIAGNOSTICS: made.summary(), MAP: 1.0}

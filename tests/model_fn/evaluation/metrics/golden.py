@@ -9,7 +9,7 @@ import numpy as np
 from pycocotools import mask as coco_mask
 
 from model_fn.evaluation.metrics import EvaluatedBatch
-from model_fn.evaluation.run_lengths import RunLengths
+from model_fn.evaluation.metrics.run_lengths import RunLengths
 from tests.conftest import TESTS
 
 FOLDER = TESTS / "golden" / "metrics"

@@ -7,7 +7,7 @@ from typing import Any, List, Sequence, Tuple
 import numpy as np
 
 from model_fn.evaluation.metrics import EvaluatedBatch
-from model_fn.evaluation.run_lengths import RunLengths
+from model_fn.evaluation.metrics.run_lengths import RunLengths
 from tests.model_fn.evaluation.metrics.golden import encode
 
 CATEGORIES = [

@@ -9,7 +9,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.protos import eval_pb2
 from model_fn.evaluation.metrics import EvaluatedBatch, make_metrics
 from model_fn.evaluation.metrics.base import metric_ops
-from model_fn.evaluation.run_lengths import Masks
+from model_fn.evaluation.metrics.run_lengths import Masks
 from tests.conftest import golden_component
 
 SETTINGS, ARRAYS = golden_component("metrics")

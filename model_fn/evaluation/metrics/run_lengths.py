@@ -17,7 +17,9 @@ RunLength = Dict[str, Any]  # {"size": [height, width], "counts": bytes}
 class Masks(NamedTuple):
     """Masks of detections and groundtruth, each in the frame that it was made in."""
 
-    detected: Any  # float32 [B, N, h, w], each fills its box
+    # float32 [B, N, h, w], each fills its box; or strings [B, N], compressed run lengths in the
+    # original image.
+    detected: Any
     masks: Any  # float32 [B, G, H, W], of the network's input
     real_sizes: Any  # int32 [B, 2], height and width of the real image in H x W
     image_sizes: Any  # int32 [B, 2], of the original image
@@ -48,12 +50,16 @@ def encode_masks(
         in_image = detection_boxes[row, : num_detections[row]] / np.tile(
             np.array(size, np.float32), 2
         )
-        found.append(
-            [
-                run_lengths(paste_mask(mask, box, size), size)
-                for mask, box in zip(masks.detected[row], in_image)
-            ]
-        )
+        if masks.detected.ndim == 2:
+            counts = masks.detected[row, : num_detections[row]]
+            found.append([{"size": list(size), "counts": one} for one in counts])
+        else:
+            found.append(
+                [
+                    run_lengths(paste_mask(mask, box, size), size)
+                    for mask, box in zip(masks.detected[row], in_image)
+                ]
+            )
         real_height, real_width = masks.real_sizes[row]
         given.append(
             [

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 from pycocotools import mask as coco_mask
 
-from model_fn.evaluation.run_lengths import Masks, encode_masks
+from model_fn.evaluation.metrics.run_lengths import Masks, encode_masks
 
 
 def test_frames_of_detections_and_groundtruth() -> None:
