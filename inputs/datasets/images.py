@@ -1,0 +1,187 @@
+"""Image files of a data set: verified, and encoded again only when that is asked for."""
+
+from __future__ import annotations
+
+import io
+import struct
+import warnings
+import zlib
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Optional, Tuple
+
+from PIL import Image, ImageOps
+
+from estimator_det.config.text import ConfigError
+from inputs.checks.examine import decode_size
+from inputs.decoding import image_header
+from inputs.decoding.image_header import BMP, JPEG
+
+EXIF_ORIENTATION = 0x0112
+UPRIGHT = (None, 0, 1)  # values of the EXIF orientation that rotate nothing
+REFUSE, APPLY = "refuse", "apply"
+DECODE, HEADER = "decode", "header"
+ENCODINGS = ("jpeg", "png")
+# What Pillow raises for damaged files, besides OSError.
+_DAMAGE = (SyntaxError, ValueError, EOFError, LookupError, TypeError, OverflowError, struct.error,
+           zlib.error)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ImageOptions:
+    """How images are checked and changed."""
+
+    verify: str = DECODE  # the whole image; HEADER: its header and its end
+    exif: str = REFUSE  # what happens to an image that its EXIF data rotate
+    encode: str = ""  # a format of ENCODINGS that all images get; "" keeps their bytes
+    quality: int = 92  # of JPEG files that are encoded again
+    max_megapixels: float = 178.95697  # the limit of `bad_records` in training
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("verify", (DECODE, HEADER)), ("exif", (REFUSE, APPLY)), ("encode", ("", *ENCODINGS)),
+        ):  # fmt: skip
+            if getattr(self, name) not in allowed:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; allowed: {allowed}")
+        if not 1 <= self.quality <= 100:
+            raise ConfigError(f"quality is {self.quality}; allowed: 1 to 100")
+        if not self.max_megapixels > 0:
+            raise ConfigError(f"max_megapixels is {self.max_megapixels}; it must be positive")
+
+
+class ImageFault(Exception):
+    """An image that cannot be used.
+
+    Attributes:
+        kind: Of the faults of a source.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Checked(NamedTuple):
+    """An image for a record."""
+
+    encoded: bytes
+    height: int
+    width: int
+    turned_from: Optional[Tuple[int, int]] = None  # height and width before EXIF rotation
+    is_encoded_again: bool = False
+
+
+def check_image(encoded: bytes, options: ImageOptions) -> Checked:
+    """Verifies an image file, rotates and encodes it again if the options say so.
+
+    Raises:
+        ImageFault: if the image cannot be used.
+    """
+    limit = options.max_megapixels * 1e6
+    if not encoded:
+        raise ImageFault("undecodable_image", "the file is empty")
+    if not image_header.format_of(encoded):
+        return _other_format(encoded, options, limit)
+    size = image_header.claimed_size(encoded)
+    if size is None:
+        raise ImageFault("undecodable_image", "the header gives no size")
+    _check_pixels(size, limit)
+    if image_header.is_cut_short(encoded):
+        raise ImageFault("truncated_image", f"the {len(encoded):,} bytes end within the image")
+    if min(size) < 1:
+        raise ImageFault("undecodable_image", f"the header gives {size[1]} x {size[0]} pixels")
+    orientation = _orientation(encoded)
+    if orientation not in UPRIGHT:
+        if options.exif == REFUSE:
+            raise ImageFault("exif_rotation", f"its EXIF orientation is {orientation}")
+        return _encoded_again(encoded, options, limit)
+    if options.encode:
+        return _encoded_again(encoded, options, limit)
+    if options.verify == DECODE:
+        _decode(encoded)
+    return Checked(encoded, *size)
+
+
+def _check_pixels(size: Tuple[int, int], limit: float) -> None:
+    if size[0] * size[1] > limit:
+        raise ImageFault(
+            "huge_image",
+            f"its header gives {size[1]} x {size[0]} pixels; the limit is {limit / 1e6:.6g} "
+            "megapixels",
+        )
+
+
+def _decode(encoded: bytes) -> None:
+    """Decodes as much as shows that the rest can be decoded."""
+    if not encoded.startswith(JPEG):
+        found = decode_size(encoded)
+        if not isinstance(found, tuple):
+            raise ImageFault("undecodable_image", f"the decoder says: {found}")
+        return
+    try:
+        with Image.open(io.BytesIO(encoded), formats=("JPEG",)) as image:
+            # All coefficients are decoded, but only one pixel in 64 is computed.
+            image.draft(image.mode, (max(image.width // 8, 1), max(image.height // 8, 1)))
+            image.load()
+    except (OSError, *_DAMAGE) as error:
+        raise ImageFault("undecodable_image", f"the decoder says: {error}") from error
+
+
+def _orientation(encoded: bytes) -> Any:
+    """The EXIF orientation; None without one."""
+    if encoded.startswith(BMP) or not (b"Exif" in encoded or b"eXIf" in encoded):
+        return None
+    try:
+        with Image.open(io.BytesIO(encoded)) as image:
+            return image.getexif().get(EXIF_ORIENTATION)
+    except (OSError, *_DAMAGE) as error:
+        raise ImageFault("undecodable_image", f"its EXIF data cannot be read: {error}") from error
+
+
+def _other_format(encoded: bytes, options: ImageOptions, limit: float) -> Checked:
+    """An image that training cannot read, encoded as asked."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(io.BytesIO(encoded)) as image:
+                kind, size = image.format or "unknown", (image.height, image.width)
+                orientation = image.getexif().get(EXIF_ORIENTATION)
+    except Image.DecompressionBombError as error:
+        raise ImageFault("huge_image", str(error)) from error
+    except (OSError, *_DAMAGE) as error:
+        raise ImageFault("undecodable_image", f"it is no image: {error}") from error
+    _check_pixels(size, limit)
+    if not options.encode:
+        raise ImageFault("unsupported_image", f"its format is {kind}")
+    if orientation not in UPRIGHT and options.exif == REFUSE:
+        raise ImageFault("exif_rotation", f"its EXIF orientation is {orientation}")
+    return _encoded_again(encoded, options, limit)
+
+
+def _encoded_again(encoded: bytes, options: ImageOptions, limit: float) -> Checked:
+    kind = options.encode or ("jpeg" if encoded.startswith(JPEG) else "png")
+    buffer = io.BytesIO()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(io.BytesIO(encoded)) as image:
+                before = (image.height, image.width)
+                upright = ImageOps.exif_transpose(image)
+                assert upright is not None  # it is only with in_place
+                turned = upright.size != image.size or _differs(image)
+                upright = upright if upright.mode == "L" else upright.convert("RGB")
+                upright.save(buffer, kind.upper(), **_settings(kind, options), exif=b"")
+    except Image.DecompressionBombError as error:
+        raise ImageFault("huge_image", str(error)) from error
+    except (OSError, *_DAMAGE) as error:
+        raise ImageFault("undecodable_image", f"the decoder says: {error}") from error
+    after = (upright.height, upright.width)
+    _check_pixels(after, limit)
+    return Checked(buffer.getvalue(), *after, before if turned else None, True)
+
+
+def _differs(image: Image.Image) -> bool:
+    return image.getexif().get(EXIF_ORIENTATION) not in UPRIGHT
+
+
+def _settings(kind: str, options: ImageOptions) -> Any:
+    return {"quality": options.quality} if kind == "jpeg" else {}
