@@ -10,9 +10,9 @@ MOST_DECIMALS = 9
 
 
 def shortest(stored: float, scale: float = 1.0) -> float:
-    """The number of fewest decimals that gives float32 `stored` when divided by `scale`."""
-    value = float(stored) * scale
+    """The number of fewest decimals that, divided by `scale`, has the float32 of `stored`."""
     target = np.float32(stored)
+    value = float(target) * scale
     for decimals in range(MOST_DECIMALS):
         candidate = round(value, decimals)
         if np.float32(candidate / scale) == target:

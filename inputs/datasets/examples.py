@@ -231,7 +231,7 @@ def _box_fault(box: np.ndarray, checks: Sequence[str]) -> str:
     """The first fault of a box; "" without one."""
     one = np.ones([1], np.int64)
     absent = np.zeros([2], np.int64)
-    stored = np.float32(box)[np.newaxis]  # as training sees it
+    stored = np.asarray([box], np.float32)  # as training sees it
     flags = box_flags(Boxes(stored, one, one, np.bool_(True), absent, absent), None, NUMPY)
     return next((kind for kind in checks if flags[kind][0]), "")
 
@@ -241,9 +241,9 @@ def _mask_fault(box: np.ndarray, mask: Optional[np.ndarray], size: Tuple[int, in
         return "mask_empty"
     sides = np.array([*size, *size], np.float32)
     found = MaskExtents(
-        np.float32(masks.extent(mask))[np.newaxis] / sides, 1 / np.array(size, np.float32)
+        np.asarray([masks.extent(mask)], np.float32) / sides, 1 / np.array(size, np.float32)
     )
-    empty, elsewhere = mask_flags(np.float32(box)[np.newaxis], found, NUMPY)
+    empty, elsewhere = mask_flags(np.asarray([box], np.float32), found, NUMPY)
     return "mask_empty" if empty[0] else "mask_mismatch" if elsewhere[0] else ""
 
 
@@ -374,9 +374,9 @@ def _object_fields(image: AnnotatedImage, one: _Object, size: Tuple[int, int]) -
     """What the keys of a record do not hold, or only rounded."""
     given = one.given
     fields = dict(given.fields or {})
-    if fields.get("bbox") == decimals.box_from_stored(np.float32(one.box), *size):
+    if fields.get("bbox") == decimals.box_from_stored(one.box, *size):
         del fields["bbox"]
-    if given.area is not None and decimals.shortest(np.float32(given.area)) != given.area:
+    if given.area is not None and decimals.shortest(given.area) != given.area:
         fields["area"] = given.area
     if one.mask is not None:  # polygons are more than their pixels, run lengths have two forms
         fields["segmentation"] = (

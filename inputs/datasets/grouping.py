@@ -80,7 +80,7 @@ class Groups:
         ):
             yield Part(table, line, json.loads(value))
 
-    def keys(self) -> Iterator[Tuple[Any, List[Part]]]:
+    def all(self) -> Iterator[Tuple[Any, List[Part]]]:
         """Every key with its parts, in the order of the keys' first parts."""
         cursor = self._database.cursor()
         for (key,) in cursor.execute("SELECT key FROM parts GROUP BY key ORDER BY MIN(number)"):

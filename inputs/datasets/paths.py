@@ -74,15 +74,15 @@ def require_file(path: str, option: str) -> str:
     return path
 
 
-def annotation_files(folder: str, suffix: str) -> Iterator[str]:
-    """Files below a folder that end in `suffix`, sorted by name within each folder.
+def annotation_files(folder: str, suffixes: Tuple[str, ...]) -> Iterator[str]:
+    """Files below a folder that end in one of `suffixes`, sorted by name within each folder.
 
     Symbolic links to folders are not followed.
     """
     for parent, folders, names in os.walk(folder):
         folders.sort()
         for name in sorted(names):
-            if name.lower().endswith(suffix):
+            if name.lower().endswith(suffixes):
                 yield os.path.join(parent, name)
 
 
@@ -90,7 +90,23 @@ def read_annotation(path: str, folder: str) -> str:
     """The text of an annotation file of one image.
 
     Raises:
-        SourceError: if it is no regular file in `folder`, too large, or no UTF-8 text.
+        SourceError: as `check_annotation`, or if it is no UTF-8 text.
+    """
+    check_annotation(path, folder)
+    with open(path, "rb") as file:
+        content = file.read()
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise broken(path, line, f"byte {content[error.start]:#04x} is not UTF-8") from None
+
+
+def check_annotation(path: str, folder: str) -> None:
+    """Checks that an annotation file of one image can be read.
+
+    Raises:
+        SourceError: if it is no regular file in `folder`, too large, or cannot be opened.
     """
     if os.path.commonpath([folder, os.path.realpath(path)]) != folder:
         raise SourceError("outside_folder", path, 0, "the annotation is a symbolic link")
@@ -98,13 +114,8 @@ def read_annotation(path: str, folder: str) -> str:
         raise broken(path, 0, f"it is {kind}, not a file")
     try:
         with open(path, "rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
+            size = os.fstat(file.fileno()).st_size
     except OSError as error:
         raise broken(path, 0, f"it cannot be read: {error.strerror}") from None
-    if len(content) > MAX_FILE_BYTES:
-        raise broken(path, 0, f"it has more than {MAX_FILE_BYTES:,} bytes")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise broken(path, line, f"byte {content[error.start]:#04x} is not UTF-8") from None
+    if size > MAX_FILE_BYTES:
+        raise broken(path, 0, f"it has {size:,} bytes; allowed: {MAX_FILE_BYTES:,}")

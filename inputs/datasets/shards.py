@@ -14,6 +14,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+import numpy as np
+
 from estimator_det.compat import tf
 from inputs.checks.statistics import Collector
 from inputs.datasets import tally, writer
@@ -151,7 +153,7 @@ def _stop_at(faults: Sequence[SourceFault]) -> None:
 
 
 def _collect(converted: Converted, collector: Collector) -> None:
-    collector.add(0, 0, converted.size, "", converted.boxes, converted.class_ids)
+    collector.add(0, 0, converted.size, "", converted.boxes, np.asarray(converted.class_ids))
 
 
 _JOBS: List[Job] = []  # the one of this process

@@ -47,7 +47,7 @@ def histograms(tally: Tally) -> List[Histogram]:
 
 
 def of_faults(faults: Iterable[SourceFault]) -> Tally:
-    """ "kind action" -> how many, and the first of them as sentences."""
+    """Kind and action with a space between -> how many, and the first of them as sentences."""
     found: Tally = {}
     for fault in faults:
         row = found.setdefault(f"{fault.kind} {fault.action}", {"count": 0, "examples": []})

@@ -162,9 +162,7 @@ def _join(
 class _Writer:
     """Images and annotations of records, one after the other."""
 
-    def __init__(
-        self, options: ExportOptions, ids: Dict[str, int], names: Dict[int, str]
-    ) -> None:
+    def __init__(self, options: ExportOptions, ids: Dict[str, int], names: Dict[int, str]) -> None:
         self._options = options
         self._ids = ids  # class name -> id of the category
         self._names = names  # id of the label map -> class name
@@ -252,7 +250,7 @@ class _Writer:
         for i, label in enumerate(labels):
             box = [side[i] for side in sides]
             other = dict(fields[i]) if len(fields) == len(labels) else {}
-            pixels = decimals.box_from_stored(np.float32(box), *size)
+            pixels = decimals.box_from_stored(box, *size)
             exact = other.pop("bbox", None)
             annotation: Dict[str, Any] = {
                 "image_id": image_id,
@@ -263,7 +261,7 @@ class _Writer:
             exact = other.pop("area", None)
             if area is not None:
                 agrees = exact is not None and np.float32(exact) == np.float32(area)
-                annotation["area"] = exact if agrees else decimals.shortest(np.float32(area))
+                annotation["area"] = exact if agrees else decimals.shortest(area)
             else:
                 annotation["area"] = pixels[2] * pixels[3]
             crowd = _at(values, OBJECT + "is_crowd", i)
@@ -279,7 +277,7 @@ class _Writer:
                 annotation["num_keypoints"] = sum(v > 0 for v in keypoints[i][2::3])
             score = _at(values, OBJECT + "class/confidence", i)
             if score is not None:
-                annotation["score"] = decimals.shortest(np.float32(score))
+                annotation["score"] = decimals.shortest(score)
             annotation.update(other)
             yield annotation
 
@@ -306,9 +304,7 @@ class _Writer:
             file.write(encoded)
 
 
-def _segmentation(
-    mask: np.ndarray, given: Any, size: Tuple[int, int], is_crowd: bool
-) -> Any:
+def _segmentation(mask: np.ndarray, given: Any, size: Tuple[int, int], is_crowd: bool) -> Any:
     """The segmentation that the source had, if it gives this mask; else run lengths."""
     try:
         if isinstance(given, dict) and (masks.from_run_lengths(given, size) == mask).all():
@@ -337,7 +333,7 @@ def _keypoints(record: _Record, count: int, size: Tuple[int, int]) -> List[List[
             flat += [0, 0, 0]
         else:
             places = ((across, size[1]), (down, size[0]))
-            flat += [decimals.shortest(np.float32(value), side) for value, side in places]
+            flat += [decimals.shortest(value, side) for value, side in places]
             flat.append(int(visibility))
     flat = [int(value) if value == int(value) else value for value in flat]
     each = len(flat) // count

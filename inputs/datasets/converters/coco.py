@@ -54,7 +54,7 @@ def read_coco(options: SourceOptions) -> Source:
     total = 0
     for entry in read_entries(path):
         if entry.key in (IMAGES, ANNOTATIONS) and entry.is_in_array:
-            file.groups.add(*_key(entry), entry.line, entry.text)
+            file.groups.add(_key(entry), entry.key, entry.line, entry.text)
             total += entry.key == IMAGES
         elif entry.key == CATEGORIES:
             categories.append(entry.value)
@@ -71,10 +71,10 @@ def read_coco(options: SourceOptions) -> Source:
 
 
 def _key(entry: Entry) -> Any:
-    """The key of an entry's group, and its table."""
+    """The key of an entry's group: the id of its image."""
     field = "id" if entry.key == IMAGES else "image_id"
     value = entry.value.get(field) if isinstance(entry.value, dict) else None
-    return value if isinstance(value, (int, str)) else None, entry.key
+    return value if isinstance(value, (int, str)) else None
 
 
 def _add_category(entry: Entry, path: str, names: Dict[int, str]) -> None:

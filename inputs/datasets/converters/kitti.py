@@ -38,7 +38,7 @@ def read_kitti(options: SourceOptions) -> Source:
 
 
 def _images(folder: str, finder: ImageFinder) -> Iterator[AnnotatedImage]:
-    for path in paths.annotation_files(folder, ".txt"):
+    for path in paths.annotation_files(folder, (".txt",)):
         stem = os.path.splitext(os.path.relpath(path, folder))[0]
         try:
             yield _image(paths.read_annotation(path, folder), path, finder.find(stem, path))

@@ -1,7 +1,7 @@
 """PASCAL VOC: one XML file for each image (host.robots.ox.ac.uk/pascal/VOC/voc2012/devkit_doc.pdf).
 
-The pixels of a box are numbered from 1 and the last one belongs to it. By default the numbers are
-used as corners, as the Object Detection API does, so that records of both are the same.
+The pixels of a box are numbered from 1 and the last one belongs to it. The numbers are
+used as corners, as the Object Detection API does, so that the records of both are the same.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def read_pascal_voc(options: SourceOptions) -> Source:
 
 
 def _images(folder: str) -> Iterator[AnnotatedImage]:
-    for path in paths.annotation_files(folder, ".xml"):
+    for path in paths.annotation_files(folder, (".xml",)):
         try:
             root = parse_xml(paths.read_annotation(path, folder), path)
             yield _image(root, path)
@@ -66,5 +66,3 @@ def _object(element: Element, path: str) -> AnnotatedObject:
         name.text.strip(), [box.number(side) for side in SIDES], element.line,
         difficult=element.mark("difficult"),
     )  # fmt: skip
-
-
