@@ -31,7 +31,6 @@ IMAGE_FIELDS = "image/source_fields"
 OBJECT_FIELDS = "image/object/source_fields"
 
 _BOX_CHECKS = ("box_nan", "box_inverted", "box_degenerate", "box_outside")
-_MASK_BOX_CHECKS = ("box_nan", "box_inverted", "box_degenerate")
 
 
 @dataclass(frozen=True)
@@ -152,7 +151,7 @@ def _check_objects(
         except masks.MaskError as error:
             report(given, "broken_mask", str(error))
             continue
-        kind = _box_fault(box, _MASK_BOX_CHECKS if given.box is None else _BOX_CHECKS)
+        kind = _box_fault(box)
         if kind == "box_outside" and options.clip_boxes:
             clipped = np.clip(box, 0.0, 1.0)
             if (clipped[:2] < clipped[2:]).all():
@@ -227,13 +226,13 @@ def _box(
     return np.asarray(box, np.float64) / scale
 
 
-def _box_fault(box: np.ndarray, checks: Sequence[str]) -> str:
+def _box_fault(box: np.ndarray) -> str:
     """The first fault of a box; "" without one."""
     one = np.ones([1], np.int64)
     absent = np.zeros([2], np.int64)
     stored = np.asarray([box], np.float32)  # as training sees it
     flags = box_flags(Boxes(stored, one, one, np.bool_(True), absent, absent), None, NUMPY)
-    return next((kind for kind in checks if flags[kind][0]), "")
+    return next((kind for kind in _BOX_CHECKS if flags[kind][0]), "")
 
 
 def _mask_fault(box: np.ndarray, mask: Optional[np.ndarray], size: Tuple[int, int]) -> str:

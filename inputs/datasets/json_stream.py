@@ -5,9 +5,10 @@ A COCO file has one object with long arrays: each of their entries is decoded on
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
-from typing import Any, Iterator, NamedTuple, Optional, TextIO, Tuple
+from typing import Any, BinaryIO, Iterator, NamedTuple, Optional, Tuple
 
 from inputs.datasets.source import broken
 
@@ -34,7 +35,7 @@ def read_entries(path: str) -> Iterator[Entry]:
     Raises:
         SourceError: if the text is no JSON object; the entries before have been given.
     """
-    with open(path, encoding="utf-8-sig", newline="") as file:
+    with open(path, "rb") as file:
         text = _Text(file, path)
         text.take("{")
         if text.peek() == "}":
@@ -77,9 +78,10 @@ def _array(text: _Text, key: str) -> Iterator[Entry]:
 class _Text:
     """A part of the text, from the current position on."""
 
-    def __init__(self, file: TextIO, path: str) -> None:
+    def __init__(self, file: BinaryIO, path: str) -> None:
         self._file, self._path = file, path
         self._part, self._position, self._line = "", 0, 1
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
         self._ended = False
 
     def error(self, message: str, position: Optional[int] = None) -> Exception:
@@ -138,12 +140,13 @@ class _Text:
         if self._ended:
             return False
         rest = self._part[self._position :]
+        read = self._file.read(max(CHUNK, len(rest)))
         try:
-            more = self._file.read(max(CHUNK, len(rest)))
+            more = self._decoder.decode(read, final=not read)
         except UnicodeDecodeError as error:
-            raise self.error(
-                f"byte {error.object[error.start]:#04x} is not UTF-8", len(self._part)
-            ) from None
-        self._ended = not more
+            line = self._line + rest.count("\n") + error.object.count(b"\n", 0, error.start)
+            message = f"not valid JSON: byte {error.object[error.start]:#04x} is not UTF-8"
+            raise broken(self._path, line, message) from None
+        self._ended = not read
         self._part, self._position = rest + more, 0
-        return bool(more)
+        return bool(read)

@@ -92,10 +92,10 @@ def extent(mask: np.ndarray) -> List[float]:
 
 
 def polygon_extent(polygons: Sequence[Sequence[float]]) -> List[float]:
-    """ymin, xmin, ymax, xmax of the points of polygons x, y, x, y, …; NaN without any."""
+    """ymin, xmin, ymax, xmax of the points of polygons x, y, x, y, …; NaN unless all are finite."""
     x = [value for polygon in polygons for value in polygon[0::2]]
     y = [value for polygon in polygons for value in polygon[1::2]]
-    if not (x and y):
+    if not (x and y and all(map(math.isfinite, (*x, *y)))):
         return [math.nan] * 4
     return [min(y), min(x), max(y), max(x)]
 

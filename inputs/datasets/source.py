@@ -198,7 +198,8 @@ class Source(NamedTuple):
     """A data set that is being read."""
 
     images: Iterator[AnnotatedImage]  # read once
-    names: Optional[Dict[int, str]] = None  # class id -> name; None: those that the objects have
+    # Class id -> name, complete when all images are read; None: names of the objects, sorted.
+    names: Optional[Dict[int, str]] = None
     dataset: Optional[Dict[str, Any]] = None  # facts about all images, kept beside the records
     total: Optional[int] = None  # images, if known
 

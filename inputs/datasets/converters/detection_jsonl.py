@@ -38,10 +38,11 @@ def read_detection_jsonl(options: SourceOptions) -> Source:
     least = 0.0 if options.min_score is None else options.min_score
     if not 0 <= least <= 1:
         raise ConfigError(f"--min_score is {least}; allowed: 0 to 1")
-    return Source(_images(path, least))
+    names: Dict[int, str] = {}  # complete when all images are read
+    return Source(_images(path, least, names), names)
 
 
-def _images(path: str, least: float) -> Iterator[AnnotatedImage]:
+def _images(path: str, least: float, names: Dict[int, str]) -> Iterator[AnnotatedImage]:
     with open(path, encoding="utf-8-sig", errors="replace") as file:
         line = 0
         while text := file.readline(MAX_LINE + 1):
@@ -50,7 +51,7 @@ def _images(path: str, least: float) -> Iterator[AnnotatedImage]:
                 raise broken(path, line, f"more than {MAX_LINE:,} characters")
             try:
                 if text.strip():
-                    yield _image(_document(text, path, line), path, line, least)
+                    yield _image(_document(text, path, line), path, line, least, names)
             except SourceError as error:
                 yield fault_image(error)
 
@@ -70,12 +71,14 @@ def _document(text: str, path: str, line: int) -> Dict[str, Any]:
     return document
 
 
-def _image(document: Dict[str, Any], path: str, line: int, least: float) -> AnnotatedImage:
+def _image(
+    document: Dict[str, Any], path: str, line: int, least: float, names: Dict[int, str]
+) -> AnnotatedImage:
     objects: List[AnnotatedObject] = []
     faults: List[SourceFault] = []
     for detection in document["detections"]:
         try:
-            found = _object(detection, path, line)
+            found = _object(detection, path, line, names)
         except SourceError as error:
             faults.append(error.fault)
             continue
@@ -93,7 +96,7 @@ def _side(document: Dict[str, Any], side: str, path: str, line: int) -> Optional
     return None if value is None else whole_number(value, path, line, side)
 
 
-def _object(detection: Any, path: str, line: int) -> AnnotatedObject:
+def _object(detection: Any, path: str, line: int, names: Dict[int, str]) -> AnnotatedObject:
     if not isinstance(detection, dict) or not isinstance(detection.get("box"), dict):
         raise SourceError("missing_key", path, line, "a detection has no box")
     name = detection.get("name")
@@ -105,11 +108,15 @@ def _object(detection: Any, path: str, line: int) -> AnnotatedObject:
     mask = detection.get("segmentation")
     if mask is not None and not isinstance(mask, dict):
         raise SourceError("broken_mask", path, line, f"segmentation is {plain(mask)}")
+    identifier = whole_number(detection.get("class_id"), path, line, "class_id")
+    if names.setdefault(identifier, name) != name:
+        message = f"class id {identifier} is {quoted(names[identifier])} and {quoted(name)}"
+        raise SourceError("label_contradiction", path, line, message)
     return AnnotatedObject(
         name,
         [number(detection["box"].get(side), path, line, side) for side in SIDES],
         line,
-        whole_number(detection.get("class_id", 0), path, line, "class_id"),
+        identifier,
         score=score,
         run_lengths=mask,
     )

@@ -106,8 +106,7 @@ def _object(shape: Any, path: str, line: int) -> AnnotatedObject:
         raise broken(path, line, f"a {kind} has the points {plain(points)}")
     if kind == RECTANGLE:  # any two opposite corners
         (x1, y1), (x2, y2) = pairs
-        left, right, top, bottom = min(x1, x2), max(x1, x2), min(y1, y2), max(y1, y2)
-        pairs = [[left, top], [right, top], [right, bottom], [left, bottom]]
+        pairs = [[x1, y1], [x2, y1], [x2, y2], [x1, y2]]
     if len(pairs) < 3:
         raise SourceError(
             "broken_mask", path, line, f"a polygon has {len(pairs)} points, not 3 or more"
