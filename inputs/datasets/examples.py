@@ -7,7 +7,7 @@ import json
 import math
 import os
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from inputs.datasets.source import (
     BOX,
     CLIPPED,
     DROPPED,
+    KEPT,
     KINDS,
     SKIPPED,
     AnnotatedImage,
@@ -66,15 +67,27 @@ class _Object(NamedTuple):
     mask: Optional[bytes] = None
 
 
-def convert_image(image: AnnotatedImage, options: ExampleOptions) -> Converted:
-    """The record of an image; faults drop objects, or the whole image."""
+def convert_image(
+    image: AnnotatedImage,
+    options: ExampleOptions,
+    new_warnings: Callable[[], List[str]] = list,
+) -> Converted:
+    """The record of an image; faults drop objects, or the whole image.
+
+    `new_warnings` returns what decoders have printed since its last call.
+    """
     faults = [_settled(fault) for fault in image.faults]
     if not image.image:
         return Converted(b"", faults)
     try:
         with open(os.path.join(options.images, image.image), "rb") as file:
             content = file.read()
+        new_warnings()
         checked = images.check_image(content, options.image)
+        faults += [
+            _of_image(image, "corrupt_image", f"the decoder warns: {text}")._replace(action=KEPT)
+            for text in dict.fromkeys(new_warnings())
+        ]
         _check_size(image, checked)
     except ImageFault as fault:
         return Converted(b"", [*faults, _of_image(image, fault.kind, str(fault))])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import io
+import os
 import struct
 import warnings
 import zlib
@@ -11,8 +13,9 @@ from typing import Any, NamedTuple, Optional, Tuple
 
 from PIL import Image, ImageOps
 
+from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
-from inputs.checks.examine import decode_size
+from inputs.checks.examine import decode_size, reason
 from inputs.decoding import image_header
 from inputs.decoding.image_header import BMP, JPEG
 
@@ -89,15 +92,13 @@ def check_image(encoded: bytes, options: ImageOptions) -> Checked:
         raise ImageFault("truncated_image", f"the {len(encoded):,} bytes end within the image")
     if min(size) < 1:
         raise ImageFault("undecodable_image", f"the header gives {size[1]} x {size[0]} pixels")
-    orientation = _orientation(encoded)
-    if orientation not in UPRIGHT:
-        if options.exif == REFUSE:
-            raise ImageFault("exif_rotation", f"its EXIF orientation is {orientation}")
-        return _encoded_again(encoded, options, limit)
-    if options.encode:
-        return _encoded_again(encoded, options, limit)
     if options.verify == DECODE:
         _decode(encoded)
+    orientation = _orientation(encoded)
+    if orientation not in UPRIGHT and options.exif == REFUSE:
+        raise ImageFault("exif_rotation", f"its EXIF orientation is {orientation}")
+    if orientation not in UPRIGHT or options.encode:
+        return _encoded_again(encoded, options, limit)
     return Checked(encoded, *size)
 
 
@@ -111,19 +112,28 @@ def _check_pixels(size: Tuple[int, int], limit: float) -> None:
 
 
 def _decode(encoded: bytes) -> None:
-    """Decodes as much as shows that the rest can be decoded."""
+    """Decodes an image as training does, a JPEG as far as shows that the rest can be decoded."""
     if not encoded.startswith(JPEG):
         found = decode_size(encoded)
         if not isinstance(found, tuple):
             raise ImageFault("undecodable_image", f"the decoder says: {found}")
         return
+    session, placeholder, size = _jpeg_decoder(os.getpid())
     try:
-        with Image.open(io.BytesIO(encoded), formats=("JPEG",)) as image:
-            # All coefficients are decoded, but only one pixel in 64 is computed.
-            image.draft(image.mode, (max(image.width // 8, 1), max(image.height // 8, 1)))
-            image.load()
-    except (OSError, *_DAMAGE) as error:
-        raise ImageFault("undecodable_image", f"the decoder says: {error}") from error
+        session.run(size, {placeholder: encoded})
+    except tf.errors.OpError as error:
+        raise ImageFault("undecodable_image", f"the decoder says: {reason(error)}") from None
+
+
+@functools.lru_cache(maxsize=1)
+def _jpeg_decoder(process: int) -> Tuple[Any, Any, Any]:
+    """Session, placeholder and result; not shared with a forked process."""
+    del process
+    with tf.Graph().as_default() as graph:
+        placeholder = tf1.placeholder(tf.string, [])
+        # All coefficients are decoded, but only one pixel in 64 is computed.
+        image = tf.io.decode_jpeg(placeholder, channels=3, ratio=8)
+        return tf1.Session(graph=graph), placeholder, tf.size(image)
 
 
 def _orientation(encoded: bytes) -> Any:
@@ -165,9 +175,9 @@ def _encoded_again(encoded: bytes, options: ImageOptions, limit: float) -> Check
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(io.BytesIO(encoded)) as image:
                 before = (image.height, image.width)
+                turned = image.getexif().get(EXIF_ORIENTATION) not in UPRIGHT
                 upright = ImageOps.exif_transpose(image)
                 assert upright is not None  # it is only with in_place
-                turned = upright.size != image.size or _differs(image)
                 upright = upright if upright.mode == "L" else upright.convert("RGB")
                 upright.save(buffer, kind.upper(), **_settings(kind, options), exif=b"")
     except Image.DecompressionBombError as error:
@@ -177,10 +187,6 @@ def _encoded_again(encoded: bytes, options: ImageOptions, limit: float) -> Check
     after = (upright.height, upright.width)
     _check_pixels(after, limit)
     return Checked(buffer.getvalue(), *after, before if turned else None, True)
-
-
-def _differs(image: Image.Image) -> bool:
-    return image.getexif().get(EXIF_ORIENTATION) not in UPRIGHT
 
 
 def _settings(kind: str, options: ImageOptions) -> Any:

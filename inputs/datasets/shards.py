@@ -11,12 +11,14 @@ import hashlib
 import json
 import os
 import re
+import threading
 from dataclasses import dataclass
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from estimator_det.compat import tf
+from inputs.checks import decoder_warnings
 from inputs.checks.statistics import Collector
 from inputs.datasets import tally, writer
 from inputs.datasets.examples import Converted, ExampleOptions, convert_image
@@ -25,6 +27,7 @@ from inputs.datasets.source import CLIPPED, KEPT, STOPPED, ConversionError, Sour
 from inputs.datasets.splits import Split, split_of
 
 UNFINISHED = ".incomplete"
+_ONE_AT_A_TIME = threading.Lock()  # standard error, where decoders warn, belongs to the process
 
 
 @dataclass(frozen=True)
@@ -72,11 +75,17 @@ def convert_shard(job: Job, shard: int) -> ShardResult:
     found = read_result(job, shard, key)
     if found is not None:
         return found
+    with _ONE_AT_A_TIME:
+        return _convert_entries(job, shard, key)
+
+
+def _convert_entries(job: Job, shard: int, key: str) -> ShardResult:
     names = [split.name for split in job.splits]
     collectors = {name: Collector() for name in names}
     notes = {"encoded_again": 0, "masks_left_out": 0}
     faults: List[SourceFault] = []
     with contextlib.ExitStack() as stack:
+        new_warnings = stack.enter_context(decoder_warnings.capture())
         writers = {
             name: stack.enter_context(
                 tf.io.TFRecordWriter(job.record_file(name, shard) + UNFINISHED)
@@ -84,7 +93,7 @@ def convert_shard(job: Job, shard: int) -> ShardResult:
             for name in names
         }
         for entry in read_entries(job.entries_file(shard)):
-            converted = convert_image(entry.image, job.example)
+            converted = convert_image(entry.image, job.example, new_warnings)
             if job.stop:
                 _stop_at(converted.faults)
             faults += converted.faults

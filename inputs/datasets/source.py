@@ -46,6 +46,10 @@ KINDS: Dict[str, SourceFaultKind] = {
     ),
     "undecodable_image": SourceFaultKind("an image cannot be decoded", "copy or save it again"),
     "truncated_image": SourceFaultKind("an image file ends too early", "copy the image again"),
+    "corrupt_image": SourceFaultKind(
+        "the decoder warns of damage to an image, but decodes it",
+        "view the image; save or copy it again if a part is missing",
+    ),
     "unsupported_image": SourceFaultKind(
         "an image is no JPEG, PNG, GIF or BMP", "add --encode jpeg or --encode png"
     ),

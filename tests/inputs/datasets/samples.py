@@ -37,7 +37,9 @@ class Sample(NamedTuple):
     cat_line: int
 
 
-def png(seed: int, height: int = HEIGHT, width: int = WIDTH, kind: str = "PNG", **save: Any) -> bytes:
+def png(
+    seed: int, height: int = HEIGHT, width: int = WIDTH, kind: str = "PNG", **save: Any
+) -> bytes:
     pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, kind, **save)

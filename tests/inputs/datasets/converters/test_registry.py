@@ -16,7 +16,7 @@ every_format = pytest.mark.parametrize("name", FORMATS)
 
 
 def test_every_format_has_a_sample():
-    assert FORMATS == sorted(samples.SAMPLES)
+    assert sorted(samples.SAMPLES) == FORMATS
 
 
 @every_format
