@@ -69,11 +69,15 @@ def read_classes(path: str) -> _Classes:
 
 def _names(text: str, path: str) -> Dict[int, str]:
     """`names: [a, b]`, `names:` with lines `- a`, or with lines `0: a`."""
-    match = re.search(r"^names\s*:[ \t]*(.*(?:\n[ \t]*[^\s#].*|\n[ \t]+.*|\n-.*)*)", text, re.M)
-    if match is None:
+    lines = [re.sub(r"(^|\s)#.*", "", line).rstrip() for line in text.splitlines()]
+    starts = [i for i, line in enumerate(lines) if re.match(r"names\s*:", line)]
+    if not starts:
         raise ConfigError(f"{path}: there is no line 'names:'")
-    block = re.split(r"^\w[^\n]*:", match.group(1), maxsplit=1, flags=re.MULTILINE)[0]
-    block = re.sub(r"(^|\s)#.*", "", block).strip()
+    begin = starts[0]
+    end = begin + 1  # of the member: the next line that begins with another key
+    while end < len(lines) and not re.match(r"[^\s\-\]]", lines[end]):
+        end += 1
+    block = "\n".join([lines[begin].partition(":")[2], *lines[begin + 1 : end]]).strip()
     if block.startswith("["):
         items = [item for item in block.strip("[]").replace("\n", " ").split(",") if item.strip()]
         return {index: _unquoted(item) for index, item in enumerate(items)}

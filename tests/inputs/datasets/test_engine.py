@@ -205,7 +205,7 @@ def test_earlier_records_are_replaced_only_if_asked(tmp_path):
     sample = many(tmp_path, 3)
     output = tmp_path / "out"
     samples.convert(sample, output, num_shards=3, image=HEADER)
-    with pytest.raises(FileExistsError, match="contains train.record-00000-of-00003 and 2 more"):
+    with pytest.raises(FileExistsError, match=r"contains train.record-00000-of-00003 and 2 more"):
         samples.convert(sample, output, num_shards=1, image=HEADER)
     assert len(samples.records(output)) == 3
     samples.convert(sample, output, num_shards=1, image=HEADER, overwrite=True)
@@ -220,7 +220,7 @@ def test_two_conversions_into_one_folder_are_refused(tmp_path):
     output = tmp_path / "out"
 
     def run(job: Any, numbers: Any, jobs: int) -> Any:
-        with pytest.raises(ConversionError, match="another process converts into"):
+        with pytest.raises(ConversionError, match=r"another process converts into"):
             samples.convert(sample, output, image=HEADER)
         return engine._run(job, numbers, jobs)
 
@@ -250,7 +250,7 @@ def test_copies_are_found_by_content(tmp_path):
     assert "'003.png' has the content of '000.png'" in first["message"] and first["line"] == 5
     samples.convert(sample, tmp_path / "skip", image=HEADER, duplicates="skip")
     assert list(samples.records(tmp_path / "skip")) == ["000", "001", "002"]
-    with pytest.raises(ConversionError, match="duplicate_image: .*'003.png'"):
+    with pytest.raises(ConversionError, match=r"duplicate_image: .*'003.png'"):
         samples.convert(sample, tmp_path / "stop", image=HEADER, duplicates="stop")
 
 
@@ -280,7 +280,7 @@ def test_no_image_is_in_two_splits(tmp_path):
         samples.convert(sample, tmp_path / "out", splits=splits, image=HEADER)
     # The copy of an image must not get into another split either.
     (tmp_path / "b.txt").write_text("002\n003\n")
-    with pytest.raises(ConversionError, match="'003.png' has the content of '000.png', .*split a"):
+    with pytest.raises(ConversionError, match=r"'003.png' has the content of '000.png', .*split a"):
         samples.convert(sample, tmp_path / "out", splits=splits, image=HEADER)
     samples.convert(sample, tmp_path / "out", splits=splits, image=HEADER, on_error="skip")
     assert list(samples.records(tmp_path / "out", "b")) == ["002"]

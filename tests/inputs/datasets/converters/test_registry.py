@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 
 import pytest
 
@@ -140,7 +141,7 @@ def test_a_wrong_size_is_reported(name, tmp_path):
         pytest.skip("the format gives no size of images")
     sample = samples.make(tmp_path, name)
     (tmp_path / "images" / "a.png").write_bytes(samples.png(0, height=21))
-    with pytest.raises(ConversionError, match="size_mismatch.*32 x 20.*32 x 21"):
+    with pytest.raises(ConversionError, match=r"size_mismatch.*32 x 20.*32 x 21"):
         samples.convert(sample, tmp_path / "out")
 
 
@@ -174,9 +175,10 @@ def test_options_without_effect_are_refused(name, tmp_path):
 @every_format
 def test_a_source_that_is_no_text_is_refused_by_line(name, tmp_path):
     sample = samples.make(tmp_path, name)
-    content = open(sample.cat_file, "rb").read().split(b"\n")
+    path = pathlib.Path(sample.cat_file)
+    content = path.read_bytes().split(b"\n")
     content[sample.cat_line - 1] += b" \xff\xfe"
-    open(sample.cat_file, "wb").write(b"\n".join(content))
+    path.write_bytes(b"\n".join(content))
     with pytest.raises((ConfigError, ConversionError), match="broken_source") as caught:
         samples.convert(sample, tmp_path / "out")
     assert f"{sample.cat_file}, line {sample.cat_line}: " in str(caught.value)
