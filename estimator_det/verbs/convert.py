@@ -115,7 +115,8 @@ def run(options: argparse.Namespace) -> int:
             f"--from {options.source_format} --to {options.target_format} is not supported: use "
             "--to tfrecord with another format, or --from tfrecord --to coco"
         )
-    given = {name: value for name, value in vars(options).items() if value not in (None, False)}
+    # 0 is a value.
+    given = {n: v for n, v in vars(options).items() if v is not None and v is not False}
     wrong = [name for name in given if name not in _BOTH and (name in _TO_COCO) != to_coco]
     if wrong:
         raise console.UsageError(

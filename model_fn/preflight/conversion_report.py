@@ -115,7 +115,7 @@ def panels(conversion: Conversion) -> List[charts.Panel]:
     columns = {name: tally.histograms(counts) for name, counts in splits.items()}
     for parts in zip(*columns.values()):
         series = {name: part.counts.tolist() for name, part in zip(columns, parts)}
-        unit = "images" if parts[0].title in ("boxes per image",) else "number"
+        unit = "boxes" if "of boxes" in parts[0].title else "images"
         result.append(charts.bar_chart(parts[0].title, parts[0].names, series, y_label=unit))
     return result
 
