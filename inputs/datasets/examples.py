@@ -64,7 +64,8 @@ class _Object(NamedTuple):
     given: AnnotatedObject
     box: np.ndarray  # float64 [4], yxyx, as fractions
     class_id: int
-    mask: Optional[bytes] = None
+    mask: Optional[bytes] = None  # PNG
+    mask_extent: Sequence[float] = ()  # ymin, xmin, ymax, xmax in pixels
 
 
 def convert_image(
@@ -101,6 +102,7 @@ def convert_image(
         _annotations(image, objects, checked),
         filename=image.image,
         source_id=image.source_id or image.image,
+        size=(checked.height, checked.width),
         labels=labels,
         other=_other_fields(image, objects, (checked.height, checked.width)),
     )
@@ -108,13 +110,21 @@ def convert_image(
         # The order of keys would otherwise differ between processes.
         example.SerializeToString(deterministic=True),
         [*faults, *found, *unknown],
-        hashlib.sha256(content).hexdigest(),
+        _sha256(content, example, checked),
         (checked.height, checked.width),
         np.asarray([one.box for one in objects], np.float32).reshape(-1, 4),
         [one.class_id for one in objects],
         checked.is_encoded_again,
         0 if options.masks else sum(_has_mask(one.given) for one in objects),
     )
+
+
+def _sha256(content: bytes, example: Any, checked: Checked) -> str:
+    """Of the file; the record has it already if it holds the same bytes."""
+    if checked.is_encoded_again:
+        return hashlib.sha256(content).hexdigest()
+    found: bytes = example.features.feature["image/key/sha256"].bytes_list.value[0]
+    return found.decode()
 
 
 def _settled(fault: SourceFault) -> SourceFault:
@@ -153,6 +163,7 @@ def _check_objects(
         where = f"{quoted(image.image)}: {message}"
         faults.append(SourceFault(kind, image.file, given.line or image.line, where, action))
 
+    found: List[_Object] = []
     for given in image.objects:
         class_id, fault = _class_id(given, options.ids)
         if fault:
@@ -160,29 +171,26 @@ def _check_objects(
             continue
         try:
             mask = _mask(given, image, size) if options.masks and _has_mask(given) else None
-            box = _box(given, mask, image, size)
+            one = _Object(given, _box(given, mask, image, size), class_id)
+            if mask is not None:
+                one = one._replace(mask=masks.to_png(mask), mask_extent=masks.extent(mask))
+            found.append(one)
         except masks.MaskError as error:
             report(given, "broken_mask", str(error))
-            continue
-        kind = _box_fault(box)
+    for one, kind in zip(found, _box_faults([one.box for one in found])):
         if kind == "box_outside" and options.clip_boxes:
-            clipped = np.clip(box, 0.0, 1.0)
+            clipped = np.clip(one.box, 0.0, 1.0)
             if (clipped[:2] < clipped[2:]).all():
-                report(given, kind, _shown(given, box, size), CLIPPED)
-                box, kind = clipped, ""
-                others = {k: v for k, v in (given.fields or {}).items() if k != "bbox"}
-                given = given._replace(fields=others)
-        if kind:
-            report(given, kind, _shown(given, box, size))
-            continue
-        kind = _mask_fault(box, mask, size) if options.masks else ""
-        if kind:
-            extent = masks.extent(mask) if mask is not None else []
-            found = f", its mask {_pixels(extent)}" if kind == "mask_mismatch" else ""
-            report(given, kind, _shown(given, box, size) + found)
-            continue
-        png = None if mask is None else masks.to_png(mask)
-        kept.append(_Object(given, box, class_id, png))
+                report(one.given, kind, _shown(one, size), CLIPPED)
+                one, kind = _with_box(one, clipped), ""
+        if not kind and options.masks:
+            kind = _mask_fault(one, size)
+        if not kind:
+            kept.append(one)
+        elif kind == "mask_mismatch":
+            report(one.given, kind, f"{_shown(one, size)}, its mask {_pixels(one.mask_extent)}")
+        else:
+            report(one.given, kind, _shown(one, size))
     return _with_sound_keypoints(kept, report), faults
 
 
@@ -239,30 +247,39 @@ def _box(
     return np.asarray(box, np.float64) / scale
 
 
-def _box_fault(box: np.ndarray) -> str:
-    """The first fault of a box; "" without one."""
-    one = np.ones([1], np.int64)
+def _box_faults(boxes: Sequence[np.ndarray]) -> List[str]:
+    """The first fault of each box; "" without one."""
+    if not boxes:
+        return []
+    ones = np.ones([len(boxes)], np.int64)
     absent = np.zeros([2], np.int64)
-    stored = np.asarray([box], np.float32)  # as training sees it
-    flags = box_flags(Boxes(stored, one, one, np.bool_(True), absent, absent), None, NUMPY)
-    return next((kind for kind in _BOX_CHECKS if flags[kind][0]), "")
+    stored = np.asarray(boxes, np.float32)  # as training sees them
+    flags = box_flags(Boxes(stored, ones, ones, np.bool_(True), absent, absent), None, NUMPY)
+    rows = zip(*(flags[kind].tolist() for kind in _BOX_CHECKS))
+    return [next((k for k, flag in zip(_BOX_CHECKS, row) if flag), "") for row in rows]
 
 
-def _mask_fault(box: np.ndarray, mask: Optional[np.ndarray], size: Tuple[int, int]) -> str:
-    if mask is None:
+def _with_box(one: _Object, box: np.ndarray) -> _Object:
+    """Without the box that the source has, which it no longer is."""
+    fields = {key: value for key, value in (one.given.fields or {}).items() if key != "bbox"}
+    return one._replace(box=box, given=one.given._replace(fields=fields))
+
+
+def _mask_fault(one: _Object, size: Tuple[int, int]) -> str:
+    if one.mask is None:
         return "mask_empty"
     sides = np.array([*size, *size], np.float32)
     found = MaskExtents(
-        np.asarray([masks.extent(mask)], np.float32) / sides, 1 / np.array(size, np.float32)
+        np.asarray([one.mask_extent], np.float32) / sides, 1 / np.array(size, np.float32)
     )
-    empty, elsewhere = mask_flags(np.asarray([box], np.float32), found, NUMPY)
+    empty, elsewhere = mask_flags(np.asarray([one.box], np.float32), found, NUMPY)
     return "mask_empty" if empty[0] else "mask_mismatch" if elsewhere[0] else ""
 
 
-def _shown(given: AnnotatedObject, box: np.ndarray, size: Tuple[int, int]) -> str:
-    pixels = box * np.array([*size, *size])
+def _shown(one: _Object, size: Tuple[int, int]) -> str:
+    pixels = one.box * np.array([*size, *size])
     return (
-        f"the box of class {quoted(given.class_name)} is {_pixels(pixels)} pixels (ymin, xmin, "
+        f"the box of class {quoted(one.given.class_name)} is {_pixels(pixels)} pixels (ymin, xmin, "
         f"ymax, xmax) in an image of {size[1]} x {size[0]}"
     )
 

@@ -9,7 +9,7 @@ import struct
 import warnings
 import zlib
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import Any, Callable, NamedTuple, Optional, Tuple
 
 from PIL import Image, ImageOps
 
@@ -17,13 +17,15 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from inputs.checks.examine import decode_size, reason
 from inputs.decoding import image_header
-from inputs.decoding.image_header import BMP, JPEG
+from inputs.decoding.image_header import JPEG, PNG
 
 EXIF_ORIENTATION = 0x0112
 UPRIGHT = (None, 0, 1)  # values of the EXIF orientation that rotate nothing
 REFUSE, APPLY = "refuse", "apply"
 DECODE, HEADER = "decode", "header"
 ENCODINGS = ("jpeg", "png")
+# First bytes of a format -> what it contains if it has EXIF data.
+_EXIF_MARKS = {JPEG[:2]: (b"Exif",), PNG[:2]: (b"eXIf", b"Raw profile type exif")}
 # What Pillow raises for damaged files, besides OSError.
 _DAMAGE = (SyntaxError, ValueError, EOFError, LookupError, TypeError, OverflowError, struct.error,
            zlib.error)  # fmt: skip
@@ -118,27 +120,29 @@ def _decode(encoded: bytes) -> None:
         if not isinstance(found, tuple):
             raise ImageFault("undecodable_image", f"the decoder says: {found}")
         return
-    session, placeholder, size = _jpeg_decoder(os.getpid())
     try:
-        session.run(size, {placeholder: encoded})
+        _jpeg_decoder(os.getpid())(encoded)
     except tf.errors.OpError as error:
         raise ImageFault("undecodable_image", f"the decoder says: {reason(error)}") from None
 
 
 @functools.lru_cache(maxsize=1)
-def _jpeg_decoder(process: int) -> Tuple[Any, Any, Any]:
-    """Session, placeholder and result; not shared with a forked process."""
+def _jpeg_decoder(process: int) -> Callable[[bytes], Any]:
+    """A function that fails for a JPEG that TensorFlow rejects; each process has its own."""
     del process
     with tf.Graph().as_default() as graph:
         placeholder = tf1.placeholder(tf.string, [])
         # All coefficients are decoded, but only one pixel in 64 is computed.
         image = tf.io.decode_jpeg(placeholder, channels=3, ratio=8)
-        return tf1.Session(graph=graph), placeholder, tf.size(image)
+        # A negative number runs operations in the thread of the caller, without waiting for others.
+        config = tf1.ConfigProto(inter_op_parallelism_threads=-1, intra_op_parallelism_threads=1)
+        session = tf1.Session(graph=graph, config=config)
+        return session.make_callable(tf.size(image), [placeholder])  # type: ignore[no-any-return]
 
 
 def _orientation(encoded: bytes) -> Any:
     """The EXIF orientation; None without one."""
-    if encoded.startswith(BMP) or not (b"Exif" in encoded or b"eXIf" in encoded):
+    if not any(mark in encoded for mark in _EXIF_MARKS.get(encoded[:2], ())):
         return None
     try:
         with Image.open(io.BytesIO(encoded)) as image:

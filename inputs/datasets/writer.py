@@ -10,7 +10,7 @@ import hashlib
 import io
 import os
 from dataclasses import dataclass, fields
-from typing import Any, Iterable, List, Mapping, Optional, Sequence
+from typing import Any, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 from PIL import Image
@@ -87,18 +87,22 @@ def make_example(
     *,
     filename: str,
     source_id: str = "",
+    size: Optional[Tuple[int, int]] = None,
     labels: ImageLabels = NO_LABELS,
     other: Optional[Mapping[str, Sequence[bytes]]] = None,
 ) -> tf.train.Example:
     """One record of the bytes of a JPEG, PNG, GIF or BMP file, stored unchanged, and its objects.
 
-    `source_id` identifies the image in evaluation; it is the file name when empty. `other` are
-    further keys, which training does not read.
+    `source_id` identifies the image in evaluation; it is the file name when empty. `size` is the
+    height and width of the image, if its header was read before. `other` are further keys, which
+    training does not read.
 
     Raises:
         ValueError: if `encoded` is no readable image, naming `filename`.
     """
-    width, height, image_format = _inspect(encoded, filename)
+    width, height, image_format = (
+        _inspect(encoded, filename) if size is None else (size[1], size[0], _format(encoded))
+    )
     boxes = annotations.boxes
     # The type of a list is that of its key, not of its values: an image may have no object.
     features = {
@@ -197,7 +201,13 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def _inspect(encoded: bytes, filename: str) -> tuple[int, int, str]:
+def _format(encoded: bytes) -> str:
+    """The format of an image that is known to be readable, from its first bytes."""
+    starts = {b"\xff\xd8": "jpeg", b"\x89PNG": "png", b"GIF8": "gif", b"BM": "bmp"}
+    return next(name for start, name in starts.items() if encoded.startswith(start))
+
+
+def _inspect(encoded: bytes, filename: str) -> Tuple[int, int, str]:
     """Width, height and format of an image file, from its header alone."""
     try:
         with Image.open(io.BytesIO(encoded)) as image:
