@@ -1,4 +1,4 @@
-"""Prints images per second against bare loops, memory, and whether a killed conversion resumes.
+"""Prints processor time against bare loops, memory, and whether a killed conversion resumes.
 
 `python -m benchmarks.converters --images 2000 --records 10000 50000 100000`
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import os
 import shutil
 import signal
@@ -20,6 +19,7 @@ from typing import Dict, List, Optional
 from benchmarks.converters import data
 from benchmarks.converters.data import DataSet
 from estimator_det.config.printing import report
+from inputs.conversion.engine import FEW_IMAGES
 from inputs.machine import available_cpus
 
 SMALL_SIDE = 32  # pixels of the images for memory
@@ -27,7 +27,7 @@ POLL_SECONDS = 0.2
 
 
 def copy_loop(given: DataSet, folder: str, *, decode: bool) -> float:
-    """Images per second of the least that has to be done, in one process."""
+    """Milliseconds of processor time for an image, of the least that has to be done."""
     from estimator_det.compat import tf
 
     run = None
@@ -37,7 +37,7 @@ def copy_loop(given: DataSet, folder: str, *, decode: bool) -> float:
             placeholder = tf.compat.v1.placeholder(tf.string, [])
             size = tf.size(tf.io.decode_jpeg(placeholder, channels=3))
             run = tf.compat.v1.Session(graph=graph).make_callable(size, [placeholder])
-    started = time.perf_counter()
+    started = time.process_time()
     with tf.io.TFRecordWriter(os.path.join(folder, "copy.record")) as writer:
         for name in given.names:
             with open(os.path.join(given.images, name), "rb") as file:
@@ -45,17 +45,17 @@ def copy_loop(given: DataSet, folder: str, *, decode: bool) -> float:
             if run is not None:
                 run(encoded)
             writer.write(encoded)
-    return len(given.names) / (time.perf_counter() - started)
+    return 1000 * (time.process_time() - started) / len(given.names)
 
 
 def convert(given: DataSet, output: str, jobs: int, *options: str) -> float:
-    """Images per second of `estimator-det convert`, without the start of the program."""
+    """Seconds of processor time of `estimator-det convert`, with all its processes."""
     process = start(given, output, jobs, *options)
-    process.wait()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise RuntimeError(f"convert failed with code {process.returncode}")
-    with open(os.path.join(output, "convert_report.json"), encoding="utf-8") as file:
-        return len(given.names) / float(json.load(file)["seconds"])
+    return usage.ru_utime + usage.ru_stime
 
 
 def start(given: DataSet, output: str, jobs: int, *options: str) -> subprocess.Popen[bytes]:
@@ -69,15 +69,21 @@ def start(given: DataSet, output: str, jobs: int, *options: str) -> subprocess.P
 
 
 def speed(folder: str, count: int, side: int, jobs: int) -> Dict[str, float]:
-    """Images per second of two bare loops and two conversions."""
-    given = data.make(folder, count, side)
+    """Milliseconds of processor time for an image, of two bare loops and two conversions.
+
+    The conversion of a few images is subtracted: it is the start of the program.
+    """
+    few = data.make(os.path.join(folder, "few"), FEW_IMAGES + 1, side)
+    given = data.make(os.path.join(folder, "many"), FEW_IMAGES + 1 + count, side)
     output = os.path.join(folder, "out")
-    return {
-        "copy": copy_loop(given, folder, decode=False),
-        "copy and decode": copy_loop(given, folder, decode=True),
-        "convert --verify header": convert(given, output, jobs, "--verify=header"),
-        "convert": convert(given, output, jobs),
-    }
+    found = {}
+    for name, decode, option in (
+        ("header", False, "--verify=header"), ("decode", True, "--verify=decode"),
+    ):  # fmt: skip
+        found[f"bare loop, {name}"] = copy_loop(given, folder, decode=decode)
+        seconds = [convert(one, output, jobs, option) for one in (few, given)]
+        found[f"convert, {name}"] = 1000 * (seconds[1] - seconds[0]) / count
+    return found
 
 
 def memory(folder: str, count: int, jobs: int) -> Dict[str, float]:
@@ -152,10 +158,10 @@ def main(argv: Optional[List[str]] = None) -> int:
     folder = tempfile.mkdtemp(dir=options.folder)
     try:
         found = speed(os.path.join(folder, "speed"), options.images, options.side, options.jobs)
-        for name, rate in found.items():
-            lower = found["copy" if "header" in name else "copy and decode"]
-            ratio = f"  {rate / lower:.2f} × the loop" if name.startswith("convert") else ""
-            report(f"{name:<26} {rate:>8,.0f} images/s{ratio}")
+        for name, cost in found.items():
+            loop = found[f"bare loop, {name.split(', ')[1]}"]
+            ratio = f"  {loop / cost:.2f} × the images of the loop" if cost != loop else ""
+            report(f"{name:<20} {cost:>7.3f} ms of one processor per image{ratio}")
         for count in options.records:
             needed = memory(os.path.join(folder, str(count)), count, options.jobs)
             report(f"{count:>9,} records: " + ", ".join(f"{k} {v:,.0f}" for k, v in needed.items()))

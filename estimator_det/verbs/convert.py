@@ -136,7 +136,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _to_coco(given: Dict[str, Any]) -> int:
-    from inputs.datasets import to_coco
+    from inputs.conversion import to_coco
 
     names = ("records", "output", "label_map", "dataset", "write_images")
     export = to_coco.ExportOptions(**_present(given, names))
@@ -149,10 +149,10 @@ def _to_coco(given: Dict[str, Any]) -> int:
 
 
 def _to_records(given: Dict[str, Any]) -> int:
-    from inputs.datasets import engine
-    from inputs.datasets.images import ImageOptions
+    from inputs.conversion import engine
+    from inputs.conversion.images import ImageOptions
+    from inputs.conversion.splits import parse_splits
     from inputs.datasets.source import SourceOptions
-    from inputs.datasets.splits import parse_splits
 
     if given.get("jobs", 1) < 1:
         raise console.UsageError("--jobs must be 1 or more")
@@ -173,7 +173,7 @@ def _to_records(given: Dict[str, Any]) -> int:
     )
     run_shards = None
     if "runner" in given:
-        from inputs.datasets import beam_pipeline
+        from inputs.conversion import beam_pipeline
 
         run_shards = beam_pipeline.make_runner(given["runner"], given.get("runner_options", ""))
     with _Bar() as bar:

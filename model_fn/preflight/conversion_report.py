@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Dict, List, Tuple
 
 from inputs.bad_records.kinds import counted
-from inputs.datasets import tally
-from inputs.datasets.engine import Conversion
+from inputs.conversion import tally
+from inputs.conversion.engine import Conversion
 from inputs.datasets.source import CLIPPED, DROPPED, KEPT, KINDS, SKIPPED
 from model_fn.drawing import charts
 from model_fn.preflight.data_report import class_lines, text_bars

@@ -13,8 +13,8 @@ from PIL import Image
 from estimator_det import cli
 from estimator_det.verbs import convert as verb
 from inputs.datasets.converters import CONVERTERS
-from tests.inputs.datasets import samples
-from tests.inputs.datasets.test_engine import content, many
+from tests.inputs.conversion import samples
+from tests.inputs.conversion.test_engine import content, many
 from tests.programs.forking import Forker
 
 

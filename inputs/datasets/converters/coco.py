@@ -1,7 +1,7 @@
 """COCO: one JSON file with `images`, `annotations` and `categories` (cocodataset.org/#format-data).
 
 Also LVIS, whose images have `neg_category_ids` and `not_exhaustive_category_ids`. Class ids are
-those of the categories. Facts that records have no key for are kept: see `inputs.datasets.to_coco`.
+those of the categories. `inputs.conversion` keeps what records have no key for.
 """
 
 from __future__ import annotations

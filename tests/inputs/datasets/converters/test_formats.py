@@ -14,7 +14,7 @@ from estimator_det.config.text import ConfigError
 from inputs.datasets import masks
 from inputs.datasets.converters import open_source, yolo
 from inputs.datasets.source import AnnotatedImage, SourceOptions
-from tests.inputs.datasets import samples
+from tests.inputs.conversion import samples
 
 
 def read(name: str, **options: Any) -> List[AnnotatedImage]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import pathlib
 
+import numpy as np
 import pytest
 
 from estimator_det.config.text import ConfigError
 from inputs.datasets.converters import CONVERTERS, open_source, options_of
 from inputs.datasets.source import ConversionError, SourceOptions
-from tests.inputs.datasets import samples
+from tests.inputs.conversion import samples
 
 FORMATS = sorted(CONVERTERS)
 every_format = pytest.mark.parametrize("name", FORMATS)
@@ -182,6 +183,40 @@ def test_a_source_that_is_no_text_is_refused_by_line(name, tmp_path):
     with pytest.raises((ConfigError, ConversionError), match="broken_source") as caught:
         samples.convert(sample, tmp_path / "out")
     assert f"{sample.cat_file}, line {sample.cat_line}: " in str(caught.value)
+
+
+TEXTS = [b"", b"\0", b"\xff", b"-", b"9" * 400, b"1e999", b"nan", b"null", b"[", b"{}", b'"', b"<a>",
+         b"../", b"\n", b"\xe2\x80\xae", b'"\\ud800"', b"true", b"[" * 3000]  # fmt: skip
+
+
+def _damaged(content, random):
+    """With a few bytes changed, left out, or replaced by a text that parsers may stumble over."""
+    for _ in range(int(random.integers(1, 4))):
+        start = int(random.integers(0, max(len(content), 1)))
+        length = int(random.choice([0, 1, 1, 3, 20]))
+        text = TEXTS[int(random.integers(len(TEXTS)))]
+        content = content[:start] + text + content[start + length :]
+    return content
+
+
+@every_format
+@pytest.mark.parametrize("seeds", [8, pytest.param(400, marks=pytest.mark.exhaustive)])
+def test_damage_anywhere_gives_records_or_a_fault(name, seeds, tmp_path):
+    sample = samples.make(tmp_path, name)
+    folder = tmp_path / "images"
+    files = [pathlib.Path(sample.cat_file), folder / "a.png"]
+    files += [path for path in (tmp_path / "data.yaml", tmp_path / "labels.csv") if path.exists()]
+    for seed in range(seeds):
+        random = np.random.default_rng((seed, len(name)))
+        path = files[seed % len(files)]
+        sound = path.read_bytes()
+        path.write_bytes(_damaged(sound, random))
+        masks = options_of(name).masks and seed % 3 == 0
+        try:
+            samples.convert(sample, tmp_path / "out", on_error="skip", masks=masks, overwrite=True)
+        except (ConfigError, ConversionError) as error:
+            assert str(error) and len(str(error)) < 10_000, seed
+        path.write_bytes(sound)
 
 
 def test_the_nearest_format_is_named():

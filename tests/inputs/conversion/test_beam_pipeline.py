@@ -6,10 +6,10 @@ import types
 import pytest
 
 from estimator_det.config.text import ConfigError
-from inputs.datasets import beam_pipeline
+from inputs.conversion import beam_pipeline
 from inputs.datasets.source import ConversionError
-from tests.inputs.datasets import samples
-from tests.inputs.datasets.test_engine import HEADER, content, many
+from tests.inputs.conversion import samples
+from tests.inputs.conversion.test_engine import HEADER, content, many
 
 
 def test_without_beam_the_remedy_is_named(monkeypatch):

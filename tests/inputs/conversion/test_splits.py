@@ -1,7 +1,7 @@
 import pytest
 
 from estimator_det.config.text import ConfigError
-from inputs.datasets.splits import Split, parse_splits, split_of
+from inputs.conversion.splits import Split, parse_splits, split_of
 
 
 def test_forms_of_the_option(tmp_path):

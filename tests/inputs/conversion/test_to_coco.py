@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from estimator_det.config.text import ConfigError
-from inputs.datasets import masks, to_coco, writer
-from inputs.datasets.images import ImageOptions
+from inputs.conversion import to_coco
+from inputs.conversion.images import ImageOptions
+from inputs.datasets import masks, writer
 from inputs.datasets.source import ConversionError, SourceOptions
-from tests.inputs.datasets import samples
+from tests.inputs.conversion import samples
 
 H, W = 48, 64
 PERSON = ["nose", "left_eye", "right_eye"]

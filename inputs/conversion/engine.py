@@ -21,13 +21,14 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 from estimator_det.config import files
 from estimator_det.config.text import ConfigError
 from inputs import machine
-from inputs.datasets import index, paths, shards, tally, writer
+from inputs.conversion import index, shards, tally
+from inputs.conversion.examples import ExampleOptions
+from inputs.conversion.images import ImageOptions
+from inputs.conversion.shards import Job, ShardResult
+from inputs.conversion.splits import Split
+from inputs.datasets import paths, writer
 from inputs.datasets.converters import open_source
-from inputs.datasets.examples import ExampleOptions
-from inputs.datasets.images import ImageOptions
-from inputs.datasets.shards import Job, ShardResult
 from inputs.datasets.source import KEPT, ConversionError, Source, SourceFault, SourceOptions
-from inputs.datasets.splits import Split
 from inputs.label_map import read_label_map
 
 WORK_DIR = ".convert"

@@ -20,11 +20,12 @@ import numpy as np
 from estimator_det.compat import tf
 from inputs.checks import decoder_warnings
 from inputs.checks.statistics import Collector
-from inputs.datasets import tally, writer
-from inputs.datasets.examples import Converted, ExampleOptions, convert_image
-from inputs.datasets.index import read_entries
+from inputs.conversion import tally
+from inputs.conversion.examples import Converted, ExampleOptions, convert_image
+from inputs.conversion.index import read_entries
+from inputs.conversion.splits import Split, split_of
+from inputs.datasets import writer
 from inputs.datasets.source import CLIPPED, KEPT, STOPPED, ConversionError, SourceFault
-from inputs.datasets.splits import Split, split_of
 
 UNFINISHED = ".incomplete"
 _ONE_AT_A_TIME = threading.Lock()  # standard error, where decoders warn, belongs to the process

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from estimator_det.compat import tf
-from inputs.datasets import engine
+from inputs.conversion import engine
 from inputs.datasets.source import SourceOptions
 
 HEIGHT, WIDTH = 20, 32

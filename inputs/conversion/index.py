@@ -16,9 +16,9 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 
 from estimator_det.config.printing import plain, quoted
 from estimator_det.config.text import ConfigError
+from inputs.conversion.splits import Split, SplitLists
 from inputs.datasets import grouping, paths
 from inputs.datasets.source import KEPT, SKIPPED, AnnotatedImage, Source, SourceError, SourceFault
-from inputs.datasets.splits import Split, SplitLists
 
 HASHED_AT_ONCE = 256  # images
 READ_AT_ONCE = 2**20  # bytes

@@ -137,7 +137,7 @@ def _jpeg_decoder(process: int) -> Callable[[bytes], Any]:
         # A negative number runs operations in the thread of the caller, without waiting for others.
         config = tf1.ConfigProto(inter_op_parallelism_threads=-1, intra_op_parallelism_threads=1)
         session = tf1.Session(graph=graph, config=config)
-        return session.make_callable(tf.size(image), [placeholder])  # type: ignore[no-any-return]
+        return session.make_callable(tf.size(image), [placeholder])
 
 
 def _orientation(encoded: bytes) -> Any:

@@ -23,8 +23,8 @@ from PIL import Image
 from estimator_det.compat import tf
 from estimator_det.config.printing import plain, quoted
 from estimator_det.config.text import ConfigError
+from inputs.conversion.examples import IMAGE_FIELDS, OBJECT_FIELDS
 from inputs.datasets import decimals, grouping, masks
-from inputs.datasets.examples import IMAGE_FIELDS, OBJECT_FIELDS
 from inputs.datasets.paths import require_file
 from inputs.datasets.source import ConversionError
 from inputs.decoding import image_header

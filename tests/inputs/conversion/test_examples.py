@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf
+from inputs.conversion.examples import ExampleOptions, convert_image
+from inputs.conversion.images import ImageOptions
 from inputs.datasets import masks, writer
-from inputs.datasets.examples import ExampleOptions, convert_image
-from inputs.datasets.images import ImageOptions
 from inputs.datasets.source import KINDS, AnnotatedImage, AnnotatedObject, SourceFault
 from inputs.decoding.decoder import make_decoder
 from tests.inputs import examples
-from tests.inputs.datasets import samples
-from tests.inputs.datasets.test_images import rotated
+from tests.inputs.conversion import samples
+from tests.inputs.conversion.test_images import rotated
 
 IDS = {"cat": 1, "dog": 2}
 

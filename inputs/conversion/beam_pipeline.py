@@ -12,9 +12,9 @@ import shlex
 from typing import Any, Iterator, Sequence
 
 from estimator_det.config.text import ConfigError, nearest
-from inputs.datasets import shards
-from inputs.datasets.engine import Runner
-from inputs.datasets.shards import Job, ShardResult
+from inputs.conversion import shards
+from inputs.conversion.engine import Runner
+from inputs.conversion.shards import Job, ShardResult
 from inputs.datasets.source import ConversionError
 
 INSTALL = "pip install 'estimator-det[beam]'"

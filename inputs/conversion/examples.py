@@ -12,8 +12,9 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 import numpy as np
 
 from estimator_det.config.printing import plain, quoted
-from inputs.datasets import decimals, images, masks, writer
-from inputs.datasets.images import Checked, ImageFault, ImageOptions
+from inputs.conversion import images
+from inputs.conversion.images import Checked, ImageFault, ImageOptions
+from inputs.datasets import decimals, masks, writer
 from inputs.datasets.source import (
     BOX,
     CLIPPED,

@@ -12,13 +12,13 @@ import pytest
 from estimator_det.config.text import ConfigError
 from inputs.bad_records.policy import make_policy
 from inputs.checks.examine import examine_record
-from inputs.datasets import engine, shards
-from inputs.datasets.images import ImageOptions
+from inputs.conversion import engine, shards
+from inputs.conversion.images import ImageOptions
+from inputs.conversion.splits import Split, parse_splits
 from inputs.datasets.source import ConversionError, SourceOptions
-from inputs.datasets.splits import Split, parse_splits
 from inputs.records import tfrecord
 from tests.inputs import examples
-from tests.inputs.datasets import samples
+from tests.inputs.conversion import samples
 
 HEADER = ImageOptions(verify="header")
 
@@ -147,11 +147,11 @@ def test_finished_shards_are_kept_and_others_made_again(tmp_path, monkeypatch):
     made: List[int] = []
     real = shards.convert_image
 
-    def counted(image: Any, given: Any) -> Any:
+    def counted(image: Any, *others: Any) -> Any:
         made.append(int(image.image[:3]))
         if len(made) == 5:
             raise Interrupted
-        return real(image, given)
+        return real(image, *others)
 
     monkeypatch.setattr(shards, "convert_image", counted)
     with pytest.raises(Interrupted):

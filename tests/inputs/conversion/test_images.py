@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 
 from estimator_det.config.text import ConfigError
-from inputs.datasets import images
-from inputs.datasets.images import ImageFault, ImageOptions, check_image
-from tests.inputs.datasets.samples import png
+from inputs.conversion import images
+from inputs.conversion.images import ImageFault, ImageOptions, check_image
+from tests.inputs.conversion.samples import png
 
 DEFAULT = ImageOptions()
 
