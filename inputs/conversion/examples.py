@@ -152,6 +152,7 @@ def _has_mask(given: AnnotatedObject) -> bool:
     return given.polygons is not None or given.run_lengths is not None
 
 
+@np.errstate(invalid="ignore", over="ignore")  # of boxes that are a fault
 def _check_objects(
     image: AnnotatedImage, checked: Checked, options: ExampleOptions
 ) -> Tuple[List[_Object], List[SourceFault]]:

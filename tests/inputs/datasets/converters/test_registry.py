@@ -185,8 +185,8 @@ def test_a_source_that_is_no_text_is_refused_by_line(name, tmp_path):
     assert f"{sample.cat_file}, line {sample.cat_line}: " in str(caught.value)
 
 
-TEXTS = [b"", b"\0", b"\xff", b"-", b"9" * 400, b"1e999", b"nan", b"null", b"[", b"{}", b'"', b"<a>",
-         b"../", b"\n", b"\xe2\x80\xae", b'"\\ud800"', b"true", b"[" * 3000]  # fmt: skip
+TEXTS = [b"", b"\0", b"\xff", b"-", b"9" * 400, b"1e999", b"nan", b"null", b"[", b"{}", b'"',
+         b"<a>", b"../", b"\n", b"\xe2\x80\xae", b'"\\ud800"', b"true", b"[" * 3000]  # fmt: skip
 
 
 def _damaged(content, random):
@@ -200,7 +200,7 @@ def _damaged(content, random):
 
 
 @every_format
-@pytest.mark.parametrize("seeds", [8, pytest.param(400, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("seeds", [4, pytest.param(400, marks=pytest.mark.exhaustive)])
 def test_damage_anywhere_gives_records_or_a_fault(name, seeds, tmp_path):
     sample = samples.make(tmp_path, name)
     folder = tmp_path / "images"
@@ -208,7 +208,7 @@ def test_damage_anywhere_gives_records_or_a_fault(name, seeds, tmp_path):
     files += [path for path in (tmp_path / "data.yaml", tmp_path / "labels.csv") if path.exists()]
     for seed in range(seeds):
         random = np.random.default_rng((seed, len(name)))
-        path = files[seed % len(files)]
+        path = files[(seed // 2) % len(files)]
         sound = path.read_bytes()
         path.write_bytes(_damaged(sound, random))
         masks = options_of(name).masks and seed % 3 == 0
