@@ -7,7 +7,7 @@ import os
 import sqlite3
 from typing import Any, Iterator, List, NamedTuple, Tuple
 
-CACHE_KIBIBYTES = 32 * 1024
+CACHE_KIBIBYTES = 8 * 1024
 
 
 class Part(NamedTuple):
