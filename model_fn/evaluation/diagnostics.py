@@ -295,12 +295,15 @@ def counts_of(results: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
     return None
 
 
-def explain_metrics(metrics: Mapping[str, float], counts: Mapping[str, Any]) -> Dict[str, str]:
+def explain_metrics(
+    metrics: Mapping[str, float], counts: Mapping[str, Any], score_field: str
+) -> Dict[str, str]:
     """Metric name -> reason, for each metric that is -1, 0 or NaN.
 
     Args:
         metrics: Value by name, from `model_fn.runs.evaluation_report.scalars`.
         counts: From `counts_of`.
+        score_field: Path of the field that detections of low scores are dropped by.
     """
     reasons = {}
     for name, value in metrics.items():
@@ -309,7 +312,7 @@ def explain_metrics(metrics: Mapping[str, float], counts: Mapping[str, Any]) -> 
         elif value == -1 and _is_of_detections(name):
             reasons[name] = _why_absent(name, counts)
         elif value == 0 and _is_of_detections(name):
-            reasons[name] = _why_zero(name, counts)
+            reasons[name] = _why_zero(name, counts, score_field)
     return reasons
 
 
@@ -359,7 +362,7 @@ def _why_absent(name: str, counts: Mapping[str, Any]) -> str:
     return "no groundtruth box counts for it"
 
 
-def _why_zero(name: str, counts: Mapping[str, Any]) -> str:
+def _why_zero(name: str, counts: Mapping[str, Any], score_field: str) -> str:
     boxes, detections = counts["boxes"], counts["detections"]
     category = name.rsplit("/", 1)[1]
     if "ByCategory" in name and category in boxes:
@@ -371,9 +374,8 @@ def _why_zero(name: str, counts: Mapping[str, Any]) -> str:
         if unknown:
             return f"no detection has a class of the label map; ids: {sorted(unknown)[:10]}"
         return (
-            "there are no detections: every score is below score_threshold of "
-            "model.ssd.post_processing; the model needs more training, or its weights were not "
-            "restored"
+            f"there are no detections: every score is below {score_field}; the model needs more "
+            "training, or its weights were not restored"
         )
     labelled = {name for name, count in boxes.items() if count}
     found = {name for name, count in detections.items() if count}

@@ -32,11 +32,59 @@ def test_light_configuration(
     arguments += ["--label_map", str(data / "pet_label_map.pbtxt")]
     assert command.main(arguments) == 0, capsys.readouterr().out
     header, row, last = capsys.readouterr().out.splitlines()
-    assert header.split(" | ") == ["configuration", *command.NAMES]
+    assert header.split(" | ") == ["configuration", *command.NAMES, "peak GB"]
     cells = row.split(" | ")
-    assert cells[0] == name and len(cells) == len(command.NAMES) + 1
+    assert cells[0] == name and len(cells) == len(command.NAMES) + 2
     assert all(float(cell) >= 0 for cell in cells[1:])
     assert last == "1 of 1 configurations came through"
+
+
+TWO_STAGES = (
+    "context_rcnn_resnet101_snapshot_serengeti",
+    "faster_rcnn_inception_resnet_v2_atrous_coco",
+    "faster_rcnn_inception_resnet_v2_atrous_cosine_lr_coco",
+    "faster_rcnn_inception_resnet_v2_atrous_oid",
+    "faster_rcnn_inception_resnet_v2_atrous_pets",
+    "faster_rcnn_inception_v2_coco",
+    "faster_rcnn_nas_coco",
+    "faster_rcnn_resnet101_atrous_coco",
+    "faster_rcnn_resnet101_coco",
+    "faster_rcnn_resnet101_fgvc",
+    "faster_rcnn_resnet101_pets",
+    "faster_rcnn_resnet152_pets",
+    "faster_rcnn_resnet50_coco",
+    "faster_rcnn_resnet50_fgvc",
+    "faster_rcnn_resnet50_pets",
+    "mask_rcnn_inception_resnet_v2_atrous_coco",
+    "mask_rcnn_inception_v2_coco",
+    "mask_rcnn_resnet101_atrous_coco",
+    "mask_rcnn_resnet50_atrous_coco",
+    "rfcn_resnet101_coco",
+)
+BUILT_ALWAYS = "mask_rcnn_inception_v2_coco"  # the smallest; it has every stage
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name == BUILT_ALWAYS else pytest.mark.exhaustive)
+        for name in TWO_STAGES
+    ],
+)
+def test_graphs_of_two_stages(shared: pathlib.Path, name: str, tmp_path: pathlib.Path) -> None:
+    """Of training, evaluation and prediction, with the configuration's own number of classes."""
+    config = pipeline.read_pipeline(shared / "data" / "configs" / f"{name}.config")
+    config.train_config.fine_tune_checkpoint = ""
+    for reader in (config.train_input_reader, *config.eval_input_reader):
+        reader.ClearField("label_map_path")
+    stages.build(stages.Run(config, "", tmp_path))
+
+
+def test_every_configuration_of_two_stages_is_among_them(shared: pathlib.Path) -> None:
+    paths = (shared / "data" / "configs").glob("*rcnn*.config")
+    others = (shared / "data" / "configs").glob("rfcn*.config")
+    assert {path.stem for path in (*paths, *others)} == {*TWO_STAGES}
 
 
 def test_stages_are_those_of_the_table() -> None:
