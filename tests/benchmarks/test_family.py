@@ -8,8 +8,11 @@ import pytest
 
 from benchmarks.family import __main__ as command
 from benchmarks.family import stages
+from estimator_det import demo
+from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.protos import pipeline_pb2
+from model_fn.model_fn import create_model_fn
 
 # Light ones that differ in network, predictor, anchors and optimizer.
 LIGHT = (
@@ -79,6 +82,22 @@ def test_graphs_of_two_stages(shared: pathlib.Path, name: str, tmp_path: pathlib
     for reader in (config.train_input_reader, *config.eval_input_reader):
         reader.ClearField("label_map_path")
     stages.build(stages.Run(config, "", tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive  # tests/model_fn/test_two_stage.py counts with a small network
+def test_training_graph_does_not_grow_with_the_batch() -> None:
+    """Of the smallest shipped configuration of two stages."""
+    config = pipeline.read_pipeline(demo.MODELS["mask_rcnn"].config_file)
+    counts = []
+    for batch in (1, 2):
+        config.train_config.batch_size = batch
+        with tf.Graph().as_default() as graph:
+            tf1.train.get_or_create_global_step()
+            features, labels = stages.placeholders(config)
+            create_model_fn(config)(features, labels, estimator.ModeKeys.TRAIN, {})
+            counts.append(len(graph.get_operations()))
+    assert counts[0] == counts[1]
 
 
 def test_every_configuration_of_two_stages_is_among_them(shared: pathlib.Path) -> None:
