@@ -223,13 +223,24 @@ def _run(values: flags.FlagValues) -> int:
     on_tpu = _on_tpu(config, flag)
     unused = console.unused_in_training(flag["model_dir"], on_tpu=on_tpu is not None)
     console.check_config(config, ignore=unused)
+    from inputs.checks import decoder_warnings
+
+    with decoder_warnings.count():
+        metrics = _train(config, flag, on_tpu)
+    if metrics:
+        console.say_metrics("last evaluation:", metrics)
+    return console.EXIT_OK
+
+
+def _train(config: Any, flag: Dict[str, Any], on_tpu: Any) -> Dict[str, float]:
+    """Trains as the flags say; returns the last metrics, none without evaluations."""
     from model_fn.runs import runner
     from model_fn.runs.options import Evaluating
 
     if flag["mode"] == "train":
         runner.train(config, flag["model_dir"], on_tpu=on_tpu)
-        return console.EXIT_OK
-    metrics = runner.train_and_evaluate(
+        return {}
+    return runner.train_and_evaluate(
         config,
         flag["model_dir"],
         evaluating=Evaluating(
@@ -239,9 +250,6 @@ def _run(values: flags.FlagValues) -> int:
         ),
         on_tpu=on_tpu,
     )
-    if metrics:
-        console.say_metrics("last evaluation:", metrics)
-    return console.EXIT_OK
 
 
 def _on_tpu(config: Any, flag: Dict[str, Any]) -> Any:

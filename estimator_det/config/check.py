@@ -200,11 +200,10 @@ def _check_cosine(
         rate = f"the rate comes down until step {total}"
         if total < num_steps:
             rate = f"the rate is 0 from step {total} on"
-        yield warning(
-            f"{path}.total_steps",
-            f"{rate}, training has {num_steps} steps",
-            f"--set {path}.total_steps={num_steps}",
-        )
+        remedy = f"--set {path}.total_steps={num_steps}"
+        if schedule.warmup_steps > num_steps:
+            remedy += f" --set {path}.warmup_steps={num_steps // 10}"
+        yield warning(f"{path}.total_steps", f"{rate}, training has {num_steps} steps", remedy)
 
 
 def _check_warmup(warmup_steps: int, path: str, num_steps: int) -> Iterator[Problem]:

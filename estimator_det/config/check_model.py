@@ -33,6 +33,9 @@ _FIRST_STAGE_PARTS = ("image_resizer", "feature_extractor", "first_stage_anchor_
 _CROP_PARTS = ("initial_crop_size", "maxpool_kernel_size", "maxpool_stride")
 
 
+MOST_BATCH_BYTES = 2**40  # of the images that enter the network
+
+
 def check_model(config: pipeline_pb2.TrainEvalPipelineConfig) -> Iterator[Problem]:
     """Problems of `config.model` and of what the readers hand to it."""
     kind = config.model.WhichOneof("model")
@@ -54,6 +57,7 @@ def check_model(config: pipeline_pb2.TrainEvalPipelineConfig) -> Iterator[Proble
         yield from _check_mask_readers(config)
     if kind in ("ssd", "faster_rcnn"):
         yield from _check_batching(config, model.image_resizer, f"{path}.image_resizer")
+        yield from _check_batch_bytes(config, model.image_resizer)
 
 
 def _missing_parts(model: Any, path: str, parts: Tuple[str, ...]) -> Iterator[Problem]:
@@ -195,7 +199,9 @@ def _check_faster_rcnn(model: faster_rcnn_pb2.FasterRcnn, path: str) -> Iterator
         yield error(where, "is false, and a third stage predicts masks", "set it, or use 2 stages")
     if model.number_of_stages < 3 and predictor.predict_instance_masks:
         yield warning(
-            where, "has no effect: masks need a third stage", f"--set {path}.number_of_stages=3"
+            where,
+            "has no effect: masks need a third stage",
+            "remove it, or set number_of_stages: 3, with load_instance_masks in the readers",
         )
 
 
@@ -222,4 +228,29 @@ def _check_batching(
                 f"is {size}, but {kind} leaves images of different sizes, which do not stack",
                 "set keep_aspect_ratio_resizer.pad_to_max_dimension or use fixed_shape_resizer "
                 f"in {path}, or use batches of 1",
+            )
+
+
+def _check_batch_bytes(
+    config: pipeline_pb2.TrainEvalPipelineConfig, resizer: image_resizer_pb2.ImageResizer
+) -> Iterator[Problem]:
+    """Each number may be in its range and their product beyond every machine."""
+    fixed, ratio = resizer.fixed_shape_resizer, resizer.keep_aspect_ratio_resizer
+    sides = {
+        "fixed_shape_resizer": (fixed.height, fixed.width),
+        "keep_aspect_ratio_resizer": (ratio.max_dimension, ratio.max_dimension),
+    }
+    height, width = sides.get(resizer.WhichOneof("image_resizer_oneof"), (1, 1))
+    pixels = height * width
+    for field, size in (
+        ("train_config.batch_size", config.train_config.batch_size),
+        ("eval_config.batch_size", config.eval_config.batch_size),
+    ):
+        needed = size * pixels * 3 * 4  # RGB in float32
+        if needed > MOST_BATCH_BYTES:
+            yield error(
+                field,
+                f"is {size}: a batch of such images takes {needed / 2**30:,.0f} GiB; allowed are "
+                f"{MOST_BATCH_BYTES / 2**30:,.0f}",
+                f"use {MOST_BATCH_BYTES // (pixels * 12)} or fewer, or smaller images",
             )

@@ -69,15 +69,11 @@ def read_bytes(path: AnyPath) -> bytes:
     """The content of a file.
 
     Raises:
-        ConfigError: if there is no such file.
+        ConfigError: if there is no such file, or a remote one cannot be read.
     """
     path = os.fspath(path)
     if is_remote(path):
-        gfile = _gfile()
-        if not gfile.exists(path):
-            raise ConfigError(f"{path}: no such file")
-        with gfile.GFile(path, "rb") as file:
-            return bytes(file.read())
+        return _read_remote(path)
     local = pathlib.Path(path)
     if kind := special_kind(path):
         raise ConfigError(f"{path}: is {kind}, not a file")
@@ -86,6 +82,21 @@ def read_bytes(path: AnyPath) -> bytes:
         remedy = "" if folder.is_dir() else f"; there is no folder {folder} either"
         raise ConfigError(f"{path}: no such file{remedy}")
     return local.read_bytes()
+
+
+def _read_remote(path: str) -> bytes:
+    from estimator_det.compat import tf
+
+    try:
+        if not tf.io.gfile.exists(path):
+            raise ConfigError(f"{path}: no such file")
+        with tf.io.gfile.GFile(path, "rb") as file:
+            return bytes(file.read())
+    except tf.errors.OpError as error:
+        raise ConfigError(
+            f"{path}: cannot be read: {error.message}; check the path, and the rights and "
+            "credentials of this process"
+        ) from None
 
 
 def write_text(path: AnyPath, text: str) -> None:

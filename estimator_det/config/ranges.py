@@ -163,7 +163,7 @@ RANGES: Tuple[Range, ...] = (
     Range(
         0, 1e6, "",
         ("*learning_rate", "*.learning_rate_base", "*.gradient_clipping_by_norm", "*.decay_factor",
-         "*.epsilon"),
+         "*.epsilon", "L?Regularizer.weight"),
     ),
     Range(
         0, 1, "",

@@ -59,13 +59,15 @@ def run_evaluation(
     """
     console.check_config(config, ignore=console.unused_in_evaluation(on_training_data))
     console.warn_of_float_model(config)
+    from inputs.checks import decoder_warnings
     from model_fn.runs import evaluator
 
     settings["on_training_data"] = on_training_data
     if continuous:
         settings.update(max_retries=max_retries, timeout_secs=timeout_secs)
     evaluate = evaluator.continuous_eval if continuous else evaluator.evaluate
-    results = evaluate(config, checkpoint_dir, **settings)
+    with decoder_warnings.count():
+        results = evaluate(config, checkpoint_dir, **settings)
     for name, metrics in results.items():
         console.say_metrics(f"evaluation {name}:", metrics)
     return console.EXIT_OK

@@ -42,6 +42,7 @@ def run(options: argparse.Namespace) -> int:
         )
     config = load(options)
     from inputs.bad_records.log import FaultLog
+    from inputs.checks import decoder_warnings
     from model_fn.checkpoints.errors import RunError
     from model_fn.drawing import batch_grid
     from model_fn.runs import evaluation_report
@@ -53,11 +54,12 @@ def run(options: argparse.Namespace) -> int:
     names = _names(reader)
     cells: List[Any] = []
     first = None
-    for features, labels in batches:
-        first = first or (features, labels)
-        cells += batch_grid.cells_of_batch(features, labels, to_pixels, names)
-        if len(cells) >= options.num_images:
-            break
+    with decoder_warnings.count():
+        for features, labels in batches:
+            first = first or (features, labels)
+            cells += batch_grid.cells_of_batch(features, labels, to_pixels, names)
+            if len(cells) >= options.num_images:
+                break
     if first is None:
         raise RunError("the input pipeline returned no batch; run check-data on this configuration")
     cells = cells[: options.num_images]

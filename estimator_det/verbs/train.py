@@ -114,17 +114,19 @@ def run(options: argparse.Namespace) -> int:
     console.check_config(
         config, ignore=console.unused_in_training(options.model_dir, on_tpu=options.rehearse_tpu)
     )
+    from inputs.checks import decoder_warnings
     from model_fn.runs import runner
 
-    metrics = runner.train_and_evaluate(
-        config,
-        options.model_dir,
-        saving=saving,
-        evaluating=evaluating,
-        progress_steps=options.progress_steps,
-        seed=options.seed,
-        on_tpu=on_tpu,
-    )
+    with decoder_warnings.count():
+        metrics = runner.train_and_evaluate(
+            config,
+            options.model_dir,
+            saving=saving,
+            evaluating=evaluating,
+            progress_steps=options.progress_steps,
+            seed=options.seed,
+            on_tpu=on_tpu,
+        )
     if metrics:
         console.say_metrics("last evaluation:", metrics)
     console.say(f"checkpoints, event files and {CONFIG_FILE}: {options.model_dir}")

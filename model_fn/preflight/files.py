@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import os
 from typing import Any, List, Optional
 
 from estimator_det.compat import tf
@@ -27,7 +28,8 @@ def check_files(pipeline_config: Any) -> List[Problem]:
                 continue
             pattern += "*"
         found = _unreadable(field, pattern)
-        if not found and field.endswith(LABEL_MAP) and tf.io.gfile.exists(pattern):
+        there = is_remote(pattern) or os.path.exists(pattern)
+        if there and not found and field.endswith(LABEL_MAP):
             found = data_problems.read_map(field[: -len(LABEL_MAP)], pattern)[1]
         problems += found
     return problems

@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 from estimator_det.config.fields import is_news, no_effect
 from estimator_det.config.problem import Problem
+from estimator_det.config.ranges import check_ranges
 from estimator_det.config.text import ConfigError
 from estimator_det.extractors.ssd import recipe as ssd
 from estimator_det.extractors.two_stage import recipe as two_stage
@@ -30,6 +31,8 @@ def _extractor_fields(pipeline_config: Any) -> Iterator[Problem]:
     if kind not in _OF_EXTRACTORS:
         return
     extractor = getattr(pipeline_config.model, kind).feature_extractor
+    if any(check_ranges(extractor)):
+        return
     try:
         names = _OF_EXTRACTORS[kind](extractor)
     except ConfigError:

@@ -249,6 +249,16 @@ def test_images_that_are_not_resized_do_not_stack() -> None:
     assert "force_no_resize" in problem.message
 
 
+def test_a_batch_that_no_machine_holds() -> None:
+    sizes = "image_resizer={ fixed_shape_resizer { height: 16384 width: 16384 } }"
+    batch = "train_config.batch_size"
+    problem = only(problems(f"model.ssd.{sizes}", f"{batch}=65536"))
+    assert (problem.severity, problem.field) == ("error", batch)
+    assert "takes 196,608 GiB; allowed are 1,024" in problem.message
+    assert problem.remedy.startswith("use 341 or fewer")
+    assert problems(f"model.ssd.{sizes}", f"{batch}=341") == []
+
+
 @pytest.mark.parametrize("field", ["load_context_features", "load_context_image_ids"])
 def test_context_features_need_a_model_that_takes_them(field: str) -> None:
     problem = only(problems(f"train_input_reader.{field}=true"))

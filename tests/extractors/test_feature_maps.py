@@ -182,6 +182,7 @@ ROWS = [
         (107, 139),
         [(8, 12, 96), (4, 6, 128), (2, 3, 51), (1, 2, 25), (1, 1, 25)],
         scope="MobilenetV2/",
+        is_exhaustive=True,
     ),
     Row(
         "ssd_mobilenet_v2",
@@ -229,6 +230,7 @@ ROWS = [
         (107, 139),
         [(8, 12, 96), (4, 6, 48), (2, 3, 51), (1, 2, 25), (1, 1, 25), (1, 1, 12)],
         scope="MobilenetV3/",
+        is_exhaustive=True,
     ),
     Row(
         "ssd_mobilenet_v3_small",
@@ -270,6 +272,7 @@ ROWS = [
         (107, 139),
         [(8, 12, 64), (4, 6, 24), (2, 3, 51), (1, 2, 25), (1, 1, 25), (1, 1, 12)],
         scope="MobilenetEdgeTPU/",
+        is_exhaustive=True,
     ),
     *(
         Row(  # padded to 128 x 192
@@ -283,6 +286,7 @@ ROWS = [
                 f"{last}_2_Conv2d_4_3x3_s2_25_depthwise/depthwise_weights": None,
                 f"{last}_2_Conv2d_4_3x3_s2_25/weights": None,
             },
+            is_exhaustive=kind == "ssd_inception_v2",
         )
         for kind, scope, last, maps in (
             (
@@ -328,6 +332,7 @@ ROWS = [
             **{f"fpn/bottom_up_block{n}/weights": [3, 3, 12, 12] for n in (5, 6)},
         },
         lacks=("smoothing_1/biases", "smoothing_3", "projection_4", "block7"),
+        is_exhaustive=True,
     ),
     Row(
         "ssd_resnet50_v1_fpn",

@@ -101,7 +101,9 @@ def start_from(checkpoint: str, overrides: str, **settings: Any) -> Any:
     ("overrides", "network", "scope", "added"),
     [
         (V2, classify_with_mobilenet_v2, "MobilenetV2", "layer_19_"),
-        (RESNET, classify_with_resnet, "resnet_v1_50", "fpn/"),
+        pytest.param(
+            RESNET, classify_with_resnet, "resnet_v1_50", "fpn/", marks=pytest.mark.exhaustive
+        ),
     ],
     ids=["mobilenet_v2", "resnet50_fpn"],
 )

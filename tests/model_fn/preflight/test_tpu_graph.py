@@ -258,19 +258,13 @@ def test_evaluation_and_prediction_compile() -> None:
     assert report.num_operations > 1000
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "name",
     [
         "ssd_mobilenet_v1_300x300_coco14_sync",
-        pytest.param(
-            "ssd_mobilenet_v1_ppn_shared_box_predictor_300x300_coco14_sync",
-            marks=pytest.mark.exhaustive,
-        ),
-        pytest.param(
-            "ssd_resnet50_v1_fpn_shared_box_predictor_640x640_coco14_sync",
-            marks=pytest.mark.exhaustive,
-        ),
+        "ssd_mobilenet_v1_ppn_shared_box_predictor_300x300_coco14_sync",
+        "ssd_resnet50_v1_fpn_shared_box_predictor_640x640_coco14_sync",
     ],
 )
 def test_shipped_with_the_reference_as_fit(shared: Any, name: str) -> None:

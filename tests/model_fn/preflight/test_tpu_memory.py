@@ -94,7 +94,7 @@ def test_what_is_not_static_has_no_estimate():
         _estimate(resizer)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_heading_of_a_shipped_configuration_tells_the_estimate():
     # The quickest to build of the four.
     path = pathlib.Path(demo.CONFIG_FILE).with_name("ssd_mobilenet_v1_ppn_300x300.config")

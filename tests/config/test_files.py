@@ -1,0 +1,21 @@
+from typing import Any
+
+import pytest
+
+from estimator_det.compat import tf
+from estimator_det.config import files
+from estimator_det.config.text import ConfigError
+
+
+def test_a_bucket_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(path: str) -> Any:
+        raise tf.errors.UnavailableError(None, None, f"no host for {path}")
+
+    monkeypatch.setattr(tf.io.gfile, "exists", unreachable)
+    with pytest.raises(ConfigError, match=r"^gs://b/a: cannot be read: no host .*credentials"):
+        files.read_text("gs://b/a")
+
+
+def test_a_remote_file_that_is_absent() -> None:
+    with pytest.raises(ConfigError, match=r"^ram://nowhere/a\.pbtxt: no such file$"):
+        files.read_bytes("ram://nowhere/a.pbtxt")
