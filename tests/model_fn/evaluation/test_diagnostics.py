@@ -111,7 +111,7 @@ def test_why_minus_one():
 @pytest.mark.parametrize(
     ("found", "scores", "classes", "reason"),
     [
-        ([], [], [], f"there are no detections: every score is below {FIELD};"),
+        ([], [], [], f"there are no detections: every score is below {FIELD},"),
         ([BOX], [0.9], [2], r"no detected class \(dog\) is among the groundtruth classes \(cat\)"),
         ([FAR], [0.9], [1], "no detection overlaps a box of its class"),
         ([BOX], [0.9], [9], "no detection has a class of the label map"),
