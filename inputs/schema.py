@@ -2,7 +2,7 @@
 
 Letters: B batch, G `max_number_of_boxes`, K classes, P keypoints, H x W x C the network's input,
 A its channels beyond RGB, h x w the original image, S and F count and length of context features,
-n the boxes of one image before padding.
+M the other records that an image may be mixed with, n the boxes of one image before padding.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ CONTEXT_FEATURES = "context_features"
 VALID_CONTEXT_SIZE = "valid_context_size"  # how many of the S context features are real
 CONTEXT_FEATURES_IMAGE_ID_LIST = "context_features_image_id_list"
 RECORD = "record"  # index in `inputs.records.stream.list_files`, number in that file from 0
+PARTNER_RECORDS = "partner_records"  # as RECORD, of the records mixed with that one; -1: none
 STREAM_INDEX = "stream_index"  # in the order of records, see `inputs.records.cursor`
 AUGMENTATION_SEED = "augmentation_seed"  # with it, the record gives the same image again
 
@@ -94,6 +95,7 @@ FEATURES: Dict[str, FeatureSpec] = {
     VALID_CONTEXT_SIZE: FeatureSpec("int32", "B", in_train_step=True, in_eval_step=True),
     CONTEXT_FEATURES_IMAGE_ID_LIST: FeatureSpec("string", "B S"),
     RECORD: FeatureSpec("int64", "B 2"),
+    PARTNER_RECORDS: FeatureSpec("int64", "B M 2"),
     STREAM_INDEX: FeatureSpec("int64", "B"),
     AUGMENTATION_SEED: FeatureSpec("int64", "B 2"),
 }

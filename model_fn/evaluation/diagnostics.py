@@ -273,12 +273,16 @@ def thresholds_of(results: Mapping[str, Any]) -> Optional[thresholds.Table]:
     return None if found is None else thresholds.Table.from_json(found)
 
 
-def explain_metrics(metrics: Mapping[str, float], counts: Mapping[str, Any]) -> Dict[str, str]:
+def explain_metrics(
+    metrics: Mapping[str, float], counts: Mapping[str, Any], score_field: str = ""
+) -> Dict[str, str]:
     """Metric name -> reason, for each metric that is -1, 0 or NaN.
 
     Args:
         metrics: Value by name, from `model_fn.runs.evaluation_report.scalars`.
         counts: From `counts_of`.
+        score_field: Path of the field that detections of low scores are dropped by; empty if no
+            model made the detections.
     """
     reasons = {}
     for name, value in metrics.items():
@@ -287,7 +291,7 @@ def explain_metrics(metrics: Mapping[str, float], counts: Mapping[str, Any]) -> 
         elif value == -1 and _is_of_detections(name):
             reasons[name] = _why_absent(name, counts)
         elif value == 0 and _is_of_detections(name):
-            reasons[name] = _why_zero(name, counts)
+            reasons[name] = _why_zero(name, counts, score_field)
     return reasons
 
 
@@ -360,7 +364,7 @@ def _why_absent(name: str, counts: Mapping[str, Any]) -> str:
     return "no groundtruth box counts for it"
 
 
-def _why_zero(name: str, counts: Mapping[str, Any]) -> str:
+def _why_zero(name: str, counts: Mapping[str, Any], score_field: str) -> str:
     boxes, detections = counts["boxes"], counts["detections"]
     category = _category_of(name, counts)
     if category is not None:
@@ -372,10 +376,11 @@ def _why_zero(name: str, counts: Mapping[str, Any]) -> str:
         unknown = counts["detections_of_unknown_class"]
         if unknown:
             return f"no detection has a class of the label map; ids: {sorted(unknown)[:10]}"
+        if not score_field:
+            return "there are no detections: the file has none"
         return (
-            "there are no detections: every score is below score_threshold of "
-            "model.ssd.post_processing, or a file of detections has none; the model needs more "
-            "training, or its weights were not restored"
+            f"there are no detections: every score is below {score_field}, or a file of detections "
+            "has none; the model needs more training, or its weights were not restored"
         )
     labelled = {name for name, count in boxes.items() if count}
     found = {name for name, count in detections.items() if count}

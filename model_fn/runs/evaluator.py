@@ -9,6 +9,7 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.check_model import score_threshold_field
 from estimator_det.config.evaluated_model import evaluated_model
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_preprocessor
@@ -128,7 +129,8 @@ def report(
     """
     metrics, step = scalars(results), int(results[tf1.GraphKeys.GLOBAL_STEP])
     counts = diagnostics.counts_of(results)
-    notes = diagnostics.explain_metrics(metrics, counts) if counts else {}
+    score_field = "" if model is None else score_threshold_field(model)
+    notes = diagnostics.explain_metrics(metrics, counts, score_field) if counts else {}
     bad_records = faults.counts()
     figures = {f"bad_records/{kind}": count for kind, count in bad_records.items()}
     write_figures(folder, figures, step, flush=True)

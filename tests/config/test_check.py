@@ -127,6 +127,12 @@ def test_errors_stand_before_warnings_and_read_well() -> None:
             "did you mean 'detection'",
         ),
         (
+            "train_config.data_augmentation_options=[{remap_labels "
+            "{original_labels: 1 new_label: 9000}}]",
+            "train_config.data_augmentation_options[0].remap_labels.new_label",
+            "9000 is no class of the model",
+        ),
+        (
             "train_config.use_multiclass_scores=true",
             "train_config.use_multiclass_scores",
             "does not load",
@@ -205,6 +211,11 @@ def test_errors(assignment: str, field: str, message: str) -> None:
             "train_config.batch_size",
             "different sizes",
         ),
+        (
+            "train_config.data_augmentation_options=[{mosaic { stop_at_step: 4000000 }}]",
+            "train_config.data_augmentation_options[0].mosaic.stop_at_step",
+            "has no effect: training ends at step",
+        ),
     ],
 )
 def test_warnings(assignment: str, field: str, message: str) -> None:
@@ -227,6 +238,7 @@ def test_warnings(assignment: str, field: str, message: str) -> None:
             "eval_input_reader[0].num_additional_channels=1",
         ],
         ["eval_config.force_no_resize=true", "eval_config.batch_size=1"],
+        ["train_config.data_augmentation_options=[{mosaic { stop_at_step: 2 }}]"],
     ],
 )
 def test_fields_with_effect_are_not_reported(assignments: List[str]) -> None:

@@ -22,7 +22,9 @@ from model_fn.preflight import names
 from tests.messages import ROOT
 
 # Message -> the modules that read its fields. Checks of configurations do not count.
-AUGMENT = ("color", "crop", "geometry", "pad", "scores")
+AUGMENT = sorted(
+    path.stem for path in (pathlib.Path(ROOT) / "inputs" / "augment").glob("[a-z]*.py")
+)
 AUGMENTATIONS = tuple(f"inputs/augment/{name}" for name in AUGMENT)
 CALIBRATION = ("estimator_det/boxes/score_conversion",)
 CLASSIFICATION = ("estimator_det/losses/classification",)
@@ -163,7 +165,15 @@ READERS: Dict[str, Tuple[str, ...]] = {
     "TrainEvalPipelineConfig": ("inputs/pipeline", "model_fn/model_fn"),
 }  # fmt: skip
 # Calls whose string arguments name fields.
-READING_CALLS = {"getattr", "HasField", "register", "make_chosen", "LabelSpec", "_check_move"}
+READING_CALLS = {
+    "getattr",
+    "HasField",
+    "register",
+    "make_chosen",
+    "LabelSpec",
+    "_check_move",
+    "_check_size",
+}
 # Fields that a table of their module names.
 IN_TABLES = {
     f"InputReader.load_{name}": "inputs/decoding/example"

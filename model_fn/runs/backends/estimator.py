@@ -95,6 +95,7 @@ class EstimatorBackend:
             seed=settings.seed if cursor is not None else seed_at(settings.seed, first_step),
             fault_log=fault_log,
             cursor=cursor,
+            first_step=None if cluster.is_in_cluster() else first_step,
         )
         return made
 

@@ -14,6 +14,7 @@ from model_fn.evaluation.metrics.base import EvaluatedBatch
 
 CATEGORIES = [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}, {"id": 5, "name": "owl"}]
 MAP = "DetectionBoxes_Precision/mAP"
+FIELD = "model.ssd.post_processing.batch_non_max_suppression.score_threshold"
 
 
 def _batch(boxes, classes, found, scores, found_classes, is_crowd=None):
@@ -88,7 +89,7 @@ def test_summary_has_picture_and_counts_and_starts_anew():
 
 
 def _why(batches, metrics):
-    return diagnostics.explain_metrics(metrics, _diagnostics(*batches).counts())
+    return diagnostics.explain_metrics(metrics, _diagnostics(*batches).counts(), FIELD)
 
 
 def test_why_minus_one():
@@ -110,7 +111,7 @@ def test_why_minus_one():
 @pytest.mark.parametrize(
     ("found", "scores", "classes", "reason"),
     [
-        ([], [], [], "there are no detections"),
+        ([], [], [], f"there are no detections: every score is below {FIELD},"),
         ([BOX], [0.9], [2], r"no detected class \(dog\) is among the groundtruth classes \(cat\)"),
         ([FAR], [0.9], [1], "no detection overlaps a box of its class"),
         ([BOX], [0.9], [9], "no detection has a class of the label map"),

@@ -46,13 +46,6 @@ def test_what_runs_is_accepted() -> None:
             "supported: embedded_ssd_mobilenet_v1",
         ),
         (
-            "train_config.data_augmentation_options=[{random_horizontal_flip {}}, "
-            "{random_black_patches {}}]",
-            "train_config.data_augmentation_options[1].random_black_patches",
-            "not supported yet",
-            "random_vertical_flip",
-        ),
-        (
             "model={ center_net { image_resizer { fixed_shape_resizer {} } } }",
             "model.center_net",
             "'center_net' is not supported yet",
