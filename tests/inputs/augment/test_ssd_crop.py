@@ -19,6 +19,7 @@ from inputs.augment.ssd_crop import (
     _ssd_crop_pad_parts,
 )
 from tests.inputs.augment.helpers import (
+    arrays,
     config_of,
     crops,
     operation_text,
@@ -135,7 +136,9 @@ def test_painted_rectangles_stay_under_their_boxes() -> None:
     ]
     seen = 0
     for text in steps:
-        for result in run_in_dataset(make_augmentation([step(text)]), sample, SEEDS[:15]):
+        augment = make_augmentation([step(text)])
+        for seed in SEEDS[:10]:
+            result = arrays(augment(sample, tf.constant(seed)))
             height, width = result["image"].shape[:2]
             for box, mask in zip(result["boxes"], result["masks"]):
                 rows, columns = np.where(mask > 0)
@@ -143,16 +146,17 @@ def test_painted_rectangles_stay_under_their_boxes() -> None:
                 np.testing.assert_allclose(box * ([height, width] * 2), extent, atol=1e-3)
                 assert (result["image"][mask > 0] == 255).all()
                 seen += 1
-    assert seen > 60
+    assert seen > 50
 
 
 @pytest.mark.parametrize("ratio", [1.0, 2.0])
 def test_fixed_aspect_ratios(ratio: float) -> None:
-    sample = sample_of("full")
-    cropped = crops(f"ssd_random_crop_fixed_aspect_ratio {{ aspect_ratio: {ratio} }}", sample)
-    padded = crops(f"ssd_random_crop_pad_fixed_aspect_ratio {{ aspect_ratio: {ratio} }}", sample)
-    for (height, width), _ in cropped + padded:
-        assert abs(width - height * ratio) <= ratio
+    sample = sample_of("bare")
+    for name in ("ssd_random_crop_fixed_aspect_ratio", "ssd_random_crop_pad_fixed_aspect_ratio"):
+        augment = make_augmentation([step(f"{name} {{ aspect_ratio: {ratio} }}")])
+        for seed in SEEDS[:15]:
+            height, width, _ = augment(sample, tf.constant(seed)).image.shape
+            assert abs(width - height * ratio) <= ratio
 
 
 def test_listed_crop_pad_operations_use_their_own_color() -> None:
