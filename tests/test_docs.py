@@ -24,8 +24,13 @@ RECIPES = sorted((ROOT / "docs").glob("adding_*.md"))
 
 def test_every_kind_of_part_has_its_recipe():
     kinds = {path.stem for path in RECIPES}
-    expected = {"adding_a_feature_extractor", "adding_a_loss", "adding_an_augmentation"}
-    assert {*expected, "adding_a_converter"} <= kinds
+    assert {
+        "adding_a_converter",
+        "adding_a_feature_extractor",
+        "adding_a_loss",
+        "adding_a_metric",
+        "adding_an_augmentation",
+    } <= kinds
 
 
 @pytest.mark.slow

@@ -253,9 +253,9 @@ def _histograms(report: DataReport, scan: Scan) -> List[Histogram]:
 
 def _anchor_lines(coverage: Coverage, reader: str) -> List[str]:
     total, below = len(coverage.below), int(coverage.below.sum())
-    inputs = ", ".join(f"{w}×{h}" for h, w in coverage.input_sizes[:NUM_SIZES_SHOWN])
+    sizes = [f"{w}×{h}" for h, w in coverage.input_sizes[:NUM_SIZES_SHOWN]]
     lines = [
-        f"anchors against {total:,} boxes of {reader}, network input {inputs}"
+        f"anchors against {total:,} boxes of {reader}, network input {', '.join(sizes)}"
         + (" and others" if len(coverage.input_sizes) > NUM_SIZES_SHOWN else ""),
         "  feature map     anchors   side in pixels   width : height   boxes at best   mean IoU",
     ]
@@ -268,6 +268,11 @@ def _anchor_lines(coverage: Coverage, reader: str) -> List[str]:
             f"   {f'{ratios.min():.2g} … {ratios.max():.2g}':>14}"
             f"   {level.num_best:>13,}"
             f"   {f'{level.mean_iou:.2f}' if level.num_best else '–':>8}"
+        )
+    if coverage.num_left_out:
+        lines.append(
+            f"  {coverage.num_left_out:,} more anchors cross the border of a {sizes[0]} input, and "
+            "training leaves them out"
         )
     matched = coverage.num_anchors[~coverage.lost]
     mean = f"{matched.mean():.1f}" if len(matched) else "0"
