@@ -10,7 +10,7 @@ import hashlib
 import io
 import os
 from dataclasses import dataclass, fields
-from typing import Any, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 from PIL import Image
@@ -119,6 +119,16 @@ def make_example(
         "image/object/bbox/xmax": _floats(boxes[:, 3]),
         "image/object/class/label": _integers(annotations.class_ids),
     }
+    features.update(_object_features(annotations))
+    features.update(_label_features(labels))
+    for key, values in (other or {}).items():
+        features[key] = _bytes(values)
+    return tf.train.Example(features=tf.train.Features(feature=features))
+
+
+def _object_features(annotations: Annotations) -> Dict[str, tf.train.Feature]:
+    """What is not None beside boxes and class ids."""
+    features = {}
     if annotations.class_names is not None:
         names = [name.encode() for name in annotations.class_names]
         features["image/object/class/text"] = _bytes(names)
@@ -143,6 +153,11 @@ def make_example(
         marks = getattr(annotations, name)
         if marks is not None:
             features[f"image/object/{name}"] = _integers(marks)
+    return features
+
+
+def _label_features(labels: ImageLabels) -> Dict[str, tf.train.Feature]:
+    features = {}
     if labels.class_ids:
         features["image/class/label"] = _integers(labels.class_ids)
         features["image/class/text"] = _bytes(name.encode() for name in labels.class_names)
@@ -153,9 +168,7 @@ def make_example(
     ):
         if ids:
             features[key] = _integers(ids)
-    for key, values in (other or {}).items():
-        features[key] = _bytes(values)
-    return tf.train.Example(features=tf.train.Features(feature=features))
+    return features
 
 
 def shard_paths(path: str, num_shards: int) -> List[str]:
