@@ -22,8 +22,8 @@ Features = Dict[str, tf.Tensor]
 MERGE_STEPS = 10000  # merging treats boxes as equal that are so to this fraction of the image
 
 _FEATURES = (
-    schema.HASH, schema.ORIGINAL_SPATIAL_SHAPE, schema.SOURCE_ID, schema.CONTEXT_FEATURES,
-    schema.CONTEXT_FEATURES_IMAGE_ID_LIST,
+    schema.HASH, schema.ORIGINAL_SPATIAL_SHAPE, schema.SOURCE_ID, schema.FILENAME,
+    schema.CONTEXT_FEATURES, schema.CONTEXT_FEATURES_IMAGE_ID_LIST,
 )  # fmt: skip
 
 

@@ -73,12 +73,14 @@ def readers(config: Config) -> Iterator[Tuple[str, input_reader_pb2.InputReader]
 
 
 def named_paths(config: Config) -> Iterator[Tuple[str, str]]:
-    """(field, path) of the checkpoint, the label maps and the input paths that are set."""
+    """(field, path) of the checkpoint, label maps, hierarchies and input paths that are set."""
     if config.train_config.fine_tune_checkpoint:
         yield "train_config.fine_tune_checkpoint", config.train_config.fine_tune_checkpoint
     for name, reader in readers(config):
         if reader.label_map_path:
             yield f"{name}.label_map_path", reader.label_map_path
+        if reader.label_hierarchy_path:
+            yield f"{name}.label_hierarchy_path", reader.label_hierarchy_path
         for index, pattern in enumerate(reader.tf_record_input_reader.input_path):
             yield f"{name}.tf_record_input_reader.input_path[{index}]", pattern
 

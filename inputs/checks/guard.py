@@ -352,6 +352,7 @@ def without_guard_keys(
     source_ids, counts = features[schema.SOURCE_ID], features.pop(FAULT_COUNTS)
     if not keep_source_id:
         del features[schema.SOURCE_ID]
+        features.pop(schema.FILENAME, None)
     with tf.control_dependencies(check(sequence_numbers, record_ids, source_ids, counts)):
         features[schema.RECORD] = unpack_record_ids(record_ids)
     seeds = tf.fill(tf.shape(sequence_numbers), tf.constant(base_seed, tf.int64))

@@ -373,14 +373,54 @@ def test_a_model_with_masks_needs_readers_with_masks() -> None:
     assert "is false, and the model learns masks" in str(found[0])
 
 
-def test_mask_metrics_need_a_model_and_readers_with_masks() -> None:
-    found = problems("eval_config.metrics_set=coco_mask_metrics")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "coco_mask_metrics",
+        "coco_panoptic_metrics",
+        "lvis_mask_metrics",
+        "oid_challenge_segmentation_metrics",
+        "pascal_voc_instance_segmentation_metrics",
+    ],
+)
+def test_mask_metrics_need_a_model_and_readers_with_masks(name: str) -> None:
+    found = problems(f"eval_config.metrics_set={name}")
     assert [one.field for one in found] == [
         "eval_config.metrics_set",
         "eval_input_reader[0].load_instance_masks",
     ]
     assert "asks for mask metrics, and model.ssd finds boxes only" in found[0].message
     assert "asks for mask metrics" in found[1].message
+
+
+@pytest.mark.parametrize(
+    ("assignment", "field"),
+    [
+        ("eval_config.metrics_set=coco_keypoint_metrics", "eval_config.metrics_set"),
+        (
+            "eval_config.parameterized_metric=[{coco_keypoint_metrics {class_label: 'cat'}}]",
+            "eval_config.parameterized_metric",
+        ),
+    ],
+)
+def test_keypoint_metrics_need_a_model_and_readers_with_keypoints(
+    assignment: str, field: str
+) -> None:
+    without = "eval_input_reader[0].num_keypoints"
+    found = problems(assignment)
+    assert [one.field for one in found] == [field, without]
+    assert "asks for metrics of keypoints, and model.ssd finds boxes only" in found[0].message
+    assert f"is 0, but {field} asks" in found[1].message
+    coder = "model.ssd.box_coder={keypoint_box_coder {num_keypoints: 3}}"
+    fields = [one.field for one in problems(assignment, coder, f"{without}=3")]
+    assert field not in fields and without not in fields
+
+
+def test_image_labels_matter_to_challenges() -> None:
+    field = "eval_config.image_classes_field_map_empty_to_ones"
+    assert [one.field for one in problems(f"{field}=false")] == [field]
+    challenge = "eval_config.metrics_set=oid_challenge_detection_metrics"
+    assert problems(f"{field}=false", challenge) == []
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,7 @@ READERS: Dict[str, Tuple[str, ...]] = {
         "model_fn/evaluation/eval_ops",
         "model_fn/evaluation/metrics/base",
         "model_fn/evaluation/metrics/coco",
+        "model_fn/evaluation/metrics/coco_keypoints",
         "model_fn/evaluation/metrics/precision_at_recall",
         "estimator_det/config/evaluated_model",
         "model_fn/model_fn",
@@ -123,9 +124,14 @@ READERS: Dict[str, Tuple[str, ...]] = {
         "inputs/bad_records/policy",
         "inputs/decoding/decoder",
         "inputs/decoding/example",
+        "inputs/decoding/hierarchy",
         "inputs/records/stream",
         "inputs/schema",
         "model_fn/runs/evaluator",
+    ),
+    **dict.fromkeys(
+        ("CocoKeypointMetrics", "ParameterizedMetric"),
+        ("model_fn/evaluation/metrics/base", "model_fn/evaluation/metrics/coco_keypoints"),
     ),
     "KeypointEdge": ("model_fn/evaluation/eval_ops",),
     "Loss": (
