@@ -65,7 +65,7 @@ def drop_label(sample: Sample, fractions: tf.Tensor, label: int, probability: fl
 
     At probability 1 that is all of them.
     """
-    kept = (sample.classes != label) | (fractions > probability)
+    kept = tf.not_equal(sample.classes, label) | (fractions > probability)
     return keep_boxes(sample, tf.where(kept)[:, 0])
 
 
@@ -101,6 +101,6 @@ def remap_labels(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Gives the classes `original_labels`, ids of the label map, the id `new_label`."""
     classes = sample.classes
     originals = tf.constant(list(config.original_labels), classes.dtype)
-    is_one = tf.reduce_any(classes[:, tf.newaxis] == originals, axis=1)
+    is_one = tf.reduce_any(tf.equal(classes[:, tf.newaxis], originals), axis=1)
     new_label = tf.constant(config.new_label, classes.dtype)
     return sample._replace(classes=tf.where(is_one, new_label, classes))

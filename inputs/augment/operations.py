@@ -73,7 +73,7 @@ def equalize(image: tf.Tensor) -> tf.Tensor:
     step = (tf.shape(levels)[1] - last) // 255
     table = tf.minimum((below + step // 2) // tf.maximum(step, 1), 255)
     table = tf.concat([tf.zeros_like(table[:, :1]), table[:, 1:]], axis=1)
-    table = tf.cast(tf.where(step == 0, tf.range(256), table), tf.uint8)
+    table = tf.cast(tf.where(tf.equal(step, 0), tf.range(256), table), tf.uint8)
     equal = tf.gather(table, levels, axis=1, batch_dims=1)
     return tf.reshape(tf.transpose(equal), shape)
 

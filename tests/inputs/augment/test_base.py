@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from estimator_det.compat import tf
+from estimator_det.compat import tf, tf1
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
-from inputs.augment import AUGMENTATIONS, base, make_augmentation
+from inputs.augment import AUGMENTATIONS, base, make_augmentation, operations
 from inputs.augment.base import (
     apply_with_probability,
     keep_boxes,
@@ -16,7 +16,7 @@ from inputs.augment.base import (
     reframe,
     split_seed,
 )
-from tests.inputs.augment.helpers import sample_of, step
+from tests.inputs.augment.helpers import run_step, sample_of, step
 
 
 def test_no_steps_are_the_identity() -> None:
@@ -210,3 +210,19 @@ def test_reframe() -> None:
     moved = reframe(sample, tf.constant([0.2, 0.0, 0.7, 0.4]))
     np.testing.assert_allclose(moved.boxes, [[0.0, 0.5, 1.0, 2.0]], atol=1e-6)
     np.testing.assert_allclose(moved.keypoints, [[[0.5, 0.5], [np.nan] * 2]], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda sample: run_step("drop_label_probabilistically { label: 2 }", sample).classes,
+        lambda sample: run_step("remap_labels { original_labels: 3 new_label: 1 }", sample).classes,
+        lambda sample: operations.equalize(sample.image),
+    ],
+    ids=["drop_label", "remap_labels", "equalize"],
+)
+def test_a_session_gives_what_eager_does(change: Any) -> None:
+    """There `==` compares tensors as objects."""
+    expected = change(sample_of("bare")).numpy()
+    with tf.Graph().as_default(), tf1.Session() as session:
+        np.testing.assert_array_equal(session.run(change(sample_of("bare"))), expected)
