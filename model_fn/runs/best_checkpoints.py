@@ -13,6 +13,7 @@ from inputs import serving
 from model_fn.checkpoints.label_map_asset import add_label_map, find_readable_label_map
 from model_fn.runs.backends import Evaluator
 from model_fn.runs.history import Evaluation, is_better
+from model_fn.serving import saved_model
 
 BEST_FOLDER = "best"
 BEST_FILE = "best.json"
@@ -127,7 +128,8 @@ def export(
 ) -> str:
     """A SavedModel in a new folder under export/<name>, with the time as its name.
 
-    The configuration's label map is added as an asset, where it can be read.
+    Its weights are constants, as in `exporters`. The configuration's label map is added as an
+    asset, where it can be read.
     """
     make_receiver = serving.create_predict_input_fn(
         pipeline_config, make_preprocessor(pipeline_config.model)
@@ -141,6 +143,17 @@ def export(
         return make_receiver()
 
     folder = os.path.join(model_dir, "export", name)
-    return tf.compat.as_str(
-        evaluator.export_saved_model(folder, receiver, checkpoint_path=checkpoint)
+    with_variables = os.path.join(folder, "temp-variables")
+    if tf.io.gfile.exists(with_variables):  # an earlier export was interrupted
+        tf.io.gfile.rmtree(with_variables)
+    exported = tf.compat.as_str(
+        evaluator.export_saved_model(with_variables, receiver, checkpoint_path=checkpoint)
     )
+    seconds = int(os.path.basename(exported.rstrip("/")))
+    while tf.io.gfile.exists(os.path.join(folder, str(seconds))):
+        seconds += 1
+    path = os.path.join(folder, str(seconds))
+    channels = serving.additional_channels(pipeline_config)
+    saved_model.rewrite_as_constants(exported, path, label_map, channels)
+    tf.io.gfile.rmtree(with_variables)
+    return path

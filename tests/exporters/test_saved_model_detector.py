@@ -115,9 +115,9 @@ def test_hostile_files_cost_one_line_each(exported, pictures, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["saved_model.pb", "variables/variables.data-00000-of-00001"])
-def test_a_damaged_export_is_named(exported, tmp_path, name):
+def test_a_damaged_export_is_named(exported_trainable, tmp_path, name):
     copy = tmp_path / "saved_model"
-    shutil.copytree(exported / "saved_model", copy)
+    shutil.copytree(exported_trainable / "saved_model", copy)
     content = (copy / name).read_bytes()
     (copy / name).write_bytes(content[: len(content) // 3])
     with pytest.raises(RunError, match=r"cannot be loaded: .*damaged or incomplete") as caught:
@@ -169,9 +169,11 @@ def test_export_verb(trained, tmp_path, capsys):
     arguments += ["--config_override", "eval_config { batch_size: 3 }"]
     arguments += ["--additional-output-tensor-names=Postprocessor/raw_box_scores"]
     arguments += ["--write_inference_graph", "--use_side_inputs=False"]
+    arguments += ["--trainable", "--max-batch", "2"]
     assert cli.main(arguments) == 0
     assert (tmp_path / "out" / "inference_graph.pbtxt").exists()
-    assert "(image_tensor, tf_example)" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert "(image_tensor, tf_example)" in output and "its weights:   variables" in output
     saved = pipeline.read_pipeline(str(tmp_path / "out" / "pipeline.config"))
     assert saved.eval_config.batch_size == 3
     assert cli.main(arguments) == 2
