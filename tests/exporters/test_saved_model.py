@@ -56,6 +56,16 @@ def expected(trained, pictures):
     return {**direct, "detection_classes": direct["detection_classes"] + 1}
 
 
+@pytest.fixture(scope="module")
+def loaded_all(exported_all):
+    return tf.saved_model.load(str(exported_all / "saved_model"))
+
+
+@pytest.fixture(scope="module")
+def loaded_trainable(exported_trainable):
+    return tf.saved_model.load(str(exported_trainable / "saved_model"))
+
+
 def test_folder(exported, trained):
     names = {path.name for path in exported.iterdir()}
     assert names == {
@@ -154,8 +164,8 @@ def _example(encoded):
     return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
 
 
-def test_all_input_types_agree(exported_all, pictures, expected):
-    signatures_by_name = tf.saved_model.load(str(exported_all / "saved_model")).signatures
+def test_all_input_types_agree(loaded_all, pictures, expected):
+    signatures_by_name = loaded_all.signatures
     names = {"serving_default", "tensorflow/serving/predict", *signatures.INPUT_TYPES}
     assert set(signatures_by_name) == names
     encoded = [writer.encode_image(picture, "png") for picture in pictures]
@@ -194,24 +204,32 @@ def test_weights_are_constants_that_contain_batch_norm(exported_all, exported):
     assert "FusedBatchNormV3" in frozen_operations and "VarHandleOp" not in frozen_operations
 
 
-def test_trainable_has_the_variables_of_the_checkpoint(exported_trainable, pictures, expected):
+def test_trainable_has_the_variables_of_the_checkpoint(
+    exported_trainable, loaded_trainable, pictures, expected
+):
     variables = str(exported_trainable / "saved_model" / "variables" / "variables")
     found = tf.train.load_checkpoint(variables).get_variable_to_shape_map()
     checkpoint = tf.train.load_checkpoint(str(exported_trainable / "model.ckpt"))
     assert found == checkpoint.get_variable_to_shape_map()
-    module = tf.saved_model.load(str(exported_trainable / "saved_model"))
-    assert {f"{name}:0" for name in found} == {one.name for one in module.variables}
-    outputs = module.signatures["serving_default"](inputs=tf.constant(pictures))
+    assert {f"{name}:0" for name in found} == {one.name for one in loaded_trainable.variables}
+    outputs = loaded_trainable.signatures["serving_default"](inputs=tf.constant(pictures))
     _assert_same({key: value.numpy() for key, value in outputs.items()}, expected)
 
 
-@pytest.mark.parametrize(
-    ("fixture", "sizes"), [("exported_all", [1]), ("exported_trainable", [1, 2, 3])]
-)
-def test_warmup_requests_run(request, fixture, sizes):
-    folder = request.getfixturevalue(fixture) / "saved_model"
+def test_damaged_variables_are_named(exported_trainable, tmp_path):
+    copy = tmp_path / "saved_model"
+    shutil.copytree(exported_trainable / "saved_model", copy)
+    data = copy / "variables" / "variables.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:1000])
+    with pytest.raises(RunError, match=r"cannot be loaded: .*damaged or incomplete"):
+        SavedModelDetector(str(copy))
+
+
+@pytest.mark.parametrize(("name", "sizes"), [("all", [1]), ("trainable", [1, 2, 3])])
+def test_warmup_requests_run(request, name, sizes):
+    folder = request.getfixturevalue(f"exported_{name}") / "saved_model"
     requests = read_requests(str(folder / "assets.extra" / "tf_serving_warmup_requests"))
-    runs = tf.saved_model.load(str(folder)).signatures
+    runs = request.getfixturevalue(f"loaded_{name}").signatures
     keys = ["serving_default", *signatures.INPUT_TYPES[1:]]
     assert [key for key, _ in requests] == [key for key in keys for _ in sizes]
     scores = []
@@ -223,8 +241,8 @@ def test_warmup_requests_run(request, fixture, sizes):
         np.testing.assert_allclose(scores[-1], np.repeat(scores[0], size, 0), atol=1e-5)
 
 
-def test_a_batch_above_the_limit_is_refused(exported_trainable, pictures, trained, tmp_path):
-    runs = tf.saved_model.load(str(exported_trainable / "saved_model")).signatures
+def test_a_batch_above_the_limit_is_refused(loaded_trainable, pictures, trained, tmp_path):
+    runs = loaded_trainable.signatures
     encoded = writer.encode_image(pictures[0], "png")
     for key, feed in (
         ("serving_default", np.repeat(pictures, 2, 0)),
@@ -309,12 +327,12 @@ def test_placeholder_names_of_all_input_types(exported_all):
 
 
 @pytest.mark.parametrize("input_type", ["encoded_image_string_tensor", "tf_example"])
-def test_encoded_images_of_different_sizes_in_one_batch(exported_all, input_type):
+def test_encoded_images_of_different_sizes_in_one_batch(loaded_all, input_type):
     random = np.random.default_rng(1)
     images = [random.integers(0, 256, shape, dtype=np.uint8) for shape in [(30, 90, 3), (80, 40)]]
     encoded = [writer.encode_image(images[0], "png"), writer.encode_image(images[1], "jpeg")]
     feed = encoded if input_type.startswith("encoded") else [_example(image) for image in encoded]
-    run = tf.saved_model.load(str(exported_all / "saved_model")).signatures[input_type]
+    run = loaded_all.signatures[input_type]
     together = run(inputs=tf.constant(feed))
     for row, one in enumerate(feed):
         alone = run(inputs=tf.constant([one]))
