@@ -45,7 +45,10 @@ def write_requests(
     """
     path = os.path.join(folder, WARMUP_FILE)
     tf.io.gfile.makedirs(os.path.dirname(path))
-    distinct = {value.SerializeToString(True): key for key, value in reversed(definitions.items())}
+    distinct = {
+        value.SerializeToString(deterministic=True): key
+        for key, value in reversed(definitions.items())
+    }
     with tf.io.TFRecordWriter(path) as records:
         for key in sorted(distinct.values(), key=list(definitions).index):
             for batch in _batches(definitions[key], max_batch):
