@@ -18,6 +18,7 @@ from inputs import serving
 from model_fn.checkpoints.find import find_whole_checkpoint
 from model_fn.checkpoints.label_map_asset import find_label_map
 from model_fn.checkpoints.variables import check_variables, inference_variables
+from model_fn.evaluation import threshold_files
 from model_fn.serving import saved_model as served
 from model_fn.serving import warmup
 from model_fn.serving.graph import PREDICT, SERVING_DEFAULT, serve
@@ -40,6 +41,7 @@ class ExportedModel(NamedTuple):
     pipeline_config: str
     label_map: Optional[str]  # its copy is an asset of the SavedModel
     input_types: Tuple[str, ...]  # the first is `serving_default`
+    thresholds: Optional[str]  # the file that was copied into the SavedModel's folder
     has_variables: bool  # whether the SavedModel's weights are variables, not constants
 
 
@@ -49,6 +51,7 @@ class GraphExtras:
 
     inference_graph: bool = False  # also writes the graph as text, without weights
     output_tensors: Sequence[str] = ()  # tensors of the first input type's graph, by name
+    thresholds: Optional[str] = None  # path; default: of the checkpoint's evaluation, if any
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,7 @@ def export_saved_model(
         ConfigError: if an input type, the input shape, a side input, the name of an output or
             `max_batch` is not valid.
         FileNotFoundError: if the checkpoint or `label_map_path` does not exist.
+        ConfigError: if `extras.thresholds` is not of this model's scores.
         FileExistsError: if `output_dir` is not empty.
         DamagedCheckpointsError: if the checkpoint cannot be read.
         ConfigError: if a number of the model is out of its range.
@@ -124,6 +128,7 @@ def export_saved_model(
     max_batch = _check_max_batch(serving_options.max_batch)
     checkpoint = find_whole_checkpoint(checkpoint_prefix)
     label_map = _existing(label_map_path) or find_label_map(pipeline_config)
+    thresholds = _thresholds(pipeline_config, checkpoint, extras.thresholds)
     _check_folder(output_dir, overwrite)
     detector = make_detector(pipeline_config.model, is_training=False)
     with tf.Graph().as_default():
@@ -152,10 +157,12 @@ def export_saved_model(
                 served.write_constants(folder, constants, by_key, label_map)
             warmup.write_requests(folder, by_key, max_batch, channels)
             frozen_graph = _write_frozen_graph(constants, definitions[chosen[0]], output_dir)
+    if thresholds is not None:
+        threshold_files.add_to_export(thresholds, folder)
     config_file = pipeline.save_pipeline(pipeline_config, output_dir)
     has_variables = constants is None or serving_options.trainable
     return ExportedModel(
-        folder, frozen_graph, prefix, config_file, label_map, chosen, has_variables
+        folder, frozen_graph, prefix, config_file, label_map, chosen, thresholds, has_variables
     )
 
 
@@ -163,6 +170,13 @@ def _check_max_batch(max_batch: Optional[int]) -> Optional[int]:
     if max_batch is not None and not 1 <= max_batch <= MAX_BATCH:
         raise ConfigError(f"max_batch is {max_batch}; it must be between 1 and {MAX_BATCH}")
     return max_batch
+
+
+def _thresholds(pipeline_config: Any, checkpoint: str, given: Optional[str]) -> Optional[str]:
+    if given is None:
+        return threshold_files.find_usable(pipeline_config, checkpoint)
+    threshold_files.check(given, pipeline_config.model)
+    return given
 
 
 def _existing(label_map_path: Optional[str]) -> Optional[str]:

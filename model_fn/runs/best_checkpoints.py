@@ -10,7 +10,9 @@ from typing import Any, Dict, List, Optional
 from estimator_det.compat import tf
 from estimator_det.detectors.base import make_preprocessor
 from inputs import serving
+from model_fn.checkpoints.find import find_checkpoint
 from model_fn.checkpoints.label_map_asset import add_label_map, find_readable_label_map
+from model_fn.evaluation import threshold_files
 from model_fn.runs.backends import Evaluator
 from model_fn.runs.history import Evaluation, is_better
 from model_fn.serving import saved_model
@@ -129,7 +131,8 @@ def export(
     """A SavedModel in a new folder under export/<name>, with the time as its name.
 
     Its weights are constants, as in `exporters`. The configuration's label map is added as an
-    asset, where it can be read.
+    asset, where it can be read, and the thresholds of the checkpoint's evaluation as
+    `threshold_files.IN_EXPORTS`.
     """
     make_receiver = serving.create_predict_input_fn(
         pipeline_config, make_preprocessor(pipeline_config.model)
@@ -143,11 +146,16 @@ def export(
         return make_receiver()
 
     folder = os.path.join(model_dir, "export", name)
+    prefix = checkpoint or find_checkpoint(model_dir)
+    thresholds = threshold_files.find_usable(pipeline_config, prefix, evaluator.model_dir)
+    extra = {os.path.basename(threshold_files.IN_EXPORTS): thresholds} if thresholds else None
     with_variables = os.path.join(folder, "temp-variables")
     if tf.io.gfile.exists(with_variables):  # an earlier export was interrupted
         tf.io.gfile.rmtree(with_variables)
     exported = tf.compat.as_str(
-        evaluator.export_saved_model(with_variables, receiver, checkpoint_path=checkpoint)
+        evaluator.export_saved_model(
+            with_variables, receiver, checkpoint_path=checkpoint, assets_extra=extra
+        )
     )
     seconds = int(os.path.basename(exported.rstrip("/")))
     while tf.io.gfile.exists(os.path.join(folder, str(seconds))):

@@ -78,7 +78,7 @@ def rewrite_as_constants(
 ) -> None:
     """Moves a SavedModel with variables, which become constants unless they are too large.
 
-    It gets warm-up requests, too.
+    It gets warm-up requests, and keeps other files of `assets.extra`.
 
     Args:
         source: Folder of a SavedModel with predict signatures.
@@ -98,7 +98,16 @@ def rewrite_as_constants(
     if graph_def is not None:
         written = os.path.join(os.path.dirname(folder), f"temp-{os.path.basename(folder)}")
         write_constants(written, graph_def, definitions, label_map)
+        _copy_extra_assets(source, written)
     warmup.write_requests(written, definitions, num_additional_channels=num_additional_channels)
     tf.io.gfile.rename(written, folder)
     if written != source:
         tf.io.gfile.rmtree(source)
+
+
+def _copy_extra_assets(source: str, folder: str) -> None:
+    inside, copies = (os.path.join(parent, warmup.EXTRA_ASSETS) for parent in (source, folder))
+    if tf.io.gfile.exists(inside):
+        tf.io.gfile.makedirs(copies)
+        for name in tf.io.gfile.listdir(inside):
+            tf.io.gfile.copy(os.path.join(inside, name), os.path.join(copies, name))

@@ -15,7 +15,8 @@ from estimator_det.compat import tf
 from estimator_det.protos import prediction_log_pb2
 from inputs.datasets import writer
 
-WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
+EXTRA_ASSETS = "assets.extra"  # folder of a SavedModel
+WARMUP_FILE = os.path.join(EXTRA_ASSETS, "tf_serving_warmup_requests")
 IMAGE_SIZE = (480, 640)  # of the images where the model takes any size
 GRAY = 128
 
