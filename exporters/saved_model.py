@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass
 from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
@@ -9,32 +10,39 @@ from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.config.ranges import refuse_absurd
+from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Detector, make_detector
 from exporters import signatures
 from exporters.side_inputs import SideInput, check_side_inputs, make_placeholders
 from inputs import serving
 from model_fn.checkpoints.find import find_whole_checkpoint
-from model_fn.checkpoints.label_map_asset import add_label_map, find_label_map
+from model_fn.checkpoints.label_map_asset import find_label_map
 from model_fn.checkpoints.variables import check_variables, inference_variables
 from model_fn.evaluation import threshold_files
-from model_fn.serving_graph import PREDICT, SERVING_DEFAULT, serve
+from model_fn.serving import saved_model as served
+from model_fn.serving import warmup
+from model_fn.serving.graph import PREDICT, SERVING_DEFAULT, serve
+
+_LOG = logging.getLogger(__name__)
 
 SAVED_MODEL_FOLDER = "saved_model"
 FROZEN_GRAPH_FILE = "frozen_inference_graph.pb"
 CHECKPOINT_NAME = "model.ckpt"
 INFERENCE_GRAPH_FILE = "inference_graph.pbtxt"
+MAX_BATCH = 1024  # the largest that `ServingOptions.max_batch` may be
 
 
 class ExportedModel(NamedTuple):
     """Paths and input types of an export."""
 
     saved_model: str  # folder
-    frozen_graph: str
+    frozen_graph: Optional[str]  # None if the weights do not fit in its file
     checkpoint: str  # prefix
     pipeline_config: str
     label_map: Optional[str]  # its copy is an asset of the SavedModel
     input_types: Tuple[str, ...]  # the first is `serving_default`
     thresholds: Optional[str]  # the file that was copied into the SavedModel's folder
+    has_variables: bool  # whether the SavedModel's weights are variables, not constants
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,14 @@ class GraphExtras:
     inference_graph: bool = False  # also writes the graph as text, without weights
     output_tensors: Sequence[str] = ()  # tensors of the first input type's graph, by name
     thresholds: Optional[str] = None  # path; default: of the checkpoint's evaluation, if any
+
+
+@dataclass(frozen=True)
+class ServingOptions:
+    """How a SavedModel is served."""
+
+    trainable: bool = False  # its weights are variables: slower, but they can be changed
+    max_batch: Optional[int] = None  # larger batches are refused; warm-up requests up to this one
 
 
 def export_saved_model(
@@ -56,6 +72,7 @@ def export_saved_model(
     label_map_path: Optional[str] = None,
     overwrite: bool = False,
     extras: GraphExtras = GraphExtras(),
+    serving_options: ServingOptions = ServingOptions(),
     side_inputs: Optional[Sequence[SideInput]] = None,
 ) -> ExportedModel:
     """Writes `saved_model/`, the frozen graph, a checkpoint and `pipeline.config` to a folder.
@@ -69,6 +86,13 @@ def export_saved_model(
     A model with `num_additional_channels` n takes images of 3 + n channels.
 
     Side inputs are further inputs of every signature, under their names.
+
+    The weights of the SavedModel are constants, and its convolutions contain their batch norm,
+    which changes scores by less than 1e-5. The frozen graph has the weights of the checkpoint.
+    Weights of more than 2 GB fit in neither: a warning is logged, the SavedModel has variables, and
+    there is no frozen graph.
+
+    `assets.extra/tf_serving_warmup_requests` in the SavedModel has requests for TensorFlow Serving.
 
     With `eval_config.use_moving_averages` the exported weights are the moving averages.
 
@@ -84,11 +108,12 @@ def export_saved_model(
         overwrite: Replaces an earlier export in `output_dir`.
         extras: More files and outputs. The additional outputs are in `serving_default` and in the
             frozen graph; their keys are their names.
+        serving_options: Constants or variables, and the largest batch.
         side_inputs: Of models that attend to context features; None for others.
 
     Raises:
-        ConfigError: if an input type, the input shape, a side input or the name of an output is
-            not valid.
+        ConfigError: if an input type, the input shape, a side input, the name of an output or
+            `max_batch` is not valid.
         FileNotFoundError: if the checkpoint or `label_map_path` does not exist.
         ConfigError: if `extras.thresholds` is not of this model's scores.
         FileExistsError: if `output_dir` is not empty.
@@ -100,13 +125,14 @@ def export_saved_model(
     channels = serving.additional_channels(pipeline_config)
     chosen = signatures.resolve_input_types(input_types, channels)
     sides = check_side_inputs(pipeline_config.model, side_inputs)
+    max_batch = _check_max_batch(serving_options.max_batch)
     checkpoint = find_whole_checkpoint(checkpoint_prefix)
     label_map = _existing(label_map_path) or find_label_map(pipeline_config)
     thresholds = _thresholds(pipeline_config, checkpoint, extras.thresholds)
     _check_folder(output_dir, overwrite)
     detector = make_detector(pipeline_config.model, is_training=False)
     with tf.Graph().as_default():
-        definitions = _build_signatures(detector, chosen, input_shape, channels, sides)
+        definitions = _build_signatures(detector, chosen, input_shape, channels, max_batch, sides)
         first = definitions[chosen[0]].outputs
         for name, tensor in signatures.additional_outputs(extras.output_tensors).items():
             first[name].CopyFrom(tf1.saved_model.build_tensor_info(tensor))
@@ -115,8 +141,6 @@ def export_saved_model(
         check_variables(checkpoint, variables)
         restorer = tf1.train.Saver(variables)
         saver = tf1.train.Saver(save_relative_paths=True)  # the folder may be moved
-        if label_map is not None:
-            add_label_map(label_map)
         with tf1.Session() as session:
             restorer.restore(session, checkpoint)
             _make_folder(output_dir)
@@ -124,14 +148,28 @@ def export_saved_model(
                 tf1.train.write_graph(graph_def, output_dir, INFERENCE_GRAPH_FILE)
             prefix = os.path.join(output_dir, CHECKPOINT_NAME)
             saver.save(session, prefix)
-            frozen_graph = _write_frozen_graph(session, definitions[chosen[0]], output_dir)
-            saved_model_dir = _write_saved_model(session, definitions, output_dir)
+            constants = _constants(session, definitions)
+            by_key = _by_key(definitions)
+            folder = os.path.join(output_dir, SAVED_MODEL_FOLDER)
+            if constants is None or serving_options.trainable:
+                served.write_session(folder, session, by_key, label_map)
+            else:
+                served.write_constants(folder, constants, by_key, label_map)
+            warmup.write_requests(folder, by_key, max_batch, channels)
+            frozen_graph = _write_frozen_graph(constants, definitions[chosen[0]], output_dir)
     if thresholds is not None:
-        threshold_files.add_to_export(thresholds, saved_model_dir)
+        threshold_files.add_to_export(thresholds, folder)
     config_file = pipeline.save_pipeline(pipeline_config, output_dir)
+    has_variables = constants is None or serving_options.trainable
     return ExportedModel(
-        saved_model_dir, frozen_graph, prefix, config_file, label_map, chosen, thresholds
+        folder, frozen_graph, prefix, config_file, label_map, chosen, thresholds, has_variables
     )
+
+
+def _check_max_batch(max_batch: Optional[int]) -> Optional[int]:
+    if max_batch is not None and not 1 <= max_batch <= MAX_BATCH:
+        raise ConfigError(f"max_batch is {max_batch}; it must be between 1 and {MAX_BATCH}")
+    return max_batch
 
 
 def _thresholds(pipeline_config: Any, checkpoint: str, given: Optional[str]) -> Optional[str]:
@@ -157,10 +195,13 @@ def _check_folder(output_dir: str, overwrite: bool) -> None:
 
 
 def _make_folder(output_dir: str) -> None:
-    """Removes only the SavedModel of an earlier export; other files stay."""
+    """Removes SavedModel and frozen graph of an earlier export; other files stay."""
     saved_model = os.path.join(output_dir, SAVED_MODEL_FOLDER)
     if tf.io.gfile.exists(saved_model):
         tf.io.gfile.rmtree(saved_model)
+    frozen_graph = os.path.join(output_dir, FROZEN_GRAPH_FILE)
+    if tf.io.gfile.exists(frozen_graph):
+        tf.io.gfile.remove(frozen_graph)
     tf.io.gfile.makedirs(output_dir)
 
 
@@ -169,6 +210,7 @@ def _build_signatures(
     input_types: Tuple[str, ...],
     input_shape: Optional[Sequence[Optional[int]]],
     num_additional_channels: int,
+    max_batch: Optional[int],
     side_inputs: Sequence[SideInput],
 ) -> Dict[str, Any]:
     """SignatureDefs by input type; their networks share the variables."""
@@ -179,7 +221,7 @@ def _build_signatures(
         strings_beside_images = input_type in signatures.STRING_INPUT_TYPES and len(input_types) > 1
         shape = None if strings_beside_images else input_shape
         receiver = serving.make_receiver(
-            input_type, detector.preprocess, shape, num_additional_channels
+            input_type, detector.preprocess, shape, num_additional_channels, max_batch
         )
         outputs = serve(
             detector,
@@ -194,28 +236,34 @@ def _build_signatures(
     return definitions
 
 
-def _write_frozen_graph(session: Any, definition: Any, output_dir: str) -> str:
-    names = [info.name.split(":")[0] for info in definition.outputs.values()]
-    frozen = tf1.graph_util.convert_variables_to_constants(
-        session, session.graph.as_graph_def(), names
+def _by_key(definitions: Dict[str, Any]) -> Dict[str, Any]:
+    """SignatureDefs by key of the SavedModel, from those by input type."""
+    by_key = dict.fromkeys((SERVING_DEFAULT, PREDICT), next(iter(definitions.values())))
+    return {**by_key, **definitions} if len(definitions) > 1 else by_key
+
+
+def _constants(session: Any, definitions: Dict[str, Any]) -> Optional[Any]:
+    """The graph with constants for weights; None and a warning if a file cannot hold it."""
+    variables = tf1.global_variables()
+    if served.fits_in_constants(variables):
+        return served.constant_graph(session, definitions.values())
+    _LOG.warning(
+        "The model has more weights than a graph file can contain, which is %.1f GB: the "
+        "SavedModel has variables, which makes it slower, and there is no frozen graph",
+        served.MAX_FILE_BYTES / 1e9,
     )
+    return None
+
+
+def _write_frozen_graph(
+    constants: Optional[Any], definition: Any, output_dir: str
+) -> Optional[str]:
+    """The graph of one signature, with batch norm and the weights of the checkpoint."""
+    if constants is None:
+        return None
+    outputs = served.output_operations([definition])
+    frozen = tf1.graph_util.extract_sub_graph(constants, outputs)
     path = os.path.join(output_dir, FROZEN_GRAPH_FILE)
     with tf.io.gfile.GFile(path, "wb") as file:
         file.write(frozen.SerializeToString())
-    return path
-
-
-def _write_saved_model(session: Any, definitions: Dict[str, Any], output_dir: str) -> str:
-    by_name = dict.fromkeys((SERVING_DEFAULT, PREDICT), next(iter(definitions.values())))
-    if len(definitions) > 1:
-        by_name.update(definitions)
-    path = os.path.join(output_dir, SAVED_MODEL_FOLDER)
-    builder = tf1.saved_model.Builder(path)
-    builder.add_meta_graph_and_variables(
-        session,
-        [tf1.saved_model.tag_constants.SERVING],
-        signature_def_map=by_name,
-        assets_collection=tf1.get_collection(tf1.GraphKeys.ASSET_FILEPATHS),
-    )
-    builder.save()
     return path

@@ -35,7 +35,7 @@ from inputs.serving import COLOR_CHANNELS
 from model_fn.checkpoints.errors import RunError
 from model_fn.drawing.boxes import DrawOptions, draw_boxes
 from model_fn.evaluation import threshold_files
-from model_fn.serving_graph import SERVING_DEFAULT
+from model_fn.serving.graph import SERVING_DEFAULT
 
 DRAWING_SUFFIX = "_detections.png"
 DETECTIONS_FILE = "detections.jsonl"

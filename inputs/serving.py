@@ -34,6 +34,7 @@ def make_receiver(
     preprocess: Preprocess,
     input_shape: Optional[Sequence[Optional[int]]] = None,
     num_additional_channels: int = 0,
+    max_batch: Optional[int] = None,
 ) -> Receiver:
     """Placeholder and preprocessed images of one input type, in the current graph.
 
@@ -47,12 +48,38 @@ def make_receiver(
             not for the others.
         num_additional_channels: Channels beyond RGB. Image tensors have them after the first three,
             examples in "image/additional_channels/encoded"; an encoded image cannot have them.
+        max_batch: A batch of more images fails with a message, before it is decoded; None for no
+            limit.
 
     Raises:
-        ConfigError: if the shape or the channels do not fit the type.
+        ConfigError: if the shape or the channels do not fit the type, or the shape's batch is above
+            `max_batch`.
         ValueError: if the type is not known.
     """
-    return RECEIVERS.get(input_type)(input_type, preprocess, input_shape, num_additional_channels)
+    batch = input_shape[0] if input_shape else None
+    if max_batch is not None and batch is not None and batch > max_batch:
+        raise ConfigError(
+            f"input_shape of {input_type} has the batch size {batch}, above max_batch {max_batch}; "
+            "leave out max_batch, for only batches of the shape are possible"
+        )
+    return RECEIVERS.get(input_type)(
+        input_type, preprocess, input_shape, num_additional_channels, max_batch
+    )
+
+
+def _limited(placeholder: tf.Tensor, max_batch: Optional[int]) -> tf.Tensor:
+    """The value of a placeholder, which fails if it has more than `max_batch` rows."""
+    if max_batch is None or placeholder.shape[0] is not None:
+        return placeholder
+    check = tf1.debugging.assert_less_equal(
+        tf.shape(placeholder)[0],
+        max_batch,
+        message=f"the batch has too many images: this model takes {max_batch} at most. Send fewer, "
+        "or export it with a larger max_batch",
+        summarize=1,
+    )
+    with tf.control_dependencies([check]):
+        return tf.identity(placeholder)
 
 
 def additional_channels(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig) -> int:
@@ -134,6 +161,7 @@ def _images(
     preprocess: Preprocess,
     input_shape: Optional[Sequence[Optional[int]]],
     num_additional_channels: int,
+    max_batch: Optional[int],
 ) -> Receiver:
     channels = COLOR_CHANNELS + num_additional_channels
     shape = [None, None, None, channels] if input_shape is None else list(input_shape)
@@ -145,7 +173,8 @@ def _images(
     shape = [None if length in (None, -1) else length for length in (*shape[:3], channels)]
     dtype = tf.uint8 if input_type == "image_tensor" else tf.float32
     placeholder = tf1.placeholder(dtype, shape, name=input_type)
-    return Receiver({INPUTS: placeholder}, *preprocess(tf.cast(placeholder, tf.float32)))
+    images = tf.cast(_limited(placeholder, max_batch), tf.float32)
+    return Receiver({INPUTS: placeholder}, *preprocess(images))
 
 
 @RECEIVERS.register("encoded_image_string_tensor")
@@ -154,6 +183,7 @@ def _encoded_images(
     preprocess: Preprocess,
     input_shape: Optional[Sequence[Optional[int]]],
     num_additional_channels: int,
+    max_batch: Optional[int],
 ) -> Receiver:
     if num_additional_channels:
         raise ConfigError(
@@ -167,7 +197,8 @@ def _encoded_images(
         return tf.ensure_shape(image, [None, None, COLOR_CHANNELS])
 
     placeholder = _strings(input_type, input_shape)
-    return Receiver({INPUTS: placeholder}, *decode_and_preprocess(placeholder, preprocess, decode))
+    encoded = _limited(placeholder, max_batch)
+    return Receiver({INPUTS: placeholder}, *decode_and_preprocess(encoded, preprocess, decode))
 
 
 @RECEIVERS.register("tf_example")
@@ -176,14 +207,15 @@ def _examples(
     preprocess: Preprocess,
     input_shape: Optional[Sequence[Optional[int]]],
     num_additional_channels: int,
+    max_batch: Optional[int],
 ) -> Receiver:
     def decode(content: tf.Tensor) -> tf.Tensor:
         return decode_example_image(content, num_additional_channels)
 
     placeholder = _strings(input_type, input_shape)
-    images = decode_and_preprocess(
-        placeholder, preprocess, decode, COLOR_CHANNELS + num_additional_channels
-    )
+    channels = COLOR_CHANNELS + num_additional_channels
+    encoded = _limited(placeholder, max_batch)
+    images = decode_and_preprocess(encoded, preprocess, decode, channels)
     return Receiver({INPUTS: placeholder}, *images)
 
 

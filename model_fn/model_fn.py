@@ -10,7 +10,6 @@ from estimator_det.config.static_shapes import with_static_shapes
 from estimator_det.detectors.base import make_detector
 from inputs import schema
 from inputs.label_map import LabelMap, read_label_map
-from model_fn import serving_graph
 from model_fn.checkpoints.savers import (
     evaluation_saver,
     make_saver,
@@ -19,6 +18,7 @@ from model_fn.checkpoints.savers import (
 )
 from model_fn.evaluation import eval_ops
 from model_fn.evaluation.matching import OnMatches
+from model_fn.serving import graph as serving_graph
 from model_fn.training import host_call, optimizers, step, tpu_step, warm_start
 
 ModeKeys = estimator.ModeKeys

@@ -60,6 +60,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier export")
     parser.add_argument(
+        "--trainable",
+        action="store_true",
+        help="the SavedModel has variables, not constants: slower, but they can be changed",
+    )
+    parser.add_argument(
+        "--max_batch",
+        type=int,
+        metavar="N",
+        help="the SavedModel refuses larger batches, and its warm-up requests are of batches up to "
+        "N; default: no limit, and requests of one image",
+    )
+    parser.add_argument(
         "--write_inference_graph",
         nargs="?",
         const=True,
@@ -106,6 +118,7 @@ def run(options: argparse.Namespace) -> int:
         label_map_path=options.label_map_path,
         side_inputs=_side_inputs(options, config),
         overwrite=options.overwrite,
+        serving_options=saved_model.ServingOptions(options.trainable, options.max_batch),
         extras=saved_model.GraphExtras(
             inference_graph=options.write_inference_graph,
             output_tensors=[
@@ -115,7 +128,8 @@ def run(options: argparse.Namespace) -> int:
         ),
     )
     console.say(f"SavedModel:    {exported.saved_model} ({', '.join(exported.input_types)})")
-    console.say(f"frozen graph:  {exported.frozen_graph}")
+    console.say(f"its weights:   {'variables' if exported.has_variables else 'constants'}")
+    console.say(f"frozen graph:  {exported.frozen_graph or 'none (too many weights)'}")
     console.say(f"checkpoint:    {exported.checkpoint}")
     console.say(f"label map:     {exported.label_map or 'none (give --label_map_path)'}")
     console.say(f"thresholds:    {exported.thresholds or 'none (evaluate the checkpoint first)'}")

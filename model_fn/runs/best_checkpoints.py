@@ -15,6 +15,7 @@ from model_fn.checkpoints.label_map_asset import add_label_map, find_readable_la
 from model_fn.evaluation import threshold_files
 from model_fn.runs.backends import Evaluator
 from model_fn.runs.history import Evaluation, is_better
+from model_fn.serving import saved_model
 
 BEST_FOLDER = "best"
 BEST_FILE = "best.json"
@@ -129,8 +130,9 @@ def export(
 ) -> str:
     """A SavedModel in a new folder under export/<name>, with the time as its name.
 
-    The configuration's label map is added as an asset, where it can be read, and the thresholds of
-    the checkpoint's evaluation as `threshold_files.IN_EXPORTS`.
+    Its weights are constants, as in `exporters`. The configuration's label map is added as an
+    asset, where it can be read, and the thresholds of the checkpoint's evaluation as
+    `threshold_files.IN_EXPORTS`.
     """
     make_receiver = serving.create_predict_input_fn(
         pipeline_config, make_preprocessor(pipeline_config.model)
@@ -147,8 +149,19 @@ def export(
     prefix = checkpoint or find_checkpoint(model_dir)
     thresholds = threshold_files.find_usable(pipeline_config, prefix, evaluator.model_dir)
     extra = {os.path.basename(threshold_files.IN_EXPORTS): thresholds} if thresholds else None
-    return tf.compat.as_str(
+    with_variables = os.path.join(folder, "temp-variables")
+    if tf.io.gfile.exists(with_variables):  # an earlier export was interrupted
+        tf.io.gfile.rmtree(with_variables)
+    exported = tf.compat.as_str(
         evaluator.export_saved_model(
-            folder, receiver, checkpoint_path=checkpoint, assets_extra=extra
+            with_variables, receiver, checkpoint_path=checkpoint, assets_extra=extra
         )
     )
+    seconds = int(os.path.basename(exported.rstrip("/")))
+    while tf.io.gfile.exists(os.path.join(folder, str(seconds))):
+        seconds += 1
+    path = os.path.join(folder, str(seconds))
+    channels = serving.additional_channels(pipeline_config)
+    saved_model.rewrite_as_constants(exported, path, label_map, channels)
+    tf.io.gfile.rmtree(with_variables)
+    return path

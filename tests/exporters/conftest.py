@@ -98,6 +98,21 @@ def exported_all(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> 
     return folder
 
 
+@pytest.fixture(scope="module")
+def exported_trainable(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """An export with variables, every input type, and batches of three images at most."""
+    folder = tmp_path_factory.mktemp("trainable") / "exported"
+    options = saved_model.ServingOptions(trainable=True, max_batch=3)
+    saved_model.export_saved_model(
+        trained.config,
+        trained.checkpoint,
+        str(folder),
+        input_types=["all"],
+        serving_options=options,
+    )
+    return folder
+
+
 @pytest.fixture(scope="session")
 def pictures() -> np.ndarray:
     """uint8 [2, 50, 70, 3]."""

@@ -1,9 +1,13 @@
+import logging
 import pathlib
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from google.protobuf import text_format
+from tensorflow.core.protobuf import saved_model_pb2
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
@@ -13,8 +17,10 @@ from exporters import saved_model, signatures
 from exporters.saved_model_detector import SavedModelDetector
 from inputs.datasets import writer
 from model_fn.checkpoints.errors import RunError
+from model_fn.serving import saved_model as served
 from tests.exporters.conftest import save_checkpoint, small_config
 from tests.inputs.examples import example
+from tests.model_fn.serving.requests import read_requests
 
 MAX_DETECTIONS = 20
 NUM_SCORES = 5  # four classes and background
@@ -48,6 +54,16 @@ def _assert_same(outputs, expected):
 def expected(trained, pictures):
     direct = _direct(trained, pictures)
     return {**direct, "detection_classes": direct["detection_classes"] + 1}
+
+
+@pytest.fixture(scope="module")
+def loaded_all(exported_all):
+    return tf.saved_model.load(str(exported_all / "saved_model"))
+
+
+@pytest.fixture(scope="module")
+def loaded_trainable(exported_trainable):
+    return tf.saved_model.load(str(exported_trainable / "saved_model"))
 
 
 def test_folder(exported, trained):
@@ -148,8 +164,8 @@ def _example(encoded):
     return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
 
 
-def test_all_input_types_agree(exported_all, pictures, expected):
-    signatures_by_name = tf.saved_model.load(str(exported_all / "saved_model")).signatures
+def test_all_input_types_agree(loaded_all, pictures, expected):
+    signatures_by_name = loaded_all.signatures
     names = {"serving_default", "tensorflow/serving/predict", *signatures.INPUT_TYPES}
     assert set(signatures_by_name) == names
     encoded = [writer.encode_image(picture, "png") for picture in pictures]
@@ -165,12 +181,138 @@ def test_all_input_types_agree(exported_all, pictures, expected):
         _assert_same({key: value.numpy() for key, value in outputs.items()}, expected)
 
 
-def test_all_input_types_share_one_set_of_variables(exported_all, exported):
+def _nodes(folder):
+    document = saved_model_pb2.SavedModel.FromString(
+        (folder / "saved_model" / "saved_model.pb").read_bytes()
+    )
+    return document.meta_graphs[0].graph_def.node
+
+
+def test_weights_are_constants_that_contain_batch_norm(exported_all, exported):
+    """One convolution for each weight, although four signatures share them."""
+    assert list((exported_all / "saved_model" / "variables").iterdir()) == []
+    operations = {node.op for node in _nodes(exported_all)}
+    assert {"Conv2D", "BiasAdd"} <= operations
+    assert not operations & {"VarHandleOp", "FusedBatchNormV3"}
     one, several = (
-        tf.train.load_checkpoint(str(folder / "saved_model" / "variables" / "variables"))
+        sorted(node.name for node in _nodes(folder) if node.name.endswith("weights_folded"))
         for folder in (exported, exported_all)
     )
-    assert one.get_variable_to_shape_map() == several.get_variable_to_shape_map()
+    assert one == several and len(one) == 2  # the layers of the small network
+    frozen = tf1.GraphDef.FromString((exported_all / "frozen_inference_graph.pb").read_bytes())
+    frozen_operations = {node.op for node in frozen.node}
+    assert "FusedBatchNormV3" in frozen_operations and "VarHandleOp" not in frozen_operations
+
+
+def test_trainable_has_the_variables_of_the_checkpoint(
+    exported_trainable, loaded_trainable, pictures, expected
+):
+    variables = str(exported_trainable / "saved_model" / "variables" / "variables")
+    found = tf.train.load_checkpoint(variables).get_variable_to_shape_map()
+    checkpoint = tf.train.load_checkpoint(str(exported_trainable / "model.ckpt"))
+    assert found == checkpoint.get_variable_to_shape_map()
+    assert {f"{name}:0" for name in found} == {one.name for one in loaded_trainable.variables}
+    outputs = loaded_trainable.signatures["serving_default"](inputs=tf.constant(pictures))
+    _assert_same({key: value.numpy() for key, value in outputs.items()}, expected)
+
+
+def test_damaged_variables_are_named(exported_trainable, tmp_path):
+    copy = tmp_path / "saved_model"
+    shutil.copytree(exported_trainable / "saved_model", copy)
+    data = copy / "variables" / "variables.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:1000])
+    with pytest.raises(RunError, match=r"cannot be loaded: .*damaged or incomplete"):
+        SavedModelDetector(str(copy))
+
+
+@pytest.mark.parametrize(("name", "sizes"), [("all", [1]), ("trainable", [1, 2, 3])])
+def test_warmup_requests_run(request, name, sizes):
+    folder = request.getfixturevalue(f"exported_{name}") / "saved_model"
+    requests = read_requests(str(folder / "assets.extra" / "tf_serving_warmup_requests"))
+    runs = request.getfixturevalue(f"loaded_{name}").signatures
+    keys = ["serving_default", *signatures.INPUT_TYPES[1:]]
+    assert [key for key, _ in requests] == [key for key in keys for _ in sizes]
+    scores = []
+    for (key, inputs), size in zip(requests, sizes * len(keys)):
+        feed = {name: tf.constant(value) for name, value in inputs.items()}
+        scores.append(runs[key](**feed)["raw_detection_scores"].numpy())
+        assert len(scores[-1]) == size
+        # All requests are of the same gray image.
+        np.testing.assert_allclose(scores[-1], np.repeat(scores[0], size, 0), atol=1e-5)
+
+
+def test_a_batch_above_the_limit_is_refused(loaded_trainable, pictures, trained, tmp_path):
+    runs = loaded_trainable.signatures
+    encoded = writer.encode_image(pictures[0], "png")
+    for key, feed in (
+        ("serving_default", np.repeat(pictures, 2, 0)),
+        ("encoded_image_string_tensor", [encoded] * 4),
+        ("tf_example", [_example(encoded)] * 4),
+    ):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="this model takes 3 at most"):
+            runs[key](inputs=tf.constant(feed))
+    for limit, shape, message in (
+        (0, None, "max_batch is 0; it must be between 1 and 1024"),
+        (2, [4, 50, 70, 3], "has the batch size 4, above max_batch 2"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            saved_model.export_saved_model(
+                trained.config,
+                trained.checkpoint,
+                str(tmp_path / "out"),
+                input_shape=shape,
+                serving_options=saved_model.ServingOptions(max_batch=limit),
+            )
+
+
+def test_weights_that_no_file_can_contain_stay_variables(
+    trained, exported, tmp_path, monkeypatch, caplog
+):
+    folder = tmp_path / "out"
+    shutil.copytree(exported, folder)
+    monkeypatch.setattr(served, "MAX_FILE_BYTES", served.GRAPH_BYTES + 1000)
+    with caplog.at_level(logging.WARNING):
+        written = saved_model.export_saved_model(
+            trained.config, trained.checkpoint, str(folder), overwrite=True
+        )
+    assert "more weights than a graph file can contain" in caplog.text
+    assert written.has_variables and written.frozen_graph is None
+    assert not (folder / "frozen_inference_graph.pb").exists()  # that of the earlier export
+    assert list((folder / "saved_model" / "variables").iterdir())
+
+
+SERVE = """
+import os, sys
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import numpy as np, tensorflow as tf
+folder, data = sys.argv[1:]
+images = np.load(data + ".npy")
+served = tf.saved_model.load(folder).signatures["serving_default"](inputs=tf.constant(images))
+with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    tf.compat.v1.saved_model.loader.load(session, ["serve"], folder)
+    names = {key: key + ":0" for key in served}
+    fetched = session.run(names, {"image_tensor:0": images})
+own = {"estimator_det", "exporters", "model_fn", "inputs"} & set(sys.modules)
+assert not own, own
+np.savez(data, **{key: value.numpy() for key, value in served.items()})
+np.savez(data + ".session", **fetched)
+"""
+
+
+def test_served_by_a_process_that_has_only_tensorflow(exported, pictures, expected, tmp_path):
+    """With TensorFlow's optimizations, and without the empty folder of variables."""
+    folder, data = tmp_path / "served", str(tmp_path / "data")
+    shutil.copytree(exported / "saved_model", folder)
+    (folder / "variables").rmdir()  # what copies to buckets and archives lose
+    np.save(data + ".npy", pictures)
+    subprocess.run(
+        [sys.executable, "-c", SERVE, str(folder), data], cwd=tmp_path, check=True, timeout=300
+    )
+    for path in (f"{data}.npz", f"{data}.session.npz"):
+        outputs = dict(np.load(path))
+        _assert_same(outputs, expected)
+        scores = np.abs(outputs["detection_scores"] - expected["detection_scores"])
+        assert scores.max() < 1e-5
 
 
 def test_placeholder_names_of_all_input_types(exported_all):
@@ -185,12 +327,12 @@ def test_placeholder_names_of_all_input_types(exported_all):
 
 
 @pytest.mark.parametrize("input_type", ["encoded_image_string_tensor", "tf_example"])
-def test_encoded_images_of_different_sizes_in_one_batch(exported_all, input_type):
+def test_encoded_images_of_different_sizes_in_one_batch(loaded_all, input_type):
     random = np.random.default_rng(1)
     images = [random.integers(0, 256, shape, dtype=np.uint8) for shape in [(30, 90, 3), (80, 40)]]
     encoded = [writer.encode_image(images[0], "png"), writer.encode_image(images[1], "jpeg")]
     feed = encoded if input_type.startswith("encoded") else [_example(image) for image in encoded]
-    run = tf.saved_model.load(str(exported_all / "saved_model")).signatures[input_type]
+    run = loaded_all.signatures[input_type]
     together = run(inputs=tf.constant(feed))
     for row, one in enumerate(feed):
         alone = run(inputs=tf.constant([one]))

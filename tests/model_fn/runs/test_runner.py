@@ -118,6 +118,8 @@ def test_train_evaluate_resume_stop(
         assert set(loaded) == {"serving_default", "tensorflow/serving/predict"}
         served = loaded["serving_default"]
         assert served(tf.constant(["x"]))["detection_boxes"].shape == (1, 1, 4)
+        assert list((exported / "variables").iterdir()) == []  # constants
+        assert (exported / "assets.extra" / "tf_serving_warmup_requests").exists()
 
     # The second run starts where the first ended, with its optimizer state.
     momentum = "BoxPredictor/All/weights/Momentum"

@@ -3,7 +3,7 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors.base import Detections
-from model_fn import serving_graph
+from model_fn.serving import graph
 
 
 def _detections():
@@ -20,8 +20,8 @@ def _detections():
 
 def test_outputs_are_named_float32_and_count_classes_from_1():
     with tf.Graph().as_default(), tf.name_scope("somewhere"):
-        outputs = serving_graph.named_outputs(_detections())
-        further = serving_graph.named_outputs(_detections(), "tf_example_outputs")
+        outputs = graph.named_outputs(_detections())
+        further = graph.named_outputs(_detections(), "tf_example_outputs")
         assert set(outputs) == {
             "num_detections",
             "detection_boxes",
@@ -45,4 +45,4 @@ def test_a_taken_name_is_an_error():
     with tf.Graph().as_default():
         tf.constant(0.0, name="detection_boxes")
         with pytest.raises(ValueError, match="detection_boxes"):
-            serving_graph.named_outputs(_detections())
+            graph.named_outputs(_detections())

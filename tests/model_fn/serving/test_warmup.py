@@ -1,0 +1,63 @@
+"""Warm-up requests as TensorFlow Serving reads them."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any, Dict, List, Optional, Tuple
+
+import pytest
+
+from estimator_det.compat import tf, tf1
+from model_fn.serving import warmup
+from tests.model_fn.serving.requests import read_requests
+
+
+def _definition(**inputs: Any) -> Any:
+    """A signature with inputs (name of the placeholder, type, shape)."""
+    with tf.Graph().as_default():
+        return tf1.saved_model.build_signature_def(
+            {
+                key: tf1.saved_model.build_tensor_info(tf1.placeholder(dtype, shape, name=name))
+                for key, (name, dtype, shape) in inputs.items()
+            }
+        )
+
+
+@pytest.mark.parametrize(
+    ("largest", "sizes"), [(None, [1]), (1, [1]), (2, [1, 2]), (8, [1, 2, 4, 8]), (5, [1, 2, 4, 5])]
+)
+def test_batch_sizes(largest: Optional[int], sizes: List[int]) -> None:
+    assert warmup.batch_sizes(largest) == sizes
+
+
+IMAGES = ("image_tensor", tf.uint8, [None, None, None, 3])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "shapes"),
+    [
+        ({"inputs": IMAGES}, [{"inputs": (1, 480, 640, 3)}, {"inputs": (2, 480, 640, 3)}]),
+        ({"inputs": ("image_tensor", tf.float32, [3, 20, None, 5])}, [{"inputs": (3, 20, 640, 5)}]),
+        ({"serialized_example": ("tf_example", tf.string, [])}, [{"serialized_example": ()}]),
+        (
+            {"inputs": IMAGES, "context_features": ("c", tf.float32, [1, None, 7])},
+            [{"inputs": (1, 480, 640, 3), "context_features": (1, 1, 7)}],
+        ),
+    ],
+)
+def test_shapes(
+    tmp_path: pathlib.Path, inputs: Dict[str, Any], shapes: List[Dict[str, Tuple[int, ...]]]
+) -> None:
+    definition = _definition(**inputs)
+    path = warmup.write_requests(str(tmp_path), {"serving_default": definition}, 2)
+    assert path == str(tmp_path / "assets.extra" / "tf_serving_warmup_requests")
+    found = [{key: x.shape for key, x in fed.items()} for _, fed in read_requests(path)]
+    assert found == shapes
+    assert pathlib.Path(path).stat().st_size < 20_000
+
+
+def test_equal_signatures_have_one_request(tmp_path: pathlib.Path) -> None:
+    one, other = (_definition(inputs=(name, tf.uint8, [None] * 4)) for name in "ab")
+    definitions = {"serving_default": one, "predict": one, "other": other, "copy": one}
+    requests = read_requests(warmup.write_requests(str(tmp_path), definitions))
+    assert [key for key, _ in requests] == ["serving_default", "other"]
