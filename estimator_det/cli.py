@@ -11,6 +11,7 @@ from estimator_det.config import printing
 from estimator_det.verbs import (
     check_config,
     check_data,
+    convert,
     demo,
     detect,
     evaluate,
@@ -21,7 +22,18 @@ from estimator_det.verbs import (
 )
 
 DESCRIPTION = "Trains, evaluates, exports and runs object detectors."
-VERBS = (demo, check_config, check_data, show_data, train, replay, evaluate, export, detect)
+VERBS = (
+    demo,
+    convert,
+    check_config,
+    check_data,
+    show_data,
+    train,
+    replay,
+    evaluate,
+    export,
+    detect,
+)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -165,6 +165,12 @@ def predicts_masks(model: Any) -> bool:
     return bool(model.faster_rcnn.number_of_stages == 3)
 
 
+def is_class_agnostic(model: Any) -> bool:
+    """Whether a `DetectionModel` finds objects of whatever class."""
+    kind = model.WhichOneof("model")
+    return bool(kind == "faster_rcnn" and model.faster_rcnn.number_of_stages == 1)
+
+
 def _check_mask_readers(config: pipeline_pb2.TrainEvalPipelineConfig) -> Iterator[Problem]:
     """A model learns and evaluates masks from records that have some."""
     if not predicts_masks(config.model):
