@@ -11,6 +11,7 @@ from typing import Any, List
 
 import numpy as np
 import pytest
+from google.protobuf import text_format
 
 from estimator_det.compat import tf, tf1
 from model_fn.checkpoints import repair
@@ -89,6 +90,9 @@ def _listed(folder: pathlib.Path) -> List[str]:
 def test_older_checkpoints_are_deleted(tmp_path: pathlib.Path) -> None:
     _train(tmp_path, 6, Listener(), keep=2)
     assert _listed(tmp_path) == ["4", "6"]
+    text = (tmp_path / saving.GRAPH_FILE).read_text()
+    nodes = {node.name: node for node in text_format.Parse(text, tf1.GraphDef()).node}
+    assert "global_step" in nodes and "_output_shapes" in nodes["global_step"].attr
     assert {path.stem for path in tmp_path.glob("model.ckpt-*.index")} == {
         "model.ckpt-4",
         "model.ckpt-6",
