@@ -15,13 +15,25 @@ from estimator_det.verbs import (
     detect,
     evaluate,
     export,
+    import_model,
     replay,
     show_data,
     train,
 )
 
 DESCRIPTION = "Trains, evaluates, exports and runs object detectors."
-VERBS = (demo, check_config, check_data, show_data, train, replay, evaluate, export, detect)
+VERBS = (
+    demo,
+    check_config,
+    check_data,
+    show_data,
+    import_model,
+    train,
+    replay,
+    evaluate,
+    export,
+    detect,
+)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -57,7 +69,8 @@ def make_parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", dest="verb", required=True)
     verb: Any
     for verb in VERBS:
-        name = verb.__name__.rpartition(".")[2].replace("_", "-")
+        # `import` cannot be the name of a module.
+        name = getattr(verb, "NAME", verb.__name__.rpartition(".")[2].replace("_", "-"))
         inner = _parser(
             verbs.add_parser,
             name,
