@@ -43,6 +43,21 @@ class _Parser(argparse.ArgumentParser):
         printing.report(message.rstrip("\n"), file or sys.stderr)
 
 
+class _VerbParser(_Parser):
+    """Takes arguments before, between and after options."""
+
+    _is_within = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if self._is_within:
+            return super().parse_known_args(args, namespace)
+        self._is_within = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_within = False
+
+
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Runs the command; `argv` is without the program's name, `sys.argv[1:]` by default.
 
@@ -66,7 +81,9 @@ def make_parser() -> argparse.ArgumentParser:
         description=DESCRIPTION,
         example="estimator-det demo --output_dir demo_output",
     )
-    verbs = parser.add_subparsers(title="verbs", metavar="VERB", dest="verb", required=True)
+    verbs = parser.add_subparsers(
+        title="verbs", metavar="VERB", dest="verb", required=True, parser_class=_VerbParser
+    )
     verb: Any
     for verb in VERBS:
         # `import` cannot be the name of a module.

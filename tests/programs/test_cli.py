@@ -77,6 +77,14 @@ def test_every_verb_takes_the_configuration_both_ways(verb, given, capsys):
     assert "no such configuration file: nowhere.config" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "arguments", [["f", "--steps", "5", "c"], ["f", "c", "--steps", "5"], ["--steps=5", "f", "c"]]
+)
+def test_arguments_come_before_and_after_options(arguments: list) -> None:
+    options = cli.make_parser().parse_args(["replay", *arguments])
+    assert (options.folder, options.config, options.steps) == ("f", "c", 5)
+
+
 def test_options_with_dashes(capsys):
     options = cli.make_parser().parse_args(
         [
