@@ -73,6 +73,11 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     return console.run(lambda: options.run(options))
 
 
+def name_of(verb: Any) -> str:
+    """The name of a verb on the command line; `import` cannot be the name of a module."""
+    return getattr(verb, "NAME", verb.__name__.rpartition(".")[2].replace("_", "-"))
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The parser of the command and all its verbs."""
     parser = _parser(
@@ -86,8 +91,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     verb: Any
     for verb in VERBS:
-        # `import` cannot be the name of a module.
-        name = getattr(verb, "NAME", verb.__name__.rpartition(".")[2].replace("_", "-"))
+        name = name_of(verb)
         inner = _parser(
             verbs.add_parser,
             name,

@@ -33,7 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--from", dest="source", required=True, choices=SOURCES, help="format of the model"
     )
     parser.add_argument(
-        "--pipeline_config_path", metavar="FILE", required=True, help="configuration of the model"
+        "--pipeline_config_path",
+        metavar="FILE",
+        help="configuration of the model; default: one that is proposed from the shapes in the "
+        "file, for SSD with MobileNet v1 or v2",
     )
     add_change_arguments(parser)
     parser.add_argument(
@@ -62,8 +65,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
-    config = console.load_config(options.pipeline_config_path, options.config_override, options.set)
-    from exporters.importing.importer import import_model
+    path = options.pipeline_config_path
+    if path is not None:
+        config = console.load_config(path, options.config_override, options.set)
+    from estimator_det.config import pipeline
+    from exporters.importing.importer import import_model, propose
+
+    if path is None:
+        proposed = propose(options.source, options.path)
+        merged = pipeline.merge_text(proposed, options.config_override)
+        config = pipeline.apply_overrides(merged, options.set)
+        console.say("configuration: proposed from shapes; check scales of anchors and image size")
 
     imported = import_model(
         options.source,

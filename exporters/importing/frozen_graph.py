@@ -88,4 +88,7 @@ def publish(graph_def: Any, arrays: Dict[str, np.ndarray]) -> Published:
     found = anchors.constant_anchors(graph)
     if found is None:
         found = anchors.computed_anchors(graph_def, graph)
-    return Published(arrays, graphs.read_structure(graph), has_names=True, anchors=found)
+    return Published(
+        arrays, graphs.read_structure(graph), has_names=True, anchors=found,
+        image_size=graphs.image_size(graph),
+    )  # fmt: skip

@@ -6,7 +6,7 @@ layers are found by what operations do. Names decide only which layer is which.
 
 from __future__ import annotations
 
-from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 import numpy as np
 
@@ -78,6 +78,16 @@ def read_structure(graph: Graph) -> Structure:
     return Structure(tuple(found), tokens, parents)
 
 
+def image_size(graph: Graph) -> Optional[Tuple[int, int]]:
+    """Height and width that the graph resizes images to; None if they are not constant."""
+    for node in graph.nodes.values():
+        if node.op == "ResizeBilinear" and len(node.inputs) > 1:
+            size = evaluate(graph, node.inputs[1])
+            if size is not None and size.shape == (2,):
+                return int(size[0]), int(size[1])
+    return None
+
+
 def leaf(graph: Graph, name: str) -> Optional[str]:
     """The constant or variable that an operation passes on unchanged, or is computed from."""
     for _ in range(_MAX_DEPTH):
@@ -106,7 +116,7 @@ def evaluate(graph: Graph, name: str, depth: int = 0) -> Optional[np.ndarray]:
     return None if any(value is None for value in values) else compute(*values)
 
 
-_ARITHMETIC = {
+_ARITHMETIC: Dict[str, Callable[..., Any]] = {
     "Mul": np.multiply,
     "Add": np.add,
     "AddV2": np.add,

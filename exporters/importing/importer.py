@@ -23,6 +23,7 @@ from exporters.importing import (  # noqa: F401 (formats register themselves)
 from exporters.importing.calibration import calibrate
 from exporters.importing.mapping import MISSING, OTHER_SHAPE, Mapped, map_variables
 from exporters.importing.own_model import OwnModel, build_own_model
+from exporters.importing.proposal import propose_config
 from exporters.importing.published import FORMATS, Published, refuse_not_finite
 from exporters.importing.report import REPORT_FILE, report_text, summary
 from inputs.datasets.writer import write_label_map
@@ -106,6 +107,16 @@ def import_model(
     notes += [each for each in warnings if each not in notes]
     return _write(output_dir, f"{source_format} {path}", mapped, notes, num_neutral, published,
                   pipeline_config, warnings)  # fmt: skip
+
+
+def propose(source_format: str, path: str) -> Any:
+    """A `TrainEvalPipelineConfig` for a published model.
+
+    Raises:
+        ConfigError: if none can be proposed.
+        RunError: if the file is damaged or not of the format.
+    """
+    return propose_config(FORMATS.get(source_format)(path))
 
 
 def _absent(mapped: Mapped) -> List[str]:
@@ -192,13 +203,14 @@ def _write(
 
 def write_checkpoint(prefix: str, values: Dict[str, np.ndarray], num_neutral: int) -> None:
     """Writes a checkpoint of step 0, with a mark if batch norm has neutral statistics."""
-    tensors: Dict[str, np.ndarray] = {**values, tf1.GraphKeys.GLOBAL_STEP: np.int64(0)}
+    tensors: Dict[str, np.ndarray] = dict(values)
+    tensors[tf1.GraphKeys.GLOBAL_STEP] = np.asarray(0, np.int64)
     if num_neutral:
-        tensors[NEUTRAL_STATISTICS] = np.int64(num_neutral)
+        tensors[NEUTRAL_STATISTICS] = np.asarray(num_neutral, np.int64)
     names = sorted(tensors)
     with tf.Graph().as_default(), tf1.Session() as session:
         fed: List[Tuple[Any, np.ndarray]] = [
-            (tf1.placeholder(np.asarray(tensors[name]).dtype), tensors[name]) for name in names
+            (tf1.placeholder(tensors[name].dtype), tensors[name]) for name in names
         ]
         save = tf.raw_ops.SaveV2(
             prefix=prefix,

@@ -63,6 +63,7 @@ class Published(NamedTuple):
     has_names: bool  # whether names of operations are those of the variables' scopes
     anchors: Optional[np.ndarray] = None  # float32 [A, 4], ymin, xmin, ymax, xmax
     label_map: Optional[Dict[int, str]] = None  # id -> name
+    image_size: Optional[Tuple[int, int]] = None  # height and width that images are resized to
 
 
 NO_STRUCTURE = Structure((), {}, {})

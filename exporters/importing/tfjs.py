@@ -46,7 +46,13 @@ def read_tfjs(path: str) -> Published:
         )
     graph = graphs.Graph(nodes, arrays)
     structure = graphs.read_structure(graph)
-    return Published(arrays, structure, has_names=True, anchors=anchors.constant_anchors(graph))
+    return Published(
+        arrays,
+        structure,
+        has_names=True,
+        anchors=anchors.constant_anchors(graph),
+        image_size=graphs.image_size(graph),
+    )
 
 
 def _parse(path: str) -> Dict[str, Any]:

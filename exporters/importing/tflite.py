@@ -41,6 +41,7 @@ class _Model(NamedTuple):
     operators: List[_Operator]
     tensors: List[Any]  # TensorT of the schema
     buffers: List[Any]  # BufferT
+    image_size: Optional[Tuple[int, int]]  # of the first input, if it is [batch, h, w, channels]
 
     def name(self, index: int) -> str:
         raw = self.tensors[index].name or b""
@@ -89,7 +90,12 @@ def _parse(content: bytes, path: str) -> _Model:
         )
         for each in graph.operators
     ]
-    return _Model(path, operators, graph.tensors, model.buffers)
+    inputs = [graph.tensors[index].shape for index in graph.inputs]
+    images = [
+        (int(each[1]), int(each[2])) for each in inputs if each is not None and len(each) == 4
+    ]
+    size = images[0] if images else None
+    return _Model(path, operators, graph.tensors, model.buffers, size)
 
 
 def _operation(code: Any, known: Dict[int, str], path: str) -> str:
@@ -183,7 +189,8 @@ def _publish(
     graph = graphs.Graph(nodes, {})
     parents = {name: graphs.parents_of(graph, name, tokens) for name in tokens}
     arrays = {f"{model.name(index)} #{index}": array for index, array in values.items()}
-    return Published(arrays, Structure(tuple(layers), tokens, parents), False, anchors, labels)
+    structure = Structure(tuple(layers), tokens, parents)
+    return Published(arrays, structure, False, anchors, labels, model.image_size)
 
 
 def _node_name(number: int, operator: _Operator) -> str:

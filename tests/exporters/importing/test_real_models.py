@@ -11,7 +11,7 @@ from PIL import Image
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.detectors.base import make_detector
-from exporters.importing import mapping
+from exporters.importing import importer, mapping
 from exporters.importing.own_model import build_own_model
 from exporters.importing.published import FORMATS, refuse_not_finite
 from inputs import serving
@@ -24,13 +24,40 @@ def _map(shared, source, folder, file, config="model.config"):
     base = shared / "real_models" / folder
     if not base.is_dir():
         pytest.skip(f"needs {base}")
-    from exporters.importing import importer  # noqa: F401 (registers the formats)
-
     config = pipeline.read_pipeline(str(base / config))
     path = str(base / file)
     published = FORMATS.get(source)(path)
     refuse_not_finite(published, path)
     return config, mapping.map_variables(build_own_model(config), published)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("source", "folder", "file", "config"),
+    [
+        ("tfjs", "coco_ssdlite_v2_tfjs", "model.json", "model.config"),
+        ("tflite", "oid_ssd_v2_tflite", "oidv4_fp16.tflite", "model.config"),
+        (
+            "frozen_graph",
+            "native_tf115_pets",
+            "frozen_inference_graph.pb",
+            "pipeline.config",
+        ),
+    ],
+)
+def test_proposed_configurations(shared, source, folder, file, config):
+    base = shared / "real_models" / folder
+    if not base.is_dir():
+        pytest.skip(f"needs {base}")
+    proposed = importer.propose(source, str(base / file)).model.ssd
+    given = pipeline.read_pipeline(str(base / config)).model.ssd
+    assert proposed.num_classes == given.num_classes
+    assert proposed.image_resizer == given.image_resizer
+    for field in ("type", "depth_multiplier", "min_depth", "use_depthwise"):
+        assert getattr(proposed.feature_extractor, field) == getattr(given.feature_extractor, field)
+    ours = proposed.box_predictor.convolutional_box_predictor
+    theirs = given.box_predictor.convolutional_box_predictor
+    assert (ours.kernel_size, ours.use_depthwise) == (theirs.kernel_size, theirs.use_depthwise)
 
 
 @pytest.mark.slow
