@@ -152,7 +152,8 @@ def _heads(layers: Tuple[Convolution, ...]) -> _Heads:
         if found is None:
             continue
         if layer.kind == "depthwise":
-            heads.depthwise.append(layer)
+            if found.group(3):  # names that TFLite shares between layers may be of another head
+                heads.depthwise.append(layer)
         elif found.group(2) == "ClassPredictor":
             heads.classes[int(found.group(1))] = layer
         else:
