@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Dict
 
 import numpy as np
@@ -32,6 +33,7 @@ def read_frozen_graph(path: str) -> Published:
     return publish(graph_def, constants(graph_def, path))
 
 
+_MAX_NUMBERS = 1 << 28  # of a constant; a few bytes of a file can state any shape
 VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
 
 
@@ -67,6 +69,12 @@ def constants(graph_def: Any, path: str) -> Dict[str, np.ndarray]:
     for node in graph_def.node:
         if node.op != "Const" or node.attr["dtype"].type == tf.string.as_datatype_enum:
             continue
+        shape = [dimension.size for dimension in node.attr["value"].tensor.tensor_shape.dim]
+        if math.prod(max(size, 0) for size in shape) > _MAX_NUMBERS:
+            raise RunError(
+                f"{path}: the constant {node.name} has shape {shape}, more than {_MAX_NUMBERS} "
+                "numbers. Get the file again"
+            )
         try:
             found[node.name] = as_float32(tf.make_ndarray(node.attr["value"].tensor))
         except (ValueError, TypeError) as error:

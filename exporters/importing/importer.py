@@ -69,7 +69,7 @@ def import_model(
 
     Raises:
         ConfigError: if an option or the model of the configuration is not valid.
-        FileNotFoundError: if there is no such image or checkpoint.
+        FileNotFoundError: if there is no such model or image.
         FileExistsError: if `output_dir` is not empty.
         RunError: if the file is damaged, not of the format, or has no weights of the model.
     """
@@ -80,7 +80,7 @@ def import_model(
             f"{output_dir} is not empty; give a new folder, or --overwrite to replace the import "
             "in it"
         )
-    published = FORMATS.get(source_format)(path)
+    published = _read(source_format, path)
     refuse_not_finite(published, path)
     own = build_own_model(pipeline_config)
     mapped = map_variables(own, published)
@@ -116,7 +116,13 @@ def propose(source_format: str, path: str) -> Any:
         ConfigError: if none can be proposed.
         RunError: if the file is damaged or not of the format.
     """
-    return propose_config(FORMATS.get(source_format)(path))
+    return propose_config(_read(source_format, path))
+
+
+def _read(source_format: str, path: str) -> Published:
+    if source_format != "checkpoint" and not tf.io.gfile.exists(path):
+        raise FileNotFoundError(f"no such model: {path}")
+    return FORMATS.get(source_format)(path)
 
 
 def _absent(mapped: Mapped) -> List[str]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import pathlib
-from typing import Any, Dict, Iterator, List, NamedTuple
+from typing import Any, Dict, List, NamedTuple
 
 import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
 from exporters.importing.own_model import OwnModel, build_own_model
+from tests import small_extractor
 from tests.exporters import conftest as exporting
 
 NORM = "FusedBatchNormV3"
@@ -42,27 +43,25 @@ def set_constant(graph_def: Any, name: str, values: np.ndarray) -> None:
     node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(values))
 
 
-@pytest.fixture(scope="package")
-def original() -> Iterator[Original]:
+@pytest.fixture(scope="session")
+def original() -> Original:
     """A model of random weights, with random parameters and statistics of batch norm."""
-    from tests import small_extractor
-
+    config = exporting.small_config()
     with pytest.MonkeyPatch.context() as patch:
         small_extractor.use(patch)
-        config = exporting.small_config()
         own = build_own_model(config)
-        random = np.random.default_rng(3)
-        heads = [f"{scope}/BiasAdd" for scope in head_scopes(own)]
-        with own.graph.as_default(), tf1.Session() as session:
-            values = {
-                name: random.uniform(*((0.5, 2.0) if "/BatchNorm/" in name else (-0.2, 0.2)), shape)
-                for name, shape in own.shapes.items()
-            }
-            own.load(session, values)
-            graph_def = tf1.graph_util.convert_variables_to_constants(
-                session, own.graph.as_graph_def(), heads
-            )
-        yield Original(config, graph_def, constants_of(graph_def), own)
+    random = np.random.default_rng(3)
+    heads = [f"{scope}/BiasAdd" for scope in head_scopes(own)]
+    values = {
+        name: random.uniform(*((0.5, 2.0) if "/BatchNorm/" in name else (-0.2, 0.2)), shape)
+        for name, shape in own.shapes.items()
+    }
+    with own.graph.as_default(), tf1.Session() as session:
+        own.load(session, values)
+        graph_def = tf1.graph_util.convert_variables_to_constants(
+            session, own.graph.as_graph_def(), heads
+        )
+    return Original(config, graph_def, constants_of(graph_def), own)
 
 
 def head_scopes(own: OwnModel) -> List[str]:

@@ -70,6 +70,19 @@ def test_damaged_constant_of_a_frozen_graph(original, tmp_path):
     _refused(frozen_graph.read_frozen_graph, tmp_path / "bad.pb", name)
 
 
+def test_constant_of_an_absurd_shape(original, tmp_path):
+    graph_def = tf1.GraphDef()
+    graph_def.CopyFrom(original.graph_def)
+    name = "BoxPredictor_0/ClassPredictor/biases"
+    node = next(node for node in graph_def.node if node.name == name)
+    tensor = node.attr["value"].tensor
+    tensor.tensor_shape.dim[0].size = 1 << 40
+    tensor.ClearField("tensor_content")
+    tensor.float_val.append(1.0)
+    (tmp_path / "bad.pb").write_bytes(graph_def.SerializeToString())
+    _refused(frozen_graph.read_frozen_graph, tmp_path / "bad.pb", node.name, "1099511627776")
+
+
 def test_graph_with_variables(original, tmp_path):
     with original.own.graph.as_default():
         content = original.own.graph.as_graph_def().SerializeToString()

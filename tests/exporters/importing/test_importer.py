@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from estimator_det import cli
 from estimator_det.compat import tf1
 from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
@@ -27,8 +28,11 @@ def published_file(original, tmp_path_factory):
     return str(file)
 
 
+pytestmark = pytest.mark.usefixtures("small_network")
+
+
 @pytest.fixture(scope="module")
-def plain(original, published_file, tmp_path_factory):
+def plain(small_network, original, published_file, tmp_path_factory):
     folder = tmp_path_factory.mktemp("plain")
     return importer.import_model("frozen_graph", published_file, original.config, str(folder))
 
@@ -145,3 +149,16 @@ def test_what_cannot_be_imported(original, published_file, photos, tmp_path):
 def test_the_verb_knows_all_formats_and_orders():
     assert sorted(FORMATS) == sorted(verb.SOURCES)
     assert sorted(anchors.ORDERS) == sorted(verb.ANCHOR_ORDERS)
+
+
+def test_the_verb(original, published_file, tmp_path, capsys):
+    pipeline.save_pipeline(original.config, str(tmp_path))
+    arguments = ["import", "--from", "frozen_graph", published_file, "--pipeline_config_path"]
+    arguments += [str(tmp_path / "pipeline.config"), "--output_directory", str(tmp_path / "out")]
+    assert cli.main(arguments) == 0
+    said = capsys.readouterr()
+    assert "variables: rebuilt" in said.out
+    assert (tmp_path / "out" / "model.ckpt.index").exists()
+    arguments[3] = str(tmp_path / "nowhere.pb")
+    assert cli.main([*arguments, "--overwrite"]) == 3
+    assert f"no such model: {tmp_path}/nowhere.pb" in capsys.readouterr().err
