@@ -86,10 +86,11 @@ def map_variables(own: OwnModel, published: Published) -> Mapped:
     matches = match_layers(own.structure, published.structure, by_name=published.has_names)
     for layer in own.structure.convolutions:
         names = _variables_of(layer)
-        if mapping.has(names):
+        match = matches[layer.name][0] if layer.name in matches else None
+        if mapping.has(names) and not (match and _is_folded(mapping, layer, match)):
             mapping.copy(names)
-        elif layer.name in matches:
-            _take_layer(mapping, layer, matches[layer.name][0])
+        elif match is not None:
+            _take_layer(mapping, layer, match)
     mapping.copy(name for name in own.shapes if name not in mapping.values and mapping.has([name]))
     for name, shape in own.shapes.items():
         if name not in mapping.rows:
@@ -101,6 +102,21 @@ def map_variables(own: OwnModel, published: Published) -> Mapped:
         if name not in mapping.used and values.dtype.kind == "f" and values.ndim
     ]
     return Mapped(mapping.values, rows, mapping.folded, sorted(unused))
+
+
+def _is_folded(mapping: _Mapping, ours: Convolution, theirs: Convolution) -> bool:
+    """Whether batch norm is in the weights, although its parameters are in the file, unused.
+
+    Some tools write folded weights under the name of the original ones and prune nothing.
+    """
+    return (
+        ours.norm is not None
+        and theirs.norm is None
+        and theirs.scale is None
+        and theirs.offset is not None
+        and theirs.weights.name == ours.weights.name
+        and np.array_equal(theirs.weights.values, mapping.arrays[ours.weights.name])
+    )
 
 
 def _absent(name: str, shape: Iterable[int], arrays: Mapping[str, np.ndarray]) -> Row:

@@ -82,6 +82,19 @@ def test_a_layer_with_batch_norm_beside_folded_ones_keeps_its_statistics(origina
     ]
 
 
+def test_parameters_that_a_folded_graph_does_not_use_are_not_taken(original, expected):
+    graph_def = folded(original, scaled="no layer")
+    for node in graph_def.node:  # folded weights under the name of the original ones
+        node.name = node.name.replace("/Conv2D/merged_input", "/weights")
+        node.input[:] = [name.replace("/Conv2D/merged_input", "/weights") for name in node.input]
+    kept = [node for node in original.graph_def.node if "/BatchNorm/" in node.name]
+    names = {node.name for node in graph_def.node}
+    graph_def.node.extend(node for node in kept if node.op == "Const" and node.name not in names)
+    mapped = mapping.map_variables(original.own, _published(graph_def))
+    _agree(original.own, mapped, expected)
+    assert len(mapped.folded) == 2
+
+
 def test_layers_without_names_are_found_by_structure(original, expected):
     graph_def = folded(original)
     numbers = {node.name: f"op{number}" for number, node in enumerate(graph_def.node)}
