@@ -52,6 +52,9 @@ TEST = [
 # Of protobuf 4, whose output all later releases read; so it stands beside TensorFlow 2.15 alone.
 PROTOS = ["grpcio-tools==1.62.3"]
 
+# For `convert --runner`; the range allows the protobuf of TensorFlow 2.15.
+BEAM = ["apache-beam>=2.55,<2.72"]
+
 setup(
     name="estimator-det",
     version=version(),
@@ -79,6 +82,7 @@ setup(
     extras_require={
         "test": TEST,
         "protos": PROTOS,
+        "beam": BEAM,
         "dev": [*TEST, "build>=1.2", "nox>=2024.4.15", "pre-commit>=3.8"],
     },
     # Tests and benchmarks stay in the checkout: `tests` is a name that others use too.

@@ -11,6 +11,7 @@ from estimator_det.config import printing
 from estimator_det.verbs import (
     check_config,
     check_data,
+    convert,
     demo,
     detect,
     evaluate,
@@ -24,6 +25,7 @@ from estimator_det.verbs import (
 DESCRIPTION = "Trains, evaluates, exports and runs object detectors."
 VERBS = (
     demo,
+    convert,
     check_config,
     check_data,
     show_data,

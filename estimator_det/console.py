@@ -87,7 +87,17 @@ def load_config(path: str, config_override: str = "", assignments: Sequence[str]
 
     if "://" not in path and not os.path.exists(path):
         raise FileNotFoundError(f"no such configuration file: {path}")
-    config = pipeline.read_pipeline(path)
+    return change_config(pipeline.read_pipeline(path), config_override, assignments)
+
+
+def change_config(config: Any, config_override: str, assignments: Sequence[str]) -> Any:
+    """The configuration with `--config_override` and then `--set` applied.
+
+    Raises:
+        ConfigError: if a change is not valid.
+    """
+    from estimator_det.config import pipeline
+
     if config_override:
         config = pipeline.merge_text(config, config_override)
     return pipeline.apply_overrides(config, assignments)
@@ -99,7 +109,8 @@ def problems_of(config: Any, *, check_files: bool = True) -> List[Problem]:
     Errors first. Imports TensorFlow: the registries of components are asked for the names.
     """
     from estimator_det.config import pipeline
-    from model_fn.preflight.label_maps import check_label_maps
+    from model_fn.preflight.label_maps import check_hierarchies, check_label_maps
+    from model_fn.preflight.metric_names import check_metrics
     from model_fn.preflight.names import check_names
     from model_fn.preflight.unused import check_unused
 
@@ -107,7 +118,7 @@ def problems_of(config: Any, *, check_files: bool = True) -> List[Problem]:
     parts = tuple(f"{problem.field}{end}" for problem in unknown for end in ".[")
     others = [*pipeline.check(config, check_files=check_files), *check_unused(config)]
     if check_files:
-        others += check_label_maps(config)
+        others += [*check_label_maps(config), *check_hierarchies(config), *check_metrics(config)]
     # Of a component that no run can make, its parts do not matter.
     problems = [*unknown, *(each for each in others if not each.field.startswith(parts))]
     return sorted(problems, key=lambda problem: problem.severity != "error")

@@ -7,7 +7,7 @@ import os
 import pathlib
 import shutil
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 from PIL import Image
@@ -38,6 +38,8 @@ MODELS = {
 }
 CONFIG_FILE = MODELS["ssd"].config_file
 MAP_50 = "DetectionBoxes_Precision/mAP@.50IOU"
+ROWS = {"boxes": "DetectionBoxes_Precision", "masks": "DetectionMasks_Precision"}
+COLUMNS = ("mAP", "mAP@.50IOU", "mAP@.75IOU")
 SUMMARY_FILE = "summary.json"
 PICTURE_FILE = "detections.png"
 MARKER_FILE = ".estimator-det-demo"  # marks the folder of a demo, which a later demo may replace
@@ -113,11 +115,21 @@ def run_demo(
     result = DemoResult(metrics, picture, export.saved_model, summary, seconds)
     content = {**result._asdict(), "seed": seed, "num_train_steps": steps}
     pathlib.Path(summary).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    console.say(
-        f"\nmAP@.50IOU {metrics.get(MAP_50, float('nan')):.3f} on held-out images, "
-        f"{sum(seconds.values()):.0f} s in total; summary: {summary}"
-    )
+    console.say(f"\non {files.num_eval} held-out images:")
+    for line in figures_table(metrics):
+        console.say(f"  {line}")
+    console.say(f"{sum(seconds.values()):.0f} s in total; summary: {summary}")
     return result
+
+
+def figures_table(metrics: Mapping[str, float]) -> List[str]:
+    """COCO's averages of boxes, and of masks where the model finds masks, as lines of text."""
+    lines = [f"{'':<6}" + "".join(f"{column:>12}" for column in COLUMNS)]
+    for name, prefix in ROWS.items():
+        values = [metrics.get(f"{prefix}/{column}") for column in COLUMNS]
+        if None not in values:
+            lines.append(f"{name:<6}" + "".join(f"{value:>12.3f}" for value in values))
+    return lines
 
 
 def demo_config(

@@ -16,6 +16,7 @@ from inputs import serving
 from model_fn.checkpoints.find import find_whole_checkpoint
 from model_fn.checkpoints.label_map_asset import add_label_map, find_label_map
 from model_fn.checkpoints.variables import check_variables, inference_variables
+from model_fn.evaluation import threshold_files
 from model_fn.serving_graph import PREDICT, SERVING_DEFAULT, serve
 
 SAVED_MODEL_FOLDER = "saved_model"
@@ -33,6 +34,7 @@ class ExportedModel(NamedTuple):
     pipeline_config: str
     label_map: Optional[str]  # its copy is an asset of the SavedModel
     input_types: Tuple[str, ...]  # the first is `serving_default`
+    thresholds: Optional[str]  # the file that was copied into the SavedModel's folder
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class GraphExtras:
 
     inference_graph: bool = False  # also writes the graph as text, without weights
     output_tensors: Sequence[str] = ()  # tensors of the first input type's graph, by name
+    thresholds: Optional[str] = None  # path; default: of the checkpoint's evaluation, if any
 
 
 def export_saved_model(
@@ -87,6 +90,7 @@ def export_saved_model(
         ConfigError: if an input type, the input shape, a side input or the name of an output is
             not valid.
         FileNotFoundError: if the checkpoint or `label_map_path` does not exist.
+        ConfigError: if `extras.thresholds` is not of this model's scores.
         FileExistsError: if `output_dir` is not empty.
         DamagedCheckpointsError: if the checkpoint cannot be read.
         ConfigError: if a number of the model is out of its range.
@@ -98,6 +102,7 @@ def export_saved_model(
     sides = check_side_inputs(pipeline_config.model, side_inputs)
     checkpoint = find_whole_checkpoint(checkpoint_prefix)
     label_map = _existing(label_map_path) or find_label_map(pipeline_config)
+    thresholds = _thresholds(pipeline_config, checkpoint, extras.thresholds)
     _check_folder(output_dir, overwrite)
     detector = make_detector(pipeline_config.model, is_training=False)
     with tf.Graph().as_default():
@@ -121,8 +126,19 @@ def export_saved_model(
             saver.save(session, prefix)
             frozen_graph = _write_frozen_graph(session, definitions[chosen[0]], output_dir)
             saved_model_dir = _write_saved_model(session, definitions, output_dir)
+    if thresholds is not None:
+        threshold_files.add_to_export(thresholds, saved_model_dir)
     config_file = pipeline.save_pipeline(pipeline_config, output_dir)
-    return ExportedModel(saved_model_dir, frozen_graph, prefix, config_file, label_map, chosen)
+    return ExportedModel(
+        saved_model_dir, frozen_graph, prefix, config_file, label_map, chosen, thresholds
+    )
+
+
+def _thresholds(pipeline_config: Any, checkpoint: str, given: Optional[str]) -> Optional[str]:
+    if given is None:
+        return threshold_files.find_usable(pipeline_config, checkpoint)
+    threshold_files.check(given, pipeline_config.model)
+    return given
 
 
 def _existing(label_map_path: Optional[str]) -> Optional[str]:

@@ -12,10 +12,12 @@ from typing import (
     Dict,
     Iterable,
     Iterator,
+    Mapping,
     NamedTuple,
     Optional,
     Set,
     Tuple,
+    Union,
 )
 
 import numpy as np
@@ -24,6 +26,7 @@ from PIL import Image
 from estimator_det.boxes.mask_regions import paste_mask, run_lengths
 from estimator_det.compat import tf
 from estimator_det.config import json_lines
+from estimator_det.config.printing import plain
 from exporters.image_files import ImageFile, read_image
 from exporters.saved_model import SAVED_MODEL_FOLDER
 from inputs import schema
@@ -31,12 +34,24 @@ from inputs.label_map import read_label_map
 from inputs.serving import COLOR_CHANNELS
 from model_fn.checkpoints.errors import RunError
 from model_fn.drawing.boxes import DrawOptions, draw_boxes
+from model_fn.evaluation import threshold_files
 from model_fn.serving_graph import SERVING_DEFAULT
 
 DRAWING_SUFFIX = "_detections.png"
 DETECTIONS_FILE = "detections.jsonl"
 DEFAULT_MIN_SCORE = 0.5
 SAME_OBJECT_IOU = 0.7  # detections of two classes that overlap this much are of one object
+
+
+class ClassThresholds(NamedTuple):
+    """The least score of a detection, by class."""
+
+    of_others: float  # for classes that `by_class` lacks
+    by_class: Mapping[int, float]
+
+    def of(self, class_ids: np.ndarray) -> np.ndarray:
+        """float32 [n], for class ids [n]."""
+        return np.array([self.by_class.get(int(k), self.of_others) for k in class_ids], np.float32)
 
 
 class ImageDetections(NamedTuple):
@@ -88,6 +103,28 @@ class SavedModelDetector:
     def detect(self, pixels: np.ndarray) -> ImageDetections:
         """Detects on one image, uint8 [h, w, 3] RGB."""
         return self._run(self._as_input(pixels))
+
+    def best_thresholds(self) -> ClassThresholds:
+        """The thresholds of the best F1; classes without one get that of all classes together.
+
+        Raises:
+            RunError: if the export has none, or its evaluation found nothing.
+            ConfigError: if they cannot be read.
+        """
+        path = os.path.join(self.saved_model_dir, threshold_files.IN_EXPORTS)
+        if not tf.io.gfile.exists(path):
+            raise RunError(
+                f"{plain(self.saved_model_dir)} has no thresholds: there is no "
+                f"{threshold_files.IN_EXPORTS}; evaluate the checkpoint (estimator-det evaluate "
+                "--checkpoint_dir RUN), then export it again, or give --threshold a number"
+            )
+        table = threshold_files.read(path).table
+        if table.all_classes.threshold is None:
+            raise RunError(
+                f"{plain(path)}: no threshold is best, since the evaluation had no correct "
+                "detection; train longer, or give --threshold a number"
+            )
+        return ClassThresholds(table.all_classes.threshold, table.by_class())
 
     def name(self, class_id: int) -> str:
         """The name of a class in the label map; its id as text if it has none."""
@@ -164,7 +201,7 @@ def detect_files(
     detector: SavedModelDetector,
     paths: Iterable[str],
     output_dir: str,
-    min_score: float = DEFAULT_MIN_SCORE,
+    min_score: Union[float, ClassThresholds] = DEFAULT_MIN_SCORE,
 ) -> Iterator[FileResult]:
     """Runs the detector on image files; writes a drawing and a JSON line for each.
 
@@ -175,7 +212,8 @@ def detect_files(
         detector: A loaded model.
         paths: Image files; see `image_files.list_images`.
         output_dir: For `<name>_detections.png` of every image, and `detections.jsonl`.
-        min_score: Detections below this score are neither drawn nor written.
+        min_score: Detections below this score, or below that of their class, are neither drawn nor
+            written.
     """
     os.makedirs(output_dir, exist_ok=True)
     used_names: Set[str] = set()
@@ -210,8 +248,13 @@ def _load(saved_model_dir: str) -> Any:
         ) from error
 
 
-def _above(detections: ImageDetections, min_score: float) -> ImageDetections:
-    keep = detections.scores >= min_score
+def _above(
+    detections: ImageDetections, min_score: Union[float, ClassThresholds]
+) -> ImageDetections:
+    if isinstance(min_score, ClassThresholds):
+        keep = detections.scores >= min_score.of(detections.class_ids)
+    else:
+        keep = detections.scores >= min_score
     present = {name: x for name, x in detections._asdict().items() if x is not None}
     return ImageDetections(**{name: values[keep] for name, values in present.items()})
 

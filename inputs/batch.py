@@ -22,8 +22,8 @@ Features = Dict[str, tf.Tensor]
 MERGE_STEPS = 10000  # merging treats boxes as equal that are so to this fraction of the image
 
 _FEATURES = (
-    schema.HASH, schema.ORIGINAL_SPATIAL_SHAPE, schema.SOURCE_ID, schema.CONTEXT_FEATURES,
-    schema.CONTEXT_FEATURES_IMAGE_ID_LIST,
+    schema.HASH, schema.ORIGINAL_SPATIAL_SHAPE, schema.SOURCE_ID, schema.FILENAME,
+    schema.CONTEXT_FEATURES, schema.CONTEXT_FEATURES_IMAGE_ID_LIST,
 )  # fmt: skip
 
 
@@ -104,6 +104,27 @@ def collate(
         counts = tf.concat([level[FAULT_COUNTS], [num_excess]], 0)
         features[FAULT_COUNTS] = tf.ensure_shape(counts, [len(COUNTED)])
     return features, {key: _padded(x, schema.LABELS[key].shape, sizes) for key, x in labels.items()}
+
+
+def prepare_for_mixing(sample: Sample, options: CollateOptions) -> Sample:
+    """A checked sample that can be mixed with those of other records.
+
+    The number of its multiclass scores is that of the classes; without `use_multiclass_scores`
+    nothing uses them, and they are removed.
+    """
+    sample = sample._replace(boxes=_checked_boxes(sample, options))
+    if sample.multiclass_scores is None:
+        return sample
+    used = options.use_multiclass_scores
+    return sample._replace(multiclass_scores=_one_hot(sample, options) if used else None)
+
+
+def num_excess_boxes(sample: Sample, options: CollateOptions) -> tf.Tensor:
+    """int32 scalar: how many boxes `collate` drops."""
+    if options.merge_boxes:
+        one_hot = _one_hot(sample, options)
+        sample, _, _ = _merge_boxes(sample, one_hot, one_hot)
+    return tf.maximum(tf.size(sample.classes) - options.max_boxes, 0)
 
 
 def _labels(

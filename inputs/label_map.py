@@ -12,6 +12,7 @@ from estimator_det.config import files
 from estimator_det.config.printing import plain, quoted
 from estimator_det.config.text import ConfigError, parse_message
 from estimator_det.protos.string_int_label_map_pb2 import (
+    LVISFrequency,
     StringIntLabelMap,
     StringIntLabelMapItem,
 )
@@ -56,6 +57,8 @@ class LabelMap:
     ancestors: Dict[int, Tuple[int, ...]] = field(default_factory=dict)
     descendants: Dict[int, Tuple[int, ...]] = field(default_factory=dict)
     keypoint_ids: Dict[str, int] = field(default_factory=dict)  # label -> index in a box's
+    keypoints: Dict[int, Dict[str, int]] = field(default_factory=dict)  # id -> its keypoints
+    frequencies: Dict[int, str] = field(default_factory=dict)  # id -> "r", "c" or "f", as LVIS
 
     @property
     def max_id(self) -> int:
@@ -63,8 +66,20 @@ class LabelMap:
         return max(self.names)
 
     def categories(self) -> List[Dict[str, Any]]:
-        """The classes in the form for metrics and drawing: [{"id": 1, "name": "cat"}, …]."""
-        return [{"id": identifier, "name": name} for identifier, name in self.names.items()]
+        """The classes in the form for metrics and drawing: [{"id": 1, "name": "cat"}, …].
+
+        Those that have them also contain "keypoints", [{"id": 0, "name": "nose"}, …], and
+        "frequency", "r", "c" or "f".
+        """
+        categories: List[Dict[str, Any]] = []
+        for identifier, name in self.names.items():
+            categories.append({"id": identifier, "name": name})
+            if identifier in self.keypoints:
+                points = self.keypoints[identifier].items()
+                categories[-1]["keypoints"] = [{"id": x, "name": label} for label, x in points]
+            if identifier in self.frequencies:
+                categories[-1]["frequency"] = self.frequencies[identifier]
+        return categories
 
 
 def read_label_map(path: str) -> LabelMap:
@@ -108,7 +123,7 @@ def parse_label_map(text: str, source: str = "<text>") -> LabelMap:
     )
     for position in classes if items.messages else ():
         if position in items.messages:
-            _add_relations(label_map, items.messages[position], items.quoted(position))
+            _add_details(label_map, items.messages[position], items.quoted(position))
     return label_map
 
 
@@ -202,7 +217,7 @@ def _duplicate(field: str, column: Sequence[Any], positions: List[int], items: _
     return f"{field} {shown} is given twice: {first} and {second}"
 
 
-def _add_relations(label_map: LabelMap, item: StringIntLabelMapItem, name: str) -> None:
+def _add_details(label_map: LabelMap, item: StringIntLabelMapItem, name: str) -> None:
     for kind, relatives in (("ancestors", item.ancestor_ids), ("descendants", item.descendant_ids)):
         unknown = sorted({other for other in relatives if other not in label_map.names})
         if unknown:
@@ -211,7 +226,10 @@ def _add_relations(label_map: LabelMap, item: StringIntLabelMapItem, name: str) 
                 "which are ids of no item"
             )
         getattr(label_map, kind)[item.id] = tuple(relatives)
+    if item.frequency:
+        label_map.frequencies[item.id] = LVISFrequency.Name(item.frequency)[0].lower()
     for keypoint in item.keypoints:
+        label_map.keypoints.setdefault(item.id, {})[keypoint.label] = keypoint.id
         known = label_map.keypoint_ids.setdefault(keypoint.label, keypoint.id)
         if known != keypoint.id:
             raise ConfigError(

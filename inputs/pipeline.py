@@ -1,9 +1,9 @@
 """The input functions of training and evaluation: records -> batches of features and labels.
 
 The order of steps is the reference's: decode, augment, the detector's `preprocess`, one-hot
-classes, padding. Records are shuffled while still encoded. Two runs with one seed give the same
-batches; each image's augmentation has a seed of its own, from its sequence number. So a resumed run
-can continue where the one before it ended: see `inputs.records.cursor`.
+classes, padding; see `inputs.examples`. Records are shuffled while still encoded. Two runs with one
+seed give the same batches; each image's augmentation has a seed of its own, from its sequence
+number. So a resumed run can continue where the one before it ended: see `inputs.records.cursor`.
 
 Bad records are handled as the reader's `bad_records` says, and reported to a `FaultLog`; see
 `inputs.checks.guard`.
@@ -11,36 +11,32 @@ Bad records are handled as the reader's `bad_records` says, and reported to a `F
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Tuple
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import tf
+from estimator_det.config.check_augmentation import check_augmentation
 from estimator_det.config.check_model import predicts_masks
 from estimator_det.config.context import check_context_reader, context_shape
 from estimator_det.config.evaluated_model import evaluated_model
+from estimator_det.config.problem import Problem
 from estimator_det.config.ranges import refuse_absurd
 from estimator_det.config.text import ConfigError
 from estimator_det.images.resize import make_resizer
 from estimator_det.protos import input_reader_pb2, model_pb2, pipeline_pb2
-from inputs import schema
-from inputs.augment import make_augmentation
-from inputs.bad_records.kinds import FAULT_COUNTS
+from inputs.augment import check_links, make_links
 from inputs.bad_records.log import FaultLog
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
-from inputs.batch import CollateOptions, Features, Preprocess, collate, original_images
+from inputs.batch import CollateOptions, Preprocess
 from inputs.checks.class_names import check_class_names
-from inputs.checks.examine import reason
 from inputs.checks.graph_guard import GraphGuard
-from inputs.checks.guard import RECORD_ID, SEQUENCE_NUMBER, Guard, Retry
+from inputs.checks.guard import Guard
 from inputs.checks.masks import check_masks
-from inputs.decoding.decoder import make_decoder
-from inputs.decoding.example import require
+from inputs.examples import Recipe, make_examples, make_retry
 from inputs.machine import available_cpus
-from inputs.records.cursor import CursorState, DataCursor, order_fingerprint
-from inputs.records.stream import Record, list_files, record_dataset
+from inputs.records.cursor import DataCursor, order_fingerprint
+from inputs.records.stream import list_files, record_dataset
 
-Batch = Tuple[Features, Features]
 InputFn = Callable[..., tf.data.Dataset]
-Transform = Callable[[tf.Tensor, tf.Tensor], Batch]
 
 DEFAULT_EVAL_SEED = 0  # evaluation shuffles, if at all, into the same order each time
 
@@ -53,6 +49,8 @@ def create_train_input_fn(
     *,
     cursor: Optional[DataCursor] = None,
     runs_elsewhere: bool = False,
+    first_step: Optional[int] = 0,
+    images_per_step: Optional[int] = None,
 ) -> InputFn:
     """Input function of training: shuffled, augmented, endless unless `num_epochs` is set.
 
@@ -64,6 +62,9 @@ def create_train_input_fn(
         cursor: Has the state to start from, and receives it; None starts at the first record.
         runs_elsewhere: Whether the dataset runs on another machine, without Python; see
             `inputs.checks.graph_guard`.
+        first_step: Global step that uses the first batch, for steps with `stop_at_step`; None if
+            it is not known.
+        images_per_step: Images that one step uses, over all hosts; None for the batch size.
 
     Returns:
         `input_fn(params=None, input_context=None)` -> dataset of (features, labels);
@@ -92,9 +93,21 @@ def create_train_input_fn(
             use_multiclass_scores=train.use_multiclass_scores,
             context_shape=_context_shape(pipeline_config, reader),
         )
-        batch_size, shard = _share(_batch_size(params, train.batch_size), input_context)
-        stream = _Stream(
+        _refuse(check_augmentation(train.data_augmentation_options, model.num_classes))
+        links = make_links(train.data_augmentation_options)
+        check_links(links, reader)
+        whole_batch = _batch_size(params, train.batch_size)
+        batch_size, shard = _share(whole_batch, input_context)
+        recipe = Recipe(
+            reader=reader,
+            options=options,
+            policy=_policy(reader, options),
+            links=links,
             batch_size=batch_size,
+            first_step=first_step,
+            images_per_step=(images_per_step or whole_batch) // shard[0],
+        )
+        stream = _Stream(
             shard=shard,
             seed=seed,
             num_epochs=reader.num_epochs or None,
@@ -103,15 +116,7 @@ def create_train_input_fn(
             runs_elsewhere=runs_elsewhere,
             cursor=cursor,
         )
-        steps = train.data_augmentation_options
-        return _batches(
-            reader,
-            options,
-            lambda: make_augmentation(steps),
-            fault_log,
-            stream,
-            needs_masks=predicts_masks(pipeline_config.model),
-        )
+        return _batches(recipe, fault_log, stream, predicts_masks(pipeline_config.model))
 
     return input_fn
 
@@ -177,30 +182,22 @@ def create_eval_input_fn(
         batch_size, shard = _share(_batch_size(params, evaluation.batch_size), input_context)
         # A batch of one has no remainder: dropping it only makes the shape static.
         drop = batch_size == 1 or (reader.HasField("drop_remainder") and reader.drop_remainder)
+        recipe = Recipe(reader, options, _policy(reader, options), batch_size=batch_size)
         stream = _Stream(
-            batch_size=batch_size,
             shard=shard,
             seed=DEFAULT_EVAL_SEED,
             num_epochs=1,
             sample_1_of_n=every,
             drop_remainder=drop,
         )
-        return _batches(
-            reader,
-            options,
-            lambda: None,
-            fault_log,
-            stream,
-            needs_masks=predicts_masks(pipeline_config.model),
-        )
+        return _batches(recipe, fault_log, stream, predicts_masks(pipeline_config.model))
 
     return input_fn
 
 
 class _Stream(NamedTuple):
-    """Order, sharding and batching of records."""
+    """Order and sharding of records."""
 
-    batch_size: int
     shard: Tuple[int, int]
     seed: Optional[int]
     num_epochs: Optional[int]
@@ -210,17 +207,15 @@ class _Stream(NamedTuple):
     cursor: Optional[DataCursor] = None
 
 
+def _policy(reader: input_reader_pb2.InputReader, options: CollateOptions) -> BadRecordPolicy:
+    return make_policy(reader, options.num_classes, options.max_boxes, options.context_shape[1])
+
+
 def _batches(
-    reader: input_reader_pb2.InputReader,
-    options: CollateOptions,
-    make_augment: Callable[[], Any],
-    fault_log: Optional[FaultLog],
-    stream: _Stream,
-    *,
-    needs_masks: bool,
+    recipe: Recipe, fault_log: Optional[FaultLog], stream: _Stream, needs_masks: bool
 ) -> tf.data.Dataset:
+    reader, policy = recipe.reader, recipe.policy
     log = FaultLog() if fault_log is None else fault_log
-    policy = make_policy(reader, options.num_classes, options.max_boxes, options.context_shape[1])
     found = list_files(reader, policy, log)
     check_class_names(reader, found.paths)
     if needs_masks and found.paths and reader.input_type != input_reader_pb2.TF_SEQUENCE_EXAMPLE:
@@ -228,13 +223,12 @@ def _batches(
     order = order_fingerprint(reader, found, stream.sample_1_of_n, stream.shard, stream.seed)
     start = (stream.cursor or DataCursor()).begin(stream.seed, order)
 
-    def make_transform() -> Transform:
-        return _make_transform(reader, options, make_augment(), policy)
-
     guard: Any = (
         GraphGuard(found.paths)
         if stream.runs_elsewhere
-        else Guard(found.paths, policy, log, _make_retry(make_transform, start))
+        else Guard(
+            found.paths, policy, log, make_retry(recipe, start), num_waiting=recipe.num_waiting
+        )
     )
     records = record_dataset(
         reader,
@@ -248,10 +242,17 @@ def _batches(
     )
     # AUTOTUNE may decode too few images at once; but another machine's CPUs are not known here.
     at_once = decoded_at_once(
-        reader, stream.batch_size, tf.data.AUTOTUNE if stream.runs_elsewhere else available_cpus()
+        reader, recipe.batch_size, tf.data.AUTOTUNE if stream.runs_elsewhere else available_cpus()
     )
-    dataset = _examples(records, guard, make_transform(), start, stream.runs_elsewhere, at_once)
-    dataset = dataset.batch(stream.batch_size, drop_remainder=stream.drop_remainder)
+    dataset = make_examples(
+        records,
+        recipe,
+        guard,
+        start,
+        ignore_errors=not stream.runs_elsewhere,
+        num_parallel_calls=at_once,
+    )
+    dataset = dataset.batch(recipe.batch_size, drop_remainder=stream.drop_remainder)
     dataset = guard.check_batches(
         dataset,
         drop_remainder=stream.drop_remainder,
@@ -270,86 +271,6 @@ def decoded_at_once(reader: input_reader_pb2.InputReader, batch_size: int, by_de
     if reader.HasField("num_parallel_batches"):
         return max(1, reader.num_parallel_batches * batch_size)
     return by_default
-
-
-def _make_retry(make_transform: Callable[[], Transform], start: CursorState) -> Retry:
-    """A function (serialized record, sequence number) -> the error of TensorFlow, or ""."""
-
-    def retry(serialized: bytes, sequence_number: int) -> str:
-        with tf.Graph().as_default(), tf1.Session() as session:
-            seed = _seed(start, tf.constant(sequence_number))
-            batch = make_transform()(tf.constant(serialized), seed)
-            session.run(tf1.tables_initializer())
-            try:
-                session.run(batch)
-            except tf.errors.OpError as error:
-                return reason(error)
-        return ""
-
-    return retry
-
-
-def _examples(
-    records: tf.data.Dataset,
-    guard: Any,
-    transform: Transform,
-    start: CursorState,
-    runs_elsewhere: bool,
-    num_parallel_calls: int,
-) -> tf.data.Dataset:
-    """Features and labels of one image each, with the keys that the guard needs."""
-
-    # Tracing is several times faster without autograph, and nothing here needs it.
-    @tf.autograph.experimental.do_not_convert
-    def to_example(number: tf.Tensor, record: Record) -> Batch:
-        serialized = guard.add_pending(number, record.record_id, record.serialized)
-        features, labels = transform(serialized, _seed(start, number))
-        features[SEQUENCE_NUMBER] = number
-        features[RECORD_ID] = record.record_id
-        features[schema.STREAM_INDEX] = record.stream_index
-        return features, labels
-
-    # Deterministic, so that a record that fails is a gap.
-    examples = (
-        guard.expect_first(records, start.count)
-        .enumerate(start.count)
-        .map(to_example, num_parallel_calls=num_parallel_calls, deterministic=True)
-    )
-    return examples if runs_elsewhere else examples.ignore_errors()
-
-
-def _seed(start: CursorState, sequence_number: tf.Tensor) -> tf.Tensor:
-    return tf.stack([tf.constant(start.seed, tf.int64), tf.cast(sequence_number, tf.int64)])
-
-
-def _make_transform(
-    reader: input_reader_pb2.InputReader,
-    options: CollateOptions,
-    augment: Any,
-    policy: BadRecordPolicy,
-) -> Transform:
-    """A function (serialized record, seed [2]) -> features and labels of its image."""
-    decode = make_decoder(reader, policy)
-
-    def transform(serialized: tf.Tensor, seed: tf.Tensor) -> Batch:
-        sample = decode(serialized, seed)
-        originals = original_images(sample, options)
-        if augment is not None:
-            sample = augment(sample, seed)
-        features, labels = collate(sample, options, originals)
-        if policy.rejects("too_many_boxes"):
-            fits = require(
-                tf.equal(features[FAULT_COUNTS][-1], 0),
-                features[schema.SOURCE_ID],
-                ["too_many_boxes"],
-                f"max_number_of_boxes is {options.max_boxes}. Number of boxes beyond it:",
-                [features[FAULT_COUNTS][-1]],
-            )
-            with tf.control_dependencies([fits]):
-                features[FAULT_COUNTS] = tf.identity(features[FAULT_COUNTS])
-        return features, labels
-
-    return transform
 
 
 def _model_of(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig) -> Any:
@@ -375,9 +296,13 @@ def _context_shape(
     pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, reader: input_reader_pb2.InputReader
 ) -> Tuple[Optional[int], Optional[int]]:
     path = _path_of(reader, pipeline_config).rstrip(".")
-    for problem in check_context_reader(reader, pipeline_config.model, path):
-        raise ConfigError(f"{problem.field}: {problem.message}. Remedy: {problem.remedy}")
+    _refuse(check_context_reader(reader, pipeline_config.model, path))
     return context_shape(pipeline_config.model) or (None, None)
+
+
+def _refuse(problems: Iterator[Problem]) -> None:
+    for problem in problems:
+        raise ConfigError(f"{problem.field}: {problem.message}. Remedy: {problem.remedy}")
 
 
 def _batch_size(params: Optional[Any], configured: int) -> int:

@@ -2,7 +2,7 @@
 
 Letters: B batch, G `max_number_of_boxes`, K classes, P keypoints, H x W x C the network's input,
 A its channels beyond RGB, h x w the original image, S and F count and length of context features,
-n the boxes of one image before padding.
+M the other records that an image may be mixed with, n the boxes of one image before padding.
 """
 
 from __future__ import annotations
@@ -53,10 +53,12 @@ ORIGINAL_IMAGE = "original_image"  # resized as the network's input is, but not 
 ADDITIONAL_CHANNELS = "image_additional_channels"  # those beyond RGB of ORIGINAL_IMAGE
 ORIGINAL_SPATIAL_SHAPE = "original_image_spatial_shape"  # height and width in the record
 SOURCE_ID = "source_id"  # if the reader sets include_source_id
+FILENAME = "filename"  # of the image, as SOURCE_ID; empty if the record has none
 CONTEXT_FEATURES = "context_features"
 VALID_CONTEXT_SIZE = "valid_context_size"  # how many of the S context features are real
 CONTEXT_FEATURES_IMAGE_ID_LIST = "context_features_image_id_list"
 RECORD = "record"  # index in `inputs.records.stream.list_files`, number in that file from 0
+PARTNER_RECORDS = "partner_records"  # as RECORD, of the records mixed with that one; -1: none
 STREAM_INDEX = "stream_index"  # in the order of records, see `inputs.records.cursor`
 AUGMENTATION_SEED = "augmentation_seed"  # with it, the record gives the same image again
 
@@ -88,10 +90,12 @@ FEATURES: Dict[str, FeatureSpec] = {
     ADDITIONAL_CHANNELS: FeatureSpec("uint8", "B H W A", in_eval_step=True),
     ORIGINAL_SPATIAL_SHAPE: FeatureSpec("int32", "B 2", in_eval_step=True),
     SOURCE_ID: FeatureSpec("string", "B"),
+    FILENAME: FeatureSpec("string", "B"),
     CONTEXT_FEATURES: FeatureSpec("float32", "B S F", in_train_step=True, in_eval_step=True),
     VALID_CONTEXT_SIZE: FeatureSpec("int32", "B", in_train_step=True, in_eval_step=True),
     CONTEXT_FEATURES_IMAGE_ID_LIST: FeatureSpec("string", "B S"),
     RECORD: FeatureSpec("int64", "B 2"),
+    PARTNER_RECORDS: FeatureSpec("int64", "B M 2"),
     STREAM_INDEX: FeatureSpec("int64", "B"),
     AUGMENTATION_SEED: FeatureSpec("int64", "B 2"),
 }
@@ -139,10 +143,12 @@ LABELS: Dict[str, LabelSpec] = {
         groundtruth_field="labeled_classes",
     ),
     VERIFIED_NEG_CLASSES: LabelSpec(
-        "float32", "B K", image_level_key=VERIFIED_NEG_CLASSES, is_k_hot=True, on_tpu=False
+        "float32", "B K", image_level_key=VERIFIED_NEG_CLASSES, is_k_hot=True,
+        groundtruth_field="verified_negatives",
     ),
     NOT_EXHAUSTIVE_CLASSES: LabelSpec(
-        "float32", "B K", image_level_key=NOT_EXHAUSTIVE_CLASSES, is_k_hot=True, on_tpu=False
+        "float32", "B K", image_level_key=NOT_EXHAUSTIVE_CLASSES, is_k_hot=True,
+        groundtruth_field="not_exhaustive",
     ),
     IMAGE_CLASSES: LabelSpec("int64", "B K", image_level_key=IMAGE_CLASSES, on_tpu=False),
     IMAGE_CONFIDENCES: LabelSpec(

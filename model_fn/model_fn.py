@@ -18,9 +18,12 @@ from model_fn.checkpoints.savers import (
     moving_average_saver,
 )
 from model_fn.evaluation import eval_ops
+from model_fn.evaluation.matching import OnMatches
 from model_fn.training import host_call, optimizers, step, tpu_step, warm_start
 
 ModeKeys = estimator.ModeKeys
+# Those of a detector that finds objects of whatever class.
+AGNOSTIC_CATEGORIES: List[Dict[str, Any]] = [{"id": 1, "name": "object"}]
 
 
 class _Batch(NamedTuple):
@@ -35,6 +38,7 @@ def create_model_fn(
     use_tpu: bool = False,
     label_map: Optional[LabelMap] = None,
     graph: Optional[step.TrainGraph] = None,
+    on_matches: Optional[OnMatches] = None,
 ) -> Callable[..., Any]:
     """The `model_fn` of a pipeline configuration.
 
@@ -47,6 +51,7 @@ def create_model_fn(
         label_map: Names the categories of an evaluation. By default the one that
             `eval_input_reader` names is read, when an evaluation is built.
         graph: Gets what hooks need of a training graph.
+        on_matches: Gets the matches of an evaluation when it ends.
 
     Returns:
         `model_fn(features, labels, mode, params, config)` with the keys of `inputs.schema`. The
@@ -70,7 +75,8 @@ def create_model_fn(
                 return _train_spec_for_tpu(pipeline_config, batch, train_graph, on_core=on_core)
             return _train_spec(pipeline_config, batch, train_graph)
         if mode == ModeKeys.EVAL:
-            spec = _eval_spec(pipeline_config, batch, label_map, on_core=on_core)
+            categories = eval_categories(pipeline_config, label_map)
+            spec = _eval_spec(pipeline_config, batch, categories, on_matches, on_core=on_core)
         else:
             spec = _predict_spec(pipeline_config, batch, on_core=on_core)
         return spec if on_core else spec.as_estimator_spec()
@@ -148,7 +154,12 @@ def _train_spec_for_tpu(
 
 
 def _eval_spec(
-    pipeline_config: Any, batch: _Batch, label_map: Optional[LabelMap], *, on_core: bool
+    pipeline_config: Any,
+    batch: _Batch,
+    categories: List[Dict[str, Any]],
+    on_matches: Optional[OnMatches],
+    *,
+    on_core: bool,
 ) -> Any:
     train_config, eval_config = pipeline_config.train_config, pipeline_config.eval_config
     detector = _inference_detector(pipeline_config, on_core)
@@ -161,10 +172,9 @@ def _eval_spec(
         penalties = train_config.add_regularization_loss and detector.regularization_losses()
         losses = step.with_total(detector.loss(predictions, groundtruth).terms, penalties or [])
     detections = detector.postprocess(predictions, batch.features[schema.TRUE_IMAGE_SHAPE])
-    categories = eval_categories(pipeline_config, label_map)
     if detector.is_class_agnostic:
         groundtruth = eval_ops.without_classes(groundtruth)
-        categories = [{"id": 1, "name": "object"}]
+        categories = AGNOSTIC_CATEGORIES
     global_step = tf1.train.get_or_create_global_step()
     return tpu_estimator.TPUEstimatorSpec(
         ModeKeys.EVAL,
@@ -178,6 +188,7 @@ def _eval_spec(
             categories=categories,
             losses=losses,
             learning_rate=optimizers.make_optimizer(train_config.optimizer, global_step)[1],
+            on_matches=on_matches,
         ),
         scaffold_fn=_inference_scaffold(eval_config, batch, evaluation_saver),
     )

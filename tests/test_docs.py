@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 
 import pytest
 
+from estimator_det import cli
 from inputs.bad_records.kinds import KINDS
+from inputs.datasets import source
+from inputs.datasets.converters import CONVERTERS, options_of
 from tests import messages
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -20,7 +24,13 @@ RECIPES = sorted((ROOT / "docs").glob("adding_*.md"))
 
 def test_every_kind_of_part_has_its_recipe():
     kinds = {path.stem for path in RECIPES}
-    assert {"adding_a_feature_extractor", "adding_a_loss", "adding_an_augmentation"} <= kinds
+    assert {
+        "adding_a_converter",
+        "adding_a_feature_extractor",
+        "adding_a_loss",
+        "adding_a_metric",
+        "adding_an_augmentation",
+    } <= kinds
 
 
 @pytest.mark.slow
@@ -44,6 +54,30 @@ def test_troubleshooting_has_every_kind_of_fault():
     rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", TROUBLESHOOTING.read_text(), re.MULTILINE)
     explained = {kind: what for kind, what in rows if kind in KINDS}
     assert explained == {kind: row.description for kind, row in KINDS.items()}
+
+
+def test_converting_data_has_every_kind_of_fault():
+    page = (ROOT / "docs" / "converting_data.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \|$", page, re.MULTILINE)
+    found = {kind: (what, remedy) for kind, what, remedy in rows}
+    assert found == {kind: row[:2] for kind, row in source.KINDS.items()}
+
+
+def test_commands_of_converting_data_are_parsed_and_name_what_the_format_takes():
+    page = (ROOT / "docs" / "converting_data.md").read_text()
+    commands = re.findall(r"estimator-det (convert --from[^`\n]*)", page)
+    formats = set()
+    for command in commands:
+        options = cli.make_parser().parse_args(shlex.split(command))
+        formats.add(options.source_format)
+        if options.source_format in CONVERTERS:
+            known = options_of(options.source_format)
+            for field in ("annotations", "classes", "image_labels", "min_score"):
+                is_given = getattr(options, field) is not None
+                assert is_given >= (field in known.required), command
+                assert is_given <= (field in (*known.required, *known.optional)), command
+            assert options.masks <= known.masks, command
+    assert formats == {*CONVERTERS, "tfrecord"}
 
 
 def test_quoted_messages_are_messages_of_the_sources():

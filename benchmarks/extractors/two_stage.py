@@ -40,6 +40,13 @@ Types of Faster R-CNN, R-FCN, Mask R-CNN and Context R-CNN. All of them refuse `
 * **Strides**: what `first_stage_features_stride` may be.
 * **Feature map** of such an image, **Crop** of it for one box and its **Box features**:
   height x width x channels. `initial_crop_size` and `maxpool_…` may choose other crops.
+
+Configurations in `estimator_det/configs` to start from:
+
+* `faster_rcnn_inception_v2_pets.config`, `faster_rcnn_resnet50_pets.config`: boxes, your own data.
+* `mask_rcnn_inception_v2_pets.config`: boxes and masks, your own data.
+* `faster_rcnn_resnet50_640x640.config`: boxes, on a TPU.
+* `mask_rcnn_mobilenet_v1_shapes.config`: small; `estimator-det demo --model mask_rcnn` trains it.
 """
 
 

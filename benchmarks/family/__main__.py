@@ -1,8 +1,8 @@
-"""`python -m benchmarks.family`: one row a configuration, seconds in each stage.
+"""`python -m benchmarks.family`: one row a configuration, seconds in each stage, and peak memory.
 
-Every configuration is parsed, built, trained for two steps, evaluated, exported, and its SavedModel
-detects in a picture; each in a process of its own, at its own image size. Configurations with a
-graph_rewriter run in float.
+Every configuration is parsed, built for training, evaluation and prediction, trained for two steps,
+evaluated, exported, and its SavedModel detects in a picture; each in a process of its own, at its
+own image size. Configurations with a graph_rewriter run in float.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ import argparse
 import fnmatch
 import json
 import pathlib
+import resource
 import subprocess
 import sys
 import tempfile
 import time
-from typing import Dict, List, Optional
+from typing import Dict, List, Optional, Sequence
 
 from estimator_det.config import pipeline
 
 NAMES = ("parse", "build", "train", "evaluate", "export", "detect")
+PEAK = "peak GB"
 
 
 def _parse(argv: Optional[List[str]]) -> argparse.Namespace:
@@ -30,6 +32,7 @@ def _parse(argv: Optional[List[str]]) -> argparse.Namespace:
     parser.add_argument("--model", default="ssd", help="kind of model, e.g. ssd")
     parser.add_argument("--only", default="*", help="glob over the names, e.g. 'ssd_mobilenet_v1*'")
     parser.add_argument("--batch_size", type=int, default=2)
+    parser.add_argument("--until", choices=NAMES, default=NAMES[-1], help="the last stage to run")
     parser.add_argument("--scratch", type=pathlib.Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     if not arguments.configs.is_dir():
@@ -50,17 +53,22 @@ def _run(path: pathlib.Path, arguments: argparse.Namespace) -> None:
     from benchmarks.family import stages
 
     def report(stage: str, start: float) -> None:
-        print(json.dumps({stage: time.monotonic() - start}), flush=True)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        print(json.dumps({stage: time.monotonic() - start, PEAK: peak}), flush=True)
 
     start = time.monotonic()
     config = pipeline.read_pipeline(path)
     report(NAMES[0], start)
     config = stages.configured(config, arguments.record, arguments.label_map, arguments.batch_size)
     run = stages.Run(config, arguments.record, arguments.scratch)
-    for name, stage in stages.STAGES.items():
+    for name in _wanted_stages(arguments)[1:]:
         start = time.monotonic()
-        stage(run)
+        stages.STAGES[name](run)
         report(name, start)
+
+
+def _wanted_stages(arguments: argparse.Namespace) -> Sequence[str]:
+    return NAMES[: NAMES.index(arguments.until) + 1]
 
 
 def _row(path: pathlib.Path, arguments: argparse.Namespace, argv: List[str]) -> List[str]:
@@ -73,11 +81,12 @@ def _row(path: pathlib.Path, arguments: argparse.Namespace, argv: List[str]) -> 
     for line in result.stdout.splitlines():
         if line.startswith("{"):
             seconds.update(json.loads(line))
-    cells = [f"{seconds[name]:.1f}" for name in NAMES if name in seconds]
-    if result.returncode or len(cells) < len(NAMES):
+    wanted = _wanted_stages(arguments)
+    cells = [f"{seconds[name]:.1f}" for name in wanted if name in seconds]
+    if result.returncode or len(cells) < len(wanted):
         lines = result.stderr.strip().splitlines() or [f"exit status {result.returncode}"]
-        cells.append(f"FAILED: {lines[-1][:300]}")
-    return cells
+        return [*cells, f"FAILED: {lines[-1][:300]}"]
+    return [*cells, f"{seconds[PEAK]:.2f}"]
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -96,7 +105,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     if not paths:
         print(f"no {arguments.model} configuration matches {arguments.only!r}", file=sys.stderr)
         return 1
-    print("configuration | " + " | ".join(NAMES))
+    print(" | ".join(["configuration", *_wanted_stages(arguments), PEAK]))
     failed = 0
     for path in paths:
         cells = _row(path, arguments, argv)

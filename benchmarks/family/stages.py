@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
-from typing import Any, Callable, Dict, NamedTuple
+from typing import Any, Callable, Dict, NamedTuple, Tuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -15,6 +15,7 @@ from estimator_det.config import pipeline
 
 STEPS = 2
 EVALUATED = 2  # images
+SLOTS = 20  # for boxes of an image, in graphs that are built and not run
 
 
 class Run(NamedTuple):
@@ -52,17 +53,55 @@ def configured(config: Any, record: str, label_map: str, batch_size: int) -> Any
 
 
 def build(run: Run) -> None:
-    """The training graph."""
-    from estimator_det.detectors.base import make_preprocessor
-    from inputs import create_train_input_fn
+    """The graphs of training, evaluation and prediction, for images of any size."""
     from model_fn.model_fn import create_model_fn
 
-    with tf.Graph().as_default():
-        tf1.train.create_global_step()
-        batches = create_train_input_fn(run.config, make_preprocessor(run.config.model))()
-        features, labels = tf1.data.make_initializable_iterator(batches).get_next()
-        spec = create_model_fn(run.config)(features, labels, estimator.ModeKeys.TRAIN, {})
-        assert spec.train_op is not None
+    modes = estimator.ModeKeys
+    for mode in (modes.TRAIN, modes.EVAL, modes.PREDICT):
+        with tf.Graph().as_default():
+            tf1.train.create_global_step()
+            features, labels = placeholders(run.config)
+            given = None if mode == modes.PREDICT else labels
+            spec = create_model_fn(run.config)(features, given, mode, {})
+            complete = {
+                modes.TRAIN: spec.train_op is not None,
+                modes.EVAL: bool(spec.eval_metric_ops),
+                modes.PREDICT: "detection_boxes" in (spec.predictions or {}),
+            }
+            if not complete[mode]:
+                raise ValueError(f"the graph of {mode} is not complete")
+
+
+def placeholders(config: Any) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+    """Features and labels as a batch of the configuration's records has them."""
+    from estimator_det.config.context import context_shape
+    from estimator_det.images.resize import make_resizer
+    from inputs import schema
+
+    model = getattr(config.model, config.model.WhichOneof("model"))
+    size = make_resizer(model.image_resizer).spatial_shape
+    batch, boxes = config.train_config.batch_size, SLOTS
+    features = {
+        schema.IMAGE: tf1.placeholder(tf.float32, [batch, *size, 3]),
+        schema.TRUE_IMAGE_SHAPE: tf1.placeholder(tf.int32, [batch, 3]),
+        schema.ORIGINAL_IMAGE: tf1.placeholder(tf.uint8, [batch, *size, 3]),
+        schema.ORIGINAL_SPATIAL_SHAPE: tf1.placeholder(tf.int32, [batch, 2]),
+        schema.HASH: tf1.placeholder(tf.int32, [batch]),
+    }
+    labels = {
+        schema.NUM_BOXES: tf1.placeholder(tf.int32, [batch]),
+        schema.BOXES: tf1.placeholder(tf.float32, [batch, boxes, 4]),
+        schema.CLASSES: tf1.placeholder(tf.float32, [batch, boxes, model.num_classes]),
+        schema.CONFIDENCES: tf1.placeholder(tf.float32, [batch, boxes, model.num_classes]),
+        schema.WEIGHTS: tf1.placeholder(tf.float32, [batch, boxes]),
+    }
+    if config.train_input_reader.load_instance_masks:
+        labels[schema.MASKS] = tf1.placeholder(tf.float32, [batch, boxes, *size])
+    context = context_shape(config.model)
+    if context is not None:
+        features[schema.CONTEXT_FEATURES] = tf1.placeholder(tf.float32, [batch, *context])
+        features[schema.VALID_CONTEXT_SIZE] = tf1.placeholder(tf.int32, [batch])
+    return features, labels
 
 
 def train(run: Run) -> None:

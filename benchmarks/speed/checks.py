@@ -16,7 +16,7 @@ from inputs.decoding import decoder
 from inputs.decoding.box_checks import NUM_COUNTS, Checked
 from inputs.records.cursor import CursorState
 from inputs.records.stream import Record
-from inputs.schema import SOURCE_ID, STREAM_INDEX
+from inputs.schema import FILENAME, SOURCE_ID, STREAM_INDEX
 
 WARM_UP = 260  # batches: the first pass over the files, which counts their bytes
 ROUNDS = 40
@@ -41,7 +41,7 @@ class _Blind:
 
     def check_batches(self, batches: tf.data.Dataset, **_: Any) -> tf.data.Dataset:
         """Batches without the keys that only the guard needs."""
-        extra = (SEQUENCE_NUMBER, RECORD_ID, FAULT_COUNTS, SOURCE_ID, STREAM_INDEX)
+        extra = (SEQUENCE_NUMBER, RECORD_ID, FAULT_COUNTS, SOURCE_ID, FILENAME, STREAM_INDEX)
 
         def without(features: Any, labels: Any) -> Any:
             return {key: x for key, x in features.items() if key not in extra}, labels

@@ -25,6 +25,7 @@ GRAPH_BATCHES = (2, 8, 32)
 SERVED_BATCHES = (1, 8)
 EVALUATED_IMAGES = 10
 CHECKED_IMAGES = 2000
+STARTUP_STEPS = 30
 
 Figures = Dict[str, Any]
 
@@ -68,25 +69,67 @@ def _image_size(config: Any) -> List[int]:
     model = getattr(config.model, config.model.WhichOneof("model"))
     height, width = make_resizer(model.image_resizer).spatial_shape
     if height is None or width is None:
-        raise ValueError("image_resizer: the floor needs an input of one size")
+        raise ValueError(
+            "image_resizer: the measurement needs an input of one size; --set "
+            f"model.{config.model.WhichOneof('model')}.image_resizer.fixed_shape_resizer.height=… "
+            "and …width=…"
+        )
     return [height, width]
 
 
 def floor(arguments: argparse.Namespace) -> Figures:
-    """Forward and backward of the bare MobileNet v1, batch norm in training mode."""
-    from estimator_det.nets import mobilenet
+    """Forward and backward of the bare network, on one batch held in memory.
 
-    size = _image_size(_config(arguments))
+    Of single-shot models that is MobileNet v1, batch norm in training mode; of two-stage models
+    their own network with its heads and, for as many boxes as training takes, its crops.
+    """
+    config = _config(arguments)
+    images = np.random.rand(arguments.batch_size, *_image_size(config), 3).astype(np.float32)
+    is_two_stage = config.model.HasField("faster_rcnn")
     with tf.Graph().as_default():
-        images = tf.constant(np.random.rand(arguments.batch_size, *size, 3).astype(np.float32))
-        with mobilenet.v1_arg_scope():
-            end_points = mobilenet.mobilenet_v1(images, mobilenet.scaled_depth(1.0, 8))
-        loss = tf.reduce_mean(list(end_points.values())[-1])
+        outputs = (_two_stage_outputs if is_two_stage else _mobilenet_outputs)(
+            config, tf.constant(images)
+        )
+        loss = tf.add_n([tf.reduce_mean(output) for output in outputs])
         # Gradients must be used: the graph optimizer leaves out what nothing reads.
         descent = tf1.train.GradientDescentOptimizer(1e-6).minimize(loss)
         step = tf.group(descent, *tf1.get_collection(tf1.GraphKeys.UPDATE_OPS))
         with _session() as session:
             return {"floor_seconds": _seconds(lambda: session.run(step))}
+
+
+def _mobilenet_outputs(config: Any, images: tf.Tensor) -> List[tf.Tensor]:
+    from estimator_det.nets import mobilenet
+
+    del config
+    with mobilenet.v1_arg_scope():
+        *_, last = mobilenet.mobilenet_v1(images, mobilenet.scaled_depth(1.0, 8)).values()
+    return [last]
+
+
+def _two_stage_outputs(config: Any, images: tf.Tensor) -> List[tf.Tensor]:
+    from estimator_det.detectors.two_stage.context import Surroundings
+
+    detector, model = _detector(config, True), config.model.faster_rcnn
+    features = detector.extractor.proposal_features(detector.extractor.normalize(images))
+    _, proposed = detector.rpn.head.predict(
+        features, detector.rpn.anchor_generator.num_per_location
+    )
+    if detector.second is None:
+        return list(proposed)
+    count = (
+        model.first_stage_max_proposals
+        if model.HasField("hard_example_miner")
+        else model.second_stage_batch_size
+    )
+    corners = np.random.default_rng(0).uniform(0.0, 0.5, (images.shape[0], count, 2))
+    boxes = tf.constant(np.concatenate([corners, corners + 0.4], axis=2), tf.float32)
+    around = Surroundings(tf.ones(boxes.shape[:2], tf.bool))
+    of_regions = detector.second.stage.predict(features, boxes, around)
+    outputs = [*proposed, of_regions.box_encodings, of_regions.class_logits]
+    if detector.second.masks:
+        outputs.append(detector.second.masks.predict(of_regions.features, boxes))
+    return outputs
 
 
 def _detector(config: Any, is_training: bool) -> Any:
@@ -196,31 +239,31 @@ def _training(config: Any, batch: Any = None) -> Iterator[Callable[[], Any]]:
             yield functools.partial(session.run, train_op)
 
 
-class _StopAfter(tf1.train.SessionRunHook):
-    """Records when the first step ends, and stops training some steps later."""
+class _FirstStep(tf1.train.SessionRunHook):
+    """Records when the first step ends."""
 
-    def __init__(self, started: float, steps: int) -> None:
-        self.started, self.steps, self.first = started, steps, 0.0
+    def __init__(self, started: float) -> None:
+        self.started, self.seconds = started, 0.0
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        self.first = self.first or time.time() - self.started
-        self.steps -= 1
-        if self.steps <= 0:
-            run_context.request_stop()
+        self.seconds = self.seconds or time.time() - self.started
 
 
 def startup(arguments: argparse.Namespace) -> Figures:
     """From process start to the first step, and the memory that training takes."""
-    from inputs import create_train_input_fn
-    from model_fn.runs.backends.estimator import make_estimator
+    from model_fn.runs import runner
 
-    config = _config(arguments)
-    hook = _StopAfter(arguments.started, steps=30)
-    estimator = make_estimator(config, str(arguments.scratch / "model"))
-    preprocess = _detector(config, True).preprocess
-    estimator.train(create_train_input_fn(config, preprocess, seed=0), hooks=[hook])
+    first = _FirstStep(arguments.started)
+    runner.train(
+        _config(arguments),
+        str(arguments.scratch / "model"),
+        num_train_steps=STARTUP_STEPS,
+        hooks=[first],
+        progress=False,
+        seed=0,
+    )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    return {"first_step_seconds": hook.first, "peak_memory_gb": peak}
+    return {"first_step_seconds": first.seconds, "peak_memory_gb": peak}
 
 
 def evaluate(arguments: argparse.Namespace) -> Figures:
@@ -280,7 +323,7 @@ def latency(arguments: argparse.Namespace) -> Figures:
             figures["postprocess_ops"] = len(graph.get_operations()) - before
             with tf1.Session() as session:
                 tf1.train.Saver().restore(session, checkpoint)
-                raw = [predictions.box_encodings, predictions.class_logits]
+                raw = _network_outputs(predictions)
                 figures[f"predict_{batch}_ms"] = 1000 * _seconds(
                     functools.partial(session.run, [output.op for output in raw])
                 )
@@ -289,6 +332,14 @@ def latency(arguments: argparse.Namespace) -> Figures:
                     functools.partial(session.run, [output.op for output in detections], feed)
                 )
     return figures
+
+
+def _network_outputs(predictions: Any) -> List[tf.Tensor]:
+    """What post-processing takes of the network."""
+    if not hasattr(predictions, "second_stage"):
+        return [predictions.box_encodings, predictions.class_logits]
+    regions, output = predictions.of_regions
+    return [regions.boxes, regions.num, output.box_encodings, output.class_logits]
 
 
 def graph(arguments: argparse.Namespace) -> Figures:

@@ -12,6 +12,7 @@ import re
 import sys
 from typing import Iterator, List, Tuple
 
+from estimator_det.config.check_augmentation import check_augmentation
 from estimator_det.config.check_evaluation import check_evaluation
 from estimator_det.config.check_model import check_model
 from estimator_det.config.context import check_context_reader
@@ -72,12 +73,14 @@ def readers(config: Config) -> Iterator[Tuple[str, input_reader_pb2.InputReader]
 
 
 def named_paths(config: Config) -> Iterator[Tuple[str, str]]:
-    """(field, path) of the checkpoint, the label maps and the input paths that are set."""
+    """(field, path) of the checkpoint, label maps, hierarchies and input paths that are set."""
     if config.train_config.fine_tune_checkpoint:
         yield "train_config.fine_tune_checkpoint", config.train_config.fine_tune_checkpoint
     for name, reader in readers(config):
         if reader.label_map_path:
             yield f"{name}.label_map_path", reader.label_map_path
+        if reader.label_hierarchy_path:
+            yield f"{name}.label_hierarchy_path", reader.label_hierarchy_path
         for index, pattern in enumerate(reader.tf_record_input_reader.input_path):
             yield f"{name}.tf_record_input_reader.input_path[{index}]", pattern
 
@@ -93,10 +96,22 @@ def _check_training(config: Config) -> Iterator[Problem]:
             "is 0: training never ends",
             "set the number of steps, or stop the run yourself",
         )
+    for index, step in enumerate(train.data_augmentation_options):
+        name = step.WhichOneof("preprocessing_step")
+        stop = getattr(getattr(step, name), "stop_at_step", 0) if name else 0
+        if 0 < train.num_steps <= stop:
+            yield no_effect(
+                f"train_config.data_augmentation_options[{index}].{name}.stop_at_step",
+                f"training ends at step {train.num_steps}",
+            )
     if train.use_bfloat16:
         yield no_effect("train_config.use_bfloat16", "only a TPU computes in bfloat16")
     yield from _check_optimizer(train.optimizer, train.num_steps)
     yield from _check_fine_tuning(config)
+    kind = config.model.WhichOneof("model")
+    if kind is not None:
+        num_classes = getattr(getattr(config.model, kind), "num_classes", 0)
+        yield from check_augmentation(train.data_augmentation_options, num_classes)
     for name in ("freeze_variables", "update_trainable_variables"):
         for index, pattern in enumerate(getattr(train, name)):
             try:

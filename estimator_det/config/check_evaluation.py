@@ -25,7 +25,10 @@ def check_evaluation(config: Any) -> Iterator[Problem]:
             "is true, but training keeps no moving averages",
             "set train_config.optimizer.use_moving_average=true, or this to false",
         )
-    asks_for_masks = any("mask" in name or "segm" in name for name in evaluation.metrics_set)
+    yield from _check_keypoint_metrics(config)
+    asks_for_masks = any(
+        part in name for name in evaluation.metrics_set for part in ("mask", "segm", "panoptic")
+    )
     if asks_for_masks and not predicts_masks(config.model):
         kind = config.model.WhichOneof("model")
         yield error(
@@ -45,6 +48,27 @@ def check_evaluation(config: Any) -> Iterator[Problem]:
             yield no_effect(f"{path}.num_epochs", "an evaluation reads its records once")
     yield from _check_keypoint_edges(config)
     yield from _check_unused(config)
+
+
+def _check_keypoint_metrics(config: Any) -> Iterator[Problem]:
+    """Metrics of keypoints need a model that finds them and readers that load them."""
+    evaluation = config.eval_config
+    field = "eval_config.parameterized_metric"
+    if not evaluation.parameterized_metric:
+        field = "eval_config.metrics_set"
+        if not any("keypoint" in name for name in evaluation.metrics_set):
+            return
+    if not config.model.ssd.box_coder.keypoint_box_coder.num_keypoints:
+        yield error(
+            field,
+            f"asks for metrics of keypoints, and model.{config.model.WhichOneof('model')} finds "
+            "boxes only",
+            "remove it, or use ssd with a keypoint_box_coder",
+        )
+    for index, reader in enumerate(config.eval_input_reader):
+        if not reader.num_keypoints:
+            path = f"eval_input_reader[{index}].num_keypoints"
+            yield error(path, f"is 0, but {field} asks for metrics of keypoints", "set it")
 
 
 def _check_keypoint_edges(config: Any) -> Iterator[Problem]:
@@ -83,8 +107,10 @@ def _check_unused(config: Any) -> Iterator[Problem]:
     if (
         not evaluation.image_classes_field_map_empty_to_ones
         and not evaluation.skip_predictions_for_unlabeled_class
+        and not any(name.startswith("oid_challenge") for name in evaluation.metrics_set)
     ):
         yield no_effect(
             "eval_config.image_classes_field_map_empty_to_ones",
-            "skip_predictions_for_unlabeled_class is not set",
+            "skip_predictions_for_unlabeled_class is not set, and no oid_challenge_… metrics are "
+            "chosen",
         )

@@ -150,9 +150,25 @@ def _check_code_size(model: ssd_pb2.Ssd, path: str) -> Iterator[Problem]:
         )
 
 
+def score_threshold_field(model: Any) -> str:
+    """Path of the field that drops detections of a `DetectionModel` message by their score."""
+    if not model.HasField("faster_rcnn"):
+        return "model.ssd.post_processing.batch_non_max_suppression.score_threshold"
+    if model.faster_rcnn.number_of_stages == 1:
+        return "model.faster_rcnn.first_stage_nms_score_threshold"
+    nms = "second_stage_post_processing.batch_non_max_suppression"
+    return f"model.faster_rcnn.{nms}.score_threshold"
+
+
 def predicts_masks(model: Any) -> bool:
     """Whether a `DetectionModel` has a stage for instance masks."""
     return bool(model.faster_rcnn.number_of_stages == 3)
+
+
+def is_class_agnostic(model: Any) -> bool:
+    """Whether a `DetectionModel` finds objects of whatever class."""
+    kind = model.WhichOneof("model")
+    return bool(kind == "faster_rcnn" and model.faster_rcnn.number_of_stages == 1)
 
 
 def _check_mask_readers(config: pipeline_pb2.TrainEvalPipelineConfig) -> Iterator[Problem]:

@@ -26,9 +26,6 @@ class Refusal(NamedTuple):
 
 # Keys are the message's name within its package and the field's name.
 REFUSED: Dict[str, Refusal] = {
-    "EvalConfig.parameterized_metric": Refusal(
-        "metrics of keypoints are not supported yet", "remove it"
-    ),
     "FasterRcnn.inplace_batchnorm_update": Refusal(
         "updates of batch norm in place are not supported in Faster R-CNN", "set it to false"
     ),
@@ -146,6 +143,7 @@ NEEDS: Dict[str, str] = {
     "EvalConfig.retain_original_image_additional_channels": "retain_original_images",
     "EvalConfig.super_categories": "include_metrics_per_category",
     "HardExampleMiner.min_negatives_per_image": "max_negatives_per_positive",
+    "InputReader.label_hierarchy_path": "expand_labels_hierarchy",
     "Loss.desired_negative_sampling_ratio": "expected_loss_weights",
     "Loss.min_num_negative_samples": "expected_loss_weights",
     "Optimizer.moving_average_decay": "use_moving_average",

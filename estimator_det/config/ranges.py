@@ -107,7 +107,8 @@ RANGES: Tuple[Range, ...] = (
     Range(
         0, MOST_PIXELS, "pixels",
         ("*.*_crop_size", "FasterRcnn.maxpool_*", "RandomPadImage.m*_image_*",
-         "RandomAbsolutePadImage.max_*_padding", "RandomSquareCropByScale.max_border"),
+         "RandomAbsolutePadImage.max_*_padding", "RandomSquareCropByScale.max_border",
+         "Mosaic.height", "Mosaic.width"),
     ),
     Range(1, MOST_PIXELS**2, "pixels", ("RandomDownscaleToTargetPixels.*_target_pixels",)),
     # Anchors and box coders.
@@ -131,9 +132,13 @@ RANGES: Tuple[Range, ...] = (
     ),
     Range(
         0, 1, "",
-        ("*.m*_area", "*.m*_object_covered", "*.overlap_thresh", "*.size_to_image_ratio",
-         "*.random_coef", "RandomDistortColor.color_ordering"),
+        ("*.m*_area", "*.m*_center", "*.m*_object_covered", "*.overlap_thresh",
+         "*.size_to_image_ratio", "*.random_coef", "RandomDistortColor.color_ordering"),
     ),
+    Range(0, 100, "", ("Mosaic.m*_scale", "CopyPaste.m*_scale"), above=True),
+    Range(0.01, 1_000, "", ("MixUp.alpha",)),
+    Range(1, 10, "operations", ("RandAugment.num_operations",)),
+    Range(0, 10, "", ("RandAugment.magnitude",)),
     Range(0, 100, "", ("*_jpeg_quality",)),
     Range(0, 1_000, "patches", ("RandomBlackPatches.max_black_patches",)),
     Range(1, 1_000, "", ("RandomSquareCropByScale.num_scales",)),

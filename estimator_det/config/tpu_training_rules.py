@@ -15,6 +15,7 @@ LEAST_STATISTICS = 8  # images, below which batch norm's statistics are mostly n
 LEAST_READERS = 8
 LEAST_PREFETCHED = 2
 REMOTE = "gs://"
+LABEL_FILES = (".label_map_path", ".label_hierarchy_path")
 
 
 @rule("batch-size")
@@ -252,8 +253,8 @@ def _reading(config: Config, _: Target) -> Iterator[Problem]:
 @rule("paths")
 def _paths(config: Config, target: Target) -> Iterator[Problem]:
     for field, path in (("--model_dir", target.model_dir or ""), *named_paths(config)):
-        # Label maps are read by the program itself, wherever it runs.
-        anywhere = target.local_files or field.endswith(".label_map_path")
+        # These are read by the program itself, wherever it runs.
+        anywhere = target.local_files or field.endswith(LABEL_FILES)
         if is_placeholder(path):
             yield Problem("placeholder", field, f"is still {path!r}", edits=(f"{field}={REMOTE}…",))
         elif path and not path.startswith(REMOTE) and not anywhere:

@@ -34,6 +34,8 @@ class Groundtruth(NamedTuple):
     difficult: Optional[tf.Tensor] = None  # bool [B, G]
     group_of: Optional[tf.Tensor] = None  # bool [B, G]
     labeled_classes: Optional[tf.Tensor] = None  # float32 [B, K]
+    verified_negatives: Optional[tf.Tensor] = None  # float32 [B, K], 1: certainly absent
+    not_exhaustive: Optional[tf.Tensor] = None  # float32 [B, K], 1: some may lack a box
     is_annotated: Optional[tf.Tensor] = None  # bool [B]; images without give no loss
 
 

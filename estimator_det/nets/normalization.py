@@ -66,6 +66,7 @@ def batch_norm(
     is_training: bool = True,
     updates_collections: Any = tf1.GraphKeys.UPDATE_OPS,
     scope: Any = None,
+    folds: bool = False,
 ) -> tf.Tensor:
     """Batch norm (Ioffe & Szegedy, 2015) over all axes but the last.
 
@@ -79,6 +80,8 @@ def batch_norm(
         updates_collections: Graph collections that get the two update operations; None runs
             them with the layer.
         scope: Variable scope; "BatchNorm" by default.
+        folds: Where the averages are used on the output of a convolution, make them part of the
+            convolution: the same result and gradients, in less time and half the memory.
 
     Returns:
         Like `inputs`.
@@ -86,6 +89,8 @@ def batch_norm(
     with tf1.variable_scope(scope, "BatchNorm", [inputs]):
         values = inputs if inputs.shape.rank == 4 else inputs[:, tf.newaxis, tf.newaxis, :]
         parameters = _parameters(inputs.shape[-1], center, scale)
+        if folds and not is_training and _can_fold(inputs):
+            return _folded(inputs.op, parameters, epsilon)
         outputs, mean, variance = tf1.nn.fused_batch_norm(
             values,
             parameters.gamma,
@@ -105,6 +110,30 @@ def batch_norm(
             parameters.moving_variance.assign(variance, read_value=False),
         ]
         return _with_updates(outputs, updates, updates_collections)
+
+
+def _can_fold(inputs: tf.Tensor) -> bool:
+    """Whether float32 batch norm directly follows a plain convolution in a graph."""
+    in_graph = not tf.executing_eagerly()
+    return in_graph and inputs.dtype == tf.float32 and inputs.op.type == "Conv2D"
+
+
+def _folded(convolution: tf.Operation, parameters: _Parameters, epsilon: float) -> tf.Tensor:
+    """A `Conv2D` operation and its batch norm as one convolution with an offset.
+
+    With batch norm by itself, the backward pass needs the output of the convolution as well. This
+    convolution takes the place of the given one, which nothing reads any more.
+    """
+    images, kernel = convolution.inputs
+    factor = parameters.gamma * tf1.rsqrt(parameters.moving_variance + epsilon)
+    names = ("strides", "explicit_paddings", "dilations")
+    outputs = tf.raw_ops.Conv2D(
+        input=images,
+        filter=kernel * factor,
+        padding=convolution.get_attr("padding").decode(),
+        **{name: list(convolution.get_attr(name)) for name in names},
+    )
+    return tf.nn.bias_add(outputs, parameters.beta - parameters.moving_mean * factor)
 
 
 def _num_replicas() -> int:

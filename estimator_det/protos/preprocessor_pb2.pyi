@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class PreprocessingStep(_message.Message):
-    __slots__ = ("normalize_image", "random_horizontal_flip", "random_pixel_value_scale", "random_image_scale", "random_rgb_to_gray", "random_adjust_brightness", "random_adjust_contrast", "random_adjust_hue", "random_adjust_saturation", "random_distort_color", "random_jitter_boxes", "random_crop_image", "random_pad_image", "random_crop_pad_image", "random_crop_to_aspect_ratio", "random_black_patches", "random_resize_method", "scale_boxes_to_pixel_coordinates", "resize_image", "subtract_channel_mean", "ssd_random_crop", "ssd_random_crop_pad", "ssd_random_crop_fixed_aspect_ratio", "ssd_random_crop_pad_fixed_aspect_ratio", "random_vertical_flip", "random_rotation90", "rgb_to_gray", "convert_class_logits_to_softmax", "random_absolute_pad_image", "random_self_concat_image", "autoaugment_image", "drop_label_probabilistically", "remap_labels", "random_jpeg_quality", "random_downscale_to_target_pixels", "random_patch_gaussian", "random_square_crop_by_scale", "random_scale_crop_and_pad_to_square", "adjust_gamma")
+    __slots__ = ("normalize_image", "random_horizontal_flip", "random_pixel_value_scale", "random_image_scale", "random_rgb_to_gray", "random_adjust_brightness", "random_adjust_contrast", "random_adjust_hue", "random_adjust_saturation", "random_distort_color", "random_jitter_boxes", "random_crop_image", "random_pad_image", "random_crop_pad_image", "random_crop_to_aspect_ratio", "random_black_patches", "random_resize_method", "scale_boxes_to_pixel_coordinates", "resize_image", "subtract_channel_mean", "ssd_random_crop", "ssd_random_crop_pad", "ssd_random_crop_fixed_aspect_ratio", "ssd_random_crop_pad_fixed_aspect_ratio", "random_vertical_flip", "random_rotation90", "rgb_to_gray", "convert_class_logits_to_softmax", "random_absolute_pad_image", "random_self_concat_image", "autoaugment_image", "drop_label_probabilistically", "remap_labels", "random_jpeg_quality", "random_downscale_to_target_pixels", "random_patch_gaussian", "random_square_crop_by_scale", "random_scale_crop_and_pad_to_square", "adjust_gamma", "mosaic", "mixup", "copy_paste", "rand_augment")
     NORMALIZE_IMAGE_FIELD_NUMBER: _ClassVar[int]
     RANDOM_HORIZONTAL_FLIP_FIELD_NUMBER: _ClassVar[int]
     RANDOM_PIXEL_VALUE_SCALE_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +47,10 @@ class PreprocessingStep(_message.Message):
     RANDOM_SQUARE_CROP_BY_SCALE_FIELD_NUMBER: _ClassVar[int]
     RANDOM_SCALE_CROP_AND_PAD_TO_SQUARE_FIELD_NUMBER: _ClassVar[int]
     ADJUST_GAMMA_FIELD_NUMBER: _ClassVar[int]
+    MOSAIC_FIELD_NUMBER: _ClassVar[int]
+    MIXUP_FIELD_NUMBER: _ClassVar[int]
+    COPY_PASTE_FIELD_NUMBER: _ClassVar[int]
+    RAND_AUGMENT_FIELD_NUMBER: _ClassVar[int]
     normalize_image: NormalizeImage
     random_horizontal_flip: RandomHorizontalFlip
     random_pixel_value_scale: RandomPixelValueScale
@@ -86,7 +90,11 @@ class PreprocessingStep(_message.Message):
     random_square_crop_by_scale: RandomSquareCropByScale
     random_scale_crop_and_pad_to_square: RandomScaleCropAndPadToSquare
     adjust_gamma: AdjustGamma
-    def __init__(self, normalize_image: _Optional[_Union[NormalizeImage, _Mapping]] = ..., random_horizontal_flip: _Optional[_Union[RandomHorizontalFlip, _Mapping]] = ..., random_pixel_value_scale: _Optional[_Union[RandomPixelValueScale, _Mapping]] = ..., random_image_scale: _Optional[_Union[RandomImageScale, _Mapping]] = ..., random_rgb_to_gray: _Optional[_Union[RandomRGBtoGray, _Mapping]] = ..., random_adjust_brightness: _Optional[_Union[RandomAdjustBrightness, _Mapping]] = ..., random_adjust_contrast: _Optional[_Union[RandomAdjustContrast, _Mapping]] = ..., random_adjust_hue: _Optional[_Union[RandomAdjustHue, _Mapping]] = ..., random_adjust_saturation: _Optional[_Union[RandomAdjustSaturation, _Mapping]] = ..., random_distort_color: _Optional[_Union[RandomDistortColor, _Mapping]] = ..., random_jitter_boxes: _Optional[_Union[RandomJitterBoxes, _Mapping]] = ..., random_crop_image: _Optional[_Union[RandomCropImage, _Mapping]] = ..., random_pad_image: _Optional[_Union[RandomPadImage, _Mapping]] = ..., random_crop_pad_image: _Optional[_Union[RandomCropPadImage, _Mapping]] = ..., random_crop_to_aspect_ratio: _Optional[_Union[RandomCropToAspectRatio, _Mapping]] = ..., random_black_patches: _Optional[_Union[RandomBlackPatches, _Mapping]] = ..., random_resize_method: _Optional[_Union[RandomResizeMethod, _Mapping]] = ..., scale_boxes_to_pixel_coordinates: _Optional[_Union[ScaleBoxesToPixelCoordinates, _Mapping]] = ..., resize_image: _Optional[_Union[ResizeImage, _Mapping]] = ..., subtract_channel_mean: _Optional[_Union[SubtractChannelMean, _Mapping]] = ..., ssd_random_crop: _Optional[_Union[SSDRandomCrop, _Mapping]] = ..., ssd_random_crop_pad: _Optional[_Union[SSDRandomCropPad, _Mapping]] = ..., ssd_random_crop_fixed_aspect_ratio: _Optional[_Union[SSDRandomCropFixedAspectRatio, _Mapping]] = ..., ssd_random_crop_pad_fixed_aspect_ratio: _Optional[_Union[SSDRandomCropPadFixedAspectRatio, _Mapping]] = ..., random_vertical_flip: _Optional[_Union[RandomVerticalFlip, _Mapping]] = ..., random_rotation90: _Optional[_Union[RandomRotation90, _Mapping]] = ..., rgb_to_gray: _Optional[_Union[RGBtoGray, _Mapping]] = ..., convert_class_logits_to_softmax: _Optional[_Union[ConvertClassLogitsToSoftmax, _Mapping]] = ..., random_absolute_pad_image: _Optional[_Union[RandomAbsolutePadImage, _Mapping]] = ..., random_self_concat_image: _Optional[_Union[RandomSelfConcatImage, _Mapping]] = ..., autoaugment_image: _Optional[_Union[AutoAugmentImage, _Mapping]] = ..., drop_label_probabilistically: _Optional[_Union[DropLabelProbabilistically, _Mapping]] = ..., remap_labels: _Optional[_Union[RemapLabels, _Mapping]] = ..., random_jpeg_quality: _Optional[_Union[RandomJpegQuality, _Mapping]] = ..., random_downscale_to_target_pixels: _Optional[_Union[RandomDownscaleToTargetPixels, _Mapping]] = ..., random_patch_gaussian: _Optional[_Union[RandomPatchGaussian, _Mapping]] = ..., random_square_crop_by_scale: _Optional[_Union[RandomSquareCropByScale, _Mapping]] = ..., random_scale_crop_and_pad_to_square: _Optional[_Union[RandomScaleCropAndPadToSquare, _Mapping]] = ..., adjust_gamma: _Optional[_Union[AdjustGamma, _Mapping]] = ...) -> None: ...
+    mosaic: Mosaic
+    mixup: MixUp
+    copy_paste: CopyPaste
+    rand_augment: RandAugment
+    def __init__(self, normalize_image: _Optional[_Union[NormalizeImage, _Mapping]] = ..., random_horizontal_flip: _Optional[_Union[RandomHorizontalFlip, _Mapping]] = ..., random_pixel_value_scale: _Optional[_Union[RandomPixelValueScale, _Mapping]] = ..., random_image_scale: _Optional[_Union[RandomImageScale, _Mapping]] = ..., random_rgb_to_gray: _Optional[_Union[RandomRGBtoGray, _Mapping]] = ..., random_adjust_brightness: _Optional[_Union[RandomAdjustBrightness, _Mapping]] = ..., random_adjust_contrast: _Optional[_Union[RandomAdjustContrast, _Mapping]] = ..., random_adjust_hue: _Optional[_Union[RandomAdjustHue, _Mapping]] = ..., random_adjust_saturation: _Optional[_Union[RandomAdjustSaturation, _Mapping]] = ..., random_distort_color: _Optional[_Union[RandomDistortColor, _Mapping]] = ..., random_jitter_boxes: _Optional[_Union[RandomJitterBoxes, _Mapping]] = ..., random_crop_image: _Optional[_Union[RandomCropImage, _Mapping]] = ..., random_pad_image: _Optional[_Union[RandomPadImage, _Mapping]] = ..., random_crop_pad_image: _Optional[_Union[RandomCropPadImage, _Mapping]] = ..., random_crop_to_aspect_ratio: _Optional[_Union[RandomCropToAspectRatio, _Mapping]] = ..., random_black_patches: _Optional[_Union[RandomBlackPatches, _Mapping]] = ..., random_resize_method: _Optional[_Union[RandomResizeMethod, _Mapping]] = ..., scale_boxes_to_pixel_coordinates: _Optional[_Union[ScaleBoxesToPixelCoordinates, _Mapping]] = ..., resize_image: _Optional[_Union[ResizeImage, _Mapping]] = ..., subtract_channel_mean: _Optional[_Union[SubtractChannelMean, _Mapping]] = ..., ssd_random_crop: _Optional[_Union[SSDRandomCrop, _Mapping]] = ..., ssd_random_crop_pad: _Optional[_Union[SSDRandomCropPad, _Mapping]] = ..., ssd_random_crop_fixed_aspect_ratio: _Optional[_Union[SSDRandomCropFixedAspectRatio, _Mapping]] = ..., ssd_random_crop_pad_fixed_aspect_ratio: _Optional[_Union[SSDRandomCropPadFixedAspectRatio, _Mapping]] = ..., random_vertical_flip: _Optional[_Union[RandomVerticalFlip, _Mapping]] = ..., random_rotation90: _Optional[_Union[RandomRotation90, _Mapping]] = ..., rgb_to_gray: _Optional[_Union[RGBtoGray, _Mapping]] = ..., convert_class_logits_to_softmax: _Optional[_Union[ConvertClassLogitsToSoftmax, _Mapping]] = ..., random_absolute_pad_image: _Optional[_Union[RandomAbsolutePadImage, _Mapping]] = ..., random_self_concat_image: _Optional[_Union[RandomSelfConcatImage, _Mapping]] = ..., autoaugment_image: _Optional[_Union[AutoAugmentImage, _Mapping]] = ..., drop_label_probabilistically: _Optional[_Union[DropLabelProbabilistically, _Mapping]] = ..., remap_labels: _Optional[_Union[RemapLabels, _Mapping]] = ..., random_jpeg_quality: _Optional[_Union[RandomJpegQuality, _Mapping]] = ..., random_downscale_to_target_pixels: _Optional[_Union[RandomDownscaleToTargetPixels, _Mapping]] = ..., random_patch_gaussian: _Optional[_Union[RandomPatchGaussian, _Mapping]] = ..., random_square_crop_by_scale: _Optional[_Union[RandomSquareCropByScale, _Mapping]] = ..., random_scale_crop_and_pad_to_square: _Optional[_Union[RandomScaleCropAndPadToSquare, _Mapping]] = ..., adjust_gamma: _Optional[_Union[AdjustGamma, _Mapping]] = ..., mosaic: _Optional[_Union[Mosaic, _Mapping]] = ..., mixup: _Optional[_Union[MixUp, _Mapping]] = ..., copy_paste: _Optional[_Union[CopyPaste, _Mapping]] = ..., rand_augment: _Optional[_Union[RandAugment, _Mapping]] = ...) -> None: ...
 
 class NormalizeImage(_message.Message):
     __slots__ = ("original_minval", "original_maxval", "target_minval", "target_maxval")
@@ -553,3 +561,65 @@ class AdjustGamma(_message.Message):
     gamma: float
     gain: float
     def __init__(self, gamma: _Optional[float] = ..., gain: _Optional[float] = ...) -> None: ...
+
+class Mosaic(_message.Message):
+    __slots__ = ("probability", "stop_at_step", "height", "width", "min_center", "max_center", "min_scale", "max_scale", "overlap_thresh", "pad_color")
+    PROBABILITY_FIELD_NUMBER: _ClassVar[int]
+    STOP_AT_STEP_FIELD_NUMBER: _ClassVar[int]
+    HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    MIN_CENTER_FIELD_NUMBER: _ClassVar[int]
+    MAX_CENTER_FIELD_NUMBER: _ClassVar[int]
+    MIN_SCALE_FIELD_NUMBER: _ClassVar[int]
+    MAX_SCALE_FIELD_NUMBER: _ClassVar[int]
+    OVERLAP_THRESH_FIELD_NUMBER: _ClassVar[int]
+    PAD_COLOR_FIELD_NUMBER: _ClassVar[int]
+    probability: float
+    stop_at_step: int
+    height: int
+    width: int
+    min_center: float
+    max_center: float
+    min_scale: float
+    max_scale: float
+    overlap_thresh: float
+    pad_color: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, probability: _Optional[float] = ..., stop_at_step: _Optional[int] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., min_center: _Optional[float] = ..., max_center: _Optional[float] = ..., min_scale: _Optional[float] = ..., max_scale: _Optional[float] = ..., overlap_thresh: _Optional[float] = ..., pad_color: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class MixUp(_message.Message):
+    __slots__ = ("probability", "stop_at_step", "alpha", "scale_weights")
+    PROBABILITY_FIELD_NUMBER: _ClassVar[int]
+    STOP_AT_STEP_FIELD_NUMBER: _ClassVar[int]
+    ALPHA_FIELD_NUMBER: _ClassVar[int]
+    SCALE_WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    probability: float
+    stop_at_step: int
+    alpha: float
+    scale_weights: bool
+    def __init__(self, probability: _Optional[float] = ..., stop_at_step: _Optional[int] = ..., alpha: _Optional[float] = ..., scale_weights: bool = ...) -> None: ...
+
+class CopyPaste(_message.Message):
+    __slots__ = ("probability", "stop_at_step", "object_probability", "min_scale", "max_scale", "overlap_thresh")
+    PROBABILITY_FIELD_NUMBER: _ClassVar[int]
+    STOP_AT_STEP_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_PROBABILITY_FIELD_NUMBER: _ClassVar[int]
+    MIN_SCALE_FIELD_NUMBER: _ClassVar[int]
+    MAX_SCALE_FIELD_NUMBER: _ClassVar[int]
+    OVERLAP_THRESH_FIELD_NUMBER: _ClassVar[int]
+    probability: float
+    stop_at_step: int
+    object_probability: float
+    min_scale: float
+    max_scale: float
+    overlap_thresh: float
+    def __init__(self, probability: _Optional[float] = ..., stop_at_step: _Optional[int] = ..., object_probability: _Optional[float] = ..., min_scale: _Optional[float] = ..., max_scale: _Optional[float] = ..., overlap_thresh: _Optional[float] = ...) -> None: ...
+
+class RandAugment(_message.Message):
+    __slots__ = ("num_operations", "magnitude", "overlap_thresh")
+    NUM_OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    MAGNITUDE_FIELD_NUMBER: _ClassVar[int]
+    OVERLAP_THRESH_FIELD_NUMBER: _ClassVar[int]
+    num_operations: int
+    magnitude: float
+    overlap_thresh: float
+    def __init__(self, num_operations: _Optional[int] = ..., magnitude: _Optional[float] = ..., overlap_thresh: _Optional[float] = ...) -> None: ...

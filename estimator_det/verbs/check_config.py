@@ -94,11 +94,12 @@ def _components(config: Any) -> _Found:
 
 def _augmentation_problems(config: Any) -> List[Any]:
     from estimator_det.config.text import ConfigError
-    from inputs.augment import make_augmentation
+    from inputs.augment import check_links, make_links
     from model_fn.preflight import run_check
 
     try:
-        make_augmentation(config.train_config.data_augmentation_options)
+        links = make_links(config.train_config.data_augmentation_options)
+        check_links(links, config.train_input_reader)
     except ConfigError as reason:
         return [run_check.as_problem(reason, config)]
     return []

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from typing import Union
 
 from estimator_det import console
 from estimator_det.config import printing
 
 SUMMARY = "Runs an exported detector on images and draws the detections"
+AUTO = "auto"
 EXAMPLE = "--model exported photos/ image.jpg --output_dir detections"
 
 
@@ -19,11 +21,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True, metavar="DIR", help="folder of an export")
     parser.add_argument("--output_dir", default="detections", help="(default: %(default)s)")
     parser.add_argument(
+        "--threshold",
         "--min_score",
-        type=float,
+        dest="min_score",
+        type=_threshold,
         default=0.5,
-        help="draw and write only detections of this score or more (default: %(default)s)",
+        metavar="SCORE",
+        help="draw and write only detections of this score or more (default: %(default)s); auto: "
+        "for each class that of the best F1 in the evaluation of the exported checkpoint",
     )
+
+
+def _threshold(text: str) -> Union[float, str]:
+    if text == AUTO:
+        return AUTO
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a score nor {AUTO}") from None
 
 
 def run(options: argparse.Namespace) -> int:
@@ -33,8 +48,10 @@ def run(options: argparse.Namespace) -> int:
 
     files = list_images(options.images)
     detector = SavedModelDetector(options.model)
+    is_auto = options.min_score == AUTO
+    min_score = detector.best_thresholds() if is_auto else options.min_score
     failed = 0
-    for result in detect_files(detector, files, options.output_dir, options.min_score):
+    for result in detect_files(detector, files, options.output_dir, min_score):
         if result.detections is None:
             failed += 1
             printing.report(result.error, sys.stderr)

@@ -52,6 +52,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--label_map_path", help="becomes an asset; default: the label map of the configuration"
     )
+    parser.add_argument(
+        "--thresholds",
+        metavar="FILE",
+        help="thresholds for detect --threshold auto; default: those of the checkpoint's "
+        "evaluation, eval_READER/thresholds-STEP.json, if there are any",
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier export")
     parser.add_argument(
         "--write_inference_graph",
@@ -105,12 +111,14 @@ def run(options: argparse.Namespace) -> int:
             output_tensors=[
                 name.strip() for name in options.additional_output_tensor_names.split(",") if name
             ],
+            thresholds=options.thresholds,
         ),
     )
     console.say(f"SavedModel:    {exported.saved_model} ({', '.join(exported.input_types)})")
     console.say(f"frozen graph:  {exported.frozen_graph}")
     console.say(f"checkpoint:    {exported.checkpoint}")
     console.say(f"label map:     {exported.label_map or 'none (give --label_map_path)'}")
+    console.say(f"thresholds:    {exported.thresholds or 'none (evaluate the checkpoint first)'}")
     return console.EXIT_OK
 
 

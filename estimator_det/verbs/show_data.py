@@ -1,4 +1,4 @@
-"""`estimator-det show-data`: draws batches of the input pipeline as one image."""
+"""`estimator-det show-data`: draws batches of the input pipeline, or one step of augmentation."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any, Iterator, List, Tuple
 from estimator_det import console
 from estimator_det.verbs.base import add_config_arguments, config_path, load
 
-SUMMARY = "Draws batches as they enter the model, augmented and padded"
+SUMMARY = "Draws batches as they enter the model, augmented and padded; or what one step changes"
 EXAMPLE = "ssd.config --num_images 24 --output data.png"
 DEFAULT_FILE = "data.png"
+NUM_IMAGES, NUM_RECORDS = 16, 4  # drawn by default, of batches and of augmentations
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,10 +22,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output", default=DEFAULT_FILE, metavar="FILE.png", help="default: %(default)s"
     )
     parser.add_argument(
-        "--num_images", type=int, default=16, help="images to draw (default: %(default)s)"
+        "--num_images",
+        type=int,
+        help=f"images to draw (default: {NUM_IMAGES}); with --augmentation, records to draw "
+        f"(default: {NUM_RECORDS})",
     )
     parser.add_argument(
-        "--columns", type=int, default=4, help="images per row (default: %(default)s)"
+        "--columns",
+        type=int,
+        default=4,
+        help="images per row; with --augmentation, results of each record (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--augmentation",
+        action="append",
+        default=[],
+        metavar="NAME[: SETTINGS]",
+        help="draw records before and after one step instead: that of the configuration with this "
+        "name, else the step with its defaults, or with settings as proto text, e.g. 'mosaic: "
+        "min_scale: 0.8'; may be repeated",
     )
     parser.add_argument(
         "--eval", action="store_true", help="draw evaluation batches, which are not augmented"
@@ -36,11 +52,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
+    if options.num_images is None:
+        options.num_images = NUM_RECORDS if options.augmentation else NUM_IMAGES
     if options.num_images < 1 or options.columns < 1:
         raise console.UsageError(
             f"--num_images is {options.num_images} and --columns {options.columns}: give 1 or more"
         )
+    if options.augmentation and options.eval:
+        raise console.UsageError(
+            "--augmentation and --eval: evaluation does not augment; give one of them"
+        )
     config = load(options)
+    return _draw_steps(config, options) if options.augmentation else _draw_batches(config, options)
+
+
+def _draw_steps(config: Any, options: argparse.Namespace) -> int:
+    """A picture for each `--augmentation`; the names of several go into the names of the files."""
+    from model_fn.drawing import before_after
+
+    configured = config.train_config.data_augmentation_options
+    steps = [before_after.find_step(text, configured) for text in options.augmentation]
+    reader = config.train_input_reader
+    seed = options.seed or 0
+    # A mixture of four needs three more.
+    samples, num_unusable = before_after.read_samples(reader, options.num_images + 3, seed)
+    for number, step in enumerate(steps):
+        page = before_after.draw_step(
+            step,
+            samples,
+            reader,
+            _names(reader),
+            num_rows=options.num_images,
+            num_after=options.columns,
+            seed=seed,
+        )
+        file = options.output
+        if len(steps) > 1:
+            stem, extension = os.path.splitext(file)
+            file = f"{stem}-{number + 1}-{step.WhichOneof('preprocessing_step')}{extension}"
+        _save(page, file)
+        console.say(f"{step.WhichOneof('preprocessing_step')}: {file}")
+    if num_unusable:
+        console.say(f"{num_unusable} records cannot be used and are left out; run check-data")
+    return console.EXIT_OK
+
+
+def _save(page: Any, file: str) -> None:
+    os.makedirs(os.path.dirname(os.path.abspath(file)), exist_ok=True)
+    page.save(file, "PNG")
+
+
+def _draw_batches(config: Any, options: argparse.Namespace) -> int:
     from inputs.bad_records.log import FaultLog
     from inputs.checks import decoder_warnings
     from model_fn.checkpoints.errors import RunError
@@ -71,8 +133,7 @@ def run(options: argparse.Namespace) -> int:
         )
     title = f"{'evaluation' if options.eval else 'training'} batches of {config_path(options)}"
     page = batch_grid.draw_grid(cells, title=title, columns=options.columns)
-    os.makedirs(os.path.dirname(os.path.abspath(options.output)), exist_ok=True)
-    page.save(options.output, "PNG")
+    _save(page, options.output)
     evaluation_report.print_faults(faults)
     without = sum(not cell.labels for cell in cells)
     note = f", {without} of them without boxes" if without else ""
@@ -99,9 +160,19 @@ def _batches(
     else:
         input_fn = inputs.create_train_input_fn(config, preprocess, options.seed, fault_log=faults)
         batch_size = config.train_config.batch_size
-    # A smaller batch contains the same images.
-    dataset = input_fn({"batch_size": max(1, min(batch_size, options.num_images))})
+    # A smaller batch contains the same images, unless the distance of records that are mixed
+    # depends on its size.
+    if options.eval or not _mixes(config):
+        batch_size = max(1, min(batch_size, options.num_images))
+    dataset = input_fn({"batch_size": batch_size})
     return preprocess, readers[0], dataset.as_numpy_iterator()
+
+
+def _mixes(config: Any) -> bool:
+    from inputs.augment import make_links
+    from inputs.augment.mixing import num_sources
+
+    return num_sources(make_links(config.train_config.data_augmentation_options)) > 1
 
 
 def _names(reader: Any) -> Any:

@@ -4,7 +4,7 @@ A step is a function `(sample, seed, config) -> sample`, registered in `AUGMENTA
 name of its field in `PreprocessingStep`. It is stateless: the same sample and seed give the same
 result, and the given sample does not change. Steps on geometry accept uint8 and float32 images;
 steps that compute with pixel values are decorated with `float_image`: they receive and return
-float32, 0 to 255.
+float32, 0 to 255. A step that mixes records receives several samples; see `inputs.augment.mixing`.
 
 Letters in shapes: n boxes, P keypoints, h x w pixels, C channels.
 """
@@ -12,7 +12,7 @@ Letters in shapes: n boxes, P keypoints, h x w pixels, C channels.
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, List, Optional, Protocol, Sequence, Tuple, TypeVar
+from typing import Any, Callable, List, NamedTuple, Optional, Protocol, Sequence, Tuple, TypeVar
 
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
@@ -22,7 +22,8 @@ from inputs.schema import PER_BOX_FIELDS, Sample
 Step = Callable[[Sample, tf.Tensor, Any], Sample]
 AnyStep = TypeVar("AnyStep", bound=Step)
 
-AUGMENTATIONS: Registry[Step] = Registry("augmentation")
+AUGMENTATIONS: Registry[Callable[..., Sample]] = Registry("augmentation")
+FIELD = "data_augmentation_options"
 
 
 class Augmentation(Protocol):
@@ -32,38 +33,69 @@ class Augmentation(Protocol):
         """The changed sample; `seed` is int32 or int64 [2]."""
 
 
+class Link(NamedTuple):
+    """One step of a configuration."""
+
+    name: str
+    function: Callable[..., Sample]
+    config: Any  # the message of the step
+    where: str  # path of the message in train_config
+
+
 def make_augmentation(steps: Sequence[Any]) -> Augmentation:
     """One function that applies `PreprocessingStep`s in order; no steps give the identity.
 
     Later changes to the protos have no effect.
 
     Raises:
-        ConfigError: if a step is empty, is not supported or has impossible settings.
+        ConfigError: if a step is empty, is not supported, has impossible settings or mixes several
+            records.
     """
-    chain: List[Tuple[str, Step, Any]] = []
+    links = make_links(steps)
+    for link in links:
+        if records_of(link) > 1:
+            raise ConfigError(
+                f"{link.where}: mixes {records_of(link)} records, but there is one. Only the input "
+                "pipeline of training applies this step; remove it here"
+            )
+
+    @tf.autograph.experimental.do_not_convert  # no step needs it, and tracing is faster without
+    def augment(sample: Sample, seed: tf.Tensor) -> Sample:
+        return apply_links(links, sample, split_seed(seed, len(links)) if links else [])
+
+    return augment
+
+
+def make_links(steps: Sequence[Any]) -> List[Link]:
+    """The `PreprocessingStep`s with their functions, checked; errors as `make_augmentation`."""
+    links: List[Link] = []
     for index, step in enumerate(steps):
-        where = f"data_augmentation_options[{index}]"
-        name, function = _find(step, where)
+        name, function = _find(step, f"{FIELD}[{index}]")
+        where = f"{FIELD}[{index}].{name}"
         config = type(getattr(step, name))()
         config.CopyFrom(getattr(step, name))
         try:
             getattr(function, "check_config", lambda _: None)(config)
         except ConfigError as error:
-            raise ConfigError(f"{where}.{name}: {error}") from error
-        chain.append((name, function, config))
-
-    @tf.autograph.experimental.do_not_convert  # no step needs it, and tracing is faster without
-    def augment(sample: Sample, seed: tf.Tensor) -> Sample:
-        seeds = split_seed(seed, len(chain)) if chain else []  # each step has one of its own
-        for (name, function, config), own_seed in zip(chain, seeds):
-            with tf.name_scope(name):
-                sample = function(sample, own_seed, config)
-        return sample
-
-    return augment
+            raise ConfigError(f"{where}: {error}") from error
+        links.append(Link(name, function, config, where))
+    return links
 
 
-def _find(step: Any, where: str) -> Tuple[str, Step]:
+def apply_links(links: Sequence[Link], sample: Sample, seeds: Sequence[tf.Tensor]) -> Sample:
+    """The sample after all steps; each step has a seed of its own."""
+    for link, seed in zip(links, seeds):
+        with tf.name_scope(link.name):
+            sample = link.function(sample, seed, link.config)
+    return sample
+
+
+def records_of(link: Link) -> int:
+    """How many records a step mixes; 1 for a step on a single one."""
+    return int(getattr(link.function, "num_records", 1))
+
+
+def _find(step: Any, where: str) -> Tuple[str, Callable[..., Sample]]:
     name = step.WhichOneof("preprocessing_step")
     if name is None:
         raise ConfigError(f"{where} is empty; set one of {sorted(AUGMENTATIONS)}")
@@ -151,11 +183,32 @@ def apply_with_probability(
         return sample
     if probability >= 1:
         return change(sample)
+    return change_if(tf.random.stateless_uniform([], seed) < probability, sample, change)
+
+
+def change_if(condition: tf.Tensor, sample: Sample, change: Callable[[Sample], Sample]) -> Sample:
+    """`change(sample)` where the scalar `condition` is true, else the unchanged sample.
+
+    `image_level` never changes.
+    """
     image_level = sample.image_level
     bare = sample._replace(image_level=None)
-    chosen = tf.random.stateless_uniform([], seed) < probability
-    result: Sample = tf.cond(chosen, lambda: change(bare), lambda: bare)
+    result: Sample = tf.cond(condition, lambda: change(bare), lambda: bare)
     return result._replace(image_level=image_level)
+
+
+def per_channel(
+    image: tf.Tensor, values: tf.Tensor, change: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+) -> tf.Tensor:
+    """`change(image, values)` of an image [h, w, C] and numbers [C], whose shapes broadcast.
+
+    Broadcast along whole rows, which takes a third of the time of broadcasting along pixels.
+    """
+    shape = tf.shape(image)
+    rows = tf.reshape(image, [shape[0], shape[1] * shape[2]])
+    changed = tf.reshape(change(rows, tf.tile(values, [shape[1]])), shape)
+    changed.set_shape(image.shape)
+    return changed
 
 
 def keep_boxes(sample: Sample, indices: tf.Tensor) -> Sample:

@@ -6,7 +6,7 @@ on the first three channels alone and clip them to 0..255.
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
@@ -17,6 +17,7 @@ from inputs.augment.base import (
     check_range,
     checked_by,
     float_image,
+    per_channel,
     random_between,
     split_seed,
 )
@@ -37,33 +38,46 @@ def _on_rgb(sample: Sample, change: Callable[[tf.Tensor], tf.Tensor]) -> Sample:
     return sample._replace(image=changed)
 
 
-# The four adjustments. Contrast, hue and saturation commute with a scaling of all channels, so
-# they need no conversion from 0..255 to 0..1; the brightness shift is given in units of 0..1.
+# The adjustments. Contrast, hue and saturation commute with a scaling of all channels, so they need
+# no conversion from 0..255 to 0..1; brightness and gamma are given in units of 0..1.
 
 
-def _shift_brightness(sample: Sample, seed: tf.Tensor, max_delta: float) -> Sample:
-    delta = random_between(seed, -max_delta, max_delta) * 255.0
-    return _on_rgb(sample, lambda rgb: rgb + delta)
+def shift_brightness(sample: Sample, delta: tf.Tensor) -> Sample:
+    """Adds `delta`, -1 to 1, times 255 to the colour channels."""
+    return _on_rgb(sample, lambda rgb: rgb + delta * 255.0)
 
 
-def _scale_contrast(sample: Sample, seed: tf.Tensor, low: float, high: float) -> Sample:
-    factor = random_between(seed, low, high)
-
-    def change(rgb: tf.Tensor) -> tf.Tensor:
-        mean = tf.reduce_mean(rgb, axis=[0, 1], keepdims=True)
-        return (rgb - mean) * factor + mean
-
-    return _on_rgb(sample, change)
+def scale_contrast(sample: Sample, factor: tf.Tensor) -> Sample:
+    """Scales the distance of the colour channels from the mean of each."""
+    return _on_rgb(sample, lambda rgb: tf.image.adjust_contrast(rgb, factor))
 
 
-def _rotate_hue(sample: Sample, seed: tf.Tensor, max_delta: float) -> Sample:
-    delta = random_between(seed, -max_delta, max_delta)
+def rotate_hue(sample: Sample, delta: tf.Tensor) -> Sample:
+    """Rotates the hue by a fraction of the full circle."""
     return _on_rgb(sample, lambda rgb: tf.image.adjust_hue(rgb, delta))
 
 
-def _scale_saturation(sample: Sample, seed: tf.Tensor, low: float, high: float) -> Sample:
-    factor = random_between(seed, low, high)
+def scale_saturation(sample: Sample, factor: tf.Tensor) -> Sample:
+    """Scales the saturation, up to its maximum."""
     return _on_rgb(sample, lambda rgb: tf.image.adjust_saturation(rgb, factor))
+
+
+class Distortion(NamedTuple):
+    """What `random_distort_color` draws."""
+
+    brightness: tf.Tensor  # added, in units of 0..1
+    saturation: tf.Tensor  # factor
+    hue: tf.Tensor  # fraction of the full circle
+    contrast: tf.Tensor  # factor
+
+
+def distort(sample: Sample, drawn: Distortion, ordering: int) -> Sample:
+    """Brightness, saturation, hue, contrast; ordering 1: brightness, contrast, saturation, hue."""
+    sample = shift_brightness(sample, drawn.brightness)
+    if ordering == 1:
+        sample = scale_contrast(sample, drawn.contrast)
+    sample = rotate_hue(scale_saturation(sample, drawn.saturation), drawn.hue)
+    return sample if ordering == 1 else scale_contrast(sample, drawn.contrast)
 
 
 def _check_deltas(config: Any) -> None:
@@ -82,7 +96,8 @@ def _check_max_delta(config: Any, highest: float) -> None:
 @float_image
 def random_adjust_brightness(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Adds one number from [-max_delta, max_delta) x 255 to all pixel values."""
-    return _shift_brightness(sample, seed, config.max_delta)
+    delta = random_between(seed, -config.max_delta, config.max_delta)
+    return shift_brightness(sample, delta)
 
 
 @AUGMENTATIONS.register("random_adjust_contrast")
@@ -90,7 +105,7 @@ def random_adjust_brightness(sample: Sample, seed: tf.Tensor, config: Any) -> Sa
 @float_image
 def random_adjust_contrast(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Scales the distance from each channel's mean by a factor from [min_delta, max_delta)."""
-    return _scale_contrast(sample, seed, config.min_delta, config.max_delta)
+    return scale_contrast(sample, random_between(seed, config.min_delta, config.max_delta))
 
 
 @AUGMENTATIONS.register("random_adjust_hue")
@@ -98,7 +113,7 @@ def random_adjust_contrast(sample: Sample, seed: tf.Tensor, config: Any) -> Samp
 @float_image
 def random_adjust_hue(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Rotates the hue by a fraction of the full circle from [-max_delta, max_delta)."""
-    return _rotate_hue(sample, seed, config.max_delta)
+    return rotate_hue(sample, random_between(seed, -config.max_delta, config.max_delta))
 
 
 @AUGMENTATIONS.register("random_adjust_saturation")
@@ -106,7 +121,7 @@ def random_adjust_hue(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 @float_image
 def random_adjust_saturation(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Scales the saturation by a factor from [min_delta, max_delta)."""
-    return _scale_saturation(sample, seed, config.min_delta, config.max_delta)
+    return scale_saturation(sample, random_between(seed, config.min_delta, config.max_delta))
 
 
 def _check_ordering(config: Any) -> None:
@@ -123,14 +138,13 @@ def random_distort_color(sample: Sample, seed: tf.Tensor, config: Any) -> Sample
     That is the order of `color_ordering` 0; ordering 1 is brightness, contrast, saturation, hue.
     """
     brightness_seed, saturation_seed, hue_seed, contrast_seed = split_seed(seed, 4)
-    sample = _shift_brightness(sample, brightness_seed, 32.0 / 255.0)
-    if config.color_ordering == 1:
-        sample = _scale_contrast(sample, contrast_seed, 0.5, 1.5)
-    sample = _scale_saturation(sample, saturation_seed, 0.5, 1.5)
-    sample = _rotate_hue(sample, hue_seed, 0.2)
-    if config.color_ordering == 0:
-        sample = _scale_contrast(sample, contrast_seed, 0.5, 1.5)
-    return sample
+    drawn = Distortion(
+        brightness=random_between(brightness_seed, -32.0 / 255.0, 32.0 / 255.0),
+        saturation=random_between(saturation_seed, 0.5, 1.5),
+        hue=random_between(hue_seed, -0.2, 0.2),
+        contrast=random_between(contrast_seed, 0.5, 1.5),
+    )
+    return distort(sample, drawn, config.color_ordering)
 
 
 @AUGMENTATIONS.register("random_pixel_value_scale")
@@ -145,8 +159,12 @@ def random_pixel_value_scale(sample: Sample, seed: tf.Tensor, config: Any) -> Sa
     return sample._replace(image=image)
 
 
-def _luma(rgb: tf.Tensor) -> tf.Tensor:
-    return tf.reduce_sum(rgb * tf.constant(LUMA), axis=-1, keepdims=True)
+def _luma(rgb: tf.Tensor, copies: int = 1) -> tf.Tensor:
+    """[h, w, 3] -> the brightness [h, w, copies]."""
+    shape = tf.shape(rgb)
+    weights = tf.repeat(tf.constant(LUMA)[:, tf.newaxis], copies, axis=1)
+    gray = tf.matmul(tf.reshape(rgb, [-1, 3]), weights)
+    return tf.reshape(gray, tf.stack([shape[0], shape[1], copies]))
 
 
 @AUGMENTATIONS.register("rgb_to_gray")
@@ -169,13 +187,32 @@ def random_rgb_to_gray(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Gives the three colour channels their common brightness, with the given probability."""
 
     def gray(old: Sample) -> Sample:
-        return _on_rgb(old, lambda rgb: tf.repeat(_luma(rgb), 3, axis=-1))
+        return _on_rgb(old, lambda rgb: _luma(rgb, copies=3))
 
     return apply_with_probability(sample, seed, config.probability, gray)
 
 
+def _check_gamma(config: Any) -> None:
+    if not config.gamma >= 0 or not config.gain >= 0:
+        raise ConfigError(
+            f"gamma and gain must not be negative; found {config.gamma:g} and {config.gain:g}"
+        )
+
+
+@AUGMENTATIONS.register("adjust_gamma")
+@checked_by(_check_gamma)
+@float_image
+def adjust_gamma(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+    """Gain * value ^ gamma of the colour channels, in units of 0..1."""
+
+    def change(rgb: tf.Tensor) -> tf.Tensor:
+        return tf.pow(tf.maximum(rgb, 0.0) / 255.0, config.gamma) * (config.gain * 255.0)
+
+    return _on_rgb(sample, change)
+
+
 def _check_normalize(config: Any) -> None:
-    if config.original_maxval <= config.original_minval:
+    if not config.original_minval < config.original_maxval:
         raise ConfigError(
             "original_maxval must be above original_minval; found "
             f"{config.original_maxval:g} and {config.original_minval:g}"
@@ -207,4 +244,5 @@ def subtract_channel_mean(sample: Sample, seed: tf.Tensor, config: Any) -> Sampl
             f"subtract_channel_mean: {len(means)} means for images of {channels} channels; "
             "give one mean per channel"
         )
-    return sample._replace(image=sample.image - tf.constant(means, tf.float32))
+    image = per_channel(sample.image, tf.constant(means, tf.float32), tf.subtract)
+    return sample._replace(image=image)

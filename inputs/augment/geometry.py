@@ -5,22 +5,27 @@ Images [h, w, C] may be uint8 or float32; resizing makes them float32.
 
 from __future__ import annotations
 
-from typing import Any, Callable, NamedTuple, Sequence
+from typing import Any, Callable, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from inputs.augment.base import (
     AUGMENTATIONS,
     apply_with_probability,
+    change_if,
     check_probability,
     check_range,
     checked_by,
     float_image,
     image_size,
     random_between,
+    random_integers,
     scale_area,
+    split_seed,
 )
 from inputs.schema import Sample
+
+UNSET_MAX_TARGET_PIXELS = 800_000  # of random_downscale_to_target_pixels, in the reference
 
 
 class Motion(NamedTuple):
@@ -160,6 +165,10 @@ def resize(sample: Sample, size: tf.Tensor, method: str, align_corners: bool = F
     Boxes and keypoints are normalized and stay; areas in pixels grow with the image.
     """
     image = tf1.image.resize(sample.image, size, method=method, align_corners=align_corners)
+    return _resize_labels(sample, size, align_corners)._replace(image=image)
+
+
+def _resize_labels(sample: Sample, size: tf.Tensor, align_corners: bool = False) -> Sample:
     masks = sample.masks
     if masks is not None:
         nearest = tf.image.ResizeMethod.NEAREST_NEIGHBOR
@@ -167,20 +176,43 @@ def resize(sample: Sample, size: tf.Tensor, method: str, align_corners: bool = F
             masks[..., tf.newaxis], size, method=nearest, align_corners=align_corners
         )[..., 0]
     growth = tf.cast(size, tf.float32) / tf.cast(image_size(sample.image), tf.float32)
-    area = scale_area(sample.area, tf.reduce_prod(growth))
-    return sample._replace(image=image, masks=masks, area=area)
+    return sample._replace(masks=masks, area=scale_area(sample.area, tf.reduce_prod(growth)))
 
 
-def _check_resize(config: Any) -> None:
-    if config.new_height < 1 or config.new_width < 1:
-        raise ConfigError(
-            "new_height and new_width must both be set and above 0; found "
-            f"{config.new_height} and {config.new_width}"
-        )
+# In the order in which `random_resize_method` numbers them.
+RESIZE_METHODS = (
+    tf.image.ResizeMethod.BILINEAR,
+    tf.image.ResizeMethod.NEAREST_NEIGHBOR,
+    tf.image.ResizeMethod.BICUBIC,
+    tf.image.ResizeMethod.AREA,
+)
+
+
+def resize_by(sample: Sample, size: tf.Tensor, method: tf.Tensor) -> Sample:
+    """Resizes as `resize`, by the number of a method in `RESIZE_METHODS`, an int32 scalar."""
+
+    def branch(name: str) -> Callable[[], tf.Tensor]:
+        return lambda: tf.cast(tf1.image.resize(sample.image, size, method=name), tf.float32)
+
+    image = tf.switch_case(method, [branch(name) for name in RESIZE_METHODS])
+    return _resize_labels(sample, size)._replace(image=image)
+
+
+def _check_size(height: str, width: str) -> Callable[[Any], None]:
+    """The check of a step whose fields `height` and `width` are required."""
+
+    def check(config: Any) -> None:
+        rows, columns = getattr(config, height), getattr(config, width)
+        if rows < 1 or columns < 1:
+            raise ConfigError(
+                f"{height} and {width} must both be set and above 0; found {rows} and {columns}"
+            )
+
+    return check
 
 
 @AUGMENTATIONS.register("resize_image")
-@checked_by(_check_resize)
+@checked_by(_check_size("new_height", "new_width"))
 @float_image
 def resize_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Resizes to new_height x new_width by the given method."""
@@ -191,6 +223,16 @@ def resize_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
         config.NEAREST_NEIGHBOR: tf.image.ResizeMethod.NEAREST_NEIGHBOR,
     }[config.method]
     return resize(sample, tf.constant([config.new_height, config.new_width]), method)
+
+
+@AUGMENTATIONS.register("random_resize_method")
+@checked_by(_check_size("target_height", "target_width"))
+@float_image
+def random_resize_method(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+    """Resizes to target_height x target_width by one of four methods, all equally likely."""
+    bounds = tf.constant([[0], [len(RESIZE_METHODS)]])
+    method = random_integers(seed, bounds[0], bounds[1])[0]
+    return resize_by(sample, tf.constant([config.target_height, config.target_width]), method)
 
 
 def _check_scale(config: Any) -> None:
@@ -207,6 +249,50 @@ def random_image_scale(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     size = tf.cast(tf.cast(image_size(sample.image), tf.float32) * factor, tf.int32)
     size = tf.maximum(size, 1)  # a tiny image stays an image
     return resize(sample, size, tf.image.ResizeMethod.BILINEAR, align_corners=True)
+
+
+def downscale(sample: Sample, pixels: tf.Tensor) -> Sample:
+    """Resizes to about `pixels` pixels, an int32 scalar, in the same shape; never enlarges."""
+    size = image_size(sample.image)
+
+    def change(old: Sample) -> Sample:
+        share = tf.cast(pixels, tf.float32) / tf.cast(tf.reduce_prod(size), tf.float32)
+        smaller = tf.cast(tf.sqrt(share) * tf.cast(size, tf.float32), tf.int32)
+        return resize(old, tf.maximum(smaller, 1), tf.image.ResizeMethod.BILINEAR)
+
+    return change_if(tf.reduce_prod(size) > pixels, sample, change)
+
+
+def _target_pixels(config: Any) -> Tuple[int, int]:
+    """The bounds of the number of pixels; the reference's upper one is not the schema's default."""
+    if not config.HasField("max_target_pixels"):
+        return config.min_target_pixels, UNSET_MAX_TARGET_PIXELS
+    return config.min_target_pixels, config.max_target_pixels
+
+
+def _check_downscale(config: Any) -> None:
+    check_probability("random_coef", config.random_coef)
+    low, high = _target_pixels(config)
+    if not 1 <= low < high:
+        raise ConfigError(
+            f"min_target_pixels is {low} and max_target_pixels is {high}; they need "
+            "1 <= min_target_pixels < max_target_pixels"
+        )
+
+
+@AUGMENTATIONS.register("random_downscale_to_target_pixels")
+@checked_by(_check_downscale)
+@float_image
+def random_downscale_to_target_pixels(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+    """Shrinks larger images to a random number of pixels, except with probability `random_coef`.
+
+    The number is at least min_target_pixels and below max_target_pixels.
+    """
+    chance_seed, pixels_seed = split_seed(seed, 2)
+    low, high = _target_pixels(config)
+    pixels = random_integers(pixels_seed, tf.constant([low]), tf.constant([high]))[0]
+    is_drawn = tf.random.stateless_uniform([], chance_seed) >= config.random_coef
+    return change_if(is_drawn, sample, lambda old: downscale(old, pixels))
 
 
 @AUGMENTATIONS.register("scale_boxes_to_pixel_coordinates")

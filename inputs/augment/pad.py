@@ -81,9 +81,12 @@ def random_pad(
     least = tf.minimum(tf.maximum(min_size, size), most)
     canvas = random_integers(size_seed, least, most)
     offset = random_integers(offset_seed, tf.zeros_like(size), canvas - size)
-    if color is None:
-        color = tf.reduce_mean(tf.cast(sample.image, tf.float32), axis=[0, 1])
-    return pad(sample, canvas, offset, color)
+    return pad(sample, canvas, offset, mean_color(sample.image) if color is None else color)
+
+
+def mean_color(image: tf.Tensor) -> tf.Tensor:
+    """Image [h, w, C] -> float32 [C]."""
+    return tf.reduce_mean(tf.cast(image, tf.float32), axis=[0, 1])
 
 
 def random_pad_to_aspect_ratio(
@@ -99,30 +102,42 @@ def random_pad_to_aspect_ratio(
     smallest padding that reaches the aspect ratio may exceed the maximum.
     """
     size = tf.cast(image_size(sample.image), tf.float32)
-    height, width = size[0], size[1]
-    tight = tf.stack([tf.maximum(height, width / aspect_ratio),
-                      tf.maximum(width, height * aspect_ratio)])  # fmt: skip
+    tight = _tight(size, aspect_ratio)
     most = tf.reduce_min(tf.maximum(size * tf.constant(max_ratio), tight) / tight)
     least = tf.reduce_max(tf.maximum(size * tf.constant(min_ratio), tight) / tight)
     least = tf.minimum(least, most)
     scale = least + tf.random.stateless_uniform([], seed) * (most - least)
+    return pad_to_aspect_ratio(sample, aspect_ratio, scale)
+
+
+def pad_to_aspect_ratio(sample: Sample, aspect_ratio: float, scale: tf.Tensor) -> Sample:
+    """Pads below and to the right to `scale` times the smallest canvas of the aspect ratio."""
+    tight = _tight(tf.cast(image_size(sample.image), tf.float32), aspect_ratio)
     canvas = tf.cast(tf.round(tight * scale), tf.int32)
     return pad(sample, canvas, tf.zeros([2], tf.int32))
 
 
-def color_of(values: Sequence[float]) -> Optional[tf.Tensor]:
-    """A `pad_color` field as a tensor; an empty one is None, the mean colour of the image."""
-    return tf.constant(list(values), tf.float32) if len(values) else None
+def _tight(size: tf.Tensor, aspect_ratio: float) -> tf.Tensor:
+    """The smallest size, float32 [2], of an aspect ratio that contains `size`."""
+    height, width = size[0], size[1]
+    return tf.stack([tf.maximum(height, width / aspect_ratio),
+                     tf.maximum(width, height * aspect_ratio)])  # fmt: skip
 
 
-def _checked_color(sample: Sample, step: str, values: Sequence[float]) -> Optional[tf.Tensor]:
+def check_color(sample: Sample, field: str, values: Sequence[float]) -> None:
+    """Raises ConfigError unless a colour has one number, or one for each channel of the image."""
     channels = sample.image.shape[-1]
     if len(values) > 1 and channels not in (None, len(values)):
         raise ConfigError(
-            f"{step}.pad_color has {len(values)} numbers for images of {channels} channels; "
+            f"{field} has {len(values)} numbers for images of {channels} channels; "
             "give one per channel, or a single one"
         )
-    return color_of(values)
+
+
+def _color(sample: Sample, field: str, values: Sequence[float]) -> Optional[tf.Tensor]:
+    """A `pad_color` field as a tensor; an empty one is None, the mean colour of the image."""
+    check_color(sample, field, values)
+    return tf.constant(list(values), tf.float32) if len(values) else None
 
 
 def _check_pad(config: Any) -> None:
@@ -144,7 +159,7 @@ def random_pad_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 
     ConfigError if `pad_color` does not fit the channels of the image.
     """
-    color = _checked_color(sample, "random_pad_image", config.pad_color)
+    color = _color(sample, "random_pad_image.pad_color", config.pad_color)
     size = image_size(sample.image)
     min_size, max_size = size, size * 2
     if config.HasField("min_image_height"):
@@ -169,7 +184,7 @@ def random_absolute_pad_image(sample: Sample, seed: tf.Tensor, config: Any) -> S
 
     ConfigError if `pad_color` does not fit the channels of the image.
     """
-    color = _checked_color(sample, "random_absolute_pad_image", config.pad_color)
+    color = _color(sample, "random_absolute_pad_image.pad_color", config.pad_color)
     size = image_size(sample.image)
     most = size + tf.constant([config.max_height_padding, config.max_width_padding])
     return random_pad(sample, seed, size, most, color)

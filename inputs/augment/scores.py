@@ -11,7 +11,7 @@ from inputs.schema import Sample
 
 
 def _check_temperature(config: Any) -> None:
-    if config.temperature <= 0:
+    if not config.temperature > 0:
         raise ConfigError(f"temperature must be above 0; found {config.temperature:g}")
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from estimator_det.compat import tf
 from inputs import schema
-from inputs.bad_records.kinds import COUNTED, FAIL, FAULT_COUNTS, KINDS, effect
+from inputs.bad_records.kinds import CLIP, COUNTED, FAIL, FAULT_COUNTS, KINDS, effect
 from inputs.bad_records.log import FaultLog, RecordFaultError
 from inputs.bad_records.policy import BadRecordPolicy
 from inputs.checks.examine import examine_record
@@ -33,7 +33,7 @@ RECORD_ID = "record_id"  # see `inputs.records.record_id`; becomes RECORD in the
 STOP = -2  # 1 if the run must stop
 EXPECTED = -3  # the next sequence number
 MAX_EMPTY_FILES = 1000  # files in a row that give no record while nothing else arrives
-MAX_PENDING = 1024  # pending records; beyond it, some must have failed
+MAX_PENDING = 1024  # pending records, besides those that wait; beyond it, some must have failed
 
 # (serialized record, sequence number) -> why TensorFlow cannot use it, "" if it can.
 Retry = Callable[[bytes, int], str]
@@ -48,11 +48,14 @@ class Guard:
         policy: BadRecordPolicy,
         log: FaultLog,
         retry: Optional[Retry] = None,
+        *,
+        num_waiting: int = 0,  # usable records that wait between decoding and the check
     ) -> None:
         self.paths = list(paths)
         self._policy = policy
         self._log = log
         self._retry = retry
+        self._max_pending = MAX_PENDING + num_waiting
         self._lock = threading.Lock()
         self._complete: Dict[str, int] = {}  # compressed or remote file -> its number of records
         # Expected number and pending records, and how many files without records came since.
@@ -63,7 +66,7 @@ class Guard:
     # In the graph.
 
     def has_too_many_pending(self) -> tf.Tensor:
-        return self._pending.size() > MAX_PENDING
+        return self._pending.size() > self._max_pending
 
     def may_continue(self) -> tf.Tensor:
         return tf.not_equal(self._pending.lookup(tf.constant(STOP, tf.int64)), 1)
@@ -184,7 +187,7 @@ class Guard:
         records: List[tfrecord.Record] = []
         pending = dict(zip(keys.tolist(), values.tolist()))
         try:
-            if len(pending) > MAX_PENDING and not self._log.stop_reason:
+            if len(pending) > self._max_pending and not self._log.stop_reason:
                 # Explains the older half; what remains may still arrive.
                 older = sorted(one for one in pending.items() if one[0] >= 0)[: len(pending) // 2]
                 explained = [
@@ -322,9 +325,10 @@ class Guard:
         source_id = name.decode("utf-8", "replace")
         for kind, count in zip(COUNTED, counts.tolist()):
             if count:
-                done = effect(kind, self._policy.actions[kind])
-                message = f"{KINDS[kind].description}: {count}, {done}"
-                fault = self._policy.fault(kind, message, count)
+                # What the policy rejects arrives only where records are mixed: as too many boxes.
+                action = CLIP if self._policy.rejects(kind) else self._policy.actions[kind]
+                message = f"{KINDS[kind].description}: {count}, {effect(kind, action)}"
+                fault = self._policy.fault(kind, message, count)._replace(action=action)
                 self._log.report(fault, self.paths[file], number, source_id)
 
 
@@ -348,6 +352,7 @@ def without_guard_keys(
     source_ids, counts = features[schema.SOURCE_ID], features.pop(FAULT_COUNTS)
     if not keep_source_id:
         del features[schema.SOURCE_ID]
+        features.pop(schema.FILENAME, None)
     with tf.control_dependencies(check(sequence_numbers, record_ids, source_ids, counts)):
         features[schema.RECORD] = unpack_record_ids(record_ids)
     seeds = tf.fill(tf.shape(sequence_numbers), tf.constant(base_seed, tf.int64))

@@ -6,17 +6,11 @@ number of processes or their speed.
 
 from __future__ import annotations
 
-import concurrent.futures
-import contextlib
-import multiprocessing
-import os
-import signal
-import threading
-from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.config import files
+from inputs import machine
 from inputs.bad_records.kinds import KINDS, SKIP
 from inputs.bad_records.log import LogEntry
 from inputs.bad_records.policy import BadRecordPolicy
@@ -173,60 +167,21 @@ def _at_once(
     tasks: Sequence[Task], policies: Dict[str, BadRecordPolicy], jobs: int
 ) -> Iterator[Scan]:
     """Results in the order of the tasks."""
-    # Fresh processes: a fork of one in which TensorFlow has run may hang.
-    context = multiprocessing.get_context("spawn")
-    # Its other end closes when this process fails or ends, for whatever reason. An Event would not
-    # do: setting it waits for processes that may have died.
-    lifeline, held = context.Pipe(duplex=False)
-    pool = concurrent.futures.ProcessPoolExecutor(
-        max_workers=min(jobs, max(len(tasks), 1)),
-        mp_context=context,
-        initializer=_start_worker,
-        initargs=(policies, lifeline),
+    results = machine.in_processes(
+        _examine_in_worker, tasks, jobs=jobs, start=_set_policies, arguments=(policies,)
     )
     try:
-        with _interrupts_held():
-            futures = [pool.submit(_examine_in_worker, task) for task in tasks]
-        for future in futures:
-            try:
-                yield future.result()
-            except BrokenProcessPool as error:
-                ended = [f.done() and not f.cancelled() and not f.exception() for f in futures]
-                open_tasks = [task for task, done in zip(tasks, ended) if not done][:jobs]
-                where = ", ".join(f"{task.file} from record {task.start} on" for task in open_tasks)
-                raise WorkerDiedError(
-                    "a process that reads records died, perhaps because memory ran out; it was one "
-                    f"of those that read {where}. Remedy: try again with --jobs 1"
-                ) from error
-        pool.shutdown()
-    finally:
-        held.close()  # ends processes that are still reading
-        pool.shutdown(wait=False, cancel_futures=True)
-        lifeline.close()
+        yield from results
+    except machine.ProcessDiedError as error:
+        where = ", ".join(f"{task.file} from record {task.start} on" for task in error.tasks)
+        raise WorkerDiedError(
+            "a process that reads records died, perhaps because memory ran out; it was one of "
+            f"those that read {where}. Remedy: try again with --jobs 1"
+        ) from error
 
 
-@contextlib.contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Processes started within never receive Ctrl-C: the main process does, and ends them."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _start_worker(policies: Dict[str, BadRecordPolicy], lifeline: Any) -> None:
-    threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
+def _set_policies(policies: Dict[str, BadRecordPolicy]) -> None:
     _POLICIES.update(policies)
-
-
-def _end_with(lifeline: Any) -> None:
-    """Ends this process when the other end of a pipe is closed."""
-    lifeline.poll(None)
-    os._exit(1)
 
 
 def _examine_in_worker(task: Task) -> Scan:

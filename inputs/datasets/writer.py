@@ -10,7 +10,7 @@ import hashlib
 import io
 import os
 from dataclasses import dataclass, fields
-from typing import Any, Iterable, List, Mapping, Optional, Sequence
+from typing import Any, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 from PIL import Image
@@ -35,6 +35,9 @@ class Annotations:
     group_of: Optional[Sequence[bool]] = None  # of Open Images
     masks: Optional[Sequence[bytes]] = None  # PNG files of the image's size, 0 outside the object
     keypoints: Optional[np.ndarray] = None  # float [n, P, 2], y and x as fractions; NaN: absent
+    # int [n, P] of COCO: 0 absent, 1 hidden, 2 visible; None: 2 where keypoints are not NaN
+    keypoint_visibilities: Optional[np.ndarray] = None
+    confidences: Optional[Sequence[float]] = None  # of the class, 0 to 1
 
     def __post_init__(self) -> None:
         boxes = np.asarray(self.boxes, np.float32).reshape(-1, 4)
@@ -54,6 +57,20 @@ class Annotations:
             raise ValueError(f"class ids start at 1 (0 is background); given {self.class_ids}")
 
 
+@dataclass(frozen=True)
+class ImageLabels:
+    """What is known about classes in a whole image, beside its boxes."""
+
+    class_ids: Sequence[int] = ()  # that somebody looked for
+    class_names: Sequence[str] = ()  # of class_ids
+    confidences: Sequence[float] = ()  # of class_ids: 1 present, 0 absent
+    absent_ids: Sequence[int] = ()  # of classes that are certainly absent
+    incomplete_ids: Sequence[int] = ()  # of classes of which some objects may lack a box
+
+
+NO_LABELS = ImageLabels()
+
+
 def encode_image(pixels: np.ndarray, image_format: str = "jpeg", quality: int = 92) -> bytes:
     """uint8 [h, w] or [h, w, 3] -> the bytes of an image file; `quality` is for JPEG alone."""
     if image_format not in IMAGE_FORMATS:
@@ -65,16 +82,27 @@ def encode_image(pixels: np.ndarray, image_format: str = "jpeg", quality: int = 
 
 
 def make_example(
-    encoded: bytes, annotations: Annotations, *, filename: str, source_id: str = ""
+    encoded: bytes,
+    annotations: Annotations,
+    *,
+    filename: str,
+    source_id: str = "",
+    size: Optional[Tuple[int, int]] = None,
+    labels: ImageLabels = NO_LABELS,
+    other: Optional[Mapping[str, Sequence[bytes]]] = None,
 ) -> tf.train.Example:
     """One record of the bytes of a JPEG, PNG, GIF or BMP file, stored unchanged, and its objects.
 
-    `source_id` identifies the image in evaluation; it is the file name when empty.
+    `source_id` identifies the image in evaluation; it is the file name when empty. `size` is the
+    height and width of the image, if its header was read before. `other` are further keys, which
+    training does not read.
 
     Raises:
         ValueError: if `encoded` is no readable image, naming `filename`.
     """
-    width, height, image_format = _inspect(encoded, filename)
+    width, height, image_format = (
+        _inspect(encoded, filename) if size is None else (size[1], size[0], _format(encoded))
+    )
     boxes = annotations.boxes
     # The type of a list is that of its key, not of its values: an image may have no object.
     features = {
@@ -99,16 +127,34 @@ def make_example(
         features["image/object/keypoint/y"] = _floats(points[:, 0])
         features["image/object/keypoint/x"] = _floats(points[:, 1])
         seen = ~np.isnan(points).any(axis=1)
-        features["image/object/keypoint/visibility"] = _integers(np.where(seen, 2, 0))
+        given = annotations.keypoint_visibilities
+        visibilities = np.where(seen, 2, 0) if given is None else np.ravel(given)
+        features["image/object/keypoint/visibility"] = _integers(visibilities)
     if annotations.masks is not None:
         features["image/object/mask"] = _bytes(annotations.masks)
-    for name, numbers in (("weight", annotations.weights), ("area", annotations.area)):
+    for name, numbers in (
+        ("weight", annotations.weights),
+        ("area", annotations.area),
+        ("class/confidence", annotations.confidences),
+    ):
         if numbers is not None:
             features[f"image/object/{name}"] = _floats(numbers)
     for name in ("is_crowd", "difficult", "group_of"):
         marks = getattr(annotations, name)
         if marks is not None:
             features[f"image/object/{name}"] = _integers(marks)
+    if labels.class_ids:
+        features["image/class/label"] = _integers(labels.class_ids)
+        features["image/class/text"] = _bytes(name.encode() for name in labels.class_names)
+        features["image/class/confidence"] = _floats(labels.confidences)
+    for key, ids in (
+        ("image/neg_category_ids", labels.absent_ids),
+        ("image/not_exhaustive_category_ids", labels.incomplete_ids),
+    ):
+        if ids:
+            features[key] = _integers(ids)
+    for key, values in (other or {}).items():
+        features[key] = _bytes(values)
     return tf.train.Example(features=tf.train.Features(feature=features))
 
 
@@ -155,7 +201,13 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def _inspect(encoded: bytes, filename: str) -> tuple[int, int, str]:
+def _format(encoded: bytes) -> str:
+    """The format of an image that is known to be readable, from its first bytes."""
+    starts = {b"\xff\xd8": "jpeg", b"\x89PNG": "png", b"GIF8": "gif", b"BM": "bmp"}
+    return next(name for start, name in starts.items() if encoded.startswith(start))
+
+
+def _inspect(encoded: bytes, filename: str) -> Tuple[int, int, str]:
     """Width, height and format of an image file, from its header alone."""
     try:
         with Image.open(io.BytesIO(encoded)) as image:

@@ -40,7 +40,7 @@ from inputs.decoding.example import (
     require,
     require_length,
 )
-from inputs.decoding.hierarchy import Hierarchy, expand_boxes, expand_image_labels
+from inputs.decoding.hierarchy import expand_boxes, expand_image_labels, make_hierarchy
 from inputs.decoding.image_header import claimed_pixels
 from inputs.label_map import LabelMap
 from inputs.schema import PER_BOX_NUMBERS, Sample
@@ -79,7 +79,7 @@ def make_decoder(
     tables = _make_tables(config, label_map)
     hierarchy = None
     if label_map is not None and config.expand_labels_hierarchy:
-        hierarchy = Hierarchy.from_label_map(label_map)
+        hierarchy = make_hierarchy(config, label_map)
     parse = make_parser(config)
 
     def decode(serialized: tf.Tensor, seed: Optional[tf.Tensor] = None) -> Sample:
@@ -385,6 +385,7 @@ def _image_level(
         known = tf.where(classes > 0)[:, 0]
     level = {
         schema.SOURCE_ID: record,
+        schema.FILENAME: parsed["image/filename"],
         schema.HASH: tf.cast(tf.strings.to_hash_bucket_fast(hashed, HASH_BUCKETS), tf.int32),
         schema.ORIGINAL_SPATIAL_SHAPE: tf.shape(image)[:2],
         schema.IMAGE_CLASSES: tf.gather(classes, known),

@@ -30,6 +30,17 @@ _NO_BATCH = "the batch was not kept"
 _LARGE = 1e4  # weights above are rarely meant
 
 
+class Place(NamedTuple):
+    """Where a record is."""
+
+    file: str
+    record: int  # number in the file from 0
+
+    def sentence(self) -> str:
+        """In one line."""
+        return f"{self.file}, record {self.record}"
+
+
 class Record(NamedTuple):
     """Where an image of the batch came from."""
 
@@ -37,12 +48,14 @@ class Record(NamedTuple):
     source_id: str
     file: str  # "" where the batch does not say
     record: int  # number in the file from 0; -1 where the batch does not say
+    partners: Sequence[Place] = ()  # the records mixed with this one, by a mosaic for example
 
     def sentence(self) -> str:
         """In one line."""
-        where = f"{self.file}, record {self.record}" if self.file else "file unknown"
+        where = Place(self.file, self.record).sentence() if self.file else "file unknown"
         name = f"source_id {printing.quoted(self.source_id)}" if self.source_id else "no source_id"
-        return f"image {self.image}: {where}, {name}"
+        mixed = "; ".join(place.sentence() for place in self.partners)
+        return f"image {self.image}: {where}, {name}" + (f", mixed with {mixed}" if mixed else "")
 
 
 class BadInput(NamedTuple):
@@ -187,13 +200,16 @@ def _records_of(batch: Dict[str, np.ndarray], reader: Any) -> List[Record]:
         return []
     places = batch.get(f"features/{schema.RECORD}")
     names = batch.get(f"features/{schema.SOURCE_ID}")
+    partners = batch.get(f"features/{schema.PARTNER_RECORDS}")
     paths = records.list_files(reader).paths if places is not None else []
     found = []
     for image in range(len(images)):
         name = "" if names is None else bytes(names[image]).decode("utf-8", "replace")
         file, number = (-1, -1) if places is None else (int(k) for k in places[image])
         path = paths[file] if 0 <= file < len(paths) else ""
-        found.append(Record(image, name, path, number if path else -1))
+        mixed = [] if partners is None else partners[image].tolist()
+        others = [Place(paths[k], record) for k, record in mixed if 0 <= k < len(paths)]
+        found.append(Record(image, name, path, number if path else -1, others))
     return found
 
 

@@ -43,6 +43,7 @@ class Cell(NamedTuple):
     classes: List[int]  # n, the first class of each box
     name: str  # source id
     masks: Optional[np.ndarray] = None  # float32 [n, H, W]
+    keypoints: Optional[np.ndarray] = None  # float32 [n, P, 2], y and x as boxes, NaN absent
 
 
 def fit_pixels(
@@ -195,6 +196,7 @@ def _draw_cell(cell: Cell, side: int) -> Image.Image:
         cell.boxes,
         cell.labels,
         colors=cell.classes,
+        keypoints=cell.keypoints,
         mask_of=None if masks is None else lambda i: resize_mask(masks[i], (size[1], size[0])),
         options=DrawOptions(max_boxes=len(cell.boxes), line_width=2),
     )

@@ -129,13 +129,19 @@ def draw_boxes(
 
 
 def _draw_mask(image: np.ndarray, mask: MaskRegion, color: Tuple[int, ...]) -> None:
-    """Mixes the colour into the pixels of the mask, in place."""
+    """Mixes the colour into the pixels of the mask, in place; the outline has the colour itself.
+
+    Without an outline, a mask would hardly be seen on an object of a similar colour.
+    """
     rows, columns = mask.inside.shape
     part = image[mask.top : mask.top + rows, mask.left : mask.left + columns]
     for channel, value in enumerate(color[:3]):
         mixed = (1 - MASK_OPACITY) * np.arange(256) + MASK_OPACITY * value
         pixels = part[..., channel]
         pixels[mask.inside] = np.round(mixed).astype(np.uint8)[pixels[mask.inside]]
+    padded = np.pad(mask.inside, 1)
+    surrounded = padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
+    part[mask.inside & ~surrounded] = color[:3]
 
 
 def place_labels(

@@ -254,6 +254,7 @@ def curves(
     y_label: str = "",
     limits: Optional[Tuple[float, float, float, float]] = None,
     steps: bool = False,
+    legend: str = "lower left",
 ) -> Panel:
     """Lines through points; colours repeat after eight lines.
 
@@ -264,6 +265,7 @@ def curves(
         y_label: Name of the y axis.
         limits: Minimum and maximum of x, then of y; None for those of the lines.
         steps: Whether a line keeps its value up to the next point.
+        legend: Its place, in matplotlib's words.
     """
 
     def draw(axes: Any) -> None:
@@ -282,7 +284,7 @@ def curves(
         axes.set_xlabel(x_label)
         axes.set_ylabel(y_label)
         if 0 < len(lines) <= len(COLORS):
-            _legend(axes, "lower left")
+            _legend(axes, legend)
 
     return Panel(title, draw)
 

@@ -8,43 +8,55 @@ and counts as JSON text. From the counts, `explain_metrics` gives the reason for
 from __future__ import annotations
 
 import io
-import json
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+import re
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
 from PIL import Image
 
 from estimator_det.compat import tf, tf1
 from model_fn.drawing import charts
+from model_fn.evaluation import matching, summary_text, thresholds
+from model_fn.evaluation.matching import MATCH_IOU, ImageBoxes, Matches, OnMatches
 from model_fn.evaluation.metrics.base import EvaluatedBatch
+from model_fn.evaluation.metrics.overlaps import box_iou
 
 EVAL_DIAGNOSTICS = "Evaluation_Diagnostics"
-_TEXT_TAG = f"{EVAL_DIAGNOSTICS}/counts"
+_COUNTS_TAG = f"{EVAL_DIAGNOSTICS}/counts"
+_THRESHOLDS_TAG = f"{EVAL_DIAGNOSTICS}/thresholds"
 
-MATCH_IOU = 0.5
 # COCO's limits between small, medium and large, in pixels squared.
 AREA_LIMITS = (32.0**2, 96.0**2)
 AREA_NAMES = ("small", "medium", "large")
 MAX_CLASSES_DRAWN = 20
 MAX_CURVES = len(charts.COLORS) - 1
 BACKGROUND = "none"
+_NOT_OF_DETECTIONS = ("loss", "learning_rate", tf1.GraphKeys.GLOBAL_STEP)
+_FREQUENCIES = {"r": "rare", "c": "common", "f": "frequent"}
 
 
 class EvalDiagnostics:
     """Accumulates one evaluation.
 
-    In the order of scores, each detection matches the free groundtruth box of the largest IoU, if
-    that is `MATCH_IOU` or more. Crowd boxes and detections inside them are ignored.
+    `model_fn.evaluation.matching` says which detections are correct, and which are ignored. The
+    confusion matrix matches detections to boxes of any class.
 
     Args:
         categories: Dictionaries with "id" (from 1) and "name".
         min_score: The confusion matrix ignores detections below this score.
+        on_matches: Gets the matches when the evaluation ends.
     """
 
-    def __init__(self, categories: Sequence[Mapping[str, Any]], min_score: float) -> None:
+    def __init__(
+        self,
+        categories: Sequence[Mapping[str, Any]],
+        min_score: float,
+        on_matches: Optional[OnMatches] = None,
+    ) -> None:
         self._ids = [int(category["id"]) for category in categories]
         self._names = [str(category["name"]) for category in categories]
         self._min_score = min_score
+        self._on_matches = on_matches
         self._reset()
 
     def _reset(self) -> None:
@@ -60,18 +72,21 @@ class EvalDiagnostics:
         self._best_score = 0.0
         self._best_iou = 0.0
         self._confusion = np.zeros((size + 1, size + 1), np.int64)
-        # By class: score of each detection, and whether it is correct.
-        self._scored: List[List[Tuple[float, bool]]] = [[] for _ in range(size)]
+        self._matches = Matches(self._ids, self._names)
 
     def add(self, batch: EvaluatedBatch) -> None:
         """Adds one batch, as arrays."""
         for row in range(len(batch.num_boxes)):
             boxes = slice(0, int(batch.num_boxes[row]))
             found = slice(0, int(batch.num_detections[row]))
-            self._add_image(
+            groundtruth = matching.image_boxes(
                 batch.boxes[row, boxes],
                 self._known(batch.classes[row, boxes], self._unknown_boxes),
                 None if batch.is_crowd is None else batch.is_crowd[row, boxes],
+                None if batch.difficult is None else batch.difficult[row, boxes],
+            )
+            self._add_image(
+                groundtruth,
                 batch.detection_boxes[row, found],
                 batch.detection_scores[row, found],
                 self._known(batch.detection_classes[row, found], self._unknown_detections),
@@ -87,9 +102,7 @@ class EvalDiagnostics:
 
     def _add_image(
         self,
-        boxes: np.ndarray,
-        classes: np.ndarray,
-        is_crowd: Optional[np.ndarray],
+        groundtruth: ImageBoxes,
         detection_boxes: np.ndarray,
         scores: np.ndarray,
         detection_classes: np.ndarray,
@@ -100,8 +113,8 @@ class EvalDiagnostics:
         use = finite & (detection_classes >= 0)
         detection_boxes, scores = detection_boxes[use], scores[use]
         detection_classes = detection_classes[use]
-        crowd = np.zeros(len(boxes), bool) if is_crowd is None else np.asarray(is_crowd, bool)
-        real = (classes >= 0) & ~crowd
+        boxes, classes, counted = groundtruth.boxes, groundtruth.classes, groundtruth.counted
+        real = (classes >= 0) & ~groundtruth.is_crowd
         sizes = np.maximum(boxes[:, 2:] - boxes[:, :2], 0)
         areas = np.searchsorted(AREA_LIMITS, sizes[real].prod(axis=1), side="right")
         np.add.at(self._areas, areas, 1)
@@ -110,38 +123,39 @@ class EvalDiagnostics:
         shown = scores >= self._min_score
         np.add.at(self._over_score, detection_classes[shown], 1)
         self._best_score = max(self._best_score, float(scores.max(initial=0.0)))
-        iou = _pairwise_iou(detection_boxes, boxes)
-        in_crowd = (iou[:, crowd] >= MATCH_IOU).any(axis=1)
+        iou = box_iou(detection_boxes, boxes)
+        ignored = matching.ignored_overlap(detection_boxes, groundtruth, iou)
         same = detection_classes[:, np.newaxis] == classes
         self._best_iou = max(self._best_iou, float(iou[:, real][same[:, real]].max(initial=0.0)))
-        iou = np.where(real, iou, 0.0)
+        iou = np.where(counted, iou, 0.0)
         order = np.argsort(-scores, kind="stable")
-        right = _match(np.where(same, iou, 0.0), order) >= 0
-        for i in order:
-            if right[i] or not in_crowd[i]:
-                self._scored[detection_classes[i]].append((float(scores[i]), bool(right[i])))
-        self._confuse(classes, real, iou, order[shown[order]], detection_classes, in_crowd)
+        correct = matching.match(np.where(same, iou, 0.0), order) >= 0
+        counts = correct | ~(ignored & same).any(axis=1)
+        self._matches.add_image(
+            classes[counted], detection_classes[counts], scores[counts], correct[counts]
+        )
+        matched = matching.match(iou, order[shown[order]])
+        self._confuse(groundtruth, matched, shown & ~ignored.any(axis=1), detection_classes)
 
     def _confuse(
         self,
-        classes: np.ndarray,
-        real: np.ndarray,
-        iou: np.ndarray,
-        order: np.ndarray,
+        groundtruth: ImageBoxes,
+        matched: np.ndarray,
+        counts: np.ndarray,
         detection_classes: np.ndarray,
-        in_crowd: np.ndarray,
     ) -> None:
-        """Adds to the matrix: rows are groundtruth, columns detections, the last of each none."""
-        matched = _match(iou, order)
+        """Adds to the matrix: rows are groundtruth, columns detections, the last of each none.
+
+        `matched` are boxes of detections, -1 without one; `counts` whether it then counts.
+        """
         background = len(self._ids)
-        missed = real.copy()
-        for i in order:
-            if matched[i] >= 0:
-                missed[matched[i]] = False
-                self._confusion[classes[matched[i]], detection_classes[i]] += 1
-            elif not in_crowd[i]:
-                self._confusion[background, detection_classes[i]] += 1
-        np.add.at(self._confusion, (classes[missed], background), 1)
+        found = matched >= 0
+        pairs = (groundtruth.classes[matched[found]], detection_classes[found])
+        np.add.at(self._confusion, pairs, 1)
+        np.add.at(self._confusion[background], detection_classes[~found & counts], 1)
+        missed = groundtruth.counted
+        missed[matched[found]] = False
+        np.add.at(self._confusion[:, background], groundtruth.classes[missed], 1)
 
     def counts(self) -> Dict[str, Any]:
         """All counts, as JSON values."""
@@ -160,7 +174,7 @@ class EvalDiagnostics:
         }
 
     def summary(self) -> bytes:
-        """A serialized Summary with charts and counts; starts a new evaluation."""
+        """A serialized Summary with charts, counts and thresholds; starts a new evaluation."""
         summary = tf1.Summary()
         if self._images:
             png = charts.figure(self._panels(), columns=3)
@@ -169,13 +183,11 @@ class EvalDiagnostics:
                 height=height, width=width, colorspace=4, encoded_image_string=png
             )
             summary.value.add(tag=EVAL_DIAGNOSTICS, image=image)
-        text = json.dumps(self.counts())
-        metadata = tf1.SummaryMetadata(
-            plugin_data=tf1.SummaryMetadata.PluginData(plugin_name="text")
-        )
-        summary.value.add(
-            tag=_TEXT_TAG, metadata=metadata, tensor=tf1.make_tensor_proto(text, tf.string)
-        )
+        table = thresholds.make_table(self._matches)
+        summary_text.add(summary, _COUNTS_TAG, self.counts())
+        summary_text.add(summary, _THRESHOLDS_TAG, table.as_json())
+        if self._on_matches is not None:
+            self._on_matches(self._matches)
         self._reset()
         return summary.SerializeToString()
 
@@ -220,10 +232,13 @@ class EvalDiagnostics:
     def _curves(self) -> List[charts.Curve]:
         """Curves of the mean over classes and of the most frequent classes."""
         recalls = np.linspace(0, 1, 101)
-        labelled = np.flatnonzero(self._boxes)
-        if not labelled.size:
+        precisions = {
+            k: matching.precision_at(recalls, found)
+            for k, found in enumerate(self._matches.by_class())
+            if found.num_boxes
+        }
+        if not precisions:
             return []
-        precisions = {k: _precision_at(recalls, self._scored[k], self._boxes[k]) for k in labelled}
         lines = [_curve("mean", recalls, np.mean(list(precisions.values()), axis=0))]
         for k in self._most_frequent(MAX_CURVES):
             if k in precisions:
@@ -233,43 +248,6 @@ class EvalDiagnostics:
 
 def _curve(name: str, recalls: np.ndarray, precisions: np.ndarray) -> charts.Curve:
     return charts.Curve(name, recalls.tolist(), precisions.tolist())
-
-
-def _pairwise_iou(boxes_a: np.ndarray, boxes_b: np.ndarray) -> np.ndarray:
-    """IoU of yxyx boxes [n, 4], [m, 4] -> [n, m]; empty boxes give 0."""
-    low = np.maximum(boxes_a[:, np.newaxis, :2], boxes_b[np.newaxis, :, :2])
-    high = np.minimum(boxes_a[:, np.newaxis, 2:], boxes_b[np.newaxis, :, 2:])
-    shared = np.maximum(high - low, 0).prod(axis=2)
-    area_a = np.maximum(boxes_a[:, 2:] - boxes_a[:, :2], 0).prod(axis=1)
-    area_b = np.maximum(boxes_b[:, 2:] - boxes_b[:, :2], 0).prod(axis=1)
-    union = area_a[:, np.newaxis] + area_b - shared
-    return np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
-
-
-def _match(iou: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """IoUs [n, m], detections by `order` -> column of each detection [n], -1 without a match."""
-    matched = np.full(len(iou), -1)
-    if not iou.size:
-        return matched
-    free = np.ones(iou.shape[1], bool)
-    for i in order:
-        best = int(np.argmax(np.where(free, iou[i], -1.0)))
-        if free[best] and iou[i, best] >= MATCH_IOU:
-            matched[i], free[best] = best, False
-    return matched
-
-
-def _precision_at(
-    recalls: np.ndarray, scored: Sequence[Tuple[float, bool]], num_boxes: int
-) -> np.ndarray:
-    """Maximum precision at each recall or above; 0 for recalls that are not reached."""
-    right = np.array([hit for _, hit in sorted(scored, key=lambda pair: -pair[0])], float)
-    hits = np.cumsum(right)
-    precision = hits / np.arange(1, len(right) + 1)
-    recall = hits / num_boxes
-    best = np.maximum.accumulate(precision[::-1])[::-1]
-    place = np.searchsorted(recall, recalls, side="left")
-    return np.array([best[i] if i < len(best) else 0.0 for i in place])
 
 
 def diagnostics_ops(diagnostics: EvalDiagnostics, batch: EvaluatedBatch) -> Dict[str, Any]:
@@ -286,21 +264,25 @@ def diagnostics_ops(diagnostics: EvalDiagnostics, batch: EvaluatedBatch) -> Dict
 
 def counts_of(results: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
     """`EvalDiagnostics.counts` in evaluation results; None if they contain no diagnostics."""
-    if not isinstance(results.get(EVAL_DIAGNOSTICS), bytes):
-        return None
-    for value in tf1.Summary.FromString(results[EVAL_DIAGNOSTICS]).value:
-        if value.tag == _TEXT_TAG:
-            counts: Dict[str, Any] = json.loads(value.tensor.string_val[0])
-            return counts
-    return None
+    return summary_text.find(results.get(EVAL_DIAGNOSTICS), _COUNTS_TAG)
 
 
-def explain_metrics(metrics: Mapping[str, float], counts: Mapping[str, Any]) -> Dict[str, str]:
+def thresholds_of(results: Mapping[str, Any]) -> Optional[thresholds.Table]:
+    """The table of thresholds in evaluation results; None if they contain no diagnostics."""
+    found = summary_text.find(results.get(EVAL_DIAGNOSTICS), _THRESHOLDS_TAG)
+    return None if found is None else thresholds.Table.from_json(found)
+
+
+def explain_metrics(
+    metrics: Mapping[str, float], counts: Mapping[str, Any], score_field: str = ""
+) -> Dict[str, str]:
     """Metric name -> reason, for each metric that is -1, 0 or NaN.
 
     Args:
         metrics: Value by name, from `model_fn.runs.evaluation_report.scalars`.
         counts: From `counts_of`.
+        score_field: Path of the field that detections of low scores are dropped by; empty if no
+            model made the detections.
     """
     reasons = {}
     for name, value in metrics.items():
@@ -309,15 +291,20 @@ def explain_metrics(metrics: Mapping[str, float], counts: Mapping[str, Any]) -> 
         elif value == -1 and _is_of_detections(name):
             reasons[name] = _why_absent(name, counts)
         elif value == 0 and _is_of_detections(name):
-            reasons[name] = _why_zero(name, counts)
+            reasons[name] = _why_zero(name, counts, score_field)
     return reasons
 
 
 def _is_of_detections(name: str) -> bool:
-    return "/" in name and not name.startswith("Loss/")
+    return name not in _NOT_OF_DETECTIONS and not name.startswith(("Loss/", "bad_records/"))
 
 
 def _why_nan(name: str, counts: Mapping[str, Any]) -> str:
+    if _is_of_detections(name):
+        category = _category_of(name, counts)
+        boxes = counts["boxes"]
+        if not sum(boxes.values()) or (category is not None and not boxes[category]):
+            return _why_absent(name, counts)
     if counts["detections_not_finite"]:
         return (
             f"{counts['detections_not_finite']} detections are not finite: the weights of the "
@@ -325,11 +312,25 @@ def _why_nan(name: str, counts: Mapping[str, Any]) -> str:
         )
     if "oss" in name:
         return "the loss is not finite: weights are not finite, or records have boxes without area"
+    if _is_of_detections(name):
+        return (
+            "no groundtruth box counts for it: all are difficult, in groups, or without the mask "
+            "that it compares"
+        )
     return "its denominator is a count of 0"
 
 
 def _area_of(name: str) -> Optional[str]:
-    return next((area for area in AREA_NAMES if f"({area})" in name), None)
+    in_lvis = re.search(r"_A[PR]([sml])(@\d+)?$", name)
+    initial = in_lvis.group(1) if in_lvis else ""
+    return next((a for a in AREA_NAMES if f"({a})" in name or a[0] == initial), None)
+
+
+def _category_of(name: str, counts: Mapping[str, Any]) -> Optional[str]:
+    """The category of a metric of one category, whose name may have slashes."""
+    suffix = name.partition("ByCategory/")[2]
+    found = [category for category in counts["boxes"] if f"/{suffix}".endswith(f"/{category}")]
+    return max(found, key=len) if suffix and found else None
 
 
 def _why_absent(name: str, counts: Mapping[str, Any]) -> str:
@@ -344,8 +345,8 @@ def _why_absent(name: str, counts: Mapping[str, Any]) -> str:
         )
     if not total:
         return f"the {counts['images']} evaluated images have no groundtruth box"
-    category = name.rsplit("/", 1)[1]
-    if "ByCategory" in name and counts["boxes"].get(category) == 0:
+    category = _category_of(name, counts)
+    if category is not None and not counts["boxes"][category]:
         return "no groundtruth box of this class"
     area = _area_of(name)
     if area and not counts["boxes_by_area"][area]:
@@ -356,24 +357,30 @@ def _why_absent(name: str, counts: Mapping[str, Any]) -> str:
             "large": f"over {high:.0f}",
         }
         return f"no groundtruth box has an area {limits[area]} pixels of the original image"
+    if name.startswith("Keypoints_"):
+        return "no object of this class has a labeled keypoint"
+    if re.search(r"_AP[rcf]$", name):
+        return f"no groundtruth box has a {_FREQUENCIES[name[-1]]} class"
     return "no groundtruth box counts for it"
 
 
-def _why_zero(name: str, counts: Mapping[str, Any]) -> str:
+def _why_zero(name: str, counts: Mapping[str, Any], score_field: str) -> str:
     boxes, detections = counts["boxes"], counts["detections"]
-    category = name.rsplit("/", 1)[1]
-    if "ByCategory" in name and category in boxes:
+    category = _category_of(name, counts)
+    if category is not None:
         if not detections[category]:
             return f"no detection has the class {category}"
-        return f"no detection of this class overlaps its {boxes[category]} boxes enough"
+        what = "resembles" if name.startswith("Keypoints_") else "overlaps"
+        return f"no detection of this class {what} its {boxes[category]} boxes enough"
     if not sum(detections.values()):
         unknown = counts["detections_of_unknown_class"]
         if unknown:
             return f"no detection has a class of the label map; ids: {sorted(unknown)[:10]}"
+        if not score_field:
+            return "there are no detections: the file has none"
         return (
-            "there are no detections: every score is below score_threshold of "
-            "model.ssd.post_processing; the model needs more training, or its weights were not "
-            "restored"
+            f"there are no detections: every score is below {score_field}, or a file of detections "
+            "has none; the model needs more training, or its weights were not restored"
         )
     labelled = {name for name, count in boxes.items() if count}
     found = {name for name, count in detections.items() if count}

@@ -10,15 +10,15 @@ from estimator_det.detectors.base import Detections, Groundtruth
 from inputs import schema
 from model_fn.drawing.boxes import DrawOptions, EvaluatedImage, EvaluationImages, image_ops
 from model_fn.evaluation.diagnostics import EvalDiagnostics, diagnostics_ops
+from model_fn.evaluation.matching import OnMatches
 from model_fn.evaluation.metrics.base import (
-    MASK_METRICS,
     EvaluatedBatch,
-    Masks,
     MetricOps,
-    chosen_metrics,
-    make_metrics,
+    Metrics,
+    make_named_metrics,
     metric_ops,
 )
+from model_fn.evaluation.metrics.run_lengths import Masks
 
 
 class _Frames(NamedTuple):
@@ -30,9 +30,10 @@ class _Frames(NamedTuple):
 
 
 def make_categories(label_map: Optional[Any], num_classes: int) -> List[Dict[str, Any]]:
-    """Categories with "id" and "name" from a label map; numbered ones without a label map."""
+    """`LabelMap.categories`; numbered ones without a label map."""
     if label_map is not None:
-        return [{"id": int(c["id"]), "name": str(c["name"])} for c in label_map.categories()]
+        categories: List[Dict[str, Any]] = label_map.categories()
+        return categories
     return [{"id": k, "name": f"category_{k}"} for k in range(1, num_classes + 1)]
 
 
@@ -65,6 +66,12 @@ def _in_real_frame(keypoints: Optional[tf.Tensor], frames: _Frames) -> Optional[
     return keypoints * (frames.padded / frames.real)[:, tf.newaxis, tf.newaxis, :]
 
 
+def _in_pixels(keypoints: Optional[tf.Tensor], frames: _Frames) -> Optional[tf.Tensor]:
+    """Keypoints [B, n, P, 2] of the padded image, in pixels of the original one."""
+    in_real = _in_real_frame(keypoints, frames)
+    return None if in_real is None else in_real * frames.original[:, tf.newaxis, tf.newaxis, :]
+
+
 def _batch(
     detections: Detections, groundtruth: Groundtruth, boxes: tf.Tensor, frames: _Frames
 ) -> EvaluatedBatch:
@@ -82,27 +89,77 @@ def _batch(
         difficult=groundtruth.difficult,
         group_of=groundtruth.group_of,
         labeled_classes=groundtruth.labeled_classes,
+        verified_negatives=groundtruth.verified_negatives,
+        not_exhaustive=groundtruth.not_exhaustive,
     )
 
 
-def _with_masks(
-    name: str,
+class _Output(NamedTuple):
+    """What a metrics set may need, for its refusal."""
+
+    what: str  # the field of Detections and of Groundtruth
+    model: str  # which models find it
+    reader: str  # what loads it
+
+
+_MASKS = _Output(
+    "masks",
+    "a model with masks (faster_rcnn with number_of_stages: 3)",
+    "load_instance_masks: true",
+)
+_KEYPOINTS = _Output(
+    "keypoints",
+    "a model with keypoints (ssd with a keypoint_box_coder)",
+    "num_keypoints",
+)
+_OUTPUTS = {"masks": _MASKS, "keypoints": _KEYPOINTS, "detection_keypoints": _KEYPOINTS}
+
+
+def _check_needs(
+    asked_by: str, metrics: Metrics, detections: Detections, groundtruth: Groundtruth
+) -> None:
+    """Refuses a set that needs what the model does not find or the reader does not load."""
+    for need in sorted(metrics.needs):
+        output = _OUTPUTS[need]
+        if getattr(detections, output.what) is None:
+            raise ConfigError(
+                f"{asked_by} needs {output.what}, and the model finds boxes only; remove the name, "
+                f"or use {output.model}"
+            )
+        if getattr(groundtruth, output.what) is None:
+            raise ConfigError(
+                f"{asked_by} needs {output.what}, and the groundtruth has none; remove the name, "
+                f"or set {output.reader} in eval_input_reader"
+            )
+    for where, tensor in (
+        ("num_keypoints of eval_input_reader", groundtruth.keypoints),
+        ("num_keypoints of the keypoint_box_coder", detections.keypoints),
+    ):
+        count = None if tensor is None else tensor.shape[2]
+        if count is not None and count < metrics.num_keypoints:
+            raise ConfigError(
+                f"{asked_by} needs {metrics.num_keypoints} keypoints, as ids in the label map say; "
+                f"{where} is {count}. Correct one of them"
+            )
+
+
+def _with_needed(
+    sets: Sequence[Metrics],
     batch: EvaluatedBatch,
     detections: Detections,
     groundtruth: Groundtruth,
     frames: _Frames,
 ) -> EvaluatedBatch:
-    """The batch with masks, for metrics set `name`."""
-    if detections.masks is None:
-        raise ConfigError(
-            f"eval_config.metrics_set: {name!r} needs masks, and the model finds boxes only; "
-            "remove the name, or use a model with masks (faster_rcnn with number_of_stages: 3)"
+    """The batch with masks and keypoints, where a set needs them."""
+    needs = {need for metrics in sets for need in metrics.needs}
+    if "keypoints" in needs:
+        batch = batch._replace(
+            keypoints=_in_pixels(groundtruth.keypoints, frames),
+            keypoint_visibilities=groundtruth.keypoint_visibilities,
+            detection_keypoints=_in_pixels(detections.keypoints, frames),
         )
-    if groundtruth.masks is None:
-        raise ConfigError(
-            f"eval_config.metrics_set: {name!r} needs masks, and the groundtruth has none; remove "
-            "the name, or set load_instance_masks: true in eval_input_reader"
-        )
+    if "masks" not in needs:
+        return batch
     return batch._replace(
         masks=Masks(
             detected=detections.masks,
@@ -120,6 +177,7 @@ def evaluation_ops(
     *,
     eval_config: Any,
     categories: Sequence[Dict[str, Any]],
+    on_matches: Optional[OnMatches] = None,
 ) -> MetricOps:
     """`eval_metric_ops` of the configured metrics, and of images if originals were retained.
 
@@ -132,21 +190,22 @@ def evaluation_ops(
         features: Of `inputs.schema`.
         eval_config: `EvalConfig` proto.
         categories: See `make_categories`.
+        on_matches: Gets the matches when the evaluation ends.
 
     Raises:
-        ConfigError: if `eval_config.metrics_set` has an unknown name, or one that needs masks
-            where there are none.
+        ConfigError: if `eval_config` asks for a metrics set that is not known, or that needs masks
+            or keypoints where there are none.
     """
     frames = _frames(features)
     boxes = _scaled(groundtruth.boxes, frames.padded / frames.real)
     batch = _batch(detections, groundtruth, boxes, frames)
-    ops: MetricOps = {}
-    for name, metrics in zip(chosen_metrics(eval_config), make_metrics(eval_config, categories)):
-        needed = batch
-        if name in MASK_METRICS:
-            needed = _with_masks(name, batch, detections, groundtruth, frames)
-        ops.update(metric_ops(metrics, needed))
-    ops.update(diagnostics_ops(EvalDiagnostics(categories, eval_config.min_score_threshold), batch))
+    named = make_named_metrics(eval_config, categories)
+    for asked_by, metrics in named:
+        _check_needs(asked_by, metrics, detections, groundtruth)
+    sets = [metrics for _, metrics in named]
+    ops = metric_ops(sets, _with_needed(sets, batch, detections, groundtruth, frames))
+    diagnostics = EvalDiagnostics(categories, eval_config.min_score_threshold, on_matches)
+    ops.update(diagnostics_ops(diagnostics, batch))
     if schema.ORIGINAL_IMAGE in features and eval_config.num_visualizations:
         images = EvaluationImages(
             eval_config.num_visualizations,
@@ -193,6 +252,7 @@ def eval_metrics(
     categories: Sequence[Dict[str, Any]],
     losses: Dict[str, tf.Tensor],
     learning_rate: tf.Tensor,
+    on_matches: Optional[OnMatches] = None,
 ) -> Tuple[Callable[..., MetricOps], List[tf.Tensor]]:
     """`eval_metrics` of a `TPUEstimatorSpec`: a function that makes all metrics, and its tensors.
 
@@ -207,6 +267,7 @@ def eval_metrics(
         categories: See `make_categories`.
         losses: Scalars by name.
         learning_rate: Scalar.
+        on_matches: Gets the matches when the evaluation ends.
     """
     names = list(losses)
     found = detections._replace(raw_boxes=None, raw_scores=None)
@@ -218,7 +279,9 @@ def eval_metrics(
         present = iter(received)
         filled = [None if leaf is None else next(present) for leaf in leaves]
         *batch, (*terms, rate) = tf.nest.pack_sequence_as(structure, filled)
-        ops = evaluation_ops(*batch, eval_config=eval_config, categories=categories)
+        ops = evaluation_ops(
+            *batch, eval_config=eval_config, categories=categories, on_matches=on_matches
+        )
         ops.update(scalar_ops(dict(zip(names, terms)), rate[0]))
         return ops
 

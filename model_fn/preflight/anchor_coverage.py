@@ -7,6 +7,7 @@ A anchors, S distinct shapes of anchors.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -44,6 +45,8 @@ class Coverage(NamedTuple):
     input_sizes: List[Tuple[int, int]]  # heights and widths of the network's input that occur
     threshold: Optional[float]  # of the matcher; None if it has none
     forced: bool  # whether the matcher gives each box its best anchor all the same
+    poor: np.ndarray  # bool [M], even the best anchor is so dissimilar that it is background
+    num_left_out: int = 0  # anchors across the border, on inputs of the first size
 
     @property
     def lost(self) -> np.ndarray:
@@ -51,11 +54,39 @@ class Coverage(NamedTuple):
         return self.num_anchors == 0
 
 
-def has_anchors(detector: Any) -> bool:
-    """Whether a detector matches anchors to groundtruth in a way that `measure` supports."""
-    return hasattr(getattr(detector, "losses", None), "assigner") and hasattr(
+class _Layout(NamedTuple):
+    """The anchors on network inputs of one size."""
+
+    anchors: np.ndarray  # float32 [A, 4], normalized
+    map_of: np.ndarray  # int64 [A]
+    map_sizes: List[Tuple[int, int]]
+    shapes: List[np.ndarray]  # per map, float32 [S, 2] in pixels
+    num_left_out: int = 0  # anchors of these maps that training leaves out
+
+
+class _Source(NamedTuple):
+    """Where the anchors of a detector come from."""
+
+    assigner: Any  # matches them to groundtruth
+    lay: Callable[[int, int, int], _Layout]  # height, width and channels of the network's input
+
+
+def _source(detector: Any) -> Optional[_Source]:
+    if hasattr(detector, "rpn"):
+        return _Source(detector.rpn_loss.assigner, functools.partial(_lay_on_one_map, detector))
+    if hasattr(getattr(detector, "losses", None), "assigner") and hasattr(
         detector, "anchor_generator"
-    )
+    ):
+        return _Source(detector.losses.assigner, functools.partial(_lay_on_maps, detector))
+    return None
+
+
+def has_anchors(detector: Any) -> bool:
+    """Whether a detector matches anchors to groundtruth in a way that `measure` supports.
+
+    Of detectors of two stages, the anchors are those of the first.
+    """
+    return _source(detector) is not None
 
 
 def measure(
@@ -68,12 +99,14 @@ def measure(
     """Matches all boxes to the anchors of a detector.
 
     Args:
-        detector: With `preprocess.resizer` and what `has_anchors` requires.
+        detector: With `preprocess.resizer`, of those that `has_anchors` accepts.
         columns: The images and boxes, each image with as many boxes as training takes.
         num_channels: Of the images.
         advance: Called with the number of images done since the last call.
     """
-    resizer, assigner = detector.preprocess.resizer, detector.losses.assigner
+    source = _source(detector)
+    assert source is not None, "the detector has no anchors"
+    resizer, assigner = detector.preprocess.resizer, source.assigner
     inner = resized(columns.sizes, resizer.new_size)
     outer = inner if resizer.padded_size is None else resized(inner, resizer.padded_size)
     share = (inner / np.maximum(outer, 1)).astype(np.float32)
@@ -89,7 +122,7 @@ def measure(
     kinds = kinds.reshape(-1)
     counts, places = boxes_per_image(columns), ranks(columns)
     for kind, (height, width) in enumerate(sizes.tolist()):
-        layout = _make_layout(detector, height, width, num_channels)
+        layout = source.lay(height, width, num_channels)
         layouts[height, width] = layout
         rows = np.flatnonzero(kinds == kind)
         for chunk in _chunks(rows, counts, len(layout.anchors)):
@@ -105,6 +138,7 @@ def measure(
 
     matcher = assigner.matcher
     threshold = getattr(matcher, "matched_threshold", None)
+    unmatched = getattr(matcher, "unmatched_threshold", None)
     below = np.zeros(len(boxes), bool) if threshold is None else best_similarity < threshold
     shapes = _distinct([shape for layout in layouts.values() for shape in layout.shapes])
     return Coverage(
@@ -117,6 +151,8 @@ def measure(
         input_sizes=list(layouts),
         threshold=threshold,
         forced=bool(getattr(matcher, "force_match_for_each_row", True)),
+        poor=below if unmatched is None else best_similarity < unmatched,
+        num_left_out=next((layout.num_left_out for layout in layouts.values()), 0),
     )
 
 
@@ -128,16 +164,30 @@ def concentric_iou(pixels: np.ndarray, shapes: np.ndarray) -> np.ndarray:
     return np.divide(common, union, out=np.zeros_like(common), where=union > 0)
 
 
-class _Layout(NamedTuple):
-    """The anchors on network inputs of one size."""
+def _lay_on_one_map(detector: Any, height: int, width: int, num_channels: int) -> _Layout:
+    """Anchors of a first stage, as training uses them; builds no network.
 
-    anchors: np.ndarray  # float32 [A, 4], normalized
-    map_of: np.ndarray  # int64 [A]
-    map_sizes: List[Tuple[int, int]]
-    shapes: List[np.ndarray]  # per map, float32 [S, 2] in pixels
+    A network takes seconds to build, and images of a data set have hundreds of sizes.
+    """
+    del num_channels
+    rpn, stride = detector.rpn, detector.extractor.stride
+    rows, columns = -(-height // stride), -(-width // stride)
+    anchors = np.asarray(
+        rpn.lay_anchors((rows, columns), tf.constant([0.0, 0.0, height, width]))[0]
+    )
+    # Not those of the anchors: clipping makes shapes that fit no box elsewhere.
+    everywhere = np.asarray(rpn.anchor_generator.generate([(1, 1)], (1, 1)))
+    whole = anchors if rpn.drops_crossing else everywhere
+    return _Layout(
+        anchors=anchors / np.asarray([height, width] * 2, np.float32),
+        map_of=np.zeros(len(anchors), np.int64),
+        map_sizes=[(rows, columns)],
+        shapes=[_distinct([whole[:, 2:] - whole[:, :2]])],
+        num_left_out=rows * columns * len(everywhere) - len(anchors),
+    )
 
 
-def _make_layout(detector: Any, height: int, width: int, num_channels: int) -> _Layout:
+def _lay_on_maps(detector: Any, height: int, width: int, num_channels: int) -> _Layout:
     """Builds the network to get its feature maps; runs nothing."""
     with tf.Graph().as_default():
         image = tf1.placeholder(tf.float32, [1, height, width, num_channels])

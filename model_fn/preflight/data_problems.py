@@ -21,6 +21,8 @@ TINY_SIDE = 4.0  # pixels of the network's input; hardly anything is left to see
 NOTABLE_SHARE = 0.01  # of boxes, from which on they are worth a warning
 EMPTY_SHARE = 0.5  # of images without boxes
 NUM_SHOWN = 5
+TWO_STAGES = "model.faster_rcnn"
+KEEP_CROSSING = "set clip_anchors_to_image: true, which keeps anchors across the border"
 
 
 def read_map(field: str, path: str) -> Tuple[Optional[LabelMap], List[Problem]]:
@@ -141,26 +143,29 @@ def check_overlap(train: Columns, others: Mapping[str, Columns]) -> Iterator[Pro
 def check_anchors(model: str, coverage: Coverage) -> Iterator[Problem]:
     """Boxes that the anchors do not match, and what would match them; `model` is its path."""
     total = len(coverage.below)
+    two_stages = model == TWO_STAGES
+    field = f"{model}.first_stage_anchor_generator" if two_stages else f"{model}.anchor_generator"
     lost = int(coverage.lost.sum())
     if lost:
         forced = coverage.forced
         yield (error if lost == total else warning)(
-            f"{model}.matcher",
+            field if two_stages else f"{model}.matcher",
             f"{_share(lost, total)} boxes get no anchor at all and are never learnt"
             + (": the only one that fits is taken by another box" if forced else ""),
             "place anchors more densely (larger input, finer feature maps)"
             if forced
             else "set force_match_for_each_row: true, or lower matched_threshold",
         )
-    for reason, rows in coverage.reasons.items():
+    for reason, below in coverage.reasons.items():
+        rows = below & coverage.poor
         count = int(rows.sum())
         if count >= max(1, NOTABLE_SHARE * total):
             how = "match by force alone" if coverage.forced else "match no anchor"
             yield warning(
-                f"{model}.anchor_generator",
+                field,
                 f"{_share(count, total)} boxes are {_REASON_TEXTS[reason]} and {how} (below "
                 f"{coverage.threshold:.2g})",
-                _remedy(reason, coverage, coverage.pixels[rows]),
+                _remedy(reason, coverage, coverage.pixels[rows], two_stages=two_stages),
             )
     tiny = int(np.sum(coverage.pixels.min(axis=1) < TINY_SIDE)) if total else 0
     if tiny >= max(1, NOTABLE_SHARE * total):
@@ -179,7 +184,7 @@ _REASON_TEXTS = {
 }
 
 
-def _remedy(reason: str, coverage: Coverage, pixels: np.ndarray) -> str:
+def _remedy(reason: str, coverage: Coverage, pixels: np.ndarray, *, two_stages: bool) -> str:
     shapes = np.concatenate([level.shapes for level in coverage.maps])
     sides = np.sqrt(np.prod(shapes, axis=1))
     median = float(np.median(np.sqrt(np.prod(pixels, axis=1))))
@@ -191,7 +196,9 @@ def _remedy(reason: str, coverage: Coverage, pixels: np.ndarray) -> str:
     if reason == LARGE:
         return (
             f"anchors end at {sides.max():.0f} pixels, half of these boxes are above "
-            f"{median:.0f}: add larger scales or a coarser feature map"
+            f"{median:.0f}: "
+            + (KEEP_CROSSING if coverage.num_left_out else "add larger scales")
+            + ("" if two_stages else " or a coarser feature map")
         )
     if reason == ELONGATED:
         ratios = statistics.aspect_ratios(np.maximum(pixels, 1e-3))
@@ -202,6 +209,9 @@ def _remedy(reason: str, coverage: Coverage, pixels: np.ndarray) -> str:
             f"anchors have aspect ratios {own.min():.2g} to {own.max():.2g}: add aspect_ratios "
             f"such as {' and '.join(wanted)}"
         )
+    if two_stages:
+        others = f", {KEEP_CROSSING}" if coverage.num_left_out else ""
+        return f"place anchors more densely{others}, or enlarge the input"
     return "place anchors more densely, lower matched_threshold, or enlarge the input"
 
 

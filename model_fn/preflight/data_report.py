@@ -20,7 +20,7 @@ from inputs.bad_records.kinds import (
 from inputs.bad_records.log import LogEntry
 from inputs.checks import statistics
 from inputs.checks.scan import Scan
-from inputs.checks.statistics import Columns, Histogram
+from inputs.checks.statistics import Histogram
 from model_fn.preflight.anchor_coverage import Coverage
 
 ERROR, WARNING = "error", "warning"
@@ -197,7 +197,7 @@ def _scan_lines(scan: Scan) -> List[str]:
 
 def _statistics_lines(report: DataReport, scan: Scan) -> List[str]:
     columns = scan.columns
-    lines = _class_lines(columns, report.names)
+    lines = class_lines(statistics.class_counts(columns), columns.num_boxes, report.names)
     for histogram in _histograms(report, scan):
         lines += text_bars(histogram)
     shown = statistics.common_sizes(columns.sizes)
@@ -210,13 +210,18 @@ def _statistics_lines(report: DataReport, scan: Scan) -> List[str]:
     return lines
 
 
-def _class_lines(columns: Columns, names: Mapping[int, str]) -> List[str]:
-    counts = statistics.class_counts(columns)
+def class_lines(
+    counts: Mapping[int, Tuple[int, int]], total: int, names: Mapping[int, str]
+) -> List[str]:
+    """A bar of text for each class, the most frequent first.
+
+    `counts` has the boxes of a class and the images that have any; `total` is all boxes.
+    """
     if not counts:
         return []
     order = sorted(counts, key=lambda i: (-counts[i][0], i))
     left_out = len(order) - NUM_CLASSES_SHOWN
-    most, total = counts[order[0]][0], columns.num_boxes
+    most = counts[order[0]][0]
     lines = ["  classes: boxes, and images that have any"]
     for rank, number in enumerate(order):
         if left_out > 0 and NUM_CLASSES_SHOWN // 2 <= rank < len(order) - NUM_CLASSES_SHOWN // 2:
@@ -248,9 +253,9 @@ def _histograms(report: DataReport, scan: Scan) -> List[Histogram]:
 
 def _anchor_lines(coverage: Coverage, reader: str) -> List[str]:
     total, below = len(coverage.below), int(coverage.below.sum())
-    inputs = ", ".join(f"{w}×{h}" for h, w in coverage.input_sizes[:NUM_SIZES_SHOWN])
+    sizes = [f"{w}×{h}" for h, w in coverage.input_sizes[:NUM_SIZES_SHOWN]]
     lines = [
-        f"anchors against {total:,} boxes of {reader}, network input {inputs}"
+        f"anchors against {total:,} boxes of {reader}, network input {', '.join(sizes)}"
         + (" and others" if len(coverage.input_sizes) > NUM_SIZES_SHOWN else ""),
         "  feature map     anchors   side in pixels   width : height   boxes at best   mean IoU",
     ]
@@ -263,6 +268,11 @@ def _anchor_lines(coverage: Coverage, reader: str) -> List[str]:
             f"   {f'{ratios.min():.2g} … {ratios.max():.2g}':>14}"
             f"   {level.num_best:>13,}"
             f"   {f'{level.mean_iou:.2f}' if level.num_best else '–':>8}"
+        )
+    if coverage.num_left_out:
+        lines.append(
+            f"  {coverage.num_left_out:,} more anchors cross the border of a {sizes[0]} input, and "
+            "training leaves them out"
         )
     matched = coverage.num_anchors[~coverage.lost]
     mean = f"{matched.mean():.1f}" if len(matched) else "0"

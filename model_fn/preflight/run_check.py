@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from typing import Any, Callable, List, NamedTuple, Optional
 
 from estimator_det.compat import estimator, tf, tf1
@@ -12,15 +11,15 @@ from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_detector
 from inputs import schema
 from model_fn.checkpoints.errors import RunError
-from model_fn.evaluation.metrics.base import make_metrics
+from model_fn.evaluation.metrics.base import NEED_LABEL_MAP, make_metrics
 from model_fn.model_fn import create_model_fn, eval_categories
 from model_fn.preflight import data_problems
+from model_fn.preflight.as_problem import as_problem
 from model_fn.preflight.memory import Memory, training_memory
 from model_fn.preflight.placeholders import placeholders
 from model_fn.training import warm_start
 
 ModeKeys = estimator.ModeKeys
-_NAMED_FIELD = re.compile(r"(?P<path>[a-z_][\w.\[\]']*): (?P<rest>.+)", re.DOTALL)
 
 
 class Preflight(NamedTuple):
@@ -83,37 +82,22 @@ def examine_components(pipeline_config: Any) -> List[Problem]:
     return list(dict.fromkeys(problems))
 
 
-def as_problem(reason: ConfigError, config: Any) -> Problem:
-    """An error of the field that the text of a `ConfigError` begins with, else of the model."""
-    text = str(reason).rstrip(".")
-    named = _NAMED_FIELD.fullmatch(text)
-    kind = config.model.WhichOneof("model")
-    field = f"model.{kind}" if kind else "model"
-    if named is not None:
-        first = re.split(r"[.\[]", named["path"])[0]
-        for prefix, message in (
-            ("", config),
-            ("model.", config.model),
-            (f"{field}.", getattr(config.model, kind) if kind else config.model),
-            ("train_config.", config.train_config),
-        ):
-            if first in message.DESCRIPTOR.fields_by_name:
-                field, text = prefix + named["path"], named["rest"]
-                break
-    return error(field, text, "choose what is supported, or remove it")
-
-
 def _without_files(pipeline_config: Any) -> Any:
     """A copy that names no checkpoint and no label map but those that an evaluation can read."""
     config = copy.deepcopy(pipeline_config)
     config.train_config.ClearField("fine_tune_checkpoint")
     config.ClearField("graph_rewriter")  # Examined as a float model.
     config.train_input_reader.ClearField("label_map_path")
+    names_maps = any(reader.label_map_path for reader in config.eval_input_reader)
     for reader in config.eval_input_reader:
         if data_problems.read_map("", reader.label_map_path)[0] is None:
             reader.ClearField("label_map_path")
     if not any(reader.label_map_path for reader in config.eval_input_reader):
         config.eval_config.ClearField("super_categories")  # of names in the label map
+        if names_maps:  # An error that the check of label maps reports; here it would be another.
+            known = [x for x in config.eval_config.metrics_set if x not in NEED_LABEL_MAP]
+            config.eval_config.metrics_set[:] = known
+            config.eval_config.ClearField("parameterized_metric")
     return config
 
 

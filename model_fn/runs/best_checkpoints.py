@@ -10,7 +10,9 @@ from typing import Any, Dict, List, Optional
 from estimator_det.compat import tf
 from estimator_det.detectors.base import make_preprocessor
 from inputs import serving
+from model_fn.checkpoints.find import find_checkpoint
 from model_fn.checkpoints.label_map_asset import add_label_map, find_readable_label_map
+from model_fn.evaluation import threshold_files
 from model_fn.runs.backends import Evaluator
 from model_fn.runs.history import Evaluation, is_better
 
@@ -127,7 +129,8 @@ def export(
 ) -> str:
     """A SavedModel in a new folder under export/<name>, with the time as its name.
 
-    The configuration's label map is added as an asset, where it can be read.
+    The configuration's label map is added as an asset, where it can be read, and the thresholds of
+    the checkpoint's evaluation as `threshold_files.IN_EXPORTS`.
     """
     make_receiver = serving.create_predict_input_fn(
         pipeline_config, make_preprocessor(pipeline_config.model)
@@ -141,6 +144,11 @@ def export(
         return make_receiver()
 
     folder = os.path.join(model_dir, "export", name)
+    prefix = checkpoint or find_checkpoint(model_dir)
+    thresholds = threshold_files.find_usable(pipeline_config, prefix, evaluator.model_dir)
+    extra = {os.path.basename(threshold_files.IN_EXPORTS): thresholds} if thresholds else None
     return tf.compat.as_str(
-        evaluator.export_saved_model(folder, receiver, checkpoint_path=checkpoint)
+        evaluator.export_saved_model(
+            folder, receiver, checkpoint_path=checkpoint, assets_extra=extra
+        )
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from typing import Any, Dict, List, Mapping, Optional, TextIO
@@ -9,9 +10,12 @@ from typing import Any, Dict, List, Mapping, Optional, TextIO
 from estimator_det.compat import tf1
 from estimator_det.config import printing
 from inputs.bad_records.log import FaultLog
+from model_fn.evaluation import thresholds
 
 Metrics = Dict[str, float]
 
+# Loss, mAPs that are not of a category or size, AP of LVIS, panoptic quality.
+_HEADLINE = re.compile(r"loss|\w+_Precision/mAP[^/( ]*|\w+_AP|PanopticQuality@[\d.]+IOU")
 _NAMED = 4  # metrics that share a reason, by name
 
 
@@ -56,15 +60,24 @@ def scalars(results: Optional[Dict[str, Any]]) -> Metrics:
 
 
 def print_results(name: str, results: Dict[str, Any], stream: Optional[TextIO] = None) -> None:
-    """Prints a line, on standard error by default, with the loss and mAPs of an evaluation."""
+    """Prints a line, on standard error by default, with the loss and mAPs of an evaluation.
+
+    Names are cut down to their last part, unless several metrics share it.
+    """
+    chosen = {key: value for key, value in scalars(results).items() if _HEADLINE.fullmatch(key)}
+    ends = [key.split("/")[-1] for key in chosen]
     shown = {
-        key.split("/")[-1]: value
-        for key, value in scalars(results).items()
-        if key == "loss" or ("/mAP" in key and "ByCategory" not in key and "(" not in key)
+        end if ends.count(end) == 1 else key: value
+        for end, (key, value) in zip(ends, chosen.items())
     }
     numbers = " ".join(f"{key} {value:.4f}" for key, value in sorted(shown.items()))
     step = int(results.get(tf1.GraphKeys.GLOBAL_STEP, 0))
     printing.report(f"evaluation {name!r} at step {step} | {numbers}", stream or sys.stderr)
+
+
+def print_thresholds(table: thresholds.Table, path: str, stream: Optional[TextIO] = None) -> None:
+    """Prints the thresholds of the best F1; `path` is of the file with all of them."""
+    printing.report(thresholds.format_table(table, path), stream or sys.stderr)
 
 
 def write_figures(

@@ -9,6 +9,7 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.check_model import score_threshold_field
 from estimator_det.config.evaluated_model import evaluated_model
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_preprocessor
@@ -17,7 +18,9 @@ from inputs.bad_records.log import LOG_FILE, FaultLog
 from model_fn.checkpoints.errors import CheckpointGoneError
 from model_fn.checkpoints.find import find_checkpoint, find_whole_checkpoint
 from model_fn.checkpoints.repair import find_damage, modified, step_of
-from model_fn.evaluation import diagnostics
+from model_fn.evaluation import diagnostics, threshold_files
+from model_fn.evaluation.matching import Matches
+from model_fn.preflight.metric_names import check_best_metric
 from model_fn.runs import history
 from model_fn.runs.backends import Evaluator
 from model_fn.runs.backends.estimator import make_estimator
@@ -28,6 +31,7 @@ from model_fn.runs.evaluation_report import (
     print_faults,
     print_notes,
     print_results,
+    print_thresholds,
     scalars,
     write_figures,
 )
@@ -76,6 +80,11 @@ def evaluation_inputs(
     return [Reader(name, maker(reader)) for name, reader in readers]
 
 
+def folder_of(model_dir: str, reader: str) -> str:
+    """Where the events and files of a reader's evaluations are."""
+    return os.path.join(model_dir, threshold_files.EVALUATION_FOLDER + reader)
+
+
 def evaluate_reader(
     pipeline_config: Any,
     evaluator: Evaluator,
@@ -87,23 +96,52 @@ def evaluate_reader(
     """One evaluation; with `verbose` its progress and result are printed on standard error.
 
     Faults of records are counted, written to bad_records.jsonl in the evaluation's folder, and
-    printed in full where they are new.
+    printed in full where they are new. The thresholds of the best F1 are written to
+    thresholds-<step>.json beside it.
     """
-    name, folder = reader.name, os.path.join(evaluator.model_dir, f"eval_{reader.name}")
+    name, folder = reader.name, folder_of(evaluator.model_dir, reader.name)
     faults = FaultLog(os.path.join(folder, LOG_FILE))
     hooks = [EvaluationReport(pipeline_config.eval_config.batch_size)] if verbose else []
     results = evaluator.evaluate(
         reader.make_input_fn(faults), name=name, checkpoint_path=checkpoint, hooks=hooks
     )
+    return report(pipeline_config.model, name, folder, results, faults, verbose=verbose)
+
+
+def report(
+    model: Optional[Any],
+    name: str,
+    folder: str,
+    results: Dict[str, Any],
+    faults: FaultLog,
+    *,
+    verbose: bool = True,
+) -> Evaluation:
+    """Writes and prints what follows from the results of an evaluation.
+
+    Args:
+        model: `DetectionModel` proto that made the detections; None if none did.
+        name: Of the reader.
+        folder: Of the evaluation's events.
+        results: Values by name; they contain the global step.
+        faults: Of the records.
+        verbose: Print on standard error.
+    """
     metrics, step = scalars(results), int(results[tf1.GraphKeys.GLOBAL_STEP])
     counts = diagnostics.counts_of(results)
-    notes = diagnostics.explain_metrics(metrics, counts) if counts else {}
+    score_field = "" if model is None else score_threshold_field(model)
+    notes = diagnostics.explain_metrics(metrics, counts, score_field) if counts else {}
     bad_records = faults.counts()
     figures = {f"bad_records/{kind}": count for kind, count in bad_records.items()}
     write_figures(folder, figures, step, flush=True)
+    table = diagnostics.thresholds_of(results)
+    if table is not None:
+        path = threshold_files.write(folder, step, name, table, model)
     if verbose:
         print_results(name, results)
         print_notes(notes)
+        if table is not None:
+            print_thresholds(table, path)
         print_faults(faults)
     return Evaluation(name, step, metrics, notes, bad_records)
 
@@ -115,6 +153,7 @@ def evaluate(
     model_dir: Optional[str] = None,
     on_training_data: bool = False,
     sample_1_of_n: Optional[int] = None,
+    matches: Optional[Dict[str, Matches]] = None,
 ) -> Dict[str, Metrics]:
     """Evaluates one checkpoint on every evaluation reader, or on the training data.
 
@@ -124,6 +163,7 @@ def evaluate(
         model_dir: Where events go; by default the checkpoint's folder.
         on_training_data: Read what `train_input_reader` names.
         sample_1_of_n: Evaluate on every n-th example.
+        matches: Gets the matches of each reader, by its name.
 
     Returns:
         Metrics by reader's name.
@@ -142,11 +182,17 @@ def evaluate(
         prefix = ""
         try:
             prefix = find_whole_checkpoint(checkpoint)
-            evaluator = make_estimator(pipeline_config, model_dir or os.path.dirname(prefix))
-            return {
+            found: List[Matches] = []
+            evaluator = make_estimator(
+                pipeline_config, model_dir or os.path.dirname(prefix), on_matches=found.append
+            )
+            results = {
                 reader.name: evaluate_reader(pipeline_config, evaluator, reader, prefix).metrics
                 for reader in readers
             }
+            if matches is not None:
+                matches.update(zip(results, found))
+            return results
         except CheckpointGoneError as error:
             if not tf.io.gfile.isdir(checkpoint) or find_checkpoint(checkpoint) == prefix:
                 raise
@@ -184,7 +230,11 @@ def continuous_eval(
 
     Returns:
         Metrics of the last evaluation, by reader's name; empty if there was no checkpoint.
+
+    Raises:
+        ConfigError: if no evaluation computes `best_metric`.
     """
+    check_best_metric(pipeline_config, best_metric)
     if num_train_steps is None:
         num_train_steps = pipeline_config.train_config.num_steps
     if min_interval_secs is None:

@@ -50,7 +50,7 @@ class ProgressReport(NamedTuple):
     def numbers(self) -> str:
         """Loss terms and learning rate."""
         return " ".join(
-            f"{name.replace('Loss/', '').replace('_loss', '')} {value:.4g}"
+            f"{_short(name)} {value:.4g}"
             for name, value in self.values.items()
             if name != GRADIENT_NORM
         )
@@ -224,6 +224,12 @@ class TrainingReport(tf1.train.SessionRunHook):
         if self._num_steps:
             report = report._replace(seconds_left=(self._num_steps - self._step) * seconds)
         return report
+
+
+def _short(name: str) -> str:
+    """Name of a scalar for a line: "Loss/RPNLoss/objectness_loss" becomes "RPN/objectness"."""
+    inner = name[len("Loss/") :] if name.startswith("Loss/") else name
+    return inner.replace("Loss/", "/").replace("_loss", "")
 
 
 def resident_memory() -> Optional[float]:

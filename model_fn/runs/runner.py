@@ -12,6 +12,7 @@ from estimator_det.config import pipeline as configuration
 from inputs.bad_records.log import LOG_FILE, FaultLog
 from inputs.records.cursor import DataCursor
 from model_fn.checkpoints import repair
+from model_fn.preflight.metric_names import check_best_metric
 from model_fn.runs import cluster, history, lock
 from model_fn.runs.backends import Backend, RunSettings, make_backend
 from model_fn.runs.backends.tpu_options import OnTpu
@@ -87,11 +88,13 @@ def train_and_evaluate(
         FolderInUseError: if another process trains in `model_dir`.
         FolderNotWritableError: if `model_dir` cannot be written to, at the start or later.
         DamagedCheckpointsError: if there are checkpoints, and none is whole.
-        ConfigError: if the configuration does not suit the TPU.
+        ConfigError: if the configuration does not suit the TPU, or no evaluation computes
+            `evaluating.best_metric`.
         NoTpuError: if the TPU cannot be reached.
     """
     settings = _settings(pipeline_config, model_dir, num_train_steps, saving, seed)
     evaluating = evaluating or Evaluating()
+    check_best_metric(pipeline_config, evaluating.best_metric)
     backend = make_backend(settings, on_tpu)
     with _training(settings, backend) as run:
         if cluster.is_evaluator():

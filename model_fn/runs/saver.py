@@ -18,6 +18,7 @@ from model_fn.runs import data_cursor
 from model_fn.runs.backends import Backend, RunSettings
 from model_fn.runs.signals import Stopped, StopSignals
 
+GRAPH_FILE = "graph.pbtxt"  # the training graph as text
 _PROBE_BYTES = 64 * 1024
 _WRITE_ERRORS = (
     "No space left on device",
@@ -109,6 +110,21 @@ class CheckpointSaver(tf1.train.CheckpointSaverHook):
 
     def _get_saver(self) -> tf1.train.Saver:
         return self._graph.saver
+
+    def after_create_session(self, session: tf1.Session, coord: Any) -> None:
+        """Writes the graph and saves what training starts from.
+
+        TensorFlow's hook does the same, but prints the graph as text in Python. That takes seconds
+        for thousands of operations; `str` prints it in C++.
+        """
+        del coord
+        graph = session.graph
+        with tf.io.gfile.GFile(os.path.join(self._model_dir, GRAPH_FILE), "w") as file:
+            file.write(str(graph.as_graph_def(add_shapes=True)))
+        self._summary_writer.add_graph(graph)
+        step = int(session.run(self._global_step_tensor))
+        self._save(session, step)
+        self._timer.update_last_triggered_step(step)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         super().after_run(run_context, run_values)

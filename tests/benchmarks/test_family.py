@@ -8,8 +8,11 @@ import pytest
 
 from benchmarks.family import __main__ as command
 from benchmarks.family import stages
+from estimator_det import demo
+from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.protos import pipeline_pb2
+from model_fn.model_fn import create_model_fn
 
 # Light ones that differ in network, predictor, anchors and optimizer.
 LIGHT = (
@@ -32,11 +35,75 @@ def test_light_configuration(
     arguments += ["--label_map", str(data / "pet_label_map.pbtxt")]
     assert command.main(arguments) == 0, capsys.readouterr().out
     header, row, last = capsys.readouterr().out.splitlines()
-    assert header.split(" | ") == ["configuration", *command.NAMES]
+    assert header.split(" | ") == ["configuration", *command.NAMES, "peak GB"]
     cells = row.split(" | ")
-    assert cells[0] == name and len(cells) == len(command.NAMES) + 1
+    assert cells[0] == name and len(cells) == len(command.NAMES) + 2
     assert all(float(cell) >= 0 for cell in cells[1:])
     assert last == "1 of 1 configurations came through"
+
+
+TWO_STAGES = (
+    "context_rcnn_resnet101_snapshot_serengeti",
+    "faster_rcnn_inception_resnet_v2_atrous_coco",
+    "faster_rcnn_inception_resnet_v2_atrous_cosine_lr_coco",
+    "faster_rcnn_inception_resnet_v2_atrous_oid",
+    "faster_rcnn_inception_resnet_v2_atrous_pets",
+    "faster_rcnn_inception_v2_coco",
+    "faster_rcnn_nas_coco",
+    "faster_rcnn_resnet101_atrous_coco",
+    "faster_rcnn_resnet101_coco",
+    "faster_rcnn_resnet101_fgvc",
+    "faster_rcnn_resnet101_pets",
+    "faster_rcnn_resnet152_pets",
+    "faster_rcnn_resnet50_coco",
+    "faster_rcnn_resnet50_fgvc",
+    "faster_rcnn_resnet50_pets",
+    "mask_rcnn_inception_resnet_v2_atrous_coco",
+    "mask_rcnn_inception_v2_coco",
+    "mask_rcnn_resnet101_atrous_coco",
+    "mask_rcnn_resnet50_atrous_coco",
+    "rfcn_resnet101_coco",
+)
+BUILT_ALWAYS = "mask_rcnn_inception_v2_coco"  # the smallest; it has every stage
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name == BUILT_ALWAYS else pytest.mark.exhaustive)
+        for name in TWO_STAGES
+    ],
+)
+def test_graphs_of_two_stages(shared: pathlib.Path, name: str, tmp_path: pathlib.Path) -> None:
+    """Of training, evaluation and prediction, with the configuration's own number of classes."""
+    config = pipeline.read_pipeline(shared / "data" / "configs" / f"{name}.config")
+    config.train_config.fine_tune_checkpoint = ""
+    for reader in (config.train_input_reader, *config.eval_input_reader):
+        reader.ClearField("label_map_path")
+    stages.build(stages.Run(config, "", tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive  # tests/model_fn/test_two_stage.py counts with a small network
+def test_training_graph_does_not_grow_with_the_batch() -> None:
+    """Of the smallest shipped configuration of two stages."""
+    config = pipeline.read_pipeline(demo.MODELS["mask_rcnn"].config_file)
+    counts = []
+    for batch in (1, 2):
+        config.train_config.batch_size = batch
+        with tf.Graph().as_default() as graph:
+            tf1.train.get_or_create_global_step()
+            features, labels = stages.placeholders(config)
+            create_model_fn(config)(features, labels, estimator.ModeKeys.TRAIN, {})
+            counts.append(len(graph.get_operations()))
+    assert counts[0] == counts[1]
+
+
+def test_every_configuration_of_two_stages_is_among_them(shared: pathlib.Path) -> None:
+    paths = (shared / "data" / "configs").glob("*rcnn*.config")
+    others = (shared / "data" / "configs").glob("rfcn*.config")
+    assert {path.stem for path in (*paths, *others)} == {*TWO_STAGES}
 
 
 def test_stages_are_those_of_the_table() -> None:

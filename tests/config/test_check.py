@@ -127,6 +127,12 @@ def test_errors_stand_before_warnings_and_read_well() -> None:
             "did you mean 'detection'",
         ),
         (
+            "train_config.data_augmentation_options=[{remap_labels "
+            "{original_labels: 1 new_label: 9000}}]",
+            "train_config.data_augmentation_options[0].remap_labels.new_label",
+            "9000 is no class of the model",
+        ),
+        (
             "train_config.use_multiclass_scores=true",
             "train_config.use_multiclass_scores",
             "does not load",
@@ -205,6 +211,11 @@ def test_errors(assignment: str, field: str, message: str) -> None:
             "train_config.batch_size",
             "different sizes",
         ),
+        (
+            "train_config.data_augmentation_options=[{mosaic { stop_at_step: 4000000 }}]",
+            "train_config.data_augmentation_options[0].mosaic.stop_at_step",
+            "has no effect: training ends at step",
+        ),
     ],
 )
 def test_warnings(assignment: str, field: str, message: str) -> None:
@@ -227,6 +238,7 @@ def test_warnings(assignment: str, field: str, message: str) -> None:
             "eval_input_reader[0].num_additional_channels=1",
         ],
         ["eval_config.force_no_resize=true", "eval_config.batch_size=1"],
+        ["train_config.data_augmentation_options=[{mosaic { stop_at_step: 2 }}]"],
     ],
 )
 def test_fields_with_effect_are_not_reported(assignments: List[str]) -> None:
@@ -361,14 +373,54 @@ def test_a_model_with_masks_needs_readers_with_masks() -> None:
     assert "is false, and the model learns masks" in str(found[0])
 
 
-def test_mask_metrics_need_a_model_and_readers_with_masks() -> None:
-    found = problems("eval_config.metrics_set=coco_mask_metrics")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "coco_mask_metrics",
+        "coco_panoptic_metrics",
+        "lvis_mask_metrics",
+        "oid_challenge_segmentation_metrics",
+        "pascal_voc_instance_segmentation_metrics",
+    ],
+)
+def test_mask_metrics_need_a_model_and_readers_with_masks(name: str) -> None:
+    found = problems(f"eval_config.metrics_set={name}")
     assert [one.field for one in found] == [
         "eval_config.metrics_set",
         "eval_input_reader[0].load_instance_masks",
     ]
     assert "asks for mask metrics, and model.ssd finds boxes only" in found[0].message
     assert "asks for mask metrics" in found[1].message
+
+
+@pytest.mark.parametrize(
+    ("assignment", "field"),
+    [
+        ("eval_config.metrics_set=coco_keypoint_metrics", "eval_config.metrics_set"),
+        (
+            "eval_config.parameterized_metric=[{coco_keypoint_metrics {class_label: 'cat'}}]",
+            "eval_config.parameterized_metric",
+        ),
+    ],
+)
+def test_keypoint_metrics_need_a_model_and_readers_with_keypoints(
+    assignment: str, field: str
+) -> None:
+    without = "eval_input_reader[0].num_keypoints"
+    found = problems(assignment)
+    assert [one.field for one in found] == [field, without]
+    assert "asks for metrics of keypoints, and model.ssd finds boxes only" in found[0].message
+    assert f"is 0, but {field} asks" in found[1].message
+    coder = "model.ssd.box_coder={keypoint_box_coder {num_keypoints: 3}}"
+    fields = [one.field for one in problems(assignment, coder, f"{without}=3")]
+    assert field not in fields and without not in fields
+
+
+def test_image_labels_matter_to_challenges() -> None:
+    field = "eval_config.image_classes_field_map_empty_to_ones"
+    assert [one.field for one in problems(f"{field}=false")] == [field]
+    challenge = "eval_config.metrics_set=oid_challenge_detection_metrics"
+    assert problems(f"{field}=false", challenge) == []
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,9 @@ from model_fn.preflight import names
 from tests.messages import ROOT
 
 # Message -> the modules that read its fields. Checks of configurations do not count.
-AUGMENT = ("color", "crop", "geometry", "pad", "scores")
+AUGMENT = sorted(
+    path.stem for path in (pathlib.Path(ROOT) / "inputs" / "augment").glob("[a-z]*.py")
+)
 AUGMENTATIONS = tuple(f"inputs/augment/{name}" for name in AUGMENT)
 CALIBRATION = ("estimator_det/boxes/score_conversion",)
 CLASSIFICATION = ("estimator_det/losses/classification",)
@@ -106,6 +108,7 @@ READERS: Dict[str, Tuple[str, ...]] = {
         "model_fn/evaluation/eval_ops",
         "model_fn/evaluation/metrics/base",
         "model_fn/evaluation/metrics/coco",
+        "model_fn/evaluation/metrics/coco_keypoints",
         "model_fn/evaluation/metrics/precision_at_recall",
         "estimator_det/config/evaluated_model",
         "model_fn/model_fn",
@@ -121,9 +124,14 @@ READERS: Dict[str, Tuple[str, ...]] = {
         "inputs/bad_records/policy",
         "inputs/decoding/decoder",
         "inputs/decoding/example",
+        "inputs/decoding/hierarchy",
         "inputs/records/stream",
         "inputs/schema",
         "model_fn/runs/evaluator",
+    ),
+    **dict.fromkeys(
+        ("CocoKeypointMetrics", "ParameterizedMetric"),
+        ("model_fn/evaluation/metrics/base", "model_fn/evaluation/metrics/coco_keypoints"),
     ),
     "KeypointEdge": ("model_fn/evaluation/eval_ops",),
     "Loss": (
@@ -157,7 +165,15 @@ READERS: Dict[str, Tuple[str, ...]] = {
     "TrainEvalPipelineConfig": ("inputs/pipeline", "model_fn/model_fn"),
 }  # fmt: skip
 # Calls whose string arguments name fields.
-READING_CALLS = {"getattr", "HasField", "register", "make_chosen", "LabelSpec", "_check_move"}
+READING_CALLS = {
+    "getattr",
+    "HasField",
+    "register",
+    "make_chosen",
+    "LabelSpec",
+    "_check_move",
+    "_check_size",
+}
 # Fields that a table of their module names.
 IN_TABLES = {
     f"InputReader.load_{name}": "inputs/decoding/example"

@@ -11,11 +11,14 @@ from estimator_det.config import pipeline
 from exporters import image_files
 from exporters.image_files import list_images
 from exporters.saved_model_detector import (
+    ClassThresholds,
     SavedModelDetector,
     detect_files,
     find_saved_model,
 )
 from model_fn.checkpoints.errors import RunError
+from model_fn.evaluation import threshold_files
+from model_fn.evaluation.thresholds import Row, Table
 from tests.exporters.conftest import NAMES
 from tests.inputs import storm
 
@@ -147,6 +150,48 @@ def test_low_scores_are_left_out(model, pictures, tmp_path):
     assert line["detections"] == []
 
 
+THRESHOLDS = Table(
+    Row("all classes", 9, 9, 0.5), (Row("circle", 9, 9, 0.25, class_id=1), Row("square", 0, 9))
+)
+
+
+def test_thresholds_of_each_class(exported, pictures, tmp_path, capsys):
+    copy = tmp_path / "saved_model"
+    shutil.copytree(exported / "saved_model", copy)
+    model = SavedModelDetector(str(copy))
+    with pytest.raises(
+        RunError, match=r"no thresholds: there is no assets\.extra/thresholds\.json"
+    ):
+        model.best_thresholds()
+    found = model.detect(pictures[0])
+    chosen = int(found.class_ids[0])
+    least = float(found.scores[found.class_ids == chosen][2])
+    table = Table(Row("all classes", 9, 9, 2.0), (Row("one", 9, 9, least, class_id=chosen),))
+    path = threshold_files.write(str(tmp_path / "eval"), 1, "0", table)
+    threshold_files.add_to_export(path, str(copy))
+    Image.fromarray(pictures[0]).save(tmp_path / "a.png")
+    arguments = ["detect", "--model", str(copy), "--output_dir", str(tmp_path / "o")]
+    assert cli.main([*arguments, "--threshold", "auto", str(tmp_path / "a.png")]) == 0
+    line = json.loads((tmp_path / "o" / "detections.jsonl").read_text())
+    # Exactly those of the class down to its threshold; no other score reaches 2.
+    assert [one["class_id"] for one in line["detections"]] == [chosen] * 3
+    nothing = threshold_files.write(str(tmp_path), 1, "0", Table(Row("all classes", 9, 0), ()))
+    threshold_files.add_to_export(nothing, str(copy))
+    assert cli.main([*arguments, "--threshold=auto", str(tmp_path / "a.png")]) == 1
+    assert "had no correct detection" in capsys.readouterr().err
+
+
+def test_classes_without_threshold_get_that_of_all():
+    thresholds = ClassThresholds(0.5, THRESHOLDS.by_class())
+    assert thresholds.of(np.array([1, 2, 99])).tolist() == [0.25, 0.5, 0.5]
+
+
+@pytest.mark.parametrize("option", ["--threshold", "--min_score"])
+def test_thresholds_are_a_number_or_auto(option, capsys):
+    assert cli.main(["detect", "--model=m", option, "high", "a.png"]) == 2
+    assert "'high' is neither a score nor auto" in capsys.readouterr().err
+
+
 def test_detect_verb(exported, pictures, tmp_path, capsys):
     Image.fromarray(pictures[0]).save(tmp_path / "a.png")
     arguments = ["detect", "--model", str(exported), "--output-dir", str(tmp_path / "out")]
@@ -169,9 +214,14 @@ def test_export_verb(trained, tmp_path, capsys):
     arguments += ["--config_override", "eval_config { batch_size: 3 }"]
     arguments += ["--additional-output-tensor-names=Postprocessor/raw_box_scores"]
     arguments += ["--write_inference_graph", "--use_side_inputs=False"]
+    thresholds = threshold_files.write(str(tmp_path), 1, "0", THRESHOLDS, trained.config.model)
+    arguments += ["--thresholds", thresholds]
     assert cli.main(arguments) == 0
     assert (tmp_path / "out" / "inference_graph.pbtxt").exists()
-    assert "(image_tensor, tf_example)" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "(image_tensor, tf_example)" in shown and f"thresholds:    {thresholds}" in shown
+    copied = tmp_path / "out" / "saved_model" / threshold_files.IN_EXPORTS
+    assert threshold_files.read(str(copied)).table == THRESHOLDS
     saved = pipeline.read_pipeline(str(tmp_path / "out" / "pipeline.config"))
     assert saved.eval_config.batch_size == 3
     assert cli.main(arguments) == 2

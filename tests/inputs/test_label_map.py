@@ -20,7 +20,9 @@ def test_names_ids_and_categories() -> None:
     label_map = parse_label_map(LABEL_MAP)
     assert label_map.names == {1: "cat", 2: "dog", 4: "owl"}
     assert label_map.ids == {"/m/cat": 1, "cat": 1, "dog": 2, "owl": 4}
-    assert label_map.categories()[0] == {"id": 1, "name": "cat"}
+    points = [{"id": 0, "name": "nose"}, {"id": 1, "name": "tail"}]
+    assert label_map.categories()[0] == {"id": 1, "name": "cat", "keypoints": points}
+    assert label_map.categories()[1] == {"id": 2, "name": "dog"}
     assert label_map.max_id == 4
     assert label_map.keypoint_ids == {"nose": 0, "tail": 1}
 
@@ -28,6 +30,16 @@ def test_names_ids_and_categories() -> None:
 def test_items_come_in_the_order_of_ids_and_background_is_no_class() -> None:
     text = 'item { id: 2 name: "b" } item { id: 0 name: "background" } item { id: 1 name: "a" }'
     assert list(parse_label_map(text).names.items()) == [(1, "a"), (2, "b")]
+
+
+def test_frequencies() -> None:
+    """Those of LVIS; an item may leave it out."""
+    items = [
+        f"item {{ id: {k} name: '{k}' frequency: {name} }}"
+        for k, name in enumerate(("FREQUENT", "COMMON", "RARE", "UNSPECIFIED"), start=1)
+    ]
+    categories = parse_label_map(" ".join(items)).categories()
+    assert [category.get("frequency") for category in categories] == ["f", "c", "r", None]
 
 
 def test_hierarchy() -> None:
@@ -201,5 +213,5 @@ def test_relatives_are_looked_up_and_not_compared_with_all_names() -> None:
     label_map = LabelMap("m", names, {}, {}, {})
     item = string_int_label_map_pb2.StringIntLabelMapItem(id=1, ancestor_ids=[5, 6])
     for _ in range(50):
-        label_map_module._add_relations(label_map, item, "x")
+        label_map_module._add_details(label_map, item, "x")
     assert names.passes == 0 and label_map.ancestors == {1: (5, 6)}

@@ -9,6 +9,7 @@ from google.protobuf import text_format
 
 import inputs
 from estimator_det.compat import estimator, tf, tf1
+from estimator_det.config.text import ConfigError
 from estimator_det.images.resize import make_resizer
 from inputs import pipeline as input_pipeline
 from inputs import schema
@@ -80,11 +81,17 @@ eval_input_reader {}
 """
 
 
-def test_static_shapes_are_those_of_the_schema(tmp_path: pathlib.Path) -> None:
+MIXTURES = """
+train_config { data_augmentation_options { mixup {} } data_augmentation_options { copy_paste {} } }
+"""
+
+
+@pytest.mark.parametrize("steps", ["", MIXTURES])
+def test_static_shapes_are_those_of_the_schema(tmp_path: pathlib.Path, steps: str) -> None:
     extra = {"image/additional_channels/encoded": [encoded(picture()[..., 0])]}
-    config = reading(tmp_path, [example({**BOXES, **LABELS, **extra})], FULL)
+    config = reading(tmp_path, [example({**BOXES, **LABELS, **extra})], FULL + steps)
     dataset = inputs.create_train_input_fn(config, preprocess_of(config))({"batch_size": 5})
-    sizes = {"B": 5, "G": 3, "K": 4, "P": 2, "H": 6, "W": 10, "C": 4}
+    sizes = {"B": 5, "G": 3, "K": 4, "P": 2, "H": 6, "W": 10, "C": 4, "M": 3}
     for specs, found in zip((schema.FEATURES, schema.LABELS), dataset.element_spec):
         for key, spec in found.items():
             letters = specs[key].shape.split()
@@ -100,6 +107,7 @@ def test_static_shapes_are_those_of_the_schema(tmp_path: pathlib.Path) -> None:
         schema.ADDITIONAL_CHANNELS,
         schema.CONTEXT_FEATURES,
         schema.VALID_CONTEXT_SIZE,
+        *([] if steps else [schema.PARTNER_RECORDS]),
     }
     assert set(features) == set(schema.FEATURES) - optional - {
         schema.CONTEXT_FEATURES_IMAGE_ID_LIST
@@ -198,6 +206,13 @@ def test_image_level_labels(tmp_path: pathlib.Path) -> None:
     assert labels["groundtruth_image_classes"].tolist() == [[1, 4, 0, 0], [0] * 4]
     ((_, labels),) = run_in_graph(inputs.create_eval_input_fn(config, preprocess_of(config)))
     assert labels["groundtruth_labeled_classes"].tolist() == [[1, 0, 0, 1], [0] * 4]
+
+
+def test_steps_for_other_classes(tmp_path: pathlib.Path) -> None:
+    step = "data_augmentation_options { drop_label_probabilistically { label: 9 } }"
+    config = reading(tmp_path, [example({})], f"train_config {{ {step} }}")
+    with pytest.raises(ConfigError, match=r"options\[0\]\..*label: 9 is no class of the model"):
+        inputs.create_train_input_fn(config, preprocess_of(config))()
 
 
 def test_context_features(tmp_path: pathlib.Path) -> None:
@@ -337,24 +352,28 @@ def test_share_of_a_worker_and_of_its_replicas() -> None:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
-    """What input functions ask for: reader, options, whether they augment, stream."""
+    """What input functions ask for: recipe, log, stream."""
     calls: List[Any] = []
 
-    def gather(
-        reader: Any, options: Any, augment: Any, log: Any, stream: Any, *, needs_masks: bool
-    ) -> None:
+    def gather(recipe: Any, log: Any, stream: Any, needs_masks: bool) -> None:
         assert not needs_masks
-        calls.append((reader, options, augment() is not None, log, stream))
+        calls.append((recipe, log, stream))
 
     monkeypatch.setattr(input_pipeline, "_batches", gather)
     return calls
 
 
 def test_settings_of_training(asked: List[Any]) -> None:
-    config = pipeline("train_input_reader { num_epochs: 0 }")
+    config = pipeline("train_input_reader { num_epochs: 0 }" + AUGMENTED)
     inputs.create_train_input_fn(config, preprocess_of(config))()
-    reader, options, augments, log, stream = asked.pop()
-    assert reader is config.train_input_reader and augments and log is None
+    recipe, log, stream = asked.pop()
+    reader, options = recipe.reader, recipe.options
+    assert reader is config.train_input_reader and log is None
+    steps = config.train_config.data_augmentation_options
+    assert [link.name for link in recipe.links] == [
+        step.WhichOneof("preprocessing_step") for step in steps
+    ]
+    assert (recipe.batch_size, recipe.first_step, recipe.images_per_step) == (2, 0, 2)
     assert (stream.num_epochs, stream.sample_1_of_n, stream.seed) == (None, 1, None)
     assert (stream.drop_remainder, stream.runs_elsewhere) == (reader.drop_remainder, False)
     assert (options.num_classes, options.max_boxes) == (4, 3)
@@ -366,11 +385,32 @@ def test_settings_of_training(asked: List[Any]) -> None:
     )
     config.train_input_reader.ClearField("max_number_of_boxes")
     inputs.create_train_input_fn(config, preprocess_of(config), 3, runs_elsewhere=True)()
-    _, options, _, _, stream = asked.pop()
+    recipe, _, stream = asked.pop()
+    options = recipe.options
     assert (stream.num_epochs, stream.sample_1_of_n, stream.seed) == (7, 5, 3)
     assert (stream.drop_remainder, stream.runs_elsewhere) == (False, True)
     assert options.max_boxes == 9
     assert options.retain_original_image and options.merge_boxes and options.use_multiclass_scores
+
+
+def test_images_of_a_step(asked: List[Any]) -> None:
+    """Each of three workers gives a third of them, whatever the size of its batches."""
+    config = pipeline("train_config { batch_size: 12 }")
+    shared = tf.distribute.InputContext(
+        num_input_pipelines=3, input_pipeline_id=0, num_replicas_in_sync=6
+    )
+    for params, context, images, expected in (
+        ({}, shared, None, (2, 4)),
+        ({"batch_size": 3}, None, None, (3, 3)),
+        ({"batch_size": 3}, None, 24, (3, 24)),
+    ):
+        make = inputs.create_train_input_fn(
+            config, preprocess_of(config), first_step=5, images_per_step=images
+        )
+        make(params, context)
+        recipe = asked.pop()[0]
+        assert (recipe.batch_size, recipe.images_per_step) == expected
+        assert recipe.first_step == 5
 
 
 def test_settings_of_evaluation(asked: List[Any]) -> None:
@@ -384,9 +424,10 @@ def test_settings_of_evaluation(asked: List[Any]) -> None:
     for sample, expected in ((None, 5), (1, 1), (3, 3)):
         make = inputs.create_eval_input_fn(config, preprocess_of(config), reader_config, sample)
         make()
-        reader, options, augments, _, stream = asked.pop()
-        assert reader is reader_config and not augments
-        assert (stream.num_epochs, stream.sample_1_of_n, stream.batch_size) == (1, expected, 4)
+        recipe, _, stream = asked.pop()
+        options = recipe.options
+        assert recipe.reader is reader_config and not recipe.links
+        assert (stream.num_epochs, stream.sample_1_of_n, recipe.batch_size) == (1, expected, 4)
         assert not stream.drop_remainder and stream.seed is not None and stream.cursor is None
         assert options.max_boxes == 8 and not options.retain_original_image
         assert not options.merge_boxes and not options.use_multiclass_scores
@@ -399,7 +440,7 @@ def test_settings_of_evaluation(asked: List[Any]) -> None:
     assert options.resizer.spatial_shape == (6, 10)
     config.eval_config.force_no_resize = True
     make()
-    assert asked.pop()[1].resizer.spatial_shape == (None, None)
+    assert asked.pop()[0].options.resizer.spatial_shape == (None, None)
 
 
 def test_workers_share_the_records(tmp_path: pathlib.Path) -> None:

@@ -19,7 +19,7 @@ def test_specifications_use_the_letters_of_the_docstring() -> None:
         axes = spec.shape.split()
         assert axes[0] == "B", key
         for axis in axes[1:]:
-            assert axis.isdigit() or axis in "GKPHWCASF", key
+            assert axis.isdigit() or axis in "GKPHWCASFM", key
         assert spec.dtype in ("float32", "int32", "int64", "uint8", "bool", "string"), key
 
 

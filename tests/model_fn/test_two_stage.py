@@ -15,6 +15,7 @@ from estimator_det.config.text import ConfigError
 from inputs import schema
 from inputs.datasets import shapes
 from model_fn.model_fn import create_model_fn
+from model_fn.preflight.metric_names import metric_names
 from model_fn.runs import runner
 from model_fn.runs.options import Evaluating
 from tests import small_extractor
@@ -68,10 +69,46 @@ def test_training_steps_lower_the_loss() -> None:
     assert np.isfinite(losses).all() and losses[-1] < losses[0]
 
 
+def first_images(count: int) -> Tuple[Dict[str, tf.Tensor], Dict[str, tf.Tensor]]:
+    return tuple({key: tensor[:count] for key, tensor in part.items()} for part in _batch())
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [configs.MASKS, pytest.param(configs.RFCN, marks=pytest.mark.exhaustive)],
+    ids=["masks", "rfcn"],
+)
+def test_size_of_the_training_graph_does_not_depend_on_the_batch(overrides: str) -> None:
+    counts = []
+    for batch in (1, 2):
+        with tf.Graph().as_default() as graph:
+            tf1.train.get_or_create_global_step()
+            features, labels = first_images(batch)
+            assert features[schema.IMAGE].shape[0] == labels[schema.MASKS].shape[0] == batch
+            create_model_fn(_config(overrides))(features, labels, ModeKeys.TRAIN, {})
+            counts.append(len(graph.get_operations()))
+    assert counts[0] == counts[1]
+
+
+SETS = [
+    "coco_detection_metrics",
+    "coco_mask_metrics",
+    "coco_panoptic_metrics",
+    "pascal_voc_detection_metrics",
+    "weighted_pascal_voc_instance_segmentation_metrics",
+    "open_images_V2_detection_metrics",
+    "oid_challenge_detection_metrics",
+    "oid_challenge_segmentation_metrics",
+]
+
+
 def test_evaluation_and_prediction() -> None:
-    model_fn = create_model_fn(_config())
-    with tf.Graph().as_default():
+    config = _config()
+    config.eval_config.metrics_set[:] = SETS
+    model_fn = create_model_fn(config)
+    with tf.Graph().as_default(), tf1.Session() as session:
         spec = model_fn(*_batch(), ModeKeys.EVAL, {})
+        ops = spec.eval_metric_ops
         assert {
             "Loss/RPNLoss/localization_loss",
             "Loss/RPNLoss/objectness_loss",
@@ -79,7 +116,17 @@ def test_evaluation_and_prediction() -> None:
             "Loss/BoxClassifierLoss/classification_loss",
             "Loss/BoxClassifierLoss/mask_loss",
             "Loss/total_loss",
-        } <= set(spec.eval_metric_ops)
+        } <= set(ops)
+        # Boxes and masks of eight sets, in one pass over the batch.
+        names = set(metric_names(config)) - {"loss", "global_step"}
+        assert names <= set(ops)
+        of_sets = {name for name in names if not name.startswith(("Loss/", "learning_rate"))}
+        assert len({ops[name][1] for name in of_sets}) == 1
+        session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])
+        session.run(ops["NumTotalClasses"][1])
+        values = session.run({name: ops[name][0] for name in of_sets})
+        assert values["NumTotalClasses"] == 2
+        assert all(np.isnan(value) or -1 <= value <= 2 for value in values.values())
         assert spec.predictions["detection_masks"].shape == (2, 5, 6, 5)
     with tf.Graph().as_default():
         spec = model_fn(_batch()[0], None, ModeKeys.PREDICT, {})

@@ -129,3 +129,57 @@ def test_sums_over_cores(num_shards: int, sums: int) -> None:
         kinds = [op.type for op in graph.get_operations()]
     assert kinds.count("CrossReplicaSum") == sums
     assert kinds.count("FusedBatchNormV3") == (1 if num_shards == 1 else 0)
+
+
+def convolved(folds: bool, **settings) -> tuple:
+    """Outputs and gradients of a convolution with averages; its operations of batch norm."""
+    norm = {**SETTINGS, "is_training": False, "folds": folds}
+    with tf.Graph().as_default() as graph, tf1.Session() as session:
+        outputs = slim.conv2d(
+            tf.constant(INPUTS),
+            3,
+            scope="conv",
+            activation_fn=None,
+            normalizer_fn=batch_norm,
+            normalizer_params=norm,
+            **settings,
+        )
+        variables = {v.op.name: v for v in tf1.global_variables()}
+        trained = tf1.trainable_variables()
+        gradients = tf1.gradients(tf.reduce_sum(outputs**2), trained)
+        for number, (_, variable) in enumerate(sorted(variables.items())):
+            value = np.random.default_rng(number).uniform(0.5, 1.5, variable.shape)
+            variable.load(value, session)
+        found = {v.op.name: g for v, g in zip(trained, session.run(gradients))}
+        kinds = [op.type for op in graph.get_operations()]
+        return {"outputs": session.run(outputs), **found}, kinds.count("FusedBatchNormV3")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"kernel_size": 3, "stride": 2}, {"kernel_size": 1}, {"kernel_size": 2, "padding": "VALID"}],
+)
+def test_folded_into_a_convolution(settings: dict) -> None:
+    (plain, one), (folded, none) = (convolved(folds, **settings) for folds in (False, True))
+    assert (one, none) == (1, 0)
+    assert set(plain) == {"outputs", "conv/weights", "conv/BatchNorm/beta", "conv/BatchNorm/gamma"}
+    for name, value in plain.items():
+        np.testing.assert_allclose(folded[name], value, rtol=1e-4, err_msg=name)
+
+
+def test_not_folded_where_something_lies_between() -> None:
+    """An atrous convolution rearranges its output."""
+    (_, plain), (_, atrous) = convolved(True, kernel_size=3), convolved(True, kernel_size=3, rate=2)
+    assert (plain, atrous) == (0, 1)
+
+
+def test_not_folded_in_training_or_bfloat16() -> None:
+    with tf.Graph().as_default() as graph:
+        images = tf.zeros([1, 4, 4, 2])
+        with slim.arg_scope([batch_norm], folds=True):
+            slim.conv2d(images, 3, 1, normalizer_fn=batch_norm, scope="one")
+            with slim.arg_scope([batch_norm], is_training=False), tf1.tpu.bfloat16_scope():
+                narrow = tf.cast(images, tf.bfloat16)
+                slim.conv2d(narrow, 3, 1, normalizer_fn=batch_norm, scope="two")
+        kinds = [op.type for op in graph.get_operations()]
+    assert kinds.count("FusedBatchNormV3") == 2

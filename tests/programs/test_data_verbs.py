@@ -113,6 +113,27 @@ def test_show_data_draws_what_enters_the_model(config, tmp_path, capfd):
     np.testing.assert_array_equal(pixels, np.asarray(Image.open(again)))
 
 
+def test_show_data_of_augmentations(config, tmp_path, capfd):
+    """Of the configuration, by default settings and by other ones; a bad record is left out."""
+    key = "train_input_reader.tf_record_input_reader.input_path"
+    steps = "train_config.data_augmentation_options"
+    options = ["--set", f"{key}=[{tmp_path}/good.record,{tmp_path}/bad.record]"]
+    options += ["--set", f"{steps}=[{{mosaic {{ min_scale: 0.9 }}}}]"]
+    named = ["--augmentation", "mosaic", "--augmentation", "random_pad_image: pad_color: 7"]
+    picture = tmp_path / "steps" / "data.png"
+    arguments = [config, *options, "--num_images", 2, "--columns", 1, "--output", picture]
+    assert run(show_data, *arguments, *named) == console.EXIT_OK
+    out = capfd.readouterr().out
+    files = [picture.parent / name for name in ("data-1-mosaic.png", "data-2-random_pad_image.png")]
+    assert sorted(picture.parent.iterdir()) == files
+    assert all(str(path) in out for path in files) and "1 records cannot be used" in out
+    assert Image.open(files[0]).width == 5 * 370 + 10  # four records and a result
+    assert run(show_data, *arguments, "--augmentation", "mosaic", "--eval") == console.EXIT_USAGE
+    assert "evaluation does not augment" in capfd.readouterr().err
+    assert run(show_data, *arguments, "--augmentation", "copy_paste") == console.EXIT_USAGE
+    assert "copy_paste: needs train_input_reader.load_instance_masks" in capfd.readouterr().err
+
+
 def test_show_data_of_evaluation(config, tmp_path, capfd):
     picture = tmp_path / "data.png"
     assert run(show_data, config, "--eval", "--output", picture) == console.EXIT_USAGE

@@ -150,9 +150,20 @@ def test_demo(tmp_path, capsys, monkeypatch):
         assert pathlib.Path(path).exists()
     output = capsys.readouterr().out
     assert "[4/4] detection" in output
+    row = ["boxes", *(summary["metrics"][f"{demo.ROWS['boxes']}/{c}"] for c in demo.COLUMNS[:2])]
+    assert "{} {:.3f} {:.3f}".format(*row) in " ".join(output.split())
     assert demo.PICTURE_FILE in output
     assert "contains an earlier demo and is replaced" in output
     assert not (folder / "model" / "of_an_earlier_demo").exists()
+
+
+def test_figures_of_a_demo_are_a_table():
+    boxes = {f"DetectionBoxes_Precision/{name}": 0.5 for name in demo.COLUMNS}
+    header, row = demo.figures_table(boxes)
+    assert header.split() == ["mAP", "mAP@.50IOU", "mAP@.75IOU"]
+    assert row.split() == ["boxes", "0.500", "0.500", "0.500"] and len(row) == len(header)
+    masks = {f"DetectionMasks_Precision/{name}": 0.25 for name in demo.COLUMNS}
+    assert demo.figures_table({**boxes, **masks})[2].split() == ["masks", *["0.250"] * 3]
 
 
 def test_demo_leaves_other_folders_alone(tmp_path, capsys):

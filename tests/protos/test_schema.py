@@ -100,7 +100,7 @@ SCALARS = {
 }  # fmt: skip
 
 OWN_NUMBERS = 1000  # additions to the schema are numbered from here
-OWN_MESSAGES = {"BadRecords"}
+OWN_MESSAGES = {"BadRecords", "CopyPaste", "MixUp", "Mosaic", "RandAugment"}
 
 
 def _is_own(name: str) -> bool:

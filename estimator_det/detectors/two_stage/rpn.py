@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Tuple
+from typing import Any, Optional, Tuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from estimator_det.detectors.two_stage.outputs import (
     padded_window,
 )
 from estimator_det.detectors.two_stage.targets import BOX_CODER
-from estimator_det.images.sizes import height_and_width
+from estimator_det.images.sizes import Length, height_and_width
 from estimator_det.nets.hyperparams import make_arg_scope
 from estimator_det.predictors.rpn import ProposalHead
 
@@ -54,20 +54,29 @@ class ProposalNetwork:
             ConfigError: if the generator lays anchors over more than one feature map.
         """
         net, raw = self.head.predict(features, self.anchor_generator.num_per_location)
-        # Anchors in pixels do not depend on the image's size; a size of 1 x 1 says so.
-        anchors = self.anchor_generator.generate([height_and_width(features)], (1, 1))
         codes, logits = (tf.cast(tensor, tf.float32) for tensor in raw)
-        window = padded_window(inputs)
+        anchors, rows = self.lay_anchors(height_and_width(features), padded_window(inputs))
+        if rows is not None:
+            codes, logits = tf.gather(codes, rows, axis=1), tf.gather(logits, rows, axis=1)
+        return RpnOutput(net, anchors, codes, logits)
+
+    def lay_anchors(
+        self, map_size: Tuple[Length, Length], window: tf.Tensor
+    ) -> Tuple[tf.Tensor, Optional[Any]]:
+        """Anchors of a feature map, in pixels of the padded image, float32 [A, 4].
+
+        With their rows among the anchors of all cells where some are left out, int32 [A].
+
+        Args:
+            map_size: Height and width of the feature map.
+            window: float32 [4], of the padded image.
+        """
+        # Anchors in pixels do not depend on the image's size; a size of 1 x 1 says so.
+        anchors = self.anchor_generator.generate([map_size], (1, 1))
         if not self.drops_crossing:
-            anchors = geometry.clip_to_window(anchors, window)
-            return RpnOutput(net, anchors, codes, logits)
+            return geometry.clip_to_window(anchors, window), None
         rows = _rows_inside(anchors, window)
-        return RpnOutput(
-            net,
-            tf.gather(anchors, rows),
-            tf.gather(codes, rows, axis=1),
-            tf.gather(logits, rows, axis=1),
-        )
+        return tf.gather(anchors, rows), rows
 
     def propose(self, output: RpnOutput, windows: tf.Tensor) -> Proposals:
         """Decodes and suppresses; proposals are cut to the real images, windows [B, 4]."""

@@ -23,7 +23,7 @@ from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 from estimator_det.extractors.base import large_enough, to_plus_minus_one
 from estimator_det.nets.hyperparams import ArgScope, make_arg_scope, no_scope
-from estimator_det.nets.normalization import BATCH_NORMS
+from estimator_det.nets.normalization import BATCH_NORMS, batch_norm
 
 FIRST_STAGE_SCOPE = "FirstStageFeatureExtractor"
 SECOND_STAGE_SCOPE = "SecondStageFeatureExtractor"
@@ -165,6 +165,8 @@ class RecipeExtractor:
             tf1.variable_scope(scope) if scope else contextlib.nullcontext(),
             self.recipe.arg_scope(),
             slim.arg_scope(list(BATCH_NORMS), is_training=learns),
+            # Exports hold constants, which TensorFlow folds itself.
+            slim.arg_scope([batch_norm], folds=self.options.is_training),
             self.options.conv_scope(),
         ):
             yield

@@ -12,6 +12,7 @@ from estimator_det.detectors.base import make_preprocessor
 from inputs import pipeline as input_pipeline
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor, seed_at
+from model_fn.evaluation.matching import OnMatches
 from model_fn.model_fn import create_model_fn
 from model_fn.runs import cluster, progress
 from model_fn.runs.backends.base import Evaluator, RunSettings
@@ -29,6 +30,7 @@ def make_estimator(
     saving: Optional[Saving] = None,
     seed: Optional[int] = None,
     graph: Optional[TrainGraph] = None,
+    on_matches: Optional[OnMatches] = None,
 ) -> Any:
     """An `Estimator` of a pipeline configuration.
 
@@ -38,6 +40,7 @@ def make_estimator(
         saving: When it saves; by default every ten minutes.
         seed: Of initial values and whatever else is random in the graph.
         graph: Gets what hooks need of a training graph.
+        on_matches: Gets the matches of an evaluation when it ends.
     """
     saving = saving or Saving()
     run_config = estimator.RunConfig(
@@ -49,7 +52,7 @@ def make_estimator(
         save_checkpoints_steps=saving.steps,
         save_checkpoints_secs=saving.secs,
     )
-    model_fn = create_model_fn(pipeline_config, graph=graph)
+    model_fn = create_model_fn(pipeline_config, graph=graph, on_matches=on_matches)
     return estimator.Estimator(model_fn, config=run_config, params={})
 
 
@@ -92,6 +95,7 @@ class EstimatorBackend:
             seed=settings.seed if cursor is not None else seed_at(settings.seed, first_step),
             fault_log=fault_log,
             cursor=cursor,
+            first_step=None if cluster.is_in_cluster() else first_step,
         )
         return made
 

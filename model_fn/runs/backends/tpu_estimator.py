@@ -366,6 +366,8 @@ class TpuBackend:
                 fault_log=fault_log,
                 cursor=None,
                 runs_elsewhere=self._on_tpu.reads_elsewhere,
+                first_step=first_step,
+                images_per_step=config.train_config.batch_size,
             )
         )
 

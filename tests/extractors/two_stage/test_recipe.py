@@ -194,3 +194,11 @@ def test_names_in_checkpoints_of_classifiers() -> None:
     for kept in ("Repeat/block35_1/Conv2d_1x1/biases", "Repeat_1/block17_1/Conv2d_1x1/biases"):
         assert rename(f"{FIRST}/InceptionResnetV2/{kept}") == f"InceptionResnetV2/{kept}"
     assert rename(f"{SECOND}/InceptionResnetV2/Block8/x") == "InceptionResnetV2/Block8/x"
+
+
+@pytest.mark.parametrize(("is_training", "num_norms"), [(True, 0), (False, 1)])
+def test_frozen_batch_norm_of_training_is_folded(is_training: bool, num_norms: int) -> None:
+    with tf.Graph().as_default() as graph:
+        make(INCEPTION, is_training=is_training).box_features(tf.zeros([1, 7, 7, 576]))
+        kinds = {op.type for op in graph.get_operations()}
+    assert ("FusedBatchNormV3" in kinds) == bool(num_norms)

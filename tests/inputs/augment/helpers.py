@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import numpy as np
 from google.protobuf import text_format
@@ -117,3 +117,55 @@ def small_sample(dtype: Any = np.uint8) -> Sample:
 def run_step(text: str, sample: Sample) -> Sample:
     """The sample after one step, always with the same seed."""
     return make_augmentation([step(text)])(sample, tf.constant([3, 4]))
+
+
+def operation_text(**settings: float) -> str:
+    """An operation of a crop as text, with generous bounds."""
+    values = {
+        "min_aspect_ratio": 0.5,
+        "max_aspect_ratio": 2.0,
+        "min_area": 0.1,
+        "max_area": 1.0,
+        **settings,
+    }
+    return " ".join(f"{name}: {value}" for name, value in values.items())
+
+
+def crops(text: str, sample: Sample) -> List[Tuple[Tuple[int, int], int]]:
+    """Size of the image and number of boxes after a step, for 60 seeds."""
+    results = run_in_dataset(make_augmentation([step(text)]), sample, [[i, 5] for i in range(60)])
+    return [(result["image"].shape[:2], len(result["boxes"])) for result in results]
+
+
+def in_graph(
+    change: Callable[[Sample, tf.Tensor], Sample], like: Sample
+) -> Callable[[Sample, List[int]], Dict[str, Optional[np.ndarray]]]:
+    """A function (sample, seed) that runs `change` in one graph, for samples with the same fields.
+
+    All sizes but those of channels and keypoints are unknown in the graph.
+    """
+    fields = [name for name, value in like._asdict().items() if value is not None]
+    fields.remove("image_level")
+
+    def spec(name: str) -> tf.TensorSpec:
+        value = getattr(like, name)
+        open_axes = {"image": 2, "masks": 3}.get(name, 1)
+        return tf.TensorSpec([None] * open_axes + list(value.shape[open_axes:]), value.dtype)
+
+    def run(seed: tf.Tensor, *values: tf.Tensor) -> List[tf.Tensor]:
+        result = change(like._replace(**dict(zip(fields, values))), seed)
+        return [getattr(result, name) for name in fields]
+
+    signature = [tf.TensorSpec([2], tf.int64), *(spec(name) for name in fields)]
+    graph = tf.function(run, autograph=False).get_concrete_function(*signature)
+
+    def call(sample: Sample, seed: List[int]) -> Dict[str, Optional[np.ndarray]]:
+        values = [getattr(sample, name) for name in fields]
+        found = dict(zip(fields, graph(tf.constant(seed, tf.int64), *values)))
+        return {
+            name: np.array(found[name]) if name in found else None
+            for name in Sample._fields
+            if name != "image_level"
+        }
+
+    return call

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from estimator_det.compat import tf
+from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
-from inputs.augment import AUGMENTATIONS, make_augmentation
+from inputs.augment import AUGMENTATIONS, base, make_augmentation
 from inputs.augment.base import (
     apply_with_probability,
     keep_boxes,
@@ -54,8 +57,11 @@ def test_later_changes_of_the_configuration_have_no_effect() -> None:
     np.testing.assert_array_equal(mirrored, np.array(sample.image)[:, ::-1])
 
 
-def test_unsupported_step_names_the_supported_ones() -> None:
-    assert "random_crop_to_aspect_ratio" not in AUGMENTATIONS
+def test_unsupported_step_names_the_supported_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    without: Registry[Any] = Registry("augmentation")
+    for name in set(AUGMENTATIONS) - {"random_crop_to_aspect_ratio"}:
+        without.register(name)(AUGMENTATIONS.get(name))
+    monkeypatch.setattr(base, "AUGMENTATIONS", without)
     steps = [step("random_rgb_to_gray {}"), step("random_crop_to_aspect_ratio {}")]
     with pytest.raises(
         ConfigError, match=r"options\[1\].*not supported; did you mean.*ssd_random_crop"
@@ -106,6 +112,52 @@ def test_empty_step() -> None:
             "needs 2 numbers",
         ),
         ("random_crop_pad_image { max_padded_size_ratio: [0.5, 2] }", "min_padded_size_ratio <="),
+        ("random_crop_to_aspect_ratio { aspect_ratio: 0 }", "aspect_ratio must be above 0"),
+        ("random_crop_to_aspect_ratio { aspect_ratio: nan }", "aspect_ratio must be above 0"),
+        ("random_crop_to_aspect_ratio { overlap_thresh: nan }", "overlap_thresh is nan"),
+        ("random_jitter_boxes { ratio: -0.1 }", "ratio is -0.1; it must not be negative"),
+        ("random_jitter_boxes { ratio: 1.5 }", "above 1 only in modes that EXPAND"),
+        ("random_jitter_boxes { ratio: nan }", "ratio is nan"),
+        ("random_black_patches { max_black_patches: -1 }", "must not be negative"),
+        ("random_black_patches { size_to_image_ratio: 1.1 }", "size_to_image_ratio is 1.1"),
+        ("random_black_patches { probability: nan }", "probability is nan"),
+        ("random_resize_method { target_width: 3 }", "target_width must both be set"),
+        (
+            "random_self_concat_image { concat_vertical_probability: 2 }",
+            "vertical_probability is 2",
+        ),
+        ("autoaugment_image { policy_name: 'v9' }", "policy_name 'v9' is not known"),
+        ("drop_label_probabilistically {}", "label is 0; set the id of a class"),
+        ("drop_label_probabilistically { label: 1 drop_probability: 2 }", "drop_probability is 2"),
+        ("remap_labels { new_label: 1 }", "original_labels is empty"),
+        ("remap_labels { original_labels: [1] }", "new_label is 0; set the id"),
+        ("remap_labels { original_labels: [0] new_label: 1 }", "original_labels is 0; set the id"),
+        (
+            "random_jpeg_quality { min_jpeg_quality: 50 max_jpeg_quality: 50 }",
+            "0 <= min_jpeg_quality < max_jpeg_quality <= 100",
+        ),
+        ("random_jpeg_quality { random_coef: -1 }", "random_coef is -1"),
+        (
+            "random_downscale_to_target_pixels { min_target_pixels: 0 }",
+            "1 <= min_target_pixels < max_target_pixels",
+        ),
+        (
+            "random_downscale_to_target_pixels { max_target_pixels: 300000 }",
+            "max_target_pixels is 300000",
+        ),
+        ("random_patch_gaussian { min_patch_size: 0 }", "1 <= min_patch_size < max_patch_size"),
+        ("random_patch_gaussian { min_gaussian_stddev: 2 }", "min_gaussian_stddev <= max"),
+        ("random_square_crop_by_scale { num_scales: 0 }", "num_scales must be at least 1"),
+        ("random_square_crop_by_scale { scale_min: 2 }", "scale_min <= scale_max"),
+        ("random_scale_crop_and_pad_to_square { output_size: 0 }", "output_size is 0"),
+        (
+            "random_scale_crop_and_pad_to_square { scale_min: 0 scale_max: 0 }",
+            "scale_max is 0; it must be above 0",
+        ),
+        ("adjust_gamma { gamma: -1 }", "gamma and gain must not be negative"),
+        ("adjust_gamma { gain: nan }", "gamma and gain must not be negative"),
+        ("convert_class_logits_to_softmax { temperature: nan }", "temperature must be above 0"),
+        ("normalize_image { original_maxval: nan }", "original_maxval must be above"),
     ],
 )
 def test_impossible_settings_fail_at_construction(text: str, message: str) -> None:

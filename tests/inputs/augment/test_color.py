@@ -153,3 +153,13 @@ def test_softmax_of_multiclass_scores() -> None:
     augment = make_augmentation([step("convert_class_logits_to_softmax { temperature: 2 }")])
     scores = augment(sample, tf.constant(SEED)).multiclass_scores
     np.testing.assert_allclose(scores, [[0.25, 0.75]], rtol=1e-5)
+
+
+def test_gamma_by_hand() -> None:
+    image = np.array([[[0, 51, 255, 51]]], np.float32)
+    squared = _run("adjust_gamma { gamma: 2 gain: 0.5 }", image)
+    np.testing.assert_allclose(squared, [[[0, 5.1, 127.5, 51]]], atol=1e-3)
+    brighter = _run("adjust_gamma { gain: 3 }", image)
+    np.testing.assert_allclose(brighter, [[[0, 153, 255, 51]]], atol=1e-3)
+    below_zero = _run("adjust_gamma { gamma: 0.5 }", -image)
+    assert np.isfinite(below_zero).all()

@@ -11,11 +11,15 @@ from inputs.augment import make_augmentation
 from inputs.augment.geometry import (
     FLIP_X,
     FLIP_Y,
+    RESIZE_METHODS,
     ROTATE_LEFT,
     Motion,
+    _target_pixels,
+    downscale,
     move,
+    resize,
 )
-from tests.inputs.augment.helpers import run_step, sample_of, small_sample, step
+from tests.inputs.augment.helpers import config_of, run_step, sample_of, small_sample, step
 
 
 @pytest.mark.parametrize(
@@ -137,3 +141,38 @@ def test_scale_boxes_to_pixel_coordinates() -> None:
     scaled = run_step("scale_boxes_to_pixel_coordinates {}", small_sample())
     np.testing.assert_allclose(scaled.boxes, [[0.2, 0.8, 1.0, 2.4]], atol=1e-6)
     np.testing.assert_allclose(scaled.keypoints, [[[0.2, 0.8], [1.0, 2.4]]], atol=1e-6)
+
+
+def test_random_resize_method_draws_all_four() -> None:
+    sample = sample_of("full")
+    size, found = [13, 20], set()
+    by_method = [
+        np.array(resize(sample, tf.constant(size), method).image) for method in RESIZE_METHODS
+    ]
+    augment = make_augmentation(
+        [step("random_resize_method { target_height: 13 target_width: 20 }")]
+    )
+    for i in range(24):
+        result = augment(sample, tf.constant([i, 0]))
+        off = [np.abs(result.image - one).max() for one in by_method]
+        assert min(off) < 1e-3 and result.masks.shape == (3, 13, 20)
+        found.add(int(np.argmin(off)))
+    assert found == {0, 1, 2, 3}
+
+
+def test_downscale_by_hand() -> None:
+    """768 pixels to 300: sqrt(300 / 768) = 0.625 times 24 x 32."""
+    sample = sample_of("full")
+    smaller = downscale(sample, tf.constant(300))
+    assert smaller.image.shape == (15, 20, 3) and smaller.masks.shape == (3, 15, 20)
+    np.testing.assert_array_equal(smaller.boxes, sample.boxes)
+    same = downscale(sample, tf.constant(768))
+    assert same.image.shape == (24, 32, 3)
+
+
+def test_default_of_target_pixels_is_that_of_the_reference() -> None:
+    """Up to 800,000, although the schema says 500,000."""
+    unset = config_of("random_downscale_to_target_pixels {}")
+    assert _target_pixels(unset) == (300_000, 800_000)
+    given = config_of("random_downscale_to_target_pixels { max_target_pixels: 500000 }")
+    assert _target_pixels(given) == (300_000, 500_000)

@@ -11,8 +11,8 @@ from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import preprocessor_pb2
 from inputs.augment import AUGMENTATIONS, make_augmentation
-from inputs.schema import PER_BOX_FIELDS
-from tests.inputs.augment.helpers import arrays, run_in_dataset, sample_of, step
+from inputs.schema import PER_BOX_FIELDS, Sample
+from tests.inputs.augment.helpers import arrays, in_graph, sample_of, step
 
 # Steps that need more than an empty message.
 SETTINGS = {
@@ -23,15 +23,33 @@ SETTINGS = {
     "random_rotation90": "keypoint_rot_permutation: [2, 0, 1]",
     "random_absolute_pad_image": "max_height_padding: 9 max_width_padding: 5",
     "subtract_channel_mean": "means: [1, 2, 3]",
+    "random_resize_method": "target_height: 20 target_width: 30",
+    "drop_label_probabilistically": "label: 2 drop_probability: 0.5",
+    "remap_labels": "original_labels: [1, 3] new_label: 2",
+    "random_downscale_to_target_pixels": "min_target_pixels: 300 max_target_pixels: 1000",
+    "random_scale_crop_and_pad_to_square": "output_size: 28 scale_min: 0.5",
+    "random_self_concat_image": "concat_vertical_probability: 0.5",
+    "random_patch_gaussian": "random_coef: 0.2",
+    "autoaugment_image": "policy_name: 'test'",
 }
 CHANGES_FRAME = {"scale_boxes_to_pixel_coordinates"}
+# Steps that mix several records: see test_mixing.
+SINGLE = sorted(
+    name for name in AUGMENTATIONS if not hasattr(AUGMENTATIONS.get(name), "num_records")
+)
 NEEDS_SCORES = {"convert_class_logits_to_softmax"}
+NEEDS_RGB = {"rgb_to_gray", "subtract_channel_mean"}
+# Boxes do not enclose their object any more: they are jittered, or kept after it has left.
+LOOSE_BOXES = {"random_jitter_boxes", "autoaugment_image", "rand_augment"}
 SEEDS = [[seed, 11] for seed in range(12)]
-KINDS = [("full", np.uint8), ("bare", np.float32), ("empty", np.float32)]
 
 
 def _step(name: str) -> Any:
     return step(f"{name} {{ {SETTINGS.get(name, '')} }}")
+
+
+def _is_random(name: str) -> bool:
+    return name.startswith(("rand", "ssd_", "drop_", "autoaugment"))
 
 
 def _check(result: Dict[str, Optional[np.ndarray]], like: Dict[str, Optional[np.ndarray]]) -> None:
@@ -48,6 +66,15 @@ def _check(result: Dict[str, Optional[np.ndarray]], like: Dict[str, Optional[np.
     if result["masks"] is not None:
         assert result["masks"].shape[1:] == image.shape[:2]
         assert set(np.unique(result["masks"])) <= {0, 1}
+    if result["keypoints"] is not None and result["keypoint_visibilities"] is not None:
+        absent = np.isnan(result["keypoints"]).any(axis=-1)
+        assert not (absent & result["keypoint_visibilities"]).any()
+
+
+def _check_boxes(name: str, boxes: np.ndarray) -> None:
+    if name not in CHANGES_FRAME:
+        assert (boxes >= 0).all() and (boxes <= 1).all()
+    assert (boxes[:, 2:] > boxes[:, :2]).all()
 
 
 def _computes_pixels(name: str) -> bool:
@@ -55,56 +82,106 @@ def _computes_pixels(name: str) -> bool:
     return hasattr(AUGMENTATIONS.get(name), "__wrapped__")
 
 
-@pytest.mark.parametrize(("kind", "dtype"), KINDS)
-@pytest.mark.parametrize("name", sorted(AUGMENTATIONS))
-def test_every_augmentation(name: str, kind: str, dtype: Any) -> None:
+def _one_box(sample: Sample) -> Sample:
+    """Its first box alone, with one keypoint in its centre."""
+    one = {field: getattr(sample, field)[:1] for field in PER_BOX_FIELDS}
+    one["keypoints"] = tf.reshape((one["boxes"][:, :2] + one["boxes"][:, 2:]) / 2.0, [1, 1, 2])
+    one["keypoint_visibilities"] = tf.constant([[True]])
+    return sample._replace(**one)
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_every_augmentation(name: str) -> None:
+    """On an image with all fields, in a graph of unknown shapes; with and without boxes."""
     augment = make_augmentation([_step(name)])
-    sample = sample_of(kind, dtype)
-    before = arrays(sample)
-    if name in NEEDS_SCORES and kind == "bare":
-        with pytest.raises(ConfigError, match="load_multiclass_scores"):
-            augment(sample, tf.constant([1, 2]))
-        return
-
-    results = run_in_dataset(augment, sample, SEEDS)
-
-    for result in results:
-        _check(result, before)
-        assert result["image"].dtype == (np.float32 if _computes_pixels(name) else dtype)
-        if name not in CHANGES_FRAME:
-            assert (result["boxes"] >= 0).all() and (result["boxes"] <= 1).all()
-        assert (result["boxes"][:, 2:] > result["boxes"][:, :2]).all()
-    # Eager gives what the graph gives, leaves its input alone, and does so again.
-    for seed, in_graph in list(zip(SEEDS, results))[:2]:
-        eager = augment(sample, tf.constant(seed, tf.int64))
-        again = augment(sample, tf.constant(seed, tf.int64))
+    run = in_graph(augment, sample_of("full"))
+    outcomes = set()
+    for kind, seeds in (("full", SEEDS), ("empty", SEEDS[:4])):
+        sample = sample_of(kind)
+        before = arrays(sample)
+        for seed in seeds:
+            result = run(sample, seed)
+            _check(result, before)
+            _check_boxes(name, result["boxes"])
+            assert result["image"].dtype == (np.float32 if _computes_pixels(name) else np.uint8)
+            if kind == "full":
+                outcomes.add(tuple(result[field].tobytes() for field in ("image", "boxes")))
+        # Eager gives what the graph gives, leaves its input alone, and does so again.
+        eager = augment(sample, tf.constant(seeds[-1], tf.int64))
+        again = augment(sample, tf.constant(seeds[-1], tf.int64))
         assert eager.image_level is sample.image_level
         for field, value in arrays(eager).items():
-            if value is None:
-                assert in_graph[field] is None
-            else:
-                np.testing.assert_array_equal(value, np.array(getattr(again, field)))
-                np.testing.assert_allclose(value, in_graph[field], rtol=1e-5, atol=1e-3)
+            np.testing.assert_array_equal(value, np.array(getattr(again, field)))
+            np.testing.assert_allclose(value, result[field], rtol=1e-5, atol=1e-3)
         for field, value in arrays(sample).items():
             np.testing.assert_array_equal(value, before[field])
-    if name.startswith(("random_", "ssd_")) and kind != "empty":
-        outcomes = {(result["image"].tobytes(), result["boxes"].tobytes()) for result in results}
+    if _is_random(name):
         assert len(outcomes) > 1
 
 
-def test_every_registered_name_is_a_step() -> None:
+@pytest.mark.parametrize("name", SINGLE)
+def test_mask_and_keypoint_follow_the_only_box(name: str) -> None:
+    """A mask that fills its box still does so, and a keypoint in its centre stays there."""
+    settings = {key: text for key, text in SETTINGS.items() if "permutation" not in text}
+    for key in set(SETTINGS) - set(settings):
+        settings[key] = SETTINGS[key].split(":")[0] + ": 0"
+    augment = make_augmentation([step(f"{name} {{ {settings.get(name, '')} }}")])
+    sample = _one_box(sample_of("full"))
+    for seed in SEEDS[:6]:
+        result = arrays(augment(sample, tf.constant(seed, tf.int64)))
+        _check(result, arrays(sample))
+        if name in LOOSE_BOXES | CHANGES_FRAME:
+            continue
+        size = np.array(result["image"].shape[:2])
+        pixel = np.maximum(size / [24, 32], 1.0) * 1.01 / size
+        for box, mask, keypoint in zip(result["boxes"], result["masks"], result["keypoints"]):
+            _check_boxes(name, result["boxes"])
+            if ((box[2:] - box[:2]) * size < 1.0).any():
+                continue
+            places = np.argwhere(mask > 0)
+            assert np.all(np.abs(places.min(axis=0) / size - box[:2]) <= pixel)
+            assert np.all(np.abs((places.max(axis=0) + 1) / size - box[2:]) <= pixel)
+            if (box > 0).all() and (box < 1).all():  # not cut by the edge
+                np.testing.assert_allclose(keypoint[0], (box[:2] + box[2:]) / 2, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_few_fields_and_five_channels(name: str) -> None:
+    """Images of float32 keep all their channels, and their dtype; other fields stay None."""
+    augment = make_augmentation([_step(name)])
+    rgb = sample_of("bare", np.float32)
+    more = rgb._replace(image=tf.concat([rgb.image, rgb.image[..., :2] * 0.5 + 10.0], axis=-1))
+    if name in NEEDS_SCORES | NEEDS_RGB:
+        with pytest.raises(ConfigError, match=r"load_multiclass_scores|channels"):
+            augment(more, tf.constant(SEEDS[0], tf.int64))
+        return
+    for seed in SEEDS[:3]:
+        result = arrays(augment(more, tf.constant(seed, tf.int64)))
+        _check(result, arrays(more))
+        assert result["image"].dtype == np.float32 and result["image"].shape[-1] == 5
+        if name in COLOR_STEPS:
+            np.testing.assert_array_equal(result["image"][..., 3:], more.image[..., 3:])
+
+
+# Steps on colours, which further channels do not have.
+COLOR_STEPS = {
+    "adjust_gamma", "random_adjust_brightness", "random_adjust_contrast", "random_adjust_hue",
+    "random_adjust_saturation", "random_distort_color", "random_jpeg_quality",
+    "random_rgb_to_gray",
+}  # fmt: skip
+
+
+def test_every_step_of_the_schema_is_registered() -> None:
     fields = preprocessor_pb2.PreprocessingStep.DESCRIPTOR.fields_by_name
-    assert set(AUGMENTATIONS) <= set(fields)
+    assert set(AUGMENTATIONS) == set(fields)
 
 
 def test_all_steps_in_one_chain() -> None:
-    names = [
-        name
-        for name in sorted(AUGMENTATIONS)
-        if name not in {"rgb_to_gray", "scale_boxes_to_pixel_coordinates"}
-    ]
+    last = {"rgb_to_gray", "scale_boxes_to_pixel_coordinates"}
+    names = [name for name in SINGLE if name not in last]
     augment = make_augmentation([_step(name) for name in [*names, "rgb_to_gray"]])
     sample = sample_of("full")
-    for result in run_in_dataset(augment, sample, SEEDS[:3]):
+    for seed in SEEDS[:2]:
+        result = arrays(augment(sample, tf.constant(seed, tf.int64)))
         _check(result, arrays(sample))
         assert result["image"].shape[2] == 1

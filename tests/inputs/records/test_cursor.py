@@ -47,13 +47,19 @@ def reading(paths: List[str], text: str = "") -> Any:
 
 
 def read(
-    config: Any, cursor: DataCursor, batches: int, seed: Optional[int] = None
+    config: Any,
+    cursor: DataCursor,
+    batches: int,
+    seed: Optional[int] = None,
+    first_step: int = 0,
 ) -> List[Tuple[Any, Any]]:
     """The next batches of training; the cursor advances past each."""
     preprocess = make_resizer(config.model.ssd.image_resizer).resize
     found = []
     with tf.Graph().as_default(), tf1.Session() as session:
-        input_fn = inputs.create_train_input_fn(config, preprocess, seed, FaultLog(), cursor=cursor)
+        input_fn = inputs.create_train_input_fn(
+            config, preprocess, seed, FaultLog(), cursor=cursor, first_step=first_step
+        )
         iterator = tf1.data.make_initializable_iterator(input_fn())
         following = iterator.get_next()
         session.run([tf1.tables_initializer(), iterator.initializer])

@@ -59,6 +59,7 @@ def _batch() -> Tuple[Dict[str, Any], Dict[str, Any]]:
         schema.TRUE_IMAGE_SHAPE: np.array([[64, 64, 3]] * 2, np.int32),
         schema.SOURCE_ID: np.array([b"first", "zwölf".encode()]),
         schema.RECORD: np.array([[0, 3], [1, 7]], np.int64),
+        schema.PARTNER_RECORDS: np.array([[[-1, -1]] * 2, [[0, 4], [1, 0]]], np.int64),
     }
     labels = {
         schema.NUM_BOXES: np.array([2, 2], np.int32),
@@ -140,10 +141,15 @@ def test_a_poisoned_image(tmp_path: pathlib.Path) -> None:
     assert report["bad_inputs"] == [{"key": IMAGE, "image": 1, "num_values": 3}]
     assert report["values"]["Loss/total_loss"] == "nan"
     assert report["values"]["learning_rate"] == pytest.approx(0.001)
-    second = {"image": 1, "source_id": "zwölf", "file": f"{tmp_path}/b.record", "record": 7}
-    assert report["batch"][1] == second
+    files = [f"{tmp_path}/a.record", f"{tmp_path}/b.record"]
+    partners = [{"file": files[0], "record": 4}, {"file": files[1], "record": 0}]
+    assert report["batch"] == [
+        {"image": 0, "source_id": "first", "file": files[0], "record": 3, "partners": []},
+        {"image": 1, "source_id": "zwölf", "file": files[1], "record": 7, "partners": partners},
+    ]
     text = (folder / "report.txt").read_text()
-    assert f"image 1: {tmp_path}/b.record, record 7, source_id 'zwölf'" in text
+    assert f"image 1: {tmp_path}/b.record, record 7, source_id 'zwölf', mixed with " in text
+    assert f"mixed with {files[0]}, record 4; {files[1]}, record 0\n" in text
     message = snapshots.message
     assert f"estimator-det replay {folder}" in message and "b.record, record 7" in message
     np.testing.assert_array_equal(replay.load_batch(str(folder))[IMAGE], poisoned[0][schema.IMAGE])

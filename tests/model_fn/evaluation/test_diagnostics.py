@@ -14,6 +14,7 @@ from model_fn.evaluation.metrics.base import EvaluatedBatch
 
 CATEGORIES = [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}, {"id": 5, "name": "owl"}]
 MAP = "DetectionBoxes_Precision/mAP"
+FIELD = "model.ssd.post_processing.batch_non_max_suppression.score_threshold"
 
 
 def _batch(boxes, classes, found, scores, found_classes, is_crowd=None):
@@ -72,18 +73,6 @@ def test_confusion():
     np.testing.assert_array_equal(made._confusion, expected)
 
 
-def test_precision_and_recall():
-    # Right, wrong, right, of four boxes: precision 1 up to recall 1/4, 2/3 up to 1/2, then 0.
-    scored = [(0.9, True), (0.8, False), (0.7, True)]
-    precision = diagnostics._precision_at(np.array([0, 0.25, 0.26, 0.5, 0.51]), scored, 4)
-    np.testing.assert_allclose(precision, [1, 1, 2 / 3, 2 / 3, 0])
-
-
-def test_a_box_is_found_once():
-    made = _diagnostics(_batch([BOX], [1], [NEAR, BOX], [0.9, 0.8], [1, 1]))
-    assert made._scored[0] == [(pytest.approx(0.9), True), (pytest.approx(0.8), False)]
-
-
 def test_summary_has_picture_and_counts_and_starts_anew():
     made = _diagnostics(_batch([BOX], [1], [BOX], [0.9], [1]))
     results = {diagnostics.EVAL_DIAGNOSTICS: made.summary(), MAP: 1.0}
@@ -100,7 +89,7 @@ def test_summary_has_picture_and_counts_and_starts_anew():
 
 
 def _why(batches, metrics):
-    return diagnostics.explain_metrics(metrics, _diagnostics(*batches).counts())
+    return diagnostics.explain_metrics(metrics, _diagnostics(*batches).counts(), FIELD)
 
 
 def test_why_minus_one():
@@ -122,7 +111,7 @@ def test_why_minus_one():
 @pytest.mark.parametrize(
     ("found", "scores", "classes", "reason"),
     [
-        ([], [], [], "there are no detections"),
+        ([], [], [], f"there are no detections: every score is below {FIELD},"),
         ([BOX], [0.9], [2], r"no detected class \(dog\) is among the groundtruth classes \(cat\)"),
         ([FAR], [0.9], [1], "no detection overlaps a box of its class"),
         ([BOX], [0.9], [9], "no detection has a class of the label map"),
@@ -146,3 +135,48 @@ def test_classes_that_never_occur_are_not_drawn() -> None:
     counts._boxes[[1, 3]] = 2, 5
     assert counts._most_frequent(3).tolist() == [1, 3]
     assert counts._most_frequent(1).tolist() == [3]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        # Of NaN: no boxes of the class, or none that counts.
+        ("PascalBoxes_PerformanceByCategory/AP@0.5IOU/dog", math.nan, "no groundtruth box of this"),
+        (
+            "PascalBoxes_PerformanceByCategory/AP@0.5IOU/cat",
+            math.nan,
+            "all are difficult, in groups, or without the mask",
+        ),
+        ("PanopticQuality@0.50IOU_ByCategory/dog", math.nan, "no groundtruth box of this class"),
+        ("OpenImagesV2_Precision/mAP@0.5IOU", math.nan, "all are difficult, in groups"),
+        # Of LVIS, whose names have no slash.
+        ("DetectionMasks_APl", -1.0, "no groundtruth box has an area over 9216 pixels"),
+        ("DetectionBoxes_ARm@300", -1.0, "no groundtruth box has an area from 1024 to 9216"),
+        ("DetectionBoxes_APr", -1.0, "no groundtruth box has a rare class"),
+        ("DetectionBoxes_AP", 0.0, "no detection overlaps a box of its class"),
+        # Of keypoints.
+        ("Keypoints_Precision/mAP ByCategory/cat", -1.0, "no object of this class has a labeled"),
+        ("Keypoints_Precision/mAP ByCategory/cat", 0.0, "no detection of this class resembles its"),
+        ("Keypoints_Precision/mAP ByCategory/dog", -1.0, "no groundtruth box of this class"),
+        # Names with slashes, of a class with boxes and of one without.
+        ("DetectionBoxes_PerformanceByCategory/mAP//m/cat", -1.0, "no groundtruth box of this"),
+        ("DetectionBoxes_PerformanceByCategory/mAP//m/cat", 0.0, "no detection has the class /m/"),
+        ("PanopticQuality@0.50IOU", 0.0, "no detection overlaps a box of its class"),
+    ],
+)
+def test_every_set_has_reasons(name, value, reason):
+    categories = [*CATEGORIES, {"id": 6, "name": "/m/cat"}]
+    made = diagnostics.EvalDiagnostics(categories, min_score=0.3)
+    made.add(_batch([BOX], [1], [FAR], [0.9], [1]))
+    assert reason in diagnostics.explain_metrics({name: value}, made.counts())[name]
+
+
+def test_what_is_no_metric_needs_no_reason():
+    metrics = {"learning_rate": 0.0, "global_step": 0.0, "loss": 0.0, "bad_records/nan_box": 0.0}
+    assert _why([_batch([BOX], [1], [], [], [])], metrics) == {}
+
+
+def test_nan_without_any_groundtruth():
+    name = "PascalBoxes_Precision/mAP@0.5IOU"
+    assert "have no groundtruth box" in _why([_batch([], [], [], [], [])], {name: math.nan})[name]
+    assert "no image was evaluated" in _why([], {name: math.nan})[name]

@@ -278,11 +278,14 @@ def test_masks_reach_the_metrics_that_compare_them(received: List[EvaluatedBatch
     detections = _detections()._replace(masks=detected)
     text = 'metrics_set: "coco_mask_metrics" metrics_set: "coco_detection_metrics"'
     _ops(detections, _groundtruth(masks=masks), _features(), text)
-    of_masks, of_boxes = received[:2]
-    assert of_boxes.masks is None
-    assert of_masks.masks.detected is detected and of_masks.masks.masks is masks
-    np.testing.assert_array_equal(of_masks.masks.real_sizes, np.array(REAL)[:, :2])
-    np.testing.assert_array_equal(of_masks.masks.image_sizes, ORIGINAL)
+    both, of_diagnostics = received
+    assert of_diagnostics.masks is None
+    assert both.masks.detected is detected and both.masks.masks is masks
+    np.testing.assert_array_equal(both.masks.real_sizes, np.array(REAL)[:, :2])
+    np.testing.assert_array_equal(both.masks.image_sizes, ORIGINAL)
+    received.clear()
+    _ops(detections, _groundtruth(masks=masks), _features())
+    assert received[0].masks is None  # No set compares them.
 
 
 @pytest.mark.parametrize(
@@ -300,3 +303,83 @@ def test_mask_metrics_need_masks(with_masks: str, message: str) -> None:
         groundtruth = groundtruth._replace(masks=tf.ones([2, 2, *PADDED]))
     with pytest.raises(ConfigError, match=f"^eval_config.metrics_set: .*{message}"):
         _ops(detections, groundtruth, _features(), 'metrics_set: "coco_mask_metrics"')
+
+
+KEYPOINTS = "parameterized_metric { coco_keypoint_metrics { class_label: 'cat' } }"
+
+
+def _with_keypoints(found: int = 2, true: int = 2) -> Any:
+    """Detections and groundtruth with as many keypoints: the corners of the boxes."""
+    detections, groundtruth = _detections(), _groundtruth()
+    corners = [tf.reshape(one.boxes, [2, 2, 2, 2]) for one in (detections, groundtruth)]
+    return (
+        detections._replace(keypoints=corners[0][:, :, :found]),
+        groundtruth._replace(
+            keypoints=corners[1][:, :, :true],
+            keypoint_visibilities=tf.ones([2, 2, true], tf.bool),
+        ),
+    )
+
+
+def _keypoint_ops(detections: Detections, groundtruth: Groundtruth, num_points: int = 2) -> Any:
+    points = [{"id": k, "name": str(k)} for k in range(num_points)]
+    return eval_ops.evaluation_ops(
+        detections,
+        groundtruth,
+        _features(),
+        eval_config=text_format.Parse(KEYPOINTS, eval_pb2.EvalConfig()),
+        categories=[{"id": 1, "name": "cat", "keypoints": points}, CATEGORIES[1]],
+    )
+
+
+def test_keypoints_are_in_pixels_of_the_original_image(received: List[EvaluatedBatch]) -> None:
+    detections, groundtruth = _with_keypoints()
+    # Those of the model are of the padded image, as its boxes are before they are cut.
+    share = np.float32(REAL)[:, np.newaxis, np.newaxis, :2] / PADDED
+    detections = detections._replace(keypoints=detections.keypoints * share)
+    _keypoint_ops(detections, groundtruth)
+    batch = received[0]
+    for found in (batch.detection_keypoints, batch.keypoints):
+        np.testing.assert_allclose(found, PIXELS.reshape(2, 2, 2, 2), rtol=1e-5)
+    assert batch.keypoint_visibilities is groundtruth.keypoint_visibilities
+    assert received[1].keypoints is None  # The diagnostics compare boxes.
+
+
+def test_keypoints_in_a_graph() -> None:
+    detections, groundtruth = _with_keypoints()
+    share = np.float32(REAL)[:, np.newaxis, np.newaxis, :2] / PADDED
+    detections = detections._replace(keypoints=detections.keypoints * share)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        found, true = tf.nest.map_structure(
+            lambda x: None if x is None else tf.constant(np.asarray(x)), (detections, groundtruth)
+        )
+        ops = _keypoint_ops(found, true)
+        ops = {name: op for name, op in ops.items() if name.startswith("Keypoints_")}
+        session.run([update for _, update in ops.values()])
+        values = session.run({name: value for name, (value, _) in ops.items()})
+    assert values["Keypoints_Precision/mAP ByCategory/cat"] == pytest.approx(1.0)
+
+
+def test_keypoint_metrics_need_keypoints() -> None:
+    detections, groundtruth = _with_keypoints()
+    field = r"^eval_config.parameterized_metric\[0\]: 'coco_keypoint_metrics' needs"
+    boxes_only = detections._replace(keypoints=None)
+    with pytest.raises(ConfigError, match=f"{field} keypoints, and the model finds boxes only; "):
+        _keypoint_ops(boxes_only, groundtruth)
+    unlabeled = groundtruth._replace(keypoints=None)
+    with pytest.raises(ConfigError, match=f"{field} .* set num_keypoints in eval_input_reader"):
+        _keypoint_ops(detections, unlabeled)
+    for numbers, reason in (
+        ({"true": 1}, "num_keypoints of eval_input_reader is 1"),
+        ({"found": 1}, "num_keypoints of the keypoint_box_coder is 1"),
+    ):
+        with pytest.raises(ConfigError, match=f"{field} 2 keypoints, .*; {reason}. Correct"):
+            _keypoint_ops(*_with_keypoints(**numbers))
+
+
+def test_lists_of_classes_arrive(received: List[EvaluatedBatch]) -> None:
+    absent, incomplete = tf.constant([[1.0, 0], [0, 0]]), tf.constant([[0.0, 1], [0, 0]])
+    groundtruth = _groundtruth(verified_negatives=absent, not_exhaustive=incomplete)
+    _ops(_detections(), groundtruth, _features())
+    assert received[0].verified_negatives is absent
+    assert received[0].not_exhaustive is incomplete

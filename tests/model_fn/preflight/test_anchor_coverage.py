@@ -3,12 +3,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from estimator_det.compat import tf
+from estimator_det.boxes.geometry import pairwise_iou
+from estimator_det.compat import tf, tf1
 from estimator_det.detectors.base import Groundtruth
 from inputs.checks.statistics import Collector, Columns
 from model_fn.preflight import anchor_coverage
 from model_fn.preflight.anchor_coverage import BETWEEN, ELONGATED, LARGE, SMALL
 from tests.detectors.configs import small_detector
+from tests.detectors.two_stage import configs as two_stage
 
 # The small detector's anchors on its 64 x 64 input: on a 4 x 4 map squares of 6.4 pixels and boxes
 # of 12.8 at 2:1 and 1:2, on a 2 x 2 map squares of 60.8 and some more. Centres of the first map
@@ -147,3 +149,54 @@ def test_no_boxes(detector) -> None:
     assert len(coverage.below) == 0
     assert [level.num_best for level in coverage.maps] == [0, 0]
     assert anchor_coverage.has_anchors(detector) and not anchor_coverage.has_anchors(object())
+
+
+# The small detector of two stages: 24 pixels squared, at 2:1 and 1:2, every 8 pixels from 0 on.
+
+
+def test_anchors_of_the_first_stage() -> None:
+    detector = two_stage.small_detector()
+    assert anchor_coverage.has_anchors(detector)
+    boxes = pixels_of(
+        (12, 12, 36, 36),  # an anchor
+        (0, 0, 24, 24),  # one is 4 pixels further; that of this place crosses the border
+        (28, 28, 32, 32),
+    )
+    coverage = anchor_coverage.measure(detector, collect(boxes))
+    (level,) = coverage.maps
+    np.testing.assert_allclose(level.shapes, [[16.97, 33.94], [24, 24], [33.94, 16.97]], atol=0.01)
+    # Centres are at 16 to 48 for sides of 17 and 24, at 24 to 40 for 34.
+    assert (level.size, level.num_anchors, coverage.num_left_out) == ((8, 8), 55, 8 * 8 * 3 - 55)
+    best = [1.0, 20**2 / (2 * 24**2 - 20**2), 4**2 / 24**2]
+    np.testing.assert_allclose(coverage.best_iou[[0, 2]], [best[0], best[2]], rtol=1e-4)
+    np.testing.assert_array_equal(coverage.below, [False, True, True])
+    np.testing.assert_array_equal(coverage.poor, [False, False, True])
+    assert (coverage.threshold, coverage.forced) == (pytest.approx(0.7), True)
+    assert coverage.reasons[BETWEEN].tolist() == [False, True, False]
+    assert coverage.reasons[SMALL].tolist() == [False, False, True]
+
+
+def test_clipped_anchors_of_the_first_stage() -> None:
+    detector = two_stage.small_detector("clip_anchors_to_image: true")
+    coverage = anchor_coverage.measure(detector, collect(pixels_of((0, 0, 12, 12))))
+    (level,) = coverage.maps
+    assert (level.num_anchors, len(level.shapes), coverage.num_left_out) == (8 * 8 * 3, 3, 0)
+    np.testing.assert_allclose(coverage.best_iou, [1.0], rtol=1e-4)  # that at the corner, clipped
+
+
+def test_first_stage_anchors_are_those_of_training(monkeypatch) -> None:
+    """On an image of another size, of the graph of training; here no network is built."""
+    detector = two_stage.small_detector("image_resizer { identity_resizer {} }")
+    columns = collect(np.array([[0.1, 0.2, 0.6, 0.7]]), size=(50, 75))
+    with tf.Graph().as_default():
+        labels = two_stage.groundtruth()
+        predictions = detector.predict(tf.zeros([2, 50, 75, 3]), None, labels)
+        expected = tf.get_static_value(predictions.anchors)
+        if expected is None:
+            with tf1.Session() as session:
+                expected = session.run(predictions.anchors)
+    monkeypatch.setattr(type(detector.extractor), "proposal_features", None)
+    coverage = anchor_coverage.measure(detector, columns)
+    assert coverage.maps[0].num_anchors == len(expected)
+    iou = pairwise_iou(tf.constant([[5.0, 15.0, 30.0, 52.5]]), tf.constant(expected))
+    np.testing.assert_allclose(coverage.best_iou, [np.max(iou)], rtol=1e-4)

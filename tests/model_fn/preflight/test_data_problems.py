@@ -112,6 +112,7 @@ def coverage(reasons: list, lost: list = (), forced: bool = True, pixels=(5.0, 5
         best_iou=np.full(num, 0.3),
         num_anchors=np.array([int(i not in lost) for i in range(num)]),
         below=np.array([bool(r) for r in reasons]),
+        poor=np.array([bool(r) for r in reasons]),
         reasons=rows,
         maps=[MapAnchors((4, 4), 16, shapes, num, 0.3)],
         input_sizes=[(100, 100)],
@@ -135,6 +136,29 @@ def test_remedies_name_numbers() -> None:
     assert "aspect ratios 1 to 2: add aspect_ratios such as 7" in flat.remedy
     (between,) = data_problems.check_anchors("m", coverage([BETWEEN]))
     assert "more densely" in between.remedy
+
+
+def test_remedies_of_two_stages() -> None:
+    """Fields that they have: no matcher; and anchors across the border may be the ones missing."""
+    model = "model.faster_rcnn"
+    large = coverage([LARGE], pixels=(300.0, 300.0))
+    (kept,) = data_problems.check_anchors(model, large)
+    assert kept.field == "model.faster_rcnn.first_stage_anchor_generator"
+    assert kept.remedy.endswith("above 300: add larger scales")
+    (left_out,) = data_problems.check_anchors(model, large._replace(num_left_out=9))
+    assert left_out.remedy.endswith("above 300: " + data_problems.KEEP_CROSSING)
+    between = coverage([BETWEEN])._replace(num_left_out=9)
+    (problem,) = data_problems.check_anchors(model, between)
+    assert "clip_anchors_to_image: true" in problem.remedy
+    assert "matched_threshold" not in problem.remedy
+    (lost,) = data_problems.check_anchors(model, coverage([""], lost=[0]))
+    assert lost.field == "model.faster_rcnn.first_stage_anchor_generator"
+
+
+def test_boxes_that_are_near_enough_are_not_worth_a_warning() -> None:
+    """Below the threshold, and still nearer than background: the best anchor learns them."""
+    near = coverage([BETWEEN, BETWEEN])._replace(poor=np.array([False, False]))
+    assert list(data_problems.check_anchors("model.faster_rcnn", near)) == []
 
 
 def test_few_boxes_are_not_worth_a_warning() -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from estimator_det import cli, console
 from estimator_det.config.pipeline import Problem, format_pipeline
-from model_fn.preflight.label_maps import check_label_maps
+from model_fn.preflight.label_maps import check_hierarchies, check_label_maps
 from tests.model_fn.preflight.small import small_config
 
 
@@ -73,3 +73,24 @@ def test_check_config_reports_them_without_a_build(
     code = cli.main(["check-config", str(tmp_path / "a.config"), "--no_build"])
     assert code == console.EXIT_FAILED
     assert "id 2 is given twice: item 'a' (id 2) and item 'b'" in capsys.readouterr().out
+
+
+def test_label_hierarchies(tmp_path: pathlib.Path) -> None:
+    labels, hierarchy = tmp_path / "map.pbtxt", tmp_path / "hierarchy.json"
+    labels.write_text("item { id: 1 name: 'a' } item { id: 2 name: 'b' }")
+    hierarchy.write_text('{"LabelName": "root", "Subcategory": [{"LabelName": "c"}]}')
+    reader = "eval_input_reader[0]"
+    path = f"{reader}.label_hierarchy_path={hierarchy}"
+    config = _config(labels, path, f"{reader}.expand_labels_hierarchy=true")
+    (problem,) = check_hierarchies(config)
+    assert problem.field == f"{reader}.label_hierarchy_path"
+    assert "no LabelName is a name of" in problem.message
+    assert [one.field for one in console.problems_of(config) if one.field == problem.field]
+    hierarchy.write_text('{"LabelName": "root", "Subcategory": [{"LabelName": "b"}]}')
+    assert list(check_hierarchies(config)) == []
+    # Without expansion it has no effect; a file that does not exist is reported by its path.
+    (unused,) = (p for p in console.problems_of(_config(labels, path)) if p.field == problem.field)
+    assert "has no effect: expand_labels_hierarchy is not set" in unused.message
+    hierarchy.unlink()
+    (missing,) = (p for p in console.problems_of(config) if p.field == problem.field)
+    assert "hierarchy.json: no such file" in missing.message and missing.severity == "error"

@@ -53,6 +53,18 @@ def test_the_graph_of_evaluation_is_built(tmp_path: pathlib.Path):
     assert "['disc'] are not in the label map" in problem.message
 
 
+@pytest.mark.parametrize("path", ["gone.pbtxt", ""])
+def test_sets_that_need_a_label_map(path: str) -> None:
+    """Where it cannot be read, that is the error; where there is none, the sets are refused."""
+    config = small_config(
+        "eval_config.metrics_set=[lvis_box_metrics, coco_detection_metrics]",
+        "eval_config.parameterized_metric=[{coco_keypoint_metrics {class_label: 'cat'}}]",
+        f"eval_input_reader[0].label_map_path={path}",
+    )
+    fields = [problem.field for problem in run_check.examine_components(config)]
+    assert fields == ([] if path else ["eval_config.metrics_set"])
+
+
 def test_the_graph_of_prediction_is_built(monkeypatch):
     built = []
     monkeypatch.setattr(run_check, "create_model_fn", lambda _: lambda *args: built.append(args[2]))

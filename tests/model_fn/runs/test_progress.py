@@ -197,3 +197,8 @@ def test_figures_and_faults_of_the_data_in_tensorboard(tmp_path: pathlib.Path) -
         (7, "run/input_wait_share"): 0.25,
         (7, "bad_records/box_nan"): 3.0,
     }
+
+
+def test_names_of_losses_are_short() -> None:
+    names = ("Loss/total_loss", "Loss/RPNLoss/objectness_loss", "learning_rate")
+    assert [progress._short(name) for name in names] == ["total", "RPN/objectness", "learning_rate"]

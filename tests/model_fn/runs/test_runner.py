@@ -6,7 +6,7 @@ import logging
 import os
 import pathlib
 import signal
-from typing import Any, Callable, List
+from typing import Any, Callable, Dict, List
 
 import numpy as np
 import pytest
@@ -22,6 +22,7 @@ from model_fn import model_fn
 from model_fn.checkpoints import label_map_asset
 from model_fn.checkpoints.errors import CheckpointGoneError, DamagedCheckpointsError
 from model_fn.checkpoints.find import find_checkpoint
+from model_fn.evaluation import threshold_files
 from model_fn.runs import (
     best_checkpoints,
     data_cursor,
@@ -245,6 +246,8 @@ def test_exports_carry_the_label_map(readers: List[Any], tmp_path: pathlib.Path)
         (exported,) = (model_dir / "export" / name).iterdir()
         (asset,) = (exported / "assets").iterdir()
         assert (asset.name, asset.read_bytes()) == ("labels.pbtxt", content)
+        thresholds = threshold_files.read(str(exported / threshold_files.IN_EXPORTS))
+        assert [row.name for row in thresholds.table.classes] == ["cat", "cow"]
         predictor = SavedModelDetector(str(model_dir / "export" / name))
         assert [predictor.name(class_id) for class_id in (1, 2, 3)] == ["cat", "2", "cow"]
 
@@ -308,8 +311,14 @@ def test_evaluate_and_continuous_eval(
     averaged = evaluator.evaluate(config, model_dir, model_dir=str(tmp_path / "other"))["0"]
     assert averaged["loss"] != plain["loss"]
     assert (tmp_path / "other" / "eval_0").is_dir()
-    first = evaluator.evaluate(config, str(tmp_path / "model.ckpt-2"), on_training_data=True)
+    found: Dict[str, Any] = {}
+    first = evaluator.evaluate(
+        config, str(tmp_path / "model.ckpt-2"), on_training_data=True, matches=found
+    )
     assert first["training_data"]["global_step"] == 2
+    assert (tmp_path / "eval_training_data" / "thresholds-2.json").exists()
+    # Each of two batches has two images of one box and one detection.
+    assert found["training_data"].of_all().num_boxes == len(found["training_data"].classes())
 
     # Ends by itself at num_steps, and after a time without a new checkpoint.
     last = evaluator.continuous_eval(config, model_dir, min_interval_secs=0)
@@ -408,7 +417,7 @@ def test_checkpoints_that_are_deleted_before_they_are_read(
         return real(input_fn, hooks=hooks, checkpoint_path=checkpoint_path, **options)
 
     monkeypatch.setattr(estimated, "evaluate", delete_first)
-    monkeypatch.setattr(evaluator, "make_estimator", lambda *_: estimated)
+    monkeypatch.setattr(evaluator, "make_estimator", lambda *_, **__: estimated)
     name_latest()
     assert evaluator.evaluate(config, model_dir)["0"]["global_step"] == 2
     assert "model.ckpt-1 was deleted before it was read" in caplog.text

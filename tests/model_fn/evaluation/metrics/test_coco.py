@@ -11,7 +11,7 @@ from estimator_det.config.text import ConfigError
 from estimator_det.protos import eval_pb2
 from model_fn.evaluation.metrics import METRICS, EvaluatedBatch, make_metrics
 from model_fn.evaluation.metrics.base import metric_ops
-from model_fn.evaluation.metrics.coco import SUMMARY_NAMES, CocoBoxMetrics
+from model_fn.evaluation.metrics.coco import SUMMARIES, CocoBoxMetrics
 from tests.conftest import golden_component
 
 SETTINGS, ARRAYS = golden_component("metrics")
@@ -113,10 +113,10 @@ def test_every_summary_of_a_category() -> None:
         )
     )
     results = metrics.results()
-    summaries = [results[f"DetectionBoxes_{name}"] for name in SUMMARY_NAMES]
+    summaries = [results[f"DetectionBoxes_{name}"] for name in SUMMARIES]
     assert len(set(summaries)) > 8
     assert results["DetectionBoxes_PerformanceByCategory/mAP/one"] == pytest.approx(summaries[0])
-    for name, summary in zip(SUMMARY_NAMES, summaries):
+    for name, summary in zip(SUMMARIES, summaries):
         by_category = f"DetectionBoxes_{name} ByCategory/one"
         assert results[by_category] == pytest.approx(summary), name
 
@@ -150,7 +150,7 @@ def test_metric_ops_accumulate_in_a_graph() -> None:
                 for array in batch
             )
         )
-        ops = metric_ops(metrics, placeholders)
+        ops = metric_ops([metrics], placeholders)
         assert len(graph.get_operations()) < 40
         updates = [update for _, update in ops.values()]
         for images in ([0, 1, 2], [3, 4, 5]):

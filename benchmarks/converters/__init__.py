@@ -1,0 +1,1 @@
+"""Conversion of data sets: images per second, memory, and resumption after SIGKILL."""

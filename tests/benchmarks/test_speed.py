@@ -1,0 +1,78 @@
+"""Parts of the measurement that differ with the kind of model; times are not checked."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+
+from benchmarks.speed import parts
+from estimator_det.compat import tf, tf1
+from estimator_det.protos import pipeline_pb2
+from tests import small_extractor
+from tests.detectors.two_stage import configs
+
+IMAGES = np.random.default_rng(0).normal(size=[2, 64, 64, 3]).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_extractor.use(monkeypatch)
+    monkeypatch.setattr(parts, "WARM_UP", 0)
+    monkeypatch.setattr(parts, "REPEATS", 1)
+
+
+def arguments(folder: pathlib.Path, overrides: str) -> argparse.Namespace:
+    config = pipeline_pb2.TrainEvalPipelineConfig(model=configs.small_config(overrides))
+    config.train_input_reader.SetInParent()
+    config.eval_input_reader.add()
+    path = folder / "small.config"
+    path.write_text(text_format.MessageToString(config))
+    return argparse.Namespace(
+        config=str(path), batch_size=2, label_map="", record="none", overrides=[]
+    )
+
+
+def test_floor_of_two_stages(tmp_path: pathlib.Path) -> None:
+    assert parts.floor(arguments(tmp_path, configs.MASKS))["floor_seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "names"),
+    [
+        (configs.MASKS, ["FirstStage", "SecondStage", "SecondStageBoxPredictor/Conv_1/"]),
+        pytest.param("number_of_stages: 1", ["FirstStage"], marks=pytest.mark.exhaustive),
+    ],
+    ids=["masks", "proposals"],
+)
+def test_floor_has_the_heads_of_the_stages(overrides: str, names: list) -> None:
+    config = pipeline_pb2.TrainEvalPipelineConfig(model=configs.small_config(overrides))
+    with tf.Graph().as_default():
+        parts._two_stage_outputs(config, tf.constant(IMAGES))
+        found = " ".join(variable.op.name for variable in tf1.trainable_variables())
+    assert all(name in found for name in names)
+    assert ("SecondStage" in found) == ("SecondStage" in names)
+
+
+def test_images_must_have_one_size(tmp_path: pathlib.Path) -> None:
+    overrides = "image_resizer { keep_aspect_ratio_resizer {} }"
+    with pytest.raises(ValueError, match=r"model\.faster_rcnn\.image_resizer\.fixed_shape"):
+        parts.floor(arguments(tmp_path, overrides))
+
+
+def test_post_processing_takes_nothing_else_of_the_network() -> None:
+    """With what it takes fed, the images do not matter."""
+    detector = configs.small_detector(is_training=False)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        images = tf1.placeholder(tf.float32, IMAGES.shape)
+        predictions = detector.predict(images)
+        taken = parts._network_outputs(predictions)
+        scores = detector.postprocess(predictions).scores
+        session.run(tf1.global_variables_initializer())
+        values = session.run(taken, {images: IMAGES})
+        expected = session.run(scores, {images: IMAGES})
+        fed = {**dict(zip(taken, values)), images: np.zeros_like(IMAGES)}
+        np.testing.assert_array_equal(session.run(scores, fed), expected)

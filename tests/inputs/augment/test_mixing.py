@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+from typing import Any, Dict, List, Tuple
+
+import numpy as np
+import pytest
+
+from estimator_det.compat import tf
+from estimator_det.config.text import ConfigError
+from inputs import schema
+from inputs.augment import AUGMENTATIONS, check_links, make_augmentation, make_links
+from inputs.augment.mixing import (
+    NO_CLASS,
+    apply_mixture,
+    image_limit,
+    merge,
+    num_sources,
+    partner_distances,
+    stages_of,
+)
+from inputs.schema import PER_BOX_FIELDS
+from tests.inputs.augment.helpers import arrays, run_in_dataset, sample_of, step
+from tests.inputs.examples import reader
+
+MIXTURES = sorted(
+    name for name in AUGMENTATIONS if getattr(AUGMENTATIONS.get(name), "num_records", 1) > 1
+)
+FLIP = "random_vertical_flip { keypoint_flip_permutation: [0, 1, 2] }"
+CHAIN = (FLIP, "mosaic {}", FLIP, "mixup {}", FLIP, FLIP)
+
+
+def links(*texts: str) -> List[Any]:
+    return make_links([step(text) for text in texts])
+
+
+def test_the_mixtures() -> None:
+    assert MIXTURES == ["copy_paste", "mixup", "mosaic"]
+
+
+def test_stages_begin_with_a_mixture_but_for_the_first() -> None:
+    assert stages_of([]) == [range(0)]
+    assert stages_of(links(FLIP)) == [range(1)]
+    assert stages_of(links(*CHAIN)) == [range(1), range(1, 3), range(3, 6)]
+    assert stages_of(links("mosaic {}")) == [range(0), range(0, 1)]
+
+
+def test_no_record_is_twice_in_a_batch() -> None:
+    """The eight sources of each of five images: all different."""
+    chain = links(*CHAIN)
+    assert num_sources(chain) == 8 and num_sources(links(FLIP)) == 1
+    far, near = partner_distances(chain, batch_size=5)
+    assert (far, near) == (10, 5)
+    sources = [
+        image + near * mixed + far * part
+        for image in range(5)
+        for mixed in range(2)
+        for part in range(4)
+    ]
+    assert sorted(sources) == list(range(40))
+
+
+def test_one_record_is_too_few() -> None:
+    for name in MIXTURES:
+        with pytest.raises(ConfigError, match=rf"options\[1\].{name}: mixes . records") as raised:
+            make_augmentation([step(FLIP), step(f"{name} {{}}")])
+        assert "Only the input pipeline of training" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("texts", "settings", "message"),
+    [
+        (["mixup {}"], "load_context_features: true", r"\[0\].mixup: mixes images, but train_"),
+        ([FLIP, "copy_paste {}"], "", r"\[1\].copy_paste: needs train_input_reader.load_instance"),
+        (
+            ["mosaic {}", "convert_class_logits_to_softmax {}"],
+            "",
+            r"\[0\].mosaic: move convert_class_logits_to_softmax before this step",
+        ),
+        (
+            ["scale_boxes_to_pixel_coordinates {}", "mixup {}"],
+            "",
+            r"\[1\].mixup: move scale_boxes_to_pixel_coordinates after this step",
+        ),
+    ],
+)
+def test_what_does_not_go_with_a_mixture(texts, settings, message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_links(links(*texts), reader(settings))
+    single = [text for text in texts if step(text).WhichOneof("preprocessing_step") not in MIXTURES]
+    check_links(links(*single), reader(settings))
+    check_links(links("copy_paste {}"), reader("load_instance_masks: true"))
+
+
+def test_images_until_a_mixture_stops() -> None:
+    stopping, endless = links("mosaic { stop_at_step: 12 }", "mosaic {}")
+    assert image_limit(stopping, 0, 8) == 96
+    assert image_limit(stopping, 10, 8) == 16
+    assert image_limit(stopping, 13, 8) == 0
+    assert image_limit(endless, None, 8) is None
+    with pytest.raises(ConfigError, match=r"\[0\].mosaic.stop_at_step: the workers of a cluster"):
+        image_limit(stopping, None, 8)
+
+
+Labels = Tuple[List[int], List[float]]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        # Annotated exhaustively in both; the confidence is the higher one.
+        (([1, 2, 3], [1, 0, 1]), ([3, 2, 5], [0, 1, 1]), ([2, 3], [1, 1])),
+        # An empty list means all classes.
+        (([], []), ([3, 2], [0, 1]), ([3, 2], [0, 1])),
+        (([3, 2], [0, 1]), ([], []), ([3, 2], [0, 1])),
+        (([], []), ([], []), ([], [])),
+        # Nothing in common must not become an empty list.
+        (([1, 2], [1, 1]), ([3], [1]), ([NO_CLASS], [0])),
+    ],
+)
+def test_classes_of_the_image(first: Labels, second: Labels, expected: Labels) -> None:
+    def level(labels: Labels) -> Dict[str, tf.Tensor]:
+        return {
+            schema.IMAGE_CLASSES: tf.constant(labels[0], tf.int64),
+            schema.IMAGE_CONFIDENCES: tf.constant(labels[1], tf.float32),
+        }
+
+    samples = [sample_of("bare")._replace(image_level=level(x)) for x in (first, second)]
+    merged = merge(samples).image_level
+    assert merged is not None
+    np.testing.assert_array_equal(merged[schema.IMAGE_CLASSES], expected[0])
+    np.testing.assert_array_equal(merged[schema.IMAGE_CONFIDENCES], expected[1])
+
+
+def test_other_labels_of_the_image() -> None:
+    def level(negative: List[int], incomplete: List[int], annotated: bool, name: str) -> Any:
+        return {
+            schema.VERIFIED_NEG_CLASSES: tf.constant(negative, tf.int64),
+            schema.NOT_EXHAUSTIVE_CLASSES: tf.constant(incomplete, tf.int64),
+            schema.IS_ANNOTATED: tf.constant(annotated),
+            schema.SOURCE_ID: tf.constant(name),
+        }
+
+    levels = [
+        level([1, 2], [3], True, "a"),
+        level([2, 4], [5], True, "b"),
+        level([2], [], False, ""),
+    ]
+    samples = [sample_of("bare")._replace(image_level=one) for one in levels]
+    merged = merge(samples).image_level
+    assert merged is not None
+    np.testing.assert_array_equal(merged[schema.VERIFIED_NEG_CLASSES], [2])
+    np.testing.assert_array_equal(merged[schema.NOT_EXHAUSTIVE_CLASSES], [3, 5])
+    assert not merged[schema.IS_ANNOTATED].numpy()
+    assert merged[schema.SOURCE_ID].numpy() == b"a"
+    assert merge([sample_of("bare")] * 2).image_level is None
+
+
+def test_merge_joins_all_fields_of_boxes() -> None:
+    first, second = sample_of("full"), sample_of("full")
+    second = second._replace(**{n: getattr(second, n)[1:] for n in PER_BOX_FIELDS})
+    for name, value in arrays(merge([first, second])).items():
+        expected = np.array(getattr(first, name))
+        if name in PER_BOX_FIELDS:
+            expected = np.concatenate([expected, expected[1:]])
+        np.testing.assert_array_equal(value, expected)
+
+
+def test_probability_and_permission() -> None:
+    samples = [sample_of("bare"), sample_of("bare")]
+    mixed_at = {}
+    for probability, allowed in ((0.3, True), (1.0, False)):
+        chain = links(f"mixup {{ probability: {probability} }}")
+        found = []
+        for seed in range(60):
+            sample, mixed = apply_mixture(
+                chain, samples, [tf.constant([seed, 7])], tf.constant(allowed)
+            )
+            assert len(sample.boxes) == (6 if mixed else 3)
+            assert sample.image.dtype == tf.float32
+            found.append(bool(mixed))
+        mixed_at[probability, allowed] = sum(found)
+    assert 7 <= mixed_at[0.3, True] <= 29  # 18 expected; three standard deviations are 10.6
+    assert mixed_at[1.0, False] == 0
+
+
+@pytest.mark.parametrize("kinds", ["full full full full", "empty full empty full", "empty empty"])
+@pytest.mark.parametrize("name", MIXTURES)
+def test_every_mixture(name: str, kinds: str) -> None:
+    """Boxes stay inside, all fields keep one length, equal seeds give equal results."""
+    (link,) = links(f"{name} {{}}")
+    count = link.function.num_records
+    others = [sample_of(kind) for kind in (kinds.split() * 4)[:count]]
+    # Partners of another size.
+    others[1] = others[1]._replace(image=others[1].image[:20], masks=others[1].masks[:, :20])
+    before = [arrays(other) for other in others]
+
+    def change(sample: Any, seed: tf.Tensor) -> Any:
+        mixed = link.function([sample, *others[1:]], seed, link.config)
+        return mixed._replace(image_level=None)
+
+    seeds = [[seed, 11] for seed in range(6)]
+    results = run_in_dataset(change, others[0], seeds)
+    for result in results:
+        image, boxes, masks = result["image"], result["boxes"], result["masks"]
+        assert image.dtype == np.float32 and np.isfinite(image).all()
+        assert image.min() >= 0 and image.max() <= 255
+        assert (boxes >= 0).all() and (boxes <= 1).all()
+        assert (boxes[:, 2:] > boxes[:, :2]).all()
+        assert masks.shape[1:] == image.shape[:2] and set(np.unique(masks)) <= {0, 1}
+        for field in PER_BOX_FIELDS:
+            assert len(result[field]) == len(boxes), field
+            assert result[field].dtype == before[0][field].dtype, field
+    if "full" in kinds:
+        assert len({result["image"].tobytes() for result in results}) > 1
+    for seed, in_graph in list(zip(seeds, results))[:2]:
+        eager = arrays(change(others[0], tf.constant(seed, tf.int64)))
+        again = arrays(change(others[0], tf.constant(seed, tf.int64)))
+        for field, value in eager.items():
+            np.testing.assert_array_equal(value, again[field])
+            np.testing.assert_allclose(value, in_graph[field], rtol=1e-5, atol=1e-3)
+    for other, old in zip(others, before):
+        for field, value in arrays(other).items():
+            np.testing.assert_array_equal(value, old[field])

@@ -1,0 +1,339 @@
+"""Shards, splits, copies, processes, and conversions that are interrupted anywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from typing import Any, Dict, List
+
+import pytest
+
+from estimator_det.config.text import ConfigError
+from inputs.bad_records.policy import make_policy
+from inputs.checks.examine import examine_record
+from inputs.conversion import engine, shards
+from inputs.conversion.images import ImageOptions
+from inputs.conversion.splits import Split, parse_splits
+from inputs.datasets.source import ConversionError, SourceOptions
+from inputs.records import tfrecord
+from tests.inputs import examples
+from tests.inputs.conversion import samples
+
+HEADER = ImageOptions(verify="header")
+
+
+def many(root: pathlib.Path, count: int, copies: int = 0) -> samples.Sample:
+    """A CSV data set of `count` images; the last `copies` have the content of the first ones."""
+    folder = root / "images"
+    folder.mkdir()
+    lines = ["filename,class,xmin,ymin,xmax,ymax"]
+    for number in range(count):
+        seed = number - (count - copies) if number >= count - copies else number
+        (folder / f"{number:03d}.png").write_bytes(samples.png(seed, 8, 8))
+        lines.append(f"{number:03d}.png,cat,1,1,{number % 6 + 2},7")
+    path = root / "boxes.csv"
+    path.write_text("\n".join(lines))
+    return samples.Sample("csv", SourceOptions(str(folder), str(path)), str(path), 2)
+
+
+def content(output: pathlib.Path) -> Dict[str, bytes]:
+    """All files but the report of a conversion."""
+    assert not (output / engine.WORK_DIR).exists()
+    return {path.name: path.read_bytes() for path in output.iterdir()}
+
+
+def test_shards_are_named_and_hold_the_images_in_order(tmp_path):
+    sample = many(tmp_path, 10)
+    output = tmp_path / "out"
+    conversion = samples.convert(sample, output, num_shards=4, image=HEADER)
+    names = [f"train.record-{shard:05d}-of-00004" for shard in range(4)]
+    assert sorted(content(output)) == sorted([*names, "label_map.pbtxt", "faults.jsonl"])
+    assert [tfrecord.count_records(str(output / name)) for name in names] == [2, 3, 2, 3]
+    assert list(samples.records(output)) == [f"{number:03d}" for number in range(10)]
+    assert conversion.patterns == {"train": str(output / "train.record-?????-of-00004")}
+    assert (output / "label_map.pbtxt").read_text() == 'item {\n  id: 1\n  name: "cat"\n}\n'
+
+
+def test_a_shard_for_each_thousand_images(tmp_path, monkeypatch):
+    monkeypatch.setattr(engine, "IMAGES_PER_SHARD", 3)
+    samples.convert(many(tmp_path, 7), tmp_path / "out", image=HEADER)
+    assert len(list((tmp_path / "out").glob("train.record-*-of-00003"))) == 3
+
+
+def test_check_data_finds_no_fault_in_the_records(tmp_path):
+    sample = many(tmp_path, 5)
+    conversion = samples.convert(sample, tmp_path / "out")
+    policy = make_policy(examples.reader(f'label_map_path: "{conversion.label_map}"'), 1)
+    (path,) = (tmp_path / "out").glob("train.record-*")
+    for _, record in tfrecord.read_records(str(path)):
+        assert examine_record(record, policy).faults == []
+
+
+def test_the_order_of_shards_changes_no_byte(tmp_path):
+    sample = many(tmp_path, 12)
+    options = {"num_shards": 5, "image": HEADER, "splits": parse_splits("0.5,0.5")}
+
+    def backwards(job: Any, numbers: Any, jobs: int) -> Any:
+        results = [shards.convert_shard(job, number) for number in reversed(numbers)]
+        return reversed(results)
+
+    samples.convert(sample, tmp_path / "one", **options)
+    samples.convert(sample, tmp_path / "two", run=backwards, **options)
+    assert content(tmp_path / "one") == content(tmp_path / "two")
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_the_number_of_processes_changes_no_byte(tmp_path, monkeypatch):
+    monkeypatch.setattr(engine, "FEW_IMAGES", 0)
+    sample = many(tmp_path, 12)
+    options = {"num_shards": 5, "image": HEADER, "splits": parse_splits("0.5,0.5")}
+    samples.convert(sample, tmp_path / "one", **options)
+    samples.convert(sample, tmp_path / "two", jobs=2, **options)
+    assert content(tmp_path / "one") == content(tmp_path / "two")
+
+
+class Interrupted(BaseException):
+    pass
+
+
+class Power:
+    """Fails at one of the changes of files that a conversion makes."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.left = -1
+        for name in ("replace", "remove"):
+            patch.setattr(os, name, self._counted(getattr(os, name)))
+
+    def _counted(self, function: Any) -> Any:
+        def call(*arguments: Any, **named: Any) -> Any:
+            if self.left == 0:
+                raise Interrupted
+            self.left -= 1
+            return function(*arguments, **named)
+
+        return call
+
+
+def test_interrupted_anywhere_it_resumes_to_the_same_bytes(tmp_path, monkeypatch):
+    sample = many(tmp_path, 6)
+    options = {"num_shards": 3, "image": HEADER, "splits": parse_splits("0.6,0.4")}
+    samples.convert(sample, tmp_path / "whole", **options)
+    expected = content(tmp_path / "whole")
+    power = Power(monkeypatch)
+    places = 0
+    for place in range(100):
+        output = tmp_path / f"out{place}"
+        power.left = place
+        try:
+            samples.convert(sample, output, **options)
+        except Interrupted:
+            places += 1
+            assert len(list(output.glob("*.record-*[0-9]"))) in (0, *range(1, 7))
+        else:
+            break
+        power.left = -1
+        samples.convert(sample, output, **options)
+        assert content(output) == expected, place
+    assert places > 12  # three results, six names, and others
+
+
+def test_finished_shards_are_kept_and_others_made_again(tmp_path, monkeypatch):
+    sample = many(tmp_path, 6)
+    options: Dict[str, Any] = {"num_shards": 3, "image": HEADER}
+    samples.convert(sample, tmp_path / "whole", **options)
+    output = tmp_path / "out"
+    made: List[int] = []
+    real = shards.convert_image
+
+    def counted(image: Any, *others: Any) -> Any:
+        made.append(int(image.image[:3]))
+        if len(made) == 5:
+            raise Interrupted
+        return real(image, *others)
+
+    monkeypatch.setattr(shards, "convert_image", counted)
+    with pytest.raises(Interrupted):
+        samples.convert(sample, output, **options)
+    assert made == [0, 1, 2, 3, 4]
+    # A changed image makes its shard again; a file that was cut short, too.
+    (tmp_path / "images" / "001.png").write_bytes(samples.png(77, 8, 8))
+    conversion = samples.convert(sample, output, **options)
+    assert made[5:] == [0, 1, 4, 5] and conversion.num_resumed == 1
+    found = content(output)
+    assert (
+        found["train.record-00001-of-00003"]
+        == (tmp_path / "whole" / "train.record-00001-of-00003").read_bytes()
+    )
+    assert samples.records(output)["001"]["image/encoded"] == [samples.png(77, 8, 8)]
+
+
+def test_other_options_make_all_shards_again(tmp_path, monkeypatch):
+    sample = many(tmp_path, 4)
+    output = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "_publish", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            samples.convert(sample, output, num_shards=2, image=HEADER)
+    (output / "train.record-00000-of-00002.incomplete").write_bytes(b"cut short")
+    again = samples.convert(sample, output, num_shards=2, image=HEADER, clip_boxes=True)
+    assert again.num_resumed == 0
+    assert list(samples.records(output)) == ["000", "001", "002", "003"]
+    assert not list(output.glob("*.incomplete"))
+
+
+def test_a_half_named_conversion_with_other_options_leaves_no_mixture(tmp_path, monkeypatch):
+    sample = many(tmp_path, 6)
+    output = tmp_path / "out"
+    power = Power(monkeypatch)
+    for place in range(100):
+        power.left = place
+        try:
+            samples.convert(sample, output, num_shards=3, image=HEADER)
+        except Interrupted:
+            if list(output.glob("*-of-00003")):
+                break
+    power.left = -1
+    samples.convert(sample, output, num_shards=2, image=HEADER)
+    assert sorted(path.name for path in output.glob("train.record*")) == [
+        "train.record-00000-of-00002", "train.record-00001-of-00002",
+    ]  # fmt: skip
+
+
+def test_earlier_records_are_replaced_only_if_asked(tmp_path):
+    sample = many(tmp_path, 3)
+    output = tmp_path / "out"
+    samples.convert(sample, output, num_shards=3, image=HEADER)
+    with pytest.raises(FileExistsError, match=r"contains train.record-00000-of-00003 and 2 more"):
+        samples.convert(sample, output, num_shards=1, image=HEADER)
+    assert len(samples.records(output)) == 3
+    samples.convert(sample, output, num_shards=1, image=HEADER, overwrite=True)
+    assert [path.name for path in output.glob("train*")] == ["train.record-00000-of-00001"]
+    # Another split of the same classes may follow.
+    samples.convert(sample, output, splits=(Split("val"),), image=HEADER)
+    assert len(samples.records(output, "val")) == 3
+
+
+def test_two_conversions_into_one_folder_are_refused(tmp_path):
+    sample = many(tmp_path, 3)
+    output = tmp_path / "out"
+
+    def run(job: Any, numbers: Any, jobs: int) -> Any:
+        with pytest.raises(ConversionError, match=r"another process converts into"):
+            samples.convert(sample, output, image=HEADER)
+        return engine._run(job, numbers, jobs)
+
+    samples.convert(sample, output, image=HEADER, run=run)
+
+
+def test_a_split_by_ratio_keeps_copies_together(tmp_path):
+    sample = many(tmp_path, 60, copies=20)
+    output = tmp_path / "out"
+    conversion = samples.convert(
+        sample, output, splits=parse_splits("train=0.5,val=0.3,test=0.2"), image=HEADER
+    )
+    parts = [set(samples.records(output, name)) for name in ("train", "val", "test")]
+    assert set.union(*parts) == {f"{number:03d}" for number in range(60)}
+    assert sum(map(len, parts)) == 60 and min(map(len, parts)) > 2
+    for number in range(20):
+        (one,) = [part for part in parts if f"{number:03d}" in part]
+        assert f"{number + 40:03d}" in one
+    assert conversion.tally["faults"]["duplicate_image kept"]["count"] == 20
+
+
+def test_copies_are_found_by_content(tmp_path):
+    sample = many(tmp_path, 5, copies=2)
+    samples.convert(sample, tmp_path / "keep", image=HEADER)
+    assert len(samples.records(tmp_path / "keep")) == 5
+    (first, _) = samples.faults(tmp_path / "keep")
+    assert "'003.png' has the content of '000.png'" in first["message"] and first["line"] == 5
+    samples.convert(sample, tmp_path / "skip", image=HEADER, duplicates="skip")
+    assert list(samples.records(tmp_path / "skip")) == ["000", "001", "002"]
+    with pytest.raises(ConversionError, match=r"duplicate_image: .*'003.png'"):
+        samples.convert(sample, tmp_path / "stop", image=HEADER, duplicates="stop")
+
+
+def test_a_split_by_lists(tmp_path):
+    sample = many(tmp_path, 6)
+    (tmp_path / "train.txt").write_text("000.png\n001\n002  1\n")  # the last as in PASCAL VOC
+    (tmp_path / "val.txt").write_text("images/004.png\n\n003\n")
+    splits = parse_splits(f"train={tmp_path}/train.txt,val={tmp_path}/val.txt")
+    with pytest.raises(ConversionError, match=r"val.txt, line 1: no_split: .*'images/004.png'"):
+        samples.convert(sample, tmp_path / "stopped", splits=splits, image=HEADER)
+    (tmp_path / "val.txt").write_text("004.png\n003\n")
+    conversion = samples.convert(sample, tmp_path / "out", splits=splits, image=HEADER)
+    assert list(samples.records(tmp_path / "out", "train")) == ["000", "001", "002"]
+    assert list(samples.records(tmp_path / "out", "val")) == ["003", "004"]
+    assert conversion.num_unlisted == 1
+
+
+def test_no_image_is_in_two_splits(tmp_path):
+    sample = many(tmp_path, 4, copies=1)
+    (tmp_path / "a.txt").write_text("000\n001\n")
+    (tmp_path / "b.txt").write_text("002\n001\n")
+    splits = parse_splits(f"a={tmp_path}/a.txt,b={tmp_path}/b.txt")
+    with pytest.raises(ConfigError, match=r"b.txt, line 2: .*'001' is also in split a \(.*line 2"):
+        samples.convert(sample, tmp_path / "out", splits=splits, image=HEADER)
+    (tmp_path / "b.txt").write_text("002\n001.png\n")
+    with pytest.raises(ConfigError, match=r"'001.png' is in several splits"):
+        samples.convert(sample, tmp_path / "out", splits=splits, image=HEADER)
+    # The copy of an image must not get into another split either.
+    (tmp_path / "b.txt").write_text("002\n003\n")
+    with pytest.raises(ConversionError, match=r"'003.png' has the content of '000.png', .*split a"):
+        samples.convert(sample, tmp_path / "out", splits=splits, image=HEADER)
+    samples.convert(sample, tmp_path / "out", splits=splits, image=HEADER, on_error="skip")
+    assert list(samples.records(tmp_path / "out", "b")) == ["002"]
+
+
+def test_images_listed_twice(tmp_path):
+    sample = samples.make(tmp_path, "coco")
+    document = json.loads(pathlib.Path(sample.cat_file).read_text())
+    document["images"].append({**document["images"][0], "id": 7})
+    document["images"].append({**document["images"][1], "file_name": "c.png", "id": 1})
+    pathlib.Path(sample.cat_file).write_text(json.dumps(document, indent=1))
+    samples.convert(sample, tmp_path / "out", on_error="skip")
+    found = [fault for fault in samples.faults(tmp_path / "out") if fault["kind"] == "duplicate_id"]
+    assert len(found) == 2
+    assert "image 'a.png' is listed before" in found[0]["message"]
+    lines = pathlib.Path(sample.cat_file).read_text().splitlines()
+    assert all(lines[fault["line"] - 1].strip() == "{" for fault in found)
+
+
+def test_the_label_map_in_the_folder_is_not_replaced_silently(tmp_path):
+    sample = many(tmp_path, 3)
+    output = tmp_path / "out"
+    output.mkdir()
+    (output / "label_map.pbtxt").write_text('item { id: 5 name: "cat" } item { id: 6 name: "x" }')
+    with pytest.raises(ConfigError, match=r"has other classes than the source: add --label_map"):
+        samples.convert(sample, output, image=HEADER)
+    samples.convert(sample, output, image=HEADER, label_map=str(output / "label_map.pbtxt"))
+    assert samples.records(output)["000"]["image/object/class/label"] == [5]
+
+
+def test_a_label_map_of_other_classes_is_refused(tmp_path):
+    (tmp_path / "map.pbtxt").write_text('item { id: 1 name: "car" }')
+    with pytest.raises(ConfigError, match=r"none of the classes of the source: \['cat'\]"):
+        samples.convert(many(tmp_path, 3), tmp_path / "out", label_map=str(tmp_path / "map.pbtxt"))
+
+
+def test_a_source_without_images_is_refused(tmp_path):
+    sample = many(tmp_path, 2)
+    for name in ("000.png", "001.png"):
+        (tmp_path / "images" / name).unlink()
+    with pytest.raises(ConfigError, match=r"boxes.csv gives no image. The first fault: .*no_image"):
+        samples.convert(sample, tmp_path / "out", on_error="skip")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_shards": 0}, "num_shards is 0; allowed: 1 to 99,999"),
+        ({"on_error": "go"}, "on_error is 'go'"),
+        ({"output_dir": "gs://b/c"}, "conversion writes to local folders"),
+    ],
+)
+def test_wrong_options(options, message):
+    given = {"output_dir": "unused", **options}
+    with pytest.raises(ConfigError, match=message):
+        engine.ConvertOptions("csv", SourceOptions(), **given)

@@ -1,0 +1,180 @@
+"""One image to one record: what training decodes, and faults beyond single formats."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from estimator_det.compat import tf
+from inputs.conversion.examples import ExampleOptions, convert_image
+from inputs.conversion.images import ImageOptions
+from inputs.datasets import masks, writer
+from inputs.datasets.source import KINDS, AnnotatedImage, AnnotatedObject, SourceFault
+from inputs.decoding.decoder import make_decoder
+from tests.inputs import examples
+from tests.inputs.conversion import samples
+from tests.inputs.conversion.test_images import rotated
+
+IDS = {"cat": 1, "dog": 2}
+
+
+def write(root, **images: bytes) -> str:
+    for name, content in images.items():
+        (root / f"{name}.png").write_bytes(content)
+    return str(root)
+
+
+def sample_of(serialized: bytes):
+    reader = examples.reader("load_instance_masks: true mask_type: PNG_MASKS num_keypoints: 2")
+    return make_decoder(reader)(tf.constant(serialized))
+
+
+def test_decoded_samples_are_those_of_hand_written_records(tmp_path):
+    mask = np.zeros((20, 32), bool)
+    mask[4:14, 8:24] = True
+    image = AnnotatedImage(
+        "a.png", "f", 1, "7", 20, 32,
+        objects=[
+            AnnotatedObject(
+                "dog", [4, 8, 14, 24], 3, is_crowd=True, difficult=False, area=150.0,
+                run_lengths={"size": [20, 32], "counts": masks.count_runs(mask)},
+                keypoints=[16, 5, 2, 0, 0, 0],
+            )
+        ],
+    )  # fmt: skip
+    encoded = samples.png(0)
+    options = ExampleOptions(write(tmp_path, a=encoded), IDS, masks=True)
+    converted = convert_image(image, options)
+    assert converted.faults == [] and converted.size == (20, 32)
+    by_hand = writer.make_example(
+        encoded,
+        writer.Annotations(
+            np.array([[0.2, 0.25, 0.7, 0.75]]), [2], ["dog"], area=[150], is_crowd=[True],
+            difficult=[False], masks=[writer.encode_image(mask.astype(np.uint8), "png")],
+            keypoints=np.array([[[0.25, 0.5], [np.nan, np.nan]]]),
+        ),
+        filename="a.png", source_id="7",
+    )  # fmt: skip
+    first, second = sample_of(converted.serialized), sample_of(by_hand.SerializeToString())
+    for field in first._fields:
+        if field == "image_level":
+            assert set(first.image_level) == set(second.image_level)
+            continue
+        np.testing.assert_array_equal(getattr(first, field), getattr(second, field), err_msg=field)
+
+
+def test_exif_rotation_with_boxes_of_the_upright_image(tmp_path):
+    folder = write(tmp_path, a=rotated(6))  # 10 x 6 in the file, 6 x 10 upright
+    thing = AnnotatedObject("cat", [0, 0, 10, 3], 2)
+    image = AnnotatedImage("a.png", "f", 1, height=10, width=6, objects=[thing])
+    (fault,) = convert_image(image, ExampleOptions(folder, IDS)).faults
+    assert fault.kind == "exif_rotation"
+    options = ExampleOptions(folder, IDS, ImageOptions(exif="apply"))
+    converted = convert_image(image, options)
+    assert converted.size == (10, 6) and converted.is_encoded_again
+    np.testing.assert_array_equal(converted.boxes, [[0, 0, 1, 0.5]])
+    # An annotation of the pixels as they are in the file does not fit.
+    (fault,) = convert_image(image._replace(height=6, width=10), options).faults
+    assert fault.kind == "size_mismatch"
+    assert "10 x 6 pixels, the image has 6 x 10 once its EXIF rotation" in fault.message
+
+
+def test_a_damaged_jpeg_that_is_decoded_is_reported_and_kept(tmp_path):
+    encoded = samples.png(1, 64, 64, "JPEG")
+    folder = write(tmp_path, a=encoded[: len(encoded) // 2] + b"\xff\xd9")
+    warnings = ["Corrupt JPEG data: premature end of data segment"]
+    converted = convert_image(
+        AnnotatedImage("a.png", "f", 3), ExampleOptions(folder, IDS), lambda: list(warnings)
+    )
+    (fault,) = converted.faults
+    assert (fault.kind, fault.action, fault.line) == ("corrupt_image", "kept", 3)
+    assert "'a.png': the decoder warns: Corrupt JPEG data" in fault.message
+    assert converted.serialized
+
+
+def test_the_decoder_really_warns(tmp_path):
+    samples.write_images(tmp_path / "images")
+    encoded = samples.png(1, 64, 64, "JPEG")
+    (tmp_path / "images" / "c.png").write_bytes(encoded[: len(encoded) // 2] + b"\xff\xd9")
+    path = tmp_path / "b.csv"
+    path.write_text("filename,class,xmin,ymin,xmax,ymax\na.png,cat,1,1,5,5\nc.png,,,,,\n")
+    options = samples.SourceOptions(str(tmp_path / "images"), str(path))
+    conversion = samples.convert(samples.Sample("csv", options, "", 0), tmp_path / "out")
+    (fault,) = samples.faults(tmp_path / "out")
+    assert (fault["kind"], fault["line"], fault["action"]) == ("corrupt_image", 3, "kept")
+    assert conversion.tally["splits"]["train"]["images"] == 2
+
+
+def test_an_image_that_disappears_is_reported(tmp_path):
+    (fault,) = convert_image(
+        AnnotatedImage("gone.png", "f", 5), ExampleOptions(str(tmp_path), IDS)
+    ).faults
+    assert (fault.kind, fault.line, fault.action) == ("no_image", 5, "skipped")
+    assert "'gone.png' cannot be read: No such file" in fault.message
+
+
+def test_a_class_id_that_differs_from_the_label_map(tmp_path):
+    thing = AnnotatedObject("cat", [1, 1, 5, 5], 2, class_id=2)
+    image = AnnotatedImage("a.png", "f", 1, objects=[thing])
+    converted = convert_image(image, ExampleOptions(write(tmp_path, a=samples.png(0)), IDS))
+    (fault,) = converted.faults
+    assert fault.kind == "label_contradiction" and fault.line == 2 and not converted.class_ids
+
+
+def test_boxes_with_nothing_inside_are_not_clipped(tmp_path):
+    thing = AnnotatedObject("cat", [1, 40, 5, 50], 2)
+    image = AnnotatedImage("a.png", "f", 1, objects=[thing])
+    folder = write(tmp_path, a=samples.png(0))
+    converted = convert_image(image, ExampleOptions(folder, IDS, clip_boxes=True))
+    (fault,) = converted.faults
+    assert (fault.kind, fault.action) == ("box_outside", "dropped")
+    assert "'cat' is [1, 40, 5, 50] pixels (ymin, xmin, ymax, xmax) in an image of 32 x 20" in (
+        fault.message
+    )
+
+
+def test_rounding_beyond_the_image_is_no_fault(tmp_path):
+    thing = AnnotatedObject("cat", [0, 0, 20.0005, 32.001], 2)
+    image = AnnotatedImage("a.png", "f", 1, objects=[thing])
+    converted = convert_image(image, ExampleOptions(write(tmp_path, a=samples.png(0)), IDS))
+    assert converted.faults == [] and len(converted.boxes) == 1
+
+
+def test_faults_of_the_source_come_with_the_image(tmp_path):
+    folder = write(tmp_path, a=samples.png(0))
+    faults = [SourceFault(kind, "f", 1, "x") for kind in ("broken_source", "unsupported_shape")]
+    converted = convert_image(
+        AnnotatedImage("a.png", "f", faults=faults), ExampleOptions(folder, IDS)
+    )
+    assert [fault.action for fault in converted.faults] == ["skipped", "dropped"]
+    assert converted.serialized
+
+
+def test_descriptions_survive_json():
+    image = AnnotatedImage(
+        "ü.png", "f", 1, "7", 3, 4, True,
+        [AnnotatedObject("cat", [0.0, 0.25, 1.0], polygons=[[1, 2]], fields={"a": 1})],
+        [("cat", 0.5)], ["dog"], ["owl"], [SourceFault("no_image", "f", 2, "x\n")], {"b": [1]},
+    )  # fmt: skip
+    text = image.to_json()
+    assert "\n" not in text
+    again = AnnotatedImage.of_values(json.loads(text))
+    assert again.to_json() == text and again.objects == image.objects
+    assert again.faults == image.faults
+
+
+def test_every_kind_of_fault_says_what_to_do():
+    for kind, row in KINDS.items():
+        assert row.description and row.remedy, kind
+        assert not row.remedy.endswith("."), kind
+
+
+@pytest.mark.parametrize("text", ["\x1b[2J", "\u202e", "x" * 10_000])
+def test_text_of_the_source_is_escaped_in_messages(text, tmp_path):
+    thing = AnnotatedObject(text, [1, 1, 5, 5], 2)
+    image = AnnotatedImage("a.png", f"f{text}", 1, objects=[thing])
+    converted = convert_image(image, ExampleOptions(write(tmp_path, a=samples.png(0)), IDS))
+    sentence = converted.faults[0].sentence()
+    assert sentence.isprintable() and len(sentence) < 6_000

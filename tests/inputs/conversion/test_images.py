@@ -1,0 +1,130 @@
+"""Images: verified, unchanged unless asked, and EXIF rotation applied or refused."""
+
+import io
+import warnings
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from estimator_det.config.text import ConfigError
+from inputs.conversion import images
+from inputs.conversion.images import ImageFault, ImageOptions, check_image
+from tests.inputs.conversion.samples import png
+
+DEFAULT = ImageOptions()
+
+
+def rotated(orientation, kind="JPEG", height=6, width=10):
+    exif = Image.Exif()
+    exif[images.EXIF_ORIENTATION] = orientation
+    pixels = np.zeros((height, width, 3), np.uint8)
+    pixels[0, :, 0] = 255  # the first row of the file is red
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(
+        buffer, kind, exif=exif, **({"quality": 100} if kind == "JPEG" else {})
+    )
+    return buffer.getvalue()
+
+
+def fault_of(encoded, options=DEFAULT):
+    with pytest.raises(ImageFault) as caught:
+        check_image(encoded, options)
+    return caught.value.kind
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP"])
+@pytest.mark.parametrize("verify", [images.DECODE, images.HEADER])
+def test_sound_images_keep_their_bytes(kind, verify):
+    encoded = png(1, 5, 7, kind)
+    checked = check_image(encoded, ImageOptions(verify=verify))
+    assert checked == (encoded, 5, 7, None, False)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+def test_damage_inside_of_an_image_is_found(kind):
+    encoded = bytearray(png(1, 64, 64, kind))
+    middle = len(encoded) // 2
+    if kind == "PNG":
+        encoded[middle : middle + 8] = b"\0" * 8
+        assert fault_of(bytes(encoded)) == "undecodable_image"
+    else:
+        encoded[200:260] = b"\xff" * 60  # the tables of the entropy code
+        assert fault_of(bytes(encoded)) == "undecodable_image"
+    assert fault_of(png(1, 64, 64, kind)[:middle]) == "truncated_image"
+
+
+def test_other_files():
+    assert fault_of(b"") == "undecodable_image"
+    assert fault_of(b"no image at all") == "undecodable_image"
+    assert fault_of(b"\xff\xd8\xff") == "undecodable_image"
+    assert fault_of(png(1, 5, 7, "TIFF")) == "unsupported_image"
+    assert fault_of(png(1, 5, 7, "WEBP")) == "unsupported_image"
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+def test_absurd_sizes_are_refused_before_anything_is_decoded(kind, monkeypatch):
+    huge = io.BytesIO()
+    Image.new("1", (200, 100)).save(huge, kind)
+    options = ImageOptions(max_megapixels=0.01)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 15_000)  # above which Pillow warns
+    monkeypatch.setattr(Image.Image, "load", lambda *_: pytest.fail("decoded"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert fault_of(huge.getvalue(), options) == "huge_image"
+        again = ImageOptions(max_megapixels=0.01, encode="jpeg")
+        assert fault_of(huge.getvalue(), again) == "huge_image"
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1_000)  # it refuses twice as many
+        assert fault_of(huge.getvalue(), again) == "huge_image"
+
+
+@pytest.mark.parametrize("orientation", range(2, 9))
+def test_exif_rotation_is_refused_or_applied(orientation):
+    encoded = rotated(orientation)
+    assert fault_of(encoded) == "exif_rotation"
+    checked = check_image(encoded, ImageOptions(exif="apply"))
+    is_turned = orientation >= 5
+    assert (checked.height, checked.width) == ((10, 6) if is_turned else (6, 10))
+    assert checked.turned_from == (6, 10) and checked.is_encoded_again
+    upright = Image.open(io.BytesIO(checked.encoded))
+    assert upright.getexif().get(images.EXIF_ORIENTATION) in images.UPRIGHT
+    red = np.asarray(upright, np.int32)[..., 0]
+    # Where EXIF says that the first row of the file belongs.
+    side = {
+        2: red[0],
+        3: red[-1],
+        4: red[-1],
+        5: red[:, 0],
+        6: red[:, -1],
+        7: red[:, -1],
+        8: red[:, 0],
+    }
+    assert side[orientation].min() > 120 and np.median(red) < 60
+
+
+def test_exif_without_rotation_changes_nothing():
+    encoded = rotated(1)
+    assert check_image(encoded, DEFAULT).encoded == encoded
+    assert fault_of(rotated(6, "PNG")) == "exif_rotation"
+
+
+def test_all_images_are_encoded_again_if_asked():
+    encoded = png(2, 5, 7, "TIFF")
+    checked = check_image(encoded, ImageOptions(encode="png"))
+    again = Image.open(io.BytesIO(checked.encoded))
+    assert again.format == "PNG" and checked.is_encoded_again and checked.turned_from is None
+    np.testing.assert_array_equal(np.asarray(again), np.asarray(Image.open(io.BytesIO(encoded))))
+    sizes = [
+        len(check_image(png(2, 64, 64), ImageOptions(encode="jpeg", quality=quality)).encoded)
+        for quality in (10, 95)
+    ]
+    assert sizes[0] < sizes[1] / 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"verify": "x"}, {"exif": "ignore"}, {"encode": "gif"}, {"quality": 0}, {"max_megapixels": 0}],
+)
+def test_wrong_options(options):
+    with pytest.raises(ConfigError, match=next(iter(options))):
+        ImageOptions(**options)

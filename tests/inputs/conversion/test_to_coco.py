@@ -1,0 +1,297 @@
+"""COCO -> records -> COCO, field by field; and records of other programs to COCO."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict
+
+import numpy as np
+import pytest
+
+from estimator_det.config.text import ConfigError
+from inputs.conversion import to_coco
+from inputs.conversion.images import ImageOptions
+from inputs.datasets import masks, writer
+from inputs.datasets.source import ConversionError, SourceOptions
+from tests.inputs.conversion import samples
+
+H, W = 48, 64
+PERSON = ["nose", "left_eye", "right_eye"]
+
+
+def disc(y: float, x: float, radius: float) -> np.ndarray:
+    rows, columns = np.mgrid[0:H, 0:W]
+    return (rows - y) ** 2 + (columns - x) ** 2 < radius**2
+
+
+def box_around(mask: np.ndarray) -> Any:
+    ymin, xmin, ymax, xmax = masks.extent(mask)
+    return [xmin, ymin, xmax - xmin, ymax - ymin]
+
+
+def document() -> Dict[str, Any]:
+    """Every kind of annotation that COCO's files have."""
+    crowd, compressed = disc(20, 40, 12), disc(30, 20, 9)
+    square = [10.25, 5.5, 30.38, 5.5, 30.38, 15.6, 10.25, 15.6]
+    parts = [[1, 1, 9, 1, 9, 7, 1, 7], [11.0, 2.0, 20.0, 2.0, 15.0, 9.5]]
+    return {
+        "info": {"year": 2017, "contributor": "Ä", "version": "1.0"},
+        "licenses": [{"id": 3, "name": "by", "url": "http://x"}],
+        "images": [
+            {
+                "id": 397133, "file_name": "sub/a b.jpg", "height": H, "width": W, "license": 3,
+                "coco_url": "http://x/1.jpg", "date_captured": "2013-11-14 17:02:52",
+                "flickr_url": "http://f/1.jpg",
+            },
+            {"id": 37777, "file_name": "ü.png", "height": H, "width": W, "license": 3},
+            {
+                "id": 252219, "file_name": "empty.png", "height": H, "width": W,
+                "neg_category_ids": [17], "not_exhaustive_category_ids": [1, 90],
+            },
+        ],
+        "annotations": [
+            {
+                "id": 82445, "image_id": 397133, "category_id": 17, "iscrowd": 0,
+                "bbox": [10.25, 5.5, 20.13, 10.1], "area": 702.1057499999998,
+                "segmentation": [square],
+            },
+            {
+                "id": 1, "image_id": 397133, "category_id": 1, "iscrowd": 0, "num_keypoints": 2,
+                "bbox": [1.0, 1.0, 19.0, 8.5], "area": 81.0, "segmentation": parts,
+                "keypoints": [12, 7, 2, 15.5, 8.25, 1, 0, 0, 0],
+            },
+            {
+                "id": 900100, "image_id": 37777, "category_id": 90, "iscrowd": 1,
+                "bbox": box_around(crowd), "area": float(crowd.sum()),
+                "segmentation": {"size": [H, W], "counts": masks.count_runs(crowd)},
+            },
+            {
+                "id": 7, "image_id": 37777, "category_id": 1, "iscrowd": 0, "num_keypoints": 0,
+                "bbox": [0.1 + 0.2 + 11, 21.4567891, 17.123456789, 17.9], "area": 254.1,
+                "segmentation": masks.to_run_lengths(compressed), "keypoints": [0] * 9,
+                "attributes": {"occluded": True},
+            },
+        ],
+        "categories": [
+            {
+                "id": 1, "name": "person", "supercategory": "person", "keypoints": PERSON,
+                "skeleton": [[1, 2]],
+            },
+            {"id": 17, "name": "cat", "supercategory": "animal"},
+            {"id": 90, "name": 'a "quoted" \\ name', "supercategory": "indoor"},
+        ],
+    }  # fmt: skip
+
+
+def write(root: Any, content: Dict[str, Any]) -> samples.Sample:
+    folder = root / "images"
+    for number, image in enumerate(content["images"]):
+        path = folder / image["file_name"]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        kind = "JPEG" if path.suffix == ".jpg" else "PNG"
+        path.write_bytes(samples.png(number, image["height"], image["width"], kind))
+    path = root / "instances.json"
+    path.write_text(json.dumps(content))
+    return samples.Sample("coco", SourceOptions(str(folder), str(path)), str(path), 1)
+
+
+def export(root: Any, conversion: Any, **options: Any) -> Dict[str, Any]:
+    output = root / "back.json"
+    given = {"label_map": conversion.label_map, **options}
+    records = list(conversion.patterns.values())
+    to_coco.export_coco(to_coco.ExportOptions(records, str(output), **given))
+    assert [path.name for path in root.glob("back.json*")] == ["back.json"]
+    return json.loads(output.read_text())
+
+
+def by_id(entries: Any) -> Dict[int, Any]:
+    return {entry["id"]: entry for entry in entries}
+
+
+def test_the_round_trip_loses_nothing(tmp_path):
+    given = document()
+    conversion = samples.convert(write(tmp_path, given), tmp_path / "out", masks=True)
+    back = export(tmp_path, conversion, write_images=str(tmp_path / "written"))
+    assert list(back) == ["info", "licenses", "images", "annotations", "categories"]
+    for key in ("info", "licenses", "categories"):
+        assert back[key] == given[key]
+    for key in ("images", "annotations"):
+        found, expected = by_id(back[key]), by_id(given[key])
+        assert list(found) == list(expected)
+        for identifier, entry in expected.items():
+            assert found[identifier] == entry
+    for image in given["images"]:
+        name = image["file_name"]
+        written = (tmp_path / "written" / name).read_bytes()
+        assert written == (tmp_path / "images" / name).read_bytes()
+
+
+def test_the_records_themselves_hold_what_training_reads(tmp_path):
+    samples.convert(write(tmp_path, document()), tmp_path / "out", masks=True)
+    found = samples.records(tmp_path / "out")
+    first, second, empty = found["sub/a b"], found["ü"], found["empty"]
+    assert first["image/object/class/label"] == [17, 1]
+    assert first["image/object/class/text"] == [b"cat", b"person"]
+    assert first["image/source_id"] == [b"397133"]
+    np.testing.assert_allclose(first["image/object/bbox/xmax"], [30.38 / W, 20 / W], rtol=1e-6)
+    np.testing.assert_allclose(first["image/object/area"], [702.10575, 81.0])
+    assert second["image/object/is_crowd"] == [1, 0]
+    # Of the cat all are absent; of the person one is seen, one hidden, one absent.
+    assert first["image/object/keypoint/visibility"] == [0, 0, 0, 2, 1, 0]
+    np.testing.assert_allclose(
+        first["image/object/keypoint/x"], [np.nan] * 3 + [12 / W, 15.5 / W, np.nan], rtol=1e-6
+    )
+    expected = masks.from_polygons(document()["annotations"][1]["segmentation"], (H, W))
+    assert first["image/object/mask"][1] == masks.to_png(expected)
+    assert second["image/object/mask"][0] == masks.to_png(disc(20, 40, 12))
+    assert empty["image/neg_category_ids"] == [17]
+    assert empty["image/not_exhaustive_category_ids"] == [1, 90]
+    assert empty["image/object/bbox/ymin"] == []
+
+
+def test_without_masks_nothing_else_is_lost(tmp_path):
+    given = document()
+    conversion = samples.convert(write(tmp_path, given), tmp_path / "out")
+    assert conversion.tally["masks_left_out"] == 4
+    back = export(tmp_path, conversion)
+    for entry in given["annotations"]:
+        del entry["segmentation"]
+    assert by_id(back["annotations"]) == by_id(given["annotations"])
+
+
+def test_numbers_that_fractions_can_hold_need_no_copy(tmp_path):
+    """The record's own boxes are the source of pixels, not a copy of the JSON."""
+    samples.convert(write(tmp_path, document()), tmp_path / "out", masks=True)
+    found = samples.records(tmp_path / "out")
+    kept = [json.loads(text) for text in found["sub/a b"]["image/object/source_fields"]]
+    assert all("bbox" not in fields for fields in kept)
+    assert [fields.get("area") for fields in kept] == [702.1057499999998, None]
+    (crowd, other) = (json.loads(text) for text in found["ü"]["image/object/source_fields"])
+    assert "bbox" not in crowd and other["bbox"] == document()["annotations"][3]["bbox"]
+
+
+@pytest.mark.parametrize("seed", [0, pytest.param(range(1, 40), marks=pytest.mark.exhaustive)])
+def test_random_boxes_come_back_exactly(seed, tmp_path):
+    for one in [seed] if isinstance(seed, int) else seed:
+        random = np.random.default_rng(one)
+        root = tmp_path / str(one)
+        root.mkdir()
+        height, width = (int(side) for side in random.integers(30, 700, 2))
+        annotations = []
+        for number in range(60):
+            decimals = int(random.integers(0, 5))
+            low = random.uniform(0, 0.7, 2) * (width, height)
+            size = random.uniform(0.01, 0.3, 2) * (width, height)
+            box = [round(float(value), decimals) for value in (*low, *size)]
+            if min(box[2:]) > 0:
+                annotations.append(
+                    {"id": number, "image_id": 1, "category_id": 1, "bbox": box, "iscrowd": 0,
+                     "area": round(float(random.uniform(1, 9e4)), decimals)}
+                )  # fmt: skip
+        given = {
+            "images": [{"id": 1, "file_name": "a.jpg", "height": height, "width": width}],
+            "annotations": annotations,
+            "categories": [{"id": 1, "name": "x"}],
+        }
+        conversion = samples.convert(write(root, given), root / "out")
+        assert by_id(export(root, conversion)["annotations"]) == by_id(annotations)
+
+
+def test_records_of_other_programs(tmp_path):
+    """Without ids, sizes and files beside the records."""
+    encoded = samples.png(0, 10, 20)
+    square = np.zeros((10, 20), bool)
+    square[2:5, 4:10] = True
+    labels = writer.Annotations(
+        np.array([[0.2, 0.2, 0.5, 0.5]]), [2], masks=[masks.to_png(square)], group_of=[True],
+        keypoints=np.array([[[0.3, 0.4], [np.nan, np.nan]]]), confidences=[0.9],
+    )  # fmt: skip
+    path = str(tmp_path / "x.record")
+    names = ("a.png", "b.png")
+    writer.write_sharded([writer.make_example(encoded, labels, filename=n) for n in names], path, 1)
+    writer.write_label_map({2: "dog"}, str(tmp_path / "map.pbtxt"))
+    output = str(tmp_path / "x.json")
+    options = to_coco.ExportOptions([path + "-*"], output, str(tmp_path / "map.pbtxt"))
+    assert to_coco.export_coco(options) == (2, 2)
+    with open(output) as file:
+        found = json.load(file)
+    assert found["categories"] == [{"id": 2, "name": "dog"}]
+    assert found["images"][1] == {"file_name": "b.png", "height": 10, "width": 20, "id": 2}
+    annotation = found["annotations"][1]
+    assert annotation.pop("segmentation") == {
+        "size": [10, 20], "counts": masks.count_runs(square),
+    }  # fmt: skip
+    assert annotation == {
+        "id": 2, "image_id": 2, "category_id": 2, "bbox": [4, 2, 6, 3], "area": 18, "iscrowd": 1,
+        "keypoints": [8, 3, 2, 0, 0, 0], "num_keypoints": 1, "score": 0.9,
+    }  # fmt: skip
+
+
+def _records(tmp_path, **features):
+    labels = writer.Annotations(np.array([[0.2, 0.2, 0.5, 0.5]]), [1])
+    example = writer.make_example(samples.png(0, 10, 20), labels, filename="../../x.png")
+    for key, values in features.items():
+        example.features.feature["image/" + key.replace("__", "/")].CopyFrom(values)
+    writer.write_sharded([example], str(tmp_path / "x.record"), 1)
+    writer.write_label_map({1: "dog"}, str(tmp_path / "map.pbtxt"))
+    return str(tmp_path / "x.record-00000-of-00001")
+
+
+def _refusal(tmp_path, records, **options):
+    given = to_coco.ExportOptions(
+        [records], str(tmp_path / "x.json"), str(tmp_path / "map.pbtxt"), **options
+    )
+    with pytest.raises((ConversionError, ConfigError, FileNotFoundError)) as caught:
+        to_coco.export_coco(given)
+    assert not list(tmp_path.glob("x.json*"))
+    return str(caught.value)
+
+
+def test_faults_of_records_are_reported_by_file_and_number(tmp_path):
+    path = _records(tmp_path)
+    message = _refusal(tmp_path, path, write_images=str(tmp_path / "images"))
+    assert "record 0: the file name '../../x.png' leads out of" in message
+    lengths = {"object__class__label": writer._integers([1, 1])}
+    assert "record 0: lists of boxes differ in length" in _refusal(
+        tmp_path, _records(tmp_path, **lengths)
+    )
+    mask = {"object__mask": writer._bytes([samples.png(0, 4, 4)])}
+    assert "a mask is no PNG of the image's size" in _refusal(tmp_path, _records(tmp_path, **mask))
+    no_image = {"encoded": writer._bytes([b"x"])}
+    assert "image/encoded is no image" in _refusal(tmp_path, _records(tmp_path, **no_image))
+    with open(path, "r+b") as file:
+        file.seek(40)
+        file.write(b"damage")
+    assert "fail their checksum" in _refusal(tmp_path, path)
+    assert "matches no file" in _refusal(tmp_path, str(tmp_path / "nowhere*"))
+
+
+def test_fields_that_no_longer_agree_with_the_record_are_not_used(tmp_path):
+    """Somebody has changed the boxes and masks of the records."""
+    given = document()
+    conversion = samples.convert(
+        write(tmp_path, given), tmp_path / "out", masks=True, image=ImageOptions(verify="header")
+    )
+    (path,) = (tmp_path / "out").glob("train.record-*")
+    changed = []
+    for name, values in samples.records(tmp_path / "out").items():
+        del name
+        features = {}
+        for key, found in values.items():
+            kind = {bytes: writer._bytes, int: writer._integers, float: writer._floats}
+            features[key] = kind[type(found[0])](found) if found else writer._floats(found)
+        count = len(values["image/object/bbox/ymin"])
+        for side, value in (("ymin", 0.0), ("xmin", 0.0), ("ymax", 0.5), ("xmax", 0.5)):
+            features[f"image/object/bbox/{side}"] = writer._floats([value] * count)
+        if count:
+            mask = masks.to_png(disc(3, 3, 3))
+            features["image/object/mask"] = writer._bytes([mask] * count)
+        example = writer.tf.train.Example(features=writer.tf.train.Features(feature=features))
+        changed.append(example)
+    writer.write_sharded(changed, str(tmp_path / "out" / "train.record"), 1)
+    assert path.exists()
+    back = export(tmp_path, conversion)
+    for annotation in back["annotations"]:
+        assert annotation["bbox"] == [0, 0, W / 2, H / 2]
+        found = masks.from_run_lengths(annotation["segmentation"], (H, W))
+        np.testing.assert_array_equal(found, disc(3, 3, 3))

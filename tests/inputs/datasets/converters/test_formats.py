@@ -1,0 +1,458 @@
+"""What single formats have beyond boxes, with answers worked by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+import pathlib
+from typing import Any, Dict, List
+
+import numpy as np
+import pytest
+
+from estimator_det.config.text import ConfigError
+from inputs.datasets import masks
+from inputs.datasets.converters import open_source, yolo
+from inputs.datasets.source import AnnotatedImage, SourceOptions
+from tests.inputs.conversion import samples
+
+
+def read(name: str, **options: Any) -> List[AnnotatedImage]:
+    return list(open_source(name, SourceOptions(**options)).images)
+
+
+def faults_of(image: AnnotatedImage) -> List[Any]:
+    return [(fault.kind, fault.line) for fault in image.faults]
+
+
+@pytest.fixture
+def root(tmp_path: pathlib.Path) -> pathlib.Path:
+    samples.write_images(tmp_path / "images")
+    return tmp_path
+
+
+# PASCAL VOC
+
+
+def voc(root: pathlib.Path, text: str, name: str = "a") -> List[AnnotatedImage]:
+    folder = root / "xml"
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.xml").write_text(text)
+    return read("pascal_voc", images=str(root / "images"), annotations=str(folder))
+
+
+def test_voc_has_difficult_objects(root):
+    (image,) = voc(
+        root,
+        "<annotation><folder>f</folder><filename>a.png</filename>\n"
+        "<size><width>32</width><height>20</height></size>\n<object>\n<name> cat </name>"
+        "<difficult>1</difficult><bndbox><xmin>8</xmin><ymin>4.5</ymin><xmax>24</xmax>"
+        "<ymax>14</ymax></bndbox><part><name>head</name></part></object>\n"
+        "<object><name>dog</name><bndbox><xmin>0</xmin><ymin>0</ymin><xmax>1</xmax>"
+        "<ymax>2</ymax></bndbox></object></annotation>",
+    )
+    assert (image.image, image.height, image.width, image.line) == ("a.png", 20, 32, 1)
+    cat, dog = image.objects
+    assert (cat.class_name, cat.box, cat.difficult, cat.line) == ("cat", [4.5, 8, 14, 24], True, 3)
+    assert (dog.class_name, dog.box, dog.difficult, dog.line) == ("dog", [0, 0, 2, 1], None, 5)
+
+
+BOMB = """<!DOCTYPE a [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;">]>
+<annotation><filename>&b;</filename></annotation>"""
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "line", "message"),
+    [
+        (BOMB, "broken_source", 1, "a document type, which could define entities"),
+        ("<annotation>\n<filename>a", "broken_source", 2, "not valid XML"),
+        ("", "broken_source", 1, "not valid XML: no element found"),
+        ("<a>" * 60 + "</a>" * 60, "broken_source", 1, "more than 50 nested elements"),
+        ("<annotation>\n</annotation>", "missing_key", 1, "<annotation> has no <filename>"),
+        (
+            "<annotation><filename>a.png</filename>\n<size><height>x</height></size></annotation>",
+            "broken_source", 2, "<height> is 'x', not a number",
+        ),
+    ],
+)  # fmt: skip
+def test_voc_faults_of_files(text, kind, line, message, root):
+    (image,) = voc(root, text)
+    assert not image.image
+    (fault,) = image.faults
+    assert (fault.kind, fault.line) == (kind, line) and message in fault.message
+
+
+def test_voc_faults_of_objects_leave_the_others(root):
+    (image,) = voc(
+        root,
+        "<annotation><filename>a.png</filename>\n<object><name>x</name></object>\n"
+        "<object><name>x</name><bndbox>\n<xmin>1</xmin><ymin>e</ymin></bndbox></object>\n"
+        "<object><name></name><bndbox/></object></annotation>",
+    )
+    assert faults_of(image) == [("missing_key", 2), ("broken_source", 4), ("missing_key", 5)]
+
+
+@pytest.mark.parametrize("name", ["../elsewhere.png", "/etc/passwd", "x/../../y.png"])
+def test_paths_that_leave_the_folder_are_refused(name, root):
+    (root / "elsewhere.png").write_bytes(samples.png(5))
+    voc(root, f"<annotation>\n<filename>{name}</filename></annotation>")
+    options = SourceOptions(str(root / "images"), str(root / "xml"))
+    voc(root, "<annotation><filename>b.png</filename></annotation>", "b")
+    sample = samples.Sample("pascal_voc", options, "", 0)
+    label_map = root / "map.pbtxt"
+    label_map.write_text('item { id: 1 name: "x" }')
+    samples.convert(sample, root / "out", on_error="skip", label_map=str(label_map))
+    (fault,) = samples.faults(root / "out")
+    assert (fault["kind"], fault["line"]) == ("outside_folder", 2) and name in fault["message"]
+    assert set(samples.records(root / "out")) == {"b"}
+
+
+# KITTI
+
+
+def test_kitti_words(root):
+    folder = root / "labels"
+    folder.mkdir()
+    car = "Car 0.88 3 -0.69 0.00 192.37 402.31 374.00 1.60 1.57 3.23 -2.70 1.74 3.68 -1.29"
+    (folder / "a.txt").write_text(f"{car}\n{car} 0.5\nDontCare 1 2\n\nCar 1 2\nCar {'x ' * 14}")
+    (folder / "zz.txt").write_text("")
+    image, missing = read("kitti", images=str(root / "images"), annotations=str(folder))
+    first, second = image.objects
+    assert first[:3] == ("Car", [192.37, 0.0, 374.0, 402.31], 1) and first.score is None
+    assert second.score == 0.5
+    assert faults_of(image) == [("broken_source", 5), ("broken_source", 6)]
+    assert faults_of(missing) == [("no_image", 0)]
+
+
+# Open Images
+
+
+def test_open_images_labels_and_groups(root):
+    (root / "b.csv").write_text(
+        "ImageID,LabelName,XMin,XMax,YMin,YMax,IsGroupOf\n"
+        "a,/m/1,0.25,0.75,0.2,0.7,1\nb,/m/2,0,1,0,1,-1\na,/m/2,0,0.5,0,0.5,0\n"
+        "a,/m/2,0,0.5\nzz,/m/2,0,0.5,0,0.5,0\n"
+    )
+    (root / "l.csv").write_text(
+        "ImageID,Source,LabelName,Confidence\nc,x,/m/1,0\na,x,/m/2,1\nc,x,/m/2,1\nc,x,/m/1,y\n"
+    )
+    (root / "names.csv").write_text('/m/1,Cat\n/m/2,"Dog, small"\n')
+    a, b, zz, c = read(
+        "open_images", images=str(root / "images"), annotations=str(root / "b.csv"),
+        image_labels=str(root / "l.csv"), classes=str(root / "names.csv"),
+    )  # fmt: skip
+    assert [(one.class_name, one.box, one.group_of) for one in a.objects] == [
+        ("Cat", [0.2, 0.25, 0.7, 0.75], True), ("Dog, small", [0, 0, 0.5, 0.5], False),
+    ]  # fmt: skip
+    assert b.objects[0].group_of is None and a.source_id == "a" and a.normalized
+    assert faults_of(a) == [("broken_source", 5)] and a.image_classes == [("Dog, small", 1.0)]
+    assert faults_of(zz) == [("no_image", 6)]
+    assert c.image_classes == [("Cat", 0.0), ("Dog, small", 1.0)] and c.absent_classes == ["Cat"]
+    assert faults_of(c) == [("broken_source", 5)]
+
+
+def test_open_images_labels_in_records(root):
+    sample = samples.make(root, "open_images")
+    samples.convert(sample, root / "out")
+    found = samples.records(root / "out")
+    assert found["c"]["image/class/label"] == [1]
+    assert found["c"]["image/class/text"] == [b"cat"]
+    assert found["c"]["image/class/confidence"] == [0.0]
+    assert found["c"]["image/neg_category_ids"] == [1]
+    assert found["a"]["image/class/label"] == [2] and "image/neg_category_ids" not in found["a"]
+    assert found["a"]["image/object/group_of"] == [0, 0]
+
+
+# YOLO
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "names: [cat, 'dog']\n",
+        'nc: 2\nnames: ["cat",\n        "dog"]  # two\n',
+        "names:\n- cat\n- dog\nnc: 2\n",
+        'names:  # all\n  0: cat\n\n  1: "dog"  # no cat\ntrain: x\n',
+        "train: x\nnames:\n  - cat\n  - dog\n",
+    ],
+)
+def test_yolo_names(text, tmp_path):
+    path = tmp_path / "data.yaml"
+    path.write_text(text)
+    assert yolo.read_classes(str(path)).names == {0: "cat", 1: "dog"}
+    lines = tmp_path / "names.txt"
+    lines.write_text("cat\ndog\n\n")
+    assert yolo.read_classes(str(lines)).names == {0: "cat", 1: "dog"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nc: 2\n", "there is no line 'names:'"),
+        ("names: {a: b}\n", "is no class of 'names:'"),
+        ("names:\nnc: 2\n", "there are no names of classes"),
+        ("names: [a]\nkpt_shape: 17\n", "kpt_shape is 17; allowed"),
+    ],
+)
+def test_yolo_names_that_cannot_be_read(text, message, tmp_path):
+    path = tmp_path / "data.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        yolo.read_classes(str(path))
+
+
+def yolo_images(root: pathlib.Path, text: str, classes: str = "names: [cat, dog]\n") -> Any:
+    (root / "labels").mkdir()
+    (root / "labels" / "a.txt").write_text(text)
+    (root / "data.yaml").write_text(classes)
+    return read(
+        "yolo", images=str(root / "images"), annotations=str(root / "labels"),
+        classes=str(root / "data.yaml"),
+    )  # fmt: skip
+
+
+def test_yolo_boxes_and_polygons(root):
+    a, b, c = yolo_images(
+        root, "0 0.5 0.5 0.25 0.5\n1 0 0 0.5 0 0.5 0.5\n\n1 0 0 1\n2 0.5 0.5 1 1\n0.5 0 0 1 1\n"
+    )
+    box, polygon, unknown = a.objects
+    assert box.class_name == "cat" and box.box == [0.25, 0.375, 0.75, 0.625]
+    assert polygon.box is None and polygon.polygons == [[0, 0, 0.5, 0, 0.5, 0.5]]
+    assert (unknown.class_name, unknown.class_id) == ("", 2)
+    assert faults_of(a) == [("broken_source", 4), ("broken_source", 6)]
+    assert not (b.objects or c.objects or b.faults or c.faults)
+
+
+def test_yolo_polygons_become_masks(root):
+    sample = samples.make(root, "yolo")
+    label = root / "labels" / "a.txt"
+    label.write_text("0 0.25 0.2 0.75 0.2 0.75 0.7 0.25 0.7\n")
+    (root / "labels" / "b.txt").unlink()
+    samples.convert(sample, root / "out", masks=True)
+    found = samples.records(root / "out")["a"]
+    assert samples.boxes_of(found) == [("cat", (4.0, 8.0, 14.0, 24.0))]
+    expected = np.zeros((20, 32), bool)
+    expected[4:14, 8:24] = True
+    assert found["image/object/mask"] == [masks.to_png(expected)]
+    (fields,) = (json.loads(text) for text in found["image/object/source_fields"])
+    assert fields["segmentation"] == [[8, 4, 24, 4, 24, 14, 8, 14]]
+
+
+@pytest.mark.parametrize(
+    ("shape", "points", "expected"),
+    [
+        ("[2, 3]", "0.5 0.25 2 0 0 0", [2, 0]),
+        ("[2, 2]", "0.5 0.25 0 0", [2, 0]),
+        ("[2, 3]", "0.5 0.25 1 0.75 0.5 2", [1, 2]),
+    ],
+)
+def test_yolo_keypoints(shape, points, expected, root):
+    sample = samples.make(root, "yolo")
+    (root / "labels" / "a.txt").write_text(f"0 0.5 0.45 0.5 0.5 {points}\n")
+    (root / "labels" / "b.txt").unlink()
+    (root / "data.yaml").write_text(f"names: [cat, dog]\nkpt_shape: {shape}\n")
+    samples.convert(sample, root / "out")
+    found = samples.records(root / "out")["a"]
+    assert found["image/object/keypoint/visibility"] == expected
+    assert (found["image/object/keypoint/x"][0], found["image/object/keypoint/y"][0]) == (0.5, 0.25)
+    if not expected[1]:
+        assert math.isnan(found["image/object/keypoint/x"][1])
+
+
+def test_yolo_labels_without_image_are_reported(root):
+    images = yolo_images(root, "0 0.5 0.5 0.25 0.5\n")
+    (root / "labels" / "zz.txt").write_text("")
+    images = read(
+        "yolo", images=str(root / "images"), annotations=str(root / "labels"),
+        classes=str(root / "data.yaml"),
+    )  # fmt: skip
+    assert [image.image for image in images] == ["a.png", "b.png", "c.png", ""]
+    assert images[3].faults[0].file.endswith("zz.txt")
+
+
+# labelme
+
+
+def labelme(root: pathlib.Path, shapes: Any, **members: Any) -> AnnotatedImage:
+    folder = root / "images" / "json"
+    folder.mkdir()
+    document: Dict[str, Any] = {"imagePath": "..\\a.png", "shapes": shapes, **members}
+    (folder / "a.json").write_text(json.dumps(document, indent=0))
+    images = read("labelme", images=str(root / "images"), annotations=str(folder))
+    assert len(images) == 1
+    return images[0]
+
+
+def test_labelme_shapes_of_one_group_are_one_object(root):
+    triangle, other = [[1, 1], [5, 1], [5, 6]], [[10, 3], [12, 3], [12, 9]]
+    image = labelme(
+        root,
+        [
+            {"label": "cat", "points": triangle, "group_id": 1, "shape_type": "polygon"},
+            {"label": "dog", "points": triangle, "group_id": 1, "flags": {"difficult": True}},
+            {"label": "cat", "points": other, "group_id": 1},
+            {"label": "cat", "points": other, "group_id": None},
+        ],
+    )
+    assert image.image == "a.png"
+    assert [(one.class_name, len(one.polygons), one.difficult) for one in image.objects] == [
+        ("cat", 2, None), ("dog", 1, True), ("cat", 1, None),
+    ]  # fmt: skip
+    assert image.objects[0].polygons[1] == [10, 3, 12, 3, 12, 9]
+
+
+def test_labelme_shapes_that_are_no_objects(root):
+    image = labelme(
+        root,
+        [
+            {"label": "cat", "points": [[1, 1]], "shape_type": "point"},
+            {"label": "cat", "points": [[1, 1], [2, 2]]},
+            {"points": [[1, 1], [2, 2]]},
+            {"label": "cat", "points": [[1, 1], [2, "x"], [2, 3]]},
+            {"label": "cat", "points": [[1, 1], [2], [2, 3]]},
+            {"label": "cat"},
+            7,
+        ],
+    )
+    assert [fault.kind for fault in image.faults] == [
+        "unsupported_shape", "broken_mask", "missing_key", "broken_source", "broken_source",
+        "broken_source", "missing_key",
+    ]  # fmt: skip
+    text = (root / "images" / "json" / "a.json").read_text().split("\n")
+    assert all(text[fault.line - 1] in ("{", "7") for fault in image.faults)
+    assert not image.objects
+
+
+def test_labelme_without_a_path(root):
+    image = labelme(root, [], imagePath=None)
+    assert faults_of(image) == [("missing_key", 0)]
+
+
+# CSV
+
+
+def test_csv_rows_in_any_order(root):
+    path = root / "boxes.csv"
+    path.write_text(
+        "class,xmin,ymin,xmax,ymax,filename,is_crowd,difficult,area,height\n"
+        'cat,1,2,3,4,a.png,1,,12.5,20\n"a, ""b""",5,6,7,8,b.png,,1,,\ndog,1,2,3,4,a.png,,,,\n'
+        "dog,1,2,3,4,a.png,,,,21\ndog,1,2,3\n,1,2,3,4,a.png,,,,\ndog,1,2,3,x,b.png,,,,\n"
+    )
+    a, b, nameless = read("csv", images=str(root / "images"), annotations=str(path))
+    assert [one[:3] for one in a.objects] == [("cat", [2, 1, 4, 3], 2), ("dog", [2, 1, 4, 3], 4)]
+    assert (a.objects[0].is_crowd, a.objects[0].area, a.height) == (True, 12.5, 20)
+    assert b.objects[0].class_name == 'a, "b"' and b.objects[0].difficult
+    assert faults_of(a) == [("length_mismatch", 5), ("missing_key", 7)]
+    assert faults_of(b) == [("broken_source", 8)]
+    assert faults_of(nameless) == [("broken_source", 6)] and nameless.image == ""
+
+
+def test_csv_without_a_column_is_refused(root):
+    path = root / "boxes.csv"
+    path.write_text("filename,label,xmin,ymin,xmax,ymax\n")
+    with pytest.raises(ConfigError, match=r"boxes.csv, line 1: .*no column class; it has \['file"):
+        read("csv", images=str(root / "images"), annotations=str(path))
+
+
+# Detections
+
+
+def test_detections_above_a_score(root):
+    mask = np.zeros((20, 32), bool)
+    mask[4:14, 8:24] = True
+    box = {"ymin": 0.2, "xmin": 0.25, "ymax": 0.7, "xmax": 0.75}
+    detections = [
+        {"class_id": 3, "name": "cat", "score": 0.875, "box": box,
+         "segmentation": masks.to_run_lengths(mask)},
+        {"class_id": 3, "name": "cat", "score": 0.25, "box": box},
+    ]  # fmt: skip
+    lines: List[Any] = [
+        {"file": "a.png", "height": 20, "width": 32, "detections": detections},
+        {"file": "b.png", "error": "it is damaged"},
+        {"file": "c.png", "detections": [{"class_id": 3, "name": "owl", "score": 1, "box": box}]},
+        {"height": 3},
+    ]
+    path = root / "d.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)) + "\n{cut")
+    options = SourceOptions(str(root / "images"), str(path), min_score=0.5)
+    sample = samples.Sample("detection_jsonl", options, str(path), 1)
+    conversion = samples.convert(sample, root / "out", masks=True, on_error="skip")
+    found = samples.records(root / "out")["a"]
+    assert samples.boxes_of(found) == [("cat", (4.0, 8.0, 14.0, 24.0))]
+    assert found["image/object/class/confidence"] == [0.875]
+    assert found["image/object/class/label"] == [3] and conversion.names == {3: "cat"}
+    assert found["image/object/mask"] == [masks.to_png(mask)]
+    assert [(fault["kind"], fault["line"]) for fault in samples.faults(root / "out")] == [
+        ("undecodable_image", 2), ("missing_key", 4), ("broken_source", 5),
+        ("label_contradiction", 3),
+    ]  # fmt: skip
+
+
+# COCO
+
+
+def coco_with(root: pathlib.Path, **changes: Any) -> Any:
+    """The sample with other values of the first annotation or image, as a list of faults."""
+    sample = samples.make(root, "coco")
+    path = pathlib.Path(sample.cat_file)
+    document = json.loads(path.read_text())
+    for key, value in changes.items():
+        member, _, field = key.partition("_")
+        document[member][0][field] = value
+    path.write_text(json.dumps(document))
+    samples.convert(sample, root / "out", on_error="skip", masks="segmentation" in str(changes))
+    return [(fault["kind"], fault["action"]) for fault in samples.faults(root / "out")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "kinds"),
+    [
+        ({"annotations_category_id": 9}, {"unknown_id"}),
+        ({"annotations_category_id": "x"}, {"broken_source"}),
+        ({"annotations_bbox": [1, 2, 3]}, {"broken_source"}),
+        ({"annotations_bbox": "x"}, {"broken_source"}),
+        ({"annotations_bbox": None}, {"box_nan"}),
+        ({"annotations_area": float("nan")}, {"broken_source"}),
+        ({"annotations_iscrowd": 0.5}, {"broken_source"}),
+        ({"annotations_image_id": 99}, {"missing_key"}),
+        ({"annotations_image_id": None}, {"missing_key"}),
+        ({"annotations_keypoints": [1, 2]}, {"length_mismatch"}),
+        ({"annotations_keypoints": [1, 2, 3]}, {"broken_keypoints"}),
+        ({"annotations_keypoints": [float("nan"), 2, 1]}, {"broken_keypoints"}),
+        ({"annotations_segmentation": 5}, {"broken_source", "mask_empty"}),
+        ({"annotations_segmentation": []}, {"mask_empty"}),
+        ({"annotations_segmentation": [[1, 2]]}, {"broken_mask", "mask_empty"}),
+        ({"annotations_segmentation": {"size": [20, 32], "counts": "~"}},
+         {"broken_mask", "mask_empty"}),
+        ({"annotations_segmentation": {"size": [20, 32], "counts": [640]}}, {"mask_empty"}),
+        ({"annotations_segmentation": [[0, 0, 5, 0, 5, 3]]}, {"mask_mismatch", "mask_empty"}),
+        ({"images_file_name": 5}, {"broken_source"}),
+        ({"images_file_name": "\udc80.png"}, {"missing_key"}),
+        ({"images_id": None}, {"broken_source", "missing_key"}),
+        ({"images_height": "high"}, {"broken_source"}),
+        ({"images_neg_category_ids": [1, 9]}, {"unknown_id"}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_coco_faults(changes, kinds, root):
+    assert {kind for kind, _ in coco_with(root, **changes)} == kinds
+
+
+def test_coco_ids_below_one_need_a_label_map(root):
+    sample = samples.make(root, "coco")
+    path = pathlib.Path(sample.cat_file)
+    text = path.read_text()
+    path.write_text(text.replace('"category_id": 1', '"category_id": 0').replace(
+        '{"id": 1, "name"', '{"id": 0, "name"'
+    ))  # fmt: skip
+    with pytest.raises(ConfigError, match=r"'cat' has id 0, and ids of a label map start"):
+        samples.convert(sample, root / "out")
+    (root / "map.pbtxt").write_text('item { id: 5 name: "cat" } item { id: 2 name: "dog" }')
+    samples.convert(sample, root / "out", label_map=str(root / "map.pbtxt"))
+    assert samples.records(root / "out")["a"]["image/object/class/label"] == [5, 2]
+
+
+def test_coco_without_categories_is_refused(root):
+    (root / "c.json").write_text('{"images": [], "annotations": []}')
+    with pytest.raises(ConfigError, match=r"c.json: there are no categories; add them"):
+        read("coco", images=str(root / "images"), annotations=str(root / "c.json"))

@@ -1,0 +1,87 @@
+"""Polygons and run lengths, held against pycocotools and worked by hand."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+from pycocotools import mask as coco_mask
+
+from estimator_det.compat import tf
+from inputs.datasets import masks
+
+
+def blob(seed, height=13, width=9):
+    return np.random.default_rng(seed).random((height, width)) < 0.4
+
+
+def test_a_rectangle_as_polygon_fills_its_pixels():
+    mask = masks.from_polygons([[2, 1, 6, 1, 6, 4, 2, 4]], (6, 8))
+    expected = np.zeros((6, 8), bool)
+    expected[1:4, 2:6] = True
+    np.testing.assert_array_equal(mask, expected)
+    assert masks.extent(mask) == [1, 2, 4, 6]
+    assert masks.polygon_extent([[2, 1, 6, 1, 6, 4, 2, 4]]) == [1, 2, 4, 6]
+
+
+def test_run_lengths_both_ways():
+    # Column by column: the second row of two columns.
+    mask = np.array([[0, 0], [1, 1], [0, 0]], bool)
+    assert masks.count_runs(mask) == [1, 1, 2, 1, 1]
+    assert masks.count_runs(~mask) == [0, 1, 1, 2, 1, 1]
+    given = {"size": [3, 2], "counts": [1, 1, 2, 1, 1]}
+    np.testing.assert_array_equal(masks.from_run_lengths(given, (3, 2)), mask)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_compressed_run_lengths_are_those_of_pycocotools(seed):
+    mask = blob(seed, 40, 60) if seed else np.ones((300, 200), bool)
+    encoded = masks.to_run_lengths(mask)
+    np.testing.assert_array_equal(masks.from_run_lengths(encoded, mask.shape), mask)
+    np.testing.assert_array_equal(coco_mask.decode(encoded), mask)
+    listed = {"size": list(mask.shape), "counts": masks.count_runs(mask)}
+    compressed = coco_mask.frPyObjects(listed, *mask.shape)
+    assert compressed["counts"].decode() == encoded["counts"]
+
+
+def test_png_files_are_read_by_training():
+    mask = blob(3)
+    encoded = masks.to_png(mask)
+    assert Image.open(io.BytesIO(encoded)).mode == "1"
+    np.testing.assert_array_equal(tf.io.decode_png(encoded, channels=1)[..., 0] > 0, mask)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"size": [3, 2], "counts": [7]}, "of 7 pixels in an image of 6 pixels"),
+        ({"size": [3, 2], "counts": [2, -2, 6]}, "no whole numbers of 0 or more"),
+        ({"size": [3, 2], "counts": [1e300]}, "no whole numbers of 0 or more"),
+        ({"size": [3, 2], "counts": [10**30]}, "in an image of 6 pixels"),
+        ({"size": [2, 3], "counts": [6]}, r"size \[2, 3\] in an image of size \[3, 2\]"),
+        ({"counts": [6]}, "size None"),
+        ({"size": [3, 2]}, "without counts"),
+        ({"size": [3, 2], "counts": "\x7f\x7f"}, "not COCO's compressed form"),
+        ({"size": [3, 2], "counts": "o" * 50}, "not COCO's compressed form"),
+        ({"size": [3, 2], "counts": "o"}, "ends too early"),
+    ],
+)
+def test_run_lengths_that_no_mask_can_be_made_of(given, message):
+    with pytest.raises(masks.MaskError, match=message):
+        masks.from_run_lengths(given, (3, 2))
+
+
+@pytest.mark.parametrize(
+    ("polygons", "message"),
+    [
+        ([], "there is no polygon"),
+        ([[1, 2, 3, 4]], "4 coordinates, not 3 or more pairs"),
+        ([[1, 2, 3, 4, 5, 6, 7]], "7 coordinates"),
+        ([[0, 0, 1e12, 0, 1, 1]], "coordinates from 0 to 1e.12"),
+        ([[0, 0, float("nan"), 0, 1, 1]], "coordinates"),
+        ([[0, 0, 1, float("inf"), 1, 1]], "coordinates"),
+    ],
+)
+def test_polygons_that_no_mask_can_be_made_of(polygons, message):
+    with pytest.raises(masks.MaskError, match=message):
+        masks.from_polygons(polygons, (6, 8))

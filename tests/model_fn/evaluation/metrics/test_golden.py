@@ -1,0 +1,427 @@
+"""Every metrics set against values of the reference, and what it does otherwise on purpose."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from typing import Any, Dict, List, Optional, Sequence
+
+import numpy as np
+import pytest
+
+from estimator_det.config.text import ConfigError
+from estimator_det.protos import eval_pb2
+from model_fn.evaluation.metrics import EvaluatedBatch, make_metrics
+from model_fn.evaluation.metrics.average_precision import ApOptions, AveragePrecision
+from model_fn.evaluation.metrics.base import Metrics
+from model_fn.evaluation.metrics.coco_panoptic import CocoPanopticMetrics
+from model_fn.evaluation.metrics.lvis import LvisBoxMetrics
+from model_fn.evaluation.metrics.overlaps import keypoint_similarity, true_areas
+from tests.conftest import golden_component
+from tests.model_fn.evaluation.metrics.golden import (
+    ARRAYS,
+    CASES,
+    CATEGORIES,
+    RESULTS,
+    SETTINGS,
+    encode,
+    images_of,
+    make_batch,
+)
+
+FIELDS = (
+    "include_metrics_per_category",
+    "all_metrics_per_category",
+    "recall_lower_bound",
+    "recall_upper_bound",
+    "skip_predictions_for_unlabeled_class",
+)
+# Cases in which the reference fails -> what we do is in a test of that name.
+FAILING = [name for name, values in RESULTS.items() if "error" in values]
+# Cases of values that the reference gets wrong; each has a test below.
+WRONG = [
+    "keypoint_cat1_nan_visible",
+    "oid_challenge_boxes_after_clear",
+    "oid_challenge_boxes_multihot_labels",
+    "oid_challenge_segmentation_multihot_labels",
+    "precision_at_recall_0.2_0.8_after_clear",
+]
+# Super-categories are means of the members with groundtruth; the reference counts -1 and unknown
+# names as members.
+OTHER_MEANS = ("superB", "superC")
+# Cases outside of any metrics set; each has a test below.
+INNER = [name for name, case in CASES.items() if case["metric"].startswith("(")]
+EQUAL = sorted(set(CASES) - {*FAILING, *WRONG, *INNER})
+
+
+def _categories(case: Dict[str, Any]) -> List[Dict[str, Any]]:
+    if case.get("categories") == "lvis_categories":
+        found: List[Dict[str, Any]] = SETTINGS["lvis_categories"]
+        return found
+    points = case.get("category_keypoints", SETTINGS["keypoints"])
+    return [{**category, "keypoints": points} for category in case.get("categories", CATEGORIES)]
+
+
+def _config(case: Dict[str, Any]) -> eval_pb2.EvalConfig:
+    config = eval_pb2.EvalConfig()
+    for field in FIELDS:
+        if field in case:
+            setattr(config, field, case[field])
+    for name, members in case.get("super_categories", {}).items():
+        config.super_categories[name] = ", ".join(m for m in members if m != "unknown")
+    if case["metric"] != "coco_keypoint_metrics":
+        config.metrics_set.append(case["metric"])
+        return config
+    entry = config.parameterized_metric.add().coco_keypoint_metrics
+    entry.class_label = case["class_text"]
+    known = {point["name"] for point in case.get("category_keypoints", SETTINGS["keypoints"])}
+    for name, sigma in (SETTINGS["oks_sigmas"] if case["oks_sigmas"] else {}).items():
+        if name in known:
+            entry.keypoint_label_to_sigmas[name] = sigma
+    return config
+
+
+def _metrics(case: Dict[str, Any]) -> Metrics:
+    metrics = make_metrics(_config(case), _categories(case))[-1]
+    if "matching_iou_threshold" in case:
+        assert isinstance(metrics, AveragePrecision)
+        threshold = case["matching_iou_threshold"]
+        options = dataclasses.replace(metrics._options, threshold=threshold)
+        return AveragePrecision(CATEGORIES, options)
+    if "iou_threshold" in case:
+        thresholds = {k: case[k] for k in ("iou_threshold", "ioa_threshold") if k in case}
+        return CocoPanopticMetrics(CATEGORIES, per_category=True, **thresholds)
+    return metrics
+
+
+def _batch(name: str, images: Optional[Sequence[str]] = None) -> EvaluatedBatch:
+    """The input of a case, changed as its note says."""
+    case = CASES[name]
+    images = images or images_of(case)
+    batch = make_batch(images, case.get("groundtruth_fields", ()), case.get("detection_fields", ()))
+    note = case.get("note", "")
+    if "NaN coordinates replaced by 0" in note:
+        batch = batch._replace(keypoints=np.nan_to_num(batch.keypoints))
+    if "set to zero" in note and "masks" in note:
+        masks = [
+            encode(ARRAYS[f"{i}__gt_masks"] * (1 - ARRAYS[f"{i}__gt_mask_missing"][:, None, None]))
+            for i in images
+        ]
+        batch = batch._replace(masks=batch.masks._replace(groundtruth=masks))
+    if name in ("lvis_masks_all_exhaustive", "lvis_masks_no_lists"):
+        batch = batch._replace(not_exhaustive=np.zeros_like(batch.not_exhaustive))
+    if name == "lvis_masks_no_lists":
+        batch = batch._replace(verified_negatives=np.zeros_like(batch.verified_negatives))
+    if name == "lvis_masks_all_negative_verified":
+        batch = batch._replace(verified_negatives=np.ones_like(batch.verified_negatives))
+    return _expanded(batch) if "hierarchy" in case else batch
+
+
+def _expanded(batch: EvaluatedBatch) -> EvaluatedBatch:
+    """Boxes and labels of class 4 for those of classes 1 and 2."""
+    size = batch.classes.shape[1]
+    rows = []
+    for classes, count in zip(batch.classes, batch.num_boxes):
+        own = np.arange(count)
+        rows.append(np.concatenate([own, own[np.isin(classes[:count], [1, 2])]]))
+    taken = np.array([np.pad(row, (0, 2 * size - len(row))) for row in rows])
+    counts = batch.num_boxes[:, np.newaxis]
+    is_copy = (np.arange(2 * size) >= counts) & (np.arange(2 * size) < [[len(r)] for r in rows])
+    classes = np.where(is_copy, 4, np.take_along_axis(batch.classes, taken, 1))
+    labels = batch.labeled_classes
+    if labels is not None:
+        labels = labels.copy()
+        labels[:, 3] = labels[:, [0, 1, 3]].max(axis=1)
+    return batch._replace(
+        boxes=np.take_along_axis(batch.boxes, taken[..., np.newaxis], 1),
+        classes=classes,
+        group_of=np.take_along_axis(batch.group_of, taken, 1),
+        num_boxes=np.int32([len(row) for row in rows]),
+        labeled_classes=labels,
+    )
+
+
+def _check(results: Dict[str, float], expected: Dict[str, float]) -> None:
+    for name, value in expected.items():
+        assert results[name] == pytest.approx(value, rel=1e-6, abs=1e-9, nan_ok=True), name
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_values(name: str) -> None:
+    metrics = _metrics(CASES[name])
+    images = images_of(CASES[name])
+    expected = {
+        key: value
+        for key, value in RESULTS[name].items()
+        if "super_categories" not in CASES[name] or not key.endswith(OTHER_MEANS)
+    }
+    for size in (len(images), 3):  # One batch, then several in a second evaluation.
+        for start in range(0, len(images), size):
+            metrics.add(_batch(name, images[start : start + size]))
+        results = metrics.results()
+        assert list(dict.fromkeys(metrics.names)) == metrics.names
+        assert set(results) == set(metrics.names)
+        _check(results, expected)
+    if "edge" not in name:  # There, the reference leaves out categories that do not occur.
+        assert set(results) == set(RESULTS[name])
+
+
+# Case of the component's numbers -> options and the fields of groundtruth.
+COMPONENT = {
+    "pascal": (ApOptions("PascalBoxes_", ignores_difficult=True), ["difficult"]),
+    "pascal_nodifficult": (ApOptions("PascalBoxes_"), []),
+    "pascal_masks": (ApOptions("PascalMasks_", of_masks=True), ["masks"]),
+    "weighted_pascal": (
+        ApOptions("WeightedPascalBoxes_", ignores_difficult=True, is_weighted=True),
+        ["difficult"],
+    ),
+    "open_images_v2": (ApOptions("OpenImagesV2_", group_of_weight=0.0), ["group_of"]),
+    "open_images_v2_gw1": (ApOptions("OpenImagesV2_", group_of_weight=1.0), ["group_of"]),
+    "open_images_challenge": (
+        ApOptions("OpenImagesDetectionChallenge_", group_of_weight=1.0, of_labeled_classes=True),
+        ["group_of", "image_classes"],
+    ),
+    "precision_at_recall": (
+        ApOptions("PrecisionAtRecallBoxes_", ignores_difficult=True, recall_range=(0.0, 0.5)),
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", COMPONENT)
+def test_values_of_the_component(case: str) -> None:
+    settings, arrays = golden_component("metrics")
+    options, given = COMPONENT[case]
+    images = [f"mask{k}" for k in range(3)] if options.of_masks else [f"img{k}" for k in range(6)]
+    metrics = AveragePrecision(CATEGORIES, options)
+    metrics.add(make_batch(images, given, [], arrays))
+    results = metrics.results()
+    assert set(results) == set(settings["results"][case])
+    _check(results, settings["results"][case])
+
+
+def test_all_sets_in_one_pass() -> None:
+    """A batch with all fields gives each set the same as one with its own fields only."""
+    chosen = ["coco_masks", "oid_challenge_segmentation", "pascal_masks", "coco_masks_no_area"]
+    sets = [_metrics(CASES[name]) for name in chosen[:3]]
+    fields = {field for name in chosen[:3] for field in CASES[name]["groundtruth_fields"]}
+    batch = make_batch(images_of(CASES["coco_masks"]), fields, ["masks"])
+    for name, metrics in zip(chosen, sets):
+        metrics.add(batch)
+        _check(metrics.results(), RESULTS[name])
+
+
+def test_boxes_of_lvis() -> None:
+    metrics = LvisBoxMetrics(SETTINGS["lvis_categories"])
+    fields = ["area", "verified_neg", "not_exhaustive"]
+    metrics.add(make_batch([f"seg{k}" for k in range(8)], fields, []))
+    results = metrics.results()
+    expected = RESULTS["lvis_boxes_tools_level"]
+    assert set(results) == {f"DetectionBoxes_{name}" for name in expected}
+    _check(results, {f"DetectionBoxes_{name}": value for name, value in expected.items()})
+
+
+def test_masks_of_open_images_v2() -> None:
+    options = ApOptions("OpenImagesV2_", of_masks=True, group_of_weight=0.0)
+    metrics = AveragePrecision(CATEGORIES, options)
+    metrics.add(_batch("oid_v2_masks"))
+    _check(metrics.results(), RESULTS["oid_v2_masks"])
+
+
+def test_average_precision_without_prefix() -> None:
+    name = "object_detection_evaluator_precision_recall_corloc"
+    metrics = AveragePrecision(CATEGORIES, ApOptions("", ignores_difficult=True))
+    metrics.add(_batch(name))
+    results = metrics.results()
+    _check(results, {key: x for key, x in RESULTS[name].items() if "CorLoc" not in key})
+
+
+def test_a_second_evaluation_keeps_its_options() -> None:
+    for name in ("oid_challenge_boxes", "precision_at_recall_0.2_0.8"):
+        metrics = _metrics(CASES[name])
+        for _ in range(2):
+            metrics.add(_batch(name))
+            results = metrics.results()
+        _check(results, RESULTS[name])
+        assert results != pytest.approx(RESULTS[f"{name}_after_clear"])
+    # What the reference forgets: the weight of groups, and the bounds.
+    options = ApOptions(
+        "OpenImagesDetectionChallenge_", group_of_weight=0.0, of_labeled_classes=True
+    )
+    metrics = AveragePrecision(CATEGORIES, options)
+    metrics.add(_batch("oid_challenge_boxes"))
+    _check(metrics.results(), RESULTS["oid_challenge_boxes_after_clear"])
+
+
+@pytest.mark.parametrize("kind", ["boxes", "segmentation"])
+def test_labels_of_an_image_are_classes_not_numbers(kind: str) -> None:
+    """The multi-hot vector gives what the list of ids gives; the reference reads it as ids."""
+    name = f"oid_challenge_{kind}"
+    metrics = _metrics(CASES[name])
+    metrics.add(_batch(f"{name}_multihot_labels"))
+    _check(metrics.results(), RESULTS[name])
+    batch = _batch(f"{name}_multihot_labels")
+    as_ids = np.zeros_like(batch.labeled_classes)
+    as_ids[:, 0] = batch.labeled_classes.any(axis=1)
+    metrics.add(batch._replace(labeled_classes=as_ids))
+    _check(metrics.results(), RESULTS[f"{name}_multihot_labels"])
+
+
+def test_coordinates_that_are_no_numbers_never_match() -> None:
+    """They count as not labeled: visible ones give what invisible ones do."""
+    metrics = _metrics(CASES["keypoint_cat1_nan_visible"])
+    batch = _batch("keypoint_cat1_nan_visible")
+    assert batch.keypoint_visibilities is None and np.isnan(batch.keypoints).any()
+    metrics.add(batch)
+    _check(metrics.results(), RESULTS["keypoint_cat1_sigmas"])
+    metrics.add(batch._replace(detection_keypoints=np.full_like(batch.detection_keypoints, np.nan)))
+    assert metrics.results()["Keypoints_Precision/mAP ByCategory/cat1"] == 0.0
+
+
+@pytest.mark.parametrize("kind", ["boxes", "masks"])
+def test_super_categories_are_means_of_what_has_groundtruth(kind: str) -> None:
+    metrics = _metrics(CASES[f"coco_{kind}_per_category_all_super"])
+    metrics.add(_batch(f"coco_{kind}_per_category_all_super"))
+    results = metrics.results()
+    (prefix,) = {name.split("_")[0] for name in results}
+    for summary in ("Precision/mAP", "Recall/AR@100 (large)"):
+        third, fourth = (results[f"{prefix}_{summary} ByCategory/cat{k}"] for k in (3, 4))
+        known = [value for value in (third, fourth) if value > -1]
+        expected = np.mean(known) if known else -1.0
+        assert results[f"{prefix}_{summary} BySuperCategory/superB"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("image", range(8))
+def test_similarity_of_keypoints(image: int) -> None:
+    sigmas = np.array([SETTINGS["oks_sigmas"][p["name"]] for p in SETTINGS["keypoints"]])
+    fields = ["keypoints", "keypoint_visibilities", "area"]
+    batch = make_batch([f"kp{image}"], fields, ["keypoints"])
+    for category in (1, 3):
+        key = f"keypoint_cat{category}_sigmas__oks_img{image}"
+        if key not in ARRAYS:
+            continue
+        found = np.flatnonzero(ARRAYS[f"kp{image}__det_classes"] == category)
+        found = found[np.argsort(-batch.detection_scores[0, found])][:20]
+        true = np.flatnonzero(ARRAYS[f"kp{image}__gt_classes"] == category)
+        similarity = keypoint_similarity(
+            batch.detection_keypoints[0, found],
+            batch.keypoints[0, true],
+            batch.keypoint_visibilities[0, true] > 0,
+            batch.boxes[0, true],
+            true_areas(batch, 0)[true],
+            sigmas,
+        )
+        np.testing.assert_allclose(similarity, ARRAYS[key], rtol=1e-6, atol=1e-12)
+
+
+# Where the reference fails.
+
+
+def test_labeled_classes_are_not_required() -> None:
+    """skip_predictions_for_unlabeled_class without labels skips nothing."""
+    metrics = _metrics(CASES["coco_boxes_skip_unlabeled_but_no_labels"])
+    batch = _batch("coco_boxes_skip_unlabeled_but_no_labels")
+    metrics.add(batch)
+    skipping = metrics.results()
+    (plain,) = make_metrics(eval_pb2.EvalConfig(), CATEGORIES)
+    plain.add(batch)
+    assert skipping == plain.results()
+
+
+def test_classes_beyond_the_labels_are_not_labeled() -> None:
+    metrics = _metrics(CASES["coco_boxes_skip_unlabeled"])
+    batch = _batch("coco_boxes_skip_unlabeled")
+    metrics.add(batch._replace(labeled_classes=batch.labeled_classes[:, :1]))
+    shorter = metrics.results()
+    only_first = batch.labeled_classes * [1, 0, 0, 0]
+    metrics.add(batch._replace(labeled_classes=only_first))
+    assert shorter == metrics.results()
+
+
+@pytest.mark.parametrize("kind", ["boxes", "masks"])
+def test_metrics_of_each_category_need_no_patch(kind: str) -> None:
+    metrics = _metrics(CASES[f"coco_{kind}_per_category_stock"])
+    metrics.add(_batch(f"coco_{kind}_per_category_stock"))
+    _check(metrics.results(), RESULTS[f"coco_{kind}_per_category"])
+
+
+def test_panoptic_without_crowds() -> None:
+    metrics = _metrics(CASES["panoptic_no_crowd_field"])
+    batch = _batch("panoptic_no_crowd_field")
+    metrics.add(batch)
+    results = metrics.results()
+    metrics.add(batch._replace(is_crowd=np.zeros(batch.classes.shape, bool)))
+    assert results == metrics.results()
+
+
+def test_panoptic_ignores_classes_outside_of_the_categories() -> None:
+    metrics = CocoPanopticMetrics(CATEGORIES[:3])
+    metrics.add(_batch("panoptic_unknown_class"))
+    results = metrics.results()
+    by_category = [
+        RESULTS["panoptic_per_category"][f"PanopticQuality@0.50IOU_ByCategory/cat{k}"]
+        for k in (1, 2, 3)
+    ]
+    assert results["PanopticQuality@0.50IOU"] == pytest.approx(np.mean(by_category))
+    assert results["NumTotalClasses"] == 3
+
+
+def test_panoptic_of_an_image_without_detections() -> None:
+    """Its objects are missed."""
+    metrics = _metrics(CASES["panoptic"])
+    batch = _batch("panoptic", ["seg2"])
+    nothing = batch._replace(
+        num_detections=np.int32([0]), masks=batch.masks._replace(detections=[[]])
+    )
+    metrics.add(nothing)
+    results = metrics.results()
+    assert results["PanopticQuality@0.50IOU"] == 0.0
+    assert results["NumValidClasses"] > 0
+
+
+def test_lvis_needs_frequencies() -> None:
+    with pytest.raises(ConfigError, match="'cat1', 'cat2', 'cat3', 'cat4' has none"):
+        _metrics(CASES["lvis_masks_no_frequency"])
+
+
+def test_lvis_without_lists_of_classes() -> None:
+    """A missing list is an empty one; metrics of each category do not exist."""
+    metrics = _metrics({**CASES["lvis_masks_per_category"], "include_metrics_per_category": True})
+    batch = _batch("lvis_masks_no_lists")
+    metrics.add(batch._replace(not_exhaustive=None, verified_negatives=None))
+    _check(metrics.results(), RESULTS["lvis_masks_no_lists"])
+
+
+def test_sets_of_masks_need_masks() -> None:
+    for name in ("pascal_masks_without_gt_masks", "pascal_masks_without_det_masks"):
+        metrics = _metrics(CASES[name])
+        assert metrics.needs == {"masks"}
+        with pytest.raises(ValueError, match="masks must be RunLengths; given NoneType"):
+            metrics.add(_batch(name)._replace(masks=None))
+
+
+def test_every_case_is_compared() -> None:
+    """Those of other tests of this file are listed by name."""
+    assert len(CASES) == 86 and sum(map(len, RESULTS.values())) == 913 + len(FAILING)
+    assert len(EQUAL) == 66
+    assert sorted(INNER) == [
+        "lvis_boxes_tools_level",
+        "object_detection_evaluator_precision_recall_corloc",
+        "oid_v2_masks",
+    ]
+
+
+def test_the_copies_are_those_of_the_reference(shared: pathlib.Path) -> None:
+    folder = shared / "golden" / "metrics"
+    original = json.loads((folder / "metrics_more.json").read_text())["settings"]
+    for key in ("categories", "lvis_categories", "keypoints", "oks_sigmas", "hierarchy_expansion"):
+        assert SETTINGS[key] == original[key]
+    assert json.dumps(RESULTS) == json.dumps(original["results"])  # NaN is not equal to NaN.
+    for name, case in CASES.items():
+        lists = {"oks_sigmas", "categories", "category_keypoints"}
+        own = {key: value for key, value in case.items() if key not in lists}
+        assert own == {k: v for k, v in original["cases"][name].items() if k not in lists}
+    with np.load(folder / "metrics_more.npz") as arrays:
+        for key, array in ARRAYS.items():
+            np.testing.assert_array_equal(array, arrays[key])

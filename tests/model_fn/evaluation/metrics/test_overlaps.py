@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from model_fn.evaluation.metrics.overlaps import (
+    box_area,
+    box_ioa,
+    box_iou,
+    mask_areas,
+    mask_iou,
+    mask_objects,
+    true_areas,
+)
+from tests.model_fn.evaluation.metrics import hand
+
+BOXES = np.float32([[0, 0, 10, 10], [0, 5, 10, 15], [20, 20, 30, 30], [5, 5, 5, 9], [9, 9, 2, 2]])
+
+
+def test_boxes() -> None:
+    """Half of a box is shared: 50 / 150, and 50 / 100; boxes without area share nothing."""
+    assert box_area(BOXES).tolist() == [100, 100, 100, 0, 0]
+    np.testing.assert_allclose(box_iou(BOXES[:1], BOXES), [[1, 1 / 3, 0, 0, 0]])
+    np.testing.assert_allclose(box_ioa(BOXES[:1], BOXES), [[1, 1 / 2, 0, 0, 0]])
+    inside = np.float32([[2, 2, 4, 4]])
+    np.testing.assert_allclose(box_ioa(inside, BOXES[:1]), [[1]])
+    np.testing.assert_allclose(box_ioa(BOXES[:1], inside), [[0.04]])
+    np.testing.assert_array_equal(box_iou(BOXES[3:], BOXES[3:]), np.zeros((2, 2)))
+
+
+def test_boxes_of_a_batch() -> None:
+    batch = np.stack([BOXES, BOXES[::-1]])
+    np.testing.assert_array_equal(box_iou(batch, batch[:, :2])[1], box_iou(batch[1], batch[1, :2]))
+    assert box_iou(batch[:, :0], batch).shape == (2, 0, 5)
+    assert box_ioa(batch, batch[:, :0]).shape == (2, 5, 0)
+
+
+def test_masks_give_what_their_boxes_do() -> None:
+    masks = hand.filled(BOXES[:3])
+    np.testing.assert_allclose(mask_iou(masks, masks[:2]), box_iou(BOXES[:3], BOXES[:2]))
+    np.testing.assert_allclose(
+        mask_iou(masks, masks[:2], np.array([True, True])), box_ioa(BOXES[:3], BOXES[:2])
+    )
+    assert mask_areas(masks).tolist() == [100, 100, 100]
+    assert mask_iou([], masks).shape == (0, 3) and mask_areas([]).size == 0
+
+
+def test_areas_of_groundtruth_and_masks() -> None:
+    """The given area, else that of the box; of a detection, that of its mask."""
+    box = (1, 0, 0, 10, 10)
+    batch = hand.image([box, box], [(0.9, *box)], area=[7.0, 0.0], is_crowd=[False, True])
+    assert true_areas(batch, 0).tolist() == [7, 100]
+    batch = hand.with_masks(batch)
+    assert batch.masks is not None
+    half = hand.filled(np.float32([[0, 0, 5, 10]]))
+    batch = batch._replace(masks=batch.masks._replace(detections=[half]))
+    objects = mask_objects(batch, 0, np.array([0]))
+    assert objects.areas.tolist() == [50] and objects.true_areas.tolist() == [7, 100]
+    assert objects.overlaps[0] == pytest.approx([0.5, 1.0])  # A crowd covers all of it.

@@ -1,0 +1,282 @@
+"""Calibrations of synthetic detections whose true precision is known."""
+
+from __future__ import annotations
+
+from typing import Callable
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+
+from estimator_det.boxes.score_conversion import CALIBRATIONS
+from estimator_det.compat import tf
+from estimator_det.config.final_scores import FinalScores
+from estimator_det.config.text import ConfigError
+from estimator_det.protos import calibration_pb2, post_processing_pb2
+from model_fn.checkpoints.errors import RunError
+from model_fn.evaluation import calibration
+from model_fn.evaluation.matching import ClassMatches, Matches
+
+KINDS = sorted(calibration.FITS)
+PER_CLASS = [kind for kind in KINDS if kind.startswith("class_id")]
+
+
+def final(text: str = "score_converter: SIGMOID", background: int = 1) -> FinalScores:
+    config = text_format.Parse(text, post_processing_pb2.PostProcessing())
+    return FinalScores("model.ssd.post_processing", config, background)
+
+
+def synthetic(
+    true_precision: Callable[[np.ndarray], np.ndarray],
+    *,
+    images: int = 40,
+    per_image: int = 100,
+    classes: int = 2,
+    seed: int = 0,
+) -> Matches:
+    """Detections of uniform scores that are correct as often as `true_precision` says."""
+    random = np.random.default_rng(seed)
+    found = Matches([3 + k for k in range(classes)], [f"class {k}" for k in range(classes)])
+    for _ in range(images):
+        scores = random.uniform(0.02, 0.98, per_image)
+        correct = random.uniform(size=per_image) < true_precision(scores)
+        kinds = random.integers(0, classes, per_image)
+        found.add_image(kinds[correct], kinds, scores, correct)
+    return found
+
+
+def sigmoid(values: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-values))
+
+
+def logit(values: np.ndarray) -> np.ndarray:
+    return np.log(values / (1 - values))
+
+
+def overconfident(scores: np.ndarray) -> np.ndarray:
+    return sigmoid(logit(scores) / 2 - 1)
+
+
+def test_every_kind_of_the_schema_is_fitted() -> None:
+    assert set(calibration.FITS) == set(CALIBRATIONS)
+
+
+def test_reliability_by_hand() -> None:
+    # Bins of 1/15. Two detections of 0.5, one correct; one of 1.0, wrong; one of 0.01, wrong.
+    found = calibration.reliability(np.float32([0.5, 0.5, 1.0, 0.01]), np.array([1, 0, 0, 0]))
+    assert found.counts.tolist() == [1, *[0] * 6, 2, *[0] * 6, 1]
+    assert found.precisions[7] == 0.5 and found.mean_scores[14] == 1.0
+    assert found.expected_error == pytest.approx((0 + 0 + 1.0 + 0.01) / 4)
+    assert calibration.reliability(np.zeros(0), np.zeros(0, bool)).expected_error == 0.0
+
+
+@pytest.mark.parametrize(
+    ("values", "weights", "pools"),
+    [
+        ([1, 2, 3], [1, 1, 1], [(0, 1), (1, 2), (2, 3)]),
+        ([3, 2, 1], [1, 1, 1], [(0, 3)]),
+        # 4 and 2 pool to 3; 3 does not rise above it and joins: (4 + 2 + 3) / 3 = 3.
+        ([1, 4, 2, 3, 5], [1, 1, 1, 1, 1], [(0, 1), (1, 4), (4, 5)]),
+        # By weight: 0.9 once and 0.1 nine times are 0.18, which is below 0.2, and joins it.
+        ([0.2, 0.9, 0.1, 0.5], [1, 1, 9, 1], [(0, 3), (3, 4)]),
+        ([2, 2], [1, 1], [(0, 2)]),
+        ([], [], []),
+    ],
+)
+def test_isotonic_by_hand(
+    values: list[float], weights: list[float], pools: list[tuple[int, int]]
+) -> None:
+    assert calibration.isotonic(values, weights) == pools
+
+
+def test_function_points_by_hand() -> None:
+    # 100 detections of each score: two bins each. 20, 60 and 60 % are correct.
+    scores = np.repeat(np.float32([0.8, 0.6, 0.3]), 100)
+    correct = np.concatenate([np.arange(100) < count for count in (60, 60, 20)])
+    points = calibration.function_points(ClassMatches(scores, correct, 300))
+    expected = [(0, 0), (0.3, 0.2 * 0.999), (0.7, 0.6 * 0.999), (1, 0.6 * 0.999 + 0.001)]
+    np.testing.assert_allclose(points, expected, atol=1e-6)
+
+
+def test_functions_rise_where_no_detection_or_every_one_is_correct() -> None:
+    scores = np.repeat(np.float32([0.9, 0.1]), 100)
+    correct = np.repeat([True, False], 100)
+    points = calibration.function_points(ClassMatches(scores, correct, 100))
+    assert [x for x, _ in points] == pytest.approx([0, 0.1, 0.9, 1.0])
+    assert [y for _, y in points] == pytest.approx([0, 0.0025, 0.999, 1.0])
+    # All of them at the ends.
+    points = calibration.function_points(
+        ClassMatches(np.repeat(np.float32([1, 0]), 100), correct, 100)
+    )
+    assert points == [(0.0, 0.0025), (1.0, 1.0)]
+
+
+def test_parameters_of_a_known_sigmoid() -> None:
+    matches = synthetic(lambda scores: sigmoid(6 * scores - 4), images=200)
+    a, b = calibration.sigmoid_parameters(matches.of_all()) or (0, 0)
+    assert (a, b) == (pytest.approx(-6, abs=0.25), pytest.approx(4, abs=0.2))
+
+
+def test_sigmoid_of_separable_detections_is_finite() -> None:
+    found = ClassMatches(np.float32([0.9] * 50 + [0.1] * 50), np.arange(100) < 50, 50)
+    a, b = calibration.sigmoid_parameters(found) or (0, 0)
+    # Platt's targets are 51/52 and 1/52: logits of +-log(51) at 0.9 and 0.1.
+    assert (a, b) == (pytest.approx(-2 * np.log(51) / 0.8), pytest.approx(np.log(51) / 0.8))
+
+
+def test_known_temperature() -> None:
+    matches = synthetic(lambda scores: sigmoid(logit(scores) / 2.5), images=200)
+    assert calibration.temperature(matches.of_all()) == pytest.approx(2.5, rel=0.05)
+    matches = synthetic(lambda scores: sigmoid(2 * logit(scores)), images=200)
+    assert calibration.temperature(matches.of_all()) == pytest.approx(0.5, rel=0.05)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_expected_error_falls_and_the_order_stays(kind: str) -> None:
+    known = overconfident if "temp" not in kind else lambda scores: sigmoid(logit(scores) / 2)
+    matches = synthetic(known)
+    scores = final()
+    fitted = calibration.fit(kind, matches, scores)
+    assert fitted.WhichOneof("calibrator") == kind
+    # Other detections than those of the fit, in the columns of the classes 3 and 4.
+    others = synthetic(known, seed=1)
+    found = others.of_all()
+    columns = np.array([3, 4])[others.classes()]
+    calibrated = calibration.calibrate(fitted, found.scores, columns)
+    before = calibration.reliability(found.scores, found.correct).expected_error
+    after = calibration.reliability(calibrated, found.correct).expected_error
+    assert before > 0.1 and after < 0.04
+    for column in (3, 4):
+        of_class = calibrated[columns == column]
+        assert (np.diff(of_class) <= 1e-7).all()  # of rounding
+        given = found.scores[columns == column]
+        assert len(np.unique(of_class)) > 0.99 * len(np.unique(given))
+    # What the class really has, at some scores.
+    grid = np.float32([0.1, 0.3, 0.5, 0.7, 0.9])
+    made = calibration.calibrate(fitted, grid, np.full(5, 3))
+    np.testing.assert_allclose(made, known(grid), atol=0.1)
+
+
+def test_inference_gives_what_the_fit_reports() -> None:
+    """`calibrate` equals the score converter that a detector has."""
+    from estimator_det.boxes.score_conversion import make_score_converter
+
+    matches = synthetic(overconfident)
+    logits = np.random.default_rng(3).normal(size=[1, 20, 5]).astype(np.float32)
+    for kind in KINDS:
+        post_processing = post_processing_pb2.PostProcessing()
+        post_processing.CopyFrom(final("score_converter: SIGMOID logit_scale: 2").post_processing)
+        fitted = calibration.fit(kind, matches, final())
+        post_processing.calibration_config.CopyFrom(fitted)
+        served = make_score_converter(post_processing)(tf.constant(logits)).numpy()
+        scores = sigmoid(logits[0, :, 3:5] / 2).ravel()
+        made = calibration.calibrate(fitted, scores, np.tile([3, 4], 20))
+        np.testing.assert_allclose(made, served[0, :, 3:5].ravel(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", PER_CLASS)
+@pytest.mark.parametrize("background", [0, 1])
+def test_classes_have_the_columns_of_the_predictor(kind: str, background: int) -> None:
+    fitted = calibration.fit(kind, synthetic(overconfident), final(background=background))
+    (values,) = (value for _, value in fitted.ListFields())
+    ((_, by_column),) = values.ListFields()
+    assert sorted(by_column) == [2 + background, 3 + background]
+
+
+@pytest.mark.parametrize("kind", PER_CLASS)
+def test_rare_classes_get_the_fit_of_all(kind: str) -> None:
+    matches = synthetic(overconfident, classes=1)
+    rare = Matches([1, 2], ["often", "rarely"])
+    every = matches.of_all()
+    rare.add_image(
+        np.zeros(0, int), np.r_[np.zeros(len(every.scores), int), [1] * 5],
+        np.r_[every.scores, [0.5] * 5], np.r_[every.correct, [True] * 5],
+    )  # fmt: skip
+    fitted = calibration.fit(kind, rare, final())
+    common = calibration.fit(kind.replace("class_id_", "").rstrip("s"), rare, final())
+    scores = np.float32([0.2, 0.5, 0.8])
+    np.testing.assert_allclose(
+        calibration.calibrate(fitted, scores, np.full(3, 2)),
+        calibration.calibrate(common, scores, np.full(3, 2)),
+        atol=0.03,
+    )
+
+
+def test_classes_whose_high_scores_are_wrong_get_the_sigmoid_of_all() -> None:
+    matches = synthetic(overconfident, classes=1, images=80)
+    upside_down = synthetic(lambda scores: 0.5 - 0.4 * scores, classes=1, images=5)
+    both = Matches([1, 2], ["right", "wrong"])
+    for k, one in enumerate((matches.of_all(), upside_down.of_all())):
+        both.add_image(np.zeros(0, int), np.full(len(one.scores), k), one.scores, one.correct)
+    fitted = calibration.fit("class_id_sigmoid_calibrations", both, final())
+    table = fitted.class_id_sigmoid_calibrations.class_id_sigmoid_parameters_map
+    common = calibration.fit("sigmoid_calibration", both, final()).sigmoid_calibration
+    assert table[2] == common.sigmoid_parameters != table[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "message"),
+    [
+        ("sigmoid", "", "calibration 'sigmoid' is not known; did you mean 'sigmoid_calibration'"),
+        (
+            "sigmoid_calibration",
+            "calibration_config { sigmoid_calibration {} }",
+            r"model\.ssd\.post_processing\.calibration_config: is set",
+        ),
+        (
+            "sigmoid_calibration",
+            "batch_non_max_suppression { soft_nms_sigma: 0.5 }",
+            "soft_nms_sigma: is 0.5; .* not supported yet",
+        ),
+        (
+            "temperature_scaling_calibration",
+            "score_converter: SOFTMAX",
+            "score_converter: is SOFTMAX; temperature_scaling_calibration is fitted for SIGMOID",
+        ),
+    ],
+)
+def test_models_that_are_refused(kind: str, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        calibration.fit(kind, synthetic(overconfident), final(text))
+
+
+@pytest.mark.parametrize(
+    ("kind", "matches", "message"),
+    [
+        (KINDS[0], synthetic(overconfident, images=1, per_image=99), "the evaluation has 99 and"),
+        (KINDS[0], synthetic(lambda scores: 0 * scores), "the evaluation has 4000 and 0"),
+        (
+            "sigmoid_calibration",
+            synthetic(lambda scores: 1 - scores),
+            "no sigmoid calibrates these detections",
+        ),
+        (
+            "temperature_scaling_calibration",
+            synthetic(lambda scores: 1 - scores),
+            "no temperature calibrates these detections",
+        ),
+    ],
+)
+def test_detections_that_are_refused(kind: str, matches: Matches, message: str) -> None:
+    with pytest.raises(RunError, match=message):
+        calibration.fit(kind, matches, final())
+
+
+def test_scores_beyond_one_are_refused() -> None:
+    found = Matches([1], ["cat"])
+    found.add_image(np.zeros(0, int), np.zeros(200, int), np.full(200, 1.5), np.arange(200) < 90)
+    with pytest.raises(
+        RunError, match=r"needs scores from 0 to 1; the evaluation has 1\.5 to 1\.5"
+    ):
+        calibration.fit(KINDS[0], found, final("score_converter: IDENTITY"))
+
+
+def test_functions_of_many_classes_have_few_points() -> None:
+    matches = synthetic(overconfident, classes=400, images=100)
+    config = calibration.fit("class_id_function_approximations", matches, final())
+    table = config.class_id_function_approximations.class_id_xy_pairs_map
+    assert len(table) == 400
+    assert max(len(pairs.x_y_pair) for pairs in table.values()) <= 3 + 2
+    function = calibration.fit("function_approximation", matches, final()).function_approximation
+    assert len(function.x_y_pairs.x_y_pair) <= calibration.MAX_POINTS + 2
+    assert isinstance(config, calibration_pb2.CalibrationConfig)

@@ -1,0 +1,115 @@
+"""Metrics are made before step 1, so that their names and mistakes are known."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import List
+
+import pytest
+
+from estimator_det import console
+from estimator_det.compat import tf, tf1
+from estimator_det.config.text import ConfigError
+from model_fn.evaluation.diagnostics import EVAL_DIAGNOSTICS
+from model_fn.model_fn import ModeKeys, create_model_fn
+from model_fn.preflight.metric_names import check_best_metric, check_metrics, metric_names
+from model_fn.preflight.placeholders import placeholders
+from model_fn.runs import runner
+from model_fn.runs.options import Evaluating
+from tests.model_fn.preflight.small import small_config
+
+MAP = "DetectionBoxes_Precision/mAP"
+EVERY = "eval_config.include_metrics_per_category=true"
+
+
+@pytest.fixture
+def label_map(tmp_path: pathlib.Path) -> str:
+    """The assignment of a label map with two classes."""
+    path = tmp_path / "map.pbtxt"
+    path.write_text(
+        "item { id: 1 name: '/m/cat' frequency: RARE keypoints { id: 1 label: 'nose' } }"
+        "item { id: 2 name: 'dog' }"
+    )
+    return f"eval_input_reader[0].label_map_path={path}"
+
+
+def test_names_of_categories_are_known(label_map: str) -> None:
+    two = "eval_config.metrics_set=[coco_detection_metrics, pascal_voc_metrics]"
+    names = metric_names(small_config(label_map, EVERY, two))
+    assert names[0] == MAP
+    assert "DetectionBoxes_PerformanceByCategory/mAP//m/cat" in names
+    assert "PascalBoxes_PerformanceByCategory/AP@0.5IOU/dog" in names
+    assert len(names) == len(set(names))
+
+
+def test_misspelled_best_metrics_name_the_nearest(label_map: str) -> None:
+    config = small_config(label_map, EVERY)
+    for good in (None, MAP, "loss", "Loss/total_loss", "Loss/localization_loss"):
+        check_best_metric(config, good)
+    for wrong, nearest in (
+        ("DetectionBoxes_Precision/mAp", MAP),
+        ("Loss/total_los", "Loss/total_loss"),
+        (
+            "DetectionBoxes_PerformanceByCategory/mAP/dogs",
+            "DetectionBoxes_PerformanceByCategory/mAP/dog",
+        ),
+    ):
+        with pytest.raises(ConfigError) as error:
+            check_best_metric(config, wrong)
+        text = str(error.value)
+        assert text.startswith(
+            f"best_metric: {wrong!r} is not evaluated; did you mean {nearest!r}?"
+        )
+        assert f"Known: {MAP}, " in text and "and 2 more" in text
+
+
+@pytest.mark.usefixtures("small_network")
+def test_a_run_is_refused_before_its_folder_exists(label_map: str, tmp_path: pathlib.Path) -> None:
+    folder, config = tmp_path / "run", small_config(label_map)
+    with pytest.raises(ConfigError, match=r"^best_metric: 'mAP' is not evaluated"):
+        runner.train_and_evaluate(
+            config, str(folder), evaluating=Evaluating(best_metric="mAP"), progress=False
+        )
+    assert not folder.exists()
+
+
+@pytest.mark.usefixtures("small_network")
+def test_the_names_are_those_of_an_evaluation(label_map: str) -> None:
+    config = small_config(label_map)
+    with tf.Graph().as_default():
+        tf1.train.get_or_create_global_step()
+        features, labels = placeholders(config, ModeKeys.EVAL)
+        spec = create_model_fn(config)(features, labels, ModeKeys.EVAL)
+    found = {name for name in spec.eval_metric_ops if not name.startswith(EVAL_DIAGNOSTICS)}
+    pictures = {name for name in found if "Detections_Left_Groundtruth_Right" in name}
+    # The Estimator adds these two.
+    missing = {"loss", "global_step"} | {"Loss/equalization_loss"}
+    assert set(metric_names(config)) - found <= missing
+    assert found - pictures <= set(metric_names(config))
+
+
+def _fields(problems: List[console.Problem]) -> List[str]:
+    return [problem.field for problem in problems if problem.severity == "error"]
+
+
+def test_sets_that_the_label_map_does_not_fit(label_map: str) -> None:
+    assert check_metrics(small_config(label_map)) == []
+    lvis = "eval_config.metrics_set=lvis_box_metrics"
+    (problem,) = check_metrics(small_config(label_map, lvis))
+    assert problem.field == "eval_config.metrics_set"
+    assert "'dog' has none. Add frequency: RARE, COMMON or FREQUENT" in problem.message
+    assert problem in console.problems_of(small_config(label_map, lvis))
+    points = "eval_config.parameterized_metric=[{coco_keypoint_metrics {class_label: 'dog'}}]"
+    (problem,) = check_metrics(small_config(label_map, points))
+    field = "eval_config.parameterized_metric[0].coco_keypoint_metrics.class_label"
+    assert problem.field == field and "has no keypoints" in problem.message
+
+
+def test_other_checks_report_label_maps_and_models() -> None:
+    lvis = "eval_config.metrics_set=lvis_box_metrics"
+    for change in (
+        "eval_input_reader[0].label_map_path=gone.pbtxt",
+        "eval_input_reader[0].label_map_path=gs://bucket/map.pbtxt",
+        "eval_input_reader=[]",
+    ):
+        assert check_metrics(small_config(lvis, change)) == []

@@ -1,0 +1,59 @@
+"""Backends give the input function the step at which training starts, if they know it."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any, Dict, List
+
+import pytest
+
+from inputs import pipeline as input_pipeline
+from inputs.bad_records.log import FaultLog
+from model_fn.runs.backends import OnTpu, RunSettings, make_backend
+from model_fn.runs.options import Saving
+from tests.model_fn import fake
+
+CLUSTER = {"chief": ["h:1"], "worker": ["h:2"]}
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> List[Dict[str, Any]]:
+    calls: List[Dict[str, Any]] = []
+
+    def create(*_: Any, **options: Any) -> Any:
+        calls.append(options)
+        return lambda: None
+
+    monkeypatch.setattr(input_pipeline, "create_train_input_fn", create)
+    fake.install(monkeypatch)
+    return calls
+
+
+def input_fn(model_dir: pathlib.Path, on_tpu: Any = None) -> None:
+    config = fake.pipeline_config()
+    config.train_config.batch_size = 6
+    settings = RunSettings(config, str(model_dir), 9, Saving())
+    make_backend(settings, on_tpu).input_fn(None, 4, FaultLog())
+
+
+def test_one_process(asked: List[Dict[str, Any]], tmp_path: pathlib.Path) -> None:
+    input_fn(tmp_path)
+    assert asked[0]["first_step"] == 4 and "images_per_step" not in asked[0]
+
+
+def test_a_cluster_does_not_know_the_step(
+    asked: List[Dict[str, Any]], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for task in ("chief", "worker"):
+        settings = {"cluster": CLUSTER, "task": {"type": task, "index": 0}}
+        monkeypatch.setenv("TF_CONFIG", json.dumps(settings))
+        input_fn(tmp_path)
+        assert asked.pop()["first_step"] is None
+
+
+def test_the_cores_of_a_tpu_share_a_step(
+    asked: List[Dict[str, Any]], tmp_path: pathlib.Path
+) -> None:
+    input_fn(tmp_path, OnTpu(num_shards=2, rehearses=True))
+    assert (asked[0]["first_step"], asked[0]["images_per_step"]) == (4, 6)

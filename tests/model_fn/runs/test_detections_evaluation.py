@@ -1,0 +1,256 @@
+"""Detections of a file against records made by hand, and golden metrics through this way."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any, Sequence
+
+import numpy as np
+import pytest
+
+from estimator_det.config.text import ConfigError
+from estimator_det.protos import input_reader_pb2
+from inputs.datasets import writer
+from model_fn.checkpoints.errors import RunError
+from model_fn.evaluation.detections.file import read_detections
+from model_fn.runs.detections_evaluation import Lookup, config_of_records, evaluate_detections
+from tests.model_fn.evaluation.metrics import golden
+
+NAMES = {1: "cat", 2: "dog"}
+MAP = "DetectionBoxes_Precision/mAP"
+
+
+def record(
+    name: str, boxes: Any, classes: Sequence[int], size: tuple[int, int] = (40, 50), **more: Any
+) -> bytes:
+    """A record of a grey image; boxes are yxyx in pixels."""
+    scale = np.tile(np.float64(size), 2)
+    source_id = more.pop("source_id", "")
+    labels = writer.Annotations(np.reshape(boxes, [-1, 4]) / scale, list(classes), **more)
+    image = writer.encode_image(np.full([*size, 3], 128), "png")
+    made = writer.make_example(image, labels, filename=name, source_id=source_id)
+    return bytes(made.SerializeToString())
+
+
+def write_records(
+    folder: pathlib.Path, records: Sequence[bytes], names: dict[int, str] = NAMES
+) -> Any:
+    """A configuration that evaluates these records."""
+    path, label_map = folder / "eval.record", folder / "map.pbtxt"
+    with writer.tf.io.TFRecordWriter(str(path)) as file:
+        for one in records:
+            file.write(one)
+    writer.write_label_map(names, str(label_map))
+    return config_of_records([str(path)], str(label_map))
+
+
+def write_results(folder: pathlib.Path, entries: Sequence[Any]) -> str:
+    """COCO results of (image id, class id, yxyx box in pixels, score)."""
+    path = folder / "found.json"
+    path.write_text(json.dumps([result_of(*entry) for entry in entries]))
+    return str(path)
+
+
+def result_of(image: Any, class_id: Any, box: Any, score: Any) -> dict[str, Any]:
+    """A COCO result; the box is yxyx in pixels."""
+    return {
+        "image_id": image,
+        "category_id": int(class_id),
+        "bbox": [float(x) for x in (box[1], box[0], box[3] - box[1], box[2] - box[0])],
+        "score": float(score),
+    }
+
+
+CAT, DOG = [5, 5, 25, 25], [10, 20, 30, 45]
+
+
+def lookup_of(folder: pathlib.Path, images: Sequence[Any]) -> Lookup:
+    """Of COCO results with one detection for each image."""
+    return Lookup(read_detections(write_results(folder, [(i, 1, CAT, 0.9) for i in images]), NAMES))
+
+
+def _find(lookup: Lookup, source_id: str, filename: str = "") -> int:
+    """How many detections a record of 40 x 50 pixels gets."""
+    found = lookup.find(source_id.encode(), filename.encode(), np.int32([40, 50]))
+    lookup.raise_error()
+    return len(found.scores)
+
+
+@pytest.mark.parametrize(
+    ("image", "source_id", "filename"),
+    [
+        (7, "7", "x.jpg"),
+        ("x.jpg", "7", "x.jpg"),
+        ("x", "7", "x.jpg"),
+        ("photos/x.jpg", "7", "x.jpg"),
+        ("x.jpg", "7", "photos/x.jpg"),
+        ("x.jpg", "photos/x.jpg", ""),
+        (139, "COCO_val2014_000000000139.jpg", ""),
+        (139, "a", "000000000139.jpg"),
+        (0, "a", "000000000000.jpg"),
+    ],
+)
+def test_images_are_found_by_source_id_and_file_name(
+    image: Any, source_id: str, filename: str, tmp_path: pathlib.Path
+) -> None:
+    lookup = lookup_of(tmp_path, [image, "other"])
+    assert _find(lookup, "none", "none.jpg") == 0
+    assert _find(lookup, source_id, filename) == 1
+    assert lookup.counts()["records_without_detections"] == 1
+    assert lookup.counts()["detections_of_images_without_record"] == 1
+
+
+def test_the_source_id_goes_before_the_file_name(tmp_path: pathlib.Path) -> None:
+    lookup = lookup_of(tmp_path, ["1", "2", "2"])
+    assert _find(lookup, "1", "2") == 1
+    assert _find(lookup, "2", "1") == 2
+
+
+def test_lines_of_detect_are_not_found_by_numbers(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "found.jsonl"
+    path.write_text(json.dumps({"file": "photos/7.jpg", "detections": []}))
+    lookup = Lookup(read_detections(str(path), NAMES))
+    _find(lookup, "cat_7.jpg")
+    assert lookup.counts()["records_without_detections"] == 1
+    _find(lookup, "x", "other/7.png")
+    assert lookup.counts()["records_without_detections"] == 1
+
+
+@pytest.mark.parametrize(
+    ("images", "names", "message"),
+    [
+        # One image of the file for two of the records, and the other way round.
+        (["a.jpg"], ["x/a.jpg", "y/a.jpg"], "'a.jpg' may be each of two images of the records"),
+        (["x/a.jpg", "y/a.jpg"], ["a.jpg"], "'x/a.jpg' and 'y/a.jpg' may both be the image"),
+    ],
+)
+def test_names_that_are_not_unique_are_refused(
+    images: list[str], names: list[str], message: str, tmp_path: pathlib.Path
+) -> None:
+    lookup = lookup_of(tmp_path, images)
+    with pytest.raises(RunError, match=message):
+        for name in names:
+            _find(lookup, name)
+
+
+def test_files_of_other_images_are_refused(tmp_path: pathlib.Path) -> None:
+    lookup = lookup_of(tmp_path, [9, "z\x1b[2J"])
+    for name in ("1", "2"):
+        _find(lookup, name)
+    with pytest.raises(RunError) as caught:
+        lookup.check_any()
+    text = str(caught.value)
+    assert r"none of its 2 images is among the records; its images are '9', 'z\x1b[2J'" in text
+    assert "source ids '1', '2'" in text
+    lookup_of(tmp_path, []).check_any()
+
+
+def test_remarks(tmp_path: pathlib.Path) -> None:
+    found = [(image, k, CAT, 0.9) for image in (1, 2, 3, 4, 5) for k in (1, 1, 90)]
+    lookup = Lookup(read_detections(write_results(tmp_path, found), NAMES))
+    for name in ("1", "a", "b", "c", "d"):
+        _find(lookup, name)
+    assert lookup.remarks() == [
+        "8 detections of 4 images are not scored: no record has the source_id or filename '2', "
+        "'3', '4', …",
+        "4 images of the records have no detection in the file: 'a', 'b', 'c', …",
+        "5 detections are not scored: the label map has no class of these ids: 90 (5)",
+    ]
+
+
+def test_without_remarks(tmp_path: pathlib.Path) -> None:
+    lookup = lookup_of(tmp_path, [1])
+    assert _find(lookup, "1") == 1
+    assert lookup.remarks() == []
+    assert lookup.counts()["detections_in_file"] == 1
+
+
+def test_configurations_that_are_refused(tmp_path: pathlib.Path) -> None:
+    config = write_records(tmp_path, [])
+    path = write_results(tmp_path, [])
+    config.eval_config.metrics_set.append("coco_detection_metric")
+    with pytest.raises(ConfigError, match="did you mean 'coco_detection_metrics'"):
+        evaluate_detections(config, path, str(tmp_path))
+    del config.eval_input_reader[:]
+    with pytest.raises(ConfigError, match="eval_input_reader: the configuration has none"):
+        evaluate_detections(config, path, str(tmp_path))
+
+
+def _of_golden(
+    folder: pathlib.Path, prefix: str, size: tuple[int, int], fields: Sequence[str]
+) -> tuple[Any, list[Any]]:
+    """Configuration and COCO results of the golden images; `fields` besides boxes and classes."""
+    names = {"crowd": "is_crowd", "keypoints": "keypoints", "masks": "masks"}
+    records, found = [], []
+    for number in range(8):
+        arrays = {key: golden.ARRAYS[f"{prefix}{number}__{key}"] for key in _keys(prefix, fields)}
+        more: dict[str, Any] = {names.get(x, x): arrays[f"gt_{x}"] for x in fields}
+        if "masks" in more:
+            more["masks"] = [writer.encode_image(255 * mask, "png") for mask in more["masks"]]
+        if "keypoints" in more:
+            absent = arrays["gt_keypoint_visibilities"][..., np.newaxis] == 0
+            more["keypoints"] = np.where(absent, np.nan, more["keypoints"] / np.float64(size))
+        boxes, classes = arrays["gt_boxes"], arrays["gt_classes"]
+        name = f"{prefix}{number}.png"
+        records.append(record(name, boxes, classes, size, source_id=str(number), **more))
+        for i, box in enumerate(arrays["det_boxes"].tolist()):
+            entry = result_of(number, arrays["det_classes"][i], box, arrays["det_scores"][i])
+            if "masks" in fields:
+                (mask,) = golden.encode(arrays["det_masks"][i : i + 1])
+                entry["segmentation"] = {"size": size, "counts": mask["counts"].decode()}
+            if "keypoints" in fields:
+                points = np.insert(arrays["det_keypoints"][i][:, ::-1], 2, 2, axis=1)
+                entry["keypoints"] = points.ravel().tolist()
+            found.append(entry)
+    config = write_records(folder, records, {c["id"]: c["name"] for c in golden.CATEGORIES})
+    return config, found
+
+
+def _keys(prefix: str, fields: Sequence[str]) -> list[str]:
+    boxes = [f"{kind}_{key}" for kind in ("gt", "det") for key in ("boxes", "classes")]
+    more = [f"{kind}_{x}" for x in fields for kind in ("gt", "det") if x in ("masks", "keypoints")]
+    flags = [f"gt_{x}" for x in fields]
+    visible = ["gt_keypoint_visibilities"] if "keypoints" in fields else []
+    return [*boxes, "det_scores", *more, *flags, *visible]
+
+
+def _check(metrics: Any, *cases: str) -> None:
+    expected = {name: value for case in cases for name, value in golden.RESULTS[case].items()}
+    known = {name: value for name, value in expected.items() if value == value}
+    assert len(known) >= 4 * len(cases)
+    for name, value in known.items():
+        assert metrics[name] == pytest.approx(value, rel=1e-5, abs=1e-9), name
+
+
+def test_golden_boxes_and_keypoints(tmp_path: pathlib.Path) -> None:
+    fields = ["crowd", "area", "keypoints"]
+    config, found = _of_golden(tmp_path, "kp", (300, 400), fields)
+    points = golden.SETTINGS["keypoints"]
+    text = "".join(f'keypoints {{ id: {p["id"]} label: "{p["name"]}" }}' for p in points)
+    items = [f'item {{ id: {c["id"]} name: "{c["name"]}" {text} }}' for c in golden.CATEGORIES]
+    (tmp_path / "map.pbtxt").write_text("".join(items))
+    config.eval_input_reader[0].num_keypoints = len(points)
+    keypoints = config.eval_config.parameterized_metric.add().coco_keypoint_metrics
+    keypoints.class_label = "cat1"
+    keypoints.keypoint_label_to_sigmas.update(golden.SETTINGS["oks_sigmas"])
+    (tmp_path / "found.json").write_text(json.dumps(found))
+    path = str(tmp_path / "found.json")
+    (metrics,) = evaluate_detections(config, path, str(tmp_path / "run")).values()
+    _check(metrics, "coco_boxes", "keypoint_cat1_sigmas")
+
+
+def test_golden_boxes_and_masks(tmp_path: pathlib.Path) -> None:
+    fields = ["masks", "difficult", "crowd"]
+    config, found = _of_golden(tmp_path, "seg", (64, 64), fields)
+    config.eval_config.metrics_set.extend(
+        ["coco_mask_metrics", "pascal_voc_instance_segmentation_metrics"]
+    )
+    config.eval_config.metrics_set.append("precision_at_recall_detection_metrics")
+    config.eval_config.recall_lower_bound, config.eval_config.recall_upper_bound = 0.2, 0.8
+    config.eval_input_reader[0].load_instance_masks = True
+    config.eval_input_reader[0].mask_type = input_reader_pb2.PNG_MASKS
+    (tmp_path / "found.json").write_text(json.dumps(found))
+    path = str(tmp_path / "found.json")
+    (metrics,) = evaluate_detections(config, path, str(tmp_path / "run")).values()
+    _check(metrics, "coco_masks_no_area", "pascal_masks", "precision_at_recall_0.2_0.8")

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import io
+from typing import Dict
+
+import pytest
+
+from model_fn.runs.evaluation_report import print_results
+
+
+@pytest.mark.parametrize(
+    ("metrics", "line"),
+    [
+        (
+            {
+                "DetectionBoxes_Precision/mAP": 0.5,
+                "DetectionBoxes_Precision/mAP (small)": 0.25,
+                "DetectionBoxes_PerformanceByCategory/mAP/cat": 0.5,
+                "loss": 2.0,
+                "Loss/total_loss": 2.0,
+            },
+            "loss 2.0000 mAP 0.5000",
+        ),
+        # Several sets with a name in common: in full.
+        (
+            {
+                "DetectionBoxes_Precision/mAP": 0.5,
+                "DetectionMasks_Precision/mAP": 0.25,
+                "PascalBoxes_Precision/mAP@0.5IOU": 0.75,
+            },
+            "DetectionBoxes_Precision/mAP 0.5000 DetectionMasks_Precision/mAP 0.2500 "
+            "mAP@0.5IOU 0.7500",
+        ),
+        # Names without a slash.
+        (
+            {
+                "DetectionMasks_AP": 0.5,
+                "DetectionMasks_AP50": 0.75,
+                "PanopticQuality@0.50IOU": 0.25,
+                "PanopticQuality@0.50IOU_ByCategory/cat": 0.5,
+                "PrecisionAtRecallBoxes_Precision/mAP@0.5IOU@[0.2,0.8]Recall": 1.0,
+            },
+            "DetectionMasks_AP 0.5000 PanopticQuality@0.50IOU 0.2500 "
+            "mAP@0.5IOU@[0.2,0.8]Recall 1.0000",
+        ),
+    ],
+)
+def test_the_line_of_an_evaluation(metrics: Dict[str, float], line: str) -> None:
+    stream = io.StringIO()
+    print_results("0", {**metrics, "global_step": 7}, stream)
+    assert stream.getvalue().strip() == f"evaluation '0' at step 7 | {line}"

@@ -1,0 +1,192 @@
+"""The verb `convert`: reports, refusals, and a conversion that is killed."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import signal
+import time
+
+import pytest
+from PIL import Image
+
+from estimator_det import cli, demo
+from estimator_det.config import pipeline
+from estimator_det.verbs import convert as verb
+from inputs.datasets import shapes, writer
+from inputs.datasets.converters import CONVERTERS
+from inputs.datasets.source import SourceOptions
+from tests.inputs.conversion import samples
+from tests.inputs.conversion.test_engine import content, many
+from tests.programs.forking import Forker
+from tests.programs.test_runs import SMALL
+
+
+def arguments(sample: samples.Sample, output: pathlib.Path, *more: str) -> list[str]:
+    given = [f"--{key}={value}" for key, value in sample.options.__dict__.items() if value]
+    start = ["convert", "--from", sample.format, "--to", "tfrecord", f"--output_dir={output}"]
+    return [*start, *given, *more]
+
+
+def test_formats_of_the_help_are_those_of_the_registry():
+    assert list(verb.FORMATS) == sorted(CONVERTERS)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "coco",
+        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in verb.FORMATS[1:]),
+    ],
+)
+def test_every_format_from_the_command_line_and_back(name, tmp_path, capsys):
+    sample = samples.make(tmp_path, name)
+    assert cli.main(arguments(sample, tmp_path / "out")) == 0
+    text = capsys.readouterr().out
+    assert "train: 3 images, 3 boxes; 1 image without boxes" in text
+    assert "2 dog" in text and "3 images in " in text
+    report = json.loads((tmp_path / "out" / verb.JSON_FILE).read_text())
+    assert report["splits"]["train"]["classes"] == [
+        {"id": 1, "name": "cat", "boxes": 1, "images": 1},
+        {"id": 2, "name": "dog", "boxes": 2, "images": 2},
+    ]
+    assert (tmp_path / "out" / verb.REPORT_FILE).read_text().splitlines()[0] in text
+    assert Image.open(tmp_path / "out" / verb.PICTURE_FILE).width > 500
+    back = ["convert", "--from=tfrecord", "--to=coco", f"--output={tmp_path}/back.json"]
+    records = report["splits"]["train"]["records"]
+    assert cli.main([*back, f"--records={records}", f"--label_map={report['label_map']}"]) == 0
+    document = json.loads((tmp_path / "back.json").read_text())
+    boxes = sorted(annotation["bbox"] for annotation in document["annotations"])
+    assert boxes == [[0, 0, 32, 20], [4, 5, 8, 10], [8, 4, 16, 10]]
+
+
+def test_faults_in_the_report(tmp_path, capsys):
+    sample = samples.make(tmp_path, "csv", (4.0, 8.0, 14.0, 40.0))
+    (tmp_path / "images" / "b.png").write_bytes(b"x")
+    assert cli.main(arguments(sample, tmp_path / "out")) == 1
+    captured = capsys.readouterr()
+    assert f"error: {sample.cat_file}, line 2: box_outside: 'a.png': the box of" in captured.err
+    assert "Remedy: correct the box, or add --clip_boxes" in captured.err
+    options = ("--on_error=skip", "--clip_boxes", "--json", "--split=0.5,0.5")
+    assert cli.main(arguments(sample, tmp_path / "out", *options)) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads((tmp_path / "out" / verb.JSON_FILE).read_text())
+    assert [(row["kind"], row["action"], row["count"]) for row in printed["faults"]] == [
+        ("undecodable_image", "skipped", 1), ("box_outside", "clipped", 1),
+    ]  # fmt: skip
+    text = (tmp_path / "out" / verb.REPORT_FILE).read_text()
+    assert "box_outside: boxes that extend beyond the image: 1 box, clipped to the image" in text
+    faults = samples.faults(tmp_path / "out")
+    assert {fault["line"] for fault in faults} == {2, 4}
+    assert cli.main(arguments(sample, tmp_path / "out", *options)) == 2
+    assert "add --overwrite" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "message"),
+    [
+        (["--from=coco", "--to=coco"], 2, "--from coco --to coco is not supported"),
+        (["--from=coco", "--to=tfrecord"], 2, "--to tfrecord needs --images; add it"),
+        (["--from=tfrecord", "--to=coco"], 2, "--to coco needs --records; add it"),
+        (["--from=tfrecord", "--to=coco", "--masks"], 2, "--masks has no effect with --to coco"),
+        (["--from=csv", "--to=tfrecord", "--output=x"], 2, "--output has no effect with --to"),
+        (["--from=csv", "--to=tfrecord", "--images=x", "--output_dir=y", "--quality=3"], 2,
+         "--quality has no effect without --encode"),
+        (["--from=csv", "--to=tfrecord", "--images=x", "--output_dir=y", "--runner_options=z"], 2,
+         "--runner_options has no effect without --runner"),
+        (["--from=csv", "--to=tfrecord", "--images=x", "--output_dir=y", "--jobs=0"], 2,
+         "--jobs must be 1 or more"),
+        (["--from=csv", "--to=tfrecord", "--images=x", "--output_dir=y", "--num_shards=0"], 2,
+         "num_shards is 0; allowed: 1 to 99,999"),
+        (["--from=csv", "--to=tfrecord", "--images=nowhere", "--output_dir=y"], 2,
+         "--images is 'nowhere': there is no such folder"),
+        (["--from=tfrecord", "--to=coco", "--records=nowhere*", "--output=x.json",
+          "--label_map=m"], 3, "matches no file"),
+    ],
+)  # fmt: skip
+def test_refusals(given, code, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["convert", *given]) == code
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kills", [[3], pytest.param([1, 4, 9, 14, 19], marks=pytest.mark.exhaustive)]
+)
+def test_killed_and_resumed_with_the_same_bytes(
+    forker: Forker, tmp_path: pathlib.Path, kills: list[int]
+) -> None:
+    sample = many(tmp_path, 200)
+    given = ("--num_shards=20", "--jobs=1", "--split=0.7,0.3")
+    whole = forker.command(*arguments(sample, tmp_path / "whole", *given))
+    output = tmp_path / "out"
+    for number in kills:
+        run = forker.command(*arguments(sample, output, *given))
+        mark = output / ".convert" / f"result-{number:05d}.json"
+        while not mark.exists():
+            assert run.poll() is None, run.output()
+            time.sleep(0.002)
+        run.signal(signal.SIGKILL)
+        assert run.wait() == -signal.SIGKILL
+        assert not list(output.glob("*.record-*[0-9]"))
+    last = forker.command(*arguments(sample, output, *given))
+    assert last.wait() == 0, last.output()
+    assert whole.wait() == 0, whole.output()
+    assert "of an earlier run kept" in last.output()
+    report = {verb.REPORT_FILE, verb.JSON_FILE, verb.PICTURE_FILE}
+    found, expected = (
+        {name: value for name, value in content(folder).items() if name not in report}
+        for folder in (output, tmp_path / "whole")
+    )
+    assert len(expected) == 42 and found == expected
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("small_network")
+def test_the_first_losses_are_those_of_hand_written_records(tmp_path: pathlib.Path) -> None:
+    images = [shapes.make_image((0, index)) for index in range(8)]
+    encoded = [writer.encode_image(image.pixels) for image in images]
+    by_hand = (
+        writer.make_example(
+            image_bytes,
+            writer.Annotations(
+                image.boxes, image.class_ids, [shapes.CLASS_NAMES[i - 1] for i in image.class_ids]
+            ),
+            filename=f"{index}.jpg",
+        )
+        for index, (image_bytes, image) in enumerate(zip(encoded, images))
+    )
+    writer.write_sharded(by_hand, str(tmp_path / "hand" / "train.record"), 1)
+    folder = tmp_path / "images"
+    folder.mkdir()
+    rows = ["filename,class,xmin,ymin,xmax,ymax"]
+    for index, (image_bytes, image) in enumerate(zip(encoded, images)):
+        (folder / f"{index}.jpg").write_bytes(image_bytes)
+        height, width = image.pixels.shape[:2]
+        for (ymin, xmin, ymax, xmax), class_id in zip(image.boxes.tolist(), image.class_ids):
+            name = shapes.CLASS_NAMES[class_id - 1]
+            rows.append(
+                f"{index}.jpg,{name},{xmin * width},{ymin * height},{xmax * width},{ymax * height}"
+            )
+    (tmp_path / "boxes.csv").write_text("\n".join(rows))
+    map_path = str(tmp_path / "map.pbtxt")
+    writer.write_label_map(dict(enumerate(shapes.CLASS_NAMES, 1)), map_path)
+    options = SourceOptions(str(folder), str(tmp_path / "boxes.csv"))
+    sample = samples.Sample("csv", options, "", 0)
+    samples.convert(sample, tmp_path / "converted", label_map=map_path)
+    losses = []
+    for name in ("hand", "converted"):
+        pattern = str(tmp_path / name / "train.record-00000-of-00001")
+        files = shapes.DatasetFiles(pattern, pattern, map_path, 8, 8)
+        config = tmp_path / f"{name}.config"
+        config.write_text(pipeline.format_pipeline(demo.demo_config(files, 3, SMALL)))
+        run = tmp_path / f"run_{name}"
+        arguments = ["train", str(config), f"--model_dir={run}", "--seed=3", "--progress_steps=1"]
+        assert cli.main(arguments) == 0
+        lines = map(json.loads, (run / "progress.jsonl").read_text().splitlines())
+        known = ("Loss/", "gradient_norm")
+        losses.append([{k: v for k, v in line.items() if k.startswith(known)} for line in lines])
+    assert len(losses[0]) == 3 and len(losses[0][0]) == 5
+    assert losses[0] == losses[1]

@@ -1,0 +1,184 @@
+"""`evaluate --detections` and `--calibrate` as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+
+from estimator_det import cli, console
+from estimator_det.config import pipeline
+from estimator_det.protos import pipeline_pb2
+from model_fn.evaluation import calibration, threshold_files
+from model_fn.runs import evaluator, history
+from tests.model_fn.evaluation.test_calibration import overconfident, synthetic
+from tests.model_fn.runs.test_detections_evaluation import (
+    CAT,
+    DOG,
+    record,
+    write_records,
+    write_results,
+)
+
+
+def test_without_a_configuration(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    write_records(
+        tmp_path,
+        [
+            record("a.jpg", [CAT, DOG], [1, 2], source_id="1"),
+            record("b.jpg", [CAT], [1], source_id="2"),
+            record("c.jpg", [], [], source_id="3"),
+            record("d.jpg", [], [], source_id="4"),
+        ],
+    )
+    # Cats: wrong, right, of two boxes: precision 1/2 up to recall 1/2. Dogs: right, wrong.
+    found: list[Any] = [(1, 1, CAT, 0.9), (1, 2, DOG, 0.8), (2, 1, DOG, 0.95), (3, 2, CAT, 0.7)]
+    path = write_results(tmp_path, [*found, ("x\x1b[2J", 1, CAT, 0.6), (1, 90, CAT, 0.5)])
+    arguments = ["evaluate", "--detections", path, "--records", str(tmp_path / "eval.record")]
+    assert cli.main([*arguments, "--label_map", str(tmp_path / "map.pbtxt")]) == 0
+    run = tmp_path / "found_evaluation"
+    (line,) = history.read(str(run), "0")
+    recalls = np.arange(101) <= 50
+    expected = (0.5 * recalls.mean() + 1.0) / 2
+    assert line.metrics["DetectionBoxes_Precision/mAP"] == pytest.approx(expected, rel=1e-5)
+    assert line.step == 0
+    counts = {name: value for name, value in line.metrics.items() if "detections" in name}
+    assert counts == {
+        "detections_in_file": 6,
+        "detections_of_images_without_record": 1,
+        "detections_of_unknown_classes": 1,
+        "records_without_detections": 1,
+    }
+    path = threshold_files.path_for(str(run / "eval_0"), 0)
+    assert threshold_files.read(path).table.by_class() == pytest.approx({1: 0.9, 2: 0.8})
+    assert list((run / "eval_0").glob("events*"))
+    captured = capsys.readouterr()
+    assert f"{'DetectionBoxes_Precision/mAP':<57}{expected:.4f}" in captured.out
+    assert "evaluation '0' at step 0 | mAP " in captured.err
+    assert f"all in {path}" in captured.err
+    assert "1 detections of 1 images are not scored" in caplog.text
+    assert "1 images of the records have no detection in the file: '4'" in caplog.text
+    assert "no class of these ids: 90 (1)" in caplog.text
+    assert "\x1b" not in caplog.text + captured.out + captured.err
+
+
+CONFIG = """
+model { ssd {
+  num_classes: 2 image_resizer { fixed_shape_resizer { height: 32 width: 32 } }
+  feature_extractor { type: "ssd_mobilenet_v1" conv_hyperparams {
+    regularizer { l2_regularizer {} } initializer { truncated_normal_initializer {} } } }
+  box_coder { faster_rcnn_box_coder {} }
+  similarity_calculator { iou_similarity {} }
+  matcher { argmax_matcher {} }
+  anchor_generator { ssd_anchor_generator {} }
+  box_predictor { convolutional_box_predictor { conv_hyperparams {
+    regularizer { l2_regularizer {} } initializer { truncated_normal_initializer {} } } } }
+  loss { classification_loss { weighted_sigmoid {} } localization_loss { weighted_smooth_l1 {} } }
+  post_processing { score_converter: SIGMOID }
+} }
+"""
+
+
+def test_calibration_with_a_configuration(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = [[5 * i, 5 * j, 5 * i + 4, 5 * j + 4] for i in range(8) for j in range(10)]
+    made = write_records(tmp_path, [record(f"{k}", places, [1] * 80) for k in range(3)])
+    config = text_format.Parse(CONFIG, pipeline_pb2.TrainEvalPipelineConfig())
+    config.eval_input_reader.extend(made.eval_input_reader)
+    config_path = tmp_path / "ssd.config"
+    config_path.write_text(text_format.MessageToString(config))
+    random = np.random.default_rng(0)
+    found = []
+    for image in range(3):
+        for place in places:
+            score = random.uniform()
+            is_correct = random.uniform() < score / 2  # twice as sure as it is right
+            box = place if is_correct else np.add(place, 300)
+            found.append((image, 1, box, score))
+    path = write_results(tmp_path, found)
+    run = str(tmp_path / "run")
+    arguments = ["evaluate", str(config_path), "--detections", path, "--model_dir", run]
+    assert cli.main([*arguments, "--calibrate", "sigmoid_calibration"]) == 0
+    text = pathlib.Path(run, "eval_0", "calibration-0.pbtxt").read_text()
+    calibrated = pipeline.merge_text(config, text).model.ssd.post_processing.calibration_config
+    grid = np.float32([0.3, 0.5, 0.8])
+    scores = calibration.calibrate(calibrated, grid, np.ones(3, int))
+    np.testing.assert_allclose(scores, grid / 2, atol=0.1)
+    assert pathlib.Path(run, "eval_0", "calibration-0.png").stat().st_size > 1000
+    shown = capsys.readouterr().out
+    assert "sigmoid_calibration of the 240 detections of '0':" in shown
+    assert "expected calibration error 0.2" in shown
+    assert f'--config_override "$(cat {run}/eval_0/calibration-0.pbtxt)"' in shown
+    # What is written is what the option takes; a second calibration is refused by name.
+    again = [*arguments, "--calibrate", "--config_override", text]
+    assert cli.main(again) == 2
+    assert "calibration_config: is set, so the scores are calibrated" in capsys.readouterr().err
+
+
+def test_calibration_of_a_checkpoint(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def evaluate(config: Any, folder: str, *, matches: Any, **settings: Any) -> Any:
+        matches["val"] = synthetic(overconfident)
+        return {"val": {"global_step": 20.0}}
+
+    monkeypatch.setattr(evaluator, "evaluate", evaluate)
+    monkeypatch.setattr(console, "check_config", lambda *_, **__: None)
+    (tmp_path / "pipeline.config").write_text(CONFIG)
+    assert cli.main(["evaluate", "--checkpoint_dir", str(tmp_path), "--calibrate"]) == 0
+    shown = capsys.readouterr().out
+    assert "function_approximation of the 4,000 detections of 'val':" in shown
+    assert "on images it is not fitted to" in shown
+    assert (tmp_path / "eval_val" / "calibration-20.pbtxt").exists()
+    # Before anything is evaluated.
+    monkeypatch.undo()
+    monkeypatch.setattr(console, "check_config", lambda *_, **__: None)
+    arguments = ["evaluate", "--checkpoint_dir", str(tmp_path), "--calibrate"]
+    assert cli.main([*arguments, "isotonic"]) == 2
+    assert "calibration 'isotonic' is not known" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give --checkpoint_dir or --detections, one of them"),
+        (["--checkpoint_dir=r", "--detections=f"], "one of them"),
+        (["--checkpoint_dir=r", "--records=r"], "--records and --label_map require --detections"),
+        (["--detections=f"], "needs a configuration, or --records and --label_map, not both"),
+        (["c.config", "--detections=f", "--records=r"], "not both"),
+        (["--detections=f", "--records=r"], "belong together"),
+        (["--detections=f", "--records=r", "--label_map=m", "--continuous"], "--continuous"),
+        (["--detections=f", "--records=r", "--label_map=m", "--calibrate"], "give the one"),
+        (["--checkpoint_dir=r", "--continuous", "--calibrate"], "remove --continuous"),
+    ],
+)
+def test_options_that_contradict_each_other(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["evaluate", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_faults_and_missing_files_have_exit_codes(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_records(tmp_path, [])
+    more = ["--records", str(tmp_path / "*.record"), "--label_map", str(tmp_path / "map.pbtxt")]
+    assert cli.main(["evaluate", "--detections", str(tmp_path / "none.json"), *more]) == 3
+    path = tmp_path / "found.json"
+    path.write_text(json.dumps([{"image_id": 1}]))
+    assert cli.main(["evaluate", "--detections", str(path), *more]) == 1
+    assert "entry 1 (line 1): has no category_id" in capsys.readouterr().err
+
+
+def test_the_help_names_every_kind_of_calibration(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["evaluate", "--help"]) == 0
+    shown = "".join(capsys.readouterr().out.split())
+    assert all(kind in shown for kind in calibration.FITS)
