@@ -64,7 +64,9 @@ def test_proposed_configurations(shared, source, folder, file, config):
 @pytest.mark.parametrize(
     ("source", "folder", "file", "num_folded"),
     [
-        ("tfjs", "coco_ssdlite_v2_tfjs", "model.json", 64),
+        pytest.param(
+            "tfjs", "coco_ssdlite_v2_tfjs", "model.json", 64, marks=pytest.mark.exhaustive
+        ),
         ("tflite", "oid_ssd_v2_tflite", "oidv4_fp16.tflite", 60),
     ],
 )
