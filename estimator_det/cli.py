@@ -16,6 +16,7 @@ from estimator_det.verbs import (
     detect,
     evaluate,
     export,
+    import_model,
     replay,
     show_data,
     train,
@@ -28,6 +29,7 @@ VERBS = (
     check_config,
     check_data,
     show_data,
+    import_model,
     train,
     replay,
     evaluate,
@@ -73,6 +75,11 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     return console.run(lambda: options.run(options))
 
 
+def name_of(verb: Any) -> str:
+    """The name of a verb on the command line; `import` cannot be the name of a module."""
+    return getattr(verb, "NAME", verb.__name__.rpartition(".")[2].replace("_", "-"))
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The parser of the command and all its verbs."""
     parser = _parser(
@@ -86,7 +93,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     verb: Any
     for verb in VERBS:
-        name = verb.__name__.rpartition(".")[2].replace("_", "-")
+        name = name_of(verb)
         inner = _parser(
             verbs.add_parser,
             name,

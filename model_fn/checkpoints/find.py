@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Optional
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import nearest
@@ -22,6 +23,13 @@ def find_checkpoint(prefix: str) -> str:
     stem = stem.split(".data-")[0]
     if tf.io.gfile.exists(f"{stem}.index"):
         return stem
+    kind = _model_kind(prefix)
+    if kind is not None:
+        raise FileNotFoundError(
+            f"no checkpoint {prefix}: it is a published model of the format {kind}. Make a "
+            f"checkpoint of it with: estimator-det import --from {kind} {prefix} "
+            "--pipeline_config_path FILE --output_directory imported"
+        )
     if tf.io.gfile.isdir(prefix):
         latest = tf1.train.latest_checkpoint(prefix)
         if latest is None:
@@ -48,6 +56,19 @@ def find_checkpoint(prefix: str) -> str:
         f"no checkpoint {stem}{nearest(os.path.basename(stem), names)} {folder} holds: "
         f"{', '.join(names)}"
     )
+
+
+def _model_kind(path: str) -> Optional[str]:
+    """The format of a file or folder that is a model, as `import` names it; None of others."""
+    markers = {"saved_model.pb": "saved_model", "model.json": "tfjs"}
+    if tf.io.gfile.isdir(path):
+        found = [kind for name, kind in markers.items() if tf.io.gfile.exists(f"{path}/{name}")]
+        return found[0] if found and not tf1.train.get_checkpoint_state(path) else None
+    if not tf.io.gfile.exists(path):
+        return None
+    suffixes = {".pb": "frozen_graph", ".tflite": "tflite"}
+    by_name = markers.get(os.path.basename(path))
+    return by_name or suffixes.get(os.path.splitext(path)[1])
 
 
 def find_whole_checkpoint(prefix: str) -> str:

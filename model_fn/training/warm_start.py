@@ -12,6 +12,7 @@ from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Detector
 from model_fn.checkpoints.errors import DamagedCheckpointsError
 from model_fn.checkpoints.find import find_whole_checkpoint
+from model_fn.checkpoints.imported import NEUTRAL_STATISTICS, num_neutral_layers
 
 _LOG = logging.getLogger(__name__)
 
@@ -127,7 +128,7 @@ def restore_table(
             mismatched.append((name, list(available[name]), shape))
         else:
             restored[name] = variable
-    unused = sorted(set(available) - set(variables))
+    unused = sorted(set(available) - set(variables) - {NEUTRAL_STATISTICS})
     of_backbone = {variable.op.name for variable in backbone}
     return RestoreTable(
         path=prefix,
@@ -190,7 +191,27 @@ def plan_warm_start(
     check_table(table, train_config)
     incomplete = table.mismatched or table.missing
     _LOG.log(logging.WARNING if incomplete else logging.INFO, "%s", table)
+    _warn_of_neutral_statistics(table)
     return table
+
+
+def _warn_of_neutral_statistics(table: RestoreTable) -> None:
+    """Warns if the graph trains batch norm that an import rebuilt without statistics."""
+    count = num_neutral_layers(table.path)
+    trains = any(
+        operation.type.startswith("FusedBatchNorm") and operation.get_attr("is_training")
+        for operation in tf1.get_default_graph().get_operations()
+    )
+    if count and trains:
+        _LOG.warning(
+            "train_config.fine_tune_checkpoint: %s was imported from a model with folded batch "
+            "norm. %d layers have neutral statistics, so training starts from a far too high "
+            "loss and may not recover. Import the model again with estimator-det import … "
+            "--calibrate photos/, or keep batch norm frozen, e.g. with "
+            "model.ssd.freeze_batchnorm=true",
+            table.path,
+            count,
+        )
 
 
 def check_table(table: RestoreTable, train_config: Any) -> None:

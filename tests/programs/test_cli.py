@@ -16,7 +16,7 @@ from tests.model_fn.preflight.small import SMALL
 
 ROOT = pathlib.Path(__file__).parents[2]
 CONFIG = ROOT / "estimator_det" / "configs" / "ssd_mobilenet_v1_shapes.config"
-VERBS = ("demo", "train", "evaluate", "export", "detect", "check-config")
+VERBS = ("demo", "import", "train", "evaluate", "export", "detect", "check-config")
 
 
 def _python(*arguments):
@@ -45,9 +45,7 @@ def test_every_verb_has_help_with_an_example_and_exit_codes(verb, capsys):
 
 @pytest.mark.parametrize("verb", [verb for verb in cli.VERBS if verb is not cli.demo])
 def test_examples_in_the_help_parse(verb):
-    options = cli.make_parser().parse_args(
-        [verb.__name__.rpartition(".")[2].replace("_", "-"), *verb.EXAMPLE.split()]
-    )
+    options = cli.make_parser().parse_args([cli.name_of(verb), *verb.EXAMPLE.split()])
     assert options.run is verb.run
 
 

@@ -54,3 +54,25 @@ def test_damaged_checkpoints_are_refused(saved, tmp_path):
         DamagedCheckpointsError, match=r"ckpt-200 is damaged: weights in its \.data"
     ):
         checkpoints.find_whole_checkpoint(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "kind"),
+    [
+        ("frozen_inference_graph.pb", "frozen_inference_graph.pb", "frozen_graph"),
+        ("model.tflite", "model.tflite", "tflite"),
+        ("saved_model.pb", "saved_model.pb", "saved_model"),
+        ("saved_model.pb", "", "saved_model"),
+        ("model.json", "model.json", "tfjs"),
+        ("model.json", "", "tfjs"),
+    ],
+)
+def test_published_models_are_named_as_what_they_are(tmp_path, name, given, kind):
+    (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(FileNotFoundError, match=f"estimator-det import --from {kind} "):
+        checkpoints.find_checkpoint(str(tmp_path / given).rstrip("/"))
+
+
+def test_folder_of_checkpoints_may_contain_a_model(saved, tmp_path):
+    (tmp_path / "saved_model.pb").write_bytes(b"x")
+    assert checkpoints.find_checkpoint(str(tmp_path)) == saved

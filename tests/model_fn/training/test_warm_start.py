@@ -9,6 +9,7 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.protos import train_pb2
+from model_fn.checkpoints.imported import NEUTRAL_STATISTICS
 from model_fn.training import optimizers, warm_start
 
 
@@ -151,3 +152,24 @@ def test_share_of_the_backbone_and_least_share(tmp_path: pathlib.Path) -> None:
         config.min_restored_share = 0.5
         with pytest.raises(ValueError, match=r"restores 33.3% of the backbone, less than(.|\n)*b:"):
             warm_start.plan_warm_start(detector, config, None)
+
+
+@pytest.mark.parametrize("marked", [True, False])
+@pytest.mark.parametrize("is_training", [True, False])
+def test_neutral_statistics_of_an_import_are_warned_of(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, marked: bool, is_training: bool
+) -> None:
+    checkpoint = _save(tmp_path, {"w": [1.0], **({NEUTRAL_STATISTICS: 7} if marked else {})})
+    config = train_pb2.TrainConfig(fine_tune_checkpoint=checkpoint)
+    with tf.Graph().as_default():
+        weight = tf1.get_variable("w", [1])
+        tf1.nn.fused_batch_norm(
+            tf.zeros([1, 2, 2, 1]), weight, weight, weight, weight, is_training=is_training,
+            exponential_avg_factor=0.5,
+        )  # fmt: skip
+        with caplog.at_level(logging.WARNING):
+            table = warm_start.plan_warm_start(_Restores({"w": weight}), config, None)
+    assert table is not None
+    assert table.unused == []
+    warned = [r.getMessage() for r in caplog.records if "7 layers have neutral" in r.getMessage()]
+    assert len(warned) == (marked and is_training)

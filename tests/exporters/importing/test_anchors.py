@@ -1,0 +1,94 @@
+"""The order of anchors of 2017, found and undone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config.text import ConfigError
+from estimator_det.protos import model_pb2
+from exporters.importing import anchors, frozen_graph
+from tests.exporters.importing.conftest import constants_of
+
+SSD = """ssd {
+  anchor_generator { ssd_anchor_generator {
+    aspect_ratios: [1.0, 2.0, 0.5, 3.0, 0.3333] } }
+  box_predictor { convolutional_box_predictor {} } }"""
+
+
+def _layouts(text=SSD, places=(2, 1)):
+    return anchors.layouts_of(text_format.Parse(text, model_pb2.DetectionModel()), places)
+
+
+def test_order_of_each_feature_map():
+    assert [layout.order for layout in _layouts()] == [[0, 1, 2], [0, 2, 3, 4, 5, 1]]
+    whole = SSD.replace("aspect_ratios:", "reduce_boxes_in_lowest_layer: false aspect_ratios:")
+    assert [layout.order for layout in _layouts(whole)] == [[0, 2, 3, 4, 5, 1]] * 2
+    plain = SSD.replace("aspect_ratios:", "interpolated_scale_aspect_ratio: 0 aspect_ratios:")
+    assert [layout.order for layout in _layouts(plain)] == [[0, 1, 2], [0, 1, 2, 3, 4]]
+
+
+def test_heads_are_permuted_as_the_anchors_are():
+    layouts = _layouts()
+    random = np.random.default_rng(0)
+    ours = random.uniform(size=(12, 4)).astype(np.float32)  # 2 places of 3, 1 of 6
+    theirs = ours.copy()
+    theirs[6:] = ours[6:][[0, 5, 1, 2, 3, 4]]  # the last is second
+    assert anchors.find_order(theirs, ours, layouts) == (anchors.OF_2017, 0.0)
+    assert anchors.find_order(ours, ours, layouts) == (anchors.LAST, 0.0)
+    assert anchors.find_order(theirs + 0.1, ours, layouts).order is None
+    assert anchors.find_order(theirs[:6], ours, layouts).order is None
+    boxes, classes = random.uniform(size=(1, 1, 8, 24)), random.uniform(size=(18,))
+    values = {
+        "BoxPredictor_1/BoxEncodingPredictor/weights": boxes,
+        "BoxPredictor_1/ClassPredictor/biases": classes,
+        "BoxPredictor_0/ClassPredictor/biases": np.arange(9.0),
+        "other/weights": np.arange(3.0),
+    }
+    permuted = anchors.permute_heads(values, layouts)
+    assert sorted(permuted) == [
+        "BoxPredictor_1/BoxEncodingPredictor/weights",
+        "BoxPredictor_1/ClassPredictor/biases",
+    ]
+    for position, source in enumerate([0, 2, 3, 4, 5, 1]):
+        np.testing.assert_array_equal(
+            values["BoxPredictor_1/BoxEncodingPredictor/weights"][..., 4 * position :][..., :4],
+            boxes[..., 4 * source :][..., :4],
+        )
+        np.testing.assert_array_equal(
+            values["BoxPredictor_1/ClassPredictor/biases"][3 * position :][:3],
+            classes[3 * source :][:3],
+        )
+    np.testing.assert_array_equal(values["BoxPredictor_0/ClassPredictor/biases"], np.arange(9.0))
+
+
+def test_models_of_one_order_are_refused():
+    text = "ssd { anchor_generator { multiscale_anchor_generator {} } }"
+    with pytest.raises(ConfigError, match="--anchor_order 2017: is for models with ssd_anchor"):
+        anchors.permute_heads({}, _layouts(text))
+
+
+@pytest.mark.parametrize("computed", [False, True])
+def test_anchors_in_a_graph(computed):
+    expected = np.arange(8, dtype=np.float32).reshape(2, 4)
+    with tf.Graph().as_default() as graph:
+        corners = tf.constant(expected)
+        if computed:
+            halves = tf.constant(expected / 2)
+            corners = tf.stack([halves + halves, halves * 2.0])[0]
+            corners = tf.tile(corners[None], [1, 1, 1])
+        tiled = tf.reshape(corners, [-1, 4])
+        tf.transpose(tiled, name="Postprocessor/Decode/get_center_coordinates_and_sizes/transpose")
+    graph_def = graph.as_graph_def()
+    published = frozen_graph.publish(graph_def, constants_of(graph_def))
+    np.testing.assert_array_equal(published.anchors, expected)
+
+
+def test_anchors_that_need_other_operations_are_not_computed():
+    with tf.Graph().as_default() as graph:
+        read = tf.reshape(tf.io.decode_raw(tf.io.read_file("/etc/hostname"), tf.float32), [-1, 4])
+        tf.transpose(read + 1.0, name="Decode/get_center_coordinates_and_sizes/transpose")
+    graph_def = tf1.GraphDef.FromString(graph.as_graph_def().SerializeToString())
+    assert frozen_graph.publish(graph_def, constants_of(graph_def)).anchors is None

@@ -1,0 +1,268 @@
+"""Reading model files, and the refusal of damaged and hostile ones."""
+
+from __future__ import annotations
+
+import json
+import types
+import zipfile
+
+import numpy as np
+import pytest
+
+from estimator_det.compat import tf, tf1
+from estimator_det.compat.model_files import saved_model_message, tflite_schema
+from exporters.importing import checkpoint, frozen_graph, importer, saved_model, tfjs, tflite
+from exporters.importing.published import refuse_not_finite
+from inputs.datasets.writer import write_label_map
+from model_fn.checkpoints.errors import RunError
+from tests.exporters.importing.conftest import (
+    constants_of,
+    folded,
+    set_constant,
+    to_tflite,
+    write_tfjs,
+)
+
+
+@pytest.fixture(scope="module")
+def converted(original):
+    return to_tflite(original.graph_def)
+
+
+def _refused(read, path, *texts):
+    with pytest.raises(RunError) as error:
+        read(str(path))
+    assert str(path) in str(error.value)
+    for text in texts:
+        assert text in str(error.value)
+
+
+def test_half_precision_constants_become_float32(original, tmp_path):
+    graph_def = tf1.GraphDef()
+    graph_def.CopyFrom(original.graph_def)
+    name = "BoxPredictor_0/ClassPredictor/weights"
+    node = next(node for node in graph_def.node if node.name == name)
+    half = original.arrays[name].astype(np.float16)
+    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(half))
+    (tmp_path / "half.pb").write_bytes(graph_def.SerializeToString())
+    published = frozen_graph.read_frozen_graph(str(tmp_path / "half.pb"))
+    assert published.arrays[name].dtype == np.float32
+    np.testing.assert_array_equal(published.arrays[name], half)
+
+
+def test_cut_off_frozen_graph(original, tmp_path):
+    file = tmp_path / "cut.pb"
+    content = original.graph_def.SerializeToString()
+    file.write_bytes(content[: len(content) // 2])
+    _refused(frozen_graph.read_frozen_graph, file, "cut off after")
+    file.write_bytes(b"")
+    _refused(frozen_graph.read_frozen_graph, file, "contains no operations")
+
+
+def test_damaged_constant_of_a_frozen_graph(original, tmp_path):
+    graph_def = tf1.GraphDef()
+    graph_def.CopyFrom(original.graph_def)
+    name = "BoxPredictor_0/ClassPredictor/weights"
+    node = next(node for node in graph_def.node if node.name == name)
+    tensor = node.attr["value"].tensor
+    tensor.tensor_content = tensor.tensor_content[:-4]
+    (tmp_path / "bad.pb").write_bytes(graph_def.SerializeToString())
+    _refused(frozen_graph.read_frozen_graph, tmp_path / "bad.pb", name)
+
+
+def test_constant_of_an_absurd_shape(original, tmp_path):
+    graph_def = tf1.GraphDef()
+    graph_def.CopyFrom(original.graph_def)
+    name = "BoxPredictor_0/ClassPredictor/biases"
+    node = next(node for node in graph_def.node if node.name == name)
+    tensor = node.attr["value"].tensor
+    tensor.tensor_shape.dim[0].size = 1 << 40
+    tensor.ClearField("tensor_content")
+    tensor.float_val.append(1.0)
+    (tmp_path / "bad.pb").write_bytes(graph_def.SerializeToString())
+    _refused(frozen_graph.read_frozen_graph, tmp_path / "bad.pb", node.name, "1099511627776")
+
+
+def test_graph_with_variables(original, tmp_path):
+    with original.own.graph.as_default():
+        content = original.own.graph.as_graph_def().SerializeToString()
+    (tmp_path / "graph.pb").write_bytes(content)
+    _refused(frozen_graph.read_frozen_graph, tmp_path / "graph.pb", "contains no weights")
+
+
+def test_not_finite_weights_are_named(original):
+    graph_def = tf1.GraphDef()
+    graph_def.CopyFrom(original.graph_def)
+    name = "BoxPredictor_0/ClassPredictor/biases"
+    set_constant(graph_def, name, np.array([np.nan, 1, np.inf]))
+    published = frozen_graph.publish(graph_def, constants_of(graph_def))
+    with pytest.raises(RunError, match=f"{name} has 2 numbers of 3 that are NaN or infinite"):
+        refuse_not_finite(published, "model.pb")
+
+
+def test_tfjs_takes_the_file_and_the_folder(original, tmp_path):
+    folder = write_tfjs(original.graph_def, tmp_path / "model")
+    by_folder, by_file = tfjs.read_tfjs(str(folder)), tfjs.read_tfjs(str(folder / "model.json"))
+    assert set(by_folder.arrays) == set(by_file.arrays)
+
+
+def test_quantized_tfjs_weights(tmp_path):
+    entry = {
+        "name": "w", "shape": [2], "dtype": "float32",
+        "quantization": {"dtype": "uint8", "scale": 0.5, "min": -1.0},
+    }  # fmt: skip
+    half = {"name": "h", "shape": [1], "dtype": "float32", "quantization": {"dtype": "float16"}}
+    (tmp_path / "s").write_bytes(bytes([0, 6]) + np.float16([1.5]).tobytes())
+    model = {
+        "modelTopology": {"node": [{"name": "w", "op": "Const"}]},
+        "weightsManifest": [{"paths": ["s"], "weights": [entry, half]}],
+    }
+    (tmp_path / "model.json").write_text(json.dumps(model))
+    arrays = tfjs.read_tfjs(str(tmp_path)).arrays
+    np.testing.assert_array_equal(arrays["w"], np.float32([-1, 2]))
+    np.testing.assert_array_equal(arrays["h"], np.float32([1.5]))
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/hostname", "sub/../../secret", "."])
+def test_tfjs_shard_outside_the_folder(original, tmp_path, name):
+    (tmp_path / "secret").write_bytes(b"x" * 1000)
+    folder = write_tfjs(
+        original.graph_def, tmp_path / "model", weightsManifest=[{"paths": [name], "weights": []}]
+    )
+    _refused(tfjs.read_tfjs, folder / "model.json", repr(name), "outside the folder")
+
+
+def test_tfjs_shard_that_is_a_link_to_the_outside(original, tmp_path):
+    folder = write_tfjs(original.graph_def, tmp_path / "model")
+    (tmp_path / "secret").write_bytes(b"x" * 1000)
+    (folder / "shard1").unlink()
+    (folder / "shard1").symlink_to(tmp_path / "secret")
+    _refused(tfjs.read_tfjs, folder / "model.json", "'shard1'", "outside the folder")
+
+
+def test_tfjs_shards_that_are_empty_missing_or_cut_off(original, tmp_path):
+    folder = write_tfjs(original.graph_def, tmp_path / "model")
+    content = (folder / "shard2").read_bytes()
+    (folder / "shard2").write_bytes(content[:-1])
+    _refused(tfjs.read_tfjs, folder / "model.json", "the shards end after")
+    (folder / "shard2").write_bytes(content + b"more")
+    _refused(tfjs.read_tfjs, folder / "model.json", "and its weights")
+    (folder / "shard2").write_bytes(b"")
+    _refused(tfjs.read_tfjs, folder / "model.json", "'shard2' is empty (0 bytes)")
+    (folder / "shard2").unlink()
+    _refused(tfjs.read_tfjs, folder / "model.json", "'shard2' cannot be read")
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ('{"modelTopology"', "is not a TensorFlow.js model"),
+        ("[" * 100_000, "is not a TensorFlow.js model"),
+        ("[]", "has no modelTopology"),
+        ('{"modelTopology": {"model_config": {}}, "weightsManifest": []}', "Layers models"),
+        ('{"modelTopology": {"node": []}}', "has no weightsManifest"),
+        ('{"modelTopology": {"node": [1]}, "weightsManifest": []}', "a node of modelTopology"),
+        ('{"modelTopology": {"node": []}, "weightsManifest": [{}]}', "weightsManifest is damaged"),
+        (
+            '{"modelTopology": {"node": [{"name": "a", "op": "Const"}]}, "weightsManifest": []}',
+            "has no weights for 1 constants, such as a",
+        ),
+    ],
+)
+def test_damaged_tfjs_models(tmp_path, content, text):
+    (tmp_path / "model.json").write_text(content)
+    _refused(tfjs.read_tfjs, tmp_path / "model.json", text)
+
+
+def test_no_tflite_model(original, tmp_path):
+    file = tmp_path / "m.tflite"
+    file.write_bytes(original.graph_def.SerializeToString())
+    _refused(tflite.read_tflite, file, "is not a TFLite model")
+
+
+@pytest.mark.parametrize("share", [0.01, 0.5, 0.9])
+def test_cut_off_tflite_model(converted, tmp_path, share):
+    file = tmp_path / "m.tflite"
+    file.write_bytes(converted[: int(len(converted) * share)])
+    _refused(tflite.read_tflite, file, "damaged or cut off")
+
+
+def test_tflite_model_with_an_unknown_operation(tmp_path):
+    schema = tflite_schema()
+    code = schema.OperatorCodeT()
+    code.builtinCode = schema.BuiltinOperator.CUSTOM
+    code.customCode = b"RunShell"
+    known = {schema.BuiltinOperator.CUSTOM: "CUSTOM"}
+    with pytest.raises(RunError, match=r"m\.tflite contains the operation RunShell"):
+        tflite._operation(code, known, "m.tflite")
+    code.customCode = b"TFLite_Detection_PostProcess"
+    assert tflite._operation(code, known, "m.tflite") == "TFLite_Detection_PostProcess"
+
+
+def test_quantized_tflite_tensors():
+    quantization = types.SimpleNamespace(scale=[0.5, 2.0], zeroPoint=[1, 3], quantizedDimension=1)
+    values = np.array([[1, 3], [5, 4]], np.uint8)
+    found = tflite._dequantized(values, quantization)
+    np.testing.assert_array_equal(found, np.float32([[0, 0], [2, 2]]))
+    quantization.scale, quantization.zeroPoint = [0.5], [1]
+    found = tflite._dequantized(values, quantization)
+    np.testing.assert_array_equal(found, np.float32([[0, 1], [2, 1.5]]))
+
+
+def test_labels_attached_to_a_tflite_model(converted, tmp_path):
+    assert tflite._labels(converted) is None
+    file = tmp_path / "m.tflite"
+    file.write_bytes(converted)
+    with zipfile.ZipFile(file, "a") as attached:
+        attached.writestr("labels.txt", "???\ncat\ndog\n")
+    assert tflite.read_tflite(str(file)).label_map == {1: "cat", 2: "dog"}
+    assert tflite._labels(b"") is None
+
+
+def test_checkpoint(original, tmp_path):
+    values = {name: original.arrays[name] for name in original.own.shapes}
+    importer.write_checkpoint(str(tmp_path / "model.ckpt"), values, 0)
+    arrays = checkpoint.read_checkpoint(str(tmp_path)).arrays
+    assert set(arrays) == set(values)
+
+
+def _saved_model(folder, graph_def):
+    message = saved_model_message()
+    graph = message.meta_graphs.add()
+    graph.meta_info_def.tags.append("serve")
+    graph.graph_def.CopyFrom(graph_def)
+    folder.mkdir()
+    (folder / "saved_model.pb").write_bytes(message.SerializeToString())
+    return folder
+
+
+def test_saved_model_of_constants_with_its_label_map(original, tmp_path):
+    folder = _saved_model(tmp_path / "saved", folded(original))
+    write_label_map({1: "cat"}, str(folder / "assets" / "map.pbtxt"))
+    published = saved_model.read_saved_model(str(folder))
+    assert published.label_map == {1: "cat"}
+    assert len(published.structure.convolutions) == len(original.own.structure.convolutions)
+
+
+def test_saved_model_of_variables(original, tmp_path):
+    values = {name: original.arrays[name] for name in original.own.shapes}
+    folder = _saved_model(tmp_path / "saved", original.own.graph.as_graph_def())
+    (folder / "variables").mkdir()
+    importer.write_checkpoint(str(folder / "variables" / "variables"), values, 0)
+    published = saved_model.read_saved_model(str(folder / "saved_model.pb"))
+    assert set(values) <= set(published.arrays)
+    assert len(published.structure.convolutions) == len(original.own.structure.convolutions)
+
+
+def test_saved_models_that_cannot_be_used(original, tmp_path):
+    folder = _saved_model(tmp_path / "saved", folded(original))
+    file = folder / "saved_model.pb"
+    file.write_bytes(file.read_bytes()[:5000])
+    _refused(saved_model.read_saved_model, folder, "cut off after 5000 bytes")
+    file.write_bytes(b"")
+    _refused(saved_model.read_saved_model, folder, "contains no graph")
+    graph_def = tf1.GraphDef()
+    graph_def.node.add(name="call", op="StatefulPartitionedCall")
+    graph_def.library.function.add().signature.name = "inference"
+    second = _saved_model(tmp_path / "second", graph_def)
+    _refused(saved_model.read_saved_model, second, "TensorFlow 2", "not supported yet")

@@ -1,0 +1,164 @@
+"""The whole import: files that are written, calibration, and the mark of neutral statistics."""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from estimator_det import cli
+from estimator_det.compat import tf1
+from estimator_det.config import pipeline
+from estimator_det.config.text import ConfigError
+from estimator_det.verbs import import_model as verb
+from exporters.importing import anchors, importer
+from exporters.importing.published import FORMATS
+from model_fn.checkpoints.errors import RunError
+from model_fn.checkpoints.imported import num_neutral_layers
+from tests.exporters.importing.conftest import folded, raw_outputs, set_constant
+
+
+@pytest.fixture(scope="module")
+def published_file(original, tmp_path_factory):
+    """A frozen graph with folded batch norm."""
+    file = tmp_path_factory.mktemp("published") / "frozen.pb"
+    file.write_bytes(folded(original).SerializeToString())
+    return str(file)
+
+
+pytestmark = pytest.mark.usefixtures("small_network")
+
+
+@pytest.fixture(scope="module")
+def plain(small_network, original, published_file, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plain")
+    return importer.import_model("frozen_graph", published_file, original.config, str(folder))
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("photos")
+    random = np.random.default_rng(1)
+    for number, size in enumerate([(60, 90), (64, 96), (70, 70)]):
+        pixels = random.integers(0, 256, (*size, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    return str(folder)
+
+
+def _values(checkpoint):
+    reader = tf1.train.NewCheckpointReader(checkpoint)
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def test_files_of_an_import(original, published_file, plain):
+    imported, output = plain, pathlib.Path(plain.checkpoint).parent
+    assert num_neutral_layers(imported.checkpoint) == 2
+    assert tf1.train.latest_checkpoint(str(output)) == imported.checkpoint
+    values = _values(imported.checkpoint)
+    assert set(original.own.shapes) < set(values)
+    assert values["global_step"] == 0
+    assert pipeline.read_pipeline(imported.pipeline_config) == original.config
+    assert imported.label_map is None
+    report = (output / "import_report.txt").read_text()
+    assert "Layers whose batch norm is rebuilt: 2" in report
+    assert all(f" {name}: " in report for name in original.own.shapes)
+    assert any("--calibrate" in line for line in imported.warnings)
+    with pytest.raises(FileExistsError, match="is not empty"):
+        importer.import_model("frozen_graph", published_file, original.config, str(output))
+
+
+def test_calibration_changes_statistics_and_no_output(
+    original, published_file, plain, photos, tmp_path
+):
+    calibrated = importer.import_model(
+        "frozen_graph",
+        published_file,
+        original.config,
+        str(tmp_path / "calibrated"),
+        calibration_images=[photos],
+    )
+    assert num_neutral_layers(calibrated.checkpoint) == 0
+    assert not calibrated.warnings
+    before, after = _values(plain.checkpoint), _values(calibrated.checkpoint)
+    for ours, theirs in zip(raw_outputs(original.own, _only(original, after)),
+                            raw_outputs(original.own, _only(original, before))):  # fmt: skip
+        np.testing.assert_allclose(ours, theirs, atol=1e-5 * np.abs(theirs).max())
+    # Each layer's inputs have the statistics that the checkpoint states.
+    own = original.own
+    norms = [each.norm for each in own.structure.convolutions if each.norm is not None]
+    with own.graph.as_default(), tf1.Session() as session:
+        own.load(session, _only(original, after))
+        inputs = [own.graph.get_operation_by_name(each.name).inputs[0] for each in norms]
+        images = [np.asarray(Image.open(f"{photos}/{n}.png"))[None] for n in range(3)]
+        seen = [session.run(inputs, {own.images: image}) for image in images]
+    for position, norm in enumerate(norms):
+        pixels = np.concatenate([row[position] for row in seen])
+        mean, variance = pixels.mean((0, 1, 2)), pixels.var((0, 1, 2))
+        np.testing.assert_allclose(after[norm.mean.name], mean, atol=1e-4)
+        np.testing.assert_allclose(after[norm.variance.name], variance, rtol=1e-3)
+
+
+def _only(original, values):
+    return {name: values[name] for name in original.own.shapes}
+
+
+def test_anchor_order_is_applied_to_heads(original, published_file, plain, tmp_path):
+    assert any("--anchor_order 2017" in line for line in plain.summary)
+    permuted = importer.import_model(
+        "frozen_graph", published_file, original.config, str(tmp_path / "old"), anchor_order="2017"
+    )
+    name = "BoxPredictor_1/BoxEncodingPredictor/biases"
+    before, after = _values(plain.checkpoint)[name], _values(permuted.checkpoint)[name]
+    assert sorted(before) == sorted(after)
+    assert (before[:4] == after[:4]).all()
+    assert (before[4:8] == after[-4:]).all()
+
+
+def test_what_cannot_be_imported(original, published_file, photos, tmp_path):
+    graph_def = folded(original)
+    name = "BoxPredictor_1/ClassPredictor/biases"
+    set_constant(graph_def, name, np.full([3], np.nan))
+    file = tmp_path / "nan.pb"
+    file.write_bytes(graph_def.SerializeToString())
+    with pytest.raises(RunError, match=f"{name} has 3 numbers of 3 that are NaN"):
+        importer.import_model("frozen_graph", str(file), original.config, str(tmp_path / "a"))
+    set_constant(graph_def, name, np.zeros([3]))
+    file.write_bytes(graph_def.SerializeToString())
+    imported = importer.import_model(
+        "frozen_graph", str(file), original.config, str(tmp_path / "b")
+    )
+    assert any(name in line and "1 variables of the model" in line for line in imported.warnings)
+    with pytest.raises(ConfigError, match=f"--calibrate: .* such as {name}"):
+        importer.import_model(
+            "frozen_graph",
+            str(file),
+            original.config,
+            str(tmp_path / "c"),
+            calibration_images=[photos],
+        )
+    other = tf1.GraphDef()
+    other.node.add(name="x", op="NoOp")
+    file.write_bytes(other.SerializeToString())
+    with pytest.raises(RunError, match="has no weights of the model in the configuration"):
+        importer.import_model("frozen_graph", str(file), original.config, str(tmp_path / "d"))
+    assert not (tmp_path / "d").exists()
+
+
+def test_the_verb_knows_all_formats_and_orders():
+    assert sorted(FORMATS) == sorted(verb.SOURCES)
+    assert sorted(anchors.ORDERS) == sorted(verb.ANCHOR_ORDERS)
+
+
+def test_the_verb(original, published_file, tmp_path, capsys):
+    pipeline.save_pipeline(original.config, str(tmp_path))
+    arguments = ["import", "--from", "frozen_graph", published_file, "--pipeline_config_path"]
+    arguments += [str(tmp_path / "pipeline.config"), "--output_directory", str(tmp_path / "out")]
+    assert cli.main(arguments) == 0
+    said = capsys.readouterr()
+    assert "variables: rebuilt" in said.out
+    assert (tmp_path / "out" / "model.ckpt.index").exists()
+    arguments[3] = str(tmp_path / "nowhere.pb")
+    assert cli.main([*arguments, "--overwrite"]) == 3
+    assert f"no such model: {tmp_path}/nowhere.pb" in capsys.readouterr().err

@@ -1,0 +1,116 @@
+"""Detectors that others published, imported: they detect what they did, to rounding."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config import pipeline
+from estimator_det.detectors.base import make_detector
+from exporters.importing import importer, mapping
+from exporters.importing.own_model import build_own_model
+from exporters.importing.published import FORMATS, refuse_not_finite
+from inputs import serving
+from model_fn.serving_graph import serve
+
+CORNERS = ("ymin", "xmin", "ymax", "xmax")
+
+
+def _map(shared, source, folder, file, config="model.config"):
+    base = shared / "real_models" / folder
+    if not base.is_dir():
+        pytest.skip(f"needs {base}")
+    config = pipeline.read_pipeline(str(base / config))
+    path = str(base / file)
+    published = FORMATS.get(source)(path)
+    refuse_not_finite(published, path)
+    return config, mapping.map_variables(build_own_model(config), published)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("source", "folder", "file", "config"),
+    [
+        ("tfjs", "coco_ssdlite_v2_tfjs", "model.json", "model.config"),
+        ("tflite", "oid_ssd_v2_tflite", "oidv4_fp16.tflite", "model.config"),
+        (
+            "frozen_graph",
+            "native_tf115_pets",
+            "frozen_inference_graph.pb",
+            "pipeline.config",
+        ),
+    ],
+)
+def test_proposed_configurations(shared, source, folder, file, config):
+    base = shared / "real_models" / folder
+    if not base.is_dir():
+        pytest.skip(f"needs {base}")
+    proposed = importer.propose(source, str(base / file)).model.ssd
+    given = pipeline.read_pipeline(str(base / config)).model.ssd
+    assert proposed.num_classes == given.num_classes
+    assert proposed.image_resizer == given.image_resizer
+    for field in ("type", "depth_multiplier", "min_depth", "use_depthwise"):
+        assert getattr(proposed.feature_extractor, field) == getattr(given.feature_extractor, field)
+    ours = proposed.box_predictor.convolutional_box_predictor
+    theirs = given.box_predictor.convolutional_box_predictor
+    assert (ours.kernel_size, ours.use_depthwise) == (theirs.kernel_size, theirs.use_depthwise)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("source", "folder", "file", "num_folded"),
+    [
+        pytest.param(
+            "tfjs", "coco_ssdlite_v2_tfjs", "model.json", 64, marks=pytest.mark.exhaustive
+        ),
+        ("tflite", "oid_ssd_v2_tflite", "oidv4_fp16.tflite", 60),
+    ],
+)
+def test_detections_of_published_models(shared, source, folder, file, num_folded):
+    config, mapped = _map(shared, source, folder, file)
+    assert not [row for row in mapped.rows if row.state in (mapping.MISSING, mapping.OTHER_SHAPE)]
+    assert len(mapped.folded) == num_folded
+    expected = json.loads(
+        (shared / "real_models" / folder / "expected_detections.json").read_text()
+    )
+    name, count = "image1.jpg", 0
+    pixels = np.asarray(Image.open(shared / "data" / name).convert("RGB"))
+    found = _detect(config, mapped.values, pixels)
+    for one in expected[name]:
+        same = found["detection_classes"][0] == one["class_id"]
+        scores = np.where(same, np.abs(found["detection_scores"][0] - one["score"]), 1)
+        best = int(np.argmin(scores))
+        assert scores[best] < 1e-5
+        box = [one["box"][corner] for corner in CORNERS]
+        np.testing.assert_allclose(found["detection_boxes"][0, best], box, atol=1e-5)
+        count += 1
+    assert count == (found["detection_scores"][0] > 0.5).sum() > 0
+
+
+def _detect(config, values, pixels):
+    detector = make_detector(config.model, is_training=False)
+    with tf.Graph().as_default():
+        receiver = serving.make_receiver("image_tensor", detector.preprocess, None, 0)
+        outputs = serve(detector, receiver.inputs, receiver.true_shapes)
+        setters = {each.op.name: each.initializer for each in tf1.global_variables()}
+        with tf1.Session() as session:
+            fed = {setters[name].inputs[1]: value for name, value in values.items()}
+            session.run(list(setters.values()), fed)
+            (image,) = receiver.placeholders.values()
+            return session.run(outputs, {image: pixels[np.newaxis]})
+
+
+@pytest.mark.slow
+def test_frozen_graph_that_the_reference_wrote(shared):
+    _, mapped = _map(
+        shared, "frozen_graph", "native_tf115_pets", "frozen_inference_graph.pb", "pipeline.config"
+    )
+    assert {row.state for row in mapped.rows} == {mapping.COPIED}
+    prefix = str(shared / "real_models" / "native_tf115_pets" / "model.ckpt")
+    reader = tf1.train.NewCheckpointReader(prefix)
+    for name, values in mapped.values.items():
+        np.testing.assert_array_equal(values, reader.get_tensor(name))
