@@ -15,7 +15,7 @@ from exporters.importing import importer, mapping
 from exporters.importing.own_model import build_own_model
 from exporters.importing.published import FORMATS, refuse_not_finite
 from inputs import serving
-from model_fn.serving_graph import serve
+from model_fn.serving.graph import serve
 
 CORNERS = ("ymin", "xmin", "ymax", "xmax")
 
