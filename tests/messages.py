@@ -106,7 +106,8 @@ def unmatched(messages: Iterable[str], known: Sequence[Literal]) -> List[str]:
     """A line for each message that no literal contains, with the most similar literal."""
     lines = []
     for message in messages:
-        if any(contains(literal, message) for literal in known):
+        pattern = _pattern(message)
+        if any(pattern.search(literal.text) for literal in known):
             continue
         words = set(fixed_words(message))
 

@@ -64,17 +64,10 @@ TWO_STAGES = (
     "mask_rcnn_resnet50_atrous_coco",
     "rfcn_resnet101_coco",
 )
-BUILT_ALWAYS = "mask_rcnn_inception_v2_coco"  # the smallest; it has every stage
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[] if name == BUILT_ALWAYS else pytest.mark.exhaustive)
-        for name in TWO_STAGES
-    ],
-)
+@pytest.mark.exhaustive  # tests/model_fn/test_two_stage.py builds all graphs of a small network
+@pytest.mark.parametrize("name", TWO_STAGES)
 def test_graphs_of_two_stages(shared: pathlib.Path, name: str, tmp_path: pathlib.Path) -> None:
     """Of training, evaluation and prediction, with the configuration's own number of classes."""
     config = pipeline.read_pipeline(shared / "data" / "configs" / f"{name}.config")
