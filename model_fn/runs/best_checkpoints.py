@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import tempfile
 from typing import Any, Dict, List, Optional
 
 from estimator_det.compat import tf
@@ -149,19 +150,16 @@ def export(
     prefix = checkpoint or find_checkpoint(model_dir)
     thresholds = threshold_files.find_usable(pipeline_config, prefix, evaluator.model_dir)
     extra = {os.path.basename(threshold_files.IN_EXPORTS): thresholds} if thresholds else None
-    with_variables = os.path.join(folder, "temp-variables")
-    if tf.io.gfile.exists(with_variables):  # an earlier export was interrupted
-        tf.io.gfile.rmtree(with_variables)
-    exported = tf.compat.as_str(
-        evaluator.export_saved_model(
-            with_variables, receiver, checkpoint_path=checkpoint, assets_extra=extra
+    with tempfile.TemporaryDirectory() as with_variables:
+        exported = tf.compat.as_str(
+            evaluator.export_saved_model(
+                with_variables, receiver, checkpoint_path=checkpoint, assets_extra=extra
+            )
         )
-    )
-    seconds = int(os.path.basename(exported.rstrip("/")))
-    while tf.io.gfile.exists(os.path.join(folder, str(seconds))):
-        seconds += 1
-    path = os.path.join(folder, str(seconds))
-    channels = serving.additional_channels(pipeline_config)
-    saved_model.rewrite_as_constants(exported, path, label_map, channels)
-    tf.io.gfile.rmtree(with_variables)
+        seconds = int(os.path.basename(exported.rstrip("/")))
+        while tf.io.gfile.exists(os.path.join(folder, str(seconds))):
+            seconds += 1
+        path = os.path.join(folder, str(seconds))
+        channels = serving.additional_channels(pipeline_config)
+        saved_model.rewrite_as_constants(exported, path, label_map, channels)
     return path

@@ -10,6 +10,7 @@ import os
 from typing import Any, Dict, Iterable, List, Optional
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.files import is_remote
 from model_fn.checkpoints.label_map_asset import add_label_map
 from model_fn.serving import warmup
 from model_fn.serving.folding import fold_batch_norms
@@ -76,12 +77,12 @@ def write_session(
 def rewrite_as_constants(
     source: str, folder: str, label_map: Optional[str], num_additional_channels: int = 0
 ) -> None:
-    """Moves a SavedModel with variables, which become constants unless they are too large.
+    """Copies a SavedModel with variables, which become constants unless they are too large.
 
     It gets warm-up requests, and keeps other files of `assets.extra`.
 
     Args:
-        source: Folder of a SavedModel with predict signatures.
+        source: Local folder of a SavedModel with predict signatures.
         folder: A new one, which appears when it is complete.
         label_map: A file that becomes an asset.
         num_additional_channels: See `warmup.write_requests`.
@@ -94,20 +95,34 @@ def rewrite_as_constants(
         }
         fits = fits_in_constants(tf1.global_variables())
         graph_def = constant_graph(session, definitions.values()) if fits else None
-    written = source
-    if graph_def is not None:
-        written = os.path.join(os.path.dirname(folder), f"temp-{os.path.basename(folder)}")
-        write_constants(written, graph_def, definitions, label_map)
-        _copy_extra_assets(source, written)
-    warmup.write_requests(written, definitions, num_additional_channels=num_additional_channels)
-    tf.io.gfile.rename(written, folder)
-    if written != source:
-        tf.io.gfile.rmtree(source)
+    # Object stores have no folders to rename.
+    beside = os.path.dirname(source if is_remote(folder) else folder)
+    unfinished = os.path.join(beside, f"temp-{os.path.basename(folder)}")
+    if tf.io.gfile.exists(unfinished):  # an earlier export was interrupted
+        tf.io.gfile.rmtree(unfinished)
+    if graph_def is None:
+        _copy_folder(source, unfinished)
+    else:
+        write_constants(unfinished, graph_def, definitions, label_map)
+        _copy_folder(
+            *(os.path.join(parent, warmup.EXTRA_ASSETS) for parent in (source, unfinished))
+        )
+    warmup.write_requests(unfinished, definitions, num_additional_channels=num_additional_channels)
+    if is_remote(folder):
+        _copy_folder(unfinished, folder)
+        tf.io.gfile.rmtree(unfinished)
+    else:
+        tf.io.gfile.rename(unfinished, folder)
 
 
-def _copy_extra_assets(source: str, folder: str) -> None:
-    inside, copies = (os.path.join(parent, warmup.EXTRA_ASSETS) for parent in (source, folder))
-    if tf.io.gfile.exists(inside):
-        tf.io.gfile.makedirs(copies)
-        for name in tf.io.gfile.listdir(inside):
-            tf.io.gfile.copy(os.path.join(inside, name), os.path.join(copies, name))
+def _copy_folder(source: str, target: str) -> None:
+    """Copies all files, the graph last: servers wait for it. Nothing if there is no such folder."""
+    if not tf.io.gfile.exists(source):
+        return
+    paths = []
+    for folder, _, names in tf.io.gfile.walk(source):
+        inside = folder[len(source) :].strip("/")
+        tf.io.gfile.makedirs(os.path.join(target, inside))
+        paths += [os.path.join(inside, name) for name in names]
+    for path in sorted(paths, key=lambda path: path.endswith("saved_model.pb")):
+        tf.io.gfile.copy(os.path.join(source, path), os.path.join(target, path))

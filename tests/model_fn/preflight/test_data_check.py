@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import io
 import json
+from typing import Any, List
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from estimator_det.protos import pipeline_pb2
+from inputs.checks import statistics
 from model_fn.drawing import charts
 from model_fn.preflight import data_charts, data_check, data_report
 from tests.detectors.configs import small_config
@@ -175,6 +177,10 @@ def test_bars_of_text() -> None:
     assert data_report.text_bars(histogram._replace(counts=np.zeros(4, int))) == []
 
 
+def class_lines(columns: Any) -> List[str]:
+    return data_report.class_lines(statistics.class_counts(columns), columns.num_boxes, {})
+
+
 def test_many_classes_are_cut_in_the_middle(no_anchors, config) -> None:
     report = check(config, readers="train")
     columns = report.scans[0].columns
@@ -186,8 +192,8 @@ def test_many_classes_are_cut_in_the_middle(no_anchors, config) -> None:
             images=np.tile(columns.images, 5),
         )
     )
-    lines = data_report._class_lines(many.columns, {})
+    lines = class_lines(many.columns)
     assert len(lines) == 1 + columns.num_boxes  # 18 of at most 40
     wide = many.columns._replace(class_ids=np.arange(many.columns.num_boxes))
-    cut = data_report._class_lines(wide, {})
+    cut = class_lines(wide)
     assert len(cut) == 1 + 41 and any("… 50 classes between" in line for line in cut)
