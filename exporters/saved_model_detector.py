@@ -44,7 +44,7 @@ SAME_OBJECT_IOU = 0.7  # detections of two classes that overlap this much are of
 
 
 class ClassThresholds(NamedTuple):
-    """The least score of a detection, by class."""
+    """The lowest score of a detection that is kept, by class."""
 
     of_others: float  # for classes that `by_class` lacks
     by_class: Mapping[int, float]

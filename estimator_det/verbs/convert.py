@@ -49,7 +49,7 @@ def _add_source_arguments(group: Any) -> None:
         "--classes", metavar="FILE", help="yolo: data.yaml or names; open_images: ids and names"
     )
     group.add_argument("--image_labels", metavar="FILE", help="open_images: classes of images")
-    group.add_argument("--min_score", type=float, help="detection_jsonl: the least score")
+    group.add_argument("--min_score", type=float, help="detection_jsonl: the lowest score read")
 
 
 def _add_record_arguments(group: Any) -> None:
