@@ -8,6 +8,7 @@ from typing import Any
 
 from estimator_det import console
 from estimator_det.verbs.base import CONFIG_EXAMPLE, CONFIG_FILE, add_config_arguments, load
+from model_fn.runs.options import DEFAULT_TASK_TIMEOUT_SECS as TASK_TIMEOUT_SECS
 
 SUMMARY = "Trains a detector and evaluates it during training"
 EXAMPLE = f"{CONFIG_EXAMPLE} --model_dir run --set train_config.batch_size=8"
@@ -45,6 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run the TPU training loop on this machine, without a TPU; to train on a TPU, use "
         "python -m estimator_det.model_main --use_tpu",
+    )
+    parser.add_argument(
+        "--task_timeout_secs",
+        type=float,
+        default=TASK_TIMEOUT_SECS,
+        help="in a cluster (TF_CONFIG): end after another task was missing for so many seconds "
+        "(default: %(default)s)",
     )
     _add_evaluation_arguments(parser.add_argument_group("evaluation during training"))
 
@@ -92,6 +100,10 @@ def run(options: argparse.Namespace) -> int:
 
     if options.progress_steps < 1:
         raise console.UsageError(f"--progress_steps is {options.progress_steps}: give 1 or more")
+    if not options.task_timeout_secs > 0:
+        raise console.UsageError(
+            f"--task_timeout_secs is {options.task_timeout_secs:g}: give a positive number"
+        )
     saving = Saving(
         options.save_checkpoints_steps,
         options.save_checkpoints_secs,
@@ -126,6 +138,7 @@ def run(options: argparse.Namespace) -> int:
             progress_steps=options.progress_steps,
             seed=options.seed,
             on_tpu=on_tpu,
+            task_timeout_secs=options.task_timeout_secs,
         )
     if metrics:
         console.say_metrics("last evaluation:", metrics)

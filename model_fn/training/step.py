@@ -6,7 +6,7 @@ collection of the graph and no table beside it carries anything from one to the 
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors.base import Context, Detector, Groundtruth
@@ -14,6 +14,7 @@ from inputs import schema
 from model_fn.training import input_images
 from model_fn.training.finite_gate import RejectedBatch
 from model_fn.training.optimizers import make_optimizer
+from model_fn.training.sync_replicas import SyncReplicas
 from model_fn.training.train_op import gradient_summaries, make_train_op
 
 REGULARIZATION_LOSS = "Loss/regularization_loss"
@@ -47,6 +48,7 @@ class TrainStep(NamedTuple):
     inputs: Tensors  # the batch: "features/image", …, "labels/groundtruth_boxes", …
     input_wait: tf.Tensor  # float64 scalar, seconds that the step waited for its batch
     rejected: RejectedBatch  # the batch of the step whose numbers were not finite
+    synchronizing: Optional[SyncReplicas] = None  # the optimizer, where workers share each step
 
 
 def groundtruth_from_labels(labels: Tensors) -> Groundtruth:
@@ -142,6 +144,7 @@ def make_train_step(
     features: Tensors,
     labels: Tensors,
     pipeline_config: Any,
+    num_replicas: Optional[int] = None,
 ) -> TrainStep:
     """The step that follows a forward pass, with `detector.updates()` among what it runs.
 
@@ -153,9 +156,11 @@ def make_train_step(
         features: Keys of `inputs.schema`.
         labels: Keys of `inputs.schema`.
         pipeline_config: `TrainEvalPipelineConfig` proto.
+        num_replicas: Workers, chief included, that share the variables of parameter servers, and
+            each step with `sync_replicas`; None without parameter servers.
 
     Raises:
-        ConfigError: if there is nothing to train.
+        ConfigError: if there is nothing to train, or `replicas_to_aggregate` is below 1.
     """
     train_config = pipeline_config.train_config
     inputs = {
@@ -166,6 +171,10 @@ def make_train_step(
     rejected = RejectedBatch(inputs)
     global_step = tf1.train.get_or_create_global_step()
     optimizer, learning_rate = make_optimizer(train_config.optimizer, global_step)
+    synchronizing = None
+    if train_config.sync_replicas and num_replicas is not None:
+        synchronizing = SyncReplicas(optimizer, train_config.replicas_to_aggregate, num_replicas)
+        optimizer = synchronizing
     taken = make_train_op(
         passed.losses[TOTAL_LOSS],
         optimizer,
@@ -192,6 +201,7 @@ def make_train_step(
         inputs=inputs,
         input_wait=measure_input_wait(list(inputs.values())),
         rejected=rejected,
+        synchronizing=synchronizing,
     )
 
 
@@ -224,12 +234,15 @@ class TrainGraph:
 
     Attributes:
         host_values: What the host of a TPU received last (`host_call.HostValues`); None elsewhere.
+        stop_requested: Set by the run: whether it is to stop after the current step. A step that
+            waits for other workers must end then.
     """
 
     def __init__(self) -> None:
         self._step: Optional[TrainStep] = None
         self._saver: Optional[tf1.train.Saver] = None
         self.host_values: Any = None
+        self.stop_requested: Callable[[], bool] = lambda: False
 
     def fill(self, saver: tf1.train.Saver, step: Optional[TrainStep] = None) -> None:
         """Called by the model_fn; on a TPU there is no step that hooks could fetch from."""

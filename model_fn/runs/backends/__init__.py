@@ -1,9 +1,13 @@
-"""How steps are executed: by an Estimator or by a TPUEstimator, behind one interface."""
+"""How steps are executed: by an Estimator, by several, or by a TPUEstimator.
+
+All have one interface.
+"""
 
 from __future__ import annotations
 
 from typing import Optional
 
+from model_fn.runs import cluster
 from model_fn.runs.backends.base import Backend, Evaluator, RunSettings
 from model_fn.runs.backends.tpu_options import OnTpu
 
@@ -11,11 +15,20 @@ __all__ = ["Backend", "Evaluator", "RunSettings", "make_backend"]
 
 
 def make_backend(settings: RunSettings, on_tpu: Optional[OnTpu] = None) -> Backend:
-    """The backend of a run: a TPU, or its rehearsal, where `on_tpu` is given."""
+    """The backend of a run: a TPU, or its rehearsal, where `on_tpu` is given; else by TF_CONFIG.
+
+    Raises:
+        ConfigError: if TF_CONFIG is malformed, or its cluster cannot train.
+    """
     if on_tpu is not None:
         from model_fn.runs.backends.tpu_estimator import TpuBackend
 
         return TpuBackend(settings, on_tpu)
+    task = cluster.read_task()
+    if not task.is_alone and task.type != cluster.EVALUATOR:
+        from model_fn.runs.backends.parameter_servers import ParameterServerBackend
+
+        return ParameterServerBackend(settings)
     from model_fn.runs.backends.estimator import EstimatorBackend
 
     return EstimatorBackend(settings)

@@ -1,4 +1,4 @@
-"""Runs steps by `tf.estimator.Estimator`: one process, or the cluster of TF_CONFIG."""
+"""Runs steps by `tf.estimator.Estimator` in one process."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ def make_estimator(
     seed: Optional[int] = None,
     graph: Optional[TrainGraph] = None,
     on_matches: Optional[OnMatches] = None,
+    **run_options: Any,
 ) -> Any:
     """An `Estimator` of a pipeline configuration.
 
@@ -41,6 +42,7 @@ def make_estimator(
         seed: Of initial values and whatever else is random in the graph.
         graph: Gets what hooks need of a training graph.
         on_matches: Gets the matches of an evaluation when it ends.
+        **run_options: More settings of its `RunConfig`.
     """
     saving = saving or Saving()
     run_config = estimator.RunConfig(
@@ -51,6 +53,7 @@ def make_estimator(
         log_step_count_steps=SUMMARY_STEPS,
         save_checkpoints_steps=saving.steps,
         save_checkpoints_secs=saving.secs,
+        **run_options,
     )
     model_fn = create_model_fn(pipeline_config, graph=graph, on_matches=on_matches)
     return estimator.Estimator(model_fn, config=run_config, params={})
@@ -67,17 +70,50 @@ def estimator_maker(settings: RunSettings) -> Callable[..., Any]:
     )
 
 
+def make_train_input_fn(
+    settings: RunSettings,
+    cursor: Optional[DataCursor],
+    first_step: int,
+    fault_log: FaultLog,
+    *,
+    shares_steps: bool = False,
+    **options: Any,
+) -> Callable[..., Any]:
+    """The input function of a training by Estimator.
+
+    Args:
+        settings: Of the run.
+        cursor: As in `Backend.input_fn`.
+        first_step: As there.
+        fault_log: As there.
+        shares_steps: Whether other workers take steps, too, so that the step is not known.
+        **options: More of `create_train_input_fn`.
+    """
+    config = copy.deepcopy(settings.pipeline_config)
+    # The report of a bad step names its images.
+    config.train_input_reader.include_source_id = True
+    made: Callable[..., Any] = input_pipeline.create_train_input_fn(
+        config,
+        make_preprocessor(config.model),
+        seed=settings.seed if cursor is not None else seed_at(settings.seed, first_step),
+        fault_log=fault_log,
+        cursor=cursor,
+        first_step=None if shares_steps else first_step,
+        **options,
+    )
+    return made
+
+
 class EstimatorBackend:
     """An Estimator in this process; `Backend` says what its methods do."""
 
     steps_per_call = 1
+    keeps_data_cursor = True
 
     def __init__(self, settings: RunSettings) -> None:
         self._settings = settings
         self._make_estimator = estimator_maker(settings)
         self.graph = TrainGraph()
-        # The workers of a cluster read on at their own pace.
-        self.keeps_data_cursor = not cluster.is_in_cluster()
 
     def running(self) -> ContextManager[None]:
         return contextlib.nullcontext()
@@ -85,19 +121,7 @@ class EstimatorBackend:
     def input_fn(
         self, cursor: Optional[DataCursor], first_step: int, fault_log: FaultLog
     ) -> Callable[..., Any]:
-        settings = self._settings
-        config = copy.deepcopy(settings.pipeline_config)
-        # The report of a bad step names its images.
-        config.train_input_reader.include_source_id = True
-        made: Callable[..., Any] = input_pipeline.create_train_input_fn(
-            config,
-            make_preprocessor(config.model),
-            seed=settings.seed if cursor is not None else seed_at(settings.seed, first_step),
-            fault_log=fault_log,
-            cursor=cursor,
-            first_step=None if cluster.is_in_cluster() else first_step,
-        )
-        return made
+        return make_train_input_fn(self._settings, cursor, first_step, fault_log)
 
     def progress_hooks(self, *, every_steps: int, silent: bool, fault_log: FaultLog) -> List[Any]:
         return progress.training_hooks(
@@ -108,7 +132,6 @@ class EstimatorBackend:
             every_steps=every_steps,
             silent=silent,
             fault_log=fault_log,
-            writes=cluster.is_chief(),
         )
 
     def train(
@@ -116,15 +139,8 @@ class EstimatorBackend:
         input_fn: Callable[..., Any],
         hooks: Sequence[Any],
         listeners: Sequence[Any] = (),
-        make_eval_input_fn: Optional[Callable[[], Any]] = None,
     ) -> None:
         trainer, steps = self._make_estimator(graph=self.graph), self._settings.num_steps
-        if make_eval_input_fn is not None and cluster.is_in_cluster():
-            # This starts servers by role.
-            train_spec = estimator.TrainSpec(input_fn, max_steps=steps, hooks=list(hooks))
-            eval_spec = estimator.EvalSpec(make_eval_input_fn())
-            estimator.train_and_evaluate(trainer, train_spec, eval_spec)
-            return
         trainer.train(
             input_fn, hooks=list(hooks), max_steps=steps, saving_listeners=list(listeners)
         )
