@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from estimator_det import console
+from estimator_det import console, legacy_cluster
 from estimator_det.verbs.base import CONFIG_EXAMPLE, CONFIG_FILE, add_config_arguments, load
 from model_fn.runs.options import DEFAULT_TASK_TIMEOUT_SECS as TASK_TIMEOUT_SECS
 
@@ -54,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="in a cluster (TF_CONFIG): end after another task was missing for so many seconds "
         "(default: %(default)s)",
     )
+    legacy_cluster.add_arguments(parser.add_argument_group("flags of the old trainer"))
     _add_evaluation_arguments(parser.add_argument_group("evaluation during training"))
 
 
@@ -93,6 +94,7 @@ def _add_evaluation_arguments(evaluating: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
+    legacy_cluster.apply_options(options)
     from estimator_det.config import pipeline, printing
     from model_fn.runs.backends import tpu_options
     from model_fn.runs.backends.tpu_options import OnTpu

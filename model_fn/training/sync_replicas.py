@@ -10,15 +10,27 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from model_fn.training.optimizers import OptimizerAround
 
+_MOST_STARTS = 1_000_000  # of chiefs
 _POLL_SECS = 0.2  # between two looks at whether the run is to stop
 # The session was closed, or the parameter server was lost, of which the main thread hears as well.
 _SESSION_ENDED = (tf.errors.CancelledError, tf.errors.AbortedError, tf.errors.UnavailableError)
+
+
+class Operations(NamedTuple):
+    """Operations of a graph whose workers share each step."""
+
+    initialize: tf.Operation  # of this process's part
+    num_starts: tf.Tensor  # how many chiefs have started since the parameter servers did
+    count_start: tf.Operation  # one more
+    first_tokens: tf.Operation  # makes those without which the first step would never come
+    tokens: tf.Operation  # makes one for each worker
+    apply_mean: tf.Operation  # applies the next mean gradient, then makes tokens
 
 
 class SyncReplicas(OptimizerAround):
@@ -44,6 +56,8 @@ class SyncReplicas(OptimizerAround):
         )
         super().__init__(synchronizing, "SyncReplicas")
         self._num_tokens = max(replicas_to_aggregate, num_replicas)
+        self._num_first_tokens = max(replicas_to_aggregate - num_replicas, 0)
+        self._starts: Any = None
 
     def apply_gradients(
         self,
@@ -57,17 +71,41 @@ class SyncReplicas(OptimizerAround):
         chief applies a mean when it is there, whatever happens to its own batch.
         """
         own = [(_after_dependencies(gradient), variable) for gradient, variable in grads_and_vars]
+        assert global_step is not None
         with tf.control_dependencies(None):
-            return super().apply_gradients(own, global_step, name)
+            with tf1.device(global_step.device):
+                self._starts = tf.queue.FIFOQueue(
+                    _MOST_STARTS, [tf.bool], [[]], shared_name="sync_replicas_starts"
+                )
+            sent = super().apply_gradients(own, global_step, name)
+        # Its hook would run this; TensorFlow logs an error for what nobody uses.
+        synchronizing: Any = self._optimizer
+        assert synchronizing.ready_for_local_init_op.op is not None
+        return sent
 
     def make_hook(self, is_chief: bool, stop_requested: Callable[[], bool]) -> SyncReplicasHook:
-        """The hook that a training session needs.
+        """The hook that a training session needs; after `apply_gradients`.
 
         Args:
             is_chief: Whether this process applies the mean gradients.
             stop_requested: Whether the run is to stop, so that nobody may wait for its gradients.
         """
-        return SyncReplicasHook(self._optimizer, is_chief, self._num_tokens, stop_requested)
+        return SyncReplicasHook(self, is_chief, stop_requested)
+
+    def operations(self, is_chief: bool) -> Operations:
+        """What a hook runs."""
+        synchronizing: Any = self._optimizer
+        (apply_mean,) = synchronizing.get_chief_queue_runner().enqueue_ops
+        return Operations(
+            initialize=synchronizing.chief_init_op
+            if is_chief
+            else synchronizing.local_step_init_op,
+            num_starts=self._starts.size(),
+            count_start=self._starts.enqueue(True),
+            first_tokens=synchronizing.get_init_tokens_op(self._num_first_tokens),
+            tokens=synchronizing.get_init_tokens_op(self._num_tokens),
+            apply_mean=apply_mean,
+        )
 
 
 def _after_dependencies(gradient: Any) -> Any:
@@ -88,31 +126,25 @@ class SyncReplicasHook(tf1.train.SessionRunHook):
     """
 
     def __init__(
-        self,
-        synchronizing: tf1.train.SyncReplicasOptimizer,
-        is_chief: bool,
-        num_tokens: int,
-        stop_requested: Callable[[], bool],
+        self, optimizer: SyncReplicas, is_chief: bool, stop_requested: Callable[[], bool]
     ) -> None:
-        self._synchronizing, self._is_chief = synchronizing, is_chief
-        self._num_tokens, self._stop_requested = num_tokens, stop_requested
-        self._initialize: Any = None
-        self._give_tokens: Any = None
-        self._apply: Any = None
+        self._optimizer, self._is_chief = optimizer, is_chief
+        self._stop_requested = stop_requested
+        self._operations: Any = None
 
     def begin(self) -> None:
         # The graph is final when the session is there.
-        self._give_tokens = self._synchronizing.get_init_tokens_op(self._num_tokens)
-        self._initialize = self._synchronizing.local_step_init_op
-        if self._is_chief:
-            self._initialize = self._synchronizing.chief_init_op
-            (self._apply,) = self._synchronizing.get_chief_queue_runner().enqueue_ops
+        self._operations = self._optimizer.operations(self._is_chief)
 
     def after_create_session(self, session: tf1.Session, coord: Any) -> None:
-        session.run(self._initialize)
+        run = self._operations
+        session.run(run.initialize)
         targets = [self._release]
         if self._is_chief:
-            session.run(self._give_tokens)
+            # Workers may wait for tokens that an earlier chief, which was killed, owes them.
+            is_first = session.run(run.num_starts) == 0
+            session.run(run.count_start)
+            session.run(run.first_tokens if is_first else run.tokens)
             targets.append(self._apply_means)
         for target in targets:
             # Not threads of the coordinator, which would wait for them: the end of the session
@@ -121,19 +153,19 @@ class SyncReplicasHook(tf1.train.SessionRunHook):
 
     def end(self, session: tf1.Session) -> None:
         if self._is_chief:  # Nobody else makes tokens for the workers that wait.
-            session.run(self._give_tokens)
+            session.run(self._operations.tokens)
 
     def _apply_means(self, session: tf1.Session, coord: Any) -> None:
         while not coord.should_stop():
             try:
-                session.run(self._apply)
+                session.run(self._operations.apply_mean)
             except _SESSION_ENDED:
                 return
             except RuntimeError:  # of a closed session
                 return
             except tf.errors.OpError as error:
                 coord.request_stop(error)
-                session.run(self._give_tokens)
+                session.run(self._operations.tokens)
                 return
 
     def _release(self, session: tf1.Session, coord: Any) -> None:
@@ -141,7 +173,7 @@ class SyncReplicasHook(tf1.train.SessionRunHook):
         while not coord.should_stop():
             if self._stop_requested():
                 try:
-                    session.run(self._give_tokens)
+                    session.run(self._operations.tokens)
                 except (RuntimeError, *_SESSION_ENDED):
                     pass
                 return
