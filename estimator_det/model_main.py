@@ -90,6 +90,7 @@ _MODE_HELP = (
     "What to run; eval evaluates each new checkpoint of --model_dir. Default: eval with "
     "--checkpoint_dir, else train_and_eval."
 )
+_DEFINERS = {bool: flags.DEFINE_boolean, int: flags.DEFINE_integer, str: flags.DEFINE_string}
 
 
 def define_flags() -> flags.FlagValues:
@@ -104,8 +105,8 @@ def define_flags() -> flags.FlagValues:
         low = None if name in _MAY_BE_NEGATIVE else 1
         flags.DEFINE_integer(name, number, text, lower_bound=low, flag_values=values)
     for name, flag in legacy_cluster.FLAGS.items():
-        define = {bool: flags.DEFINE_boolean, int: flags.DEFINE_integer, str: flags.DEFINE_string}
-        define[type(flag.default)](name, flag.default, flag.help, flag_values=values)
+        define: Any = _DEFINERS[type(flag.default)]
+        define(name, flag.default, flag.help, flag_values=values)
     flags.DEFINE_float(
         "task_timeout_secs",
         600.0,

@@ -121,8 +121,8 @@ def write_cursor_state(
     }
     entries[str(step)] = {**position.to_json(), **({_IS_LAST: True} if is_last else {})}
     temporary = f"{path}.tmp"
-    with tf.io.gfile.GFile(temporary, "w") as file:
-        file.write(json.dumps(entries, indent=1) + "\n")
+    with tf.io.gfile.GFile(temporary, "w") as handle:
+        handle.write(json.dumps(entries, indent=1) + "\n")
     tf.io.gfile.rename(temporary, path, overwrite=True)
 
 

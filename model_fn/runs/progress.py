@@ -230,9 +230,10 @@ class TrainingReport(tf1.train.SessionRunHook):
         seconds = max(statistics.median(self._durations), 1e-6)
         report = report._replace(images_per_second=self._batch_size / seconds)
         if self._num_steps:
-            runs_left = (self._num_steps - self._step) * self._num_runs
-            runs_left /= max(self._step - self._first_step, 1)
-            report = report._replace(seconds_left=max(runs_left, 0.0) * seconds)
+            runs_left = float(max(self._num_steps - self._step, 0))
+            if self._shares_steps:
+                runs_left *= self._num_runs / max(self._step - self._first_step, 1)
+            report = report._replace(seconds_left=runs_left * seconds)
         return report
 
 
