@@ -231,7 +231,11 @@ class ParameterServerBackend:
             try:
                 trainer.train(
                     input_fn,
-                    hooks=[_SessionOnce(), _StopWithCluster(tasks.watch), *hooks],
+                    hooks=[
+                        _SessionOnce(),
+                        _StopWithCluster(tasks.watch, self.graph, self._settings.num_steps),
+                        *hooks,
+                    ],
                     max_steps=self._settings.num_steps,
                     saving_listeners=list(listeners) if is_chief else None,
                 )
@@ -276,14 +280,25 @@ class _SessionOnce(tf1.train.SessionRunHook):
 
 
 class _StopWithCluster(tf1.train.SessionRunHook):
-    """Ends training where the chief has ended it, or a task is missing."""
+    """Ends training at its last step, where the chief has ended it, or a task is missing.
 
-    def __init__(self, watch: TaskWatch) -> None:
-        self._watch = watch
+    The hook of an Estimator for the last step reads the step before the batch is applied: of steps
+    that other workers take meanwhile, it hears one batch later.
+    """
+
+    def __init__(self, watch: TaskWatch, graph: TrainGraph, num_steps: Optional[int]) -> None:
+        self._watch, self._graph, self._num_steps = watch, graph, num_steps
+        self._step: Any = None
+
+    def begin(self) -> None:
+        self._step = progress.step_after(self._graph.step.train_op)
+
+    def before_run(self, run_context: Any) -> Any:
+        return tf1.train.SessionRunArgs(self._step)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        del run_values
-        if self._watch.wants_stop:
+        is_last = self._num_steps is not None and int(run_values.results) >= self._num_steps
+        if is_last or self._watch.wants_stop:
             run_context.request_stop()
 
 
