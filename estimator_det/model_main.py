@@ -16,10 +16,10 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from absl import flags
 
-from estimator_det import console, legacy_cluster, tpu_environment
+from estimator_det import console, tpu_environment
 from estimator_det.config import printing
 from estimator_det.config.text import ConfigError
-from estimator_det.verbs import evaluate
+from estimator_det.verbs import evaluate, legacy_cluster
 
 MODES = ("train_and_eval", "train", "eval")
 

@@ -33,7 +33,7 @@ from inputs.checks.guard import Guard
 from inputs.checks.masks import check_masks
 from inputs.examples import Recipe, make_examples, make_retry
 from inputs.machine import available_cpus
-from inputs.records import sharding
+from inputs.records import sharding, splits
 from inputs.records.cursor import DataCursor, order_fingerprint
 from inputs.records.stream import list_files, record_dataset
 
@@ -54,6 +54,7 @@ def create_train_input_fn(
     images_per_step: Optional[int] = None,
     shard: sharding.Shard = sharding.WHOLE,
     on_split: Optional[Callable[[sharding.Split], None]] = None,
+    data_service: Optional[str] = None,
 ) -> InputFn:
     """Input function of training: shuffled, augmented, endless unless `num_epochs` is set.
 
@@ -71,6 +72,8 @@ def create_train_input_fn(
         shard: Number of workers that divide the records among them, and the index of this one; each
             has batches of the whole batch size. An `input_context` says it in its place.
         on_split: Gets how the records are divided, where there are several workers.
+        data_service: Address of the dispatcher of a `tf.data` service whose workers read, decode
+            and augment; each record once an epoch, see `inputs.records.splits`.
 
     Returns:
         `input_fn(params=None, input_context=None)` -> dataset of (features, labels);
@@ -121,8 +124,9 @@ def create_train_input_fn(
             num_epochs=reader.num_epochs or None,
             sample_1_of_n=reader.sample_1_of_n_examples,
             drop_remainder=reader.drop_remainder,
-            runs_elsewhere=runs_elsewhere,
+            runs_elsewhere=runs_elsewhere or data_service is not None,
             cursor=cursor,
+            data_service=data_service,
         )
         return _batches(recipe, fault_log, stream, predicts_masks(pipeline_config.model))
 
@@ -214,6 +218,7 @@ class _Stream(NamedTuple):
     runs_elsewhere: bool = False
     cursor: Optional[DataCursor] = None
     on_split: Optional[Callable[[sharding.Split], None]] = None
+    data_service: Optional[str] = None
 
 
 def _policy(reader: input_reader_pb2.InputReader, options: CollateOptions) -> BadRecordPolicy:
@@ -241,16 +246,22 @@ def _batches(
             found.paths, policy, log, make_retry(recipe, start), num_waiting=recipe.num_waiting
         )
     )
-    records = record_dataset(
-        reader,
-        guard,
-        shuffle=reader.shuffle,
-        stream_lengths=found.stream_lengths,
-        start=start,
-        num_epochs=stream.num_epochs,
-        sample_1_of_n=stream.sample_1_of_n,
-        shard=stream.shard,
-    )
+    reading: Dict[str, Any] = {
+        "shuffle": reader.shuffle,
+        "start": start,
+        "num_epochs": stream.num_epochs,
+        "sample_1_of_n": stream.sample_1_of_n,
+    }
+    if stream.data_service is None:
+        records = record_dataset(
+            reader,
+            guard,
+            stream_lengths=found.stream_lengths,
+            shard=stream.shard,
+            **reading,
+        )
+    else:
+        records = splits.split_dataset(reader, guard, **reading)
     # AUTOTUNE may decode too few images at once; but another machine's CPUs are not known here.
     at_once = decoded_at_once(
         reader, recipe.batch_size, tf.data.AUTOTUNE if stream.runs_elsewhere else available_cpus()
@@ -262,6 +273,7 @@ def _batches(
         start,
         ignore_errors=not stream.runs_elsewhere,
         num_parallel_calls=at_once,
+        number_of=None if stream.data_service is None else splits.number_of,
     )
     dataset = dataset.batch(recipe.batch_size, drop_remainder=stream.drop_remainder)
     dataset = guard.check_batches(
@@ -271,6 +283,8 @@ def _batches(
         keep_source_id=reader.include_source_id,
         base_seed=start.seed,
     )
+    if stream.data_service is not None:
+        dataset = splits.distributed(dataset, stream.data_service)
     dataset = dataset.prefetch(reader.num_prefetch_batches)
     dataset_options = tf.data.Options()
     dataset_options.autotune.enabled = stream.runs_elsewhere

@@ -6,7 +6,8 @@ import argparse
 import sys
 from typing import Any
 
-from estimator_det import console, legacy_cluster
+from estimator_det import console
+from estimator_det.verbs import data_worker, legacy_cluster
 from estimator_det.verbs.base import CONFIG_EXAMPLE, CONFIG_FILE, add_config_arguments, load
 from model_fn.runs.options import DEFAULT_TASK_TIMEOUT_SECS as TASK_TIMEOUT_SECS
 
@@ -54,6 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="in a cluster (TF_CONFIG): end after another task was missing for so many seconds "
         "(default: %(default)s)",
     )
+    parser.add_argument(
+        "--tf_data_service",
+        metavar="HOST:PORT",
+        help="read and augment training records by the data workers of this dispatcher; see "
+        "estimator-det data-worker",
+    )
     legacy_cluster.add_arguments(parser.add_argument_group("flags of the old trainer"))
     _add_evaluation_arguments(parser.add_argument_group("evaluation during training"))
 
@@ -95,6 +102,13 @@ def _add_evaluation_arguments(evaluating: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
     legacy_cluster.apply_options(options)
+    data_service = options.tf_data_service
+    if data_service is not None:
+        data_service = data_worker.check_address("--tf_data_service", data_service)
+        if options.rehearse_tpu:
+            raise console.UsageError(
+                "--tf_data_service does not work with --rehearse_tpu: give one of them"
+            )
     from estimator_det.config import pipeline, printing
     from model_fn.runs.backends import tpu_options
     from model_fn.runs.backends.tpu_options import OnTpu
@@ -141,6 +155,7 @@ def run(options: argparse.Namespace) -> int:
             seed=options.seed,
             on_tpu=on_tpu,
             task_timeout_secs=options.task_timeout_secs,
+            data_service=data_service,
         )
     if metrics:
         console.say_metrics("last evaluation:", metrics)

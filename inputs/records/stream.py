@@ -333,13 +333,16 @@ def _choices(weights: List[float], start: CursorState) -> tf.data.Dataset:
     return tf.data.Dataset.range(start.count, tf.int64.max).map(choose)
 
 
-def _records_of(
-    indices: Sequence[int],
-    guard: FileGuard,
-    config: input_reader_pb2.InputReader,
-    seed: Optional[tf.Tensor],
-) -> tf.data.Dataset:
-    """`FileRecord`s of one pass over some files; a seed shuffles the files."""
+def list_contents(guard: FileGuard, indices: Sequence[int]) -> Tuple[Any, ...]:
+    """What `file_reader` takes of each file: index, path, compression and size."""
+    paths = [guard.paths[index] for index in indices]
+    compressions = [compression_of(path) for path in paths]
+    sizes = [SIZE_UNKNOWN if kind else _size(path) for path, kind in zip(paths, compressions)]
+    return tf.constant(indices, tf.int64), paths, compressions, tf.constant(sizes, tf.int64)
+
+
+def file_reader(guard: FileGuard, indices: Sequence[int]) -> Callable[..., tf.data.Dataset]:
+    """A function from index, path, compression and size of a file to its `FileRecord`s."""
     paths = [guard.paths[index] for index in indices]
     buffer = REMOTE_BUFFER if files.is_remote(paths[0]) else LOCAL_BUFFER
     plain = not any(re.search(r"[*?\[\]\\]", path) for path in paths)
@@ -355,14 +358,22 @@ def _records_of(
         counted = uncounted.flat_map(lambda _: _counted(given, guard, file, size))
         return _expected(given, guard, file, tf.maximum(length, 0)).concatenate(counted)
 
-    compressions = [compression_of(path) for path in paths]
-    sizes = [SIZE_UNKNOWN if kind else _size(path) for path, kind in zip(paths, compressions)]
-    numbers = tf.constant(indices, tf.int64)
-    listed = (numbers, paths, compressions, tf.constant(sizes, tf.int64))
+    return read
+
+
+def _records_of(
+    indices: Sequence[int],
+    guard: FileGuard,
+    config: input_reader_pb2.InputReader,
+    seed: Optional[tf.Tensor],
+) -> tf.data.Dataset:
+    """`FileRecord`s of one pass over some files; a seed shuffles the files."""
+    listed = list_contents(guard, indices)
+    read = file_reader(guard, indices)
     dataset = tf.data.Dataset.from_tensor_slices(listed).take_while(lambda *_: guard.may_continue())
     if seed is not None and config.filenames_shuffle_buffer_size > 1:
         dataset = dataset.shuffle(config.filenames_shuffle_buffer_size, seed)
-    num_readers = max(1, min(config.num_readers, len(paths)))
+    num_readers = max(1, min(config.num_readers, len(indices)))
     return dataset.interleave(
         read,
         cycle_length=num_readers,

@@ -250,7 +250,6 @@ def continuous_eval(
     )
     latest: Dict[str, Metrics] = {}
     failures = 0
-    is_over = is_over or (lambda: history.last_step(checkpoint_dir) is not None)
     for checkpoint in _appearing(checkpoint_dir, min_interval_secs, timeout_secs, is_over):
         damage = find_damage(checkpoint)
         if damage is not None:
@@ -290,12 +289,13 @@ def _appearing(
     checkpoint_dir: str,
     min_interval_secs: float,
     timeout_secs: Optional[float],
-    is_over: Callable[[], bool],
+    is_over: Optional[Callable[[], bool]] = None,
 ) -> Iterator[str]:
     """Checkpoints as they appear, until none has for `timeout_secs`, or training is over.
 
     Does not wait after the last checkpoint of a training that is over.
     """
+    is_over = is_over or (lambda: history.last_step(checkpoint_dir) is not None)
     last: Optional[Tuple[str, int]] = None
     since = time.monotonic()
     evaluated_at = -math.inf

@@ -60,6 +60,7 @@ def train_and_evaluate(
     seed: Optional[int] = None,
     on_tpu: Optional[OnTpu] = None,
     task_timeout_secs: float = DEFAULT_TASK_TIMEOUT_SECS,
+    data_service: Optional[str] = None,
 ) -> Metrics:
     """Trains to `num_train_steps`, evaluating checkpoints on the way and at the end.
 
@@ -81,7 +82,8 @@ def train_and_evaluate(
     changed, and on a TPU.
 
     In a cluster (TF_CONFIG) this process does its part: it trains, serves variables, or evaluates
-    the checkpoints of the others. See docs/distributed.md.
+    the checkpoints of the others. See docs/distributed.md. Where it waits inside TensorFlow for a
+    parameter server that is missing for too long, it exits with code 1.
 
     Args:
         pipeline_config: `TrainEvalPipelineConfig` proto.
@@ -97,6 +99,8 @@ def train_and_evaluate(
         on_tpu: Train on a TPU, or rehearse that; evaluations run on this machine unless it says
             otherwise, and reports come once a loop, whatever `progress_steps`.
         task_timeout_secs: In a cluster, for how long another task may be missing.
+        data_service: Address of the dispatcher of a `tf.data` service that reads and augments the
+            training records, "host:port"; None to do it in this process.
 
     Returns:
         Metrics of the last evaluation on the first reader; empty where nothing was left to do.
@@ -112,7 +116,7 @@ def train_and_evaluate(
         MissingTaskError: if another task of the cluster is missing for too long.
     """
     settings = _settings(
-        pipeline_config, model_dir, num_train_steps, saving, seed, task_timeout_secs
+        pipeline_config, model_dir, num_train_steps, saving, seed, task_timeout_secs, data_service
     )
     evaluating = evaluating or Evaluating()
     check_best_metric(pipeline_config, evaluating.best_metric)
@@ -181,13 +185,14 @@ def train(
     seed: Optional[int] = None,
     on_tpu: Optional[OnTpu] = None,
     task_timeout_secs: float = DEFAULT_TASK_TIMEOUT_SECS,
+    data_service: Optional[str] = None,
 ) -> None:
     """Trains without evaluation, as where evaluation is a process of its own.
 
     Arguments and errors are those of `train_and_evaluate`.
     """
     settings = _settings(
-        pipeline_config, model_dir, num_train_steps, saving, seed, task_timeout_secs
+        pipeline_config, model_dir, num_train_steps, saving, seed, task_timeout_secs, data_service
     )
     if cluster.serves_variables():
         parameter_servers.serve(settings)
@@ -231,11 +236,18 @@ def _settings(
     saving: Optional[Saving],
     seed: Optional[int],
     task_timeout_secs: float,
+    data_service: Optional[str],
 ) -> RunSettings:
     if num_train_steps is None:
         num_train_steps = pipeline_config.train_config.num_steps or None
     return RunSettings(
-        pipeline_config, model_dir, num_train_steps, saving or Saving(), seed, task_timeout_secs
+        pipeline_config,
+        model_dir,
+        num_train_steps,
+        saving or Saving(),
+        seed,
+        task_timeout_secs,
+        data_service,
     )
 
 
@@ -300,8 +312,8 @@ class _Run:
             return DataCursor(state, self.first_step)
         if self.first_step:
             _LOG.warning(
-                "On a TPU the position in the data is not saved: the data begin with a new epoch, "
-                "in a new order"
+                "On a TPU and with a tf.data service the position in the data is not saved: the "
+                "data begin with a new epoch, in a new order"
             )
         return None
 

@@ -22,25 +22,30 @@ from tests.programs.clusters import free_addresses
 pytestmark = pytest.mark.slow
 
 PAGE = ROOT / "docs" / "distributed.md"
-EXAMPLES: List[str] = re.findall(
-    r"^```bash\n(.*?cluster=.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL
-)
+EXAMPLES: List[str] = [
+    text
+    for text in re.findall(r"^```bash\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    if "cluster=" in text or "data-worker" in text
+]
 COMMAND = 'estimator-det() { "$PYTHON" -m estimator_det.cli "$@"; }\n'
 
 
 def _run(example: str, folder: pathlib.Path, config: Any) -> str:
     """Runs an example with other ports; what its tasks printed."""
     (folder / "my.config").write_text(pipeline.format_pipeline(config))
-    ports = sorted(set(re.findall(r"127\.0\.0\.1:22\d\d", example)))
+    if "data-worker" in example:  # The second one has a port that nobody else names.
+        example = example.replace("--port 5051", f"--port {free_addresses(1)[0].partition(':')[2]}")
+    ports = sorted(set(re.findall(r"127\.0\.0\.1:\d{4}", example)))
     for port, free in zip(ports, free_addresses(len(ports))):
         example = example.replace(port, free)
+        example = example.replace(f"--port {port[-4:]}", f"--port {free.partition(':')[2]}")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHON": sys.executable}
-    subprocess.run(["bash", "-c", COMMAND + example], cwd=folder, env=environment, check=True)
+    subprocess.run(["bash", "-mc", COMMAND + example], cwd=folder, env=environment, check=True)
     return "".join(path.read_text() for path in folder.glob("*.log"))
 
 
 def test_there_are_examples() -> None:
-    assert len(EXAMPLES) == 2
+    assert len(EXAMPLES) == 3
 
 
 @pytest.mark.exhaustive
@@ -51,6 +56,15 @@ def test_examples_run(tmp_path: pathlib.Path, number: int) -> None:
     output = _run(EXAMPLES[number], tmp_path, demo.demo_config(files, 6, settings))
     assert 6 <= trained_steps(str(tmp_path / "run")) <= 8, output
     assert "Training has ended: ps 0 ends" in output and "error" not in output, output
+
+
+@pytest.mark.exhaustive
+def test_data_workers(tmp_path: pathlib.Path) -> None:
+    files = shapes.make_dataset(str(tmp_path / "data"), seed=0, size="tiny")
+    output = _run(EXAMPLES[2], tmp_path, demo.demo_config(files, 6, ["train_config.batch_size=2"]))
+    assert trained_steps(str(tmp_path / "run")) == 6, output
+    assert "each record is read once an epoch as long as no data worker fails" in output
+    assert "step 6/6" in output and "error" not in output, output
 
 
 @pytest.mark.exhaustive

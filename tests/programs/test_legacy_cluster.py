@@ -7,8 +7,8 @@ from typing import Any, Dict
 
 import pytest
 
-from estimator_det import legacy_cluster
 from estimator_det.console import UsageError
+from estimator_det.verbs import legacy_cluster
 from model_fn.runs import cluster
 
 JOBS = {"master": ["h:1"], "worker": ["h:2", "h:3"], "ps": ["h:4"]}

@@ -22,6 +22,7 @@ class RunSettings:
         saving: When checkpoints are saved.
         seed: Of initial values, shuffling and augmentation; None for any.
         task_timeout_secs: In a cluster, for how long another task may be missing.
+        data_service: Address of a `tf.data` service that reads and augments; None to do it here.
     """
 
     pipeline_config: Any
@@ -30,6 +31,7 @@ class RunSettings:
     saving: Saving
     seed: Optional[int] = None
     task_timeout_secs: float = DEFAULT_TASK_TIMEOUT_SECS
+    data_service: Optional[str] = None
 
 
 class Evaluator(Protocol):

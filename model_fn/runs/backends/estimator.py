@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import logging
 from typing import Any, Callable, ContextManager, List, Optional, Sequence
 
 from estimator_det.compat import estimator
@@ -19,6 +20,14 @@ from model_fn.runs.backends.base import Evaluator, RunSettings
 from model_fn.runs.options import Saving
 from model_fn.training.step import TrainGraph
 
+_LOG = logging.getLogger(__name__)
+
+SERVICE_LIMITS = (
+    "tf.data service: each record is read once an epoch as long as no data worker fails; those "
+    "that a failed one has not delivered are missing in that epoch. The position in the data is "
+    "not saved: a resumed run begins with a new epoch, in a new order. A record that cannot be "
+    "used ends the run, whatever bad_records says"
+)
 SUMMARY_STEPS = 100  # between two summaries
 
 
@@ -98,7 +107,8 @@ def make_train_input_fn(
         seed=settings.seed if cursor is not None else seed_at(settings.seed, first_step),
         fault_log=fault_log,
         cursor=cursor,
-        first_step=None if shares_steps else first_step,
+        data_service=settings.data_service,
+        first_step=None if shares_steps or settings.data_service else first_step,
         **options,
     )
     return made
@@ -108,10 +118,12 @@ class EstimatorBackend:
     """An Estimator in this process; `Backend` says what its methods do."""
 
     steps_per_call = 1
-    keeps_data_cursor = True
 
     def __init__(self, settings: RunSettings) -> None:
         self._settings = settings
+        self.keeps_data_cursor = settings.data_service is None
+        if settings.data_service is not None:
+            _LOG.warning("%s", SERVICE_LIMITS)
         self._make_estimator = estimator_maker(settings)
         self.graph = TrainGraph()
 

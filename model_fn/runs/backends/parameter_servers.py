@@ -359,6 +359,11 @@ def check(settings: RunSettings, cluster: clusters.Cluster) -> None:
             f"{tf.__version__}. pip install 'tensorflow==2.15.1', or train by another loop: "
             "estimator-det train --strategy multi_worker_mirrored"
         )
+    if settings.data_service is not None:
+        raise ConfigError(
+            "tf_data_service does not work in a cluster yet, whose tasks divide the records among "
+            "them. Remove it, or train without a cluster"
+        )
     if settings.pipeline_config.train_input_reader.num_epochs:
         raise ConfigError(
             "train_input_reader.num_epochs: in a cluster data do not end, for the workers would "
