@@ -9,6 +9,7 @@ from PIL import Image
 from estimator_det import console
 from estimator_det.protos import pipeline_pb2
 from estimator_det.verbs import check_data, show_data
+from model_fn.preflight import anchor_coverage
 from tests.detectors.configs import small_config
 from tests.inputs import examples
 from tests.inputs.examples import BOXES, encoded, example
@@ -66,7 +67,8 @@ def test_check_data_writes_report_findings_and_charts(config, tmp_path, capfd):
     assert Image.open(folder / "histograms.png").width > 1000
 
 
-def test_check_data_fails_where_records_would_stop_a_run(config, tmp_path, capfd):
+def test_check_data_fails_where_records_would_stop_a_run(config, tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(anchor_coverage, "has_anchors", lambda detector: False)
     key = "train_input_reader.tf_record_input_reader.input_path"
     paths = f"{key}=[{tmp_path}/good.record,{tmp_path}/bad.record]"
     folder = tmp_path / "out"
