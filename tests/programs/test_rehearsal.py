@@ -16,7 +16,7 @@ from exporters.saved_model_detector import DETECTIONS_FILE
 from inputs.datasets import shapes
 from model_fn.training import host_call
 from tests import small_extractor
-from tests.programs.test_runs import SMALL
+from tests.programs.test_runs import PLAIN, SMALL
 
 pytestmark = pytest.mark.slow
 
@@ -64,11 +64,12 @@ def test_from_a_checkpoint_to_a_model_that_detects(tmp_path, capsys, monkeypatch
     small_extractor.use(monkeypatch)
     files = shapes.make_dataset(str(tmp_path / "data"), seed=0, size="tiny")
     config_path = tmp_path / "small.config"
-    config = demo.demo_config(files, 4, [*SMALL, *FIT])
+    config = demo.demo_config(files, 4, [*SMALL, PLAIN, *FIT])
     config_path.write_text(pipeline.format_pipeline(config))
     common = ["model_main", f"--pipeline_config_path={config_path}"]
     source, folder = tmp_path / "source", tmp_path / "rehearsed"
-    assert model_main.main([*common, f"--model_dir={source}", "--num_train_steps=1"]) == 0
+    first = [f"--model_dir={source}", "--mode=train", "--num_train_steps=1"]
+    assert model_main.main([*common, *first]) == 0
     capsys.readouterr()
 
     common += [f"--model_dir={folder}"]

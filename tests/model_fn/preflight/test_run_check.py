@@ -82,6 +82,19 @@ def test_bugs_keep_their_traceback(monkeypatch):
         run_check.examine(small_config())
 
 
+@pytest.fixture
+def trains_only(monkeypatch):
+    """Spares tests that are not about them the graphs of evaluation and prediction."""
+    real = run_check.create_model_fn
+
+    def create_model_fn(config):
+        build = real(config)
+        return lambda features, labels, mode: mode == "train" and build(features, labels, mode)
+
+    monkeypatch.setattr(run_check, "create_model_fn", create_model_fn)
+
+
+@pytest.mark.usefixtures("trains_only")
 def test_warm_start_is_told_and_checked(tmp_path: pathlib.Path):
     name = "FeatureExtractor/First/weights"
     with tf.Graph().as_default(), tf1.Session() as session:
