@@ -115,21 +115,28 @@ def test_without_an_added_background(field: str) -> None:
     assert set(detections["detection_classes"].reshape(-1)) <= allowed
 
 
+@pytest.fixture
+def two_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network of two layers in place of the MobileNet."""
+    small_extractor.use(monkeypatch)
+
+
+@pytest.mark.usefixtures("two_layers")
 def test_raw_boxes_have_static_shapes_where_images_have() -> None:
     detector = small_detector("return_raw_detections_during_predict: true", is_training=False)
-    for size, expected in ((64, [2, 56]), (None, [2, None])):
+    for size, expected in ((64, [2, 896]), (None, [2, None])):
         with tf.Graph().as_default():
             images = tf1.placeholder(tf.float32, [2, size, size, 3])
             predictions = detector.predict(images)
             assert predictions.raw_boxes.shape.as_list() == [*expected, 4]
             indices = predictions.raw_feature_map_indices
             assert indices.shape.as_list() == expected and indices.dtype == tf.int32
-            # Three boxes on each cell of the first map, six on the others.
+            # Three boxes on each cell of the first map, two on the others.
             by_map = tf.math.bincount(indices[1])
             with tf1.Session() as session:
                 session.run(tf1.global_variables_initializer())
                 pixels = {images: np.zeros([2, 64, 64, 3])}
-                assert session.run(by_map, pixels).tolist() == [48, 8]
+                assert session.run(by_map, pixels).tolist() == [768, 128]
 
 
 def test_detections_are_relative_to_the_real_image() -> None:
@@ -165,12 +172,6 @@ def test_the_real_window_of_a_padded_image_that_is_not_square() -> None:
     windows = _real_windows(inputs, tf.constant([[16, 60, 3], [32, 20, 3]]))
     np.testing.assert_allclose(windows, [[0, 0, 0.5, 0.75], [0, 0, 1, 0.25]])
     np.testing.assert_array_equal(_real_windows(inputs, None), [[0, 0, 1, 1]] * 2)
-
-
-@pytest.fixture
-def two_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network of two layers in place of the MobileNet."""
-    small_extractor.use(monkeypatch)
 
 
 @pytest.mark.usefixtures("two_layers")

@@ -68,6 +68,7 @@ ROWS = [
         (300, 300),
         squares([512, 1024, 512, 256, 256, 128], [19, 10, 5, 3, 2, 1]),
         scope="MobilenetV1/",
+        is_exhaustive=True,
     ),
     Row(
         "ssd_mobilenet_v1",
@@ -98,6 +99,7 @@ ROWS = [
             "fpn/bottom_up_Conv2d_15/weights": [3, 3, 25, 25],
         },
         variables=27 * 5 + 3 * 2 + 4 * 5,
+        is_exhaustive=True,
     ),
     Row(
         "ssd_mobilenet_v1_fpn",
@@ -140,6 +142,7 @@ ROWS = [
         scope="MobilenetV1/Conv2d_",  # no layers of its own
         has={"13_pointwise/weights": None},
         variables=27 * 5,
+        is_exhaustive=True,
     ),
     Row(
         "ssd_mobilenet_v1_ppn",
@@ -157,7 +160,7 @@ ROWS = [
             squares([51, 102, 51, 25, 25], [16, 8, 4, 2, 1]),
             scope="MobilenetV1/",
             has={"Conv2d_13_pointwise_2_Conv2d_4_2x2_s2_25/weights": [2, 2, 12, 25]},
-            is_exhaustive=bool(option),
+            is_exhaustive=True,
         )
         for option in ("", "use_explicit_padding: true")
     ),
@@ -394,6 +397,7 @@ SHORT_ROWS = [
         fpn { max_level: 6 additional_layer_depth: 88 }""",
         (100, 60),
         wide(48, (16, 8), (8, 4), (4, 2), (2, 1)),
+        is_exhaustive=True,
     ),
     Row(  # not even the padding has an effect: 300 pixels stay 300
         "ssd_spaghettinet",

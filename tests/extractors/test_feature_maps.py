@@ -43,7 +43,7 @@ def test_row(row: Row) -> None:
 
 
 @pytest.mark.usefixtures("short_networks", "fresh_builds")
-@pytest.mark.parametrize("row", SHORT_ROWS, ids=row_name)
+@pytest.mark.parametrize("row", marked(SHORT_ROWS), ids=row_name)
 def test_short_row(row: Row) -> None:
     check(row)
 

@@ -106,6 +106,7 @@ def test_override_adds_the_message_to_the_norms_of_pnasnet() -> None:
     assert all(op.get_attr("is_training") for op in norms)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("short_networks", "fresh_builds")
 def test_spaghettinet_evaluation_keeps_no_averages_of_its_own() -> None:
     counts = [

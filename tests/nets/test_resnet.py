@@ -61,6 +61,7 @@ def test_halving_takes_every_second_pixel() -> None:
     assert before.min() >= 0
 
 
+@pytest.mark.exhaustive  # tests/extractors/test_hyperparams.py has an override of a ResNet
 def test_overrides_reach_everything_but_the_norms_numbers() -> None:
     with tf.Graph().as_default():
         with (

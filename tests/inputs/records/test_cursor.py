@@ -85,6 +85,7 @@ def resume(cursor: DataCursor) -> DataCursor:
     return DataCursor(CursorState.from_json(json.loads(json.dumps(cursor.state.to_json()))))
 
 
+@pytest.mark.exhaustive  # tests/inputs/test_examples.py has the same of mixtures
 def test_a_resumed_run_reads_the_same_batches(tmp_path: pathlib.Path) -> None:
     """Features and labels alike, although records are shuffled, augmented and skipped."""
     config = reading(files(tmp_path, 7, 6, bad=(2, 3, 9)))
