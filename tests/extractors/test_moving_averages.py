@@ -48,9 +48,8 @@ def extract_small(kind: str, pixels: Any = None) -> Tuple[tf.Tensor, ...]:
     return make(kind, text).extract(tf.constant(pixels, tf.float32))
 
 
-# One type of each way to make layers; the others are made alike.
+# One type of each way to make layers; the others are made alike, or compared below.
 NETWORKS = {
-    "ssd_mobilenet_v1",
     "ssd_mobilenet_v3_large",
     "ssd_pnasnet",
     "ssd_resnet50_v1_fpn",

@@ -169,6 +169,7 @@ def test_labels_of_one_place_are_merged(tmp_path: pathlib.Path) -> None:
     np.testing.assert_allclose(labels["groundtruth_boxes"][0, 1], [0.1, 0.2, 0.6, 0.8])
 
 
+@pytest.mark.exhaustive  # tests/inputs/test_examples.py has scores in mixtures
 def test_multiclass_scores_are_targets(tmp_path: pathlib.Path) -> None:
     rows = [[0.0, 0.5, 0.25, 0.25], [1.0, 0, 0, 0]]
     key = "image/object/class/multiclass_scores"
@@ -406,6 +407,7 @@ def test_workers_share_the_records(tmp_path: pathlib.Path) -> None:
     assert [features[schema.RECORD].tolist() for features, _ in batches] == [[[0, 1]], [[0, 3]]]
 
 
+@pytest.mark.exhaustive  # tests/programs/test_runs.py has runs of an Estimator
 def test_estimator_reads_it(tmp_path: pathlib.Path) -> None:
     (tmp_path / "map.pbtxt").write_text(LABEL_MAP)
     record = example({**BOXES, "image/object/class/text": ["owl", "cat"]})

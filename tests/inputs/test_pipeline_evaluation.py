@@ -12,7 +12,7 @@ from google.protobuf import text_format
 import inputs
 from estimator_det.compat import tf, tf1
 from inputs import schema
-from tests.inputs.examples import BOXES, encoded, example, picture
+from tests.inputs.examples import BOXES, encoded, example, picture, pipeline
 from tests.inputs.test_pipeline import (
     LABELS,
     preprocess_of,
@@ -54,11 +54,16 @@ def test_evaluation_features(tmp_path: pathlib.Path) -> None:
     assert features["original_image_spatial_shape"].tolist() == [[8, 12]]
 
 
-def test_evaluation_of_training_data_and_without_resizing(tmp_path: pathlib.Path) -> None:
-    config = reading(tmp_path, [example({})], "eval_config { force_no_resize: true }")
+def test_an_evaluation_needs_a_reader() -> None:
+    config = pipeline()
     del config.eval_input_reader[:]
     with pytest.raises(ValueError, match="eval_input_reader is missing"):
         inputs.create_eval_input_fn(config, preprocess_of(config))
+
+
+@pytest.mark.exhaustive  # tests/model_fn/runs/test_evaluator.py has images that keep their size
+def test_evaluation_of_training_data_and_without_resizing(tmp_path: pathlib.Path) -> None:
+    config = reading(tmp_path, [example({})], "eval_config { force_no_resize: true }")
 
     def identity(images: Any) -> Any:
         return images, tf.shape(images)[tf.newaxis, 1:]

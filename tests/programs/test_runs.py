@@ -112,10 +112,15 @@ def test_model_main_resumes_and_evaluates(resumed):
 @pytest.mark.parametrize(
     "flags",
     [
-        pytest.param(["--run_once"], marks=pytest.mark.exhaustive),
         ["--run_once", "--eval_training_data", "--sample_1_of_n_eval_on_train_examples=16"],
-        pytest.param(["--num_train_steps=3"], marks=pytest.mark.exhaustive),
-        ["--num_train_steps=9", "--eval_timeout_secs=1"],
+        *(
+            pytest.param(flags, marks=pytest.mark.exhaustive)
+            for flags in (
+                ["--run_once"],
+                ["--num_train_steps=3"],
+                ["--num_train_steps=9", "--eval_timeout_secs=1"],
+            )
+        ),
     ],
     ids=" ".join,
 )

@@ -68,8 +68,11 @@ def findings_of(config: Any, *modes: str) -> List[Any]:
         "loss { classification_loss { weighted_softmax {} } }"
         "post_processing { batch_non_max_suppression { use_class_agnostic_nms: true } }"
         "use_confidences_as_targets: true return_raw_detections_during_predict: true",
-        "box_coder { keypoint_box_coder { num_keypoints: 2 } }"
-        "box_predictor { convolutional_box_predictor { box_code_size: 8 } }",
+        pytest.param(
+            "box_coder { keypoint_box_coder { num_keypoints: 2 } }"
+            "box_predictor { convolutional_box_predictor { box_code_size: 8 } }",
+            marks=pytest.mark.exhaustive,
+        ),
     ],
 )
 @pytest.mark.usefixtures("small")
