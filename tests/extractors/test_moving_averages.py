@@ -52,7 +52,6 @@ def extract_small(kind: str, pixels: Any = None) -> Tuple[tf.Tensor, ...]:
 NETWORKS = {
     "ssd_mobilenet_v3_large",
     "ssd_pnasnet",
-    "ssd_resnet50_v1_fpn",
     "ssd_spaghettinet",
 }
 
