@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, Optional, Protocol, Sequence, Tuple, Type
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.fields import check_supported, is_news
+from estimator_det.config.fields import check_supported, news_among
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 from estimator_det.extractors.base import (
@@ -349,5 +349,4 @@ def ignored_fields(config: Any) -> Tuple[str, ...]:
     overrides = config.override_base_feature_extractor_hyperparams and OVERRIDE not in ignores
     if not recipe.has_extra_layers and not overrides:
         ignores += ("conv_hyperparams",)
-    fields = config.DESCRIPTOR.fields_by_name
-    return tuple(name for name in ignores if is_news(config, fields[name]))
+    return news_among(config, ignores)

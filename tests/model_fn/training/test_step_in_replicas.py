@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pathlib
-import subprocess
-import sys
 from typing import Any, Dict
 
 import numpy as np
@@ -23,6 +19,7 @@ from model_fn.training.optimizers import make_optimizer
 from model_fn.training.train_op import make_unguarded_train_op
 from tests import small_extractor
 from tests.detectors import configs
+from tests.programs.forking import Forker
 
 STEPS = 2
 
@@ -160,7 +157,7 @@ def _compare() -> Dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def compared() -> Dict[str, Any]:
+def compared(forker: Forker) -> Dict[str, Any]:
     code = (
         "from estimator_det.compat import tf\n"
         "tf.config.set_logical_device_configuration(tf.config.list_physical_devices('CPU')[0],"
@@ -169,16 +166,9 @@ def compared() -> Dict[str, Any]:
         f"from {__name__} import _compare\n"
         "print(json.dumps(_compare()))"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=pathlib.Path(__file__).parents[3],
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr[-3000:]
-    found: Dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+    run = forker.program(code)
+    assert run.wait() == 0, run.output()
+    found: Dict[str, Any] = json.loads(run.output().splitlines()[-1])
     return found
 
 
