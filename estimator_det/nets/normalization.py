@@ -8,7 +8,8 @@ nodes fewer for each layer of a training graph.
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Iterator, List, NamedTuple, Tuple
+import math
+from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import num_tpu_shards, slim, tf, tf1
 
@@ -18,6 +19,27 @@ class _Parameters(NamedTuple):
     gamma: Any
     moving_mean: Any
     moving_variance: Any
+
+
+class Convolution(NamedTuple):
+    """A convolution with simulated quantization, which its batch norm becomes part of.
+
+    Attributes:
+        kernel: float [height, width, inputs, outputs], or a depthwise one.
+        scale_shape: Shape of a factor for each output channel that the kernel broadcasts with.
+        convolve: Kernel -> outputs [B, h, w, C].
+        quantize: Rounds the kernel after the batch norm's factor.
+    """
+
+    kernel: tf.Tensor
+    scale_shape: Tuple[int, ...]
+    convolve: Callable[[tf.Tensor], tf.Tensor]
+    quantize: Callable[[tf.Tensor], tf.Tensor]
+
+    @property
+    def channels(self) -> int:
+        """Of the outputs."""
+        return math.prod(self.scale_shape)
 
 
 def _parameters(channels: int, center: bool, scale: bool) -> _Parameters:
@@ -67,6 +89,7 @@ def batch_norm(
     updates_collections: Any = tf1.GraphKeys.UPDATE_OPS,
     scope: Any = None,
     folds: bool = False,
+    convolution: Optional[Convolution] = None,
 ) -> tf.Tensor:
     """Batch norm (Ioffe & Szegedy, 2015) over all axes but the last.
 
@@ -82,11 +105,20 @@ def batch_norm(
         scope: Variable scope; "BatchNorm" by default.
         folds: Where the averages are used on the output of a convolution, make them part of the
             convolution: the same result and gradients, in less time and half the memory.
+        convolution: What to normalize, in place of `inputs`, which may be any tensor then.
 
     Returns:
-        Like `inputs`.
+        Like `inputs`, or the outputs of the quantized convolution, normalized.
     """
     with tf1.variable_scope(scope, "BatchNorm", [inputs]):
+        if convolution is not None:
+            parameters = _parameters(convolution.channels, center, scale)
+            if not is_training:
+                return _quantized(convolution, parameters, epsilon)
+            outputs, updates = _quantized_in_training(
+                convolution, parameters, epsilon, decay, _moments
+            )
+            return _with_updates(outputs, updates, updates_collections)
         values = inputs if inputs.shape.rank == 4 else inputs[:, tf.newaxis, tf.newaxis, :]
         parameters = _parameters(inputs.shape[-1], center, scale)
         if folds and not is_training and _can_fold(inputs):
@@ -136,6 +168,70 @@ def _folded(convolution: tf.Operation, parameters: _Parameters, epsilon: float) 
     return tf.nn.bias_add(outputs, parameters.beta - parameters.moving_mean * factor)
 
 
+class _Moments(NamedTuple):
+    """Statistics of a batch, float32 [C]."""
+
+    mean: tf.Tensor
+    variance: tf.Tensor
+    unbiased_variance: tf.Tensor  # what moving averages take
+
+
+def _quantized(convolution: Convolution, parameters: _Parameters, epsilon: float) -> tf.Tensor:
+    """The convolution with the moving averages as a part of it, and an offset."""
+    factor = parameters.gamma * tf1.rsqrt(parameters.moving_variance + epsilon)
+    outputs = convolution.convolve(_scaled_kernel(convolution, factor))
+    offset = parameters.beta - parameters.moving_mean * factor
+    return tf.nn.bias_add(outputs, tf.cast(offset, outputs.dtype))
+
+
+def _quantized_in_training(
+    convolution: Convolution,
+    parameters: _Parameters,
+    epsilon: float,
+    decay: float,
+    moments: Callable[[tf.Tensor], _Moments],
+) -> Tuple[tf.Tensor, List[Any]]:
+    """The convolution with moving averages in its kernel, corrected to the batch's statistics.
+
+    What is rounded so changes slowly, and is what an evaluation rounds. The statistics are those
+    of the convolution with the kernel as it is (Krishnamoorthi, "Quantizing deep convolutional
+    networks for efficient inference", 2018, section 3.2.2).
+    """
+    # Read once: updates in place may come before a second read.
+    old_mean = tf.identity(parameters.moving_mean)
+    old_variance = tf.identity(parameters.moving_variance)
+    expected = tf1.rsqrt(old_variance + epsilon)
+    found = moments(convolution.convolve(convolution.kernel))
+    actual = tf1.rsqrt(found.variance + epsilon)
+    outputs = convolution.convolve(_scaled_kernel(convolution, parameters.gamma * expected))
+    outputs *= tf.cast(actual / expected, outputs.dtype)
+    offset = parameters.beta - found.mean * (parameters.gamma * actual)
+    outputs = tf.nn.bias_add(outputs, tf.cast(offset, outputs.dtype))
+    updates = [
+        average.assign(old + (tf.stop_gradient(new) - old) * (1.0 - decay), read_value=False)
+        for average, old, new in (
+            (parameters.moving_mean, old_mean, found.mean),
+            (parameters.moving_variance, old_variance, found.unbiased_variance),
+        )
+    ]
+    return outputs, updates
+
+
+def _scaled_kernel(convolution: Convolution, factor: tf.Tensor) -> tf.Tensor:
+    factor = tf.cast(tf.reshape(factor, convolution.scale_shape), convolution.kernel.dtype)
+    return convolution.quantize(convolution.kernel * factor)
+
+
+def _moments(values: tf.Tensor) -> _Moments:
+    """Of [B, h, w, C]."""
+    values = tf.cast(values, tf.float32)
+    mean, variance = tf.nn.moments(values, [0, 1, 2])
+    count = tf.size(values, tf.int64) // values.shape[-1]
+    others = tf.maximum(count - 1, 1)
+    correction = tf.cast(count, tf.float32) / tf.cast(others, tf.float32)
+    return _Moments(mean, variance, variance * correction)
+
+
 def _num_replicas() -> int:
     """How many replicas train together at this point: cores of a TPU, or those of a strategy."""
     shards = num_tpu_shards()
@@ -159,6 +255,11 @@ def _moments_over_replicas(inputs: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
     return mean, tf.maximum(mean_square - tf.square(mean), 0.0)
 
 
+def _joint_moments(values: tf.Tensor) -> _Moments:
+    mean, variance = _moments_over_replicas(tf.cast(values, tf.float32))
+    return _Moments(mean, variance, variance)
+
+
 @slim.add_arg_scope
 def sync_batch_norm(
     inputs: tf.Tensor,
@@ -169,6 +270,7 @@ def sync_batch_norm(
     is_training: bool = True,
     updates_collections: Any = tf1.GraphKeys.UPDATE_OPS,
     scope: Any = None,
+    convolution: Optional[Convolution] = None,
 ) -> tf.Tensor:
     """`batch_norm` with statistics over the batches of all replicas that train together."""
     if not is_training or _num_replicas() == 1:
@@ -181,8 +283,15 @@ def sync_batch_norm(
             is_training=is_training,
             updates_collections=updates_collections,
             scope=scope,
+            convolution=convolution,
         )
     with tf1.variable_scope(scope, "BatchNorm", [inputs]):
+        if convolution is not None:
+            parameters = _parameters(convolution.channels, center, scale)
+            outputs, updates = _quantized_in_training(
+                convolution, parameters, epsilon, decay, _joint_moments
+            )
+            return _with_updates(outputs, updates, updates_collections)
         parameters = _parameters(inputs.shape[-1], center, scale)
         values = tf.cast(inputs, tf.float32)
         mean, variance = _moments_over_replicas(values)
