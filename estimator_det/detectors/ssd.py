@@ -124,7 +124,8 @@ class SsdDetector:
         """
         del true_shapes, groundtruth, context
         updates = None if self.inplace_norm_update else tf1.GraphKeys.UPDATE_OPS
-        quantizer = self.quantization and Quantizer(self.quantization, self.is_training)
+        options = self.quantization
+        quantizer = None if options is None else Quantizer(options, self.is_training)
         with (
             quantized_by(quantizer),
             slim.arg_scope(

@@ -112,13 +112,10 @@ def batch_norm(
     """
     with tf1.variable_scope(scope, "BatchNorm", [inputs]):
         if convolution is not None:
-            parameters = _parameters(convolution.channels, center, scale)
             if not is_training:
+                parameters = _parameters(convolution.channels, center, scale)
                 return _quantized(convolution, parameters, epsilon)
-            outputs, updates = _quantized_in_training(
-                convolution, parameters, epsilon, decay, _moments
-            )
-            return _with_updates(outputs, updates, updates_collections)
+            inputs = convolution.convolve(convolution.kernel)
         values = inputs if inputs.shape.rank == 4 else inputs[:, tf.newaxis, tf.newaxis, :]
         parameters = _parameters(inputs.shape[-1], center, scale)
         if folds and not is_training and _can_fold(inputs):
@@ -137,6 +134,14 @@ def batch_norm(
             outputs = outputs[:, 0, 0, :]
         if not is_training:
             return outputs
+        if convolution is not None:
+            # Read before the updates, which may be in place.
+            old_variance = tf.identity(parameters.moving_variance)
+            _, batch_variance = tf.nn.moments(tf.cast(inputs, tf.float32), [0, 1, 2])
+            outputs += _effect_of_rounding(
+                convolution, old_variance, parameters, batch_variance, epsilon
+            )
+            variance = _after(old_variance, variance)
         updates = [
             parameters.moving_mean.assign(mean, read_value=False),
             parameters.moving_variance.assign(variance, read_value=False),
@@ -168,68 +173,50 @@ def _folded(convolution: tf.Operation, parameters: _Parameters, epsilon: float) 
     return tf.nn.bias_add(outputs, parameters.beta - parameters.moving_mean * factor)
 
 
-class _Moments(NamedTuple):
-    """Statistics of a batch, float32 [C]."""
-
-    mean: tf.Tensor
-    variance: tf.Tensor
-    unbiased_variance: tf.Tensor  # what moving averages take
-
-
 def _quantized(convolution: Convolution, parameters: _Parameters, epsilon: float) -> tf.Tensor:
     """The convolution with the moving averages as a part of it, and an offset."""
     factor = parameters.gamma * tf1.rsqrt(parameters.moving_variance + epsilon)
-    outputs = convolution.convolve(_scaled_kernel(convolution, factor))
+    outputs = convolution.convolve(convolution.quantize(_scaled(convolution, factor)))
     offset = parameters.beta - parameters.moving_mean * factor
     return tf.nn.bias_add(outputs, tf.cast(offset, outputs.dtype))
 
 
-def _quantized_in_training(
+def _effect_of_rounding(
     convolution: Convolution,
+    moving_variance: tf.Tensor,
     parameters: _Parameters,
+    variance: tf.Tensor,
     epsilon: float,
-    decay: float,
-    moments: Callable[[tf.Tensor], _Moments],
-) -> Tuple[tf.Tensor, List[Any]]:
-    """The convolution with moving averages in its kernel, corrected to the batch's statistics.
+) -> tf.Tensor:
+    """What rounding the kernel adds to the outputs of batch norm in training, [B, h, w, C].
 
-    What is rounded so changes slowly, and is what an evaluation rounds. The statistics are those
-    of the convolution with the kernel as it is (Krishnamoorthi, "Quantizing deep convolutional
-    networks for efficient inference", 2018, section 3.2.2).
+    The kernel is rounded after the factor that an evaluation gives it, from the moving average.
+    The factor of the batch replaces it only in the outputs, so that the levels of the kernel
+    change slowly (Krishnamoorthi, "Quantizing deep convolutional networks for efficient
+    inference", 2018, section 3.2.2). A kernel is the sum of itself and of what rounding adds, and
+    convolutions are linear: the rest is batch norm as ever, with its exact gradients.
+
+    Args:
+        convolution: What is normalized.
+        moving_variance: float32 [C], before this step.
+        parameters: Of the batch norm.
+        variance: float32 [C], of the batch, with its gradient.
+        epsilon: Added to variances.
     """
-    # Read once: updates in place may come before a second read.
-    old_mean = tf.identity(parameters.moving_mean)
-    old_variance = tf.identity(parameters.moving_variance)
-    expected = tf1.rsqrt(old_variance + epsilon)
-    found = moments(convolution.convolve(convolution.kernel))
-    actual = tf1.rsqrt(found.variance + epsilon)
-    outputs = convolution.convolve(_scaled_kernel(convolution, parameters.gamma * expected))
-    outputs *= tf.cast(actual / expected, outputs.dtype)
-    offset = parameters.beta - found.mean * (parameters.gamma * actual)
-    outputs = tf.nn.bias_add(outputs, tf.cast(offset, outputs.dtype))
-    updates = [
-        average.assign(old + (tf.stop_gradient(new) - old) * (1.0 - decay), read_value=False)
-        for average, old, new in (
-            (parameters.moving_mean, old_mean, found.mean),
-            (parameters.moving_variance, old_variance, found.unbiased_variance),
-        )
-    ]
-    return outputs, updates
+    expected = tf1.rsqrt(moving_variance + epsilon)
+    kernel = _scaled(convolution, parameters.gamma * expected)
+    outputs = convolution.convolve(convolution.quantize(kernel) - kernel)
+    return outputs * tf.cast(tf1.rsqrt(variance + epsilon) / expected, outputs.dtype)
 
 
-def _scaled_kernel(convolution: Convolution, factor: tf.Tensor) -> tf.Tensor:
-    factor = tf.cast(tf.reshape(factor, convolution.scale_shape), convolution.kernel.dtype)
-    return convolution.quantize(convolution.kernel * factor)
+def _after(first: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+    with tf1.control_dependencies([first]):
+        return tf.identity(value)
 
 
-def _moments(values: tf.Tensor) -> _Moments:
-    """Of [B, h, w, C]."""
-    values = tf.cast(values, tf.float32)
-    mean, variance = tf.nn.moments(values, [0, 1, 2])
-    count = tf.size(values, tf.int64) // values.shape[-1]
-    others = tf.maximum(count - 1, 1)
-    correction = tf.cast(count, tf.float32) / tf.cast(others, tf.float32)
-    return _Moments(mean, variance, variance * correction)
+def _scaled(convolution: Convolution, factor: tf.Tensor) -> tf.Tensor:
+    factor = tf.reshape(factor, convolution.scale_shape)
+    return convolution.kernel * tf.cast(factor, convolution.kernel.dtype)
 
 
 def _num_replicas() -> int:
@@ -253,11 +240,6 @@ def _moments_over_replicas(inputs: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
         context = tf1.distribute.get_replica_context()
         mean, mean_square = context.all_reduce(tf1.distribute.ReduceOp.MEAN, local)
     return mean, tf.maximum(mean_square - tf.square(mean), 0.0)
-
-
-def _joint_moments(values: tf.Tensor) -> _Moments:
-    mean, variance = _moments_over_replicas(tf.cast(values, tf.float32))
-    return _Moments(mean, variance, variance)
 
 
 @slim.add_arg_scope
@@ -287,17 +269,18 @@ def sync_batch_norm(
         )
     with tf1.variable_scope(scope, "BatchNorm", [inputs]):
         if convolution is not None:
-            parameters = _parameters(convolution.channels, center, scale)
-            outputs, updates = _quantized_in_training(
-                convolution, parameters, epsilon, decay, _joint_moments
-            )
-            return _with_updates(outputs, updates, updates_collections)
+            inputs = convolution.convolve(convolution.kernel)
         parameters = _parameters(inputs.shape[-1], center, scale)
         values = tf.cast(inputs, tf.float32)
         mean, variance = _moments_over_replicas(values)
         outputs = tf.nn.batch_normalization(
             values, mean, variance, parameters.beta, parameters.gamma, epsilon
         )
+        if convolution is not None:
+            old_variance = tf.identity(parameters.moving_variance)
+            effect = _effect_of_rounding(convolution, old_variance, parameters, variance, epsilon)
+            outputs += tf.cast(effect, tf.float32)
+            variance = _after(old_variance, variance)
         updates = [
             average.assign_add((new - average) * (1.0 - decay), read_value=False)
             for average, new in (

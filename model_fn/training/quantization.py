@@ -22,7 +22,7 @@ def range_summaries(predictions: Any) -> List[tf.Tensor]:
     quantized: Sequence[QuantizedTensor] = getattr(predictions, "quantized", ())
     if not quantized:
         return []
-    with tf1.name_scope(TAG):
+    with tf1.name_scope("quantized_ranges"):
         numbers = [
             tf.stack([each.least for each in quantized]),
             tf.stack([each.most for each in quantized]),

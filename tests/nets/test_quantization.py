@@ -61,7 +61,7 @@ def test_ranges_of_activations_are_averages_without_a_bias_to_their_start() -> N
         # A step rounds with the range that it leaves.
         feed = np.array([-3.0, 1.0], np.float32)
         rounded, _ = session.run([outputs, _updates()], {values: feed})
-        np.testing.assert_allclose(rounded, _rounded(feed, -3, 1), atol=1e-5)
+        np.testing.assert_allclose(rounded, _rounded(feed, -3, 1), atol=1e-4)
         found = _values(session)
         assert found["act_quant/min"] == pytest.approx(-3, rel=2e-5)
         assert found["act_quant/max"] == pytest.approx(1, rel=2e-5)
@@ -97,7 +97,7 @@ def test_the_delay_counts_steps_from_one() -> None:
         session.run(tf1.global_variables_initializer())
         steps = [session.run([outputs, _updates()])[0][1] for _ in range(4)]
         exact, rounded = np.float32(0.1234), np.float32(31 / 255)
-        np.testing.assert_allclose(steps, [exact, exact, rounded, rounded], rtol=1e-6)
+        np.testing.assert_allclose(steps, [exact, exact, rounded, rounded], rtol=1e-4)
         found = _values(session)
         assert found[quantization.STEP_VARIABLE] == 4
         assert found["one/act_quant/max"] == pytest.approx(1, rel=2e-5)  # learned from the first
@@ -166,7 +166,8 @@ def test_options_from_the_message() -> None:
     assert make_quantization(message) is None
     message.quantization.SetInParent()
     assert make_quantization(message) == Quantization(500000, 8, 8, False)
-    text_format.Parse("quantization { delay: 5 weight_bits: 4 symmetric: true }", message)
+    text = "quantization { delay: 5 weight_bits: 4 symmetric: true }"
+    message = text_format.Parse(text, graph_rewriter_pb2.GraphRewriter())
     assert make_quantization(message) == Quantization(5, 4, 8, True)
 
 
