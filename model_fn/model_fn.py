@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from estimator_det.compat import estimator, tf, tf1, tpu_estimator
-from estimator_det.config.fields import check_supported
 from estimator_det.config.static_shapes import with_static_shapes
 from estimator_det.detectors.base import make_detector
 from inputs import schema
@@ -56,8 +55,7 @@ def create_model_fn(
     Returns:
         `model_fn(features, labels, mode, params, config)` with the keys of `inputs.schema`. The
         result is a `TPUEstimatorSpec` on a TPU's core and in a rehearsal of training, otherwise an
-        `EstimatorSpec`. In training it raises `ConfigError` for a configuration with a
-        graph_rewriter, which has no effect otherwise.
+        `EstimatorSpec`.
     """
     train_graph = graph or step.TrainGraph()
 
@@ -86,8 +84,7 @@ def create_model_fn(
 
 def _train_spec(pipeline_config: Any, batch: _Batch, graph: step.TrainGraph) -> Any:
     train_config = pipeline_config.train_config
-    check_supported(pipeline_config, "")  # A float model would leave quantization out.
-    detector = make_detector(pipeline_config.model, is_training=True)
+    detector = _detector(pipeline_config, pipeline_config.model, is_training=True)
     passed = step.forward(
         detector,
         batch.features,
@@ -113,8 +110,9 @@ def _train_spec_for_tpu(
     pipeline_config: Any, batch: _Batch, graph: step.TrainGraph, *, on_core: bool
 ) -> Any:
     train_config = pipeline_config.train_config
-    check_supported(pipeline_config, "")  # A float model would leave quantization out.
-    detector = make_detector(with_static_shapes(pipeline_config.model), is_training=True)
+    detector = _detector(
+        pipeline_config, with_static_shapes(pipeline_config.model), is_training=True
+    )
     passed = step.forward(
         detector,
         batch.features,
@@ -213,7 +211,12 @@ def _predict_spec(pipeline_config: Any, batch: _Batch, *, on_core: bool) -> Any:
 
 def _inference_detector(pipeline_config: Any, on_core: bool) -> Any:
     model = pipeline_config.model
-    return make_detector(with_static_shapes(model) if on_core else model, is_training=False)
+    model = with_static_shapes(model) if on_core else model
+    return _detector(pipeline_config, model, is_training=False)
+
+
+def _detector(pipeline_config: Any, model: Any, *, is_training: bool) -> Any:
+    return make_detector(model, is_training, pipeline_config.graph_rewriter)
 
 
 def _inference_scaffold(

@@ -6,6 +6,7 @@ from typing import Dict, List
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import nearest
+from estimator_det.nets.quantization import is_range
 from model_fn.checkpoints.errors import RunError
 
 AVERAGE_SUFFIX = "/ExponentialMovingAverage"
@@ -51,6 +52,11 @@ def check_variables(checkpoint: str, variables: Dict[str, tf.Variable]) -> None:
     if averages and not any(name.endswith(AVERAGE_SUFFIX) for name in stored):
         remedy = (
             "The checkpoint contains no moving averages. Set eval_config.use_moving_averages=false"
+        )
+    elif any(map(is_range, variables)) and not any(map(is_range, stored)):
+        remedy = (
+            "The checkpoint is of a float model. Train it with the graph_rewriter of the "
+            "configuration first, or set graph_rewriter=null"
         )
     else:
         remedy = "Use the pipeline.config of the training, or another checkpoint"

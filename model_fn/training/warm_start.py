@@ -10,6 +10,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config.check import CHECKPOINT_TYPES
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Detector
+from estimator_det.nets.quantization import is_range
 from model_fn.checkpoints.errors import DamagedCheckpointsError
 from model_fn.checkpoints.find import find_whole_checkpoint
 from model_fn.checkpoints.imported import NEUTRAL_STATISTICS, num_neutral_layers
@@ -21,7 +22,7 @@ _ROWS_SHOWN = 30
 # What training keeps beside a variable, by the last part of its name, and beside all of them.
 _SLOT = re.compile(
     r"/(Momentum|RMSProp(_\d+)?|Adam(_\d+)?|Adagrad|Ftrl(_\d+)?|ExponentialMovingAverage)$"
-    r"|^(.*/)?beta[12]_power$|^global_step$"
+    r"|^(.*/)?beta[12]_power$|^global_step$|^fake_quantization_step$"
 )
 
 
@@ -39,6 +40,7 @@ class RestoreTable(NamedTuple):
     unused_slots: Sequence[str] = ()  # of optimizers, and moving averages
     backbone: int = 0  # variables of the feature extractor
     backbone_restored: int = 0
+    new_ranges: Sequence[str] = ()  # of simulated quantization, which a float checkpoint lacks
 
     @property
     def share(self) -> float:
@@ -54,6 +56,11 @@ class RestoreTable(NamedTuple):
         )
         if self.unused_slots:
             text += f" (and {len(self.unused_slots)} slots of optimizers and moving averages)"
+        if self.new_ranges:
+            text += (
+                f"; {len(self.new_ranges)} range variables of simulated quantization are not in "
+                "the checkpoint and are learned anew"
+            )
         return (
             f"{text}; {self.share:.0%} of the backbone "
             f"({self.backbone_restored} of {self.backbone} variables)"
@@ -120,16 +127,19 @@ def restore_table(
     restored: Dict[str, tf.Variable] = {}
     mismatched = []
     missing = []
+    new_ranges = []
     for name, variable in sorted(variables.items()):
         shape = variable.shape.as_list()
-        if name not in available:
+        if name not in available and is_range(variable.op.name):
+            new_ranges.append(name)
+        elif name not in available:
             missing.append(name)
         elif list(available[name]) != shape:
             mismatched.append((name, list(available[name]), shape))
         else:
             restored[name] = variable
     unused = sorted(set(available) - set(variables) - {NEUTRAL_STATISTICS})
-    of_backbone = {variable.op.name for variable in backbone}
+    of_backbone = {each.op.name for each in backbone if not is_range(each.op.name)}
     return RestoreTable(
         path=prefix,
         restored=restored,
@@ -139,6 +149,7 @@ def restore_table(
         unused_slots=[name for name in unused if _SLOT.search(name)],
         backbone=len(of_backbone),
         backbone_restored=sum(v.op.name in of_backbone for v in restored.values()),
+        new_ranges=new_ranges,
     )
 
 

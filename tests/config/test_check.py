@@ -394,9 +394,3 @@ class TestFiles:
         assert check(config) == []
         (folder / "model.ckpt-3.index").rename(folder / "model.ckpt-3")  # as a single file
         assert check(config) == []
-
-
-def test_quantized_training_is_an_error_with_a_remedy() -> None:
-    problem = only(problems("graph_rewriter.quantization={}"))
-    assert (problem.severity, problem.field) == ("error", "graph_rewriter")
-    assert not problems("graph_rewriter.quantization={}", "graph_rewriter=null")

@@ -115,7 +115,8 @@ class FakeDetector:
         }
 
 
-def make_fake_detector(config: Any, is_training: bool) -> FakeDetector:
+def make_fake_detector(config: Any, is_training: bool, graph_rewriter: Any = None) -> FakeDetector:
+    del graph_rewriter
     return FakeDetector(config, is_training)
 
 

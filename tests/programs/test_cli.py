@@ -198,23 +198,6 @@ def test_programs_refuse_a_metrics_set_before_they_start(program, tmp_path, caps
     assert not run.exists()
 
 
-@pytest.mark.parametrize("verb", ["evaluate", "export"])
-def test_evaluation_and_export_report_that_quantization_has_no_effect(
-    verb, tmp_path, capsys, monkeypatch
-):
-    from estimator_det import console
-
-    monkeypatch.setattr(console, "check_config", lambda *_, **__: None)
-    options = {
-        "evaluate": ["--checkpoint_dir", str(tmp_path)],
-        "export": ["--trained_checkpoint_prefix", "gone/model.ckpt-1", "--output_directory", "x"],
-    }[verb]
-    quantized = ["--set", "graph_rewriter.quantization={}"]
-    given = [verb, "--pipeline_config_path", str(CONFIG), *quantized, *options]
-    assert cli.main(given) != 0  # There is no checkpoint.
-    assert "warning: graph_rewriter: has no effect" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("assignment", "text"),
     [

@@ -129,6 +129,7 @@ class Recipe:
         has_extra_layers: Whether there are layers after the backbone. Without them
             `conv_hyperparams` has no effect, unless it overrides the backbone's settings.
         classifier_suffix: Follows a variable's name in checkpoints of the classifier.
+        quantizes: Whether its layers can simulate quantization.
     """
 
     scope: str
@@ -142,6 +143,7 @@ class Recipe:
     ignores: Tuple[str, ...] = ()
     has_extra_layers: bool = True
     classifier_suffix: str = ""
+    quantizes: bool = True
 
 
 def extended(*maps: pyramids.FeatureMap) -> Pyramid:
