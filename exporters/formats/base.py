@@ -67,6 +67,7 @@ class Plan(NamedTuple):
     config: Any  # `TrainEvalPipelineConfig`
     options: FormatOptions
     input_types: Tuple[str, ...]
+    input_shape: Optional[Sequence[Optional[int]]] = None  # batch, height, width, channels
 
 
 class Source(NamedTuple):

@@ -108,7 +108,7 @@ def _check(plan: Plan) -> None:
 
 
 def _write(source: Source, path: str) -> None:
-    config, options, _ = source.plan
+    config, options, *_ = source.plan
     graph = build_tflite_graph(config, source.exported.checkpoint, options.tflite)
     if graph.is_quantized and options.quantize not in (None, "int8"):
         raise ConfigError(
