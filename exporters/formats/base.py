@@ -27,6 +27,7 @@ class Tolerance(NamedTuple):
 
     scores: float
     boxes: float  # as fractions of the image
+    is_of_usual: bool = False  # of `check.USUAL` of them; quantization moves a few scores far
 
 
 EXACT = Tolerance(1e-3, 1e-3)

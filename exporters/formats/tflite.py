@@ -35,8 +35,8 @@ MODEL_FILE = "model.tflite"
 _TOLERANCES = {
     None: EXACT,
     "float16": Tolerance(0.02, 0.02),
-    "dynamic": Tolerance(0.2, 0.2),
-    "int8": Tolerance(0.3, 0.3),
+    "dynamic": Tolerance(0.1, 0.1, is_of_usual=True),
+    "int8": Tolerance(0.1, 0.1, is_of_usual=True),
 }
 
 
