@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
+from estimator_det.detectors.base import Detector, make_detector
 from exporters.detector import ModelDetector, asset_class_names
 from exporters.saved_model import SAVED_MODEL_FOLDER, ExportedModel
 from inputs.label_map import read_label_map
@@ -112,6 +113,11 @@ class ExportFormat:
 
 
 FORMATS: Registry[Callable[[], ExportFormat]] = Registry("export format")
+
+
+def inference_detector(config: Any, model: Optional[Any] = None) -> Detector:
+    """The detector of a `TrainEvalPipelineConfig`, or of a variant of its `DetectionModel`."""
+    return make_detector(config.model if model is None else model, is_training=False)
 
 
 def check_runtime(chosen: ExportFormat) -> None:

@@ -8,9 +8,8 @@ import numpy as np
 from PIL import Image
 
 from estimator_det.compat import tf, tf1
-from estimator_det.detectors.base import make_detector
 from exporters.detector import BOXES, CLASSES, NUM, SCORES, ModelDetector
-from exporters.formats.base import Tolerance
+from exporters.formats.base import Tolerance, inference_detector
 from inputs.serving import make_receiver
 from model_fn.checkpoints.errors import RunError
 from model_fn.serving.graph import serve
@@ -37,7 +36,7 @@ class CheckpointDetector(ModelDetector):
 
     def __init__(self, config: Any, checkpoint: str) -> None:
         super().__init__(checkpoint, {}, "")
-        detector = make_detector(config.model, is_training=False)
+        detector = inference_detector(config)
         with tf.Graph().as_default() as graph:
             receiver = make_receiver("image_tensor", detector.preprocess)
             self._outputs = serve(detector, receiver.inputs, receiver.true_shapes)

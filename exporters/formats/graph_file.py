@@ -11,8 +11,7 @@ from typing import List, NamedTuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.static_shapes import with_static_shapes
-from estimator_det.detectors.base import make_detector
-from exporters.formats.base import Source
+from exporters.formats.base import Source, inference_detector
 from inputs.serving import make_receiver
 from model_fn.checkpoints.errors import RunError
 from model_fn.serving import saved_model as served
@@ -35,7 +34,7 @@ def write_graph_file(source: Source, folder: str) -> GraphFile:
         RunError: if the export has too many weights for a file.
     """
     plan = source.plan
-    detector = make_detector(with_static_shapes(plan.config.model), is_training=False)
+    detector = inference_detector(plan.config, with_static_shapes(plan.config.model))
     with tf.Graph().as_default() as graph:
         receiver = make_receiver(plan.input_types[0], detector.preprocess, plan.input_shape)
         outputs = serve(detector, receiver.inputs, receiver.true_shapes)

@@ -11,8 +11,7 @@ import numpy as np
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
-from estimator_det.detectors.base import make_detector
-from exporters.formats.base import Plan, TfliteOptions
+from exporters.formats.base import Plan, TfliteOptions, inference_detector
 from inputs.serving import additional_channels
 from model_fn.serving.folding import fold_batch_norms
 
@@ -105,7 +104,7 @@ def build_tflite_graph(config: Any, checkpoint: str, options: TfliteOptions) -> 
     """
     size = config.model.ssd.image_resizer.fixed_shape_resizer
     shape = (1, size.height, size.width, COLOR_CHANNELS)
-    detector: Any = make_detector(config.model, is_training=False)
+    detector: Any = inference_detector(config)
     with tf.Graph().as_default():
         images = tf1.placeholder(tf.float32, shape, name=INPUT)
         with tf1.variable_scope(tf1.get_variable_scope(), use_resource=True):

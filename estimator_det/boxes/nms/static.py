@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Optional, Tuple
 from estimator_det.boxes.nms.kernels import Picks, floor_of, has_area, picked_boxes
 from estimator_det.compat import tf
 
-
 # Below every score. Not infinite: converters write a choice as a product with 0, which is then NaN.
 _SUPPRESSED = tf.float32.min
 
