@@ -130,7 +130,7 @@ def test_errors_have_exit_codes_and_no_traceback(arguments, code, message, capsy
 def test_a_folder_that_is_no_export(tmp_path, capsys):
     Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(tmp_path / "a.png")
     assert cli.main(["detect", "--model", str(tmp_path), str(tmp_path)]) == 3
-    assert "no SavedModel in" in capsys.readouterr().err
+    assert "no model in" in capsys.readouterr().err
 
 
 def test_unknown_input_type_is_a_usage_error(tmp_path, capsys):
