@@ -10,12 +10,7 @@ from estimator_det.config.static_shapes import with_static_shapes
 from estimator_det.detectors.base import make_detector
 from inputs import schema
 from inputs.label_map import LabelMap, read_label_map
-from model_fn.checkpoints.savers import (
-    evaluation_saver,
-    make_saver,
-    make_scaffold,
-    moving_average_saver,
-)
+from model_fn.checkpoints.savers import inference_saver, make_saver, make_scaffold
 from model_fn.evaluation import eval_ops
 from model_fn.evaluation.matching import OnMatches
 from model_fn.serving import graph as serving_graph
@@ -95,7 +90,9 @@ def _train_spec(pipeline_config: Any, batch: _Batch, graph: step.TrainGraph) -> 
         add_regularization=train_config.add_regularization_loss,
     )
     # Before the optimizer: moving averages start where variables do.
-    table = warm_start.plan_warm_start(detector, train_config, _model_dir(batch))
+    table = warm_start.plan_warm_start(
+        detector, train_config, _model_dir(batch), pipeline_config.model
+    )
     if table:
         warm_start.initialize_from(table)
     made = step.make_train_step(detector, passed, batch.features, batch.labels, pipeline_config)
@@ -122,7 +119,9 @@ def _train_spec_for_tpu(
         add_regularization=train_config.add_regularization_loss,
         in_bfloat16=train_config.use_bfloat16,
     )
-    table = warm_start.plan_warm_start(detector, train_config, _model_dir(batch))
+    table = warm_start.plan_warm_start(
+        detector, train_config, _model_dir(batch), pipeline_config.model
+    )
     train_op, scalars = tpu_step.make_core_step(detector, passed, train_config, on_core=on_core)
     reported = None
     if batch.run_config is not None:
@@ -190,7 +189,7 @@ def _eval_spec(
             learning_rate=optimizers.make_optimizer(train_config.optimizer, global_step)[1],
             on_matches=on_matches,
         ),
-        scaffold_fn=_inference_scaffold(eval_config, batch, evaluation_saver),
+        scaffold_fn=_inference_scaffold(pipeline_config, batch),
     )
 
 
@@ -207,7 +206,7 @@ def _predict_spec(pipeline_config: Any, batch: _Batch, *, on_core: bool) -> Any:
             key: estimator.export.PredictOutput(served)
             for key in (serving_graph.SERVING_DEFAULT, serving_graph.PREDICT)
         },
-        scaffold_fn=_inference_scaffold(pipeline_config.eval_config, batch),
+        scaffold_fn=_inference_scaffold(pipeline_config, batch),
     )
 
 
@@ -216,14 +215,14 @@ def _inference_detector(pipeline_config: Any, on_core: bool) -> Any:
     return make_detector(with_static_shapes(model) if on_core else model, is_training=False)
 
 
-def _inference_scaffold(
-    eval_config: Any, batch: _Batch, make_plain_saver: Callable[[], Any] = lambda: None
-) -> Callable[[], Any]:
+def _inference_scaffold(pipeline_config: Any, batch: _Batch) -> Callable[[], Any]:
     """Restores moving averages in place of the variables, where the configuration says so."""
 
     def scaffold() -> Any:
-        averages = eval_config.use_moving_averages
-        saver = moving_average_saver() if averages else make_plain_saver()
+        saver = inference_saver(
+            pipeline_config.model,
+            use_moving_averages=pipeline_config.eval_config.use_moving_averages,
+        )
         return make_scaffold(saver, batch.run_config)
 
     return scaffold

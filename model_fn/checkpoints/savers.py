@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Dict, Optional
 
 from estimator_det.compat import tf, tf1
 from model_fn.checkpoints.repair import gone_explained
-from model_fn.checkpoints.variables import inference_variables
+from model_fn.checkpoints.variables import check_variables, inference_variables
 
 
 class Saver(tf1.train.Saver):
@@ -22,6 +22,31 @@ class Saver(tf1.train.Saver):
             super().restore(sess, save_path)
 
 
+class InferenceSaver(Saver):
+    """A saver that checks a checkpoint before it restores it, and warns of variables it ignores.
+
+    Args:
+        variables: Checkpoint name -> variable.
+        model: `DetectionModel` proto, for `check_variables`.
+    """
+
+    def __init__(self, variables: Dict[str, tf.Variable], model: Any) -> None:
+        super().__init__(variables, sharded=True, allow_empty=True)
+        self._variables = variables
+        self._model = model
+
+    def restore(self, sess: tf1.Session, save_path: str) -> None:
+        """As that of `Saver`.
+
+        Raises:
+            CheckpointGoneError: if there is no such checkpoint.
+            RunError: if the checkpoint does not fit the model.
+        """
+        with gone_explained(save_path):
+            check_variables(save_path, self._variables, self._model)
+        super().restore(sess, save_path)
+
+
 def make_saver(train_config: Any, keep_checkpoint_max: Optional[int] = 5) -> tf1.train.Saver:
     """The saver of training: sharded, with relative paths, so that a model_dir can be moved."""
     return Saver(
@@ -32,17 +57,13 @@ def make_saver(train_config: Any, keep_checkpoint_max: Optional[int] = 5) -> tf1
     )
 
 
-def moving_average_saver() -> tf1.train.Saver:
-    """A saver that fills each trainable variable from its moving average in the checkpoint.
+def inference_saver(model: Any, *, use_moving_averages: bool) -> InferenceSaver:
+    """A saver of all variables of the current graph.
 
-    Other variables, such as the statistics of batch norm, are restored as they are.
+    With moving averages it fills each trainable variable from its average in the checkpoint. Other
+    variables, such as the statistics of batch norm, are restored as they are.
     """
-    return Saver(inference_variables(use_moving_averages=True), sharded=True)
-
-
-def evaluation_saver() -> tf1.train.Saver:
-    """A saver of all variables, as a scaffold has by default."""
-    return Saver(sharded=True, allow_empty=True)
+    return InferenceSaver(inference_variables(use_moving_averages), model)
 
 
 def make_scaffold(

@@ -8,8 +8,8 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
-from estimator_det.protos import train_pb2
-from model_fn.checkpoints.savers import moving_average_saver
+from estimator_det.protos import model_pb2, train_pb2
+from model_fn.checkpoints.savers import inference_saver
 from model_fn.training import optimizers
 from model_fn.training import train_op as train
 from model_fn.training.finite_gate import RejectedBatch
@@ -181,7 +181,9 @@ def test_moving_averages_take_the_place_of_variables(tmp_path: Any) -> None:
     with tf.Graph().as_default(), tf1.Session() as session:
         weight = tf1.get_variable("w", initializer=0.0)
         mean = tf1.get_variable("bn/moving_mean", initializer=0.0, trainable=False)
-        moving_average_saver().restore(session, prefix)
+        inference_saver(model_pb2.DetectionModel(), use_moving_averages=True).restore(
+            session, prefix
+        )
         assert session.run([weight, mean]) == [2.0, 3.0]
 
 
