@@ -10,7 +10,12 @@ from estimator_det.config.static_shapes import with_static_shapes
 from estimator_det.detectors.base import make_detector
 from inputs import schema
 from inputs.label_map import LabelMap, read_label_map
-from model_fn.checkpoints.savers import inference_saver, make_saver, make_scaffold
+from model_fn.checkpoints.savers import (
+    evaluation_saver,
+    make_saver,
+    make_scaffold,
+    moving_average_saver,
+)
 from model_fn.evaluation import eval_ops
 from model_fn.evaluation.matching import OnMatches
 from model_fn.serving import graph as serving_graph
@@ -189,7 +194,12 @@ def _eval_spec(
             learning_rate=optimizers.make_optimizer(train_config.optimizer, global_step)[1],
             on_matches=on_matches,
         ),
-        scaffold_fn=_inference_scaffold(pipeline_config, batch),
+        scaffold_fn=_inference_scaffold(
+            batch,
+            lambda: evaluation_saver(
+                pipeline_config.model, use_moving_averages=eval_config.use_moving_averages
+            ),
+        ),
     )
 
 
@@ -199,6 +209,7 @@ def _predict_spec(pipeline_config: Any, batch: _Batch, *, on_core: bool) -> Any:
     predictions = step.predict(detector, batch.features, in_bfloat16=in_bfloat16)
     detections = detector.postprocess(predictions, batch.features[schema.TRUE_IMAGE_SHAPE])
     served = serving_graph.named_outputs(detections)
+    averages = pipeline_config.eval_config.use_moving_averages
     return tpu_estimator.TPUEstimatorSpec(
         ModeKeys.PREDICT,
         predictions=served,
@@ -206,7 +217,9 @@ def _predict_spec(pipeline_config: Any, batch: _Batch, *, on_core: bool) -> Any:
             key: estimator.export.PredictOutput(served)
             for key in (serving_graph.SERVING_DEFAULT, serving_graph.PREDICT)
         },
-        scaffold_fn=_inference_scaffold(pipeline_config, batch),
+        scaffold_fn=_inference_scaffold(
+            batch, lambda: moving_average_saver() if averages else None
+        ),
     )
 
 
@@ -215,17 +228,8 @@ def _inference_detector(pipeline_config: Any, on_core: bool) -> Any:
     return make_detector(with_static_shapes(model) if on_core else model, is_training=False)
 
 
-def _inference_scaffold(pipeline_config: Any, batch: _Batch) -> Callable[[], Any]:
-    """Restores moving averages in place of the variables, where the configuration says so."""
-
-    def scaffold() -> Any:
-        saver = inference_saver(
-            pipeline_config.model,
-            use_moving_averages=pipeline_config.eval_config.use_moving_averages,
-        )
-        return make_scaffold(saver, batch.run_config)
-
-    return scaffold
+def _inference_scaffold(batch: _Batch, make_inference_saver: Callable[[], Any]) -> Any:
+    return lambda: make_scaffold(make_inference_saver(), batch.run_config)
 
 
 def eval_categories(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, Optional
 
 from estimator_det.compat import tf, tf1
-from model_fn.checkpoints.repair import gone_explained
+from model_fn.checkpoints.repair import gone_explained, step_of
 from model_fn.checkpoints.variables import check_variables, inference_variables
 
 
@@ -22,8 +22,10 @@ class Saver(tf1.train.Saver):
             super().restore(sess, save_path)
 
 
-class InferenceSaver(Saver):
+class EvaluationSaver(Saver):
     """A saver that checks a checkpoint before it restores it, and warns of variables it ignores.
+
+    The global step is 0 where the checkpoint has none, as those of exports have.
 
     Args:
         variables: Checkpoint name -> variable.
@@ -31,9 +33,11 @@ class InferenceSaver(Saver):
     """
 
     def __init__(self, variables: Dict[str, tf.Variable], model: Any) -> None:
-        super().__init__(variables, sharded=True, allow_empty=True)
-        self._variables = variables
+        of_model = {k: v for k, v in variables.items() if k != tf1.GraphKeys.GLOBAL_STEP}
+        super().__init__(of_model, sharded=True, allow_empty=True)
+        self._variables = of_model
         self._model = model
+        self._step = variables.get(tf1.GraphKeys.GLOBAL_STEP)
 
     def restore(self, sess: tf1.Session, save_path: str) -> None:
         """As that of `Saver`.
@@ -45,6 +49,8 @@ class InferenceSaver(Saver):
         with gone_explained(save_path):
             check_variables(save_path, self._variables, self._model)
         super().restore(sess, save_path)
+        if self._step is not None:
+            self._step.load(step_of(save_path), sess)
 
 
 def make_saver(train_config: Any, keep_checkpoint_max: Optional[int] = 5) -> tf1.train.Saver:
@@ -57,13 +63,17 @@ def make_saver(train_config: Any, keep_checkpoint_max: Optional[int] = 5) -> tf1
     )
 
 
-def inference_saver(model: Any, *, use_moving_averages: bool) -> InferenceSaver:
-    """A saver of all variables of the current graph.
+def moving_average_saver() -> tf1.train.Saver:
+    """A saver that fills each trainable variable from its moving average in the checkpoint.
 
-    With moving averages it fills each trainable variable from its average in the checkpoint. Other
-    variables, such as the statistics of batch norm, are restored as they are.
+    Other variables, such as the statistics of batch norm, are restored as they are.
     """
-    return InferenceSaver(inference_variables(use_moving_averages), model)
+    return Saver(inference_variables(use_moving_averages=True), sharded=True)
+
+
+def evaluation_saver(model: Any, *, use_moving_averages: bool) -> EvaluationSaver:
+    """A saver of all variables of the current graph, or of their moving averages."""
+    return EvaluationSaver(inference_variables(use_moving_averages), model)
 
 
 def make_scaffold(
