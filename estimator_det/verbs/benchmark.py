@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
             options.num_images,
         ),
     )
-    folder = options.output_dir or os.path.join(compare.folder_of(options.model), FOLDER)
+    folder = options.output_dir or os.path.join(found.folder, FOLDER)
     paths = report.write(found, folder)
     for line in report.text_lines(found):
         console.say(line)

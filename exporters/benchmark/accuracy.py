@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Dict, List, Optional
 
 import numpy as np
@@ -39,13 +40,12 @@ def evaluate_model(
     config = as_read(records_config)
     (reader,) = config.eval_input_reader
     make_dataset = input_pipeline.create_eval_input_fn(config, untouched(), reader)
-    with tf.Graph().as_default():
+    with tf.Graph().as_default() as graph:
         dataset = make_dataset()
         if num_images is not None:
             dataset = dataset.take(num_images)
         batches = tf1.data.make_initializable_iterator(dataset)
         features, labels = batches.get_next()
-        # The model runs outside of the graph, whose threads it may need.
         found = _placeholders()
         ops = eval_ops.evaluation_ops(
             found,
@@ -57,22 +57,24 @@ def evaluate_model(
         ops.pop(diagnostics.EVAL_DIAGNOSTICS, None)
         values = {name: value for name, (value, _) in ops.items()}
         updates = [update for _, update in ops.values()]
-        record = [*features.values(), *labels.values()]
-        progress = EvaluationReport(batch_size=1)
-        progress.begin()
-        with tf1.Session() as session:
-            session.run([tf1.tables_initializer(), batches.initializer])
-            while True:
-                try:
-                    read = session.run(record)
-                except tf.errors.OutOfRangeError:
-                    break
-                pixels = dict(zip(features, read))[schema.IMAGE]
-                fed = dict(zip(record, read))
-                fed.update(zip(found, _detect(model, pixels)))
-                session.run(updates, {key: value for key, value in fed.items() if key is not None})
-                progress.after_run(None, None)
-            results: Dict[str, Any] = session.run(values)
+        record = [tensor.name for tensor in (*features.values(), *labels.values())]
+        setup = [tf1.tables_initializer(), batches.initializer]
+    image = features[schema.IMAGE].name
+    fields = [each.name for each in found if each is not None]
+    progress = EvaluationReport(batch_size=1)
+    progress.begin()
+    # The model runs outside of this graph, so that it may run eagerly.
+    with contextlib.closing(tf1.Session(graph=graph)) as session:
+        session.run(setup)
+        while True:
+            try:
+                read = dict(zip(record, session.run(record)))
+            except tf.errors.OutOfRangeError:
+                break
+            detected = dict(zip(fields, _detect(model, read[image])))
+            session.run(updates, {**read, **detected})
+            progress.after_run(None, None)
+        results: Dict[str, Any] = session.run(values)
     return {name: float(value) for name, value in results.items() if np.ndim(value) == 0}
 
 
@@ -87,7 +89,6 @@ def _placeholders() -> Detections:
 
 def _detect(model: ModelDetector, pixels: np.ndarray) -> List[np.ndarray]:
     """The first fields of `Detections` for an image, float32 [1, h, w, 3]."""
-    with tf.init_scope():  # outside of the graph
-        outputs = model.run(pixels.astype(np.uint8))
+    outputs = model.run(pixels.astype(np.uint8))
     boxes, scores = outputs[BOXES], outputs[SCORES]
     return [boxes, scores, outputs[CLASSES] - CLASS_OFFSET, outputs[NUM], boxes, scores[..., None]]

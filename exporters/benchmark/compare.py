@@ -63,6 +63,7 @@ class Benchmark(NamedTuple):
     """All models of an export."""
 
     path: str
+    folder: str  # that the models are in
     image_size: Tuple[int, int]  # height and width of the images that were timed
     rows: Tuple[Row, ...]
 
@@ -80,7 +81,7 @@ def benchmark(path: str, options: BenchmarkOptions) -> Benchmark:
         RunError: if a record cannot be read.
     """
     models = exported_models(path)
-    folder = folder_of(path)
+    folder = os.path.dirname(models[0].path.rstrip("/")) or "."
     config = _config_of(folder)
     records = _records(options, folder)
     images = sample_images(records, (), NUM_IMAGES)
@@ -108,7 +109,7 @@ def benchmark(path: str, options: BenchmarkOptions) -> Benchmark:
         printing.report(f"{name} ({number} of {len(models)} models)", sys.stderr)
         task = base._replace(name=name, path=each.path, expected=expected)
         rows.append(_measured(task))
-    return Benchmark(path, images[0].shape[:2], tuple(rows))
+    return Benchmark(path, folder, images[0].shape[:2], tuple(rows))
 
 
 def _measured(task: Task) -> Row:
@@ -124,13 +125,6 @@ def _measured(task: Task) -> Row:
 
 def _quiet() -> None:
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
-
-
-def folder_of(path: str) -> str:
-    """The folder of an export that a path is, or is a model of."""
-    if tf.io.gfile.exists(os.path.join(path, pipeline.PIPELINE_FILE)):
-        return path
-    return os.path.dirname(os.path.abspath(path))
 
 
 def _config_of(folder: str) -> Optional[Any]:

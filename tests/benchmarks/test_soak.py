@@ -29,11 +29,12 @@ def test_growth_leaves_the_first_third_out() -> None:
 def test_the_exit_status(
     last: int, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(program, "serve", lambda *_: iter(_reports(400, 500, 500, last)))
+    monkeypatch.setattr(program, "serve", lambda *_: iter(_reports(500, 500, 500, last)))
     assert program.main(["exported"]) == status
     assert "growth after the first third" in capsys.readouterr().out
 
 
+@pytest.mark.exhaustive
 def test_a_process_that_fails() -> None:
     with pytest.raises(RuntimeError, match="exit status"):
         list(program.serve("no such model", 1, 32))

@@ -4,12 +4,12 @@ import json
 import pathlib
 
 import pytest
-from exporters.formats.check import Difference
 from PIL import Image
 
 from exporters.benchmark import report
 from exporters.benchmark.compare import Benchmark, Row
 from exporters.benchmark.measure import CHECKPOINT, Measured, Timing
+from exporters.formats.check import Difference
 
 
 def _measured(name: str, factor: float, difference: bool = True) -> Measured:
@@ -30,7 +30,7 @@ def found() -> Benchmark:
         Row("saved_model", "exported/saved_model", _measured("saved_model", 1)),
         Row("onnx", "exported/model.onnx", None, "onnx models need onnxruntime"),
     )
-    return Benchmark("exported", (480, 640), rows)
+    return Benchmark("exported", "exported", (480, 640), rows)
 
 
 def test_table(found: Benchmark) -> None:

@@ -116,8 +116,7 @@ def test_training_starts_from_the_imported_model(original, published_file, plain
     )
     expected = _logits(original, plain.checkpoint, pixels, is_training=False)
     neutral, same = (
-        _logits(original, each.checkpoint, pixels, is_training=True)
-        for each in (plain, calibrated)
+        _logits(original, each.checkpoint, pixels, is_training=True) for each in (plain, calibrated)
     )
     np.testing.assert_allclose(same, expected, atol=1e-3 * np.abs(expected).max())
     assert np.abs(neutral - expected).max() > 0.1 * np.abs(expected).max()
