@@ -9,6 +9,7 @@ from typing import Any, Optional, Sequence
 from estimator_det import console
 from estimator_det.config import printing
 from estimator_det.verbs import (
+    benchmark,
     check_config,
     check_data,
     convert,
@@ -35,6 +36,7 @@ VERBS = (
     evaluate,
     export,
     detect,
+    benchmark,
 )
 
 

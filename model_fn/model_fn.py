@@ -92,7 +92,9 @@ def _train_spec(pipeline_config: Any, batch: _Batch, graph: step.TrainGraph) -> 
         add_regularization=train_config.add_regularization_loss,
     )
     # Before the optimizer: moving averages start where variables do.
-    table = warm_start.plan_warm_start(detector, train_config, _model_dir(batch))
+    table = warm_start.plan_warm_start(
+        detector, train_config, _model_dir(batch), pipeline_config.model
+    )
     if table:
         warm_start.initialize_from(table)
     made = step.make_train_step(detector, passed, batch.features, batch.labels, pipeline_config)
@@ -120,7 +122,9 @@ def _train_spec_for_tpu(
         add_regularization=train_config.add_regularization_loss,
         in_bfloat16=train_config.use_bfloat16,
     )
-    table = warm_start.plan_warm_start(detector, train_config, _model_dir(batch))
+    table = warm_start.plan_warm_start(
+        detector, train_config, _model_dir(batch), pipeline_config.model
+    )
     train_op, scalars = tpu_step.make_core_step(detector, passed, train_config, on_core=on_core)
     reported = None
     if batch.run_config is not None:
@@ -188,7 +192,12 @@ def _eval_spec(
             learning_rate=optimizers.make_optimizer(train_config.optimizer, global_step)[1],
             on_matches=on_matches,
         ),
-        scaffold_fn=_inference_scaffold(eval_config, batch, evaluation_saver),
+        scaffold_fn=_inference_scaffold(
+            batch,
+            lambda: evaluation_saver(
+                pipeline_config.model, use_moving_averages=eval_config.use_moving_averages
+            ),
+        ),
     )
 
 
@@ -198,6 +207,7 @@ def _predict_spec(pipeline_config: Any, batch: _Batch, *, on_core: bool) -> Any:
     predictions = step.predict(detector, batch.features, in_bfloat16=in_bfloat16)
     detections = detector.postprocess(predictions, batch.features[schema.TRUE_IMAGE_SHAPE])
     served = serving_graph.named_outputs(detections)
+    averages = pipeline_config.eval_config.use_moving_averages
     return tpu_estimator.TPUEstimatorSpec(
         ModeKeys.PREDICT,
         predictions=served,
@@ -205,7 +215,9 @@ def _predict_spec(pipeline_config: Any, batch: _Batch, *, on_core: bool) -> Any:
             key: estimator.export.PredictOutput(served)
             for key in (serving_graph.SERVING_DEFAULT, serving_graph.PREDICT)
         },
-        scaffold_fn=_inference_scaffold(pipeline_config.eval_config, batch),
+        scaffold_fn=_inference_scaffold(
+            batch, lambda: moving_average_saver() if averages else None
+        ),
     )
 
 
@@ -219,17 +231,8 @@ def _detector(pipeline_config: Any, model: Any, *, is_training: bool) -> Any:
     return make_detector(model, is_training, pipeline_config.graph_rewriter)
 
 
-def _inference_scaffold(
-    eval_config: Any, batch: _Batch, make_plain_saver: Callable[[], Any] = lambda: None
-) -> Callable[[], Any]:
-    """Restores moving averages in place of the variables, where the configuration says so."""
-
-    def scaffold() -> Any:
-        averages = eval_config.use_moving_averages
-        saver = moving_average_saver() if averages else make_plain_saver()
-        return make_scaffold(saver, batch.run_config)
-
-    return scaffold
+def _inference_scaffold(batch: _Batch, make_inference_saver: Callable[[], Any]) -> Any:
+    return lambda: make_scaffold(make_inference_saver(), batch.run_config)
 
 
 def eval_categories(

@@ -331,11 +331,12 @@ def make_extractor(config: Any, is_training: bool) -> Extractor:
     Args:
         config: The message.
         is_training: Whether batch norm learns: the model trains and does not freeze batch norm.
+            `batch_norm_trainable: false` freezes that of the extractor.
 
     Raises:
         ConfigError: if the type is unknown or an option is out of range.
     """
-    return EXTRACTORS.get(config.type)(config, is_training)
+    return EXTRACTORS.get(config.type)(config, is_training and config.batch_norm_trainable)
 
 
 def ignored_fields(config: Any) -> Tuple[str, ...]:
