@@ -22,9 +22,9 @@ _NAMED_UNUSED = 3  # in a warning
 # What training keeps beside a variable, by the last part of its name, and beside all of them.
 SLOT = re.compile(
     r"/(Momentum|RMSProp(_\d+)?|Adam(_\d+)?|Adagrad|Ftrl(_\d+)?|ExponentialMovingAverage)$"
-    r"|^(.*/)?beta[12]_power$|^global_step$"
-    r"|_quant/(min|max)/(biased|local_step)$|^fake_quantization_step$"
+    r"|^(.*/)?beta[12]_power$|^global_step$|^fake_quantization_step$"
 )
+_CORRECTION = re.compile(r"/(biased|local_step)$")  # of the moving averages of ranges
 
 
 def inference_variables(use_moving_averages: bool) -> Dict[str, tf.Variable]:
@@ -108,7 +108,11 @@ def check_variables(
 
 
 def _warn_of_unused(checkpoint: str, stored: Iterable[str], wanted: Iterable[str]) -> None:
-    unused = [name for name in unused_variables(stored, wanted) if not SLOT.search(name)]
+    unused = [
+        name
+        for name in unused_variables(stored, wanted)
+        if not SLOT.search(name) and not (is_range(name) and _CORRECTION.search(name))
+    ]
     if not unused:
         return
     more = ", …" if len(unused) > _NAMED_UNUSED else ""
