@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Dict, Optional
 
-from estimator_det.config.text import ConfigError
+from estimator_det.config.text import ConfigError, entries
 
 NONE, MIRRORED, MULTI_WORKER = "none", "mirrored", "multi_worker_mirrored"
 FLOAT32 = "float32"
@@ -70,7 +70,7 @@ class InLoop:
 
 
 def check_batch(pipeline_config: Any, in_loop: InLoop, num_replicas: int) -> None:
-    """Refuses a batch that replicas and their parts cannot share equally.
+    """Refuses what replicas and their parts cannot share: a batch, or its statistics.
 
     Raises:
         ConfigError: with batch sizes that they can.
@@ -83,6 +83,15 @@ def check_batch(pipeline_config: Any, in_loop: InLoop, num_replicas: int) -> Non
             f"train_config.batch_size is {size}; it must be divisible by {num_replicas} replicas "
             f"x {in_loop.accumulate_steps} accumulate_steps, as "
             f"{' and '.join(str(each) for each in fitting)} are"
+        )
+    synchronized = [
+        entry.path for entry in entries(pipeline_config) if entry.field.name == "sync_batch_norm"
+    ]
+    if synchronized and (in_loop.accumulate_steps > 1 or in_loop.jit_compile):
+        raise ConfigError(
+            f"{synchronized[0]} averages over replicas in the middle of a step, which parts of a "
+            "batch and functions of XLA cannot. Use batch_norm, or leave accumulate_steps and "
+            "jit_compile out"
         )
     reader = pipeline_config.train_input_reader
     if shares > 1 and not reader.drop_remainder:

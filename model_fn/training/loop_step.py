@@ -15,6 +15,7 @@ from estimator_det.compat import apply_summed, quiet_layers, tf
 from inputs import schema
 from model_fn.checkpoints.variables import AVERAGE_SUFFIX
 from model_fn.training import step
+from model_fn.training.loss_scale import LossScale
 from model_fn.training.optimizers import make_loop_optimizer, state_names
 from model_fn.training.replica import Network, Reduced, Replica
 from model_fn.training.step import Tensors
@@ -54,6 +55,7 @@ class LoopStep:
         strategy: Of `tf.distribute`.
         pipeline_config: `TrainEvalPipelineConfig` proto.
         num_parts: Parts of a replica's share of the batch, taken one after the other.
+        in_type: What the network computes in; float16 with a dynamic scale of the loss.
         jit_compile: Compile forward and backward pass by XLA.
 
     Raises:
@@ -66,6 +68,7 @@ class LoopStep:
         pipeline_config: Any,
         *,
         num_parts: int = 1,
+        in_type: tf.DType = tf.float32,
         jit_compile: bool = False,
     ) -> None:
         self._strategy = strategy
@@ -78,7 +81,8 @@ class LoopStep:
                 aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
                 name=GLOBAL_STEP,
             )
-            self.network = Network(pipeline_config)
+            self.network = Network(pipeline_config, in_type)
+            self._loss_scale = LossScale() if in_type == tf.float16 else None
         self._optimizer, self._learning_rate = make_loop_optimizer(self._config, self.global_step)
         self._replica = Replica(
             self.network,
@@ -136,14 +140,18 @@ class LoopStep:
     def _take(self, iterator: Any, wants_stop: tf.Tensor) -> Outcome:
         """One step, outside of replicas."""
         strategy, batch = self._strategy, next(iterator)
-        features, labels = _used(batch)
-        reduced = strategy.run(
-            self._replica.compute, (features, labels, tf.constant(1.0), wants_stop)
-        )
+        share = _used(batch)
+
+        def compute(scale: tf.Tensor) -> Any:
+            return strategy.run(self._replica.compute, (*share, scale, wants_stop))
 
         def first(values: Any) -> Any:
             return strategy.experimental_local_results(values)[0]
 
+        if self._loss_scale is None:
+            reduced = compute(tf.constant(1.0))
+        else:
+            reduced = self._loss_scale.compute(compute, self._put_back, first)
         losses, counts = tf.nest.map_structure(first, (reduced.losses, reduced.counts))
         norm, rate = first(reduced.norm), self._learning_rate()
         checks = {APPLIED_NORM: rate * norm, MOVING_AVERAGES: first(reduced.is_moved_finite)}
@@ -201,6 +209,8 @@ class LoopStep:
         ]
         apply_summed(self._optimizer, self._strategy, pairs)
         self.global_step.assign_add(1)
+        if self._loss_scale is not None:
+            self._loss_scale.count_step()
         rest = 1.0 - self._config.moving_average_decay
 
         def approach(average: tf.Variable, variable: tf.Variable) -> None:
@@ -212,8 +222,11 @@ class LoopStep:
         return tf.constant(1)
 
     def _reject(self, reduced: Reduced) -> tf.Tensor:
-        self._strategy.run(self._replica.put_back, (reduced.statistics,))
+        self._put_back(reduced)
         return tf.constant(0)
+
+    def _put_back(self, reduced: Reduced) -> None:
+        self._strategy.run(self._replica.put_back, (reduced.statistics,))
 
     def start_averages(self) -> None:
         """Moving averages start where variables do, which have their values now."""
@@ -225,7 +238,8 @@ class LoopStep:
 
         Over those of this process: no other one needs to take part.
         """
-        return {name: self._value(variable) for name, variable in self.variables().items()}
+        variables = {**self.variables(), **self.own_variables()}
+        return {name: self._value(variable) for name, variable in variables.items()}
 
     def _value(self, variable: Any) -> np.ndarray:
         copies = self._strategy.experimental_local_results(variable)
@@ -262,7 +276,7 @@ class LoopStep:
 
     def restore(self, values: Mapping[str, np.ndarray]) -> None:
         """Gives variables the values under their names; others keep theirs."""
-        for name, variable in self.variables().items():
+        for name, variable in {**self.variables(), **self.own_variables()}.items():
             if name in values:
                 variable.assign(values[name])
 
@@ -285,6 +299,10 @@ class LoopStep:
         named.update({name: others[name] for name in states.others})
         averages = {name + AVERAGE_SUFFIX: each for name, each in self._averages.items()}
         return {**named, **averages, GLOBAL_STEP: self.global_step}
+
+    def own_variables(self) -> Dict[str, Any]:
+        """Further variables, which an Estimator does not have."""
+        return {} if self._loss_scale is None else self._loss_scale.variables()
 
 
 def _used(batch: Any) -> Tuple[Any, Any]:

@@ -48,6 +48,7 @@ class Network(tf.Module):
             features,
             labels,
             add_regularization=self._add_regularization,
+            in_type=self._in_type,
         )
 
     def statistics(self) -> List[tf.Variable]:

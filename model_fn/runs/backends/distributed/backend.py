@@ -21,6 +21,12 @@ from model_fn.training.loop_step import LoopStep, Outcome
 
 _LOG = logging.getLogger(__name__)
 
+_TYPES = {
+    loop_options.FLOAT32: tf.float32,
+    loop_options.MIXED_FLOAT16: tf.float16,
+    loop_options.MIXED_BFLOAT16: tf.bfloat16,
+}
+
 
 class LoopBackend(EstimatorBackend):
     """A TF2 loop in this process; evaluations and exports are those of an Estimator.
@@ -73,6 +79,7 @@ class LoopBackend(EstimatorBackend):
             self._strategy,
             settings.pipeline_config,
             num_parts=self._in_loop.accumulate_steps,
+            in_type=_TYPES[self._in_loop.precision],
             jit_compile=self._in_loop.jit_compile,
         )
         loop_step.build(batch_spec)

@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict
 
 import numpy as np
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import tf1
 from model_fn.checkpoints.errors import RunError
 from model_fn.checkpoints.repair import gone_explained
 from model_fn.checkpoints.variables import AVERAGE_SUFFIX, check_variables
@@ -30,7 +30,7 @@ def start(loop_step: LoopStep, settings: RunSettings, input_fn: Callable[..., An
     """
     latest = tf1.train.latest_checkpoint(settings.model_dir)
     if latest is not None:
-        loop_step.restore(_stored(latest, loop_step.variables()))
+        loop_step.restore(_stored(latest, loop_step))
     else:
         loop_step.restore(initial_values(settings.pipeline_config, input_fn, settings.seed))
         loop_step.start_averages()
@@ -39,7 +39,8 @@ def start(loop_step: LoopStep, settings: RunSettings, input_fn: Callable[..., An
         loop_step.agree()
 
 
-def _stored(checkpoint: str, variables: Dict[str, tf.Variable]) -> Dict[str, np.ndarray]:
+def _stored(checkpoint: str, loop_step: LoopStep) -> Dict[str, np.ndarray]:
+    variables = loop_step.variables()
     with gone_explained(checkpoint):
         reader = tf1.train.load_checkpoint(checkpoint)
         names = set(reader.get_variable_to_shape_map())
@@ -50,4 +51,5 @@ def _stored(checkpoint: str, variables: Dict[str, tf.Variable]) -> Dict[str, np.
                 "train_config.optimizer.use_moving_average=false, or choose another model_dir"
             )
         check_variables(checkpoint, variables)
-        return {name: reader.get_tensor(name) for name in variables}
+        wanted = [*variables, *names.intersection(loop_step.own_variables())]
+        return {name: reader.get_tensor(name) for name in wanted}
