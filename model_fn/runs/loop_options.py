@@ -62,6 +62,11 @@ class InLoop:
             value = getattr(self, field)
             if value is not None and value < 1:
                 raise ConfigError(f"{field} is {value}; give 1 or more")
+        if self.strategy == MULTI_WORKER and self.num_replicas is not None:
+            raise ConfigError(
+                f"num_replicas is {self.num_replicas}, and strategy {MULTI_WORKER!r} takes all "
+                "GPUs of each machine, or its CPU. Leave it out, or set CUDA_VISIBLE_DEVICES"
+            )
         if self.strategy == NONE and self.num_replicas not in (None, 1):
             raise ConfigError(
                 f"num_replicas is {self.num_replicas}, and strategy {NONE!r} has one; give "

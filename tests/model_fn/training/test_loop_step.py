@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 from typing import Any, Dict, List
@@ -74,22 +75,42 @@ def _by_model_fn(config: Any, arrays: Any, num_steps: int) -> Dict[str, Any]:
         return {"start": start, "losses": losses, "end": session.run(variables)}
 
 
-def _by_loop(config: Any, arrays: Any, expected: Dict[str, Any], num_parts: int) -> Dict[str, Any]:
-    """How steps on two replicas, which are fed `arrays` in turn, differ from those expected."""
+def _mirrored() -> Any:
     devices = [device.name for device in tf.config.list_logical_devices("CPU")]
     assert len(devices) == 2
-    strategy = tf.distribute.MirroredStrategy(
+    return tf.distribute.MirroredStrategy(
         devices, cross_device_ops=tf.distribute.ReductionToOneDevice()
     )
-    of_replica = [tf.data.Dataset.from_tensors(each) for each in arrays]
-    dataset = strategy.distribute_datasets_from_function(
-        lambda _: of_replica[0].concatenate(of_replica[1]).repeat()
-    )
+
+
+def _by_loop(
+    strategy: Any, config: Any, arrays: Any, expected: Dict[str, Any], num_parts: int = 1
+) -> Dict[str, Any]:
+    """How steps on two replicas differ from those expected.
+
+    Replicas of a machine are fed `arrays` in turn, each worker that of its number.
+    """
+
+    def batches(context: Any) -> tf.data.Dataset:
+        given = arrays
+        if context.num_input_pipelines > 1:
+            given = [arrays[context.input_pipeline_id]]
+        found = tf.data.Dataset.from_tensors(given[0])
+        for each in given[1:]:
+            found = found.concatenate(tf.data.Dataset.from_tensors(each))
+        return found.repeat()
+
+    dataset = strategy.distribute_datasets_from_function(batches)
     iterator = iter(dataset)
     loop_step = LoopStep(strategy, config, num_parts=num_parts)
     loop_step.build(dataset.element_spec)
     call = loop_step.function(iterator._type_spec, loops=False)
-    loop_step.restore(expected["start"])
+    if os.environ.get("TF_CONFIG"):
+        is_first = json.loads(os.environ["TF_CONFIG"])["task"]["type"] == "chief"
+        loop_step.restore(expected["start"] if is_first else {})
+        loop_step.agree()
+    else:
+        loop_step.restore(expected["start"])
     outcomes = [call(iterator, tf.constant(1), tf.constant(0.0)) for _ in expected["losses"]]
     found, end = loop_step.values(), expected["end"]
     moved = [
@@ -119,21 +140,23 @@ def _compare(case: str, num_steps: int) -> Dict[str, Any]:
     """Run in a process of its own: logical devices are made before TensorFlow starts."""
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     small_extractor.use(pytest.MonkeyPatch())
-    if case in ("replicas", "parts"):
+    # Workers must be the first to use TensorFlow.
+    strategy = tf.distribute.MultiWorkerMirroredStrategy() if case == "workers" else _mirrored()
+    if case in ("replicas", "parts", "workers"):
         config = _config(freeze_batchnorm=True)
         # Replicas and parts match different numbers of anchors, the last part none.
         arrays = _arrays([2, 1, 2, 0])
         expected = _by_model_fn(config, arrays, num_steps)
         shares = [_shared(arrays, 0), _shared(arrays, 1)]
-        return _by_loop(config, shares, expected, num_parts=2 if case == "parts" else 1)
+        num_parts = 1 if case == "replicas" else 2
+        return _by_loop(strategy, config, shares, expected, num_parts)
     config = _config(inplace_batchnorm_update=case == "inplace")
     arrays = _arrays([2, 2])
     expected = _by_model_fn(config, arrays, num_steps)
-    return _by_loop(config, [arrays, arrays], expected, num_parts=1)
+    return _by_loop(strategy, config, [arrays, arrays], expected)
 
 
-def _run(cases: Dict[str, int]) -> Dict[str, Any]:
-    """The differences of each case, by the number of steps."""
+def _start(cases: Dict[str, int], **environment: str) -> subprocess.Popen[str]:
     code = (
         "from estimator_det.compat import tf\n"
         "tf.config.set_logical_device_configuration(tf.config.list_physical_devices('CPU')[0],"
@@ -142,22 +165,31 @@ def _run(cases: Dict[str, int]) -> Dict[str, Any]:
         f"from {__name__} import _compare\n"
         f"print(json.dumps({{case: _compare(case, n) for case, n in {cases}.items()}}))"
     )
-    result = subprocess.run(
+    return subprocess.Popen(
         [sys.executable, "-c", code],
         cwd=pathlib.Path(__file__).parents[3],
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-        capture_output=True,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
     )
-    assert result.returncode == 0, result.stderr[-3000:]
-    found: Dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+
+
+def _result(process: subprocess.Popen[str]) -> Dict[str, Any]:
+    out, errors = process.communicate()
+    assert process.returncode == 0, errors[-3000:]
+    found: Dict[str, Any] = json.loads(out.splitlines()[-1])
     return found
+
+
+def _run(cases: Dict[str, int]) -> Dict[str, Any]:
+    """The differences of each case, by the number of steps."""
+    return _result(_start(cases))
 
 
 @pytest.fixture(scope="module")
 def compared() -> Dict[str, Any]:
-    return _run({"parts": 3, "updates": 2, "inplace": 2})
+    return _run({"parts": 3, "updates": 2})
 
 
 def _assert_equal(found: Dict[str, Any], num_steps: int, tolerance: float) -> None:
@@ -171,15 +203,41 @@ def test_parts_of_replicas_add_up_to_one_batch(compared: Dict[str, Any]) -> None
     assert compared["parts"]["moved"][0] == 0
 
 
-@pytest.mark.parametrize("case", ["updates", "inplace"])
-def test_replicas_keep_their_own_statistics(compared: Dict[str, Any], case: str) -> None:
+def _assert_statistics(found: Dict[str, Any]) -> None:
     # Statistics of two images magnify the order of summation.
-    _assert_equal(compared[case], 2, 1e-3)
-    moved, total = compared[case]["moved"]
+    _assert_equal(found, 2, 1e-3)
+    moved, total = found["moved"]
     assert moved == total > 0
+
+
+def test_replicas_keep_their_own_statistics(compared: Dict[str, Any]) -> None:
+    _assert_statistics(compared["updates"])
+
+
+@pytest.mark.exhaustive
+def test_statistics_that_are_updated_in_place() -> None:
+    _assert_statistics(_run({"inplace": 2})["inplace"])
 
 
 @pytest.mark.exhaustive
 def test_twenty_steps() -> None:
     for found in _run({"replicas": 20, "parts": 20}).values():
         _assert_equal(found, 20, 1e-5)
+
+
+@pytest.mark.exhaustive
+def test_two_workers() -> None:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    chief, worker = (f"127.0.0.1:{each.getsockname()[1]}" for each in sockets)
+    for each in sockets:
+        each.close()
+    cluster = {"chief": [chief], "worker": [worker]}
+    started = [
+        _start(
+            {"workers": 20},
+            TF_CONFIG=json.dumps({"cluster": cluster, "task": {"type": job, "index": 0}}),
+        )
+        for job in cluster
+    ]
+    for process in started:
+        _assert_equal(_result(process)["workers"], 20, 1e-5)

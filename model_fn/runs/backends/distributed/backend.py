@@ -103,9 +103,10 @@ class LoopBackend(EstimatorBackend):
         if not cluster.is_chief():
             return []
         settings = self._settings
+        pipeline_config, model_dir = settings.pipeline_config, settings.model_dir
         return [
-            LoopSummaries(settings.pipeline_config, settings.model_dir, loop_step, SUMMARY_STEPS),
-            tf1.train.StepCounterHook(SUMMARY_STEPS, output_dir=settings.model_dir),
+            tf1.train.StepCounterHook(SUMMARY_STEPS, output_dir=model_dir),
+            LoopSummaries(pipeline_config, model_dir, loop_step, SUMMARY_STEPS),
         ]
 
     def _run(

@@ -44,9 +44,14 @@ def _mirrored(in_loop: InLoop) -> Any:
 
 
 def _multi_worker(in_loop: InLoop) -> Any:
-    if not tf.config.list_physical_devices("GPU"):
-        _logical_cpus(in_loop.num_replicas or 1)
-    return tf.distribute.MultiWorkerMirroredStrategy()
+    del in_loop
+    try:
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    except RuntimeError as error:
+        raise RunError(
+            "TensorFlow has started in this process, which can no longer join the other workers: "
+            f"{error}. Train in a new process"
+        ) from error
 
 
 _MAKERS: Dict[str, Callable[[InLoop], Any]] = {

@@ -57,3 +57,7 @@ class LoopSummaries(tf1.train.SessionRunHook):
             drawn = self._draw(features, labels, outcome.gradients).numpy()
         write_figures(self._model_dir, figures, number)
         tf1.summary.FileWriterCache.get(self._model_dir).add_summary(drawn, number)
+
+    def end(self, session: LoopSession) -> None:
+        del session
+        tf1.summary.FileWriterCache.get(self._model_dir).flush()

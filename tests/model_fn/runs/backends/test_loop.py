@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Set
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from estimator_det.config.text import ConfigError
 from inputs import pipeline as input_pipeline
 from inputs import schema
 from model_fn.checkpoints.errors import RunError
+from model_fn.debugging.replay import BATCH_FILE, CHECKPOINT
 from model_fn.runs import data_cursor, history, runner
 from model_fn.runs.loop_options import InLoop
 from model_fn.runs.options import Evaluating, Saving
@@ -32,6 +33,10 @@ LOOP = InLoop()
 
 @pytest.fixture(autouse=True)
 def _fake_detector(monkeypatch: pytest.MonkeyPatch) -> None:
+    _install(monkeypatch)
+
+
+def _install(monkeypatch: pytest.MonkeyPatch) -> None:
     fake.install(monkeypatch)
     monkeypatch.setattr(
         input_pipeline,
@@ -71,45 +76,41 @@ def _reports(folder: pathlib.Path) -> List[Dict[str, Any]]:
     return [json.loads(line) for line in (folder / PROGRESS_FILE).read_text().splitlines()]
 
 
-@pytest.mark.parametrize("optimizer", [AVERAGED, ADAM + AVERAGED, RMS])
+def _tags(folder: pathlib.Path) -> Set[str]:
+    return {
+        value.tag
+        for path in folder.glob("events.*")
+        for event in tf1.train.summary_iterator(str(path))
+        for value in event.summary.value
+    }
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        ADAM + AVERAGED,
+        pytest.param(AVERAGED, marks=pytest.mark.exhaustive),
+        pytest.param(RMS, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_the_loop_and_an_estimator_take_the_same_steps(
     tmp_path: pathlib.Path, optimizer: str
 ) -> None:
-    config = fake.pipeline_config("train_config { gradient_clipping_by_norm: 0.1 }" + optimizer)
-    expected = _train(tmp_path / "estimator", config, 4, in_loop=None)
-    _assert_equal(_train(tmp_path / "loop", config, 4), expected)
-    # Half by one and half by the other: slots, averages and the step are resumed.
-    for first, second in ((LOOP, None), (None, LOOP)):
-        folder = tmp_path / f"{first is None}"
-        _train(folder, config, 2, in_loop=first)
-        _assert_equal(_train(folder, config, 4, in_loop=second), expected)
-
-
-def test_several_steps_in_a_call(tmp_path: pathlib.Path) -> None:
-    config = fake.pipeline_config(AVERAGED)
-    expected = _train(tmp_path / "one", config, 7, progress_steps=3)
-    several = InLoop(steps_per_call=3)
-    _assert_equal(_train(tmp_path / "three", config, 7, several, progress_steps=3), expected)
-    folder = tmp_path / "three"
-    assert [entry["step"] for entry in _reports(folder)] == [3, 6, 7]
-    # The position in the data is that after all steps of a call.
+    clipped = "train_config { gradient_clipping_by_norm: 0.1 summarize_gradients: true }"
+    config = fake.pipeline_config(clipped + optimizer)
+    expected = _train(tmp_path / "estimator", config, 7, in_loop=None)
+    # By turns: values at the start, and then slots, averages and the step, are the same.
+    folder = tmp_path / "both"
+    _train(folder, config, 2)
+    # The first summaries of both.
+    assert "Loss/total_loss" in _tags(folder) and _tags(folder) == _tags(tmp_path / "estimator")
+    _train(folder, config, 3, in_loop=None)
+    found = _train(folder, config, 7, InLoop(steps_per_call=3), progress_steps=3)
+    _assert_equal(found, expected)
+    # Calls end at multiples; the position in the data is that after all their steps.
+    assert [entry["step"] for entry in _reports(folder)] == [1, 2, 3, 6, 7]
     position = data_cursor.read_cursor_state(str(folder), 7)
     assert position is not None and position.count == 14
-
-
-def test_tensorboard_has_the_tags_of_an_estimator(tmp_path: pathlib.Path) -> None:
-    config = fake.pipeline_config("train_config { summarize_gradients: true }")
-    tags = []
-    for name, in_loop in (("estimator", None), ("loop", LOOP)):
-        _train(tmp_path / name, config, 2, in_loop)
-        found = {
-            value.tag
-            for path in (tmp_path / name).glob("events.*")
-            for event in tf1.train.summary_iterator(str(path))
-            for value in event.summary.value
-        }
-        tags.append(found)
-    assert "Loss/total_loss" in tags[0] and tags[0] == tags[1]
 
 
 def _poisoned(number: int) -> Any:
@@ -127,31 +128,32 @@ def _poisoned(number: int) -> Any:
     return input_fn
 
 
-@pytest.mark.parametrize("steps_per_call", [1, 4])
+@pytest.mark.parametrize("steps_per_call", [1, pytest.param(4, marks=pytest.mark.exhaustive)])
 def test_a_step_that_is_not_finite_changes_nothing(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, steps_per_call: int
 ) -> None:
-    config, in_loop = fake.pipeline_config(), InLoop(steps_per_call=steps_per_call)
-    expected = _train(tmp_path / "good", config, 2)
+    in_loop = InLoop(steps_per_call=steps_per_call)
+    if steps_per_call > 1:
+        _train(tmp_path, fake.pipeline_config(), 2)
     monkeypatch.setattr(
         input_pipeline, "create_train_input_fn", lambda *_, **__: _poisoned(number=2)
     )
     monkeypatch.setattr(runner._Run, "_make_cursor", lambda *_: None)
     with pytest.raises(NotFiniteLossError, match="step 3: not finite: Loss/localization_loss"):
-        _train(tmp_path / "bad", config, 4, in_loop)
+        _train(tmp_path / "bad", fake.pipeline_config(), 4, in_loop, saving=Saving(steps=1))
+    good = tmp_path if steps_per_call > 1 else tmp_path / "bad"
     folder = tmp_path / "bad" / "bad_step-3"
-    _assert_equal(_stored(str(folder / "model.ckpt")), expected)
-    with np.load(folder / "batch.npz") as batch:
+    _assert_equal(_stored(str(folder / CHECKPOINT)), _stored(str(good / "model.ckpt-2")))
+    with np.load(folder / BATCH_FILE) as batch:
         assert np.isnan(batch["features/image"]).all()
     assert _reports(tmp_path / "bad")[-1]["step"] == 3
 
 
 def test_evaluations_and_signals(tmp_path: pathlib.Path) -> None:
-    config, model_dir = fake.pipeline_config(), str(tmp_path)
-    evaluating = Evaluating(every_steps=2, best_metric="loss", export_final=False)
+    model_dir = str(tmp_path)
     with pytest.raises(Stopped, match="at step 3, which is saved"):
         runner.train_and_evaluate(
-            config,
+            fake.pipeline_config(),
             model_dir,
             num_train_steps=9,
             progress=False,
@@ -163,34 +165,52 @@ def test_evaluations_and_signals(tmp_path: pathlib.Path) -> None:
     assert [each.step for each in history.read(model_dir, "0")] == [2]
     steps = [int(path.stem.split("-")[1]) for path in tmp_path.glob("model.ckpt-*.index")]
     assert sorted(steps) == [0, 2, 3]
-    metrics = runner.train_and_evaluate(
-        config, model_dir, num_train_steps=4, progress=False, evaluating=evaluating, in_loop=None
-    )
-    assert metrics["global_step"] == 4
 
 
-@pytest.mark.parametrize("precision", ["mixed_float16", "mixed_bfloat16"])
-def test_mixed_precision_stays_near_float32(tmp_path: pathlib.Path, precision: str) -> None:
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Dict[str, np.ndarray]:
+    """What three steps with frozen batch norm end at."""
+    with pytest.MonkeyPatch.context() as patch:
+        _install(patch)
+        return _train(tmp_path_factory.mktemp("plain"), _frozen(), 3)
+
+
+def _frozen() -> Any:
     config = fake.pipeline_config()
-    expected = _train(tmp_path / "wide", config, 3)
-    found = _train(tmp_path / precision, config, 3, InLoop(precision=precision))
+    config.model.ssd.freeze_batchnorm = True
+    return config
+
+
+@pytest.mark.parametrize(
+    "in_loop",
+    [
+        InLoop(accumulate_steps=2),
+        pytest.param(InLoop(jit_compile=True), marks=pytest.mark.exhaustive),
+        pytest.param(InLoop("mirrored"), marks=pytest.mark.exhaustive),
+    ],
+)
+def test_other_ways_to_the_same_steps(
+    tmp_path: pathlib.Path, plain: Dict[str, np.ndarray], in_loop: InLoop
+) -> None:
+    _assert_equal(_train(tmp_path, _frozen(), 3, in_loop), plain)
+
+
+@pytest.mark.parametrize(
+    "precision",
+    ["mixed_float16", pytest.param("mixed_bfloat16", marks=pytest.mark.exhaustive)],
+)
+def test_mixed_precision_stays_near_float32(
+    tmp_path: pathlib.Path, plain: Dict[str, np.ndarray], precision: str
+) -> None:
+    found = _train(tmp_path, _frozen(), 3, InLoop(precision=precision))
     scale = {"loss_scale", "loss_scale_steps"} if precision == "mixed_float16" else set()
-    assert set(found) == {*expected, *scale}
+    assert set(found) == {*plain, *scale}
     differences = []
-    for name, value in expected.items():
+    for name, value in plain.items():
         assert found[name].dtype == value.dtype
         np.testing.assert_allclose(found[name], value, rtol=0.05, atol=0.02, err_msg=name)
         differences.append(float(np.abs(found[name] - value).max()))
     assert max(differences) > 0.0  # it did compute in the narrow type
-    _train(tmp_path / precision, config, 4, in_loop=None)
-
-
-def test_xla_and_parts_take_the_same_steps(tmp_path: pathlib.Path) -> None:
-    config = fake.pipeline_config()
-    config.model.ssd.freeze_batchnorm = True
-    expected = _train(tmp_path / "plain", config, 3)
-    _assert_equal(_train(tmp_path / "xla", config, 3, InLoop(jit_compile=True)), expected)
-    _assert_equal(_train(tmp_path / "parts", config, 3, InLoop(accumulate_steps=2)), expected)
 
 
 def test_what_the_loop_refuses(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,13 +222,17 @@ def test_what_the_loop_refuses(tmp_path: pathlib.Path, monkeypatch: pytest.Monke
         ({"precision": "float64"}, "one of float32"),
         ({"accumulate_steps": 0}, "accumulate_steps is 0; give 1 or more"),
         ({"num_replicas": 2}, "give strategy 'mirrored'"),
+        ({"strategy": "multi_worker_mirrored", "num_replicas": 2}, "set CUDA_VISIBLE_DEVICES"),
     ):
         with pytest.raises(ConfigError, match=message):
             InLoop(**options)
-    with pytest.raises(
-        ConfigError, match="must be divisible by 1 replicas x 4"
-    ):
+    with pytest.raises(ConfigError, match="must be divisible by 1 replicas x 4"):
         _train(tmp_path, config, 1, InLoop(accumulate_steps=4))
+    synchronized = fake.pipeline_config(
+        "model { ssd { feature_extractor { conv_hyperparams { sync_batch_norm {} } } } }"
+    )
+    with pytest.raises(ConfigError, match="sync_batch_norm averages over"):
+        _train(tmp_path, synchronized, 1, InLoop(accumulate_steps=2))
     with pytest.raises(RunError, match="logical CPUs, and num_replicas is 64"):
         _train(tmp_path, config, 1, InLoop("mirrored", num_replicas=64))
     with pytest.raises(ConfigError, match="TF_CONFIG lists, and it lists no others"):
