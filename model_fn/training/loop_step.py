@@ -92,6 +92,7 @@ class LoopStep:
             jit_compile=jit_compile,
         )
         self._averages: Dict[str, Any] = {}  # by the names of variables
+        self._variables: Dict[str, Any] = {}
 
     def build(self, batch_spec: Any) -> None:
         """Creates the variables of the network, and their moving averages.
@@ -135,7 +136,10 @@ class LoopStep:
             return self._take(iterator, wants_stop)
 
         with self._strategy.scope(), quiet_layers():
-            return call.get_concrete_function()
+            traced = call.get_concrete_function()
+        # Here, for an optimizer gives its variables only where no graph is the default one.
+        self._variables = self._all_variables()
+        return traced
 
     def _take(self, iterator: Any, wants_stop: tf.Tensor) -> Outcome:
         """One step, outside of replicas."""
@@ -286,6 +290,9 @@ class LoopStep:
 
     def variables(self) -> Dict[str, Any]:
         """All variables by their names in checkpoints, which are those of an Estimator's."""
+        return self._variables
+
+    def _all_variables(self) -> Dict[str, Any]:
         named = {name_of(variable): variable for variable in self.network.variables}
         states = state_names(self._config)
         trained = {name_of(variable): variable for variable in self._replica.trained}
