@@ -9,7 +9,7 @@ from typing import Any, Callable, Iterator, List, Optional, Sequence
 from estimator_det.compat import tf, tf1
 from estimator_det.config.fields import check_supported
 from estimator_det.config.text import ConfigError
-from model_fn.runs import cluster, loop_options
+from model_fn.runs import cluster, loop_options, progress
 from model_fn.runs.backends.base import RunSettings
 from model_fn.runs.backends.distributed import strategies
 from model_fn.runs.backends.distributed.session import HookedLoop, LoopSaver, LoopSession
@@ -43,6 +43,8 @@ class LoopBackend(EstimatorBackend):
         super().__init__(settings)
         self._in_loop = in_loop
         self.steps_per_call = in_loop.steps_per_call
+        # Workers do not save where they are.
+        self.keeps_data_cursor = in_loop.strategy != loop_options.MULTI_WORKER
         self._strategy: Any = None
 
     @contextlib.contextmanager
@@ -64,6 +66,19 @@ class LoopBackend(EstimatorBackend):
             yield
         finally:
             tf.random.set_seed(None)
+
+    def progress_hooks(self, *, every_steps: int, silent: bool, fault_log: FaultLog) -> List[Any]:
+        settings = self._settings
+        return progress.training_hooks(
+            settings.pipeline_config,
+            settings.model_dir,
+            settings.num_steps,
+            self.graph,
+            every_steps=every_steps,
+            silent=silent,
+            fault_log=fault_log,
+            writes=cluster.is_chief(),
+        )
 
     def train(
         self,
@@ -143,6 +158,11 @@ def _check_cluster(in_loop: InLoop) -> None:
             raise ConfigError(
                 f"strategy {in_loop.strategy!r} trains on the machines that {cluster.VARIABLE} "
                 f"lists, and it lists no others. Set it, or use strategy {loop_options.MIRRORED!r}"
+            )
+        if cluster.read_task().type == "ps":
+            raise ConfigError(
+                f"strategy {in_loop.strategy!r} has no parameter servers, and {cluster.VARIABLE} "
+                "makes this process one. Leave the job ps out of the cluster"
             )
     elif cluster.is_in_cluster():
         raise ConfigError(
