@@ -9,6 +9,7 @@ from typing import Any, Callable, Iterator, List, Optional, Sequence
 from estimator_det.compat import tf, tf1
 from estimator_det.config.fields import check_supported
 from estimator_det.config.text import ConfigError
+from inputs.bad_records.log import FaultLog
 from model_fn.runs import cluster, loop_options, progress
 from model_fn.runs.backends.base import RunSettings
 from model_fn.runs.backends.distributed import strategies
