@@ -95,7 +95,8 @@ def _in_loop(given: argparse.Namespace) -> Optional[loop_options.InLoop]:
         UsageError: if an option of the loop is given without it.
     """
     fields = [field.name for field in dataclasses.fields(loop_options.InLoop)]
-    chosen = {name: getattr(given, name) for name in fields if getattr(given, name)}
+    values = {name: getattr(given, name) for name in fields}
+    chosen = {name: value for name, value in values.items() if value not in (None, False)}
     if given.strategy is None and chosen:
         raise console.UsageError(
             f"--{next(iter(chosen))} is an option of the TF2 loop: give --strategy too, for "
