@@ -96,7 +96,9 @@ def _in_loop(given: argparse.Namespace) -> Optional[loop_options.InLoop]:
     """
     fields = [field.name for field in dataclasses.fields(loop_options.InLoop)]
     values = {name: getattr(given, name) for name in fields}
-    chosen = {name: value for name, value in values.items() if value not in (None, False)}
+    chosen = {
+        name: value for name, value in values.items() if value is not None and value is not False
+    }
     if given.strategy is None and chosen:
         raise console.UsageError(
             f"--{next(iter(chosen))} is an option of the TF2 loop: give --strategy too, for "
