@@ -120,7 +120,7 @@ def _train_spec_for_tpu(
         batch.features,
         batch.labels,
         add_regularization=train_config.add_regularization_loss,
-        in_bfloat16=train_config.use_bfloat16,
+        in_type=_type_on_core(train_config, on_core=True),
     )
     table = warm_start.plan_warm_start(
         detector, train_config, _model_dir(batch), pipeline_config.model
@@ -165,8 +165,8 @@ def _eval_spec(
 ) -> Any:
     train_config, eval_config = pipeline_config.train_config, pipeline_config.eval_config
     detector = _inference_detector(pipeline_config, on_core)
-    in_bfloat16 = on_core and train_config.use_bfloat16
-    predictions = step.predict(detector, batch.features, in_bfloat16=in_bfloat16)
+    in_type = _type_on_core(train_config, on_core)
+    predictions = step.predict(detector, batch.features, in_type=in_type)
     groundtruth = step.groundtruth_from_labels(batch.labels)
     if eval_config.use_dummy_loss_in_eval:
         losses = {step.TOTAL_LOSS: tf.constant(1.0)}
@@ -203,8 +203,8 @@ def _eval_spec(
 
 def _predict_spec(pipeline_config: Any, batch: _Batch, *, on_core: bool) -> Any:
     detector = _inference_detector(pipeline_config, on_core)
-    in_bfloat16 = on_core and pipeline_config.train_config.use_bfloat16
-    predictions = step.predict(detector, batch.features, in_bfloat16=in_bfloat16)
+    in_type = _type_on_core(pipeline_config.train_config, on_core)
+    predictions = step.predict(detector, batch.features, in_type=in_type)
     detections = detector.postprocess(predictions, batch.features[schema.TRUE_IMAGE_SHAPE])
     served = serving_graph.named_outputs(detections)
     averages = pipeline_config.eval_config.use_moving_averages
@@ -219,6 +219,11 @@ def _predict_spec(pipeline_config: Any, batch: _Batch, *, on_core: bool) -> Any:
             batch, lambda: moving_average_saver() if averages else None
         ),
     )
+
+
+def _type_on_core(train_config: Any, on_core: bool) -> tf.DType:
+    """What the network computes in."""
+    return tf.bfloat16 if on_core and train_config.use_bfloat16 else tf.float32
 
 
 def _inference_detector(pipeline_config: Any, on_core: bool) -> Any:
