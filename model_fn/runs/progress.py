@@ -143,6 +143,8 @@ class TrainingReport(tf1.train.SessionRunHook):
             "checks": step.checks,
             "wait": step.input_wait,
         }
+        if step.num_taken is not None:
+            self._fetches["taken"] = step.num_taken
         self._global_step = tf1.train.get_global_step()
         if self._shares_steps:
             self._fetches["step"] = step_after(step.train_op)
@@ -165,25 +167,29 @@ class TrainingReport(tf1.train.SessionRunHook):
         return tf1.train.SessionRunArgs(self._fetches)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        self._step = int(run_values.results.get("step", self._step + 1))
+        before, now, results = self._step, time.monotonic(), run_values.results
+        taken = int(results.get("taken", 1))
+        self._step = int(results.get("step", before + taken))
         self._num_runs += 1
-        now = time.monotonic()
-        if self._num_runs > 1:  # The first run also optimizes the graph.
-            self._durations.append(now - self._ended)
+        if taken and before != self._first_step:  # The first run also optimizes the graph.
+            self._durations.append((now - self._ended) / taken)
             self._waits.append((float(run_values.results["wait"]), now - self._started))
         self._ended = now
         values = {name: float(value) for name, value in run_values.results["values"].items()}
         checks = {name: float(value) for name, value in run_values.results["checks"].items()}
         bad = {name: value for name, value in checks.items() if not math.isfinite(value)}
         if bad or not all(math.isfinite(value) for value in values.values()):
+            if "taken" in run_values.results:
+                self._step += 1  # Only steps before it were taken.
             raise NotFiniteLossError(self._bad_step(run_context, {**values, **bad}))
         self._values = values
         is_last = self._num_steps is not None and self._step >= self._num_steps
-        is_due = self._step // self._every_steps > self._reported // self._every_steps
-        if self._num_runs == 1 or is_last or is_due:
+        every = self._every_steps
+        is_due = self._step // every > before // every
+        if before == self._first_step or is_last or is_due:
             self._report()
         if self._bar is not None:
-            self._bar.update(self._step - self._bar.n)
+            self._bar.update(self._step - before)
 
     def end(self, session: tf1.Session) -> None:
         del session

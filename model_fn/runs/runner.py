@@ -30,6 +30,7 @@ from model_fn.runs.data_cursor import (
 from model_fn.runs.evaluation_report import Metrics
 from model_fn.runs.evaluator import continuous_eval
 from model_fn.runs.history import EndOfTraining
+from model_fn.runs.loop_options import InLoop
 from model_fn.runs.options import DEFAULT_TASK_TIMEOUT_SECS, Evaluating, Saving
 from model_fn.runs.saver import (
     CheckpointSaver,
@@ -59,6 +60,7 @@ def train_and_evaluate(
     hooks: Sequence[Any] = (),
     seed: Optional[int] = None,
     on_tpu: Optional[OnTpu] = None,
+    in_loop: Optional[InLoop] = None,
     task_timeout_secs: float = DEFAULT_TASK_TIMEOUT_SECS,
     data_service: Optional[str] = None,
 ) -> Metrics:
@@ -98,6 +100,8 @@ def train_and_evaluate(
         seed: Of initial values, shuffling and augmentation.
         on_tpu: Train on a TPU, or rehearse that; evaluations run on this machine unless it says
             otherwise, and reports come once a loop, whatever `progress_steps`.
+        in_loop: Train by the TF2 loop, which restores the checkpoints of an Estimator, and an
+            Estimator its; evaluations and exports are the same.
         task_timeout_secs: In a cluster, for how long another task may be missing.
         data_service: Address of the dispatcher of a `tf.data` service that reads and augments the
             training records, "host:port"; None to do it in this process.
@@ -120,10 +124,10 @@ def train_and_evaluate(
     )
     evaluating = evaluating or Evaluating()
     check_best_metric(pipeline_config, evaluating.best_metric)
-    if cluster.serves_variables():
+    if in_loop is None and cluster.serves_variables():
         parameter_servers.serve(settings)
         return {}
-    backend = make_backend(settings, on_tpu)
+    backend = make_backend(settings, on_tpu, in_loop)
 
     def train_once() -> Metrics:
         return _train_and_evaluate(settings, backend, evaluating, progress, progress_steps, hooks)
@@ -184,6 +188,7 @@ def train(
     hooks: Sequence[Any] = (),
     seed: Optional[int] = None,
     on_tpu: Optional[OnTpu] = None,
+    in_loop: Optional[InLoop] = None,
     task_timeout_secs: float = DEFAULT_TASK_TIMEOUT_SECS,
     data_service: Optional[str] = None,
 ) -> None:
@@ -194,10 +199,10 @@ def train(
     settings = _settings(
         pipeline_config, model_dir, num_train_steps, saving, seed, task_timeout_secs, data_service
     )
-    if cluster.serves_variables():
+    if in_loop is None and cluster.serves_variables():
         parameter_servers.serve(settings)
         return
-    backend = make_backend(settings, on_tpu)
+    backend = make_backend(settings, on_tpu, in_loop)
 
     def train_once() -> None:
         with _training(settings, backend) as run:

@@ -1,25 +1,46 @@
-"""How steps are executed: by an Estimator, by several, or by a TPUEstimator.
+"""How steps are executed, behind one interface.
 
-All have one interface.
+By an Estimator, by those of a cluster, by a TPUEstimator or by a TF2 loop.
 """
 
 from __future__ import annotations
 
 from typing import Optional
 
+from estimator_det.config.text import ConfigError
 from model_fn.runs import cluster
 from model_fn.runs.backends.base import Backend, Evaluator, RunSettings
 from model_fn.runs.backends.tpu_options import OnTpu
+from model_fn.runs.loop_options import InLoop
 
 __all__ = ["Backend", "Evaluator", "RunSettings", "make_backend"]
 
 
-def make_backend(settings: RunSettings, on_tpu: Optional[OnTpu] = None) -> Backend:
-    """The backend of a run: a TPU, or its rehearsal, where `on_tpu` is given; else by TF_CONFIG.
+def make_backend(
+    settings: RunSettings, on_tpu: Optional[OnTpu] = None, in_loop: Optional[InLoop] = None
+) -> Backend:
+    """The backend of a run: an Estimator, unless options for another one are given.
+
+    Args:
+        settings: Of the run.
+        on_tpu: A TPU, or its rehearsal.
+        in_loop: The TF2 loop; not together with `on_tpu`.
 
     Raises:
-        ConfigError: if TF_CONFIG is malformed, or its cluster cannot train.
+        ConfigError: if options contradict each other, TF_CONFIG is malformed, or its cluster cannot
+            train.
     """
+    if on_tpu is not None and in_loop is not None:
+        raise ConfigError("a run is on a TPU or in the TF2 loop; give one of on_tpu and in_loop")
+    if settings.data_service is not None and (on_tpu is not None or in_loop is not None):
+        raise ConfigError(
+            "tf_data_service works with Estimator alone; remove it, or the options of a TPU or of "
+            "the TF2 loop"
+        )
+    if in_loop is not None:
+        from model_fn.runs.backends.distributed.backend import LoopBackend
+
+        return LoopBackend(settings, in_loop)
     if on_tpu is not None:
         from model_fn.runs.backends.tpu_estimator import TpuBackend
 

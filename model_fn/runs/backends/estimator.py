@@ -133,7 +133,10 @@ class EstimatorBackend:
     def input_fn(
         self, cursor: Optional[DataCursor], first_step: int, fault_log: FaultLog
     ) -> Callable[..., Any]:
-        return make_train_input_fn(self._settings, cursor, first_step, fault_log)
+        shares_steps = cluster.is_in_cluster()
+        return make_train_input_fn(
+            self._settings, cursor, first_step, fault_log, shares_steps=shares_steps
+        )
 
     def progress_hooks(self, *, every_steps: int, silent: bool, fault_log: FaultLog) -> List[Any]:
         return progress.training_hooks(
