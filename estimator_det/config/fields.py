@@ -7,7 +7,7 @@ refused by `model_fn.preflight.names`, together with all fields of their message
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Tuple
+from typing import Any, Dict, Iterable, Iterator, NamedTuple, Tuple
 
 from google.protobuf.message import Message
 
@@ -57,11 +57,6 @@ REFUSED: Dict[str, Refusal] = {
     ),
     "SsdFeatureExtractor.use_hardswish": Refusal(
         "is not supported yet: the type chooses the activation", "remove it"
-    ),
-    "TrainEvalPipelineConfig.graph_rewriter": Refusal(
-        "training with simulated quantization is not supported yet",
-        "--set graph_rewriter=null to train in float; a checkpoint of such a configuration is "
-        "evaluated and exported as a float model",
     ),
 }
 
@@ -196,13 +191,6 @@ def no_effect(path: str, reason: str, *, deprecated: bool = False) -> Problem:
     """A warning for a field that a run does not use."""
     what = "is deprecated and has no effect" if deprecated else "has no effect"
     return warning(path, f"{what}: {reason}", "remove it")
-
-
-def float_model(config: Any) -> List[Problem]:
-    """A warning for an evaluation or export that leaves simulated quantization out."""
-    if not config.HasField("graph_rewriter"):
-        return []
-    return [no_effect("graph_rewriter", "evaluation and export use the float model")]
 
 
 def check_supported(message: Message, path: str) -> None:

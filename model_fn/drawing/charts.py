@@ -128,7 +128,7 @@ def bar_chart(
             axes.set_ylim(0, 1)
         else:
             _whole_ticks(axes, list(series.values()))
-        axes.margins(x=0.01, y=0.12)
+        axes.margins(x=0.01, y=0.12 if len(series) == 1 else 0.28)  # room for the legend
         axes.set_ylabel(y_label)
         if len(labels) <= MAX_NAMED_BARS:
             slanted = sum(map(len, labels)) > 55 * width

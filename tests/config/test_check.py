@@ -216,6 +216,16 @@ def test_errors(assignment: str, field: str, message: str) -> None:
             "train_config.data_augmentation_options[0].mosaic.stop_at_step",
             "has no effect: training ends at step",
         ),
+        (
+            "model.ssd.feature_extractor.batch_norm_trainable=true",
+            "model.ssd.feature_extractor.batch_norm_trainable",
+            "has no effect: batch norm trains unless model.ssd.freeze_batchnorm is set",
+        ),
+        (
+            "model.ssd.feature_extractor.batch_norm_trainable=false",
+            "model.ssd.feature_extractor.batch_norm_trainable",
+            "training keeps the batch norm of the feature extractor as it is",
+        ),
     ],
 )
 def test_warnings(assignment: str, field: str, message: str) -> None:
@@ -394,9 +404,3 @@ class TestFiles:
         assert check(config) == []
         (folder / "model.ckpt-3.index").rename(folder / "model.ckpt-3")  # as a single file
         assert check(config) == []
-
-
-def test_quantized_training_is_an_error_with_a_remedy() -> None:
-    problem = only(problems("graph_rewriter.quantization={}"))
-    assert (problem.severity, problem.field) == ("error", "graph_rewriter")
-    assert not problems("graph_rewriter.quantization={}", "graph_rewriter=null")

@@ -41,6 +41,17 @@ def test_what_is_trained_when(is_training: bool, frozen: str) -> None:
     assert detector.inplace_norm_update and not detector.return_raw_boxes
 
 
+@pytest.mark.parametrize("trainable", ["true", "false"])
+def test_batch_norm_of_the_extractor_alone_is_frozen(trainable: str) -> None:
+    detector = small_detector(f"feature_extractor {{ batch_norm_trainable: {trainable} }}")
+    assert detector.extractor.options.is_training == (trainable == "true")
+    assert detector.norm_is_training
+    frozen = small_detector(
+        f"freeze_batchnorm: true feature_extractor {{ batch_norm_trainable: {trainable} }}"
+    )
+    assert not frozen.extractor.options.is_training
+
+
 @pytest.mark.parametrize(
     ("added", "explicit", "slots", "has_background"),
     [("true", "false", 3, True), ("false", "true", 2, True), ("false", "false", 2, False)],

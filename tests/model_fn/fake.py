@@ -23,6 +23,7 @@ from model_fn import model_fn
 from model_fn.drawing import charts
 from model_fn.runs import best_checkpoints, evaluator
 from model_fn.runs.backends import estimator, tpu_estimator
+from model_fn.training import initial_values, replica
 from model_fn.training.finite_gate import RejectedBatch
 from model_fn.training.step import TrainGraph, TrainStep
 
@@ -84,7 +85,9 @@ class FakeDetector:
             "Loss/localization_loss": tf.reduce_mean(boxes * weights),
             "Loss/classification_loss": tf.reduce_mean(classes * weights[:, 0]),
         }
-        return Losses(terms, {"Counted/boxes": tf.reduce_sum(weights)})
+        images = tf.cast(tf.shape(weights)[0], tf.float32)
+        counts = {"Counted/boxes": tf.reduce_sum(weights)}
+        return Losses(terms, counts, dict.fromkeys(terms, images))
 
     def postprocess(self, predictions: FakePredictions, true_shapes: tf.Tensor) -> Detections:
         del true_shapes
@@ -115,7 +118,8 @@ class FakeDetector:
         }
 
 
-def make_fake_detector(config: Any, is_training: bool) -> FakeDetector:
+def make_fake_detector(config: Any, is_training: bool, graph_rewriter: Any = None) -> FakeDetector:
+    del graph_rewriter
     return FakeDetector(config, is_training)
 
 
@@ -129,7 +133,8 @@ def without_charts(monkeypatch: pytest.MonkeyPatch) -> None:
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Puts the fake detector in place of all others, and draws no charts."""
     without_charts(monkeypatch)
-    monkeypatch.setattr(model_fn, "make_detector", make_fake_detector)
+    for maker in (model_fn, initial_values, replica):
+        monkeypatch.setattr(maker, "make_detector", make_fake_detector)
     for user in (best_checkpoints, evaluator, estimator, tpu_estimator):
         monkeypatch.setattr(user, "make_preprocessor", lambda model: None)
 
@@ -219,7 +224,8 @@ def make_train_input_fn(
 ) -> Callable[[], tf.data.Dataset]:
     """Stands for `inputs.create_train_input_fn`; batch i holds records 2 i and 2 i + 1."""
 
-    def input_fn() -> tf.data.Dataset:
+    def input_fn(params: Any = None, input_context: Any = None) -> tf.data.Dataset:
+        del params, input_context
         features, labels = tf.nest.map_structure(tf.constant, arrays())
         first = cursor.begin(0, "").count if cursor is not None else 0
 

@@ -129,9 +129,9 @@ def test_evaluation_leaves_the_training_session_and_its_data_alone(
     graphs = []
     made = model_fn.make_detector
 
-    def make_detector(model_config: Any, is_training: bool) -> Any:
+    def make_detector(model_config: Any, is_training: bool, graph_rewriter: Any) -> Any:
         graphs.append(is_training)
-        return made(model_config, is_training)
+        return made(model_config, is_training, graph_rewriter)
 
     monkeypatch.setattr(model_fn, "make_detector", make_detector)
     runner.train_and_evaluate(
