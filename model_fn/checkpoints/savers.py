@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Dict, Optional
 
 from estimator_det.compat import tf, tf1
 from model_fn.checkpoints.repair import gone_explained
-from model_fn.checkpoints.variables import inference_variables
+from model_fn.checkpoints.variables import check_variables, inference_variables
 
 
 class Saver(tf1.train.Saver):
-    """A saver that says so where the checkpoint to restore was deleted meanwhile."""
+    """A saver that explains why a checkpoint cannot be restored."""
 
     def restore(self, sess: tf1.Session, save_path: str) -> None:
         """As that of TensorFlow.
 
         Raises:
             CheckpointGoneError: if there is no such checkpoint.
+            RunError: if it lacks a variable.
         """
         with gone_explained(save_path):
-            super().restore(sess, save_path)
+            try:
+                super().restore(sess, save_path)
+            except tf.errors.NotFoundError:
+                if tf1.train.checkpoint_exists(save_path):
+                    check_variables(save_path, self._variables(sess.graph))
+                raise
+
+    def _variables(self, graph: tf.Graph) -> Dict[str, tf.Variable]:
+        if isinstance(self._var_list, dict):
+            return self._var_list
+        with graph.as_default():
+            return inference_variables(use_moving_averages=False)
 
 
 def make_saver(train_config: Any, keep_checkpoint_max: Optional[int] = 5) -> tf1.train.Saver:
