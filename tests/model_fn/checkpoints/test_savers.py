@@ -28,5 +28,5 @@ def test_other_missing_variables_are_named(tmp_path: pathlib.Path) -> None:
         session.run(tf1.global_variables_initializer())
         prefix = tf1.train.Saver().save(session, str(tmp_path / "model.ckpt"))
         tf1.get_variable("wide", [2])
-        with pytest.raises(RunError, match="(?s)wide is missing.*Use the pipeline.config"):
+        with pytest.raises(RunError, match=r"(?s)wide is missing.*Use the pipeline\.config"):
             evaluation_saver().restore(session, prefix)
