@@ -138,7 +138,7 @@ def export_saved_model(
             first[name].CopyFrom(tf1.saved_model.build_tensor_info(tensor))
         graph_def = tf1.get_default_graph().as_graph_def()
         variables = inference_variables(pipeline_config.eval_config.use_moving_averages)
-        check_variables(checkpoint, variables)
+        check_variables(checkpoint, variables, pipeline_config.model)
         restorer = tf1.train.Saver(variables)
         saver = tf1.train.Saver(save_relative_paths=True)  # the folder may be moved
         with tf1.Session() as session:

@@ -7,7 +7,7 @@ refused by `model_fn.preflight.names`, together with all fields of their message
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, NamedTuple
+from typing import Any, Dict, Iterable, Iterator, NamedTuple, Tuple
 
 from google.protobuf.message import Message
 
@@ -159,6 +159,12 @@ def is_news(message: Message, field: Any) -> bool:
     if not message.HasField(field.name):
         return False
     return field.message_type is not None or getattr(message, field.name) != field.default_value
+
+
+def news_among(message: Message, names: Iterable[str]) -> Tuple[str, ...]:
+    """Those of some fields that are set to another value than their default."""
+    fields = message.DESCRIPTOR.fields_by_name
+    return tuple(name for name in names if is_news(message, fields[name]))
 
 
 def check_fields(config: Message) -> Iterator[Problem]:

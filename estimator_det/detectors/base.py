@@ -67,10 +67,16 @@ class Predictions(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """The loss of a batch, and the figures that were counted on the way to it."""
+    """The loss of a batch, and the figures that were counted on the way to it.
+
+    `divisors` make the loss of a batch computable from the losses of its parts, as replicas have
+    them: a term times `max(divisor, 1)` is a sum over images, and so is the divisor. Terms that
+    depend on variables alone have none.
+    """
 
     terms: Dict[str, tf.Tensor]  # float32 scalars by name, e.g. "Loss/localization_loss"
     counts: Dict[str, tf.Tensor]  # float32 scalars by name, e.g. of matched anchors; no loss
+    divisors: Dict[str, tf.Tensor]  # float32 scalars by the names of terms; see above
 
 
 class Detections(NamedTuple):

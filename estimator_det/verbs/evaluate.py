@@ -63,6 +63,9 @@ def run(options: argparse.Namespace) -> int:
     _check_options(options)
     if options.detections:
         return _evaluate_file(options)
+    from model_fn.checkpoints.find import refuse_model
+
+    refuse_model(options.checkpoint_dir)  # before its configuration is missing
     return run_evaluation(
         load(options, os.path.join(options.checkpoint_dir, CONFIG_FILE)),
         options.checkpoint_dir,
