@@ -63,7 +63,7 @@ def convert(
     """Converts a graph.
 
     Args:
-        graph: If it has ranges of training, the result is int8 with these.
+        graph: If it has ranges of training, the result is uint8 with these.
         quantize: "int8", "float16", "dynamic", or None for float.
         representative: For "int8": yields [one network input] for each image.
 
@@ -78,16 +78,16 @@ def convert(
         output_arrays=list(graph.outputs),
     )
     converter.allow_custom_ops = True  # of which POSTPROCESS is the only one
-    if quantize is not None or graph.is_quantized:
+    if graph.is_quantized:
+        # The kernels of int8 need weights whose range is symmetric, and those of training are not.
+        converter.inference_type = converter.inference_input_type = tf.uint8
+        converter.quantized_input_stats = {INPUT: input_range(graph.normalization)}
+    elif quantize is not None:
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
     if quantize == "float16":
         converter.target_spec.supported_types = [tf.float16]
-    if graph.is_quantized or quantize == "int8":
+    if quantize == "int8" and not graph.is_quantized:
         converter.inference_input_type = tf.uint8
-    if graph.is_quantized:
-        converter.inference_type = tf.int8
-        converter.quantized_input_stats = {INPUT: input_range(graph.normalization)}
-    elif quantize == "int8":
         converter.representative_dataset = representative
     with quiet.tflite_messages():
         content = bytes(converter.convert())
@@ -112,7 +112,7 @@ def _write(source: Source, path: str) -> None:
     graph = build_tflite_graph(config, source.exported.checkpoint, options.tflite)
     if graph.is_quantized and options.quantize not in (None, "int8"):
         raise ConfigError(
-            f"--quantize: is {options.quantize}, and the model has int8 ranges of its training; "
+            f"--quantize: is {options.quantize}, and the model has ranges of its training; "
             "leave out --quantize"
         )
     preprocess = make_preprocessor(config.model)
@@ -141,4 +141,5 @@ def _recognizes(path: str) -> bool:
 
 
 def _tolerance(plan: Plan) -> Tolerance:
-    return _TOLERANCES[plan.options.quantize]
+    is_quantized = plan.config.graph_rewriter.HasField("quantization")
+    return _TOLERANCES["int8" if is_quantized else plan.options.quantize]
