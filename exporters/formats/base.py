@@ -117,7 +117,7 @@ FORMATS: Registry[Callable[[], ExportFormat]] = Registry("export format")
 
 def inference_detector(config: Any, model: Optional[Any] = None) -> Detector:
     """The detector of a `TrainEvalPipelineConfig`, or of a variant of its `DetectionModel`."""
-    return make_detector(config.model if model is None else model, is_training=False)
+    return make_detector(config.model if model is None else model, False, config.graph_rewriter)
 
 
 def check_runtime(chosen: ExportFormat) -> None:
