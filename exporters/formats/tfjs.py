@@ -17,7 +17,7 @@ from google.protobuf import json_format
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import files
-from exporters.formats.base import FORMATS, ExportFormat, Plan, Source, refuse_strings
+from exporters.formats.base import FORMATS, ExportFormat, Plan, Source, check_graph_format
 from exporters.formats.converters import run_converter
 from exporters.formats.frozen_graph import GraphDetector
 from exporters.formats.graph_file import write_graph_file
@@ -120,7 +120,7 @@ def _add_unfused(graph_def: Any, node: Any) -> None:
 
 
 def _check(plan: Plan) -> None:
-    refuse_strings("tfjs", plan)
+    check_graph_format("tfjs", plan)
 
 
 def _write(source: Source, path: str) -> None:

@@ -16,6 +16,7 @@ from exporters.formats.base import (
     Plan,
     Source,
     Tolerance,
+    is_quantized,
 )
 from exporters.formats.samples import check_has_images, images_to_calibrate
 from exporters.formats.tflite_detector import TfliteDetector, find_postprocess, set_options
@@ -103,18 +104,20 @@ def convert(
 
 def _check(plan: Plan) -> None:
     check_tflite(plan)
-    if plan.options.quantize == "int8":
+    quantize = plan.options.quantize
+    if is_quantized(plan.config):
+        if quantize is not None:
+            raise ConfigError(
+                f"--quantize: is {quantize}, and graph_rewriter.quantization gives the model the "
+                "ranges of its training; leave out --quantize"
+            )
+    elif quantize == "int8":
         check_has_images(plan.config, plan.options.sample_images)
 
 
 def _write(source: Source, path: str) -> None:
     config, options, *_ = source.plan
     graph = build_tflite_graph(config, source.exported.checkpoint, options.tflite)
-    if graph.is_quantized and options.quantize not in (None, "int8"):
-        raise ConfigError(
-            f"--quantize: is {options.quantize}, and the model has ranges of its training; "
-            "leave out --quantize"
-        )
     preprocess = make_preprocessor(config.model)
 
     def representative() -> Iterator[List[np.ndarray]]:
@@ -141,5 +144,4 @@ def _recognizes(path: str) -> bool:
 
 
 def _tolerance(plan: Plan) -> Tolerance:
-    is_quantized = plan.config.graph_rewriter.HasField("quantization")
-    return _TOLERANCES["int8" if is_quantized else plan.options.quantize]
+    return _TOLERANCES["int8" if is_quantized(plan.config) else plan.options.quantize]

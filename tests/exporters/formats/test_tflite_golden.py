@@ -93,8 +93,7 @@ def test_ranges_of_training_of_the_reference(shared, golden_folder, detinit, tmp
     config = pipeline.read_pipeline(str(shared / "data" / "configs" / f"{name}.config"))
     checkpoint = _save(config, value, str(tmp_path / "model.ckpt"))
     graph = build_tflite_graph(config, checkpoint, TfliteOptions())
-    if not graph.is_quantized:
-        pytest.skip("needs simulated quantization in evaluations")
+    assert graph.is_quantized
     content = tflite.convert(graph)
     counts = dict(collections.Counter(operation_names(content)))
     assert {key: counts[key] for key in golden["op_counts"] if key != "RESHAPE"} == {
