@@ -116,8 +116,8 @@ def _measured(task: Task) -> Row:
     """Measures in a new process."""
     try:
         (found,) = machine.in_processes(measure, [task], jobs=1, start=_quiet)
-    except (RunError, ConfigError, tf.errors.OpError) as error:
-        return Row(task.name, task.path, None, str(getattr(error, "message", None) or error))
+    except (RunError, ConfigError) as error:
+        return Row(task.name, task.path, None, str(error))
     except machine.ProcessDiedError:
         return Row(task.name, task.path, None, "its process died, perhaps because memory ran out")
     return Row(task.name, task.path, found)
