@@ -56,7 +56,7 @@ PROTOS = ["grpcio-tools==1.62.3"]
 BEAM = ["apache-beam>=2.55,<2.72"]
 
 # For `export --format`: docs/exporting.md.
-ONNX = ["onnxruntime>=1.17", "tf2onnx>=1.16"]
+ONNX = ["onnx>=1.14,<1.19", "onnxruntime>=1.17", "tf2onnx>=1.16"]
 OPENVINO = ["openvino>=2024.4"]
 TFJS = ["tensorflowjs>=4.22"]
 

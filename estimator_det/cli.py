@@ -68,6 +68,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     Returns:
         An exit code of `estimator_det.console`.
     """
+    printing.open_closed_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         options = make_parser().parse_args([_with_underscores(text) for text in arguments])

@@ -130,7 +130,7 @@ def export_saved_model(
     label_map = _existing(label_map_path) or find_label_map(pipeline_config)
     thresholds = _thresholds(pipeline_config, checkpoint, extras.thresholds)
     _check_folder(output_dir, overwrite)
-    detector = make_detector(pipeline_config.model, is_training=False)
+    detector = make_detector(pipeline_config.model, False, pipeline_config.graph_rewriter)
     with tf.Graph().as_default():
         definitions = _build_signatures(detector, chosen, input_shape, channels, max_batch, sides)
         first = definitions[chosen[0]].outputs

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from estimator_det.compat import estimator, tf, tf1, tpu_estimator
-from estimator_det.config.fields import check_supported
 from estimator_det.config.static_shapes import with_static_shapes
 from estimator_det.detectors.base import make_detector
 from inputs import schema
@@ -56,8 +55,7 @@ def create_model_fn(
     Returns:
         `model_fn(features, labels, mode, params, config)` with the keys of `inputs.schema`. The
         result is a `TPUEstimatorSpec` on a TPU's core and in a rehearsal of training, otherwise an
-        `EstimatorSpec`. In training it raises `ConfigError` for a configuration with a
-        graph_rewriter, which has no effect otherwise.
+        `EstimatorSpec`.
     """
     train_graph = graph or step.TrainGraph()
 
@@ -86,8 +84,7 @@ def create_model_fn(
 
 def _train_spec(pipeline_config: Any, batch: _Batch, graph: step.TrainGraph) -> Any:
     train_config = pipeline_config.train_config
-    check_supported(pipeline_config, "")  # A float model would leave quantization out.
-    detector = make_detector(pipeline_config.model, is_training=True)
+    detector = _detector(pipeline_config, pipeline_config.model, is_training=True)
     passed = step.forward(
         detector,
         batch.features,
@@ -115,14 +112,15 @@ def _train_spec_for_tpu(
     pipeline_config: Any, batch: _Batch, graph: step.TrainGraph, *, on_core: bool
 ) -> Any:
     train_config = pipeline_config.train_config
-    check_supported(pipeline_config, "")  # A float model would leave quantization out.
-    detector = make_detector(with_static_shapes(pipeline_config.model), is_training=True)
+    detector = _detector(
+        pipeline_config, with_static_shapes(pipeline_config.model), is_training=True
+    )
     passed = step.forward(
         detector,
         batch.features,
         batch.labels,
         add_regularization=train_config.add_regularization_loss,
-        in_bfloat16=train_config.use_bfloat16,
+        in_type=_type_on_core(train_config, on_core=True),
     )
     table = warm_start.plan_warm_start(
         detector, train_config, _model_dir(batch), pipeline_config.model
@@ -167,8 +165,8 @@ def _eval_spec(
 ) -> Any:
     train_config, eval_config = pipeline_config.train_config, pipeline_config.eval_config
     detector = _inference_detector(pipeline_config, on_core)
-    in_bfloat16 = on_core and train_config.use_bfloat16
-    predictions = step.predict(detector, batch.features, in_bfloat16=in_bfloat16)
+    in_type = _type_on_core(train_config, on_core)
+    predictions = step.predict(detector, batch.features, in_type=in_type)
     groundtruth = step.groundtruth_from_labels(batch.labels)
     if eval_config.use_dummy_loss_in_eval:
         losses = {step.TOTAL_LOSS: tf.constant(1.0)}
@@ -205,8 +203,8 @@ def _eval_spec(
 
 def _predict_spec(pipeline_config: Any, batch: _Batch, *, on_core: bool) -> Any:
     detector = _inference_detector(pipeline_config, on_core)
-    in_bfloat16 = on_core and pipeline_config.train_config.use_bfloat16
-    predictions = step.predict(detector, batch.features, in_bfloat16=in_bfloat16)
+    in_type = _type_on_core(pipeline_config.train_config, on_core)
+    predictions = step.predict(detector, batch.features, in_type=in_type)
     detections = detector.postprocess(predictions, batch.features[schema.TRUE_IMAGE_SHAPE])
     served = serving_graph.named_outputs(detections)
     averages = pipeline_config.eval_config.use_moving_averages
@@ -223,9 +221,19 @@ def _predict_spec(pipeline_config: Any, batch: _Batch, *, on_core: bool) -> Any:
     )
 
 
+def _type_on_core(train_config: Any, on_core: bool) -> tf.DType:
+    """What the network computes in."""
+    return tf.bfloat16 if on_core and train_config.use_bfloat16 else tf.float32
+
+
 def _inference_detector(pipeline_config: Any, on_core: bool) -> Any:
     model = pipeline_config.model
-    return make_detector(with_static_shapes(model) if on_core else model, is_training=False)
+    model = with_static_shapes(model) if on_core else model
+    return _detector(pipeline_config, model, is_training=False)
+
+
+def _detector(pipeline_config: Any, model: Any, *, is_training: bool) -> Any:
+    return make_detector(model, is_training, pipeline_config.graph_rewriter)
 
 
 def _inference_scaffold(batch: _Batch, make_inference_saver: Callable[[], Any]) -> Any:

@@ -154,7 +154,6 @@ def run_evaluation(
     `model_fn.runs.evaluator`.
     """
     console.check_config(config, ignore=console.unused_in_evaluation(on_training_data))
-    console.warn_of_float_model(config)
     from inputs.checks import decoder_warnings
     from model_fn.runs import evaluator
 

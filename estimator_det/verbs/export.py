@@ -173,7 +173,6 @@ def run(options: argparse.Namespace) -> int:
     if given and not options.use_side_inputs:
         raise console.UsageError(f"{', '.join(given)}: needs --use_side_inputs; add it")
     config = load(options)
-    console.warn_of_float_model(config)
     from exporters import formats, saved_model, signatures
     from exporters.formats.export import export_formats
 

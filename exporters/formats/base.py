@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
+from estimator_det.detectors.base import Detector, make_detector
 from exporters.detector import ModelDetector, asset_class_names
 from exporters.saved_model import SAVED_MODEL_FOLDER, ExportedModel
 from inputs.label_map import read_label_map
@@ -27,6 +28,7 @@ class Tolerance(NamedTuple):
 
     scores: float
     boxes: float  # as fractions of the image
+    is_of_usual: bool = False  # of `check.USUAL` of them; quantization moves a few scores far
 
 
 EXACT = Tolerance(1e-3, 1e-3)
@@ -67,6 +69,7 @@ class Plan(NamedTuple):
     config: Any  # `TrainEvalPipelineConfig`
     options: FormatOptions
     input_types: Tuple[str, ...]
+    input_shape: Optional[Sequence[Optional[int]]] = None  # batch, height, width, channels
 
 
 class Source(NamedTuple):
@@ -110,6 +113,11 @@ class ExportFormat:
 
 
 FORMATS: Registry[Callable[[], ExportFormat]] = Registry("export format")
+
+
+def inference_detector(config: Any, model: Optional[Any] = None) -> Detector:
+    """The detector of a `TrainEvalPipelineConfig`, or of a variant of its `DetectionModel`."""
+    return make_detector(config.model if model is None else model, False, config.graph_rewriter)
 
 
 def check_runtime(chosen: ExportFormat) -> None:

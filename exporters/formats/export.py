@@ -50,6 +50,7 @@ def export_formats(
     options: FormatOptions,
     *,
     input_types: Sequence[str] = ("image_tensor",),
+    input_shape: Optional[Sequence[Optional[int]]] = None,
     **saved_model_options: Any,
 ) -> Export:
     """Writes `pipeline.config`, a checkpoint and each format to a folder, and compares them.
@@ -63,6 +64,7 @@ def export_formats(
         formats: What to write.
         options: How.
         input_types: See `export_saved_model`.
+        input_shape: See `export_saved_model`.
         **saved_model_options: Further ones of `export_saved_model`.
 
     Raises:
@@ -73,7 +75,7 @@ def export_formats(
     """
     channels = additional_channels(pipeline_config)
     types = signatures.resolve_input_types(input_types, channels)
-    plan = Plan(pipeline_config, options, types)
+    plan = Plan(pipeline_config, options, types, input_shape)
     for each in formats:
         each.check(plan)
         check_converter(each, options.converter_python)
@@ -83,6 +85,7 @@ def export_formats(
         checkpoint_prefix,
         output_dir,
         input_types=input_types,
+        input_shape=input_shape,
         **saved_model_options,
     )
     source = Source(plan, exported)
@@ -90,9 +93,7 @@ def export_formats(
     found = _write(source, formats, output_dir)
     _copy_label_map_and_thresholds(exported, output_dir, formats)
     is_comparable = not channels and not saved_model_options.get("side_inputs")
-    differences = (
-        _compare(source, found, saved_model_options.get("input_shape")) if is_comparable else {}
-    )
+    differences = _compare(source, found) if is_comparable else {}
     _remove_unwanted(output_dir, formats)
     models = [
         WrittenModel(name, path, num_bytes(path), differences.get(name))
@@ -161,15 +162,11 @@ def _copy_label_map_and_thresholds(
             tf.io.gfile.copy(source, os.path.join(output_dir, name), overwrite=True)
 
 
-def _compare(
-    source: Source,
-    found: Sequence[FoundModel],
-    input_shape: Optional[Sequence[Optional[int]]],
-) -> Dict[str, check.Difference]:
+def _compare(source: Source, found: Sequence[FoundModel]) -> Dict[str, check.Difference]:
     """The differences by the name of the format; RunError above its tolerance."""
+    config, options, _, input_shape = source.plan
     if input_shape and input_shape[0] not in (None, 1):
         return {}
-    config, options, _ = source.plan
     images = images_to_compare(config, options.sample_images)
     images = check.fit_images(images, input_shape)
     checkpoint = check.CheckpointDetector(config, source.exported.checkpoint)

@@ -6,7 +6,7 @@ from typing import Callable, Iterator, List, Optional
 
 import numpy as np
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import quiet, tf, tf1
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_preprocessor
 from exporters.formats.base import (
@@ -18,15 +18,16 @@ from exporters.formats.base import (
     Tolerance,
 )
 from exporters.formats.samples import check_has_images, images_to_calibrate
-from exporters.formats.tflite_detector import IDENTIFIER, TfliteDetector, find_postprocess
+from exporters.formats.tflite_detector import TfliteDetector, find_postprocess, set_options
 from exporters.formats.tflite_graph import (
     INPUT,
     POSTPROCESS,
     TfliteGraph,
     build_tflite_graph,
     check_tflite,
+    input_range,
 )
-from exporters.formats.tflite_metadata import add_metadata
+from exporters.formats.tflite_metadata import IDENTIFIER, add_metadata
 from inputs.label_map import read_label_map
 from model_fn.checkpoints.errors import RunError
 
@@ -34,8 +35,8 @@ MODEL_FILE = "model.tflite"
 _TOLERANCES = {
     None: EXACT,
     "float16": Tolerance(0.02, 0.02),
-    "dynamic": Tolerance(0.2, 0.2),
-    "int8": Tolerance(0.3, 0.3),
+    "dynamic": Tolerance(0.1, 0.1, is_of_usual=True),
+    "int8": Tolerance(0.1, 0.1, is_of_usual=True),
 }
 
 
@@ -83,15 +84,21 @@ def convert(
         converter.target_spec.supported_types = [tf.float16]
     if graph.is_quantized or quantize == "int8":
         converter.inference_input_type = tf.uint8
-    if quantize == "int8" and not graph.is_quantized:
+    if graph.is_quantized:
+        converter.inference_type = tf.int8
+        converter.quantized_input_stats = {INPUT: input_range(graph.normalization)}
+    elif quantize == "int8":
         converter.representative_dataset = representative
-    content = bytes(converter.convert())
-    if POSTPROCESS in graph.outputs and find_postprocess(content) is None:
+    with quiet.tflite_messages():
+        content = bytes(converter.convert())
+    if not graph.options:
+        return content
+    if find_postprocess(content) is None:
         raise RunError(
             f"the TFLite converter of TensorFlow {tf.__version__} left out {POSTPROCESS}; export "
             "with TensorFlow 2.15"
         )
-    return content
+    return set_options(content, graph.options)
 
 
 def _check(plan: Plan) -> None:
@@ -101,7 +108,7 @@ def _check(plan: Plan) -> None:
 
 
 def _write(source: Source, path: str) -> None:
-    config, options, _ = source.plan
+    config, options, *_ = source.plan
     graph = build_tflite_graph(config, source.exported.checkpoint, options.tflite)
     if graph.is_quantized and options.quantize not in (None, "int8"):
         raise ConfigError(

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import struct
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 
 import numpy as np
 
 from estimator_det.boxes.coders import CenterSizeCoder
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import quiet, tf, tf1
 from estimator_det.compat.model_files import tflite_schema
 from estimator_det.config import files
 from exporters.detector import BOXES, CLASSES, NUM, SCORES, ModelDetector
 from exporters.formats.base import class_names_beside, thresholds_beside
 from exporters.formats.check import RAW_BOXES, RAW_SCORES
 from exporters.formats.tflite_graph import COLOR_CHANNELS, POSTPROCESS, Normalization
-from exporters.formats.tflite_metadata import read_metadata
+from exporters.formats.tflite_metadata import pack, read_metadata
 from model_fn.checkpoints.errors import RunError
 from model_fn.serving.graph import CLASS_OFFSET
 
-IDENTIFIER = b"TFL3"  # bytes 4 to 8 of a file
 # Of SSDs with MobileNet, which published files without metadata mostly are.
 _USUAL = Normalization((127.5,) * COLOR_CHANNELS, (127.5,) * COLOR_CHANNELS)
 _DAMAGE = (struct.error, IndexError, ValueError, TypeError, OverflowError, AttributeError, KeyError,
@@ -50,6 +49,20 @@ def find_postprocess(content: bytes) -> Optional[Postprocess]:
     return None
 
 
+def set_options(content: bytes, options: Mapping[str, Any]) -> bytes:
+    """A model with all options of POSTPROCESS; TensorFlow's converter leaves out some."""
+    from flatbuffers import flexbuffers
+
+    schema = tflite_schema()
+    model = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content, 0))
+    codes = [code.customCode for code in model.operatorCodes]
+    for operator in model.subgraphs[0].operators:
+        if codes[operator.opcodeIndex] == POSTPROCESS.encode():
+            values = flexbuffers.Dumps(dict(options))
+            operator.customOptions = np.frombuffer(values, np.uint8)
+    return pack(model)
+
+
 class TfliteDetector(ModelDetector):
     """A TFLite model that ends in POSTPROCESS, of this trainer or another.
 
@@ -69,10 +82,11 @@ class TfliteDetector(ModelDetector):
         try:
             postprocess = find_postprocess(content)
             metadata = read_metadata(content)
-            interpreter = tf.lite.Interpreter(
-                model_content=content, experimental_preserve_all_tensors=keeps_raw
-            )
-            interpreter.allocate_tensors()
+            with quiet.tflite_messages():
+                interpreter = tf.lite.Interpreter(
+                    model_content=content, experimental_preserve_all_tensors=keeps_raw
+                )
+                interpreter.allocate_tensors()
         except (*_DAMAGE, RuntimeError) as error:
             raise RunError(
                 f"{path} is damaged, cut off, or has operations that TFLite here does not: "

@@ -5,14 +5,13 @@ The op is TFLite's own `TFLite_Detection_PostProcess`; TensorFlow has no such op
 
 from __future__ import annotations
 
-from typing import Any, List, NamedTuple, Tuple
+from typing import Any, Dict, Mapping, NamedTuple, Tuple
 
 import numpy as np
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
-from estimator_det.detectors.base import make_detector
-from exporters.formats.base import Plan, TfliteOptions
+from exporters.formats.base import Plan, TfliteOptions, inference_detector
 from inputs.serving import additional_channels
 from model_fn.serving.folding import fold_batch_norms
 
@@ -25,8 +24,7 @@ OUTPUTS = (
 )  # boxes, classes, scores, number
 COLOR_CHANNELS = 3
 _ANCHORS = "anchors"
-# Of a symmetric 8-bit input, as the reference quantizes it: (q - 128) / 128 for -1 to 1.
-_INPUT_LEVELS, _INPUT_STEPS = 256, 255
+_LEVELS = 256  # of 8 bits
 
 
 class Normalization(NamedTuple):
@@ -44,6 +42,7 @@ class TfliteGraph(NamedTuple):
     image_shape: Tuple[int, int, int, int]  # of INPUT
     normalization: Normalization
     is_quantized: bool  # whether it has ranges of training
+    options: Dict[str, Any]  # of POSTPROCESS; empty if the graph does not end in it
 
 
 def check_tflite(plan: Plan) -> None:
@@ -105,7 +104,7 @@ def build_tflite_graph(config: Any, checkpoint: str, options: TfliteOptions) -> 
     """
     size = config.model.ssd.image_resizer.fixed_shape_resizer
     shape = (1, size.height, size.width, COLOR_CHANNELS)
-    detector: Any = make_detector(config.model, is_training=False)
+    detector: Any = inference_detector(config)
     with tf.Graph().as_default():
         images = tf1.placeholder(tf.float32, shape, name=INPUT)
         with tf1.variable_scope(tf1.get_variable_scope(), use_resource=True):
@@ -122,13 +121,11 @@ def build_tflite_graph(config: Any, checkpoint: str, options: TfliteOptions) -> 
     graph_def = fold_batch_norms(constants, RAW_OUTPUTS)
     normalization = measure_normalization(detector.preprocess.normalize)
     is_quantized = any(node.op == "FakeQuantWithMinMaxVars" for node in graph_def.node)
-    if is_quantized:
-        quantize_input(graph_def, normalization)
-    outputs: Tuple[str, ...] = RAW_OUTPUTS
-    if options.add_postprocessing_op:
-        add_postprocessing(graph_def, anchors, postprocessing_attributes(config.model.ssd, options))
-        outputs = OUTPUTS
-    return TfliteGraph(graph_def, outputs, shape, normalization, is_quantized)
+    if not options.add_postprocessing_op:
+        return TfliteGraph(graph_def, RAW_OUTPUTS, shape, normalization, is_quantized, {})
+    attributes = postprocessing_options(config.model.ssd, options)
+    add_postprocessing(graph_def, anchors, attributes)
+    return TfliteGraph(graph_def, OUTPUTS, shape, normalization, is_quantized, attributes)
 
 
 def center_sizes(boxes: np.ndarray) -> np.ndarray:
@@ -159,51 +156,49 @@ def measure_normalization(normalize: Any) -> Normalization:
     return Normalization(tuple(np.round(mean, 4).tolist()), tuple(np.round(std, 4).tolist()))
 
 
-def quantize_input(graph_def: Any, normalization: Normalization) -> None:
-    """Adds a range to the input of a graph with ranges, which training does not give it."""
+def input_range(normalization: Normalization) -> Tuple[float, float]:
+    """Mean and deviation of an int8 input q, the normalized pixel being (q - mean) / deviation.
+
+    Training gives no range to the input. As in the reference, (q - 128) / 128 for pixels q of 0 to
+    255 stands for -1 to 1.
+    """
     mean, std = (np.asarray(each) for each in normalization)
     least, most = float((-mean / std).min()), float(((255 - mean) / std).max())
-    node = graph_def.node.add(name=f"{INPUT}_quant", op="FakeQuantWithMinMaxArgs")
-    node.attr["min"].f = least
-    node.attr["max"].f = least + (most - least) * _INPUT_STEPS / _INPUT_LEVELS
-    node.attr["num_bits"].i = 8
-    for other in graph_def.node:
-        for position, source in enumerate(other.input):
-            if source in (INPUT, f"{INPUT}:0"):
-                other.input[position] = node.name
-    node.input.append(INPUT)
+    deviation = _LEVELS / (most - least)
+    return -_LEVELS / 2 - least * deviation, deviation
 
 
-def postprocessing_attributes(ssd: Any, options: TfliteOptions) -> List[Tuple[str, Any]]:
-    """The attributes of POSTPROCESS by name, for an `Ssd` message."""
+def postprocessing_options(ssd: Any, options: TfliteOptions) -> Dict[str, Any]:
+    """The options of POSTPROCESS for an `Ssd` message, the same as the reference's.
+
+    Those with an underscore are read by converters, not by the operation.
+    """
     nms = ssd.post_processing.batch_non_max_suppression
     coder = ssd.box_coder.faster_rcnn_box_coder
-    return [
-        ("_output_quantized", True),
-        ("_support_output_type_float_in_quantized_op", True),
-        ("detections_per_class", options.detections_per_class),
-        ("h_scale", float(coder.height_scale)),
-        ("max_classes_per_detection", options.max_classes_per_detection),
-        ("max_detections", options.max_detections),
-        ("nms_iou_threshold", float(nms.iou_threshold)),
-        ("nms_score_threshold", float(nms.score_threshold)),
-        ("num_classes", ssd.num_classes),
-        ("use_regular_nms", options.use_regular_nms),
-        ("w_scale", float(coder.width_scale)),
-        ("x_scale", float(coder.x_scale)),
-        ("y_scale", float(coder.y_scale)),
-    ]
+    return {
+        "_output_quantized": True,
+        "_support_output_type_float_in_quantized_op": True,
+        "detections_per_class": options.detections_per_class,
+        "h_scale": float(coder.height_scale),
+        "max_classes_per_detection": options.max_classes_per_detection,
+        "max_detections": options.max_detections,
+        "nms_iou_threshold": float(nms.iou_threshold),
+        "nms_score_threshold": float(nms.score_threshold),
+        "num_classes": ssd.num_classes,
+        "use_regular_nms": options.use_regular_nms,
+        "w_scale": float(coder.width_scale),
+        "x_scale": float(coder.x_scale),
+        "y_scale": float(coder.y_scale),
+    }
 
 
-def add_postprocessing(
-    graph_def: Any, anchors: np.ndarray, attributes: List[Tuple[str, Any]]
-) -> None:
+def add_postprocessing(graph_def: Any, anchors: np.ndarray, options: Mapping[str, Any]) -> None:
     """Appends POSTPROCESS after RAW_OUTPUTS.
 
     Args:
         graph_def: Changed.
         anchors: float32 [A, 4], see `center_sizes`.
-        attributes: See `postprocessing_attributes`.
+        options: See `postprocessing_options`.
     """
     constant = graph_def.node.add(name=_ANCHORS, op="Const")
     constant.attr["dtype"].type = tf.float32.as_datatype_enum
@@ -211,7 +206,7 @@ def add_postprocessing(
     node = graph_def.node.add(name=POSTPROCESS, op=POSTPROCESS)
     node.input.extend([*RAW_OUTPUTS, _ANCHORS])
     node.attr["_output_types"].list.type.extend([tf.float32.as_datatype_enum] * len(OUTPUTS))
-    for name, value in attributes:
+    for name, value in options.items():
         if isinstance(value, bool):
             node.attr[name].b = value
         elif isinstance(value, int):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import flatbuffers
 import numpy as np
@@ -18,11 +18,12 @@ from flatbuffers.table import Table
 from estimator_det.compat.model_files import tflite_schema
 from exporters.formats.tflite_graph import COLOR_CHANNELS, Normalization
 
+IDENTIFIER = b"TFL3"  # bytes 4 to 8 of a model file
 METADATA_NAME = b"TFLITE_METADATA"  # of the model's buffer
 LABELS_FILE = "labels.txt"
 BACKGROUND = "???"  # the first line of lists that begin with the background
 _PARSER_VERSION = "1.0.0"  # the least that reads these fields
-_IDENTIFIER = b"M001"
+_METADATA_IDENTIFIER = b"M001"
 _MAX_LABELS = 1 << 20  # bytes
 # Codes of the schema.
 _VALUE_LABELS = 3  # AssociatedFileType: names by the value of the tensor
@@ -78,14 +79,19 @@ def add_metadata(
     entry.name, entry.buffer = METADATA_NAME, len(model.buffers)
     model.buffers.append(buffer)
     model.metadata = [*(model.metadata or []), entry]
-    builder = flatbuffers.Builder(len(content) + len(data))
-    builder.Finish(model.Pack(builder), content[4:8])
-    result = io.BytesIO(bytes(builder.Output()))
+    result = io.BytesIO(pack(model))
     if class_names and is_detector:
         names = [class_names.get(i, str(i)) for i in range(1, num_classes + 1)]
         with zipfile.ZipFile(result, "a") as attached:
             attached.writestr(zipfile.ZipInfo(LABELS_FILE), "\n".join(names) + "\n")
     return result.getvalue()
+
+
+def pack(model: Any) -> bytes:
+    """A model of the schema's tables as the content of a file."""
+    builder = flatbuffers.Builder(1 << 20)
+    builder.Finish(model.Pack(builder), IDENTIFIER)
+    return bytes(builder.Output())
 
 
 def read_metadata(content: bytes) -> Metadata:
@@ -221,7 +227,7 @@ class _Writer:
                 ("", self._text(_PARSER_VERSION)),
             ]
         )
-        self._builder.Finish(model, _IDENTIFIER)
+        self._builder.Finish(model, _METADATA_IDENTIFIER)
         return bytes(self._builder.Output())
 
     def _file(self) -> int:

@@ -12,7 +12,7 @@ from estimator_det.config import files, pipeline
 from estimator_det.config.ranges import refuse_absurd
 from estimator_det.config.text import ConfigError
 from exporters.image_files import list_images
-from exporters.importing import (  # noqa: F401 (formats register themselves)
+from exporters.importing import (  # noqa: F401 (unused here: each registers its format)
     anchors,
     checkpoint,
     frozen_graph,

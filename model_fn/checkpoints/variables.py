@@ -8,6 +8,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import nearest
+from estimator_det.nets.quantization import is_range
 from model_fn.checkpoints.errors import RunError
 from model_fn.checkpoints.explanations import explain_shapes
 from model_fn.checkpoints.imported import NEUTRAL_STATISTICS
@@ -21,8 +22,9 @@ _NAMED_UNUSED = 3  # in a warning
 # What training keeps beside a variable, by the last part of its name, and beside all of them.
 SLOT = re.compile(
     r"/(Momentum|RMSProp(_\d+)?|Adam(_\d+)?|Adagrad|Ftrl(_\d+)?|ExponentialMovingAverage)$"
-    r"|^(.*/)?beta[12]_power$|^global_step$"
+    r"|^(.*/)?beta[12]_power$|^global_step$|^fake_quantization_step$"
 )
+_CORRECTION = re.compile(r"/(biased|local_step)$")  # of the moving averages of ranges
 
 
 def inference_variables(use_moving_averages: bool) -> Dict[str, tf.Variable]:
@@ -91,6 +93,11 @@ def check_variables(
         remedy = (
             "The checkpoint contains no moving averages. Set eval_config.use_moving_averages=false"
         )
+    elif any(map(is_range, variables)) and not any(map(is_range, stored)):
+        remedy = (
+            "The checkpoint is of a float model. Train it with the graph_rewriter of the "
+            "configuration first, or set graph_rewriter=null"
+        )
     elif options:
         remedy = "\n".join(options)
     else:
@@ -101,7 +108,11 @@ def check_variables(
 
 
 def _warn_of_unused(checkpoint: str, stored: Iterable[str], wanted: Iterable[str]) -> None:
-    unused = [name for name in unused_variables(stored, wanted) if not SLOT.search(name)]
+    unused = [
+        name
+        for name in unused_variables(stored, wanted)
+        if not SLOT.search(name) and not (is_range(name) and _CORRECTION.search(name))
+    ]
     if not unused:
         return
     more = ", …" if len(unused) > _NAMED_UNUSED else ""

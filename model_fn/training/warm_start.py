@@ -9,6 +9,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config.check import CHECKPOINT_TYPES
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Detector
+from estimator_det.nets.quantization import is_range
 from model_fn.checkpoints.errors import DamagedCheckpointsError
 from model_fn.checkpoints.explanations import explain_shapes
 from model_fn.checkpoints.find import find_whole_checkpoint
@@ -34,6 +35,7 @@ class RestoreTable(NamedTuple):
     unused_slots: Sequence[str] = ()  # of optimizers, and moving averages
     backbone: int = 0  # variables of the feature extractor
     backbone_restored: int = 0
+    new_ranges: Sequence[str] = ()  # of simulated quantization, which a float checkpoint lacks
     explanations: Sequence[str] = ()  # options of the model that explain shapes
 
     @property
@@ -50,6 +52,11 @@ class RestoreTable(NamedTuple):
         )
         if self.unused_slots:
             text += f" (and {len(self.unused_slots)} slots of optimizers and moving averages)"
+        if self.new_ranges:
+            text += (
+                f"; {len(self.new_ranges)} range variables of simulated quantization are not in "
+                "the checkpoint and are learned anew"
+            )
         return (
             f"{text}; {self.share:.0%} of the backbone "
             f"({self.backbone_restored} of {self.backbone} variables)"
@@ -121,9 +128,12 @@ def restore_table(
     restored: Dict[str, tf.Variable] = {}
     mismatched = []
     missing = []
+    new_ranges = []
     for name, variable in sorted(variables.items()):
         shape = variable.shape.as_list()
-        if name not in available:
+        if name not in available and is_range(variable.op.name):
+            new_ranges.append(name)
+        elif name not in available:
             missing.append(name)
         elif list(available[name]) != shape:
             mismatched.append((name, list(available[name]), shape))
@@ -131,7 +141,7 @@ def restore_table(
             restored[name] = variable
     unused = unused_variables(available, variables)
     shapes = {name: variable.shape.as_list() for name, variable in variables.items()}
-    of_backbone = {variable.op.name for variable in backbone}
+    of_backbone = {each.op.name for each in backbone if not is_range(each.op.name)}
     return RestoreTable(
         path=prefix,
         restored=restored,
@@ -141,6 +151,7 @@ def restore_table(
         unused_slots=[name for name in unused if SLOT.search(name)],
         backbone=len(of_backbone),
         backbone_restored=sum(v.op.name in of_backbone for v in restored.values()),
+        new_ranges=new_ranges,
         explanations=[] if model is None else explain_shapes(model, available, shapes),
     )
 

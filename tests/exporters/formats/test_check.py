@@ -49,7 +49,7 @@ def _compare(found, kind="ssd"):
 
 
 def test_equal_models():
-    assert _compare(_outputs()) == (0.0, 0.0, 4)  # two anchors, two detections
+    assert _compare(_outputs()) == (0.0, 0.0, 4, 0.0, 0.0)  # two anchors, two detections
 
 
 def test_differences_of_raw_predictions():
@@ -76,14 +76,20 @@ def test_detections_that_no_anchor_has():
 def test_proposals_may_change_places():
     found = _outputs()
     swapped = {key: value[:, ::-1] if value.ndim == 3 else value for key, value in found.items()}
-    assert _compare(swapped, "faster_rcnn") == (0.0, 0.0, 2)
+    assert _compare(swapped, "faster_rcnn") == (0.0, 0.0, 2, 0.0, 0.0)
     assert _compare(swapped).scores > 0.3
 
 
 def test_differences_above_the_tolerance_are_refused():
-    difference = check.Difference(0.1, 0.01, 5)
+    difference = check.Difference(0.1, 0.01, 5, 0.02, 0.002)
     check.refuse_different("a.tflite", difference, Tolerance(0.1, 0.01))
-    for tolerance in (Tolerance(0.09, 1), Tolerance(1, 0.009)):
+    check.refuse_different("a.tflite", difference, Tolerance(0.02, 0.002, is_of_usual=True))
+    for tolerance in (
+        Tolerance(0.09, 1),
+        Tolerance(1, 0.009),
+        Tolerance(0.01, 1, is_of_usual=True),
+        Tolerance(1, 0.001, is_of_usual=True),
+    ):
         with pytest.raises(RunError, match=r"a.tflite does not give .* scores differ by 0.1, "):
             check.refuse_different("a.tflite", difference, tolerance)
 
