@@ -109,7 +109,8 @@ def benchmark(path: str, options: BenchmarkOptions) -> Benchmark:
         printing.report(f"{name} ({number} of {len(models)} models)", sys.stderr)
         task = base._replace(name=name, path=each.path, expected=expected)
         rows.append(_measured(task))
-    return Benchmark(path, folder, images[0].shape[:2], tuple(rows))
+    height, width = images[0].shape[:2]
+    return Benchmark(path, folder, (height, width), tuple(rows))
 
 
 def _measured(task: Task) -> Row:
