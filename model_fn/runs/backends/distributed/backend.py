@@ -99,6 +99,9 @@ class LoopBackend(EstimatorBackend):
         loop_step.build(batch_spec)
         call = loop_step.function(iterator._type_spec, loops=self.steps_per_call > 1)
         start(loop_step, settings, input_fn)
+        for hook in hooks:
+            if isinstance(hook, tf1.train.CheckpointSaverHook):
+                hook._listeners.extend(listeners)  # as Estimator does
         session = LoopSession(loop_step, call.graph)
         self.graph.fill(LoopSaver(loop_step), session.train_step(call.structured_outputs))
         hooked = HookedLoop(session, [*hooks, *self._summaries(loop_step)])
