@@ -9,6 +9,7 @@ from typing import Any, Optional, Sequence
 from estimator_det import console
 from estimator_det.config import printing
 from estimator_det.verbs import (
+    benchmark,
     check_config,
     check_data,
     convert,
@@ -35,6 +36,7 @@ VERBS = (
     evaluate,
     export,
     detect,
+    benchmark,
 )
 
 
@@ -66,6 +68,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     Returns:
         An exit code of `estimator_det.console`.
     """
+    printing.open_closed_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         options = make_parser().parse_args([_with_underscores(text) for text in arguments])

@@ -127,6 +127,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     Returns:
         An exit code of `estimator_det.console`.
     """
+    printing.open_closed_streams()
     values = define_flags()
     try:
         rest = values(list(sys.argv if argv is None else argv))

@@ -8,6 +8,7 @@ so that the rest of the message stays readable. `json_lines` does the same for J
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import sys
@@ -78,6 +79,28 @@ def report(text: Any, stream: Optional[TextIO] = None, *, whole: bool = False) -
         # Also for what is still buffered, which the interpreter flushes when it exits.
         with open(os.devnull, "w") as nothing:
             os.dup2(nothing.fileno(), stream.fileno())
+
+
+def open_closed_streams() -> None:
+    """Opens the null device in place of standard streams that the caller has closed.
+
+    As by `2>&-`: Python has no stream there, or one of a file that another program has opened to
+    read, so that every message would be an error.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            can_write = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
+        except OSError:  # closed
+            can_write = False
+        if getattr(sys, name) is not None and (can_write or not number):
+            continue
+        nothing = os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+        if not can_write and nothing != number:
+            os.dup2(nothing, number)
+            os.close(nothing)
+        if getattr(sys, name) is None:
+            stream = open(number, "w" if number else "r", closefd=False)  # noqa: SIM115 (kept open)
+            setattr(sys, name, stream)
 
 
 class LogFormatter(logging.Formatter):

@@ -80,8 +80,14 @@ def check_batch(pipeline_config: Any, in_loop: InLoop, num_replicas: int) -> Non
     """Refuses what replicas and their parts cannot share: a batch, or its statistics.
 
     Raises:
-        ConfigError: with batch sizes that they can.
+        ConfigError: with batch sizes that they can; or for simulated quantization, whose ranges
+            the loop does not average.
     """
+    if pipeline_config.graph_rewriter.HasField("quantization"):
+        raise ConfigError(
+            "graph_rewriter.quantization: is not supported yet by the TF2 loop. Leave --strategy "
+            "out, or train in float (--set graph_rewriter=null)"
+        )
     size = pipeline_config.train_config.batch_size
     shares = num_replicas * in_loop.accumulate_steps
     if size % shares:

@@ -14,6 +14,7 @@ from inputs import schema
 from model_fn.training import input_images
 from model_fn.training.finite_gate import RejectedBatch
 from model_fn.training.optimizers import make_optimizer
+from model_fn.training.quantization import range_summaries
 from model_fn.training.train_op import gradient_summaries, make_train_op
 
 REGULARIZATION_LOSS = "Loss/regularization_loss"
@@ -97,7 +98,7 @@ def predict(
         predictions = detector.predict(images, true_shapes, groundtruth, context)
 
     def widened(tensor: Any) -> Any:
-        is_narrow = tensor is not None and tensor.dtype == in_type
+        is_narrow = isinstance(tensor, tf.Tensor) and tensor.dtype == in_type
         return tf.cast(tensor, tf.float32) if is_narrow else tensor
 
     return tf.nest.map_structure(widened, predictions)
@@ -198,7 +199,7 @@ def make_train_step(
         losses=passed.losses,
         scalars=scalars,
         counts=passed.counts,
-        summaries=[images, *histograms],
+        summaries=[images, *histograms, *range_summaries(passed.predictions)],
         gradients=taken.gradients,
         checks=taken.checks,
         written=taken.written,
