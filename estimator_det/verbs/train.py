@@ -111,7 +111,7 @@ def _in_loop(given: argparse.Namespace) -> Optional[loop_options.InLoop]:
         UsageError: if an option of the loop is given without it.
     """
     fields = [field.name for field in dataclasses.fields(loop_options.InLoop)]
-    values = {name: getattr(given, name) for name in fields}
+    values = {name: getattr(given, name) for name in fields if name != "made"}
     chosen = {
         name: value for name, value in values.items() if value is not None and value is not False
     }
@@ -193,6 +193,10 @@ def run(options: argparse.Namespace) -> int:
             "--rehearse_tpu runs the training loop of a TPU, and --strategy another one: give one "
             "of them"
         )
+    if in_loop is not None:
+        from model_fn.runs.backends.distributed import strategies
+
+        in_loop = strategies.set_up(in_loop)
     config = pipeline.override(load(options), num_train_steps=options.num_train_steps)
     on_tpu = None
     if options.rehearse_tpu:
