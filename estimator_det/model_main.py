@@ -19,7 +19,7 @@ from absl import flags
 from estimator_det import console, tpu_environment
 from estimator_det.config import printing
 from estimator_det.config.text import ConfigError
-from estimator_det.verbs import evaluate
+from estimator_det.verbs import evaluate, legacy_cluster
 
 MODES = ("train_and_eval", "train", "eval")
 
@@ -79,11 +79,18 @@ _UNUSED_WITHOUT_EVALUATION = (
     "sample_1_of_n_eval_on_train_examples",
     "eval_on_tpu",
 )
-_UNUSED_IN_EVALUATION = ("train_batch_size", "use_tpu", "rehearse_tpu", "eval_on_tpu")
+_UNUSED_IN_EVALUATION = (
+    "train_batch_size",
+    "use_tpu",
+    "rehearse_tpu",
+    "eval_on_tpu",
+    "task_timeout_secs",
+)
 _MODE_HELP = (
     "What to run; eval evaluates each new checkpoint of --model_dir. Default: eval with "
     "--checkpoint_dir, else train_and_eval."
 )
+_DEFINERS = {bool: flags.DEFINE_boolean, int: flags.DEFINE_integer, str: flags.DEFINE_string}
 
 
 def define_flags() -> flags.FlagValues:
@@ -97,6 +104,16 @@ def define_flags() -> flags.FlagValues:
     for name, (number, text) in _NUMBERS.items():
         low = None if name in _MAY_BE_NEGATIVE else 1
         flags.DEFINE_integer(name, number, text, lower_bound=low, flag_values=values)
+    for name, flag in legacy_cluster.FLAGS.items():
+        define: Any = _DEFINERS[type(flag.default)]
+        define(name, flag.default, flag.help, flag_values=values)
+    flags.DEFINE_float(
+        "task_timeout_secs",
+        600.0,
+        "In a cluster (TF_CONFIG): end after another task was missing for so many seconds.",
+        lower_bound=0.001,
+        flag_values=values,
+    )
     flags.DEFINE_enum("mode", None, MODES, _MODE_HELP, flag_values=values)
     flags.DEFINE_integer(
         "verbosity", 0, _VERBOSITY_HELP, lower_bound=-3, short_name="v", flag_values=values
@@ -158,6 +175,7 @@ def _check_flags(values: flags.FlagValues, rest: List[str]) -> None:
         raise console.UsageError(
             "--use_tpu and --rehearse_tpu exclude each other: give one of them"
         )
+    legacy_cluster.apply({name: values[name].value for name in legacy_cluster.FLAGS})
     mode = values["mode"].value
     evaluates_only = values["checkpoint_dir"].value or mode == "eval"
     if values["use_tpu"].value and not evaluates_only:
@@ -239,7 +257,9 @@ def _train(config: Any, flag: Dict[str, Any], on_tpu: Any) -> Dict[str, float]:
     from model_fn.runs.options import Evaluating
 
     if flag["mode"] == "train":
-        runner.train(config, flag["model_dir"], on_tpu=on_tpu)
+        runner.train(
+            config, flag["model_dir"], on_tpu=on_tpu, task_timeout_secs=flag["task_timeout_secs"]
+        )
         return {}
     return runner.train_and_evaluate(
         config,
@@ -250,6 +270,7 @@ def _train(config: Any, flag: Dict[str, Any], on_tpu: Any) -> Dict[str, float]:
             training_data_sample_1_of_n=flag["sample_1_of_n_eval_on_train_examples"],
         ),
         on_tpu=on_tpu,
+        task_timeout_secs=flag["task_timeout_secs"],
     )
 
 

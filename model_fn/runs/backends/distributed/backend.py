@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import Any, Callable, Iterator, List, Optional, Sequence
+from typing import Any, Callable, Iterator, List, Sequence
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.fields import check_supported
@@ -42,6 +42,8 @@ class LoopBackend(EstimatorBackend):
     def __init__(self, settings: RunSettings, in_loop: InLoop) -> None:
         check_supported(settings.pipeline_config, "")
         super().__init__(settings)
+        # The workers of a cluster read on at their own pace.
+        self.keeps_data_cursor = not cluster.is_in_cluster()
         self._in_loop = in_loop
         self.steps_per_call = in_loop.steps_per_call
         # Workers do not save where they are.
@@ -89,9 +91,7 @@ class LoopBackend(EstimatorBackend):
         input_fn: Callable[..., Any],
         hooks: Sequence[Any],
         listeners: Sequence[Any] = (),
-        make_eval_input_fn: Optional[Callable[[], Any]] = None,
     ) -> None:
-        del make_eval_input_fn  # An evaluator is a process of its own, which this is not.
         settings = self._settings
         iterator, batch_spec = self._data(input_fn)
         loop_step = LoopStep(
