@@ -42,8 +42,6 @@ class LoopBackend(EstimatorBackend):
     def __init__(self, settings: RunSettings, in_loop: InLoop) -> None:
         check_supported(settings.pipeline_config, "")
         super().__init__(settings)
-        # The workers of a cluster read on at their own pace.
-        self.keeps_data_cursor = not cluster.is_in_cluster()
         self._in_loop = in_loop
         self.steps_per_call = in_loop.steps_per_call
         # Workers do not save where they are.
