@@ -19,6 +19,7 @@ from estimator_det.verbs import (
     import_model,
     replay,
     show_data,
+    sync,
     train,
 )
 
@@ -35,6 +36,7 @@ VERBS = (
     evaluate,
     export,
     detect,
+    sync,
 )
 
 
