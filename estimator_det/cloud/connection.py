@@ -296,7 +296,7 @@ def no_file(path: CloudPath, kind: str = "file") -> MissingError:
 def _code(error: BaseException) -> int:
     """The HTTP status of an error; 0 for other errors."""
     code = getattr(error, "code", 0)
-    return code if isinstance(code, int) else 0
+    return int(code) if isinstance(code, int) else 0
 
 
 def _text_of_service(error: BaseException) -> str:
