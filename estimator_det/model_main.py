@@ -9,14 +9,16 @@ Cloud Storage; `--rehearse_tpu` runs the same loop on this machine, without a TP
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, ContextManager, Dict, List, Optional, Sequence, Tuple
 
 from absl import flags
 
 from estimator_det import console, tpu_environment
+from estimator_det.cloud import environment
 from estimator_det.config import printing
 from estimator_det.config.text import ConfigError
 from estimator_det.verbs import evaluate
@@ -36,10 +38,11 @@ _SWITCHES = {
     "alsologtostderr": "The same as --logtostderr.",
 }
 _TEXTS = {
-    "model_dir": "Required. Folder for checkpoints and event files.",
+    "model_dir": "Folder for checkpoints and event files. Required, unless --job-dir or one of the "
+    "environment variables AIP_MODEL_DIR, AIP_CHECKPOINT_DIR and JOB_DIR names one.",
     "pipeline_config_path": "Required. Pipeline configuration file.",
     "config_override": "Pipeline text proto merged over the configuration.",
-    "job-dir": "Set by training services; replaces a missing --model_dir.",
+    "job-dir": "Set by AI Platform; replaces a missing --model_dir.",
     "checkpoint_dir": "Evaluate the checkpoints of this folder; do not train.",
     "tpu_name": "Name of the TPU, its grpc:// address, or local on the machine of the TPU.",
     "tpu_zone": "Zone of the TPU.",
@@ -67,6 +70,8 @@ _NUMBERS: Dict[str, Tuple[Optional[int], str]] = {  # name -> default, help
     "iterations_per_loop": (100, "Steps per loop on the TPU."),
 }
 _MAY_BE_NEGATIVE = ("max_eval_retries",)
+# What replaces a required flag.
+_OR = {"model_dir": ", or --job-dir, AIP_MODEL_DIR, AIP_CHECKPOINT_DIR or JOB_DIR"}
 _VERBOSITY_HELP = (
     "The least severe messages that are logged: 1 debugging, 0 information, -1 warnings, -2 "
     "errors, -3 fatal errors."
@@ -80,6 +85,11 @@ _UNUSED_WITHOUT_EVALUATION = (
     "eval_on_tpu",
 )
 _UNUSED_IN_EVALUATION = ("train_batch_size", "use_tpu", "rehearse_tpu", "eval_on_tpu")
+LOG_FORMATS = ("text", "json")
+_LOG_FORMAT_HELP = (
+    "Lines of JSON with severity, message and time, or text. Default: json in a job of Vertex AI "
+    "or AI Platform, else text."
+)
 _MODE_HELP = (
     "What to run; eval evaluates each new checkpoint of --model_dir. Default: eval with "
     "--checkpoint_dir, else train_and_eval."
@@ -98,6 +108,7 @@ def define_flags() -> flags.FlagValues:
         low = None if name in _MAY_BE_NEGATIVE else 1
         flags.DEFINE_integer(name, number, text, lower_bound=low, flag_values=values)
     flags.DEFINE_enum("mode", None, MODES, _MODE_HELP, flag_values=values)
+    flags.DEFINE_enum("log_format", None, LOG_FORMATS, _LOG_FORMAT_HELP, flag_values=values)
     flags.DEFINE_integer(
         "verbosity", 0, _VERBOSITY_HELP, lower_bound=-3, short_name="v", flag_values=values
     )
@@ -128,11 +139,14 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         An exit code of `estimator_det.console`.
     """
     values = define_flags()
+    printing.use_json(environment.is_cloud_job(os.environ))
     try:
         rest = values(list(sys.argv if argv is None else argv))
         if values["help"].value:
             console.say(help_text(values))
             return console.EXIT_OK
+        if values["log_format"].value:
+            printing.use_json(values["log_format"].value == "json")
         _check_flags(values, rest[1:])
     except (flags.Error, console.UsageError, ConfigError) as error:
         printing.report(f"error: {error}\nAll flags: --help", sys.stderr)
@@ -165,11 +179,15 @@ def _check_flags(values: flags.FlagValues, rest: List[str]) -> None:
     for name in ("tpu_name", "tpu_zone", "gcp_project", "eval_on_tpu"):
         if values[name].value and not runs_for_tpu:
             raise console.UsageError(f"--{name} requires --use_tpu: add it, or remove --{name}")
-    if values["model_dir"].value is None:
-        values["model_dir"].value = values["job-dir"].value
+    found = environment.find_model_dir(
+        values["model_dir"].value, values["job-dir"].value, os.environ
+    )
+    values["model_dir"].value = found.path
+    for note in found.notes:
+        printing.report(note, sys.stderr)
     for name in ("model_dir", "pipeline_config_path"):
         if not values[name].value:
-            raise console.UsageError(f"--{name} is required")
+            raise console.UsageError(f"--{name} is required{_OR.get(name, '')}")
     if values["checkpoint_dir"].value and mode not in (None, "eval"):
         raise console.UsageError(
             f"--checkpoint_dir evaluates without training, --mode={mode} trains: give one of them"
@@ -225,11 +243,24 @@ def _run(values: flags.FlagValues) -> int:
     console.check_config(config, ignore=unused)
     from inputs.checks import decoder_warnings
 
-    with decoder_warnings.count():
+    with decoder_warnings.count(), _copied_events(flag["model_dir"]):
         metrics = _train(config, flag, on_tpu)
     if metrics:
         console.say_metrics("last evaluation:", metrics)
     return console.EXIT_OK
+
+
+def _copied_events(model_dir: str) -> ContextManager[None]:
+    """Copies event files to AIP_TENSORBOARD_LOG_DIR, where that is another folder."""
+    log_dir = os.environ.get(environment.TENSORBOARD_VARIABLE, "").rstrip("/")
+    from model_fn.runs import cluster
+
+    if log_dir in ("", model_dir.rstrip("/")) or not cluster.is_chief():
+        return contextlib.nullcontext()
+    from estimator_det.cloud import event_files
+
+    printing.report(f"event files are copied to {log_dir}", sys.stderr)
+    return event_files.copied(model_dir, log_dir)
 
 
 def _train(config: Any, flag: Dict[str, Any], on_tpu: Any) -> Dict[str, float]:
