@@ -69,7 +69,7 @@ class Options:
         longest_delay_secs: The limit of this doubling.
         timeout_secs: To connect, and without a byte received.
         sleep: Waits for so many seconds; None waits until the transfer is cancelled, too.
-        shows_progress: Show a progress bar on a terminal.
+        shows_progress: Show a progress bar on a terminal, or log a line now and then elsewhere.
     """
 
     threads: int = 8

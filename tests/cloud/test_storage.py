@@ -64,6 +64,19 @@ def test_folder_there_and_back(emulator: Emulator, tmp_path: pathlib.Path, waits
     assert not waits
 
 
+def test_progress_without_a_terminal(
+    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float], monkeypatch: Any, caplog: Any
+):
+    monkeypatch.setattr(storage, "LOG_SECS", 0.0)
+    caplog.set_level("INFO")
+    large = _large(tmp_path)
+    storage.upload([str(large)], "gs://data", options=_options(waits, shows_progress=False))
+    assert "MB" not in caplog.text
+    storage.download(["gs://data"], str(tmp_path / "l"), options=_options(waits))
+    total = large.stat().st_size / 1e6
+    assert f"downloading: {total:.1f} of {total:.1f} MB" in caplog.text
+
+
 def test_listing_and_patterns(emulator: Emulator, tmp_path: pathlib.Path, waits: List[float]):
     for name in ("train.record-0", "train.record-1", "val.record", "deep/train.record-2"):
         path = tmp_path / name
