@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from estimator_det import cli, console, model_main
+from estimator_det import cli, console, model_flags, model_main
 from estimator_det.config import pipeline, printing
 from estimator_det.config.text import ConfigError
 from tests.programs.test_cli import CONFIG, ROOT
@@ -42,11 +42,11 @@ def _main(*arguments):
 
 
 def test_all_flags_of_the_reference_are_there():
-    assert set(REFERENCE_FLAGS) <= set(model_main.define_flags())
+    assert set(REFERENCE_FLAGS) <= set(model_flags.define_flags())
 
 
 def test_flags_parse():
-    values = model_main.define_flags()
+    values = model_flags.define_flags()
     values(
         ["model_main", "--job-dir=gs://b/run", "--use_tpu=false", "--run_once", "--num_shards=4"]
     )
@@ -56,18 +56,18 @@ def test_flags_parse():
 
 
 def test_job_dir_stands_in_for_model_dir():
-    values = model_main.define_flags()
+    values = model_flags.define_flags()
     values(["model_main", "--job-dir=run", "--pipeline_config_path=a.config"])
-    model_main._check_flags(values, [])
+    model_flags.check_flags(values, [])
     assert values["model_dir"].value == "run"
 
 
 def test_model_dir_of_the_environment(monkeypatch, capsys):
     monkeypatch.setenv("AIP_MODEL_DIR", "gs://b/model/")
     monkeypatch.setenv("AIP_CHECKPOINT_DIR", "gs://b/checkpoints/")
-    values = model_main.define_flags()
+    values = model_flags.define_flags()
     values(["model_main", "--pipeline_config_path=a.config"])
-    model_main._check_flags(values, [])
+    model_flags.check_flags(values, [])
     assert values["model_dir"].value == "gs://b/model"
     notes = capsys.readouterr().err
     assert "model_dir is gs://b/model, from AIP_MODEL_DIR" in notes
@@ -287,9 +287,9 @@ def test_the_tpu_of_the_environment(environment, flags, expected, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    values = model_main.define_flags()
+    values = model_flags.define_flags()
     values(["model_main", "--use_tpu", "--model_dir=m", "--pipeline_config_path=c", *flags])
-    model_main._check_flags(values, [])
+    model_flags.check_flags(values, [])
     names = ("tpu_name", "tpu_zone", "gcp_project")
     assert tuple(values[name].value for name in names) == expected
 
@@ -303,7 +303,7 @@ def test_a_broken_tpu_config_is_a_usage_error(monkeypatch, capsys):
 
 
 def _flags(*arguments):
-    values = model_main.define_flags()
+    values = model_flags.define_flags()
     values(["model_main", "--model_dir=run", *arguments])
     return {name: values[name].value for name in values}
 
