@@ -9,6 +9,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 from absl import flags
 
 from estimator_det import console, tpu_environment
+from estimator_det.cloud import environment
 from estimator_det.config import printing
 
 MODES = ("train_and_eval", "train", "eval")
@@ -25,10 +26,11 @@ _SWITCHES = {
     "alsologtostderr": "The same as --logtostderr.",
 }
 _TEXTS = {
-    "model_dir": "Required. Folder for checkpoints and event files.",
+    "model_dir": "Folder for checkpoints and event files. Required, unless --job-dir or one of the "
+    "environment variables AIP_MODEL_DIR, AIP_CHECKPOINT_DIR and JOB_DIR names one.",
     "pipeline_config_path": "Required. Pipeline configuration file.",
     "config_override": "Pipeline text proto merged over the configuration.",
-    "job-dir": "Set by training services; replaces a missing --model_dir.",
+    "job-dir": "Set by AI Platform; replaces a missing --model_dir.",
     "checkpoint_dir": "Evaluate the checkpoints of this folder; do not train.",
     "tpu_name": "Name of the TPU, its grpc:// address, or local on the machine of the TPU.",
     "tpu_zone": "Zone of the TPU.",
@@ -56,6 +58,8 @@ _NUMBERS: Dict[str, Tuple[Optional[int], str]] = {  # name -> default, help
     "iterations_per_loop": (100, "Steps per loop on the TPU."),
 }
 _MAY_BE_NEGATIVE = ("max_eval_retries",)
+# What replaces a required flag.
+_OR = {"model_dir": ", or --job-dir, AIP_MODEL_DIR, AIP_CHECKPOINT_DIR or JOB_DIR"}
 _VERBOSITY_HELP = (
     "The least severe messages that are logged: 1 debugging, 0 information, -1 warnings, -2 "
     "errors, -3 fatal errors."
@@ -69,6 +73,11 @@ _UNUSED_WITHOUT_EVALUATION = (
     "eval_on_tpu",
 )
 _UNUSED_IN_EVALUATION = ("train_batch_size", "use_tpu", "rehearse_tpu", "eval_on_tpu")
+LOG_FORMATS = ("text", "json")
+_LOG_FORMAT_HELP = (
+    "Lines of JSON with severity, message and time, or text. Default: json in a job of Vertex AI "
+    "or AI Platform, else text."
+)
 _MODE_HELP = (
     "What to run; eval evaluates each new checkpoint of --model_dir. Default: eval with "
     "--checkpoint_dir, else train_and_eval."
@@ -87,6 +96,7 @@ def define_flags() -> flags.FlagValues:
         low = None if name in _MAY_BE_NEGATIVE else 1
         flags.DEFINE_integer(name, number, text, lower_bound=low, flag_values=values)
     flags.DEFINE_enum("mode", None, MODES, _MODE_HELP, flag_values=values)
+    flags.DEFINE_enum("log_format", None, LOG_FORMATS, _LOG_FORMAT_HELP, flag_values=values)
     flags.DEFINE_integer(
         "verbosity", 0, _VERBOSITY_HELP, lower_bound=-3, short_name="v", flag_values=values
     )
@@ -132,11 +142,15 @@ def check_flags(values: flags.FlagValues, rest: List[str]) -> None:
     for name in ("tpu_name", "tpu_zone", "gcp_project", "eval_on_tpu"):
         if values[name].value and not runs_for_tpu:
             raise console.UsageError(f"--{name} requires --use_tpu: add it, or remove --{name}")
-    if values["model_dir"].value is None:
-        values["model_dir"].value = values["job-dir"].value
+    found = environment.find_model_dir(
+        values["model_dir"].value, values["job-dir"].value, os.environ
+    )
+    values["model_dir"].value = found.path
+    for note in found.notes:
+        printing.report(note, sys.stderr)
     for name in ("model_dir", "pipeline_config_path"):
         if not values[name].value:
-            raise console.UsageError(f"--{name} is required")
+            raise console.UsageError(f"--{name} is required{_OR.get(name, '')}")
     if values["checkpoint_dir"].value and mode not in (None, "eval"):
         raise console.UsageError(
             f"--checkpoint_dir evaluates without training, --mode={mode} trains: give one of them"

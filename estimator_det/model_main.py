@@ -9,13 +9,16 @@ Cloud Storage; `--rehearse_tpu` runs the same loop on this machine, without a TP
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import sys
-from typing import Any, Dict, Optional, Sequence
+from typing import Any, ContextManager, Dict, Optional, Sequence
 
 from absl import flags
 
 from estimator_det import console
+from estimator_det.cloud import environment
 from estimator_det.config import printing
 from estimator_det.config.text import ConfigError
 from estimator_det.model_flags import check_flags, define_flags
@@ -46,11 +49,14 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         An exit code of `estimator_det.console`.
     """
     values = define_flags()
+    printing.use_json(environment.is_cloud_job(os.environ))
     try:
         rest = values(list(sys.argv if argv is None else argv))
         if values["help"].value:
             console.say(help_text(values))
             return console.EXIT_OK
+        if values["log_format"].value:
+            printing.use_json(values["log_format"].value == "json")
         check_flags(values, rest[1:])
     except (flags.Error, console.UsageError, ConfigError) as error:
         printing.report(f"error: {error}\nAll flags: --help", sys.stderr)
@@ -84,11 +90,24 @@ def _run(values: flags.FlagValues) -> int:
     console.check_config(config, ignore=unused)
     from inputs.checks import decoder_warnings
 
-    with decoder_warnings.count():
+    with decoder_warnings.count(), _copied_events(flag["model_dir"]):
         metrics = _train(config, flag, on_tpu)
     if metrics:
         console.say_metrics("last evaluation:", metrics)
     return console.EXIT_OK
+
+
+def _copied_events(model_dir: str) -> ContextManager[None]:
+    """Copies event files to AIP_TENSORBOARD_LOG_DIR, where that is another folder."""
+    log_dir = os.environ.get(environment.TENSORBOARD_VARIABLE, "").rstrip("/")
+    from model_fn.runs import cluster
+
+    if log_dir in ("", model_dir.rstrip("/")) or not cluster.is_chief():
+        return contextlib.nullcontext()
+    from estimator_det.cloud import event_files
+
+    printing.report(f"event files are copied to {log_dir}", sys.stderr)
+    return event_files.copied(model_dir, log_dir)
 
 
 def _train(config: Any, flag: Dict[str, Any], on_tpu: Any) -> Dict[str, float]:

@@ -69,7 +69,7 @@ class Options:
         longest_delay_secs: The limit of this doubling.
         timeout_secs: To connect, and without a byte received.
         sleep: Waits for so many seconds; None waits until the transfer is cancelled, too.
-        shows_progress: Show a progress bar on a terminal.
+        shows_progress: Show a progress bar on a terminal, or log a line now and then elsewhere.
     """
 
     threads: int = 8
@@ -296,7 +296,7 @@ def no_file(path: CloudPath, kind: str = "file") -> MissingError:
 def _code(error: BaseException) -> int:
     """The HTTP status of an error; 0 for other errors."""
     code = getattr(error, "code", 0)
-    return code if isinstance(code, int) else 0
+    return int(code) if isinstance(code, int) else 0
 
 
 def _text_of_service(error: BaseException) -> str:

@@ -70,7 +70,11 @@ def download_file(
         if other != part:
             os.remove(other)
     for is_last in (False, True):
-        found = _fetch(connection, remote, part, advance)
+        try:
+            found = _fetch(connection, remote, part, advance)
+        except FileGone:
+            os.remove(part)
+            raise
         if found == remote.crc32c:
             break
         os.remove(part)

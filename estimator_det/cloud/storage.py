@@ -12,9 +12,11 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import fnmatch
+import logging
 import os
 import sys
 import threading
+import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.cloud import checksums, listing
@@ -34,6 +36,9 @@ NEVER = ("training.lock", "*.tmp-*", f"*{PART}*", "*_temp/*", "*.tempstate*")
 # Name others, which must be there first: these last, in this order.
 _LAST = ("*.index", "saved_model.pb", "checkpoint")
 _PASSES = 3
+LOG_SECS = 10.0  # between log lines of a long copy
+
+_LOG = logging.getLogger(__name__)
 
 Work = Tuple[str, int, Callable[[Callable[[int], Any]], None]]  # name, bytes, the transfer
 
@@ -240,18 +245,24 @@ def _run_together(
 
 @contextlib.contextmanager
 def _bar(options: Options, title: str, size: int) -> Iterator[Callable[[int], Any]]:
-    """A progress bar on a terminal; yields what adds bytes to it."""
+    """A progress bar on a terminal, elsewhere log lines; yields what adds bytes."""
     from tqdm import tqdm
 
     shown = options.shows_progress and sys.stderr.isatty() and size > 0
     lock = threading.Lock()
+    done, logged = 0, time.monotonic()
     with tqdm(
         total=size, desc=title, unit="B", unit_scale=True, file=sys.stderr, disable=not shown
     ) as bar:
 
         def advance(count: int) -> None:
+            nonlocal done, logged
             with lock:
                 bar.update(count)
+                done += count
+                if options.shows_progress and not shown and time.monotonic() - logged >= LOG_SECS:
+                    logged = time.monotonic()
+                    _LOG.info("%s: %.1f of %.1f MB", title, done / 1e6, size / 1e6)
 
         yield advance
 

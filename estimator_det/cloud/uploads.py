@@ -194,7 +194,7 @@ class _Session:
                 )
             span = f"{position}-{position + len(data) - 1}"
         answer = self._http.put(
-            self._address,
+            str(self._address),
             data=data,
             headers={"Content-Range": f"bytes {span}/{self._size}"},
             timeout=self._connection.options.timeout_secs,

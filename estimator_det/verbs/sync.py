@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
     copy = storage.download if downloads else storage.upload
     done = copy(sources, destination, exclude=options.exclude, options=settings)
     console.say(
-        f"{done.files} files copied to {destination}, {done.size / 1e6:.1f} MB; {done.same} were "
-        "there already"
+        f"copied to {destination}: {done.files} ({done.size / 1e6:.1f} MB); already there: "
+        f"{done.same}"
     )
     return console.EXIT_OK
