@@ -13,7 +13,6 @@ from estimator_det.cloud import environment
 from estimator_det.config import printing
 
 MODES = ("train_and_eval", "train", "eval")
-LOG_FORMATS = ("text", "json")
 
 _SWITCHES = {
     "help": "Show this text.",
@@ -74,6 +73,7 @@ _UNUSED_WITHOUT_EVALUATION = (
     "eval_on_tpu",
 )
 _UNUSED_IN_EVALUATION = ("train_batch_size", "use_tpu", "rehearse_tpu", "eval_on_tpu")
+LOG_FORMATS = ("text", "json")
 _LOG_FORMAT_HELP = (
     "Lines of JSON with severity, message and time, or text. Default: json in a job of Vertex AI "
     "or AI Platform, else text."
