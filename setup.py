@@ -57,6 +57,11 @@ PROTOS = ["grpcio-tools==1.62.3"]
 # For `convert --runner`; the range allows the protobuf of TensorFlow 2.15.
 BEAM = ["apache-beam>=2.55,<2.72"]
 
+# For `export --format`: docs/exporting.md.
+ONNX = ["onnx>=1.14,<1.19", "onnxruntime>=1.17", "tf2onnx>=1.16"]
+OPENVINO = ["openvino>=2024.4"]
+TFJS = ["tensorflowjs>=4.22"]
+
 setup(
     name="estimator-det",
     version=version(),
@@ -85,6 +90,9 @@ setup(
         "test": TEST,
         "protos": PROTOS,
         "beam": BEAM,
+        "onnx": ONNX,
+        "openvino": OPENVINO,
+        "tfjs": TFJS,
         "dev": [*TEST, "build>=1.2", "nox>=2024.4.15", "pre-commit>=3.8"],
     },
     # Tests and benchmarks stay in the checkout: `tests` is a name that others use too.

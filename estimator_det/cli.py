@@ -9,6 +9,7 @@ from typing import Any, Optional, Sequence
 from estimator_det import console
 from estimator_det.config import printing
 from estimator_det.verbs import (
+    benchmark,
     check_config,
     check_data,
     convert,
@@ -39,6 +40,7 @@ VERBS = (
     export,
     detect,
     sync,
+    benchmark,
 )
 
 
@@ -70,6 +72,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     Returns:
         An exit code of `estimator_det.console`.
     """
+    printing.open_closed_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         options = _parse(arguments)

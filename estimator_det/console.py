@@ -154,18 +154,10 @@ def check_config(config: Any, *, ignore: Sequence[str] = ()) -> None:
     raise FileNotFoundError(text)
 
 
-def warn_of_float_model(config: Any) -> None:
-    """Prints a warning before an evaluation or export that leaves quantization out."""
-    from estimator_det.config import fields
-
-    for problem in fields.float_model(config):
-        printing.report(problem, sys.stderr)
-
-
 def unused_in_evaluation(on_training_data: bool) -> Sequence[str]:
     """Configuration fields that an evaluation does not use; for `check_config`."""
     reader = "eval_input_reader" if on_training_data else "train_input_reader"
-    return ("train_config", "graph_rewriter", reader)
+    return ("train_config", reader)
 
 
 def unused_in_training(model_dir: str, *, on_tpu: bool = False) -> Sequence[str]:

@@ -48,6 +48,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     Returns:
         An exit code of `estimator_det.console`.
     """
+    printing.open_closed_streams()
     values = define_flags()
     printing.use_json(environment.is_cloud_job(os.environ))
     try:

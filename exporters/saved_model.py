@@ -130,7 +130,7 @@ def export_saved_model(
     label_map = _existing(label_map_path) or find_label_map(pipeline_config)
     thresholds = _thresholds(pipeline_config, checkpoint, extras.thresholds)
     _check_folder(output_dir, overwrite)
-    detector = make_detector(pipeline_config.model, is_training=False)
+    detector = make_detector(pipeline_config.model, False, pipeline_config.graph_rewriter)
     with tf.Graph().as_default():
         definitions = _build_signatures(detector, chosen, input_shape, channels, max_batch, sides)
         first = definitions[chosen[0]].outputs
@@ -138,7 +138,7 @@ def export_saved_model(
             first[name].CopyFrom(tf1.saved_model.build_tensor_info(tensor))
         graph_def = tf1.get_default_graph().as_graph_def()
         variables = inference_variables(pipeline_config.eval_config.use_moving_averages)
-        check_variables(checkpoint, variables)
+        check_variables(checkpoint, variables, pipeline_config.model)
         restorer = tf1.train.Saver(variables)
         saver = tf1.train.Saver(save_relative_paths=True)  # the folder may be moved
         with tf1.Session() as session:

@@ -1,4 +1,4 @@
-"""Loads an exported detector and runs it on images in memory or in files.
+"""Loads a SavedModel as a detector, and runs a detector of any format on image files.
 
 It needs the SavedModel only: no configuration, no checkpoint, no network access.
 """
@@ -6,19 +6,7 @@ It needs the SavedModel only: no configuration, no checkpoint, no network access
 from __future__ import annotations
 
 import os
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Iterable,
-    Iterator,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Set,
-    Tuple,
-    Union,
-)
+from typing import Any, Dict, Iterable, Iterator, NamedTuple, Optional, Set, Tuple, Union
 
 import numpy as np
 from PIL import Image
@@ -26,11 +14,17 @@ from PIL import Image
 from estimator_det.boxes.mask_regions import paste_mask, run_lengths
 from estimator_det.compat import tf
 from estimator_det.config import json_lines
-from estimator_det.config.printing import plain
+from exporters.detector import (
+    REQUIRED_OUTPUTS,
+    ClassThresholds,
+    ImageDetections,
+    ModelDetector,
+    asset_class_names,
+    image_feed,
+)
 from exporters.image_files import ImageFile, read_image
 from exporters.saved_model import SAVED_MODEL_FOLDER
 from inputs import schema
-from inputs.label_map import read_label_map
 from inputs.serving import COLOR_CHANNELS
 from model_fn.checkpoints.errors import RunError
 from model_fn.drawing.boxes import DrawOptions, draw_boxes
@@ -43,26 +37,6 @@ DEFAULT_MIN_SCORE = 0.5
 SAME_OBJECT_IOU = 0.7  # detections of two classes that overlap this much are of one object
 
 
-class ClassThresholds(NamedTuple):
-    """The lowest score of a detection that is kept, by class."""
-
-    of_others: float  # for classes that `by_class` lacks
-    by_class: Mapping[int, float]
-
-    def of(self, class_ids: np.ndarray) -> np.ndarray:
-        """float32 [n], for class ids [n]."""
-        return np.array([self.by_class.get(int(k), self.of_others) for k in class_ids], np.float32)
-
-
-class ImageDetections(NamedTuple):
-    """The detections of one image by falling score, without padding."""
-
-    boxes: np.ndarray  # float32 [n, 4], ymin, xmin, ymax, xmax as fractions of the image
-    scores: np.ndarray  # float32 [n]
-    class_ids: np.ndarray  # int64 [n], ids of the label map, from 1
-    masks: Optional[np.ndarray] = None  # float32 [n, h, w], each fills its box; if the model has it
-
-
 class FileResult(NamedTuple):
     """The result for one image file."""
 
@@ -73,8 +47,8 @@ class FileResult(NamedTuple):
     reduced_by: int = 1  # of `image_files.ImageFile`
 
 
-class SavedModelDetector:
-    """A loaded SavedModel that detects on one image at a time.
+class SavedModelDetector(ModelDetector):
+    """A loaded SavedModel.
 
     Args:
         model_dir: Folder of an export, its `saved_model` folder, or a folder of timestamped
@@ -88,94 +62,51 @@ class SavedModelDetector:
     """
 
     def __init__(self, model_dir: str, signature: str = SERVING_DEFAULT) -> None:
-        self.saved_model_dir = find_saved_model(model_dir)
-        self.class_names = _asset_names(self.saved_model_dir)
+        folder = find_saved_model(model_dir)
+        thresholds = os.path.join(folder, threshold_files.IN_EXPORTS)
+        super().__init__(folder, asset_class_names(folder), thresholds)
         # The module owns the variables; a signature does not keep them alive.
-        self._module = _load(self.saved_model_dir)
+        self._module = _load(folder)
         known = dict(self._module.signatures)
         if signature not in known:
-            raise RunError(
-                f"{self.saved_model_dir} has no signature {signature!r}; it has {sorted(known)}"
-            )
+            raise RunError(f"{folder} has no signature {signature!r}; it has {sorted(known)}")
         self._signature = known[signature]
-        self._input_key, self._as_input = self._find_input()
+        self._input_key, spec = self._find_input()
+        placeholder = self._signature.inputs[0].name
+        self._feed = image_feed(placeholder, spec.dtype, spec.shape.rank)
+        if spec.shape.rank == 0 or spec.shape[0] == 1:  # the Estimator's exports take one example
+            self.batch_size = 1
 
-    def detect(self, pixels: np.ndarray) -> ImageDetections:
-        """Detects on one image, uint8 [h, w, 3] RGB."""
-        return self._run(self._as_input(pixels))
+    def run(self, images: np.ndarray) -> Dict[str, np.ndarray]:
+        outputs = self._signature(**{self._input_key: tf.constant(self._feed(images))})
+        return {key: value.numpy() for key, value in outputs.items()}
 
-    def best_thresholds(self) -> ClassThresholds:
-        """The thresholds of the best F1; classes without one get that of all classes together.
-
-        Raises:
-            RunError: if the export has none, or its evaluation found nothing.
-            ConfigError: if they cannot be read.
-        """
-        path = os.path.join(self.saved_model_dir, threshold_files.IN_EXPORTS)
-        if not tf.io.gfile.exists(path):
-            raise RunError(
-                f"{plain(self.saved_model_dir)} has no thresholds: there is no "
-                f"{threshold_files.IN_EXPORTS}; evaluate the checkpoint (estimator-det evaluate "
-                "--checkpoint_dir RUN), then export it again, or give --threshold a number"
-            )
-        table = threshold_files.read(path).table
-        if table.all_classes.threshold is None:
-            raise RunError(
-                f"{plain(path)}: no threshold is best, since the evaluation had no correct "
-                "detection; train longer, or give --threshold a number"
-            )
-        return ClassThresholds(table.all_classes.threshold, table.by_class())
-
-    def name(self, class_id: int) -> str:
-        """The name of a class in the label map; its id as text if it has none."""
-        return self.class_names.get(int(class_id), str(int(class_id)))
-
-    def _run(self, batch: tf.Tensor) -> ImageDetections:
-        outputs = {
-            key: value.numpy() for key, value in self._signature(**{self._input_key: batch}).items()
-        }
-        count = int(outputs["num_detections"][0])
-        return ImageDetections(
-            boxes=outputs["detection_boxes"][0, :count],
-            scores=outputs["detection_scores"][0, :count],
-            class_ids=outputs["detection_classes"][0, :count].astype(np.int64),
-            masks=outputs["detection_masks"][0, :count] if "detection_masks" in outputs else None,
-        )
-
-    def _find_input(self) -> Tuple[str, Callable[[np.ndarray], tf.Tensor]]:
-        """The signature's input key, and a function from an image to its tensor."""
+    def _find_input(self) -> Tuple[str, Any]:
+        """The signature's input key and `TensorSpec`."""
         specs = self._signature.structured_input_signature[1]
-        missing = {"num_detections", "detection_boxes", "detection_scores", "detection_classes"}
-        missing -= set(self._signature.structured_outputs)
+        missing = set(REQUIRED_OUTPUTS) - set(self._signature.structured_outputs)
         if schema.CONTEXT_FEATURES in specs:
             raise RunError(
-                f"{self.saved_model_dir} takes context features with every image, and detect has "
+                f"{self.path} takes context features with every image, and detect has "
                 "images only; call the SavedModel's signature directly"
             )
         if len(specs) != 1 or missing:
             raise RunError(
-                f"{self.saved_model_dir} is not an exported detector: it has the inputs "
+                f"{self.path} is not an exported detector: it has the inputs "
                 f"{sorted(specs)} and the outputs {sorted(self._signature.structured_outputs)}"
             )
         ((key, spec),) = specs.items()
         if spec.shape.rank and spec.shape[0] not in (None, 1):
             raise RunError(
-                f"{self.saved_model_dir} takes batches of {spec.shape[0]} images only, and detect "
+                f"{self.path} takes batches of {spec.shape[0]} images only, and detect "
                 "runs one image at a time; export it again with batch size -1 or 1"
             )
         if spec.shape.rank == 4 and spec.shape[3] not in (None, COLOR_CHANNELS):
             raise RunError(
-                f"{self.saved_model_dir} takes images of {spec.shape[3]} channels, and detect "
+                f"{self.path} takes images of {spec.shape[3]} channels, and detect "
                 "reads files of red, green and blue only; call the SavedModel's signature directly"
             )
-        if spec.dtype in (tf.uint8, tf.float32):
-            return key, lambda pixels: tf.constant(pixels[None], spec.dtype)
-        if spec.shape.rank == 0:  # the Estimator's exports take one example
-            return key, lambda pixels: tf.constant(_as_example(pixels))
-        placeholder = self._signature.inputs[0].name
-        if placeholder.startswith("encoded_image_string_tensor"):
-            return key, lambda pixels: tf.io.encode_png(pixels)[None]
-        return key, lambda pixels: tf.constant([_as_example(pixels)])
+        return key, spec
 
 
 def find_saved_model(model_dir: str) -> str:
@@ -198,7 +129,7 @@ def find_saved_model(model_dir: str) -> str:
 
 
 def detect_files(
-    detector: SavedModelDetector,
+    detector: ModelDetector,
     paths: Iterable[str],
     output_dir: str,
     min_score: Union[float, ClassThresholds] = DEFAULT_MIN_SCORE,
@@ -268,9 +199,7 @@ def _drawing_name(path: str, used_names: Set[str]) -> str:
     return stem + DRAWING_SUFFIX
 
 
-def _draw(
-    detector: SavedModelDetector, pixels: np.ndarray, found: ImageDetections, path: str
-) -> None:
+def _draw(detector: ModelDetector, pixels: np.ndarray, found: ImageDetections, path: str) -> None:
     masks, (height, width) = found.masks, pixels.shape[:2]
     drawn = draw_boxes(
         pixels,
@@ -297,7 +226,7 @@ def _segmentation(found: ImageDetections, i: int, size: Tuple[int, int]) -> Dict
 
 
 def _as_line(
-    detector: SavedModelDetector, path: str, image: ImageFile, found: ImageDetections
+    detector: ModelDetector, path: str, image: ImageFile, found: ImageDetections
 ) -> Dict[str, Any]:
     height, width = image.height, image.width
     scale = np.array([height, width, height, width], np.float32)
@@ -321,19 +250,3 @@ def _as_line(
             )
         ],
     }
-
-
-def _asset_names(saved_model_dir: str) -> Dict[int, str]:
-    """Class names of the label map among the assets of a SavedModel; empty without one."""
-    assets = os.path.join(saved_model_dir, "assets")
-    if not tf.io.gfile.isdir(assets):
-        return {}
-    maps = sorted(name for name in tf.io.gfile.listdir(assets) if name.endswith(".pbtxt"))
-    return dict(read_label_map(os.path.join(assets, maps[0])).names) if maps else {}
-
-
-def _as_example(pixels: np.ndarray) -> bytes:
-    png = tf.io.encode_png(pixels).numpy()
-    encoded = tf.train.Feature(bytes_list=tf.train.BytesList(value=[png]))
-    features = tf.train.Features(feature={"image/encoded": encoded})
-    return tf.train.Example(features=features).SerializeToString()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from estimator_det.compat import estimator, tf, tf1, tpu_estimator
-from estimator_det.config.fields import check_supported
 from estimator_det.config.static_shapes import with_static_shapes
 from estimator_det.detectors.base import make_detector
 from inputs import schema
@@ -56,8 +55,7 @@ def create_model_fn(
     Returns:
         `model_fn(features, labels, mode, params, config)` with the keys of `inputs.schema`. The
         result is a `TPUEstimatorSpec` on a TPU's core and in a rehearsal of training, otherwise an
-        `EstimatorSpec`. In training it raises `ConfigError` for a configuration with a
-        graph_rewriter, which has no effect otherwise.
+        `EstimatorSpec`.
     """
     train_graph = graph or step.TrainGraph()
 
@@ -86,8 +84,7 @@ def create_model_fn(
 
 def _train_spec(pipeline_config: Any, batch: _Batch, graph: step.TrainGraph) -> Any:
     train_config = pipeline_config.train_config
-    check_supported(pipeline_config, "")  # A float model would leave quantization out.
-    detector = make_detector(pipeline_config.model, is_training=True)
+    detector = _detector(pipeline_config, pipeline_config.model, is_training=True)
     passed = step.forward(
         detector,
         batch.features,
@@ -95,7 +92,9 @@ def _train_spec(pipeline_config: Any, batch: _Batch, graph: step.TrainGraph) -> 
         add_regularization=train_config.add_regularization_loss,
     )
     # Before the optimizer: moving averages start where variables do.
-    table = warm_start.plan_warm_start(detector, train_config, _model_dir(batch))
+    table = warm_start.plan_warm_start(
+        detector, train_config, _model_dir(batch), pipeline_config.model
+    )
     if table:
         warm_start.initialize_from(table)
     made = step.make_train_step(detector, passed, batch.features, batch.labels, pipeline_config)
@@ -113,16 +112,19 @@ def _train_spec_for_tpu(
     pipeline_config: Any, batch: _Batch, graph: step.TrainGraph, *, on_core: bool
 ) -> Any:
     train_config = pipeline_config.train_config
-    check_supported(pipeline_config, "")  # A float model would leave quantization out.
-    detector = make_detector(with_static_shapes(pipeline_config.model), is_training=True)
+    detector = _detector(
+        pipeline_config, with_static_shapes(pipeline_config.model), is_training=True
+    )
     passed = step.forward(
         detector,
         batch.features,
         batch.labels,
         add_regularization=train_config.add_regularization_loss,
-        in_bfloat16=train_config.use_bfloat16,
+        in_type=_type_on_core(train_config, on_core=True),
     )
-    table = warm_start.plan_warm_start(detector, train_config, _model_dir(batch))
+    table = warm_start.plan_warm_start(
+        detector, train_config, _model_dir(batch), pipeline_config.model
+    )
     train_op, scalars = tpu_step.make_core_step(detector, passed, train_config, on_core=on_core)
     reported = None
     if batch.run_config is not None:
@@ -163,8 +165,8 @@ def _eval_spec(
 ) -> Any:
     train_config, eval_config = pipeline_config.train_config, pipeline_config.eval_config
     detector = _inference_detector(pipeline_config, on_core)
-    in_bfloat16 = on_core and train_config.use_bfloat16
-    predictions = step.predict(detector, batch.features, in_bfloat16=in_bfloat16)
+    in_type = _type_on_core(train_config, on_core)
+    predictions = step.predict(detector, batch.features, in_type=in_type)
     groundtruth = step.groundtruth_from_labels(batch.labels)
     if eval_config.use_dummy_loss_in_eval:
         losses = {step.TOTAL_LOSS: tf.constant(1.0)}
@@ -190,16 +192,22 @@ def _eval_spec(
             learning_rate=optimizers.make_optimizer(train_config.optimizer, global_step)[1],
             on_matches=on_matches,
         ),
-        scaffold_fn=_inference_scaffold(eval_config, batch, evaluation_saver),
+        scaffold_fn=_inference_scaffold(
+            batch,
+            lambda: evaluation_saver(
+                pipeline_config.model, use_moving_averages=eval_config.use_moving_averages
+            ),
+        ),
     )
 
 
 def _predict_spec(pipeline_config: Any, batch: _Batch, *, on_core: bool) -> Any:
     detector = _inference_detector(pipeline_config, on_core)
-    in_bfloat16 = on_core and pipeline_config.train_config.use_bfloat16
-    predictions = step.predict(detector, batch.features, in_bfloat16=in_bfloat16)
+    in_type = _type_on_core(pipeline_config.train_config, on_core)
+    predictions = step.predict(detector, batch.features, in_type=in_type)
     detections = detector.postprocess(predictions, batch.features[schema.TRUE_IMAGE_SHAPE])
     served = serving_graph.named_outputs(detections)
+    averages = pipeline_config.eval_config.use_moving_averages
     return tpu_estimator.TPUEstimatorSpec(
         ModeKeys.PREDICT,
         predictions=served,
@@ -207,26 +215,29 @@ def _predict_spec(pipeline_config: Any, batch: _Batch, *, on_core: bool) -> Any:
             key: estimator.export.PredictOutput(served)
             for key in (serving_graph.SERVING_DEFAULT, serving_graph.PREDICT)
         },
-        scaffold_fn=_inference_scaffold(pipeline_config.eval_config, batch),
+        scaffold_fn=_inference_scaffold(
+            batch, lambda: moving_average_saver() if averages else None
+        ),
     )
+
+
+def _type_on_core(train_config: Any, on_core: bool) -> tf.DType:
+    """What the network computes in."""
+    return tf.bfloat16 if on_core and train_config.use_bfloat16 else tf.float32
 
 
 def _inference_detector(pipeline_config: Any, on_core: bool) -> Any:
     model = pipeline_config.model
-    return make_detector(with_static_shapes(model) if on_core else model, is_training=False)
+    model = with_static_shapes(model) if on_core else model
+    return _detector(pipeline_config, model, is_training=False)
 
 
-def _inference_scaffold(
-    eval_config: Any, batch: _Batch, make_plain_saver: Callable[[], Any] = lambda: None
-) -> Callable[[], Any]:
-    """Restores moving averages in place of the variables, where the configuration says so."""
+def _detector(pipeline_config: Any, model: Any, *, is_training: bool) -> Any:
+    return make_detector(model, is_training, pipeline_config.graph_rewriter)
 
-    def scaffold() -> Any:
-        averages = eval_config.use_moving_averages
-        saver = moving_average_saver() if averages else make_plain_saver()
-        return make_scaffold(saver, batch.run_config)
 
-    return scaffold
+def _inference_scaffold(batch: _Batch, make_inference_saver: Callable[[], Any]) -> Any:
+    return lambda: make_scaffold(make_inference_saver(), batch.run_config)
 
 
 def eval_categories(

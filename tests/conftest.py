@@ -48,10 +48,12 @@ def pytest_collection_finish() -> None:
 def quick_sessions() -> Iterator[None]:
     """Nothing optimizes graphs, for most run once or twice: that takes less time than Grappler.
 
+    Nor are input pipelines rewritten.
+
     Programs that tests start as processes of their own optimize theirs.
     """
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    make = tf1.Session.__init__
+    make, make_options = tf1.Session.__init__, tf.data.Options
 
     def make_quick(self: Any, target: str = "", graph: Any = None, config: Any = None) -> None:
         quick = tf1.ConfigProto()
@@ -59,8 +61,14 @@ def quick_sessions() -> Iterator[None]:
         quick.graph_options.rewrite_options.disable_meta_optimizer = True
         make(self, target, graph, quick)
 
+    def make_quick_options() -> tf.data.Options:
+        options = make_options()
+        options.experimental_optimization.apply_default_optimizations = False
+        return options
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tf1.Session, "__init__", make_quick)
+        patch.setattr(tf.data, "Options", make_quick_options)
         yield
 
 
@@ -72,6 +80,24 @@ def small_network() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         small_extractor.use(patch)
         yield
+
+
+@pytest.fixture
+def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evaluations draw no charts, which takes longer than all else that a small one does."""
+    from tests.model_fn import fake
+
+    fake.without_charts(monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def forker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One process that has imported everything; what it forks starts at once."""
+    from tests.programs.forking import Forker
+
+    made = Forker(str(tmp_path_factory.mktemp("logs")))
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="session")

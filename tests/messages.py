@@ -105,9 +105,10 @@ def fixed_words(message: str) -> List[str]:
 def unmatched(messages: Iterable[str], known: Sequence[Literal]) -> List[str]:
     """A line for each message that no literal contains, with the most similar literal."""
     lines = []
+    # No literal contains a line break, and no pattern matches one: a search in all at once.
+    texts = "\n".join(literal.text for literal in known)
     for message in messages:
-        pattern = _pattern(message)
-        if any(pattern.search(literal.text) for literal in known):
+        if _pattern(message).search(texts):
             continue
         words = set(fixed_words(message))
 

@@ -15,6 +15,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from benchmarks.conformance import checks, goldens
 from benchmarks.conformance.case import Case
 from benchmarks.conformance.compare import Check
+from benchmarks.conformance.quantized import check_quantized
 from benchmarks.conformance.trace import check_trace
 from estimator_det.config import pipeline
 
@@ -57,7 +58,7 @@ def run_case(golden_dir: pathlib.Path, configs_dir: pathlib.Path, name: str) -> 
         cells["variables"].fail(str(error))
         return cells
     case = Case(golden, config, golden_dir)
-    for check in (*checks.CHECKS, check_trace):
+    for check in (*checks.CHECKS, check_trace, check_quantized):
         try:
             check(case, cells)
         except Exception as error:

@@ -47,10 +47,11 @@ def check_trace(case: Case, cells: Dict[str, Check]) -> None:
     config = case.overridden(recorded["overrides"])
     config.train_config.fine_tune_checkpoint = ""
     config.train_input_reader.label_map_path = ""
+    config.ClearField("graph_rewriter")
     value = goldens.seeded_value(case.golden_dir, "det_value")
     with tf.Graph().as_default() as graph:
         tf1.train.get_or_create_global_step()
-        features, labels = _padded_batch(case, config)
+        features, labels = padded_batch(case, config)
         spec = create_model_fn(config)(features, labels, estimator.ModeKeys.TRAIN, {})
         model = [v for v in tf1.global_variables() if v.op.name in case.golden.graph["variables"]]
         slots = {v.op.name for v in tf1.global_variables()} - {v.op.name for v in model}
@@ -93,7 +94,7 @@ def _norms_of_small_maps(graph: tf.Graph) -> Set[str]:
     return {op.name.rsplit("/", 1)[0] for op in norms if max(op.outputs[0].shape[1:3]) <= 2}
 
 
-def _padded_batch(case: Case, config: Any) -> Any:
+def padded_batch(case: Case, config: Any) -> Any:
     """The fixed batch as an input_fn returns it, padded to five boxes."""
     padding = 2
     detector = make_detector(config.model, is_training=True)

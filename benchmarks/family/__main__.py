@@ -50,7 +50,6 @@ def _is_wanted(path: pathlib.Path, kind: str) -> bool:
 
 def _run(path: pathlib.Path, arguments: argparse.Namespace) -> None:
     """All stages of one configuration; prints a line of JSON after each."""
-    from benchmarks.family import stages
 
     def report(stage: str, start: float) -> None:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
@@ -59,6 +58,8 @@ def _run(path: pathlib.Path, arguments: argparse.Namespace) -> None:
     start = time.monotonic()
     config = pipeline.read_pipeline(path)
     report(NAMES[0], start)
+    from benchmarks.family import stages  # TensorFlow's import takes seconds
+
     config = stages.configured(config, arguments.record, arguments.label_map, arguments.batch_size)
     run = stages.Run(config, arguments.record, arguments.scratch)
     for name in _wanted_stages(arguments)[1:]:

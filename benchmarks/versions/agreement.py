@@ -100,13 +100,17 @@ def _served(folder: pathlib.Path, env: Environment, source: Environment) -> path
 
 
 def _first_tasks(env: Environment, folder: pathlib.Path, steps: int) -> List[Task]:
-    """Trains, and exports what learned."""
+    """Trains, evaluates what learned, and exports it."""
     export = ["command", "export", "--output_directory", str(_exported(folder, env))]
     export += ["--pipeline_config_path", str(folder / "pipeline.config")]
     export += ["--trained_checkpoint_prefix", str(_model_dir(folder, env))]
     return [
         _training(folder, _model_dir(folder, env, "frozen"), steps, _FROZEN),
-        _training(folder, _model_dir(folder, env), steps, _LEARNING),
+        [
+            *("command", "train", "--seed", SEED, "--progress_steps", "1", "--set", _LEARNING),
+            *("--pipeline_config_path", str(folder / "pipeline.config")),
+            *("--model_dir", str(_model_dir(folder, env)), "--num_train_steps", str(steps)),
+        ],
         export,
     ]
 
@@ -124,11 +128,7 @@ def _second_tasks(
 
 
 def _training(folder: pathlib.Path, model_dir: pathlib.Path, steps: int, setting: str) -> Task:
-    return [
-        *("command", "train", "--seed", SEED, "--progress_steps", "1"),
-        *("--pipeline_config_path", str(folder / "pipeline.config")),
-        *("--model_dir", str(model_dir), "--num_train_steps", str(steps), "--set", setting),
-    ]
+    return ["train", str(folder / "pipeline.config"), str(model_dir), str(steps), SEED, setting]
 
 
 def losses(model_dir: pathlib.Path) -> Dict[int, float]:

@@ -17,6 +17,7 @@ from estimator_det import cli, demo
 from estimator_det.compat import tf
 from estimator_det.config import pipeline
 from inputs.datasets import shapes
+from model_fn.runs import runner
 
 
 def make(folder: str, changes: str) -> None:
@@ -32,6 +33,14 @@ def command(*arguments: str) -> None:
         sys.exit(code)
 
 
+def train(config_file: str, model_dir: str, num_steps: str, seed: str, assignment: str) -> None:
+    """Trains, without any evaluation."""
+    config = pipeline.apply_overrides(pipeline.read_pipeline(config_file), [assignment])
+    runner.train(
+        config, model_dir, num_train_steps=int(num_steps), seed=int(seed), progress_steps=1
+    )
+
+
 def predict(model: str, target: str) -> None:
     """Writes what a SavedModel returns for two images of noise to an .npz file."""
     pixels = np.random.RandomState(0).randint(0, 255, [2, 160, 160, 3], np.uint8)
@@ -39,7 +48,12 @@ def predict(model: str, target: str) -> None:
     np.savez(target, **{name: value.numpy() for name, value in found.items()})
 
 
-TASKS: Dict[str, Callable[..., None]] = {"make": make, "command": command, "predict": predict}
+TASKS: Dict[str, Callable[..., None]] = {
+    "make": make,
+    "command": command,
+    "train": train,
+    "predict": predict,
+}
 
 if __name__ == "__main__":
     for name, *given in json.loads(sys.argv[1]):

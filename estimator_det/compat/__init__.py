@@ -10,10 +10,15 @@ All other packages import these names from here:
 * `track_tf1_style_variables`: makes a TF2 module own what `get_variable` creates.
 * `registered_kernels`: kernels of an operation for a device, with their types.
 * `num_tpu_shards`: number of TPU cores of the computation being built.
+* `apply_summed`: TF1 optimizers in a TF2 loop over replicas.
+* `eagerly`: a context in which operations run at once.
+* `quiet_layers`: a context in which layers of TF1 do not warn of TF2.
+* `global_seed`: the seed of TensorFlow itself.
 
 Modules: `versions` defines the supported versions; `patches` adds what each version lacks;
 `removed` contains modules that newer versions removed and Estimator still imports; `quiet` hides
-TensorFlow's start-up messages; `kernels` reads the registry of operations.
+TensorFlow's start-up messages; `kernels` reads the registry of operations; `replicas` is for loops
+of `tf.distribute`.
 
 The package switches no global TensorFlow behaviour: it runs in a TF2 process, and an Estimator
 builds its own graphs.
@@ -30,6 +35,7 @@ with quiet.startup_messages():
 
 from estimator_det.compat import patches
 from estimator_det.compat.kernels import num_tpu_shards, registered_kernels
+from estimator_det.compat.replicas import apply_summed, eagerly, global_seed, quiet_layers
 
 patches.apply_needed()
 
@@ -41,9 +47,13 @@ keras_initializer = patches.keras_initializer
 track_tf1_style_variables = patches.track_tf1_style_variables
 
 __all__ = [
+    "apply_summed",
+    "eagerly",
     "estimator",
+    "global_seed",
     "keras_initializer",
     "num_tpu_shards",
+    "quiet_layers",
     "registered_kernels",
     "slim",
     "tf",

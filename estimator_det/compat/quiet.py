@@ -1,4 +1,4 @@
-"""Hides start-up messages of TensorFlow that TF_CPP_MIN_LOG_LEVEL does not hide."""
+"""Hides messages of TensorFlow that TF_CPP_MIN_LOG_LEVEL does not hide."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import tempfile
-from typing import Iterator
+from typing import ContextManager, Iterator, Pattern
 
 # From 2.18 on, native libraries write these before TensorFlow reads TF_CPP_MIN_LOG_LEVEL.
 _HIDDEN = re.compile(
@@ -19,13 +19,22 @@ _HIDDEN = re.compile(
 )
 
 
-@contextlib.contextmanager
-def startup_messages() -> Iterator[None]:
+def startup_messages() -> ContextManager[None]:
     """Buffers stderr and removes TensorFlow's messages about its start and a missing GPU.
 
     Does nothing if TF_CPP_MIN_LOG_LEVEL is 0 or not set. If the body raises an error, all messages
     are written.
     """
+    return _without(_HIDDEN)
+
+
+def tflite_messages() -> ContextManager[None]:
+    """Like `startup_messages`, but removes all: TFLite prints statistics and devices."""
+    return _without(re.compile(b""))
+
+
+@contextlib.contextmanager
+def _without(hidden: Pattern[bytes]) -> Iterator[None]:
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "0") == "0":
         yield
         return
@@ -43,5 +52,5 @@ def startup_messages() -> Iterator[None]:
             os.close(terminal)
             buffer.seek(0)
             for line in buffer:
-                if failed or not _HIDDEN.match(line):
+                if failed or not hidden.match(line):
                     os.write(2, line)

@@ -15,6 +15,7 @@ from typing import Iterator, List, Tuple
 from estimator_det.config.check_augmentation import check_augmentation
 from estimator_det.config.check_evaluation import check_evaluation
 from estimator_det.config.check_model import check_model
+from estimator_det.config.check_quantization import check_quantization
 from estimator_det.config.context import check_context_reader
 from estimator_det.config.fields import check_fields, no_effect
 from estimator_det.config.files import is_remote
@@ -56,6 +57,7 @@ def check(config: Config, *, check_files: bool = True) -> List[Problem]:
         *_check_training(config),
         *_check_readers(config),
         *check_evaluation(config),
+        *check_quantization(config),
         *_check_placeholders(config),
         *check_fields(config),
     ]

@@ -92,6 +92,7 @@ def _check_ssd(model: ssd_pb2.Ssd, path: str) -> Iterator[Problem]:
             "excludes add_background_class, which is true unless set otherwise",
             f"--set {path}.add_background_class=false",
         )
+    yield from _check_first_release(model.feature_extractor, f"{path}.feature_extractor", path)
     yield from _check_levels(model, path)
     yield from _check_code_size(model, path)
     sigmoid_trained = model.loss.classification_loss.WhichOneof("classification_loss") in (
@@ -104,6 +105,25 @@ def _check_ssd(model: ssd_pb2.Ssd, path: str) -> Iterator[Problem]:
             f"{path}.post_processing.score_converter",
             "is not set: detection scores are raw logits, though the loss trains a sigmoid",
             f"--set {path}.post_processing.score_converter=SIGMOID",
+        )
+
+
+def _check_first_release(
+    extractor: ssd_pb2.SsdFeatureExtractor, path: str, model_path: str
+) -> Iterator[Problem]:
+    """Announces a field that published files of the API's first release have."""
+    if not extractor.HasField("batch_norm_trainable"):
+        return
+    path = f"{path}.batch_norm_trainable"
+    if extractor.batch_norm_trainable:
+        reason = f"batch norm trains unless {model_path}.freeze_batchnorm is set"
+        yield warning(path, f"is true, which has no effect: {reason}", "remove it")
+    else:
+        yield warning(
+            path,
+            "is false: training keeps the batch norm of the feature extractor as it is",
+            f"{model_path}.freeze_batchnorm=true replaces it; it keeps that of the box predictor, "
+            "too",
         )
 
 

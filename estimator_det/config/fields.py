@@ -7,7 +7,7 @@ refused by `model_fn.preflight.names`, together with all fields of their message
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, List, NamedTuple
+from typing import Any, Dict, Iterable, Iterator, NamedTuple, Tuple
 
 from google.protobuf.message import Message
 
@@ -57,11 +57,6 @@ REFUSED: Dict[str, Refusal] = {
     ),
     "SsdFeatureExtractor.use_hardswish": Refusal(
         "is not supported yet: the type chooses the activation", "remove it"
-    ),
-    "TrainEvalPipelineConfig.graph_rewriter": Refusal(
-        "training with simulated quantization is not supported yet",
-        "--set graph_rewriter=null to train in float; a checkpoint of such a configuration is "
-        "evaluated and exported as a float model",
     ),
 }
 
@@ -166,6 +161,12 @@ def is_news(message: Message, field: Any) -> bool:
     return field.message_type is not None or getattr(message, field.name) != field.default_value
 
 
+def news_among(message: Message, names: Iterable[str]) -> Tuple[str, ...]:
+    """Those of some fields that are set to another value than their default."""
+    fields = message.DESCRIPTOR.fields_by_name
+    return tuple(name for name in names if is_news(message, fields[name]))
+
+
 def check_fields(config: Message) -> Iterator[Problem]:
     """An error for each field that no run supports, a warning for each that has no effect."""
     seen = set()
@@ -190,13 +191,6 @@ def no_effect(path: str, reason: str, *, deprecated: bool = False) -> Problem:
     """A warning for a field that a run does not use."""
     what = "is deprecated and has no effect" if deprecated else "has no effect"
     return warning(path, f"{what}: {reason}", "remove it")
-
-
-def float_model(config: Any) -> List[Problem]:
-    """A warning for an evaluation or export that leaves simulated quantization out."""
-    if not config.HasField("graph_rewriter"):
-        return []
-    return [no_effect("graph_rewriter", "evaluation and export use the float model")]
 
 
 def check_supported(message: Message, path: str) -> None:

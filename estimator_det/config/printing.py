@@ -12,6 +12,7 @@ message and time: https://cloud.google.com/logging/docs/structured-logging.
 from __future__ import annotations
 
 import datetime
+import fcntl
 import json
 import logging
 import os
@@ -118,6 +119,28 @@ def report(
         # Also for what is still buffered, which the interpreter flushes when it exits.
         with open(os.devnull, "w") as nothing:
             os.dup2(nothing.fileno(), stream.fileno())
+
+
+def open_closed_streams() -> None:
+    """Opens the null device in place of standard streams that the caller has closed.
+
+    As by `2>&-`: Python has no stream there, or one of a file that another program has opened to
+    read, so that every message would be an error.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            can_write = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
+        except OSError:  # closed
+            can_write = False
+        if getattr(sys, name) is not None and (can_write or not number):
+            continue
+        nothing = os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+        if not can_write and nothing != number:
+            os.dup2(nothing, number)
+            os.close(nothing)
+        if getattr(sys, name) is None:
+            stream = open(number, "w" if number else "r", closefd=False)  # noqa: SIM115 (kept open)
+            setattr(sys, name, stream)
 
 
 class LogFormatter(logging.Formatter):

@@ -92,7 +92,7 @@ RANGES: Tuple[Range, ...] = (
          "EvalConfig.eval_interval_secs", "EvalConfig.max_evals", "*_warmup_start",
          "Quantization.delay"),
     ),
-    Range(1, 64, "bits", ("Quantization.*_bits",)),
+    Range(2, 16, "bits", ("Quantization.*_bits",)),
     # Sizes in pixels.
     Range(
         1, MOST_PIXELS, "pixels",

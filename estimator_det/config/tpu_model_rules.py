@@ -273,18 +273,6 @@ def _raw_detections(config: Config, _: Target) -> Iterator[Problem]:
         )
 
 
-@rule("quantization")
-def _quantization(config: Config, _: Target) -> Iterator[Problem]:
-    if config.HasField("graph_rewriter"):
-        yield Problem(
-            "error",
-            "graph_rewriter",
-            "asks for training with simulated quantization, which is not supported",
-            edits=("graph_rewriter=null",),
-            remedy="the model then trains in float; quantize it after training",
-        )
-
-
 @rule("static-suppression")
 def _suppression(config: Config, target: Target) -> Iterator[Problem]:
     if not target.inference:

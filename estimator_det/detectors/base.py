@@ -7,12 +7,15 @@ the padded image that enters the network unless a field says otherwise.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.config.ranges import refuse_absurd
 from estimator_det.config.registry import Registry
+from estimator_det.config.text import ConfigError
 from estimator_det.images.preprocess import Preprocessor
+from estimator_det.nets.quantization import QuantizedTensor, make_quantization
 
 DETECTORS: Registry[Callable[..., Detector]] = Registry("detection model")
 PREPROCESSORS: Registry[Callable[..., Preprocessor]] = Registry("detection model")
@@ -60,13 +63,20 @@ class Predictions(NamedTuple):
     mask_logits: Optional[tf.Tensor] = None  # float32 [B, A, K or 1, h, w]
     raw_boxes: Optional[tf.Tensor] = None  # float32 [B, A, 4], decoded; if configured
     raw_feature_map_indices: Optional[tf.Tensor] = None  # int32 [B, A], the map of each raw box
+    quantized: Tuple[QuantizedTensor, ...] = ()  # where quantization is simulated
 
 
 class Losses(NamedTuple):
-    """The loss of a batch, and the figures that were counted on the way to it."""
+    """The loss of a batch, and the figures that were counted on the way to it.
+
+    `divisors` make the loss of a batch computable from the losses of its parts, as replicas have
+    them: a term times `max(divisor, 1)` is a sum over images, and so is the divisor. Terms that
+    depend on variables alone have none.
+    """
 
     terms: Dict[str, tf.Tensor]  # float32 scalars by name, e.g. "Loss/localization_loss"
     counts: Dict[str, tf.Tensor]  # float32 scalars by name, e.g. of matched anchors; no loss
+    divisors: Dict[str, tf.Tensor]  # float32 scalars by the names of terms; see above
 
 
 class Detections(NamedTuple):
@@ -155,15 +165,31 @@ class Detector(Protocol):
         """Checkpoint name -> variable for "classification", "detection" or "full" warm starts."""
 
 
-def make_detector(model_config: Any, is_training: bool) -> Detector:
+def make_detector(model_config: Any, is_training: bool, graph_rewriter: Any = None) -> Detector:
     """A detector from a `DetectionModel` message; builds no graph.
+
+    Args:
+        model_config: The message.
+        is_training: Whether to build it for training.
+        graph_rewriter: `GraphRewriter` message of the pipeline, which may ask for simulated
+            quantization; None for a float model.
 
     Raises:
         ConfigError: if the model is of an unknown kind, its options conflict or a number is out of
             its range.
     """
     refuse_absurd(model_config, "model.")
-    return DETECTORS.make_chosen(model_config, "model", "model", is_training)
+    detector: Any = DETECTORS.make_chosen(model_config, "model", "model", is_training)
+    quantization = None if graph_rewriter is None else make_quantization(graph_rewriter)
+    if quantization is None:
+        return detector
+    if not hasattr(detector, "quantization"):
+        raise ConfigError(
+            "graph_rewriter.quantization: is not supported yet in "
+            f"{model_config.WhichOneof('model')} models, only in ssd. Remove graph_rewriter (--set "
+            "graph_rewriter=null)"
+        )
+    return dataclasses.replace(detector, quantization=quantization)
 
 
 def make_preprocessor(model_config: Any) -> Preprocessor:

@@ -14,12 +14,14 @@ def collected_here(key: str) -> List[Any]:
     """The tensors or operations of a collection, those of this replica alone.
 
     Replicas of a `MirroredStrategy` build into one graph and share its collections; all but the
-    first build in a name scope `replica_N`.
+    first build in a name scope `replica_N`. The body of a loop, as that over parts of a batch,
+    shares those of the graph around it.
     """
-    found = tf1.get_collection(key)
+    graph = tf1.get_default_graph()
+    found = [each for each in tf1.get_collection(key) if each.graph is graph]
     if not tf1.distribute.has_strategy():
-        return list(found)
-    replica = _replica(tf1.get_default_graph().get_name_scope() + "/")
+        return found
+    replica = _replica(graph.get_name_scope() + "/")
     return [each for each in found if _replica(each.name) == replica]
 
 

@@ -35,6 +35,7 @@ from estimator_det.images.preprocess import Preprocessor
 from estimator_det.images.resize import make_resizer
 from estimator_det.images.sizes import height_and_width
 from estimator_det.nets.normalization import BATCH_NORMS
+from estimator_det.nets.quantization import Quantization, Quantizer, quantized_by
 from estimator_det.predictors.base import BoxHead, make_box_head
 
 EXTRACTOR_SCOPE = "FeatureExtractor"
@@ -73,6 +74,7 @@ class SsdDetector:
         postprocessing: Predictions to detections.
         return_raw_boxes: `predict` decodes the boxes, too.
         is_class_agnostic: Never.
+        quantization: Simulated in every layer; None for a float network.
     """
 
     num_classes: int
@@ -88,6 +90,16 @@ class SsdDetector:
     postprocessing: Postprocessing
     return_raw_boxes: bool = False
     is_class_agnostic: bool = False
+    quantization: Optional[Quantization] = None
+
+    def __post_init__(self) -> None:
+        recipe = getattr(self.extractor, "recipe", None)
+        if self.quantization is not None and recipe is not None and not recipe.quantizes:
+            raise ConfigError(
+                "graph_rewriter.quantization: is not supported yet by the type of the "
+                "feature_extractor. Use another type, or remove graph_rewriter (--set "
+                "graph_rewriter=null)"
+            )
 
     def predict(
         self,
@@ -112,8 +124,13 @@ class SsdDetector:
         """
         del true_shapes, groundtruth, context
         updates = None if self.inplace_norm_update else tf1.GraphKeys.UPDATE_OPS
-        with slim.arg_scope(
-            list(BATCH_NORMS), is_training=self.norm_is_training, updates_collections=updates
+        options = self.quantization
+        quantizer = None if options is None else Quantizer(options, self.is_training)
+        with (
+            quantized_by(quantizer),
+            slim.arg_scope(
+                list(BATCH_NORMS), is_training=self.norm_is_training, updates_collections=updates
+            ),
         ):
             with tf1.variable_scope(EXTRACTOR_SCOPE, reuse=tf1.AUTO_REUSE):
                 feature_maps = self.extractor.extract(inputs)
@@ -123,7 +140,12 @@ class SsdDetector:
         anchors = self.anchor_generator.generate(sizes, height_and_width(inputs))
         _check_counts(raw.box_encodings, anchors, self.box_coder.code_size)
         predictions = Predictions(
-            inputs, feature_maps, anchors, raw.box_encodings, raw.class_logits
+            inputs,
+            feature_maps,
+            anchors,
+            raw.box_encodings,
+            raw.class_logits,
+            quantized=tuple(quantizer.tensors) if quantizer else (),
         )
         if not self.return_raw_boxes:
             return predictions

@@ -117,17 +117,17 @@ class SsdLoss:
         else:
             box_total, class_total = tf.reduce_sum(box_losses), tf.reduce_sum(class_losses)
 
-        normalizer = tf.constant(1.0)
-        if self.by_num_matches:
-            normalizer = tf.maximum(tf.reduce_sum(targets.box_weights), 1.0)
+        divisor = tf.reduce_sum(targets.box_weights) if self.by_num_matches else tf.constant(0.0)
+        normalizer = tf.maximum(divisor, 1.0)
         code_size = float(self.assigner.coder.code_size) if self.by_code_size else 1.0
         terms = {
             LOCALIZATION: self.terms.localization_weight / (normalizer * code_size) * box_total,
             CLASSIFICATION: self.terms.classification_weight / normalizer * class_total,
         }
+        divisors = dict.fromkeys(terms, divisor)
         if self.equalization:
             terms[EQUALIZATION] = self.equalization()
-        return Losses(terms, counts)
+        return Losses(terms, counts, divisors)
 
     def assign(self, anchors: tf.Tensor, groundtruth: Groundtruth) -> Targets:
         """What each anchor should predict.

@@ -95,7 +95,7 @@ def _keras_initializer(name: str) -> Any:
     return initialize
 
 
-def _with_bias(normalizer: Normalizer) -> Normalizer:
+def with_bias(normalizer: Normalizer) -> Normalizer:
     """`normalizer` after a bias, for `force_use_bias`; tf-slim alone omits the bias."""
 
     def biased(inputs: tf.Tensor, **settings: Any) -> tf.Tensor:
@@ -152,7 +152,7 @@ def make_arg_scope(config: Any, is_training: bool) -> ArgScope:
     if kind == "group_norm":
         settings["normalizer_params"] = {}  # an outer scope's are those of a batch norm
     settings["normalizer_fn"] = (
-        _with_bias(normalizer) if normalizer and config.force_use_bias else normalizer
+        with_bias(normalizer) if normalizer and config.force_use_bias else normalizer
     )
     norm_settings: Dict[str, Any] = {}
     if kind in ("batch_norm", "sync_batch_norm"):

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple, Union
 
-from estimator_det.compat import slim, tf, tf1
+from estimator_det.compat import tf, tf1
 from estimator_det.nets.initializers import truncated_normal
+from estimator_det.nets.layers import conv2d, separable_conv2d
 
 SEPARABLE_MULTIPLIER = 8  # depthwise channels per colour in the first layer of v2, at most
 
@@ -265,7 +266,7 @@ def _initializer(stddev: Optional[float]) -> Dict[str, Any]:
 
 
 def _convolve(net: tf.Tensor, conv: Conv, depth: Depth) -> tf.Tensor:
-    return slim.conv2d(
+    return conv2d(
         net,
         depth(conv.depth),
         conv.kernel,
@@ -285,7 +286,7 @@ def _apply(net: tf.Tensor, layer: Layer, depth: Depth) -> tf.Tensor:
         pool = tf.nn.max_pool2d if layer.kind == "max" else tf.nn.avg_pool2d
         return pool(net, ksize=3, strides=layer.stride, padding=layer.padding)
     channels = depth(layer.depth)
-    return slim.separable_conv2d(
+    return separable_conv2d(
         net,
         channels,
         layer.kernel,

@@ -13,8 +13,10 @@ from typing import Callable, Dict, Iterator, NamedTuple, Tuple, Union
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.text import ConfigError
 from estimator_det.nets.initializers import truncated_normal
+from estimator_det.nets.layers import conv2d, quantized, residual_sum, separable_conv2d
 from estimator_det.nets.normalization import BATCH_NORMS, batch_norm, sync_batch_norm
 from estimator_det.nets.padding import pad_for_kernel
+from estimator_det.nets.quantization import MEAN, PRODUCT
 
 # What the reference's detectors set for these backbones.
 WEIGHT_DECAY = 0.00004
@@ -221,12 +223,12 @@ def _squeeze_excite(net: tf.Tensor) -> tf.Tensor:
     """Weighs channels by a gate that sees their means (Hu et al., 2018)."""
     channels = net.shape[-1]
     with tf1.variable_scope("squeeze_excite"):
-        means = tf.reduce_mean(net, [1, 2], keepdims=True)
+        means = quantized(tf.reduce_mean(net, [1, 2], keepdims=True), MEAN)
         with slim.arg_scope([slim.conv2d], normalizer_fn=None):
             few = divisible(channels / SQUEEZE)
-            squeezed = slim.conv2d(means, few, 1, activation_fn=tf.nn.relu, scope="Conv")
-            gate = slim.conv2d(squeezed, channels, 1, activation_fn=hard_sigmoid, scope="Conv_1")
-    return net * gate
+            squeezed = conv2d(means, few, 1, activation_fn=tf.nn.relu, scope="Conv")
+            gate = conv2d(squeezed, channels, 1, activation_fn=hard_sigmoid, scope="Conv_1")
+        return quantized(net * gate, PRODUCT)
 
 
 def _block(
@@ -241,12 +243,12 @@ def _block(
         inner = divisible(channels * block.expansion) if block.expansion else channels
         if inner > channels:
             widening = {"kernel_size": kernel, "stride": stride} if block.fused else {}
-            net = slim.conv2d(net, inner, **{"kernel_size": 1, **widening}, scope="expand")
+            net = conv2d(net, inner, **{"kernel_size": 1, **widening}, scope="expand")
             made["expansion_output"] = net
         if not block.fused:
             if explicit_padding:
                 net = pad_for_kernel(net, kernel)
-            net = slim.separable_conv2d(
+            net = separable_conv2d(
                 net,
                 None,
                 kernel,
@@ -258,9 +260,9 @@ def _block(
             made["depthwise_output"] = net
         if block.squeeze:
             net = _squeeze_excite(net)
-        net = slim.conv2d(net, depth(block.depth), 1, activation_fn=None, scope="project")
+        net = conv2d(net, depth(block.depth), 1, activation_fn=None, scope="project")
     alike = stride == 1 and net.shape[-1] == channels
-    made["output"] = net + inputs if block.residual and alike else net
+    made["output"] = residual_sum(net, inputs) if block.residual and alike else net
     return made
 
 
@@ -302,7 +304,7 @@ def inverted_residual_net(
             name = f"layer_{number}"
             if isinstance(row, Conv):
                 valid = explicit_padding and row.kernel > 1
-                net = slim.conv2d(
+                net = conv2d(
                     pad_for_kernel(net, row.kernel) if valid else net,
                     depth(row.depth),
                     row.kernel,

@@ -11,6 +11,7 @@ from typing import Callable, ContextManager, Dict, NamedTuple, Sequence, Tuple
 from estimator_det.compat import slim, tf
 from estimator_det.config.text import ConfigError
 from estimator_det.nets.initializers import truncated_normal
+from estimator_det.nets.layers import conv2d, ranges_in_scope_twice, separable_conv2d
 from estimator_det.nets.normalization import batch_norm, published_scope
 from estimator_det.nets.padding import pad_for_kernel
 
@@ -104,21 +105,24 @@ def mobilenet_v1(
     end_points: Dict[str, tf.Tensor] = {}
     net = inputs
     padding = "VALID" if explicit_padding else "SAME"
-    with slim.arg_scope([slim.conv2d, slim.separable_conv2d], padding=padding):
+    with (
+        ranges_in_scope_twice(),
+        slim.arg_scope([slim.conv2d, slim.separable_conv2d], padding=padding),
+    ):
         for number, layer in enumerate(layers, start=first_number):
             name = f"Conv2d_{number}"
             channels = depth(layer.depth)
             if not layer.separable:
-                net = slim.conv2d(padded(net), channels, KERNEL, stride=layer.stride, scope=name)
+                net = conv2d(padded(net), channels, KERNEL, stride=layer.stride, scope=name)
                 end_points[name] = net
                 continue
             name = f"Conv2d_{number}_depthwise"
             # No outputs named: the depthwise half alone, so that it has a batch norm of its own.
-            net = slim.separable_conv2d(
+            net = separable_conv2d(
                 padded(net), None, KERNEL, depth_multiplier=1, stride=layer.stride, scope=name
             )
             end_points[name] = net
             name = f"Conv2d_{number}_pointwise"
-            net = slim.conv2d(net, channels, 1, scope=name)
+            net = conv2d(net, channels, 1, scope=name)
             end_points[name] = net
     return end_points

@@ -8,7 +8,8 @@ nodes fewer for each layer of a training graph.
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Iterator, List, NamedTuple, Tuple
+import math
+from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import num_tpu_shards, slim, tf, tf1
 
@@ -18,6 +19,27 @@ class _Parameters(NamedTuple):
     gamma: Any
     moving_mean: Any
     moving_variance: Any
+
+
+class Convolution(NamedTuple):
+    """A convolution with simulated quantization, which its batch norm becomes part of.
+
+    Attributes:
+        kernel: float [height, width, inputs, outputs], or a depthwise one.
+        scale_shape: Shape of a factor for each output channel that the kernel broadcasts with.
+        convolve: Kernel -> outputs [B, h, w, C].
+        quantize: Rounds the kernel after the batch norm's factor.
+    """
+
+    kernel: tf.Tensor
+    scale_shape: Tuple[int, ...]
+    convolve: Callable[[tf.Tensor], tf.Tensor]
+    quantize: Callable[[tf.Tensor], tf.Tensor]
+
+    @property
+    def channels(self) -> int:
+        """Of the outputs."""
+        return math.prod(self.scale_shape)
 
 
 def _parameters(channels: int, center: bool, scale: bool) -> _Parameters:
@@ -67,6 +89,7 @@ def batch_norm(
     updates_collections: Any = tf1.GraphKeys.UPDATE_OPS,
     scope: Any = None,
     folds: bool = False,
+    convolution: Optional[Convolution] = None,
 ) -> tf.Tensor:
     """Batch norm (Ioffe & Szegedy, 2015) over all axes but the last.
 
@@ -82,11 +105,17 @@ def batch_norm(
         scope: Variable scope; "BatchNorm" by default.
         folds: Where the averages are used on the output of a convolution, make them part of the
             convolution: the same result and gradients, in less time and half the memory.
+        convolution: What to normalize, in place of `inputs`, which may be any tensor then.
 
     Returns:
-        Like `inputs`.
+        Like `inputs`, or the outputs of the quantized convolution, normalized.
     """
     with tf1.variable_scope(scope, "BatchNorm", [inputs]):
+        if convolution is not None:
+            if not is_training:
+                parameters = _parameters(convolution.channels, center, scale)
+                return _quantized(convolution, parameters, epsilon)
+            inputs = convolution.convolve(convolution.kernel)
         values = inputs if inputs.shape.rank == 4 else inputs[:, tf.newaxis, tf.newaxis, :]
         parameters = _parameters(inputs.shape[-1], center, scale)
         if folds and not is_training and _can_fold(inputs):
@@ -105,6 +134,14 @@ def batch_norm(
             outputs = outputs[:, 0, 0, :]
         if not is_training:
             return outputs
+        if convolution is not None:
+            # Read before the updates, which may be in place.
+            old_variance = tf.identity(parameters.moving_variance)
+            _, batch_variance = tf.nn.moments(tf.cast(inputs, tf.float32), [0, 1, 2])
+            outputs += _effect_of_rounding(
+                convolution, old_variance, parameters, batch_variance, epsilon
+            )
+            variance = _after(old_variance, variance)
         updates = [
             parameters.moving_mean.assign(mean, read_value=False),
             parameters.moving_variance.assign(variance, read_value=False),
@@ -134,6 +171,52 @@ def _folded(convolution: tf.Operation, parameters: _Parameters, epsilon: float) 
         **{name: list(convolution.get_attr(name)) for name in names},
     )
     return tf.nn.bias_add(outputs, parameters.beta - parameters.moving_mean * factor)
+
+
+def _quantized(convolution: Convolution, parameters: _Parameters, epsilon: float) -> tf.Tensor:
+    """The convolution with the moving averages as a part of it, and an offset."""
+    factor = parameters.gamma * tf1.rsqrt(parameters.moving_variance + epsilon)
+    outputs = convolution.convolve(convolution.quantize(_scaled(convolution, factor)))
+    offset = parameters.beta - parameters.moving_mean * factor
+    return tf.nn.bias_add(outputs, tf.cast(offset, outputs.dtype))
+
+
+def _effect_of_rounding(
+    convolution: Convolution,
+    moving_variance: tf.Tensor,
+    parameters: _Parameters,
+    variance: tf.Tensor,
+    epsilon: float,
+) -> tf.Tensor:
+    """What rounding the kernel adds to the outputs of batch norm in training, [B, h, w, C].
+
+    The kernel is rounded after the factor that an evaluation gives it, from the moving average.
+    The factor of the batch replaces it only in the outputs, so that the levels of the kernel
+    change slowly (Krishnamoorthi, "Quantizing deep convolutional networks for efficient
+    inference", 2018, section 3.2.2). A kernel is the sum of itself and of what rounding adds, and
+    convolutions are linear: the rest is batch norm as ever, with its exact gradients.
+
+    Args:
+        convolution: What is normalized.
+        moving_variance: float32 [C], before this step.
+        parameters: Of the batch norm.
+        variance: float32 [C], of the batch, with its gradient.
+        epsilon: Added to variances.
+    """
+    expected = tf1.rsqrt(moving_variance + epsilon)
+    kernel = _scaled(convolution, parameters.gamma * expected)
+    outputs = convolution.convolve(convolution.quantize(kernel) - kernel)
+    return outputs * tf.cast(tf1.rsqrt(variance + epsilon) / expected, outputs.dtype)
+
+
+def _after(first: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+    with tf1.control_dependencies([first]):
+        return tf.identity(value)
+
+
+def _scaled(convolution: Convolution, factor: tf.Tensor) -> tf.Tensor:
+    factor = tf.reshape(factor, convolution.scale_shape)
+    return convolution.kernel * tf.cast(factor, convolution.kernel.dtype)
 
 
 def _num_replicas() -> int:
@@ -169,6 +252,7 @@ def sync_batch_norm(
     is_training: bool = True,
     updates_collections: Any = tf1.GraphKeys.UPDATE_OPS,
     scope: Any = None,
+    convolution: Optional[Convolution] = None,
 ) -> tf.Tensor:
     """`batch_norm` with statistics over the batches of all replicas that train together."""
     if not is_training or _num_replicas() == 1:
@@ -181,14 +265,22 @@ def sync_batch_norm(
             is_training=is_training,
             updates_collections=updates_collections,
             scope=scope,
+            convolution=convolution,
         )
     with tf1.variable_scope(scope, "BatchNorm", [inputs]):
+        if convolution is not None:
+            inputs = convolution.convolve(convolution.kernel)
         parameters = _parameters(inputs.shape[-1], center, scale)
         values = tf.cast(inputs, tf.float32)
         mean, variance = _moments_over_replicas(values)
         outputs = tf.nn.batch_normalization(
             values, mean, variance, parameters.beta, parameters.gamma, epsilon
         )
+        if convolution is not None:
+            old_variance = tf.identity(parameters.moving_variance)
+            effect = _effect_of_rounding(convolution, old_variance, parameters, variance, epsilon)
+            outputs += tf.cast(effect, tf.float32)
+            variance = _after(old_variance, variance)
         updates = [
             average.assign_add((new - average) * (1.0 - decay), read_value=False)
             for average, new in (

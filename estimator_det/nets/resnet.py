@@ -10,8 +10,10 @@ import contextlib
 from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import slim, tf, tf1
+from estimator_det.nets.layers import conv2d, quantized
 from estimator_det.nets.normalization import BATCH_NORMS, batch_norm
 from estimator_det.nets.padding import pad_for_kernel
+from estimator_det.nets.quantization import ACTIVATION
 
 # What the published ResNets v1 were trained with.
 WEIGHT_DECAY = 0.0001
@@ -86,18 +88,23 @@ def _unit(net: tf.Tensor, bottleneck: int, stride: int = 1, rate: int = 1) -> tf
     depth = EXPANSION * bottleneck
     shortcut = net
     if net.shape[-1] != depth:
-        shortcut = slim.conv2d(net, depth, 1, activation_fn=None, scope="shortcut")
-    residual = slim.conv2d(net, bottleneck, 1, scope="conv1")
+        shortcut = conv2d(net, depth, 1, activation_fn=None, scope="shortcut")
+    residual = conv2d(net, bottleneck, 1, scope="conv1")
     if stride > 1:
         shortcut = tf.nn.max_pool2d(shortcut, 1, stride, "VALID")
         # Padded so that it takes the same pixels for every size.
-        residual = slim.conv2d(
-            pad_for_kernel(residual, 3), bottleneck, 3, stride, padding="VALID", scope="conv2"
+        residual = conv2d(
+            pad_for_kernel(residual, 3),
+            bottleneck,
+            3,
+            stride=stride,
+            padding="VALID",
+            scope="conv2",
         )
     else:
-        residual = slim.conv2d(residual, bottleneck, 3, rate=rate, scope="conv2")
-    residual = slim.conv2d(residual, depth, 1, activation_fn=None, scope="conv3")
-    return tf.nn.relu(shortcut + residual)
+        residual = conv2d(residual, bottleneck, 3, rate=rate, scope="conv2")
+    residual = conv2d(residual, depth, 1, activation_fn=None, scope="conv3")
+    return quantized(tf.nn.relu(shortcut + residual), ACTIVATION)
 
 
 def build_block(
@@ -148,9 +155,7 @@ def resnet_v1(
     Raises:
         KeyError: if there is no such network.
     """
-    net = slim.conv2d(
-        pad_for_kernel(inputs, 7), ROOT_DEPTH, 7, stride=2, padding="VALID", scope="conv1"
-    )
+    net = conv2d(pad_for_kernel(inputs, 7), ROOT_DEPTH, 7, stride=2, padding="VALID", scope="conv1")
     net = tf.nn.max_pool2d(net, 3, 2, "SAME")
     stride, rate = ROOT_STRIDE, 1
     end_points: Dict[str, tf.Tensor] = {}

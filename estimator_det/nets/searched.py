@@ -16,7 +16,9 @@ from typing import Any, Callable, Counter, Dict, Iterator, NamedTuple, Optional,
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.nets.initializers import truncated_normal
 from estimator_det.nets.inverted_residual import hard_swish
+from estimator_det.nets.layers import conv2d, quantized, residual_sum, separable_conv2d
 from estimator_det.nets.normalization import batch_norm, published_scope
+from estimator_det.nets.quantization import MEAN, PRODUCT
 
 Activation = Callable[[tf.Tensor], tf.Tensor]
 
@@ -200,10 +202,11 @@ def _excited(net: tf.Tensor, activation: Activation) -> tf.Tensor:
     """Channels weighed by a small network on their means (Hu et al., 2018); same shape."""
     channels = net.shape[-1]
     with tf1.variable_scope("SqueezeExcite"), slim.arg_scope([slim.conv2d], normalizer_fn=None):
-        means = tf.reduce_mean(net, [1, 2], keepdims=True)
+        means = quantized(tf.reduce_mean(net, [1, 2], keepdims=True), MEAN)
         hidden = rounded_depth(channels, SQUEEZE)
-        means = slim.conv2d(means, hidden, 1, activation_fn=activation, scope="Conv")
-        return net * slim.conv2d(means, channels, 1, activation_fn=tf.nn.sigmoid, scope="Conv_1")
+        means = conv2d(means, hidden, 1, activation_fn=activation, scope="Conv")
+        gate = conv2d(means, channels, 1, activation_fn=tf.nn.sigmoid, scope="Conv_1")
+        return quantized(net * gate, PRODUCT)
 
 
 def _names() -> Callable[[str], str]:
@@ -235,12 +238,12 @@ def _apply(
     conv_name = _names()
     net = inputs
     if before is not None:
-        net = slim.conv2d(net, before, 1, activation_fn=activation, scope=conv_name("Conv"))
+        net = conv2d(net, before, 1, activation_fn=activation, scope=conv_name("Conv"))
     spatial = {"stride": layer.stride, "activation_fn": activation}
     if filters is not None:
-        net = slim.conv2d(net, filters, layer.kernel, scope=conv_name("Conv"), **spatial)
+        net = conv2d(net, filters, layer.kernel, scope=conv_name("Conv"), **spatial)
     else:
-        net = slim.separable_conv2d(
+        net = separable_conv2d(
             net,
             None,
             layer.kernel,
@@ -251,8 +254,8 @@ def _apply(
         )
     if squeeze_excite:
         net = _excited(net, activation)
-    net = slim.conv2d(net, depth, 1, activation_fn=None, scope=conv_name("Conv"))
-    return inputs + net if layer.skip else net
+    net = conv2d(net, depth, 1, activation_fn=None, scope=conv_name("Conv"))
+    return residual_sum(net, inputs) if layer.skip else net
 
 
 def mobiledet(
@@ -273,7 +276,7 @@ def mobiledet(
     end_points: Dict[str, tf.Tensor] = {}
     with _arg_scope():
         stem = rounded_depth(network.stem, depth_multiplier)
-        net = slim.conv2d(inputs, stem, 3, stride=2, activation_fn=activation, scope="Conv")
+        net = conv2d(inputs, stem, 3, stride=2, activation_fn=activation, scope="Conv")
         for number, stage in enumerate(network.stages, start=1):
             for layer in stage:
                 depth = rounded_depth(layer.depth, depth_multiplier)

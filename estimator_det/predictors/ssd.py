@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
-from estimator_det.compat import slim, tf, tf1
+from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
-from estimator_det.nets.hyperparams import NORMALIZERS, ArgScope, make_activation, make_arg_scope
+from estimator_det.nets.hyperparams import (
+    NORMALIZERS,
+    ArgScope,
+    make_activation,
+    make_arg_scope,
+    with_bias,
+)
+from estimator_det.nets.layers import conv2d, ranges_of_copy, separable_conv2d
 from estimator_det.predictors import base
 from estimator_det.protos import box_predictor_pb2
 
@@ -57,18 +64,18 @@ class ConvolutionalBoxHead:
         depth = max(min(net.shape[-1], self.max_depth), self.min_depth)
         if depth > 0:
             for layer in range(self.num_layers):
-                net = slim.conv2d(net, depth, 1, scope=f"Conv2d_{layer}_1x1_{depth}")
+                net = conv2d(net, depth, 1, scope=f"Conv2d_{layer}_1x1_{depth}")
         return net
 
     def _layer(self, net: tf.Tensor, depth: int, name: str, **settings: Any) -> tf.Tensor:
         kernel_size = self.head.kernel_size
         if self.head.use_depthwise:
-            net = slim.separable_conv2d(
+            net = separable_conv2d(
                 net, None, kernel_size, depth_multiplier=1, scope=f"{name}_depthwise"
             )
             kernel_size = 1
         with base.plain_output():
-            return slim.conv2d(net, depth, kernel_size, scope=name, **settings)
+            return conv2d(net, depth, kernel_size, scope=name, **settings)
 
 
 @base.BOX_HEADS.register("convolutional_box_predictor")
@@ -139,41 +146,41 @@ class WeightSharedBoxHead:
         anchors = num_per_location[0]
         boxes, classes = [], []
         with tf1.variable_scope(SHARED_SCOPE, reuse=tf1.AUTO_REUSE), self.conv_scope():
-            for number, features in enumerate(self._projected(feature_maps)):
-                name = "PredictionTower" if self.share_tower else "BoxPredictionTower"
-                net = self._tower(features, name, number)
-                boxes.append(
-                    base.predict_boxes(net, anchors, self.head, self._layer, "BoxPredictor")
-                )
-                if not self.share_tower:
-                    net = self._tower(features, "ClassPredictionTower", number)
-                classes.append(base.predict_classes(net, anchors, self.head, self._layer))
+            depth = self._projected_depth(feature_maps)
+            for number, features in enumerate(feature_maps):
+                with ranges_of_copy(number):
+                    box, scores = self._predict_map(features, number, depth, anchors)
+                boxes.append(box)
+                classes.append(scores)
         return base.joined(boxes, classes)
 
-    def _projected(self, feature_maps: Sequence[tf.Tensor]) -> List[tf.Tensor]:
+    def _projected_depth(self, feature_maps: Sequence[tf.Tensor]) -> Optional[int]:
+        """Channels after a projection of each map; None if there is none."""
         depths = [features.shape[-1] for features in feature_maps]
-        if len(set(depths)) == 1:
-            return list(feature_maps)
-        depth = max(set(depths), key=depths.count)
-        made = []
-        for number, features in enumerate(feature_maps):
-            name = f"ProjectionLayer/conv2d_{number}"
-            with self._unfinished():
-                net = slim.conv2d(features, depth, 1, scope=name)
-            if self.normalizer:
-                net = self.normalizer(net, scope=f"{name}/{self.normalizer_scope}")
-            made.append(net)
-        return made
+        return None if len(set(depths)) == 1 else max(set(depths), key=depths.count)
 
-    def _unfinished(self) -> Any:
-        """Argument scope of a layer whose normalization and activation follow separately."""
-        return slim.arg_scope(
-            [slim.conv2d, slim.separable_conv2d],
-            activation_fn=None,
-            # tf-slim leaves the bias out where there is a normalizer.
-            normalizer_fn=tf.identity if self.normalizer and not self.forces_bias else None,
-            normalizer_params=None,
-        )
+    def _predict_map(
+        self, features: tf.Tensor, number: int, depth: Optional[int], anchors: int
+    ) -> Tuple[tf.Tensor, tf.Tensor]:
+        if depth is not None:
+            name = f"ProjectionLayer/conv2d_{number}"
+            normalized = self._normalized(self.normalizer_scope)
+            features = conv2d(features, depth, 1, scope=name, activation_fn=None, **normalized)
+        name = "PredictionTower" if self.share_tower else "BoxPredictionTower"
+        net = self._tower(features, name, number)
+        box = base.predict_boxes(net, anchors, self.head, self._layer, "BoxPredictor")
+        if not self.share_tower:
+            net = self._tower(features, "ClassPredictionTower", number)
+        return box, base.predict_classes(net, anchors, self.head, self._layer)
+
+    def _normalized(self, scope: str) -> Dict[str, Any]:
+        """Settings of a layer with a normalizer in a variable scope of this name."""
+        if not self.normalizer:
+            return {"normalizer_fn": None, "normalizer_params": None}
+        return {
+            "normalizer_fn": with_bias(self.normalizer) if self.forces_bias else self.normalizer,
+            "normalizer_params": {"scope": scope},
+        }
 
     def _layer(self, net: tf.Tensor, depth: int, name: str, **settings: Any) -> tf.Tensor:
         with base.plain_output():
@@ -181,22 +188,17 @@ class WeightSharedBoxHead:
 
     def _convolution(self, net: tf.Tensor, depth: int, name: str, **settings: Any) -> tf.Tensor:
         if self.head.use_depthwise:
-            return slim.separable_conv2d(
+            return separable_conv2d(
                 net, depth, self.head.kernel_size, depth_multiplier=1, scope=name, **settings
             )
-        return slim.conv2d(net, depth, self.head.kernel_size, scope=name, **settings)
+        return conv2d(net, depth, self.head.kernel_size, scope=name, **settings)
 
     def _tower(self, net: tf.Tensor, name: str, number: int) -> tf.Tensor:
         with tf1.variable_scope(name):
+            normalized = self._normalized(f"{self.normalizer_scope}/feature_{number}")
+            activated = {"activation_fn": self.activation, **normalized}
             for layer in range(self.num_layers):
-                scope = f"conv2d_{layer}"
-                with self._unfinished():
-                    net = self._convolution(net, self.depth, scope)
-                if self.normalizer:
-                    net = self.normalizer(
-                        net, scope=f"{scope}/{self.normalizer_scope}/feature_{number}"
-                    )
-                net = self.activation(net) if self.activation else net
+                net = self._convolution(net, self.depth, f"conv2d_{layer}", **activated)
         return net
 
 

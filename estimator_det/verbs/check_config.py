@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any, List, NamedTuple, Tuple
+from typing import Any, List, NamedTuple, Sequence, Tuple
 
 from estimator_det import console
 from estimator_det.verbs import tpu_checks
@@ -21,6 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         dest="print_config",
         help="print it with all changes applied",
+    )
+    parser.add_argument(
+        "--list_quantized", action="store_true", help="list the tensors that are quantized"
     )
     parser.add_argument("--no_build", action="store_true", help="do not build the model")
     tpu_checks.add_arguments(parser)
@@ -52,7 +55,12 @@ def run(options: argparse.Namespace) -> int:
         given = tpu_lint.without_placeholders(config) if on_tpu else config
         missing = given is not config or any("path" in problem.field for problem in problems)
         if build:
-            found = _preflight(given, missing_files=missing, on_host=not on_tpu)
+            found = _preflight(
+                given,
+                missing_files=missing,
+                on_host=not on_tpu,
+                list_quantized=options.list_quantized,
+            )
         else:
             found = _components(given)
         reported = {problem.field for problem in problems if problem.severity == "error"}
@@ -105,7 +113,7 @@ def _augmentation_problems(config: Any) -> List[Any]:
     return []
 
 
-def _preflight(config: Any, missing_files: bool, on_host: bool) -> _Found:
+def _preflight(config: Any, *, missing_files: bool, on_host: bool, list_quantized: bool) -> _Found:
     """Builds all graphs; estimates memory if the run is `on_host`."""
     from model_fn.preflight import files, run_check
 
@@ -120,6 +128,7 @@ def _preflight(config: Any, missing_files: bool, on_host: bool) -> _Found:
         lines.append(
             f"graph:      {examined.num_variables} variables, {examined.num_operations} operations"
         )
+    lines += _quantized_lines(config, examined.quantized, as_list=list_quantized)
     if examined.warm_start is not None:
         lines.append(f"start:      {examined.warm_start.heading()}")
     if examined.memory is not None and on_host:
@@ -128,6 +137,24 @@ def _preflight(config: Any, missing_files: bool, on_host: bool) -> _Found:
         problems += more
         lines += memory_lines
     return _Found(problems, lines, examined.num_operations > 0)
+
+
+def _quantized_lines(config: Any, scopes: Sequence[str], *, as_list: bool) -> List[str]:
+    """How many tensors simulate quantization, and which."""
+    if not scopes:
+        return []
+    from estimator_det.nets.quantization import WEIGHTS
+
+    options = config.graph_rewriter.quantization
+    num_weights = sum(scope.endswith(f"/{WEIGHTS}") for scope in scopes)
+    heading = (
+        f"quantized:  {num_weights} weights of {options.weight_bits} bits and "
+        f"{len(scopes) - num_weights} activations of {options.activation_bits} bits, rounded from "
+        f"step {max(options.delay, 1)} on"
+    )
+    if not as_list:
+        return [f"{heading} (--list_quantized lists them)"]
+    return [heading, *(f"            {scope}" for scope in scopes)]
 
 
 def _memory(config: Any, training: Any, with_input: bool) -> Tuple[List[Any], List[str]]:

@@ -18,7 +18,12 @@ EXAMPLE = "--model exported photos/ image.jpg --output_dir detections"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="image files or folders")
-    parser.add_argument("--model", required=True, metavar="DIR", help="folder of an export")
+    parser.add_argument(
+        "--model",
+        required=True,
+        metavar="PATH",
+        help="folder of an export, or a model in it, of any format",
+    )
     parser.add_argument("--output_dir", default="detections", help="(default: %(default)s)")
     parser.add_argument(
         "--threshold",
@@ -43,11 +48,12 @@ def _threshold(text: str) -> Union[float, str]:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
+    from exporters import formats
     from exporters.image_files import list_images
-    from exporters.saved_model_detector import DETECTIONS_FILE, SavedModelDetector, detect_files
+    from exporters.saved_model_detector import DETECTIONS_FILE, detect_files
 
     files = list_images(options.images)
-    detector = SavedModelDetector(options.model)
+    detector = formats.load_model(options.model)
     is_auto = options.min_score == AUTO
     min_score = detector.best_thresholds() if is_auto else options.min_score
     failed = 0

@@ -63,6 +63,9 @@ def run(options: argparse.Namespace) -> int:
     _check_options(options)
     if options.detections:
         return _evaluate_file(options)
+    from model_fn.checkpoints.find import refuse_model
+
+    refuse_model(options.checkpoint_dir)  # before its configuration is missing
     return run_evaluation(
         load(options, os.path.join(options.checkpoint_dir, CONFIG_FILE)),
         options.checkpoint_dir,
@@ -151,7 +154,6 @@ def run_evaluation(
     `model_fn.runs.evaluator`.
     """
     console.check_config(config, ignore=console.unused_in_evaluation(on_training_data))
-    console.warn_of_float_model(config)
     from inputs.checks import decoder_warnings
     from model_fn.runs import evaluator
 

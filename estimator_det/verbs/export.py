@@ -1,14 +1,14 @@
-"""`estimator-det export`: exports a checkpoint as SavedModel and frozen graph."""
+"""`estimator-det export`: exports a checkpoint in one or several formats."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Tuple
 
 from estimator_det import console
 from estimator_det.verbs.base import CONFIG_EXAMPLE, add_config_arguments, load
 
-SUMMARY = "Exports a checkpoint as SavedModel and frozen graph"
+SUMMARY = "Exports a checkpoint as SavedModel, frozen graph and other formats"
 EXAMPLE = (
     f"{CONFIG_EXAMPLE} --trained_checkpoint_prefix run/model.ckpt-2000 --output_directory exported"
 )
@@ -42,6 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="checkpoint, e.g. run/model.ckpt-2000, or a model_dir for its latest checkpoint",
     )
     parser.add_argument("--output_directory", required=True, help="new folder for the export")
+    parser.add_argument(
+        "--format",
+        default="saved_model,frozen_graph",
+        metavar="NAMES",
+        help="with commas between, of saved_model, frozen_graph, tflite, onnx, tfjs, openvino "
+        "(default: %(default)s)",
+    )
     parser.add_argument("--input_type", default="image_tensor", help=INPUT_TYPES_HELP)
     parser.add_argument(
         "--input_shape",
@@ -95,9 +102,69 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="true|false",
         help="needed for models with a context_config: context features are inputs, too",
     )
+    _add_format_arguments(parser)
     for name, text in SIDE_INPUTS.items():
         by_default = "default: what the model needs"
         parser.add_argument(f"--{name}", default="", help=f"{text}; {by_default}")
+
+
+# Options of TFLite alone: those of the reference's exporter for it, and quantization.
+TFLITE_NUMBERS: Dict[str, Tuple[int, str]] = {
+    "max_detections": (10, "detections of an image"),
+    "max_classes_per_detection": (1, "classes of a detection, without --use_regular_nms"),
+    "detections_per_class": (100, "detections of a class, with --use_regular_nms"),
+}
+TFLITE_CHOICES: Dict[str, Tuple[bool, str]] = {
+    "use_regular_nms": (False, "suppress boxes of each class by themselves: slower"),
+    "add_postprocessing_op": (True, "false: the model returns raw boxes and scores"),
+}
+TFLITE_OPTIONS = (*TFLITE_NUMBERS, *TFLITE_CHOICES, "quantize")
+
+
+def _add_format_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--sample_images",
+        nargs="+",
+        default=[],
+        metavar="IMAGE",
+        help="image files or folders: each format is compared with the checkpoint on two of them, "
+        "and --quantize int8 measures ranges on a hundred; default: images of the configured "
+        "records",
+    )
+    parser.add_argument(
+        "--converter_python",
+        metavar="FILE",
+        help="Python interpreter, or virtual environment, that has the converters of onnx, tfjs "
+        "and openvino; default: $ESTIMATOR_DET_CONVERTERS, or this interpreter",
+    )
+    group = parser.add_argument_group("TFLite")
+    group.add_argument(
+        "--quantize",
+        choices=("int8", "float16", "dynamic"),
+        help="weights and activations as int8, weights as float16, or weights as int8",
+    )
+    for name, (number, text) in TFLITE_NUMBERS.items():
+        group.add_argument(f"--{name}", type=int, metavar="N", help=f"{text}; default: {number}")
+    for name, (choice, text) in TFLITE_CHOICES.items():
+        by_default = str(choice).lower()
+        group.add_argument(
+            f"--{name}", nargs="?", const=True, type=_boolean, metavar="true|false",
+            help=f"{text}; default: {by_default}",
+        )  # fmt: skip
+
+
+def _format_options(options: argparse.Namespace) -> Any:
+    from exporters.formats.base import FormatOptions, TfliteOptions
+
+    given = {name: getattr(options, name) for name in TFLITE_OPTIONS}
+    given = {name: value for name, value in given.items() if value is not None}
+    if given and "tflite" not in options.format.split(","):
+        names = ", ".join(f"--{name}" for name in given)
+        raise console.UsageError(f"{names}: for TFLite only; add tflite to --format")
+    quantize = given.pop("quantize", None)
+    return FormatOptions(
+        quantize, options.sample_images, options.converter_python, TfliteOptions(**given)
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -106,13 +173,15 @@ def run(options: argparse.Namespace) -> int:
     if given and not options.use_side_inputs:
         raise console.UsageError(f"{', '.join(given)}: needs --use_side_inputs; add it")
     config = load(options)
-    console.warn_of_float_model(config)
-    from exporters import saved_model, signatures
+    from exporters import formats, saved_model, signatures
+    from exporters.formats.export import export_formats
 
-    exported = saved_model.export_saved_model(
+    export = export_formats(
         config,
         options.trained_checkpoint_prefix,
         options.output_directory,
+        formats.resolve_formats(options.format.split(",")),
+        _format_options(options),
         input_types=options.input_type.split(","),
         input_shape=signatures.parse_input_shape(options.input_shape),
         label_map_path=options.label_map_path,
@@ -127,13 +196,31 @@ def run(options: argparse.Namespace) -> int:
             thresholds=options.thresholds,
         ),
     )
-    console.say(f"SavedModel:    {exported.saved_model} ({', '.join(exported.input_types)})")
-    console.say(f"its weights:   {'variables' if exported.has_variables else 'constants'}")
-    console.say(f"frozen graph:  {exported.frozen_graph or 'none (too many weights)'}")
+    _report(export)
+    return console.EXIT_OK
+
+
+def _report(export: Any) -> None:
+    exported, models = export
+    for each in models:
+        what = f"{each.path} ({each.num_bytes / 1e6:.1f} MB)"
+        console.say(f"{each.name + ':':<14} {what}{_compared(each.difference)}")
+    kind = "variables" if exported.has_variables else "constants"
+    console.say(f"inputs:        {', '.join(exported.input_types)}")
+    console.say(f"weights:       {kind} in the SavedModel")
+    if exported.frozen_graph is None:
+        console.say("frozen_graph:  none (too many weights)")
     console.say(f"checkpoint:    {exported.checkpoint}")
     console.say(f"label map:     {exported.label_map or 'none (give --label_map_path)'}")
     console.say(f"thresholds:    {exported.thresholds or 'none (evaluate the checkpoint first)'}")
-    return console.EXIT_OK
+
+
+def _compared(difference: Optional[Any]) -> str:
+    if difference is None:
+        return "; not compared: it takes more than one color image"
+    from exporters.formats.check import describe
+
+    return f"; {describe(difference)}"
 
 
 def _side_inputs(options: argparse.Namespace, config: Any) -> Optional[Any]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
-from typing import Any
+from typing import Any, Optional
 
 from estimator_det import console
 from estimator_det.verbs.base import CONFIG_EXAMPLE, CONFIG_FILE, add_config_arguments, load
+from model_fn.runs import loop_options
 
 SUMMARY = "Trains a detector and evaluates it during training"
 EXAMPLE = f"{CONFIG_EXAMPLE} --model_dir run --set train_config.batch_size=8"
@@ -46,7 +48,63 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run the TPU training loop on this machine, without a TPU; to train on a TPU, use "
         "python -m estimator_det.model_main --use_tpu",
     )
+    _add_loop_arguments(
+        parser.add_argument_group("TF2 loop", "in place of Estimator; see docs/distributed.md")
+    )
     _add_evaluation_arguments(parser.add_argument_group("evaluation during training"))
+
+
+def _add_loop_arguments(looping: Any) -> None:
+    looping.add_argument(
+        "--strategy",
+        choices=[*loop_options.STRATEGIES, *loop_options.REFUSED],
+        help="train by the TF2 loop: on one device, on all GPUs of this machine, or of all "
+        "machines in TF_CONFIG",
+    )
+    looping.add_argument(
+        "--num_replicas",
+        type=int,
+        help="devices of this machine that share a batch; default: all GPUs. Without a GPU, so "
+        "many logical CPUs, 1 by default",
+    )
+    looping.add_argument(
+        "--accumulate_steps",
+        type=int,
+        help="split the batch of each replica into so many parts, taken one after the other in "
+        "less memory; the step stays the same",
+    )
+    looping.add_argument(
+        "--steps_per_call",
+        type=int,
+        help="steps in one call of the compiled function; saves and reports come between calls",
+    )
+    looping.add_argument(
+        "--precision",
+        choices=loop_options.PRECISIONS,
+        help="what the network computes in; variables and losses stay float32",
+    )
+    looping.add_argument(
+        "--jit_compile", action="store_true", help="compile forward and backward pass by XLA"
+    )
+
+
+def _in_loop(given: argparse.Namespace) -> Optional[loop_options.InLoop]:
+    """The options of the TF2 loop; None without --strategy.
+
+    Raises:
+        UsageError: if an option of the loop is given without it.
+    """
+    fields = [field.name for field in dataclasses.fields(loop_options.InLoop)]
+    values = {name: getattr(given, name) for name in fields}
+    chosen = {
+        name: value for name, value in values.items() if value is not None and value is not False
+    }
+    if given.strategy is None and chosen:
+        raise console.UsageError(
+            f"--{next(iter(chosen))} is an option of the TF2 loop: give --strategy too, for "
+            f"example --strategy {loop_options.NONE}"
+        )
+    return loop_options.InLoop(**chosen) if chosen else None
 
 
 def _add_evaluation_arguments(evaluating: Any) -> None:
@@ -105,6 +163,12 @@ def run(options: argparse.Namespace) -> int:
         patience=options.patience,
         min_delta=options.min_delta,
     )
+    in_loop = _in_loop(options)
+    if in_loop is not None and options.rehearse_tpu:
+        raise console.UsageError(
+            "--rehearse_tpu runs the training loop of a TPU, and --strategy another one: give one "
+            "of them"
+        )
     config = pipeline.override(load(options), num_train_steps=options.num_train_steps)
     on_tpu = None
     if options.rehearse_tpu:
@@ -126,6 +190,7 @@ def run(options: argparse.Namespace) -> int:
             progress_steps=options.progress_steps,
             seed=options.seed,
             on_tpu=on_tpu,
+            in_loop=in_loop,
         )
     if metrics:
         console.say_metrics("last evaluation:", metrics)

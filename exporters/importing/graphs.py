@@ -52,10 +52,10 @@ def operation_names(inputs: Iterable[str]) -> Tuple[str, ...]:
     return tuple(name.split(":")[0] for name in inputs if not name.startswith("^"))
 
 
-def from_graph_def(graph_def: object, arrays: Mapping[str, np.ndarray]) -> Graph:
+def from_graph_def(graph_def: Any, arrays: Mapping[str, np.ndarray]) -> Graph:
     """The graph of a `GraphDef` message."""
     nodes = {}
-    for node in graph_def.node:  # type: ignore[attr-defined]
+    for node in graph_def.node:
         epsilon = node.attr["epsilon"].f if node.op in _BATCH_NORMS else 0.0
         nodes[node.name] = Node(node.name, node.op, operation_names(node.input), epsilon or 1e-3)
     return Graph(nodes, arrays)

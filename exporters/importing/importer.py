@@ -12,7 +12,7 @@ from estimator_det.config import files, pipeline
 from estimator_det.config.ranges import refuse_absurd
 from estimator_det.config.text import ConfigError
 from exporters.image_files import list_images
-from exporters.importing import (  # noqa: F401 (formats register themselves)
+from exporters.importing import (  # noqa: F401 (unused here: each registers its format)
     anchors,
     checkpoint,
     frozen_graph,
@@ -23,7 +23,7 @@ from exporters.importing import (  # noqa: F401 (formats register themselves)
 from exporters.importing.calibration import calibrate
 from exporters.importing.mapping import MISSING, OTHER_SHAPE, Mapped, map_variables
 from exporters.importing.own_model import OwnModel, build_own_model
-from exporters.importing.proposal import propose_config
+from exporters.importing.proposal import explain_shapes, propose_config
 from exporters.importing.published import FORMATS, Published, refuse_not_finite
 from exporters.importing.report import REPORT_FILE, report_text, summary
 from inputs.datasets.writer import write_label_map
@@ -91,7 +91,8 @@ def import_model(
             "of this model, or the right format with --from"
         )
     notes = _apply_anchor_order(own, published, mapped, pipeline_config.model, anchor_order)
-    warnings = [note for note in notes if note.startswith("warning: ")] + _absent(mapped)
+    warnings = [note for note in notes if note.startswith("warning: ")]
+    warnings += _absent(mapped, published, pipeline_config.model)
     num_neutral = len(mapped.folded)
     if images and mapped.folded:
         _refuse_incomplete(mapped)
@@ -125,7 +126,7 @@ def _read(source_format: str, path: str) -> Published:
     return FORMATS.get(source_format)(path)
 
 
-def _absent(mapped: Mapped) -> List[str]:
+def _absent(mapped: Mapped, published: Published, model: Any) -> List[str]:
     rows = [row for row in mapped.rows if row.state in (MISSING, OTHER_SHAPE)]
     if not rows:
         return []
@@ -134,7 +135,7 @@ def _absent(mapped: Mapped) -> List[str]:
     return [
         f"warning: {len(rows)} variables of the model are not in the checkpoint: {shown}{more}. "
         "Fine-tuning can start from it, evaluation and export cannot"
-    ]
+    ] + [f"warning: {text}" for text in explain_shapes(published, model)]
 
 
 def _refuse_incomplete(mapped: Mapped) -> None:

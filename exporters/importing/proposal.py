@@ -8,9 +8,11 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
 from exporters.importing.published import Convolution, Published
+from model_fn.checkpoints.explanations import explanation
 
 _HEAD = re.compile(r"BoxPredictor_(\d+)/(BoxEncodingPredictor|ClassPredictor)(_depthwise)?(?:/|$)")
 _CODE_SIZE = 4
+_DIGITS = 6  # of fields that are float32
 _DEFAULT_SIZE = 300  # pixels, of the published SSDs
 _NEEDED = "give the configuration that the model was trained with, --pipeline_config_path FILE"
 
@@ -128,6 +130,39 @@ def propose_config(published: Published) -> Any:
         "hyperparams": _HYPERPARAMS,
     }
     return pipeline.parse_pipeline(text, "the proposed configuration")
+
+
+def explain_shapes(published: Published, model: Any) -> List[str]:
+    """A sentence for each option of a model that is another one in the configuration proposed.
+
+    Args:
+        published: The file.
+        model: `DetectionModel` proto of the configuration that is given.
+    """
+    try:
+        proposed = propose_config(published).model.ssd
+    except ConfigError:
+        return []  # of another kind: nothing can be said
+    given = model.ssd
+    kind = given.box_predictor.WhichOneof("box_predictor_oneof")
+    if given.feature_extractor.type != proposed.feature_extractor.type:
+        return []
+    found = [_explained(given, proposed, "model.ssd", "num_classes")]
+    for field in ("depth_multiplier", "use_depthwise"):
+        extractors = (given.feature_extractor, proposed.feature_extractor)
+        found.append(_explained(*extractors, "model.ssd.feature_extractor", field))
+    if kind == "convolutional_box_predictor":
+        heads = [getattr(each.box_predictor, kind) for each in (given, proposed)]
+        for field in ("use_depthwise", "kernel_size"):
+            found.append(_explained(*heads, f"model.ssd.box_predictor.{kind}", field))
+    return [text for text in found if text]
+
+
+def _explained(given: Any, proposed: Any, path: str, field: str) -> str:
+    current, value = (getattr(each, field) for each in (given, proposed))
+    if isinstance(current, float):
+        current, value = round(current, _DIGITS), round(value, _DIGITS)
+    return "" if current == value else explanation(f"{path}.{field}", value, current, "file")
 
 
 def _word(value: bool) -> str:

@@ -115,6 +115,7 @@ def float_image(function: AnyStep) -> AnyStep:
     def on_float(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
         return function(sample._replace(image=tf.cast(sample.image, tf.float32)), seed, config)
 
+    # mypy: a step of the type variable's bound, not of the type variable.
     return on_float  # type: ignore[return-value]
 
 
@@ -125,6 +126,7 @@ def checked_by(check: Callable[[Any], object]) -> Callable[[AnyStep], AnyStep]:
     """
 
     def attach(function: AnyStep) -> AnyStep:
+        # mypy: the type of a function has no attributes of ours.
         function.check_config = check  # type: ignore[attr-defined]
         return function
 

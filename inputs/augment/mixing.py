@@ -60,6 +60,7 @@ def mixes(
         check(config)
 
     def attach(function: AnyMixture) -> AnyMixture:
+        # mypy: the type of a function has no attributes of ours.
         function.num_records = num_records  # type: ignore[attr-defined]
         function.needs_masks = needs_masks  # type: ignore[attr-defined]
         function.check_config = check_config  # type: ignore[attr-defined]

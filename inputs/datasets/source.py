@@ -6,6 +6,7 @@ and checks all values there once for every format.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
@@ -211,6 +212,19 @@ class Source(NamedTuple):
 def fault_image(error: SourceError) -> AnnotatedImage:
     """A description that only reports why a file or line gives no image."""
     return AnnotatedImage("", error.fault.file, error.fault.line, faults=[error.fault])
+
+
+@contextlib.contextmanager
+def left_out(faults: List[SourceFault]) -> Iterator[None]:
+    """Context of a part of an image that is left out if it raises SourceError.
+
+    Args:
+        faults: Gets the fault of the error.
+    """
+    try:
+        yield
+    except SourceError as error:
+        faults.append(error.fault)
 
 
 def broken(file: str, line: int, message: str) -> SourceError:

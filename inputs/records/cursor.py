@@ -17,7 +17,7 @@ from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import global_seed, tf
 from estimator_det.protos import input_reader_pb2
 
 # Fields that the order depends on, in addition to files and seed.
@@ -137,6 +137,5 @@ def order_fingerprint(
     """
     fields = {name: getattr(reader, name) for name in _READER_FIELDS}
     fields["sample_from_datasets_weights"] = list(reader.sample_from_datasets_weights)
-    of_graph = tf1.get_default_graph().seed  # TensorFlow mixes it into every other one.
-    facts = [fields, files.paths, files.sizes, sample_1_of_n, list(shard), seed, of_graph]
+    facts = [fields, files.paths, files.sizes, sample_1_of_n, list(shard), seed, global_seed()]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]

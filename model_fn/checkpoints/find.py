@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from typing import Optional
 
 from estimator_det.compat import tf, tf1
@@ -23,13 +24,7 @@ def find_checkpoint(prefix: str) -> str:
     stem = stem.split(".data-")[0]
     if tf.io.gfile.exists(f"{stem}.index"):
         return stem
-    kind = _model_kind(prefix)
-    if kind is not None:
-        raise FileNotFoundError(
-            f"no checkpoint {prefix}: it is a published model of the format {kind}. Make a "
-            f"checkpoint of it with: estimator-det import --from {kind} {prefix} "
-            "--pipeline_config_path FILE --output_directory imported"
-        )
+    refuse_model(prefix)
     if tf.io.gfile.isdir(prefix):
         latest = tf1.train.latest_checkpoint(prefix)
         if latest is None:
@@ -56,6 +51,17 @@ def find_checkpoint(prefix: str) -> str:
         f"no checkpoint {stem}{nearest(os.path.basename(stem), names)} {folder} holds: "
         f"{', '.join(names)}"
     )
+
+
+def refuse_model(path: str) -> None:
+    """Raises FileNotFoundError if a file or folder is a published model, not a checkpoint."""
+    kind = _model_kind(path)
+    if kind is not None:
+        raise FileNotFoundError(
+            f"no checkpoint {path}: it is a published model of the format {kind}. Make a "
+            f"checkpoint of it with: estimator-det import --from {kind} {shlex.quote(path)} "
+            "--pipeline_config_path FILE --output_directory imported"
+        )
 
 
 def _model_kind(path: str) -> Optional[str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Dict, Optional
 
 from estimator_det.compat import tf, tf1
-from model_fn.checkpoints.repair import gone_explained
-from model_fn.checkpoints.variables import inference_variables
+from model_fn.checkpoints.repair import gone_explained, step_of
+from model_fn.checkpoints.variables import check_variables, inference_variables
 
 
 class Saver(tf1.train.Saver):
@@ -20,6 +20,37 @@ class Saver(tf1.train.Saver):
         """
         with gone_explained(save_path):
             super().restore(sess, save_path)
+
+
+class EvaluationSaver(Saver):
+    """A saver that checks a checkpoint before it restores it, and warns of variables it ignores.
+
+    The global step is 0 where the checkpoint has none, as those of exports have.
+
+    Args:
+        variables: Checkpoint name -> variable.
+        model: `DetectionModel` proto, for `check_variables`.
+    """
+
+    def __init__(self, variables: Dict[str, tf.Variable], model: Any) -> None:
+        of_model = {k: v for k, v in variables.items() if k != tf1.GraphKeys.GLOBAL_STEP}
+        super().__init__(of_model, sharded=True, allow_empty=True)
+        self._variables = of_model
+        self._model = model
+        self._step = variables.get(tf1.GraphKeys.GLOBAL_STEP)
+
+    def restore(self, sess: tf1.Session, save_path: str) -> None:
+        """As that of `Saver`.
+
+        Raises:
+            CheckpointGoneError: if there is no such checkpoint.
+            RunError: if the checkpoint does not fit the model.
+        """
+        with gone_explained(save_path):
+            check_variables(save_path, self._variables, self._model)
+        super().restore(sess, save_path)
+        if self._step is not None:
+            self._step.load(step_of(save_path), sess)
 
 
 def make_saver(train_config: Any, keep_checkpoint_max: Optional[int] = 5) -> tf1.train.Saver:
@@ -40,9 +71,9 @@ def moving_average_saver() -> tf1.train.Saver:
     return Saver(inference_variables(use_moving_averages=True), sharded=True)
 
 
-def evaluation_saver() -> tf1.train.Saver:
-    """A saver of all variables, as a scaffold has by default."""
-    return Saver(sharded=True, allow_empty=True)
+def evaluation_saver(model: Any, *, use_moving_averages: bool) -> EvaluationSaver:
+    """A saver of all variables of the current graph, or of their moving averages."""
+    return EvaluationSaver(inference_variables(use_moving_averages), model)
 
 
 def make_scaffold(

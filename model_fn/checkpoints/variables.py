@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Dict, List
+import logging
+import re
+from typing import Any, Dict, Iterable, List, Mapping, Optional
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import nearest
+from estimator_det.nets.quantization import is_range
 from model_fn.checkpoints.errors import RunError
+from model_fn.checkpoints.explanations import explain_shapes
+from model_fn.checkpoints.imported import NEUTRAL_STATISTICS
+
+_LOG = logging.getLogger(__name__)
 
 AVERAGE_SUFFIX = "/ExponentialMovingAverage"
 MAX_LISTED_VARIABLES = 10  # in an error
+_NAMED_UNUSED = 3  # in a warning
+
+# What training keeps beside a variable, by the last part of its name, and beside all of them.
+SLOT = re.compile(
+    r"/(Momentum|RMSProp(_\d+)?|Adam(_\d+)?|Adagrad|Ftrl(_\d+)?|ExponentialMovingAverage)$"
+    r"|^(.*/)?beta[12]_power$|^global_step$|^fake_quantization_step$"
+)
+_CORRECTION = re.compile(r"/(biased|local_step)$")  # of the moving averages of ranges
 
 
 def inference_variables(use_moving_averages: bool) -> Dict[str, tf.Variable]:
@@ -27,16 +42,40 @@ def inference_variables(use_moving_averages: bool) -> Dict[str, tf.Variable]:
     }
 
 
-def check_variables(checkpoint: str, variables: Dict[str, tf.Variable]) -> None:
+def unused_variables(stored: Iterable[str], wanted: Iterable[str]) -> List[str]:
+    """Names in a checkpoint that a model does not read, sorted.
+
+    Of variables that are read from their moving averages, neither the variable nor the average is
+    unused. The mark of imported checkpoints is not listed.
+    """
+    read = {name for each in wanted for name in (each, _without_average(each))}
+    return sorted(set(stored) - read - {NEUTRAL_STATISTICS})
+
+
+def _without_average(name: str) -> str:
+    return name[: -len(AVERAGE_SUFFIX)] if name.endswith(AVERAGE_SUFFIX) else name
+
+
+def check_variables(
+    checkpoint: str, variables: Mapping[str, tf.Variable], model: Optional[Any] = None
+) -> None:
     """Checks that the checkpoint contains each name with the shape of its variable.
+
+    Variables of the checkpoint that the model has no place for are logged as a warning, without
+    those that training alone needs.
+
+    Args:
+        checkpoint: Its prefix.
+        variables: Of the model by name in the checkpoint.
+        model: `DetectionModel` proto; the error then names the options that explain it.
 
     Raises:
         RunError: if one is missing or has another shape.
     """
     stored = tf1.train.NewCheckpointReader(checkpoint).get_variable_to_shape_map()
+    wanted = {name: variable.shape.as_list() for name, variable in sorted(variables.items())}
     faults: List[str] = []
-    for name, variable in sorted(variables.items()):
-        shape = variable.shape.as_list()
+    for name, shape in wanted.items():
         if name not in stored:
             faults.append(f"{name} is missing{nearest(name, list(stored))}")
         elif list(stored[name]) != shape:
@@ -44,16 +83,44 @@ def check_variables(checkpoint: str, variables: Dict[str, tf.Variable]) -> None:
         if len(faults) > MAX_LISTED_VARIABLES:
             break
     if not faults:
+        _warn_of_unused(checkpoint, stored, wanted)
         return
     more = "\n  …" if len(faults) > MAX_LISTED_VARIABLES else ""
     shown = "\n  ".join(faults[:MAX_LISTED_VARIABLES])
     averages = [name for name in variables if name.endswith(AVERAGE_SUFFIX)]
+    options = explain_shapes(model, stored, wanted) if model is not None else []
     if averages and not any(name.endswith(AVERAGE_SUFFIX) for name in stored):
         remedy = (
             "The checkpoint contains no moving averages. Set eval_config.use_moving_averages=false"
         )
+    elif any(map(is_range, variables)) and not any(map(is_range, stored)):
+        remedy = (
+            "The checkpoint is of a float model. Train it with the graph_rewriter of the "
+            "configuration first, or set graph_rewriter=null"
+        )
+    elif options:
+        remedy = "\n".join(options)
     else:
         remedy = "Use the pipeline.config of the training, or another checkpoint"
     raise RunError(
         f"the checkpoint {checkpoint} does not fit the configuration:\n  {shown}{more}\n{remedy}"
+    )
+
+
+def _warn_of_unused(checkpoint: str, stored: Iterable[str], wanted: Iterable[str]) -> None:
+    unused = [
+        name
+        for name in unused_variables(stored, wanted)
+        if not SLOT.search(name) and not (is_range(name) and _CORRECTION.search(name))
+    ]
+    if not unused:
+        return
+    more = ", …" if len(unused) > _NAMED_UNUSED else ""
+    _LOG.warning(
+        "The checkpoint %s contains %d variables that the model has no place for, and ignores: "
+        "%s%s. If it detects nothing, use the pipeline.config of the training",
+        checkpoint,
+        len(unused),
+        ", ".join(unused[:_NAMED_UNUSED]),
+        more,
     )

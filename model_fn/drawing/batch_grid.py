@@ -6,17 +6,17 @@ of a single colour, fits an affine map of colours and inverts that. So it works 
 
 from __future__ import annotations
 
-import os
 from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from estimator_det.boxes.mask_regions import resize_mask
 from estimator_det.compat import tf
 from estimator_det.config.printing import plain
 from inputs import schema
 from inputs.batch import FIRST_CLASS_ID
+from model_fn.drawing import fonts
 from model_fn.drawing.boxes import DrawOptions, draw_boxes
 
 ToPixels = Callable[[np.ndarray], np.ndarray]  # float32 [H, W, C] -> uint8 [H, W, 3]
@@ -173,7 +173,7 @@ def draw_grid(
     )
     draw = ImageDraw.Draw(page)
     if title:
-        font = _font(TEXT_SIZE + 4)
+        font = fonts.sans(TEXT_SIZE + 4)
         draw.text((MARGIN, MARGIN), _fitted(title, page.width - 2 * MARGIN, font), TEXT_COLOR, font)
     remaining = iter(cells)
     for row, height in zip(rows, heights):
@@ -208,7 +208,7 @@ def _draw_cell(cell: Cell, side: int) -> Image.Image:
 
 
 def _caption(draw: Any, cell: Cell, corner: Sequence[int], width: int) -> None:
-    font, small = _font(TEXT_SIZE), _font(TEXT_SIZE - 2)
+    font, small = fonts.sans(TEXT_SIZE), fonts.sans(TEXT_SIZE - 2)
     left, top = corner
     draw.text((left, top), _fitted(cell.name or "(no source_id)", width, font), TEXT_COLOR, font)
     padded_height, padded_width = cell.pixels.shape[:2]
@@ -233,11 +233,3 @@ def _fitted(text: str, width: int, font: Any) -> str:
 
 def _without_middle(text: str, keep: int) -> str:
     return f"{text[: keep - keep // 2]}…{text[len(text) - keep // 2 :]}"
-
-
-def _font(size: int) -> Any:
-    """DejaVu Sans is part of matplotlib and covers most alphabets."""
-    import matplotlib
-
-    path = os.path.join(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
-    return ImageFont.truetype(path, size)

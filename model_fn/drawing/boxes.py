@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
-from PIL import Image, ImageColor, ImageDraw, ImageFont
+from PIL import Image, ImageColor, ImageDraw
 
 from estimator_det.boxes.mask_regions import MaskRegion, paste_mask, resize_mask
 from estimator_det.compat import tf, tf1
-
-PixelBox = Tuple[int, int, int, int]  # top, left, bottom, right; the corner pixels belong to it
+from model_fn.drawing import fonts
+from model_fn.drawing.labels import PixelBox, font_pixels, label_size, place_labels, write_label
 
 IMAGES_TAG = "Detections_Left_Groundtruth_Right"
 
@@ -111,7 +111,8 @@ def draw_boxes(
         for i in reversed(corners):
             _draw_mask(image, mask_of(i), palette[i])
     canvas = Image.fromarray(image)
-    draw, font = ImageDraw.Draw(canvas), ImageFont.load_default()
+    draw = ImageDraw.Draw(canvas)
+    font = fonts.sans(font_pixels(canvas.size))
     line = options.line_width or max(1, round(min(canvas.size) / 150))
     for i in reversed(corners):  # The first box, usually the best, is on top.
         top, left, bottom, right = corners[i]
@@ -120,11 +121,11 @@ def draw_boxes(
             points, edges = keypoints[i], options.keypoint_edges
             _draw_keypoints(draw, points, canvas.size, palette[i], line, edges)
     texts = {i: _text(i, labels, scores, options) for i in corners}
-    sizes = [_label_size(draw, texts[i], font) for i in corners]
+    sizes = [label_size(draw, texts[i], font) for i in corners]
     places = place_labels(list(corners.values()), sizes, (height, width))
     for i, place in zip(corners, places):
         if place is not None:
-            _write(draw, texts[i], place, palette[i], font)
+            write_label(draw, texts[i], place, palette[i], font)
     return np.asarray(canvas)
 
 
@@ -142,55 +143,6 @@ def _draw_mask(image: np.ndarray, mask: MaskRegion, color: Tuple[int, ...]) -> N
     padded = np.pad(mask.inside, 1)
     surrounded = padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
     part[mask.inside & ~surrounded] = color[:3]
-
-
-def place_labels(
-    boxes: Sequence[PixelBox], sizes: Sequence[Tuple[int, int]], canvas: Tuple[int, int]
-) -> List[Optional[PixelBox]]:
-    """A place for the label of each box; no two places overlap, and the first boxes choose first.
-
-    A label is above its box, inside it or below it, at the left or right side; else in the nearest
-    free row; else it has no place.
-
-    Args:
-        boxes: Corner pixels, yxyx.
-        sizes: Height and width of each label, in pixels; labels of size 0 take no place.
-        canvas: Height and width of the image.
-
-    Returns:
-        Corner pixels, yxyx, inside the image; None if there is no room.
-    """
-    placed: List[Optional[PixelBox]] = []
-    for box, (height, width) in zip(boxes, sizes):
-        taken = [place for place in placed if place is not None]
-        fits = 0 < height <= canvas[0] and 0 < width <= canvas[1]
-        free = (
-            place
-            for place in _candidates(box, height, width, canvas)
-            if not any(_overlap(place, other) for other in taken)
-        )
-        placed.append(next(free, None) if fits else None)
-    return placed
-
-
-def _candidates(
-    box: PixelBox, height: int, width: int, canvas: Tuple[int, int]
-) -> Iterator[PixelBox]:
-    """Places for a label, the best first."""
-    top, left, bottom, right = box
-    rows = [top - height, top, bottom + 1, bottom + 1 - height]
-    others = range(0, canvas[0] - height + 1, max(height // 2, 1))
-    rows += sorted(others, key=lambda row: abs(row - top))
-    for y in rows:
-        if not 0 <= y <= canvas[0] - height:
-            continue
-        for x in dict.fromkeys((left, right + 1 - width)):
-            x = min(max(x, 0), canvas[1] - width)
-            yield y, x, y + height - 1, x + width - 1
-
-
-def _overlap(first: PixelBox, second: PixelBox) -> bool:
-    return all(first[i] <= second[i + 2] and second[i] <= first[i + 2] for i in range(2))
 
 
 def _first_of_each_object(boxes: Dict[int, PixelBox], iou: float) -> Dict[int, PixelBox]:
@@ -224,14 +176,6 @@ def _text(
     return " ".join(parts)
 
 
-def _label_size(draw: Any, text: str, font: Any) -> Tuple[int, int]:
-    """Height and width of a label; zeros without text."""
-    if not text:
-        return 0, 0
-    _, _, width, height = draw.textbbox((0, 0), text, font=font)
-    return int(height) + 3, int(width) + 4
-
-
 def _draw_keypoints(
     draw: Any,
     keypoints: np.ndarray,
@@ -259,14 +203,6 @@ def _pixels(box: np.ndarray, height: int, width: int) -> PixelBox:
     scaled = np.clip(box, 0.0, 1.0) * [height - 1, width - 1, height - 1, width - 1]
     top, left, bottom, right = (round(float(side)) for side in scaled)
     return top, left, bottom, right
-
-
-def _write(draw: Any, text: str, place: PixelBox, color: Tuple[int, ...], font: Any) -> None:
-    """Writes on the box's colour."""
-    top, left, bottom, right = place
-    draw.rectangle((left, top, right, bottom), fill=color)
-    dark = sum(color[:3]) > 380
-    draw.text((left + 2, top + 1), text, fill="black" if dark else "white", font=font)
 
 
 def side_by_side(

@@ -11,6 +11,7 @@ import io
 from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
+from PIL import Image
 
 from estimator_det.config.printing import escaped
 
@@ -73,7 +74,7 @@ def figure(panels: Sequence[Panel], *, title: str = "", columns: int = 3) -> byt
         dpi=DOTS_PER_INCH,
         layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.12),
     )
-    FigureCanvasAgg(page)
+    canvas = FigureCanvasAgg(page)
     grid = page.add_gridspec(row + 1, max(first + wide for _, first, wide in places))
     for panel, (at_row, first, wide) in zip(panels, places):
         axes = page.add_subplot(grid[at_row, first : first + wide])
@@ -82,8 +83,9 @@ def figure(panels: Sequence[Panel], *, title: str = "", columns: int = 3) -> byt
         panel.draw(axes)
     if title:
         page.suptitle(_plain(title), fontsize=14, color=TEXT_COLOR, x=0.01, ha="left")
+    canvas.draw()  # `savefig` would draw all of it twice
     buffer = io.BytesIO()
-    page.savefig(buffer, format="png")
+    Image.fromarray(np.asarray(canvas.buffer_rgba())).save(buffer, "png")
     return buffer.getvalue()
 
 
@@ -126,7 +128,7 @@ def bar_chart(
             axes.set_ylim(0, 1)
         else:
             _whole_ticks(axes, list(series.values()))
-        axes.margins(x=0.01, y=0.12)
+        axes.margins(x=0.01, y=0.12 if len(series) == 1 else 0.28)  # room for the legend
         axes.set_ylabel(y_label)
         if len(labels) <= MAX_NAMED_BARS:
             slanted = sum(map(len, labels)) > 55 * width

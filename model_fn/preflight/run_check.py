@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, Callable, List, NamedTuple, Optional
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence
 
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config.problem import Problem, error, warning
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_detector
+from estimator_det.nets.quantization import quantized_scopes
 from inputs import schema
 from model_fn.checkpoints.errors import RunError
 from model_fn.evaluation.metrics.base import NEED_LABEL_MAP, make_metrics
@@ -30,6 +31,7 @@ class Preflight(NamedTuple):
     num_variables: int
     num_operations: int
     problems: List[Problem]
+    quantized: Sequence[str] = ()  # scopes of simulated quantization in training
 
 
 def examine(pipeline_config: Any) -> Preflight:
@@ -68,8 +70,8 @@ def examine_components(pipeline_config: Any) -> List[Problem]:
     config = _without_files(pipeline_config)
     model = config.model
     makers: List[Callable[[], Any]] = [
-        lambda: make_detector(model, is_training=True),
-        lambda: make_detector(model, is_training=False),
+        lambda: make_detector(model, True, config.graph_rewriter),
+        lambda: make_detector(model, False, config.graph_rewriter),
     ]
     if config.eval_input_reader:
         makers.append(lambda: make_metrics(config.eval_config, eval_categories(config)))
@@ -86,7 +88,6 @@ def _without_files(pipeline_config: Any) -> Any:
     """A copy that names no checkpoint and no label map but those that an evaluation can read."""
     config = copy.deepcopy(pipeline_config)
     config.train_config.ClearField("fine_tune_checkpoint")
-    config.ClearField("graph_rewriter")  # Examined as a float model.
     config.train_input_reader.ClearField("label_map_path")
     names_maps = any(reader.label_map_path for reader in config.eval_input_reader)
     for reader in config.eval_input_reader:
@@ -105,35 +106,38 @@ def _examine_training(config: Any, train_config: Any, problems: List[Problem]) -
     with tf.Graph().as_default() as graph:
         tf1.train.get_or_create_global_step()
         features, labels = placeholders(config, ModeKeys.TRAIN)
-        detector = make_detector(config.model, is_training=True)
+        detector = make_detector(config.model, True, config.graph_rewriter)
         create_model_fn(config)(features, labels, ModeKeys.TRAIN)
         table = None
         if train_config.fine_tune_checkpoint:
-            table = _table(detector, train_config, problems)
+            table = _table(detector, config, problems)
         static = all(features[schema.IMAGE].shape.as_list())
         memory = training_memory(graph, {**features, **labels}) if static else None
         num_variables = len(tf1.global_variables())
-        return Preflight(memory, table, num_variables, len(graph.get_operations()), problems)
+        operations = graph.get_operations()
+        scopes = tuple(quantized_scopes(operations))
+        return Preflight(memory, table, num_variables, len(operations), problems, scopes)
 
 
 def _table(
-    detector: Any, train_config: Any, problems: List[Problem]
+    detector: Any, config: Any, problems: List[Problem]
 ) -> Optional[warm_start.RestoreTable]:
     field = "train_config.fine_tune_checkpoint"
     try:
-        table = warm_start.table_of(detector, train_config)
-        warm_start.check_table(table, train_config)
+        table = warm_start.table_of(detector, config.train_config, config.model)
+        warm_start.check_table(table, config.train_config)
     except (FileNotFoundError, RunError, ConfigError, tf.errors.OpError) as reason:
         text = str(getattr(reason, "message", None) or reason).removeprefix(f"{field}: ")
         remedy = "correct the path and fine_tune_checkpoint_type, or leave both out"
         problems.append(error(field, text, remedy))
         return None
     if table.mismatched or table.missing:
+        reasons = "".join(f". {text}" for text in table.explanations)
         problems.append(
             warning(
                 field,
                 f"{len(table.mismatched)} variables are of another shape there and "
-                f"{len(table.missing)} are missing; they start from their initializers",
+                f"{len(table.missing)} are missing; they start from their initializers{reasons}",
                 "nothing, if those are the heads for other classes",
             )
         )

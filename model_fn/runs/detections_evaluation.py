@@ -85,7 +85,7 @@ def evaluate_detections(
         FileNotFoundError: if there is no such file.
         RunError: if it has faults, or none of its images is among the records.
     """
-    config = _as_read(pipeline_config)
+    config = as_read(pipeline_config)
     readers = (
         {TRAINING_DATA: config.train_input_reader}
         if on_training_data
@@ -109,7 +109,7 @@ def evaluate_detections(
         folder = folder_of(model_dir, name)
         faults = FaultLog(os.path.join(folder, LOG_FILE))
         make_dataset = input_pipeline.create_eval_input_fn(
-            config, _untouched(), reader, fault_log=faults
+            config, untouched(), reader, fault_log=faults
         )
         results = _run(make_dataset, lookup, config.eval_config, categories, made.append)
         counts = lookup.counts()
@@ -126,7 +126,7 @@ def evaluate_detections(
     return metrics
 
 
-def _as_read(pipeline_config: Any) -> Any:
+def as_read(pipeline_config: Any) -> Any:
     """The configuration with images as they are in the records, one by one, and their names."""
     config = copy.deepcopy(pipeline_config)
     config.eval_config.force_no_resize = True
@@ -137,7 +137,8 @@ def _as_read(pipeline_config: Any) -> Any:
     return config
 
 
-def _untouched() -> Preprocessor:
+def untouched() -> Preprocessor:
+    """Leaves images as they are."""
     resizer = image_resizer_pb2.ImageResizer()
     resizer.identity_resizer.SetInParent()
     return Preprocessor(make_resizer(resizer), lambda pixels: pixels)

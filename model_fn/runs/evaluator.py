@@ -16,7 +16,7 @@ from estimator_det.detectors.base import make_preprocessor
 from inputs import pipeline as input_pipeline
 from inputs.bad_records.log import LOG_FILE, FaultLog
 from model_fn.checkpoints.errors import CheckpointGoneError
-from model_fn.checkpoints.find import find_checkpoint, find_whole_checkpoint
+from model_fn.checkpoints.find import find_checkpoint, find_whole_checkpoint, refuse_model
 from model_fn.checkpoints.repair import find_damage, modified, step_of
 from model_fn.evaluation import diagnostics, threshold_files
 from model_fn.evaluation.matching import Matches
@@ -233,7 +233,9 @@ def continuous_eval(
 
     Raises:
         ConfigError: if no evaluation computes `best_metric`.
+        FileNotFoundError: if `checkpoint_dir` is a published model.
     """
+    refuse_model(checkpoint_dir)
     check_best_metric(pipeline_config, best_metric)
     if num_train_steps is None:
         num_train_steps = pipeline_config.train_config.num_steps

@@ -81,7 +81,7 @@ def _acquire(path: str, model_dir: str) -> int:
                 os.ftruncate(handle, 0)
                 os.pwrite(handle, json.dumps(_ourselves()).encode() + b"\n", 0)
                 return handle
-        except BaseException:
+        except BaseException:  # Signals too: a handle that stays open would keep the lock.
             os.close(handle)
             raise
         os.close(handle)

@@ -139,6 +139,8 @@ class TrainingReport(tf1.train.SessionRunHook):
             "checks": step.checks,
             "wait": step.input_wait,
         }
+        if step.num_taken is not None:
+            self._fetches["taken"] = step.num_taken
         self._global_step = tf1.train.get_global_step()
 
     def after_create_session(self, session: tf1.Session, coord: Any) -> None:
@@ -159,23 +161,27 @@ class TrainingReport(tf1.train.SessionRunHook):
         return tf1.train.SessionRunArgs(self._fetches)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        self._step += 1
-        now = time.monotonic()
-        if self._step > self._first_step + 1:  # The first run also optimizes the graph.
-            self._durations.append(now - self._ended)
+        before, now = self._step, time.monotonic()
+        taken = int(run_values.results.get("taken", 1))
+        self._step += taken
+        if taken and before > self._first_step:  # The first run also optimizes the graph.
+            self._durations.append((now - self._ended) / taken)
             self._waits.append((float(run_values.results["wait"]), now - self._started))
         self._ended = now
         values = {name: float(value) for name, value in run_values.results["values"].items()}
         checks = {name: float(value) for name, value in run_values.results["checks"].items()}
         bad = {name: value for name, value in checks.items() if not math.isfinite(value)}
         if bad or not all(math.isfinite(value) for value in values.values()):
+            if "taken" in run_values.results:
+                self._step += 1  # Only steps before it were taken.
             raise NotFiniteLossError(self._bad_step(run_context, {**values, **bad}))
         self._values = values
-        is_first, is_last = self._step == self._first_step + 1, self._step == self._num_steps
-        if is_first or is_last or self._step % self._every_steps == 0:
+        is_first, is_last = before == self._first_step, self._step == self._num_steps
+        every = self._every_steps
+        if is_first or is_last or self._step // every > before // every:
             self._report()
         if self._bar is not None:
-            self._bar.update(1)
+            self._bar.update(taken)
 
     def end(self, session: tf1.Session) -> None:
         del session

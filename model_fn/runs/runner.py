@@ -20,6 +20,7 @@ from model_fn.runs.best_checkpoints import export
 from model_fn.runs.data_cursor import DataCursorHook, read_cursor_state
 from model_fn.runs.evaluation_report import Metrics
 from model_fn.runs.evaluator import continuous_eval, evaluation_inputs
+from model_fn.runs.loop_options import InLoop
 from model_fn.runs.options import Evaluating, Saving
 from model_fn.runs.saver import (
     CheckpointSaver,
@@ -46,6 +47,7 @@ def train_and_evaluate(
     hooks: Sequence[Any] = (),
     seed: Optional[int] = None,
     on_tpu: Optional[OnTpu] = None,
+    in_loop: Optional[InLoop] = None,
 ) -> Metrics:
     """Trains to `num_train_steps`, evaluating checkpoints on the way and at the end.
 
@@ -79,6 +81,8 @@ def train_and_evaluate(
         seed: Of initial values, shuffling and augmentation.
         on_tpu: Train on a TPU, or rehearse that; evaluations run on this machine unless it says
             otherwise, and reports come once a loop, whatever `progress_steps`.
+        in_loop: Train by the TF2 loop, which restores the checkpoints of an Estimator, and an
+            Estimator its; evaluations and exports are the same.
 
     Returns:
         Metrics of the last evaluation on the first reader; empty where nothing was left to do.
@@ -95,7 +99,7 @@ def train_and_evaluate(
     settings = _settings(pipeline_config, model_dir, num_train_steps, saving, seed)
     evaluating = evaluating or Evaluating()
     check_best_metric(pipeline_config, evaluating.best_metric)
-    backend = make_backend(settings, on_tpu)
+    backend = make_backend(settings, on_tpu, in_loop)
     with _training(settings, backend) as run:
         if cluster.is_evaluator():
             return _evaluate_beside(pipeline_config, model_dir, evaluating, backend)
@@ -141,13 +145,14 @@ def train(
     hooks: Sequence[Any] = (),
     seed: Optional[int] = None,
     on_tpu: Optional[OnTpu] = None,
+    in_loop: Optional[InLoop] = None,
 ) -> None:
     """Trains without evaluation, as where evaluation is a process of its own.
 
     Arguments and errors are those of `train_and_evaluate`.
     """
     settings = _settings(pipeline_config, model_dir, num_train_steps, saving, seed)
-    backend = make_backend(settings, on_tpu)
+    backend = make_backend(settings, on_tpu, in_loop)
     with _training(settings, backend) as run:
         if run.is_over():
             return

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.advice import TpuAdvice
@@ -13,11 +14,11 @@ from model_fn.training.schedules import make_learning_rate
 
 TPU = TpuAdvice("train_config.optimizer", "use momentum_optimizer")
 
-OPTIMIZERS: Registry[Callable[[Any, tf.Tensor], Any]] = Registry("optimizer")
+OPTIMIZERS: Registry[Callable[[Any, Any], Any]] = Registry("optimizer")
 
 
 @OPTIMIZERS.register("rms_prop_optimizer")
-def _make_rms_prop(config: Any, learning_rate: tf.Tensor) -> Any:
+def _make_rms_prop(config: Any, learning_rate: Any) -> Any:
     return tf1.train.RMSPropOptimizer(
         learning_rate,
         decay=config.decay,
@@ -27,12 +28,12 @@ def _make_rms_prop(config: Any, learning_rate: tf.Tensor) -> Any:
 
 
 @OPTIMIZERS.register("momentum_optimizer")
-def _make_momentum(config: Any, learning_rate: tf.Tensor) -> Any:
+def _make_momentum(config: Any, learning_rate: Any) -> Any:
     return tf1.train.MomentumOptimizer(learning_rate, momentum=config.momentum_optimizer_value)
 
 
 @OPTIMIZERS.register("adam_optimizer")
-def _make_adam(config: Any, learning_rate: tf.Tensor) -> Any:
+def _make_adam(config: Any, learning_rate: Any) -> Any:
     return tf1.train.AdamOptimizer(learning_rate, epsilon=config.epsilon)
 
 
@@ -99,17 +100,67 @@ def make_optimizer(config: Any, global_step: tf.Tensor) -> Tuple[Any, tf.Tensor]
     Raises:
         ConfigError: if no optimizer or no learning rate is set, or a number is out of range.
     """
+    kind, options = _chosen(config)
+    learning_rate = make_learning_rate(options.learning_rate, global_step)
+    optimizer = OPTIMIZERS.get(kind)(options, learning_rate)
+    if config.use_moving_average:
+        optimizer = MovingAverageOptimizer(optimizer, config.moving_average_decay)
+    return optimizer, learning_rate
+
+
+def make_loop_optimizer(
+    config: Any, global_step: tf.Variable
+) -> Tuple[Any, Callable[[], tf.Tensor]]:
+    """As `make_optimizer`, for a TF2 loop: the rate is computed anew in each function.
+
+    A loop keeps moving averages itself, so the optimizer is never wrapped.
+
+    Raises:
+        ConfigError: as `make_optimizer`.
+    """
+    kind, options = _chosen(config)
+
+    def learning_rate() -> tf.Tensor:
+        return make_learning_rate(options.learning_rate, global_step)
+
+    return OPTIMIZERS.get(kind)(options, learning_rate), learning_rate
+
+
+class StateNames(NamedTuple):
+    """Names in checkpoints of what an optimizer keeps, without moving averages."""
+
+    suffixes: Dict[str, str]  # of a variable's name, by slot: "momentum" -> "/Momentum"
+    others: List[str]  # such as "beta1_power"
+
+
+def state_names(config: Any) -> StateNames:
+    """How graphs name the state of the optimizer of an `Optimizer` proto.
+
+    In a TF2 loop, slots of one optimizer share a name.
+    """
+    plain = copy.deepcopy(config)
+    plain.use_moving_average = False
+    with tf.Graph().as_default():
+        variable = tf1.get_variable("v", [], use_resource=True)
+        optimizer, _ = make_optimizer(plain, tf1.train.create_global_step())
+        optimizer.apply_gradients([(tf.constant(0.0), variable)])
+        suffixes = {
+            slot: optimizer.get_slot(variable, slot).op.name[len("v") :]
+            for slot in optimizer.get_slot_names()
+        }
+        names = [each.op.name for each in optimizer.variables()]
+    return StateNames(suffixes, [name for name in names if not name.startswith("v/")])
+
+
+def _chosen(config: Any) -> Tuple[str, Any]:
+    """The kind of an optimizer and its message."""
     kind = config.WhichOneof("optimizer")
     if kind is None:
         raise ConfigError(f"train_config.optimizer: set one of {sorted(OPTIMIZERS)}; found none")
     options = getattr(config, kind)
     _check_numbers(options, f"train_config.optimizer.{kind}")
     _check_numbers(config, "train_config.optimizer")
-    learning_rate = make_learning_rate(options.learning_rate, global_step)
-    optimizer = OPTIMIZERS.get(kind)(options, learning_rate)
-    if config.use_moving_average:
-        optimizer = MovingAverageOptimizer(optimizer, config.moving_average_decay)
-    return optimizer, learning_rate
+    return kind, options
 
 
 def _check_numbers(options: Any, path: str) -> None:

@@ -6,7 +6,7 @@ collection of the graph and no table beside it carries anything from one to the 
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors.base import Context, Detector, Groundtruth
@@ -14,6 +14,7 @@ from inputs import schema
 from model_fn.training import input_images
 from model_fn.training.finite_gate import RejectedBatch
 from model_fn.training.optimizers import make_optimizer
+from model_fn.training.quantization import range_summaries
 from model_fn.training.train_op import gradient_summaries, make_train_op
 
 REGULARIZATION_LOSS = "Loss/regularization_loss"
@@ -31,6 +32,7 @@ class Forward(NamedTuple):
     groundtruth: Groundtruth
     losses: Tensors  # float32 scalars: the terms, then their sum, TOTAL_LOSS
     counts: Tensors  # float32 scalars: figures of the assignment
+    divisors: Tensors  # float32 scalars by the names of terms, see `detectors.base.Losses`
 
 
 class TrainStep(NamedTuple):
@@ -47,6 +49,7 @@ class TrainStep(NamedTuple):
     inputs: Tensors  # the batch: "features/image", …, "labels/groundtruth_boxes", …
     input_wait: tf.Tensor  # float64 scalar, seconds that the step waited for its batch
     rejected: RejectedBatch  # the batch of the step whose numbers were not finite
+    num_taken: Optional[tf.Tensor] = None  # int32 scalar, steps of one return to hooks; None: 1
 
 
 def groundtruth_from_labels(labels: Tensors) -> Groundtruth:
@@ -76,29 +79,40 @@ def predict(
     features: Tensors,
     groundtruth: Optional[Groundtruth] = None,
     *,
-    in_bfloat16: bool = False,
+    in_type: tf.DType = tf.float32,
 ) -> Any:
-    """Predictions in float32; the network itself computes in bfloat16 where asked for.
+    """Predictions in float32; the network itself computes in `in_type`.
 
     Args:
         detector: Of `make_detector`.
         features: Keys of `inputs.schema`.
         groundtruth: In training, for detectors that choose regions by it.
-        in_bfloat16: See above.
+        in_type: tf.float32, tf.bfloat16 or tf.float16; variables are float32 all the same.
     """
     images, true_shapes = features[schema.IMAGE], features[schema.TRUE_IMAGE_SHAPE]
     context = context_from_features(features)
-    if not in_bfloat16:
+    if in_type == tf.float32:
         return detector.predict(images, true_shapes, groundtruth, context)
-    with tf1.tpu.bfloat16_scope():
-        images = tf.cast(images, tf.bfloat16)
+    with tf1.variable_scope("", custom_getter=_wide_variables(in_type)):
+        images = tf.cast(images, in_type)
         predictions = detector.predict(images, true_shapes, groundtruth, context)
 
     def widened(tensor: Any) -> Any:
-        is_narrow = tensor is not None and tensor.dtype == tf.bfloat16
+        is_narrow = isinstance(tensor, tf.Tensor) and tensor.dtype == in_type
         return tf.cast(tensor, tf.float32) if is_narrow else tensor
 
     return tf.nest.map_structure(widened, predictions)
+
+
+def _wide_variables(in_type: tf.DType) -> Callable[..., Any]:
+    """Gives layers of a narrow type float32 variables, cast; `tpu.bfloat16_scope` does for one."""
+
+    def get(getter: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        if options["dtype"] != in_type:
+            return getter(*arguments, **options)
+        return tf.cast(getter(*arguments, **{**options, "dtype": tf.float32}), in_type)
+
+    return get
 
 
 def forward(
@@ -107,7 +121,7 @@ def forward(
     labels: Tensors,
     *,
     add_regularization: bool,
-    in_bfloat16: bool = False,
+    in_type: tf.DType = tf.float32,
 ) -> Forward:
     """Builds network and loss.
 
@@ -116,13 +130,13 @@ def forward(
         features: Keys of `inputs.schema`.
         labels: Keys of `inputs.schema`.
         add_regularization: Whether the detector's penalties are part of the loss.
-        in_bfloat16: Whether the network computes in bfloat16; losses are float32 all the same.
+        in_type: As of `predict`; losses are float32 all the same.
     """
     groundtruth = groundtruth_from_labels(labels)
-    predictions = predict(detector, features, groundtruth, in_bfloat16=in_bfloat16)
-    terms, counts = detector.loss(predictions, groundtruth)
+    predictions = predict(detector, features, groundtruth, in_type=in_type)
+    terms, counts, divisors = detector.loss(predictions, groundtruth)
     penalties = detector.regularization_losses() if add_regularization else []
-    return Forward(predictions, groundtruth, with_total(terms, penalties), counts)
+    return Forward(predictions, groundtruth, with_total(terms, penalties), counts, divisors)
 
 
 def with_total(terms: Tensors, penalties: Sequence[tf.Tensor] = ()) -> Tensors:
@@ -185,7 +199,7 @@ def make_train_step(
         losses=passed.losses,
         scalars=scalars,
         counts=passed.counts,
-        summaries=[images, *histograms],
+        summaries=[images, *histograms, *range_summaries(passed.predictions)],
         gradients=taken.gradients,
         checks=taken.checks,
         written=taken.written,

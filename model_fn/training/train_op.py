@@ -120,6 +120,18 @@ def compute_gradients(
     Variables that the loss does not reach are left out.
 
     Raises:
+        ConfigError: as `variables_to_train`.
+    """
+    variables = variables_to_train(train_config, trainable)
+    pairs = gradients_of(loss, optimizer, train_config, variables)
+    check_reached(pairs, variables)
+    return pairs
+
+
+def variables_to_train(train_config: Any, trainable: Sequence[tf.Variable]) -> List[tf.Variable]:
+    """Those that `train_config` does not freeze.
+
+    Raises:
         ConfigError: if there is nothing to train, or a number of `train_config` is not finite.
     """
     for field in ("gradient_clipping_by_norm", "bias_grad_multiplier"):
@@ -128,21 +140,31 @@ def compute_gradients(
             raise ConfigError(
                 f"train_config.{field}: {value} is not finite. Give a number, or remove the field"
             )
-    variables = select_variables(
+    return select_variables(
         trainable,
         train_config.update_trainable_variables,
         train_config.freeze_variables,
     )
-    # Gates protect what reads a variable in place; resource variables are read by value.
-    computed = optimizer.compute_gradients(
-        loss, variables, gate_gradients=tf1.train.Optimizer.GATE_NONE
-    )
-    pairs = [(gradient, variable) for gradient, variable in computed if gradient is not None]
-    if not pairs:
+
+
+def check_reached(found: Sequence[Any], variables: Sequence[tf.Variable]) -> None:
+    """Raises ConfigError if no gradient was found for the variables to train."""
+    if not found:
         raise ConfigError(
             "train_config: the loss depends on none of the variables to train: "
             f"{[name_of(variable) for variable in variables[:5]]}, …"
         )
+
+
+def gradients_of(
+    loss: tf.Tensor, optimizer: Any, train_config: Any, variables: Sequence[tf.Variable]
+) -> GradientsAndVariables:
+    """Gradients of variables that the loss reaches, those of biases multiplied as configured."""
+    # Gates protect what reads a variable in place; resource variables are read by value.
+    computed = optimizer.compute_gradients(
+        loss, list(variables), gate_gradients=tf1.train.Optimizer.GATE_NONE
+    )
+    pairs = [(gradient, variable) for gradient, variable in computed if gradient is not None]
     if train_config.bias_grad_multiplier:
         pairs = multiply_bias_gradients(pairs, train_config.bias_grad_multiplier)
     return pairs

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import logging
-import re
 from typing import Any, Collection, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.check import CHECKPOINT_TYPES
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Detector
+from estimator_det.nets.quantization import is_range
 from model_fn.checkpoints.errors import DamagedCheckpointsError
+from model_fn.checkpoints.explanations import explain_shapes
 from model_fn.checkpoints.find import find_whole_checkpoint
-from model_fn.checkpoints.imported import NEUTRAL_STATISTICS, num_neutral_layers
+from model_fn.checkpoints.imported import num_neutral_layers
+from model_fn.checkpoints.variables import SLOT, unused_variables
 
 _LOG = logging.getLogger(__name__)
 
 _ROWS_SHOWN = 30
-
-# What training keeps beside a variable, by the last part of its name, and beside all of them.
-_SLOT = re.compile(
-    r"/(Momentum|RMSProp(_\d+)?|Adam(_\d+)?|Adagrad|Ftrl(_\d+)?|ExponentialMovingAverage)$"
-    r"|^(.*/)?beta[12]_power$|^global_step$"
-)
 
 
 class RestoreTable(NamedTuple):
@@ -39,6 +35,8 @@ class RestoreTable(NamedTuple):
     unused_slots: Sequence[str] = ()  # of optimizers, and moving averages
     backbone: int = 0  # variables of the feature extractor
     backbone_restored: int = 0
+    new_ranges: Sequence[str] = ()  # of simulated quantization, which a float checkpoint lacks
+    explanations: Sequence[str] = ()  # options of the model that explain shapes
 
     @property
     def share(self) -> float:
@@ -54,6 +52,11 @@ class RestoreTable(NamedTuple):
         )
         if self.unused_slots:
             text += f" (and {len(self.unused_slots)} slots of optimizers and moving averages)"
+        if self.new_ranges:
+            text += (
+                f"; {len(self.new_ranges)} range variables of simulated quantization are not in "
+                "the checkpoint and are learned anew"
+            )
         return (
             f"{text}; {self.share:.0%} of the backbone "
             f"({self.backbone_restored} of {self.backbone} variables)"
@@ -65,6 +68,7 @@ class RestoreTable(NamedTuple):
             f"  {'shape':<8} {name}: checkpoint {theirs}, model {ours}; keeps its initializer"
             for name, theirs, ours in self.mismatched
         ]
+        lines += [f"  {text}" for text in self.explanations]
         lines += _rows("missing", self.missing)
         lines += _rows("unused", self.unused)
         lines += _rows("restored", sorted(self.restored))
@@ -96,7 +100,10 @@ def checkpoint_type(train_config: Any) -> str:
 
 
 def restore_table(
-    path: str, variables: Dict[str, tf.Variable], backbone: Collection[tf.Variable] = ()
+    path: str,
+    variables: Dict[str, tf.Variable],
+    backbone: Collection[tf.Variable] = (),
+    model: Optional[Any] = None,
 ) -> RestoreTable:
     """Compares variables by checkpoint name with the checkpoint at `path` (prefix or folder).
 
@@ -104,6 +111,7 @@ def restore_table(
         path: Of the checkpoint.
         variables: Checkpoint name -> variable.
         backbone: Those of the feature extractor.
+        model: `DetectionModel` proto, whose options explain shapes.
 
     Raises:
         FileNotFoundError: if there is no checkpoint.
@@ -120,29 +128,35 @@ def restore_table(
     restored: Dict[str, tf.Variable] = {}
     mismatched = []
     missing = []
+    new_ranges = []
     for name, variable in sorted(variables.items()):
         shape = variable.shape.as_list()
-        if name not in available:
+        if name not in available and is_range(variable.op.name):
+            new_ranges.append(name)
+        elif name not in available:
             missing.append(name)
         elif list(available[name]) != shape:
             mismatched.append((name, list(available[name]), shape))
         else:
             restored[name] = variable
-    unused = sorted(set(available) - set(variables) - {NEUTRAL_STATISTICS})
-    of_backbone = {variable.op.name for variable in backbone}
+    unused = unused_variables(available, variables)
+    shapes = {name: variable.shape.as_list() for name, variable in variables.items()}
+    of_backbone = {each.op.name for each in backbone if not is_range(each.op.name)}
     return RestoreTable(
         path=prefix,
         restored=restored,
         mismatched=mismatched,
         missing=missing,
-        unused=[name for name in unused if not _SLOT.search(name)],
-        unused_slots=[name for name in unused if _SLOT.search(name)],
+        unused=[name for name in unused if not SLOT.search(name)],
+        unused_slots=[name for name in unused if SLOT.search(name)],
         backbone=len(of_backbone),
         backbone_restored=sum(v.op.name in of_backbone for v in restored.values()),
+        new_ranges=new_ranges,
+        explanations=[] if model is None else explain_shapes(model, available, shapes),
     )
 
 
-def table_of(detector: Detector, train_config: Any) -> RestoreTable:
+def table_of(detector: Detector, train_config: Any, model: Optional[Any] = None) -> RestoreTable:
     """What `train_config.fine_tune_checkpoint` gives the variables of the default graph.
 
     Raises:
@@ -157,16 +171,20 @@ def table_of(detector: Detector, train_config: Any) -> RestoreTable:
         train_config.fine_tune_checkpoint,
         _without_slots(variables),
         list(_without_slots(backbone).values()),
+        model,
     )
 
 
 def _without_slots(variables: Dict[str, tf.Variable]) -> Dict[str, tf.Variable]:
     """Those of the model: fine-tuning starts with new step, slots and averages."""
-    return {name: each for name, each in variables.items() if not _SLOT.search(each.op.name)}
+    return {name: each for name, each in variables.items() if not SLOT.search(each.op.name)}
 
 
 def plan_warm_start(
-    detector: Detector, train_config: Any, model_dir: Optional[str]
+    detector: Detector,
+    train_config: Any,
+    model_dir: Optional[str],
+    model: Optional[Any] = None,
 ) -> Optional[RestoreTable]:
     """What `train_config.fine_tune_checkpoint` gives the variables of the default graph.
 
@@ -187,7 +205,7 @@ def plan_warm_start(
     if model_dir and tf1.train.latest_checkpoint(model_dir):
         _LOG.info("Resuming in %s; the fine-tuning checkpoint is not read again", model_dir)
         return None
-    table = table_of(detector, train_config)
+    table = table_of(detector, train_config, model)
     check_table(table, train_config)
     incomplete = table.mismatched or table.missing
     _LOG.log(logging.WARNING if incomplete else logging.INFO, "%s", table)

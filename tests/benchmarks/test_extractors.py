@@ -49,6 +49,7 @@ def test_page_has_the_numbers_of_the_command(kind: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive  # the test above has a row of the other table
 def test_page_has_the_numbers_of_two_stages() -> None:
     kind = "faster_rcnn_resnet50"
     found = two_stage.facts(kind)
@@ -102,14 +103,15 @@ def test_usual_settings_are_taken(kind: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive  # golden graphs have all kinds of heads
 @pytest.mark.parametrize(
     ("kind", "size"),
     [
-        pytest.param("embedded_ssd_mobilenet_v1", 256, marks=pytest.mark.exhaustive),
-        pytest.param("ssd_mobilenet_v1_fpn", 128, marks=pytest.mark.exhaustive),
+        ("embedded_ssd_mobilenet_v1", 256),
+        ("ssd_mobilenet_v1_fpn", 128),
         ("ssd_mobilenet_v1_ppn", 128),
-        pytest.param("ssd_mobilenet_v2_mnasfpn", 64, marks=pytest.mark.exhaustive),
-        pytest.param("ssd_mobilenet_v3_small", 64, marks=pytest.mark.exhaustive),
+        ("ssd_mobilenet_v2_mnasfpn", 64),
+        ("ssd_mobilenet_v3_small", 64),
     ],
 )
 def test_heads_fit_their_maps(kind: str, size: int) -> None:
@@ -128,13 +130,8 @@ def test_images_are_made_smaller_until_they_are_cheap() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "part",
-    [
-        pytest.param(part, marks=[] if part == "network" else pytest.mark.exhaustive)
-        for part in speed.PARTS
-    ],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("part", speed.PARTS)
 def test_parts_run_the_network(part: str) -> None:
     runs = worker.Worker("ssd_mobilenet_v1_ppn", part)
     assert set(worker.PARTS) == set(speed.PARTS)

@@ -18,6 +18,7 @@ from estimator_det.compat import (
     versions,
 )
 from tests.conftest import TESTS
+from tests.programs.forking import Forker
 
 NEWER = versions.release(tf.__version__) >= versions.WITHOUT_ESTIMATOR
 
@@ -106,7 +107,7 @@ def test_start_is_quiet(tmp_path: pathlib.Path) -> None:
     assert done.stderr == "mine\n"
 
 
-def test_what_went_before_an_error_is_shown() -> None:
+def test_what_went_before_an_error_is_shown(forker: Forker) -> None:
     note = "I0000 00:00:1.5 7 port.cc:153] a note"
     program = (
         "import os\n"
@@ -117,13 +118,6 @@ def test_what_went_before_an_error_is_shown() -> None:
         "except NameError: os.write(2, b'after\\n')"
     )
     for error, expected in (("pass", "other\n"), ("wrong", f"{note}\nother\nafter\n")):
-        done = subprocess.run(
-            [sys.executable, "-c", program.replace("ERROR", error)],
-            cwd=TESTS.parent,
-            capture_output=True,
-            text=True,
-            check=True,
-            env={"TF_CPP_MIN_LOG_LEVEL": "3", "PATH": ""},
-        )
-        assert done.stderr.endswith(expected)
-        assert (note in done.stderr) == (error == "wrong")
+        run = forker.program(program.replace("ERROR", error))
+        assert run.wait() == 0
+        assert run.output() == expected

@@ -391,14 +391,6 @@ def test_a_value_that_equals_the_default_is_no_news() -> None:
     assert not list(fields.check_fields(config))
 
 
-def test_a_float_model_replaces_a_quantized_one() -> None:
-    config, path = with_field(FIELDS["TrainEvalPipelineConfig.graph_rewriter"])
-    (problem,) = fields.float_model(config)
-    assert (problem.severity, problem.field) == ("warning", path)
-    config.ClearField(path)
-    assert fields.float_model(config) == []
-
-
 def test_components_refuse_what_they_do_not_support() -> None:
     reader = input_reader_pb2.InputReader(load_track_id=True)
     with pytest.raises(ConfigError, match=r"reader\.load_track_id: is not supported yet"):

@@ -7,6 +7,9 @@ import json
 import logging
 import pathlib
 import re
+import shlex
+import subprocess
+import sys
 from typing import Iterator
 
 import pytest
@@ -132,3 +135,21 @@ def test_log_lines_as_json(json_lines: None) -> None:
     assert (first["severity"], first["message"]) == ("WARNING", "read a")
     assert second["severity"] == "ERROR"
     assert second["message"].startswith("what\nTraceback") and "why" in second["message"]
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-", "<&- >&- 2>&-", "2</dev/null"])
+def test_closed_streams_take_messages(closed: str, tmp_path: pathlib.Path) -> None:
+    script = (
+        "import sys\n"
+        "from estimator_det.config import printing\n"
+        "printing.open_closed_streams()\n"
+        f"with open({str(tmp_path / 'file')!r}, 'w') as file:\n"
+        "    printing.report('lost', sys.stderr)\n"
+        "    printing.report('lost')\n"
+        "    sys.stdin.read()\n"
+        "    file.write('whole')\n"
+    )
+    command = shlex.join([sys.executable, "-c", script])
+    done = subprocess.run(["sh", "-c", f"{command} {closed}"], stdin=subprocess.DEVNULL)
+    assert done.returncode == 0
+    assert (tmp_path / "file").read_text() == "whole"

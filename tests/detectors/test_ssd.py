@@ -13,6 +13,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.detectors import DETECTORS, Detections, Groundtruth, make_detector
 from estimator_det.detectors.ssd import _real_windows
 from estimator_det.protos import model_pb2, pipeline_pb2
+from tests import small_extractor
 from tests.detectors.configs import groundtruth, small_config, small_detector
 
 IMAGES = np.random.default_rng(0).uniform(0, 255, (2, 50, 70, 3)).astype(np.float32)
@@ -38,6 +39,17 @@ def test_what_is_trained_when(is_training: bool, frozen: str) -> None:
     assert detector.predictor.head.is_training == is_training
     assert detector.losses.targets.by_confidence == is_training
     assert detector.inplace_norm_update and not detector.return_raw_boxes
+
+
+@pytest.mark.parametrize("trainable", ["true", "false"])
+def test_batch_norm_of_the_extractor_alone_is_frozen(trainable: str) -> None:
+    detector = small_detector(f"feature_extractor {{ batch_norm_trainable: {trainable} }}")
+    assert detector.extractor.options.is_training == (trainable == "true")
+    assert detector.norm_is_training
+    frozen = small_detector(
+        f"freeze_batchnorm: true feature_extractor {{ batch_norm_trainable: {trainable} }}"
+    )
+    assert not frozen.extractor.options.is_training
 
 
 @pytest.mark.parametrize(
@@ -82,7 +94,9 @@ def run_small(overrides: str = "", is_training: bool = False) -> Any:
 
 
 def test_small_detector() -> None:
-    predictions, detections = run_small()
+    predictions, detections = run_small("return_raw_detections_during_predict: true")
+    np.testing.assert_allclose(predictions["raw_boxes"], detections["raw_detection_boxes"])
+    np.testing.assert_array_equal(predictions["raw_feature_map_indices"], [[0] * 48 + [1] * 8] * 2)
     assert predictions["box_encodings"].shape == (2, 4 * 4 * 3 + 2 * 2 * 2, 4)
     assert predictions["class_logits"].shape == (2, 56, 3)
     shapes = {name: value.shape for name, value in detections.items()}
@@ -112,27 +126,28 @@ def test_without_an_added_background(field: str) -> None:
     assert set(detections["detection_classes"].reshape(-1)) <= allowed
 
 
-def test_raw_boxes_during_predict() -> None:
-    predictions, detections = run_small("return_raw_detections_during_predict: true")
-    np.testing.assert_allclose(predictions["raw_boxes"], detections["raw_detection_boxes"])
-    np.testing.assert_array_equal(predictions["raw_feature_map_indices"], [[0] * 48 + [1] * 8] * 2)
+@pytest.fixture
+def two_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network of two layers in place of the MobileNet."""
+    small_extractor.use(monkeypatch)
 
 
+@pytest.mark.usefixtures("two_layers")
 def test_raw_boxes_have_static_shapes_where_images_have() -> None:
     detector = small_detector("return_raw_detections_during_predict: true", is_training=False)
-    for size, expected in ((64, [2, 56]), (None, [2, None])):
+    for size, expected in ((64, [2, 896]), (None, [2, None])):
         with tf.Graph().as_default():
             images = tf1.placeholder(tf.float32, [2, size, size, 3])
             predictions = detector.predict(images)
             assert predictions.raw_boxes.shape.as_list() == [*expected, 4]
             indices = predictions.raw_feature_map_indices
             assert indices.shape.as_list() == expected and indices.dtype == tf.int32
-            # Three boxes on each cell of the first map, six on the others.
+            # Three boxes on each cell of the first map, two on the others.
             by_map = tf.math.bincount(indices[1])
             with tf1.Session() as session:
                 session.run(tf1.global_variables_initializer())
                 pixels = {images: np.zeros([2, 64, 64, 3])}
-                assert session.run(by_map, pixels).tolist() == [48, 8]
+                assert session.run(by_map, pixels).tolist() == [768, 128]
 
 
 def test_detections_are_relative_to_the_real_image() -> None:
@@ -170,6 +185,7 @@ def test_the_real_window_of_a_padded_image_that_is_not_square() -> None:
     np.testing.assert_array_equal(_real_windows(inputs, None), [[0, 0, 1, 1]] * 2)
 
 
+@pytest.mark.usefixtures("two_layers")
 def test_keypoints_are_decoded() -> None:
     _, detections = run_small(
         """box_coder { keypoint_box_coder { num_keypoints: 3 } }
@@ -203,18 +219,21 @@ DEPTHWISE_HEAD = """box_predictor { convolutional_box_predictor { use_depthwise:
     conv_hyperparams { batch_norm {} } } }"""
 
 
+@pytest.mark.usefixtures("two_layers")
 def test_moving_averages_through_update_operations() -> None:
     found = train_once(DEPTHWISE_HEAD)
-    assert found["updates"] == 2 * (27 + 4)
+    assert found["updates"] == 2 * (2 + 4)
     assert not any(found["by_loss"]) and all(found["by_updates"])
 
 
+@pytest.mark.usefixtures("two_layers")
 def test_moving_averages_in_place() -> None:
     found = train_once(DEPTHWISE_HEAD + " inplace_batchnorm_update: true")
     assert found["updates"] == 0
     assert all(found["by_loss"])
 
 
+@pytest.mark.usefixtures("two_layers")
 @pytest.mark.parametrize("inplace", ["true", "false"])
 def test_frozen_batch_norm_stays_put(inplace: str) -> None:
     found = train_once(
@@ -236,6 +255,7 @@ def test_predicting_twice_shares_variables() -> None:
         assert len(detector.regularization_losses()) == len(kernels)
 
 
+@pytest.mark.usefixtures("two_layers")
 def test_graph_does_not_grow_with_the_batch() -> None:
     sizes = []
     for batch in (32, 64):
@@ -348,7 +368,11 @@ class Golden:
             return session.run(fetches)
 
 
-GOLDEN_NAMES = ["ssd_mobilenet_v1_300x300_coco14_sync", "ssdlite_mobilenet_v1_coco"]
+# Plain heads and focal losses are those of tests/benchmarks/test_conformance.py.
+GOLDEN_NAMES = [
+    pytest.param("ssd_mobilenet_v1_300x300_coco14_sync", marks=pytest.mark.exhaustive),
+    "ssdlite_mobilenet_v1_coco",
+]
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Any, NamedTuple
+from typing import Any, List, Mapping, NamedTuple
 
 import numpy as np
 import pytest
@@ -117,3 +117,34 @@ def exported_trainable(trained: Trained, tmp_path_factory: pytest.TempPathFactor
 def pictures() -> np.ndarray:
     """uint8 [2, 50, 70, 3]."""
     return np.random.default_rng(0).integers(0, 256, (2, 50, 70, 3), dtype=np.uint8)
+
+
+def _direct(trained: Trained, images: np.ndarray) -> Any:
+    """Detections of the checkpoint without the exporter between."""
+    with tf.Graph().as_default():
+        detector = make_detector(trained.config.model, is_training=False)
+        inputs, shapes = detector.preprocess(tf.constant(images, tf.float32))
+        detections = detector.postprocess(detector.predict(inputs, shapes), shapes)
+        with tf1.Session() as session:
+            tf1.train.Saver(tf1.trainable_variables() + _statistics()).restore(
+                session, trained.checkpoint
+            )
+            return session.run(detections.as_dict())
+
+
+def _statistics() -> List[Any]:
+    trainable = {v.name for v in tf1.trainable_variables()}
+    return [v for v in tf1.global_variables() if v.name not in trainable]
+
+
+def assert_same(outputs: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    assert set(outputs) == set(expected)
+    for key, value in expected.items():
+        np.testing.assert_allclose(outputs[key], value, rtol=1e-4, atol=1e-5, err_msg=key)
+
+
+@pytest.fixture(scope="module")
+def expected(trained: Trained, pictures: np.ndarray) -> Any:
+    """What the checkpoint detects in the pictures, with the class ids of an export."""
+    direct = _direct(trained, pictures)
+    return {**direct, "detection_classes": direct["detection_classes"] + 1}

@@ -37,8 +37,14 @@ def test_detections_of_one_image(model, pictures):
     assert model.name(99) == "99"
 
 
+# That all of them agree, test_saved_model.py shows without the detector.
 @pytest.mark.parametrize(
-    "input_type", ["encoded_image_string_tensor", "tf_example", "float_image_tensor"]
+    "input_type",
+    [
+        pytest.param("encoded_image_string_tensor", marks=pytest.mark.exhaustive),
+        "tf_example",
+        pytest.param("float_image_tensor", marks=pytest.mark.exhaustive),
+    ],
 )
 def test_signatures_of_other_input_types(model, exported_all, pictures, input_type):
     found = SavedModelDetector(str(exported_all), input_type).detect(pictures[1])

@@ -46,7 +46,9 @@ def test_override_of_mobilenet_v2_keeps_the_network(
         assert norm.get_attr("exponential_avg_factor") == pytest.approx(1 - decay, rel=1e-4)
 
 
-@pytest.mark.parametrize(("option", "penalties", "relu6"), [("", 53, 4), (OVERRIDE, 0, 37)])
+# Of a network with one unit a block: 17 layers.
+@pytest.mark.usefixtures("short_networks", "fresh_builds")
+@pytest.mark.parametrize(("option", "penalties", "relu6"), [("", 17, 4), (OVERRIDE, 0, 13)])
 def test_override_of_resnet_keeps_the_numbers_of_its_norms(
     option: str, penalties: int, relu6: int
 ) -> None:
@@ -55,11 +57,13 @@ def test_override_of_resnet_keeps_the_numbers_of_its_norms(
         batch_norm {{ scale: false epsilon: 0.5 }} }}
         depth_multiplier: 0.05 min_depth: 4 {option}"""
     built = build("ssd_resnet50_v1_fpn", text, (160, 160))
-    assert (built.epsilons[1e-5], built.epsilons[0.5]) == (53, 4)
+    assert (built.epsilons[1e-5], built.epsilons[0.5]) == (17, 4)
     assert (built.ops["Relu6"], built.penalties) == (relu6, penalties)
 
 
-@pytest.mark.parametrize("kind", ["ssd_inception_v2", "ssd_inception_v3"])
+@pytest.mark.parametrize(
+    "kind", ["ssd_inception_v2", pytest.param("ssd_inception_v3", marks=pytest.mark.exhaustive)]
+)
 def test_inception_takes_every_setting_of_the_message(kind: str) -> None:
     text = f"""{OVERRIDE} depth_multiplier: 0.1 min_depth: 4 num_layers: 2
         conv_hyperparams {{ activation: NONE }}"""
@@ -68,7 +72,7 @@ def test_inception_takes_every_setting_of_the_message(kind: str) -> None:
     assert not [name for name in built.variables if "BatchNorm" in name]
 
 
-@pytest.mark.parametrize("option", ["", OVERRIDE])
+@pytest.mark.parametrize("option", [pytest.param("", marks=pytest.mark.exhaustive), OVERRIDE])
 def test_embedded_keeps_the_settings_of_its_network(option: str) -> None:
     """As in the reference, an override has no effect; depthwise kernels are not regularized."""
     text = "depth_multiplier: 0.1 min_depth: 4 conv_hyperparams { batch_norm { scale: false } }"
@@ -102,6 +106,7 @@ def test_override_adds_the_message_to_the_norms_of_pnasnet() -> None:
     assert all(op.get_attr("is_training") for op in norms)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("short_networks", "fresh_builds")
 def test_spaghettinet_evaluation_keeps_no_averages_of_its_own() -> None:
     counts = [

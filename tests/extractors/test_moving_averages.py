@@ -48,13 +48,10 @@ def extract_small(kind: str, pixels: Any = None) -> Tuple[tf.Tensor, ...]:
     return make(kind, text).extract(tf.constant(pixels, tf.float32))
 
 
-# One type of each way to make layers; the others are made alike.
+# One type of each way to make layers; the others are made alike, or compared below.
 NETWORKS = {
-    "ssd_inception_v2",
-    "ssd_mobilenet_v1",
     "ssd_mobilenet_v3_large",
     "ssd_pnasnet",
-    "ssd_resnet50_v1_fpn",
     "ssd_spaghettinet",
 }
 
@@ -98,7 +95,12 @@ def averages_after_a_pass(kind: str, in_place: bool) -> Dict[str, np.ndarray]:
 
 @pytest.mark.usefixtures("short_networks")
 @pytest.mark.parametrize(
-    "kind", ["ssd_mobilenet_v1", "ssd_mobilenet_v1_ppn", "ssd_resnet50_v1_fpn"]
+    "kind",
+    [
+        "ssd_mobilenet_v1",
+        pytest.param("ssd_mobilenet_v1_ppn", marks=pytest.mark.exhaustive),
+        "ssd_resnet50_v1_fpn",
+    ],
 )
 def test_averages_move_the_same_both_ways(kind: str) -> None:
     in_place = averages_after_a_pass(kind, in_place=True)

@@ -14,7 +14,7 @@ import resource
 import signal
 import sys
 import traceback
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 from estimator_det import console
 
@@ -66,12 +66,12 @@ def run_target(name: str, target: Any, seeds: range, folder: pathlib.Path) -> Li
     return problems
 
 
-def main() -> None:
+def main(argv: Optional[List[str]] = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("counts", nargs="+", metavar="TARGET:INPUTS")
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     console.quiet_logging()
     from tests.fuzz import targets
 

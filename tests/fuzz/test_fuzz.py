@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import subprocess
-import sys
 from typing import Dict
 
 import pytest
 
 from estimator_det.config.text import ConfigError
-from tests.conftest import TESTS
 from tests.fuzz import runner
 from tests.fuzz.mutate import mutate_bytes, mutate_text
+from tests.programs.forking import Forker
 
 FEW = {
     "records": 300, "images": 400, "label_maps": 400, "configurations": 30, "checkpoints": 300,
@@ -55,17 +53,14 @@ def test_the_runner_reports_what_goes_wrong(
 @pytest.mark.parametrize(
     "counts", [FEW, pytest.param(MANY, marks=pytest.mark.exhaustive)], ids=["few", "many"]
 )
-def test_damaged_inputs_end_well(tmp_path: pathlib.Path, counts: Dict[str, int]) -> None:
-    arguments = [f"{name}:{count}" for name, count in counts.items()]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.fuzz.runner", str(tmp_path / "fuzz"), *arguments],
-        env={**os.environ, "PYTHONPATH": str(TESTS.parent), "TF_CPP_MIN_LOG_LEVEL": "3"},
-        cwd=TESTS.parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    *problems, last = map(json.loads, done.stdout.splitlines() or ["{}"])
+def test_damaged_inputs_end_well(
+    forker: Forker, tmp_path: pathlib.Path, counts: Dict[str, int]
+) -> None:
+    arguments = [str(tmp_path / "fuzz"), *(f"{name}:{count}" for name, count in counts.items())]
+    run = forker.program(f"from tests.fuzz import runner; runner.main({arguments!r})")
+    assert run.wait() == 0, run.output()
+    lines = [line for line in run.output().splitlines() if line.startswith("{")]
+    *problems, last = map(json.loads, lines or ["{}"])
     text = "\n".join(f"{one['target']}, seed {one['seed']}: {one['what']}" for one in problems)
     assert not problems, text
-    assert last == {"inputs": sum(counts.values())}, done.stderr
+    assert last == {"inputs": sum(counts.values())}, run.output()

@@ -164,7 +164,7 @@ def test_the_first_fault_stops_the_run(storm: Storm, policy: str) -> None:
 @pytest.mark.parametrize(
     "kind",
     [
-        "damaged_record",
+        pytest.param("damaged_record", marks=pytest.mark.exhaustive),
         pytest.param("unparsable", marks=pytest.mark.exhaustive),
         pytest.param("huge_image", marks=pytest.mark.exhaustive),
         "box_degenerate",

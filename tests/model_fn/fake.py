@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import io
+import os
+import pathlib
+import signal
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 import pytest
 from google.protobuf import text_format
+from PIL import Image
 
+from estimator_det.compat import estimator as tf_estimator
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.detectors.base import Detections, Groundtruth, Losses
 from estimator_det.protos import pipeline_pb2
 from inputs import schema
 from inputs.records.cursor import DataCursor
 from model_fn import model_fn
+from model_fn.drawing import charts
 from model_fn.runs import best_checkpoints, evaluator
 from model_fn.runs.backends import estimator, tpu_estimator
+from model_fn.training import initial_values, replica
 from model_fn.training.finite_gate import RejectedBatch
 from model_fn.training.step import TrainGraph, TrainStep
 
@@ -77,7 +85,9 @@ class FakeDetector:
             "Loss/localization_loss": tf.reduce_mean(boxes * weights),
             "Loss/classification_loss": tf.reduce_mean(classes * weights[:, 0]),
         }
-        return Losses(terms, {"Counted/boxes": tf.reduce_sum(weights)})
+        images = tf.cast(tf.shape(weights)[0], tf.float32)
+        counts = {"Counted/boxes": tf.reduce_sum(weights)}
+        return Losses(terms, counts, dict.fromkeys(terms, images))
 
     def postprocess(self, predictions: FakePredictions, true_shapes: tf.Tensor) -> Detections:
         del true_shapes
@@ -108,13 +118,23 @@ class FakeDetector:
         }
 
 
-def make_fake_detector(config: Any, is_training: bool) -> FakeDetector:
+def make_fake_detector(config: Any, is_training: bool, graph_rewriter: Any = None) -> FakeDetector:
+    del graph_rewriter
     return FakeDetector(config, is_training)
 
 
+def without_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replaces figures, which take most of the time of a small evaluation, by a pixel."""
+    buffer = io.BytesIO()
+    Image.new("RGBA", (1, 1)).save(buffer, "png")
+    monkeypatch.setattr(charts, "figure", lambda *_, **__: buffer.getvalue())
+
+
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Puts the fake detector in place of all others."""
-    monkeypatch.setattr(model_fn, "make_detector", make_fake_detector)
+    """Puts the fake detector in place of all others, and draws no charts."""
+    without_charts(monkeypatch)
+    for maker in (model_fn, initial_values, replica):
+        monkeypatch.setattr(maker, "make_detector", make_fake_detector)
     for user in (best_checkpoints, evaluator, estimator, tpu_estimator):
         monkeypatch.setattr(user, "make_preprocessor", lambda model: None)
 
@@ -204,7 +224,8 @@ def make_train_input_fn(
 ) -> Callable[[], tf.data.Dataset]:
     """Stands for `inputs.create_train_input_fn`; batch i holds records 2 i and 2 i + 1."""
 
-    def input_fn() -> tf.data.Dataset:
+    def input_fn(params: Any = None, input_context: Any = None) -> tf.data.Dataset:
+        del params, input_context
         features, labels = tf.nest.map_structure(tf.constant, arrays())
         first = cursor.begin(0, "").count if cursor is not None else 0
 
@@ -225,3 +246,40 @@ def train_input_fn() -> tf.data.Dataset:
 
 def eval_input_fn() -> tf.data.Dataset:
     return tf.data.Dataset.from_tensors(arrays()).repeat(3)
+
+
+def make_receiver(*_: Any, **__: Any) -> Callable[[], Any]:
+    """Stands for `inputs.create_predict_input_fn`."""
+
+    def receive() -> Any:
+        examples = tf1.placeholder(tf.string, [None], name="serialized_example")
+        size = tf.shape(examples)[0]
+        features = {
+            schema.IMAGE: tf.zeros([size, SIZE, SIZE, 3]),
+            schema.TRUE_IMAGE_SHAPE: tf.fill([size, 3], SIZE),
+        }
+        return tf_estimator.export.ServingInputReceiver(features, {"serialized_example": examples})
+
+    return receive
+
+
+class SignalAt(tf1.train.SessionRunHook):
+    """Sends SIGTERM in a step."""
+
+    def __init__(self, step: int) -> None:
+        self._steps_left = step
+
+    def before_run(self, run_context: Any) -> None:
+        self._steps_left -= 1
+        if not self._steps_left:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def steps_with(folder: pathlib.Path, tag: str) -> List[int]:
+    """The steps for which the event files of a folder contain a tag."""
+    return sorted(
+        event.step
+        for path in folder.glob("events.*")
+        for event in tf1.train.summary_iterator(str(path))
+        if tag in [value.tag for value in event.summary.value]
+    )

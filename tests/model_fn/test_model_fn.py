@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import estimator, tf, tf1, tpu_estimator
-from estimator_det.config import pipeline
-from estimator_det.config.text import ConfigError
 from inputs import schema
 from inputs.label_map import read_label_map
 from model_fn import model_fn as create
@@ -110,19 +108,21 @@ def test_training_spec() -> None:
     }
 
 
-def test_quantization_aware_training_is_refused_and_the_rest_is_float() -> None:
-    model_fn = create.create_model_fn(fake.pipeline_config("graph_rewriter { quantization {} }"))
-    with tf.Graph().as_default(), pytest.raises(ConfigError, match="--set graph_rewriter=null"):
-        model_fn(*_tensors(), ModeKeys.TRAIN, {})
-    for mode in (ModeKeys.EVAL, ModeKeys.PREDICT):
-        with tf.Graph().as_default() as graph:
-            model_fn(*_tensors(), mode, {})
-            assert not [op for op in graph.get_operations() if "FakeQuant" in op.type]
-    config = pipeline.apply_overrides(
-        fake.pipeline_config("graph_rewriter { quantization {} }"), ["graph_rewriter=null"]
-    )
+@pytest.mark.parametrize("mode", [ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT])
+def test_every_mode_hands_the_rewriter_to_the_detector(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = []
+
+    def make_detector(model: Any, is_training: bool, graph_rewriter: Any) -> Any:
+        given.append(graph_rewriter.quantization.delay)
+        return fake.make_fake_detector(model, is_training)
+
+    monkeypatch.setattr(create, "make_detector", make_detector)
+    config = fake.pipeline_config("graph_rewriter { quantization { delay: 7 } }")
     with tf.Graph().as_default():
-        assert create.create_model_fn(config)(*_tensors(), ModeKeys.TRAIN, {}).train_op is not None
+        create.create_model_fn(config)(*_tensors(), mode, {})
+    assert given == [7]
 
 
 def test_tpu_spec_is_always_built_and_left_alone_on_tpu() -> None:

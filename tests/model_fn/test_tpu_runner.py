@@ -17,7 +17,6 @@ from model_fn.runs.backends.tpu_options import OnTpu
 from model_fn.runs.options import Evaluating, Saving
 from model_fn.training import host_call
 from tests.model_fn import fake
-from tests.model_fn.runs.test_runner import _make_receiver
 
 FIT = """
 model { ssd {
@@ -50,11 +49,12 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
     fake.install(monkeypatch)
     monkeypatch.setattr(input_pipeline, "create_train_input_fn", make_train)
     monkeypatch.setattr(input_pipeline, "create_eval_input_fn", lambda *_, **__: feed(3))
-    monkeypatch.setattr(best_checkpoints.serving, "create_predict_input_fn", _make_receiver)
+    monkeypatch.setattr(best_checkpoints.serving, "create_predict_input_fn", fake.make_receiver)
     return configs
 
 
-@pytest.mark.parametrize("evaluates", [False, pytest.param(True, marks=pytest.mark.slow)])
+# Evaluations on a TPU's core are in tests/model_fn/runs/backends/test_tpu_estimator.py too.
+@pytest.mark.parametrize("evaluates", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
 def test_run_and_resume(
     seen: List[Any], tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, evaluates: bool
 ) -> None:

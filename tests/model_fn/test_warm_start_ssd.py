@@ -133,11 +133,8 @@ def test_classification_checkpoint(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "overrides",
-    [V2, pytest.param(RESNET, marks=pytest.mark.exhaustive)],
-    ids=["mobilenet_v2", "resnet50_fpn"],
-)
+@pytest.mark.exhaustive  # names do not change; tests/model_fn/preflight/test_run_check.py has one
+@pytest.mark.parametrize("overrides", [V2, RESNET], ids=["mobilenet_v2", "resnet50_fpn"])
 def test_detection_checkpoint(overrides: str, tmp_path: pathlib.Path) -> None:
     checkpoint = save(lambda: build(overrides), tmp_path, "BoxPredictor_9")
     shapes = dict(tf1.train.list_variables(checkpoint))
@@ -151,7 +148,16 @@ def test_detection_checkpoint(overrides: str, tmp_path: pathlib.Path) -> None:
     assert heads == set(extra) and heads
     assert table.share == 1.0
 
-    # Of other classes: class heads have other shapes and keep their initializers.
+
+@pytest.mark.slow
+@pytest.mark.exhaustive  # tests/model_fn/training/test_warm_start.py has variables of other shapes
+@pytest.mark.parametrize("overrides", [V2, RESNET], ids=["mobilenet_v2", "resnet50_fpn"])
+def test_detection_checkpoint_of_other_classes(overrides: str, tmp_path: pathlib.Path) -> None:
+    """Class heads have other shapes and keep their initializers."""
+    checkpoint = save(lambda: build(overrides), tmp_path, "BoxPredictor_9")
+    shapes = dict(tf1.train.list_variables(checkpoint))
+    inner = {name for name in shapes if name.startswith(EXTRACTOR)}
+    heads = set(shapes) - inner - {"global_step", "BoxPredictor_9/Logits/weights"}
     table, _ = start_from(
         checkpoint,
         f"num_classes: 5 {overrides}",

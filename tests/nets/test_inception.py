@@ -4,7 +4,6 @@ import zlib
 from typing import Dict, List
 
 import numpy as np
-import pytest
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.nets import inception
@@ -18,22 +17,17 @@ def shapes(end_points: Dict[str, tf.Tensor]) -> Dict[str, List[int]]:
 
 
 # The sums were taken of tf-slim's own networks, whose activations equal these to the last bit.
-@pytest.mark.parametrize(
-    ("blocks", "count", "checksum"),
-    [(inception.V2_BLOCKS, 139, 3766510959), (inception.V3_BLOCKS, 188, 3757204035)],
-)
-def test_variables_of_the_published_networks(blocks, count: int, checksum: int) -> None:
-    with tf.Graph().as_default():
-        inception.inception(tf.zeros([1, 75, 75, 3]), scaled_depth(1, 16), blocks)
-        variables = tf1.global_variables()
-        assert len(variables) == count
-        lines = sorted(f"{v.op.name} {v.shape.as_list()} {v.trainable}" for v in variables)
-        assert zlib.crc32("\n".join(lines).encode()) == checksum
+def check_variables(count: int, checksum: int) -> None:
+    variables = tf1.global_variables()
+    assert len(variables) == count
+    lines = sorted(f"{v.op.name} {v.shape.as_list()} {v.trainable}" for v in variables)
+    assert zlib.crc32("\n".join(lines).encode()) == checksum
 
 
-def test_v2_activations() -> None:
+def test_v2_as_published() -> None:
     with tf.Graph().as_default():
         found = shapes(inception.inception(tf.zeros([1, 97, 64, 3]), scaled_depth(1, 16)))
+        check_variables(139, 3766510959)
     assert list(found) == V2_NAMES
     assert found["Conv2d_1a_7x7"] == [49, 32, 64]
     assert found["Mixed_3c"] == [13, 8, 320]
@@ -42,20 +36,22 @@ def test_v2_activations() -> None:
     assert found["Mixed_5c"] == [4, 2, 1024]
 
 
-def test_v3_activations() -> None:
+def test_v3_as_published() -> None:
     with tf.Graph().as_default():
         images = tf.zeros([1, 107, 139, 3])
-        found = shapes(inception.inception(images, scaled_depth(0.25, 16), inception.V3_BLOCKS))
-    assert found["MaxPool_5a_3x3"] == [11, 15, 48]
-    # Branches of 16, 16, 24 and 16; then 48, 48, 48, 48; then 80, 2 * 96, 2 * 96 and 48.
-    assert found["Mixed_5d"] == [11, 15, 72]
-    assert found["Mixed_6e"] == [5, 7, 192]
-    assert found["Mixed_7c"] == [2, 3, 512]
+        found = shapes(inception.inception(images, scaled_depth(1, 16), inception.V3_BLOCKS))
+        check_variables(188, 3757204035)
+    assert found["MaxPool_5a_3x3"] == [11, 15, 192]
+    # Branches of 64, 64, 96 and 64; then 192 four times; then 320, 2 * 384, 2 * 384 and 192.
+    assert found["Mixed_5d"] == [11, 15, 288]
+    assert found["Mixed_6e"] == [5, 7, 768]
+    assert found["Mixed_7c"] == [2, 3, 2048]
 
 
 def test_depth_is_scaled_layer_by_layer_down_to_the_least() -> None:
     with tf.Graph().as_default():
-        found = shapes(inception.inception(tf.zeros([1, 64, 64, 3]), scaled_depth(0.1, 8)))
+        start = inception.V2_BLOCKS[: V2_NAMES.index("Mixed_4a") + 1]
+        found = shapes(inception.inception(tf.zeros([1, 64, 64, 3]), scaled_depth(0.1, 8), start))
         kernels = {v.op.name: v.shape.as_list() for v in tf1.trainable_variables()}
     assert found["Mixed_3b"] == [8, 8, 8 + 8 + 9 + 8]
     assert found["Mixed_4a"] == [4, 4, 16 + 9 + (8 + 9 + 9 + 8)]
@@ -86,7 +82,8 @@ def test_settings_come_from_the_scope_around() -> None:
     settings = {"weights_regularizer": slim.l2_regularizer(0.1), "normalizer_fn": slim.batch_norm}
     with tf.Graph().as_default():
         with slim.arg_scope([slim.conv2d, slim.separable_conv2d], **settings):
-            inception.inception(tf.zeros([1, 40, 40, 3]), scaled_depth(0.1, 4))
-        # 69 convolutions, of which one is split.
-        assert len(tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)) == 70
-        assert len(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)) == 2 * 69
+            start = inception.V2_BLOCKS[: V2_NAMES.index("Mixed_3b") + 1]
+            inception.inception(tf.zeros([1, 40, 40, 3]), scaled_depth(0.1, 4), start)
+        # Three convolutions, of which one is split, and seven.
+        assert len(tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)) == 11
+        assert len(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)) == 2 * 10

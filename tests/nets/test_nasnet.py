@@ -165,6 +165,7 @@ def test_halving_keeps_even_and_odd_pixels() -> None:
     np.testing.assert_array_equal(odd, [[6, 8, 0], [0, 0, 0]])
 
 
+@pytest.mark.exhaustive
 def test_sizes_known_at_run_time_give_the_same_network() -> None:
     images = np.random.default_rng(0).normal(size=(1, 66, 80, 3))
     results = []
@@ -203,7 +204,7 @@ def test_a_dropped_path_is_zero_and_the_others_make_up_for_it() -> None:
     assert dropped.mean() == pytest.approx(1.0, abs=0.1)
 
 
-@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("is_training", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
 def test_paths_drop_in_training_alone(is_training: bool) -> None:
     with tf.Graph().as_default() as graph:
         tf1.train.create_global_step()
@@ -213,6 +214,7 @@ def test_paths_drop_in_training_alone(is_training: bool) -> None:
     assert len([op for op in drawn if "Initializer" not in op.name]) == 15 * is_training
 
 
+@pytest.mark.exhaustive  # tests/extractors/test_moving_averages.py builds one that learns
 def test_a_training_step() -> None:
     with tf.Graph().as_default(), tf1.Session() as session:
         tf1.set_random_seed(1)

@@ -23,6 +23,7 @@ def test_blocks_are_seen_before_they_are_halved() -> None:
         end_points = tiny(tf.zeros([2, 130, 160, 3]))
         shapes = {name: map_.shape.as_list() for name, map_ in end_points.items()}
         names = {v.op.name: v.shape.as_list() for v in tf1.global_variables()}
+        penalties = tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)
     # Multiplier and minimum apply inside a unit; its output has four times as many channels.
     assert shapes == {
         "block1": [2, 33, 40, 8],
@@ -35,8 +36,17 @@ def test_blocks_are_seen_before_they_are_halved() -> None:
     shortcuts = [name for name in names if name.endswith("shortcut/weights")]
     assert shortcuts == [f"block{n}/unit_1/bottleneck_v1/shortcut/weights" for n in (1, 2, 3, 4)]
     assert len([name for name in names if name.endswith("gamma")]) == 53
+    assert len([name for name in names if name.endswith("weights")]) == len(penalties) == 53
 
 
+@pytest.fixture
+def one_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ResNet of one unit a block."""
+    table = tuple(block._replace(units=1) for block in resnet.V1_BLOCKS[50])
+    monkeypatch.setitem(resnet.V1_BLOCKS, 50, table)
+
+
+@pytest.mark.usefixtures("one_unit")
 def test_halving_takes_every_second_pixel() -> None:
     with tf.Graph().as_default(), tf1.Session() as session:
         with resnet.v1_arg_scope(), slim.arg_scope(list(BATCH_NORMS), is_training=False):
@@ -51,6 +61,7 @@ def test_halving_takes_every_second_pixel() -> None:
     assert before.min() >= 0
 
 
+@pytest.mark.exhaustive  # tests/extractors/test_hyperparams.py has an override of a ResNet
 def test_overrides_reach_everything_but_the_norms_numbers() -> None:
     with tf.Graph().as_default():
         with (
@@ -71,21 +82,14 @@ def test_overrides_reach_everything_but_the_norms_numbers() -> None:
         assert kinds.count("Relu6") == 33 and kinds.count("Relu") == 16
 
 
-def test_every_kernel_is_regularized() -> None:
-    with tf.Graph().as_default(), resnet.v1_arg_scope():
-        tiny(tf.zeros([1, 33, 33, 3]))
-        assert len(tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)) == 53
-
-
 def test_unknown_network() -> None:
     with pytest.raises(KeyError):
         resnet.resnet_v1(tf.zeros([1, 33, 33, 3]), 51)
 
 
-def test_dilated_blocks_see_what_strided_ones_see(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("one_unit")
+def test_dilated_blocks_see_what_strided_ones_see() -> None:
     """Blocks that halve within give the same as those halved after; dilated ones fill the gaps."""
-    table = tuple(block._replace(units=1) for block in resnet.V1_BLOCKS[50])
-    monkeypatch.setitem(resnet.V1_BLOCKS, 50, table)
     with tf.Graph().as_default(), tf1.Session() as session:
         tf1.set_random_seed(1)
         inputs = tf.random.stateless_normal([1, 129, 97, 3], [1, 2])

@@ -66,7 +66,9 @@ def test_parts_share_a_range_of_eight_bits() -> None:
             np.testing.assert_allclose(session.run(found), [[128 * 6 / 255, 6.0, 0.0]], rtol=1e-6)
 
 
-@pytest.mark.parametrize("explicit_padding", [False, True])
+@pytest.mark.parametrize(
+    "explicit_padding", [False, pytest.param(True, marks=pytest.mark.exhaustive)]
+)
 def test_any_size_fits(explicit_padding: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     shorten(NAMES[0], monkeypatch)
     with tf.Graph().as_default():
@@ -80,6 +82,7 @@ def test_any_size_fits(explicit_padding: bool, monkeypatch: pytest.MonkeyPatch) 
     assert found == [[7, 5], [4, 3], [2, 2], [1, 1], [1, 1]]
 
 
+@pytest.mark.exhaustive  # tests/extractors/test_moving_averages.py builds one that learns
 def test_one_step_of_training_reaches_every_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     name = spaghettinet.DEFAULT_NETWORK
     shorten(name, monkeypatch)

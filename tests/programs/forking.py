@@ -100,6 +100,10 @@ class Forker:
         """The same of `model_main`, with these environment variables besides."""
         return self._start({"flags": list(flags), "environment": environment or {}})
 
+    def program(self, source: str) -> Run:
+        """Runs the text of a program, from the root of the sources."""
+        return self._start({"source": source})
+
     def fake_training(
         self, model_dir: str, file_size_limit: Optional[int] = None, **settings: Any
     ) -> Run:
@@ -126,11 +130,11 @@ def small_config(folder: pathlib.Path, num_steps: int) -> str:
     from estimator_det import demo
     from estimator_det.config import pipeline
     from inputs.datasets import shapes
-    from tests.programs.test_runs import SMALL
+    from tests.programs.test_runs import PLAIN, SMALL
 
     files = shapes.make_dataset(str(folder / "data"), seed=0, size="tiny")
     path = folder / "small.config"
-    config = demo.demo_config(files, num_steps, SMALL)
+    config = demo.demo_config(files, num_steps, [*SMALL, PLAIN])
     path.write_text(pipeline.format_pipeline(config))
     return str(path)
 
@@ -197,6 +201,9 @@ def _child(request: Dict[str, Any]) -> int:
     os.dup2(log, 1)
     os.dup2(log, 2)
     try:
+        if "source" in request:
+            exec(compile(request["source"], "program", "exec"), {"__name__": "__main__"})
+            return 0
         if "arguments" in request:
             small_extractor.use(pytest.MonkeyPatch())
             return cli.main(request["arguments"])

@@ -25,6 +25,7 @@ from tests.model_fn.runs.test_detections_evaluation import (
 )
 
 
+@pytest.mark.usefixtures("no_charts")
 def test_without_a_configuration(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:

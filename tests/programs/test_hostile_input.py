@@ -13,7 +13,7 @@ from PIL import Image
 from estimator_det import cli, console, model_main
 from estimator_det.compat import tf
 from estimator_det.config import pipeline
-from exporters import saved_model_detector
+from exporters import formats, saved_model_detector
 from inputs.bad_records.kinds import FAIL, SKIP, RecordFault
 from inputs.bad_records.log import LONGEST_MESSAGE, FaultLog, RecordFaultError
 from model_fn.debugging.bad_step import Record
@@ -103,7 +103,7 @@ class _Detector:
 def test_detect(
     capsys: pytest.CaptureFixture, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(saved_model_detector, "SavedModelDetector", _Detector)
+    monkeypatch.setattr(formats, "load_model", _Detector)
     folder = tmp_path / "images"
     folder.mkdir()
     Image.new("RGB", (20, 20)).save(folder / f"{NAME}.png")

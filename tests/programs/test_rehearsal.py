@@ -16,7 +16,7 @@ from exporters.saved_model_detector import DETECTIONS_FILE
 from inputs.datasets import shapes
 from model_fn.training import host_call
 from tests import small_extractor
-from tests.programs.test_runs import SMALL
+from tests.programs.test_runs import PLAIN, SMALL
 
 pytestmark = pytest.mark.slow
 
@@ -60,28 +60,48 @@ def _check_starts_at(checkpoint: pathlib.Path, source: pathlib.Path) -> None:
         np.testing.assert_array_equal(found.get_tensor(name), given.get_tensor(name), name)
 
 
-def test_from_a_checkpoint_to_a_model_that_detects(tmp_path, capsys, monkeypatch):
-    small_extractor.use(monkeypatch)
-    files = shapes.make_dataset(str(tmp_path / "data"), seed=0, size="tiny")
-    config_path = tmp_path / "small.config"
-    config = demo.demo_config(files, 4, [*SMALL, *FIT])
-    config_path.write_text(pipeline.format_pipeline(config))
-    common = ["model_main", f"--pipeline_config_path={config_path}"]
-    source, folder = tmp_path / "source", tmp_path / "rehearsed"
-    assert model_main.main([*common, f"--model_dir={source}", "--num_train_steps=1"]) == 0
-    capsys.readouterr()
-
-    common += [f"--model_dir={folder}"]
-    tpu = ["--rehearse_tpu", "--num_shards=2", "--iterations_per_loop=2"]
-    start = f"--config_override=train_config {{ fine_tune_checkpoint: '{source}' }}"
-    assert model_main.main([*common, *tpu, start]) == 0
-    assert "mAP@.50IOU" in capsys.readouterr().out
-
-    _check_starts_at(folder / "model.ckpt-0", source)
+def _check_reports(folder: pathlib.Path) -> None:
+    """Checks what two loops of two steps report."""
     assert tf1.train.load_variable(str(folder), "global_step") == 4
     told = _scalars(folder, f"events.*{host_call.FILE_SUFFIX}")
     assert set(told) == FIGURES and all(steps == [2, 4] for steps in told.values())
     assert _scalars(folder, "events.*")["global_step/sec"] == [3], "one entry a loop"
+
+
+@pytest.fixture
+def common(tmp_path, monkeypatch):
+    """Arguments of `model_main` for a small network and small data."""
+    small_extractor.use(monkeypatch)
+    files = shapes.make_dataset(str(tmp_path / "data"), seed=0, size="tiny")
+    config_path = tmp_path / "small.config"
+    config = demo.demo_config(files, 4, [*SMALL, PLAIN, *FIT])
+    config_path.write_text(pipeline.format_pipeline(config))
+    return ["model_main", f"--pipeline_config_path={config_path}"]
+
+
+TPU = ["--rehearse_tpu", "--num_shards=2", "--iterations_per_loop=2"]
+
+
+def test_training(common, tmp_path):
+    folder = tmp_path / "rehearsed"
+    assert model_main.main([*common, f"--model_dir={folder}", "--mode=train", *TPU]) == 0
+    _check_reports(folder)
+
+
+@pytest.mark.exhaustive  # the test above has the loop, tests/model_fn what surrounds it
+def test_from_a_checkpoint_to_a_model_that_detects(common, tmp_path, capsys):
+    source, folder = tmp_path / "source", tmp_path / "rehearsed"
+    first = [f"--model_dir={source}", "--mode=train", "--num_train_steps=1"]
+    assert model_main.main([*common, *first]) == 0
+    capsys.readouterr()
+
+    common += [f"--model_dir={folder}"]
+    start = f"--config_override=train_config {{ fine_tune_checkpoint: '{source}' }}"
+    assert model_main.main([*common, *TPU, start]) == 0
+    assert "mAP@.50IOU" in capsys.readouterr().out
+
+    _check_starts_at(folder / "model.ckpt-0", source)
+    _check_reports(folder)
     assert _scalars(folder / "eval_0", "events.*")["DetectionBoxes_Precision/mAP"] == [4]
     (evaluation,) = (folder / "evaluations.jsonl").read_text().splitlines()
     assert json.loads(evaluation)["step"] == 4

@@ -15,7 +15,7 @@ from estimator_det.compat import tf
 from estimator_det.config import pipeline
 from inputs.datasets import shapes
 from tests import small_extractor
-from tests.programs.test_runs import SMALL
+from tests.programs.test_runs import PLAIN, SMALL
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +36,7 @@ def test_train_evaluate_and_export(tmp_path, capsys, monkeypatch):
     remote = f"ram://{tmp_path.name}"
     files = shapes.make_dataset(str(tmp_path / "data"), seed=0, size="tiny")
     _upload(tmp_path / "data", f"{remote}/data")
-    config = _moved(demo.demo_config(files, 2, SMALL), tmp_path, remote)
+    config = _moved(demo.demo_config(files, 2, [*SMALL, PLAIN]), tmp_path, remote)
     assert str(tmp_path) not in pipeline.format_pipeline(config)
     with tf.io.gfile.GFile(f"{remote}/small.config", "w") as target:
         target.write(pipeline.format_pipeline(config))

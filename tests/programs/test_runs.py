@@ -13,9 +13,9 @@ from estimator_det.config import pipeline
 from exporters.saved_model_detector import DETECTIONS_FILE
 from inputs.datasets import shapes
 from model_fn.runs.history import EVALUATIONS_FILE
-from tests import small_extractor
 
-pytestmark = pytest.mark.slow
+# Real networks are those of tests/benchmarks/test_family.py, which takes them the same way.
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_network")]
 
 SMALL = [
     "train_config.batch_size=2",
@@ -27,6 +27,8 @@ SMALL = [
     "model.ssd.anchor_generator.ssd_anchor_generator.num_layers=2",
     "model.ssd.anchor_generator.ssd_anchor_generator.scales=[0.3, 0.5]",
 ]
+# For runs in which the data are not the point.
+PLAIN = "train_config.data_augmentation_options=[]"
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +42,7 @@ def config_path(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def model_dir(config_path: str) -> pathlib.Path:
+def model_dir(small_network: None, config_path: str) -> pathlib.Path:
     """Two steps of `estimator-det train`."""
     folder = pathlib.Path(config_path).parent / "model"
     arguments = ["train", "--pipeline_config_path", config_path, "--model_dir", str(folder)]
@@ -73,8 +75,7 @@ def test_evaluate_export_detect(model_dir, config_path, tmp_path, capsys):
         assert (found / "shape_detections.png").exists()
 
 
-def test_a_step_that_is_not_finite(config_path, tmp_path, capsys, monkeypatch):
-    small_extractor.use(monkeypatch)
+def test_a_step_that_is_not_finite(config_path, tmp_path, capsys):
     folder = tmp_path / "model"
     rate = "train_config.optimizer.momentum_optimizer.learning_rate.constant_learning_rate"
     arguments = ["train", "--pipeline_config_path", config_path, "--model_dir", str(folder)]
@@ -92,15 +93,13 @@ def test_a_step_that_is_not_finite(config_path, tmp_path, capsys, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def resumed(config_path, tmp_path_factory):
+def resumed(small_network, config_path, tmp_path_factory):
     """Folder of a run of `model_main` that trained a step, ended, and trained two more."""
     folder = tmp_path_factory.mktemp("resumed") / "model"
     common = ["model_main", f"--pipeline_config_path={config_path}", f"--model_dir={folder}"]
-    with pytest.MonkeyPatch.context() as patch:
-        small_extractor.use(patch)
-        assert model_main.main([*common, "--mode=train", "--num_train_steps=1"]) == 0
-        assert tf.train.latest_checkpoint(str(folder)).endswith("model.ckpt-1")
-        assert model_main.main([*common, "--num_train_steps=3", "--train_batch_size=1"]) == 0
+    assert model_main.main([*common, "--mode=train", "--num_train_steps=1"]) == 0
+    assert tf.train.latest_checkpoint(str(folder)).endswith("model.ckpt-1")
+    assert model_main.main([*common, "--num_train_steps=3", "--train_batch_size=1"]) == 0
     return folder
 
 
@@ -113,15 +112,19 @@ def test_model_main_resumes_and_evaluates(resumed):
 @pytest.mark.parametrize(
     "flags",
     [
-        pytest.param(["--run_once"], marks=pytest.mark.exhaustive),
         ["--run_once", "--eval_training_data", "--sample_1_of_n_eval_on_train_examples=16"],
-        pytest.param(["--num_train_steps=3"], marks=pytest.mark.exhaustive),
-        ["--num_train_steps=9", "--eval_timeout_secs=1"],
+        *(
+            pytest.param(flags, marks=pytest.mark.exhaustive)
+            for flags in (
+                ["--run_once"],
+                ["--num_train_steps=3"],
+                ["--num_train_steps=9", "--eval_timeout_secs=1"],
+            )
+        ),
     ],
     ids=" ".join,
 )
-def test_model_main_only_evaluates(resumed, config_path, flags, capsys, monkeypatch):
-    small_extractor.use(monkeypatch)
+def test_model_main_only_evaluates(resumed, config_path, flags, capsys):
     line = ["model_main", f"--pipeline_config_path={config_path}", f"--model_dir={resumed}"]
     assert model_main.main([*line, f"--checkpoint_dir={resumed}", *flags]) == 0
     assert "mAP@.50IOU" in capsys.readouterr().out
@@ -133,8 +136,7 @@ def test_evaluation_without_a_checkpoint(config_path, tmp_path, capsys):
     assert "no checkpoint" in capsys.readouterr().err
 
 
-def test_demo(tmp_path, capsys, monkeypatch):
-    small_extractor.use(monkeypatch)
+def test_demo(tmp_path, capsys):
     folder = tmp_path / "demo"
     (folder / "model").mkdir(parents=True)
     for left in (demo.MARKER_FILE, "model/of_an_earlier_demo"):

@@ -91,6 +91,7 @@ def test_sigterm_saves_and_the_command_goes_on(
     assert (folder / f"model.ckpt-{step}.index").stat().st_mtime_ns == saved
 
 
+@pytest.mark.exhaustive  # tests/model_fn/runs/test_signals.py has SIGINT and its exit code
 def test_sigint_of_model_main(forker: Forker, config: str, tmp_path: pathlib.Path) -> None:
     folder = tmp_path / "model"
     run = forker.model_main(f"--pipeline_config_path={config}", f"--model_dir={folder}")
@@ -209,6 +210,7 @@ def test_full_disk(forker: Forker, tmp_path: pathlib.Path) -> None:
         assert "Resuming at step 2" in run.output() and trained_steps(str(folder)) == 20
 
 
+@pytest.mark.exhaustive  # the test above has a disk that fills within a checkpoint
 def test_disk_fills_between_checkpoints(forker: Forker, tmp_path: pathlib.Path) -> None:
     with _tmpfs(tmp_path / "small", 11):
         folder = tmp_path / "small" / "model"
@@ -256,6 +258,7 @@ def test_read_only_folder(forker: Forker, config: str, tmp_path: pathlib.Path) -
         assert repair.find_damage(str(folder / "model.ckpt-2")) is None
 
 
+@pytest.mark.exhaustive  # the test above has a folder that cannot be written to
 def test_folder_that_is_none(forker: Forker, config: str, tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     arguments = ["train", "--pipeline_config_path", config, "--model_dir"]

@@ -12,11 +12,14 @@ from typing import Any, NamedTuple, Optional, Tuple
 from estimator_det.boxes.nms.kernels import Picks, floor_of, has_area, picked_boxes
 from estimator_det.compat import tf
 
+# Below every score. Not infinite: converters write a choice as a product with 0, which is then NaN.
+_SUPPRESSED = tf.float32.min
+
 
 class _State(NamedTuple):
     """What the loop carries."""
 
-    left: tf.Tensor  # float32 [B, C, A]: current scores, -inf where suppressed
+    left: tf.Tensor  # float32 [B, C, A]: current scores, _SUPPRESSED where out
     best: tf.Tensor  # float32 [B, C]: the highest of each class that may still yield a pick
     taken: tf.Tensor  # int32 [B, C]: candidates taken of each class
     num: tf.Tensor  # int32 [B]: picks so far
@@ -112,7 +115,7 @@ def static_picks(
     num_anchors = scores.shape[1] or tf.shape(scores)[1]
     floor = floor_of(score_threshold)
     by_class = tf.transpose(scores, [0, 2, 1])
-    left = tf.where(by_class >= floor, by_class, -float("inf"))
+    left = tf.where(by_class >= floor, by_class, _SUPPRESSED)
     corners_by_slot = _corners(boxes)
     places, anchor_numbers = tf.range(max_total), tf.range(num_anchors)
     images = tf.range(batch)
@@ -134,13 +137,13 @@ def static_picks(
         overlap = _overlaps(corners, anchor)
         lowered, out = _lower_scores(column, overlap, floor, iou_threshold, sigma)
         out |= tf.equal(anchor_numbers, anchor[:, None])
-        lowered = tf.where(out, -float("inf"), lowered)
+        lowered = tf.where(out, _SUPPRESSED, lowered)
         column = tf.where(active[:, None], lowered, column)
 
         is_label = tf.equal(tf.range(num_classes), label[:, None])
         taken = state.taken + tf.cast(is_label & active[:, None], tf.int32)
         best = _put(state.best, is_label, tf.reduce_max(column, axis=1))
-        best = tf.where(taken < max_per_class, best, -float("inf"))
+        best = tf.where(taken < max_per_class, best, _SUPPRESSED)
         visible = active
         if windows is not None:
             box = picked_boxes(boxes, anchor[:, None], label[:, None])

@@ -147,21 +147,24 @@ class FasterRcnnDetector:
         inputs = predictions.inputs
         groundtruth = targets.with_boxes_in_pixels(groundtruth, inputs)
         with tf1.name_scope("Loss"):
-            terms, counts = self.rpn_loss(predictions.rpn, groundtruth)
+            terms, counts, divisors = self.rpn_loss(predictions.rpn, groundtruth)
             if self.second is None:
-                return Losses(terms, counts)
+                return Losses(terms, counts, divisors)
             regions, output = predictions.of_regions
             of_regions = self.second.loss(regions, output, groundtruth)
             terms.update(of_regions.terms)
             counts.update(of_regions.counts)
+            # Terms with the same tensor as divisor can share a backward pass.
+            images = divisors[losses.RPN_LOCALIZATION]
+            divisors.update(dict.fromkeys(of_regions.terms, images))
             if self.second.masks:
-                terms[mask.MASK_LOSS] = self.second.masks.loss(
+                terms[mask.MASK_LOSS], divisors[mask.MASK_LOSS] = self.second.masks.loss(
                     predictions.mask_logits,
                     predictions.detected or regions,
                     groundtruth,
                     inputs,
                 )
-            return Losses(terms, counts)
+            return Losses(terms, counts, divisors)
 
     def postprocess(
         self, predictions: TwoStagePredictions, true_shapes: Optional[tf.Tensor] = None

@@ -87,13 +87,13 @@ class RpnLoss:
         def mean(losses: tf.Tensor) -> tf.Tensor:
             return tf.reduce_mean(tf.reduce_sum(losses, axis=1) / sample_size)
 
-        return Losses(
-            {
-                RPN_LOCALIZATION: self.terms.localization_weight * mean(box_losses),
-                RPN_OBJECTNESS: self.terms.classification_weight * mean(object_losses),
-            },
-            count_assignment(targets.matches, groundtruth.valid),
-        )
+        terms = {
+            RPN_LOCALIZATION: self.terms.localization_weight * mean(box_losses),
+            RPN_OBJECTNESS: self.terms.classification_weight * mean(object_losses),
+        }
+        images = tf.cast(tf.shape(used)[0], tf.float32)
+        counts = count_assignment(targets.matches, groundtruth.valid)
+        return Losses(terms, counts, dict.fromkeys(terms, images))
 
 
 @dataclass(frozen=True)
@@ -147,13 +147,11 @@ class RegionLoss:
         else:
             box_total = tf.reduce_sum(tf.where(regions.valid, box_losses, 0.0))
             class_total = tf.reduce_sum(tf.where(regions.valid, class_losses, 0.0))
-        return Losses(
-            {
-                REGION_LOCALIZATION: self.terms.localization_weight * box_total,
-                REGION_CLASSIFICATION: self.terms.classification_weight * class_total,
-            },
-            counts,
-        )
+        terms = {
+            REGION_LOCALIZATION: self.terms.localization_weight * box_total,
+            REGION_CLASSIFICATION: self.terms.classification_weight * class_total,
+        }
+        return Losses(terms, counts, dict.fromkeys(terms, images))
 
 
 def box_of_class(box_encodings: tf.Tensor, class_targets: tf.Tensor) -> tf.Tensor:

@@ -51,7 +51,7 @@ class MaskStage:
 
     def loss(
         self, logits: tf.Tensor, regions: Regions, groundtruth: Groundtruth, inputs: tf.Tensor
-    ) -> tf.Tensor:
+    ) -> Tuple[tf.Tensor, tf.Tensor]:
         """Cross entropy of every mask pixel of matched boxes, averaged over these pixels.
 
         Args:
@@ -59,6 +59,9 @@ class MaskStage:
             regions: The boxes, in pixels of the padded image.
             groundtruth: Boxes in pixels of the padded image, masks of its frame.
             inputs: float [B, H, W, C].
+
+        Returns:
+            The loss, and the number of pixels: its divisor in `Losses`.
 
         Raises:
             ConfigError: if the groundtruth has no masks.
@@ -80,8 +83,8 @@ class MaskStage:
         )
         if groundtruth.is_annotated is not None:
             losses = zero_images(losses, groundtruth.is_annotated)
-        pixels = tf.maximum(tf.reduce_sum(weights) * size[0] * size[1], 1.0)
-        return self.loss_weight * tf.reduce_sum(losses) / pixels
+        pixels = tf.reduce_sum(weights) * size[0] * size[1]
+        return self.loss_weight * tf.reduce_sum(losses) / tf.maximum(pixels, 1.0), pixels
 
     def _groundtruth_masks(self, groundtruth: Groundtruth, inputs: tf.Tensor) -> tf.Tensor:
         """float32 [B, G + 1, H, W], the last mask empty: an image without boxes has one, too."""

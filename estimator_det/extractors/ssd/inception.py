@@ -9,12 +9,14 @@ from estimator_det.config.text import ConfigError
 from estimator_det.extractors.ssd import recipe
 from estimator_det.nets import inception
 from estimator_det.nets.hyperparams import no_scope
+from estimator_det.nets.layers import ranges_in_scope_twice
 from estimator_det.nets.necks.pyramids import EXTRA_LAYERS, FeatureMap
 
 
 def _register(name: str, scope: str, blocks: Sequence[inception.Block], *maps: FeatureMap) -> None:
     def backbone(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
-        return inception.inception(inputs, options.depth, blocks)
+        with ranges_in_scope_twice():
+            return inception.inception(inputs, options.depth, blocks)
 
     network = recipe.Recipe(
         scope=scope,

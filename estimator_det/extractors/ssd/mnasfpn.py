@@ -51,6 +51,7 @@ MNASFPN = recipe.Recipe(
     pyramid=_pyramid,
     takes=("fpn",),
     ignores=("use_depthwise", "conv_hyperparams", recipe.OVERRIDE),
+    quantizes=False,
 )
 
 

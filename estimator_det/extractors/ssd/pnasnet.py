@@ -39,5 +39,6 @@ recipe.register_recipe(
         min_size=1,
         # The published classifier is evaluated with its moving averages.
         classifier_suffix="/ExponentialMovingAverage",
+        quantizes=False,
     ),
 )

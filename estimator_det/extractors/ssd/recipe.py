@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, Optional, Protocol, Sequence, Tuple, Type
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.fields import check_supported, is_news
+from estimator_det.config.fields import check_supported, news_among
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 from estimator_det.extractors.base import (
@@ -129,6 +129,7 @@ class Recipe:
         has_extra_layers: Whether there are layers after the backbone. Without them
             `conv_hyperparams` has no effect, unless it overrides the backbone's settings.
         classifier_suffix: Follows a variable's name in checkpoints of the classifier.
+        quantizes: Whether its layers can simulate quantization.
     """
 
     scope: str
@@ -142,6 +143,7 @@ class Recipe:
     ignores: Tuple[str, ...] = ()
     has_extra_layers: bool = True
     classifier_suffix: str = ""
+    quantizes: bool = True
 
 
 def extended(*maps: pyramids.FeatureMap) -> Pyramid:
@@ -329,11 +331,12 @@ def make_extractor(config: Any, is_training: bool) -> Extractor:
     Args:
         config: The message.
         is_training: Whether batch norm learns: the model trains and does not freeze batch norm.
+            `batch_norm_trainable: false` freezes that of the extractor.
 
     Raises:
         ConfigError: if the type is unknown or an option is out of range.
     """
-    return EXTRACTORS.get(config.type)(config, is_training)
+    return EXTRACTORS.get(config.type)(config, is_training and config.batch_norm_trainable)
 
 
 def ignored_fields(config: Any) -> Tuple[str, ...]:
@@ -349,5 +352,4 @@ def ignored_fields(config: Any) -> Tuple[str, ...]:
     overrides = config.override_base_feature_extractor_hyperparams and OVERRIDE not in ignores
     if not recipe.has_extra_layers and not overrides:
         ignores += ("conv_hyperparams",)
-    fields = config.DESCRIPTOR.fields_by_name
-    return tuple(name for name in ignores if is_news(config, fields[name]))
+    return news_among(config, ignores)

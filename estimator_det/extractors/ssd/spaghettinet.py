@@ -44,6 +44,7 @@ recipe.register_recipe(
             "conv_hyperparams",
             recipe.OVERRIDE,
         ),
+        quantizes=False,  # its network quantizes by itself
     ),
     extractor=recipe.FixedExtractor,
 )

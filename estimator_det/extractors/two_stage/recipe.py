@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Iterator, Optional, Protocol, Sequence, Tuple
 
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.config.fields import check_supported
+from estimator_det.config.fields import check_supported, news_among
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 from estimator_det.extractors.base import large_enough, to_plus_minus_one
@@ -228,7 +228,7 @@ def make_extractor(config: Any, is_training: bool) -> TwoStageExtractor:
 
 
 def ignored_fields(config: Any) -> Tuple[str, ...]:
-    """Fields of a `FasterRcnnFeatureExtractor` message that differ from their default in vain.
+    """Fields of a `FasterRcnnFeatureExtractor` message with a value that has no effect on its type.
 
     Raises:
         ConfigError: as `make_extractor`.
@@ -237,8 +237,4 @@ def ignored_fields(config: Any) -> Tuple[str, ...]:
     ignores: Tuple[str, ...] = getattr(recipe, "ignores", ())
     if not config.override_base_feature_extractor_hyperparams and OVERRIDE not in ignores:
         ignores = ("conv_hyperparams", *ignores)
-    return tuple(
-        field
-        for field in ignores
-        if config.HasField(field) and getattr(config, field) != getattr(type(config)(), field)
-    )
+    return news_among(config, ignores)

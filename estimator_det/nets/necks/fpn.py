@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Sequence, Tuple
 
-from estimator_det.compat import slim, tf
+from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from estimator_det.images.sizes import height_and_width
+from estimator_det.nets.layers import conv2d, quantized, ranges_within, separable_conv2d
 from estimator_det.nets.padding import pad_for_kernel
 
 Maps = Tuple[tf.Tensor, ...]
@@ -47,8 +48,8 @@ def _convolution(net: tf.Tensor, options: LayerOptions, stride: int, name: str) 
         net, padding = pad_for_kernel(net, KERNEL), "VALID"
     settings = {"stride": stride, "padding": padding, "scope": name}
     if options.use_depthwise:
-        return slim.separable_conv2d(net, options.depth, KERNEL, depth_multiplier=1, **settings)
-    return slim.conv2d(net, options.depth, KERNEL, **settings)
+        return separable_conv2d(net, options.depth, KERNEL, depth_multiplier=1, **settings)
+    return conv2d(net, options.depth, KERNEL, **settings)
 
 
 def _fitted(coarse: tf.Tensor, lateral: tf.Tensor, cut: bool) -> tf.Tensor:
@@ -91,10 +92,15 @@ def top_down_maps(end_points: Sequence[tf.Tensor], options: LayerOptions) -> Map
     Raises:
         ConfigError: if sizes do not halve and larger maps are not cut.
     """
+    with ranges_within("top_down"):
+        return _top_down_maps(end_points, options)
+
+
+def _top_down_maps(end_points: Sequence[tf.Tensor], options: LayerOptions) -> Maps:
     maps = []
     merged = None
     for number in range(len(end_points), 0, -1):
-        lateral = slim.conv2d(
+        lateral = conv2d(
             end_points[number - 1],
             options.depth,
             1,
@@ -108,6 +114,8 @@ def top_down_maps(end_points: Sequence[tf.Tensor], options: LayerOptions) -> Map
             maps.append(merged)
             continue
         merged = _fitted(merged, lateral, cut=options.explicit_padding) + lateral
+        suffix = f"_{len(maps) - 1}" if len(maps) > 1 else ""
+        merged = quantized(merged, f"add{suffix}/activation_AddV2_quant")
         maps.append(_convolution(merged, options, stride=1, name=f"smoothing_{number}"))
     return tuple(reversed(maps))
 
@@ -135,7 +143,7 @@ def pooled_maps(features: tf.Tensor, num_maps: int, base_depth: int = 0) -> Maps
     """
     if base_depth:
         name = f"Base_Conv2d_1x1_{base_depth}"
-        features = slim.conv2d(features, base_depth, 1, padding="SAME", scope=name)
+        features = conv2d(features, base_depth, 1, padding="SAME", scope=name)
     maps = [features]
     while len(maps) < num_maps:
         maps.append(tf.nn.max_pool2d(maps[-1], 2, 2, "SAME"))

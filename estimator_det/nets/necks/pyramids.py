@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Callable, Dict, NamedTuple, Sequence, Tuple
 
-from estimator_det.compat import slim, tf
+from estimator_det.compat import tf
+from estimator_det.nets.layers import conv2d, separable_conv2d
 from estimator_det.nets.padding import pad_for_kernel
 
 
@@ -70,19 +71,17 @@ def extended_maps(
         if not built:
             raise ValueError("feature map 0 must be an activation of the backbone")
         half, full = depth(table_depth / 2), depth(table_depth)
-        net = slim.conv2d(
-            built[-1], half, 1, padding="SAME", scope=f"{base}_1_Conv2d_{row}_1x1_{half}"
-        )
+        net = conv2d(built[-1], half, 1, padding="SAME", scope=f"{base}_1_Conv2d_{row}_1x1_{half}")
         if explicit_padding:
             net = pad_for_kernel(net, kernel_size)
         name = f"{base}_2_Conv2d_{row}_{kernel_size}x{kernel_size}_s2_{full}"
         strided = {"stride": 2, "padding": padding}
         if use_depthwise:
-            net = slim.separable_conv2d(
+            net = separable_conv2d(
                 net, None, kernel_size, depth_multiplier=1, scope=f"{name}_depthwise", **strided
             )
-            net = slim.conv2d(net, full, 1, padding="SAME", scope=name)
+            net = conv2d(net, full, 1, padding="SAME", scope=name)
         else:
-            net = slim.conv2d(net, full, kernel_size, scope=name, **strided)
+            net = conv2d(net, full, kernel_size, scope=name, **strided)
         built.append(net)
     return tuple(built)

@@ -25,6 +25,7 @@ from inputs.datasets.source import (
     SourceOptions,
     broken,
     fault_image,
+    left_out,
     number,
     numbers,
     whole_number,
@@ -107,13 +108,12 @@ def _image(file: _File, part: Part) -> AnnotatedImage:
         raise broken(path, line, f"an image without file_name: {plain(json.dumps(given))}")
     if not isinstance(given.get("id"), (int, str)):
         raise broken(path, line, f"the image {quoted(given['file_name'])} has no id")
-    objects, faults = [], []
+    objects: List[AnnotatedObject] = []
+    faults: List[SourceFault] = []
     for other in file.groups.take(given["id"]):
         if other.table == ANNOTATIONS:
-            try:
+            with left_out(faults):
                 objects.append(_object(file, other))
-            except SourceError as error:
-                faults.append(error.fault)
     height, width = (_side(given, side, path, line) for side in ("height", "width"))
     return AnnotatedImage(
         given["file_name"], path, line, str(given["id"]), height, width,

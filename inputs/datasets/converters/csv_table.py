@@ -22,6 +22,7 @@ from inputs.datasets.source import (
     SourceFault,
     SourceOptions,
     broken,
+    left_out,
     number,
     whole_number,
 )
@@ -53,7 +54,7 @@ def _image(path: str, name: str, parts: List[Part]) -> AnnotatedImage:
     faults: List[SourceFault] = []
     sizes: Dict[str, Optional[int]] = {"height": None, "width": None}
     for part in parts:
-        try:
+        with left_out(faults):
             if "" in part.value:
                 raise broken(path, part.line, part.value[""])
             for side, before in sizes.items():
@@ -65,8 +66,6 @@ def _image(path: str, name: str, parts: List[Part]) -> AnnotatedImage:
                 sizes[side] = before if found is None else found
             if any(part.value[key].strip() for key in ("class", *SIDES)):
                 objects.append(_object(part, path))
-        except SourceError as error:
-            faults.append(error.fault)
     return AnnotatedImage(
         name, path, parts[0].line, height=sizes["height"], width=sizes["width"], objects=objects,
         faults=faults,

@@ -22,6 +22,7 @@ from inputs.datasets.source import (
     SourceOptions,
     broken,
     fault_image,
+    left_out,
     number,
     whole_number,
 )
@@ -77,13 +78,10 @@ def _image(
     objects: List[AnnotatedObject] = []
     faults: List[SourceFault] = []
     for detection in document["detections"]:
-        try:
+        with left_out(faults):
             found = _object(detection, path, line, names)
-        except SourceError as error:
-            faults.append(error.fault)
-            continue
-        if found.score is None or found.score >= least:
-            objects.append(found)
+            if found.score is None or found.score >= least:
+                objects.append(found)
     height, width = (_side(document, side, path, line) for side in ("height", "width"))
     return AnnotatedImage(
         document["file"], path, line, height=height, width=width, normalized=True,

@@ -8,7 +8,7 @@ type DontCare are left out: they are regions in which nothing was labelled, not 
 from __future__ import annotations
 
 import os
-from typing import Iterator
+from typing import Iterator, List
 
 from inputs.datasets import paths
 from inputs.datasets.converters.base import CONVERTERS, takes
@@ -18,9 +18,11 @@ from inputs.datasets.source import (
     AnnotatedObject,
     Source,
     SourceError,
+    SourceFault,
     SourceOptions,
     broken,
     fault_image,
+    left_out,
     number,
 )
 
@@ -47,15 +49,14 @@ def _images(folder: str, finder: ImageFinder) -> Iterator[AnnotatedImage]:
 
 
 def _image(text: str, path: str, image: str) -> AnnotatedImage:
-    objects, faults = [], []
+    objects: List[AnnotatedObject] = []
+    faults: List[SourceFault] = []
     for line, row in enumerate(text.splitlines(), 1):
         words = row.split()
         if not words or words[0] == DONT_CARE:
             continue
-        try:
+        with left_out(faults):
             objects.append(_object(words, path, line))
-        except SourceError as error:
-            faults.append(error.fault)
     return AnnotatedImage(image, path, objects=objects, faults=faults)
 
 

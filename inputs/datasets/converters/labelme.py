@@ -24,6 +24,7 @@ from inputs.datasets.source import (
     SourceOptions,
     broken,
     fault_image,
+    left_out,
     numbers,
     whole_number,
 )
@@ -80,14 +81,11 @@ def _objects(shapes: Sequence[Entry], path: str) -> Tuple[List[AnnotatedObject],
     objects: Dict[Any, AnnotatedObject] = {}
     faults: List[SourceFault] = []
     for position, shape in enumerate(shapes):
-        try:
+        with left_out(faults):
             found = _object(shape.value, path, shape.line)
-        except SourceError as error:
-            faults.append(error.fault)
-            continue
-        group = shape.value.get("group_id")
-        key = position if group is None else (json.dumps(group), found.class_name)
-        objects[key] = _joined(objects[key], found) if key in objects else found
+            group = shape.value.get("group_id")
+            key = position if group is None else (json.dumps(group), found.class_name)
+            objects[key] = _joined(objects[key], found) if key in objects else found
     return list(objects.values()), faults
 
 

@@ -27,6 +27,7 @@ from inputs.datasets.source import (
     SourceFault,
     SourceOptions,
     broken,
+    left_out,
     number,
     whole_number,
 )
@@ -96,7 +97,7 @@ def _image(
     faults: List[SourceFault] = []
     for part in parts:
         file = tables[part.table]
-        try:
+        with left_out(faults):
             if "" in part.value:
                 raise broken(file, part.line, part.value[""])
             name = part.value["LabelName"]
@@ -105,8 +106,6 @@ def _image(
                 objects.append(_object(name, part, file))
             else:
                 labels.append((name, number(part.value[SCORE], file, part.line, SCORE)))
-        except SourceError as error:
-            faults.append(error.fault)
     absent = [name for name, confidence in labels if confidence == 0]
     return AnnotatedImage(
         image, tables[parts[0].table], parts[0].line, identifier, normalized=True, objects=objects,

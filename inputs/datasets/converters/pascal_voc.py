@@ -6,7 +6,7 @@ used as corners, as the Object Detection API does, so that the records of both a
 
 from __future__ import annotations
 
-from typing import Iterator
+from typing import Iterator, List
 
 from inputs.datasets import paths
 from inputs.datasets.converters.base import CONVERTERS, takes
@@ -16,8 +16,10 @@ from inputs.datasets.source import (
     AnnotatedObject,
     Source,
     SourceError,
+    SourceFault,
     SourceOptions,
     fault_image,
+    left_out,
 )
 
 SIDES = ("ymin", "xmin", "ymax", "xmax")
@@ -40,12 +42,11 @@ def _images(folder: str) -> Iterator[AnnotatedImage]:
 
 
 def _image(root: Element, path: str) -> AnnotatedImage:
-    objects, faults = [], []
+    objects: List[AnnotatedObject] = []
+    faults: List[SourceFault] = []
     for element in root.all("object"):
-        try:
+        with left_out(faults):
             objects.append(_object(element, path))
-        except SourceError as error:
-            faults.append(error.fault)
     height = width = None
     size = root.find("size")
     if size is not None:

@@ -23,9 +23,11 @@ from inputs.datasets.source import (
     AnnotatedObject,
     Source,
     SourceError,
+    SourceFault,
     SourceOptions,
     broken,
     fault_image,
+    left_out,
     number,
     whole_number,
 )
@@ -128,14 +130,13 @@ def _images(images: str, labels: str, classes: _Classes) -> Iterator[AnnotatedIm
 
 
 def _image(name: str, text: str, file: str, classes: _Classes) -> AnnotatedImage:
-    objects, faults = [], []
+    objects: List[AnnotatedObject] = []
+    faults: List[SourceFault] = []
     for line, row in enumerate(text.splitlines(), 1):
         words = row.split()
-        try:
+        with left_out(faults):
             if words:
                 objects.append(_object(words, file, line, classes))
-        except SourceError as error:
-            faults.append(error.fault)
     return AnnotatedImage(name, file, normalized=True, objects=objects, faults=faults)
 
 

@@ -93,6 +93,7 @@ class _Scanner:
     def _next(self) -> str:
         """The next character that is not white space; "" at the end."""
         while True:
+            # mypy: the pattern matches everywhere, the empty text too.
             end = _SPACE.match(self._text, self._position).end()  # type: ignore[union-attr]
             self._line += self._text.count("\n", self._position, end)
             self._position = end

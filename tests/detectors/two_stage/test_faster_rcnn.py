@@ -232,14 +232,9 @@ def test_variables_are_those_of_the_reference_and_shared() -> None:
     }
 
 
+@pytest.mark.exhaustive  # tests/model_fn/test_two_stage.py has the whole graph of training
 @pytest.mark.parametrize(
-    "overrides",
-    [
-        MASKS,
-        pytest.param("hard_example_miner {}", marks=pytest.mark.exhaustive),
-        pytest.param(RFCN, marks=pytest.mark.exhaustive),
-    ],
-    ids=["masks", "mined", "rfcn"],
+    "overrides", [MASKS, "hard_example_miner {}", RFCN], ids=["masks", "mined", "rfcn"]
 )
 def test_graph_does_not_grow_with_the_batch(overrides: str) -> None:
     detector = small_detector(overrides)

@@ -9,12 +9,14 @@ import pytest
 from PIL import Image
 
 from estimator_det import cli
-from estimator_det.compat import tf1
+from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
+from estimator_det.detectors.base import make_detector
 from estimator_det.verbs import import_model as verb
 from exporters.importing import anchors, importer
 from exporters.importing.published import FORMATS
+from inputs import serving
 from model_fn.checkpoints.errors import RunError
 from model_fn.checkpoints.imported import num_neutral_layers
 from tests.exporters.importing.conftest import folded, raw_outputs, set_constant
@@ -98,6 +100,36 @@ def test_calibration_changes_statistics_and_no_output(
         mean, variance = pixels.mean((0, 1, 2)), pixels.var((0, 1, 2))
         np.testing.assert_allclose(after[norm.mean.name], mean, atol=1e-4)
         np.testing.assert_allclose(after[norm.variance.name], variance, rtol=1e-3)
+
+
+def test_training_starts_from_the_imported_model(original, published_file, plain, tmp_path):
+    """With statistics of the batch, a calibrated model computes what it does for inference."""
+    pixels = np.random.default_rng(2).integers(0, 256, (4, 64, 96, 3), dtype=np.uint8)
+    for number, image in enumerate(pixels):
+        Image.fromarray(image).save(tmp_path / f"{number}.png")
+    calibrated = importer.import_model(
+        "frozen_graph",
+        published_file,
+        original.config,
+        str(tmp_path / "calibrated"),
+        calibration_images=[str(tmp_path / f"{number}.png") for number in range(4)],
+    )
+    expected = _logits(original, plain.checkpoint, pixels, is_training=False)
+    neutral, same = (
+        _logits(original, each.checkpoint, pixels, is_training=True) for each in (plain, calibrated)
+    )
+    np.testing.assert_allclose(same, expected, atol=1e-3 * np.abs(expected).max())
+    assert np.abs(neutral - expected).max() > 0.1 * np.abs(expected).max()
+
+
+def _logits(original, checkpoint, pixels, *, is_training):
+    with tf.Graph().as_default(), tf1.Session() as session:
+        detector = make_detector(original.config.model, is_training=is_training)
+        receiver = serving.make_receiver("image_tensor", detector.preprocess)
+        predictions = detector.predict(receiver.inputs, receiver.true_shapes)
+        tf1.train.Saver(tf1.global_variables()).restore(session, checkpoint)
+        (images,) = receiver.placeholders.values()
+        return session.run(predictions.class_logits, {images: pixels})
 
 
 def _only(original, values):

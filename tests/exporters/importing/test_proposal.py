@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from estimator_det.config.text import ConfigError
-from exporters.importing.proposal import propose_config
+from exporters.importing.proposal import explain_shapes, propose_config
 from exporters.importing.published import Convolution, Named, Published, Structure
 
 BODY = "FeatureExtractor/MobilenetV2"
@@ -65,3 +65,30 @@ def test_other_models():
     wide = _layer(f"{BODY}/Conv_1", "conv", 1, 1, 320, 1280)
     with pytest.raises(ConfigError, match=r"\[4, 6\] anchors"):
         propose_config(_published(wide, *_heads(first=4)))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "was"),
+    [
+        ("num_classes", 7, "5"),
+        ("feature_extractor.depth_multiplier", 1.0, "0.75"),
+        ("feature_extractor.use_depthwise", True, "false"),
+        ("box_predictor.convolutional_box_predictor.kernel_size", 1, "3"),
+        ("box_predictor.convolutional_box_predictor.use_depthwise", True, "false"),
+    ],
+)
+def test_options_that_explain_shapes(field, value, was):
+    extra = _layer(f"{BODY}/layer_19_2_Conv2d_2_3x3_s2_512", "conv", 3, 3, 256, 512)
+    wide = _layer(f"{BODY}/Conv_1", "conv", 1, 1, 240, 1280)
+    published = _published(wide, extra, *_heads(kernel=3))
+    model = propose_config(published).model
+    assert explain_shapes(published, model) == []
+    *parts, last = field.split(".")
+    message = model.ssd
+    for part in parts:
+        message = getattr(message, part)
+    setattr(message, last, value)
+    (text,) = explain_shapes(published, model)
+    assert text.endswith(f"use --set model.ssd.{field}={was}")
+    model.ssd.feature_extractor.type = "ssd_inception_v2"
+    assert explain_shapes(published, model) == []

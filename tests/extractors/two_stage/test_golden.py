@@ -42,7 +42,7 @@ class Built(NamedTuple):
 
 
 @functools.cache
-def built(kind: str, stride: int = 16, crop: int = 7) -> Built:
+def built(kind: str, stride: int, crop: int) -> Built:
     """Both stages of a type in training, in a graph of their own; `crop` is the side of a crop."""
     config = faster_rcnn_pb2.FasterRcnnFeatureExtractor(
         type=kind, first_stage_features_stride=stride
@@ -72,7 +72,7 @@ def crc32(lines: List[str]) -> int:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_variables(kind: str) -> None:
-    model = built(kind)
+    model = built(kind, 16, 7)
     graph = model.images.graph
     lines = variable_lines(graph)
     with graph.as_default():
@@ -87,7 +87,7 @@ def test_variables(kind: str) -> None:
 
 @pytest.mark.exhaustive
 def test_variables_of_pnasnet_are_those_of_the_classifier() -> None:
-    model = built("faster_rcnn_pnas")
+    model = built("faster_rcnn_pnas", 16, 7)
     lines = variable_lines(model.images.graph)
     stages = {line.partition("/")[0] for line in lines}
     assert stages == {"FirstStageFeatureExtractor", "SecondStageFeatureExtractor"}

@@ -183,7 +183,14 @@ def test_probability_and_permission() -> None:
     assert mixed_at[1.0, False] == 0
 
 
-@pytest.mark.parametrize("kinds", ["full full full full", "empty full empty full", "empty empty"])
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        "full full full full",
+        pytest.param("empty full empty full", marks=pytest.mark.exhaustive),
+        "empty empty",
+    ],
+)
 @pytest.mark.parametrize("name", MIXTURES)
 def test_every_mixture(name: str, kinds: str) -> None:
     """Boxes stay inside, all fields keep one length, equal seeds give equal results."""

@@ -21,6 +21,7 @@ def _batches(dataset: tf.data.Dataset, count: int) -> List[Dict[str, np.ndarray]
     return [{**features, **labels} for features, labels in dataset.take(count).as_numpy_iterator()]
 
 
+@pytest.mark.exhaustive  # tests/inputs/test_examples.py has the same of mixtures
 def test_same_batches_without_python(tmp_path: pathlib.Path) -> None:
     config = reading(tmp_path, records_with_boxes(8), "train_input_reader { shuffle: true }")
     here, elsewhere = _dataset(config), _dataset(config, runs_elsewhere=True)

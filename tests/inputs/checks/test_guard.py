@@ -43,6 +43,14 @@ def records_of(batches: List[Any]) -> List[List[int]]:
 SEQUENCES = "train_input_reader { input_type: TF_SEQUENCE_EXAMPLE }"
 
 
+@pytest.mark.exhaustive  # test_an_error_at_the_end_is_reported has one that stops a run
+@pytest.mark.parametrize("kind", ["", SEQUENCES])
+def test_the_first_record_stops_the_run(tmp_path: pathlib.Path, kind: str) -> None:
+    config = reading(write(tmp_path / "r", [example(BAD)] * 40), text=kind)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"r, record 0.*Remedy"):
+        train(config, FaultLog())
+
+
 @pytest.mark.parametrize("kind", ["", pytest.param(SEQUENCES, marks=pytest.mark.exhaustive)])
 def test_a_run_without_one_usable_record_ends(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -51,8 +59,6 @@ def test_a_run_without_one_usable_record_ends(
     monkeypatch.setattr(guard, "MAX_PENDING", 100)
     path = write(tmp_path / "r", [example(BAD)] * 40)
     config = reading(path, text=kind)
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"r, record 0.*Remedy"):
-        train(config, FaultLog())
     config.train_input_reader.bad_records.policy = 2  # SKIP
     config.train_input_reader.bad_records.max_skipped = 30
     log = FaultLog()
@@ -68,14 +74,6 @@ def test_an_error_at_the_end_is_reported(tmp_path: pathlib.Path) -> None:
         train(config, FaultLog())
 
 
-def test_a_dropped_remainder_is_no_fault(tmp_path: pathlib.Path) -> None:
-    path = write(tmp_path / "r", [example({})] * 5)
-    log = FaultLog()
-    batches = train(reading(path, text="train_input_reader { num_epochs: 1 }"), log)
-    assert records_of(batches) == [[0, 0], [0, 1], [0, 2], [0, 3]]
-    assert log.counts() == {}
-
-
 def test_what_follows_damage_in_a_compressed_file_is_reported_as_lost(
     tmp_path: pathlib.Path,
 ) -> None:
@@ -88,16 +86,26 @@ def test_what_follows_damage_in_a_compressed_file_is_reported_as_lost(
     assert records_of(train(config, log)) == [[0, 0], [0, 1]] * 2
     assert log.counts() == {"damaged_record": 1, "lost_records": 3, "skipped_records": 1}
     assert "decompress" in log.entries[-1].message
+
+
+@pytest.mark.exhaustive  # tests/inputs/test_fault_storm.py has a damaged record in a plain file
+def test_damage_in_a_compressed_file_stops_the_run(tmp_path: pathlib.Path) -> None:
+    frames = frames_of([example({})] * 4)
+    frames[2] = frames[2][:50] + b"damage" + frames[2][56:]
+    (tmp_path / "r.gz").write_bytes(gzipped(b"".join(frames)))
+    config = reading(tmp_path / "r.gz")
     config.train_input_reader.bad_records.policy = 1  # FAIL
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"r\.gz, record 2: .*checksum"):
         train(config, FaultLog())
 
 
-def test_a_whole_compressed_file_has_no_faults(tmp_path: pathlib.Path) -> None:
-    path = write(tmp_path / "r.gz", [example({})] * 4, "GZIP")
+def test_a_whole_compressed_file_and_a_dropped_remainder_have_no_faults(
+    tmp_path: pathlib.Path,
+) -> None:
+    path = write(tmp_path / "r.gz", [example({})] * 3, "GZIP")
     log = FaultLog()
-    config = reading(path, text="train_input_reader { num_epochs: 2 }")
-    assert len(records_of(train(config, log))) == 8
+    config = reading(path, text="train_input_reader { num_epochs: 3 }")
+    assert records_of(train(config, log)) == [[0, 0], [0, 1], [0, 2]] * 2 + [[0, 0], [0, 1]]
     assert log.counts() == {}
 
 
@@ -158,7 +166,15 @@ def test_corrected_boxes_are_counted(tmp_path: pathlib.Path) -> None:
     assert log.counts() == {"box_nan": 1, "too_many_boxes": 3}
     found = [(entry.record, entry.kind, entry.source_id) for entry in log.entries]
     assert found == [(1, "box_nan", "rec7"), (2, "too_many_boxes", "rec7")]
-    config = reading(path)
+
+
+@pytest.mark.exhaustive  # tests/inputs/test_fault_storm.py has other kinds that stop a run
+def test_too_many_boxes_stop_the_run_where_another_kind_is_clipped(tmp_path: pathlib.Path) -> None:
+    nan = {**BOXES, **LABELS, "image/object/bbox/ymin": [float("nan"), 0.1]}
+    many = {key: values * 3 for key, values in {**BOXES, **LABELS}.items()}
+    config = reading(
+        write(tmp_path / "r", [example({**BOXES, **LABELS}), example(nan), example(many)])
+    )
     config.train_input_reader.bad_records.policy = 1  # FAIL
     config.train_input_reader.bad_records.exception.add(kind="box_nan", policy=3)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"record 2.*6 boxes, and max_numb"):
@@ -180,10 +196,11 @@ def test_sequences_are_watched(tmp_path: pathlib.Path) -> None:
     path = write(tmp_path / "r", [good, bad, good])
     text = "train_input_reader { input_type: TF_SEQUENCE_EXAMPLE num_epochs: 1 }"
     config = reading(path, text=text)
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"record 1 \(source_id g\).*frame"):
-        train(config, FaultLog())
     config.train_input_reader.bad_records.policy = 2  # SKIP
-    assert records_of(train(config, FaultLog())) == [[0, 0], [0, 2]]
+    log = FaultLog()
+    assert records_of(train(config, log)) == [[0, 0], [0, 2]]
+    (fault,) = log.entries
+    assert (fault.record, fault.source_id) == (1, "g") and "frame" in fault.message
 
 
 def test_clean_data_never_call_python(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import multiprocessing
 import os
 
 import numpy as np
@@ -113,14 +114,37 @@ def test_other_lines_on_standard_error_stay(capfd) -> None:
     assert capfd.readouterr().err == "2026-01-01 00:00:00.0: W tensorflow\n"
 
 
-@pytest.mark.slow
-def test_processes_find_the_same_in_the_same_order(two_files, monkeypatch) -> None:
-    monkeypatch.setattr(scan, "FEW_SMALL_RECORDS", 0)
-    monkeypatch.setattr(scan, "RECORDS_PER_TASK", 3)
-    here, there = run(two_files), run(two_files, jobs=2)
+def check_processes(path: str) -> None:
+    """Compares what processes find with what is found here."""
+    there, here = run(path, jobs=2), run(path)
     assert there.entries == here.entries and there.num_records == here.num_records
     for name, a, b in zip(here.columns._fields, here.columns, there.columns):
         np.testing.assert_array_equal(a, b, err_msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive  # the test below starts the same processes faster
+def test_processes_find_the_same_in_the_same_order(two_files, monkeypatch) -> None:
+    monkeypatch.setattr(scan, "FEW_SMALL_RECORDS", 0)
+    monkeypatch.setattr(scan, "RECORDS_PER_TASK", 3)
+    check_processes(two_files)
+
+
+IN_FORKS = """
+import multiprocessing
+from inputs.checks import scan
+from tests.inputs.checks.test_scan import check_processes
+
+fork = multiprocessing.get_context("fork")  # of a process in which TensorFlow has not run
+multiprocessing.get_context = lambda kind: fork
+scan.FEW_SMALL_RECORDS, scan.RECORDS_PER_TASK = 0, 3
+check_processes({path!r})
+"""
+
+
+def test_forked_processes_find_the_same_in_the_same_order(two_files, forker) -> None:
+    checked = forker.program(IN_FORKS.format(path=two_files))
+    assert checked.wait() == 0, checked.output()
 
 
 def test_compressed_files_are_read_from_the_beginning(tmp_path) -> None:
@@ -174,8 +198,10 @@ def _die(task: scan.Task) -> None:
     os._exit(1)
 
 
-@pytest.mark.slow
 def test_a_process_that_dies_is_named_with_its_files(two_files, monkeypatch) -> None:
+    # A fork ends before it can need what no fork may use: TensorFlow.
+    fork = multiprocessing.get_context("fork")
+    monkeypatch.setattr(multiprocessing, "get_context", lambda kind: fork)
     monkeypatch.setattr(scan, "_examine_in_worker", _die)
     reader = examples.reader(f'tf_record_input_reader {{ input_path: "{two_files}" }}')
     plan = scan.plan("r", make_policy(reader))

@@ -52,8 +52,12 @@ def read(
     batches: int,
     seed: Optional[int] = None,
     first_step: int = 0,
+    states: Optional[List[DataCursor]] = None,
 ) -> List[Tuple[Any, Any]]:
-    """The next batches of training; the cursor advances past each."""
+    """The next batches of training; the cursor advances past each.
+
+    `states` gets what a run that was killed after each batch would resume from.
+    """
     preprocess = make_resizer(config.model.ssd.image_resizer).resize
     found = []
     with tf.Graph().as_default(), tf1.Session() as session:
@@ -70,6 +74,8 @@ def read(
                 break
             cursor.advance(features[schema.STREAM_INDEX], features[schema.AUGMENTATION_SEED])
             found.append((features, labels))
+            if states is not None:
+                states.append(resume(cursor))
     return found
 
 
@@ -79,23 +85,27 @@ def resume(cursor: DataCursor) -> DataCursor:
     return DataCursor(CursorState.from_json(json.loads(json.dumps(cursor.state.to_json()))))
 
 
+@pytest.mark.exhaustive  # tests/inputs/test_examples.py has the same of mixtures
 def test_a_resumed_run_reads_the_same_batches(tmp_path: pathlib.Path) -> None:
     """Features and labels alike, although records are shuffled, augmented and skipped."""
     config = reading(files(tmp_path, 7, 6, bad=(2, 3, 9)))
     config.train_input_reader.bad_records.policy = 2  # SKIP
-    expected = read(config, DataCursor(), 9, seed=5)
-    cursor, found = DataCursor(), []
-    for count in (3, 6):
-        found += read(config, cursor, count, seed=5)
-        cursor = resume(cursor)
-    tf.nest.map_structure(np.testing.assert_array_equal, found, expected)
+    states: List[DataCursor] = []
+    expected = read(config, DataCursor(), 9, seed=5, states=states)
+    found = read(config, states[2], 6, seed=5)
+    tf.nest.map_structure(np.testing.assert_array_equal, found, expected[3:])
 
 
+@pytest.mark.parametrize(
+    "counts", [(8, 22), pytest.param((8, 3, 19), marks=pytest.mark.exhaustive)], ids=["1", "2"]
+)
 @pytest.mark.parametrize(
     "text",
     ["", "shuffle: false", "sample_from_datasets_weights: [1, 3]", "sample_1_of_n_examples: 2"],
 )
-def test_each_order_of_records_is_resumed(tmp_path: pathlib.Path, text: str) -> None:
+def test_each_order_of_records_is_resumed(
+    tmp_path: pathlib.Path, text: str, counts: Tuple[int, ...]
+) -> None:
     """Without decoding, which does not change the order."""
     reader = reading(files(tmp_path, 7, 6), f"train_input_reader {{ {text} }}").train_input_reader
     found = stream.list_files(reader)
@@ -119,7 +129,7 @@ def test_each_order_of_records_is_resumed(tmp_path: pathlib.Path, text: str) -> 
     expected = names(DataCursor(), 30)
     assert len(set(expected)) == (7 if reader.sample_1_of_n_examples == 2 else 13)
     cursor, resumed = DataCursor(), []
-    for count in (8, 3, 19):
+    for count in counts:
         resumed += names(cursor, count)
         cursor = resume(cursor)
     assert resumed == expected

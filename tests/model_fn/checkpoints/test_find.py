@@ -76,3 +76,11 @@ def test_published_models_are_named_as_what_they_are(tmp_path, name, given, kind
 def test_folder_of_checkpoints_may_contain_a_model(saved, tmp_path):
     (tmp_path / "saved_model.pb").write_bytes(b"x")
     assert checkpoints.find_checkpoint(str(tmp_path)) == saved
+
+
+def test_the_command_that_imports_takes_any_path(tmp_path):
+    file = tmp_path / "my models" / "frozen.pb"
+    file.parent.mkdir()
+    file.write_bytes(b"x")
+    with pytest.raises(FileNotFoundError, match=f"--from frozen_graph '{file}' "):
+        checkpoints.find_checkpoint(str(file))

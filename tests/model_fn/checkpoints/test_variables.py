@@ -1,8 +1,10 @@
 import pytest
 
 from estimator_det.compat import tf, tf1
+from estimator_det.protos import model_pb2
 from model_fn.checkpoints import variables
 from model_fn.checkpoints.errors import RunError
+from model_fn.checkpoints.imported import NEUTRAL_STATISTICS
 
 
 @pytest.fixture
@@ -43,6 +45,48 @@ def test_check_variables(saved):
         with pytest.raises(RunError, match="…") as error:
             variables.check_variables(saved, many)
         assert len(str(error.value).splitlines()) < 15
+
+
+def test_variables_without_a_place_are_reported(saved, caplog):
+    with tf.Graph().as_default():
+        weights = tf1.get_variable("weights", [2, 3])
+        variables.check_variables(saved, {"weights": weights})
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "contains 1 variables that the model has no place for, and ignores: mean." in (
+        record.getMessage()
+    )
+
+
+def test_what_training_alone_needs_is_not_reported(tmp_path, caplog):
+    with tf.Graph().as_default(), tf1.Session() as session:
+        for end in ("", "/Momentum", "/ExponentialMovingAverage"):
+            tf1.get_variable(f"w{end}", [2])
+        tf1.train.create_global_step()
+        tf1.get_variable(NEUTRAL_STATISTICS, [])
+        session.run(tf1.global_variables_initializer())
+        prefix = tf1.train.Saver().save(session, str(tmp_path / "model.ckpt"))
+        for name in ("w", "w/ExponentialMovingAverage"):
+            variables.check_variables(prefix, {name: tf1.global_variables()[0]})
+    assert not caplog.records
+
+
+def test_a_mismatch_is_explained_by_the_option(tmp_path):
+    name = "BoxPredictor_0/%s/biases"
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.get_variable(name % "ClassPredictor", [36])
+        tf1.get_variable(name % "BoxEncodingPredictor", [12])
+        session.run(tf1.global_variables_initializer())
+        prefix = tf1.train.Saver().save(session, str(tmp_path / "model.ckpt"))
+    model = model_pb2.DetectionModel()
+    model.ssd.num_classes = 2
+    with tf.Graph().as_default():
+        ours = [
+            tf1.get_variable(name % head, [size])
+            for head, size in (("ClassPredictor", 9), ("BoxEncodingPredictor", 12))
+        ]
+        with pytest.raises(RunError, match=r"(?s)has shape \[36\].*--set model.ssd.num_classes=11"):
+            variables.check_variables(prefix, {each.op.name: each for each in ours}, model)
 
 
 def test_one_average_that_is_missing(tmp_path):

@@ -157,6 +157,7 @@ def test_a_poisoned_image(tmp_path: pathlib.Path) -> None:
     assert (last["step"], last["folder"]) == (3, str(folder))
 
 
+@pytest.mark.exhaustive  # a poisoned image is found the same way
 def test_a_box_without_end(tmp_path: pathlib.Path) -> None:
     """A box that is NaN matches no anchor, so that its loss is finite; an infinite one is not."""
     model_dir = tmp_path / "model"
@@ -232,17 +233,22 @@ def test_a_learning_rate_of_a_million(tmp_path: pathlib.Path) -> None:
     assert again.steps[0].step == report["step"]
 
 
-@pytest.mark.slow
-def test_a_remedy_is_tried(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A box so tall that the square of its target overflows: a linear loss is finite."""
+def _tall_box(tmp_path: pathlib.Path) -> Tuple[pathlib.Path, str]:
+    """The folder of a step with a box so tall that the square of its target overflows.
+
+    And what helps: a linear loss is finite.
+    """
     loss = "model.ssd.loss.localization_loss"
-    config = _config(tmp_path, f"{loss}={{weighted_l2 {{}}}}")
-    remedy = f"{loss}={{weighted_smooth_l1 {{}}}}"
     features, labels = _batch()
     labels[schema.BOXES][0, 0] = [0, 0, 1e20, 1]
     model_dir = tmp_path / "model"
-    _train(config, model_dir, [(features, labels)], 9)
-    folder = model_dir / "bad_step-1"
+    _train(_config(tmp_path, f"{loss}={{weighted_l2 {{}}}}"), model_dir, [(features, labels)], 9)
+    return model_dir / "bad_step-1", f"{loss}={{weighted_smooth_l1 {{}}}}"
+
+
+@pytest.mark.slow
+def test_a_remedy_is_tried(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, remedy = _tall_box(tmp_path)
     report = json.loads((folder / "report.json").read_text())
     assert report["not_finite"][0] == "Loss/localization_loss"
     assert (
@@ -256,7 +262,14 @@ def test_a_remedy_is_tried(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
     assert _replay(folder, "--set", remedy, "--steps", "3") == 0
     told = capsys.readouterr().out
     assert "step 1\n" in told and "step 3\n" in told and "all finite in 3 step(s)" in told
-    # Another optimizer: its slots are not in the checkpoint, and start from their initializers.
+
+
+@pytest.mark.exhaustive
+def test_a_remedy_with_another_optimizer(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its slots are not in the checkpoint, and start from their initializers."""
+    folder, remedy = _tall_box(tmp_path)
     other = "train_config.optimizer={ adam_optimizer {} use_moving_average: false }"
     rate = "learning_rate { constant_learning_rate { learning_rate: 1e-3 } }"
     other = other.replace("{}", f"{{ {rate} }}")

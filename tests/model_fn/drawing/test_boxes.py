@@ -17,9 +17,9 @@ from model_fn.drawing.boxes import (
     EvaluationImages,
     draw_boxes,
     image_ops,
-    place_labels,
     side_by_side,
 )
+from model_fn.drawing.labels import place_labels
 
 BLACK = np.zeros((40, 60, 3), np.uint8)
 
@@ -67,6 +67,17 @@ def test_grey_image_and_labels() -> None:
     labelled = draw_boxes(grey, boxes, ["cat"], np.array([0.875]))
     assert plain.shape == labelled.shape == (40, 60, 3)
     assert _colored(labelled)[0] < _colored(plain)[0]
+
+
+@pytest.mark.parametrize(
+    ("side", "least", "most"), [(100, 10, 20), (400, 10, 20), (4000, 100, 160)]
+)
+def test_labels_scale_with_the_image(side: int, least: int, most: int) -> None:
+    image = np.zeros((side, side, 3), np.uint8)
+    boxes = np.array([[0.5, 0.1, 0.9, 0.9]], np.float32)
+    top_without = _colored(draw_boxes(image, boxes))[0]
+    top = _colored(draw_boxes(image, boxes, ["cat"]))[0]
+    assert least <= top_without - top <= most
 
 
 def _colors(image: np.ndarray) -> Set[Tuple[int, ...]]:

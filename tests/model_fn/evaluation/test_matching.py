@@ -12,6 +12,8 @@ from model_fn.evaluation.diagnostics import EvalDiagnostics
 from model_fn.evaluation.matching import ClassMatches, Matches
 from model_fn.evaluation.metrics.base import EvaluatedBatch
 
+pytestmark = pytest.mark.usefixtures("no_charts")
+
 CATEGORIES = [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}, {"id": 5, "name": "owl"}]
 BOX, FAR, NEAR = [0, 0, 10, 10], [50, 50, 150, 150], [0, 0, 10, 8]
 

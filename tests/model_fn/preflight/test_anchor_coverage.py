@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+from typing import Any, List
+
 import numpy as np
 import pytest
 
 from estimator_det.boxes.geometry import pairwise_iou
 from estimator_det.compat import tf, tf1
+from estimator_det.detectors import ssd
 from estimator_det.detectors.base import Groundtruth
 from inputs.checks.statistics import Collector, Columns
 from model_fn.preflight import anchor_coverage
 from model_fn.preflight.anchor_coverage import BETWEEN, ELONGATED, LARGE, SMALL
+from tests import small_extractor
 from tests.detectors.configs import small_detector
 from tests.detectors.two_stage import configs as two_stage
 
@@ -28,12 +32,29 @@ def collect(*images: np.ndarray, size: tuple = (64, 64)) -> Columns:
     return collector.columns()
 
 
-@pytest.fixture(scope="module")
+class Pooled(small_extractor.SmallExtractor):
+    """Feature maps of the sizes of the small detector's, without its network."""
+
+    def extract(self, inputs: tf.Tensor) -> List[tf.Tensor]:
+        return [tf.nn.avg_pool2d(inputs, side, side, "SAME") for side in (16, 32)]
+
+
+@pytest.fixture(autouse=True)
+def real_extractor(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What makes extractors; `Pooled` takes its place in single-shot detectors."""
+    real = ssd.make_extractor
+    monkeypatch.setattr(ssd, "make_extractor", lambda *_: Pooled())
+    return real
+
+
+@pytest.fixture
 def detector():
     return small_detector()
 
 
-def test_maps_and_anchors_are_those_of_the_network(detector) -> None:
+def test_maps_and_anchors_are_those_of_the_network(real_extractor, monkeypatch) -> None:
+    monkeypatch.setattr(ssd, "make_extractor", real_extractor)
+    detector = small_detector()
     coverage = anchor_coverage.measure(detector, collect(pixels_of((1, 1, 63, 63))))
     assert [(level.size, level.num_anchors) for level in coverage.maps] == [
         ((4, 4), 48),

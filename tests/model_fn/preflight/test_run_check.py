@@ -38,7 +38,23 @@ def test_a_field_that_an_error_begins_with_is_the_problems_field():
         )
 
 
-def test_the_graph_of_evaluation_is_built(tmp_path: pathlib.Path):
+@pytest.fixture
+def builds_only(monkeypatch):
+    """A function that spares a test the graphs of other modes than one."""
+    real = run_check.create_model_fn
+
+    def use(only):
+        def create_model_fn(config):
+            build = real(config)
+            return lambda features, labels, mode: mode == only and build(features, labels, mode)
+
+        monkeypatch.setattr(run_check, "create_model_fn", create_model_fn)
+
+    return use
+
+
+def test_the_graph_of_evaluation_is_built(tmp_path: pathlib.Path, builds_only):
+    builds_only("eval")
     label_map = tmp_path / "map.pbtxt"
     label_map.write_text("item { id: 1 name: 'circle' }")
     categories = (
@@ -82,7 +98,8 @@ def test_bugs_keep_their_traceback(monkeypatch):
         run_check.examine(small_config())
 
 
-def test_warm_start_is_told_and_checked(tmp_path: pathlib.Path):
+def test_warm_start_is_told_and_checked(tmp_path: pathlib.Path, builds_only):
+    builds_only("train")
     name = "FeatureExtractor/First/weights"
     with tf.Graph().as_default(), tf1.Session() as session:
         tf1.get_variable(name, [5, 5, 3, 16])

@@ -56,12 +56,6 @@ def findings_of(config: Any, *modes: str) -> List[Any]:
     return tpu_graph.compile_check(config, xla=False, batch_per_core=2, modes=modes).findings
 
 
-def test_a_fit_configuration_has_nothing_to_be_told() -> None:
-    report = tpu_graph.compile_check(a_config(), xla=False, batch_per_core=2)
-    assert report.findings == []
-    assert report.num_operations > 1000
-
-
 @pytest.mark.parametrize(
     "ssd",
     [
@@ -74,8 +68,11 @@ def test_a_fit_configuration_has_nothing_to_be_told() -> None:
         "loss { classification_loss { weighted_softmax {} } }"
         "post_processing { batch_non_max_suppression { use_class_agnostic_nms: true } }"
         "use_confidences_as_targets: true return_raw_detections_during_predict: true",
-        "box_coder { keypoint_box_coder { num_keypoints: 2 } }"
-        "box_predictor { convolutional_box_predictor { box_code_size: 8 } }",
+        pytest.param(
+            "box_coder { keypoint_box_coder { num_keypoints: 2 } }"
+            "box_predictor { convolutional_box_predictor { box_code_size: 8 } }",
+            marks=pytest.mark.exhaustive,
+        ),
     ],
 )
 @pytest.mark.usefixtures("small")
@@ -238,6 +235,7 @@ def test_xla_compiles_the_step_and_its_numbers_are_those_of_the_plain_graph() ->
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small")
 def test_xla_refuses_by_itself() -> None:
     config = a_config("loss { hard_example_miner {} }")
     core = tpu_graph.build_core_graph(config, estimator.ModeKeys.TRAIN, 2, [])
@@ -251,9 +249,17 @@ def test_xla_refuses_by_itself() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small")
 def test_evaluation_and_prediction_compile() -> None:
     modes = (estimator.ModeKeys.EVAL, estimator.ModeKeys.PREDICT)
     report = tpu_graph.compile_check(a_config(), batch_per_core=2, modes=modes)
+    assert report.findings == []
+    assert report.num_operations > 1000
+
+
+@pytest.mark.exhaustive  # the tests above have a smaller network
+def test_a_mobilenet_has_nothing_to_report() -> None:
+    report = tpu_graph.compile_check(a_config(), batch_per_core=2)
     assert report.findings == []
     assert report.num_operations > 1000
 

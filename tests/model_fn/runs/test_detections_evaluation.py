@@ -17,6 +17,8 @@ from model_fn.evaluation.detections.file import read_detections
 from model_fn.runs.detections_evaluation import Lookup, config_of_records, evaluate_detections
 from tests.model_fn.evaluation.metrics import golden
 
+pytestmark = pytest.mark.usefixtures("no_charts")
+
 NAMES = {1: "cat", 2: "dog"}
 MAP = "DetectionBoxes_Precision/mAP"
 

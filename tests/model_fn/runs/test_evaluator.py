@@ -1,16 +1,32 @@
-"""What an evaluation reads."""
+"""What an evaluation reads, and of which checkpoints."""
 
 from __future__ import annotations
 
+import json
 import pathlib
+from typing import Any, Dict, List
 
 import numpy as np
 import pytest
 
-from estimator_det.compat import estimator, tf
+from estimator_det.compat import estimator, tf, tf1
+from estimator_det.config.text import ConfigError
+from inputs import pipeline as input_pipeline
+from inputs.bad_records import log as fault_log
+from inputs.bad_records.kinds import SKIP, RecordFault
+from model_fn.checkpoints.errors import CheckpointGoneError, DamagedCheckpointsError
+from model_fn.checkpoints.find import find_checkpoint
 from model_fn.preflight.placeholders import placeholders
-from model_fn.runs import evaluator
+from model_fn.runs import (
+    evaluator,
+    history,
+    runner,
+)
+from model_fn.runs.backends import estimator as estimators
+from model_fn.runs.options import Saving
 from tests.inputs.examples import BOXES, example, picture, pipeline, write
+from tests.model_fn import fake
+from tests.model_fn.runs.test_runner import NO_EXPORT
 
 EXTRACTOR = "model { ssd { feature_extractor { type: 'ssd_mobilenet_v1' } } }"
 
@@ -36,3 +52,195 @@ def test_images_keep_their_size_where_nothing_is_resized(
         training = placeholders(config, estimator.ModeKeys.TRAIN)[0]["image"].shape.as_list()
     assert shape[1:3] == ([None, None] if text else list(size))
     assert training[1:3] == [6, 10]
+
+
+def test_evaluate_and_continuous_eval(
+    readers: List[Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = fake.pipeline_config(
+        "train_config { optimizer { use_moving_average: true moving_average_decay: 0.5 } }"
+    )
+    model_dir = str(tmp_path)
+    with pytest.raises(FileNotFoundError, match="no checkpoint"):
+        evaluator.evaluate(config, model_dir)
+    estimated = estimators.make_estimator(config, model_dir, saving=Saving(steps=2))
+    estimated.train(fake.train_input_fn, max_steps=4)
+    plain = evaluator.evaluate(config, model_dir)["0"]
+    assert plain["global_step"] == 4
+    assert "DetectionBoxes_Recall/AR@100" in plain
+
+    config.eval_config.use_moving_averages = True
+    averaged = evaluator.evaluate(config, model_dir, model_dir=str(tmp_path / "other"))["0"]
+    assert averaged["loss"] != plain["loss"]
+    assert (tmp_path / "other" / "eval_0").is_dir()
+    found: Dict[str, Any] = {}
+    first = evaluator.evaluate(
+        config, str(tmp_path / "model.ckpt-2"), on_training_data=True, matches=found
+    )
+    assert first["training_data"]["global_step"] == 2
+    assert (tmp_path / "eval_training_data" / "thresholds-2.json").exists()
+    # Each of two batches has two images of one box and one detection.
+    assert found["training_data"].of_all().num_boxes == len(found["training_data"].classes())
+
+    # Ends by itself at num_steps, and after a time without a new checkpoint.
+    last = evaluator.continuous_eval(config, model_dir, min_interval_secs=0)
+    assert last["0"]["global_step"] == 4
+    last = evaluator.continuous_eval(
+        config, model_dir, num_train_steps=9, min_interval_secs=0, timeout_secs=0.1
+    )
+    assert last["0"]["global_step"] == 4
+
+
+def test_faults_of_evaluated_records_are_told(
+    readers: List[Any],
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fault = RecordFault("truncated_image", "cut", "copy it again", SKIP)
+
+    def make_eval(config: Any, preprocess: Any, reader: Any, every: Any, log: Any) -> Any:
+        def input_fn() -> Any:
+            log.report(fault, "a.record", 7, "cat")
+            return fake.eval_input_fn()
+
+        return input_fn
+
+    monkeypatch.setattr(input_pipeline, "create_eval_input_fn", make_eval)
+    config, model_dir = fake.pipeline_config(), str(tmp_path)
+    runner.train_and_evaluate(config, model_dir, num_train_steps=2, evaluating=NO_EXPORT)
+    assert "truncated_image: an image file ends too early: 1 record" in capsys.readouterr().err
+    evaluator.evaluate(config, model_dir)
+    told = capsys.readouterr().err
+    assert "(1 record skipped), as before: see" in told and "truncated_image" not in told
+    (line,) = (tmp_path / "eval_0" / fault_log.LOG_FILE).read_text().splitlines()
+    assert json.loads(line)["source_id"] == "cat"
+    (evaluation,) = history.read(model_dir, "0")
+    assert evaluation.bad_records == {"truncated_image": 1, "skipped_records": 1}
+    assert fake.steps_with(tmp_path / "eval_0", "bad_records/truncated_image") == [2, 2]
+
+
+def test_damaged_checkpoints_are_not_evaluated(
+    readers: List[Any], tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = fake.pipeline_config()
+    estimated = estimators.make_estimator(config, str(tmp_path), saving=Saving(steps=2))
+    estimated.train(fake.train_input_fn, max_steps=4)
+    data = tmp_path / "model.ckpt-4.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:-4])
+    with pytest.raises(DamagedCheckpointsError, match="give another one"):
+        evaluator.evaluate(config, str(tmp_path))
+    options: Any = {"num_train_steps": 4, "min_interval_secs": 0, "timeout_secs": 0.1}
+    assert evaluator.continuous_eval(config, str(tmp_path), **options) == {}
+    assert "model.ckpt-4 is not evaluated" in caplog.text
+    # Training resumes from the one before, and saves the step anew, which is found to be new.
+    appearing = evaluator._appearing(str(tmp_path), 0, 0.1)
+    assert next(appearing).endswith("-4")
+    runner.train(config, str(tmp_path), num_train_steps=4, progress=False)
+    assert next(appearing).endswith("-4")
+    assert list(appearing) == []
+    last = evaluator.continuous_eval(config, str(tmp_path), **options)
+    assert last["0"]["global_step"] == 4
+
+
+class _DeleteBeforeRestore(tf1.train.SessionRunHook):
+    """Deletes the checkpoint that a run is about to restore."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+
+    def begin(self) -> None:
+        tf1.train.remove_checkpoint(self._prefix)
+
+
+def test_checkpoints_that_are_deleted_before_they_are_read(
+    readers: List[Any],
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config = fake.pipeline_config()
+    model_dir = str(tmp_path)
+    estimated = estimators.make_estimator(config, model_dir, saving=Saving(steps=1))
+    estimated.train(fake.train_input_fn, max_steps=4)
+    real = estimated.evaluate
+    left = [1, 2, 3, 4]
+
+    def name_latest() -> None:
+        (tmp_path / "checkpoint").write_text(f'model_checkpoint_path: "model.ckpt-{left[0]}"')
+
+    def delete_first(input_fn: Any, hooks: Any, checkpoint_path: str, **options: Any) -> Any:
+        """Of four checkpoints two are deleted while their evaluation starts."""
+        if len(left) in (3, 1):
+            return {"global_step": left[0], "loss": 1.0}
+        hooks = [*hooks, _DeleteBeforeRestore(checkpoint_path)]
+        del left[0]
+        name_latest()
+        return real(input_fn, hooks=hooks, checkpoint_path=checkpoint_path, **options)
+
+    monkeypatch.setattr(estimated, "evaluate", delete_first)
+    monkeypatch.setattr(evaluator, "make_estimator", lambda *_, **__: estimated)
+    name_latest()
+    assert evaluator.evaluate(config, model_dir)["0"]["global_step"] == 2
+    assert "model.ckpt-1 was deleted before it was read" in caplog.text
+    left.remove(2)
+    name_latest()
+    last = evaluator.continuous_eval(config, model_dir, num_train_steps=4, min_interval_secs=0)
+    assert last["0"]["global_step"] == 4
+    assert "model.ckpt-3 was deleted before it was evaluated" in caplog.text
+    # A prefix names one checkpoint, and a training has read its step already.
+    with pytest.raises(CheckpointGoneError, match=r"ckpt-4 was deleted before it was read\. Run"):
+        hook = _DeleteBeforeRestore(f"{model_dir}/model.ckpt-4")
+        runner.train(config, model_dir, num_train_steps=6, hooks=[hook], progress=False)
+
+
+def test_continuous_eval_ends_where_the_latest_checkpoint_is_missing(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait(seconds: float) -> None:
+        raise AssertionError("the time is over")
+
+    monkeypatch.setattr(evaluator.time, "sleep", wait)
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-4"')
+    (tmp_path / "model.ckpt-4.index").write_text("")
+    appearing = evaluator._appearing(str(tmp_path), 0, 0.0)
+    assert next(appearing).endswith("model.ckpt-4")
+    (tmp_path / "model.ckpt-4.index").unlink()
+    assert list(appearing) == []
+    with pytest.raises(FileNotFoundError, match=r"ckpt-4, which the file 'checkpoint' in .* names"):
+        find_checkpoint(str(tmp_path))
+
+
+def test_continuous_eval_retries(readers: List[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: List[str] = []
+
+    def broken(config: Any, estimated: Any, reader: Any, checkpoint: str) -> Any:
+        calls.append(checkpoint)
+        raise tf.errors.InvalidArgumentError(None, None, "bad record")
+
+    monkeypatch.setattr(evaluator, "evaluate_reader", broken)
+    monkeypatch.setattr(evaluator, "step_of", lambda checkpoint: 1)
+    monkeypatch.setattr(evaluator, "find_damage", lambda checkpoint: None)
+    monkeypatch.setattr(evaluator, "_appearing", lambda *_: iter("abc"))
+    config = fake.pipeline_config()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="bad record"):
+        evaluator.continuous_eval(config, "folder", max_retries=1)
+    assert calls == ["a", "b"]
+    assert evaluator.continuous_eval(config, "folder", max_retries=-1) == {}
+
+
+def test_a_refused_evaluation_leaves_no_folder(readers: List[Any], tmp_path: pathlib.Path) -> None:
+    config, other = fake.pipeline_config(), str(tmp_path / "other")
+    with pytest.raises(FileNotFoundError):
+        evaluator.evaluate(config, str(tmp_path), model_dir=other)
+    prefix = str(tmp_path / "model.ckpt-1")
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.train.create_global_step()
+        session.run(tf1.global_variables_initializer())
+        tf1.train.Saver().save(session, prefix)
+    with pytest.raises(tf.errors.NotFoundError):
+        evaluator.evaluate(config, prefix, model_dir=other)
+    config.ClearField("eval_input_reader")
+    with pytest.raises(ConfigError, match="none to evaluate on"):
+        evaluator.continuous_eval(config, str(tmp_path), model_dir=other)
+    assert not (tmp_path / "other").exists()

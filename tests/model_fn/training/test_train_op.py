@@ -8,8 +8,8 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
-from estimator_det.protos import train_pb2
-from model_fn.checkpoints.savers import moving_average_saver
+from estimator_det.protos import model_pb2, train_pb2
+from model_fn.checkpoints.savers import evaluation_saver, moving_average_saver
 from model_fn.training import optimizers
 from model_fn.training import train_op as train
 from model_fn.training.finite_gate import RejectedBatch
@@ -181,8 +181,15 @@ def test_moving_averages_take_the_place_of_variables(tmp_path: Any) -> None:
     with tf.Graph().as_default(), tf1.Session() as session:
         weight = tf1.get_variable("w", initializer=0.0)
         mean = tf1.get_variable("bn/moving_mean", initializer=0.0, trainable=False)
+        step = tf1.train.get_or_create_global_step()
+        of_evaluations = evaluation_saver(model_pb2.DetectionModel(), use_moving_averages=True)
+        of_evaluations.restore(session, prefix)
+        # Checkpoints of exports have no step.
+        assert session.run([weight, mean, step]) == [2.0, 3.0, 0]
+    with tf.Graph().as_default(), tf1.Session() as session:
+        weight = tf1.get_variable("w", initializer=0.0)
         moving_average_saver().restore(session, prefix)
-        assert session.run([weight, mean]) == [2.0, 3.0]
+        assert session.run(weight) == 2.0
 
 
 def test_freeze_warning_is_absent_when_all_is_well(caplog: pytest.LogCaptureFixture) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pathlib
-from typing import Any, Dict, List
+from typing import Any, List
 
 import numpy as np
 import pytest
@@ -23,12 +23,6 @@ def read(name: str, **options: Any) -> List[AnnotatedImage]:
 
 def faults_of(image: AnnotatedImage) -> List[Any]:
     return [(fault.kind, fault.line) for fault in image.faults]
-
-
-@pytest.fixture
-def root(tmp_path: pathlib.Path) -> pathlib.Path:
-    samples.write_images(tmp_path / "images")
-    return tmp_path
 
 
 # PASCAL VOC
@@ -270,64 +264,6 @@ def test_yolo_labels_without_image_are_reported(root):
     assert images[3].faults[0].file.endswith("zz.txt")
 
 
-# labelme
-
-
-def labelme(root: pathlib.Path, shapes: Any, **members: Any) -> AnnotatedImage:
-    folder = root / "images" / "json"
-    folder.mkdir()
-    document: Dict[str, Any] = {"imagePath": "..\\a.png", "shapes": shapes, **members}
-    (folder / "a.json").write_text(json.dumps(document, indent=0))
-    images = read("labelme", images=str(root / "images"), annotations=str(folder))
-    assert len(images) == 1
-    return images[0]
-
-
-def test_labelme_shapes_of_one_group_are_one_object(root):
-    triangle, other = [[1, 1], [5, 1], [5, 6]], [[10, 3], [12, 3], [12, 9]]
-    image = labelme(
-        root,
-        [
-            {"label": "cat", "points": triangle, "group_id": 1, "shape_type": "polygon"},
-            {"label": "dog", "points": triangle, "group_id": 1, "flags": {"difficult": True}},
-            {"label": "cat", "points": other, "group_id": 1},
-            {"label": "cat", "points": other, "group_id": None},
-        ],
-    )
-    assert image.image == "a.png"
-    assert [(one.class_name, len(one.polygons), one.difficult) for one in image.objects] == [
-        ("cat", 2, None), ("dog", 1, True), ("cat", 1, None),
-    ]  # fmt: skip
-    assert image.objects[0].polygons[1] == [10, 3, 12, 3, 12, 9]
-
-
-def test_labelme_shapes_that_are_no_objects(root):
-    image = labelme(
-        root,
-        [
-            {"label": "cat", "points": [[1, 1]], "shape_type": "point"},
-            {"label": "cat", "points": [[1, 1], [2, 2]]},
-            {"points": [[1, 1], [2, 2]]},
-            {"label": "cat", "points": [[1, 1], [2, "x"], [2, 3]]},
-            {"label": "cat", "points": [[1, 1], [2], [2, 3]]},
-            {"label": "cat"},
-            7,
-        ],
-    )
-    assert [fault.kind for fault in image.faults] == [
-        "unsupported_shape", "broken_mask", "missing_key", "broken_source", "broken_source",
-        "broken_source", "missing_key",
-    ]  # fmt: skip
-    text = (root / "images" / "json" / "a.json").read_text().split("\n")
-    assert all(text[fault.line - 1] in ("{", "7") for fault in image.faults)
-    assert not image.objects
-
-
-def test_labelme_without_a_path(root):
-    image = labelme(root, [], imagePath=None)
-    assert faults_of(image) == [("missing_key", 0)]
-
-
 # CSV
 
 
@@ -352,107 +288,3 @@ def test_csv_without_a_column_is_refused(root):
     path.write_text("filename,label,xmin,ymin,xmax,ymax\n")
     with pytest.raises(ConfigError, match=r"boxes.csv, line 1: .*no column class; it has \['file"):
         read("csv", images=str(root / "images"), annotations=str(path))
-
-
-# Detections
-
-
-def test_detections_above_a_score(root):
-    mask = np.zeros((20, 32), bool)
-    mask[4:14, 8:24] = True
-    box = {"ymin": 0.2, "xmin": 0.25, "ymax": 0.7, "xmax": 0.75}
-    detections = [
-        {"class_id": 3, "name": "cat", "score": 0.875, "box": box,
-         "segmentation": masks.to_run_lengths(mask)},
-        {"class_id": 3, "name": "cat", "score": 0.25, "box": box},
-    ]  # fmt: skip
-    lines: List[Any] = [
-        {"file": "a.png", "height": 20, "width": 32, "detections": detections},
-        {"file": "b.png", "error": "it is damaged"},
-        {"file": "c.png", "detections": [{"class_id": 3, "name": "owl", "score": 1, "box": box}]},
-        {"height": 3},
-    ]
-    path = root / "d.jsonl"
-    path.write_text("\n".join(map(json.dumps, lines)) + "\n{cut")
-    options = SourceOptions(str(root / "images"), str(path), min_score=0.5)
-    sample = samples.Sample("detection_jsonl", options, str(path), 1)
-    conversion = samples.convert(sample, root / "out", masks=True, on_error="skip")
-    found = samples.records(root / "out")["a"]
-    assert samples.boxes_of(found) == [("cat", (4.0, 8.0, 14.0, 24.0))]
-    assert found["image/object/class/confidence"] == [0.875]
-    assert found["image/object/class/label"] == [3] and conversion.names == {3: "cat"}
-    assert found["image/object/mask"] == [masks.to_png(mask)]
-    assert [(fault["kind"], fault["line"]) for fault in samples.faults(root / "out")] == [
-        ("undecodable_image", 2), ("missing_key", 4), ("broken_source", 5),
-        ("label_contradiction", 3),
-    ]  # fmt: skip
-
-
-# COCO
-
-
-def coco_with(root: pathlib.Path, **changes: Any) -> Any:
-    """The sample with other values of the first annotation or image, as a list of faults."""
-    sample = samples.make(root, "coco")
-    path = pathlib.Path(sample.cat_file)
-    document = json.loads(path.read_text())
-    for key, value in changes.items():
-        member, _, field = key.partition("_")
-        document[member][0][field] = value
-    path.write_text(json.dumps(document))
-    samples.convert(sample, root / "out", on_error="skip", masks="segmentation" in str(changes))
-    return [(fault["kind"], fault["action"]) for fault in samples.faults(root / "out")]
-
-
-@pytest.mark.parametrize(
-    ("changes", "kinds"),
-    [
-        ({"annotations_category_id": 9}, {"unknown_id"}),
-        ({"annotations_category_id": "x"}, {"broken_source"}),
-        ({"annotations_bbox": [1, 2, 3]}, {"broken_source"}),
-        ({"annotations_bbox": "x"}, {"broken_source"}),
-        ({"annotations_bbox": None}, {"box_nan"}),
-        ({"annotations_area": float("nan")}, {"broken_source"}),
-        ({"annotations_iscrowd": 0.5}, {"broken_source"}),
-        ({"annotations_image_id": 99}, {"missing_key"}),
-        ({"annotations_image_id": None}, {"missing_key"}),
-        ({"annotations_keypoints": [1, 2]}, {"length_mismatch"}),
-        ({"annotations_keypoints": [1, 2, 3]}, {"broken_keypoints"}),
-        ({"annotations_keypoints": [float("nan"), 2, 1]}, {"broken_keypoints"}),
-        ({"annotations_segmentation": 5}, {"broken_source", "mask_empty"}),
-        ({"annotations_segmentation": []}, {"mask_empty"}),
-        ({"annotations_segmentation": [[1, 2]]}, {"broken_mask", "mask_empty"}),
-        ({"annotations_segmentation": {"size": [20, 32], "counts": "~"}},
-         {"broken_mask", "mask_empty"}),
-        ({"annotations_segmentation": {"size": [20, 32], "counts": [640]}}, {"mask_empty"}),
-        ({"annotations_segmentation": [[0, 0, 5, 0, 5, 3]]}, {"mask_mismatch", "mask_empty"}),
-        ({"images_file_name": 5}, {"broken_source"}),
-        ({"images_file_name": "\udc80.png"}, {"missing_key"}),
-        ({"images_id": None}, {"broken_source", "missing_key"}),
-        ({"images_height": "high"}, {"broken_source"}),
-        ({"images_neg_category_ids": [1, 9]}, {"unknown_id"}),
-    ],
-    ids=lambda value: str(value) if isinstance(value, dict) else "",
-)  # fmt: skip
-def test_coco_faults(changes, kinds, root):
-    assert {kind for kind, _ in coco_with(root, **changes)} == kinds
-
-
-def test_coco_ids_below_one_need_a_label_map(root):
-    sample = samples.make(root, "coco")
-    path = pathlib.Path(sample.cat_file)
-    text = path.read_text()
-    path.write_text(text.replace('"category_id": 1', '"category_id": 0').replace(
-        '{"id": 1, "name"', '{"id": 0, "name"'
-    ))  # fmt: skip
-    with pytest.raises(ConfigError, match=r"'cat' has id 0, and ids of a label map start"):
-        samples.convert(sample, root / "out")
-    (root / "map.pbtxt").write_text('item { id: 5 name: "cat" } item { id: 2 name: "dog" }')
-    samples.convert(sample, root / "out", label_map=str(root / "map.pbtxt"))
-    assert samples.records(root / "out")["a"]["image/object/class/label"] == [5, 2]
-
-
-def test_coco_without_categories_is_refused(root):
-    (root / "c.json").write_text('{"images": [], "annotations": []}')
-    with pytest.raises(ConfigError, match=r"c.json: there are no categories; add them"):
-        read("coco", images=str(root / "images"), annotations=str(root / "c.json"))

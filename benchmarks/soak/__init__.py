@@ -1,0 +1,1 @@
+"""Many requests to a served model: its memory stays flat."""

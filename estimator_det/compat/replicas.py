@@ -1,0 +1,68 @@
+"""What a TF2 loop over replicas needs of TensorFlow's internals: TF1 optimizers, and the seed."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from typing import Any, Iterator, Optional, Sequence, Tuple
+
+import tensorflow as tf
+from tensorflow.python.eager import context as _context
+
+tf1: Any = tf.compat.v1
+
+
+class _Summed:
+    """Stands for a strategy whose replicas have summed their gradients already."""
+
+    def __init__(self, strategy: Any) -> None:
+        self._strategy = strategy
+
+    @property
+    def extended(self) -> _Summed:
+        return self
+
+    def batch_reduce_to(self, operation: Any, pairs: Sequence[Tuple[Any, Any]]) -> Any:
+        del operation
+        return [gradient for gradient, _ in pairs]
+
+    def group(self, value: Any, name: Optional[str] = None) -> Any:
+        return self._strategy.group(value, name=name)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._strategy.extended, name)
+
+
+def apply_summed(optimizer: Any, strategy: Any, pairs: Sequence[Tuple[Any, Any]]) -> None:
+    """Applies gradients that replicas have summed by themselves, outside of replicas.
+
+    `apply_gradients` would sum them once more.
+
+    Args:
+        optimizer: Of TF1.
+        strategy: Whose replicas made the gradients.
+        pairs: Gradients, equal on all replicas, and variables.
+    """
+    optimizer._distributed_apply(_Summed(strategy), list(pairs))
+
+
+@contextlib.contextmanager
+def quiet_layers() -> Iterator[None]:
+    """Within, layers of TF1 do not warn that TF2 has others; for the tracing of functions."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"`layer\.(apply|updates)`", UserWarning)
+        yield
+
+
+def eagerly() -> Any:
+    """A context in which operations run at once, even where a graph is the default one."""
+    return _context.eager_mode()
+
+
+def global_seed() -> Optional[int]:
+    """The seed that TensorFlow mixes into every other one; None if it has none."""
+    if tf.executing_eagerly():
+        seed: Optional[int] = _context.global_seed()
+        return seed
+    of_graph: Optional[int] = tf1.get_default_graph().seed
+    return of_graph

@@ -1,0 +1,240 @@
+"""Convolutions of tf-slim, and the same with simulated quantization where a quantizer is open.
+
+Arguments, argument scopes and variables are those of `slim.conv2d` and `slim.separable_conv2d`. A
+quantized layer rounds its kernel, batch norm included, and its output after the activation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import Any, Callable, ContextManager, Dict, Optional, Sequence, Tuple, Union
+
+from estimator_det.compat import slim, tf, tf1
+from estimator_det.config.text import ConfigError
+from estimator_det.nets.normalization import Convolution, batch_norm, sync_batch_norm
+from estimator_det.nets.quantization import (
+    ACTIVATION,
+    BEFORE_ACTIVATION,
+    RESIDUAL_SUM,
+    Quantizer,
+    open_quantizer,
+)
+
+Sides = Union[int, Sequence[int]]  # height and width, or both
+
+# What integer kernels apply while they write the output of a convolution.
+_FUSED_ACTIVATIONS = (None, tf.identity, tf.nn.relu, tf.nn.relu6)
+
+
+def conv2d(inputs: tf.Tensor, num_outputs: int, kernel_size: Sides, **settings: Any) -> tf.Tensor:
+    """`slim.conv2d` with the same arguments, quantized if a quantizer is open.
+
+    Raises:
+        ConfigError: if the layer is quantized and its normalization cannot be folded into it.
+    """
+    quantizer = open_quantizer()
+    if quantizer is None:
+        return slim.conv2d(inputs, num_outputs, kernel_size, **settings)
+    layer = _Layer.of(slim.conv2d, settings)
+    with tf1.variable_scope(layer.scope, "Conv", [inputs]):
+
+        def convolve(kernel: tf.Tensor) -> tf.Tensor:
+            rate = _pair(layer.rate)
+            return tf.nn.conv2d(inputs, kernel, _pair(layer.stride), layer.padding, dilations=rate)
+
+        shape = (*_pair(kernel_size), inputs.shape[-1], num_outputs)
+        kernel = _Kernel("weights", shape, layer.weights_initializer, inputs.dtype)
+        return layer.output(quantizer, kernel, convolve)
+
+
+def separable_conv2d(
+    inputs: tf.Tensor,
+    num_outputs: Optional[int],
+    kernel_size: Sides,
+    depth_multiplier: int = 1,
+    **settings: Any,
+) -> tf.Tensor:
+    """`slim.separable_conv2d` with the same arguments, quantized if a quantizer is open.
+
+    Without `num_outputs` it is the depthwise half alone. With them, what passes from one half to
+    the other is quantized, too.
+
+    Raises:
+        ConfigError: if the layer is quantized and its normalization cannot be folded into it.
+    """
+    quantizer = open_quantizer()
+    if quantizer is None:
+        return slim.separable_conv2d(
+            inputs, num_outputs, kernel_size, depth_multiplier=depth_multiplier, **settings
+        )
+    layer = _Layer.of(slim.separable_conv2d, settings)
+    with tf1.variable_scope(layer.scope, "SeparableConv2d", [inputs]):
+
+        def filtered(kernel: tf.Tensor) -> tf.Tensor:
+            strides, rate = (1, *_pair(layer.stride), 1), _pair(layer.rate)
+            return tf.nn.depthwise_conv2d(inputs, kernel, strides, layer.padding, dilations=rate)
+
+        shape = (*_pair(kernel_size), inputs.shape[-1], depth_multiplier)
+        kernel = _Kernel("depthwise_weights", shape, layer.weights_initializer, inputs.dtype)
+        if num_outputs is None:
+            return layer.output(quantizer, kernel, filtered)
+        scope = f"{quantizer.scope()}/separable_conv2d"
+        between = filtered(layer.rounded_variable(quantizer, scope, kernel))
+        between = quantizer.activation(f"{scope}/{ACTIVATION}", between, least=0.0)
+
+        def mixed(kernel: tf.Tensor) -> tf.Tensor:
+            return tf.nn.conv2d(between, kernel, 1, "VALID")
+
+        shape = (1, 1, between.shape[-1], num_outputs)
+        initializer = layer.pointwise_initializer or layer.weights_initializer
+        pointwise = _Kernel("pointwise_weights", shape, initializer, inputs.dtype)
+        return layer.output(quantizer, pointwise, mixed)
+
+
+def residual_sum(values: tf.Tensor, shortcut: tf.Tensor) -> tf.Tensor:
+    """The sum, quantized if a quantizer is open."""
+    return quantized(values + shortcut, RESIDUAL_SUM)
+
+
+def quantized(values: tf.Tensor, name: str) -> tf.Tensor:
+    """`values`, quantized if a quantizer is open.
+
+    Args:
+        values: What no convolution makes.
+        name: Of the range, within the open variable scope.
+    """
+    quantizer = open_quantizer()
+    if quantizer is None:
+        return values
+    scope = quantizer.scope()
+    return quantizer.activation(f"{scope}/{name}" if scope else name, values)
+
+
+def ranges_within(name: str) -> ContextManager[None]:
+    """Names of ranges in the open variable scope continue with `name`; variables keep theirs."""
+    return _ranges_in(f"{tf1.get_variable_scope().name}/{name}")
+
+
+def ranges_in_scope_twice() -> ContextManager[None]:
+    """Names of ranges repeat the innermost variable scope, which the reference opens twice."""
+    return ranges_within(tf1.get_variable_scope().name.rpartition("/")[2])
+
+
+def ranges_of_copy(number: int) -> ContextManager[None]:
+    """Names of ranges where layers in the open variable scope are used again; number 0 is first."""
+    suffix = f"_{number}" if number else ""
+    return _ranges_in(f"{tf1.get_variable_scope().name}{suffix}")
+
+
+def _ranges_in(scope: str) -> ContextManager[None]:
+    quantizer = open_quantizer()
+    return contextlib.nullcontext() if quantizer is None else quantizer.renamed(scope)
+
+
+def _pair(sides: Sides) -> Tuple[int, int]:
+    if isinstance(sides, int):
+        return sides, sides
+    height, width = sides
+    return height, width
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kernel:
+    """A variable of the open variable scope, still to be made."""
+
+    name: str
+    shape: Tuple[int, ...]  # HWIO, or HWC and multiplier of a depthwise kernel
+    initializer: Any
+    dtype: Any
+
+    @property
+    def scale_shape(self) -> Tuple[int, ...]:
+        """Of one factor for each output channel."""
+        return self.shape[2:] if self.name == "depthwise_weights" else self.shape[3:]
+
+    def make(self, regularizer: Optional[Any]) -> Any:
+        return slim.model_variable(
+            self.name, self.shape, self.dtype, self.initializer, regularizer=regularizer
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Layer:
+    """Arguments of a tf-slim convolution, with its defaults."""
+
+    weights_initializer: Any
+    biases_initializer: Any
+    scope: Any = None
+    stride: Sides = 1
+    padding: str = "SAME"
+    rate: Sides = 1
+    activation_fn: Optional[Callable[[tf.Tensor], tf.Tensor]] = tf.nn.relu
+    normalizer_fn: Optional[Callable[..., tf.Tensor]] = None
+    normalizer_params: Optional[Dict[str, Any]] = None
+    pointwise_initializer: Any = None
+    weights_regularizer: Optional[Any] = None
+    biases_regularizer: Optional[Any] = None
+
+    @classmethod
+    def of(cls, function: Any, settings: Dict[str, Any]) -> _Layer:
+        """Settings of a call, and those of the open argument scopes."""
+        defaults = {
+            "weights_initializer": slim.xavier_initializer(),
+            "biases_initializer": tf1.zeros_initializer(),
+        }
+        around = slim.current_arg_scope().get(slim.arg_scope_func_key(function), {})
+        return cls(**{**defaults, **around, **settings})
+
+    def output(
+        self, quantizer: Quantizer, kernel: _Kernel, convolve: Callable[[tf.Tensor], tf.Tensor]
+    ) -> tf.Tensor:
+        """What the layer makes of a kernel, with the function that applies it."""
+        scope = quantizer.scope()
+        if self.normalizer_fn is None:
+            outputs = convolve(self.rounded_variable(quantizer, scope, kernel))
+            outputs = self._with_bias(outputs)
+        elif self.normalizer_fn in (batch_norm, sync_batch_norm):
+            weights = kernel.make(self.weights_regularizer)
+            convolution = Convolution(
+                tf.identity(weights),
+                kernel.scale_shape,
+                convolve,
+                lambda folded: quantizer.weights(scope, folded),
+            )
+            outputs = self.normalizer_fn(
+                weights, convolution=convolution, **(self.normalizer_params or {})
+            )
+        else:
+            name = getattr(self.normalizer_fn, "__name__", "normalization")
+            raise ConfigError(
+                f"graph_rewriter.quantization: the {name} of {scope} cannot become part of its "
+                "convolution. Use batch_norm without force_use_bias in conv_hyperparams, or remove "
+                "graph_rewriter"
+            )
+        if self.activation_fn not in _FUSED_ACTIVATIONS:
+            outputs = quantizer.activation(f"{scope}/{BEFORE_ACTIVATION}", outputs)
+        if self.activation_fn is not None:
+            outputs = self.activation_fn(outputs)
+        return quantizer.activation(f"{scope}/{ACTIVATION}", outputs, least=0.0)
+
+    def rounded_variable(self, quantizer: Quantizer, scope: str, kernel: _Kernel) -> tf.Tensor:
+        """The quantized kernel itself, which the penalty takes as well."""
+        name = f"{tf1.get_variable_scope().name}/{kernel.name}"
+        rounded, is_new = quantizer.variable(scope, name, kernel.make(None))
+        penalty = self.weights_regularizer(rounded) if self.weights_regularizer else None
+        if is_new and penalty is not None:
+            tf1.add_to_collection(tf1.GraphKeys.REGULARIZATION_LOSSES, penalty)
+        return rounded
+
+    def _with_bias(self, outputs: tf.Tensor) -> tf.Tensor:
+        if self.biases_initializer is None:
+            return outputs
+        bias = slim.model_variable(
+            "biases",
+            [outputs.shape[-1]],
+            outputs.dtype,
+            self.biases_initializer,
+            regularizer=self.biases_regularizer,
+        )
+        return tf.nn.bias_add(outputs, bias)

@@ -1,0 +1,308 @@
+"""Simulated quantization: while a network trains, its tensors are rounded as integers would be.
+
+Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
+Inference", 2018. Semantics, and the names of operations and variables, are those of the rewriter
+that the reference calls (TensorFlow 1.15, `contrib.quantize`), so its checkpoints fit. The rewriter
+changes a finished graph; here the layers of `nets.layers` ask the `Quantizer` that is open.
+
+A scope S has the operation `S/FakeQuantWithMinMaxVars` and the variables `S/min` and `S/max`.
+Training also keeps, for activations, the moving averages `S/S/min/biased` and their number of
+updates `S/S/min/local_step`, the same for `max`, and `fake_quantization_step`, which counts steps
+until the delay is over. All updates are in the UPDATE_OPS collection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import re
+from dataclasses import dataclass
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config.text import ConfigError
+
+FEWEST_BITS, MOST_BITS = 2, 16  # of the operation
+
+STEP_VARIABLE = "fake_quantization_step"
+WEIGHTS, ACTIVATION = "weights_quant", "act_quant"
+BEFORE_ACTIVATION = "conv_quant"
+RESIDUAL_SUM = "post_activation_bypass_quant"
+PRODUCT, MEAN = "mul/activation_Mul_quant", "Mean/activation_Mean_quant"
+
+DECAY = 0.999  # of the ranges of activations
+INITIAL_LIMIT = 6.0  # ranges start at -6..6, those of activations of layers at 0..6
+
+
+_ROUND = "FakeQuantWithMinMaxVars"  # type and name of the operation
+_RANGE = re.compile(r"_quant/(min|max)(/biased|/local_step)?$")
+
+
+def is_range(name: str) -> bool:
+    """Whether a variable of this name belongs to a range."""
+    return _RANGE.search(name) is not None
+
+
+def quantized_scopes(operations: Iterable[Any]) -> List[str]:
+    """Scopes of the ranges among the operations of a graph, in order of construction."""
+    return [
+        operation.name.rpartition("/")[0] for operation in operations if operation.type == _ROUND
+    ]
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """Options of a `Quantization` message.
+
+    Attributes:
+        delay: Steps that training takes before tensors are rounded; ranges are learned from the
+            first on.
+        weight_bits: Of weights.
+        activation_bits: Of activations.
+        symmetric: Whether ranges have zero in the middle.
+    """
+
+    delay: int = 500000
+    weight_bits: int = 8
+    activation_bits: int = 8
+    symmetric: bool = False
+
+    def __post_init__(self) -> None:
+        if self.delay < 0:
+            raise ConfigError(
+                f"graph_rewriter.quantization.delay must be 0 or more; got {self.delay}"
+            )
+        for field in ("weight_bits", "activation_bits"):
+            bits = getattr(self, field)
+            if not FEWEST_BITS <= bits <= MOST_BITS:
+                raise ConfigError(
+                    f"graph_rewriter.quantization.{field} must be {FEWEST_BITS} to {MOST_BITS}; "
+                    f"got {bits}. Integer kernels use 8"
+                )
+
+
+def make_quantization(config: Any) -> Optional[Quantization]:
+    """Options of a `GraphRewriter` message; None without a `quantization`.
+
+    Raises:
+        ConfigError: if a number is out of its range.
+    """
+    if not config.HasField("quantization"):
+        return None
+    chosen = config.quantization
+    return Quantization(chosen.delay, chosen.weight_bits, chosen.activation_bits, chosen.symmetric)
+
+
+class QuantizedTensor(NamedTuple):
+    """A tensor of the network with simulated quantization."""
+
+    scope: str  # of its range variables
+    values: tf.Tensor  # before it is rounded
+    least: tf.Tensor  # float32 scalar, the range
+    most: tf.Tensor
+    is_weight: bool
+
+
+class Quantizer:
+    """Simulated quantization of one network, while it is built.
+
+    Names of ranges follow the variable scope that was open when this object was made. The
+    reference uses name scopes, which differ from variable scopes in some networks; there,
+    `renamed` corrects them.
+
+    Args:
+        options: Of the configuration.
+        is_training: Whether ranges are learned.
+
+    Attributes:
+        tensors: What is quantized so far, in order of construction.
+    """
+
+    def __init__(self, options: Quantization, is_training: bool) -> None:
+        self.tensors: List[QuantizedTensor] = []
+        self._options = options
+        self._is_training = is_training
+        self._root = tf1.get_variable_scope()
+        name_scope = tf1.get_default_graph().get_name_scope()
+        self._name_prefix = f"{name_scope}/" if name_scope else ""
+        self._renamed: List[Tuple[str, str]] = []
+        self._weights: Dict[str, tf.Tensor] = {}
+        self._is_active: Optional[tf.Tensor] = None
+
+    def scope(self) -> str:
+        """Of ranges in the open variable scope, as the reference names it."""
+        name = str(tf1.get_variable_scope().name)
+        for prefix, replacement in reversed(self._renamed):
+            if f"{name}/".startswith(f"{prefix}/"):
+                return self._inside(replacement + name[len(prefix) :])
+        return self._inside(name)
+
+    def _inside(self, scope: str) -> str:
+        return scope[len(self._root.name) :].lstrip("/")
+
+    @contextlib.contextmanager
+    def renamed(self, new_scope: str) -> Iterator[None]:
+        """Within, ranges of the open variable scope are named as if it were `new_scope`."""
+        self._renamed.append((str(tf1.get_variable_scope().name), new_scope))
+        try:
+            yield
+        finally:
+            self._renamed.pop()
+
+    def weights(self, scope: str, kernel: tf.Tensor) -> tf.Tensor:
+        """A kernel with its own last values as the range.
+
+        Args:
+            scope: Of the layer; that of the range is `scope/weights_quant`.
+            kernel: float; batch norm is a part of it if it follows the layer.
+        """
+        scope = f"{scope}/{WEIGHTS}"
+        with self._name_scope(scope):
+            ends = self._range_variables(scope, -INITIAL_LIMIT)
+            least, most = ends
+            if self._is_training:
+                least, most = self._range_of(kernel, self._options.weight_bits, narrow=True)
+                for end, value in zip(ends, (least, most)):
+                    _add_update(end, value)
+            return self._rounded(scope, kernel, least, most, is_weight=True)
+
+    def variable(self, scope: str, name: str, kernel: tf.Variable) -> Tuple[tf.Tensor, bool]:
+        """A kernel that is a variable of this name, and whether this is its first use.
+
+        Layers that share the variable share one range, that of the first.
+        """
+        is_first = name not in self._weights
+        if is_first:
+            self._weights[name] = self.weights(scope, tf.identity(kernel))
+        return self._weights[name], is_first
+
+    def activation(self, scope: str, values: tf.Tensor, least: float = -INITIAL_LIMIT) -> tf.Tensor:
+        """Values with the moving average of their smallest and largest as the range.
+
+        Args:
+            scope: Of the range.
+            values: float, any shape.
+            least: Where the lower end of the range starts.
+        """
+        with self._name_scope(scope):
+            ends = self._range_variables(scope, least)
+            if self._is_training:
+                now = self._range_of(values, self._options.activation_bits, narrow=False)
+                ends = tuple(
+                    self._averaged(f"{scope}/{scope}/{end}", variable, value)
+                    for end, variable, value in zip(("min", "max"), ends, now)
+                )
+            return self._rounded(scope, values, *ends, is_weight=False)
+
+    def _name_scope(self, scope: str) -> Any:
+        return tf1.name_scope(f"{self._name_prefix}{scope}/")
+
+    def _variable(self, name: str, start: float, dtype: Any = tf.float32) -> tf.Variable:
+        aggregation = tf1.VariableAggregation
+        with tf1.variable_scope(self._root, reuse=tf1.AUTO_REUSE, auxiliary_name_scope=False):
+            return tf1.get_variable(
+                name,
+                [],
+                dtype,
+                initializer=tf1.constant_initializer(start),
+                trainable=False,
+                collections=[tf1.GraphKeys.GLOBAL_VARIABLES],
+                use_resource=True,
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=(
+                    aggregation.MEAN if dtype.is_floating else aggregation.ONLY_FIRST_REPLICA
+                ),
+            )
+
+    def _range_variables(self, scope: str, least: float) -> Tuple[tf.Variable, tf.Variable]:
+        if any(each.scope == scope for each in self.tensors):
+            raise ValueError(f"two tensors have the quantization scope {scope!r}")
+        return (
+            self._variable(f"{scope}/min", least),
+            self._variable(f"{scope}/max", INITIAL_LIMIT),
+        )
+
+    def _range_of(
+        self, values: tf.Tensor, bits: int, *, narrow: bool
+    ) -> Tuple[tf.Tensor, tf.Tensor]:
+        """Smallest and largest value, zero included, as float32 scalars without a gradient."""
+        values = tf.cast(tf.stop_gradient(values), tf.float32)
+        least, most = tf.reduce_min(values), tf.reduce_max(values)
+        if self._options.symmetric:
+            levels = 2**bits
+            # One more negative than positive level, unless the range leaves that level out.
+            ratio = 1.0 if narrow else (levels - 2) / levels
+            return tf.minimum(least, -most / ratio), tf.maximum(most, -least * ratio)
+        return tf.minimum(least, 0.0), tf.maximum(most, 0.0)
+
+    def _averaged(self, name: str, variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
+        """The moving average after this step, corrected for its start at zero."""
+        biased = self._variable(f"{name}/biased", 0.0)
+        count = self._variable(f"{name}/local_step", 0.0)
+        change = tf.constant(1.0 - DECAY)
+        new_biased = biased + (value - biased) * change
+        new_count = count + 1.0
+        average = new_biased / (1.0 - tf.pow(1.0 - change, new_count))
+        for target, new in ((biased, new_biased), (count, new_count), (variable, average)):
+            _add_update(target, new)
+        return average
+
+    def _rounded(
+        self,
+        scope: str,
+        values: tf.Tensor,
+        least: tf.Tensor,
+        most: tf.Tensor,
+        *,
+        is_weight: bool,
+    ) -> tf.Tensor:
+        options = self._options
+        least, most = tf.convert_to_tensor(least), tf.convert_to_tensor(most)
+        self.tensors.append(QuantizedTensor(scope, values, least, most, is_weight))
+        rounded = tf.quantization.fake_quant_with_min_max_vars(
+            tf.cast(values, tf.float32),
+            least,
+            most,
+            num_bits=options.weight_bits if is_weight else options.activation_bits,
+            narrow_range=is_weight,
+            name=_ROUND,
+        )
+        rounded = tf.cast(rounded, values.dtype)
+        if not self._is_training or options.delay == 0:
+            return rounded
+        # A scalar condition costs one copy; control flow would cost a function for each tensor.
+        return tf.raw_ops.Select(condition=self._active(), x=rounded, y=values)
+
+    def _active(self) -> tf.Tensor:
+        """Whether this step, counted from 1, has reached the delay; a scalar."""
+        if self._is_active is None:
+            with tf1.name_scope(f"{self._name_prefix}{STEP_VARIABLE}/"):
+                step = self._variable(STEP_VARIABLE, 0, tf.int64)
+                now = step + tf.constant(1, tf.int64)
+                _add_update(step, now)
+                self._is_active = now >= self._options.delay
+        return self._is_active
+
+
+def _add_update(variable: tf.Variable, value: tf.Tensor) -> None:
+    update = variable.assign(value, read_value=False)
+    tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, update)
+
+
+# Replicas of a strategy build in threads of their own, each with a value of its own here.
+_OPEN: contextvars.ContextVar[Optional[Quantizer]] = contextvars.ContextVar("open", default=None)
+
+
+def open_quantizer() -> Optional[Quantizer]:
+    """The quantizer of the network that is being built; None for a float network."""
+    return _OPEN.get()
+
+
+@contextlib.contextmanager
+def quantized_by(quantizer: Optional[Quantizer]) -> Iterator[None]:
+    """Layers that are built within are quantized; float layers for None."""
+    token = _OPEN.set(quantizer)
+    try:
+        yield
+    finally:
+        _OPEN.reset(token)

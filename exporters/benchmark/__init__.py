@@ -1,0 +1,1 @@
+"""Compares the formats of an export: speed, memory, file size and mAP."""

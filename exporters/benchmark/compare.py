@@ -1,0 +1,157 @@
+"""Measures the models of an export, each in a process of its own."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+
+from estimator_det.compat import tf
+from estimator_det.config import pipeline, printing
+from estimator_det.config.text import ConfigError
+from exporters.benchmark.measure import CHECKPOINT, Measured, Outputs, Task, measure
+from exporters.formats import exported_models
+from exporters.formats.base import LABEL_MAP_FILE
+from exporters.formats.samples import sample_images
+from exporters.saved_model import CHECKPOINT_NAME, SAVED_MODEL_FOLDER
+from inputs import machine
+from model_fn.checkpoints.errors import RunError
+from model_fn.runs.detections_evaluation import config_of_records
+
+NUM_IMAGES = 16  # for speed and difference
+
+
+@dataclass(frozen=True)
+class BenchmarkOptions:
+    """What is measured, and how long.
+
+    Attributes:
+        records: TFRecord files or patterns.
+        label_map: Path; None for that of the export.
+        batch_sizes: Each is measured for every model that takes it.
+        seconds: Of runs for each batch size.
+        num_records: Of images for the mAP; None for all.
+    """
+
+    records: Sequence[str]
+    label_map: Optional[str] = None
+    batch_sizes: Tuple[int, ...] = (1, 8)
+    seconds: float = 5.0
+    num_records: Optional[int] = None
+
+    def __post_init__(self) -> None:
+        if not self.batch_sizes or min(self.batch_sizes) < 1:
+            raise ConfigError(f"batch sizes {list(self.batch_sizes)}: must be 1 or more")
+        if not 0 < self.seconds < float("inf"):
+            raise ConfigError(f"seconds is {self.seconds:g}; it must be above 0")
+        if self.num_records is not None and self.num_records < 1:
+            raise ConfigError(f"the number of images is {self.num_records}; it must be 1 or more")
+
+
+class Row(NamedTuple):
+    """A model and its measurements, or the reason why there are none."""
+
+    name: str
+    path: str
+    measured: Optional[Measured]
+    error: str = ""
+
+
+class Benchmark(NamedTuple):
+    """All models of an export."""
+
+    path: str
+    folder: str  # that the models are in
+    image_size: Tuple[int, int]  # height and width of the images that were timed
+    rows: Tuple[Row, ...]
+
+
+def benchmark(path: str, options: BenchmarkOptions) -> Benchmark:
+    """Measures the checkpoint of an export and each of its models.
+
+    Args:
+        path: The folder of an export, or one of its models.
+        options: What is measured.
+
+    Raises:
+        FileNotFoundError: if there is no model or no record.
+        ConfigError: if there is no label map.
+        RunError: if a record cannot be read.
+    """
+    models = exported_models(path)
+    folder = os.path.dirname(models[0].path.rstrip("/")) or "."
+    config = _config_of(folder)
+    records = _records(options, folder)
+    images = sample_images(records, (), NUM_IMAGES)
+    if not images:
+        raise FileNotFoundError(f"no record in {', '.join(map(printing.plain, options.records))}")
+    base = Task(
+        "", "", images, options.batch_sizes, options.seconds,
+        None if config is None else config.SerializeToString(), records.SerializeToString(),
+        options.num_records, (),
+    )  # fmt: skip
+    rows: List[Row] = []
+    expected: Sequence[Outputs] = ()
+    if config is None:
+        printing.report(
+            f"{printing.plain(folder)} has no {pipeline.PIPELINE_FILE} and {CHECKPOINT_NAME}: no "
+            "difference from the checkpoint is measured",
+            sys.stderr,
+        )
+    else:
+        prefix = os.path.join(folder, CHECKPOINT_NAME)
+        rows.append(_measured(base._replace(name=CHECKPOINT, path=prefix)))
+        expected = rows[0].measured.outputs if rows[0].measured is not None else ()
+    for number, each in enumerate(models, 1):
+        name = each.format.name
+        printing.report(f"{name} ({number} of {len(models)} models)", sys.stderr)
+        task = base._replace(name=name, path=each.path, expected=expected)
+        rows.append(_measured(task))
+    return Benchmark(path, folder, images[0].shape[:2], tuple(rows))
+
+
+def _measured(task: Task) -> Row:
+    """Measures in a new process."""
+    try:
+        (found,) = machine.in_processes(measure, [task], jobs=1, start=_quiet)
+    except (RunError, ConfigError, tf.errors.OpError) as error:
+        return Row(task.name, task.path, None, str(getattr(error, "message", None) or error))
+    except machine.ProcessDiedError:
+        return Row(task.name, task.path, None, "its process died, perhaps because memory ran out")
+    return Row(task.name, task.path, found)
+
+
+def _quiet() -> None:
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+
+
+def _config_of(folder: str) -> Optional[Any]:
+    """The configuration of an export with a checkpoint."""
+    config = os.path.join(folder, pipeline.PIPELINE_FILE)
+    index = os.path.join(folder, f"{CHECKPOINT_NAME}.index")
+    if not tf.io.gfile.exists(config) or not tf.io.gfile.exists(index):
+        return None
+    return pipeline.read_pipeline(config)
+
+
+def _records(options: BenchmarkOptions, folder: str) -> Any:
+    """A configuration that reads the records."""
+    for pattern in options.records:
+        if not tf.io.gfile.glob(pattern):
+            raise FileNotFoundError(f"no such records: {printing.plain(pattern)}")
+    label_map = options.label_map or _label_map_of(folder)
+    if label_map is None:
+        raise ConfigError(
+            f"{printing.plain(folder)} contains no label map, which says what the classes of the "
+            "records are; give one with --label_map"
+        )
+    return config_of_records(options.records, label_map)
+
+
+def _label_map_of(folder: str) -> Optional[str]:
+    beside = os.path.join(folder, LABEL_MAP_FILE)
+    assets = tf.io.gfile.glob(os.path.join(folder, SAVED_MODEL_FOLDER, "assets", "*.pbtxt"))
+    found = [beside] * bool(tf.io.gfile.exists(beside)) + sorted(assets)
+    return found[0] if found else None

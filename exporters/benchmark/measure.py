@@ -1,0 +1,205 @@
+"""Measures one model in the process that calls this."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import resource
+import sys
+import time
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+from PIL import Image
+
+from estimator_det.compat import tf
+from estimator_det.config import printing
+from estimator_det.protos import pipeline_pb2
+from exporters.benchmark.accuracy import evaluate_model
+from exporters.detector import ModelDetector
+from exporters.formats.base import FORMATS, check_runtime
+from exporters.formats.check import CheckpointDetector, Difference, compare
+
+CHECKPOINT = "checkpoint"  # in place of a format
+WARM_UP_RUNS = 3  # TensorFlow optimizes a graph in its first runs
+MIN_RUNS = 10
+_STATUS_FILE = "/proc/self/status"
+
+Outputs = Dict[str, np.ndarray]
+
+
+class Task(NamedTuple):
+    """What a process measures; it is pickled."""
+
+    name: str  # of a format, or CHECKPOINT
+    path: str  # file, folder or prefix
+    images: Sequence[np.ndarray]  # uint8 [h, w, 3] each, for speed and difference
+    batch_sizes: Tuple[int, ...]
+    seconds: float  # of runs for each batch size
+    config: Optional[bytes]  # `TrainEvalPipelineConfig` of the export; None without one
+    records: Optional[bytes]  # `TrainEvalPipelineConfig` that reads the records; None: no mAP
+    num_records: Optional[int]  # of images for the mAP; None for all
+    expected: Sequence[Outputs]  # of the checkpoint for each image; empty: no difference
+
+
+class Timing(NamedTuple):
+    """How fast a model is for batches of one size."""
+
+    batch_size: int
+    runs: int
+    median_ms: float
+    p95_ms: float
+    images_per_second: float
+
+
+class Measured(NamedTuple):
+    """The results of a task."""
+
+    name: str
+    path: str
+    num_bytes: int  # of its files
+    load_seconds: float
+    memory_before: int  # bytes of the process before the model is loaded
+    memory_peak: int  # bytes of the process at most, until all batches have run
+    timings: Tuple[Timing, ...]
+    metrics: Dict[str, float]  # COCO metrics by name; empty without records
+    difference: Optional[Difference]  # from the checkpoint
+    outputs: Sequence[Outputs]  # for each image; of CHECKPOINT only
+
+
+def measure(task: Task) -> Measured:
+    """Loads and runs the model of a task.
+
+    Raises:
+        RunError: if it cannot be loaded, or is no detector.
+    """
+    before = memory_now()
+    started = time.perf_counter()
+    model = _load(task)
+    load_seconds = time.perf_counter() - started
+    images = of_one_size(task.images)
+    timings = []
+    for size in task.batch_sizes:
+        if model.batch_size in (None, size):
+            _say(f"{task.name}: batches of {size}, {task.seconds:g} s")
+            timings.append(time_batches(model.run, images, size, task.seconds))
+    peak = peak_memory()  # before anything else needs memory
+    outputs: List[Outputs] = []
+    if task.name == CHECKPOINT:
+        outputs = [model.run(pixels[None]) for pixels in task.images]
+    difference = _difference(task, model)
+    metrics = {}
+    if task.records is not None:
+        _say(f"{task.name}: mAP of the records")
+        metrics = evaluate_model(model, _parsed(task.records), task.num_records)
+    return Measured(
+        task.name, task.path, size_of_files(task.path, task.name), load_seconds, before, peak,
+        tuple(timings), metrics, difference, outputs,
+    )  # fmt: skip
+
+
+def time_batches(
+    run: Callable[[np.ndarray], Any],
+    images: Sequence[np.ndarray],
+    batch_size: int,
+    seconds: float,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Timing:
+    """Runs batches for a time, at least MIN_RUNS.
+
+    Args:
+        run: Takes uint8 [batch_size, h, w, 3].
+        images: Of one size; batches take them in turn.
+        batch_size: Of each run.
+        seconds: The last run starts within this time.
+        clock: Returns seconds.
+    """
+    turns = itertools.cycle(images)
+    # More different batches would not fit into memory for large sizes.
+    count = max(1, len(images) // batch_size)
+    batches = [np.stack([each for _, each in zip(range(batch_size), turns)]) for _ in range(count)]
+    for _ in range(WARM_UP_RUNS):
+        run(batches[0])
+    spent: List[float] = []
+    for batch in itertools.cycle(batches):
+        if len(spent) >= MIN_RUNS and sum(spent) >= seconds:
+            break
+        started = clock()
+        run(batch)
+        spent.append(clock() - started)
+    median, p95 = np.percentile(spent, [50, 95])
+    rate = len(spent) * batch_size / sum(spent)
+    return Timing(batch_size, len(spent), 1e3 * float(median), 1e3 * float(p95), rate)
+
+
+def of_one_size(images: Sequence[np.ndarray]) -> List[np.ndarray]:
+    """Images, each uint8 [h, w, 3], resized to the size of the first."""
+    height, width = images[0].shape[:2]
+    return [
+        pixels
+        if pixels.shape[:2] == (height, width)
+        else np.asarray(Image.fromarray(pixels).resize((width, height)))
+        for pixels in images
+    ]
+
+
+def size_of_files(path: str, name: str) -> int:
+    """Bytes of a file, of all files in a folder, or of a checkpoint's index and data files."""
+    if name == CHECKPOINT:
+        files = [f"{path}.index", *tf.io.gfile.glob(f"{path}.data-*")]
+    elif tf.io.gfile.isdir(path):
+        files = [
+            os.path.join(at, file) for at, _, names in tf.io.gfile.walk(path) for file in names
+        ]
+    else:
+        files = [path]
+    return sum(int(tf.io.gfile.stat(file).length) for file in files)
+
+
+def memory_now() -> int:
+    """Bytes that this process has in memory."""
+    return _of_status("VmRSS") or peak_memory()
+
+
+def peak_memory() -> int:
+    """The most bytes that this process has had in memory.
+
+    Not that of `getrusage` on Linux, which counts the process that started this one.
+    """
+    found = _of_status("VmHWM")
+    if found is not None:
+        return found
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _of_status(name: str) -> Optional[int]:
+    if not os.path.exists(_STATUS_FILE):
+        return None
+    with open(_STATUS_FILE, encoding="ascii") as file:
+        (line,) = (line for line in file if line.startswith(f"{name}:"))
+    return int(line.split()[1]) * 1024
+
+
+def _load(task: Task) -> ModelDetector:
+    if task.name == CHECKPOINT:
+        return CheckpointDetector(_parsed(task.config), task.path)
+    chosen = FORMATS.get(task.name)()
+    check_runtime(chosen)
+    return chosen.load(task.path)
+
+
+def _difference(task: Task, model: ModelDetector) -> Optional[Difference]:
+    if not task.expected:
+        return None
+    load_raw = FORMATS.get(task.name)().load_raw
+    raw = model if load_raw is None else load_raw(task.path)
+    return compare(_parsed(task.config).model, task.expected, raw, task.images)
+
+
+def _parsed(serialized: Optional[bytes]) -> Any:
+    return pipeline_pb2.TrainEvalPipelineConfig.FromString(serialized or b"")
+
+
+def _say(text: str) -> None:
+    printing.report(text, sys.stderr)

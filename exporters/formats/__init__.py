@@ -1,0 +1,103 @@
+"""Formats of exported models: each writes one, recognizes it by its content, and loads it.
+
+`exported_models` lists the models in an export, and `load_model` loads one of whatever format.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import List, NamedTuple, Sequence
+
+from estimator_det.compat import tf
+from estimator_det.config.printing import plain
+from estimator_det.config.text import ConfigError
+from exporters.detector import ModelDetector
+from exporters.formats import (  # noqa: F401  (imports fill the registry)
+    frozen_graph,
+    onnx,
+    openvino,
+    saved_model,
+    tfjs,
+    tflite,
+)
+from exporters.formats.base import FORMATS, ExportFormat, check_runtime
+
+__all__ = ["FoundModel", "exported_models", "load_model", "resolve_formats"]
+
+_FIRST = "saved_model"
+
+
+class FoundModel(NamedTuple):
+    """A model in an export."""
+
+    format: ExportFormat
+    path: str  # file or folder
+
+    def load(self) -> ModelDetector:
+        """The model, ready to run.
+
+        Raises:
+            RunError: if it is damaged or no detector, or a module that runs it is not installed.
+        """
+        check_runtime(self.format)
+        return self.format.load(self.path)
+
+
+def resolve_formats(names: Sequence[str]) -> List[ExportFormat]:
+    """The formats of `--format`.
+
+    Raises:
+        ConfigError: for an unknown or repeated name, or none.
+    """
+    chosen = [FORMATS.get(name.strip())() for name in names]
+    if not chosen or len({each.name for each in chosen}) != len(chosen):
+        raise ConfigError(f"formats {list(names)}: give at least one, and each only once")
+    return chosen
+
+
+def exported_models(path: str) -> List[FoundModel]:
+    """The models in the folder of an export, or the one that a file or folder is.
+
+    The SavedModel is the first, the others are in the order of their formats' names. Each is
+    recognized by its content, not by its name.
+
+    Raises:
+        FileNotFoundError: if there is none.
+    """
+    if not tf.io.gfile.exists(path):
+        raise FileNotFoundError(f"no such model: {plain(path)}")
+    names = sorted(FORMATS, key=lambda name: (name != _FIRST, name))
+    formats = [FORMATS.get(name)() for name in names]
+    found = [
+        FoundModel(each, place)
+        for each in formats
+        if (place := next(filter(each.recognizes, _places(each, path)), None)) is not None
+    ]
+    if not found:
+        raise FileNotFoundError(
+            f"no model in {plain(path)}: it is of none of the formats {', '.join(FORMATS)}; give "
+            "the folder of an export, or its model"
+        )
+    return found
+
+
+def load_model(path: str) -> ModelDetector:
+    """The first of `exported_models`, loaded.
+
+    Raises:
+        FileNotFoundError: if there is no model.
+        RunError: see `FoundModel.load`.
+    """
+    return exported_models(path)[0].load()
+
+
+def _places(chosen: ExportFormat, path: str) -> List[str]:
+    """Where a model of the format may be: in a folder under its usual name, then any other."""
+    if not tf.io.gfile.isdir(path):
+        return [path]
+    suffix = os.path.splitext(chosen.file)[1]
+    names = sorted(tf.io.gfile.listdir(path))
+    names = [chosen.file] * (chosen.file in [name.rstrip("/") for name in names]) + [
+        name for name in names if suffix and name.endswith(suffix) and name != chosen.file
+    ]
+    return [*(os.path.join(path, name) for name in names), path]

@@ -1,0 +1,160 @@
+"""What an export format is, and the registry of all: one file and one entry each."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
+
+from estimator_det.compat import tf
+from estimator_det.config.registry import Registry
+from estimator_det.config.text import ConfigError
+from estimator_det.detectors.base import Detector, make_detector
+from exporters.detector import ModelDetector, asset_class_names
+from exporters.saved_model import SAVED_MODEL_FOLDER, ExportedModel
+from inputs.label_map import read_label_map
+from model_fn.checkpoints.errors import RunError
+from model_fn.evaluation import threshold_files
+
+LABEL_MAP_FILE = "label_map.pbtxt"  # beside formats that cannot contain one
+THRESHOLDS_FILE = "thresholds.json"
+IMAGE_INPUT_TYPES = ("image_tensor", "float_image_tensor")
+QUANTIZATIONS = ("int8", "float16", "dynamic")
+
+
+class Tolerance(NamedTuple):
+    """The largest differences from the checkpoint that a written model may have."""
+
+    scores: float
+    boxes: float  # as fractions of the image
+    is_of_usual: bool = False  # of `check.USUAL` of them; quantization moves a few scores far
+
+
+EXACT = Tolerance(1e-3, 1e-3)
+
+
+@dataclass(frozen=True)
+class TfliteOptions:
+    """Options of the TFLite format, those of the reference's `export_tflite_ssd_graph`."""
+
+    max_detections: int = 10
+    max_classes_per_detection: int = 1
+    detections_per_class: int = 100
+    use_regular_nms: bool = False
+    add_postprocessing_op: bool = True
+
+
+@dataclass(frozen=True)
+class FormatOptions:
+    """How formats are written.
+
+    Attributes:
+        quantize: One of QUANTIZATIONS; None for float, or for the ranges of training.
+        sample_images: Image files for the check of each format and the ranges of int8; without,
+            images of the records of the configuration.
+        converter_python: The interpreter that converters run in; see `converters.python_of`.
+        tflite: Of that format only.
+    """
+
+    quantize: Optional[str] = None
+    sample_images: Sequence[str] = ()
+    converter_python: Optional[str] = None
+    tflite: TfliteOptions = field(default_factory=TfliteOptions)
+
+
+class Plan(NamedTuple):
+    """What is known of an export before it starts."""
+
+    config: Any  # `TrainEvalPipelineConfig`
+    options: FormatOptions
+    input_types: Tuple[str, ...]
+    input_shape: Optional[Sequence[Optional[int]]] = None  # batch, height, width, channels
+
+
+class Source(NamedTuple):
+    """What a format is written from: the parts that every export has."""
+
+    plan: Plan
+    exported: ExportedModel
+
+
+@dataclass(frozen=True)
+class ExportFormat:
+    """An export format.
+
+    Attributes:
+        name: In `--format`.
+        file: File or folder of the model inside the folder of an export.
+        write: Writes the model to a path; None where every export contains it.
+        load: Reads a model, a file or folder that `recognizes` is true for. RunError if it is
+            damaged or no detector.
+        load_raw: Loads a model whose `run` also returns raw predictions; None where that of `load`
+            does.
+        recognizes: Whether a file or folder has this format, by its content.
+        check: Raises ConfigError for what cannot be written, before anything slow.
+        converter: Modules that `write` needs in the environment of converters.
+        runtime: Modules that `load` needs in this one.
+        extra: Of the package, `pip install 'estimator-det[EXTRA]'`, with these modules.
+        tolerance: Of a plan.
+    """
+
+    name: str
+    file: str
+    write: Optional[Callable[[Source, str], None]]
+    load: Callable[[str], ModelDetector]
+    recognizes: Callable[[str], bool]
+    check: Callable[[Plan], None] = lambda plan: None
+    converter: Tuple[str, ...] = ()
+    runtime: Tuple[str, ...] = ()
+    load_raw: Optional[Callable[[str], ModelDetector]] = None
+    extra: str = ""
+    tolerance: Callable[[Plan], Tolerance] = lambda plan: EXACT
+
+
+FORMATS: Registry[Callable[[], ExportFormat]] = Registry("export format")
+
+
+def inference_detector(config: Any, model: Optional[Any] = None) -> Detector:
+    """The detector of a `TrainEvalPipelineConfig`, or of a variant of its `DetectionModel`."""
+    return make_detector(config.model if model is None else model, False, config.graph_rewriter)
+
+
+def check_runtime(chosen: ExportFormat) -> None:
+    """Refuses a format whose models cannot run here.
+
+    Raises:
+        RunError: if a module is missing; the text contains the extra to install.
+    """
+    missing = [name for name in chosen.runtime if importlib.util.find_spec(name) is None]
+    if missing:
+        raise RunError(
+            f"{chosen.name} models need {', '.join(missing)}, which is not installed; "
+            f"run pip install 'estimator-det[{chosen.extra}]'"
+        )
+
+
+def class_names_beside(path: str) -> Dict[int, str]:
+    """Class names of the label map in the export that a file or folder belongs to."""
+    folder = os.path.dirname(path.rstrip("/")) or "."
+    found = os.path.join(folder, LABEL_MAP_FILE)
+    if tf.io.gfile.exists(found):
+        return dict(read_label_map(found).names)
+    return asset_class_names(os.path.join(folder, SAVED_MODEL_FOLDER))
+
+
+def thresholds_beside(path: str) -> str:
+    """Where the thresholds of an export are that a file or folder belongs to."""
+    folder = os.path.dirname(path.rstrip("/")) or "."
+    inside = os.path.join(folder, SAVED_MODEL_FOLDER, threshold_files.IN_EXPORTS)
+    beside = os.path.join(folder, THRESHOLDS_FILE)
+    return inside if tf.io.gfile.exists(inside) and not tf.io.gfile.exists(beside) else beside
+
+
+def refuse_strings(name: str, plan: Plan) -> None:
+    """Raises ConfigError where the model decodes files or examples, which `name` cannot."""
+    if plan.input_types[0] not in IMAGE_INPUT_TYPES:
+        raise ConfigError(
+            f"--format {name} takes images as tensors, and the first --input_type is "
+            f"{plan.input_types[0]}; put one of {', '.join(IMAGE_INPUT_TYPES)} first"
+        )

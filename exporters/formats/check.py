@@ -1,0 +1,169 @@
+"""Compares a written model with the checkpoint that it was made of."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+
+import numpy as np
+from PIL import Image
+
+from estimator_det.compat import tf, tf1
+from exporters.detector import BOXES, CLASSES, NUM, SCORES, ModelDetector
+from exporters.formats.base import Tolerance, inference_detector
+from inputs.serving import make_receiver
+from model_fn.checkpoints.errors import RunError
+from model_fn.serving.graph import serve
+
+RAW_BOXES, RAW_SCORES = "raw_detection_boxes", "raw_detection_scores"
+# Proposals of nearly the same score may change places, and one may suppress another.
+COMPARED_PROPOSALS = 0.95
+# Quantization moves a few scores far: those at the edge of the ranges of their layers.
+USUAL = 0.999
+
+
+class Difference(NamedTuple):
+    """The differences of two models on the same images; of boxes as fractions of the image."""
+
+    scores: float  # the largest one
+    boxes: float
+    rows: int  # boxes that were compared
+    usual_scores: float  # USUAL of all differences are not larger
+    usual_boxes: float
+
+
+class CheckpointDetector(ModelDetector):
+    """A checkpoint of an export in the graph of its configuration."""
+
+    def __init__(self, config: Any, checkpoint: str) -> None:
+        super().__init__(checkpoint, {}, "")
+        detector = inference_detector(config)
+        with tf.Graph().as_default() as graph:
+            receiver = make_receiver("image_tensor", detector.preprocess)
+            self._outputs = serve(detector, receiver.inputs, receiver.true_shapes)
+            (self._images,) = receiver.placeholders.values()
+            self._session = tf1.Session(graph=graph)
+            tf1.train.Saver(tf1.global_variables()).restore(self._session, checkpoint)
+
+    def run(self, images: np.ndarray) -> Dict[str, np.ndarray]:
+        return dict(self._session.run(self._outputs, {self._images: images}))
+
+
+def fit_images(
+    images: Sequence[np.ndarray], input_shape: Optional[Sequence[Optional[int]]]
+) -> List[np.ndarray]:
+    """Images, each uint8 [h, w, 3], resized where a model takes one height or width only."""
+    if not input_shape:
+        return list(images)
+    fitted = []
+    for pixels in images:
+        height, width = (wanted or size for wanted, size in zip(input_shape[1:3], pixels.shape[:2]))
+        fitted.append(np.asarray(Image.fromarray(pixels).resize((width, height))))
+    return fitted
+
+
+def compare(
+    model_config: Any,
+    expected: Sequence[Dict[str, np.ndarray]],
+    model: ModelDetector,
+    images: Sequence[np.ndarray],
+) -> Difference:
+    """The largest difference of a model's raw predictions from expected outputs.
+
+    Detections are compared with the raw predictions of the same model, since suppression may choose
+    another of two boxes with nearly the same score.
+
+    Args:
+        model_config: `DetectionModel` message.
+        expected: Outputs for each image, see `ModelDetector.run`.
+        model: A model whose outputs contain raw predictions.
+        images: uint8 [h, w, 3] each.
+    """
+    parts = []
+    for outputs, pixels in zip(expected, images):
+        found = {key: value[0] for key, value in model.run(pixels[None]).items()}
+        wanted = {key: value[0] for key, value in outputs.items()}
+        if any(wanted[key].shape != found[key].shape for key in (RAW_SCORES, RAW_BOXES)):
+            parts.append(Difference(np.inf, np.inf, 0, np.inf, np.inf))
+        elif model_config.WhichOneof("model") != "ssd":
+            parts.append(_of_proposals(wanted, found))
+        else:
+            parts.append(_of_anchors(wanted, found))
+            if _keeps_scores(model_config.ssd):
+                parts.append(_of_suppression(found, model_config.ssd.num_classes))
+    return Difference(
+        max(each.scores for each in parts),
+        max(each.boxes for each in parts),
+        sum(each.rows for each in parts),
+        max(each.usual_scores for each in parts),
+        max(each.usual_boxes for each in parts),
+    )
+
+
+def describe(difference: Difference) -> str:
+    """The difference as text."""
+    text = f"scores differ by {difference.scores:.2g}, boxes by {difference.boxes:.2g} at most"
+    if difference.usual_scores < difference.scores / 2:
+        text += f", {USUAL:.1%} of them by {difference.usual_scores:.2g} and "
+        text += f"{difference.usual_boxes:.2g}"
+    return f"{text} ({difference.rows} boxes)"
+
+
+def refuse_different(path: str, difference: Difference, tolerance: Tolerance) -> None:
+    """Raises RunError above the tolerance."""
+    found = (difference.scores, difference.boxes)
+    if tolerance.is_of_usual:
+        found = (difference.usual_scores, difference.usual_boxes)
+    if found[0] <= tolerance.scores and found[1] <= tolerance.boxes:
+        return
+    which = f" for {USUAL:.1%} of them" if tolerance.is_of_usual else ""
+    raise RunError(
+        f"{path} does not give what the checkpoint gives: {describe(difference)}; allowed are "
+        f"{tolerance.scores} and {tolerance.boxes}{which}. Do not use it; export another format, "
+        "or another --quantize, on photos like those of the training (--sample_images)"
+    )
+
+
+def _difference(scores: np.ndarray, boxes: np.ndarray) -> Difference:
+    """Of absolute differences [n, …]."""
+    usual = [float(np.quantile(each, USUAL)) for each in (scores, boxes)]
+    return Difference(float(scores.max()), float(boxes.max()), len(boxes), *usual)
+
+
+def _of_anchors(wanted: Dict[str, np.ndarray], found: Dict[str, np.ndarray]) -> Difference:
+    """Of rows in the same order."""
+    return _difference(
+        np.abs(wanted[RAW_SCORES] - found[RAW_SCORES]), np.abs(wanted[RAW_BOXES] - found[RAW_BOXES])
+    )
+
+
+def _of_proposals(wanted: Dict[str, np.ndarray], found: Dict[str, np.ndarray]) -> Difference:
+    """Of each expected row and the most similar one, for COMPARED_PROPOSALS of them."""
+    rows, others = (
+        np.concatenate([each[RAW_SCORES], each[RAW_BOXES]], 1) for each in (wanted, found)
+    )
+    distances = np.abs(rows[:, None] - others[None]).max(-1)
+    apart = np.abs(rows - others[distances.argmin(1)])
+    kept = np.argsort(apart.max(1))[: int(np.ceil(len(apart) * COMPARED_PROPOSALS))]
+    return _difference(apart[kept, :-4], apart[kept, -4:])
+
+
+def _of_suppression(found: Dict[str, np.ndarray], num_classes: int) -> Difference:
+    """Of each detection and the raw prediction that is most similar, in its class."""
+    count = int(found[NUM])
+    if not count:
+        return Difference(0.0, 0.0, 0, 0.0, 0.0)
+    columns = found[CLASSES][:count].astype(np.int64) - 1
+    columns += found[RAW_SCORES].shape[-1] - num_classes  # past the background column
+    scores = np.abs(found[RAW_SCORES][:, columns].T - found[SCORES][:count, None])  # [n, A]
+    clipped = np.clip(found[RAW_BOXES], 0, 1)
+    boxes = np.abs(np.clip(found[BOXES][:count], 0, 1)[:, None] - clipped[None]).max(-1)
+    nearest = np.maximum(scores, boxes).argmin(1)
+    rows = np.arange(count)
+    return _difference(scores[rows, nearest], boxes[rows, nearest])
+
+
+def _keeps_scores(ssd: Any) -> bool:
+    """Whether detections have the scores, and the frame, of raw predictions."""
+    nms = ssd.post_processing.batch_non_max_suppression
+    resizer = ssd.image_resizer.WhichOneof("image_resizer_oneof")
+    return bool(resizer == "fixed_shape_resizer" and (nms.use_hard_nms or not nms.soft_nms_sigma))

@@ -1,0 +1,83 @@
+"""Converters of other packages, run as programs: in this environment, or in one of their own.
+
+Some converters need other releases of packages than TensorFlow here. They are then installed in an
+environment of their own, whose interpreter CONVERTERS_VARIABLE or `--converter_python` names.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Optional, Sequence
+
+from estimator_det.config.text import ConfigError
+from exporters.formats.base import ExportFormat
+from model_fn.checkpoints.errors import RunError
+
+CONVERTERS_VARIABLE = "ESTIMATOR_DET_CONVERTERS"
+_SHOWN_LINES = 15  # of the output of a converter that fails
+_FIND = (
+    "import importlib.util, sys; "
+    "sys.exit(','.join(n for n in sys.argv[1:] if importlib.util.find_spec(n) is None) or 0)"
+)
+
+
+def python_of(given: Optional[str]) -> str:
+    """The interpreter for converters: the given one, that of CONVERTERS_VARIABLE, or this one.
+
+    The variable may also name the folder of a virtual environment.
+
+    Raises:
+        ConfigError: if it does not exist.
+    """
+    named = given or os.environ.get(CONVERTERS_VARIABLE) or sys.executable
+    path = os.path.join(named, "bin", "python") if os.path.isdir(named) else named
+    if not os.access(path, os.X_OK):
+        flag = "--converter_python" if given else CONVERTERS_VARIABLE
+        raise ConfigError(
+            f"{flag}: {named} is no Python interpreter and no virtual environment; make one with "
+            f"python3 -m venv {named}, then install converters there"
+        )
+    return path
+
+
+def check_converter(chosen: ExportFormat, given_python: Optional[str]) -> None:
+    """Refuses a format whose converter is not installed.
+
+    Raises:
+        ConfigError: with the extra to install.
+    """
+    if not chosen.converter:
+        return
+    python = python_of(given_python)
+    result = subprocess.run(
+        [python, "-c", _FIND, *chosen.converter], capture_output=True, text=True, check=False
+    )
+    if result.returncode:
+        missing = result.stderr.strip().splitlines()[-1:]
+        raise ConfigError(
+            f"--format {chosen.name}: its converter is not installed: {python} has no module "
+            f"{''.join(missing)}; run pip install 'estimator-det[{chosen.extra}]', or set "
+            f"{CONVERTERS_VARIABLE} to an environment that has it"
+        )
+
+
+def run_converter(name: str, arguments: Sequence[str], given_python: Optional[str]) -> None:
+    """Runs a converter with the interpreter of `python_of`.
+
+    Raises:
+        RunError: if it fails, with the end of its output.
+    """
+    command = [python_of(given_python), *arguments]
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+    result = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        check=False,
+    )  # fmt: skip
+    if result.returncode:
+        lines = "\n  ".join(result.stdout.strip().splitlines()[-_SHOWN_LINES:])
+        raise RunError(
+            f"the converter to {name} fails with code {result.returncode}; its last lines:\n"
+            f"  {lines}"
+        )

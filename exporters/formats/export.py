@@ -1,0 +1,180 @@
+"""Exports a checkpoint in several formats, and compares each with the checkpoint."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from estimator_det.compat import tf
+from exporters import signatures
+from exporters.formats import FoundModel, check
+from exporters.formats.base import (
+    FORMATS,
+    LABEL_MAP_FILE,
+    THRESHOLDS_FILE,
+    ExportFormat,
+    FormatOptions,
+    Plan,
+    Source,
+    check_runtime,
+)
+from exporters.formats.converters import check_converter
+from exporters.formats.samples import images_to_compare
+from exporters.saved_model import ExportedModel, export_saved_model
+from inputs.serving import additional_channels
+
+DEFAULT_FORMATS = ("saved_model", "frozen_graph")
+
+
+class WrittenModel(NamedTuple):
+    """A model of an export in one format."""
+
+    name: str
+    path: str
+    num_bytes: int
+    difference: Optional[check.Difference]  # from the checkpoint; None if it was not compared
+
+
+class Export(NamedTuple):
+    """An export in several formats."""
+
+    exported: ExportedModel
+    models: Tuple[WrittenModel, ...]
+
+
+def export_formats(
+    pipeline_config: Any,
+    checkpoint_prefix: str,
+    output_dir: str,
+    formats: Sequence[ExportFormat],
+    options: FormatOptions,
+    *,
+    input_types: Sequence[str] = ("image_tensor",),
+    input_shape: Optional[Sequence[Optional[int]]] = None,
+    **saved_model_options: Any,
+) -> Export:
+    """Writes `pipeline.config`, a checkpoint and each format to a folder, and compares them.
+
+    A model is not compared if it takes more than color images: additional channels or context.
+
+    Args:
+        pipeline_config: A `TrainEvalPipelineConfig`.
+        checkpoint_prefix: The trained checkpoint, or a model_dir for its latest.
+        output_dir: See `export_saved_model`.
+        formats: What to write.
+        options: How.
+        input_types: See `export_saved_model`.
+        input_shape: See `export_saved_model`.
+        **saved_model_options: Further ones of `export_saved_model`.
+
+    Raises:
+        ConfigError: if a format cannot be written, or its converter is not installed; before
+            anything is written.
+        RunError: if a module that runs a format is not installed, a converter fails, or a model
+            differs from the checkpoint by more than the tolerance of its format.
+    """
+    channels = additional_channels(pipeline_config)
+    types = signatures.resolve_input_types(input_types, channels)
+    plan = Plan(pipeline_config, options, types, input_shape)
+    for each in formats:
+        each.check(plan)
+        check_converter(each, options.converter_python)
+        check_runtime(each)
+    exported = export_saved_model(
+        pipeline_config,
+        checkpoint_prefix,
+        output_dir,
+        input_types=input_types,
+        input_shape=input_shape,
+        **saved_model_options,
+    )
+    source = Source(plan, exported)
+    _remove_earlier(output_dir)
+    found = _write(source, formats, output_dir)
+    _copy_label_map_and_thresholds(exported, output_dir, formats)
+    is_comparable = not channels and not saved_model_options.get("side_inputs")
+    differences = _compare(source, found) if is_comparable else {}
+    _remove_unwanted(output_dir, formats)
+    models = [
+        WrittenModel(name, path, num_bytes(path), differences.get(name))
+        for name, path in ((each.format.name, each.path) for each in found)
+    ]
+    return Export(exported, tuple(models))
+
+
+def num_bytes(path: str) -> int:
+    """Size of a file, or of all files in a folder and below."""
+    if not tf.io.gfile.isdir(path):
+        return int(tf.io.gfile.stat(path).length)
+    paths = [
+        os.path.join(folder, name) for folder, _, names in tf.io.gfile.walk(path) for name in names
+    ]
+    return sum(int(tf.io.gfile.stat(each).length) for each in paths)
+
+
+def _remove_earlier(output_dir: str) -> None:
+    """Removes formats of an earlier export, except those that `export_saved_model` replaces."""
+    for each in (FORMATS.get(name)() for name in FORMATS):
+        path = os.path.join(output_dir, each.file)
+        if each.write is not None and tf.io.gfile.exists(path):
+            _remove(path)
+    for name in (LABEL_MAP_FILE, THRESHOLDS_FILE):
+        if tf.io.gfile.exists(path := os.path.join(output_dir, name)):
+            _remove(path)
+
+
+def _remove_unwanted(output_dir: str, formats: Sequence[ExportFormat]) -> None:
+    """Removes formats that others are written from, unless they are wanted, too."""
+    wanted = {each.name for each in formats}
+    for each in (FORMATS.get(name)() for name in DEFAULT_FORMATS):
+        path = os.path.join(output_dir, each.file)
+        if each.name not in wanted and tf.io.gfile.exists(path):
+            _remove(path)
+
+
+def _remove(path: str) -> None:
+    (tf.io.gfile.rmtree if tf.io.gfile.isdir(path) else tf.io.gfile.remove)(path)
+
+
+def _write(source: Source, formats: Sequence[ExportFormat], output_dir: str) -> List[FoundModel]:
+    found = []
+    for each in formats:
+        path = os.path.join(output_dir, each.file)
+        if each.write is not None:
+            each.write(source, path)
+        elif not tf.io.gfile.exists(path):
+            continue  # too many weights, of which a warning is logged
+        found.append(FoundModel(each, path))
+    return found
+
+
+def _copy_label_map_and_thresholds(
+    exported: ExportedModel, output_dir: str, formats: Sequence[ExportFormat]
+) -> None:
+    """Beside formats that cannot contain them."""
+    if {each.name for each in formats} == set(DEFAULT_FORMATS):
+        return
+    for source, name in (
+        (exported.label_map, LABEL_MAP_FILE),
+        (exported.thresholds, THRESHOLDS_FILE),
+    ):
+        if source is not None:
+            tf.io.gfile.copy(source, os.path.join(output_dir, name), overwrite=True)
+
+
+def _compare(source: Source, found: Sequence[FoundModel]) -> Dict[str, check.Difference]:
+    """The differences by the name of the format; RunError above its tolerance."""
+    config, options, _, input_shape = source.plan
+    if input_shape and input_shape[0] not in (None, 1):
+        return {}
+    images = images_to_compare(config, options.sample_images)
+    images = check.fit_images(images, input_shape)
+    checkpoint = check.CheckpointDetector(config, source.exported.checkpoint)
+    expected = [checkpoint.run(pixels[None]) for pixels in images]
+    differences = {}
+    for each in found:
+        load = each.format.load_raw or each.format.load
+        difference = check.compare(config.model, expected, load(each.path), images)
+        check.refuse_different(each.path, difference, each.format.tolerance(source.plan))
+        differences[each.format.name] = difference
+    return differences

@@ -1,0 +1,121 @@
+"""Frozen graphs: a `GraphDef` with constants for weights."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Dict
+
+import numpy as np
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config import files
+from exporters.detector import OUTPUT_PREFIXES, REQUIRED_OUTPUTS, ModelDetector, image_feed
+from exporters.formats.base import (
+    FORMATS,
+    ExportFormat,
+    class_names_beside,
+    thresholds_beside,
+)
+from exporters.importing.frozen_graph import VARIABLES, parse_graph
+from exporters.saved_model import FROZEN_GRAPH_FILE
+from inputs.serving import COLOR_CHANNELS
+from model_fn.checkpoints.errors import RunError
+
+# Field 1 (tag 0x0a) with its length, in it field 1 with its length, and the start of a name.
+_FIRST_NODE = re.compile(rb"\x0a[\x80-\xff]{0,4}[\x00-\x7f]\x0a[\x80-\xff]?[\x00-\x7f][\w.]")
+_LONGEST_START = 16  # bytes
+
+
+@FORMATS.register("frozen_graph")
+def frozen_graph() -> ExportFormat:
+    """The format of the reference's exporter, `frozen_inference_graph.pb`."""
+    return ExportFormat("frozen_graph", FROZEN_GRAPH_FILE, None, load_frozen_graph, _recognizes)
+
+
+def load_frozen_graph(path: str) -> GraphDetector:
+    """The detector in a frozen graph, of this trainer or of the reference.
+
+    Raises:
+        RunError: if the file is damaged, has variables, or is no detector.
+    """
+    graph_def = parse_graph(files.read_bytes(path), path)
+    return GraphDetector(path, graph_def)
+
+
+class GraphDetector(ModelDetector):
+    """A `GraphDef` with constants for weights.
+
+    Its input is its one placeholder, its outputs are the operations with the names of a served
+    model's outputs.
+
+    Raises:
+        RunError: if it is no detector, or takes anything else than color images of any batch or 1.
+    """
+
+    def __init__(self, path: str, graph_def: Any) -> None:
+        super().__init__(path, class_names_beside(path), thresholds_beside(path))
+        variables = [node.name for node in graph_def.node if node.op in VARIABLES]
+        if variables:
+            raise RunError(
+                f"{path} is a graph with {len(variables)} variables, such as {variables[0]}, and "
+                "contains no weights; give the frozen graph, in which they are constants"
+            )
+        with tf.Graph().as_default() as graph:
+            try:
+                tf.import_graph_def(graph_def, name="")
+            except (ValueError, tf.errors.OpError) as error:
+                reason = str(error).splitlines()[0]
+                raise RunError(
+                    f"{path} cannot be loaded: {reason}. The file is damaged, or needs operations "
+                    "that TensorFlow does not have; export the checkpoint again"
+                ) from error
+        self._session = tf1.Session(graph=graph)
+        self._placeholder = self._find_input(graph)
+        self._outputs = {
+            node.name: graph.get_tensor_by_name(f"{node.name}:0")
+            for node in graph.get_operations()
+            if node.outputs and "/" not in node.name and node.name.startswith(OUTPUT_PREFIXES)
+        }
+        missing = sorted(set(REQUIRED_OUTPUTS) - set(self._outputs))
+        if missing:
+            raise RunError(
+                f"{path} is not an exported detector: its graph has no tensor {missing[0]}; give "
+                "the frozen_inference_graph.pb of an export"
+            )
+        self._feed = image_feed(
+            self._placeholder.name, self._placeholder.dtype, self._placeholder.shape.rank
+        )
+
+    def run(self, images: np.ndarray) -> Dict[str, np.ndarray]:
+        found = self._session.run(self._outputs, {self._placeholder: self._feed(images)})
+        return dict(found)
+
+    def _find_input(self, graph: tf.Graph) -> tf.Tensor:
+        found = [node.outputs[0] for node in graph.get_operations() if node.type == "Placeholder"]
+        names = [tensor.op.name for tensor in found]
+        if len(found) != 1 or found[0].dtype not in (tf.uint8, tf.float32, tf.string):
+            raise RunError(
+                f"{self.path} is not a detector that takes images only: its inputs are {names}; "
+                "call its graph directly"
+            )
+        shape = found[0].shape
+        if shape.rank and shape[0] not in (None, 1):
+            raise RunError(
+                f"{self.path} takes batches of {shape[0]} images only, and detect runs one image "
+                "at a time; export it again with batch size -1 or 1"
+            )
+        if shape.rank == 4 and shape[3] not in (None, COLOR_CHANNELS):
+            raise RunError(
+                f"{self.path} takes images of {shape[3]} channels, and detect reads files of red, "
+                "green and blue only; call its graph directly"
+            )
+        self.batch_size = 1 if shape.rank == 0 or (shape.rank and shape[0] == 1) else None
+        return found[0]
+
+
+def _recognizes(path: str) -> bool:
+    """Whether a file begins with a node, and this with its name."""
+    if tf.io.gfile.isdir(path):
+        return False
+    with tf.io.gfile.GFile(path, "rb") as file:
+        return _FIRST_NODE.match(file.read(_LONGEST_START)) is not None

@@ -1,0 +1,108 @@
+"""ONNX models, written by tf2onnx and run by onnxruntime."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import Any, Dict
+
+import numpy as np
+
+from estimator_det.compat import tf
+from exporters.detector import REQUIRED_OUTPUTS, ModelDetector
+from exporters.formats.base import (
+    FORMATS,
+    ExportFormat,
+    Plan,
+    Source,
+    class_names_beside,
+    refuse_strings,
+    thresholds_beside,
+)
+from exporters.formats.converters import run_converter
+from exporters.formats.graph_file import write_graph_file
+from model_fn.checkpoints.errors import RunError
+
+MODEL_FILE = "model.onnx"
+OPSET = 17  # of ONNX 1.12, which runtimes since 2022 run; the first with all that detectors need
+_TYPES = {"tensor(uint8)": np.uint8, "tensor(float)": np.float32}
+_FIELD_1 = 0x08  # the tag of a number in field 1 of a protobuf
+_LEAST_IR_VERSION = 3  # of `ModelProto`; SavedModels, with the same first field, have 1
+
+
+@FORMATS.register("onnx")
+def onnx() -> ExportFormat:
+    """The exchange format of onnxruntime, TensorRT and others."""
+    return ExportFormat(
+        "onnx",
+        MODEL_FILE,
+        _write,
+        OnnxDetector,
+        _recognizes,
+        check=_check,
+        converter=("tf2onnx", "tensorflow"),
+        runtime=("onnxruntime",),
+        extra="onnx",
+    )
+
+
+class OnnxDetector(ModelDetector):
+    """An ONNX model with the inputs and outputs of a served detector.
+
+    Raises:
+        RunError: if the file is damaged or no detector.
+    """
+
+    def __init__(self, path: str) -> None:
+        import onnxruntime
+
+        errors = onnxruntime.capi.onnxruntime_pybind11_state
+        try:
+            self._session: Any = onnxruntime.InferenceSession(
+                path, providers=["CPUExecutionProvider"]
+            )
+        except (errors.InvalidProtobuf, errors.InvalidGraph, errors.Fail, errors.NotImplemented,
+                errors.InvalidArgument, errors.NoSuchFile) as error:  # fmt: skip
+            raise RunError(
+                f"{path} cannot be loaded: {str(error).splitlines()[0]}. It is damaged, or needs a "
+                "newer onnxruntime; export it again"
+            ) from error
+        inputs = self._session.get_inputs()
+        self._names = {node.name.split(":")[0]: node.name for node in self._session.get_outputs()}
+        missing = sorted(set(REQUIRED_OUTPUTS) - set(self._names))
+        if len(inputs) != 1 or inputs[0].type not in _TYPES or missing:
+            raise RunError(
+                f"{path} is not an exported detector: it has the inputs "
+                f"{[each.name for each in inputs]} and the outputs {sorted(self._names)}"
+            )
+        batch = inputs[0].shape[0] if isinstance(inputs[0].shape[0], int) else None
+        super().__init__(path, class_names_beside(path), thresholds_beside(path), batch)
+        self._input, self._type = inputs[0].name, _TYPES[inputs[0].type]
+
+    def run(self, images: np.ndarray) -> Dict[str, np.ndarray]:
+        values = self._session.run(
+            list(self._names.values()), {self._input: images.astype(self._type)}
+        )
+        return dict(zip(self._names, values))
+
+
+def _check(plan: Plan) -> None:
+    refuse_strings("onnx", plan)
+
+
+def _write(source: Source, path: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        graph = write_graph_file(source, folder)
+        arguments = ["-m", "tf2onnx.convert", "--graphdef", graph.path, "--output", path]
+        arguments += ["--inputs", f"{graph.input}:0", "--opset", str(OPSET)]
+        arguments += ["--outputs", ",".join(f"{name}:0" for name in graph.outputs)]
+        run_converter("onnx", arguments, source.plan.options.converter_python)
+
+
+def _recognizes(path: str) -> bool:
+    if tf.io.gfile.isdir(path):
+        return False
+    with tf.io.gfile.GFile(path, "rb") as file:
+        start = file.read(3)
+    return (
+        bool(start[:1] == b"\x08" and start[1] >= _LEAST_IR_VERSION) if len(start) == 3 else False
+    )

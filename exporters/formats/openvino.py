@@ -1,0 +1,117 @@
+"""OpenVINO models: `model.xml` and its weights."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import Any, Dict
+
+import numpy as np
+
+from estimator_det.compat import tf
+from exporters.detector import REQUIRED_OUTPUTS, ModelDetector
+from exporters.formats.base import (
+    FORMATS,
+    ExportFormat,
+    Plan,
+    Source,
+    class_names_beside,
+    refuse_strings,
+    thresholds_beside,
+)
+from exporters.formats.converters import run_converter
+from exporters.formats.graph_file import write_graph_file
+from model_fn.checkpoints.errors import RunError
+
+MODEL_FOLDER = "openvino"
+MODEL_FILE = "model.xml"
+# Weights stay float32: half precision is a choice of the device.
+_CONVERT = (
+    "import sys, openvino; "
+    "openvino.save_model(openvino.convert_model(sys.argv[1]), sys.argv[2], compress_to_fp16=False)"
+)
+_TYPES = {"u8": np.uint8, "f32": np.float32}
+
+
+@FORMATS.register("openvino")
+def openvino() -> ExportFormat:
+    """The format of Intel's runtime."""
+    return ExportFormat(
+        "openvino",
+        MODEL_FOLDER,
+        _write,
+        OpenvinoDetector,
+        _recognizes,
+        check=_check,
+        converter=("openvino",),
+        runtime=("openvino",),
+        extra="openvino",
+    )
+
+
+class OpenvinoDetector(ModelDetector):
+    """An OpenVINO model with the inputs and outputs of a served detector.
+
+    Args:
+        path: Its folder, or the `model.xml` in it.
+
+    Raises:
+        RunError: if it is damaged or no detector.
+    """
+
+    def __init__(self, path: str) -> None:
+        import openvino as runtime
+
+        folder = path if os.path.isdir(path) else os.path.dirname(path)
+        super().__init__(path, class_names_beside(folder), thresholds_beside(folder))
+        core = runtime.Core()
+        try:
+            model = core.read_model(_model_file(path))
+            compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        except RuntimeError as error:
+            raise RunError(
+                f"{path} cannot be loaded: {str(error).splitlines()[0]}. It is damaged, or needs a "
+                "newer openvino; export it again"
+            ) from error
+        self._outputs: Dict[str, Any] = {
+            name.split(":")[0]: output for output in compiled.outputs for name in output.get_names()
+        }
+        missing = sorted(set(REQUIRED_OUTPUTS) - set(self._outputs))
+        inputs = compiled.inputs
+        if len(inputs) != 1 or inputs[0].element_type.get_type_name() not in _TYPES or missing:
+            raise RunError(
+                f"{path} is not an exported detector: it has {len(inputs)} inputs and the outputs "
+                f"{sorted(self._outputs)}"
+            )
+        batch = inputs[0].partial_shape[0]
+        self.batch_size = None if batch.is_dynamic else batch.get_length()
+        self._type = _TYPES[inputs[0].element_type.get_type_name()]
+        self._compiled = compiled
+
+    def run(self, images: np.ndarray) -> Dict[str, np.ndarray]:
+        found = self._compiled([images.astype(self._type)])
+        return {name: found[output] for name, output in self._outputs.items()}
+
+
+def _check(plan: Plan) -> None:
+    refuse_strings("openvino", plan)
+
+
+def _write(source: Source, path: str) -> None:
+    os.makedirs(path)
+    with tempfile.TemporaryDirectory() as folder:
+        graph = write_graph_file(source, folder)
+        arguments = ["-c", _CONVERT, graph.path, os.path.join(path, MODEL_FILE)]
+        run_converter("openvino", arguments, source.plan.options.converter_python)
+
+
+def _model_file(path: str) -> str:
+    return os.path.join(path, MODEL_FILE) if os.path.isdir(path) else path
+
+
+def _recognizes(path: str) -> bool:
+    file_path = _model_file(path)
+    if not tf.io.gfile.exists(file_path) or not file_path.endswith(".xml"):
+        return False
+    with tf.io.gfile.GFile(file_path, "rb") as file:
+        return b"<net " in file.read(1024)

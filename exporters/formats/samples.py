@@ -1,0 +1,85 @@
+"""Photos for the check of an export and for the ranges of quantization."""
+
+from __future__ import annotations
+
+from typing import Any, List, Sequence
+
+import numpy as np
+
+from estimator_det.compat import tf
+from estimator_det.config.text import ConfigError
+from exporters.image_files import list_images, read_image
+from inputs.datasets import shapes
+from inputs.decoding.decoder import decode_example_image
+from inputs.records.tfrecord import compression_of
+from model_fn.checkpoints.errors import RunError
+
+COMPARED = 2  # images that a written model is compared on
+CALIBRATED = 100  # images that the ranges of int8 are measured on
+
+
+def sample_images(config: Any, paths: Sequence[str], most: int) -> List[np.ndarray]:
+    """Up to `most` images, each uint8 [h, w, 3] RGB.
+
+    Args:
+        config: `TrainEvalPipelineConfig`.
+        paths: Image files and folders; if empty, the images are those of the records of the
+            configuration, of evaluation if it has some, else of training.
+        most: Not all are read.
+
+    Raises:
+        FileNotFoundError: if a path does not exist.
+        OSError: if an image file cannot be read.
+        RunError: if a record cannot be read.
+    """
+    if paths:
+        return [read_image(path).pixels for path in list_images(paths)[:most]]
+    return _images_of_records(config, most)
+
+
+def images_to_compare(config: Any, paths: Sequence[str]) -> List[np.ndarray]:
+    """COMPARED images of `sample_images`; drawn shapes where the configuration has no records."""
+    found = sample_images(config, paths, COMPARED)
+    drawn = [shapes.make_image((0, i)).pixels for i in range(COMPARED)]
+    return [*found, *drawn][:COMPARED]
+
+
+def images_to_calibrate(config: Any, paths: Sequence[str]) -> List[np.ndarray]:
+    """CALIBRATED images of `sample_images`."""
+    return sample_images(config, paths, CALIBRATED)
+
+
+def check_has_images(config: Any, paths: Sequence[str]) -> None:
+    """Refuses int8 where `sample_images` has none.
+
+    Raises:
+        ConfigError: with the remedy.
+    """
+    if not sample_images(config, paths, 1):
+        raise ConfigError(
+            "--quantize int8 measures ranges on images, and no record of eval_input_reader or "
+            "train_input_reader exists; give image files or folders with --sample_images"
+        )
+
+
+def _images_of_records(config: Any, most: int) -> List[np.ndarray]:
+    """Images of the first reader that has records."""
+    for reader in [*config.eval_input_reader, config.train_input_reader]:
+        patterns = reader.tf_record_input_reader.input_path
+        paths = sorted(path for pattern in patterns for path in tf.io.gfile.glob(pattern))
+        found: List[np.ndarray] = []
+        for path in paths:
+            try:
+                records = tf.data.TFRecordDataset(path, compression_of(path))
+                found += [decode_example_image(each).numpy() for each in records.take(most)]
+            except tf.errors.OpError as error:
+                reason = str(error.message).splitlines()[0]
+                raise RunError(
+                    f"{path}: an image cannot be read: {reason}; check the records with "
+                    "estimator-det check-data, or give images with --sample_images"
+                ) from error
+            if len(found) >= most:
+                break
+        if found:
+            return found[:most]
+    return []

@@ -1,0 +1,126 @@
+"""TensorFlow.js graph models: `model.json` and shards of weights.
+
+TensorFlow.js runs in browsers. `load` runs the written graph and weights in TensorFlow, with the
+operations that the converter fused as the ones that they were made of.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from typing import Any, Mapping
+
+import numpy as np
+from google.protobuf import json_format
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config import files
+from exporters.formats.base import FORMATS, ExportFormat, Plan, Source, refuse_strings
+from exporters.formats.converters import run_converter
+from exporters.formats.frozen_graph import GraphDetector
+from exporters.formats.graph_file import write_graph_file
+from exporters.importing.tfjs import MODEL_FILE, read_tfjs
+from model_fn.checkpoints.errors import RunError
+
+MODEL_FOLDER = "tfjs"
+_CONVERT = "from tensorflowjs.converters.converter import pip_main; pip_main()"
+# Operations of the converter: the one that each begins with.
+_FUSED = {
+    "_FusedConv2D": "Conv2D",
+    "FusedDepthwiseConv2dNative": "DepthwiseConv2dNative",
+    "_FusedMatMul": "MatMul",
+}
+_OWN_ATTRIBUTES = ("fused_ops", "num_args", "epsilon", "leakyrelu_alpha", "explicit_paddings")
+
+
+@FORMATS.register("tfjs")
+def tfjs() -> ExportFormat:
+    """The format of TensorFlow.js."""
+    return ExportFormat(
+        "tfjs",
+        MODEL_FOLDER,
+        _write,
+        load_tfjs,
+        _recognizes,
+        check=_check,
+        converter=("tensorflowjs",),
+        extra="tfjs",
+    )
+
+
+def load_tfjs(path: str) -> GraphDetector:
+    """The detector in a graph model; `path` is its folder, or the `model.json` in it.
+
+    Raises:
+        RunError: if the model is damaged or no detector.
+    """
+    folder = path if os.path.isdir(path) else os.path.dirname(path)
+    arrays = read_tfjs(path).arrays
+    topology = json.loads(files.read_text(_model_file(path)))["modelTopology"]
+    graph_def = tf1.GraphDef()
+    try:
+        json_format.ParseDict(topology, graph_def, ignore_unknown_fields=True)
+    except json_format.ParseError as error:
+        raise RunError(
+            f"{path}: modelTopology is no graph: {error}. Export the model again"
+        ) from error
+    return GraphDetector(folder, with_constants(graph_def, arrays))
+
+
+def with_constants(graph_def: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """A copy of a graph with the values of its constants, and without fused operations."""
+    copied = tf1.GraphDef(versions=graph_def.versions, library=graph_def.library)
+    for node in graph_def.node:
+        if node.op in _FUSED:
+            _add_unfused(copied, node)
+            continue
+        new = copied.node.add()
+        new.CopyFrom(node)
+        if node.op == "Const":
+            dtype = tf.as_dtype(node.attr["dtype"].type)
+            values = np.asarray(arrays[node.name]).astype(dtype.as_numpy_dtype)
+            new.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(values, dtype))
+    return copied
+
+
+def _add_unfused(graph_def: Any, node: Any) -> None:
+    """Adds a fused operation as the first one, and those after it, the last under its name."""
+    steps = [name.decode() for name in node.attr["fused_ops"].list.s]
+    first = graph_def.node.add(name=f"{node.name}/{_FUSED[node.op]}", op=_FUSED[node.op])
+    first.input.extend(node.input[:2])
+    for key, value in node.attr.items():
+        if key not in _OWN_ATTRIBUTES:
+            first.attr[key].CopyFrom(value)
+    previous, extra = first.name, list(node.input[2:])
+    for number, step in enumerate(steps, 1):
+        name = node.name if number == len(steps) else f"{node.name}/{step}"
+        new = graph_def.node.add(name=name, op=step)
+        new.input.append(previous)
+        if step == "BiasAdd":
+            new.input.append(extra.pop(0))
+        new.attr["T"].CopyFrom(node.attr["T"])
+        previous = name
+
+
+def _check(plan: Plan) -> None:
+    refuse_strings("tfjs", plan)
+
+
+def _write(source: Source, path: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        graph = write_graph_file(source, folder)
+        arguments = ["-c", _CONVERT, "--input_format=tf_frozen_model"]
+        arguments += [f"--output_node_names={','.join(graph.outputs)}", graph.path, path]
+        run_converter("tfjs", arguments, source.plan.options.converter_python)
+
+
+def _model_file(path: str) -> str:
+    return os.path.join(path, MODEL_FILE) if os.path.isdir(path) else path
+
+
+def _recognizes(path: str) -> bool:
+    file_path = _model_file(path)
+    if not tf.io.gfile.exists(file_path) or not file_path.endswith(".json"):
+        return False
+    return "modelTopology" in files.read_text(file_path)

@@ -1,0 +1,144 @@
+"""TFLite models of SSDs: float, float16, dynamic range and int8."""
+
+from __future__ import annotations
+
+from typing import Callable, Iterator, List, Optional
+
+import numpy as np
+
+from estimator_det.compat import quiet, tf, tf1
+from estimator_det.config.text import ConfigError
+from estimator_det.detectors.base import make_preprocessor
+from exporters.formats.base import (
+    EXACT,
+    FORMATS,
+    ExportFormat,
+    Plan,
+    Source,
+    Tolerance,
+)
+from exporters.formats.samples import check_has_images, images_to_calibrate
+from exporters.formats.tflite_detector import TfliteDetector, find_postprocess, set_options
+from exporters.formats.tflite_graph import (
+    INPUT,
+    POSTPROCESS,
+    TfliteGraph,
+    build_tflite_graph,
+    check_tflite,
+    input_range,
+)
+from exporters.formats.tflite_metadata import IDENTIFIER, add_metadata
+from inputs.label_map import read_label_map
+from model_fn.checkpoints.errors import RunError
+
+MODEL_FILE = "model.tflite"
+_TOLERANCES = {
+    None: EXACT,
+    "float16": Tolerance(0.02, 0.02),
+    "dynamic": Tolerance(0.1, 0.1, is_of_usual=True),
+    "int8": Tolerance(0.1, 0.1, is_of_usual=True),
+}
+
+
+@FORMATS.register("tflite")
+def tflite() -> ExportFormat:
+    """The format of phones and small boards."""
+    return ExportFormat(
+        "tflite",
+        MODEL_FILE,
+        _write,
+        TfliteDetector,
+        _recognizes,
+        check=_check,
+        load_raw=lambda path: TfliteDetector(path, keeps_raw=True),
+        tolerance=_tolerance,
+    )
+
+
+def convert(
+    graph: TfliteGraph,
+    quantize: Optional[str] = None,
+    representative: Optional[Callable[[], Iterator[List[np.ndarray]]]] = None,
+) -> bytes:
+    """Converts a graph.
+
+    Args:
+        graph: If it has ranges of training, the result is int8 with these.
+        quantize: "int8", "float16", "dynamic", or None for float.
+        representative: For "int8": yields [one network input] for each image.
+
+    Raises:
+        RunError: if the converter fails, or the result lacks POSTPROCESS.
+    """
+    converter = tf1.lite.TFLiteConverter(
+        graph.graph_def,
+        None,
+        None,
+        input_arrays_with_shape=[(INPUT, list(graph.image_shape))],
+        output_arrays=list(graph.outputs),
+    )
+    converter.allow_custom_ops = True  # of which POSTPROCESS is the only one
+    if quantize is not None or graph.is_quantized:
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    if quantize == "float16":
+        converter.target_spec.supported_types = [tf.float16]
+    if graph.is_quantized or quantize == "int8":
+        converter.inference_input_type = tf.uint8
+    if graph.is_quantized:
+        converter.inference_type = tf.int8
+        converter.quantized_input_stats = {INPUT: input_range(graph.normalization)}
+    elif quantize == "int8":
+        converter.representative_dataset = representative
+    with quiet.tflite_messages():
+        content = bytes(converter.convert())
+    if not graph.options:
+        return content
+    if find_postprocess(content) is None:
+        raise RunError(
+            f"the TFLite converter of TensorFlow {tf.__version__} left out {POSTPROCESS}; export "
+            "with TensorFlow 2.15"
+        )
+    return set_options(content, graph.options)
+
+
+def _check(plan: Plan) -> None:
+    check_tflite(plan)
+    if plan.options.quantize == "int8":
+        check_has_images(plan.config, plan.options.sample_images)
+
+
+def _write(source: Source, path: str) -> None:
+    config, options, *_ = source.plan
+    graph = build_tflite_graph(config, source.exported.checkpoint, options.tflite)
+    if graph.is_quantized and options.quantize not in (None, "int8"):
+        raise ConfigError(
+            f"--quantize: is {options.quantize}, and the model has int8 ranges of its training; "
+            "leave out --quantize"
+        )
+    preprocess = make_preprocessor(config.model)
+
+    def representative() -> Iterator[List[np.ndarray]]:
+        for pixels in images_to_calibrate(config, options.sample_images):
+            inputs, _ = preprocess(tf.constant(pixels[None], tf.float32))
+            yield [inputs.numpy()]
+
+    content = convert(graph, options.quantize, representative)
+    label_map = source.exported.label_map
+    names = {} if label_map is None else read_label_map(label_map).names
+    extractor = config.model.ssd.feature_extractor.type
+    content = add_metadata(
+        content, graph.normalization, config.model.ssd.num_classes, names, f"SSD, {extractor}"
+    )
+    with tf.io.gfile.GFile(path, "wb") as file:
+        file.write(content)
+
+
+def _recognizes(path: str) -> bool:
+    if tf.io.gfile.isdir(path):
+        return False
+    with tf.io.gfile.GFile(path, "rb") as file:
+        return bool(file.read(8)[4:] == IDENTIFIER)
+
+
+def _tolerance(plan: Plan) -> Tolerance:
+    return _TOLERANCES[plan.options.quantize]

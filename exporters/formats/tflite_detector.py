@@ -1,0 +1,154 @@
+"""Runs TFLite models of SSDs: resizes and normalizes images, and names the outputs."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional
+
+import numpy as np
+
+from estimator_det.boxes.coders import CenterSizeCoder
+from estimator_det.compat import quiet, tf, tf1
+from estimator_det.compat.model_files import tflite_schema
+from estimator_det.config import files
+from exporters.detector import BOXES, CLASSES, NUM, SCORES, ModelDetector
+from exporters.formats.base import class_names_beside, thresholds_beside
+from exporters.formats.check import RAW_BOXES, RAW_SCORES
+from exporters.formats.tflite_graph import COLOR_CHANNELS, POSTPROCESS, Normalization
+from exporters.formats.tflite_metadata import pack, read_metadata
+from model_fn.checkpoints.errors import RunError
+from model_fn.serving.graph import CLASS_OFFSET
+
+# Of SSDs with MobileNet, which published files without metadata mostly are.
+_USUAL = Normalization((127.5,) * COLOR_CHANNELS, (127.5,) * COLOR_CHANNELS)
+_DAMAGE = (struct.error, IndexError, ValueError, TypeError, OverflowError, AttributeError, KeyError,
+           MemoryError)  # fmt: skip
+
+
+class Postprocess(NamedTuple):
+    """The operation POSTPROCESS of a model."""
+
+    inputs: List[int]  # tensors: box encodings, scores, anchors
+    outputs: List[int]  # boxes, classes, scores, number
+    options: Dict[str, Any]
+
+
+def find_postprocess(content: bytes) -> Optional[Postprocess]:
+    """The operation in the first subgraph of a model; None if it has none."""
+    from flatbuffers import flexbuffers
+
+    model = tflite_schema().Model.GetRootAsModel(content, 0)
+    graph = model.Subgraphs(0)
+    for i in range(graph.OperatorsLength()):
+        operator = graph.Operators(i)
+        if model.OperatorCodes(operator.OpcodeIndex()).CustomCode() == POSTPROCESS.encode():
+            options = flexbuffers.Loads(bytearray(operator.CustomOptionsAsNumpy().tobytes()))
+            return Postprocess(
+                operator.InputsAsNumpy().tolist(), operator.OutputsAsNumpy().tolist(), options
+            )
+    return None
+
+
+def set_options(content: bytes, options: Mapping[str, Any]) -> bytes:
+    """A model with all options of POSTPROCESS; TensorFlow's converter leaves out some."""
+    from flatbuffers import flexbuffers
+
+    schema = tflite_schema()
+    model = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content, 0))
+    codes = [code.customCode for code in model.operatorCodes]
+    for operator in model.subgraphs[0].operators:
+        if codes[operator.opcodeIndex] == POSTPROCESS.encode():
+            values = flexbuffers.Dumps(dict(options))
+            operator.customOptions = np.frombuffer(values, np.uint8)
+    return pack(model)
+
+
+class TfliteDetector(ModelDetector):
+    """A TFLite model that ends in POSTPROCESS, of this trainer or another.
+
+    Images are resized with TensorFlow 1's bilinear rule. Normalization and class names are those of
+    the metadata; without, pixels become -1 to 1.
+
+    Args:
+        path: A file.
+        keeps_raw: `run` also returns raw predictions, at the cost of memory.
+
+    Raises:
+        RunError: if the file is damaged or no detector.
+    """
+
+    def __init__(self, path: str, keeps_raw: bool = False) -> None:
+        content = files.read_bytes(path)
+        try:
+            postprocess = find_postprocess(content)
+            metadata = read_metadata(content)
+            with quiet.tflite_messages():
+                interpreter = tf.lite.Interpreter(
+                    model_content=content, experimental_preserve_all_tensors=keeps_raw
+                )
+                interpreter.allocate_tensors()
+        except (*_DAMAGE, RuntimeError) as error:
+            raise RunError(
+                f"{path} is damaged, cut off, or has operations that TFLite here does not: "
+                f"{str(error).splitlines()[0]}. Get the file again, or export it again"
+            ) from error
+        if postprocess is None:
+            raise RunError(
+                f"{path} is not an exported detector: it has no operation {POSTPROCESS}; export it "
+                "with --add_postprocessing_op true"
+            )
+        inputs = interpreter.get_input_details()
+        if len(inputs) != 1 or len(inputs[0]["shape"]) != 4 or inputs[0]["shape"][0] != 1:
+            shapes = [each["shape"].tolist() for each in inputs]
+            raise RunError(
+                f"{path} is not a detector of color images: its inputs have shapes {shapes}, and "
+                "must be one image, [1, height, width, 3]"
+            )
+        names = metadata.class_names or class_names_beside(path)
+        super().__init__(path, names, thresholds_beside(path), batch_size=1)
+        self._normalization = metadata.normalization or _USUAL
+        self._interpreter, self._input = interpreter, inputs[0]
+        self._postprocess, self._keeps_raw = postprocess, keeps_raw
+
+    def run(self, images: np.ndarray) -> Dict[str, np.ndarray]:
+        self._interpreter.set_tensor(self._input["index"], self._as_input(images))
+        self._interpreter.invoke()
+        boxes, classes, scores, number = map(self._value, self._postprocess.outputs)
+        # The operation fills its outputs up to the number only.
+        valid = np.arange(scores.shape[1])[None] < number.reshape(-1, 1)
+        found = {
+            NUM: number.reshape(-1),
+            BOXES: np.where(valid[..., None], boxes, 0),
+            SCORES: np.where(valid, scores, 0),
+            CLASSES: np.where(valid, classes + CLASS_OFFSET, 0),
+        }
+        return {**found, **self._raw()} if self._keeps_raw else found
+
+    def _raw(self) -> Dict[str, np.ndarray]:
+        encodings, scores, anchors = map(self._value, self._postprocess.inputs)
+        options = self._postprocess.options
+        scales = (float(options[name]) for name in ("y_scale", "x_scale", "h_scale", "w_scale"))
+        half = anchors[:, 2:] / 2
+        corners = np.concatenate([anchors[:, :2] - half, anchors[:, :2] + half], 1)
+        boxes = CenterSizeCoder(*scales).decode(tf.constant(encodings), tf.constant(corners)).boxes
+        return {RAW_SCORES: scores, RAW_BOXES: boxes.numpy()}
+
+    def _value(self, index: int) -> np.ndarray:
+        """A tensor as float32."""
+        values = self._interpreter.get_tensor(index)
+        if values.dtype == np.float32:
+            return values
+        scale, zero = self._interpreter._get_tensor_details(index, 0)["quantization"]
+        return ((values.astype(np.float32) - zero) * scale).astype(np.float32)
+
+    def _as_input(self, images: np.ndarray) -> np.ndarray:
+        """[1, height, width, 3] of the model's type."""
+        height, width = self._input["shape"][1:3]
+        resized = tf1.image.resize(images.astype(np.float32), [height, width]).numpy()
+        values = (resized - self._normalization.mean) / self._normalization.std
+        dtype = self._input["dtype"]
+        if dtype == np.float32:
+            return values.astype(np.float32)
+        scale, zero = self._input["quantization"]
+        limits = np.iinfo(dtype)
+        return np.clip(np.round(values / scale + zero), limits.min, limits.max).astype(dtype)

@@ -1,0 +1,215 @@
+"""The graph of an SSD for TFLite: normalized image to raw predictions, or to detections by one op.
+
+The op is TFLite's own `TFLite_Detection_PostProcess`; TensorFlow has no such operation.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Mapping, NamedTuple, Tuple
+
+import numpy as np
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config.text import ConfigError
+from exporters.formats.base import Plan, TfliteOptions, inference_detector
+from inputs.serving import additional_channels
+from model_fn.serving.folding import fold_batch_norms
+
+INPUT = "normalized_input_image_tensor"
+POSTPROCESS = "TFLite_Detection_PostProcess"
+RAW_OUTPUTS = ("raw_outputs/box_encodings", "raw_outputs/class_predictions")
+OUTPUTS = (
+    POSTPROCESS,
+    *(f"{POSTPROCESS}:{i}" for i in (1, 2, 3)),
+)  # boxes, classes, scores, number
+COLOR_CHANNELS = 3
+_ANCHORS = "anchors"
+_LEVELS = 256  # of 8 bits
+
+
+class Normalization(NamedTuple):
+    """Pixels x in 0..255 become (x - mean) / std; each for red, green and blue."""
+
+    mean: Tuple[float, ...]
+    std: Tuple[float, ...]
+
+
+class TfliteGraph(NamedTuple):
+    """A graph that the converter takes."""
+
+    graph_def: Any  # constants for weights
+    outputs: Tuple[str, ...]  # names of tensors
+    image_shape: Tuple[int, int, int, int]  # of INPUT
+    normalization: Normalization
+    is_quantized: bool  # whether it has ranges of training
+    options: Dict[str, Any]  # of POSTPROCESS; empty if the graph does not end in it
+
+
+def check_tflite(plan: Plan) -> None:
+    """Refuses what an SSD in TFLite cannot be.
+
+    Raises:
+        ConfigError: for other models, resizers, box coders and options.
+    """
+    kind = plan.config.model.WhichOneof("model")
+    if kind != "ssd":
+        raise ConfigError(
+            f"--format tflite: model is {kind}, and {POSTPROCESS} is for ssd only; export another "
+            "format, such as saved_model, frozen_graph or onnx"
+        )
+    ssd, where = plan.config.model.ssd, "--format tflite: model.ssd"
+    resizer = ssd.image_resizer.WhichOneof("image_resizer_oneof")
+    is_gray = ssd.image_resizer.fixed_shape_resizer.convert_to_grayscale
+    if resizer != "fixed_shape_resizer" or is_gray:
+        raise ConfigError(
+            f"{where}.image_resizer: is {resizer}; a TFLite model takes images of one size and "
+            "three channels, so it must be fixed_shape_resizer without convert_to_grayscale"
+        )
+    coder = ssd.box_coder.WhichOneof("box_coder_oneof")
+    if coder != "faster_rcnn_box_coder":
+        raise ConfigError(
+            f"{where}.box_coder: is {coder}; {POSTPROCESS} decodes faster_rcnn_box_coder only"
+        )
+    if additional_channels(plan.config):
+        raise ConfigError(
+            "--format tflite: num_additional_channels is not 0; only color images are supported yet"
+        )
+    nms = ssd.post_processing.batch_non_max_suppression
+    if nms.soft_nms_sigma and not nms.use_hard_nms:
+        raise ConfigError(
+            f"{where}.post_processing.batch_non_max_suppression.soft_nms_sigma: is "
+            f"{nms.soft_nms_sigma}, and {POSTPROCESS} suppresses without it; set use_hard_nms: true"
+        )
+    _check_options(plan.options.tflite, ssd.num_classes)
+
+
+def _check_options(options: TfliteOptions, num_classes: int) -> None:
+    for name in ("max_detections", "max_classes_per_detection", "detections_per_class"):
+        if getattr(options, name) < 1:
+            raise ConfigError(f"--{name}: is {getattr(options, name)}; it must be 1 or more")
+    if options.max_classes_per_detection > num_classes:
+        raise ConfigError(
+            f"--max_classes_per_detection: is {options.max_classes_per_detection}, and the model "
+            f"has {num_classes} classes"
+        )
+
+
+def build_tflite_graph(config: Any, checkpoint: str, options: TfliteOptions) -> TfliteGraph:
+    """The graph with the weights of a checkpoint, batch norm folded.
+
+    Args:
+        config: `TrainEvalPipelineConfig` that `check_tflite` accepts.
+        checkpoint: Of an export: its variables have their own names.
+        options: Of the op.
+    """
+    size = config.model.ssd.image_resizer.fixed_shape_resizer
+    shape = (1, size.height, size.width, COLOR_CHANNELS)
+    detector: Any = inference_detector(config)
+    with tf.Graph().as_default():
+        images = tf1.placeholder(tf.float32, shape, name=INPUT)
+        with tf1.variable_scope(tf1.get_variable_scope(), use_resource=True):
+            predictions = detector.predict(images)
+        tf.identity(predictions.box_encodings, RAW_OUTPUTS[0])
+        scores = detector.postprocessing.convert_scores(predictions.class_logits)
+        tf.identity(scores, RAW_OUTPUTS[1])
+        with tf1.Session() as session:
+            tf1.train.Saver(tf1.global_variables()).restore(session, checkpoint)
+            anchors = center_sizes(session.run(predictions.anchors))
+            constants = tf1.graph_util.convert_variables_to_constants(
+                session, session.graph.as_graph_def(), RAW_OUTPUTS
+            )
+    graph_def = fold_batch_norms(constants, RAW_OUTPUTS)
+    normalization = measure_normalization(detector.preprocess.normalize)
+    is_quantized = any(node.op == "FakeQuantWithMinMaxVars" for node in graph_def.node)
+    if not options.add_postprocessing_op:
+        return TfliteGraph(graph_def, RAW_OUTPUTS, shape, normalization, is_quantized, {})
+    attributes = postprocessing_options(config.model.ssd, options)
+    add_postprocessing(graph_def, anchors, attributes)
+    return TfliteGraph(graph_def, OUTPUTS, shape, normalization, is_quantized, attributes)
+
+
+def center_sizes(boxes: np.ndarray) -> np.ndarray:
+    """[A, 4], ymin, xmin, ymax, xmax -> center y, center x, height, width."""
+    low, high = boxes[:, :2], boxes[:, 2:]
+    return np.concatenate([(low + high) / 2, high - low], 1).astype(np.float32)
+
+
+def measure_normalization(normalize: Any) -> Normalization:
+    """What a function of pixels [1, 1, 1, 3] does, from its values for black and white.
+
+    Raises:
+        ConfigError: if it is not linear.
+    """
+    with tf.Graph().as_default(), tf1.Session() as session:
+        levels = [tf.fill([1, 1, 1, COLOR_CHANNELS], level) for level in (0.0, 100.0, 255.0)]
+        black, gray, white = (
+            values.reshape(-1).astype(np.float64)
+            for values in session.run([normalize(level) for level in levels])
+        )
+    scale = (white - black) / 255
+    if black.shape != (COLOR_CHANNELS,) or not np.allclose(gray, black + scale * 100, atol=1e-3):
+        raise ConfigError(
+            "--format tflite: the feature extractor does not normalize pixels as (x - mean) / std, "
+            "which is all that metadata can describe; export another format"
+        )
+    mean, std = -black / scale, 1 / scale
+    return Normalization(tuple(np.round(mean, 4).tolist()), tuple(np.round(std, 4).tolist()))
+
+
+def input_range(normalization: Normalization) -> Tuple[float, float]:
+    """Mean and deviation of an int8 input q, the normalized pixel being (q - mean) / deviation.
+
+    Training gives no range to the input. As in the reference, (q - 128) / 128 for pixels q of 0 to
+    255 stands for -1 to 1.
+    """
+    mean, std = (np.asarray(each) for each in normalization)
+    least, most = float((-mean / std).min()), float(((255 - mean) / std).max())
+    deviation = _LEVELS / (most - least)
+    return -_LEVELS / 2 - least * deviation, deviation
+
+
+def postprocessing_options(ssd: Any, options: TfliteOptions) -> Dict[str, Any]:
+    """The options of POSTPROCESS for an `Ssd` message, the same as the reference's.
+
+    Those with an underscore are read by converters, not by the operation.
+    """
+    nms = ssd.post_processing.batch_non_max_suppression
+    coder = ssd.box_coder.faster_rcnn_box_coder
+    return {
+        "_output_quantized": True,
+        "_support_output_type_float_in_quantized_op": True,
+        "detections_per_class": options.detections_per_class,
+        "h_scale": float(coder.height_scale),
+        "max_classes_per_detection": options.max_classes_per_detection,
+        "max_detections": options.max_detections,
+        "nms_iou_threshold": float(nms.iou_threshold),
+        "nms_score_threshold": float(nms.score_threshold),
+        "num_classes": ssd.num_classes,
+        "use_regular_nms": options.use_regular_nms,
+        "w_scale": float(coder.width_scale),
+        "x_scale": float(coder.x_scale),
+        "y_scale": float(coder.y_scale),
+    }
+
+
+def add_postprocessing(graph_def: Any, anchors: np.ndarray, options: Mapping[str, Any]) -> None:
+    """Appends POSTPROCESS after RAW_OUTPUTS.
+
+    Args:
+        graph_def: Changed.
+        anchors: float32 [A, 4], see `center_sizes`.
+        options: See `postprocessing_options`.
+    """
+    constant = graph_def.node.add(name=_ANCHORS, op="Const")
+    constant.attr["dtype"].type = tf.float32.as_datatype_enum
+    constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(anchors))
+    node = graph_def.node.add(name=POSTPROCESS, op=POSTPROCESS)
+    node.input.extend([*RAW_OUTPUTS, _ANCHORS])
+    node.attr["_output_types"].list.type.extend([tf.float32.as_datatype_enum] * len(OUTPUTS))
+    for name, value in options.items():
+        if isinstance(value, bool):
+            node.attr[name].b = value
+        elif isinstance(value, int):
+            node.attr[name].i = value
+        else:
+            node.attr[name].f = value

@@ -1,0 +1,78 @@
+"""Strategies of `tf.distribute` by name, and the devices of this machine."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List
+
+from estimator_det.compat import tf
+from model_fn.checkpoints.errors import RunError
+from model_fn.runs.loop_options import MIRRORED, MULTI_WORKER, NONE, InLoop
+
+
+def make_strategy(in_loop: InLoop) -> Any:
+    """The strategy of a run.
+
+    Raises:
+        RunError: if this machine has fewer devices than are asked for, or TensorFlow is in use
+            already so that its devices cannot be set up any more.
+    """
+    return _MAKERS[in_loop.strategy](in_loop)
+
+
+def _one_device(in_loop: InLoop) -> Any:
+    del in_loop
+    gpus = tf.config.list_logical_devices("GPU")
+    return tf.distribute.OneDeviceStrategy(gpus[0].name if gpus else "/cpu:0")
+
+
+def _mirrored(in_loop: InLoop) -> Any:
+    gpus = [gpu.name for gpu in tf.config.list_physical_devices("GPU")]
+    if not gpus:
+        # Sums on one device: CPUs have no communication of their own.
+        return tf.distribute.MirroredStrategy(
+            _logical_cpus(in_loop.num_replicas or 1),
+            cross_device_ops=tf.distribute.ReductionToOneDevice(),
+        )
+    devices = [device.name for device in tf.config.list_logical_devices("GPU")]
+    wanted = in_loop.num_replicas or len(devices)
+    if wanted > len(devices):
+        raise RunError(
+            f"num_replicas is {wanted}, and this machine has {len(devices)} GPUs: {devices}. "
+            f"Give {len(devices)} or less"
+        )
+    return tf.distribute.MirroredStrategy(devices[:wanted])
+
+
+def _multi_worker(in_loop: InLoop) -> Any:
+    del in_loop
+    try:
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    except RuntimeError as error:
+        raise RunError(
+            "TensorFlow has started in this process, which can no longer join the other workers: "
+            f"{error}. Train in a new process"
+        ) from error
+
+
+_MAKERS: Dict[str, Callable[[InLoop], Any]] = {
+    NONE: _one_device,
+    MIRRORED: _mirrored,
+    MULTI_WORKER: _multi_worker,
+}
+
+
+def _logical_cpus(number: int) -> List[str]:
+    """The names of so many logical CPUs, made where TensorFlow has not started."""
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    if number > 1:
+        try:
+            made = [tf.config.LogicalDeviceConfiguration()] * number
+            tf.config.set_logical_device_configuration(cpu, made)
+        except RuntimeError as error:
+            found = len(tf.config.list_logical_devices("CPU"))
+            if found < number:
+                raise RunError(
+                    f"this process has {found} logical CPUs, and num_replicas is {number}; they "
+                    "must be made before TensorFlow starts. Train in a new process"
+                ) from error
+    return [device.name for device in tf.config.list_logical_devices("CPU")][:number]

@@ -1,0 +1,112 @@
+"""Options of the TF2 loop. Importing this module imports no TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, Optional
+
+from estimator_det.config.text import ConfigError, entries
+
+NONE, MIRRORED, MULTI_WORKER = "none", "mirrored", "multi_worker_mirrored"
+FLOAT32 = "float32"
+MIXED_FLOAT16, MIXED_BFLOAT16 = "mixed_float16", "mixed_bfloat16"
+
+STRATEGIES = (NONE, MIRRORED, MULTI_WORKER)
+PRECISIONS = (FLOAT32, MIXED_FLOAT16, MIXED_BFLOAT16)
+
+# Strategies that the loop does not have, and what to do instead.
+REFUSED: Dict[str, str] = {
+    "parameter_server": "describe the cluster in TF_CONFIG and leave --strategy out: Estimator "
+    "trains with parameter servers",
+    "tpu": "use python -m estimator_det.model_main --use_tpu, which trains by TPUEstimator",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class InLoop:
+    """How the TF2 loop takes its steps.
+
+    Attributes:
+        strategy: One of `STRATEGIES`: a single device, all GPUs of this machine, or those of all
+            machines in TF_CONFIG.
+        num_replicas: Devices of this machine that share a batch; None for all GPUs. Where there is
+            no GPU, so many logical CPUs, by default 1.
+        accumulate_steps: Parts of a replica's share of the batch, taken one after the other.
+        steps_per_call: Steps between two returns to the hooks, at most.
+        precision: One of `PRECISIONS`, what networks compute in; variables stay float32.
+        jit_compile: Compile forward and backward pass by XLA.
+
+    Raises:
+        ConfigError: for a number out of range, or a strategy that the loop does not have.
+    """
+
+    strategy: str = NONE
+    num_replicas: Optional[int] = None
+    accumulate_steps: int = 1
+    steps_per_call: int = 1
+    precision: str = FLOAT32
+    jit_compile: bool = False
+
+    def __post_init__(self) -> None:
+        if self.strategy in REFUSED:
+            raise ConfigError(
+                f"the TF2 loop has no strategy {self.strategy!r}; {REFUSED[self.strategy]}. The "
+                f"loop has {', '.join(STRATEGIES)}"
+            )
+        for field, allowed in (("strategy", STRATEGIES), ("precision", PRECISIONS)):
+            if getattr(self, field) not in allowed:
+                raise ConfigError(
+                    f"{field} is {getattr(self, field)!r}; give one of {', '.join(allowed)}"
+                )
+        for field in ("num_replicas", "accumulate_steps", "steps_per_call"):
+            value = getattr(self, field)
+            if value is not None and value < 1:
+                raise ConfigError(f"{field} is {value}; give 1 or more")
+        if self.strategy == MULTI_WORKER and self.num_replicas is not None:
+            raise ConfigError(
+                f"num_replicas is {self.num_replicas}, and strategy {MULTI_WORKER!r} takes all "
+                "GPUs of each machine, or its CPU. Leave it out, or set CUDA_VISIBLE_DEVICES"
+            )
+        if self.strategy == NONE and self.num_replicas not in (None, 1):
+            raise ConfigError(
+                f"num_replicas is {self.num_replicas}, and strategy {NONE!r} has one; give "
+                f"strategy {MIRRORED!r}"
+            )
+
+
+def check_batch(pipeline_config: Any, in_loop: InLoop, num_replicas: int) -> None:
+    """Refuses what replicas and their parts cannot share: a batch, or its statistics.
+
+    Raises:
+        ConfigError: with batch sizes that they can; or for simulated quantization, whose ranges
+            the loop does not average.
+    """
+    if pipeline_config.graph_rewriter.HasField("quantization"):
+        raise ConfigError(
+            "graph_rewriter.quantization: is not supported yet by the TF2 loop. Leave --strategy "
+            "out, or train in float (--set graph_rewriter=null)"
+        )
+    size = pipeline_config.train_config.batch_size
+    shares = num_replicas * in_loop.accumulate_steps
+    if size % shares:
+        fitting = [each for each in (size // shares * shares, -(-size // shares) * shares) if each]
+        raise ConfigError(
+            f"train_config.batch_size is {size}; it must be divisible by {num_replicas} replicas "
+            f"x {in_loop.accumulate_steps} accumulate_steps, as "
+            f"{' and '.join(str(each) for each in fitting)} are"
+        )
+    synchronized = [
+        entry.path for entry in entries(pipeline_config) if entry.field.name == "sync_batch_norm"
+    ]
+    if synchronized and (in_loop.accumulate_steps > 1 or in_loop.jit_compile):
+        raise ConfigError(
+            f"{synchronized[0]} averages over replicas in the middle of a step, which parts of a "
+            "batch and functions of XLA cannot. Use batch_norm, or leave accumulate_steps and "
+            "jit_compile out"
+        )
+    reader = pipeline_config.train_input_reader
+    if shares > 1 and not reader.drop_remainder:
+        raise ConfigError(
+            "train_input_reader.drop_remainder is false: the last batch of an epoch cannot be "
+            "shared equally by replicas and their parts. Set it to true"
+        )

@@ -1,0 +1,337 @@
+"""Training steps of a TF2 loop: what replicas compute is summed, checked and applied.
+
+A step changes variables only where its numbers are finite, as `train_op.make_train_op` does in a
+graph: otherwise weights, slots and the global step stay as they are, and moving averages of batch
+norm get their values back.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
+
+import numpy as np
+
+from estimator_det.compat import apply_summed, quiet_layers, tf
+from inputs import schema
+from model_fn.checkpoints.variables import AVERAGE_SUFFIX
+from model_fn.training import step
+from model_fn.training.loss_scale import LossScale
+from model_fn.training.optimizers import make_loop_optimizer, state_names
+from model_fn.training.replica import Network, Reduced, Replica
+from model_fn.training.step import Tensors
+from model_fn.training.train_op import APPLIED_NORM, MOVING_AVERAGES, name_of
+
+GLOBAL_STEP = "global_step"
+
+# What the network and its loss read.
+_FEATURES = tuple(key for key, spec in schema.FEATURES.items() if spec.in_train_step)
+_LABELS = (
+    schema.NUM_BOXES,
+    *(key for key, spec in schema.LABELS.items() if spec.groundtruth_field),
+)
+# Where the images of a step are in the data, see `inputs.records.cursor`.
+_POSITION = (schema.STREAM_INDEX, schema.AUGMENTATION_SEED)
+
+
+class Outcome(NamedTuple):
+    """What a call of the loop's function returns, of its last step."""
+
+    num_taken: tf.Tensor  # int32 scalar, steps that changed the variables
+    is_finite: tf.Tensor  # bool scalar: whether the last step did
+    wants_stop: tf.Tensor  # bool scalar: whether a worker wants to stop
+    scalars: Tensors  # losses, LEARNING_RATE, GRADIENT_NORM
+    counts: Tensors  # of `Forward`
+    gradients: Tensors  # by variable, before clipping, where `summarize_gradients` is set
+    checks: Tensors  # more float32 scalars that must be finite
+    batches: Tuple[Any, ...]  # (features, labels) of each replica of this process
+    input_wait: tf.Tensor  # float64 scalar, seconds that all steps waited for their batches
+    position: Tensors  # STREAM_INDEX and AUGMENTATION_SEED of all steps of the call
+
+
+class LoopStep:
+    """Network, optimizer and their variables under a strategy.
+
+    Args:
+        strategy: Of `tf.distribute`.
+        pipeline_config: `TrainEvalPipelineConfig` proto.
+        num_parts: Parts of a replica's share of the batch, taken one after the other.
+        in_type: What the network computes in; float16 with a dynamic scale of the loss.
+        jit_compile: Compile forward and backward pass by XLA.
+
+    Raises:
+        ConfigError: if there is nothing to train, or a number of `train_config` is not finite.
+    """
+
+    def __init__(
+        self,
+        strategy: Any,
+        pipeline_config: Any,
+        *,
+        num_parts: int = 1,
+        in_type: tf.DType = tf.float32,
+        jit_compile: bool = False,
+    ) -> None:
+        self._strategy = strategy
+        self._config = pipeline_config.train_config.optimizer
+        with strategy.scope():
+            self.global_step = tf.Variable(
+                0,
+                dtype=tf.int64,
+                trainable=False,
+                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+                name=GLOBAL_STEP,
+            )
+            self.network = Network(pipeline_config, in_type)
+            self._loss_scale = LossScale() if in_type == tf.float16 else None
+        self._optimizer, self._learning_rate = make_loop_optimizer(self._config, self.global_step)
+        self._replica = Replica(
+            self.network,
+            pipeline_config.train_config,
+            self._optimizer,
+            num_parts=num_parts,
+            jit_compile=jit_compile,
+        )
+        self._averages: Dict[str, Any] = {}  # by the names of variables
+        self._variables: Dict[str, Any] = {}
+
+    def build(self, batch_spec: Any) -> None:
+        """Creates the variables of the network, and their moving averages.
+
+        Args:
+            batch_spec: `element_spec` of the distributed dataset.
+        """
+        strategy = self._strategy
+
+        @tf.function(autograph=False, input_signature=[batch_spec])
+        def forward(batch: Any) -> Any:
+            return strategy.run(self._replica.build, _used(batch))
+
+        with strategy.scope(), quiet_layers():
+            forward.get_concrete_function()
+            self._replica.choose_variables()
+            if self._config.use_moving_average:
+                self._averages = {
+                    name_of(variable): tf.Variable(
+                        tf.zeros(variable.shape), trainable=False, name=name_of(variable)
+                    )
+                    for variable in self.network.trainable_variables
+                }
+
+    def function(self, iterator_spec: Any, *, loops: bool) -> Any:
+        """Traces the function of a call, which creates the optimizer's variables.
+
+        Args:
+            iterator_spec: Type of the iterator of the distributed dataset.
+            loops: Whether a call takes more than one step.
+
+        Returns:
+            Concrete function: iterator, num_steps int32, wants_stop float32 -> `Outcome`.
+        """
+        signature = [iterator_spec, tf.TensorSpec([], tf.int32), tf.TensorSpec([])]
+
+        @tf.function(autograph=False, input_signature=signature)
+        def call(iterator: Any, num_steps: tf.Tensor, wants_stop: tf.Tensor) -> Outcome:
+            if loops:
+                return self._take_several(iterator, num_steps, wants_stop)
+            return self._take(iterator, wants_stop)
+
+        with self._strategy.scope(), quiet_layers():
+            traced = call.get_concrete_function()
+        # Here, for an optimizer gives its variables only where no graph is the default one.
+        self._variables = self._all_variables()
+        return traced
+
+    def _take(self, iterator: Any, wants_stop: tf.Tensor) -> Outcome:
+        """One step, outside of replicas."""
+        strategy, batch = self._strategy, next(iterator)
+        share = _used(batch)
+
+        def compute(scale: tf.Tensor) -> Any:
+            return strategy.run(self._replica.compute, (*share, scale, wants_stop))
+
+        def first(values: Any) -> Any:
+            return strategy.experimental_local_results(values)[0]
+
+        if self._loss_scale is None:
+            reduced = compute(tf.constant(1.0))
+        else:
+            reduced = self._loss_scale.compute(compute, self._put_back, first)
+        losses, counts = tf.nest.map_structure(first, (reduced.losses, reduced.counts))
+        norm, rate = first(reduced.norm), self._learning_rate()
+        checks = {APPLIED_NORM: rate * norm, MOVING_AVERAGES: first(reduced.is_moved_finite)}
+        values = [losses[step.TOTAL_LOSS], norm, rate, *checks.values()]
+        is_finite = tf.reduce_all(tf.math.is_finite(tf.stack(values)))
+        batches = _local(strategy, batch)
+        num_taken = tf.cond(is_finite, lambda: self._apply(reduced), lambda: self._reject(reduced))
+        return Outcome(
+            num_taken=num_taken,
+            is_finite=is_finite,
+            wants_stop=first(reduced.wants_stop),
+            scalars={**losses, step.LEARNING_RATE: rate, step.GRADIENT_NORM: norm},
+            counts=counts,
+            gradients={name: first(value) for name, value in reduced.unclipped.items()},
+            checks=checks,
+            batches=batches,
+            input_wait=step.measure_input_wait(tf.nest.flatten(batches)),
+            position=_position(batches),
+        )
+
+    def _take_several(self, iterator: Any, num_steps: tf.Tensor, wants_stop: tf.Tensor) -> Outcome:
+        """Up to `num_steps` steps; the last one is that which was not finite, or wants to stop."""
+
+        def goes_on(before: Outcome) -> tf.Tensor:
+            stops = tf.logical_or(before.wants_stop, tf.logical_not(before.is_finite))
+            return tf.logical_and(before.num_taken < num_steps, tf.logical_not(stops))
+
+        def take(before: Outcome) -> Tuple[Outcome]:
+            taken = self._take(iterator, wants_stop)
+            position = {
+                key: tf.concat([value, taken.position[key]], 0)
+                for key, value in before.position.items()
+            }
+            taken = taken._replace(
+                num_taken=before.num_taken + taken.num_taken,
+                input_wait=before.input_wait + taken.input_wait,
+                position=position,
+            )
+            return (taken,)
+
+        # The first one has the structure of all.
+        first = self._take(iterator, wants_stop)
+        shapes = tf.nest.map_structure(lambda tensor: tensor.shape, first)
+        growing = {key: [None, *value.shape[1:]] for key, value in first.position.items()}
+        growing = {key: tf.TensorShape(shape) for key, shape in growing.items()}
+        invariants = (shapes._replace(position=growing),)
+        (last,) = tf.while_loop(goes_on, take, (first,), invariants, parallel_iterations=1)
+        return last
+
+    def _apply(self, reduced: Reduced) -> tf.Tensor:
+        pairs = [
+            (gradient, variable)
+            for gradient, variable in zip(reduced.gradients, self._replica.trained)
+            if gradient is not None
+        ]
+        apply_summed(self._optimizer, self._strategy, pairs)
+        self.global_step.assign_add(1)
+        if self._loss_scale is not None:
+            self._loss_scale.count_step()
+        rest = 1.0 - self._config.moving_average_decay
+
+        def approach(average: tf.Variable, variable: tf.Variable) -> None:
+            average.assign_sub((average - variable) * rest)
+
+        for variable in self.network.trainable_variables if self._averages else []:
+            average = self._averages[name_of(variable)]
+            self._strategy.extended.update(average, approach, args=(variable,))
+        return tf.constant(1)
+
+    def _reject(self, reduced: Reduced) -> tf.Tensor:
+        self._put_back(reduced)
+        return tf.constant(0)
+
+    def _put_back(self, reduced: Reduced) -> None:
+        self._strategy.run(self._replica.put_back, (reduced.statistics,))
+
+    def start_averages(self) -> None:
+        """Moving averages start where variables do, which have their values now."""
+        for variable in self.network.trainable_variables if self._averages else []:
+            self._averages[name_of(variable)].assign(variable.read_value())
+
+    def values(self) -> Dict[str, np.ndarray]:
+        """All variables by their names in checkpoints; statistics are averaged over replicas.
+
+        Over those of this process: no other one needs to take part.
+        """
+        variables = {**self.variables(), **self.own_variables()}
+        return {name: self._value(variable) for name, variable in variables.items()}
+
+    def _value(self, variable: Any) -> np.ndarray:
+        copies = self._strategy.experimental_local_results(variable)
+        if variable.synchronization != tf.VariableSynchronization.ON_READ:
+            copies = copies[:1]
+        if len(copies) == 1:
+            return np.asarray(copies[0].numpy())
+        return np.mean([copy.numpy() for copy in copies], axis=0)
+
+    def agree(self) -> None:
+        """Gives the variables of all workers the values that those of the first one have.
+
+        Every worker must call this.
+        """
+        strategy, variables = self._strategy, list(self.variables().values())
+
+        def of_first() -> Any:
+            context = tf.distribute.get_replica_context()
+            is_first = tf.equal(context.replica_id_in_sync_group, 0)
+            given = [
+                tf.where(is_first, each, tf.zeros_like(each))
+                for each in (variable.read_value() for variable in variables)
+            ]
+            # Types are not mixed in one sum.
+            return [context.all_reduce(tf.distribute.ReduceOp.SUM, each) for each in given]
+
+        @tf.function(autograph=False)
+        def collect() -> Any:
+            found = strategy.run(of_first)
+            return [strategy.experimental_local_results(each)[0] for each in found]
+
+        for variable, value in zip(variables, collect()):
+            variable.assign(value)
+
+    def restore(self, values: Mapping[str, np.ndarray]) -> None:
+        """Gives variables the values under their names; others keep theirs."""
+        for name, variable in {**self.variables(), **self.own_variables()}.items():
+            if name in values:
+                variable.assign(values[name])
+
+    def trained_names(self) -> List[str]:
+        """Variables that the step trains."""
+        return [name_of(variable) for variable in self._replica.trained]
+
+    def variables(self) -> Dict[str, Any]:
+        """All variables by their names in checkpoints, which are those of an Estimator's."""
+        return self._variables
+
+    def _all_variables(self) -> Dict[str, Any]:
+        named = {name_of(variable): variable for variable in self.network.variables}
+        states = state_names(self._config)
+        trained = {name_of(variable): variable for variable in self._replica.trained}
+        for name, variable in trained.items():
+            for slot, suffix in states.suffixes.items():
+                value = self._optimizer.get_slot(variable, slot)
+                if value is not None:
+                    named[name + suffix] = value
+        # They are created where a function is traced, which adds to their names.
+        others = {name_of(each).split("/")[-1]: each for each in self._optimizer.variables()}
+        named.update({name: others[name] for name in states.others})
+        averages = {name + AVERAGE_SUFFIX: each for name, each in self._averages.items()}
+        return {**named, **averages, GLOBAL_STEP: self.global_step}
+
+    def own_variables(self) -> Dict[str, Any]:
+        """Further variables, which an Estimator does not have."""
+        return {} if self._loss_scale is None else self._loss_scale.variables()
+
+
+def _used(batch: Any) -> Tuple[Any, Any]:
+    """What of (features, labels) network and loss read."""
+    features, labels = batch
+    return (
+        {key: value for key, value in features.items() if key in _FEATURES},
+        {key: value for key, value in labels.items() if key in _LABELS},
+    )
+
+
+def _local(strategy: Any, batch: Any) -> Tuple[Any, ...]:
+    """The batch of each replica of this process."""
+    flat = [strategy.experimental_local_results(each) for each in tf.nest.flatten(batch)]
+    return tuple(tf.nest.pack_sequence_as(batch, list(each)) for each in zip(*flat))
+
+
+def _position(batches: Tuple[Any, ...]) -> Tensors:
+    """Of the images of all replicas, in their order in the data."""
+    features = [each for each, _ in batches]
+    return {
+        key: tf.concat([each[key] for each in features], 0)
+        for key in _POSITION
+        if key in features[0]
+    }

@@ -1,0 +1,79 @@
+"""Dynamic loss scaling for float16, whose gradients become 0 below 6e-8 and infinite above 65504.
+
+From Micikevicius et al., "Mixed Precision Training", https://arxiv.org/abs/1710.03740. A step whose
+gradients overflow is taken again, on the same batch, with half the scale: no step and no batch is
+lost.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Tuple
+
+from estimator_det.compat import tf
+from model_fn.training import step
+from model_fn.training.replica import Reduced
+
+FIRST_SCALE = 2.0**15
+GROWTH_STEPS = 2000  # between two doublings
+
+
+class LossScale:
+    """The factor of the loss in the backward pass; to be made in the scope of the strategy."""
+
+    def __init__(self) -> None:
+        self._scale = tf.Variable(FIRST_SCALE, trainable=False, name="loss_scale")
+        self._num_good = tf.Variable(0, trainable=False, name="loss_scale_steps")
+
+    def variables(self) -> Dict[str, tf.Variable]:
+        """By their names in checkpoints; those of an Estimator lack them."""
+        return {"loss_scale": self._scale, "loss_scale_steps": self._num_good}
+
+    def compute(
+        self,
+        compute: Callable[[tf.Tensor], Reduced],
+        put_back: Callable[[Reduced], Any],
+        first: Callable[[Any], tf.Tensor],
+    ) -> Reduced:
+        """The result of `compute` at the largest scale that does not overflow, down to 1.
+
+        Args:
+            compute: Scale to result.
+            put_back: Undoes what computing has changed.
+            first: A value of replicas to that of the first one.
+        """
+        start = self._scale.read_value()
+        structure = compute(start)
+
+        def pack(flat: Tuple[tf.Tensor, ...]) -> Reduced:
+            rest = iter(flat)
+            parts = tf.nest.flatten(structure, expand_composites=True)
+            filled = [None if part is None else next(rest) for part in parts]
+            packed: Reduced = tf.nest.pack_sequence_as(structure, filled, expand_composites=True)
+            return packed
+
+        def flatten(reduced: Reduced) -> Tuple[tf.Tensor, ...]:
+            flat = tf.nest.flatten(reduced, expand_composites=True)
+            return tuple(part for part in flat if part is not None)
+
+        def overflows(scale: tf.Tensor, *flat: tf.Tensor) -> tf.Tensor:
+            reduced = pack(flat)
+            loss, norm = first(reduced.losses[step.TOTAL_LOSS]), first(reduced.norm)
+            is_bad = tf.math.is_finite(loss) & tf.logical_not(tf.math.is_finite(norm))
+            return is_bad & (scale > 1.0)
+
+        def again(scale: tf.Tensor, *flat: tf.Tensor) -> Tuple[tf.Tensor, ...]:
+            put_back(pack(flat))
+            return (scale / 2.0, *flatten(compute(scale / 2.0)))
+
+        scale, *flat = tf.while_loop(
+            overflows, again, (start, *flatten(structure)), parallel_iterations=1
+        )
+        self._scale.assign(scale)
+        return pack(tuple(flat))
+
+    def count_step(self) -> None:
+        """To be called in a step that is taken; every so many of them the scale is doubled."""
+        self._num_good.assign_add(1)
+        count = self._num_good.read_value()
+        grows = tf.equal(count % GROWTH_STEPS, 0)
+        self._scale.assign(tf.where(grows, 2.0, 1.0) * self._scale.read_value())

@@ -1,0 +1,295 @@
+"""The part of a replica in a training step: losses and gradients of its share of the batch.
+
+The loss of a batch follows from those of its parts, and so do its gradients: see
+`detectors.base.Losses`. So two replicas with four images each, or eight parts with one image that
+are taken one after the other, take the step that one machine takes with all eight.
+
+Letters: R replicas, N parts of a replica's share, taken one after the other.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from estimator_det.compat import tf, track_tf1_style_variables
+from estimator_det.detectors.base import make_detector
+from model_fn.training import step
+from model_fn.training.finite_gate import nan_unless_finite
+from model_fn.training.step import Tensors
+from model_fn.training.train_op import (
+    check_reached,
+    clip_gradients,
+    gradients_of,
+    name_of,
+    variables_to_train,
+)
+
+Gradients = List[Optional[tf.Tensor]]  # one for each variable that is trained
+
+
+class Network(tf.Module):
+    """The network and loss of the model_fn; owns the network's variables, by their names.
+
+    Args:
+        pipeline_config: `TrainEvalPipelineConfig` proto.
+        in_type: What the network computes in; its variables and the loss are float32.
+    """
+
+    def __init__(self, pipeline_config: Any, in_type: tf.DType = tf.float32) -> None:
+        super().__init__()
+        self.detector = make_detector(pipeline_config.model, is_training=True)
+        self._add_regularization = pipeline_config.train_config.add_regularization_loss
+        self._in_type = in_type
+
+    @track_tf1_style_variables
+    def forward(self, features: Tensors, labels: Tensors) -> step.Forward:
+        return step.forward(
+            self.detector,
+            features,
+            labels,
+            add_regularization=self._add_regularization,
+            in_type=self._in_type,
+        )
+
+    def statistics(self) -> List[tf.Variable]:
+        """Those that no gradient changes: moving averages of batch norm."""
+        return [variable for variable in self.variables if not variable.trainable]
+
+
+class Sums(NamedTuple):
+    """Losses of a part of the batch, so that those of all parts can be added up.
+
+    Terms with one divisor form a group; the last group are the terms without, counted as if their
+    divisor were 1.
+    """
+
+    terms: Tensors  # float32 scalars: terms times their divisors
+    counts: Tensors  # float32 scalars
+    divisors: List[tf.Tensor]  # float32 scalar for each group
+    gradients: List[Gradients]  # for each group, of the sum of its terms
+
+
+class Reduced(NamedTuple):
+    """What a replica hands to the step; equal on all replicas but for `statistics`."""
+
+    losses: Tensors  # float32 scalars of the whole batch: terms and TOTAL_LOSS
+    counts: Tensors  # float32 scalars, averaged over parts
+    norm: tf.Tensor  # float32 scalar, global norm of the gradients before clipping
+    is_moved_finite: tf.Tensor  # float32 scalar: 0, or NaN where a moving average is not finite
+    wants_stop: tf.Tensor  # bool scalar: whether a worker wants to stop
+    gradients: Gradients  # of the whole batch, clipped
+    unclipped: Tensors  # by variable, where `summarize_gradients` is set
+    statistics: List[tf.Tensor]  # of `Network.statistics`, before the step
+
+
+class _Group(NamedTuple):
+    names: List[str]
+    divisor: Optional[tf.Tensor]
+
+
+def _groups(passed: step.Forward) -> List[_Group]:
+    """Terms by divisor; those without in the end."""
+    by_divisor: Dict[int, _Group] = {}
+    alone: List[str] = []
+    for name in passed.losses:
+        divisor = passed.divisors.get(name)
+        if name == step.TOTAL_LOSS:
+            continue
+        if divisor is None:
+            alone.append(name)
+        else:
+            by_divisor.setdefault(id(divisor), _Group([], divisor)).names.append(name)
+    return [*by_divisor.values(), *([_Group(alone, None)] if alone else [])]
+
+
+class Replica:
+    """Computes what one replica adds to a step.
+
+    Args:
+        network: Shared by all replicas.
+        train_config: `TrainConfig` proto.
+        optimizer: Of TF1; computes gradients.
+        num_parts: N; a replica's share of the batch must be divisible by it.
+        jit_compile: Compile forward and backward pass by XLA.
+
+    Attributes:
+        trained: The variables whose gradients are computed; set by `choose_variables`.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        train_config: Any,
+        optimizer: Any,
+        *,
+        num_parts: int = 1,
+        jit_compile: bool = False,
+    ) -> None:
+        self._network, self._train_config, self._optimizer = network, train_config, optimizer
+        self._num_parts = num_parts
+        self._compute_sums = self._sums
+        if jit_compile:
+            self._compute_sums = tf.function(self._sums, autograph=False, jit_compile=True)
+        self._groups: List[List[str]] = []  # names of their terms
+        self._names: List[str] = []  # of all terms, in order
+        self._counts: List[str] = []
+        self._reached: List[List[bool]] = []  # by group and variable
+        self.trained: List[tf.Variable] = []
+
+    def build(self, features: Tensors, labels: Tensors) -> tf.Tensor:
+        """Makes the variables of the network; to be traced in every replica before `compute`."""
+        passed = self._network.forward(*self._part((features, labels), tf.constant(0)))
+        self._groups = [names for names, _ in _groups(passed)]
+        self._names = [name for name in passed.losses if name != step.TOTAL_LOSS]
+        self._counts = list(passed.counts)
+        return passed.losses[step.TOTAL_LOSS]
+
+    def choose_variables(self) -> None:
+        """Sets `trained`, once the network is built.
+
+        Raises:
+            ConfigError: if there is nothing to train.
+        """
+        self.trained = variables_to_train(self._train_config, self._network.trainable_variables)
+
+    def compute(
+        self, features: Tensors, labels: Tensors, scale: tf.Tensor, wants_stop: tf.Tensor
+    ) -> Reduced:
+        """Forward and backward pass of this replica's share, and the sums over all replicas.
+
+        Args:
+            features: Keys of `inputs.schema`, of this replica's images.
+            labels: Keys of `inputs.schema`.
+            scale: float32 scalar, factor of the loss in the backward pass alone.
+            wants_stop: float32 scalar, 1 where this worker wants to stop.
+        """
+        context = tf.distribute.get_replica_context()
+        statistics = self._network.statistics()
+        before = [variable.read_value() for variable in statistics]
+        sums = self._sums_of_parts(features, labels, scale)
+        moved = nan_unless_finite([each.read_value() for each in statistics] or [scale])
+        summed = _all_reduce(context, (sums.terms, sums.counts, sums.divisors, moved, wants_stop))
+        terms, counts, divisors, moved, stops = summed
+        divisors = [tf.maximum(divisor, 1.0) for divisor in divisors]
+        losses = {
+            name: terms[name] / divisor
+            for names, divisor in zip(self._groups, divisors)
+            for name in names
+        }
+        losses = {name: losses[name] for name in self._names}
+        losses[step.TOTAL_LOSS] = tf.add_n(list(losses.values()))
+        num_shares = float(context.num_replicas_in_sync * self._num_parts)
+        local = [_weighted(each, divisors, scale) for each in zip(*sums.gradients)]
+        present = [gradient for gradient in local if gradient is not None]
+        check_reached(present, self.trained)
+        reduced = iter(_all_reduce(context, present))
+        gradients = [None if gradient is None else next(reduced) for gradient in local]
+        norm = tf.linalg.global_norm(gradients)
+        return Reduced(
+            losses=losses,
+            counts={name: count / num_shares for name, count in counts.items()},
+            norm=norm,
+            is_moved_finite=moved,
+            wants_stop=stops > 0.0,
+            gradients=self._clipped(gradients, norm),
+            unclipped=self._to_summarize(gradients),
+            statistics=before,
+        )
+
+    def put_back(self, statistics: List[tf.Tensor]) -> None:
+        """Gives the moving averages of batch norm the values of `Reduced.statistics`."""
+        for variable, value in zip(self._network.statistics(), statistics):
+            variable.assign(value)
+
+    def _clipped(self, gradients: Gradients, norm: tf.Tensor) -> Gradients:
+        max_norm = self._train_config.gradient_clipping_by_norm
+        if max_norm <= 0:
+            return gradients
+        clipped = clip_gradients(list(zip(gradients, self.trained)), max_norm, norm)
+        return [gradient for gradient, _ in clipped]
+
+    def _to_summarize(self, gradients: Gradients) -> Tensors:
+        if not self._train_config.summarize_gradients:
+            return {}
+        named = zip(map(name_of, self.trained), gradients)
+        return {name: gradient for name, gradient in named if gradient is not None}
+
+    def _sums_of_parts(self, features: Tensors, labels: Tensors, scale: tf.Tensor) -> Sums:
+        share = (features, labels)
+        if self._num_parts == 1:
+            return self._compute_sums(*share, scale)
+
+        def add(number: tf.Tensor, so_far: Sums) -> Tuple[tf.Tensor, Sums]:
+            sums = self._compute_sums(*self._part(share, number), scale)
+            gradients = [
+                [tf.zeros_like(old) if new is None else new for new, old in zip(found, group)]
+                for found, group in zip(sums.gradients, so_far.gradients)
+            ]
+            sums = sums._replace(gradients=gradients)
+            return number + 1, tf.nest.map_structure(tf.add, so_far, sums)
+
+        zero = tf.constant(0.0)
+        start = Sums(
+            terms=dict.fromkeys(self._names, zero),
+            counts=dict.fromkeys(self._counts, zero),
+            divisors=[zero for _ in self._groups],
+            gradients=[[tf.zeros(each.shape) for each in self.trained] for _ in self._groups],
+        )
+        _, sums = tf.while_loop(
+            lambda number, _: number < self._num_parts,
+            add,
+            (tf.constant(0), start),
+            parallel_iterations=1,
+        )
+        gradients = [
+            [gradient if is_reached else None for gradient, is_reached in zip(group, reached)]
+            for group, reached in zip(sums.gradients, self._reached)
+        ]
+        return sums._replace(gradients=gradients)
+
+    def _sums(self, features: Tensors, labels: Tensors, scale: tf.Tensor) -> Sums:
+        """Of one part; gradients are of the loss times `scale`."""
+        passed = self._network.forward(features, labels)
+        terms: Tensors = {}
+        divisors: List[tf.Tensor] = []
+        gradients: List[Gradients] = []
+        for names, divisor in _groups(passed):
+            factor = tf.constant(1.0) if divisor is None else tf.maximum(divisor, 1.0)
+            terms.update({name: passed.losses[name] * factor for name in names})
+            divisors.append(tf.constant(1.0) if divisor is None else divisor)
+            total = tf.add_n([terms[name] for name in names]) * scale
+            pairs = gradients_of(total, self._optimizer, self._train_config, self.trained)
+            found = {name_of(variable): tf.convert_to_tensor(value) for value, variable in pairs}
+            gradients.append([found.get(name_of(variable)) for variable in self.trained])
+        self._reached = [[gradient is not None for gradient in group] for group in gradients]
+        return Sums(terms, passed.counts, divisors, gradients)
+
+    def _part(self, share: Any, number: tf.Tensor) -> Any:
+        """Images of a part; of all tensors the first axis is that of images."""
+
+        def cut(tensor: tf.Tensor) -> tf.Tensor:
+            size = tensor.shape[0] // self._num_parts
+            return tf.ensure_shape(
+                tensor[number * size : (number + 1) * size], [size, *tensor.shape[1:]]
+            )
+
+        return share if self._num_parts == 1 else tf.nest.map_structure(cut, share)
+
+
+def _all_reduce(context: Any, tensors: Any) -> Any:
+    """The sum of each tensor over all replicas."""
+    # What replicas share is on no device of theirs.
+    flat = [tf.identity(tensor) for tensor in tf.nest.flatten(tensors)]
+    return tf.nest.pack_sequence_as(tensors, context.all_reduce(tf.distribute.ReduceOp.SUM, flat))
+
+
+def _weighted(
+    gradients: Tuple[Optional[tf.Tensor], ...], divisors: List[tf.Tensor], scale: tf.Tensor
+) -> Optional[tf.Tensor]:
+    """The gradient of a variable of all groups; None where no group reaches it."""
+    found = [
+        gradient / (divisor * scale)
+        for gradient, divisor in zip(gradients, divisors)
+        if gradient is not None
+    ]
+    return tf.add_n(found) if found else None

@@ -1,0 +1,143 @@
+"""Single-shot detectors with simulated quantization."""
+
+from __future__ import annotations
+
+from typing import Any, List
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config.text import ConfigError
+from estimator_det.detectors import make_detector
+from estimator_det.nets.quantization import STEP_VARIABLE, is_range, quantized_scopes
+from estimator_det.protos import graph_rewriter_pb2, model_pb2
+from tests.detectors.configs import groundtruth, small_config
+
+LIGHT_PYRAMID = """
+feature_extractor {
+  type: "ssd_mobilenet_v1_fpn" use_depthwise: true min_depth: 4
+  fpn { min_level: 4 max_level: 6 additional_layer_depth: 8 }
+}
+box_predictor {
+  weight_shared_convolutional_box_predictor {
+    depth: 8 num_layers_before_predictor: 1 use_depthwise: true
+    conv_hyperparams { batch_norm {} }
+  }
+}
+anchor_generator {
+  multiscale_anchor_generator { min_level: 4 max_level: 6 scales_per_octave: 1 aspect_ratios: 1 }
+}
+"""
+
+
+def rewriter(text: str = "") -> Any:
+    return text_format.Parse(f"quantization {{ {text} }}", graph_rewriter_pb2.GraphRewriter())
+
+
+def _scopes(config: Any) -> List[str]:
+    """Of a graph for inference."""
+    with tf.Graph().as_default() as graph:
+        detector = make_detector(config, False, rewriter())
+        predictions = detector.predict(tf.zeros([1, 64, 64, 3]))
+        scopes = quantized_scopes(graph.get_operations())
+        assert scopes == [each.scope for each in predictions.quantized]
+        ranges = {v.op.name for v in tf1.global_variables() if is_range(v.op.name)}
+        assert ranges == {f"{scope}/{end}" for scope in scopes for end in ("min", "max")}
+        assert not tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)
+        return scopes
+
+
+def test_names_of_ranges_are_those_of_the_reference() -> None:
+    scopes = _scopes(small_config())
+    net = "FeatureExtractor/MobilenetV1/MobilenetV1"  # the network opens its scope again
+    assert scopes[:4] == [
+        f"{net}/Conv2d_0/weights_quant",
+        f"{net}/Conv2d_0/act_quant",
+        f"{net}/Conv2d_1_depthwise/weights_quant",
+        f"{net}/Conv2d_1_depthwise/act_quant",
+    ]
+    assert scopes[-2:] == [
+        "BoxPredictor_1/ClassPredictor/weights_quant",
+        "BoxPredictor_1/ClassPredictor/act_quant",
+    ]
+    assert len(scopes) == 2 * (27 + 4)
+
+
+def test_names_of_ranges_in_a_light_pyramid() -> None:
+    """Sums, separable convolutions, and one kernel of the heads for all feature maps."""
+    fpn, head = "FeatureExtractor/MobilenetV1/fpn", "WeightSharedConvolutionalBoxPredictor"
+    tower = "BoxPredictionTower/conv2d_0"
+    config = small_config(LIGHT_PYRAMID)
+    config.ssd.feature_extractor.ClearField("num_layers")
+    scopes = _scopes(config)
+    assert [scope for scope in scopes if scope.startswith(fpn)] == [
+        f"{fpn}/top_down/projection_2/weights_quant",
+        f"{fpn}/top_down/projection_2/act_quant",
+        f"{fpn}/top_down/projection_1/weights_quant",
+        f"{fpn}/top_down/projection_1/act_quant",
+        f"{fpn}/top_down/add/activation_AddV2_quant",
+        f"{fpn}/top_down/smoothing_1/separable_conv2d/weights_quant",
+        f"{fpn}/top_down/smoothing_1/separable_conv2d/act_quant",
+        f"{fpn}/top_down/smoothing_1/weights_quant",
+        f"{fpn}/top_down/smoothing_1/act_quant",
+        f"{fpn}/bottom_up_Conv2d_14/separable_conv2d/weights_quant",
+        f"{fpn}/bottom_up_Conv2d_14/separable_conv2d/act_quant",
+        f"{fpn}/bottom_up_Conv2d_14/weights_quant",
+        f"{fpn}/bottom_up_Conv2d_14/act_quant",
+    ]
+    assert [scope for scope in scopes if scope.startswith(f"{head}_1/Box")] == [
+        f"{head}_1/{tower}/separable_conv2d/act_quant",
+        f"{head}_1/{tower}/weights_quant",  # with a batch norm of its own
+        f"{head}_1/{tower}/act_quant",
+        f"{head}_1/BoxPredictor/separable_conv2d/act_quant",
+        f"{head}_1/BoxPredictor/act_quant",
+    ]
+    assert f"{head}/BoxPredictor/weights_quant" in scopes
+
+
+def _losses(rewritten: Any) -> Any:
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.set_random_seed(1)
+        detector = make_detector(small_config(), True, rewritten)
+        pixels = np.random.default_rng(0).uniform(-1, 1, (2, 64, 64, 3)).astype(np.float32)
+        predictions = detector.predict(tf.constant(pixels))
+        terms = detector.loss(predictions, groundtruth()).terms
+        values = {**terms, "penalty": tf.add_n(detector.regularization_losses())}
+        model = [v for v in tf1.global_variables() if "quant" not in v.op.name]
+        session.run(tf1.global_variables_initializer())
+        for variable in model:
+            random = np.random.default_rng(sum(variable.op.name.encode()))
+            variable.load(0.5 + random.random(variable.shape.as_list()) / 9, session)
+        names = {v.op.name for v in tf1.global_variables()}
+        return session.run(values), names, len(detector.updates())
+
+
+def test_training_before_and_after_the_delay() -> None:
+    plain, names, num_updates = _losses(None)
+    before, quantized_names, num_quantized_updates = _losses(rewriter("delay: 2"))
+    after, _, _ = _losses(rewriter("delay: 1"))
+    for name, value in plain.items():
+        assert before[name] == pytest.approx(value, rel=1e-5)
+    assert any(abs(after[name] / value - 1) > 1e-4 for name, value in plain.items())
+    assert STEP_VARIABLE in quantized_names
+    num_tensors = 2 * (27 + 4)
+    assert len(quantized_names - names) == 2 * num_tensors + 4 * num_tensors // 2 + 1
+    # Of each kernel its two ends, of each output its two ends and what they are made of.
+    assert num_quantized_updates - num_updates == (2 + 6) * num_tensors // 2 + 1
+
+
+def test_models_that_cannot_be_quantized_are_refused() -> None:
+    for name in ("ssd_pnasnet", "ssd_spaghettinet", "ssd_mobilenet_v2_mnasfpn"):
+        config = small_config()
+        config.ssd.feature_extractor.ClearField("num_layers")
+        config.ssd.feature_extractor.type = name
+        if name == "ssd_spaghettinet":
+            config.ssd.feature_extractor.spaghettinet_arch_name = "spaghettinet_edgetpu_s"
+        with pytest.raises(ConfigError, match="quantization: is not supported yet by the type"):
+            make_detector(config, True, rewriter())
+    two_stage = model_pb2.DetectionModel()
+    two_stage.faster_rcnn.SetInParent()
+    with pytest.raises(ConfigError, match=r"graph_rewriter|faster_rcnn"):
+        make_detector(two_stage, True, rewriter())

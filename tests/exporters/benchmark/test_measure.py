@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import itertools
+import pathlib
+from typing import Any, List, Tuple
+
+import numpy as np
+import pytest
+
+from exporters.benchmark import measure
+
+
+class _Model:
+    """Takes a stated time for each run; the clock moves only by that."""
+
+    def __init__(self, *seconds: float) -> None:
+        self.shapes: List[Tuple[int, ...]] = []
+        self.first: List[int] = []
+        self._seconds = itertools.cycle(seconds)
+        self._now = 0.0
+
+    def run(self, images: np.ndarray) -> None:
+        self.shapes.append(images.shape)
+        self.first.append(int(images[0, 0, 0, 0]))
+        self._now += next(self._seconds)
+
+    def clock(self) -> float:
+        return self._now
+
+
+def _images(count: int) -> List[np.ndarray]:
+    return [np.full((4, 6, 3), number, np.uint8) for number in range(count)]
+
+
+def test_latency_and_throughput() -> None:
+    model = _Model(0.1)
+    found = measure.time_batches(model.run, _images(4), 2, 3.0, model.clock)
+    assert found == measure.Timing(2, 30, pytest.approx(100), pytest.approx(100), pytest.approx(20))
+    assert set(model.shapes) == {(2, 4, 6, 3)}
+    assert len(model.shapes) == 30 + measure.WARM_UP_RUNS
+    assert set(model.first) == {0, 2}  # batches of different images
+
+
+def test_slow_models_run_a_few_times() -> None:
+    model = _Model(5.0)
+    found = measure.time_batches(model.run, _images(1), 8, 1.0, model.clock)
+    assert found.runs == measure.MIN_RUNS
+    assert model.shapes[0] == (8, 4, 6, 3)
+
+
+def test_the_percentile_is_of_slow_runs() -> None:
+    model = _Model(*[0.01] * 9, 0.09)
+    found = measure.time_batches(model.run, _images(1), 1, 2.0, model.clock)
+    assert found.median_ms == pytest.approx(10)
+    assert found.p95_ms == pytest.approx(90)
+
+
+def test_images_of_one_size() -> None:
+    images = [np.zeros((4, 6, 3), np.uint8), np.zeros((9, 2, 3), np.uint8)]
+    assert [each.shape for each in measure.of_one_size(images)] == [(4, 6, 3)] * 2
+
+
+def test_size_of_files(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "a").write_bytes(b"12345")
+    (tmp_path / "model.ckpt.index").write_bytes(b"123")
+    (tmp_path / "model.ckpt.data-00000-of-00001").write_bytes(b"1234")
+    (tmp_path / "model.ckpt.meta").write_bytes(b"not restored")
+    assert measure.size_of_files(str(tmp_path / "inner"), "saved_model") == 5
+    assert measure.size_of_files(str(tmp_path / "inner" / "a"), "frozen_graph") == 5
+    assert measure.size_of_files(str(tmp_path / "model.ckpt"), measure.CHECKPOINT) == 7
+
+
+def test_memory_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, now = measure.peak_memory(), measure.memory_now()
+    assert now > 10 * 2**20
+    kept: Any = np.ones(before - now + 2**27, np.uint8)
+    with_array = measure.peak_memory()
+    del kept
+    assert with_array > before + 2**26
+    assert measure.peak_memory() > before + 2**26
+    assert measure.memory_now() < with_array - 2**26
+    monkeypatch.setattr(measure, "_STATUS_FILE", "/no such file")
+    assert measure.peak_memory() > 10 * 2**20  # of getrusage, elsewhere

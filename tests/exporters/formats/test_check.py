@@ -1,0 +1,101 @@
+import numpy as np
+import pytest
+
+from estimator_det.protos import model_pb2
+from exporters.detector import ModelDetector
+from exporters.formats import check
+from exporters.formats.base import Tolerance
+from model_fn.checkpoints.errors import RunError
+
+
+class _Fixed(ModelDetector):
+    def __init__(self, outputs):
+        super().__init__("model", {}, "")
+        self.outputs = outputs
+
+    def run(self, images):
+        return self.outputs
+
+
+def _outputs(**changes):
+    raw_scores = np.float32([[[0.1, 0.9, 0.2], [0.3, 0.4, 0.8]]])
+    raw_boxes = np.float32([[[0.1, 0.2, 0.5, 0.6], [-0.1, 0.3, 0.7, 1.2]]])
+    found = {
+        "raw_detection_scores": raw_scores,
+        "raw_detection_boxes": raw_boxes,
+        "num_detections": np.float32([2]),
+        "detection_boxes": np.float32([[[0.1, 0.2, 0.5, 0.6], [0.0, 0.3, 0.7, 1.0]]]),
+        "detection_scores": np.float32([[0.9, 0.8]]),
+        "detection_classes": np.float32([[1, 2]]),
+    }
+    return {**found, **{key: np.float32(value) for key, value in changes.items()}}
+
+
+def _model(kind="ssd"):
+    config = model_pb2.DetectionModel()
+    if kind == "ssd":
+        config.ssd.num_classes = 2
+        config.ssd.image_resizer.fixed_shape_resizer.height = 300
+    else:
+        config.faster_rcnn.num_classes = 2
+    return config
+
+
+IMAGE = [np.zeros([4, 4, 3], np.uint8)]
+
+
+def _compare(found, kind="ssd"):
+    return check.compare(_model(kind), [_outputs()], _Fixed(found), IMAGE)
+
+
+def test_equal_models():
+    assert _compare(_outputs()) == (0.0, 0.0, 4, 0.0, 0.0)  # two anchors, two detections
+
+
+def test_differences_of_raw_predictions():
+    raw = _outputs()["raw_detection_scores"]
+    found = _compare(_outputs(raw_detection_scores=raw + np.float32([0.0, 0.0, 0.25])))
+    assert found.scores == pytest.approx(0.25) and found.boxes == 0
+    boxes = _outputs()["raw_detection_boxes"] + np.float32([0, 0.5, 0, 0])
+    assert _compare(_outputs(raw_detection_boxes=boxes)).boxes == pytest.approx(0.5)
+    assert _compare(_outputs(raw_detection_boxes=boxes[:, :1])).boxes == np.inf
+
+
+@pytest.mark.parametrize("classes", [[2, 1], [0, 1]])
+def test_detections_of_other_classes_differ(classes):
+    found = _compare(_outputs(detection_classes=[classes]))
+    assert max(found.scores, found.boxes) > 0.3
+
+
+def test_detections_that_no_anchor_has():
+    boxes = [[[0.4, 0.2, 0.5, 0.6], [0.0, 0.3, 0.7, 1.0]]]
+    assert _compare(_outputs(detection_boxes=boxes)).boxes == pytest.approx(0.3)
+    assert _compare(_outputs(detection_boxes=boxes, num_detections=[0])).boxes == 0
+
+
+def test_proposals_may_change_places():
+    found = _outputs()
+    swapped = {key: value[:, ::-1] if value.ndim == 3 else value for key, value in found.items()}
+    assert _compare(swapped, "faster_rcnn") == (0.0, 0.0, 2, 0.0, 0.0)
+    assert _compare(swapped).scores > 0.3
+
+
+def test_differences_above_the_tolerance_are_refused():
+    difference = check.Difference(0.1, 0.01, 5, 0.02, 0.002)
+    check.refuse_different("a.tflite", difference, Tolerance(0.1, 0.01))
+    check.refuse_different("a.tflite", difference, Tolerance(0.02, 0.002, is_of_usual=True))
+    for tolerance in (
+        Tolerance(0.09, 1),
+        Tolerance(1, 0.009),
+        Tolerance(0.01, 1, is_of_usual=True),
+        Tolerance(1, 0.001, is_of_usual=True),
+    ):
+        with pytest.raises(RunError, match=r"a.tflite does not give .* scores differ by 0.1, "):
+            check.refuse_different("a.tflite", difference, tolerance)
+
+
+def test_images_of_the_size_that_a_model_takes():
+    images = [np.zeros([10, 20, 3], np.uint8)]
+    assert check.fit_images(images, None)[0].shape == (10, 20, 3)
+    assert check.fit_images(images, [1, None, 8, 3])[0].shape == (10, 8, 3)
+    assert check.fit_images(images, [1, 6, 8, 3])[0].shape == (6, 8, 3)

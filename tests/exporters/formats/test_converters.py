@@ -1,0 +1,48 @@
+import sys
+
+import pytest
+
+from estimator_det.config.text import ConfigError
+from exporters.formats import base, converters
+from exporters.formats.onnx import onnx
+from model_fn.checkpoints.errors import RunError
+
+
+def test_the_interpreter_of_converters(monkeypatch, tmp_path):
+    monkeypatch.delenv(converters.CONVERTERS_VARIABLE, raising=False)
+    assert converters.python_of(None) == sys.executable
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    monkeypatch.setenv(converters.CONVERTERS_VARIABLE, str(tmp_path))
+    assert converters.python_of(None) == str(tmp_path / "bin" / "python")
+    assert converters.python_of(sys.executable) == sys.executable
+    with pytest.raises(ConfigError, match="--converter_python: none is no Python"):
+        converters.python_of("none")
+    monkeypatch.setenv(converters.CONVERTERS_VARIABLE, "none")
+    with pytest.raises(ConfigError, match="ESTIMATOR_DET_CONVERTERS: none is no Python"):
+        converters.python_of(None)
+
+
+def _format(**modules):
+    return base.ExportFormat("x", "x", None, None, None, extra="x-extra", **modules)
+
+
+def test_a_missing_converter_names_the_extra():
+    converters.check_converter(_format(), None)
+    converters.check_converter(_format(converter=("json",)), None)
+    message = r"no module none_a,none_b; run pip install 'estimator-det\[x-extra\]'"
+    with pytest.raises(ConfigError, match=message):
+        converters.check_converter(_format(converter=("none_a", "json", "none_b")), None)
+
+
+def test_a_missing_runtime_names_the_extra():
+    base.check_runtime(_format(runtime=("json",)))
+    with pytest.raises(RunError, match=r"need none_a, .*estimator-det\[x-extra\]"):
+        base.check_runtime(_format(runtime=("none_a",)))
+    assert onnx().runtime == ("onnxruntime",)
+
+
+def test_the_output_of_a_converter_that_fails():
+    converters.run_converter("x", ["-c", "pass"], None)
+    with pytest.raises(RunError, match=r"(?s)to x fails with code 3.*the reason"):
+        converters.run_converter("x", ["-c", "print('the reason'); raise SystemExit(3)"], None)

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import pathlib
+from typing import Any, List
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from estimator_det import cli
+from estimator_det.config.text import ConfigError
+from exporters import formats
+from exporters.formats import check, converters
+from exporters.formats.base import FORMATS, FormatOptions, Plan, Source
+from exporters.formats.export import export_formats, num_bytes
+from exporters.formats.frozen_graph import load_frozen_graph
+from exporters.formats.graph_file import write_graph_file
+from exporters.importing.frozen_graph import parse_graph
+from model_fn.checkpoints.errors import RunError
+from tests.exporters.conftest import NAMES, Trained
+
+
+def _export(trained: Trained, folder: pathlib.Path, *names: str, **options: Any) -> Any:
+    keywords = {
+        key: options.pop(key)
+        for key in ("overwrite", "input_types", "input_shape")
+        if key in options
+    }
+    return export_formats(
+        trained.config,
+        trained.checkpoint,
+        str(folder),
+        formats.resolve_formats(names),
+        FormatOptions(**options),
+        **keywords,
+    )
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> List[str]:
+    folder = tmp_path_factory.mktemp("photos")
+    pixels = np.random.default_rng(0).integers(0, 256, [2, 40, 60, 3], dtype=np.uint8)
+    for name, one in zip("ab", pixels):
+        Image.fromarray(one).save(folder / f"{name}.png")
+    return [str(folder)]
+
+
+def test_formats_are_written_compared_and_found(
+    trained: Trained, photos: List[str], tmp_path: pathlib.Path
+) -> None:
+    folder = tmp_path / "exported"
+    names = ["saved_model", "frozen_graph", "tflite"]
+    export = _export(trained, folder, *names, sample_images=photos)
+    assert [each.name for each in export.models] == names
+    for each in export.models:
+        assert each.difference.scores < 1e-4 and each.difference.boxes < 1e-4
+        assert each.difference.rows > 100 and each.num_bytes == num_bytes(each.path) > 10_000
+    found = formats.exported_models(str(folder))
+    assert [each.format.name for each in found] == names
+    assert all(each.load().class_names == NAMES for each in found[1:])
+    assert (folder / "label_map.pbtxt").exists()
+
+    again = _export(
+        trained, folder, "tflite", overwrite=True, sample_images=photos, quantize="int8"
+    )
+    assert [each.name for each in again.models] == ["tflite"]
+    assert again.models[0].num_bytes < export.models[2].num_bytes
+    assert [each.format.name for each in formats.exported_models(str(folder))] == ["tflite"]
+    assert {path.name for path in folder.iterdir()} >= {"pipeline.config", "checkpoint"}
+
+
+def test_a_model_that_differs_is_refused(
+    trained: Trained, photos: List[str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = check.CheckpointDetector.run
+
+    def other(self: Any, images: np.ndarray) -> Any:
+        found = run(self, images)
+        return {**found, check.RAW_SCORES: found[check.RAW_SCORES] + 0.1}
+
+    monkeypatch.setattr(check.CheckpointDetector, "run", other)
+    with pytest.raises(
+        RunError, match=r"frozen_inference_graph.pb does not give .* differ by 0.1,"
+    ):
+        _export(trained, tmp_path / "exported", "frozen_graph", sample_images=photos)
+
+
+@pytest.mark.parametrize("name", ["onnx", "tfjs", "openvino"])
+def test_a_missing_converter_is_reported_before_anything_is_written(
+    name: str, trained: Trained, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(converters, "_FIND", "import sys; sys.exit(sys.argv[1])")
+    module = FORMATS.get(name)().converter[0]
+    with pytest.raises(ConfigError, match=rf"no module {module}; run .*estimator-det\[{name}\]'"):
+        _export(trained, tmp_path / "exported", name)
+    with pytest.raises(ConfigError, match=f"--format {name} takes images as tensors"):
+        _export(trained, tmp_path / "exported", name, input_types=["tf_example"])
+    assert not (tmp_path / "exported").exists()
+
+
+def test_int8_needs_images(trained: Trained, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ConfigError, match=r"measures ranges on images.*--sample_images"):
+        _export(trained, tmp_path / "exported", "tflite", quantize="int8")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--quantize=int8"], "--quantize: for TFLite only; add tflite to --format"),
+        (["--max_detections=3", "--use_regular_nms"], "--max_detections, --use_regular_nms: for"),
+        (["--format=tflit"], "did you mean 'tflite'"),
+        (["--format=tflite", "--max_detections=0"], "--max_detections: is 0"),
+        (["--format=onnx", "--converter_python=none"], "--converter_python: none is no Python"),
+    ],
+)
+def test_flags_that_are_refused(
+    flags: List[str], message: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+) -> None:
+    arguments = ["export", "estimator_det/configs/ssd_mobilenet_v1_shapes.config"]
+    arguments += ["--trained_checkpoint_prefix=x", f"--output_directory={tmp_path / 'exported'}"]
+    assert cli.main([*arguments, *flags]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_graph_of_converters(trained: Trained, tmp_path: pathlib.Path) -> None:
+    """Its operations are those that converters know, and it detects the same."""
+    export = _export(trained, tmp_path / "exported", "frozen_graph")
+    plan = Plan(trained.config, FormatOptions(), ("image_tensor",))
+    graph = write_graph_file(Source(plan, export.exported), str(tmp_path))
+    graph_def = parse_graph(pathlib.Path(graph.path).read_bytes(), graph.path)
+    seen = [node.op for node in graph_def.node]
+    seen += [node.op for each in graph_def.library.function for node in each.node_def]
+    assert not {"CombinedNonMaxSuppression", "DenseBincount", "FusedBatchNormV3"} & set(seen)
+    assert "RaggedTensorToTensor" not in seen and "TensorScatterMax" not in seen
+    pixels = np.random.default_rng(0).integers(0, 256, [1, 40, 60, 3], dtype=np.uint8)
+    frozen = load_frozen_graph(export.models[0].path)
+    difference = check.compare(
+        trained.config.model, [frozen.run(pixels)], load_frozen_graph(graph.path), list(pixels)
+    )
+    assert max(difference.scores, difference.boxes) < 1e-5
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("name", "modules"),
+    [
+        ("onnx", ("tf2onnx", "onnxruntime")),
+        ("openvino", ("openvino",)),
+        ("tfjs", ()),
+    ],
+)
+def test_converters_that_are_installed(
+    name: str, modules: Any, trained: Trained, photos: List[str], tmp_path: pathlib.Path
+) -> None:
+    for module in modules:
+        pytest.importorskip(module)
+    try:
+        converters.check_converter(FORMATS.get(name)(), None)
+    except ConfigError as error:
+        pytest.skip(str(error))
+    export = _export(trained, tmp_path / "exported", name, sample_images=photos)
+    (written,) = export.models
+    assert written.difference.scores < 1e-4 and written.difference.boxes < 1e-4
+    model = formats.load_model(str(tmp_path / "exported"))
+    assert model.class_names == NAMES and model.batch_size is None
+    pixels = np.random.default_rng(0).integers(0, 256, [3, 40, 60, 3], dtype=np.uint8)
+    both, one = model.detect_batch(pixels), model.detect(pixels[2])
+    assert len(both) == 3 and len(one.scores)
+    np.testing.assert_allclose(both[2].scores, one.scores, atol=1e-4)

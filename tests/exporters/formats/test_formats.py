@@ -1,0 +1,65 @@
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+
+from estimator_det.config.text import ConfigError
+from exporters import formats
+from exporters.detector import REQUIRED_OUTPUTS
+from exporters.saved_model import FROZEN_GRAPH_FILE
+from tests.exporters.conftest import NAMES
+
+
+def test_models_of_an_export(exported: pathlib.Path) -> None:
+    found = formats.exported_models(str(exported))
+    assert [each.format.name for each in found] == ["saved_model", "frozen_graph"]
+    assert found[1].path == str(exported / FROZEN_GRAPH_FILE)
+
+
+def test_models_are_recognized_by_content(exported: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    graph = shutil.copy(exported / FROZEN_GRAPH_FILE, tmp_path / "graph.onnx")
+    (found,) = formats.exported_models(str(graph))
+    assert found.format.name == "frozen_graph"
+    graph = shutil.copy(exported / FROZEN_GRAPH_FILE, tmp_path / "other.pb")
+    assert [each.path for each in formats.exported_models(str(tmp_path))] == [str(graph)]
+    (found,) = formats.exported_models(str(exported / "saved_model" / "saved_model.pb"))
+    assert found.format.name == "saved_model"
+    (found,) = formats.exported_models(str(exported / "saved_model"))
+    assert found.format.name == "saved_model"
+
+
+def test_formats_detect_the_same(exported: pathlib.Path, pictures: np.ndarray) -> None:
+    saved, frozen = (each.load() for each in formats.exported_models(str(exported)))
+    assert frozen.batch_size is None and frozen.class_names == saved.class_names == NAMES
+    expected, found = saved.run(pictures), frozen.run(pictures)
+    assert set(found) == set(expected) >= set(REQUIRED_OUTPUTS)
+    for key, values in expected.items():
+        assert values.shape[0] == len(pictures) and values.dtype == np.float32
+        np.testing.assert_allclose(found[key], values, atol=1e-5)
+    assert len(frozen.detect_batch(pictures)) == len(pictures)
+    one, both = frozen.detect(pictures[1]), frozen.detect_batch(pictures)[1]
+    np.testing.assert_allclose(one.boxes, both.boxes, atol=1e-5)
+    np.testing.assert_array_equal(one.class_ids, both.class_ids)
+
+
+def test_files_that_are_no_model(tmp_path: pathlib.Path, exported: pathlib.Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no such model"):
+        formats.load_model(str(tmp_path / "none"))
+    for content in (b"", b"\n", b"\n\n\n\n\n\n", b"text", b"\x08\x01\x12"):
+        path = tmp_path / "file.pb"
+        path.write_bytes(content)
+        with pytest.raises(FileNotFoundError, match="no model in"):
+            formats.load_model(str(path))
+    with pytest.raises(FileNotFoundError, match=r"of none of the formats .*frozen_graph"):
+        formats.load_model(str(exported / "pipeline.config"))
+
+
+def test_names_of_formats() -> None:
+    (chosen,) = formats.resolve_formats(["frozen_graph"])
+    assert chosen.name == "frozen_graph"
+    with pytest.raises(ConfigError, match=r"did you mean 'tflite'"):
+        formats.resolve_formats(["tflit"])
+    for names in ([], ["tflite", "tflite"]):
+        with pytest.raises(ConfigError, match="each only once"):
+            formats.resolve_formats(names)

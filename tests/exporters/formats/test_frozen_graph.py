@@ -1,0 +1,50 @@
+import pathlib
+from typing import Any
+
+import pytest
+
+from estimator_det.compat import tf, tf1
+from exporters.formats.frozen_graph import GraphDetector, load_frozen_graph
+from exporters.saved_model import FROZEN_GRAPH_FILE
+from model_fn.checkpoints.errors import RunError
+
+
+def test_damaged_files(exported: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    content = (exported / FROZEN_GRAPH_FILE).read_bytes()
+    path = tmp_path / "cut.pb"
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(RunError, match="cut off after"):
+        load_frozen_graph(str(path))
+
+
+def _graph(*outputs: str, shape: Any = (None, None, None, 3), dtype: Any = tf.uint8) -> Any:
+    with tf.Graph().as_default() as graph:
+        tf1.placeholder(dtype, shape, name="image_tensor")
+        for name in outputs:
+            tf.zeros([1], name=name)
+        return graph.as_graph_def()
+
+
+@pytest.mark.parametrize(
+    ("graph", "message"),
+    [
+        (lambda: _graph("detection_boxes"), "no tensor detection_classes"),
+        (lambda: _graph(shape=(2, 8, 8, 3)), "batches of 2 images only"),
+        (lambda: _graph(shape=(None, 8, 8, 4)), "images of 4 channels"),
+        (lambda: _graph(dtype=tf.int64), "takes images only: its inputs are .'image_tensor'"),
+    ],
+)
+def test_graphs_that_are_no_detector(graph: Any, message: str) -> None:
+    with pytest.raises(RunError, match=message):
+        GraphDetector("graph.pb", graph())
+
+
+def test_graphs_with_variables_or_unknown_operations() -> None:
+    with tf.Graph().as_default() as graph:
+        tf1.get_variable("weights", [1], use_resource=True)
+    with pytest.raises(RunError, match="1 variables, such as weights"):
+        GraphDetector("graph.pb", graph.as_graph_def())
+    unknown = tf1.GraphDef()
+    unknown.node.add(name="x", op="NoSuchOperation")
+    with pytest.raises(RunError, match="NoSuchOperation"):
+        GraphDetector("graph.pb", unknown)

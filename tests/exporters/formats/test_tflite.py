@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import collections
+from typing import Any, Dict, List
+
+import numpy as np
+import pytest
+
+from estimator_det.compat import tf, tf1
+from estimator_det.compat.model_files import tflite_schema
+from estimator_det.config import pipeline
+from estimator_det.config.text import ConfigError
+from estimator_det.detectors.base import make_detector
+from exporters.formats import check, tflite
+from exporters.formats.base import FormatOptions, Plan, TfliteOptions
+from exporters.formats.tflite_detector import TfliteDetector, find_postprocess
+from exporters.formats.tflite_graph import (
+    INPUT,
+    OUTPUTS,
+    POSTPROCESS,
+    RAW_OUTPUTS,
+    Normalization,
+    TfliteGraph,
+    add_postprocessing,
+    build_tflite_graph,
+    check_tflite,
+    measure_normalization,
+    postprocessing_options,
+)
+from exporters.formats.tflite_metadata import add_metadata, read_metadata
+from model_fn.checkpoints.errors import RunError
+from tests.exporters.conftest import NAMES, Trained
+from tests.exporters.formats.models import operation_names
+
+NORMALIZATION = Normalization((127.5,) * 3, (127.5,) * 3)
+
+
+def _tensors(content: bytes) -> List[Any]:
+    graph = tflite_schema().Model.GetRootAsModel(content, 0).Subgraphs(0)
+    return [graph.Tensors(i) for i in range(graph.TensorsLength())]
+
+
+@pytest.fixture(scope="module")
+def graph(trained: Trained) -> TfliteGraph:
+    return build_tflite_graph(trained.config, trained.checkpoint, TfliteOptions())
+
+
+@pytest.fixture(scope="module")
+def float_model(graph: TfliteGraph) -> bytes:
+    return add_metadata(tflite.convert(graph), graph.normalization, 4, NAMES, "test")
+
+
+@pytest.fixture(scope="module")
+def photos() -> List[np.ndarray]:
+    """Smooth images of two sizes."""
+    ramp = np.linspace(0, 255, 40 * 60 * 3).reshape(40, 60, 3)
+    return [ramp.astype(np.uint8), ramp[::-1, ::2].astype(np.uint8)]
+
+
+@pytest.fixture(scope="module")
+def expected(trained: Trained, photos: List[np.ndarray]) -> List[Dict[str, np.ndarray]]:
+    checkpoint = check.CheckpointDetector(trained.config, trained.checkpoint)
+    return [checkpoint.run(pixels[None]) for pixels in photos]
+
+
+def _difference(content, trained, expected, photos, tmp_path):
+    path = tmp_path / "model.tflite"
+    path.write_bytes(content)
+    model = TfliteDetector(str(path), keeps_raw=True)
+    return check.compare(trained.config.model, expected, model, photos)
+
+
+def test_a_float_model(float_model, trained, expected, photos, tmp_path):
+    names = operation_names(float_model)
+    assert names[-1] == POSTPROCESS and names.count(POSTPROCESS) == 1
+    assert names.count("CONV_2D") == 6 and "MUL" not in names and "FAKE_QUANT" not in names
+    found = _difference(float_model, trained, expected, photos, tmp_path)
+    assert max(found.scores, found.boxes) < 1e-5 and found.rows > 100
+
+
+def test_names_types_and_order_of_inputs_and_outputs(float_model):
+    interpreter = tf.lite.Interpreter(model_content=float_model)
+    interpreter.allocate_tensors()
+    (image,) = interpreter.get_input_details()
+    assert image["name"] == INPUT and image["shape"].tolist() == [1, 64, 96, 3]
+    assert image["dtype"] == np.float32
+    assert [each["name"] for each in interpreter.get_output_details()] == list(OUTPUTS)
+    interpreter.set_tensor(image["index"], np.zeros([1, 64, 96, 3], np.float32))
+    interpreter.invoke()
+    shapes = [
+        interpreter.get_tensor(each["index"]).shape for each in interpreter.get_output_details()
+    ]
+    assert shapes == [(1, 10, 4), (1, 10), (1, 10), (1,)]
+
+
+def test_options_of_the_operation(trained, graph):
+    options = TfliteOptions(
+        max_detections=7, max_classes_per_detection=2, detections_per_class=9, use_regular_nms=True
+    )
+    changed = build_tflite_graph(trained.config, trained.checkpoint, options)
+    found = find_postprocess(tflite.convert(changed))
+    assert found is not None
+    assert found.options == pytest.approx(changed.options)
+    assert found.options["max_detections"] == 7 and found.options["use_regular_nms"]
+
+
+def test_a_model_without_the_operation(trained, tmp_path):
+    options = TfliteOptions(add_postprocessing_op=False)
+    content = tflite.convert(build_tflite_graph(trained.config, trained.checkpoint, options))
+    assert POSTPROCESS not in operation_names(content)
+    path = tmp_path / "model.tflite"
+    path.write_bytes(content)
+    with pytest.raises(RunError, match=f"no operation {POSTPROCESS}; export it with --add"):
+        TfliteDetector(str(path))
+
+
+@pytest.mark.parametrize("quantize", ["float16", "dynamic", "int8"])
+def test_quantization_after_training(quantize, graph, trained, expected, photos, tmp_path):
+    preprocess = make_detector(trained.config.model, is_training=False).preprocess
+
+    def representative():
+        for pixels in photos:
+            yield [preprocess(tf.constant(pixels[None], tf.float32))[0].numpy()]
+
+    content = tflite.convert(graph, quantize, representative)
+    names = collections.Counter(operation_names(content))
+    assert names[POSTPROCESS] == 1 and names["CONV_2D"] == 6
+    types = collections.Counter(each.Type() for each in _tensors(content))
+    kind = tflite_schema().TensorType
+    if quantize == "float16":
+        assert types[kind.FLOAT16] >= 6 and names["DEQUANTIZE"] == types[kind.FLOAT16]
+    else:
+        assert types[kind.INT8] >= 6
+    content = add_metadata(content, graph.normalization, 4, NAMES, "test")
+    found = _difference(content, trained, expected, photos, tmp_path)
+    limit = {"float16": 2e-3, "dynamic": 0.05, "int8": 0.05}[quantize]
+    assert max(found.scores, found.boxes) < limit
+
+
+def test_ranges_of_training(tmp_path):
+    """A graph with simulated quantization, as its training leaves it: int8 with these ranges."""
+    weights = np.linspace(-0.5, 0.5, 3 * 3 * 3 * 12).reshape(3, 3, 3, 12).astype(np.float32)
+    with tf.Graph().as_default() as graph:
+        images = tf1.placeholder(tf.float32, [1, 8, 8, 3], name=INPUT)
+        fake = tf.quantization.fake_quant_with_min_max_vars
+        kernel = fake(tf.constant(weights), -0.5, 0.5, narrow_range=True, name="weights_quant")
+        features = tf.nn.relu6(tf.nn.conv2d(images, kernel, 4, "SAME") + tf.ones([12]))
+        features = fake(features, 0.0, 3.0, name="act_quant")
+        encodings = tf.reshape(features, [1, 12, 4])
+        tf.identity(fake(encodings, 0.0, 3.0, name="box_quant"), RAW_OUTPUTS[0])
+        logits = fake(tf.reshape(features, [1, 12, 4])[..., :3], 0.0, 3.0, name="class_quant")
+        tf.identity(tf.sigmoid(logits), RAW_OUTPUTS[1])
+    graph_def = graph.as_graph_def()
+    pixels = np.random.default_rng(0).integers(0, 256, [1, 8, 8, 3], dtype=np.uint8)
+    with tf1.Session(graph=graph) as session:
+        levels = (pixels.astype(np.float32) - 128) / 128
+        wanted = session.run([f"{name}:0" for name in RAW_OUTPUTS], {images: levels})
+    anchors = np.random.default_rng(1).uniform(0.2, 0.8, [12, 4]).astype(np.float32)
+    config = pipeline.read_pipeline("estimator_det/configs/ssd_mobilenet_v1_shapes.config")
+    options = postprocessing_options(config.model.ssd, TfliteOptions())
+    options["num_classes"] = 2
+    add_postprocessing(graph_def, anchors, options)
+    made = TfliteGraph(graph_def, OUTPUTS, (1, 8, 8, 3), NORMALIZATION, True, options)
+    content = tflite.convert(made)
+    names = operation_names(content)
+    assert "FAKE_QUANT" not in names and names[-1] == POSTPROCESS
+    interpreter = tf.lite.Interpreter(model_content=content, experimental_preserve_all_tensors=True)
+    interpreter.allocate_tensors()
+    (image,) = interpreter.get_input_details()
+    assert image["dtype"] == np.uint8 and image["name"] == INPUT
+    assert image["quantization"] == (pytest.approx(1 / 128), 128)
+    details = {each["name"]: each for each in interpreter.get_tensor_details()}
+    kernel = next(each for each in details.values() if each["shape"].tolist() == [12, 3, 3, 3])
+    assert kernel["dtype"] == np.int8
+    np.testing.assert_allclose(kernel["quantization_parameters"]["scales"], 0.5 / 127, rtol=1e-5)
+    interpreter.set_tensor(image["index"], pixels)
+    interpreter.invoke()
+    postprocess = find_postprocess(content)
+    for index, values in zip(postprocess.inputs, wanted):
+        np.testing.assert_allclose(interpreter.get_tensor(index), values, atol=0.02)
+
+
+def test_metadata(float_model):
+    found = read_metadata(float_model)
+    assert found.class_names == NAMES
+    assert found.normalization == NORMALIZATION
+    unnamed = add_metadata(float_model, NORMALIZATION, 4, {2: "square"}, "x")
+    assert read_metadata(unnamed).class_names[1] in ("1", "circle")
+
+
+def test_class_names_and_normalization_of_a_loaded_model(float_model, tmp_path):
+    path = tmp_path / "model.tflite"
+    path.write_bytes(float_model)
+    model = TfliteDetector(str(path))
+    assert model.class_names == NAMES and model.batch_size == 1
+    found = model.detect(np.full([30, 50, 3], 200, np.uint8))
+    assert 0 < len(found.scores) <= 10 and set(found.class_ids) <= set(NAMES)
+    assert (np.diff(found.scores) <= 0).all()
+
+
+def test_hostile_files(float_model, tmp_path):
+    path = tmp_path / "model.tflite"
+    for size in (0, 4, 8, 100, len(float_model) // 2):
+        path.write_bytes(float_model[:size])
+        with pytest.raises(RunError, match="damaged"):
+            TfliteDetector(str(path))
+
+
+def test_normalizations():
+    assert measure_normalization(lambda pixels: pixels / 127.5 - 1.0) == NORMALIZATION
+    means = (123.68, 116.779, 103.939)
+    found = measure_normalization(lambda pixels: pixels - tf.constant(means))
+    assert found == Normalization(means, (1.0, 1.0, 1.0))
+    with pytest.raises(ConfigError, match="does not normalize pixels"):
+        measure_normalization(tf.sqrt)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("model { ssd { image_resizer { identity_resizer {} } } }", "is identity_resizer"),
+        ("model { ssd { box_coder { square_box_coder {} } } }", "is square_box_coder"),
+        (
+            "model { ssd { post_processing { batch_non_max_suppression { soft_nms_sigma: 0.5 } } }"
+            " }",
+            "soft_nms_sigma: is 0.5",
+        ),
+        ("train_input_reader { num_additional_channels: 1 }", "only color images"),
+        ("model { faster_rcnn { num_classes: 2 } }", "model is faster_rcnn"),
+    ],
+)
+def test_configurations_that_are_refused(trained, change, message):
+    config = pipeline.merge_text(trained.config, change)
+    del config.eval_input_reader[:]
+    with pytest.raises(ConfigError, match=message):
+        check_tflite(Plan(config, FormatOptions(), ("image_tensor",)))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("max_detections", 0), ("detections_per_class", 0), ("max_classes_per_detection", 5)],
+)
+def test_options_that_are_refused(trained, name, value):
+    options = FormatOptions(tflite=TfliteOptions(**{name: value}))
+    with pytest.raises(ConfigError, match=f"--{name}: is {value}"):
+        check_tflite(Plan(trained.config, options, ("image_tensor",)))

@@ -1,0 +1,86 @@
+"""Models of the reference's export with the same weights: operations, options and results."""
+
+from __future__ import annotations
+
+import collections
+import importlib.util
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config import pipeline
+from estimator_det.detectors.base import make_detector
+from exporters.formats import tflite
+from exporters.formats.base import TfliteOptions
+from exporters.formats.tflite_detector import find_postprocess
+from exporters.formats.tflite_graph import POSTPROCESS, build_tflite_graph
+from tests.exporters.formats.models import operation_names
+
+
+@pytest.mark.exhaustive
+def test_the_reference(shared, tmp_path):
+    name = "ssd_mobilenet_v1_300x300_coco14_sync"
+    folder = shared / "golden" / "quantization" / "tflite"
+    if not folder.is_dir():
+        pytest.skip(f"needs {folder}")
+    golden = json.loads((folder / f"{name}.json").read_text())
+    arrays = np.load(folder / f"{name}.npz")
+    spec = importlib.util.spec_from_file_location("detinit", shared / "golden" / "detinit.py")
+    detinit = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(detinit)
+    config = pipeline.read_pipeline(str(shared / "data" / "configs" / f"{name}.config"))
+    checkpoint = _save(config, detinit.det_value, str(tmp_path / "model.ckpt"))
+    pixels = np.load(shared / "golden" / "numeric" / "_inputs.npz")["images_300"][:1]
+    for key, options in (
+        ("float", TfliteOptions()),
+        ("regular_nms_20", TfliteOptions(max_detections=20, use_regular_nms=True)),
+    ):
+        content = tflite.convert(build_tflite_graph(config, checkpoint, options))
+        if key == "float":
+            counts = dict(collections.Counter(operation_names(content)))
+            wanted = golden["float"]["op_counts"]
+            # The reference's graph has one reshape more, of [1, A, 1, 4] to [1, A, 4].
+            assert counts == {**wanted, "RESHAPE": wanted["RESHAPE"] - 1}
+        postprocess = find_postprocess(content)
+        wanted = golden[key]["postprocess"]["options"]
+        assert postprocess.options == pytest.approx(wanted)
+        path = tmp_path / "model.tflite"
+        path.write_bytes(content)
+        interpreter = tf.lite.Interpreter(str(path), experimental_preserve_all_tensors=True)
+        interpreter.allocate_tensors()
+        image = interpreter.get_input_details()[0]["index"]
+        interpreter.set_tensor(image, (pixels * (2 / 255) - 1).astype(np.float32))
+        interpreter.invoke()
+        if key == "float":
+            _check_raw(interpreter, postprocess, arrays)
+        for number, each in enumerate(interpreter.get_output_details()):
+            suffix = f"_{number}" if number else ""
+            expected = arrays[f"{key}__{POSTPROCESS}{suffix}"]
+            found = interpreter.get_tensor(each["index"])
+            assert found.shape == expected.shape
+            np.testing.assert_allclose(found, expected, atol=2e-5)
+
+
+def _check_raw(interpreter, postprocess, arrays):
+    encodings, scores, anchors = map(interpreter.get_tensor, postprocess.inputs)
+    rows = arrays["raw_idx"]
+    np.testing.assert_allclose(encodings[0, rows], arrays["float__raw_box_encodings"], atol=2e-5)
+    np.testing.assert_allclose(scores[0, rows], arrays["float__raw_class_predictions"], atol=2e-5)
+    rows = arrays["anchors_idx"]
+    np.testing.assert_allclose(anchors[rows], arrays["anchors_center_size"], atol=1e-6)
+
+
+def _save(config: Any, value: Any, path: str) -> str:
+    with tf.Graph().as_default():
+        size = config.model.ssd.image_resizer.fixed_shape_resizer
+        detector = make_detector(config.model, is_training=False)
+        with tf1.variable_scope(tf1.get_variable_scope(), use_resource=True):
+            detector.predict(tf.zeros([1, size.height, size.width, 3]))
+        with tf1.Session() as session:
+            variables = tf1.global_variables()
+            for each in variables:
+                each.load(value(each.op.name, each.shape), session)
+            return tf1.train.Saver(variables).save(session, path)

@@ -1,0 +1,200 @@
+"""Exports other than the usual one, and what is refused."""
+
+import shutil
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config import pipeline
+from estimator_det.config.text import ConfigError
+from exporters import saved_model
+from exporters.saved_model_detector import SavedModelDetector
+from inputs.datasets import writer
+from model_fn.checkpoints.errors import RunError
+from tests.exporters.conftest import assert_same, save_checkpoint, small_config
+from tests.inputs.examples import example
+
+
+def test_one_encoded_input_type_alone(trained, pictures, expected, tmp_path):
+    folder = tmp_path / "out"
+    written = saved_model.export_saved_model(
+        trained.config,
+        trained.checkpoint,
+        str(folder),
+        input_types=["encoded_image_string_tensor"],
+    )
+    assert written.input_types == ("encoded_image_string_tensor",)
+    encoded = [writer.encode_image(picture, "png") for picture in pictures]
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.saved_model.load(session, ["serve"], written.saved_model)
+        outputs = session.run(
+            {key: f"{key}:0" for key in expected}, {"encoded_image_string_tensor:0": encoded}
+        )
+    assert_same(outputs, expected)
+
+
+def test_fixed_input_shape(trained, tmp_path):
+    written = saved_model.export_saved_model(
+        trained.config,
+        trained.checkpoint,
+        str(tmp_path / "out"),
+        input_shape=[1, 50, 70, 3],
+    )
+    with tf.Graph().as_default(), tf1.Session() as session:
+        meta = tf1.saved_model.load(session, ["serve"], written.saved_model)
+    tensors = meta.signature_def["serving_default"]
+    assert [d.size for d in tensors.inputs["inputs"].tensor_shape.dim] == [1, 50, 70, 3]
+    assert [d.size for d in tensors.outputs["num_detections"].tensor_shape.dim] == [1]
+
+
+RAW = {
+    "Postprocessor/raw_box_encodings": "raw_box_encodings",
+    "Postprocessor/raw_box_locations": "raw_detection_boxes",
+    "Postprocessor/raw_box_scores": "raw_detection_scores",
+}
+
+
+def test_additional_outputs_and_the_graph_as_text(trained, pictures, expected, tmp_path):
+    """The reference's names of raw tensors; all are float32, of every anchor."""
+    folder = tmp_path / "out"
+    extras = saved_model.GraphExtras(inference_graph=True, output_tensors=[*RAW, "image_tensor:0"])
+    saved_model.export_saved_model(trained.config, trained.checkpoint, str(folder), extras=extras)
+    run = tf.saved_model.load(str(folder / "saved_model")).signatures["serving_default"]
+    outputs = {key: value.numpy() for key, value in run(tf.constant(pictures)).items()}
+    assert set(outputs) == {*expected, *RAW, "image_tensor"}
+    np.testing.assert_array_equal(outputs["image_tensor"], pictures)
+    for name, key in RAW.items():
+        assert outputs[name].dtype == np.float32
+        if key in expected:
+            np.testing.assert_array_equal(outputs[name], outputs[key])
+    assert outputs["Postprocessor/raw_box_encodings"].shape == expected["raw_detection_boxes"].shape
+    frozen = tf1.GraphDef.FromString((folder / "frozen_inference_graph.pb").read_bytes())
+    assert set(RAW) <= {node.name for node in frozen.node}
+    text = text_format.Parse((folder / "inference_graph.pbtxt").read_text(), tf1.GraphDef())
+    names = {node.name for node in text.node}
+    assert {*RAW, "image_tensor", *expected} <= names
+    assert not any("save/" in name for name in names)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Postprocessor/raw_box_score", "did you mean 'Postprocessor/raw_box_scores'"),
+        ("image_tensor:3", "is not in the graph"),
+        ("", "is not in the graph"),
+    ],
+)
+def test_an_unknown_output_leaves_an_earlier_export(trained, exported, tmp_path, name, message):
+    folder = tmp_path / "out"
+    shutil.copytree(exported, folder)
+    with pytest.raises(ConfigError, match=message):
+        saved_model.export_saved_model(
+            trained.config,
+            trained.checkpoint,
+            str(folder),
+            overwrite=True,
+            extras=saved_model.GraphExtras(output_tensors=[name]),
+        )
+    assert (folder / "saved_model" / "saved_model.pb").exists()
+
+
+def test_additional_channels(trained, tmp_path):
+    """Image tensors of five channels and examples give the same; encoded images cannot."""
+    config = pipeline.apply_overrides(
+        trained.config, ["eval_input_reader[0].num_additional_channels=2"]
+    )
+    prefix = save_checkpoint(config, str(tmp_path / "model.ckpt"), channels=5)
+    folder = str(tmp_path / "out")
+    written = saved_model.export_saved_model(config, prefix, folder, input_types=["all"])
+    assert written.input_types == ("image_tensor", "tf_example", "float_image_tensor")
+    images = np.random.default_rng(2).integers(0, 256, (2, 50, 70, 5), dtype=np.uint8)
+    runs = tf.saved_model.load(written.saved_model).signatures
+    examples = [
+        example(
+            {
+                "image/encoded": writer.encode_image(image[..., :3], "png"),
+                "image/additional_channels/encoded": [
+                    writer.encode_image(image[..., channel], "png") for channel in (3, 4)
+                ],
+            }
+        )
+        for image in images
+    ]
+    expected = runs["serving_default"](tf.constant(images))["raw_detection_scores"]
+    for name, fed in (
+        ("float_image_tensor", images.astype(np.float32)),
+        ("tf_example", np.array(examples)),
+    ):
+        found = runs[name](tf.constant(fed))["raw_detection_scores"]
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    other = runs["serving_default"](tf.constant(images[..., [0, 1, 2, 4, 3]]))
+    assert not np.allclose(other["raw_detection_scores"], expected, atol=1e-4)
+    with pytest.raises(RunError, match="takes images of 5 channels, and detect reads files of"):
+        SavedModelDetector(folder)
+    with pytest.raises(ConfigError, match=r"encoded_image_string_tensor cannot be exported: num_a"):
+        saved_model.export_saved_model(
+            config, prefix, str(tmp_path / "x"), input_types=["encoded_image_string_tensor"]
+        )
+    with pytest.raises(ConfigError, match=r"it must be batch, height, width, 5"):
+        saved_model.export_saved_model(
+            config, prefix, str(tmp_path / "x"), input_shape=[1, None, None, 3]
+        )
+    assert not (tmp_path / "x").exists()
+
+
+def test_moving_averages_become_the_weights(trained, exported, tmp_path):
+    prefix = save_checkpoint(trained.config, str(tmp_path / "ema.ckpt"), moving_averages=True)
+    config = pipeline.apply_overrides(trained.config, ["eval_config.use_moving_averages=true"])
+    written = saved_model.export_saved_model(config, prefix, str(tmp_path / "out"))
+    ours = tf.train.load_checkpoint(written.checkpoint)
+    plain = tf.train.load_checkpoint(str(exported / "model.ckpt"))
+    assert ours.get_variable_to_shape_map() == plain.get_variable_to_shape_map()
+    for name in ours.get_variable_to_shape_map():
+        assert np.isfinite(ours.get_tensor(name)).all(), name
+        np.testing.assert_array_equal(ours.get_tensor(name), plain.get_tensor(name))
+
+
+def test_moving_averages_that_were_not_trained(trained, tmp_path):
+    config = pipeline.apply_overrides(trained.config, ["eval_config.use_moving_averages=true"])
+    with pytest.raises(RunError, match=r"use_moving_averages=false"):
+        saved_model.export_saved_model(config, trained.checkpoint, str(tmp_path / "out"))
+
+
+def test_a_checkpoint_of_another_model(trained, tmp_path):
+    config = pipeline.apply_overrides(trained.config, ["model.ssd.num_classes=7"])
+    with pytest.raises(RunError, match=r"ClassPredictor.*has shape \[.*the model needs \["):
+        saved_model.export_saved_model(config, trained.checkpoint, str(tmp_path / "out"))
+
+
+def test_a_full_folder_is_only_replaced_when_asked(trained, tmp_path):
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match="is not empty"):
+        saved_model.export_saved_model(trained.config, trained.checkpoint, str(folder))
+    old = folder / "saved_model" / "old.txt"
+    old.parent.mkdir()
+    old.touch()
+    saved_model.export_saved_model(trained.config, trained.checkpoint, str(folder), overwrite=True)
+    assert (folder / "notes.txt").read_text() == "mine"
+    assert not old.exists()
+    assert (folder / "saved_model" / "saved_model.pb").exists()
+
+
+def test_a_failed_export_leaves_no_folder(trained, tmp_path):
+    folder = tmp_path / "out"
+    with pytest.raises(FileNotFoundError, match=r"did you mean 'model.ckpt-20'"):
+        saved_model.export_saved_model(trained.config, trained.checkpoint[:-1], str(folder))
+    assert not folder.exists()
+
+
+def test_label_map_given_or_missing(trained, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"label map .*none\.pbtxt does not exist"):
+        saved_model.export_saved_model(
+            trained.config, trained.checkpoint, str(tmp_path / "a"), label_map_path="none.pbtxt"
+        )
+    config = small_config("nowhere.pbtxt")
+    written = saved_model.export_saved_model(config, trained.checkpoint, str(tmp_path / "b"))
+    assert written.label_map is None

@@ -1,0 +1,448 @@
+"""Feature maps of each type by arithmetic."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, NamedTuple, Tuple
+
+from tests.extractors.build import (
+    EMBEDDED,
+    MNASFPN,
+    NORM,
+    OVERRIDE,
+    PENALIZED,
+    SMALL,
+    TINY,
+)
+
+
+class Row(NamedTuple):
+    """An extractor with some options, and what it makes.
+
+    Attributes:
+        kind: The type.
+        text: Further fields of the message.
+        size: Height and width of the images.
+        maps: Shapes of the feature maps without the batch.
+        has: Variables below `scope` by name, with their shapes; None for any shape.
+        lacks: Parts that no variable's name has.
+        scope: Of every variable.
+        variables: How many; 0 for any number.
+        penalties: How many regularization losses; None for any number.
+        like: Options that give the same variables.
+        is_exhaustive: Other rows or goldens show the same.
+    """
+
+    kind: str
+    text: str
+    size: Tuple[int, int]
+    maps: List[Tuple[int, ...]]
+    scope: str = ""
+    has: Dict[str, Any] = {}  # noqa: RUF012
+    lacks: Tuple[str, ...] = ()
+    variables: int = 0
+    penalties: Any = None
+    like: str = ""
+    is_exhaustive: bool = False
+
+
+LEAVES = [f"BatchNorm/{n}" for n in ("beta", "gamma", "moving_mean", "moving_variance")]
+
+
+def squares(depths: List[int], sides: List[int]) -> List[Tuple[int, ...]]:
+    return [(side, side, depth) for side, depth in zip(sides, depths)]
+
+
+def wide(depth: int, *sides: Tuple[int, int]) -> List[Tuple[int, ...]]:
+    return [(*side, depth) for side in sides]
+
+
+def split(layer: str) -> Dict[str, None]:
+    """Variables of a separable convolution with one batch norm."""
+    return {f"{layer}/{leaf}": None for leaf in ("depthwise_weights", "pointwise_weights", *LEAVES)}
+
+
+ROWS = [
+    Row(
+        "ssd_mobilenet_v1",
+        "",
+        (300, 300),
+        squares([512, 1024, 512, 256, 256, 128], [19, 10, 5, 3, 2, 1]),
+        scope="MobilenetV1/",
+        is_exhaustive=True,
+    ),
+    Row(
+        "ssd_mobilenet_v1",
+        f"{SMALL} num_layers: 3 pad_to_multiple: 32",
+        (70, 33),  # padded to 96 x 64
+        [(6, 4, 51), (3, 2, 102), (2, 1, 51)],
+    ),
+    Row(
+        "ssd_mobilenet_v1",
+        f"{SMALL} use_depthwise: true use_explicit_padding: true",
+        (300, 300),
+        squares([51, 102, 51, 25, 25, 12], [19, 10, 5, 3, 2, 1]),
+        has={"MobilenetV1/Conv2d_13_pointwise_2_Conv2d_2_3x3_s2_51_depthwise/BatchNorm/beta": None},
+    ),
+    Row(
+        "ssd_mobilenet_v1_fpn",
+        SMALL,
+        (128, 160),
+        wide(25, (16, 20), (8, 10), (4, 5), (2, 3), (1, 2)),
+        scope="MobilenetV1/",
+        has={
+            "fpn/projection_1/weights": [1, 1, 25, 25],
+            "fpn/projection_2/weights": [1, 1, 51, 25],
+            "fpn/projection_3/weights": [1, 1, 102, 25],
+            "fpn/smoothing_1/weights": [3, 3, 25, 25],
+            "fpn/smoothing_2/weights": [3, 3, 25, 25],
+            "fpn/bottom_up_Conv2d_14/weights": [3, 3, 25, 25],
+            "fpn/bottom_up_Conv2d_15/weights": [3, 3, 25, 25],
+        },
+        variables=27 * 5 + 3 * 2 + 4 * 5,
+        is_exhaustive=True,
+    ),
+    Row(
+        "ssd_mobilenet_v1_fpn",
+        f"{SMALL} fpn {{ min_level: 2 max_level: 6 additional_layer_depth: 64 }}",
+        (128, 160),
+        wide(6, (32, 40), (16, 20), (8, 10), (4, 5), (2, 3)),
+        has={"MobilenetV1/fpn/projection_1/weights": [1, 1, 12, 6]},
+        lacks=("bottom_up_Conv2d_15",),
+        is_exhaustive=True,
+    ),
+    Row(  # the last two layers of the backbone are narrower
+        "ssd_mobilenet_v1_fpn",
+        f"{SMALL} use_depthwise: true",
+        (128, 160),
+        wide(25, (16, 20), (8, 10), (4, 5), (2, 3), (1, 2)),
+        scope="MobilenetV1/",
+        has={
+            "Conv2d_12_pointwise/weights": [1, 1, 51, 51],
+            "Conv2d_13_pointwise/weights": [1, 1, 51, 25],
+            **split("fpn/smoothing_1"),
+            **split("fpn/smoothing_2"),
+            **split("fpn/bottom_up_Conv2d_14"),
+            **split("fpn/bottom_up_Conv2d_15"),
+        },
+        variables=27 * 5 + 3 * 2 + 4 * 6,
+    ),
+    Row(
+        "ssd_mobilenet_v1_fpn",
+        f"{SMALL} use_explicit_padding: true",
+        (100, 90),
+        wide(25, (13, 12), (7, 6), (4, 3), (2, 2), (1, 1)),
+        like=SMALL,
+        is_exhaustive=True,
+    ),
+    Row(
+        "ssd_mobilenet_v1_ppn",
+        SMALL,
+        (128, 160),
+        wide(51, (8, 10), (4, 5), (2, 3), (1, 2), (1, 1), (1, 1)),
+        scope="MobilenetV1/Conv2d_",  # no layers of its own
+        has={"13_pointwise/weights": None},
+        variables=27 * 5,
+        is_exhaustive=True,
+    ),
+    Row(
+        "ssd_mobilenet_v1_ppn",
+        f"{SMALL} use_depthwise: true",
+        (128, 160),
+        wide(51, (8, 10), (4, 5), (2, 3), (1, 2), (1, 1), (1, 1)),
+        like=SMALL,
+        is_exhaustive=True,
+    ),
+    *(
+        Row(
+            EMBEDDED,
+            f"{SMALL} {option}",
+            (256, 256),
+            squares([51, 102, 51, 25, 25], [16, 8, 4, 2, 1]),
+            scope="MobilenetV1/",
+            has={"Conv2d_13_pointwise_2_Conv2d_4_2x2_s2_25/weights": [2, 2, 12, 25]},
+            is_exhaustive=True,
+        )
+        for option in ("", "use_explicit_padding: true")
+    ),
+    Row(
+        EMBEDDED,
+        f"{SMALL} use_depthwise: true",
+        (256, 256),
+        squares([51, 102, 51, 25, 25], [16, 8, 4, 2, 1]),
+        scope="MobilenetV1/",
+        has={
+            "Conv2d_13_pointwise_2_Conv2d_4_2x2_s2_25_depthwise/depthwise_weights": [2, 2, 12, 1],
+            "Conv2d_13_pointwise_2_Conv2d_4_2x2_s2_25/weights": [1, 1, 12, 25],
+        },
+    ),
+    Row(  # padded to 128 x 192; the backbone's channels are multiples of 8, the others cut
+        "ssd_mobilenet_v2",
+        f"depth_multiplier: 0.1 min_depth: 8 {PENALIZED} num_layers: 5 pad_to_multiple: 64",
+        (107, 139),
+        [(8, 12, 96), (4, 6, 128), (2, 3, 51), (1, 2, 25), (1, 1, 25)],
+        scope="MobilenetV2/",
+        is_exhaustive=True,
+    ),
+    Row(
+        "ssd_mobilenet_v2",
+        f"depth_multiplier: 0.1 min_depth: 8 {PENALIZED} use_explicit_padding: true",
+        (96, 96),
+        squares([96, 128, 51, 25, 25, 12], [6, 3, 2, 1, 1, 1]),
+        is_exhaustive=True,
+    ),
+    Row(
+        "ssd_mobilenet_v2_fpn",
+        f"depth_multiplier: 0.5 {PENALIZED}",
+        (128, 128),
+        squares([128] * 5, [16, 8, 4, 2, 1]),
+        scope="MobilenetV2/",
+        has={
+            "Conv_1/weights": [1, 1, 160, 640],
+            "fpn/projection_3/weights": [1, 1, 640, 128],
+            "fpn/projection_3/biases": [128],
+            "fpn/smoothing_2/weights": [3, 3, 128, 128],
+            "fpn/bottom_up_Conv2d_20/weights": [3, 3, 128, 128],
+            "fpn/bottom_up_Conv2d_21/BatchNorm/beta": None,
+        },
+        variables=52 * 5 + 3 * 2 + 4 * 5,
+    ),
+    Row(
+        "ssd_mobilenet_v2_fpn_keras",
+        f"""depth_multiplier: 0.5 {PENALIZED} use_depthwise: true
+        fpn {{ min_level: 2 max_level: 6 additional_layer_depth: 64 }}""",
+        (128, 128),
+        squares([32] * 5, [32, 16, 8, 4, 2]),
+        scope="MobilenetV2/",
+        has={
+            "Conv_1/weights": [1, 1, 160, 128],
+            "fpn/projection_1/weights": [1, 1, 16, 32],
+            "fpn/smoothing_3/depthwise_weights": [3, 3, 32, 1],
+            "fpn/smoothing_3/pointwise_weights": [1, 1, 32, 32],
+            "fpn/bottom_up_Conv2d_20/pointwise_weights": None,
+        },
+        lacks=("Conv2d_21",),
+        is_exhaustive=True,
+    ),
+    Row(
+        "ssd_mobilenet_v3_large",
+        f"depth_multiplier: 0.1 min_depth: 8 {PENALIZED} pad_to_multiple: 64",
+        (107, 139),
+        [(8, 12, 96), (4, 6, 48), (2, 3, 51), (1, 2, 25), (1, 1, 25), (1, 1, 12)],
+        scope="MobilenetV3/",
+        is_exhaustive=True,
+    ),
+    Row(
+        "ssd_mobilenet_v3_small",
+        f"depth_multiplier: 0.1 min_depth: 8 {PENALIZED} pad_to_multiple: 64",
+        (107, 139),
+        [(8, 12, 48), (4, 6, 32), (2, 3, 51), (1, 2, 25), (1, 1, 25), (1, 1, 12)],
+        is_exhaustive=True,
+    ),
+    Row(
+        "ssd_mobilenet_v3_small",
+        f"depth_multiplier: 0.1 min_depth: 8 {PENALIZED} use_explicit_padding: true",
+        (64, 64),
+        squares([48, 32, 51, 25, 25, 12], [28, 22, 11, 6, 3, 2]),
+        is_exhaustive=True,
+    ),
+    Row(
+        "ssd_mobilenet_v3_small",
+        f"use_depthwise: true {OVERRIDE} min_depth: 16 {PENALIZED}",
+        (320, 320),
+        squares([288, 288, 512, 256, 256, 128], [20, 10, 5, 3, 2, 1]),
+        scope="MobilenetV3/",
+        has={
+            "expanded_conv/squeeze_excite/Conv/weights": [1, 1, 16, 8],
+            "expanded_conv_8/expand/weights": [1, 1, 48, 288],
+            "expanded_conv_8/depthwise/depthwise_weights": [5, 5, 288, 1],
+            "expanded_conv_8/squeeze_excite/Conv/weights": [1, 1, 288, 72],
+            "expanded_conv_10/project/weights": [1, 1, 288, 48],
+            "Conv_1/weights": [1, 1, 48, 288],
+            "layer_13_2_Conv2d_5_3x3_s2_128_depthwise/depthwise_weights": [3, 3, 64, 1],
+        },
+        # 34 backbone layers and 12 extra ones with batch norm, 9 gates of two layers with biases.
+        variables=5 * (34 + 12) + 4 * 9,
+        penalties=34 + 12 + 2 * 9,
+        is_exhaustive=True,
+    ),
+    Row(
+        "ssd_mobilenet_edgetpu",
+        f"depth_multiplier: 0.1 min_depth: 8 {PENALIZED} pad_to_multiple: 64",
+        (107, 139),
+        [(8, 12, 64), (4, 6, 24), (2, 3, 51), (1, 2, 25), (1, 1, 25), (1, 1, 12)],
+        scope="MobilenetEdgeTPU/",
+        is_exhaustive=True,
+    ),
+    *(
+        Row(  # padded to 128 x 192
+            kind,
+            f"""{OVERRIDE} {SMALL} num_layers: 5 pad_to_multiple: 64 use_explicit_padding: true
+            use_depthwise: true""",
+            (107, 139),
+            maps,
+            scope=scope,
+            has={
+                f"{last}_2_Conv2d_4_3x3_s2_25_depthwise/depthwise_weights": None,
+                f"{last}_2_Conv2d_4_3x3_s2_25/weights": None,
+            },
+            is_exhaustive=kind == "ssd_inception_v2",
+        )
+        for kind, scope, last, maps in (
+            (
+                "ssd_inception_v2",
+                "InceptionV2/",
+                "Mixed_5c",
+                [(8, 12, 55), (4, 6, 101), (2, 3, 51), (1, 2, 25), (1, 1, 25)],
+            ),
+            (
+                "ssd_inception_v3",
+                "InceptionV3/",
+                "Mixed_7c",
+                [(13, 21, 27), (6, 10, 76), (2, 4, 203), (1, 2, 51), (1, 1, 25)],
+            ),
+        )
+    ),
+    Row(
+        "ssd_inception_v3",
+        f"{OVERRIDE} {PENALIZED}",
+        (300, 300),
+        squares([288, 768, 2048, 512, 256, 128], [35, 17, 8, 4, 2, 1]),
+        scope="InceptionV3/",
+        has={
+            "Mixed_7c_1_Conv2d_3_1x1_256/weights": [1, 1, 2048, 256],
+            "Mixed_7c_2_Conv2d_5_3x3_s2_128/weights": [3, 3, 64, 128],
+        },
+        # 94 layers of the network and 6 more, each a kernel and four numbers per channel.
+        variables=100 * 5,
+        penalties=100,
+        is_exhaustive=True,
+    ),
+    Row(
+        "ssd_resnet50_v1_fpn",
+        TINY,
+        (160, 192),
+        wide(12, (20, 24), (10, 12), (5, 6), (3, 3), (2, 2)),
+        scope="resnet_v1_50/",
+        has={
+            "conv1/weights": [7, 7, 3, 64],
+            "block4/unit_3/bottleneck_v1/conv1/weights": [1, 1, 100, 25],
+            **{f"fpn/projection_{n}/biases": [12] for n in (1, 2, 3)},
+            **{f"fpn/smoothing_{n}/weights": [3, 3, 12, 12] for n in (1, 2)},
+            **{f"fpn/bottom_up_block{n}/weights": [3, 3, 12, 12] for n in (5, 6)},
+        },
+        lacks=("smoothing_1/biases", "smoothing_3", "projection_4", "block7"),
+        is_exhaustive=True,
+    ),
+    Row(
+        "ssd_resnet50_v1_fpn",
+        f"{TINY} use_depthwise: true pad_to_multiple: 32",
+        (130, 161),
+        wide(12, (20, 24), (10, 12), (5, 6), (3, 3), (2, 2)),
+        like=TINY,
+        is_exhaustive=True,
+    ),
+    Row(  # the backbone is whole all the same
+        "ssd_resnet50_v1_fpn",
+        f"{TINY} fpn {{ min_level: 2 max_level: 4 additional_layer_depth: 100 }}",
+        (160, 192),
+        wide(5, (40, 48), (20, 24), (10, 12)),
+        has={"resnet_v1_50/block4/unit_3/bottleneck_v1/conv3/weights": None},
+        lacks=("bottom_up",),
+        is_exhaustive=True,
+    ),
+    Row(
+        "ssd_resnet50_v1_fpn",
+        f"{TINY} fpn {{ min_level: 5 max_level: 6 }}",
+        (160, 192),
+        wide(12, (5, 6), (3, 3)),
+        is_exhaustive=True,
+    ),
+    Row(
+        "ssd_resnet50_v1_ppn",
+        NORM,
+        (160, 192),
+        wide(1024, (10, 12), (5, 6), (3, 3), (2, 2), (1, 1), (1, 1)),
+        scope="resnet_v1_50/",
+        has={"Base_Conv2d_1x1_1024/weights": [1, 1, 1024, 1024]},
+    ),
+    Row(
+        "ssd_resnet50_v1_ppn",
+        f"{NORM} min_depth: 200 use_depthwise: true use_explicit_padding: true",
+        (160, 192),
+        wide(1024, (10, 12), (5, 6), (3, 3), (2, 2), (1, 1), (1, 1)),
+        like=NORM,
+        is_exhaustive=True,
+    ),
+]
+
+
+# Networks that `short_networks` makes short.
+SHORT_ROWS = [
+    Row(  # padded to 96 x 160; the multiplier applies to the extra layers alone
+        "ssd_pnasnet",
+        f"{SMALL} num_layers: 4 pad_to_multiple: 32",
+        (96, 130),
+        [(6, 10, 16), (3, 5, 32), (2, 3, 51), (1, 2, 25)],
+        has={
+            "conv0/weights": [3, 3, 3, 6],
+            "cell_stem_0/comb_iter_0/left/bn_sep_3x3_1/gamma": None,
+            "SSD_feature_maps/Cell_11_1_Conv2d_2_1x1_25/weights": [1, 1, 32, 25],
+            "SSD_feature_maps/Cell_11_2_Conv2d_2_3x3_s2_51/weights": [3, 3, 25, 51],
+        },
+        lacks=("conv0/BatchNorm", "cell_stem_0/BatchNorm"),
+    ),
+    Row(  # 44 channels make 48, and sides of 100 and 60 make 128 and 64
+        MNASFPN,
+        """use_explicit_padding: true pad_to_multiple: 64 depth_multiplier: 0.5 min_depth: 8
+        fpn { max_level: 6 additional_layer_depth: 88 }""",
+        (100, 60),
+        wide(48, (16, 8), (8, 4), (4, 2), (2, 1)),
+        is_exhaustive=True,
+    ),
+    Row(  # not even the padding has an effect: 300 pixels stay 300
+        "ssd_spaghettinet",
+        f"""depth_multiplier: 0.1 min_depth: 4 use_depthwise: true pad_to_multiple: 256 {OVERRIDE}
+        {PENALIZED}""",
+        (300, 300),
+        squares([120, 168, 136, 136, 64], [19, 10, 5, 3, 3]),
+        scope="spaghettinet_edgetpu_m/",
+        has={
+            "spaghetti_net/stem_node/stem/weights": None,
+            "spaghetti_net/n1_0/slice_3/weights": None,
+            "spaghetti_net/n1_0/concat/max": None,
+            "spaghetti_net/n3_0/depthwise/BatchNorm/gamma": None,
+            "spaghetti_net/n5_0/depthwise/biases": None,
+            "edge_n4_c0n0/1x1_before_upsample/weights": None,
+            "edge_c0n1_c0n2/1x1_after_downsampling/weights": None,
+            "edge_n5_c0n4/1x1_no_resampling/weights": None,
+        },
+    ),
+]
+
+
+MOBILEDET_ROWS = [
+    Row(  # 72 * 0.55 / 8 = 4.95 and 144 * 0.55 / 8 = 9.9; extra layers are cut to integers instead
+        "tiny_mobiledet",
+        f"depth_multiplier: 0.55 min_depth: 90 {PENALIZED}",
+        (70, 40),
+        [(5, 3, 40), (3, 2, 80), (2, 1, 281), (1, 1, 140), (1, 1, 140), (1, 1, 90)],
+    ),
+    Row(
+        "tiny_mobiledet",
+        f"pad_to_multiple: 64 {PENALIZED}",
+        (70, 40),
+        [(8, 4, 72), (4, 2, 144), (2, 1, 512), (1, 1, 256), (1, 1, 256), (1, 1, 128)],
+    ),
+    Row(
+        "tiny_mobiledet",
+        f"use_depthwise: true depth_multiplier: 0.25 {PENALIZED}",
+        (64, 64),
+        squares([16, 40, 128, 64, 64, 32], [4, 2, 1, 1, 1, 1]),
+        scope="Tiny/",
+        has={
+            f"C5_2_Conv2d_{row}_3x3_s2_{depth}_depthwise/{leaf}": None
+            for row, depth in ((2, 128), (3, 64), (4, 64), (5, 32))
+            for leaf in ("depthwise_weights", *LEAVES)
+        },
+    ),
+]

@@ -1,0 +1,142 @@
+"""What input functions ask for, by the fields of a configuration; no dataset is made."""
+
+from __future__ import annotations
+
+from typing import Any, List
+
+import pytest
+from google.protobuf import text_format
+
+import inputs
+from estimator_det.compat import tf
+from inputs import pipeline as input_pipeline
+from tests.inputs.examples import pipeline
+from tests.inputs.test_pipeline import AUGMENTED, preprocess_of
+
+
+def test_share_of_a_worker_and_of_its_replicas() -> None:
+    assert input_pipeline._share(12, None) == (12, (1, 0))
+    context = tf.distribute.InputContext(
+        num_input_pipelines=3, input_pipeline_id=2, num_replicas_in_sync=6
+    )
+    assert input_pipeline._share(12, context) == (2, (3, 2))
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
+    """What input functions ask for: recipe, log, stream."""
+    calls: List[Any] = []
+
+    def gather(recipe: Any, log: Any, stream: Any, needs_masks: bool) -> None:
+        assert not needs_masks
+        calls.append((recipe, log, stream))
+
+    monkeypatch.setattr(input_pipeline, "_batches", gather)
+    return calls
+
+
+def test_settings_of_training(asked: List[Any]) -> None:
+    config = pipeline("train_input_reader { num_epochs: 0 }" + AUGMENTED)
+    inputs.create_train_input_fn(config, preprocess_of(config))()
+    recipe, log, stream = asked.pop()
+    reader, options = recipe.reader, recipe.options
+    assert reader is config.train_input_reader and log is None
+    steps = config.train_config.data_augmentation_options
+    assert [link.name for link in recipe.links] == [
+        step.WhichOneof("preprocessing_step") for step in steps
+    ]
+    assert (recipe.batch_size, recipe.first_step, recipe.images_per_step) == (2, 0, 2)
+    assert (stream.num_epochs, stream.sample_1_of_n, stream.seed) == (None, 1, None)
+    assert (stream.drop_remainder, stream.runs_elsewhere) == (reader.drop_remainder, False)
+    assert (options.num_classes, options.max_boxes) == (4, 3)
+    assert options.all_classes_labeled_by_default and options.context_shape == (None, None)
+    config = pipeline(
+        """train_config { retain_original_images: true merge_multiple_label_boxes: true
+        use_multiclass_scores: true max_number_of_boxes: 9 }
+        train_input_reader { num_epochs: 7 sample_1_of_n_examples: 5 drop_remainder: false }"""
+    )
+    config.train_input_reader.ClearField("max_number_of_boxes")
+    inputs.create_train_input_fn(config, preprocess_of(config), 3, runs_elsewhere=True)()
+    recipe, _, stream = asked.pop()
+    options = recipe.options
+    assert (stream.num_epochs, stream.sample_1_of_n, stream.seed) == (7, 5, 3)
+    assert (stream.drop_remainder, stream.runs_elsewhere) == (False, True)
+    assert options.max_boxes == 9
+    assert options.retain_original_image and options.merge_boxes and options.use_multiclass_scores
+
+
+def test_batch_size_comes_from_params_or_configuration(asked: List[Any]) -> None:
+    config = pipeline()
+    input_fn = inputs.create_train_input_fn(config, preprocess_of(config))
+    for params, expected in (({}, 2), ({"batch_size": 3}, 3)):
+        input_fn(params)
+        assert asked.pop()[0].batch_size == expected
+    with pytest.raises(ValueError, match="batch_size is 0"):
+        input_fn({"batch_size": 0})
+
+
+def test_images_of_a_step(asked: List[Any]) -> None:
+    """Each of three workers gives a third of them, whatever the size of its batches."""
+    config = pipeline("train_config { batch_size: 12 }")
+    shared = tf.distribute.InputContext(
+        num_input_pipelines=3, input_pipeline_id=0, num_replicas_in_sync=6
+    )
+    for params, context, images, expected in (
+        ({}, shared, None, (2, 4)),
+        ({"batch_size": 3}, None, None, (3, 3)),
+        ({"batch_size": 3}, None, 24, (3, 24)),
+    ):
+        make = inputs.create_train_input_fn(
+            config, preprocess_of(config), first_step=5, images_per_step=images
+        )
+        make(params, context)
+        recipe = asked.pop()[0]
+        assert (recipe.batch_size, recipe.images_per_step) == expected
+        assert recipe.first_step == 5
+
+
+def test_settings_of_evaluation(asked: List[Any]) -> None:
+    """One pass over what is to be read; training's settings do not count."""
+    text = """train_config { merge_multiple_label_boxes: true use_multiclass_scores: true
+        max_number_of_boxes: 9 data_augmentation_options { random_horizontal_flip {} } }
+        eval_config { batch_size: 4 retain_original_images: false }
+        eval_input_reader { sample_1_of_n_examples: 5 num_epochs: 7 max_number_of_boxes: 8 }"""
+    config = pipeline(text)
+    reader_config = config.eval_input_reader[-1]
+    for sample, expected in ((None, 5), (1, 1), (3, 3)):
+        make = inputs.create_eval_input_fn(config, preprocess_of(config), reader_config, sample)
+        make()
+        recipe, _, stream = asked.pop()
+        options = recipe.options
+        assert recipe.reader is reader_config and not recipe.links
+        assert (stream.num_epochs, stream.sample_1_of_n, recipe.batch_size) == (1, expected, 4)
+        assert not stream.drop_remainder and stream.seed is not None and stream.cursor is None
+        assert options.max_boxes == 8 and not options.retain_original_image
+        assert not options.merge_boxes and not options.use_multiclass_scores
+    make({"batch_size": 1})
+    assert asked.pop()[-1].drop_remainder
+    for drop in (True, False):
+        reader_config.drop_remainder = drop
+        make()
+        assert asked.pop()[-1].drop_remainder == drop
+    assert options.resizer.spatial_shape == (6, 10)
+    assert options.all_classes_labeled_by_default
+    text_format.Merge(
+        """eval_config { force_no_resize: true image_classes_field_map_empty_to_ones: false
+        retain_original_image_additional_channels: true }""",
+        config,
+    )
+    make()
+    options = asked.pop()[0].options
+    assert options.resizer.spatial_shape == (None, None)
+    assert not options.all_classes_labeled_by_default and not options.retain_additional_channels
+    config.eval_config.retain_original_images = True
+    make()
+    assert asked.pop()[0].options.retain_additional_channels
+
+
+def test_images_decoded_at_once() -> None:
+    reader = pipeline().train_input_reader
+    assert input_pipeline.decoded_at_once(reader, 4, 2) == 2
+    reader.num_parallel_batches = 3
+    assert input_pipeline.decoded_at_once(reader, 4, 2) == 12

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import re
+from typing import Any, Dict, List
+
+import pytest
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config.overrides import apply_overrides
+from estimator_det.detectors import make_detector
+from estimator_det.protos import model_pb2, pipeline_pb2
+from model_fn.checkpoints.explanations import explain_shapes
+from tests.detectors.configs import small_config
+
+Shapes = Dict[str, List[int]]
+
+HEAD = "BoxPredictor_0/"
+LAYER = "FeatureExtractor/MobilenetV1/Conv2d_13_pointwise_2_Conv2d_2_3x3_s2_512"
+SHAPES: Shapes = {  # of a part of the small detector
+    "FeatureExtractor/MobilenetV1/Conv2d_0/weights": [3, 3, 3, 8],
+    "FeatureExtractor/MobilenetV1/Conv2d_1_depthwise/depthwise_weights": [3, 3, 8, 1],
+    "FeatureExtractor/MobilenetV1/Conv2d_13_pointwise/weights": [1, 1, 102, 102],
+    f"{LAYER}/weights": [3, 3, 102, 512],
+    f"{HEAD}BoxEncodingPredictor/weights": [1, 1, 102, 12],
+    f"{HEAD}BoxEncodingPredictor/biases": [12],
+    f"{HEAD}ClassPredictor/weights": [1, 1, 102, 9],
+    f"{HEAD}ClassPredictor/biases": [9],
+}
+
+
+def _explained(changes: Dict[str, Any], overrides: str = "") -> List[str]:
+    """The options for a checkpoint with changed shapes; None removes a variable."""
+    stored = {name: shape for name, shape in {**SHAPES, **changes}.items() if shape is not None}
+    sentences = explain_shapes(small_config(overrides), stored, SHAPES)
+    return [re.search(r"--set (\S+)$", text)[1] for text in sentences]
+
+
+def test_equal_shapes_need_no_explanation() -> None:
+    assert _explained({}) == []
+    assert _explained({"other": [7]}) == []
+
+
+def test_classes() -> None:
+    changes = {
+        f"{HEAD}ClassPredictor/weights": [1, 1, 102, 273],
+        f"{HEAD}ClassPredictor/biases": [273],
+    }
+    assert _explained(changes) == ["model.ssd.num_classes=90"]
+    (text,) = explain_shapes(small_config(), {**SHAPES, **changes}, SHAPES)
+    assert text == (
+        "The checkpoint has the shapes of model.ssd.num_classes=90, the configuration has 2: use "
+        "--set model.ssd.num_classes=90"
+    )
+    # With other anchors the columns do not say how many classes there are.
+    assert _explained({**changes, f"{HEAD}BoxEncodingPredictor/biases": [24]}) == []
+    assert _explained({f"{HEAD}ClassPredictor/biases": [10]}) == []
+    assert _explained({f"{HEAD}ClassPredictor/biases": None}) == []
+
+
+def test_classes_of_two_stages() -> None:
+    model = model_pb2.DetectionModel()
+    model.faster_rcnn.num_classes = 37
+    name = "SecondStageBoxPredictor/ClassPredictor/biases"
+    (text,) = explain_shapes(model, {name: [91]}, {name: [38]})
+    assert "--set model.faster_rcnn.num_classes=90" in text
+
+
+def test_kernel_size() -> None:
+    changes = {
+        f"{HEAD}{head}Predictor/weights": [3, 3, 102, size]
+        for head, size in (("BoxEncoding", 12), ("Class", 9))
+    }
+    path = "model.ssd.box_predictor.convolutional_box_predictor.kernel_size"
+    assert _explained(changes) == [f"{path}=3"]
+
+
+def test_depthwise_heads() -> None:
+    part = f"{HEAD}ClassPredictor_depthwise/depthwise_weights"
+    path = "model.ssd.box_predictor.convolutional_box_predictor.use_depthwise"
+    assert _explained({part: [3, 3, 102, 1]}) == [f"{path}=true"]
+    wanted = {**SHAPES, part: [3, 3, 102, 1]}
+    model = small_config("box_predictor { convolutional_box_predictor { use_depthwise: true } }")
+    (text,) = explain_shapes(model, SHAPES, wanted)
+    assert f"--set {path}=false" in text
+
+
+def test_depthwise_feature_maps() -> None:
+    changes = {
+        f"{LAYER}_depthwise/depthwise_weights": [3, 3, 102, 1],
+        f"{LAYER}/weights": [1, 1, 102, 512],
+    }
+    assert _explained(changes) == ["model.ssd.feature_extractor.use_depthwise=true"]
+    # A further feature map is no other kind of layer.
+    further = {f"{LAYER}_further_depthwise/depthwise_weights": [3, 3, 102, 1]}
+    assert _explained(further) == []
+
+
+def test_depth_multiplier() -> None:
+    changes = {
+        "FeatureExtractor/MobilenetV1/Conv2d_0/weights": [3, 3, 3, 40],
+        "FeatureExtractor/MobilenetV1/Conv2d_13_pointwise/weights": [1, 1, 512, 512],
+        f"{LAYER}/weights": [3, 3, 512, 512],
+    }
+    assert _explained(changes) == ["model.ssd.feature_extractor.depth_multiplier=0.5"]
+    # Widths without a common factor are of another network.
+    changes["FeatureExtractor/MobilenetV1/Conv2d_0/weights"] = [3, 3, 3, 4]
+    assert _explained(changes) == []
+
+
+def test_another_network_is_not_explained() -> None:
+    other = {f"FeatureExtractor/InceptionV2/{i}/weights": [1, 1, 8, 8] for i in range(9)}
+    assert explain_shapes(small_config(), other, SHAPES) == []
+
+
+def _shapes(model: model_pb2.DetectionModel) -> Shapes:
+    with tf.Graph().as_default():
+        make_detector(model, is_training=False).predict(tf.zeros([1, 64, 64, 3]))
+        return {each.op.name: each.shape.as_list() for each in tf1.global_variables()}
+
+
+HEADS = "box_predictor { convolutional_box_predictor { %s } }"
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        "num_classes: 37",
+        HEADS % "kernel_size: 3",
+        HEADS % "use_depthwise: true",
+        HEADS % "use_depthwise: true kernel_size: 3",
+        "feature_extractor { use_depthwise: true }",
+        "feature_extractor { depth_multiplier: 0.25 }",
+        "num_classes: 5 feature_extractor { use_depthwise: true depth_multiplier: 0.5 }",
+        "feature_extractor { type: 'ssd_mobilenet_v2' depth_multiplier: 0.35 }",
+    ],
+)
+@pytest.mark.parametrize("way", ["more", "less"])
+def test_remedies_work(overrides: str, way: str) -> None:
+    base = "feature_extractor { num_layers: 4 } "
+    base += "anchor_generator { ssd_anchor_generator { num_layers: 4 } } "
+    if "v2" in overrides:
+        base += "feature_extractor { type: 'ssd_mobilenet_v2' depth_multiplier: 0.75 }"
+    models = [small_config(base), small_config(f"{base} {overrides}")]
+    mine, other = models if way == "more" else reversed(models)
+    config, wanted = pipeline_pb2.TrainEvalPipelineConfig(model=mine), _shapes(other)
+    for _ in range(2):  # kernel_size shows when the layers are of the same kind
+        texts = explain_shapes(config.model, wanted, _shapes(config.model))
+        config = apply_overrides(config, [text.split("--set ")[1] for text in texts])
+    assert _shapes(config.model) == wanted

@@ -1,0 +1,252 @@
+"""Runs by the TF2 loop on one device: like those of an Estimator, and in exchange with them."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any, Dict, List, Set
+
+import numpy as np
+import pytest
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config.text import ConfigError
+from inputs import pipeline as input_pipeline
+from inputs import schema
+from model_fn.checkpoints.errors import RunError
+from model_fn.debugging.replay import BATCH_FILE, CHECKPOINT
+from model_fn.runs import data_cursor, history, runner
+from model_fn.runs.loop_options import InLoop
+from model_fn.runs.options import Evaluating, Saving
+from model_fn.runs.progress import PROGRESS_FILE, NotFiniteLossError
+from model_fn.runs.signals import Stopped
+from tests.model_fn import fake
+from tests.model_fn.runs.test_runner import _SignalAt
+
+AVERAGED = "train_config { optimizer { use_moving_average: true moving_average_decay: 0.5 } }"
+ADAM = """train_config { optimizer { adam_optimizer { learning_rate {
+  exponential_decay_learning_rate { initial_learning_rate: 0.01 decay_steps: 2 } } } } }"""
+RMS = """train_config { optimizer { rms_prop_optimizer { learning_rate {
+  constant_learning_rate { learning_rate: 0.01 } } } } }"""
+LOOP = InLoop()
+
+
+@pytest.fixture(autouse=True)
+def _fake_detector(monkeypatch: pytest.MonkeyPatch) -> None:
+    _install(monkeypatch)
+
+
+def _install(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake.install(monkeypatch)
+    monkeypatch.setattr(
+        input_pipeline,
+        "create_train_input_fn",
+        lambda *_, cursor=None, **__: fake.make_train_input_fn(cursor=cursor),
+    )
+    monkeypatch.setattr(input_pipeline, "create_eval_input_fn", lambda *_, **__: fake.eval_input_fn)
+
+
+def _train(
+    folder: pathlib.Path, config: Any, num_steps: int, in_loop: Any = LOOP, **how: Any
+) -> Any:
+    runner.train(
+        config,
+        str(folder),
+        num_train_steps=num_steps,
+        seed=3,
+        progress=False,
+        in_loop=in_loop,
+        **how,
+    )
+    return _stored(tf1.train.latest_checkpoint(str(folder)))
+
+
+def _stored(prefix: str) -> Dict[str, np.ndarray]:
+    reader = tf1.train.load_checkpoint(prefix)
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def _assert_equal(found: Dict[str, np.ndarray], expected: Dict[str, np.ndarray]) -> None:
+    assert set(found) == set(expected)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def _reports(folder: pathlib.Path) -> List[Dict[str, Any]]:
+    return [json.loads(line) for line in (folder / PROGRESS_FILE).read_text().splitlines()]
+
+
+def _tags(folder: pathlib.Path) -> Set[str]:
+    return {
+        value.tag
+        for path in folder.glob("events.*")
+        for event in tf1.train.summary_iterator(str(path))
+        for value in event.summary.value
+    }
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        ADAM + AVERAGED,
+        pytest.param(AVERAGED, marks=pytest.mark.exhaustive),
+        pytest.param(RMS, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_the_loop_and_an_estimator_take_the_same_steps(
+    tmp_path: pathlib.Path, optimizer: str
+) -> None:
+    clipped = "train_config { gradient_clipping_by_norm: 0.1 summarize_gradients: true }"
+    config = fake.pipeline_config(clipped + optimizer)
+    expected = _train(tmp_path / "estimator", config, 7, in_loop=None)
+    # By turns: values at the start, and then slots, averages and the step, are the same.
+    folder = tmp_path / "both"
+    _train(folder, config, 2)
+    # The first summaries of both.
+    assert "Loss/total_loss" in _tags(folder) and _tags(folder) == _tags(tmp_path / "estimator")
+    _train(folder, config, 3, in_loop=None)
+    found = _train(folder, config, 7, InLoop(steps_per_call=3), progress_steps=3)
+    _assert_equal(found, expected)
+    # Calls end at multiples; the position in the data is that after all their steps.
+    assert [entry["step"] for entry in _reports(folder)] == [1, 2, 3, 6, 7]
+    position = data_cursor.read_cursor_state(str(folder), 7)
+    assert position is not None and position.count == 14
+
+
+def _poisoned(number: int) -> Any:
+    """Input whose batch of that number has an image that is not finite."""
+
+    def input_fn(params: Any = None, input_context: Any = None) -> tf.data.Dataset:
+        def poison(batch: tf.Tensor, inputs: Any) -> Any:
+            features, labels = inputs
+            factor = tf.where(tf.equal(batch, number), np.nan, 1.0)
+            image = features[schema.IMAGE] * tf.cast(factor, tf.float32)
+            return {**features, schema.IMAGE: image}, labels
+
+        return fake.make_train_input_fn()().enumerate().map(poison)
+
+    return input_fn
+
+
+@pytest.mark.parametrize("steps_per_call", [1, pytest.param(4, marks=pytest.mark.exhaustive)])
+def test_a_step_that_is_not_finite_changes_nothing(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, steps_per_call: int
+) -> None:
+    in_loop = InLoop(steps_per_call=steps_per_call)
+    if steps_per_call > 1:
+        _train(tmp_path, fake.pipeline_config(), 2)
+    monkeypatch.setattr(
+        input_pipeline, "create_train_input_fn", lambda *_, **__: _poisoned(number=2)
+    )
+    monkeypatch.setattr(runner._Run, "_make_cursor", lambda *_: None)
+    with pytest.raises(NotFiniteLossError, match="step 3: not finite: Loss/localization_loss"):
+        _train(tmp_path / "bad", fake.pipeline_config(), 4, in_loop, saving=Saving(steps=1))
+    good = tmp_path if steps_per_call > 1 else tmp_path / "bad"
+    folder = tmp_path / "bad" / "bad_step-3"
+    _assert_equal(_stored(str(folder / CHECKPOINT)), _stored(str(good / "model.ckpt-2")))
+    with np.load(folder / BATCH_FILE) as batch:
+        assert np.isnan(batch["features/image"]).all()
+    assert _reports(tmp_path / "bad")[-1]["step"] == 3
+
+
+def test_evaluations_and_signals(tmp_path: pathlib.Path) -> None:
+    model_dir = str(tmp_path)
+    with pytest.raises(Stopped, match="at step 3, which is saved"):
+        runner.train_and_evaluate(
+            fake.pipeline_config(),
+            model_dir,
+            num_train_steps=9,
+            progress=False,
+            saving=Saving(steps=100),
+            evaluating=Evaluating(every_steps=2, export_final=False),
+            hooks=[_SignalAt(step=3)],
+            in_loop=LOOP,
+        )
+    assert [each.step for each in history.read(model_dir, "0")] == [2]
+    steps = [int(path.stem.split("-")[1]) for path in tmp_path.glob("model.ckpt-*.index")]
+    assert sorted(steps) == [0, 2, 3]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Dict[str, np.ndarray]:
+    """What three steps with frozen batch norm end at."""
+    with pytest.MonkeyPatch.context() as patch:
+        _install(patch)
+        return _train(tmp_path_factory.mktemp("plain"), _frozen(), 3)
+
+
+def _frozen() -> Any:
+    config = fake.pipeline_config()
+    config.model.ssd.freeze_batchnorm = True
+    return config
+
+
+@pytest.mark.parametrize(
+    "in_loop",
+    [
+        InLoop(accumulate_steps=2),
+        pytest.param(InLoop(jit_compile=True), marks=pytest.mark.exhaustive),
+        pytest.param(InLoop("mirrored"), marks=pytest.mark.exhaustive),
+    ],
+)
+def test_other_ways_to_the_same_steps(
+    tmp_path: pathlib.Path, plain: Dict[str, np.ndarray], in_loop: InLoop
+) -> None:
+    _assert_equal(_train(tmp_path, _frozen(), 3, in_loop), plain)
+
+
+@pytest.mark.parametrize(
+    "precision",
+    ["mixed_float16", pytest.param("mixed_bfloat16", marks=pytest.mark.exhaustive)],
+)
+def test_mixed_precision_stays_near_float32(
+    tmp_path: pathlib.Path, plain: Dict[str, np.ndarray], precision: str
+) -> None:
+    found = _train(tmp_path, _frozen(), 3, InLoop(precision=precision))
+    scale = {"loss_scale", "loss_scale_steps"} if precision == "mixed_float16" else set()
+    assert set(found) == {*plain, *scale}
+    differences = []
+    for name, value in plain.items():
+        assert found[name].dtype == value.dtype
+        np.testing.assert_allclose(found[name], value, rtol=0.05, atol=0.02, err_msg=name)
+        differences.append(float(np.abs(found[name] - value).max()))
+    assert max(differences) > 0.0  # it did compute in the narrow type
+
+
+def test_what_the_loop_refuses(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = fake.pipeline_config()
+    for options, message in (
+        ({"strategy": "parameter_server"}, "leave --strategy out"),
+        ({"strategy": "tpu"}, "--use_tpu"),
+        ({"strategy": "quick"}, "one of none, mirrored"),
+        ({"precision": "float64"}, "one of float32"),
+        ({"accumulate_steps": 0}, "accumulate_steps is 0; give 1 or more"),
+        ({"num_replicas": 2}, "give strategy 'mirrored'"),
+        ({"strategy": "multi_worker_mirrored", "num_replicas": 2}, "set CUDA_VISIBLE_DEVICES"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            InLoop(**options)
+    with pytest.raises(ConfigError, match="must be divisible by 1 replicas x 4"):
+        _train(tmp_path, config, 1, InLoop(accumulate_steps=4))
+    synchronized = fake.pipeline_config(
+        "model { ssd { feature_extractor { conv_hyperparams { sync_batch_norm {} } } } }"
+    )
+    with pytest.raises(ConfigError, match="sync_batch_norm averages over"):
+        _train(tmp_path, synchronized, 1, InLoop(accumulate_steps=2))
+    with pytest.raises(RunError, match="logical CPUs, and num_replicas is 64"):
+        _train(tmp_path, config, 1, InLoop("mirrored", num_replicas=64))
+    with pytest.raises(ConfigError, match="TF_CONFIG lists, and it lists no others"):
+        _train(tmp_path, config, 1, InLoop("multi_worker_mirrored"))
+    cluster = {"chief": ["h:1"], "worker": ["h:2"]}
+    task = {"cluster": cluster, "task": {"type": "chief", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(task))
+    with pytest.raises(ConfigError, match="use strategy 'multi_worker_mirrored'"):
+        _train(tmp_path, config, 1)
+
+
+def test_checkpoints_that_do_not_fit(tmp_path: pathlib.Path) -> None:
+    _train(tmp_path, fake.pipeline_config(), 1)
+    with pytest.raises(RunError, match="use_moving_average=false"):
+        _train(tmp_path, fake.pipeline_config(AVERAGED), 2)
+    with pytest.raises(RunError, match="All/weights/Adam is missing"):
+        _train(tmp_path, fake.pipeline_config(ADAM), 2)

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import logging
+import pathlib
+from typing import Any, List
+
+import pytest
+
+from exporters.saved_model_detector import SavedModelDetector
+from model_fn.checkpoints import label_map_asset
+from model_fn.evaluation import threshold_files
+from model_fn.runs import (
+    best_checkpoints,
+    runner,
+)
+from model_fn.runs.backends import estimator as estimators
+from model_fn.runs.options import Evaluating
+from tests.model_fn import fake
+
+
+def _with_label_map(path: pathlib.Path) -> Any:
+    config = fake.pipeline_config()
+    config.eval_input_reader[0].label_map_path = str(path)
+    return config
+
+
+def test_exports_carry_the_label_map(readers: List[Any], tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "labels.pbtxt"
+    path.write_text("item { id: 1 name: 'cat' } item { id: 3 name: 'cow' }")
+    model_dir = tmp_path / "model"
+    evaluating = Evaluating(best_metric="loss")
+    runner.train_and_evaluate(
+        _with_label_map(path), str(model_dir), evaluating=evaluating, progress=False
+    )
+    content = path.read_bytes()
+    path.unlink()  # the exports need it no more
+    for name in ("Servo", "best"):
+        (exported,) = (model_dir / "export" / name).iterdir()
+        (asset,) = (exported / "assets").iterdir()
+        assert (asset.name, asset.read_bytes()) == ("labels.pbtxt", content)
+        thresholds = threshold_files.read(str(exported / threshold_files.IN_EXPORTS))
+        assert [row.name for row in thresholds.table.classes] == ["cat", "cow"]
+        predictor = SavedModelDetector(str(model_dir / "export" / name))
+        assert [predictor.name(class_id) for class_id in (1, 2, 3)] == ["cat", "2", "cow"]
+
+
+@pytest.mark.parametrize("damage", ["missing", "a folder", "no text", "no label map"])
+def test_an_export_does_not_fail_for_its_label_map(
+    readers: List[Any],
+    tmp_path: pathlib.Path,
+    caplog: pytest.LogCaptureFixture,
+    damage: str,
+) -> None:
+    path = tmp_path / "labels.pbtxt"
+    if damage == "a folder":
+        path.mkdir()
+    elif damage == "no text":
+        path.write_bytes(b"\xff\xff")
+    elif damage == "no label map":
+        path.write_text("item {")
+    model_dir = str(tmp_path / "model")
+    trained = estimators.make_estimator(fake.pipeline_config(), model_dir)
+    trained.train(fake.train_input_fn, max_steps=1)
+    with caplog.at_level(logging.WARNING, label_map_asset.__name__):
+        exported = best_checkpoints.export(_with_label_map(path), trained, model_dir, "best")
+    (warning,) = (record for record in caplog.records if record.name == label_map_asset.__name__)
+    assert f"without the label map {path}: " in warning.getMessage()
+    assert SavedModelDetector(exported).class_names == {}

@@ -1,0 +1,16 @@
+from __future__ import annotations
+
+import pytest
+
+from estimator_det.config.text import ConfigError
+from estimator_det.protos.pipeline_pb2 import TrainEvalPipelineConfig
+from model_fn.runs.loop_options import InLoop, check_batch
+
+
+def test_simulated_quantization_is_refused() -> None:
+    config = TrainEvalPipelineConfig()
+    config.train_config.batch_size = 1
+    check_batch(config, InLoop(), 1)
+    config.graph_rewriter.quantization.delay = 10
+    with pytest.raises(ConfigError, match=r"quantization: is not supported yet"):
+        check_batch(config, InLoop(), 1)

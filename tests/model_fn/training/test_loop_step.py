@@ -1,0 +1,243 @@
+"""Steps of a TF2 loop on two replicas and in parts: they are those of the model_fn."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+from typing import Any, Dict, List
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+
+from estimator_det.compat import estimator, tf, tf1
+from estimator_det.protos import pipeline_pb2
+from inputs import schema
+from model_fn.model_fn import create_model_fn
+from model_fn.training.loop_step import LoopStep
+from tests import small_extractor
+from tests.detectors import configs
+
+
+def _config(**ssd: bool) -> Any:
+    config = text_format.Parse(
+        f"""
+        model {{ {configs.SMALL_SSD} }}
+        train_config {{
+          gradient_clipping_by_norm: 5
+          optimizer {{
+            momentum_optimizer {{
+              learning_rate {{ constant_learning_rate {{ learning_rate: 0.01 }} }}
+            }}
+          }}
+        }}
+        train_input_reader {{}}
+        """,
+        pipeline_pb2.TrainEvalPipelineConfig(),
+    )
+    for field, value in ssd.items():
+        setattr(config.model.ssd, field, value)
+    return config
+
+
+def _arrays(num_boxes: List[int]) -> Any:
+    """Features and labels of images with so many boxes, at most two; to be called eagerly."""
+    given, size = configs.groundtruth(padding=1), len(num_boxes)
+    pixels = np.random.default_rng(0).uniform(-1, 1, (size, 64, 64, 3)).astype(np.float32)
+    features = {schema.IMAGE: pixels, schema.TRUE_IMAGE_SHAPE: np.int32([[64, 64, 3]] * size)}
+
+    def some(values: tf.Tensor) -> np.ndarray:
+        return np.resize(values.numpy(), (size, *values.shape[1:]))
+
+    labels = {
+        schema.NUM_BOXES: np.int32(num_boxes),
+        schema.BOXES: some(given.boxes),
+        schema.CLASSES: some(given.classes),
+        schema.WEIGHTS: some(given.weights),
+    }
+    return features, labels
+
+
+def _by_model_fn(config: Any, arrays: Any, num_steps: int) -> Dict[str, Any]:
+    """Losses of each step, and variables before the first and after the last."""
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.set_random_seed(1)
+        batch = tf.nest.map_structure(tf.constant, arrays)
+        spec = create_model_fn(config)(*batch, estimator.ModeKeys.TRAIN, {})
+        session.run(tf1.global_variables_initializer())
+        variables = {v.op.name: v for v in tf1.global_variables()}
+        start = session.run(variables)
+        losses = [float(session.run(spec.train_op)) for _ in range(num_steps)]
+        return {"start": start, "losses": losses, "end": session.run(variables)}
+
+
+def _mirrored() -> Any:
+    devices = [device.name for device in tf.config.list_logical_devices("CPU")]
+    assert len(devices) == 2
+    return tf.distribute.MirroredStrategy(
+        devices, cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
+
+
+def _by_loop(
+    strategy: Any, config: Any, arrays: Any, expected: Dict[str, Any], num_parts: int = 1
+) -> Dict[str, Any]:
+    """How steps on two replicas differ from those expected.
+
+    Replicas of a machine are fed `arrays` in turn, each worker that of its number.
+    """
+
+    def batches(context: Any) -> tf.data.Dataset:
+        given = arrays
+        if context.num_input_pipelines > 1:
+            given = [arrays[context.input_pipeline_id]]
+        found = tf.data.Dataset.from_tensors(given[0])
+        for each in given[1:]:
+            found = found.concatenate(tf.data.Dataset.from_tensors(each))
+        return found.repeat()
+
+    dataset = strategy.distribute_datasets_from_function(batches)
+    iterator = iter(dataset)
+    loop_step = LoopStep(strategy, config, num_parts=num_parts)
+    loop_step.build(dataset.element_spec)
+    call = loop_step.function(iterator._type_spec, loops=False)
+    if os.environ.get("TF_CONFIG"):
+        is_first = json.loads(os.environ["TF_CONFIG"])["task"]["type"] == "chief"
+        loop_step.restore(expected["start"] if is_first else {})
+        loop_step.agree()
+    else:
+        loop_step.restore(expected["start"])
+    outcomes = [call(iterator, tf.constant(1), tf.constant(0.0)) for _ in expected["losses"]]
+    found, end = loop_step.values(), expected["end"]
+    moved = [
+        name
+        for name in end
+        if "moving_" in name and not np.array_equal(found[name], expected["start"][name])
+    ]
+    return {
+        "names": sorted(set(found) ^ set(end)),
+        "losses": [float(outcome.scalars["Loss/total_loss"]) for outcome in outcomes],
+        "expected": expected["losses"],
+        "step": int(found["global_step"]),
+        "moved": [len(moved), sum("moving_" in name for name in end)],
+        "difference": max(
+            float(np.abs(found[name] - value).max()) / max(float(np.abs(value).max()), 1e-3)
+            for name, value in end.items()
+        ),
+    }
+
+
+def _shared(arrays: Any, number: int) -> Any:
+    half = len(arrays[1][schema.NUM_BOXES]) // 2
+    return tf.nest.map_structure(lambda each: each[number * half : (number + 1) * half], arrays)
+
+
+def _compare(case: str, num_steps: int) -> Dict[str, Any]:
+    """Run in a process of its own: logical devices are made before TensorFlow starts."""
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    small_extractor.use(pytest.MonkeyPatch())
+    # Workers must be the first to use TensorFlow.
+    strategy = tf.distribute.MultiWorkerMirroredStrategy() if case == "workers" else _mirrored()
+    if case in ("replicas", "parts", "workers"):
+        config = _config(freeze_batchnorm=True)
+        # Replicas and parts match different numbers of anchors, the last part none.
+        arrays = _arrays([2, 1, 2, 0])
+        expected = _by_model_fn(config, arrays, num_steps)
+        shares = [_shared(arrays, 0), _shared(arrays, 1)]
+        num_parts = 1 if case == "replicas" else 2
+        return _by_loop(strategy, config, shares, expected, num_parts)
+    config = _config(inplace_batchnorm_update=case == "inplace")
+    arrays = _arrays([2, 2])
+    expected = _by_model_fn(config, arrays, num_steps)
+    return _by_loop(strategy, config, [arrays, arrays], expected)
+
+
+def _start(cases: Dict[str, int], **environment: str) -> subprocess.Popen[str]:
+    code = (
+        "from estimator_det.compat import tf\n"
+        "tf.config.set_logical_device_configuration(tf.config.list_physical_devices('CPU')[0],"
+        " [tf.config.LogicalDeviceConfiguration()] * 2)\n"
+        "import json\n"
+        f"from {__name__} import _compare\n"
+        f"print(json.dumps({{case: _compare(case, n) for case, n in {cases}.items()}}))"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=pathlib.Path(__file__).parents[3],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _result(process: subprocess.Popen[str]) -> Dict[str, Any]:
+    out, errors = process.communicate()
+    assert process.returncode == 0, errors[-3000:]
+    found: Dict[str, Any] = json.loads(out.splitlines()[-1])
+    return found
+
+
+def _run(cases: Dict[str, int]) -> Dict[str, Any]:
+    """The differences of each case, by the number of steps."""
+    return _result(_start(cases))
+
+
+@pytest.fixture(scope="module")
+def compared() -> Dict[str, Any]:
+    return _run({"parts": 3, "updates": 2})
+
+
+def _assert_equal(found: Dict[str, Any], num_steps: int, tolerance: float) -> None:
+    assert found["names"] == [] and found["step"] == num_steps
+    np.testing.assert_allclose(found["losses"], found["expected"], rtol=tolerance)
+    assert found["difference"] < tolerance
+
+
+def test_parts_of_replicas_add_up_to_one_batch(compared: Dict[str, Any]) -> None:
+    _assert_equal(compared["parts"], 3, 1e-5)
+    assert compared["parts"]["moved"][0] == 0
+
+
+def _assert_statistics(found: Dict[str, Any]) -> None:
+    # Statistics of two images magnify the order of summation.
+    _assert_equal(found, 2, 1e-3)
+    moved, total = found["moved"]
+    assert moved == total > 0
+
+
+def test_replicas_keep_their_own_statistics(compared: Dict[str, Any]) -> None:
+    _assert_statistics(compared["updates"])
+
+
+@pytest.mark.exhaustive
+def test_statistics_that_are_updated_in_place() -> None:
+    _assert_statistics(_run({"inplace": 2})["inplace"])
+
+
+@pytest.mark.exhaustive
+def test_twenty_steps() -> None:
+    for found in _run({"replicas": 20, "parts": 20}).values():
+        _assert_equal(found, 20, 1e-5)
+
+
+@pytest.mark.exhaustive
+def test_two_workers() -> None:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    chief, worker = (f"127.0.0.1:{each.getsockname()[1]}" for each in sockets)
+    for each in sockets:
+        each.close()
+    cluster = {"chief": [chief], "worker": [worker]}
+    started = [
+        _start(
+            {"workers": 20},
+            TF_CONFIG=json.dumps({"cluster": cluster, "task": {"type": job, "index": 0}}),
+        )
+        for job in cluster
+    ]
+    for process in started:
+        _assert_equal(_result(process)["workers"], 20, 1e-5)

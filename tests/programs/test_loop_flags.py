@@ -1,0 +1,42 @@
+"""Flags of `estimator-det train` that choose the TF2 loop."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Optional
+
+import pytest
+
+from estimator_det import console
+from estimator_det.config.text import ConfigError
+from estimator_det.verbs import train
+from model_fn.runs.loop_options import InLoop
+
+
+def _chosen(*flags: str) -> Optional[InLoop]:
+    parser = argparse.ArgumentParser()
+    train.add_arguments(parser)
+    return train._in_loop(parser.parse_args(["ssd.config", "--model_dir", "run", *flags]))
+
+
+def test_estimator_trains_unless_a_strategy_is_given() -> None:
+    assert _chosen() is None
+    assert _chosen("--strategy", "none") == InLoop()
+    flags = "--strategy mirrored --num_replicas 2 --accumulate_steps 4 --steps_per_call 5"
+    found = _chosen(*flags.split(), "--precision", "mixed_bfloat16", "--jit_compile")
+    assert found == InLoop("mirrored", 2, 4, 5, "mixed_bfloat16", True)
+
+
+@pytest.mark.parametrize("flag", ["--accumulate_steps=2", "--jit_compile", "--num_replicas=2"])
+def test_flags_of_the_loop_need_a_strategy(flag: str) -> None:
+    with pytest.raises(console.UsageError, match=f"{flag.partition('=')[0]} is an option of"):
+        _chosen(flag)
+
+
+def test_strategies_of_other_backends_are_refused() -> None:
+    with pytest.raises(ConfigError, match="leave --strategy out: Estimator trains"):
+        _chosen("--strategy", "parameter_server")
+    with pytest.raises(ConfigError, match="accumulate_steps is -1; give 1 or more"):
+        _chosen("--strategy", "none", "--accumulate_steps", "-1")
+    with pytest.raises(ConfigError, match="accumulate_steps is 0; give 1 or more"):
+        _chosen("--strategy", "none", "--accumulate_steps", "0")
