@@ -32,13 +32,13 @@ Environment = Callable[[str, Mapping[str, Sequence[str]], str, int], Dict[str, s
 
 class _Process(NamedTuple):
     role: str
-    index: int
+    number: int  # among those of its role
     process: subprocess.Popen[bytes]
     log: pathlib.Path
 
     @property
     def name(self) -> str:
-        return f"{self.role} {self.index}"
+        return f"{self.role} {self.number}"
 
 
 def run(job: Job, command: Sequence[str], folder: pathlib.Path, environment: Environment) -> None:
