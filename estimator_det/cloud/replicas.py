@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import shlex
@@ -153,5 +154,14 @@ def _failure(failed: _Process) -> str:
 
 
 def _tail(log: pathlib.Path) -> str:
+    """The last lines of a log; of JSON lines, as programs write them in jobs, the messages."""
     lines = log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()[1:]
-    return printing.printable("\n".join(lines[-LAST_LINES:]))
+    return printing.printable("\n".join(map(_message, lines[-LAST_LINES:])))
+
+
+def _message(line: str) -> str:
+    try:
+        entry = json.loads(line)
+    except json.JSONDecodeError:
+        return line
+    return str(entry["message"]) if isinstance(entry, dict) and "message" in entry else line
