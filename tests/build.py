@@ -85,7 +85,9 @@ py_library(
         "estimator_det/**",
         "tests/golden/**",
     ]) + [
+        ".dockerignore",
         "BUILD",
+        "Dockerfile",
         "LICENSE",
         "MANIFEST.in",
         "MODULE.bazel",
@@ -143,7 +145,7 @@ def text() -> str:
         deps += [f"@pypi//{package}" for package in sorted(others | set(BY_NAME.get(name, ())))]
         parts.append(_library(name, deps))
     parts += [_binary(name, file) for name, file in PROGRAMS.items()]
-    deps = [f":{name}" for name in names] + ["@pypi//pytest"]
+    deps = [f":{name}" for name in names] + ["@pypi//gcp_storage_emulator", "@pypi//pytest"]
     parts.append(TESTS.replace("{deps}", "\n".join(f'        "{dep}",' for dep in deps)))
     return "\n".join(parts)
 

@@ -6,7 +6,7 @@ for a few steps on the first records, as one process for each replica.
 
 from __future__ import annotations
 
-import copy
+import os
 import pathlib
 import shlex
 import shutil
@@ -154,14 +154,24 @@ def _run(command: Sequence[str], folder: pathlib.Path) -> subprocess.CompletedPr
 def first_records(config: Any, folder: pathlib.Path, count: int) -> Any:
     """The configuration with the first `count` records of each input path, copied to `folder`.
 
+    Its other local paths are absolute, for programs that run in another folder.
+
     Raises:
         FileNotFoundError: naming the field of an input path that matches no file.
         RunError: if its first file has no records.
     """
-    from estimator_det.config.check import readers
+    from estimator_det.config import files, pipeline
+    from estimator_det.config.check import named_paths, readers
     from inputs.records import stream
 
-    short = copy.deepcopy(config)
+    short = pipeline.apply_overrides(
+        config,
+        [
+            f"{field}={os.path.abspath(path)}"
+            for field, path in named_paths(config)
+            if not files.is_remote(path)
+        ],
+    )
     folder.mkdir(parents=True, exist_ok=True)
     for number, (name, reader) in enumerate(readers(short)):
         paths = reader.tf_record_input_reader.input_path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import shlex
@@ -32,13 +33,13 @@ Environment = Callable[[str, Mapping[str, Sequence[str]], str, int], Dict[str, s
 
 class _Process(NamedTuple):
     role: str
-    index: int
+    number: int  # among those of its role
     process: subprocess.Popen[bytes]
     log: pathlib.Path
 
     @property
     def name(self) -> str:
-        return f"{self.role} {self.index}"
+        return f"{self.role} {self.number}"
 
 
 def run(job: Job, command: Sequence[str], folder: pathlib.Path, environment: Environment) -> None:
@@ -153,5 +154,14 @@ def _failure(failed: _Process) -> str:
 
 
 def _tail(log: pathlib.Path) -> str:
+    """The last lines of a log; of JSON lines, as programs write them in jobs, the messages."""
     lines = log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()[1:]
-    return printing.printable("\n".join(lines[-LAST_LINES:]))
+    return printing.printable("\n".join(map(_message, lines[-LAST_LINES:])))
+
+
+def _message(line: str) -> str:
+    try:
+        entry = json.loads(line)
+    except json.JSONDecodeError:
+        return line
+    return str(entry["message"]) if isinstance(entry, dict) and "message" in entry else line

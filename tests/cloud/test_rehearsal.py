@@ -45,6 +45,18 @@ def test_the_first_records_of_each_path_are_copied(tmp_path):
     assert list(config.train_input_reader.tf_record_input_reader.input_path)[1] == f"{tmp_path}/b"
 
 
+def test_relative_paths_become_absolute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _write(tmp_path / "a", 1)
+    config = _config("a", eval_path="a")
+    config.train_input_reader.label_map_path = "map.pbtxt"
+    config.eval_input_reader[0].label_map_path = "gs://bucket/map.pbtxt"
+    short = rehearsal.first_records(config, tmp_path / "records", 1)
+    assert short.train_input_reader.label_map_path == f"{tmp_path}/map.pbtxt"
+    assert short.eval_input_reader[0].label_map_path == "gs://bucket/map.pbtxt"
+    assert _records(short.train_input_reader.tf_record_input_reader.input_path[0]) == [b"a 0"]
+
+
 def test_a_missing_record_file_is_named_with_its_field(tmp_path):
     _write(tmp_path / "a", 1)
     config = _config(f"{tmp_path}/a", eval_path=f"{tmp_path}/none-*")

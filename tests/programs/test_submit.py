@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
 import shlex
 
 import pytest
@@ -10,9 +12,11 @@ import pytest
 from estimator_det import cli, demo
 from estimator_det.cloud import checks, storage
 from estimator_det.config import pipeline, problem
+from estimator_det.verbs import submit as submit_verb
 from inputs.datasets import shapes
+from tests import messages
 from tests.cloud.test_source_package import without
-from tests.programs.test_cli import CONFIG
+from tests.programs.test_cli import CONFIG, ROOT
 from tests.programs.test_runs import SMALL
 
 REMOTE = [
@@ -224,6 +228,37 @@ def test_with_an_image_that_has_the_package_only_the_configuration_is_uploaded(
     assert submit("--stage_data", "--container_image=gcr.io/p/i", config=config_path) == 0
     assert service[-1] == (["pipeline.config"], "gs://bucket/run/jobs/first")
     assert not (tmp_path / "called").exists(), "without --run, gcloud is not called"
+
+
+def _section(page, title):
+    text = (ROOT / "docs" / page).read_text()
+    return text.partition(f"# {title}\n")[2].partition("\n#")[0]
+
+
+def test_every_option_is_documented():
+    parser = argparse.ArgumentParser()
+    submit_verb.add_arguments(parser)
+    section = _section("cli.md", "submit")
+    of_all_verbs = {"--help", "--pipeline_config_path", "--config_override", "--set"}
+    given = {name for action in parser._actions for name in action.option_strings}
+    missing = {name for name in given - of_all_verbs - {"-h"} if f"`{name}`" not in section}
+    assert not missing
+
+
+def test_documented_messages_are_messages_of_the_sources():
+    quoted = messages.quoted_messages(_section("cloud.md", "Troubleshooting submit"))
+    assert len(quoted) >= 7
+    missing = messages.unmatched(quoted, messages.literals())
+    assert not missing, "\n" + "\n".join(missing)
+
+
+def test_documented_commands_parse():
+    page = (ROOT / "docs" / "cloud.md").read_text().replace("\\\n", " ")
+    commands = re.findall(r"^ *estimator-det (submit [^`\n]*)", page, re.MULTILINE)
+    assert len(commands) >= 2
+    for command in commands:
+        options = cli.make_parser().parse_args(shlex.split(command))
+        assert options.job_dir.startswith("gs://")
 
 
 # Rehearsals: each makes an environment and processes that import TensorFlow.

@@ -1,0 +1,414 @@
+"""Anchor generators: the boxes that a network's outputs are measured from.
+
+Anchors are ordered by feature map, then row, column and box of the location. Where all sizes are
+known when the graph is built, anchors are worked out in NumPy and enter it as one constant;
+otherwise the same lines run on tensors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, Callable, List, Optional, Protocol, Sequence, Tuple
+
+import numpy as np
+
+from estimator_det.compat import tf
+from estimator_det.config.advice import TpuAdvice
+from estimator_det.config.registry import Registry
+from estimator_det.config.text import ConfigError
+
+TPU = TpuAdvice("anchor_generator", "use ssd_anchor_generator")
+
+REDUCED_SCALE = 0.1  # of the square box in SSD's lowest layer when that layer is reduced
+
+Shape = Tuple[Any, Any]  # height and width: ints or scalar int tensors
+Pair = Tuple[float, float]  # y and x
+
+
+class AnchorGenerator(Protocol):
+    """Lays anchors over feature maps."""
+
+    @property
+    def num_per_location(self) -> List[int]:
+        """Anchors at each location of each feature map."""
+
+    @property
+    def normalized(self) -> bool:
+        """Whether coordinates are fractions of the image; otherwise they are pixels."""
+
+    def generate(self, feature_map_shapes: Sequence[Shape], image_shape: Shape) -> tf.Tensor:
+        """Anchors of all feature maps.
+
+        Args:
+            feature_map_shapes: (height, width) of each map, ints or scalar int tensors.
+            image_shape: (height, width) in pixels of the image that enters the network, padding
+                included; ints or scalar int tensors.
+
+        Returns:
+            float32 [A, 4].
+
+        Raises:
+            ConfigError: if there are more or fewer maps than the generator has boxes for.
+        """
+
+
+ANCHOR_GENERATORS: Registry[Callable[[Any], AnchorGenerator]] = Registry("anchor generator")
+
+
+def _check(right: bool, message: str) -> None:
+    if not right:
+        raise ConfigError(message)
+
+
+def _known(size: Any) -> Any:
+    """An int for a tensor of known value; the tensor itself otherwise."""
+    if size is None:
+        raise ValueError(
+            "sizes of feature maps and images must be ints or scalar tensors; given: None. "
+            "Remedy: take sizes that are not static from tf.shape"
+        )
+    value = tf.get_static_value(size) if tf.is_tensor(size) else size
+    return size if value is None else int(value)
+
+
+class _NumpyArrays:
+    """Operations that differ between NumPy and TensorFlow; `_TensorArrays` has the same."""
+
+    number = staticmethod(np.float32)
+    vector = staticmethod(np.asarray)
+    minimum = staticmethod(np.minimum)
+
+    @staticmethod
+    def indices(size: Any) -> Any:
+        return np.arange(size, dtype=np.float32)
+
+    @staticmethod
+    def boxes(corners: Sequence[Any], shape: Sequence[Any]) -> Any:
+        """Four arrays that broadcast to `shape` -> [product of shape, 4]."""
+        filled = [np.broadcast_to(corner, shape) for corner in corners]
+        return np.stack(filled, axis=-1).reshape(-1, 4)
+
+    @staticmethod
+    def joined(boxes_of_maps: Sequence[Any]) -> tf.Tensor:
+        return tf.constant(np.concatenate(boxes_of_maps), tf.float32)
+
+
+class _TensorArrays:
+    vector = staticmethod(tf.stack)
+    minimum = staticmethod(tf.minimum)
+
+    @staticmethod
+    def number(size: Any) -> Any:
+        return tf.cast(size, tf.float32)
+
+    @staticmethod
+    def indices(size: Any) -> Any:
+        return tf.cast(tf.range(size), tf.float32)
+
+    @staticmethod
+    def boxes(corners: Sequence[Any], shape: Sequence[Any]) -> Any:
+        filled = [tf.broadcast_to(corner, shape) for corner in corners]
+        return tf.reshape(tf.stack(filled, axis=-1), [-1, 4])
+
+    @staticmethod
+    def joined(boxes_of_maps: Sequence[Any]) -> tf.Tensor:
+        return tf.concat(list(boxes_of_maps), axis=0)
+
+
+def _tile(
+    arrays: Any, shape: Shape, heights: Any, widths: Any, stride: Tuple[Any, Any], offset: Any
+) -> Any:
+    """The boxes of one location, sizes [k], repeated at every location: [h * w * k, 4]."""
+    y = (arrays.indices(shape[0]) * stride[0] + offset[0])[:, None, None]
+    x = (arrays.indices(shape[1]) * stride[1] + offset[1])[None, :, None]
+    corners = [y - heights / 2, x - widths / 2, y + heights / 2, x + widths / 2]
+    return arrays.boxes(corners, [shape[0], shape[1], heights.shape[0]])
+
+
+def _prepare(
+    shapes: Sequence[Shape], image_shape: Shape, num_maps: int
+) -> Tuple[Any, List[Shape], Shape]:
+    """Picks NumPy or TensorFlow; replaces tensors of known value by ints."""
+    _check(
+        len(shapes) == num_maps,
+        f"the anchor generator has boxes for {num_maps} feature maps; given: {len(shapes)}. "
+        "Remedy: make num_layers (or levels, or grids) agree with the feature extractor",
+    )
+    known = [(_known(height), _known(width)) for height, width in shapes]
+    image = (_known(image_shape[0]), _known(image_shape[1]))
+    dynamic = any(tf.is_tensor(size) for pair in [*known, image] for size in pair)
+    return (_TensorArrays if dynamic else _NumpyArrays), known, image
+
+
+@dataclasses.dataclass(frozen=True)
+class SsdAnchors:
+    """Anchors in fractions of the image, boxes of each map of scale and aspect ratio.
+
+    A box of scale s and ratio r is s / sqrt(r) high and s * sqrt(r) wide, times `base_size`, in
+    units of the shorter side of the image: on a wide image boxes keep their shape in pixels.
+    Source: https://arxiv.org/abs/1512.02325 and the reference's behaviour.
+
+    Attributes:
+        boxes: (scale, aspect ratio) pairs of each feature map.
+        base_size: height and width of a box of scale 1.
+        strides: (y, x) pixels between locations of each map; None divides the image evenly.
+        offsets: (y, x) pixels of the first location of each map; None is half a stride.
+    """
+
+    boxes: Tuple[Tuple[Pair, ...], ...]
+    base_size: Pair = (1.0, 1.0)
+    strides: Optional[Tuple[Pair, ...]] = None
+    offsets: Optional[Tuple[Pair, ...]] = None
+
+    def __post_init__(self) -> None:
+        for layer, boxes in enumerate(self.boxes):
+            _check(bool(boxes), f"aspect_ratios: layer {layer} has no boxes; give at least one")
+            for scale, ratio in boxes:
+                _check(
+                    scale > 0 and ratio > 0,
+                    "scales and aspect_ratios must be above 0; "
+                    f"given for layer {layer}: scale {scale}, aspect ratio {ratio}",
+                )
+        for field, pairs in (("stride", self.strides), ("offset", self.offsets)):
+            _check(
+                pairs is None or len(pairs) == len(self.boxes),
+                f"height_{field} and width_{field} need one value for each of the "
+                f"{len(self.boxes)} layers; given: {pairs and len(pairs)}",
+            )
+
+    @property
+    def num_per_location(self) -> List[int]:
+        return [len(boxes) for boxes in self.boxes]
+
+    @property
+    def normalized(self) -> bool:
+        return True
+
+    def generate(self, feature_map_shapes: Sequence[Shape], image_shape: Shape) -> tf.Tensor:
+        arrays, shapes, image = _prepare(feature_map_shapes, image_shape, len(self.boxes))
+        height, width = arrays.number(image[0]), arrays.number(image[1])
+        shorter = arrays.minimum(height, width)
+        tiles = []
+        for layer, shape in enumerate(shapes):
+            stride = (1.0 / arrays.number(shape[0]), 1.0 / arrays.number(shape[1]))
+            if self.strides is not None:
+                stride = (self.strides[layer][0] / height, self.strides[layer][1] / width)
+            offset = (stride[0] / 2, stride[1] / 2)
+            if self.offsets is not None:
+                offset = (self.offsets[layer][0] / height, self.offsets[layer][1] / width)
+            # In float32 throughout, so that anchors equal the reference's to the last bit.
+            scales, ratios = np.asarray(self.boxes[layer], np.float32).T
+            roots = np.sqrt(ratios)
+            heights = scales / roots * (shorter / height * np.float32(self.base_size[0]))
+            widths = scales * roots * (shorter / width * np.float32(self.base_size[1]))
+            tiles.append(_tile(arrays, shape, heights, widths, stride, offset))
+        return arrays.joined(tiles)
+
+
+@dataclasses.dataclass(frozen=True)
+class PixelGrid:
+    """Boxes at each location of one feature map, all in pixels.
+
+    Attributes:
+        sizes: (height, width) of each box.
+        stride: (y, x) between locations.
+        offset: (y, x) of the first location. None: half a stride along the sides of the image that
+            are whole multiples of the stride (or 1), 0 along the others; half a stride where
+            neither side is known before run time, 0 where just one is.
+    """
+
+    sizes: Tuple[Pair, ...]
+    stride: Pair
+    offset: Optional[Pair] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class PixelAnchors:
+    """Anchors whose sizes and places are given in pixels, one grid per feature map.
+
+    Attributes:
+        grids: of the feature maps, in their order.
+        normalized: whether `generate` divides the result by the size of the image.
+    """
+
+    grids: Tuple[PixelGrid, ...]
+    normalized: bool
+
+    @property
+    def num_per_location(self) -> List[int]:
+        return [len(grid.sizes) for grid in self.grids]
+
+    def generate(self, feature_map_shapes: Sequence[Shape], image_shape: Shape) -> tf.Tensor:
+        arrays, shapes, image = _prepare(feature_map_shapes, image_shape, len(self.grids))
+        tiles = []
+        for grid, shape in zip(self.grids, shapes):
+            offset = _offset_by_side(image, grid.stride) if grid.offset is None else grid.offset
+            heights, widths = np.transpose(np.asarray(grid.sizes, np.float32))
+            tiles.append(_tile(arrays, shape, heights, widths, grid.stride, offset))
+        if self.normalized:
+            # Last, so that anchors equal the reference's to the last bit.
+            y, x = (np.float32(1) / arrays.number(side) for side in image)
+            tiles = [tile * arrays.vector([y, x, y, x]) for tile in tiles]
+        return arrays.joined(tiles)
+
+
+def _offset_by_side(image: Shape, stride: Pair) -> Pair:
+    """Place of the first location where a grid does not give it; see `PixelGrid`."""
+    unknown = [tf.is_tensor(side) for side in image]
+    if any(unknown):
+        return (stride[0] / 2, stride[1] / 2) if all(unknown) else (0.0, 0.0)
+    whole = [side == 1 or side % step == 0 for side, step in zip(image, stride)]
+    return (stride[0] / 2 * whole[0], stride[1] / 2 * whole[1])
+
+
+def _size(scale: float, ratio: float, base: Pair = (1.0, 1.0)) -> Pair:
+    """Height and width, worked out in float32 as the reference does."""
+    root = np.sqrt(np.float32(ratio))
+    height, width = np.float32(scale) / root, np.float32(scale) * root
+    return float(height * np.float32(base[0])), float(width * np.float32(base[1]))
+
+
+def _check_positive(message: str, field: str, values: Sequence[float]) -> None:
+    _check(
+        len(values) > 0 and min(values) > 0,
+        f"{message}.{field} needs at least one value, all above 0; given: {list(values)}",
+    )
+
+
+def ssd_boxes(
+    scales: Sequence[float],
+    aspect_ratios: Sequence[float],
+    interpolated_scale_aspect_ratio: float = 1.0,
+    reduce_lowest_layer: bool = True,
+) -> Tuple[Tuple[Pair, ...], ...]:
+    """The (scale, aspect ratio) pairs of each SSD layer.
+
+    Every layer has its scale in all aspect ratios, and one box of the geometric mean of its scale
+    and the next layer's. A reduced lowest layer has three boxes only.
+
+    Args:
+        scales: of the layers, and as last entry that which follows the highest layer.
+        aspect_ratios: width over height.
+        interpolated_scale_aspect_ratio: ratio of the box of mean scale; 0 leaves that box out.
+        reduce_lowest_layer: whether the first layer has few boxes.
+    """
+    layers: List[Tuple[Pair, ...]] = []
+    for scale, next_scale in zip(scales[:-1], scales[1:]):
+        if reduce_lowest_layer and not layers:
+            layers.append(((REDUCED_SCALE, 1.0), (scale, 2.0), (scale, 0.5)))
+            continue
+        boxes = [(scale, ratio) for ratio in aspect_ratios]
+        if interpolated_scale_aspect_ratio > 0:
+            boxes.append((math.sqrt(scale * next_scale), interpolated_scale_aspect_ratio))
+        layers.append(tuple(boxes))
+    return tuple(layers)
+
+
+def _ssd_scales(config: Any) -> List[float]:
+    """Scale of each layer and of the one past the last."""
+    count = config.num_layers
+    _check(count > 0, f"ssd_anchor_generator.num_layers must be above 0; given: {count}")
+    if config.scales:
+        _check(
+            len(config.scales) >= count,
+            "ssd_anchor_generator.scales needs a value for each of the "
+            f"{count} layers (num_layers); given: {len(config.scales)}",
+        )
+        return [*config.scales, 1.0][: count + 1]
+    spread = config.max_scale - config.min_scale
+    return [*(config.min_scale + spread * n / max(count - 1, 1) for n in range(count)), 1.0]
+
+
+def _ssd_pairs(config: Any, field: str) -> Optional[Tuple[Pair, ...]]:
+    """`height_<field>` and `width_<field>` layer by layer; None where neither is given."""
+    heights, widths = getattr(config, f"height_{field}"), getattr(config, f"width_{field}")
+    _check(
+        len(heights) == len(widths),
+        f"ssd_anchor_generator.height_{field} and width_{field} must be equally many; "
+        f"given: {len(heights)} and {len(widths)}",
+    )
+    return tuple(zip(heights, widths)) or None
+
+
+@ANCHOR_GENERATORS.register("ssd_anchor_generator")
+def _make_ssd(config: Any) -> AnchorGenerator:
+    boxes = ssd_boxes(
+        _ssd_scales(config),
+        config.aspect_ratios,
+        config.interpolated_scale_aspect_ratio,
+        config.reduce_boxes_in_lowest_layer,
+    )
+    return SsdAnchors(
+        boxes,
+        (config.base_anchor_height, config.base_anchor_width),
+        _ssd_pairs(config, "stride"),
+        _ssd_pairs(config, "offset"),
+    )
+
+
+@ANCHOR_GENERATORS.register("grid_anchor_generator")
+def _make_grid(config: Any) -> AnchorGenerator:
+    """One feature map; every scale in every aspect ratio, coordinates in pixels."""
+    for field in ("scales", "aspect_ratios"):
+        _check_positive("grid_anchor_generator", field, getattr(config, field))
+    base = (config.height, config.width)
+    sizes = tuple(
+        _size(scale, ratio, base) for ratio in config.aspect_ratios for scale in config.scales
+    )
+    stride = (float(config.height_stride), float(config.width_stride))
+    offset = (float(config.height_offset), float(config.width_offset))
+    return PixelAnchors((PixelGrid(sizes, stride, offset),), normalized=False)
+
+
+@ANCHOR_GENERATORS.register("multiscale_anchor_generator")
+def _make_multiscale(config: Any) -> AnchorGenerator:
+    """One feature map per pyramid level l, stride 2^l, scales spread evenly over an octave."""
+    name = "multiscale_anchor_generator"
+    _check(
+        0 <= config.min_level <= config.max_level,
+        f"{name}: levels go from min_level up to max_level; "
+        f"given: {config.min_level} and {config.max_level}",
+    )
+    _check_positive(name, "aspect_ratios", config.aspect_ratios)
+    _check_positive(name, "scales_per_octave", [config.scales_per_octave])
+    _check_positive(name, "anchor_scale", [config.anchor_scale])
+    octave = [2.0 ** (step / config.scales_per_octave) for step in range(config.scales_per_octave)]
+    grids = []
+    for level in range(config.min_level, config.max_level + 1):
+        stride = 2.0**level
+        base = stride * config.anchor_scale
+        sizes = tuple(
+            _size(scale, ratio, (base, base)) for ratio in config.aspect_ratios for scale in octave
+        )
+        grids.append(PixelGrid(sizes, (stride, stride)))
+    return PixelAnchors(tuple(grids), config.normalize_coordinates)
+
+
+@ANCHOR_GENERATORS.register("flexible_grid_anchor_generator")
+def _make_flexible(config: Any) -> AnchorGenerator:
+    """One `anchor_grid` per feature map; the n-th base size goes with the n-th aspect ratio."""
+    _check(len(config.anchor_grid) > 0, "flexible_grid_anchor_generator.anchor_grid is empty")
+    grids = []
+    for index, grid in enumerate(config.anchor_grid):
+        name = f"flexible_grid_anchor_generator.anchor_grid[{index}]"
+        for field in ("base_sizes", "aspect_ratios"):
+            _check_positive(name, field, getattr(grid, field))
+        _check(
+            len(grid.base_sizes) == len(grid.aspect_ratios),
+            f"{name}: base_sizes and aspect_ratios must be equally many; "
+            f"given: {len(grid.base_sizes)} and {len(grid.aspect_ratios)}",
+        )
+        grids.append(
+            PixelGrid(
+                tuple(_size(*pair) for pair in zip(grid.base_sizes, grid.aspect_ratios)),
+                (float(grid.height_stride), float(grid.width_stride)),
+                (float(grid.height_offset), float(grid.width_offset)),
+            )
+        )
+    return PixelAnchors(tuple(grids), config.normalize_coordinates)
+
+
+def make_anchor_generator(config: Any) -> AnchorGenerator:
+    """The generator of an `AnchorGenerator` message; ConfigError if none is set or not valid."""
+    return ANCHOR_GENERATORS.make_chosen(config, "anchor_generator_oneof", "anchor_generator")

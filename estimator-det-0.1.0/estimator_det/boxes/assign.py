@@ -1,0 +1,193 @@
+"""Target assignment: what each anchor should predict, for a whole batch at once."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple, Optional
+
+from estimator_det.boxes.coders import BoxCoder
+from estimator_det.boxes.geometry import Similarity
+from estimator_det.boxes.matching import IGNORED, Matcher
+from estimator_det.compat import tf
+from estimator_det.config.advice import TpuAdvice
+
+TPU = TpuAdvice("matcher", "use argmax_matcher with use_matmul_gather: true")
+
+
+class Targets(NamedTuple):
+    """What each anchor should predict, and how much that matters."""
+
+    class_targets: tf.Tensor  # float32 [B, A, C]
+    class_weights: tf.Tensor  # float32 [B, A, C]
+    box_targets: tf.Tensor  # float32 [B, A, code_size], zeros where there is nothing to regress
+    box_weights: tf.Tensor  # float32 [B, A]
+    matches: tf.Tensor  # int32 [B, A]: groundtruth row, UNMATCHED or IGNORED
+
+
+def _fetch(rows: tf.Tensor, otherwise: tf.Tensor, matches: tf.Tensor, matmul: bool) -> tf.Tensor:
+    """Row of each match: [B, G, n], [n] for anchors without a match, [B, A] -> [B, A, n].
+
+    One-hot products are exact in float32 as long as every number is finite.
+    """
+    shape = tf.shape(rows)
+    batch, num_rows, columns = (
+        shape[axis] if rows.shape[axis] is None else rows.shape[axis] for axis in range(3)
+    )
+    table = tf.concat([rows, tf.broadcast_to(otherwise, [batch, 1, columns])], axis=1)
+    index = tf.where(matches >= 0, matches, num_rows)
+    if matmul:
+        return tf.matmul(tf.one_hot(index, num_rows + 1), table)
+    return tf.gather(table, index, batch_dims=1)
+
+
+def _fetch_keypoints(keypoints: tf.Tensor, matches: tf.Tensor, matmul: bool) -> tf.Tensor:
+    """Keypoints [B, G, P, 2] of each match -> [B, A, P, 2]; absent ones (NaN) stay NaN."""
+    num_points = keypoints.shape[2]
+    flat = tf.concat(tf.unstack(keypoints, num=num_points, axis=2), axis=-1)
+    nowhere = tf.zeros([2 * num_points])
+    if matmul:  # 0 * NaN would spread absent points over all rows
+        absent = tf.math.is_nan(flat)
+        present = _fetch(tf.where(absent, 0.0, flat), nowhere, matches, matmul)
+        marks = _fetch(tf.cast(absent, tf.float32), nowhere, matches, matmul)
+        flat = tf.where(marks > 0.5, float("nan"), present)
+    else:
+        flat = _fetch(flat, nowhere, matches, matmul)
+    return tf.stack(tf.split(flat, num_points, axis=-1), axis=2)
+
+
+@dataclasses.dataclass(frozen=True)
+class TargetAssigner:
+    """Matches anchors to groundtruth and makes targets of the matched rows.
+
+    Attributes:
+        similarity: of groundtruth and anchors.
+        matcher: decides by similarity.
+        coder: makes regression targets of boxes.
+        negative_class_weight: class weight of unmatched anchors.
+    """
+
+    similarity: Similarity
+    matcher: Matcher
+    coder: BoxCoder
+    negative_class_weight: float = 1.0
+
+    def assign(
+        self,
+        anchors: tf.Tensor,
+        boxes: tf.Tensor,
+        classes: tf.Tensor,
+        unmatched_class_label: tf.Tensor,
+        weights: tf.Tensor,
+        valid: tf.Tensor,
+        keypoints: Optional[tf.Tensor] = None,
+    ) -> Targets:
+        """Targets of every anchor.
+
+        A matched anchor takes the classes and the encoded box of its groundtruth row, both
+        weighted by the row. An unmatched one takes `unmatched_class_label` with weight
+        `negative_class_weight`, an ignored one the same label with weight 0. Rows of weight 0 are
+        matched like others, so that their anchors get weight 0, but are never force-matched.
+
+        Args:
+            anchors: float32 [A, 4], or [B, A, 4] where images have anchors of their own.
+            boxes: float32 [B, G, 4], in the frame of the anchors.
+            classes: float32 [B, G, C].
+            unmatched_class_label: float32 [C], e.g. one-hot of the background column.
+            weights: float32 [B, G].
+            valid: bool [B, G]; padding rows never match, and G may be 0.
+            keypoints: float32 [B, G, P, 2], NaN where absent; for coders that code them.
+
+        Returns:
+            Targets, free of NaN save for the codes of absent keypoints.
+
+        Raises:
+            ValueError: if the label is not as long as C.
+            ConfigError: if the coder needs keypoints and there are none.
+        """
+        label = tf.convert_to_tensor(unmatched_class_label, tf.float32)
+        if not label.shape.is_compatible_with(classes.shape[2:]):
+            raise ValueError(
+                f"unmatched_class_label must have a value for each of the {classes.shape[2]} "
+                f"class columns; given: shape {label.shape}"
+            )
+        anchors = tf.stop_gradient(anchors)
+        similarity = self.similarity(boxes, anchors, classes)
+        matches = self.matcher(similarity, valid, weights > 0)
+
+        matmul = self.matcher.use_matmul_gather
+        rows = tf.concat([boxes, tf.expand_dims(weights, -1), classes], axis=-1)
+        unmatched = tf.concat([[0.0] * 4, [self.negative_class_weight], label], axis=0)
+        fetched = _fetch(rows, unmatched, matches, matmul)
+        matched_boxes, weight, class_targets = tf.split(fetched, [4, 1, label.shape[0]], axis=-1)
+        points = None if keypoints is None else _fetch_keypoints(keypoints, matches, matmul)
+        codes = self.coder.encode(matched_boxes, anchors, points)
+
+        match = tf.expand_dims(matches, -1)
+        is_matched = match >= 0
+        class_weight = tf.where(tf.equal(match, IGNORED), 0.0, weight)
+        return Targets(
+            class_targets=class_targets,
+            class_weights=tf.broadcast_to(class_weight, tf.shape(class_targets)),
+            box_targets=tf.where(is_matched, codes, 0.0),
+            box_weights=tf.squeeze(tf.where(is_matched, weight, 0.0), -1),
+            matches=matches,
+        )
+
+    def assign_confidences(
+        self,
+        anchors: tf.Tensor,
+        boxes: tf.Tensor,
+        confidences: tf.Tensor,
+        unmatched_class_label: tf.Tensor,
+        weights: tf.Tensor,
+        valid: tf.Tensor,
+        keypoints: Optional[tf.Tensor] = None,
+        *,
+        include_background_class: bool = True,
+        implicit_class_weight: float = 1.0,
+    ) -> Targets:
+        """Targets of groundtruth that has a confidence for or against every class.
+
+        A positive confidence is the class target. A negative one is an explicit no, with target 0.
+        Zero means unknown, with target 0 too. Explicit classes have weight 1, the others
+        `implicit_class_weight`. Anchors with a positive class are regressed with weight 1 and are
+        explicitly no background; all others are background implicitly. As in the reference, row
+        weights, `negative_class_weight` and ignored matches do not affect the weights.
+
+        Args:
+            anchors: float32 [A, 4] or [B, A, 4].
+            boxes: float32 [B, G, 4], in the frame of the anchors.
+            confidences: float32 [B, G, C], usually within -1..1; first column for the background
+                if `include_background_class`.
+            unmatched_class_label: float32 [C].
+            weights: float32 [B, G]; rows of weight 0 are never force-matched.
+            valid: bool [B, G].
+            keypoints: as in `assign`.
+            include_background_class: whether the first class column is the background.
+            implicit_class_weight: weight of classes without an explicit confidence.
+
+        Returns:
+            Targets; the background column, if any, is 1 where no class is positive.
+
+        Raises:
+            ValueError: as `assign`.
+        """
+        targets = self.assign(
+            anchors, boxes, confidences, unmatched_class_label, weights, valid, keypoints
+        )
+        confidence = targets.class_targets[:, :, 1:] if include_background_class else targets[0]
+        is_object = tf.reduce_any(confidence > 0, axis=-1)
+        class_targets = tf.nn.relu(confidence)
+        class_weights = tf.where(tf.equal(confidence, 0.0), implicit_class_weight, 1.0)
+        if include_background_class:
+            background = tf.where(is_object, 0.0, 1.0)[:, :, None]
+            background_weights = tf.where(is_object, 1.0, implicit_class_weight)[:, :, None]
+            class_targets = tf.concat([background, class_targets], axis=-1)
+            class_weights = tf.concat([background_weights, class_weights], axis=-1)
+        return Targets(
+            class_targets=class_targets,
+            class_weights=class_weights,
+            box_targets=tf.where(is_object[:, :, None], targets.box_targets, 0.0),
+            box_weights=tf.cast(is_object, tf.float32),
+            matches=targets.matches,
+        )

@@ -1,0 +1,255 @@
+"""Box coders: boxes as offsets from anchors, the numbers a network regresses.
+
+All coders work on any leading dimensions; anchors [A, 4] serve codes [B, A, code_size].
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Callable, NamedTuple, Optional, Protocol, Tuple
+
+from estimator_det.boxes.geometry import centers_and_sizes, from_centers_and_sizes
+from estimator_det.compat import tf
+from estimator_det.config.advice import TpuAdvice
+from estimator_det.config.registry import Registry
+from estimator_det.config.text import ConfigError
+
+TPU = TpuAdvice("box_coder", "use faster_rcnn_box_coder")
+
+EPSILON = 1e-8  # keeps divisions and logarithms of empty boxes finite, as in the reference
+
+
+class Decoded(NamedTuple):
+    """Decoded codes, in the frame of the anchors."""
+
+    boxes: tf.Tensor  # float32 [..., 4]
+    keypoints: Optional[tf.Tensor] = None  # float32 [..., P, 2], y and x
+
+
+class BoxCoder(Protocol):
+    """Turns boxes into codes relative to anchors, and back."""
+
+    @property
+    def code_size(self) -> int:
+        """Numbers per box."""
+
+    def encode(
+        self, boxes: tf.Tensor, anchors: tf.Tensor, keypoints: Optional[tf.Tensor] = None
+    ) -> tf.Tensor:
+        """Boxes [..., 4], anchors [..., 4], keypoints [..., P, 2] -> codes [..., code_size]."""
+
+    def decode(self, codes: tf.Tensor, anchors: tf.Tensor) -> Decoded:
+        """Codes [..., code_size], anchors [..., 4] -> boxes and, where coded, keypoints."""
+
+
+CODERS: Registry[Callable[[Any], BoxCoder]] = Registry("box coder")
+
+
+def _check_positive(coder: object, *fields: str) -> None:
+    for field in fields:
+        value = getattr(coder, field)
+        if not value > 0:
+            raise ConfigError(f"box_coder: {field} must be above 0; given: {value}")
+
+
+@dataclasses.dataclass(frozen=True)
+class CenterSizeCoder:
+    """Center offsets in anchor sizes and log size ratios: ty, tx, th, tw, each times its scale.
+
+    The coder of Faster R-CNN (https://arxiv.org/abs/1506.01497), `faster_rcnn_box_coder`.
+    """
+
+    y_scale: float = 1.0
+    x_scale: float = 1.0
+    height_scale: float = 1.0
+    width_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "y_scale", "x_scale", "height_scale", "width_scale")
+
+    @property
+    def code_size(self) -> int:
+        return 4
+
+    def encode(
+        self, boxes: tf.Tensor, anchors: tf.Tensor, keypoints: Optional[tf.Tensor] = None
+    ) -> tf.Tensor:
+        """Boxes [..., 4], anchors [..., 4] -> codes [..., 4]; keypoints are not coded."""
+        del keypoints
+        y_anchor, x_anchor, h_anchor, w_anchor = centers_and_sizes(anchors)
+        y, x, h, w = centers_and_sizes(boxes)
+        h_anchor += EPSILON
+        w_anchor += EPSILON
+        ty = (y - y_anchor) / h_anchor * self.y_scale
+        tx = (x - x_anchor) / w_anchor * self.x_scale
+        th = tf.math.log((h + EPSILON) / h_anchor) * self.height_scale
+        tw = tf.math.log((w + EPSILON) / w_anchor) * self.width_scale
+        return tf.stack([ty, tx, th, tw], axis=-1)
+
+    def decode(self, codes: tf.Tensor, anchors: tf.Tensor) -> Decoded:
+        y_anchor, x_anchor, h_anchor, w_anchor = centers_and_sizes(anchors)
+        ty, tx, th, tw = tf.unstack(codes, num=4, axis=-1)
+        return Decoded(
+            from_centers_and_sizes(
+                ty / self.y_scale * h_anchor + y_anchor,
+                tx / self.x_scale * w_anchor + x_anchor,
+                tf.exp(th / self.height_scale) * h_anchor,
+                tf.exp(tw / self.width_scale) * w_anchor,
+            )
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class KeypointCoder:
+    """`CenterSizeCoder` codes followed by ky, kx of every keypoint, coded like box centers."""
+
+    num_keypoints: int
+    y_scale: float = 1.0
+    x_scale: float = 1.0
+    height_scale: float = 1.0
+    width_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "num_keypoints", "y_scale", "x_scale", "height_scale", "width_scale")
+
+    @property
+    def code_size(self) -> int:
+        return 4 + 2 * self.num_keypoints
+
+    def _boxes(self) -> CenterSizeCoder:
+        return CenterSizeCoder(self.y_scale, self.x_scale, self.height_scale, self.width_scale)
+
+    def _frame(self, anchors: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+        """Anchor centers and sizes, each [..., 1, 2], y and x."""
+        sizes = anchors[..., 2:] - anchors[..., :2]
+        centers = anchors[..., :2] + sizes / 2.0
+        return centers[..., None, :], sizes[..., None, :]
+
+    def encode(
+        self, boxes: tf.Tensor, anchors: tf.Tensor, keypoints: Optional[tf.Tensor] = None
+    ) -> tf.Tensor:
+        """Boxes [..., 4], anchors [..., 4], keypoints [..., P, 2] -> codes [..., 4 + 2 P].
+
+        Absent keypoints (NaN) have NaN codes.
+
+        Raises:
+            ConfigError: if there are no keypoints, or not `num_keypoints` of them.
+        """
+        if keypoints is None:
+            raise ConfigError("keypoint_box_coder needs keypoints; the groundtruth has none")
+        if keypoints.shape[-2] not in (None, self.num_keypoints):
+            raise ConfigError(
+                f"keypoint_box_coder.num_keypoints is {self.num_keypoints}; "
+                f"the groundtruth has {keypoints.shape[-2]} per box"
+            )
+        centers, sizes = self._frame(anchors)
+        codes = (keypoints - centers) / (sizes + EPSILON) * [self.y_scale, self.x_scale]
+        box_codes = self._boxes().encode(boxes, anchors)
+        return tf.concat([box_codes, self._flat(codes)], axis=-1)
+
+    def _flat(self, points: tf.Tensor) -> tf.Tensor:
+        """[..., P, 2] -> [..., 2 P]."""
+        planes = tf.unstack(points, num=self.num_keypoints, axis=-2)
+        return tf.concat(planes, axis=-1)
+
+    def decode(self, codes: tf.Tensor, anchors: tf.Tensor) -> Decoded:
+        """Codes [..., 4 + 2 P], anchors [..., 4] -> boxes [..., 4], keypoints [..., P, 2]."""
+        centers, sizes = self._frame(anchors)
+        points = tf.stack(tf.split(codes[..., 4:], self.num_keypoints, axis=-1), axis=-2)
+        keypoints = points / [self.y_scale, self.x_scale] * sizes + centers
+        return Decoded(self._boxes().decode(codes[..., :4], anchors).boxes, keypoints)
+
+
+@dataclasses.dataclass(frozen=True)
+class SquareCoder:
+    """Center offsets and one log length ratio: ty, tx, tl; decodes to squares.
+
+    Lengths are the square roots of areas, of boxes and anchors alike.
+    """
+
+    y_scale: float = 1.0
+    x_scale: float = 1.0
+    length_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "y_scale", "x_scale", "length_scale")
+
+    @property
+    def code_size(self) -> int:
+        return 3
+
+    def encode(
+        self, boxes: tf.Tensor, anchors: tf.Tensor, keypoints: Optional[tf.Tensor] = None
+    ) -> tf.Tensor:
+        """Boxes [..., 4], anchors [..., 4] -> codes [..., 3]; keypoints are not coded."""
+        del keypoints
+        y_anchor, x_anchor, h_anchor, w_anchor = centers_and_sizes(anchors)
+        y, x, h, w = centers_and_sizes(boxes)
+        length_anchor = tf.sqrt(h_anchor * w_anchor) + EPSILON
+        length = tf.sqrt(h * w) + EPSILON
+        ty = (y - y_anchor) / length_anchor * self.y_scale
+        tx = (x - x_anchor) / length_anchor * self.x_scale
+        tl = tf.math.log(length / length_anchor) * self.length_scale
+        return tf.stack([ty, tx, tl], axis=-1)
+
+    def decode(self, codes: tf.Tensor, anchors: tf.Tensor) -> Decoded:
+        y_anchor, x_anchor, h_anchor, w_anchor = centers_and_sizes(anchors)
+        ty, tx, tl = tf.unstack(codes, num=3, axis=-1)
+        length_anchor = tf.sqrt(h_anchor * w_anchor)
+        length = tf.exp(tl / self.length_scale) * length_anchor
+        y = ty / self.y_scale * length_anchor + y_anchor
+        x = tx / self.x_scale * length_anchor + x_anchor
+        return Decoded(from_centers_and_sizes(y, x, length, length))
+
+
+@dataclasses.dataclass(frozen=True)
+class CornerCoder:
+    """Differences of the four coordinates in units of one standard deviation.
+
+    `mean_stddev_box_coder`, of Multibox detectors (https://arxiv.org/abs/1312.2249).
+    """
+
+    stddev: float = 0.01
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "stddev")
+
+    @property
+    def code_size(self) -> int:
+        return 4
+
+    def encode(
+        self, boxes: tf.Tensor, anchors: tf.Tensor, keypoints: Optional[tf.Tensor] = None
+    ) -> tf.Tensor:
+        """Boxes [..., 4], anchors [..., 4] -> codes [..., 4]; keypoints are not coded."""
+        del keypoints
+        return (boxes - anchors) / self.stddev
+
+    def decode(self, codes: tf.Tensor, anchors: tf.Tensor) -> Decoded:
+        return Decoded(codes * self.stddev + anchors)
+
+
+@CODERS.register("faster_rcnn_box_coder")
+def _make_faster_rcnn(config: Any) -> BoxCoder:
+    return CenterSizeCoder(config.y_scale, config.x_scale, config.height_scale, config.width_scale)
+
+
+@CODERS.register("keypoint_box_coder")
+def _make_keypoint(config: Any) -> BoxCoder:
+    scales = (config.y_scale, config.x_scale, config.height_scale, config.width_scale)
+    return KeypointCoder(config.num_keypoints, *scales)
+
+
+@CODERS.register("square_box_coder")
+def _make_square(config: Any) -> BoxCoder:
+    return SquareCoder(config.y_scale, config.x_scale, config.length_scale)
+
+
+@CODERS.register("mean_stddev_box_coder")
+def _make_mean_stddev(config: Any) -> BoxCoder:
+    return CornerCoder(config.stddev)
+
+
+def make_box_coder(config: Any) -> BoxCoder:
+    """The coder of a `BoxCoder` message; ConfigError if none is set or a scale is not above 0."""
+    return CODERS.make_chosen(config, "box_coder_oneof", "box_coder")

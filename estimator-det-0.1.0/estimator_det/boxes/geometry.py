@@ -1,0 +1,205 @@
+"""Areas, overlaps, similarities and frames of boxes and keypoints, on any leading dimensions."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional, Protocol, Tuple
+
+from estimator_det.compat import tf
+from estimator_det.config.registry import Registry
+
+
+def area(boxes: tf.Tensor) -> tf.Tensor:
+    """Areas: [..., 4] -> [...], in the squared unit of the boxes."""
+    ymin, xmin, ymax, xmax = tf.unstack(boxes, num=4, axis=-1)
+    return (ymax - ymin) * (xmax - xmin)
+
+
+def centers_and_sizes(boxes: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Centers and sizes: [..., 4] -> y center, x center, height, width, each [...]."""
+    ymin, xmin, ymax, xmax = tf.unstack(boxes, num=4, axis=-1)
+    height = ymax - ymin
+    width = xmax - xmin
+    return ymin + height / 2.0, xmin + width / 2.0, height, width
+
+
+def from_centers_and_sizes(
+    y_center: tf.Tensor, x_center: tf.Tensor, height: tf.Tensor, width: tf.Tensor
+) -> tf.Tensor:
+    """The inverse of `centers_and_sizes`: four [...] -> boxes [..., 4]."""
+    half_height, half_width = height / 2.0, width / 2.0
+    low = [y_center - half_height, x_center - half_width]
+    return tf.stack([*low, y_center + half_height, x_center + half_width], axis=-1)
+
+
+def pairwise_intersection(boxes_a: tf.Tensor, boxes_b: tf.Tensor) -> tf.Tensor:
+    """Intersection areas of all pairs: [..., N, 4], [..., M, 4] -> [..., N, M].
+
+    Leading dimensions broadcast: boxes [B, G, 4] against anchors [A, 4] give [B, G, A].
+    """
+    # One plane of pairs per coordinate: pairs of (y, x) in a last axis are slower on CPU.
+    ymin_a, xmin_a, ymax_a, xmax_a = tf.unstack(tf.expand_dims(boxes_a, -2), num=4, axis=-1)
+    ymin_b, xmin_b, ymax_b, xmax_b = tf.unstack(tf.expand_dims(boxes_b, -3), num=4, axis=-1)
+    heights = tf.nn.relu(tf.minimum(ymax_a, ymax_b) - tf.maximum(ymin_a, ymin_b))
+    widths = tf.nn.relu(tf.minimum(xmax_a, xmax_b) - tf.maximum(xmin_a, xmin_b))
+    return heights * widths
+
+
+def pairwise_iou(boxes_a: tf.Tensor, boxes_b: tf.Tensor) -> tf.Tensor:
+    """Intersection over union of all pairs: [..., N, 4], [..., M, 4] -> [..., N, M].
+
+    Pairs that do not overlap give 0, also where both boxes are empty.
+    """
+    intersection = pairwise_intersection(boxes_a, boxes_b)
+    areas_a, areas_b = tf.expand_dims(area(boxes_a), -1), tf.expand_dims(area(boxes_b), -2)
+    return tf.math.divide_no_nan(intersection, areas_a + areas_b - intersection)
+
+
+def pairwise_ioa(boxes_a: tf.Tensor, boxes_b: tf.Tensor) -> tf.Tensor:
+    """Intersection over the area of the *second* box: [..., N, 4], [..., M, 4] -> [..., N, M].
+
+    Empty second boxes give 0.
+    """
+    intersection = pairwise_intersection(boxes_a, boxes_b)
+    return tf.math.divide_no_nan(intersection, tf.expand_dims(area(boxes_b), -2))
+
+
+def pairwise_neg_sq_dist(boxes_a: tf.Tensor, boxes_b: tf.Tensor) -> tf.Tensor:
+    """Negated squared distance of the four coordinates: [..., N, 4], [..., M, 4] -> [..., N, M]."""
+    product = tf.einsum("...nc,...mc->...nm", boxes_a, boxes_b)
+    norms_a = tf.reduce_sum(tf.square(boxes_a), axis=-1)
+    norms_b = tf.reduce_sum(tf.square(boxes_b), axis=-1)
+    return 2.0 * product - tf.expand_dims(norms_a, -1) - tf.expand_dims(norms_b, -2)
+
+
+def _area_between(low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
+    """Area spanned by corners [..., 2], [..., 2] -> [...]; 0 where they are inside out."""
+    sides = tf.nn.relu(high - low)
+    return sides[..., 0] * sides[..., 1]
+
+
+def matched_iou(boxes_a: tf.Tensor, boxes_b: tf.Tensor) -> tf.Tensor:
+    """Intersection over union box by box: [..., 4], [..., 4] -> [...]; 0 without overlap."""
+    intersection = _area_between(
+        tf.maximum(boxes_a[..., :2], boxes_b[..., :2]),
+        tf.minimum(boxes_a[..., 2:], boxes_b[..., 2:]),
+    )
+    union = area(boxes_a) + area(boxes_b) - intersection
+    return tf.math.divide_no_nan(intersection, union)
+
+
+def matched_giou(boxes_a: tf.Tensor, boxes_b: tf.Tensor) -> tf.Tensor:
+    """Generalized IoU box by box: [..., 4], [..., 4] -> [...], within -1..1.
+
+    The IoU less the part of the smallest enclosing box that neither box covers
+    (https://arxiv.org/abs/1902.09630). Boxes turned inside out count as empty.
+    """
+    low_a, high_a = boxes_a[..., :2], boxes_a[..., 2:]
+    low_b, high_b = boxes_b[..., :2], boxes_b[..., 2:]
+    intersection = _area_between(tf.maximum(low_a, low_b), tf.minimum(high_a, high_b))
+    union = _area_between(low_a, high_a) + _area_between(low_b, high_b) - intersection
+    hull = _area_between(tf.minimum(low_a, low_b), tf.maximum(high_a, high_b))
+    iou = tf.math.divide_no_nan(intersection, union)
+    return iou - tf.math.divide_no_nan(hull - union, hull)
+
+
+def clip_to_window(boxes: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
+    """Boxes cut to a window; those outside collapse to empty ones on its border.
+
+    Args:
+        boxes: [..., 4].
+        window: broadcastable to the boxes: [4], or for boxes [B, A, 4] also [B, 1, 4].
+
+    Returns:
+        [..., 4].
+    """
+    low = tf.concat([window[..., :2], window[..., :2]], axis=-1)
+    high = tf.concat([window[..., 2:], window[..., 2:]], axis=-1)
+    return tf.maximum(tf.minimum(boxes, high), low)
+
+
+def change_frame(boxes: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
+    """Boxes relative to a window: its corners become (0, 0) and (1, 1).
+
+    Args:
+        boxes: [..., 4].
+        window: broadcastable to the boxes: [4], or for boxes [B, A, 4] also [B, 1, 4]. Where it is
+            empty the result is 0.
+
+    Returns:
+        [..., 4].
+    """
+    origin = window[..., :2]
+    size = window[..., 2:] - origin
+    return tf.math.divide_no_nan(
+        boxes - tf.concat([origin, origin], axis=-1), tf.concat([size, size], axis=-1)
+    )
+
+
+class Similarity(Protocol):
+    """How much alike each groundtruth box and each anchor are; higher is closer."""
+
+    def __call__(
+        self, groundtruth: tf.Tensor, anchors: tf.Tensor, classes: Optional[tf.Tensor] = None
+    ) -> tf.Tensor:
+        """Groundtruth [..., G, 4], anchors [..., A, 4] -> [..., G, A].
+
+        `classes` [..., G, C], the class targets of the groundtruth, is read only by similarities
+        that weigh boxes by class.
+        """
+
+
+SIMILARITIES: Registry[Callable[[Any], Similarity]] = Registry("region similarity")
+
+
+def _of_boxes_alone(pairwise: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> Similarity:
+    def similarity(
+        groundtruth: tf.Tensor, anchors: tf.Tensor, classes: Optional[tf.Tensor] = None
+    ) -> tf.Tensor:
+        del classes
+        return pairwise(groundtruth, anchors)
+
+    return similarity
+
+
+IOU_SIMILARITY = _of_boxes_alone(pairwise_iou)
+NEG_SQ_DIST_SIMILARITY = _of_boxes_alone(pairwise_neg_sq_dist)
+
+
+@SIMILARITIES.register("iou_similarity")
+def _make_iou(config: Any) -> Similarity:
+    del config
+    return IOU_SIMILARITY
+
+
+@SIMILARITIES.register("ioa_similarity")
+def _make_ioa(config: Any) -> Similarity:
+    del config
+    return _of_boxes_alone(pairwise_ioa)
+
+
+@SIMILARITIES.register("neg_sq_dist_similarity")
+def _make_neg_sq_dist(config: Any) -> Similarity:
+    del config
+    return NEG_SQ_DIST_SIMILARITY
+
+
+@SIMILARITIES.register("thresholded_iou_similarity")
+def _make_thresholded_iou(config: Any) -> Similarity:
+    """A box's score where the IoU exceeds `iou_threshold`, else 0.
+
+    The score is what the first class column (background) leaves: 1 - classes[..., 0].
+    """
+    threshold = config.iou_threshold
+
+    def similarity(
+        groundtruth: tf.Tensor, anchors: tf.Tensor, classes: Optional[tf.Tensor] = None
+    ) -> tf.Tensor:
+        above = tf.cast(pairwise_iou(groundtruth, anchors) > threshold, tf.float32)
+        return above if classes is None else above * (1.0 - classes[..., :, :1])
+
+    return similarity
+
+
+def make_similarity(config: Any) -> Similarity:
+    """The similarity of a `RegionSimilarityCalculator` message; ConfigError if none is set."""
+    return SIMILARITIES.make_chosen(config, "region_similarity", "similarity_calculator")

@@ -1,0 +1,90 @@
+"""Instance masks between the frame of their box and the frame of the image.
+
+Letters: B images, N boxes, G masks of an image, h x w mask pixels, H x W image pixels. Boxes are
+normalized to the image.
+"""
+
+from __future__ import annotations
+
+from typing import Optional, Tuple
+
+from estimator_det.boxes import geometry
+from estimator_det.compat import tf
+
+# Beyond every edge: crop_and_resize fills such a crop with its extrapolation value.
+_OUTSIDE = [2.0, 2.0, 3.0, 3.0]
+
+
+def reframe_masks(
+    masks: tf.Tensor, boxes: tf.Tensor, image_size: Tuple[int, int], method: str = "bilinear"
+) -> tf.Tensor:
+    """Masks drawn inside their boxes, put where the boxes lie in the image.
+
+    Args:
+        masks: float32 [..., h, w], each filling its box.
+        boxes: float32 [..., 4]; the part outside the image is cut off, and a box without area gives
+            an empty mask.
+        image_size: H, W; ints or int32 scalars.
+        method: "bilinear" or "nearest".
+
+    Returns:
+        float32 [..., H, W], 0 outside the boxes; not rounded to 0 and 1.
+    """
+    leading = tf.shape(masks)[:-2]
+    height, width = masks.shape[-2:]
+    flat_masks = tf.reshape(masks, [-1, *_sizes(masks)])
+    flat_boxes = tf.reshape(boxes, [-1, 4])
+    # Where the image lies, seen from the box: a crop of the mask by it is the mask in the image.
+    image_in_box = geometry.change_frame(tf.constant([0.0, 0.0, 1.0, 1.0]), flat_boxes)
+    has_area = (flat_boxes[:, 2] > flat_boxes[:, 0]) & (flat_boxes[:, 3] > flat_boxes[:, 1])
+    image_in_box = tf.where(has_area[:, None], image_in_box, tf.constant(_OUTSIDE))
+    drawn = tf.image.crop_and_resize(
+        tf.ensure_shape(flat_masks, [None, height, width])[..., None],
+        image_in_box,
+        tf.range(tf.shape(flat_masks)[0]),
+        image_size,
+        method=method,
+        extrapolation_value=0.0,
+    )[..., 0]
+    result = tf.reshape(drawn, tf.concat([leading, tf.shape(drawn)[1:]], axis=0))
+    result.set_shape(masks.shape[:-2].concatenate(drawn.shape[1:]))
+    return result
+
+
+def crop_masks(
+    masks: tf.Tensor,
+    boxes: tf.Tensor,
+    crop_size: Tuple[int, int],
+    mask_indices: Optional[tf.Tensor] = None,
+) -> tf.Tensor:
+    """Masks of the image cut to boxes and resized, the inverse of `reframe_masks`.
+
+    Args:
+        masks: float32 [B, G, H, W].
+        boxes: float32 [B, N, 4]; what lies outside the image is 0.
+        crop_size: h, w.
+        mask_indices: int32 [B, N], the mask that each box cuts; without it box n cuts mask n, and N
+            is G.
+
+    Returns:
+        float32 [B, N, h, w], bilinear.
+    """
+    batch, num_masks = tf.unstack(tf.shape(masks)[:2], num=2)
+    if mask_indices is None:
+        mask_indices = tf.broadcast_to(tf.range(num_masks)[None, :], [batch, num_masks])
+    flat_indices = mask_indices + num_masks * tf.range(batch)[:, None]
+    crops = tf.image.crop_and_resize(
+        tf.reshape(masks, [-1, *_sizes(masks)])[..., None],
+        tf.reshape(boxes, [-1, 4]),
+        tf.reshape(flat_indices, [-1]),
+        crop_size,
+    )[..., 0]
+    return tf.reshape(crops, [*tf.unstack(tf.shape(boxes)[:2], num=2), *crop_size])
+
+
+def _sizes(masks: tf.Tensor) -> Tuple[int, int]:
+    """The last two sizes, static where known."""
+    dynamic = tf.unstack(tf.shape(masks)[-2:], num=2)
+    return tuple(
+        known if known is not None else size for known, size in zip(masks.shape[-2:], dynamic)
+    )

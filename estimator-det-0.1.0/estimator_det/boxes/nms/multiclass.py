@@ -1,0 +1,237 @@
+"""Non-maximum suppression of a batch of detections: per class, across classes, or soft.
+
+Letters: B images, A anchors, C classes (no background column), q boxes per anchor (1 shared by all
+classes, or C), N detections returned.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, NamedTuple, Optional
+
+from estimator_det.boxes import geometry
+from estimator_det.boxes.nms.kernels import Picks, hard_picks, picked_boxes, soft_picks
+from estimator_det.boxes.nms.static import static_picks
+from estimator_det.compat import tf
+from estimator_det.config.advice import TpuAdvice
+from estimator_det.config.text import ConfigError
+
+TPU = TpuAdvice("post_processing.batch_non_max_suppression", "set static_kernel: true")
+
+
+@dataclasses.dataclass(frozen=True)
+class NmsOptions:
+    """What suppression keeps.
+
+    Attributes:
+        score_threshold: only scores above it take part.
+        iou_threshold: a box whose IoU with a better one is above this is suppressed; 0 to 1.
+        max_per_class: most detections of one class.
+        max_total: detections returned per image (N); 0 returns all that the classes yield.
+        class_agnostic: suppress across classes; every anchor counts for its best class only.
+        soft_sigma: above 0, overlap lowers scores instead of removing boxes (soft suppression).
+        change_frame: express the result relative to the clip windows.
+        static_shapes: use only what TPU and XLA can run. The result is the same.
+
+    Raises:
+        ConfigError: if a value is out of its range.
+    """
+
+    score_threshold: float = 0.0
+    iou_threshold: float = 0.6
+    max_per_class: int = 100
+    max_total: int = 100
+    class_agnostic: bool = False
+    soft_sigma: float = 0.0
+    change_frame: bool = False
+    static_shapes: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.iou_threshold <= 1.0:
+            raise ConfigError(f"iou_threshold must lie within 0 to 1; given: {self.iou_threshold}")
+        if self.max_per_class < 1:
+            raise ConfigError(
+                f"max_detections_per_class must be 1 or more; given: {self.max_per_class}"
+            )
+        if self.max_total < 0:
+            raise ConfigError(
+                f"max_total_detections must be 0 (no limit) or more; given: {self.max_total}"
+            )
+        if self.soft_sigma < 0.0:
+            raise ConfigError(f"soft_nms_sigma must be 0 (hard) or more; given: {self.soft_sigma}")
+
+
+class NmsResult(NamedTuple):
+    """Detections by falling score; rows past `num` are zero."""
+
+    boxes: tf.Tensor  # float32 [B, N, 4], cut to the clip windows, maybe relative to them
+    scores: tf.Tensor  # float32 [B, N]
+    classes: tf.Tensor  # float32 [B, N], from 0
+    num: tf.Tensor  # int32 [B]
+    masks: Optional[tf.Tensor]  # float32 [B, N, h, w]
+    fields: Dict[str, tf.Tensor]  # [B, N, ...] each
+    anchor_indices: tf.Tensor  # int32 [B, N]
+
+
+def make_nms_options(config: Any) -> NmsOptions:
+    """Options from a `BatchNonMaxSuppression` proto.
+
+    `use_combined_nms`, `use_partitioned_nms` and `use_cpu_nms` choose between kernels of one result
+    in the reference, and change nothing here; so does `use_static_shapes`, for all results have
+    static shapes. `static_kernel` gives what TPU and XLA can run. `use_hard_nms` overrules
+    `soft_nms_sigma`.
+
+    Raises:
+        ConfigError: if a value is out of its range, a class may have more detections than the
+            image, or a detection more than one class.
+    """
+    if config.max_detections_per_class > config.max_total_detections:
+        raise ConfigError(
+            "batch_non_max_suppression: max_detections_per_class "
+            f"({config.max_detections_per_class}) must not exceed max_total_detections "
+            f"({config.max_total_detections}); raise the latter or lower the former"
+        )
+    if config.max_classes_per_detection != 1:
+        raise ConfigError(
+            "batch_non_max_suppression: max_classes_per_detection is "
+            f"{config.max_classes_per_detection}, which is not supported yet: a detection has one "
+            "class. Set it to 1"
+        )
+    return NmsOptions(
+        score_threshold=config.score_threshold,
+        iou_threshold=config.iou_threshold,
+        max_per_class=config.max_detections_per_class,
+        max_total=config.max_total_detections,
+        class_agnostic=config.use_class_agnostic_nms,
+        soft_sigma=0.0 if config.use_hard_nms else config.soft_nms_sigma,
+        change_frame=config.change_coordinate_frame,
+        static_shapes=config.static_kernel,
+    )
+
+
+def _check_shapes(
+    boxes: tf.Tensor, scores: tf.Tensor, masks: Optional[tf.Tensor], windows: Optional[tf.Tensor]
+) -> None:
+    if scores.shape.rank != 3 or scores.shape[2] is None:
+        raise ValueError(f"scores must be [B, A, C] with C known; given shape: {scores.shape}")
+    if boxes.shape.rank != 4 or boxes.shape[3] != 4 or boxes.shape[2] not in (1, scores.shape[2]):
+        raise ValueError(
+            f"boxes must be [B, A, q, 4] with q = 1 or C = {scores.shape[2]}; "
+            f"given shape: {boxes.shape}"
+        )
+    if masks is not None and (masks.shape.rank != 5 or masks.shape[2] not in (1, scores.shape[2])):
+        raise ValueError(
+            f"masks must be [B, A, q, h, w] with q = 1 or C = {scores.shape[2]}; "
+            f"given shape: {masks.shape}"
+        )
+    if windows is not None and (windows.shape.rank != 2 or windows.shape[1] != 4):
+        raise ValueError(f"clip_windows must be [B, 4]; given shape: {windows.shape}")
+
+
+def _zero_past(rows: tf.Tensor, valid: tf.Tensor) -> tf.Tensor:
+    """Rows [B, N, ...] with zeros where `valid` [B, N] is not."""
+    shape = tf.concat([tf.shape(valid), tf.ones([rows.shape.rank - 2], tf.int32)], axis=0)
+    return tf.where(tf.reshape(valid, shape), rows, tf.zeros([], rows.dtype))
+
+
+def _pick(
+    boxes: tf.Tensor, scores: tf.Tensor, options: NmsOptions, windows: Optional[tf.Tensor]
+) -> Picks:
+    num_anchors, num_classes = scores.shape[1], scores.shape[2]
+    max_per_class = options.max_per_class
+    if options.class_agnostic and options.max_total:
+        # One class in all: its share is the whole.
+        max_per_class = options.max_total
+    if num_anchors is not None:
+        max_per_class = min(max_per_class, num_anchors)
+    max_total = options.max_total or max_per_class * num_classes
+    limits: Dict[str, Any] = {
+        "score_threshold": options.score_threshold,
+        "max_per_class": max_per_class,
+        "max_total": max_total,
+    }
+    if options.static_shapes:
+        return static_picks(
+            boxes,
+            scores,
+            windows,
+            iou_threshold=options.iou_threshold,
+            sigma=options.soft_sigma,
+            **limits,
+        )
+    if options.soft_sigma > 0.0:
+        return soft_picks(boxes, scores, windows, sigma=options.soft_sigma, **limits)
+    return hard_picks(boxes, scores, windows, iou_threshold=options.iou_threshold, **limits)
+
+
+def multiclass_nms(
+    boxes: tf.Tensor,
+    scores: tf.Tensor,
+    options: NmsOptions,
+    clip_windows: Optional[tf.Tensor] = None,
+    num_valid: Optional[tf.Tensor] = None,
+    masks: Optional[tf.Tensor] = None,
+    fields: Optional[Dict[str, tf.Tensor]] = None,
+) -> NmsResult:
+    """Detections of a batch after non-maximum suppression, equal to the reference's.
+
+    Suppression sees boxes as they are. The survivors are then cut to the window, those without
+    area left are dropped, and the best `max_total` remain.
+
+    Args:
+        boxes: float32 [B, A, q, 4].
+        scores: float32 [B, A, C], without a background column; C known when the graph is built.
+        options: thresholds and limits.
+        clip_windows: float32 [B, 4], in the frame of the boxes.
+        num_valid: int32 [B], anchors of each image that are real; the rows after them are ignored.
+        masks: float32 [B, A, q, h, w].
+        fields: further tensors [B, A, ...] by name.
+
+    Returns:
+        The detections; N is `options.max_total`.
+
+    Raises:
+        ValueError: if a shape does not fit, or a change of frame lacks its windows.
+    """
+    _check_shapes(boxes, scores, masks, clip_windows)
+    if options.change_frame and clip_windows is None:
+        raise ValueError(
+            "change_frame (change_coordinate_frame) makes boxes relative to clip_windows; "
+            "given: None. Give windows or switch it off"
+        )
+    if num_valid is not None:
+        real = tf.sequence_mask(num_valid, tf.shape(scores)[1])
+        scores = tf.where(real[:, :, None], scores, -float("inf"))
+
+    if options.class_agnostic:
+        best_class = tf.argmax(scores, axis=2, output_type=tf.int32)
+        own_boxes = boxes
+        if boxes.shape[2] != 1:
+            own_boxes = tf.gather(boxes, best_class[:, :, None], batch_dims=2)
+        picks = _pick(own_boxes, tf.reduce_max(scores, axis=2)[:, :, None], options, clip_windows)
+        own_class = tf.gather(best_class, picks.anchors, batch_dims=1)
+        picks = picks._replace(classes=_zero_past(own_class, picks.valid))
+    else:
+        picks = _pick(boxes, scores, options, clip_windows)
+
+    kept_boxes = picked_boxes(boxes, picks.anchors, picks.classes)
+    if clip_windows is not None:
+        windows = clip_windows[:, None, :]
+        kept_boxes = geometry.clip_to_window(kept_boxes, windows)
+        if options.change_frame:
+            kept_boxes = geometry.change_frame(kept_boxes, windows)
+    kept_masks = None
+    if masks is not None:
+        kept_masks = _zero_past(picked_boxes(masks, picks.anchors, picks.classes), picks.valid)
+    return NmsResult(
+        boxes=_zero_past(kept_boxes, picks.valid),
+        scores=picks.scores,
+        classes=tf.cast(picks.classes, tf.float32),
+        num=tf.reduce_sum(tf.cast(picks.valid, tf.int32), axis=1),
+        masks=kept_masks,
+        fields={
+            name: _zero_past(tf.gather(rows, picks.anchors, batch_dims=1), picks.valid)
+            for name, rows in (fields or {}).items()
+        },
+        anchor_indices=picks.anchors,
+    )

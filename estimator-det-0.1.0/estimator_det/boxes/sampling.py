@@ -1,0 +1,108 @@
+"""Sampling of anchors or proposals, so that few positives are not drowned by many negatives."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional, Union
+
+from estimator_det.compat import tf
+from estimator_det.config.advice import TpuAdvice
+from estimator_det.config.text import ConfigError
+
+TPU = TpuAdvice(
+    "loss.random_example_sampler",
+    "remove the random_example_sampler block and use weighted_sigmoid_focal as classification_loss",
+)
+
+Seed = Union[None, int, tf.Tensor]
+Sampler = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+
+
+def _uniform(shape: tf.Tensor, seed: Seed) -> tf.Tensor:
+    if tf.is_tensor(seed):
+        return tf.random.stateless_uniform(shape, seed)
+    return tf.random.uniform(shape, seed=seed)
+
+
+def balanced_sample(
+    indicator: tf.Tensor,
+    labels: tf.Tensor,
+    batch_size: Optional[int],
+    positive_fraction: float = 0.5,
+    seed: Seed = None,
+) -> tf.Tensor:
+    """A random sample of each image with a bounded share of positives.
+
+    With a `batch_size`, at most `positive_fraction` of it (rounded down) are positives, and
+    negatives fill the rest. Without, all positives are taken, and as many negatives as make their
+    share `positive_fraction`; an image without positives then has an empty sample. What is eligible
+    is taken whole where it fits. All shapes are static, so that TPU needs no other sampler.
+
+    Args:
+        indicator: bool [B, A], what may be sampled.
+        labels: bool [B, A], True for positives.
+        batch_size: most samples per image; None for as many as the positives allow.
+        positive_fraction: within 0..1; above 0 without a batch size.
+        seed: an int or None for numbers that differ from step to step, repeated by the same int
+            in a new graph; or an integer tensor [2], which alone decides the sample.
+
+    Returns:
+        bool [B, A], True for what is sampled.
+
+    Raises:
+        ValueError: if an argument is out of its range.
+    """
+    if not 0.0 <= positive_fraction <= 1.0:
+        raise ValueError(f"positive_fraction must be within 0..1; given: {positive_fraction}")
+    if batch_size is None and positive_fraction == 0.0:
+        raise ValueError("positive_fraction must be above 0 where no batch_size is given")
+    if batch_size is not None and batch_size < 0:
+        raise ValueError(f"batch_size must not be below 0; given: {batch_size}")
+
+    positive = tf.logical_and(indicator, labels)
+    negative = tf.logical_and(indicator, tf.logical_not(labels))
+    num_positive = tf.reduce_sum(tf.cast(positive, tf.int32), axis=1, keepdims=True)
+    if batch_size is None:
+        taken = num_positive
+        negatives_per_positive = (1.0 - positive_fraction) / positive_fraction
+        room = tf.cast(negatives_per_positive * tf.cast(num_positive, tf.float32), tf.int32)
+    else:
+        taken = tf.minimum(num_positive, int(positive_fraction * batch_size))
+        room = batch_size - taken
+
+    # One shuffle of everything with positives first: the place of a row decides. Places, not
+    # values, because equal random numbers do occur among many anchors.
+    group = tf.where(positive, 0.0, tf.where(negative, 1.0, 2.0))
+    order = tf.argsort(group + _uniform(tf.shape(labels), seed), axis=1)
+    place = tf.argsort(order, axis=1)
+    take_positive = tf.logical_and(positive, place < taken)
+    take_negative = tf.logical_and(negative, place - num_positive < room)
+    return tf.logical_or(take_positive, take_negative)
+
+
+def make_random_example_sampler(config: Any, seed: Seed = None) -> Sampler:
+    """The sampler of SSD's loss from a `RandomExampleSampler` proto.
+
+    Args:
+        config: the proto.
+        seed: as in `balanced_sample`.
+
+    Returns:
+        sampler(indicator bool [B, A], labels bool [B, A]) -> bool [B, A]: all positives, and
+        negatives at random so that positives are `positive_sample_fraction` of the sample. In the
+        reference the indicator holds anchors with a class weight other than 0, labels those with
+        any foreground class target.
+
+    Raises:
+        ConfigError: if the fraction is not above 0 and at most 1.
+    """
+    fraction = config.positive_sample_fraction
+    if not 0.0 < fraction <= 1.0:
+        raise ConfigError(
+            "random_example_sampler.positive_sample_fraction must be above 0 and at most 1; "
+            f"given: {fraction}"
+        )
+
+    def sample(indicator: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        return balanced_sample(indicator, labels, None, fraction, seed)
+
+    return sample

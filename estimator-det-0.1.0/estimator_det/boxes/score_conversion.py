@@ -1,0 +1,183 @@
+"""From class logits to scores: a converter, and a calibration fitted on held-out data.
+
+Letters: B images, A anchors, C class columns. Calibrations work on the columns as the predictor
+makes them: where the first column is the background, class id 0 is the background.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Mapping, Tuple
+
+import numpy as np
+
+from estimator_det.compat import tf
+from estimator_det.config.advice import TpuAdvice
+from estimator_det.config.registry import Registry
+from estimator_det.config.text import ConfigError
+
+TPU = TpuAdvice("post_processing", "remove the calibration")
+
+ScoreFunction = Callable[[tf.Tensor], tf.Tensor]
+
+CALIBRATIONS: Registry[Callable[[Any, ScoreFunction], ScoreFunction]] = Registry("calibration")
+
+_CONVERTERS: Dict[str, ScoreFunction] = {
+    "IDENTITY": tf.identity,
+    "SIGMOID": tf.sigmoid,
+    "SOFTMAX": tf.nn.softmax,
+}
+
+
+def make_score_converter(config: Any) -> ScoreFunction:
+    """The function logits [B, A, C] -> scores [B, A, C] that a `PostProcessing` proto describes.
+
+    Logits are divided by `logit_scale`, converted, then calibrated (temperature scaling calibrates
+    before the conversion).
+
+    Raises:
+        ConfigError: if the scale is 0 or the calibration is not set or not usable.
+    """
+    if config.logit_scale == 0.0:
+        raise ConfigError("post_processing.logit_scale divides the logits; given: 0")
+    convert = _CONVERTERS[config.ScoreConverter.Name(config.score_converter)]
+    scale = config.logit_scale
+
+    def converter(logits: tf.Tensor) -> tf.Tensor:
+        return convert(logits if scale == 1.0 else logits / scale)
+
+    if not config.HasField("calibration_config"):
+        return converter
+    where = "post_processing.calibration_config"
+    return CALIBRATIONS.make_chosen(config.calibration_config, "calibrator", where, converter)
+
+
+def interpolate(
+    scores: tf.Tensor, points_x: np.ndarray[Any, Any], points_y: np.ndarray[Any, Any]
+) -> tf.Tensor:
+    """Piecewise linear functions of scores, level beyond their first and last points.
+
+    Args:
+        scores: float32 [C, M], row c mapped by function c; or [M] with points [L].
+        points_x: float32 [C, L], strictly increasing in each row.
+        points_y: float32 [C, L].
+
+    Returns:
+        float32, as the scores.
+    """
+    last = points_x.shape[-1] - 1
+    right = tf.searchsorted(tf.constant(points_x), scores, side="right")
+    left = tf.maximum(right - 1, 0)
+    right = tf.minimum(right, last)
+    rank = points_x.ndim - 1
+
+    def at(points: np.ndarray[Any, Any], index: tf.Tensor) -> tf.Tensor:
+        return tf.gather(tf.constant(points), index, batch_dims=rank)
+
+    start, span = at(points_x, left), at(points_x, right) - at(points_x, left)
+    weight = tf.math.divide_no_nan(scores - start, span)
+    return (1.0 - weight) * at(points_y, left) + weight * at(points_y, right)
+
+
+def _points(pairs: Any, where: str) -> Tuple[List[float], List[float]]:
+    xs = [pair.x for pair in pairs.x_y_pair]
+    ys = [pair.y for pair in pairs.x_y_pair]
+    if not xs:
+        raise ConfigError(f"{where}: needs at least one x_y_pair; found none")
+    for before, after in zip(xs, xs[1:]):
+        if not before < after:
+            raise ConfigError(
+                f"{where}: x must increase from pair to pair; {after:g} follows {before:g}"
+            )
+    return xs, ys
+
+
+def _after(convert: ScoreFunction, calibrate: ScoreFunction) -> ScoreFunction:
+    return lambda logits: calibrate(convert(logits))
+
+
+def _check_class_ids(ids: Mapping[int, Any], num_classes: int, where: str) -> None:
+    unknown = sorted(key for key in ids if not 0 <= key < num_classes)
+    if unknown:
+        raise ConfigError(
+            f"{where}: class ids {unknown} are not columns of the class scores, which are "
+            f"0 to {num_classes - 1}"
+        )
+
+
+@CALIBRATIONS.register("function_approximation")
+def _make_function(config: Any, convert: ScoreFunction) -> ScoreFunction:
+    xs, ys = _points(config.x_y_pairs, "calibration_config.function_approximation")
+    points_x, points_y = np.array(xs, np.float32), np.array(ys, np.float32)
+
+    def calibrate(scores: tf.Tensor) -> tf.Tensor:
+        flat = interpolate(tf.reshape(scores, [-1]), points_x, points_y)
+        return tf.reshape(flat, tf.shape(scores))
+
+    return _after(convert, calibrate)
+
+
+@CALIBRATIONS.register("class_id_function_approximations")
+def _make_function_per_class(config: Any, convert: ScoreFunction) -> ScoreFunction:
+    where = "calibration_config.class_id_function_approximations"
+    points = {
+        class_id: _points(pairs, f"{where}[{class_id}]")
+        for class_id, pairs in config.class_id_xy_pairs_map.items()
+    }
+    most = max((len(xs) for xs, _ in points.values()), default=0)
+
+    def calibrate(scores: tf.Tensor) -> tf.Tensor:
+        num_classes = scores.shape[-1]
+        _check_class_ids(points, num_classes, where)
+        if not points:
+            return scores
+        table_x = np.full([num_classes, most], np.inf, np.float32)
+        table_y = np.zeros([num_classes, most], np.float32)
+        for class_id, (xs, ys) in points.items():
+            table_x[class_id, : len(xs)] = xs
+            table_y[class_id, : len(ys)] = ys
+            table_y[class_id, len(ys) :] = ys[-1]
+            # Further points continue the last level; they must increase too.
+            table_x[class_id, len(xs) :] = xs[-1] + 1.0 + np.arange(most - len(xs))
+        by_class = tf.transpose(tf.reshape(scores, [-1, num_classes]))
+        calibrated = tf.transpose(interpolate(by_class, table_x, table_y))
+        known = np.isin(np.arange(num_classes), list(points))
+        return tf.where(known, tf.reshape(calibrated, tf.shape(scores)), scores)
+
+    return _after(convert, calibrate)
+
+
+@CALIBRATIONS.register("sigmoid_calibration")
+def _make_sigmoid(config: Any, convert: ScoreFunction) -> ScoreFunction:
+    a, b = config.sigmoid_parameters.a, config.sigmoid_parameters.b
+    return _after(convert, lambda scores: tf.sigmoid(-(a * scores + b)))
+
+
+@CALIBRATIONS.register("class_id_sigmoid_calibrations")
+def _make_sigmoid_per_class(config: Any, convert: ScoreFunction) -> ScoreFunction:
+    where = "calibration_config.class_id_sigmoid_calibrations"
+    parameters = {
+        class_id: (pair.a, pair.b)
+        for class_id, pair in config.class_id_sigmoid_parameters_map.items()
+    }
+
+    def calibrate(scores: tf.Tensor) -> tf.Tensor:
+        num_classes = scores.shape[-1]
+        _check_class_ids(parameters, num_classes, where)
+        table = np.zeros([2, num_classes], np.float32)
+        for class_id, pair in parameters.items():
+            table[:, class_id] = pair
+        known = np.isin(np.arange(num_classes), list(parameters))
+        return tf.where(known, tf.sigmoid(-(table[0] * scores + table[1])), scores)
+
+    return _after(convert, calibrate)
+
+
+@CALIBRATIONS.register("temperature_scaling_calibration")
+def _make_temperature(config: Any, convert: ScoreFunction) -> ScoreFunction:
+    scaler = config.scaler
+    if not scaler > 0.0:
+        raise ConfigError(
+            "calibration_config.temperature_scaling_calibration.scaler divides the logits and must "
+            f"be above 0; given: {scaler:g}"
+        )
+    return lambda logits: convert(logits / scaler)

@@ -1,0 +1,53 @@
+"""The only package that handles differences between TensorFlow, Keras and tf-slim versions.
+
+All other packages import these names from here:
+
+* `tf`: TensorFlow itself; `tf1`: its `tf.compat.v1` namespace.
+* `slim`: tf-slim, with patches for newer TensorFlows.
+* `estimator`: the TF1 Estimator namespace (`Estimator`, `RunConfig`, `EstimatorSpec`, …).
+* `tpu_estimator`: `TPUEstimator`, `TPUEstimatorSpec` and `RunConfig` for TPU.
+* `keras_initializer`: a Keras 2 initializer by its name.
+* `track_tf1_style_variables`: makes a TF2 module own what `get_variable` creates.
+* `registered_kernels`: kernels of an operation for a device, with their types.
+* `num_tpu_shards`: number of TPU cores of the computation being built.
+
+Modules: `versions` defines the supported versions; `patches` adds what each version lacks;
+`removed` contains modules that newer versions removed and Estimator still imports; `quiet` hides
+TensorFlow's start-up messages; `kernels` reads the registry of operations.
+
+The package switches no global TensorFlow behaviour: it runs in a TF2 process, and an Estimator
+builds its own graphs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from estimator_det.compat import quiet, versions
+
+with quiet.startup_messages():
+    tf: Any = versions.import_tensorflow()
+
+from estimator_det.compat import patches
+from estimator_det.compat.kernels import num_tpu_shards, registered_kernels
+
+patches.apply_needed()
+
+tf1: Any = tf.compat.v1
+estimator: Any = versions.import_estimator()
+tpu_estimator: Any = estimator.tpu
+slim: Any = versions.import_slim()
+keras_initializer = patches.keras_initializer
+track_tf1_style_variables = patches.track_tf1_style_variables
+
+__all__ = [
+    "estimator",
+    "keras_initializer",
+    "num_tpu_shards",
+    "registered_kernels",
+    "slim",
+    "tf",
+    "tf1",
+    "tpu_estimator",
+    "track_tf1_style_variables",
+]

@@ -1,0 +1,202 @@
+"""Adds to each TensorFlow what tf-slim 1.1.0 and tensorflow-estimator 2.15.0 need.
+
+Both are the last releases of packages that import TensorFlow's internals. A patch states the
+versions that need it, and is applied only if what it adds is missing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import types
+from typing import Any, Callable, List, NamedTuple, Tuple
+
+import tensorflow as tf
+from tensorflow.python.layers import normalization as _normalization
+from tensorflow.python.util import lazy_loader as _lazy_loader
+from tensorflow.python.util import tf_export as _tf_export
+
+from estimator_det.compat import removed, versions
+
+tf1: Any = tf.compat.v1
+
+_Release = Tuple[int, int]
+
+
+class Patch(NamedTuple):
+    """One addition to TensorFlow.
+
+    Attributes:
+      name: for documentation and errors.
+      since: the first release that needs it.
+      why: what is missing, and which package needs it.
+      is_needed: whether it is missing in this process.
+      apply: adds it.
+    """
+
+    name: str
+    since: _Release
+    why: str
+    is_needed: Callable[[], bool]
+    apply: Callable[[], None]
+
+
+def _names(module_name: str, **supplied: Any) -> Tuple[Callable[[], bool], Callable[[], None]]:
+    """`is_needed` and `apply` for names of a module, in its dict: getattr may import lazily."""
+
+    def missing() -> List[str]:
+        return [name for name in supplied if name not in vars(importlib.import_module(module_name))]
+
+    def supply() -> None:
+        module = importlib.import_module(module_name)
+        for name in missing():
+            setattr(module, name, supplied[name])
+
+    return lambda: bool(missing()), supply
+
+
+def _module(
+    module_name: str, make: Callable[[str], types.ModuleType]
+) -> Tuple[Callable[[], bool], Callable[[], None]]:
+    """`is_needed` and `apply` for a module."""
+    parent, _, child = module_name.rpartition(".")
+
+    def is_missing() -> bool:
+        return module_name not in sys.modules and importlib.util.find_spec(module_name) is None
+
+    def supply() -> None:
+        made = make(module_name)
+        sys.modules[module_name] = made
+        setattr(importlib.import_module(parent), child, made)
+
+    return is_missing, supply
+
+
+def _label_estimator_names() -> None:
+    """Adds the API name under which Estimator registers its exports in TensorFlow 2.15."""
+    labels = type(_tf_export.API_ATTRS[_tf_export.TENSORFLOW_API_NAME])
+    _tf_export.ESTIMATOR_API_NAME = "estimator"
+    _tf_export.API_ATTRS["estimator"] = labels("_estimator_api_names", "_estimator_api_constants")
+    _tf_export.API_ATTRS_V1["estimator"] = labels(
+        "_estimator_api_names_v1", "_estimator_api_constants_v1"
+    )
+
+
+def _keras_package() -> str:
+    """The package with Keras 2 for this TensorFlow."""
+    return "keras" if versions.release(tf.__version__) < versions.WITHOUT_ESTIMATOR else "tf_keras"
+
+
+def _legacy_batch_norm() -> str:
+    """The module with the TF1 batch norm layer."""
+    return f"{_keras_package()}.src.legacy_tf_layers.normalization"
+
+
+def _find_legacy_batch_norm() -> None:
+    """Corrects the lazy import of the TF1 batch norm layer."""
+    _normalization.normalization = _lazy_loader.LazyLoader(
+        "normalization", vars(_normalization), _legacy_batch_norm()
+    )
+
+
+PATCHES: Tuple[Patch, ...] = (
+    Patch(
+        "control flow for tf-slim",
+        (2, 13),
+        "tf-slim reads these from control_flow_ops; they moved to modules of their own",
+        *_names(
+            "tensorflow.python.ops.control_flow_ops",
+            Assert=tf1.Assert,
+            case=tf1.case,
+            cond=tf1.cond,
+            while_loop=tf1.while_loop,
+        ),
+    ),
+    Patch(
+        "stack and unstack for tf-slim",
+        (2, 13),
+        "tf-slim reads these from array_ops; they moved to a module of their own",
+        *_names("tensorflow.python.ops.array_ops", stack=tf1.stack, unstack=tf1.unstack),
+    ),
+    Patch(
+        "tensor classes for tf-slim",
+        (2, 13),
+        "tf-slim reads these from framework.ops; they moved to modules of their own",
+        *_names(
+            "tensorflow.python.framework.ops",
+            Tensor=tf1.Tensor,
+            IndexedSlices=tf1.IndexedSlices,
+        ),
+    ),
+    Patch(
+        "variable for tf-slim",
+        (2, 13),
+        "tf-slim calls variable_scope.variable; it moved",
+        *_names("tensorflow.python.ops.variable_scope", variable=tf1.Variable),
+    ),
+    Patch(
+        "TF1 batch norm layer for tf-slim",
+        (2, 13),
+        "the lazy import behind slim.batch_norm names a folder that Keras moved under keras.src",
+        lambda: _normalization.normalization.__name__ != _legacy_batch_norm(),
+        _find_legacy_batch_norm,
+    ),
+    Patch(
+        "names of Estimator's API",
+        (2, 16),
+        "tensorflow-estimator registers its functions under an API name that no longer exists",
+        lambda: not hasattr(_tf_export, "ESTIMATOR_API_NAME"),
+        _label_estimator_names,
+    ),
+    Patch(
+        "distribution strategies in RunConfig",
+        (2, 16),
+        "tensorflow-estimator imports the distribute coordinator, which no longer exists",
+        *_module("tensorflow.python.distribute.estimator_training", removed.estimator_training),
+    ),
+    Patch(
+        "health of TPU workers",
+        (2, 16),
+        "TPUEstimator imports session_support, which no longer exists",
+        *_module("tensorflow.python.tpu.session_support", removed.session_support),
+    ),
+    Patch(
+        "TPU embedding",
+        (2, 16),
+        "TPUEstimator imports the classes of embedding tables, which no longer exist",
+        *_module("tensorflow.python.tpu.tpu_embedding", removed.tpu_embedding),
+    ),
+    Patch(
+        "gradients of TPU embedding",
+        (2, 16),
+        "TPUEstimator imports the gradients of embedding tables, which no longer exist",
+        *_module("tensorflow.python.tpu.tpu_embedding_gradient", removed.tpu_embedding_gradient),
+    ),
+)
+
+
+def apply_needed() -> Tuple[str, ...]:
+    """Applies the patches that this TensorFlow needs; returns their names."""
+    needed = [patch for patch in PATCHES if patch.is_needed()]
+    for patch in needed:
+        patch.apply()
+    return tuple(patch.name for patch in needed)
+
+
+def keras_initializer(name: str) -> Any:
+    """An initializer of Keras 2 by its name, e.g. "he_normal"; ValueError if there is none.
+
+    Keras 3 in newer TensorFlows draws other numbers for the same seed.
+    """
+    keras = tf.keras if _keras_package() == "keras" else importlib.import_module("tf_keras")
+    return keras.initializers.get(name)
+
+
+def track_tf1_style_variables(method: Any) -> Any:
+    """Decorates a method of a `tf.Module`: its `get_variable` variables belong to the module.
+
+    In a TF2 loop, where no graph has collections of variables, each call finds them again.
+    """
+    shim = importlib.import_module(f"{_keras_package()}.src.legacy_tf_layers.variable_scope_shim")
+    return shim.track_tf1_style_variables(method)

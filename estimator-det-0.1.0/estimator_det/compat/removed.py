@@ -1,0 +1,131 @@
+"""Modules that TensorFlow 2.16 removed and tensorflow-estimator still imports.
+
+Each function makes one module. It contains what a single machine needs. Members that cannot work
+raise NotImplementedError with their name and the versions on which they work.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any, NoReturn
+
+import tensorflow as tf
+
+tf1: Any = tf.compat.v1
+
+_WORKS_ON = "It works on TensorFlow 2.15: pip install 'tensorflow==2.15.1'"
+
+
+def _refuse(what: str) -> NoReturn:
+    raise NotImplementedError(
+        f"{what} is not available on TensorFlow {tf.__version__}, which lacks its code. {_WORKS_ON}"
+    )
+
+
+def _refusing(what: str) -> Any:
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        _refuse(what)
+
+    return refuse
+
+
+def _module(name: str, doc: str, **members: Any) -> types.ModuleType:
+    module = types.ModuleType(name, doc)
+    vars(module).update(members)
+    return module
+
+
+def estimator_training(name: str) -> types.ModuleType:
+    """Distribution strategies in an Estimator's RunConfig, which all raise an error.
+
+    Without a strategy, RunConfig does not use this module; parameter servers through TF_CONFIG do
+    not need it either.
+    """
+
+    def should_run_distribute_coordinator(config: Any) -> bool:
+        """Always False."""
+        del config
+        return False
+
+    strategies = "train_distribute, eval_distribute and experimental_distribute of RunConfig"
+    return _module(
+        name,
+        estimator_training.__doc__ or "",
+        should_run_distribute_coordinator=should_run_distribute_coordinator,
+        init_run_config=_refusing(strategies),
+        train_and_evaluate=_refusing(strategies),
+        estimator_train=_refusing(strategies),
+        estimator_evaluate=_refusing(strategies),
+    )
+
+
+class _NoGracefulShutdown(tf1.train.SessionRunHook):
+    """Replaces the hook with which TPUEstimator watches the health of workers."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        super().__init__()
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        del session, coord
+        tf1.logging.warning(
+            "TensorFlow %s cannot watch the health of TPU workers: if one is lost, training ends "
+            "with an error, and a restart resumes from the last checkpoint. %s",
+            tf.__version__,
+            _WORKS_ON,
+        )
+
+
+def session_support(name: str) -> types.ModuleType:
+    """Health of TPU workers: not watched, with a warning; options that need it raise an error."""
+    return _module(
+        name,
+        session_support.__doc__ or "",
+        GracefulShutdownHook=_NoGracefulShutdown,
+        ResetComputation=lambda: None,
+        ShutdownLameWorkers=_refusing("TF_TPU_GRACEFUL_SHUTDOWN_MODE=shutdown_worker"),
+        ShutdownAllWorkers=_refusing("TF_TPU_GRACEFUL_SHUTDOWN_MODE=shutdown_all_workers"),
+        start_worker_watchdog=_refusing("TF_TPU_WATCHDOG_TIMEOUT"),
+    )
+
+
+_EMBEDDING_CLASSES = (
+    "AdagradParameters",
+    "AdagradSlotVariableNames",
+    "AdamParameters",
+    "AdamSlotVariableNames",
+    "EnqueueData",
+    "FeatureConfig",
+    "FtrlParameters",
+    "FtrlSlotVariableNames",
+    "MomentumParameters",
+    "MomentumSlotVariableNames",
+    "ProximalAdagradParameters",
+    "ProximalAdagradSlotVariableNames",
+    "RMSPropParameters",
+    "RMSPropSlotVariableNames",
+    "StochasticGradientDescentParameters",
+    "TPUEmbedding",
+    "TableConfig",
+)
+
+
+def tpu_embedding(name: str) -> types.ModuleType:
+    """Embedding tables of TPUs (`embedding_config_spec`): classes without instances."""
+
+    def refused(class_name: str) -> type:
+        what = f"TPU embedding ({class_name})"
+        return type(class_name, (), {"__module__": name, "__init__": _refusing(what)})
+
+    classes = {class_name: refused(class_name) for class_name in _EMBEDDING_CLASSES}
+    return _module(name, tpu_embedding.__doc__ or "", **classes)
+
+
+def tpu_embedding_gradient(name: str) -> types.ModuleType:
+    """Gradients of embedding tables, used only with an `embedding_config_spec`."""
+    names = (
+        "create_dummy_table_variables",
+        "get_gradients_through_dummy_table_variables",
+        "hook_dummy_table_variables_to_activations",
+    )
+    refused = {function: _refusing(f"TPU embedding ({function})") for function in names}
+    return _module(name, tpu_embedding_gradient.__doc__ or "", **refused)

@@ -1,0 +1,1 @@
+"""Reading, merging, overriding, checking and saving pipeline configurations."""

@@ -1,0 +1,312 @@
+"""Static checks of a pipeline configuration: what would stop a run or make it useless.
+
+Nothing is built and TensorFlow is not imported. Names of components are not checked here;
+`model_fn.preflight.names` asks the registries for them.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import sys
+from typing import Iterator, List, Tuple
+
+from estimator_det.config.check_augmentation import check_augmentation
+from estimator_det.config.check_evaluation import check_evaluation
+from estimator_det.config.check_model import check_model
+from estimator_det.config.context import check_context_reader
+from estimator_det.config.fields import check_fields, no_effect
+from estimator_det.config.files import is_remote
+from estimator_det.config.printing import quoted
+from estimator_det.config.problem import Problem, error, warning
+from estimator_det.config.ranges import check_ranges
+from estimator_det.config.text import entries, nearest
+from estimator_det.protos import (
+    input_reader_pb2,
+    optimizer_pb2,
+    pipeline_pb2,
+)
+
+__all__ = ["Problem", "check"]
+
+Config = pipeline_pb2.TrainEvalPipelineConfig
+
+# Text in sample configurations in place of a path of the user.
+PLACEHOLDER = "PATH_TO_BE_CONFIGURED"
+_ENDLESS = sys.maxsize  # steps of a training that has no last one
+CHECKPOINT_TYPES = ("classification", "detection", "full")
+_LATER_CHECKPOINT_TYPES = ("fine_tune",)  # of the reference's schema, for TensorFlow 2 alone
+
+
+def check(config: Config, *, check_files: bool = True) -> List[Problem]:
+    """Everything that is wrong with `config`, as far as it shows without building the model.
+
+    Args:
+        config: The configuration, with all overrides merged.
+        check_files: Whether to look for the records and checkpoints it names. Remote files
+            (gs://…) are never checked; label maps are for `model_fn.preflight.label_maps`.
+
+    Returns:
+        Errors first, then warnings; empty if nothing was found.
+    """
+    problems = [
+        *check_ranges(config),
+        *check_model(config),
+        *_check_training(config),
+        *_check_readers(config),
+        *check_evaluation(config),
+        *_check_placeholders(config),
+        *check_fields(config),
+    ]
+    if check_files:
+        problems += _check_paths(config)
+    return sorted(problems, key=lambda problem: problem.severity != "error")
+
+
+def readers(config: Config) -> Iterator[Tuple[str, input_reader_pb2.InputReader]]:
+    """(path, reader) of every input reader, that of training first."""
+    if config.HasField("train_input_reader"):
+        yield "train_input_reader", config.train_input_reader
+    for index, reader in enumerate(config.eval_input_reader):
+        yield f"eval_input_reader[{index}]", reader
+
+
+def named_paths(config: Config) -> Iterator[Tuple[str, str]]:
+    """(field, path) of the checkpoint, label maps, hierarchies and input paths that are set."""
+    if config.train_config.fine_tune_checkpoint:
+        yield "train_config.fine_tune_checkpoint", config.train_config.fine_tune_checkpoint
+    for name, reader in readers(config):
+        if reader.label_map_path:
+            yield f"{name}.label_map_path", reader.label_map_path
+        if reader.label_hierarchy_path:
+            yield f"{name}.label_hierarchy_path", reader.label_hierarchy_path
+        for index, pattern in enumerate(reader.tf_record_input_reader.input_path):
+            yield f"{name}.tf_record_input_reader.input_path[{index}]", pattern
+
+
+def _check_training(config: Config) -> Iterator[Problem]:
+    if not config.HasField("train_config"):
+        yield error("train_config", "is missing", "add train_config { batch_size, optimizer, … }")
+        return
+    train = config.train_config
+    if train.num_steps == 0:
+        yield warning(
+            "train_config.num_steps",
+            "is 0: training never ends",
+            "set the number of steps, or stop the run yourself",
+        )
+    for index, step in enumerate(train.data_augmentation_options):
+        name = step.WhichOneof("preprocessing_step")
+        stop = getattr(getattr(step, name), "stop_at_step", 0) if name else 0
+        if 0 < train.num_steps <= stop:
+            yield no_effect(
+                f"train_config.data_augmentation_options[{index}].{name}.stop_at_step",
+                f"training ends at step {train.num_steps}",
+            )
+    if train.use_bfloat16:
+        yield no_effect("train_config.use_bfloat16", "only a TPU computes in bfloat16")
+    yield from _check_optimizer(train.optimizer, train.num_steps)
+    yield from _check_fine_tuning(config)
+    kind = config.model.WhichOneof("model")
+    if kind is not None:
+        num_classes = getattr(getattr(config.model, kind), "num_classes", 0)
+        yield from check_augmentation(train.data_augmentation_options, num_classes)
+    for name in ("freeze_variables", "update_trainable_variables"):
+        for index, pattern in enumerate(getattr(train, name)):
+            try:
+                re.compile(pattern)
+            except re.error as failure:
+                yield error(
+                    f"train_config.{name}[{index}]",
+                    f"{quoted(pattern)} is not a regular expression: {failure}",
+                    "variable names are matched with Python's re; escape special characters",
+                )
+    if train.use_multiclass_scores and not config.train_input_reader.load_multiclass_scores:
+        yield error(
+            "train_config.use_multiclass_scores",
+            "is true, but the training reader does not load the scores",
+            "set train_input_reader.load_multiclass_scores=true",
+        )
+
+
+def _check_optimizer(optimizer: optimizer_pb2.Optimizer, num_steps: int) -> Iterator[Problem]:
+    path = "train_config.optimizer"
+    kind = optimizer.WhichOneof("optimizer")
+    if kind is None:
+        yield error(
+            path,
+            "no optimizer is chosen",
+            "add rms_prop_optimizer, momentum_optimizer or adam_optimizer",
+        )
+        return
+    rate = getattr(optimizer, kind).learning_rate
+    path = f"{path}.{kind}.learning_rate"
+    schedule = rate.WhichOneof("learning_rate")
+    if schedule is None:
+        yield error(
+            path,
+            "no learning rate schedule is chosen",
+            f"for example --set {path}.constant_learning_rate.learning_rate=0.002",
+        )
+        return
+    path = f"{path}.{schedule}"
+    last = num_steps or _ENDLESS
+    if schedule == "exponential_decay_learning_rate":
+        yield from _check_exponential(rate.exponential_decay_learning_rate, path, last)
+    elif schedule == "manual_step_learning_rate":
+        yield from _check_manual_steps(rate.manual_step_learning_rate, path, last)
+    elif schedule == "cosine_decay_learning_rate":
+        yield from _check_cosine(rate.cosine_decay_learning_rate, path, last)
+
+
+def _check_exponential(
+    schedule: optimizer_pb2.ExponentialDecayLearningRate, path: str, num_steps: int
+) -> Iterator[Problem]:
+    yield from _check_warmup(schedule.burnin_steps, f"{path}.burnin_steps", num_steps)
+    if schedule.staircase and num_steps < schedule.decay_steps:
+        yield warning(
+            f"{path}.decay_steps",
+            f"the rate stays {schedule.initial_learning_rate:g}: its first decay is at step "
+            f"{schedule.decay_steps}, training has {num_steps} steps",
+            "lower decay_steps, or ignore this if it is intended",
+        )
+
+
+def _check_manual_steps(
+    schedule: optimizer_pb2.ManualStepLearningRate, path: str, num_steps: int
+) -> Iterator[Problem]:
+    steps = [entry.step for entry in schedule.schedule]
+    if any(later <= earlier for earlier, later in zip([0, *steps], steps)):
+        yield error(
+            f"{path}.schedule",
+            f"its steps {steps} do not increase from above 0",
+            "sort them, each step once",
+        )
+    late = [step for step in steps if step >= num_steps]
+    if late:
+        yield warning(
+            f"{path}.schedule",
+            f"its steps {late} are never reached, training has {num_steps} steps",
+            "lower them or train for longer, or ignore this if it is intended",
+        )
+
+
+def _check_cosine(
+    schedule: optimizer_pb2.CosineDecayLearningRate, path: str, num_steps: int
+) -> Iterator[Problem]:
+    if schedule.total_steps < schedule.warmup_steps:
+        yield error(
+            f"{path}.warmup_steps",
+            f"{schedule.warmup_steps} are more than the total of {schedule.total_steps} steps",
+            "lower warmup_steps or raise total_steps",
+        )
+    else:
+        yield from _check_warmup(schedule.warmup_steps, f"{path}.warmup_steps", num_steps)
+    if schedule.warmup_steps and schedule.learning_rate_base < schedule.warmup_learning_rate:
+        yield error(
+            f"{path}.warmup_learning_rate",
+            f"{schedule.warmup_learning_rate:g} is above the base rate "
+            f"{schedule.learning_rate_base:g}",
+            "lower warmup_learning_rate",
+        )
+    total = schedule.total_steps
+    if num_steps not in (_ENDLESS, total):
+        rate = f"the rate comes down until step {total}"
+        if total < num_steps:
+            rate = f"the rate is 0 from step {total} on"
+        remedy = f"--set {path}.total_steps={num_steps}"
+        if schedule.warmup_steps > num_steps:
+            remedy += f" --set {path}.warmup_steps={num_steps // 10}"
+        yield warning(f"{path}.total_steps", f"{rate}, training has {num_steps} steps", remedy)
+
+
+def _check_warmup(warmup_steps: int, path: str, num_steps: int) -> Iterator[Problem]:
+    if warmup_steps >= num_steps:
+        yield warning(
+            path,
+            f"training has {num_steps} steps, all of them within the {warmup_steps} of warm-up",
+            "lower it, or train for longer",
+        )
+
+
+def _check_fine_tuning(config: Config) -> Iterator[Problem]:
+    train = config.train_config
+    kind = train.fine_tune_checkpoint_type
+    path = "train_config.fine_tune_checkpoint_type"
+    if kind and kind not in CHECKPOINT_TYPES:
+        what = f"is not known{nearest(kind, list(CHECKPOINT_TYPES))}"
+        if kind in _LATER_CHECKPOINT_TYPES:
+            what = "is not supported yet"
+        yield error(path, f"{quoted(kind)} {what}", f"use one of {', '.join(CHECKPOINT_TYPES)}")
+    # The older field that says the same is reported among the deprecated ones.
+    if train.fine_tune_checkpoint and not (kind or train.HasField("from_detection_checkpoint")):
+        yield warning(path, "is not set; 'classification' is used", f"--set {path}=classification")
+
+
+def _check_readers(config: Config) -> Iterator[Problem]:
+    for name, reader in readers(config):
+        kind = reader.WhichOneof("input_reader")
+        path = f"{name}.tf_record_input_reader.input_path"
+        if kind == "external_input_reader":
+            continue
+        inputs = list(reader.tf_record_input_reader.input_path)
+        if not inputs or not all(inputs):
+            yield error(path, "no input path is given", f"--set {path}=data/train-*.record")
+        weights = len(reader.sample_from_datasets_weights)
+        if weights and weights != len(inputs):
+            yield error(
+                f"{name}.sample_from_datasets_weights",
+                f"{weights} weights for {len(inputs)} input paths",
+                "give one weight to each input path, or none",
+            )
+        if not reader.label_map_path:
+            yield warning(
+                f"{name}.label_map_path",
+                "is not set: classes have no names, and class names in records cannot be read",
+                f"--set {name}.label_map_path=label_map.pbtxt",
+            )
+        yield from check_context_reader(reader, config.model, name)
+    if not config.HasField("train_input_reader"):
+        yield error(
+            "train_input_reader",
+            "is missing",
+            "add train_input_reader { tf_record_input_reader { input_path } label_map_path }",
+        )
+    if not config.eval_input_reader:
+        yield warning(
+            "eval_input_reader",
+            "is missing: nothing can be evaluated",
+            "add eval_input_reader { tf_record_input_reader { input_path } label_map_path }",
+        )
+
+
+def _check_placeholders(config: Config) -> Iterator[Problem]:
+    for path, *_, value in entries(config):
+        if isinstance(value, str) and PLACEHOLDER in value:
+            yield error(path, f"is still the placeholder {quoted(value)}", f"--set {path}=…")
+
+
+def _missing(pattern: str) -> bool:
+    """Whether no local file matches; remote and placeholder paths count as present."""
+    if not pattern or is_remote(pattern) or PLACEHOLDER in pattern:
+        return False
+    return not os.path.exists(pattern) and not glob.glob(pattern)
+
+
+def _check_paths(config: Config) -> Iterator[Problem]:
+    for name, reader in readers(config):
+        for index, pattern in enumerate(reader.tf_record_input_reader.input_path):
+            if _missing(pattern):
+                yield error(
+                    f"{name}.tf_record_input_reader.input_path[{index}]",
+                    f"no file matches {quoted(pattern)} (from {os.getcwd()})",
+                    "correct the path; patterns such as train-*.record are allowed",
+                )
+    checkpoint = config.train_config.fine_tune_checkpoint
+    if checkpoint and _missing(checkpoint) and _missing(checkpoint + ".index"):
+        yield error(
+            "train_config.fine_tune_checkpoint",
+            f"there is no checkpoint {quoted(checkpoint)}",
+            "give its prefix, without .index or .data-…; empty to start from scratch",
+        )

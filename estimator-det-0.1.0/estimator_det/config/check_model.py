@@ -1,0 +1,262 @@
+"""Checks of the model part of a configuration: missing pieces and options that exclude others."""
+
+from __future__ import annotations
+
+from typing import Any, Iterator, Tuple
+
+from google.protobuf.message import Message
+
+from estimator_det.config.context import check_context
+from estimator_det.config.problem import Problem, error, warning
+from estimator_det.protos import (
+    faster_rcnn_pb2,
+    image_resizer_pb2,
+    pipeline_pb2,
+    ssd_pb2,
+)
+
+# Parts without which a model of this kind cannot be built; where a part is a choice among several,
+# a member of its oneof group must be given.
+_SSD_PARTS = (
+    "image_resizer",
+    "feature_extractor",
+    "box_coder",
+    "matcher",
+    "similarity_calculator",
+    "box_predictor",
+    "anchor_generator",
+    "loss.localization_loss",
+    "loss.classification_loss",
+)
+_FIRST_STAGE_PARTS = ("image_resizer", "feature_extractor", "first_stage_anchor_generator")
+# Cropping from the feature map; R-FCN crops inside its predictor instead.
+_CROP_PARTS = ("initial_crop_size", "maxpool_kernel_size", "maxpool_stride")
+
+
+MOST_BATCH_BYTES = 2**40  # of the images that enter the network
+
+
+def check_model(config: pipeline_pb2.TrainEvalPipelineConfig) -> Iterator[Problem]:
+    """Problems of `config.model` and of what the readers hand to it."""
+    kind = config.model.WhichOneof("model")
+    if kind is None:
+        yield error("model", "no model is chosen", "add model { ssd { … } } or another kind")
+        return
+    model = getattr(config.model, kind)
+    path = f"model.{kind}"
+    if "num_classes" in model.DESCRIPTOR.fields_by_name and not model.HasField("num_classes"):
+        yield error(
+            f"{path}.num_classes",
+            "is missing",
+            "set it to the number of classes in the label map, without background",
+        )
+    if kind == "ssd":
+        yield from _check_ssd(model, path)
+    elif kind == "faster_rcnn":
+        yield from _check_faster_rcnn(model, path)
+        yield from _check_mask_readers(config)
+    if kind in ("ssd", "faster_rcnn"):
+        yield from _check_batching(config, model.image_resizer, f"{path}.image_resizer")
+        yield from _check_batch_bytes(config, model.image_resizer)
+
+
+def _missing_parts(model: Any, path: str, parts: Tuple[str, ...]) -> Iterator[Problem]:
+    for part in parts:
+        value: Any = model
+        present = True
+        for name in part.split("."):
+            present = value.HasField(name)
+            value = getattr(value, name)
+        if not present:
+            yield error(f"{path}.{part}", "is missing", f"--set {path}.{part}=…")
+            continue
+        groups = value.DESCRIPTOR.oneofs if isinstance(value, Message) else ()
+        for group in groups:
+            # A pyramid is a choice that may be left open.
+            if group.name != "feature_pyramid_oneof" and value.WhichOneof(group.name) is None:
+                members = ", ".join(field.name for field in group.fields)
+                yield error(f"{path}.{part}", "is empty", f"choose one of {members}")
+    if model.HasField("feature_extractor") and not model.feature_extractor.type:
+        yield error(
+            f"{path}.feature_extractor.type",
+            "is missing",
+            "name the network, for example 'ssd_mobilenet_v1'",
+        )
+
+
+def _check_ssd(model: ssd_pb2.Ssd, path: str) -> Iterator[Problem]:
+    yield from _missing_parts(model, path, _SSD_PARTS)
+    if model.add_background_class and model.explicit_background_class:
+        yield error(
+            f"{path}.explicit_background_class",
+            "excludes add_background_class, which is true unless set otherwise",
+            f"--set {path}.add_background_class=false",
+        )
+    yield from _check_levels(model, path)
+    yield from _check_code_size(model, path)
+    sigmoid_trained = model.loss.classification_loss.WhichOneof("classification_loss") in (
+        "weighted_sigmoid",
+        "weighted_sigmoid_focal",
+        "bootstrapped_sigmoid",
+    )
+    if sigmoid_trained and not model.post_processing.HasField("score_converter"):
+        yield warning(
+            f"{path}.post_processing.score_converter",
+            "is not set: detection scores are raw logits, though the loss trains a sigmoid",
+            f"--set {path}.post_processing.score_converter=SIGMOID",
+        )
+
+
+def _check_levels(model: ssd_pb2.Ssd, path: str) -> Iterator[Problem]:
+    """Anchors of a pyramid's levels need the feature maps of the same levels."""
+    pyramid = model.feature_extractor.WhichOneof("feature_pyramid_oneof")
+    if (
+        pyramid is None
+        or model.anchor_generator.WhichOneof("anchor_generator_oneof")
+        != "multiscale_anchor_generator"
+    ):
+        return
+    levels = getattr(model.feature_extractor, pyramid)
+    anchors = model.anchor_generator.multiscale_anchor_generator
+    given = (anchors.min_level, anchors.max_level)
+    wanted = (levels.min_level, levels.max_level)
+    if given != wanted:
+        yield error(
+            f"{path}.anchor_generator.multiscale_anchor_generator",
+            f"levels {given[0]} to {given[1]}, but the feature pyramid has {wanted[0]} to "
+            f"{wanted[1]}",
+            "set min_level and max_level alike in both",
+        )
+
+
+def _check_code_size(model: ssd_pb2.Ssd, path: str) -> Iterator[Problem]:
+    """The predictor must give as many numbers per box as the coder decodes."""
+    kind = model.box_predictor.WhichOneof("box_predictor_oneof")
+    predictor = getattr(model.box_predictor, kind) if kind else None
+    sizes = {
+        "faster_rcnn_box_coder": 4,
+        "mean_stddev_box_coder": 4,
+        "square_box_coder": 3,
+        "keypoint_box_coder": 4 + 2 * model.box_coder.keypoint_box_coder.num_keypoints,
+    }
+    coder = model.box_coder.WhichOneof("box_coder_oneof")
+    if predictor is None or coder is None:
+        return
+    if predictor.box_code_size != sizes[coder]:
+        yield error(
+            f"{path}.box_predictor.{kind}.box_code_size",
+            f"is {predictor.box_code_size}, but {coder} has codes of {sizes[coder]} numbers",
+            f"set it to {sizes[coder]}",
+        )
+
+
+def score_threshold_field(model: Any) -> str:
+    """Path of the field that drops detections of a `DetectionModel` message by their score."""
+    if not model.HasField("faster_rcnn"):
+        return "model.ssd.post_processing.batch_non_max_suppression.score_threshold"
+    if model.faster_rcnn.number_of_stages == 1:
+        return "model.faster_rcnn.first_stage_nms_score_threshold"
+    nms = "second_stage_post_processing.batch_non_max_suppression"
+    return f"model.faster_rcnn.{nms}.score_threshold"
+
+
+def predicts_masks(model: Any) -> bool:
+    """Whether a `DetectionModel` has a stage for instance masks."""
+    return bool(model.faster_rcnn.number_of_stages == 3)
+
+
+def is_class_agnostic(model: Any) -> bool:
+    """Whether a `DetectionModel` finds objects of whatever class."""
+    kind = model.WhichOneof("model")
+    return bool(kind == "faster_rcnn" and model.faster_rcnn.number_of_stages == 1)
+
+
+def _check_mask_readers(config: pipeline_pb2.TrainEvalPipelineConfig) -> Iterator[Problem]:
+    """A model learns and evaluates masks from records that have some."""
+    if not predicts_masks(config.model):
+        return
+    readers = [(f"eval_input_reader[{i}]", r) for i, r in enumerate(config.eval_input_reader)]
+    if config.HasField("train_input_reader"):
+        readers.insert(0, ("train_input_reader", config.train_input_reader))
+    for path, reader in readers:
+        if not reader.load_instance_masks:
+            yield Problem(
+                "error",
+                f"{path}.load_instance_masks",
+                "is false, and the model learns masks",
+                edits=(f"{path}.load_instance_masks=true",),
+            )
+
+
+def _check_faster_rcnn(model: faster_rcnn_pb2.FasterRcnn, path: str) -> Iterator[Problem]:
+    yield from _missing_parts(model, path, _FIRST_STAGE_PARTS)
+    if model.number_of_stages not in (1, 2, 3):
+        yield error(
+            f"{path}.number_of_stages", f"is {model.number_of_stages}", "set it to 1, 2 or 3"
+        )
+    elif model.number_of_stages > 1:
+        yield from _missing_parts(model, path, ("second_stage_box_predictor",))
+        if not model.second_stage_box_predictor.HasField("rfcn_box_predictor"):
+            yield from _missing_parts(model, path, _CROP_PARTS)
+    yield from check_context(model, path)
+    predictor = model.second_stage_box_predictor.mask_rcnn_box_predictor
+    where = f"{path}.second_stage_box_predictor.mask_rcnn_box_predictor.predict_instance_masks"
+    if model.number_of_stages == 3 and not predictor.predict_instance_masks:
+        yield error(where, "is false, and a third stage predicts masks", "set it, or use 2 stages")
+    if model.number_of_stages < 3 and predictor.predict_instance_masks:
+        yield warning(
+            where,
+            "has no effect: masks need a third stage",
+            "remove it, or set number_of_stages: 3, with load_instance_masks in the readers",
+        )
+
+
+def _check_batching(
+    config: pipeline_pb2.TrainEvalPipelineConfig,
+    resizer: image_resizer_pb2.ImageResizer,
+    path: str,
+) -> Iterator[Problem]:
+    """Images of several sizes do not stack into one batch."""
+    kind = resizer.WhichOneof("image_resizer_oneof")
+    fixed = kind in (None, "fixed_shape_resizer") or (
+        kind == "keep_aspect_ratio_resizer"
+        and resizer.keep_aspect_ratio_resizer.pad_to_max_dimension
+    )
+    if fixed:
+        return
+    for field, size in (
+        ("train_config.batch_size", config.train_config.batch_size),
+        ("eval_config.batch_size", config.eval_config.batch_size),
+    ):
+        if size > 1:
+            yield warning(
+                field,
+                f"is {size}, but {kind} leaves images of different sizes, which do not stack",
+                "set keep_aspect_ratio_resizer.pad_to_max_dimension or use fixed_shape_resizer "
+                f"in {path}, or use batches of 1",
+            )
+
+
+def _check_batch_bytes(
+    config: pipeline_pb2.TrainEvalPipelineConfig, resizer: image_resizer_pb2.ImageResizer
+) -> Iterator[Problem]:
+    """Each number may be in its range and their product beyond every machine."""
+    fixed, ratio = resizer.fixed_shape_resizer, resizer.keep_aspect_ratio_resizer
+    sides = {
+        "fixed_shape_resizer": (fixed.height, fixed.width),
+        "keep_aspect_ratio_resizer": (ratio.max_dimension, ratio.max_dimension),
+    }
+    height, width = sides.get(resizer.WhichOneof("image_resizer_oneof"), (1, 1))
+    pixels = height * width
+    for field, size in (
+        ("train_config.batch_size", config.train_config.batch_size),
+        ("eval_config.batch_size", config.eval_config.batch_size),
+    ):
+        needed = size * pixels * 3 * 4  # RGB in float32
+        if needed > MOST_BATCH_BYTES:
+            yield error(
+                field,
+                f"is {size}: a batch of such images takes {needed / 2**30:,.0f} GiB; allowed are "
+                f"{MOST_BATCH_BYTES / 2**30:,.0f}",
+                f"use {MOST_BATCH_BYTES // (pixels * 12)} or fewer, or smaller images",
+            )

@@ -1,0 +1,216 @@
+"""Fields of the schema that no run supports, and fields that no run uses: each fact is here once.
+
+`config.check` reports the fields that a configuration sets. A value that equals the default of the
+schema says nothing new and is not reported. Components without an entry in their registry are
+refused by `model_fn.preflight.names`, together with all fields of their messages.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Iterator, List, NamedTuple
+
+from google.protobuf.message import Message
+
+from estimator_det.config.problem import Problem, error, warning
+from estimator_det.config.text import ConfigError, entries, is_repeated
+
+_PACKAGE = "estimator_det.protos."
+
+
+class Refusal(NamedTuple):
+    """Why a field must not be set, and what to do."""
+
+    message: str
+    remedy: str
+
+
+# Keys are the message's name within its package and the field's name.
+REFUSED: Dict[str, Refusal] = {
+    "FasterRcnn.inplace_batchnorm_update": Refusal(
+        "updates of batch norm in place are not supported in Faster R-CNN", "set it to false"
+    ),
+    "FasterRcnnFeatureExtractor.fpn": Refusal(
+        "is not supported yet, because no feature extractor of two stages has a pyramid",
+        "remove it",
+    ),
+    "InputReader.external_input_reader": Refusal(
+        "readers of other formats are not supported",
+        "convert the records to tf.train.Example and use tf_record_input_reader",
+    ),
+    "InputReader.load_dense_pose": Refusal(
+        "is not supported yet, because no model uses it", "remove it"
+    ),
+    "InputReader.load_keypoint_depth_features": Refusal(
+        "is not supported yet, because no model uses it", "remove it"
+    ),
+    "InputReader.load_track_id": Refusal(
+        "is not supported yet, because no model uses it", "remove it"
+    ),
+    "Ssd.mask_head_config": Refusal(
+        "is not supported yet, because single-shot detectors predict boxes only", "remove it"
+    ),
+    "SsdFeatureExtractor.bifpn": Refusal(
+        "is not supported yet, because no feature extractor makes such a pyramid", "remove it"
+    ),
+    "SsdFeatureExtractor.replace_preprocessor_with_placeholder": Refusal(
+        "is not supported yet: every model normalizes its pixels", "remove it"
+    ),
+    "SsdFeatureExtractor.use_hardswish": Refusal(
+        "is not supported yet: the type chooses the activation", "remove it"
+    ),
+    "TrainEvalPipelineConfig.graph_rewriter": Refusal(
+        "training with simulated quantization is not supported yet",
+        "--set graph_rewriter=null to train in float; a checkpoint of such a configuration is "
+        "evaluated and exported as a float model",
+    ),
+}
+
+_SUPPRESSION = "all kinds of suppression have the same result, with static shapes"
+_ANCHORWISE = "every loss has one value for each anchor"
+_QUEUES = "input pipelines have no queues"
+
+# Field -> why it has no effect.
+NO_EFFECT: Dict[str, str] = {
+    "BatchNonMaxSuppression.use_combined_nms": _SUPPRESSION,
+    "BatchNonMaxSuppression.use_cpu_nms": _SUPPRESSION,
+    "BatchNonMaxSuppression.use_partitioned_nms": _SUPPRESSION,
+    "BatchNonMaxSuppression.use_static_shapes": _SUPPRESSION,
+    "BootstrappedSigmoidClassificationLoss.anchorwise_output": _ANCHORWISE,
+    "EvalConfig.eval_instance_masks": "metrics_set chooses what is evaluated",
+    "EvalConfig.eval_master": "an evaluation runs in the process that starts it",
+    "EvalConfig.export_path": "an evaluation writes metrics, not detections",
+    "EvalConfig.groundtruth_box_visualization_color": "a box has the colour of its class",
+    "EvalConfig.ignore_groundtruth": "an evaluation always compares with groundtruth",
+    "EvalConfig.keep_image_id_for_visualization_export": "pictures are numbered",
+    "EvalConfig.max_evals": "an evaluation ends as the options of the command say",
+    "EvalConfig.save_graph": "an evaluation saves no graph",
+    "EvalConfig.visualization_export_dir": "pictures are in the event files",
+    "EvalConfig.visualize_groundtruth_boxes": "pictures always show groundtruth on the right",
+    "FasterRcnn.use_combined_nms_in_first_stage": _SUPPRESSION,
+    "FasterRcnn.use_partitioned_nms_in_first_stage": _SUPPRESSION,
+    "FasterRcnn.use_static_balanced_label_sampler": "the sampler always has static shapes",
+    "FasterRcnnFeatureExtractor.pad_to_multiple": "the image_resizer pads",
+    "InputReader.keypoint_type_weight": "no model weights keypoints",
+    "InputReader.min_after_dequeue": _QUEUES,
+    "InputReader.num_parallel_map_calls": "num_parallel_batches replaces it",
+    "InputReader.prefetch_size": "num_prefetch_batches replaces it",
+    "InputReader.queue_capacity": _QUEUES,
+    "InputReader.use_display_name": "class names are found by name and by display_name",
+    "SigmoidFocalClassificationLoss.anchorwise_output": _ANCHORWISE,
+    "TrainConfig.batch_queue_capacity": _QUEUES,
+    "TrainConfig.fine_tune_checkpoint_version": "the names in the checkpoint decide what is read",
+    "TrainConfig.num_batch_queue_threads": _QUEUES,
+    "TrainConfig.prefetch_queue_capacity": _QUEUES,
+    "TrainConfig.replicas_to_aggregate": "TPU cores always add up the gradients of all cores, "
+    "other workers never wait for each other",
+    "TrainConfig.run_fine_tune_checkpoint_dummy_computation": "variables exist before a "
+    "checkpoint is read",
+    "TrainConfig.startup_delay_steps": "workers start as soon as their cluster is ready",
+    "TrainConfig.sync_replicas": "TPU cores always add up their gradients, other workers never "
+    "wait for each other",
+    "TrainConfig.unpad_groundtruth_tensors": "padding rows are always there and never count",
+    "WeightSharedConvolutionalBoxPredictor.apply_conv_hyperparams_pointwise": "conv_hyperparams "
+    "always apply to pointwise convolutions",
+    "WeightSharedConvolutionalBoxPredictor.apply_conv_hyperparams_to_heads": "conv_hyperparams "
+    "always apply to the last layers",
+    "WeightedL2LocalizationLoss.anchorwise_output": _ANCHORWISE,
+    "WeightedSigmoidClassificationLoss.anchorwise_output": _ANCHORWISE,
+    "WeightedSmoothL1LocalizationLoss.anchorwise_output": _ANCHORWISE,
+    "WeightedSoftmaxClassificationAgainstLogitsLoss.anchorwise_output": _ANCHORWISE,
+    "WeightedSoftmaxClassificationLoss.anchorwise_output": _ANCHORWISE,
+    "XYPairs.training_data_type": "a calibration applies to the classes that its block names",
+}
+
+# Deprecated fields that work -> what to use instead.
+REPLACED: Dict[str, str] = {
+    "EvalConfig.num_examples": "remove it, for all records are evaluated; --eval_on_tpu alone asks "
+    "how many there are",
+    "TrainConfig.from_detection_checkpoint": "use fine_tune_checkpoint_type instead",
+    "TrainConfig.max_number_of_boxes": "use max_number_of_boxes of each input reader instead",
+}
+
+# Field -> the field of the same message without which it has no effect.
+NEEDS: Dict[str, str] = {
+    "Context.context_feature_length": "use_long_term_attention",
+    "Context.max_num_context_features": "use_long_term_attention",
+    "Context.num_attention_heads": "use_long_term_attention",
+    "Context.num_attention_layers": "use_long_term_attention",
+    "Context.self_attention_in_sequence": "use_self_attention",
+    "ConvolutionalBoxPredictor.dropout_keep_probability": "use_dropout",
+    "EvalConfig.all_metrics_per_category": "include_metrics_per_category",
+    "EvalConfig.keypoint_edge": "retain_original_images",
+    "EvalConfig.num_visualizations": "retain_original_images",
+    "EvalConfig.retain_original_image_additional_channels": "retain_original_images",
+    "EvalConfig.super_categories": "include_metrics_per_category",
+    "HardExampleMiner.min_negatives_per_image": "max_negatives_per_positive",
+    "InputReader.label_hierarchy_path": "expand_labels_hierarchy",
+    "Loss.desired_negative_sampling_ratio": "expected_loss_weights",
+    "Loss.min_num_negative_samples": "expected_loss_weights",
+    "Optimizer.moving_average_decay": "use_moving_average",
+    "Ssd.implicit_example_weight": "use_confidences_as_targets",
+    "WeightSharedConvolutionalBoxPredictor.dropout_keep_probability": "use_dropout",
+}
+
+
+def schema_name(field: Any) -> str:
+    """The key of a field descriptor in the tables of this module."""
+    return str(field.full_name).removeprefix(_PACKAGE)
+
+
+def is_news(message: Message, field: Any) -> bool:
+    """Whether a field is set to another value than its default."""
+    if is_repeated(field):
+        return len(getattr(message, field.name)) > 0
+    if not message.HasField(field.name):
+        return False
+    return field.message_type is not None or getattr(message, field.name) != field.default_value
+
+
+def check_fields(config: Message) -> Iterator[Problem]:
+    """An error for each field that no run supports, a warning for each that has no effect."""
+    seen = set()
+    for path, parent, field, _ in entries(config):
+        if is_repeated(field):
+            path = path.rpartition("[")[0]
+        name = schema_name(field)
+        if path in seen or not is_news(parent, field):
+            continue
+        seen.add(path)
+        if name in REFUSED:
+            yield error(path, *REFUSED[name])
+        elif name in NO_EFFECT:
+            yield no_effect(path, NO_EFFECT[name], deprecated=field.GetOptions().deprecated)
+        elif name in REPLACED:
+            yield warning(path, "is deprecated", REPLACED[name])
+        elif name in NEEDS and not getattr(parent, NEEDS[name]):
+            yield no_effect(path, f"{NEEDS[name]} is not set")
+
+
+def no_effect(path: str, reason: str, *, deprecated: bool = False) -> Problem:
+    """A warning for a field that a run does not use."""
+    what = "is deprecated and has no effect" if deprecated else "has no effect"
+    return warning(path, f"{what}: {reason}", "remove it")
+
+
+def float_model(config: Any) -> List[Problem]:
+    """A warning for an evaluation or export that leaves simulated quantization out."""
+    if not config.HasField("graph_rewriter"):
+        return []
+    return [no_effect("graph_rewriter", "evaluation and export use the float model")]
+
+
+def check_supported(message: Message, path: str) -> None:
+    """Refuses what no component made of `message` supports.
+
+    Args:
+        message: Any message of a configuration; messages in it are not checked.
+        path: Its field, for the error.
+
+    Raises:
+        ConfigError: if it sets a field of `REFUSED`.
+    """
+    for field, _ in message.ListFields():
+        refusal = REFUSED.get(schema_name(field))
+        if refusal is not None and is_news(message, field):
+            name = f"{path}.{field.name}" if path else field.name
+            raise ConfigError(f"{name}: {refusal.message}. Remedy: {refusal.remedy}")

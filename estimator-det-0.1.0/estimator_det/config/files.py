@@ -1,0 +1,125 @@
+"""Reading and writing small text files, local or remote, with TensorFlow only for remote ones."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import stat
+from typing import Any, Union
+
+from estimator_det.config.text import ConfigError
+
+AnyPath = Union[str, "os.PathLike[str]"]
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path names a file system of its own, such as gs://bucket/file."""
+    return "://" in path
+
+
+def _gfile() -> Any:
+    from estimator_det.compat import tf
+
+    return tf.io.gfile
+
+
+def exists(path: str) -> bool:
+    """Whether there is such a file or folder."""
+    return bool(_gfile().exists(path)) if is_remote(path) else os.path.exists(path)
+
+
+def special_kind(path: AnyPath) -> str:
+    """What a local path is if not a regular file, e.g. "a named pipe"; "" for any other path.
+
+    Opening a named pipe waits for a writer, and a device may have no end.
+    """
+    path = os.fspath(path)
+    if is_remote(path):
+        return ""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return ""
+    kinds = (
+        (stat.S_ISREG, ""),
+        (stat.S_ISDIR, "a folder"),
+        (stat.S_ISFIFO, "a named pipe"),
+        (stat.S_ISSOCK, "a socket"),
+    )
+    return next((kind for is_kind, kind in kinds if is_kind(mode)), "a device")
+
+
+def read_text(path: AnyPath) -> str:
+    """The text of a UTF-8 file; a leading byte order mark is dropped.
+
+    Raises:
+        ConfigError: if there is no such file, or it is not text.
+    """
+    content = read_bytes(path)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path}: not a text file: byte {content[error.start]:#04x} at position {error.start} "
+            "is not UTF-8"
+        ) from None
+
+
+def read_bytes(path: AnyPath) -> bytes:
+    """The content of a file.
+
+    Raises:
+        ConfigError: if there is no such file, or a remote one cannot be read.
+    """
+    path = os.fspath(path)
+    if is_remote(path):
+        return _read_remote(path)
+    local = pathlib.Path(path)
+    if kind := special_kind(path):
+        raise ConfigError(f"{path}: is {kind}, not a file")
+    if not local.is_file():
+        folder = local.parent
+        remedy = "" if folder.is_dir() else f"; there is no folder {folder} either"
+        raise ConfigError(f"{path}: no such file{remedy}")
+    return local.read_bytes()
+
+
+def _read_remote(path: str) -> bytes:
+    from estimator_det.compat import tf
+
+    try:
+        if not tf.io.gfile.exists(path):
+            raise ConfigError(f"{path}: no such file")
+        with tf.io.gfile.GFile(path, "rb") as file:
+            return bytes(file.read())
+    except tf.errors.OpError as error:
+        raise ConfigError(
+            f"{path}: cannot be read: {error.message}; check the path, and the rights and "
+            "credentials of this process"
+        ) from None
+
+
+def write_text(path: AnyPath, text: str) -> None:
+    """Writes a UTF-8 file so that a reader sees the old content or the new, never a part."""
+    path = os.fspath(path)
+    if is_remote(path):
+        gfile = _gfile()
+        unfinished = f"{path}.tmp-{os.getpid()}"
+        gfile.makedirs(path.rpartition("/")[0])
+        with gfile.GFile(unfinished, "w") as file:
+            file.write(text)
+        gfile.rename(unfinished, path, overwrite=True)
+        return
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    unfinished = f"{path}.tmp-{os.getpid()}"
+    try:
+        pathlib.Path(unfinished).write_text(text, encoding="utf-8")
+        os.replace(unfinished, path)
+    finally:
+        pathlib.Path(unfinished).unlink(missing_ok=True)
+
+
+def join(folder: AnyPath, name: str) -> str:
+    """`name` inside `folder`, with the separator of remote paths where the folder is remote."""
+    folder = os.fspath(folder)
+    return f"{folder.rstrip('/')}/{name}" if is_remote(folder) else os.path.join(folder, name)

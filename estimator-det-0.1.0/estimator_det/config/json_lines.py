@@ -1,0 +1,114 @@
+r"""JSON documents and files of JSON lines that survive crashes and any text.
+
+A process that is killed while it writes leaves a line without its end: `append` begins on a new
+line, and `read` skips the incomplete one with a warning. Characters that a terminal or an editor
+does not show as themselves are escaped (\u202e); parsers read the same text.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+from typing import Any, Dict, List, Sequence
+
+from estimator_det.config import files
+from estimator_det.config.printing import plain, shortened
+
+LONGEST_STRING = 5_000  # characters; the longest path of a file has 4096
+
+_LOG = logging.getLogger(__name__)
+
+
+def dumps(value: Any, **options: Any) -> str:
+    """JSON of `value`; strings of more than `LONGEST_STRING` characters lose their middle."""
+    text = json.dumps(_with_short_strings(value), ensure_ascii=False, **options)
+    if text.isprintable():
+        return text
+    # Outside of strings, JSON has no character of this kind but the newlines of an indented text.
+    return "".join(
+        char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text
+    )
+
+
+def _with_short_strings(value: Any) -> Any:
+    if isinstance(value, str):
+        return shortened(value, LONGEST_STRING)
+    if isinstance(value, dict):
+        return {key: _with_short_strings(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_with_short_strings(entry) for entry in value]
+    return value
+
+
+def append(path: str, entry: Dict[str, Any]) -> None:
+    """Appends `entry` as a line, on a new line even where the file ends within one.
+
+    Missing folders are made.
+
+    Raises:
+        OSError: if the file cannot be written, or TensorFlow's error for a remote one.
+        ValueError: if a number is NaN or infinite.
+    """
+    line = dumps(entry, allow_nan=False).encode() + b"\n"
+    if files.is_remote(path):
+        _append_remote(path, line)
+        return
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    try:
+        with open(path, "ab+") as file:
+            if file.seek(0, os.SEEK_END):
+                file.seek(-1, os.SEEK_END)
+                line = line if file.read(1) == b"\n" else b"\n" + line
+            file.write(line)
+    except OSError as error:  # that of a write does not name the file
+        raise OSError(error.errno, error.strerror, path) from error
+
+
+def _append_remote(path: str, line: bytes) -> None:
+    from estimator_det.compat import tf
+
+    tf.io.gfile.makedirs(path.rpartition("/")[0])
+    size = tf.io.gfile.stat(path).length if tf.io.gfile.exists(path) else 0
+    if size:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            file.seek(size - 1)
+            line = line if file.read(1) == b"\n" else b"\n" + line
+    with tf.io.gfile.GFile(path, "ab") as file:
+        file.write(line)
+
+
+def read(path: str, keys: Sequence[str] = ()) -> List[Dict[str, Any]]:
+    """The entries of a file in order; an empty list if there is no such file.
+
+    A line that is not a JSON object with all of `keys` is skipped with a warning that names it.
+    """
+    if not files.exists(path):
+        return []
+    entries = []
+    incomplete = []
+    for number, line in enumerate(files.read_bytes(path).split(b"\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+        except ValueError:  # cut off, also within a character
+            entry = None
+        if isinstance(entry, dict) and all(key in entry for key in keys):
+            entries.append(entry)
+        else:
+            incomplete.append(number)
+    if incomplete:
+        _warn_once(path, len(incomplete), incomplete[0])
+    return entries
+
+
+@functools.cache  # files are read again and again, as after each evaluation
+def _warn_once(path: str, count: int, first: int) -> None:
+    _LOG.warning(
+        "%s, line %d%s: incomplete, as a crash leaves it; skipped",
+        plain(path),
+        first,
+        f" and {count - 1} more" if count > 1 else "",
+    )

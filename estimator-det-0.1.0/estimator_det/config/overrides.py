@@ -1,0 +1,248 @@
+"""Changes to a pipeline configuration from outside of its file.
+
+Three ways, from coarse to fine: `merge_text` (a whole configuration text, as `--config_override`
+takes it), `override` (the settings that programs and notebooks change most, by name) and
+`apply_overrides` (any field by its path, as `--set` takes it). Each returns a changed copy.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import os
+from typing import Any, Callable, Dict, Iterator, List, Sequence, Union
+
+from estimator_det.config.assignments import assign
+from estimator_det.config.text import ConfigError, nearest, parse_message
+from estimator_det.protos import input_reader_pb2, optimizer_pb2, pipeline_pb2
+
+Config = pipeline_pb2.TrainEvalPipelineConfig
+Setter = Callable[[Config, Any], None]
+
+
+def merge_text(config: Config, text: str, source: str = "config_override") -> Config:
+    """`config` with the fields of a second configuration text merged over it.
+
+    Singular fields replace, messages merge field by field, repeated fields append, and a member
+    of a oneof group takes the place of another: protocol buffer merging, as in the reference.
+
+    Raises:
+        ConfigError: if `text` is not a pipeline configuration.
+    """
+    changed = copy.deepcopy(config)
+    changed.MergeFrom(parse_message(text, Config(), source))
+    return changed
+
+
+def apply_overrides(config: Config, assignments: Sequence[str]) -> Config:
+    """`config` with assignments such as `train_config.batch_size=8` carried out in order.
+
+    See `estimator_det.config.assignments` for the language.
+
+    Raises:
+        ConfigError: naming the assignment and, for an unknown key, the nearest known one.
+    """
+    changed = copy.deepcopy(config)
+    for text in assignments:
+        assign(changed, text)
+    return changed
+
+
+def override(config: Config, **settings: Any) -> Config:
+    """`config` with some settings changed by name; a setting of None is left as it is.
+
+    The settings:
+        batch_size: Training batch size over all replicas, at least 1.
+        eval_batch_size: Evaluation batch size, at least 1.
+        num_train_steps: Steps to train; 0 trains without end.
+        learning_rate: Initial (base) rate; the later rates of its schedule keep their proportion.
+        momentum_optimizer_value: Momentum of the momentum or RMSProp optimizer.
+        use_bfloat16: Whether the network computes in bfloat16 on TPU.
+        fine_tune_checkpoint: Checkpoint prefix to start from; "" starts from scratch.
+        fine_tune_checkpoint_type: "classification" or "detection".
+        label_map_path: Label map of all readers.
+        train_input_path: One path or pattern of training records, or a list of them.
+        eval_input_path: The same for every evaluation reader.
+        mask_type: Name of an `InstanceMaskType`, for all readers.
+        sample_1_of_n_eval_examples: Evaluate every n-th record only.
+        eval_num_epochs: Passes over the evaluation records; 1 for one full evaluation.
+        eval_with_moving_averages: Whether to evaluate the averaged variables.
+        retain_original_images: Whether evaluation keeps the images as read, for pictures.
+        retain_original_image_additional_channels: The same for channels beyond RGB.
+        num_classes: Foreground classes of the model.
+        classification_localization_weight_ratio: Weight of the classification loss, with that of
+            the localization loss at 1.
+
+    Raises:
+        ConfigError: for a name that is not above, or a value its field does not take.
+    """
+    changed = copy.deepcopy(config)
+    for name, value in settings.items():
+        if name not in _SETTERS:
+            raise ConfigError(
+                f"there is no setting {name!r}{nearest(name, list(_SETTERS))} "
+                f"Known: {', '.join(sorted(_SETTERS))}; any other field: apply_overrides"
+            )
+        if value is None:
+            continue
+        try:
+            _SETTERS[name](changed, value)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"setting {name}={value!r}: {error}") from error
+    return changed
+
+
+def _eval_readers(config: Config) -> List[input_reader_pb2.InputReader]:
+    """All evaluation readers; one is made where there is none, so that a path finds its place."""
+    if not config.eval_input_reader:
+        reader = config.eval_input_reader.add(shuffle=False)
+        reader.label_map_path = config.train_input_reader.label_map_path
+    return list(config.eval_input_reader)
+
+
+def _readers(config: Config) -> Iterator[input_reader_pb2.InputReader]:
+    yield config.train_input_reader
+    yield from config.eval_input_reader
+
+
+def _at_least_one(value: int) -> int:
+    if value < 1:
+        raise ValueError("must be at least 1")
+    return value
+
+
+def _setter(path: str, convert: Callable[[Any], Any] = lambda value: value) -> Setter:
+    """Sets the field at `path`."""
+    *outer, name = path.split(".")
+
+    def set_field(config: Config, value: Any) -> None:
+        setattr(functools.reduce(getattr, outer, config), name, convert(value))
+
+    return set_field
+
+
+def _set_label_map_path(config: Config, value: str) -> None:
+    for reader in _readers(config):
+        reader.label_map_path = os.fspath(value)
+
+
+def _eval_setter(name: str, convert: Callable[[Any], Any] = lambda value: value) -> Setter:
+    """Sets a field of every evaluation reader."""
+
+    def set_fields(config: Config, value: Any) -> None:
+        for reader in _eval_readers(config):
+            setattr(reader, name, convert(value))
+
+    return set_fields
+
+
+def _set_input_path(reader: input_reader_pb2.InputReader, value: Union[str, Sequence[str]]) -> None:
+    paths = [value] if isinstance(value, (str, os.PathLike)) else list(value)
+    if not paths:
+        raise ValueError("needs at least one path")
+    del reader.tf_record_input_reader.input_path[:]
+    reader.tf_record_input_reader.input_path.extend(os.fspath(path) for path in paths)
+
+
+def _set_train_input_path(config: Config, value: Union[str, Sequence[str]]) -> None:
+    _set_input_path(config.train_input_reader, value)
+
+
+def _set_eval_input_path(config: Config, value: Union[str, Sequence[str]]) -> None:
+    for reader in _eval_readers(config):
+        _set_input_path(reader, value)
+
+
+def _set_mask_type(config: Config, value: str) -> None:
+    known = input_reader_pb2.InstanceMaskType.keys()
+    if value not in known:
+        raise ValueError(f"must be one of {', '.join(known)}{nearest(value, list(known))}")
+    for reader in _readers(config):
+        reader.MergeFrom(input_reader_pb2.InputReader(mask_type=value))
+
+
+def _set_num_classes(config: Config, value: int) -> None:
+    kind = config.model.WhichOneof("model")
+    model: Any = getattr(config.model, kind) if kind else config.model
+    if "num_classes" not in model.DESCRIPTOR.fields_by_name:
+        raise ValueError(f"the model is {kind or 'not chosen'}, which has no num_classes")
+    model.num_classes = _at_least_one(value)
+
+
+def _set_loss_weight_ratio(config: Config, value: float) -> None:
+    kind = config.model.WhichOneof("model")
+    if kind == "ssd":
+        config.model.ssd.loss.localization_weight = 1.0
+        config.model.ssd.loss.classification_weight = value
+    elif kind == "faster_rcnn":
+        config.model.faster_rcnn.second_stage_localization_loss_weight = 1.0
+        config.model.faster_rcnn.second_stage_classification_loss_weight = value
+    else:
+        raise ValueError(f"is for ssd and faster_rcnn; the model is {kind or 'not chosen'}")
+
+
+def _chosen_optimizer(config: Config) -> Any:
+    kind = config.train_config.optimizer.WhichOneof("optimizer")
+    if kind is None:
+        raise ValueError("train_config.optimizer has no optimizer chosen")
+    return getattr(config.train_config.optimizer, kind)
+
+
+def _set_momentum(config: Config, value: float) -> None:
+    optimizer = _chosen_optimizer(config)
+    if "momentum_optimizer_value" not in optimizer.DESCRIPTOR.fields_by_name:
+        raise ValueError(f"{optimizer.DESCRIPTOR.name} has no momentum_optimizer_value")
+    optimizer.momentum_optimizer_value = value
+
+
+def _set_learning_rate(config: Config, value: float) -> None:
+    rate: optimizer_pb2.LearningRate = _chosen_optimizer(config).learning_rate
+    kind = rate.WhichOneof("learning_rate")
+    if kind == "constant_learning_rate":
+        rate.constant_learning_rate.learning_rate = value
+    elif kind == "exponential_decay_learning_rate":
+        rate.exponential_decay_learning_rate.initial_learning_rate = value
+    elif kind == "manual_step_learning_rate":
+        manual = rate.manual_step_learning_rate
+        ratio = _ratio(value, manual.initial_learning_rate)
+        manual.initial_learning_rate = value
+        for entry in manual.schedule:
+            entry.learning_rate *= ratio
+    elif kind == "cosine_decay_learning_rate":
+        cosine = rate.cosine_decay_learning_rate
+        ratio = _ratio(value, cosine.learning_rate_base)
+        cosine.learning_rate_base = value
+        cosine.warmup_learning_rate *= ratio
+    else:
+        raise ValueError("the optimizer has no learning rate schedule chosen")
+
+
+def _ratio(new: float, old: float) -> float:
+    if old == 0.0:
+        raise ValueError("the schedule's initial rate is 0, so that nothing can be in proportion")
+    return new / old
+
+
+_SETTERS: Dict[str, Setter] = {
+    "batch_size": _setter("train_config.batch_size", _at_least_one),
+    "eval_batch_size": _setter("eval_config.batch_size", _at_least_one),
+    "num_train_steps": _setter("train_config.num_steps"),
+    "learning_rate": _set_learning_rate,
+    "momentum_optimizer_value": _set_momentum,
+    "use_bfloat16": _setter("train_config.use_bfloat16"),
+    "fine_tune_checkpoint": _setter("train_config.fine_tune_checkpoint", os.fspath),
+    "fine_tune_checkpoint_type": _setter("train_config.fine_tune_checkpoint_type"),
+    "label_map_path": _set_label_map_path,
+    "train_input_path": _set_train_input_path,
+    "eval_input_path": _set_eval_input_path,
+    "mask_type": _set_mask_type,
+    "sample_1_of_n_eval_examples": _eval_setter("sample_1_of_n_examples", _at_least_one),
+    "eval_num_epochs": _eval_setter("num_epochs"),
+    "eval_with_moving_averages": _setter("eval_config.use_moving_averages"),
+    "retain_original_images": _setter("eval_config.retain_original_images"),
+    "retain_original_image_additional_channels": _setter(
+        "eval_config.retain_original_image_additional_channels"
+    ),
+    "num_classes": _set_num_classes,
+    "classification_localization_weight_ratio": _set_loss_weight_ratio,
+}

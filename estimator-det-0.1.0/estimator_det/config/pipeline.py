@@ -1,0 +1,81 @@
+"""Pipeline configurations: read, merge, override, check, print and save.
+
+A pipeline configuration is one `TrainEvalPipelineConfig` message: model, training, evaluation and
+the input readers. Everything here takes and returns such a message; functions that change one
+return a copy. TensorFlow is imported for remote paths (gs://…) only.
+"""
+
+from __future__ import annotations
+
+import os
+
+from google.protobuf import text_format
+
+from estimator_det.config.check import Problem, check
+from estimator_det.config.files import AnyPath, join, read_text, write_text
+from estimator_det.config.overrides import apply_overrides, merge_text, override
+from estimator_det.config.text import ConfigError, ConfigWarning, parse_message
+from estimator_det.protos import pipeline_pb2
+
+PIPELINE_FILE = "pipeline.config"
+
+__all__ = [
+    "PIPELINE_FILE",
+    "ConfigError",
+    "ConfigWarning",
+    "Problem",
+    "apply_overrides",
+    "check",
+    "format_pipeline",
+    "merge_text",
+    "override",
+    "parse_pipeline",
+    "read_pipeline",
+    "save_pipeline",
+]
+
+
+def parse_pipeline(text: str, source: str = "<text>") -> pipeline_pb2.TrainEvalPipelineConfig:
+    """A pipeline configuration from its text form.
+
+    Args:
+        text: Protocol buffer text form of a `TrainEvalPipelineConfig`.
+        source: What the text is, usually a path, for error messages.
+
+    Raises:
+        ConfigError: naming source, line and the nearest field.
+    """
+    return parse_message(text, pipeline_pb2.TrainEvalPipelineConfig(), source)
+
+
+def read_pipeline(path: AnyPath) -> pipeline_pb2.TrainEvalPipelineConfig:
+    """Reads a pipeline configuration file, local or remote; raises ConfigError as above."""
+    return parse_pipeline(read_text(path), source=os.fspath(path))
+
+
+def format_pipeline(config: pipeline_pb2.TrainEvalPipelineConfig) -> str:
+    """The text form of `config`, which `parse_pipeline` turns back into an equal message.
+
+    Characters that do not show as themselves are escaped.
+    """
+    text = text_format.MessageToString(config)
+    # Newer releases of protobuf write all but quotes and backslashes as they are.
+    return "".join(
+        char
+        if char.isprintable() or char == "\n"
+        else "".join(f"\\{byte:03o}" for byte in char.encode())
+        for char in text
+    )
+
+
+def save_pipeline(config: pipeline_pb2.TrainEvalPipelineConfig, model_dir: AnyPath) -> str:
+    """Writes `config` to `pipeline.config` in `model_dir`, whole or not at all.
+
+    The folder is made if it is missing; an earlier file is replaced.
+
+    Returns:
+        Path of the written file.
+    """
+    path = join(model_dir, PIPELINE_FILE)
+    write_text(path, format_pipeline(config))
+    return path

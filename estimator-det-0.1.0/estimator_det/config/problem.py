@@ -1,0 +1,59 @@
+"""What a check of a configuration reports."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from typing import Tuple
+
+SEVERITIES = ("error", "warning", "advice", "placeholder")
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong with a configuration.
+
+    Attributes:
+        severity: "error": it stops a run or makes it useless; "warning": the run works, but badly
+            or not as meant; "advice": the run may work better; "placeholder": a path that the user
+            still has to fill in.
+        field: Path of the field, in the form that `--set` takes.
+        message: What is wrong with it.
+        remedy: What to do about it, besides `edits`.
+        edits: Assignments, as `--set` takes them, that remove the problem.
+        safe: Whether the edits keep the model's variables and its task and loss, so that they can
+            be applied without review.
+        rule: Name of the rule that found it, if it was one for TPU.
+    """
+
+    severity: str
+    field: str
+    message: str
+    remedy: str = ""
+    edits: Tuple[str, ...] = ()
+    safe: bool = False
+    rule: str = ""
+
+    def __post_init__(self) -> None:
+        if self.severity not in SEVERITIES:
+            raise ValueError(f"severity must be one of {SEVERITIES}, given {self.severity!r}")
+        if not (self.edits or self.remedy):
+            raise ValueError(f"a problem of {self.field} needs an edit or a remedy")
+        if self.safe and not self.edits:
+            raise ValueError(f"a problem of {self.field} without an edit cannot be safe to fix")
+
+    def __str__(self) -> str:
+        ways = [self.remedy] if self.remedy else []
+        if self.edits:
+            ways.insert(0, " ".join(f"--set {shlex.quote(edit)}" for edit in self.edits))
+        return f"{self.severity}: {self.field}: {self.message}. Remedy: {'; '.join(ways)}"
+
+
+def error(field: str, message: str, remedy: str) -> Problem:
+    """A problem that stops a run or makes it useless."""
+    return Problem("error", field, message, remedy)
+
+
+def warning(field: str, message: str, remedy: str) -> Problem:
+    """A problem that a run survives."""
+    return Problem("warning", field, message, remedy)

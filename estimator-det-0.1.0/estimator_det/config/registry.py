@@ -1,0 +1,80 @@
+"""Tables from name to maker; a component enters itself where it is defined."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Collection, Dict, Generic, Iterator, Tuple, TypeVar
+
+from estimator_det.config.text import ConfigError, nearest
+
+Maker = TypeVar("Maker", bound=Callable[..., object])
+
+
+class Registry(Generic[Maker]):
+    """Makers of one kind of component by name.
+
+    Args:
+        kind: What the entries are, in the words of an error message, e.g. "box coder".
+        reserved: Names that configurations of the reference use; those without an entry are
+            reported as not supported yet rather than as misspelt.
+    """
+
+    def __init__(self, kind: str, reserved: Collection[str] = ()) -> None:
+        self.kind = kind
+        self.reserved = reserved
+        self._makers: Dict[str, Maker] = {}
+
+    def register(self, *names: str) -> Callable[[Maker], Maker]:
+        """Decorator that enters a maker under each of `names`; ValueError if one is taken."""
+
+        def enter(maker: Maker) -> Maker:
+            for name in names:
+                if name in self._makers:
+                    raise ValueError(f"{self.kind} {name!r} is registered twice")
+                self._makers[name] = maker
+            return maker
+
+        return enter
+
+    def get(self, name: str) -> Maker:
+        """The maker entered under `name`.
+
+        Raises:
+            ConfigError: if there is none; the text lists the names, the nearest one first.
+        """
+        if name not in self._makers:
+            what, remedy = self.refusal(name)
+            raise ConfigError(f"{self.kind} {what}; {remedy}")
+        return self._makers[name]
+
+    def refusal(self, name: str, reserved: Collection[str] = ()) -> Tuple[str, str]:
+        """What is wrong with a name that has no entry, and what to do; `reserved` adds names."""
+        supported = ", ".join(sorted(self))
+        if name in reserved or name in self.reserved:
+            return f"{name!r} is not supported yet", f"supported: {supported}"
+        hint = nearest(name, list(self)).removeprefix("; ")
+        return f"{name!r} is not known", f"{hint} Supported: {supported}".strip()
+
+    def make_chosen(self, message: Any, oneof: str, field: str, *arguments: Any) -> Any:
+        """What the maker of the member set in `oneof` of `message` makes of it and `arguments`.
+
+        An error names the `field` that holds `message`.
+
+        Raises:
+            ConfigError: if no member is set, or the one that is set has no entry.
+        """
+        kind = message.WhichOneof(oneof)
+        if kind is None:
+            raise ConfigError(f"{field}: one of {sorted(self)} must be set; found none")
+        if kind not in self:
+            what, remedy = self.refusal(kind, reserved=(kind,))
+            raise ConfigError(f"{field}: {self.kind} {what}; {remedy}")
+        return self._makers[kind](getattr(message, kind), *arguments)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._makers
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)

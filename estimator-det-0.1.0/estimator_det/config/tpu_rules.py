@@ -1,0 +1,91 @@
+"""What a rule for TPU is: a function from configuration and target to problems."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any, Callable, Iterator, Optional
+
+from estimator_det.config.check import PLACEHOLDER
+from estimator_det.config.problem import Problem
+from estimator_det.config.registry import Registry
+from estimator_det.protos import pipeline_pb2
+
+Config = pipeline_pb2.TrainEvalPipelineConfig
+
+# Texts in sample configurations in place of a path of the user.
+PLACEHOLDERS = (PLACEHOLDER, "YOUR_BUCKET")
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """What a configuration is to run on.
+
+    Attributes:
+        num_shards: TPU cores that share a batch.
+        model_dir: Folder of checkpoints; None if it is not known yet.
+        inference: Whether predictions are computed on the TPU too, not the training alone.
+        local_files: Whether the machine of the TPU has the files, as a TPU VM of one host may;
+            otherwise they must lie in Google Cloud Storage.
+    """
+
+    num_shards: int = 8
+    model_dir: Optional[str] = None
+    inference: bool = False
+    local_files: bool = False
+
+    def __post_init__(self) -> None:
+        if self.num_shards < 1:
+            raise ValueError(f"num_shards must be 1 or more; given {self.num_shards}")
+
+
+Rule = Callable[[Config, Target], Iterator[Problem]]
+RULES: Registry[Rule] = Registry("TPU rule")
+
+
+def rule(name: str) -> Callable[[Rule], Rule]:
+    """Decorator: enters a function that yields problems as the rule `name`."""
+
+    def enter(check: Rule) -> Rule:
+        def named(config: Config, target: Target) -> Iterator[Problem]:
+            for problem in check(config, target):
+                yield dataclasses.replace(problem, rule=name)
+
+        RULES.register(name)(named)
+        return check
+
+    return enter
+
+
+def setting(name: str, edit: str, why: str, severity: str = "error", **more: Any) -> None:
+    """Enters the rule `name`: one field must have the value of `edit`; see `unless`."""
+    rule(name)(lambda config, _: unless(config, edit, why, severity, **more))
+
+
+def unless(
+    config: Config,
+    edit: str,
+    why: str,
+    severity: str = "error",
+    *,
+    safe: bool = True,
+    remedy: str = "",
+) -> Iterator[Problem]:
+    """A problem "is <value>: <why>" unless the field of `edit`, PATH=VALUE, has this value.
+
+    None if the path leads through a member of a oneof that is not chosen.
+    """
+    path, _, wanted = edit.partition("=")
+    value: Any = config
+    for name, index in re.findall(r"(\w+)(?:\[(\d+)\])?", path):
+        if value.DESCRIPTOR.fields_by_name[name].containing_oneof and not value.HasField(name):
+            return
+        value = getattr(value, name)[int(index)] if index else getattr(value, name)
+    given = str(value).lower() if isinstance(value, bool) else f"{value:g}"
+    if given != wanted:
+        yield Problem(severity, path, f"is {given}: {why}", remedy, (edit,), safe)
+
+
+def is_placeholder(text: str) -> bool:
+    """Whether a path is one that a sample configuration leaves to its user."""
+    return any(mark in text for mark in PLACEHOLDERS)

@@ -1,0 +1,262 @@
+"""What the programs share: exit codes, errors printed in one line, and quiet logging.
+
+Importing this module imports no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+import traceback
+import warnings
+from typing import TYPE_CHECKING, Any, Callable, List, Mapping, Optional, Sequence, Tuple
+
+from estimator_det.config import printing
+
+if TYPE_CHECKING:
+    from estimator_det.config.problem import Problem
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_MISSING = 3
+EXIT_NOT_WRITABLE = 4
+EXIT_IN_USE = 5
+EXIT_NOT_FINITE = 6
+EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
+
+EXIT_CODES_HELP = """exit codes:
+  0    done
+  1    the run failed, or some of its inputs could not be used
+  2    wrong usage, or a configuration that cannot be run
+  3    an input is missing: a configuration, record, checkpoint, model or image
+  4    model_dir cannot be written to: no space, no permission, read-only
+  5    another process trains in model_dir
+  6    a loss became NaN or infinite
+  130  interrupted from the keyboard (SIGINT); training has saved a checkpoint
+  143  terminated (SIGTERM); training has saved a checkpoint
+"""
+
+FOR_TPU = ("train_config.use_bfloat16",)  # fields without effect elsewhere
+DEBUG_VARIABLE = "ESTIMATOR_DET_DEBUG"
+
+_ASSERTION = "assertion failed: ["  # how messages of tf.Assert begin; each value has its brackets
+
+
+class UsageError(Exception):
+    """The command line asks for something that cannot be done; the message says what to do."""
+
+
+def say(text: str) -> None:
+    """Prints a line for the user at once, also into a pipe that its reader may close."""
+    printing.report(text)
+
+
+def quiet_logging(level: int = logging.INFO, *, of_libraries: bool = False) -> None:
+    """Logs progress and warnings and drops TensorFlow's notes; call it before TensorFlow loads.
+
+    Settings of the user's environment stay.
+
+    Args:
+        level: The least severe messages that are logged.
+        of_libraries: Also log the messages of TensorFlow and other libraries.
+    """
+    # 0 is information, 1 warnings, 2 errors, 3 fatal errors.
+    native = min(max(level // 10 - 2, 0), 3) if of_libraries else 3
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", str(native))
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(printing.LogFormatter("%(message)s"))
+    logging.basicConfig(handlers=[handler], level=level)
+    logging.captureWarnings(printing.is_json())
+    # tf-slim calls layers by a method that Keras has renamed.
+    warnings.filterwarnings("ignore", message="`layer.apply` is deprecated")
+    for noisy in ("tensorflow", "absl", "matplotlib", "PIL", "h5py"):
+        logging.getLogger(noisy).setLevel(level if of_libraries else max(level, logging.ERROR))
+
+
+def load_config(path: str, config_override: str = "", assignments: Sequence[str] = ()) -> Any:
+    """A pipeline configuration with `--config_override` and then `--set` applied.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ConfigError: if it, or a change to it, is not valid.
+    """
+    from estimator_det.config import pipeline
+
+    if "://" not in path and not os.path.exists(path):
+        raise FileNotFoundError(f"no such configuration file: {path}")
+    return change_config(pipeline.read_pipeline(path), config_override, assignments)
+
+
+def change_config(config: Any, config_override: str, assignments: Sequence[str]) -> Any:
+    """The configuration with `--config_override` and then `--set` applied.
+
+    Raises:
+        ConfigError: if a change is not valid.
+    """
+    from estimator_det.config import pipeline
+
+    if config_override:
+        config = pipeline.merge_text(config, config_override)
+    return pipeline.apply_overrides(config, assignments)
+
+
+def problems_of(config: Any, *, check_files: bool = True) -> List[Problem]:
+    """What is wrong with a `TrainEvalPipelineConfig`, as far as no graph is needed to see it.
+
+    Errors first. Imports TensorFlow: the registries of components are asked for the names.
+    """
+    from estimator_det.config import pipeline
+    from model_fn.preflight.label_maps import check_hierarchies, check_label_maps
+    from model_fn.preflight.metric_names import check_metrics
+    from model_fn.preflight.names import check_names
+    from model_fn.preflight.unused import check_unused
+
+    unknown = check_names(config)
+    parts = tuple(f"{problem.field}{end}" for problem in unknown for end in ".[")
+    others = [*pipeline.check(config, check_files=check_files), *check_unused(config)]
+    if check_files:
+        others += [*check_label_maps(config), *check_hierarchies(config), *check_metrics(config)]
+    # Of a component that no run can make, its parts do not matter.
+    problems = [*unknown, *(each for each in others if not each.field.startswith(parts))]
+    return sorted(problems, key=lambda problem: problem.severity != "error")
+
+
+def check_config(config: Any, *, ignore: Sequence[str] = ()) -> None:
+    """Prints the warnings about a configuration before a run starts.
+
+    Args:
+        config: A `TrainEvalPipelineConfig`.
+        ignore: Fields that the run does not use.
+
+    Raises:
+        ConfigError: listing its errors.
+        FileNotFoundError: if the only errors are missing files.
+    """
+    from estimator_det.config.pipeline import ConfigError
+
+    def is_used(problem: Problem) -> bool:
+        return not any(re.match(rf"{re.escape(field)}($|[.\[])", problem.field) for field in ignore)
+
+    problems = list(filter(is_used, problems_of(config)))
+    errors = [str(problem) for problem in problems if problem.severity == "error"]
+    for problem in problems[len(errors) :]:
+        printing.report(problem, sys.stderr)
+    if not errors:
+        return
+    text = "the configuration cannot be run\n" + "\n".join(errors)
+    without_files = filter(is_used, problems_of(config, check_files=False))
+    if any(problem.severity == "error" for problem in without_files):
+        raise ConfigError(text)
+    raise FileNotFoundError(text)
+
+
+def warn_of_float_model(config: Any) -> None:
+    """Prints a warning before an evaluation or export that leaves quantization out."""
+    from estimator_det.config import fields
+
+    for problem in fields.float_model(config):
+        printing.report(problem, sys.stderr)
+
+
+def unused_in_evaluation(on_training_data: bool) -> Sequence[str]:
+    """Configuration fields that an evaluation does not use; for `check_config`."""
+    reader = "eval_input_reader" if on_training_data else "train_input_reader"
+    return ("train_config", "graph_rewriter", reader)
+
+
+def unused_in_training(model_dir: str, *, on_tpu: bool = False) -> Sequence[str]:
+    """Fields that `check_config` need not report before a training in this folder."""
+    from estimator_det.config import files
+
+    resumes = files.exists(os.path.join(model_dir, "checkpoint"))
+    unused = ["train_config.fine_tune_checkpoint"] if resumes else []
+    return [*unused, *FOR_TPU] if on_tpu else unused
+
+
+def say_metrics(title: str, metrics: Mapping[str, float]) -> None:
+    """Prints metrics by name under a title; -1 marks a metric that no object counts for."""
+    say(title)
+    for name in sorted(metrics):
+        value = metrics[name]
+        number = f"{value:.0f}" if name == "global_step" else f"{value:.4f}"
+        absent = " (no such objects in the groundtruth)" if value == -1 else ""
+        say(f"  {name:<56} {number}{absent}")
+
+
+def run(main: Callable[[], int]) -> int:
+    """Runs a program body; prints the errors a user can fix in one line, for an exit code.
+
+    SIGTERM interrupts it as SIGINT does, unless it handles signals itself. Errors of other kinds
+    are bugs and keep their traceback. With ESTIMATOR_DET_DEBUG=1 every error does.
+    """
+    from model_fn.runs import signals
+
+    try:
+        with signals.terminable():
+            return main()
+    except signals.Stopped as stop:
+        printing.report(stop, sys.stderr)
+        return signals.exit_code(stop.signal_number)
+    except KeyboardInterrupt:
+        say("interrupted")
+        return EXIT_INTERRUPTED
+    except Exception as error:
+        code = _exit_code(error)
+        if code is None:
+            if not printing.is_json():
+                raise
+            printing.report(traceback.format_exc(), sys.stderr, severity="CRITICAL")
+            return EXIT_FAILED
+        if os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0"):
+            printing.report(traceback.format_exc(), sys.stderr)
+        printing.report(f"error: {error_text(error)}", sys.stderr)
+        return code
+
+
+def error_text(error: BaseException) -> str:
+    """The message of an error without the noise TensorFlow adds (node names, stack, codes)."""
+    text = getattr(error, "message", None) or str(error) or type(error).__name__
+    if isinstance(error, FileNotFoundError) and error.filename is not None:
+        text = f"{error.filename}: no such file or folder"
+    text = text.split("\n\nOriginal stack trace")[0].split("\n\t [[")[0].strip()
+    _, failed, values = text.partition(_ASSERTION)
+    if failed and values.endswith("]"):
+        return _unescaped(values[:-1].replace("] [", " "))
+    return text
+
+
+def _unescaped(text: str) -> str:
+    """Text from C escapes, as TensorFlow writes it; UTF-8 bytes are escaped one by one."""
+    return text.encode().decode("unicode_escape").encode("latin-1").decode("utf-8", "replace")
+
+
+def _exit_code(error: Exception) -> Optional[int]:
+    """The exit code of an error that a user can fix; None for a bug."""
+    from estimator_det.config.pipeline import ConfigError
+    from model_fn.checkpoints import errors as failures
+
+    if isinstance(error, ImportError) and "Remedy: pip" in str(error):  # of estimator_det.compat
+        return EXIT_FAILED
+    codes: List[Tuple[Any, int]] = [
+        (failures.FolderNotWritableError, EXIT_NOT_WRITABLE),
+        (failures.FolderInUseError, EXIT_IN_USE),
+        ((UsageError, ConfigError, FileExistsError), EXIT_USAGE),
+        (FileNotFoundError, EXIT_MISSING),
+        ((failures.RunError, PermissionError), EXIT_FAILED),
+    ]
+    if "tensorflow" in sys.modules:
+        from model_fn.runs.progress import NotFiniteLossError
+
+        tf = sys.modules["tensorflow"]
+        not_finite = (NotFiniteLossError, tf.compat.v1.train.NanLossDuringTrainingError)
+        codes.append((not_finite, EXIT_NOT_FINITE))
+        codes += [(tf.errors.NotFoundError, EXIT_MISSING), (tf.errors.OpError, EXIT_FAILED)]
+    for kind, code in codes:
+        if isinstance(error, kind):
+            return code
+    of_system = isinstance(error, OSError) and error.errno is not None  # of a file or disk
+    return EXIT_FAILED if of_system else None

@@ -1,0 +1,172 @@
+"""What every detector offers, and the tensor bundles that pass its border.
+
+Letters in shapes: B batch, A anchors, G groundtruth boxes (padded), K foreground classes,
+N detections (padded), P keypoints, H x W pixels. Boxes are `ymin, xmin, ymax, xmax`, normalized to
+the padded image that enters the network unless a field says otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Tuple
+
+from estimator_det.compat import tf
+from estimator_det.config.ranges import refuse_absurd
+from estimator_det.config.registry import Registry
+from estimator_det.images.preprocess import Preprocessor
+
+DETECTORS: Registry[Callable[..., Detector]] = Registry("detection model")
+PREPROCESSORS: Registry[Callable[..., Preprocessor]] = Registry("detection model")
+
+
+class Groundtruth(NamedTuple):
+    """Labels of a batch; rows past the real boxes of an image are zero and not `valid`."""
+
+    boxes: tf.Tensor  # float32 [B, G, 4]
+    classes: tf.Tensor  # float32 [B, G, K], one-hot or k-hot, no background column
+    weights: tf.Tensor  # float32 [B, G]
+    valid: tf.Tensor  # bool [B, G]
+    confidences: Optional[tf.Tensor] = None  # float32 [B, G, K]
+    masks: Optional[tf.Tensor] = None  # float32 [B, G, H, W], 0 or 1
+    keypoints: Optional[tf.Tensor] = None  # float32 [B, G, P, 2], y and x; NaN where absent
+    keypoint_visibilities: Optional[tf.Tensor] = None  # bool [B, G, P]
+    is_crowd: Optional[tf.Tensor] = None  # bool [B, G]
+    area: Optional[tf.Tensor] = None  # float32 [B, G], pixels squared
+    difficult: Optional[tf.Tensor] = None  # bool [B, G]
+    group_of: Optional[tf.Tensor] = None  # bool [B, G]
+    labeled_classes: Optional[tf.Tensor] = None  # float32 [B, K]
+    verified_negatives: Optional[tf.Tensor] = None  # float32 [B, K], 1: certainly absent
+    not_exhaustive: Optional[tf.Tensor] = None  # float32 [B, K], 1: some may lack a box
+    is_annotated: Optional[tf.Tensor] = None  # bool [B]; images without give no loss
+
+
+class Context(NamedTuple):
+    """Features of other images, which those of a batch can attend to; rows past `num` are padding.
+
+    As `Groundtruth`, it is padded to the same number of rows for each image.
+    """
+
+    features: tf.Tensor  # float32 [B, S, F]
+    num: tf.Tensor  # int32 [B]
+
+
+class Predictions(NamedTuple):
+    """Raw network output of a single-stage detector."""
+
+    inputs: tf.Tensor  # float32 [B, H, W, C], preprocessed
+    feature_maps: Tuple[tf.Tensor, ...]  # float32 [B, h, w, depth] each
+    anchors: tf.Tensor  # float32 [A, 4]
+    box_encodings: tf.Tensor  # float32 [B, A, code_size] or [B, A, K, code_size]
+    class_logits: tf.Tensor  # float32 [B, A, K + 1], or [B, A, K] without a background column
+    mask_logits: Optional[tf.Tensor] = None  # float32 [B, A, K or 1, h, w]
+    raw_boxes: Optional[tf.Tensor] = None  # float32 [B, A, 4], decoded; if configured
+    raw_feature_map_indices: Optional[tf.Tensor] = None  # int32 [B, A], the map of each raw box
+
+
+class Losses(NamedTuple):
+    """The loss of a batch, and the figures that were counted on the way to it."""
+
+    terms: Dict[str, tf.Tensor]  # float32 scalars by name, e.g. "Loss/localization_loss"
+    counts: Dict[str, tf.Tensor]  # float32 scalars by name, e.g. of matched anchors; no loss
+
+
+class Detections(NamedTuple):
+    """Final detections, by falling score; rows past `num` are zero.
+
+    `boxes` are normalized to the real image inside the padded one.
+    """
+
+    boxes: tf.Tensor  # float32 [B, N, 4]
+    scores: tf.Tensor  # float32 [B, N]
+    classes: tf.Tensor  # float32 [B, N], foreground index from 0
+    num: tf.Tensor  # float32 [B]
+    raw_boxes: tf.Tensor  # float32 [B, A, 4] or [B, A, K, 4], before suppression
+    raw_scores: tf.Tensor  # float32 [B, A, K + 1]
+    multiclass_scores: Optional[tf.Tensor] = None  # float32 [B, N, K + 1]
+    anchor_indices: Optional[tf.Tensor] = None  # float32 [B, N]
+    masks: Optional[tf.Tensor] = None  # float32 [B, N, h, w]
+    keypoints: Optional[tf.Tensor] = None  # float32 [B, N, P, 2]
+    features: Optional[tf.Tensor] = None  # float32 [B, N, depth], of the second stage
+    cropped_features: Optional[tf.Tensor] = None  # float32 [B, N, h, w, depth], of the first
+
+    def as_dict(self) -> Dict[str, tf.Tensor]:
+        """The tensors present, under the names that exported models give them."""
+        named = {
+            "detection_boxes": self.boxes,
+            "detection_scores": self.scores,
+            "detection_classes": self.classes,
+            "num_detections": self.num,
+            "raw_detection_boxes": self.raw_boxes,
+            "raw_detection_scores": self.raw_scores,
+            "detection_multiclass_scores": self.multiclass_scores,
+            "detection_anchor_indices": self.anchor_indices,
+            "detection_masks": self.masks,
+            "detection_keypoints": self.keypoints,
+            "detection_features": self.features,
+            "cropped_rpn_box_features": self.cropped_features,
+        }
+        return {name: tensor for name, tensor in named.items() if tensor is not None}
+
+
+class Detector(Protocol):
+    """A whole model; holds no state between calls."""
+
+    @property
+    def num_classes(self) -> int:
+        """Foreground classes."""
+
+    @property
+    def is_class_agnostic(self) -> bool:
+        """Whether it finds objects of whatever class; their class then is 0."""
+
+    @property
+    def is_training(self) -> bool:
+        """Whether it is built for training."""
+
+    @property
+    def preprocess(self) -> Preprocessor:
+        """float32 [B, h, w, 3] in 0..255 -> inputs [B, H, W, C], true_shapes int32 [B, 3]."""
+
+    def predict(
+        self,
+        inputs: tf.Tensor,
+        true_shapes: tf.Tensor,
+        groundtruth: Optional[Groundtruth] = None,
+        context: Optional[Context] = None,
+    ) -> Any:
+        """Builds the network on preprocessed inputs.
+
+        A detector of two stages needs the groundtruth in training: it chooses the regions that the
+        second stage learns from. One with a `context_config` needs the context, always.
+        """
+
+    def loss(self, predictions: Any, groundtruth: Groundtruth) -> Losses:
+        """Loss terms of a batch, and the counts of its assignment."""
+
+    def postprocess(self, predictions: Any, true_shapes: tf.Tensor) -> Detections:
+        """Decodes, scores and suppresses."""
+
+    def updates(self) -> List[tf.Operation]:
+        """Operations that the train op depends on (moving averages of batch norm)."""
+
+    def regularization_losses(self) -> List[tf.Tensor]:
+        """Scalar penalties of the network's variables."""
+
+    def restore_map(self, checkpoint_type: str, load_all: bool = False) -> Dict[str, tf.Variable]:
+        """Checkpoint name -> variable for "classification", "detection" or "full" warm starts."""
+
+
+def make_detector(model_config: Any, is_training: bool) -> Detector:
+    """A detector from a `DetectionModel` message; builds no graph.
+
+    Raises:
+        ConfigError: if the model is of an unknown kind, its options conflict or a number is out of
+            its range.
+    """
+    refuse_absurd(model_config, "model.")
+    return DETECTORS.make_chosen(model_config, "model", "model", is_training)
+
+
+def make_preprocessor(model_config: Any) -> Preprocessor:
+    """The preprocessing of a `DetectionModel` alone; raises ConfigError like `make_detector`."""
+    refuse_absurd(model_config, "model.")
+    return PREPROCESSORS.make_chosen(model_config, "model", "model")

@@ -1,0 +1,80 @@
+"""A penalty that draws the channel ranges of each kernel together.
+
+Where one channel of a kernel spans a much larger range than another, a quantizer with one step
+for the whole kernel leaves the small one few levels. The penalty is the variance over output
+channels of log(max |w|), summed over kernels: zero where all ranges are equal, and blind to a
+kernel's overall scale. The reference reads the option and ignores it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, List, Optional, Tuple
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config.advice import TpuAdvice
+from estimator_det.config.text import ConfigError
+
+TPU = TpuAdvice("loss.equalization_loss", "remove the equalization_loss block")
+
+SMALLEST_RANGE = 1e-6  # keeps the logarithm of an all-zero channel finite
+
+
+@dataclass(frozen=True)
+class Equalization:
+    """Options of an `EqualizationLoss` message.
+
+    Attributes:
+        weight: Factor of the penalty; above 0.
+        exclude_prefixes: Kernels whose variable names begin so are not covered.
+    """
+
+    weight: float
+    exclude_prefixes: Tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.weight <= 0:
+            raise ConfigError(
+                f"ssd.loss.equalization_loss.weight: must be above 0; got {self.weight}"
+            )
+
+    def kernels(self) -> List[tf.Variable]:
+        """Convolution kernels that the penalty covers, in order of creation."""
+        return [
+            variable
+            for variable in tf1.trainable_variables()
+            if variable.shape.rank == 4 and not variable.op.name.startswith(self.exclude_prefixes)
+        ]
+
+    def __call__(self) -> tf.Tensor:
+        """Scalar penalty of the network built so far.
+
+        Raises:
+            ConfigError: if no kernel is left to equalize.
+        """
+        kernels = self.kernels()
+        if not kernels:
+            raise ConfigError(
+                "ssd.loss.equalization_loss: exclude_prefixes "
+                f"{list(self.exclude_prefixes)} cover every kernel; remove one"
+            )
+        return self.weight * tf.add_n([range_spread(kernel) for kernel in kernels])
+
+
+def range_spread(kernel: tf.Variable) -> tf.Tensor:
+    """Variance of log(max |w|) over the output channels of an HWIO or HWC1 kernel."""
+    height, width = kernel.shape[0], kernel.shape[1]
+    depthwise = kernel.op.name.endswith("depthwise_weights")
+    channels = -1 if depthwise else kernel.shape[3]
+    flat = tf.reshape(kernel, [height * width if depthwise else -1, channels])
+    ranges = tf.maximum(tf.reduce_max(tf.abs(flat), axis=0), SMALLEST_RANGE)
+    return tf.math.reduce_variance(tf.math.log(ranges))
+
+
+def make_equalization(config: Any) -> Optional[Equalization]:
+    """The penalty of a `Loss` message; None where its weight is 0."""
+    if config.equalization_loss.weight == 0:
+        return None
+    return Equalization(
+        config.equalization_loss.weight, tuple(config.equalization_loss.exclude_prefixes)
+    )

@@ -1,0 +1,288 @@
+"""The single-shot detector (Liu et al., "SSD: Single Shot MultiBox Detector", 2016).
+
+Variable scopes are those of the reference: backbone and extra layers are in `FeatureExtractor`,
+heads are not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+import estimator_det.extractors
+import estimator_det.predictors  # noqa: F401  (both imports fill the registries)
+from estimator_det.boxes.anchors import AnchorGenerator, make_anchor_generator
+from estimator_det.boxes.coders import BoxCoder, make_box_coder
+from estimator_det.boxes.nms.multiclass import NmsOptions, make_nms_options, multiclass_nms
+from estimator_det.boxes.score_conversion import make_score_converter
+from estimator_det.compat import slim, tf, tf1
+from estimator_det.config.fields import check_supported
+from estimator_det.config.text import ConfigError
+from estimator_det.detectors.base import (
+    DETECTORS,
+    PREPROCESSORS,
+    Context,
+    Detections,
+    Groundtruth,
+    Losses,
+    Predictions,
+)
+from estimator_det.detectors.collected import collected_here
+from estimator_det.detectors.restore import variables_to_restore
+from estimator_det.detectors.ssd_loss import SsdLoss, make_ssd_loss
+from estimator_det.extractors.ssd.recipe import Extractor, make_extractor
+from estimator_det.images.preprocess import Preprocessor
+from estimator_det.images.resize import make_resizer
+from estimator_det.images.sizes import height_and_width
+from estimator_det.nets.normalization import BATCH_NORMS
+from estimator_det.predictors.base import BoxHead, make_box_head
+
+EXTRACTOR_SCOPE = "FeatureExtractor"
+
+
+@dataclass(frozen=True)
+class Postprocessing:
+    """From raw predictions to detections.
+
+    Attributes:
+        convert_scores: Class logits -> scores.
+        nms: Thresholds and limits of suppression.
+        has_background: Whether class column 0 is background and can never be detected.
+    """
+
+    convert_scores: Callable[[tf.Tensor], tf.Tensor]
+    nms: NmsOptions
+    has_background: bool
+
+
+@dataclass(frozen=True)
+class SsdDetector:
+    """A single-shot detector; `Detector` says what its methods do.
+
+    Attributes:
+        num_classes: Foreground classes.
+        is_training: Whether the model is built for training.
+        norm_is_training: Whether batch norm learns; false where it is frozen.
+        inplace_norm_update: Batch norm moves its averages by itself, without update operations.
+        preprocess: Pixels to the network's input.
+        extractor: Images to feature maps.
+        predictor: Feature maps to raw predictions.
+        anchor_generator: Feature map sizes to anchors.
+        box_coder: Box encodings to boxes.
+        losses: Predictions and groundtruth to loss terms.
+        postprocessing: Predictions to detections.
+        return_raw_boxes: `predict` decodes the boxes, too.
+        is_class_agnostic: Never.
+    """
+
+    num_classes: int
+    is_training: bool
+    norm_is_training: bool
+    inplace_norm_update: bool
+    preprocess: Preprocessor
+    extractor: Extractor
+    predictor: BoxHead
+    anchor_generator: AnchorGenerator
+    box_coder: BoxCoder
+    losses: SsdLoss
+    postprocessing: Postprocessing
+    return_raw_boxes: bool = False
+    is_class_agnostic: bool = False
+
+    def predict(
+        self,
+        inputs: tf.Tensor,
+        true_shapes: Optional[tf.Tensor] = None,
+        groundtruth: Optional[Groundtruth] = None,
+        context: Optional[Context] = None,
+    ) -> Predictions:
+        """Builds the network.
+
+        Args:
+            inputs: float [B, H, W, C] from `preprocess`.
+            true_shapes: Unused: single-shot networks see the padding too.
+            groundtruth: Unused.
+            context: Unused.
+
+        Returns:
+            Raw predictions and their anchors.
+
+        Raises:
+            ConfigError: if the configuration's parts do not fit each other.
+        """
+        del true_shapes, groundtruth, context
+        updates = None if self.inplace_norm_update else tf1.GraphKeys.UPDATE_OPS
+        with slim.arg_scope(
+            list(BATCH_NORMS), is_training=self.norm_is_training, updates_collections=updates
+        ):
+            with tf1.variable_scope(EXTRACTOR_SCOPE, reuse=tf1.AUTO_REUSE):
+                feature_maps = self.extractor.extract(inputs)
+            with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
+                raw = self.predictor.predict(feature_maps, self.anchor_generator.num_per_location)
+        sizes = [height_and_width(features) for features in feature_maps]
+        anchors = self.anchor_generator.generate(sizes, height_and_width(inputs))
+        _check_counts(raw.box_encodings, anchors, self.box_coder.code_size)
+        predictions = Predictions(
+            inputs, feature_maps, anchors, raw.box_encodings, raw.class_logits
+        )
+        if not self.return_raw_boxes:
+            return predictions
+        counts = self.anchor_generator.num_per_location
+        return predictions._replace(
+            raw_boxes=self.box_coder.decode(raw.box_encodings, anchors).boxes,
+            raw_feature_map_indices=_map_indices(sizes, counts, tf.shape(raw.box_encodings)[0]),
+        )
+
+    def loss(self, predictions: Predictions, groundtruth: Groundtruth) -> Losses:
+        with tf1.name_scope("Loss"):
+            return self.losses(predictions, groundtruth)
+
+    def postprocess(
+        self, predictions: Predictions, true_shapes: Optional[tf.Tensor] = None
+    ) -> Detections:
+        """Decodes boxes, converts scores and suppresses.
+
+        Args:
+            predictions: Of `predict`.
+            true_shapes: int32 [B, 3] of `preprocess`; detections are cut to the real image and
+                normalized to it. None: the padded image is all real.
+
+        Returns:
+            The detections; `raw_boxes` and `raw_scores` hold every anchor, in the frame of the
+            padded image, with the background column if there is one.
+        """
+        with tf1.name_scope("Postprocessor"):
+            # Clients of exported models read these three tensors by their names.
+            encodings = tf.identity(predictions.box_encodings, "raw_box_encodings")
+            decoded = self.box_coder.decode(encodings, predictions.anchors)
+            decoded = decoded._replace(boxes=tf.identity(decoded.boxes, "raw_box_locations"))
+            all_scores = self.postprocessing.convert_scores(predictions.class_logits)
+            all_scores = tf.identity(all_scores, "raw_box_scores")
+            fields = {"multiclass_scores": all_scores}
+            if decoded.keypoints is not None:
+                fields["keypoints"] = decoded.keypoints
+            kept = multiclass_nms(
+                decoded.boxes[:, :, tf.newaxis, :],
+                all_scores[:, :, int(self.postprocessing.has_background) :],
+                self.postprocessing.nms,
+                clip_windows=_real_windows(predictions.inputs, true_shapes),
+                masks=predictions.mask_logits,
+                fields=fields,
+            )
+            return Detections(
+                boxes=kept.boxes,
+                scores=kept.scores,
+                classes=kept.classes,
+                num=tf.cast(kept.num, tf.float32),
+                raw_boxes=decoded.boxes,
+                raw_scores=all_scores,
+                multiclass_scores=kept.fields["multiclass_scores"],
+                anchor_indices=tf.cast(kept.anchor_indices, tf.float32),
+                masks=kept.masks,
+                keypoints=kept.fields.get("keypoints"),
+            )
+
+    def updates(self) -> List[tf.Operation]:
+        return collected_here(tf1.GraphKeys.UPDATE_OPS)
+
+    def regularization_losses(self) -> List[tf.Tensor]:
+        return collected_here(tf1.GraphKeys.REGULARIZATION_LOSSES)
+
+    def restore_map(self, checkpoint_type: str, load_all: bool = False) -> Dict[str, tf.Variable]:
+        """See `variables_to_restore`."""
+
+        def classifier_name(name: str) -> str:
+            return self.extractor.classifier_name(name.removeprefix(f"{EXTRACTOR_SCOPE}/"))
+
+        return variables_to_restore(checkpoint_type, load_all, [EXTRACTOR_SCOPE], classifier_name)
+
+
+def _map_indices(sizes: List[Tuple[Any, Any]], counts: List[int], batch: tf.Tensor) -> tf.Tensor:
+    """int32 [B, A]: the number of the feature map that each anchor belongs to."""
+    parts = [
+        tf.fill([batch, height * width * count], number)
+        for number, ((height, width), count) in enumerate(zip(sizes, counts))
+    ]
+    return tf.concat(parts, axis=1)
+
+
+def _check_counts(encodings: tf.Tensor, anchors: tf.Tensor, code_size: int) -> None:
+    if encodings.shape[-1] != code_size:
+        raise ConfigError(
+            f"ssd.box_predictor: box_code_size is {encodings.shape[-1]}, but codes of the box "
+            f"coder have {code_size} numbers; set box_code_size: {code_size}"
+        )
+    predicted, laid = encodings.shape[1], anchors.shape[0]
+    if predicted is not None and laid is not None and predicted != laid:
+        raise ConfigError(
+            f"ssd.anchor_generator: makes {laid} anchors, but the box predictor {predicted} boxes; "
+            "set strides and layers that fit the feature maps"
+        )
+
+
+def _real_windows(inputs: tf.Tensor, true_shapes: Optional[tf.Tensor]) -> tf.Tensor:
+    """float32 [B, 4]: the real image's window in the normalized frame of the padded image."""
+    if true_shapes is None:
+        return tf.tile(tf.constant([[0.0, 0.0, 1.0, 1.0]]), [tf.shape(inputs)[0], 1])
+    height, width = height_and_width(inputs)
+    padded = tf.cast(tf.stack([height, width]), tf.float32)
+    ends = tf.cast(true_shapes[:, :2], tf.float32) / padded
+    return tf.concat([tf.zeros_like(ends), ends], axis=1)
+
+
+def _check_model(config: Any) -> None:
+    check_supported(config, "ssd")
+    if config.num_classes < 1:
+        raise ConfigError(f"ssd.num_classes: must be 1 or more; got {config.num_classes}")
+    if config.add_background_class and config.explicit_background_class:
+        raise ConfigError(
+            "ssd.add_background_class: excludes explicit_background_class, which makes the "
+            "background one of num_classes; set add_background_class: false"
+        )
+
+
+@PREPROCESSORS.register("ssd")
+def make_ssd_preprocessor(config: Any) -> Preprocessor:
+    """The preprocessing of an `Ssd` message; ConfigError if a part is unknown."""
+    extractor = make_extractor(config.feature_extractor, False)
+    return Preprocessor(make_resizer(config.image_resizer), extractor.normalize)
+
+
+@DETECTORS.register("ssd")
+def make_ssd(config: Any, is_training: bool) -> SsdDetector:
+    """The detector of an `Ssd` message; builds no graph.
+
+    Args:
+        config: The message.
+        is_training: Whether to build it for training.
+
+    Raises:
+        ConfigError: if a part is unknown, or options contradict each other.
+    """
+    _check_model(config)
+    norm_is_training = is_training and not config.freeze_batchnorm
+    has_background = config.add_background_class or config.explicit_background_class
+    return SsdDetector(
+        num_classes=config.num_classes,
+        is_training=is_training,
+        norm_is_training=norm_is_training,
+        inplace_norm_update=config.inplace_batchnorm_update,
+        preprocess=make_ssd_preprocessor(config),
+        extractor=make_extractor(config.feature_extractor, norm_is_training),
+        predictor=make_box_head(
+            config.box_predictor,
+            config.num_classes,
+            add_background_class=config.add_background_class,
+            is_training=is_training,
+            norm_is_training=norm_is_training,
+        ),
+        anchor_generator=make_anchor_generator(config.anchor_generator),
+        box_coder=make_box_coder(config.box_coder),
+        losses=make_ssd_loss(config, is_training),
+        postprocessing=Postprocessing(
+            convert_scores=make_score_converter(config.post_processing),
+            nms=make_nms_options(config.post_processing.batch_non_max_suppression),
+            has_background=has_background,
+        ),
+        return_raw_boxes=config.return_raw_detections_during_predict,
+    )

@@ -1,0 +1,298 @@
+"""Losses of a single-shot detector: assignment, weighting, mining and normalization.
+
+Letters: B images, A anchors, K foreground classes, C class columns (K + 1 with a background
+column, else K).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, Optional, Tuple
+
+from estimator_det.boxes.assign import TargetAssigner, Targets
+from estimator_det.boxes.coders import make_box_coder
+from estimator_det.boxes.geometry import make_similarity
+from estimator_det.boxes.matching import make_matcher
+from estimator_det.boxes.sampling import Sampler, make_random_example_sampler
+from estimator_det.compat import tf
+from estimator_det.config.text import ConfigError
+from estimator_det.detectors.assignment_counts import count_assignment
+from estimator_det.detectors.base import Groundtruth, Losses, Predictions
+from estimator_det.detectors.equalization import Equalization, make_equalization
+from estimator_det.detectors.loss_weights import ExpectedWeights, make_expected_weights
+from estimator_det.losses.classification import make_classification_loss
+from estimator_det.losses.localization import make_localization_loss
+from estimator_det.losses.mining import make_hard_example_miner
+
+LOCALIZATION = "Loss/localization_loss"
+CLASSIFICATION = "Loss/classification_loss"
+EQUALIZATION = "Loss/equalization_loss"
+
+# These compare boxes, the others compare codes.
+LOSSES_OF_BOXES = ("weighted_iou", "weighted_giou")
+
+
+@dataclass(frozen=True)
+class TargetOptions:
+    """How groundtruth becomes targets.
+
+    Attributes:
+        unmatched_class: Class target [C] of an anchor without groundtruth.
+        add_background: Whether class column 0 is a background that groundtruth lacks.
+        by_confidence: Confidences of groundtruth classes are the class targets.
+        implicit_weight: With `by_confidence`, class weight where no confidence is given.
+    """
+
+    unmatched_class: Tuple[float, ...]
+    add_background: bool
+    by_confidence: bool = False
+    implicit_weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class LossTerms:
+    """The two losses of anchors.
+
+    Attributes:
+        classification: Class logits, targets, weights -> [B, A, C] or [B, A].
+        localization: Box codes or boxes, targets, weights -> [B, A], possibly flat.
+        compares_boxes: Whether `localization` takes decoded boxes.
+        classification_weight: Factor of the classification term.
+        localization_weight: Factor of the localization term.
+    """
+
+    classification: Callable[..., tf.Tensor]
+    localization: Callable[..., tf.Tensor]
+    compares_boxes: bool
+    classification_weight: float
+    localization_weight: float
+
+
+@dataclass(frozen=True)
+class SsdLoss:
+    """Predictions and groundtruth to loss terms.
+
+    Attributes:
+        assigner: Matches anchors to groundtruth.
+        targets: How groundtruth becomes targets.
+        terms: The two losses.
+        by_num_matches: Divide by the sum of box weights of matched anchors, if above 1.
+        by_code_size: Divide the localization term by the numbers per box.
+        sampler: (bool [B, A] eligible, bool [B, A] matched) -> sampled; None: use all anchors.
+        expected_weights: Weigh anchors as sampling would on average; None: do not.
+        miner: Keep the anchors of the largest losses only; None: keep all.
+        equalization: Penalty of uneven kernels; None: none.
+    """
+
+    assigner: TargetAssigner
+    targets: TargetOptions
+    terms: LossTerms
+    by_num_matches: bool = True
+    by_code_size: bool = False
+    sampler: Optional[Sampler] = None
+    expected_weights: Optional[ExpectedWeights] = None
+    miner: Optional[Callable[..., Any]] = None
+    equalization: Optional[Equalization] = None
+
+    def __call__(self, predictions: Predictions, groundtruth: Groundtruth) -> Losses:
+        """Scalar loss terms of a batch, weighted and normalized, and counts of the assignment."""
+        targets = self._sampled(self.assign(predictions.anchors, groundtruth))
+        counts = count_assignment(targets.matches, groundtruth.valid)
+        box_losses = self._box_losses(predictions, targets, groundtruth.is_annotated)
+        class_losses = self._class_losses(predictions, targets, groundtruth.is_annotated)
+        if self.expected_weights:
+            box_total, class_total = self._expected(
+                predictions, targets, box_losses, class_losses, groundtruth.is_annotated
+            )
+        elif self.miner:
+            decoded = self.assigner.coder.decode(predictions.box_encodings, predictions.anchors)
+            per_anchor = class_losses  # [B, A]; softmax losses have no class axis
+            if class_losses.shape.rank == 3:
+                per_anchor = tf.reduce_sum(class_losses, axis=2)
+            mined = self.miner(box_losses, per_anchor, decoded.boxes, targets.matches)
+            box_total, class_total = mined.localization, mined.classification
+            for name in ("num_positives", "num_negatives"):
+                mean = tf.reduce_mean(tf.cast(getattr(mined, name), tf.float32))
+                counts[f"HardExampleMiner/{name}"] = mean
+        else:
+            box_total, class_total = tf.reduce_sum(box_losses), tf.reduce_sum(class_losses)
+
+        normalizer = tf.constant(1.0)
+        if self.by_num_matches:
+            normalizer = tf.maximum(tf.reduce_sum(targets.box_weights), 1.0)
+        code_size = float(self.assigner.coder.code_size) if self.by_code_size else 1.0
+        terms = {
+            LOCALIZATION: self.terms.localization_weight / (normalizer * code_size) * box_total,
+            CLASSIFICATION: self.terms.classification_weight / normalizer * class_total,
+        }
+        if self.equalization:
+            terms[EQUALIZATION] = self.equalization()
+        return Losses(terms, counts)
+
+    def assign(self, anchors: tf.Tensor, groundtruth: Groundtruth) -> Targets:
+        """What each anchor should predict.
+
+        Raises:
+            ConfigError: if confidences are to be the targets and groundtruth has none.
+        """
+        unmatched = tf.constant(self.targets.unmatched_class)
+        if not self.targets.by_confidence:
+            return self.assigner.assign(
+                anchors,
+                groundtruth.boxes,
+                self._with_background(groundtruth.classes),
+                unmatched,
+                groundtruth.weights,
+                groundtruth.valid,
+                keypoints=groundtruth.keypoints,
+            )
+        if groundtruth.confidences is None:
+            raise ConfigError(
+                "ssd.use_confidences_as_targets: the groundtruth has no confidences; records need "
+                "image/object/class/confidence"
+            )
+        return self.assigner.assign_confidences(
+            anchors,
+            groundtruth.boxes,
+            self._with_background(groundtruth.confidences),
+            unmatched,
+            groundtruth.weights,
+            groundtruth.valid,
+            include_background_class=self.targets.add_background,
+            implicit_class_weight=self.targets.implicit_weight,
+        )
+
+    def _with_background(self, classes: tf.Tensor) -> tf.Tensor:
+        """[B, G, K] -> [B, G, C]."""
+        if not self.targets.add_background:
+            return classes
+        return tf.pad(classes, [[0, 0], [0, 0], [1, 0]])
+
+    def _sampled(self, targets: Targets) -> Targets:
+        """Targets with the weights of anchors that were not sampled at zero."""
+        if self.sampler is None:
+            return targets
+        foreground = targets.class_targets
+        if self.targets.add_background:
+            foreground = foreground[:, :, 1:]
+        sampled = self.sampler(
+            tf.not_equal(tf.reduce_mean(targets.class_weights, axis=2), 0.0),
+            tf.not_equal(tf.reduce_sum(foreground, axis=2), 0.0),
+        )
+        keep = tf.cast(sampled, tf.float32)
+        return targets._replace(
+            class_weights=targets.class_weights * keep[:, :, tf.newaxis],
+            box_weights=targets.box_weights * keep,
+        )
+
+    def _box_losses(
+        self, predictions: Predictions, targets: Targets, annotated: Optional[tf.Tensor]
+    ) -> tf.Tensor:
+        """float32 [B, A]; targets that are NaN (absent keypoints) count as zero."""
+        predicted, wanted = predictions.box_encodings, targets.box_targets
+        if self.terms.compares_boxes:
+            coder = self.assigner.coder
+            predicted = coder.decode(predicted, predictions.anchors).boxes
+            wanted = coder.decode(wanted, predictions.anchors).boxes
+        losses = self.terms.localization(
+            predicted,
+            wanted,
+            weights=targets.box_weights,
+            losses_mask=annotated,
+            ignore_nan_targets=True,
+        )
+        losses = tf.reshape(losses, tf.concat([tf.shape(targets.box_weights), [-1]], axis=0))
+        return tf.reduce_sum(losses, axis=2)
+
+    def _class_losses(
+        self, predictions: Predictions, targets: Targets, annotated: Optional[tf.Tensor]
+    ) -> tf.Tensor:
+        return self.terms.classification(
+            predictions.class_logits,
+            targets.class_targets,
+            weights=targets.class_weights,
+            losses_mask=annotated,
+        )
+
+    def _expected(
+        self,
+        predictions: Predictions,
+        targets: Targets,
+        box_losses: tf.Tensor,
+        class_losses: tf.Tensor,
+        annotated: Optional[tf.Tensor],
+    ) -> Tuple[tf.Tensor, tf.Tensor]:
+        """Sums of the losses that sampling would give on average.
+
+        Where classes have losses of their own, each pair of anchor and class is sampled by
+        itself: the class's target is the probability of foreground.
+        """
+        assert self.expected_weights is not None
+        unmatched = tf.broadcast_to(
+            tf.constant(self.targets.unmatched_class), tf.shape(targets.class_targets)
+        )
+        background_losses = self._class_losses(
+            predictions, targets._replace(class_targets=unmatched), annotated
+        )
+        if class_losses.shape.rank == 3:
+            shape = tf.shape(class_losses)
+            foreground = tf.reshape(targets.class_targets, [shape[0], -1])
+            class_losses = tf.reshape(class_losses, [shape[0], -1])
+            background_losses = tf.reshape(background_losses, [shape[0], -1])
+            box_losses = tf.repeat(box_losses, shape[2], axis=1)
+        else:
+            foreground = 1.0 - targets.class_targets[:, :, 0]
+        weights = self.expected_weights(foreground)
+        return (
+            tf.reduce_sum(box_losses * weights.assigned),
+            tf.reduce_sum(class_losses * weights.assigned + background_losses * weights.background),
+        )
+
+
+def make_ssd_loss(config: Any, is_training: bool) -> SsdLoss:
+    """The losses of an `Ssd` message.
+
+    Raises:
+        ConfigError: if a part is unknown or an option out of range.
+    """
+    loss = config.loss
+    columns = config.num_classes + int(config.add_background_class)
+    background = 0.0 if config.encode_background_as_zeros else 1.0
+    return SsdLoss(
+        assigner=TargetAssigner(
+            make_similarity(config.similarity_calculator),
+            make_matcher(config.matcher),
+            make_box_coder(config.box_coder),
+            negative_class_weight=config.negative_class_weight,
+        ),
+        targets=TargetOptions(
+            unmatched_class=(background,) + (0.0,) * (columns - 1),
+            add_background=config.add_background_class,
+            by_confidence=is_training and config.use_confidences_as_targets,
+            implicit_weight=config.implicit_example_weight,
+        ),
+        terms=LossTerms(
+            classification=make_classification_loss(loss.classification_loss),
+            localization=make_localization_loss(loss.localization_loss),
+            compares_boxes=loss.localization_loss.WhichOneof("localization_loss")
+            in LOSSES_OF_BOXES,
+            classification_weight=loss.classification_weight,
+            localization_weight=loss.localization_weight,
+        ),
+        by_num_matches=config.normalize_loss_by_num_matches,
+        by_code_size=config.normalize_loc_loss_by_codesize,
+        sampler=(
+            make_random_example_sampler(loss.random_example_sampler)
+            if loss.HasField("random_example_sampler")
+            else None
+        ),
+        expected_weights=make_expected_weights(loss),
+        miner=(
+            make_hard_example_miner(
+                loss.hard_example_miner, loss.localization_weight, loss.classification_weight
+            )
+            if loss.HasField("hard_example_miner")
+            else None
+        ),
+        equalization=make_equalization(loss),
+    )

@@ -1,0 +1,144 @@
+"""From the output of either stage to detections.
+
+Letters: B images, N regions of an image, K foreground classes, q boxes of a region (K, or 1 that
+all classes share). Detections are normalized to the real image inside the padded one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Callable, Optional
+
+from estimator_det.boxes import geometry
+from estimator_det.boxes.nms.multiclass import NmsOptions, make_nms_options, multiclass_nms
+from estimator_det.boxes.score_conversion import make_score_converter
+from estimator_det.compat import tf
+from estimator_det.detectors.base import Detections
+from estimator_det.detectors.two_stage.outputs import (
+    Proposals,
+    RegionOutput,
+    Regions,
+    in_pixels,
+    real_windows,
+)
+from estimator_det.detectors.two_stage.targets import BOX_CODER
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Where the real images are.
+
+    Attributes:
+        inputs: float [B, H, W, C], padded images.
+        true_shapes: int32 [B, 3], of the real images; None: the padded images are all real.
+    """
+
+    inputs: tf.Tensor
+    true_shapes: Optional[tf.Tensor] = None
+
+    @property
+    def windows(self) -> tf.Tensor:
+        """float32 [B, 4], of the real images in pixels."""
+        return real_windows(self.inputs, self.true_shapes)
+
+    def of_real_image(self, boxes: tf.Tensor) -> tf.Tensor:
+        """Boxes [B, …, 4] in pixels as fractions of the real images."""
+        extra = [1] * (boxes.shape.rank - 2)
+        return geometry.change_frame(boxes, tf.reshape(self.windows, [-1, *extra, 4]))
+
+    def to_pixels(self, boxes: tf.Tensor) -> tf.Tensor:
+        """The inverse of `of_real_image`, boxes [B, N, 4]."""
+        if self.true_shapes is None:
+            return in_pixels(boxes, self.inputs)
+        sizes = self.windows[:, tf.newaxis, 2:]
+        return boxes * tf.concat([sizes, sizes], axis=2)
+
+
+def proposals_as_detections(proposals: Proposals, frame: Frame) -> Detections:
+    """Detections of a first stage alone, all of class 0."""
+    return Detections(
+        boxes=frame.of_real_image(proposals.regions.boxes),
+        scores=proposals.scores,
+        classes=tf.zeros_like(proposals.scores),
+        num=tf.cast(proposals.regions.num, tf.float32),
+        raw_boxes=frame.of_real_image(proposals.raw_boxes),
+        raw_scores=proposals.raw_scores,
+        multiclass_scores=proposals.multiclass_scores,
+    )
+
+
+def decoded(regions: Regions, output: RegionOutput) -> tf.Tensor:
+    """float32 [B, N, q, 4]: boxes of the second stage, in pixels."""
+    return BOX_CODER.decode(output.box_encodings, regions.boxes[:, :, tf.newaxis, :]).boxes
+
+
+def box_of_best_class(boxes: tf.Tensor, class_logits: tf.Tensor) -> tf.Tensor:
+    """Boxes [B, N, q, 4] of the classes that score highest, [B, N, K + 1] -> [B, N, 4]."""
+    if boxes.shape[2] == 1:
+        return boxes[:, :, 0]
+    best = tf.argmax(class_logits[:, :, 1:], axis=2, output_type=tf.int32)
+    return tf.gather(boxes, best, batch_dims=2)
+
+
+@dataclass(frozen=True)
+class Postprocessing:
+    """From regions to detections.
+
+    Attributes:
+        convert_scores: Class logits -> scores.
+        nms: Thresholds and limits of suppression.
+    """
+
+    convert_scores: Callable[[tf.Tensor], tf.Tensor]
+    nms: NmsOptions
+
+    def detect(
+        self,
+        regions: Regions,
+        output: RegionOutput,
+        frame: Frame,
+        mask_logits: Optional[tf.Tensor] = None,
+    ) -> Detections:
+        """Decodes boxes, converts scores and suppresses.
+
+        Args:
+            regions: Of the second stage.
+            output: What it makes of them.
+            frame: Where the real images are; detections are cut to them.
+            mask_logits: float32 [B, N, K or 1, h, w] of the regions.
+        """
+        boxes = decoded(regions, output)
+        scores = self.convert_scores(output.class_logits)
+        kept = multiclass_nms(
+            boxes,
+            scores[:, :, 1:],
+            self.nms,
+            clip_windows=frame.windows,
+            num_valid=regions.num,
+            masks=None if mask_logits is None else tf.sigmoid(mask_logits),
+            fields={"multiclass_scores": scores},
+        )
+        return Detections(
+            boxes=kept.boxes,
+            scores=kept.scores,
+            classes=kept.classes,
+            num=tf.cast(kept.num, tf.float32),
+            raw_boxes=geometry.clip_to_window(
+                frame.of_real_image(box_of_best_class(boxes, output.class_logits)),
+                tf.constant([0.0, 0.0, 1.0, 1.0]),
+            ),
+            raw_scores=scores,
+            multiclass_scores=kept.fields["multiclass_scores"],
+            anchor_indices=tf.cast(kept.anchor_indices, tf.float32),
+            masks=kept.masks,
+        )
+
+
+def make_postprocessing(config: Any) -> Postprocessing:
+    """Of a `PostProcessing` message; its `change_coordinate_frame` is always on in two stages.
+
+    Raises:
+        ConfigError: if a value is out of its range.
+    """
+    nms = make_nms_options(config.batch_non_max_suppression)
+    return Postprocessing(make_score_converter(config), replace(nms, change_frame=True))

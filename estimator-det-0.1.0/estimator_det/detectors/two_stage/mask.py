@@ -1,0 +1,142 @@
+"""The third stage: instance masks (https://arxiv.org/abs/1703.06870).
+
+Letters: B images, N boxes of an image (regions in training, detections otherwise), G groundtruth
+boxes, K foreground classes, h x w pixels of a mask.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Tuple
+
+from estimator_det.boxes.assign import TargetAssigner
+from estimator_det.boxes.masks import crop_masks
+from estimator_det.compat import tf, tf1
+from estimator_det.config.text import ConfigError
+from estimator_det.detectors.base import Groundtruth
+from estimator_det.detectors.two_stage.outputs import Regions, normalized
+from estimator_det.detectors.two_stage.roi_stage import per_region
+from estimator_det.detectors.two_stage.targets import assign_classes, make_region_assigner
+from estimator_det.images.sizes import height_and_width
+from estimator_det.losses.classification import sigmoid_cross_entropy
+from estimator_det.losses.masking import zero_images
+from estimator_det.nets.roi import TPU as TPU  # masks are cropped like regions
+from estimator_det.nets.roi import crop_regions
+from estimator_det.predictors.mask_head import MaskHead, make_mask_head
+
+MASK_LOSS = "Loss/BoxClassifierLoss/mask_loss"
+
+
+@dataclass(frozen=True)
+class MaskStage:
+    """Masks of boxes, and their loss.
+
+    Attributes:
+        head: Features of boxes to masks.
+        assigner: Matches boxes to groundtruth.
+        loss_weight: Factor of the loss.
+        resizes_masks: Whether groundtruth masks are brought to the size of the network's input.
+        matmul: Whether groundtruth masks are cropped by matrix products, for TPU.
+    """
+
+    head: MaskHead
+    assigner: TargetAssigner
+    loss_weight: float
+    resizes_masks: bool
+    matmul: bool = False
+
+    def predict(self, features: tf.Tensor, boxes: tf.Tensor) -> tf.Tensor:
+        """Features [B * N, h', w', C] of boxes [B, N, 4] -> logits [B, N, K or 1, h, w]."""
+        return per_region(self.head.predict(features), boxes)
+
+    def loss(
+        self, logits: tf.Tensor, regions: Regions, groundtruth: Groundtruth, inputs: tf.Tensor
+    ) -> tf.Tensor:
+        """Cross entropy of every mask pixel of matched boxes, averaged over these pixels.
+
+        Args:
+            logits: float32 [B, N, K or 1, h, w].
+            regions: The boxes, in pixels of the padded image.
+            groundtruth: Boxes in pixels of the padded image, masks of its frame.
+            inputs: float [B, H, W, C].
+
+        Raises:
+            ConfigError: if the groundtruth has no masks.
+        """
+        targets = assign_classes(self.assigner, regions.boxes, groundtruth)
+        label = tf.argmax(targets.class_targets, axis=2, output_type=tf.int32)
+        own = mask_of_class(logits, tf.maximum(label - 1, 0))
+        size = (int(own.shape[2]), int(own.shape[3]))
+        crop = _crop_by_products if self.matmul else crop_masks
+        wanted = crop(
+            self._groundtruth_masks(groundtruth, inputs),
+            normalized(regions.boxes, inputs),
+            size,
+            tf.maximum(targets.matches, 0),
+        )
+        weights = targets.box_weights * tf.cast(regions.valid, tf.float32)
+        losses = sigmoid_cross_entropy(
+            own, tf.stop_gradient(wanted), weights[:, :, tf.newaxis, tf.newaxis]
+        )
+        if groundtruth.is_annotated is not None:
+            losses = zero_images(losses, groundtruth.is_annotated)
+        pixels = tf.maximum(tf.reduce_sum(weights) * size[0] * size[1], 1.0)
+        return self.loss_weight * tf.reduce_sum(losses) / pixels
+
+    def _groundtruth_masks(self, groundtruth: Groundtruth, inputs: tf.Tensor) -> tf.Tensor:
+        """float32 [B, G + 1, H, W], the last mask empty: an image without boxes has one, too."""
+        if groundtruth.masks is None:
+            raise ConfigError(
+                "faster_rcnn.number_of_stages: 3 stages learn masks, the groundtruth has none; "
+                "set load_instance_masks: true in train_input_reader and eval_input_reader"
+            )
+        masks = tf.pad(tf.cast(groundtruth.masks, tf.float32), [[0, 0], [0, 1], [0, 0], [0, 0]])
+        same = None not in masks.shape[2:] and masks.shape[2:] == inputs.shape[1:3]
+        if self.resizes_masks and not same:
+            masks = _resized(masks, height_and_width(inputs))
+        return masks
+
+
+def mask_of_class(masks: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
+    """Masks [B, N, K or 1, h, w] of classes int32 [B, N], from 0 -> [B, N, h, w]."""
+    if masks.shape[2] == 1:
+        return masks[:, :, 0]
+    return tf.gather(masks, classes, batch_dims=2)
+
+
+def _crop_by_products(
+    masks: tf.Tensor, boxes: tf.Tensor, size: Tuple[int, int], indices: tf.Tensor
+) -> tf.Tensor:
+    """As `crop_masks`, by `crop_regions` with matrix products: every box crops a map of its own."""
+    of_boxes = tf.gather(masks, indices, batch_dims=1)
+    maps = tf.reshape(of_boxes, [-1, *height_and_width(masks[:, 0, :, :, tf.newaxis]), 1])
+    crops = crop_regions(maps, tf.reshape(boxes, [-1, 1, 4]), size, matmul=True)
+    return per_region(crops[..., 0], boxes)
+
+
+def _resized(masks: tf.Tensor, size: Tuple[Any, Any]) -> tf.Tensor:
+    """[B, G, h, w] -> [B, G, *size] by the nearest pixel."""
+    by_pixel = tf.transpose(masks, [0, 2, 3, 1])
+    nearest = tf1.image.resize(by_pixel, size, method="nearest")
+    return tf.transpose(nearest, [0, 3, 1, 2])
+
+
+def make_mask_stage(config: Any, is_training: bool) -> MaskStage:
+    """The third stage of a `FasterRcnn` message.
+
+    Raises:
+        ConfigError: if the box predictor has no masks, or an option is out of range.
+    """
+    predictor = config.second_stage_box_predictor
+    if not predictor.mask_rcnn_box_predictor.predict_instance_masks:
+        raise ConfigError(
+            "faster_rcnn.number_of_stages: 3 stages need second_stage_box_predictor "
+            "{ mask_rcnn_box_predictor { predict_instance_masks: true } }; set it, or 2 stages"
+        )
+    return MaskStage(
+        head=make_mask_head(predictor.mask_rcnn_box_predictor, config.num_classes, is_training),
+        assigner=make_region_assigner(config),
+        loss_weight=config.second_stage_mask_prediction_loss_weight,
+        resizes_masks=config.resize_masks,
+        matmul=config.use_matmul_crop_and_resize,
+    )

@@ -1,0 +1,203 @@
+"""The second stage: features of regions, and from them boxes and classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, Optional, Protocol
+
+from estimator_det.compat import tf
+from estimator_det.config.registry import Registry
+from estimator_det.config.text import ConfigError
+from estimator_det.detectors.two_stage.context import (
+    POST_BOX_CLASSIFIER,
+    POST_RPN,
+    ContextAttention,
+    Surroundings,
+    make_context_attention,
+)
+from estimator_det.detectors.two_stage.outputs import RegionOutput
+from estimator_det.detectors.two_stage.targets import BOX_CODER
+from estimator_det.extractors.two_stage.recipe import TwoStageExtractor
+from estimator_det.nets.roi import crop_regions, pool_crops
+from estimator_det.predictors.base import Prediction
+from estimator_det.predictors.box_head import RegionBoxHead, make_region_box_head
+from estimator_det.predictors.rfcn import RfcnHead, make_rfcn_head
+
+REGION_STAGES: Registry[Callable[..., RegionStage]] = Registry("second-stage box predictor")
+
+
+class RegionStage(Protocol):
+    """A feature map and regions to boxes and classes of the regions."""
+
+    def predict(self, features: tf.Tensor, boxes: tf.Tensor, around: Surroundings) -> RegionOutput:
+        """Feature map [B, h, w, C] and boxes [B, N, 4], normalized to the padded images.
+
+        `around` says which boxes are padding, and what they can attend to.
+        """
+
+
+@dataclass(frozen=True)
+class CropOptions:
+    """How regions are cut out of a feature map.
+
+    Attributes:
+        size: Side of the crop.
+        pool_size: Side of the max pooling of a crop.
+        pool_stride: Its stride.
+        matmul: Whether crops are matrix products, for TPU.
+    """
+
+    size: int
+    pool_size: int
+    pool_stride: int
+    matmul: bool = False
+
+    def __post_init__(self) -> None:
+        for field, value in (
+            ("initial_crop_size", self.size),
+            ("maxpool_kernel_size", self.pool_size),
+            ("maxpool_stride", self.pool_stride),
+        ):
+            if value < 1:
+                raise ConfigError(f"faster_rcnn.{field}: must be 1 or more; got {value}")
+        if self.pool_size > self.size:
+            raise ConfigError(
+                f"faster_rcnn.maxpool_kernel_size: is {self.pool_size}, more than "
+                f"initial_crop_size, {self.size}"
+            )
+
+
+@dataclass(frozen=True)
+class CropStage:
+    """Crops of the feature map pass the rest of the network, then the head.
+
+    Attributes:
+        extractor: Crops to features of boxes.
+        crops: How crops are made.
+        head: Features to boxes and classes.
+        attention: Of crops or of features of boxes; None: without.
+    """
+
+    extractor: TwoStageExtractor
+    crops: CropOptions
+    head: RegionBoxHead
+    attention: Optional[ContextAttention] = None
+
+    def predict(self, features: tf.Tensor, boxes: tf.Tensor, around: Surroundings) -> RegionOutput:
+        box_features = self.box_features(self.crop(features, boxes, around), around)
+        return _output(box_features, self.head.predict(box_features), boxes)
+
+    def crop(
+        self, features: tf.Tensor, boxes: tf.Tensor, around: Optional[Surroundings] = None
+    ) -> tf.Tensor:
+        """[B, h, w, C], normalized boxes [B, N, 4] -> pooled crops [B * N, s, s, C]."""
+        options = self.crops
+        crops = crop_regions(features, boxes, (options.size,) * 2, matmul=options.matmul)
+        pooled = pool_crops(crops, options.pool_size, options.pool_stride)
+        return self._attended(pooled, around, POST_RPN)
+
+    def box_features(self, crops: tf.Tensor, around: Optional[Surroundings] = None) -> tf.Tensor:
+        """Pooled crops [B * N, s, s, C] -> [B * N, h', w', C']; calls share variables."""
+        return self._attended(self.extractor.box_features(crops), around, POST_BOX_CLASSIFIER)
+
+    def _attended(
+        self, rows: tf.Tensor, around: Optional[Surroundings], position: int
+    ) -> tf.Tensor:
+        if self.attention is None or self.attention.position != position:
+            return rows
+        assert around is not None, "boxes attend to nothing"
+        return self.attention(rows, around)
+
+
+@REGION_STAGES.register("mask_rcnn_box_predictor")
+def make_crop_stage(
+    config: Any, model: Any, extractor: TwoStageExtractor, is_training: bool
+) -> CropStage:
+    """The second stage with a `MaskRCNNBoxPredictor` message.
+
+    Args:
+        config: The message.
+        model: The `FasterRcnn` message that holds it.
+        extractor: Of the model.
+        is_training: Whether the model trains.
+
+    Raises:
+        ConfigError: if an option is out of range or not supported.
+    """
+    crops = CropOptions(
+        size=model.initial_crop_size,
+        pool_size=model.maxpool_kernel_size,
+        pool_stride=model.maxpool_stride,
+        matmul=model.use_matmul_crop_and_resize,
+    )
+    return CropStage(
+        extractor=extractor,
+        crops=crops,
+        head=make_region_box_head(config, model.num_classes, is_training),
+        attention=make_context_attention(model, is_training),
+    )
+
+
+@dataclass(frozen=True)
+class RfcnStage:
+    """The whole feature map passes the rest of the network; the head crops its score maps.
+
+    Attributes:
+        extractor: Feature map to features of boxes.
+        head: Features and boxes to boxes and classes.
+    """
+
+    extractor: TwoStageExtractor
+    head: RfcnHead
+
+    def predict(self, features: tf.Tensor, boxes: tf.Tensor, around: Surroundings) -> RegionOutput:
+        del around
+        box_features = self.extractor.box_features(features)
+        return _output(box_features, self.head.predict(box_features, boxes), boxes)
+
+
+@REGION_STAGES.register("rfcn_box_predictor")
+def make_rfcn_stage(
+    config: Any, model: Any, extractor: TwoStageExtractor, is_training: bool
+) -> RfcnStage:
+    """The second stage with an `RfcnBoxPredictor` message; see `make_crop_stage`."""
+    head = make_rfcn_head(
+        config, model.num_classes, is_training, matmul=model.use_matmul_crop_and_resize
+    )
+    return RfcnStage(extractor, head)
+
+
+def make_region_stage(model: Any, extractor: TwoStageExtractor, is_training: bool) -> RegionStage:
+    """The second stage of a `FasterRcnn` message.
+
+    Raises:
+        ConfigError: if its box predictor is not one for regions, or an option is out of range.
+    """
+    predictor = model.second_stage_box_predictor
+    kind = predictor.WhichOneof("box_predictor_oneof")
+    if kind in REGION_STAGES and getattr(predictor, kind).box_code_size != BOX_CODER.code_size:
+        raise ConfigError(
+            f"faster_rcnn.second_stage_box_predictor.{kind}.box_code_size: must be "
+            f"{BOX_CODER.code_size}; got {getattr(predictor, kind).box_code_size}"
+        )
+    return REGION_STAGES.make_chosen(
+        predictor,
+        "box_predictor_oneof",
+        "faster_rcnn.second_stage_box_predictor",
+        model,
+        extractor,
+        is_training,
+    )
+
+
+def per_region(rows: tf.Tensor, boxes: tf.Tensor) -> tf.Tensor:
+    """Rows [B * N, …] of boxes [B, N, 4] as [B, N, …], float32."""
+    leading = [tf.shape(boxes)[0], boxes.shape[1] or tf.shape(boxes)[1]]
+    split = tf.reshape(tf.cast(rows, tf.float32), [*leading, *rows.shape[1:]])
+    return tf.ensure_shape(split, [*boxes.shape[:2], *rows.shape[1:]])
+
+
+def _output(features: tf.Tensor, raw: Prediction, boxes: tf.Tensor) -> RegionOutput:
+    return RegionOutput(
+        features, per_region(raw.box_encodings, boxes), per_region(raw.class_logits, boxes)
+    )

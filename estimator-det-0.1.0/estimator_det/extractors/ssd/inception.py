@@ -1,0 +1,54 @@
+"""Single-shot extractors on Inception v2 and v3."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Sequence
+
+from estimator_det.compat import tf
+from estimator_det.config.text import ConfigError
+from estimator_det.extractors.ssd import recipe
+from estimator_det.nets import inception
+from estimator_det.nets.hyperparams import no_scope
+from estimator_det.nets.necks.pyramids import EXTRA_LAYERS, FeatureMap
+
+
+def _register(name: str, scope: str, blocks: Sequence[inception.Block], *maps: FeatureMap) -> None:
+    def backbone(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
+        return inception.inception(inputs, options.depth, blocks)
+
+    network = recipe.Recipe(
+        scope=scope,
+        base_scope=no_scope,
+        backbone=backbone,
+        pyramid=recipe.extended(*maps),
+    )
+
+    @recipe.EXTRACTORS.register(name)
+    def make(config: Any, is_training: bool) -> recipe.RecipeExtractor:
+        if not config.override_base_feature_extractor_hyperparams:
+            raise ConfigError(
+                f"feature_extractor.{recipe.OVERRIDE} must be true for {name}: its network has no "
+                "settings of its own, every layer takes those of conv_hyperparams. Set it to true"
+            )
+        return recipe.RecipeExtractor(network, recipe.options_of(network, config, is_training))
+
+
+_register(
+    "ssd_inception_v2",
+    "InceptionV2",
+    inception.V2_BLOCKS,
+    FeatureMap("Mixed_4c"),
+    FeatureMap("Mixed_5c"),
+    *EXTRA_LAYERS,
+)
+_register(
+    "ssd_inception_v3",
+    "InceptionV3",
+    inception.V3_BLOCKS,
+    FeatureMap("Mixed_5d"),
+    FeatureMap("Mixed_6e"),
+    FeatureMap("Mixed_7c"),
+    FeatureMap(depth=512),
+    FeatureMap(depth=256),
+    FeatureMap(depth=128),
+)

@@ -1,0 +1,125 @@
+"""Single-shot extractors on MobileNet v1, and the one for embedded devices."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Dict, Iterator
+
+from estimator_det.compat import slim, tf, tf1
+from estimator_det.config.text import ConfigError
+from estimator_det.extractors.ssd import recipe
+from estimator_det.nets import mobilenet
+from estimator_det.nets.necks.pyramids import EXTRA_LAYERS, FeatureMap
+
+EMBEDDED_SIZE = 256  # height and width in pixels
+
+
+def _v1(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
+    return mobilenet.mobilenet_v1(
+        inputs, options.depth, explicit_padding=options.use_explicit_padding
+    )
+
+
+def _v1_for_fpn(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
+    """MobileNet v1; its last two layers are narrower where `use_depthwise` makes light pyramids."""
+    layers = mobilenet.V1_LAYERS
+    if options.use_depthwise:
+        layers = (*layers[:-2], mobilenet.Layer(2, 512), mobilenet.Layer(1, 256))
+    return mobilenet.mobilenet_v1(
+        inputs, options.depth, explicit_padding=options.use_explicit_padding, layers=layers
+    )
+
+
+recipe.register_recipe(
+    "ssd_mobilenet_v1",
+    recipe.Recipe(
+        scope="MobilenetV1",
+        base_scope=mobilenet.v1_arg_scope,
+        backbone=_v1,
+        pyramid=recipe.extended(
+            FeatureMap("Conv2d_11_pointwise"), FeatureMap("Conv2d_13_pointwise"), *EXTRA_LAYERS
+        ),
+    ),
+    also=("ssd_mobilenet_v1_keras",),
+)
+
+recipe.register_recipe(
+    "ssd_mobilenet_v1_fpn",
+    recipe.Recipe(
+        scope="MobilenetV1",
+        base_scope=mobilenet.v1_arg_scope,
+        backbone=_v1_for_fpn,
+        pyramid=recipe.fpn_pyramid(
+            (
+                "Conv2d_3_pointwise",
+                "Conv2d_5_pointwise",
+                "Conv2d_11_pointwise",
+                "Conv2d_13_pointwise",
+            ),
+            "bottom_up_Conv2d_{}",
+            14,
+        ),
+        takes=("fpn",),
+    ),
+    also=("ssd_mobilenet_v1_fpn_keras",),
+)
+
+recipe.register_recipe(
+    "ssd_mobilenet_v1_ppn",
+    recipe.Recipe(
+        scope="MobilenetV1",
+        base_scope=mobilenet.v1_arg_scope,
+        backbone=_v1,
+        pyramid=recipe.pooling_pyramid("Conv2d_11_pointwise"),
+        takes=(),
+        ignores=("use_depthwise",),
+        has_extra_layers=False,
+    ),
+)
+
+
+@contextlib.contextmanager
+def _embedded_scope() -> Iterator[None]:
+    """The settings of MobileNet v1; depthwise kernels are not regularized."""
+    with (
+        mobilenet.v1_arg_scope(),
+        slim.arg_scope([slim.separable_conv2d], weights_regularizer=None),
+    ):
+        yield
+
+
+def _embedded(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
+    wanted = [EMBEDDED_SIZE, EMBEDDED_SIZE]
+    message = f"image size must be {EMBEDDED_SIZE} x {EMBEDDED_SIZE} pixels"
+    sides = inputs.shape[1:3].as_list()
+    if None in sides:
+        found = tf.shape(inputs)
+        right = tf.reduce_all(tf.equal(found[1:3], wanted))
+        with tf1.control_dependencies([tf1.Assert(right, [message, found])]):
+            inputs = tf.ensure_shape(tf.identity(inputs), [None, *wanted, None])
+    elif sides != wanted:
+        raise ConfigError(
+            f"{message} for embedded_ssd_mobilenet_v1; got {sides}. "
+            "Set height and width in image_resizer to that"
+        )
+    return _v1(inputs, options)
+
+
+recipe.register_recipe(
+    "embedded_ssd_mobilenet_v1",
+    recipe.Recipe(
+        scope="MobilenetV1",
+        base_scope=_embedded_scope,
+        backbone=_embedded,
+        pyramid=recipe.extended(
+            FeatureMap("Conv2d_11_pointwise"),
+            FeatureMap("Conv2d_13_pointwise"),
+            FeatureMap(depth=512),
+            FeatureMap(depth=256),
+            FeatureMap(depth=256, kernel_size=2),  # the size of the 2x2 map before it
+        ),
+        takes=(),
+        refuses=("pad_to_multiple",),
+        ignores=(recipe.OVERRIDE,),
+    ),
+)

@@ -1,0 +1,55 @@
+"""Single-shot extractors on ResNet v1: feature pyramids (FPN) and pooling pyramids (PPN)."""
+
+from __future__ import annotations
+
+from typing import Dict
+
+from estimator_det.compat import tf
+from estimator_det.extractors.base import minus_channel_means
+from estimator_det.extractors.ssd import recipe
+from estimator_det.nets import resnet
+
+MIN_SIZE = 129
+BLOCKS = ("block1", "block2", "block3", "block4")
+POOLED_DEPTH = 1024
+
+
+def _backbone(layers: int, is_scaled: bool) -> recipe.Backbone:
+    """A ResNet; `depth_multiplier` and `min_depth` apply only where `is_scaled`."""
+
+    def build(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
+        return resnet.resnet_v1(inputs, layers, options.depth if is_scaled else int)
+
+    return build
+
+
+for _layers in resnet.V1_BLOCKS:
+    recipe.register_recipe(
+        f"ssd_resnet{_layers}_v1_fpn",
+        recipe.Recipe(
+            scope=f"resnet_v1_{_layers}",
+            base_scope=resnet.v1_arg_scope,
+            backbone=_backbone(_layers, is_scaled=True),
+            pyramid=recipe.fpn_pyramid(BLOCKS, "bottom_up_block{}", 5, plain=True),
+            normalize=minus_channel_means,
+            min_size=MIN_SIZE,
+            takes=("fpn",),
+            refuses=("use_explicit_padding",),
+            ignores=("use_depthwise",),
+        ),
+        also=(f"ssd_resnet{_layers}_v1_fpn_keras",),
+    )
+    recipe.register_recipe(
+        f"ssd_resnet{_layers}_v1_ppn",
+        recipe.Recipe(
+            scope=f"resnet_v1_{_layers}",
+            base_scope=resnet.v1_arg_scope,
+            backbone=_backbone(_layers, is_scaled=False),
+            pyramid=recipe.pooling_pyramid("block3", POOLED_DEPTH),
+            normalize=minus_channel_means,
+            min_size=MIN_SIZE,
+            takes=(),
+            refuses=("depth_multiplier",),
+            ignores=("min_depth", "use_explicit_padding", "use_depthwise"),
+        ),
+    )

@@ -1,0 +1,64 @@
+"""Two-stage extractors on NASNet-A large and PNASNet-5 large.
+
+The feature map is two activations joined: that of the last cell at stride 16 and that of the cell
+before it, because cells work on two. The second stage takes them apart again.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Tuple
+
+from estimator_det.compat import slim, tf
+from estimator_det.extractors.two_stage import recipe
+from estimator_det.nets import nasnet
+from estimator_det.nets.normalization import BATCH_NORMS
+
+MIN_SIZE = 3  # the first convolution is 3x3 and pads nothing
+
+
+def stages(network: nasnet.Network, cells: Tuple[str, str]) -> Tuple[recipe.Stage, recipe.Stage]:
+    """First and second stage of a network cut after the second of two cells."""
+    last = cells[1]
+
+    def first(images: tf.Tensor, options: recipe.ExtractorOptions) -> tf.Tensor:
+        # Innermost: as in the reference, batch norm learns in training whatever
+        # `batch_norm_trainable` says, which applies to the second stage alone.
+        with slim.arg_scope(list(BATCH_NORMS), is_training=options.is_training):
+            end_points = nasnet.searched_network(
+                images, network, is_training=options.is_training, last=last
+            )
+        return tf.concat([end_points[name] for name in cells], axis=-1)
+
+    def second(crops: tf.Tensor, options: recipe.ExtractorOptions) -> tf.Tensor:
+        previous, inputs = tf.split(crops, 2, axis=-1)
+        return nasnet.rest_of_network(
+            previous, inputs, network, after=last, is_training=options.is_training
+        )
+
+    return first, second
+
+
+def _register(
+    name: str, network: nasnet.Network, weight_decay: float, cells: Tuple[str, str]
+) -> None:
+    first_stage, second_stage = stages(network, cells)
+    recipe.register_recipe(
+        name,
+        recipe.Recipe(
+            scope="",
+            arg_scope=functools.partial(nasnet.arg_scope, weight_decay),
+            first_stage=first_stage,
+            second_stage=second_stage,
+            min_size=MIN_SIZE,
+            strides=(16,),
+            # The published classifiers are evaluated with their moving averages.
+            classifier_suffix="/ExponentialMovingAverage",
+        ),
+    )
+
+
+_register(
+    "faster_rcnn_nas", nasnet.NASNET_LARGE, nasnet.NASNET_WEIGHT_DECAY, ("Cell_10", "Cell_11")
+)
+_register("faster_rcnn_pnas", nasnet.PNASNET_LARGE, nasnet.WEIGHT_DECAY, ("Cell_6", "Cell_7"))

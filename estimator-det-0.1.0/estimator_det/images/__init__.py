@@ -1,0 +1,1 @@
+"""What inputs and detectors both do to pixels."""

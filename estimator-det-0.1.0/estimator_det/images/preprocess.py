@@ -1,0 +1,48 @@
+"""From decoded pixels to the input of a network, apart from any detector."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Callable, Tuple
+
+from estimator_det.compat import tf, tf1
+from estimator_det.images.resize import Resizer
+
+
+@dataclass(frozen=True)
+class Preprocessor:
+    """Normalises pixels, resizes, then pads with zeros; or resizes, pads and normalises last.
+
+    Published checkpoints expect the order of their kind of model. Where pixels are normalised
+    first, padding is 0 to the network; where they are normalised last, it is black.
+
+    Attributes:
+        resizer: Brings images to the network's size.
+        normalize: float32 pixels in 0..255 -> the pixel scale of the network, same shape.
+        normalizes_last: Whether padding is normalised, too.
+    """
+
+    resizer: Resizer
+    normalize: Callable[[tf.Tensor], tf.Tensor]
+    normalizes_last: bool = False
+
+    def __call__(self, images: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+        """Preprocesses a batch.
+
+        Args:
+            images: float32 [B, h, w, C], pixels in 0..255.
+
+        Returns:
+            float32 [B, H, W, C], the network's input; int32 [B, 3], height, width and channels
+            of the real image inside it.
+
+        Raises:
+            ValueError: if `images` is not float32.
+        """
+        if images.dtype != tf.float32:
+            raise ValueError(f"preprocess takes float32 pixels in 0..255; got {images.dtype.name}")
+        with tf1.name_scope("Preprocessor"):
+            if self.normalizes_last:
+                padded, true_shapes = self.resizer.resize(images)
+                return self.normalize(padded), true_shapes
+            return self.resizer.resize(images, pixel_map=self.normalize)

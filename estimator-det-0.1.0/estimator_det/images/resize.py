@@ -1,0 +1,286 @@
+"""Brings images and masks to the size that a network takes.
+
+Letters: B images, h x w before and H x W after, C channels, n masks. Sampling is that of TensorFlow
+1: no half-pixel centres, no antialiasing; masks take the nearest pixel.
+
+Sizes may be static or known at run time only. Both follow the reference's roundings: keeping the
+aspect ratio rounds half to even (in double precision where the size is static), conditional
+resizing truncates in single precision.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, NamedTuple, Optional, Tuple
+
+import numpy as np
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config.advice import TpuAdvice
+from estimator_det.config.registry import Registry
+from estimator_det.config.text import ConfigError
+from estimator_det.images.sizes import Length, height_and_width
+from estimator_det.protos import image_resizer_pb2
+
+TPU = TpuAdvice("image_resizer", "use fixed_shape_resizer")
+
+SizeRule = Callable[[Length, Length], Tuple[Length, Length]]
+PixelMap = Callable[[tf.Tensor], tf.Tensor]
+
+IMAGE_RESIZERS: Registry[Callable[..., Resizer]] = Registry("image resizer")
+
+GRAY_WEIGHTS = (0.2989, 0.5870, 0.1140)  # of red, green and blue, as the reference has them
+
+_METHODS = {
+    image_resizer_pb2.BILINEAR: "bilinear",
+    image_resizer_pb2.NEAREST_NEIGHBOR: "nearest",
+    image_resizer_pb2.BICUBIC: "bicubic",
+    image_resizer_pb2.AREA: "area",
+}
+
+
+class _Arithmetic(NamedTuple):
+    """The few functions that size rules need, for Python numbers or for tensors."""
+
+    minimum: Callable[[Any, Any], Any]
+    maximum: Callable[[Any, Any], Any]
+    real: Callable[[Any], Any]
+    single: Callable[[Any], Any]
+    rounded: Callable[[Any], Any]
+    truncated: Callable[[Any], Any]
+    choose: Callable[[Any, Any, Any], Any]
+
+
+_ON_NUMBERS = _Arithmetic(
+    min, max, float, np.float32, round, int, lambda condition, a, b: a if condition else b
+)
+
+
+_ON_TENSORS = _Arithmetic(
+    tf.minimum,
+    tf.maximum,
+    real=lambda x: tf.cast(x, tf.float32),
+    single=lambda x: tf.cast(x, tf.float32),
+    rounded=lambda x: tf.cast(tf.round(x), tf.int32),
+    truncated=lambda x: tf.cast(x, tf.int32),
+    choose=tf.where,
+)
+
+
+def _arithmetic(height: Length, width: Length) -> _Arithmetic:
+    numbers = isinstance(height, int) and isinstance(width, int)
+    return _ON_NUMBERS if numbers else _ON_TENSORS
+
+
+@dataclass(frozen=True)
+class Resizer:
+    """One way of resizing; made by `make_resizer`.
+
+    Attributes:
+        new_size: Height and width of the real image -> those after interpolation.
+        padded_size: Height and width after interpolation -> those after padding at the bottom and
+            right; None for no padding.
+        spatial_shape: Height and width of every result, None where they depend on the image.
+        method: "bilinear", "nearest", "bicubic" or "area".
+        align_corners: Whether the corner pixels' centres are kept, which the reference does where
+            it resizes conditionally.
+        pad_values: Padding per channel; empty means zero.
+        grayscale: Whether colour images become one channel.
+    """
+
+    new_size: SizeRule
+    padded_size: Optional[SizeRule] = None
+    spatial_shape: Tuple[Optional[int], Optional[int]] = (None, None)
+    method: str = "bilinear"
+    align_corners: bool = False
+    pad_values: Tuple[float, ...] = ()
+    grayscale: bool = False
+
+    def resize(
+        self, images: tf.Tensor, pixel_map: Optional[PixelMap] = None
+    ) -> Tuple[tf.Tensor, tf.Tensor]:
+        """Resizes, then pads at the bottom and right.
+
+        Args:
+            images: uint8 or float32 [B, h, w, C].
+            pixel_map: Affine function of each channel, such as a backbone's normalisation. It is
+                applied first, as in the reference: in float32 it does not quite commute with
+                interpolation, and batch norm of smooth, enlarged images amplifies the difference.
+
+        Returns:
+            float32 [B, H, W, C], C being 1 for grayscale; and int32 [B, 3], height, width and
+            channels of the real image inside the padded one.
+
+        Raises:
+            ConfigError: if the number of channels does not fit `pad_values` or grayscale.
+        """
+        images = tf.convert_to_tensor(images)
+        height, width = self.new_size(*height_and_width(images))
+        if pixel_map is not None:
+            images = pixel_map(tf.cast(images, tf.float32))
+        images = tf.cast(self._interpolate(images, height, width, self.method), tf.float32)
+        padded = self._pad(images, height, width)
+        if self.grayscale:
+            padded = rgb_to_gray(padded)
+        true_shape = tf.stack([height, width, padded.shape[-1] or tf.shape(padded)[-1]])
+        true_shapes = tf.tile(true_shape[tf.newaxis], [tf.shape(images)[0], 1])
+        return padded, tf.ensure_shape(true_shapes, [images.shape[0], 3])
+
+    def resize_masks(self, masks: tf.Tensor) -> tf.Tensor:
+        """Masks [n, h, w] resized like images, by the nearest pixel, padded with 0: [n, H, W]."""
+        masks = tf.convert_to_tensor(masks)
+        height, width = self.new_size(*height_and_width(masks))
+        resized = self._interpolate(masks[..., tf.newaxis], height, width, "nearest")[..., 0]
+        if self.padded_size is None:
+            return resized
+        new_height, new_width = self.padded_size(height, width)
+        amounts = [[0, 0], [0, new_height - height], [0, new_width - width]]
+        return _with_shape(tf.pad(resized, amounts), new_height, new_width)
+
+    def _interpolate(
+        self, images: tf.Tensor, height: Length, width: Length, method: str
+    ) -> tf.Tensor:
+        known = isinstance(height, int) and isinstance(width, int)
+        if known and images.shape[1:3] == [height, width]:
+            return images
+        resized = tf1.image.resize(
+            images, [height, width], method=method, align_corners=self.align_corners
+        )
+        return _with_shape(resized, height, width)
+
+    def _pad(self, images: tf.Tensor, height: Length, width: Length) -> tf.Tensor:
+        if self.padded_size is None:
+            return images
+        new_height, new_width = self.padded_size(height, width)
+        amounts = [[0, 0], [0, new_height - height], [0, new_width - width], [0, 0]]
+        channels = images.shape[-1]
+        if self.pad_values and channels is not None and channels != len(self.pad_values):
+            raise ConfigError(
+                f"per_channel_pad_value has {len(self.pad_values)} values {self.pad_values}; the "
+                f"image has {channels} channels. Give one value for each, or none for 0."
+            )
+        same = len(set(self.pad_values)) <= 1
+        value = self.pad_values[0] if self.pad_values and same else 0.0
+        padded = tf.pad(images, amounts, constant_values=value)
+        if not same:
+            inside = tf.pad(tf.ones_like(images[:, :, :, :1], tf.bool), amounts)
+            padded = tf.where(inside, padded, tf.constant(self.pad_values, images.dtype))
+        return _with_shape(padded, new_height, new_width)
+
+
+def make_resizer(config: image_resizer_pb2.ImageResizer) -> Resizer:
+    """The resizer of an `ImageResizer` message; ConfigError if none is set or a value is wrong."""
+    return IMAGE_RESIZERS.make_chosen(config, "image_resizer_oneof", "image_resizer")
+
+
+def rgb_to_gray(images: tf.Tensor) -> tf.Tensor:
+    """Luminance [..., 1] of float32 colour images [..., 3]; ConfigError for other channels."""
+    if images.shape[-1] not in (3, None):
+        raise ConfigError(
+            f"image_resizer: convert_to_grayscale takes 3 channels; given {images.shape[-1]}"
+        )
+    return tf.reduce_sum(images * tf.constant(GRAY_WEIGHTS), axis=-1, keepdims=True)
+
+
+def _with_shape(tensor: tf.Tensor, height: Length, width: Length) -> tf.Tensor:
+    """Sets what is statically known of height and width, which padding may lose."""
+    known = [length if isinstance(length, int) else None for length in (height, width)]
+    tensor.set_shape([tensor.shape[0], *known, *tensor.shape[3:]])
+    return tensor
+
+
+def _require_positive(kind: str, **values: int) -> None:
+    for name, value in values.items():
+        if value <= 0:
+            raise ConfigError(f"{kind}.{name} is {value}; it must be positive")
+
+
+@IMAGE_RESIZERS.register("identity_resizer")
+def _identity(config: image_resizer_pb2.IdentityResizer) -> Resizer:
+    del config
+    return Resizer(lambda height, width: (height, width))
+
+
+@IMAGE_RESIZERS.register("fixed_shape_resizer")
+def _fixed_shape(config: image_resizer_pb2.FixedShapeResizer) -> Resizer:
+    height, width = config.height, config.width
+    _require_positive("fixed_shape_resizer", height=height, width=width)
+    return Resizer(
+        lambda *_: (height, width),
+        spatial_shape=(height, width),
+        method=_METHODS[config.resize_method],
+        grayscale=config.convert_to_grayscale,
+    )
+
+
+@IMAGE_RESIZERS.register("keep_aspect_ratio_resizer")
+def _keep_aspect_ratio(config: image_resizer_pb2.KeepAspectRatioResizer) -> Resizer:
+    shortest, longest = config.min_dimension, config.max_dimension
+    _require_positive("keep_aspect_ratio_resizer", min_dimension=shortest, max_dimension=longest)
+    if shortest > longest:
+        raise ConfigError(
+            f"keep_aspect_ratio_resizer: min_dimension {shortest} exceeds max_dimension {longest}"
+        )
+
+    def new_size(height: Length, width: Length) -> Tuple[Length, Length]:
+        on = _arithmetic(height, width)
+
+        def scaled(factor: Any) -> Tuple[Any, Any]:
+            return on.rounded(on.real(height) * factor), on.rounded(on.real(width) * factor)
+
+        large = scaled(shortest / on.real(on.minimum(height, width)))
+        small = scaled(longest / on.real(on.maximum(height, width)))
+        too_long = on.maximum(*large) > longest
+        return on.choose(too_long, small[0], large[0]), on.choose(too_long, small[1], large[1])
+
+    padded = config.pad_to_max_dimension
+    return Resizer(
+        new_size,
+        padded_size=(lambda *_: (longest, longest)) if padded else None,
+        spatial_shape=(longest, longest) if padded else (None, None),
+        method=_METHODS[config.resize_method],
+        pad_values=tuple(config.per_channel_pad_value),
+        grayscale=config.convert_to_grayscale,
+    )
+
+
+@IMAGE_RESIZERS.register("conditional_shape_resizer")
+def _conditional_shape(config: image_resizer_pb2.ConditionalShapeResizer) -> Resizer:
+    threshold = config.size_threshold
+    _require_positive("conditional_shape_resizer", size_threshold=threshold)
+    if config.condition == config.INVALID:
+        raise ConfigError("conditional_shape_resizer.condition must be GREATER or SMALLER")
+    shrinks = config.condition == config.GREATER
+
+    def new_size(height: Length, width: Length) -> Tuple[Length, Length]:
+        on = _arithmetic(height, width)
+        if shrinks:
+            side = on.maximum(height, width)
+            target = on.minimum(side, threshold)
+        else:
+            side = on.minimum(height, width)
+            target = on.maximum(side, threshold)
+        ratio = on.single(target) / on.single(side)
+        return on.truncated(on.single(height) * ratio), on.truncated(on.single(width) * ratio)
+
+    return Resizer(
+        new_size,
+        method=_METHODS[config.resize_method],
+        align_corners=True,
+        grayscale=config.convert_to_grayscale,
+    )
+
+
+@IMAGE_RESIZERS.register("pad_to_multiple_resizer")
+def _pad_to_multiple(config: image_resizer_pb2.PadToMultipleResizer) -> Resizer:
+    multiple = config.multiple
+    _require_positive("pad_to_multiple_resizer", multiple=multiple)
+
+    def padded_size(height: Length, width: Length) -> Tuple[Length, Length]:
+        return -(-height // multiple) * multiple, -(-width // multiple) * multiple
+
+    return Resizer(
+        lambda height, width: (height, width),
+        padded_size=padded_size,
+        grayscale=config.convert_to_grayscale,
+    )

@@ -1,0 +1,273 @@
+"""Classification losses: how far class logits are from their targets.
+
+Letters: B images, A anchors, C class columns. Weights are [B, A, C], or [B, A, 1] or [B, A] where
+all classes of an anchor weigh the same.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable, Optional, Protocol
+
+from estimator_det.compat import tf
+from estimator_det.config.advice import TpuAdvice
+from estimator_det.config.registry import Registry
+from estimator_det.config.text import ConfigError
+from estimator_det.losses import masking
+
+TPU = TpuAdvice("loss.classification_loss", "use weighted_sigmoid_focal")
+
+
+class ClassificationLoss(Protocol):
+    """A loss of class logits."""
+
+    def __call__(
+        self,
+        predictions: tf.Tensor,
+        targets: tf.Tensor,
+        weights: tf.Tensor,
+        *,
+        losses_mask: Optional[tf.Tensor] = None,
+        class_indices: Optional[tf.Tensor] = None,
+    ) -> tf.Tensor:
+        """Weighted losses.
+
+        Args:
+            predictions: float32 [B, A, C], logits.
+            targets: float32 [B, A, C]; what they mean is the loss's own.
+            weights: float32 [B, A, C], [B, A, 1] or [B, A].
+            losses_mask: bool [B]; images that are False lose nothing.
+            class_indices: int32 [n], the only classes to count.
+
+        Returns:
+            float32 [B, A, C]; softmax losses, which count classes together, [B, A]; the dice loss,
+            which counts anchors together, [B, C].
+
+        Raises:
+            ValueError: for `class_indices` on a loss that counts classes together.
+        """
+
+
+_Entries = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
+
+CLASSIFICATION_LOSSES: Registry[Callable[[Any], ClassificationLoss]] = Registry(
+    "classification loss"
+)
+
+
+class _Loss:
+    """A `ClassificationLoss` around a function of (logits, targets, weights [B, A, C or 1])."""
+
+    def __init__(self, entries: _Entries, separate_classes: bool = True) -> None:
+        self._entries = entries
+        self._separate_classes = separate_classes
+
+    def __call__(
+        self,
+        predictions: tf.Tensor,
+        targets: tf.Tensor,
+        weights: tf.Tensor,
+        *,
+        losses_mask: Optional[tf.Tensor] = None,
+        class_indices: Optional[tf.Tensor] = None,
+    ) -> tf.Tensor:
+        if weights.shape.rank == predictions.shape.rank - 1:
+            weights = weights[..., None]
+        if class_indices is not None:
+            if not self._separate_classes:
+                raise ValueError(
+                    "class_indices needs a loss that counts each class by itself; a softmax "
+                    "counts all of them together. Use a sigmoid loss"
+                )
+            weights *= masking.class_columns(class_indices, predictions.shape[-1])
+        if losses_mask is None:
+            return self._entries(predictions, targets, weights)
+        predictions, targets, weights = (
+            masking.zero_images(rows, losses_mask) for rows in (predictions, targets, weights)
+        )
+        return masking.zero_images(self._entries(predictions, targets, weights), losses_mask)
+
+
+def sigmoid_cross_entropy(logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """Each class by itself: [B, A, C] -> [B, A, C]; targets within 0..1."""
+    return weights * tf.nn.sigmoid_cross_entropy_with_logits(labels=targets, logits=logits)
+
+
+def _power(base: tf.Tensor, exponent: float) -> tf.Tensor:
+    """A power of numbers not below 0, with finite gradient at 0."""
+    if exponent == 1.0:
+        return base
+    if exponent == 2.0:
+        return tf.square(base)
+    # Below exponent 1 the slope at 0 is infinite.
+    return tf.pow(tf.maximum(base, 1e-12) if exponent < 1.0 else base, exponent)
+
+
+def sigmoid_focal(
+    logits: tf.Tensor,
+    targets: tf.Tensor,
+    weights: tf.Tensor,
+    *,
+    gamma: float = 2.0,
+    alpha: Optional[float] = None,
+) -> tf.Tensor:
+    """Focal loss (https://arxiv.org/abs/1708.02002): [B, A, C] -> [B, A, C].
+
+    Cross entropy times (1 - p_t)^gamma, where p_t is the probability of what the target says; with
+    `alpha`, positives weigh alpha and negatives 1 - alpha.
+    """
+    entropy = tf.nn.sigmoid_cross_entropy_with_logits(labels=targets, logits=logits)
+    if gamma:
+        # Written as the reference does, so that sums and gradients round alike.
+        probabilities = tf.sigmoid(logits)
+        of_target = targets * probabilities + (1.0 - targets) * (1.0 - probabilities)
+        entropy *= _power(1.0 - of_target, gamma)
+    if alpha is not None:
+        entropy *= targets * alpha + (1.0 - targets) * (1.0 - alpha)
+    return weights * entropy
+
+
+def softmax_cross_entropy(
+    logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, *, logit_scale: float = 1.0
+) -> tf.Tensor:
+    """All classes together, against a distribution: [B, A, C] -> [B, A].
+
+    An anchor weighs the mean of its class weights. A high `logit_scale` flattens the prediction.
+    """
+    entropy = tf.nn.softmax_cross_entropy_with_logits(labels=targets, logits=logits / logit_scale)
+    return entropy * tf.reduce_mean(weights, axis=-1)
+
+
+def softmax_against_logits(
+    logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, *, logit_scale: float = 1.0
+) -> tf.Tensor:
+    """`softmax_cross_entropy` against the softmax of target *logits*, which are scaled likewise."""
+    distribution = tf.nn.softmax(targets / logit_scale)
+    return softmax_cross_entropy(logits, distribution, weights, logit_scale=logit_scale)
+
+
+def bootstrapped_sigmoid(
+    logits: tf.Tensor,
+    targets: tf.Tensor,
+    weights: tf.Tensor,
+    *,
+    alpha: float,
+    hard: bool = False,
+) -> tf.Tensor:
+    """Sigmoid cross entropy against a mix of label and own belief: [B, A, C] -> [B, A, C].
+
+    `alpha` parts label and 1 - alpha parts predicted probability (or, with `hard`, the class it
+    decides for), for noisy labels (https://arxiv.org/abs/1412.6596).
+    """
+    belief = tf.cast(logits > 0.0, logits.dtype) if hard else tf.sigmoid(logits)
+    return sigmoid_cross_entropy(logits, alpha * targets + (1.0 - alpha) * belief, weights)
+
+
+def penalty_reduced_focal(
+    logits: tf.Tensor,
+    targets: tf.Tensor,
+    weights: tf.Tensor,
+    *,
+    alpha: float = 2.0,
+    beta: float = 4.0,
+) -> tf.Tensor:
+    """Focal loss for heat maps: [B, A, C] -> [B, A, C] (https://arxiv.org/abs/1904.07850, eq. 1).
+
+    Targets of exactly 1 are positives. Everything else is a negative whose penalty shrinks as its
+    target nears 1, by (1 - target)^beta.
+    """
+    positive = -tf.math.log_sigmoid(logits)
+    negative = -tf.math.log_sigmoid(-logits)
+    if alpha:
+        positive *= _power(tf.sigmoid(-logits), alpha)
+        negative *= _power(tf.sigmoid(logits), alpha)
+    if beta:
+        negative *= _power(1.0 - targets, beta)
+    return weights * tf.where(tf.equal(targets, 1.0), positive, negative)
+
+
+def dice(
+    logits: tf.Tensor,
+    targets: tf.Tensor,
+    weights: tf.Tensor,
+    *,
+    squared_normalization: bool = False,
+    from_probabilities: bool = False,
+) -> tf.Tensor:
+    """1 - dice coefficient of each class over all anchors (pixels): [B, A, C] -> [B, C].
+
+    Args:
+        logits: float32 [B, A, C]; probabilities with `from_probabilities`.
+        targets: float32 [B, A, C], 0 to 1.
+        weights: float32 [B, A, C or 1], multiplied with both.
+        squared_normalization: divide by the sum of squares (https://arxiv.org/abs/1606.04797)
+            instead of the sum.
+        from_probabilities: the predictions went through a sigmoid before.
+
+    Returns:
+        float32 [B, C]; 1 where nothing is predicted and nothing is there.
+    """
+    predicted = weights * (logits if from_probabilities else tf.sigmoid(logits))
+    wanted = weights * targets
+    common = tf.reduce_sum(predicted * wanted, axis=1)
+    if squared_normalization:
+        predicted, wanted = tf.square(predicted), tf.square(wanted)
+    total = tf.reduce_sum(predicted + wanted, axis=1)
+    return 1.0 - tf.math.divide_no_nan(2.0 * common, total)
+
+
+def make_classification_loss(config: Any) -> ClassificationLoss:
+    """The loss of a `ClassificationLoss` message; ConfigError if none is set."""
+    return CLASSIFICATION_LOSSES.make_chosen(config, "classification_loss", "classification_loss")
+
+
+@CLASSIFICATION_LOSSES.register("weighted_sigmoid")
+def _make_sigmoid(config: Any) -> ClassificationLoss:
+    del config
+    return _Loss(sigmoid_cross_entropy)
+
+
+@CLASSIFICATION_LOSSES.register("weighted_sigmoid_focal")
+def _make_focal(config: Any) -> ClassificationLoss:
+    alpha = config.alpha if config.HasField("alpha") else None
+    return _Loss(functools.partial(sigmoid_focal, gamma=config.gamma, alpha=alpha))
+
+
+def _softmax_loss(config: Any, kind: str, loss: Callable[..., tf.Tensor]) -> ClassificationLoss:
+    if config.logit_scale == 0.0:
+        raise ConfigError(f"{kind}.logit_scale divides the logits; given: 0")
+    entries = functools.partial(loss, logit_scale=config.logit_scale)
+    return _Loss(entries, separate_classes=False)
+
+
+@CLASSIFICATION_LOSSES.register("weighted_softmax")
+def _make_softmax(config: Any) -> ClassificationLoss:
+    return _softmax_loss(config, "weighted_softmax", softmax_cross_entropy)
+
+
+@CLASSIFICATION_LOSSES.register("weighted_logits_softmax")
+def _make_softmax_against_logits(config: Any) -> ClassificationLoss:
+    return _softmax_loss(config, "weighted_logits_softmax", softmax_against_logits)
+
+
+@CLASSIFICATION_LOSSES.register("bootstrapped_sigmoid")
+def _make_bootstrapped(config: Any) -> ClassificationLoss:
+    return _Loss(
+        functools.partial(bootstrapped_sigmoid, alpha=config.alpha, hard=config.hard_bootstrap)
+    )
+
+
+@CLASSIFICATION_LOSSES.register("penalty_reduced_logistic_focal_loss")
+def _make_penalty_reduced(config: Any) -> ClassificationLoss:
+    return _Loss(functools.partial(penalty_reduced_focal, alpha=config.alpha, beta=config.beta))
+
+
+@CLASSIFICATION_LOSSES.register("weighted_dice_classification_loss")
+def _make_dice(config: Any) -> ClassificationLoss:
+    return _Loss(
+        functools.partial(
+            dice,
+            squared_normalization=config.squared_normalization,
+            from_probabilities=config.is_prediction_probability,
+        )
+    )

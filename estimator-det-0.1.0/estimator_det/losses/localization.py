@@ -1,0 +1,150 @@
+"""Localization losses: how far predicted boxes are from their targets, anchor by anchor.
+
+Letters: B images, A anchors. L2, L1 and smooth L1 compare box encodings of any code size; IoU and
+GIoU compare decoded boxes.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable, Optional, Protocol
+
+from estimator_det.boxes import geometry
+from estimator_det.compat import tf
+from estimator_det.config.advice import TpuAdvice
+from estimator_det.config.registry import Registry
+from estimator_det.losses import masking
+
+TPU = TpuAdvice("loss.localization_loss", "use weighted_smooth_l1")
+
+
+class LocalizationLoss(Protocol):
+    """A loss of box encodings or boxes."""
+
+    on_boxes: bool  # predictions and targets are decoded boxes, not encodings
+
+    def __call__(
+        self,
+        predictions: tf.Tensor,
+        targets: tf.Tensor,
+        weights: tf.Tensor,
+        *,
+        losses_mask: Optional[tf.Tensor] = None,
+        ignore_nan_targets: bool = False,
+    ) -> tf.Tensor:
+        """Weighted losses.
+
+        Args:
+            predictions: float32 [B, A, code_size].
+            targets: float32 [B, A, code_size].
+            weights: float32 [B, A].
+            losses_mask: bool [B]; images that are False lose nothing.
+            ignore_nan_targets: entries whose target is NaN lose nothing.
+
+        Returns:
+            float32 [B, A].
+        """
+
+
+_Entries = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
+
+LOCALIZATION_LOSSES: Registry[Callable[[Any], LocalizationLoss]] = Registry("localization loss")
+
+
+class _Loss:
+    """A `LocalizationLoss` around a function of (predictions, targets, weights)."""
+
+    def __init__(self, entries: _Entries, on_boxes: bool = False) -> None:
+        self._entries = entries
+        self.on_boxes = on_boxes
+
+    def __call__(
+        self,
+        predictions: tf.Tensor,
+        targets: tf.Tensor,
+        weights: tf.Tensor,
+        *,
+        losses_mask: Optional[tf.Tensor] = None,
+        ignore_nan_targets: bool = False,
+    ) -> tf.Tensor:
+        if ignore_nan_targets:
+            targets = tf.where(tf.math.is_nan(targets), predictions, targets)
+        if losses_mask is not None:
+            predictions, targets, weights = (
+                masking.zero_images(rows, losses_mask) for rows in (predictions, targets, weights)
+            )
+        return self._entries(predictions, targets, weights)
+
+
+def squared_error(predictions: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """Half the squared length of the *weighted* difference: [B, A, code], [B, A] -> [B, A]."""
+    return 0.5 * tf.reduce_sum(tf.square((predictions - targets) * weights[..., None]), axis=-1)
+
+
+def smooth_l1(
+    predictions: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, *, delta: float = 1.0
+) -> tf.Tensor:
+    """Huber loss, quadratic up to `delta`, summed over the code: [B, A, code], [B, A] -> [B, A].
+
+    Equation 3 of https://arxiv.org/abs/1504.08083 at delta 1.
+    """
+    distance = tf.abs(predictions - targets)
+    quadratic = tf.minimum(distance, delta)
+    # The sum of both branches, as the reference writes it: gradients then round alike.
+    entries = 0.5 * (quadratic * quadratic) + delta * (distance - quadratic)
+    return weights * tf.reduce_sum(entries, axis=-1)
+
+
+def absolute_error(predictions: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """Absolute difference: [B, A], [B, A] -> [B, A]; a code axis more than the weights is summed.
+
+    Without a code axis each entry has its own weight, as for maps whose pixels are the anchors.
+    """
+    entries = tf.abs(predictions - targets)
+    if entries.shape.rank == weights.shape.rank + 1:
+        entries = tf.reduce_sum(entries, axis=-1)
+    return weights * entries
+
+
+def iou_loss(predictions: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """1 - IoU of decoded boxes: [B, A, 4], [B, A] -> [B, A]."""
+    return weights * (1.0 - geometry.matched_iou(predictions, targets))
+
+
+def giou_loss(predictions: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """1 - generalized IoU of decoded boxes (https://arxiv.org/abs/1902.09630), within 0..2."""
+    return weights * (1.0 - geometry.matched_giou(predictions, targets))
+
+
+def make_localization_loss(config: Any) -> LocalizationLoss:
+    """The loss of a `LocalizationLoss` message; ConfigError if none is set."""
+    return LOCALIZATION_LOSSES.make_chosen(config, "localization_loss", "localization_loss")
+
+
+@LOCALIZATION_LOSSES.register("weighted_l2")
+def _make_l2(config: Any) -> LocalizationLoss:
+    del config
+    return _Loss(squared_error)
+
+
+@LOCALIZATION_LOSSES.register("weighted_smooth_l1")
+def _make_smooth_l1(config: Any) -> LocalizationLoss:
+    return _Loss(functools.partial(smooth_l1, delta=config.delta))
+
+
+@LOCALIZATION_LOSSES.register("l1_localization_loss")
+def _make_l1(config: Any) -> LocalizationLoss:
+    del config
+    return _Loss(absolute_error)
+
+
+@LOCALIZATION_LOSSES.register("weighted_iou")
+def _make_iou(config: Any) -> LocalizationLoss:
+    del config
+    return _Loss(iou_loss, on_boxes=True)
+
+
+@LOCALIZATION_LOSSES.register("weighted_giou")
+def _make_giou(config: Any) -> LocalizationLoss:
+    del config
+    return _Loss(giou_loss, on_boxes=True)

@@ -1,0 +1,1 @@
+"""Networks and their building blocks; importing the package builds nothing."""

@@ -1,0 +1,183 @@
+"""Layer hyperparameters: from a `Hyperparams` message to a tf-slim argument scope.
+
+A scope is entered again at each use, so that it adds to the scopes that are open at that moment:
+the detector's batch-norm mode stays in force unless the message says something narrower.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional
+
+from estimator_det.compat import keras_initializer, slim, tf, tf1
+from estimator_det.config.text import ConfigError
+from estimator_det.nets import initializers
+from estimator_det.nets.normalization import BATCH_NORMS, batch_norm, sync_batch_norm
+from estimator_det.protos import hyperparams_pb2
+
+ArgScope = Callable[[], ContextManager[None]]
+Normalizer = Callable[..., tf.Tensor]
+
+_PROTO = hyperparams_pb2.Hyperparams
+_SCALING = hyperparams_pb2.VarianceScalingInitializer
+
+ACTIVATIONS: Dict[int, Optional[Callable[[tf.Tensor], tf.Tensor]]] = {
+    _PROTO.NONE: None,
+    _PROTO.RELU: tf.nn.relu,
+    _PROTO.RELU_6: tf.nn.relu6,
+    _PROTO.SWISH: tf.nn.swish,
+}
+SCALING_MODES: Dict[int, str] = {
+    _SCALING.FAN_IN: "FAN_IN",
+    _SCALING.FAN_OUT: "FAN_OUT",
+    _SCALING.FAN_AVG: "FAN_AVG",
+}
+
+
+no_scope: ArgScope = contextlib.nullcontext
+"""An argument scope that changes nothing."""
+
+
+def make_activation(config: Any) -> Optional[Callable[[tf.Tensor], tf.Tensor]]:
+    """The activation a `Hyperparams` message names; None for no activation."""
+    return ACTIVATIONS[config.activation]
+
+
+def make_regularizer(config: Any) -> Optional[Callable[[tf.Tensor], Optional[tf.Tensor]]]:
+    """Penalty function of a `Regularizer` message: weight * sum|w| or weight * sum(w^2) / 2.
+
+    A weight of 0 gives no loss term at all. None for an empty message.
+    """
+    kind = config.WhichOneof("regularizer_oneof")
+    if kind is None:
+        return None
+    if kind == "l1_regularizer":
+        return slim.l1_regularizer(scale=float(config.l1_regularizer.weight))
+    return slim.l2_regularizer(scale=float(config.l2_regularizer.weight))
+
+
+def make_initializer(config: Any) -> Optional[Any]:
+    """Variable initializer of an `Initializer` message; None for an empty message.
+
+    Raises:
+        ConfigError: if Keras has no initializer of the name given.
+    """
+    kind = config.WhichOneof("initializer_oneof")
+    if kind is None:
+        return None
+    if kind == "truncated_normal_initializer":
+        chosen = config.truncated_normal_initializer
+        return initializers.truncated_normal(chosen.stddev, chosen.mean)
+    if kind == "random_normal_initializer":
+        chosen = config.random_normal_initializer
+        return initializers.random_normal(chosen.stddev, chosen.mean)
+    if kind == "variance_scaling_initializer":
+        chosen = config.variance_scaling_initializer
+        return slim.variance_scaling_initializer(
+            factor=chosen.factor, mode=SCALING_MODES[chosen.mode], uniform=chosen.uniform
+        )
+    return _keras_initializer(config.keras_initializer_by_name)
+
+
+def _keras_initializer(name: str) -> Any:
+    try:
+        made = keras_initializer(name)
+    except ValueError as error:
+        raise ConfigError(
+            f"initializer.keras_initializer_by_name: Keras has no initializer {name!r}; "
+            'examples: "glorot_uniform", "he_normal", "zeros"'
+        ) from error
+
+    def initialize(shape: Any, dtype: Any = tf.float32, partition_info: Any = None) -> tf.Tensor:
+        del partition_info  # a TF1 argument that Keras initializers do not know
+        return made(shape, dtype=dtype)
+
+    return initialize
+
+
+def _with_bias(normalizer: Normalizer) -> Normalizer:
+    """`normalizer` after a bias, for `force_use_bias`; tf-slim alone omits the bias."""
+
+    def biased(inputs: tf.Tensor, **settings: Any) -> tf.Tensor:
+        bias = slim.model_variable(
+            "biases", shape=inputs.shape[-1:], initializer=tf1.zeros_initializer()
+        )
+        return normalizer(tf.nn.bias_add(inputs, bias), **settings)
+
+    return biased
+
+
+NORMALIZERS: Dict[str, Normalizer] = {
+    "batch_norm": batch_norm,
+    "sync_batch_norm": sync_batch_norm,
+    "group_norm": slim.group_norm,
+}
+
+
+def make_arg_scope(config: Any, is_training: bool) -> ArgScope:
+    """Argument scope that gives layers the settings of a `Hyperparams` message.
+
+    Depthwise kernels are regularized like all others, unless the message carries an explicit
+    `regularize_depthwise: false`.
+
+    Args:
+        config: The message.
+        is_training: Whether batch norm uses and learns from batch statistics: the model trains
+            and does not freeze its batch norm; `train: false` of the message forbids it too.
+
+    Returns:
+        A function; each call gives a context manager that adds the settings to the argument
+        scopes open at that moment.
+
+    Raises:
+        ConfigError: if a Keras initializer's name is unknown.
+    """
+    dense = config.op == _PROTO.FC
+    layers: List[Any] = (
+        [slim.fully_connected]
+        if dense
+        else [slim.conv2d, slim.separable_conv2d, slim.conv2d_transpose]
+    )
+    regularizer = make_regularizer(config.regularizer)
+    settings: Dict[str, Any] = {
+        "weights_regularizer": regularizer,
+        "activation_fn": make_activation(config),
+    }
+    initializer = make_initializer(config.initializer)
+    if initializer is not None:
+        settings["weights_initializer"] = initializer
+
+    kind = config.WhichOneof("normalizer_oneof")
+    normalizer = NORMALIZERS[kind] if kind else None
+    if kind == "group_norm":
+        settings["normalizer_params"] = {}  # an outer scope's are those of a batch norm
+    settings["normalizer_fn"] = (
+        _with_bias(normalizer) if normalizer and config.force_use_bias else normalizer
+    )
+    norm_settings: Dict[str, Any] = {}
+    if kind in ("batch_norm", "sync_batch_norm"):
+        norm = getattr(config, kind)
+        norm_settings = {
+            "decay": norm.decay,
+            "center": norm.center,
+            "scale": norm.scale,
+            "epsilon": norm.epsilon,
+            "is_training": is_training and norm.train,
+        }
+    spare_depthwise = (
+        not dense and config.HasField("regularize_depthwise") and not config.regularize_depthwise
+    )
+
+    @contextlib.contextmanager
+    def scope() -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            if norm_settings:
+                stack.enter_context(slim.arg_scope(list(BATCH_NORMS), **norm_settings))
+            stack.enter_context(slim.arg_scope(layers, **settings))
+            if spare_depthwise:
+                stack.enter_context(
+                    slim.arg_scope([slim.separable_conv2d], weights_regularizer=None)
+                )
+            yield
+
+    return scope

@@ -1,0 +1,340 @@
+"""Inception v2 and v3 as tables of blocks.
+
+v2: Ioffe & Szegedy, "Batch Normalization", 2015. v3: Szegedy et al., "Rethinking the Inception
+Architecture for Computer Vision", 2016. Variable names, and so checkpoints, are those of the
+published classifiers, irregular ones included. A detector that needs only a part of a network
+builds a slice of its table.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple, Union
+
+from estimator_det.compat import slim, tf, tf1
+from estimator_det.nets.initializers import truncated_normal
+
+SEPARABLE_MULTIPLIER = 8  # depthwise channels per colour in the first layer of v2, at most
+
+
+class Conv(NamedTuple):
+    """A convolution.
+
+    Attributes:
+        name: Of its variable scope; it does not always match the kernel.
+        kernel: Height and width.
+        depth: Output channels at depth multiplier 1.
+        stride: In both directions.
+        padding: "SAME" or "VALID".
+        stddev: Of the initial weights; None takes the initializer of the argument scope.
+    """
+
+    name: str
+    kernel: Tuple[int, int]
+    depth: int
+    stride: int = 1
+    padding: str = "SAME"
+    stddev: Optional[float] = None
+
+
+class SeparableConv(NamedTuple):
+    """A strided convolution split into depthwise and pointwise halves."""
+
+    name: str
+    kernel: Tuple[int, int]
+    depth: int
+    stride: int
+    stddev: float
+
+
+class Pool(NamedTuple):
+    """3x3 pooling: "max" or "avg"."""
+
+    kind: str
+    stride: int = 1
+    padding: str = "SAME"
+    name: str = ""
+
+
+class Fork(NamedTuple):
+    """Convolutions side by side on one input, their outputs joined."""
+
+    arms: Tuple[Conv, ...]
+
+
+Layer = Union[Conv, SeparableConv, Pool, Fork]
+Branches = Tuple[Tuple[Layer, ...], ...]
+
+
+class Mixed(NamedTuple):
+    """Chains of layers on the same input, their outputs joined.
+
+    Attributes:
+        name: Of the activation; the variables are in `name/Branch_0` and so on.
+        branches: The chains.
+    """
+
+    name: str
+    branches: Branches
+
+
+Block = Union[Conv, SeparableConv, Pool, Mixed]  # what makes one named activation
+
+
+def conv(name: str, depth: int, stride: int = 1, **settings: Any) -> Conv:
+    """A convolution whose name ends with its kernel: `Conv2d_0b_1x7`."""
+    height, width = name.rsplit("_", 1)[1].split("x")
+    return Conv(name, (int(height), int(width)), depth, stride, **settings)
+
+
+# Initial deviations of v2's 1x1 convolutions.
+BEFORE_LARGER = 0.09
+AFTER_POOLING = 0.1
+
+
+def _v2_mixed(
+    letters: str, plain: int, triple: Tuple[int, int], double: Tuple[int, int], pool: str, last: int
+) -> Mixed:
+    """Four branches: 1x1; 1x1 and 3x3; 1x1 and two 3x3; pooling and 1x1."""
+    return Mixed(
+        f"Mixed_{letters}",
+        (
+            (conv("Conv2d_0a_1x1", plain),),
+            (
+                conv("Conv2d_0a_1x1", triple[0], stddev=BEFORE_LARGER),
+                conv("Conv2d_0b_3x3", triple[1]),
+            ),
+            (
+                conv("Conv2d_0a_1x1", double[0], stddev=BEFORE_LARGER),
+                conv("Conv2d_0b_3x3", double[1]),
+                conv("Conv2d_0c_3x3", double[1]),
+            ),
+            (Pool(pool), conv("Conv2d_0b_1x1", last, stddev=AFTER_POOLING)),
+        ),
+    )
+
+
+def _v2_halving(letters: str, first: Tuple[int, int], second: Tuple[int, int]) -> Mixed:
+    """Half the resolution: 1x1 and 3x3; 1x1 and two 3x3; pooling."""
+    return Mixed(
+        f"Mixed_{letters}",
+        (
+            (
+                conv("Conv2d_0a_1x1", first[0], stddev=BEFORE_LARGER),
+                conv("Conv2d_1a_3x3", first[1], 2),
+            ),
+            (
+                conv("Conv2d_0a_1x1", second[0], stddev=BEFORE_LARGER),
+                conv("Conv2d_0b_3x3", second[1]),
+                conv("Conv2d_1a_3x3", second[1], 2),
+            ),
+            (Pool("max", 2),),
+        ),
+    )
+
+
+V2_BLOCKS: Tuple[Block, ...] = (
+    SeparableConv("Conv2d_1a_7x7", (7, 7), 64, 2, stddev=1.0),
+    Pool("max", 2, name="MaxPool_2a_3x3"),
+    conv("Conv2d_2b_1x1", 64, stddev=0.1),
+    conv("Conv2d_2c_3x3", 192),
+    Pool("max", 2, name="MaxPool_3a_3x3"),
+    _v2_mixed("3b", 64, (64, 64), (64, 96), "avg", 32),
+    _v2_mixed("3c", 64, (64, 96), (64, 96), "avg", 64),
+    _v2_halving("4a", (128, 160), (64, 96)),
+    _v2_mixed("4b", 224, (64, 96), (96, 128), "avg", 128),
+    _v2_mixed("4c", 192, (96, 128), (96, 128), "avg", 128),
+    _v2_mixed("4d", 160, (128, 160), (128, 160), "avg", 96),
+    _v2_mixed("4e", 96, (128, 192), (160, 192), "avg", 96),
+    _v2_halving("5a", (128, 192), (192, 256)),
+    _v2_mixed("5b", 352, (192, 320), (160, 224), "avg", 128),
+    _v2_mixed("5c", 352, (192, 320), (192, 224), "max", 128),
+)
+
+
+def _v3_35(
+    letters: str, last: int, names: Tuple[str, str] = ("Conv2d_0a_1x1", "Conv2d_0b_5x5")
+) -> Mixed:
+    """Four branches at 35x35: 1x1; 1x1 and 5x5; 1x1 and two 3x3; pooling and 1x1."""
+    return Mixed(
+        f"Mixed_{letters}",
+        (
+            (conv("Conv2d_0a_1x1", 64),),
+            (conv(names[0], 48), conv(names[1], 64)),
+            (
+                conv("Conv2d_0a_1x1", 64),
+                conv("Conv2d_0b_3x3", 96),
+                conv("Conv2d_0c_3x3", 96),
+            ),
+            (Pool("avg"), conv("Conv2d_0b_1x1", last)),
+        ),
+    )
+
+
+def _v3_17(letters: str, inner: int) -> Mixed:
+    """Four branches at 17x17, with 7x7 kernels taken apart into 1x7 and 7x1."""
+    return Mixed(
+        f"Mixed_{letters}",
+        (
+            (conv("Conv2d_0a_1x1", 192),),
+            (
+                conv("Conv2d_0a_1x1", inner),
+                conv("Conv2d_0b_1x7", inner),
+                conv("Conv2d_0c_7x1", 192),
+            ),
+            (
+                conv("Conv2d_0a_1x1", inner),
+                conv("Conv2d_0b_7x1", inner),
+                conv("Conv2d_0c_1x7", inner),
+                conv("Conv2d_0d_7x1", inner),
+                conv("Conv2d_0e_1x7", 192),
+            ),
+            (Pool("avg"), conv("Conv2d_0b_1x1", 192)),
+        ),
+    )
+
+
+def _v3_8(letters: str, second_arm: str) -> Mixed:
+    """Four branches at 8x8, two of which fork at their end."""
+    return Mixed(
+        f"Mixed_{letters}",
+        (
+            (conv("Conv2d_0a_1x1", 320),),
+            (
+                conv("Conv2d_0a_1x1", 384),
+                Fork((conv("Conv2d_0b_1x3", 384), conv(second_arm, 384))),
+            ),
+            (
+                conv("Conv2d_0a_1x1", 448),
+                conv("Conv2d_0b_3x3", 384),
+                Fork((conv("Conv2d_0c_1x3", 384), conv("Conv2d_0d_3x1", 384))),
+            ),
+            (Pool("avg"), conv("Conv2d_0b_1x1", 192)),
+        ),
+    )
+
+
+V3_BLOCKS: Tuple[Block, ...] = (
+    conv("Conv2d_1a_3x3", 32, 2, padding="VALID"),
+    conv("Conv2d_2a_3x3", 32, padding="VALID"),
+    conv("Conv2d_2b_3x3", 64),
+    Pool("max", 2, "VALID", "MaxPool_3a_3x3"),
+    conv("Conv2d_3b_1x1", 80, padding="VALID"),
+    conv("Conv2d_4a_3x3", 192, padding="VALID"),
+    Pool("max", 2, "VALID", "MaxPool_5a_3x3"),
+    _v3_35("5b", 32),
+    _v3_35("5c", 64, ("Conv2d_0b_1x1", "Conv_1_0c_5x5")),
+    _v3_35("5d", 64),
+    Mixed(
+        "Mixed_6a",
+        (
+            (Conv("Conv2d_1a_1x1", (3, 3), 384, 2, "VALID"),),
+            (
+                conv("Conv2d_0a_1x1", 64),
+                conv("Conv2d_0b_3x3", 96),
+                Conv("Conv2d_1a_1x1", (3, 3), 96, 2, "VALID"),
+            ),
+            (Pool("max", 2, "VALID"),),
+        ),
+    ),
+    _v3_17("6b", 128),
+    _v3_17("6c", 160),
+    _v3_17("6d", 160),
+    _v3_17("6e", 192),
+    Mixed(
+        "Mixed_7a",
+        (
+            (conv("Conv2d_0a_1x1", 192), conv("Conv2d_1a_3x3", 320, 2, padding="VALID")),
+            (
+                conv("Conv2d_0a_1x1", 192),
+                conv("Conv2d_0b_1x7", 192),
+                conv("Conv2d_0c_7x1", 192),
+                conv("Conv2d_1a_3x3", 192, 2, padding="VALID"),
+            ),
+            (Pool("max", 2, "VALID"),),
+        ),
+    ),
+    _v3_8("7b", "Conv2d_0b_3x1"),
+    _v3_8("7c", "Conv2d_0c_3x1"),
+)
+
+Depth = Callable[[float], int]
+
+
+def _initializer(stddev: Optional[float]) -> Dict[str, Any]:
+    return {} if stddev is None else {"weights_initializer": truncated_normal(stddev)}
+
+
+def _convolve(net: tf.Tensor, conv: Conv, depth: Depth) -> tf.Tensor:
+    return slim.conv2d(
+        net,
+        depth(conv.depth),
+        conv.kernel,
+        stride=conv.stride,
+        padding=conv.padding,
+        scope=conv.name,
+        **_initializer(conv.stddev),
+    )
+
+
+def _apply(net: tf.Tensor, layer: Layer, depth: Depth) -> tf.Tensor:
+    if isinstance(layer, Conv):
+        return _convolve(net, layer, depth)
+    if isinstance(layer, Fork):
+        return tf.concat([_convolve(net, arm, depth) for arm in layer.arms], axis=-1)
+    if isinstance(layer, Pool):
+        pool = tf.nn.max_pool2d if layer.kind == "max" else tf.nn.avg_pool2d
+        return pool(net, ksize=3, strides=layer.stride, padding=layer.padding)
+    channels = depth(layer.depth)
+    return slim.separable_conv2d(
+        net,
+        channels,
+        layer.kernel,
+        depth_multiplier=min(channels // 3, SEPARABLE_MULTIPLIER),
+        stride=layer.stride,
+        padding="SAME",
+        scope=layer.name,
+        **_initializer(layer.stddev),
+    )
+
+
+def mix(net: tf.Tensor, branches: Branches, depth: Depth = int) -> tf.Tensor:
+    """Builds chains of layers on `net`, [B, h, w, C], and joins their outputs over the channels."""
+    outputs = []
+    for number, branch in enumerate(branches):
+        output = net
+        with tf1.variable_scope(f"Branch_{number}"):
+            for layer in branch:
+                output = _apply(output, layer, depth)
+        outputs.append(output)
+    return tf.concat(outputs, axis=-1)
+
+
+def _build(net: tf.Tensor, block: Block, depth: Depth) -> tf.Tensor:
+    if not isinstance(block, Mixed):
+        return _apply(net, block, depth)
+    with tf1.variable_scope(block.name):
+        return mix(net, block.branches, depth)
+
+
+def inception(
+    inputs: tf.Tensor, depth: Depth = int, blocks: Sequence[Block] = V2_BLOCKS
+) -> Dict[str, tf.Tensor]:
+    """Builds a network, or a part of one, in the open variable and argument scopes.
+
+    Normalization, activation and regularization are all left to the argument scopes; so are the
+    initial weights of v3, and of the larger kernels of v2.
+
+    Args:
+        inputs: float [B, h, w, 3]; for a part, the activation before its first block.
+        depth: Channels of a layer from the table's, see `mobilenet.scaled_depth`.
+        blocks: The table: `V2_BLOCKS` (ends at `Mixed_5c`, stride 32), `V3_BLOCKS` (ends at
+            `Mixed_7c`, stride 32), or a slice of one.
+
+    Returns:
+        Every activation by the name of its block, in order.
+    """
+    end_points: Dict[str, tf.Tensor] = {}
+    net = inputs
+    for block in blocks:
+        net = end_points[block.name] = _build(net, block, depth)
+    return end_points

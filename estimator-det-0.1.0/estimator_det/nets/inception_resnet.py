@@ -1,0 +1,187 @@
+"""Inception-ResNet v2, in the two parts that two-stage detectors build.
+
+Szegedy et al., "Inception-v4, Inception-ResNet and the Impact of Residual Connections on Learning",
+2016. Unlike the published classifier, every layer of the first part pads its input ("SAME"), so
+that cells of the feature map are aligned with the image. Variable names are those of the
+classifier; the detectors' checkpoints have `Repeat` where it has `Repeat_2`.
+"""
+
+from __future__ import annotations
+
+from typing import Callable, ContextManager, NamedTuple, Optional, Tuple
+
+from estimator_det.compat import slim, tf, tf1
+from estimator_det.nets import inception
+from estimator_det.nets.inception import Block, Branches, Conv, Mixed, Pool, conv
+from estimator_det.nets.normalization import batch_norm, published_scope
+
+# What the published network was trained with.
+BATCH_NORM_DECAY = 0.9997
+BATCH_NORM_EPSILON = 0.001
+
+ATROUS_STRIDE = 8  # stride of the first part at which its last blocks are dilated
+
+
+class Residual(NamedTuple):
+    """Branches whose joined outputs a 1x1 convolution brings to the input's channels, to be added.
+
+    Attributes:
+        name: Of the variable scope of one such block, without its number.
+        branches: The chains of layers.
+        scale: Of what is added; keeps the training of deep networks stable.
+        repeats: How many in a row.
+    """
+
+    name: str
+    branches: Branches
+    scale: float
+    repeats: int
+
+
+STEM: Tuple[Block, ...] = (
+    conv("Conv2d_1a_3x3", 32, 2),
+    conv("Conv2d_2a_3x3", 32),
+    conv("Conv2d_2b_3x3", 64),
+    Pool("max", 2, name="MaxPool_3a_3x3"),
+    conv("Conv2d_3b_1x1", 80),
+    conv("Conv2d_4a_3x3", 192),
+    Pool("max", 2, name="MaxPool_5a_3x3"),
+    Mixed(
+        "Mixed_5b",
+        (
+            (conv("Conv2d_1x1", 96),),
+            (conv("Conv2d_0a_1x1", 48), conv("Conv2d_0b_5x5", 64)),
+            (
+                conv("Conv2d_0a_1x1", 64),
+                conv("Conv2d_0b_3x3", 96),
+                conv("Conv2d_0c_3x3", 96),
+            ),
+            (Pool("avg"), conv("Conv2d_0b_1x1", 64)),
+        ),
+    ),
+)
+BLOCK35 = Residual(
+    "block35",
+    (
+        (conv("Conv2d_1x1", 32),),
+        (conv("Conv2d_0a_1x1", 32), conv("Conv2d_0b_3x3", 32)),
+        (conv("Conv2d_0a_1x1", 32), conv("Conv2d_0b_3x3", 48), conv("Conv2d_0c_3x3", 64)),
+    ),
+    scale=0.17,
+    repeats=10,
+)
+BLOCK17 = Residual(
+    "block17",
+    (
+        (conv("Conv2d_1x1", 192),),
+        (conv("Conv2d_0a_1x1", 128), conv("Conv2d_0b_1x7", 160), conv("Conv2d_0c_7x1", 192)),
+    ),
+    scale=0.1,
+    repeats=20,
+)
+BLOCK8 = Residual(
+    "block8",
+    (
+        (conv("Conv2d_1x1", 192),),
+        (conv("Conv2d_0a_1x1", 192), conv("Conv2d_0b_1x3", 224), conv("Conv2d_0c_3x1", 256)),
+    ),
+    scale=0.2,
+    repeats=9,
+)
+LAST_BLOCK8 = BLOCK8._replace(name="Block8", scale=1.0, repeats=1)
+LAST_DEPTH = 1536
+
+
+def _mixed_6a(stride: int) -> Mixed:
+    return Mixed(
+        "Mixed_6a",
+        (
+            (conv("Conv2d_1a_3x3", 384, stride),),
+            (
+                conv("Conv2d_0a_1x1", 256),
+                conv("Conv2d_0b_3x3", 256),
+                conv("Conv2d_1a_3x3", 384, stride),
+            ),
+            (Pool("max", stride),),
+        ),
+    )
+
+
+def _halving(depth: int) -> Conv:
+    return conv("Conv2d_1a_3x3", depth, 2, padding="VALID")
+
+
+MIXED_7A = Mixed(
+    "Mixed_7a",
+    (
+        (conv("Conv2d_0a_1x1", 256), _halving(384)),
+        (conv("Conv2d_0a_1x1", 256), _halving(288)),
+        (conv("Conv2d_0a_1x1", 256), conv("Conv2d_0b_3x3", 288), _halving(320)),
+        (Pool("max", 2, "VALID"),),
+    ),
+)
+
+
+def arg_scope() -> ContextManager[None]:
+    """Settings of the detectors' layers: batch norm without a factor, no penalty on weights."""
+    return published_scope(
+        BATCH_NORM_DECAY, BATCH_NORM_EPSILON, scale=False, normalizer_fn=batch_norm
+    )
+
+
+Activation = Optional[Callable[[tf.Tensor], tf.Tensor]]
+
+
+def _add(net: tf.Tensor, block: Residual, activation: Activation = tf.nn.relu) -> tf.Tensor:
+    """One residual block in the open variable scope, [B, h, w, C] -> [B, h, w, C]."""
+    change = slim.conv2d(
+        inception.mix(net, block.branches),
+        net.shape[-1],
+        1,
+        normalizer_fn=None,
+        activation_fn=None,
+        scope="Conv2d_1x1",
+    )
+    total = net + block.scale * change
+    return total if activation is None else activation(total)
+
+
+def _repeat(net: tf.Tensor, scope: str, block: Residual) -> tf.Tensor:
+    for number in range(1, block.repeats + 1):
+        with tf1.variable_scope(f"{scope}/{block.name}_{number}"):
+            net = _add(net, block)
+    return net
+
+
+def first_part(inputs: tf.Tensor, output_stride: int) -> tf.Tensor:
+    """Builds the layers before `Mixed_7a` in the open variable and argument scopes.
+
+    Args:
+        inputs: float [B, h, w, 3].
+        output_stride: 16, or 8: there the blocks after the last change of resolution are dilated.
+
+    Returns:
+        [B, h / output_stride, w / output_stride, 1088], sizes rounded up.
+    """
+    dilated = output_stride == ATROUS_STRIDE
+    *_, net = inception.inception(inputs, blocks=STEM).values()
+    net = _repeat(net, "Repeat", BLOCK35)
+    *_, net = inception.inception(net, blocks=(_mixed_6a(1 if dilated else 2),)).values()
+    with slim.arg_scope([slim.conv2d], rate=2 if dilated else 1):
+        return _repeat(net, "Repeat_1", BLOCK17)
+
+
+def second_part(inputs: tf.Tensor) -> tf.Tensor:
+    """Builds `Mixed_7a` and the layers after it in the open variable and argument scopes.
+
+    Args:
+        inputs: float [N, h, w, 1088], crops of what the first part gives.
+
+    Returns:
+        [N, (h - 1) / 2, (w - 1) / 2, 1536], sizes rounded down.
+    """
+    *_, net = inception.inception(inputs, blocks=(MIXED_7A,)).values()
+    net = _repeat(net, "Repeat", BLOCK8)
+    with tf1.variable_scope(LAST_BLOCK8.name):
+        net = _add(net, LAST_BLOCK8, activation=None)
+    return slim.conv2d(net, LAST_DEPTH, 1, scope="Conv2d_7b_1x1")

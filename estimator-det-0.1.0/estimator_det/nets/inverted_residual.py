@@ -1,0 +1,329 @@
+"""MobileNets of inverted residuals, as tables of layers: v2, v3 large and small, EdgeTPU.
+
+Sandler et al., "MobileNetV2: Inverted Residuals and Linear Bottlenecks", 2018; Howard et al.,
+"Searching for MobileNetV3", 2019. Variable names, and so checkpoints, are those of the published
+classifiers. The tables end where detectors leave the networks: before pooling.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Callable, Dict, Iterator, NamedTuple, Tuple, Union
+
+from estimator_det.compat import slim, tf, tf1
+from estimator_det.config.text import ConfigError
+from estimator_det.nets.initializers import truncated_normal
+from estimator_det.nets.normalization import BATCH_NORMS, batch_norm, sync_batch_norm
+from estimator_det.nets.padding import pad_for_kernel
+
+# What the reference's detectors set for these backbones.
+WEIGHT_DECAY = 0.00004
+WEIGHT_STDDEV = 0.09
+BATCH_NORM_DECAY = 0.9997
+
+DIVISOR = 8  # widths are rounded to multiples of this, which suits vector units
+SQUEEZE = 4  # a squeeze-excite gate sees the channels through a quarter as many
+# The published gates multiply by this and not by 1/6; checkpoints were trained with it.
+GATE_SLOPE = 0.16667
+
+Activation = Callable[[tf.Tensor], tf.Tensor]
+Depth = Callable[[float], int]
+
+
+def hard_swish(inputs: tf.Tensor) -> tf.Tensor:
+    """Maps x to x * relu6(x + 3) / 6, a cheap x * sigmoid(x)."""
+    return inputs * tf.nn.relu6(inputs + 3.0) * (1.0 / 6.0)
+
+
+def hard_sigmoid(inputs: tf.Tensor) -> tf.Tensor:
+    """Maps x to relu6(x + 3) / 6 to five digits, a cheap sigmoid."""
+    return tf.nn.relu6(inputs + 3.0) * GATE_SLOPE
+
+
+def divisible(channels: float, least: int = DIVISOR, divisor: int = DIVISOR) -> int:
+    """Nearest multiple of `divisor`, at least `least`, and never a tenth below `channels`."""
+    rounded = max(least, int(channels + divisor / 2) // divisor * divisor)
+    return rounded + divisor if rounded < 0.9 * channels else rounded
+
+
+def rounded_depth(depth_multiplier: float, min_depth: int) -> Depth:
+    """Function from a table's depth to the real one: scaled, rounded to eights, not too small.
+
+    Raises:
+        ConfigError: if the multiplier is not above 0.
+    """
+    if depth_multiplier <= 0:
+        raise ConfigError(
+            f"feature_extractor.depth_multiplier must be above 0; found {depth_multiplier}"
+        )
+    return lambda depth: divisible(depth * depth_multiplier, min_depth)
+
+
+class Conv(NamedTuple):
+    """A plain convolution.
+
+    Attributes:
+        depth: Output channels at depth multiplier 1.
+        kernel: Side of the kernel.
+        stride: In both directions.
+        activation: After the batch norm.
+    """
+
+    depth: int
+    kernel: int = 1
+    stride: int = 1
+    activation: Activation = tf.nn.relu6
+
+
+class Block(NamedTuple):
+    """An inverted residual: widen, filter each channel by itself, narrow; add the input if alike.
+
+    Attributes:
+        depth: Output channels at depth multiplier 1.
+        stride: Of the filter.
+        expansion: How many times wider the block is inside, rounded to a multiple of eight
+            channels; no widening layer where that is no wider than the input, or at 0.
+        kernel: Side of the filter's kernel.
+        activation: Inside the block; its output has none.
+        squeeze: Whether a squeeze-excite gate weighs the filtered channels.
+        fused: Whether one full convolution widens and filters.
+        residual: Whether the input is added where its shape is that of the output.
+    """
+
+    depth: int
+    stride: int = 1
+    expansion: float = 6
+    kernel: int = 3
+    activation: Activation = tf.nn.relu6
+    squeeze: bool = False
+    fused: bool = False
+    residual: bool = True
+
+
+Layers = Tuple[Union[Conv, Block], ...]
+
+# `layer_4` has 1/4 of the resolution, `layer_7` and `layer_8/expansion_output` 1/8, `layer_14` and
+# `layer_15/expansion_output` 1/16, `layer_18` and `layer_19` 1/32.
+V2_LAYERS: Layers = (
+    Conv(32, 3, stride=2),
+    Block(16, expansion=0),
+    Block(24, 2),
+    Block(24),
+    Block(32, 2),
+    *[Block(32)] * 2,
+    Block(64, 2),
+    *[Block(64)] * 3,
+    *[Block(96)] * 3,
+    Block(160, 2),
+    *[Block(160)] * 2,
+    Block(320),
+    Conv(1280),
+)
+
+
+def _relu(depth: int, stride: int, expansion: float, kernel: int, squeeze: bool = False) -> Block:
+    return Block(depth, stride, expansion, kernel, tf.nn.relu, squeeze)
+
+
+def _swish(depth: int, stride: int, expansion: float, kernel: int, squeeze: bool = False) -> Block:
+    return Block(depth, stride, expansion, kernel, hard_swish, squeeze)
+
+
+# The detectors' v3 networks: from the last stride on, half the channels of the classifiers.
+V3_LARGE_LAYERS: Layers = (
+    Conv(16, 3, stride=2, activation=hard_swish),
+    _relu(16, 1, 1, 3),
+    _relu(24, 2, 4, 3),
+    _relu(24, 1, 3, 3),
+    _relu(40, 2, 3, 5, squeeze=True),
+    *[_relu(40, 1, 3, 5, squeeze=True)] * 2,
+    _swish(80, 2, 6, 3),
+    _swish(80, 1, 2.5, 3),
+    *[_swish(80, 1, 184 / 80, 3)] * 2,
+    *[_swish(112, 1, 6, 3, squeeze=True)] * 2,
+    _swish(80, 2, 6, 5, squeeze=True),
+    *[_swish(80, 1, 6, 5, squeeze=True)] * 2,
+    Conv(480, activation=hard_swish),
+)
+V3_SMALL_LAYERS: Layers = (
+    Conv(16, 3, stride=2, activation=hard_swish),
+    _relu(16, 2, 1, 3, squeeze=True),
+    _relu(24, 2, 72 / 16, 3),
+    _relu(24, 1, 88 / 24, 3),
+    _swish(40, 2, 4, 5, squeeze=True),
+    *[_swish(40, 1, 6, 5, squeeze=True)] * 2,
+    *[_swish(48, 1, 3, 5, squeeze=True)] * 2,
+    _swish(48, 2, 6, 5, squeeze=True),
+    *[_swish(48, 1, 6, 5, squeeze=True)] * 2,
+    Conv(288, activation=hard_swish),
+)
+
+
+def _fused(depth: int, stride: int, expansion: float) -> Block:
+    return Block(depth, stride, expansion, 3, tf.nn.relu, fused=True)
+
+
+EDGETPU_LAYERS: Layers = (
+    Conv(32, 3, stride=2, activation=tf.nn.relu),
+    _fused(16, 1, 1),
+    _fused(32, 2, 8),
+    *[_fused(32, 1, 4)] * 3,
+    _fused(48, 2, 8),
+    *[_fused(48, 1, 4)] * 3,
+    _relu(96, 2, 8, 3),
+    *[_relu(96, 1, 4, 3)] * 3,
+    _relu(96, 1, 8, 3)._replace(residual=False),
+    *[_relu(96, 1, 4, 3)] * 3,
+    _relu(160, 2, 8, 5),
+    *[_relu(160, 1, 4, 5)] * 3,
+    _relu(192, 1, 8, 3),
+)
+
+
+@contextlib.contextmanager
+def arg_scope(batch_norm_decay: float = BATCH_NORM_DECAY) -> Iterator[None]:
+    """Settings of the reference's detectors for these backbones; depthwise kernels go free.
+
+    Whether batch norm learns, and where its averages are updated, is left to the scopes around. A
+    configuration's own hyperparameters, opened inside this scope, outrank its settings; but the
+    networks always keep their activations, and batch norms with offset and factor.
+    """
+    with (
+        slim.arg_scope(list(BATCH_NORMS), decay=batch_norm_decay),
+        slim.arg_scope(
+            [slim.conv2d, slim.separable_conv2d],
+            weights_initializer=truncated_normal(WEIGHT_STDDEV),
+            normalizer_fn=batch_norm,
+        ),
+        slim.arg_scope([slim.conv2d], weights_regularizer=slim.l2_regularizer(WEIGHT_DECAY)),
+        slim.arg_scope([slim.separable_conv2d], weights_regularizer=None),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _network_scope() -> Iterator[None]:
+    """What makes these networks what they are: no scope around may change it."""
+    settings = slim.current_arg_scope().get(slim.arg_scope_func_key(slim.conv2d), {})
+    # Batch norm over all replicas is batch norm, too, so a configuration may ask for it.
+    chosen = settings.get("normalizer_fn")
+    normalizer = sync_batch_norm if chosen is sync_batch_norm else batch_norm
+    with (
+        slim.arg_scope(list(BATCH_NORMS), center=True, scale=True),
+        slim.arg_scope(
+            [slim.conv2d, slim.separable_conv2d], normalizer_fn=normalizer, padding="SAME"
+        ),
+    ):
+        yield
+
+
+def _squeeze_excite(net: tf.Tensor) -> tf.Tensor:
+    """Weighs channels by a gate that sees their means (Hu et al., 2018)."""
+    channels = net.shape[-1]
+    with tf1.variable_scope("squeeze_excite"):
+        means = tf.reduce_mean(net, [1, 2], keepdims=True)
+        with slim.arg_scope([slim.conv2d], normalizer_fn=None):
+            few = divisible(channels / SQUEEZE)
+            squeezed = slim.conv2d(means, few, 1, activation_fn=tf.nn.relu, scope="Conv")
+            gate = slim.conv2d(squeezed, channels, 1, activation_fn=hard_sigmoid, scope="Conv_1")
+    return net * gate
+
+
+def _block(
+    inputs: tf.Tensor, block: Block, depth: Depth, explicit_padding: bool
+) -> Dict[str, tf.Tensor]:
+    """The block's activations: `expansion_output` if it widens, `depthwise_output`, `output`."""
+    made: Dict[str, tf.Tensor] = {}
+    net = inputs
+    channels = inputs.shape[-1]
+    kernel, stride = block.kernel, block.stride
+    with slim.arg_scope([slim.conv2d, slim.separable_conv2d], activation_fn=block.activation):
+        inner = divisible(channels * block.expansion) if block.expansion else channels
+        if inner > channels:
+            widening = {"kernel_size": kernel, "stride": stride} if block.fused else {}
+            net = slim.conv2d(net, inner, **{"kernel_size": 1, **widening}, scope="expand")
+            made["expansion_output"] = net
+        if not block.fused:
+            if explicit_padding:
+                net = pad_for_kernel(net, kernel)
+            net = slim.separable_conv2d(
+                net,
+                None,
+                kernel,
+                depth_multiplier=1,
+                stride=stride,
+                padding="VALID" if explicit_padding else "SAME",
+                scope="depthwise",
+            )
+            made["depthwise_output"] = net
+        if block.squeeze:
+            net = _squeeze_excite(net)
+        net = slim.conv2d(net, depth(block.depth), 1, activation_fn=None, scope="project")
+    alike = stride == 1 and net.shape[-1] == channels
+    made["output"] = net + inputs if block.residual and alike else net
+    return made
+
+
+def inverted_residual_net(
+    inputs: tf.Tensor,
+    layers: Layers,
+    depth: Depth,
+    *,
+    explicit_padding: bool = False,
+    pad_whole_blocks: bool = False,
+) -> Dict[str, tf.Tensor]:
+    """Builds a network in the open variable and argument scopes.
+
+    Args:
+        inputs: float [B, h, w, 3].
+        layers: The table.
+        depth: Channels of a layer from the table's, see `rounded_depth`.
+        explicit_padding: Pad before convolutions by kernel size alone, instead of "SAME".
+        pad_whole_blocks: With `explicit_padding`, pad a block's input on top of "SAME" inside it,
+            so that maps grow by the kernel size less one at every block: the reference pads the
+            v3 networks so, and checkpoints trained that way expect it.
+
+    Returns:
+        Every activation by name, in order: `layer_1`, …, one for each row of the table; and of a
+        block also `layer_n/expansion_output` (if it widens its input), `layer_n/depthwise_output`
+        (unless it is fused) and `layer_n/output`, which is `layer_n`.
+
+    Raises:
+        ConfigError: if a fused block is to be padded explicitly, which the reference cannot do.
+    """
+    end_points: Dict[str, tf.Tensor] = {}
+    net = inputs
+    counts = {Conv: 0, Block: 0}
+    with _network_scope():
+        for number, row in enumerate(layers, start=1):
+            count = counts[type(row)]
+            counts[type(row)] += 1
+            suffix = f"_{count}" if count else ""
+            name = f"layer_{number}"
+            if isinstance(row, Conv):
+                valid = explicit_padding and row.kernel > 1
+                net = slim.conv2d(
+                    pad_for_kernel(net, row.kernel) if valid else net,
+                    depth(row.depth),
+                    row.kernel,
+                    stride=row.stride,
+                    padding="VALID" if valid else "SAME",
+                    activation_fn=row.activation,
+                    scope=f"Conv{suffix}",
+                )
+                end_points[name] = net
+                continue
+            if explicit_padding and row.fused:
+                raise ConfigError(
+                    "feature_extractor.use_explicit_padding is not possible with fused "
+                    "convolutions; remove it"
+                )
+            whole = explicit_padding and pad_whole_blocks
+            if whole:
+                net = pad_for_kernel(net, row.kernel)
+            with tf1.variable_scope(f"expanded_conv{suffix}"):
+                made = _block(net, row, depth, explicit_padding and not whole)
+            net = made["output"]
+            end_points[name] = net
+            end_points.update({f"{name}/{part}": tensor for part, tensor in made.items()})
+    return end_points

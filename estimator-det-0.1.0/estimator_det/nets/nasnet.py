@@ -1,0 +1,385 @@
+"""Networks of searched cells: NASNet-A and PNASNet-5.
+
+Zoph et al., "Learning Transferable Architectures for Scalable Image Recognition", 2018, and Liu et
+al., "Progressive Neural Architecture Search", 2018. A cell is data: five pairs of operations on
+earlier states. Variable names, and so checkpoints, are those of the published classifiers.
+"""
+
+from __future__ import annotations
+
+from typing import ContextManager, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from estimator_det.compat import slim, tf, tf1
+from estimator_det.nets.normalization import batch_norm, published_scope
+
+# What the published large networks were trained with.
+WEIGHT_DECAY = 0.00004  # of PNASNet
+NASNET_WEIGHT_DECAY = 0.00005
+BATCH_NORM_DECAY = 0.9997
+BATCH_NORM_EPSILON = 0.001
+
+NUM_STEM_CELLS = 2
+DEPTH_GROWTH = 2  # of the channels, at every halving of the resolution
+LAYERS_PER_SEPARABLE = 2
+
+
+class Step(NamedTuple):
+    """One operation of a cell.
+
+    Attributes:
+        operation: "separable", "max_pool", "avg_pool" or "identity".
+        kernel: Side of the kernel; unused by "identity".
+        state: What it works on. 0: the output of the cell before; 1: of the cell before that,
+            both brought to the cell's depth; 2 and up: the sums of the blocks so far.
+    """
+
+    operation: str
+    kernel: int
+    state: int
+
+
+class Block(NamedTuple):
+    """Two operations whose results are added, which makes a new state."""
+
+    left: Step
+    right: Step
+
+
+class Cell(NamedTuple):
+    """Blocks, and the states that joined together are the output."""
+
+    blocks: Tuple[Block, ...]
+    outputs: Tuple[int, ...]
+
+
+class Network(NamedTuple):
+    """Cells in a row, after a strided convolution and two stem cells.
+
+    Attributes:
+        cell: Of which the network is made; it halves the resolution where its stride is 2.
+        num_cells: Past the stem; the resolution is halved at one and two thirds of them.
+        depth: Channels of a state in the first of them.
+        stem_depth: Channels of the first convolution.
+        keep_paths: In training, the part of the examples whose paths survive, for the last cell
+            and at the end of training.
+        training_steps: At which `keep_paths` is reached.
+        halving_cell: Makes the stem, and comes before those cells at one and two thirds, which
+            then have stride 1; None if `cell` does all this itself.
+    """
+
+    cell: Cell
+    num_cells: int
+    depth: int
+    stem_depth: int
+    keep_paths: float
+    training_steps: int = 250000
+    halving_cell: Optional[Cell] = None
+
+
+PNASNET_CELL = Cell(
+    blocks=(
+        Block(Step("separable", 5, 1), Step("max_pool", 3, 1)),
+        Block(Step("separable", 7, 0), Step("max_pool", 3, 0)),
+        Block(Step("separable", 5, 0), Step("separable", 3, 0)),
+        Block(Step("separable", 3, 4), Step("max_pool", 3, 0)),
+        Block(Step("separable", 3, 1), Step("identity", 1, 0)),
+    ),
+    outputs=(2, 3, 4, 5, 6),
+)
+PNASNET_LARGE = Network(PNASNET_CELL, num_cells=12, depth=216, stem_depth=96, keep_paths=0.6)
+
+NASNET_CELL = Cell(
+    blocks=(
+        Block(Step("separable", 5, 0), Step("separable", 3, 1)),
+        Block(Step("separable", 5, 1), Step("separable", 3, 1)),
+        Block(Step("avg_pool", 3, 0), Step("identity", 1, 1)),
+        Block(Step("avg_pool", 3, 1), Step("avg_pool", 3, 1)),
+        Block(Step("separable", 3, 0), Step("identity", 1, 0)),
+    ),
+    outputs=(1, 2, 3, 4, 5, 6),
+)
+NASNET_HALVING_CELL = Cell(
+    blocks=(
+        Block(Step("separable", 5, 0), Step("separable", 7, 1)),
+        Block(Step("max_pool", 3, 0), Step("separable", 7, 1)),
+        Block(Step("avg_pool", 3, 0), Step("separable", 5, 1)),
+        Block(Step("identity", 1, 3), Step("avg_pool", 3, 2)),
+        Block(Step("separable", 3, 2), Step("max_pool", 3, 0)),
+    ),
+    outputs=(3, 4, 5, 6),
+)
+NASNET_LARGE = Network(
+    NASNET_CELL,
+    num_cells=18,
+    depth=168,
+    stem_depth=96,
+    keep_paths=0.7,
+    halving_cell=NASNET_HALVING_CELL,
+)
+
+
+def arg_scope(weight_decay: float = WEIGHT_DECAY) -> ContextManager[None]:
+    """Settings the published networks were trained with; layers add batch norm explicitly."""
+    return published_scope(
+        BATCH_NORM_DECAY,
+        BATCH_NORM_EPSILON,
+        weights_initializer=slim.variance_scaling_initializer(mode="FAN_OUT"),
+        weights_regularizer=slim.l2_regularizer(weight_decay),
+        activation_fn=None,
+        biases_initializer=None,
+    )
+
+
+class _State(NamedTuple):
+    """A feature map, and how many times smaller than the image its sides are."""
+
+    values: tf.Tensor
+    scale: int
+
+
+def _smaller(state: _State, other: _State) -> bool:
+    """Whether `state` has a lower resolution; by its width as long as that is known."""
+    widths = state.values.shape[2], other.values.shape[2]
+    return state.scale > other.scale if None in widths else widths[0] != widths[1]
+
+
+def _point_conv(
+    net: tf.Tensor, depth: int, name: str, norm_name: str, stride: int = 1
+) -> tf.Tensor:
+    return batch_norm(slim.conv2d(net, depth, 1, stride=stride, scope=name), scope=norm_name)
+
+
+def _halve(net: tf.Tensor, depth: int) -> tf.Tensor:
+    """Half the resolution from the even and the odd pixels, half the channels from each."""
+    even = slim.conv2d(net[:, ::2, ::2], depth // 2, 1, scope="path1_conv")
+    # The odd pixels are padded to as many as there are even ones.
+    odd = tf.pad(net, [[0, 0], [0, 1], [0, 1], [0, 0]])[:, 1::2, 1::2]
+    odd = slim.conv2d(odd, depth - depth // 2, 1, scope="path2_conv")
+    return batch_norm(tf.concat([even, odd], axis=-1), scope="final_path_bn")
+
+
+def _fit(previous: Optional[_State], state: _State, depth: int) -> _State:
+    """`previous` brought to the resolution of `state` and to `depth` channels."""
+    if previous is None:
+        return state
+    if _smaller(state, previous):
+        return _State(_halve(tf.nn.relu(previous.values), depth), state.scale)
+    if previous.values.shape[-1] == depth:
+        return previous
+    net = _point_conv(tf.nn.relu(previous.values), depth, "prev_1x1", "prev_bn")
+    return _State(net, state.scale)
+
+
+def _separable(net: tf.Tensor, depth: int, kernel: int, stride: int) -> tf.Tensor:
+    for number in range(1, LAYERS_PER_SEPARABLE + 1):
+        name = f"{kernel}x{kernel}_{number}"
+        net = slim.separable_conv2d(
+            tf.nn.relu(net),
+            depth,
+            kernel,
+            depth_multiplier=1,
+            stride=stride if number == 1 else 1,
+            scope=f"separable_{name}",
+        )
+        net = batch_norm(net, scope=f"bn_sep_{name}")
+    return net
+
+
+def _drop_paths(net: tf.Tensor, keep: Optional[tf.Tensor]) -> tf.Tensor:
+    """Zeroes whole examples with probability 1 - `keep`, and scales the others up by as much."""
+    if keep is None:
+        return net
+    kept = tf.floor(keep + tf.random.uniform([tf.shape(net)[0], 1, 1, 1]))
+    return net * (kept / keep)
+
+
+def _operate(
+    net: tf.Tensor, step: Step, depth: int, stride: int, keep: Optional[tf.Tensor]
+) -> tf.Tensor:
+    fits = net.shape[-1] == depth
+    if step.operation == "identity":
+        if stride == 1 and fits:
+            return net
+        return _point_conv(tf.nn.relu(net), depth, "1x1", "bn_1", stride)
+    if step.operation == "separable":
+        return _drop_paths(_separable(net, depth, step.kernel, stride), keep)
+    pool = tf.nn.max_pool2d if step.operation == "max_pool" else tf.nn.avg_pool2d
+    net = pool(net, ksize=step.kernel, strides=stride, padding="SAME")
+    return _drop_paths(net if fits else _point_conv(net, depth, "1x1", "bn_1"), keep)
+
+
+def _build_cell(
+    cell: Cell,
+    state: _State,
+    previous: Optional[_State],
+    depth: int,
+    stride: int,
+    keep: Optional[tf.Tensor],
+) -> _State:
+    """Builds a cell in the open variable scope."""
+    fitted = _fit(previous, state, depth)
+    beginning = _point_conv(tf.nn.relu(state.values), depth, "1x1", "beginning_bn")
+    states = [beginning, fitted.values]
+    for number, block in enumerate(cell.blocks):
+        with tf1.variable_scope(f"comb_iter_{number}"):
+            results = []
+            for side, step in zip(Block._fields, block):
+                with tf1.variable_scope(side):
+                    # Sums of blocks have the cell's resolution already.
+                    step_stride = stride if step.state < NUM_STEM_CELLS else 1
+                    results.append(_operate(states[step.state], step, depth, step_stride, keep))
+            states.append(results[0] + results[1])
+    output = tf.concat([states[index] for index in cell.outputs], axis=-1)
+    return _State(output, state.scale * stride)
+
+
+class _Place(NamedTuple):
+    """A cell's place in a network.
+
+    Attributes:
+        scope: Variable scope of the cell.
+        cell: The table.
+        depth: Channels of a state.
+        stride: Of the cell.
+        previous: Which output before this cell is its `previous`; -1 would be its direct input.
+    """
+
+    scope: str
+    cell: Cell
+    depth: int
+    stride: int
+    previous: int = -2
+
+    @property
+    def end_point(self) -> str:
+        return "Stem" if self.scope == f"cell_stem_{NUM_STEM_CELLS - 1}" else self.scope.title()
+
+
+def _places(network: Network) -> List[_Place]:
+    """All cells of a network, in order."""
+    halving = network.halving_cell
+    places = [
+        _Place(
+            f"cell_stem_{number}",
+            halving or network.cell,
+            network.depth // DEPTH_GROWTH ** (NUM_STEM_CELLS - number),
+            stride=2,
+        )
+        for number in range(NUM_STEM_CELLS)
+    ]
+    depth = network.depth
+    halved_at = [network.num_cells // 3, network.num_cells * 2 // 3]
+    for number in range(network.num_cells):
+        place = _Place(f"cell_{number}", network.cell, depth, stride=1)
+        if number in halved_at:
+            depth *= DEPTH_GROWTH
+            place = place._replace(depth=depth)
+            if halving is None:
+                place = place._replace(stride=2)
+            else:
+                scope = f"reduction_cell_{halved_at.index(number)}"
+                places.append(_Place(scope, halving, depth, stride=2))
+                # The cell after it skips what the halving cell has for `previous`.
+                place = place._replace(previous=-3)
+        places.append(place)
+    return places
+
+
+def _kept_paths(network: Network, number: int, progress: tf.Tensor) -> tf.Tensor:
+    """Probability that a path of a cell is kept: falls with the cell's depth and with time."""
+    total = len(_places(network))
+    return 1.0 - progress * ((number + 1) / total * (1 - network.keep_paths))
+
+
+def _build_cells(
+    network: Network, numbers: Sequence[int], states: Sequence[_State], is_training: bool
+) -> Dict[str, tf.Tensor]:
+    """Builds the cells of these places in the open variable scope.
+
+    Args:
+        network: The table.
+        numbers: The places, in order.
+        states: The outputs before the first of them, the direct input last.
+        is_training: Whether paths are dropped.
+
+    Returns:
+        Their outputs by name.
+    """
+    progress: Optional[tf.Tensor] = None
+    step = tf1.train.get_global_step()
+    if is_training and step is not None and network.keep_paths < 1:
+        progress = tf.minimum(1.0, tf.cast(step, tf.float32) / network.training_steps)
+    places = _places(network)
+    outputs = list(states)
+    end_points: Dict[str, tf.Tensor] = {}
+    for number in numbers:
+        place = places[number]
+        keep = None if progress is None else _kept_paths(network, number, progress)
+        previous = outputs[place.previous] if len(outputs) >= -place.previous else None
+        with tf1.variable_scope(place.scope):
+            output = _build_cell(place.cell, outputs[-1], previous, place.depth, place.stride, keep)
+        outputs.append(output)
+        end_points[place.end_point] = output.values
+    return end_points
+
+
+def searched_network(
+    inputs: tf.Tensor,
+    network: Network = PNASNET_LARGE,
+    *,
+    is_training: bool = False,
+    last: str = "",
+) -> Dict[str, tf.Tensor]:
+    """Builds a network in the open variable and argument scopes.
+
+    Args:
+        inputs: float [B, h, w, 3].
+        network: The table.
+        is_training: Whether paths are dropped at random, more and more as the global step goes on;
+            none are at step 0, or in a graph without one.
+        last: Activation to end with, such as `Cell_7`; the network's last cell by default.
+
+    Returns:
+        `Stem` and `Cell_0`, `Cell_1`, ..., in order, and `Reduction_Cell_0` and so on where the
+        network has a cell for halving. For PNASNet-5 large `Cell_7` has stride 16, `Cell_11`
+        stride 32; for NASNet-A large `Cell_11` has stride 16.
+
+    Raises:
+        ValueError: if there is no activation `last`.
+    """
+    net = slim.conv2d(inputs, network.stem_depth, 3, stride=2, padding="VALID", scope="conv0")
+    state = _State(batch_norm(net, scope="conv0_bn"), 2)
+    names = [place.end_point for place in _places(network)]
+    numbers = range(names.index(last) + 1 if last else len(names))
+    end_points = _build_cells(network, numbers, [state], is_training)
+    return {name: values for name, values in end_points.items() if name != "Cell_Stem_0"}
+
+
+def rest_of_network(
+    previous: tf.Tensor,
+    inputs: tf.Tensor,
+    network: Network,
+    *,
+    after: str,
+    is_training: bool = False,
+) -> tf.Tensor:
+    """Builds the cells of a network after one of its activations, with a ReLU at the end.
+
+    Args:
+        previous: float [N, h, w, C], output of the cell before `after`.
+        inputs: float [N, h, w, C], output of the cell `after`.
+        network: The table.
+        after: Name of that activation.
+        is_training: As for `searched_network`.
+
+    Returns:
+        The last activation, [N, h', w', C'].
+
+    Raises:
+        ValueError: if there is no activation `after`.
+    """
+    names = [place.end_point for place in _places(network)]
+    numbers = range(names.index(after) + 1, len(names))
+    states = [_State(previous, 1), _State(inputs, 1)]
+    *_, last = _build_cells(network, numbers, states, is_training).values()
+    return tf.nn.relu(last)

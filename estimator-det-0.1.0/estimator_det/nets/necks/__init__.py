@@ -1,0 +1,1 @@
+"""Feature maps of several resolutions, made of a backbone's activations."""

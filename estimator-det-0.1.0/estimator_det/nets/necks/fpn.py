@@ -1,0 +1,142 @@
+"""Pyramids of feature maps that share one depth: top-down (FPN) and pooled (PPN)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Sequence, Tuple
+
+from estimator_det.compat import slim, tf
+from estimator_det.config.text import ConfigError
+from estimator_det.images.sizes import height_and_width
+from estimator_det.nets.padding import pad_for_kernel
+
+Maps = Tuple[tf.Tensor, ...]
+
+KERNEL = 3
+
+
+class LayerOptions(NamedTuple):
+    """How the layers of a pyramid are made.
+
+    Attributes:
+        depth: Channels of every map.
+        explicit_padding: Pad before the 3x3 convolutions by kernel size alone, not by "SAME".
+        use_depthwise: Split the 3x3 convolutions into depthwise and pointwise halves; one layer
+            with one batch norm all the same.
+    """
+
+    depth: int
+    explicit_padding: bool = False
+    use_depthwise: bool = False
+
+
+def upsample_twofold(features: tf.Tensor) -> tf.Tensor:
+    """Repeats every pixel of [B, h, w, C] twice along both axes: [B, 2 h, 2 w, C].
+
+    Made of copies and reshapes, which compile for accelerators where a resize may not.
+    """
+    height, width = height_and_width(features)
+    depth = features.shape[3]
+    columns = tf.reshape(features, [-1, height, 1, width, 1, depth])
+    spread = tf.tile(columns, [1, 1, 2, 1, 2, 1])
+    return tf.reshape(spread, [-1, 2 * height, 2 * width, depth])
+
+
+def _convolution(net: tf.Tensor, options: LayerOptions, stride: int, name: str) -> tf.Tensor:
+    padding = "SAME"
+    if options.explicit_padding:
+        net, padding = pad_for_kernel(net, KERNEL), "VALID"
+    settings = {"stride": stride, "padding": padding, "scope": name}
+    if options.use_depthwise:
+        return slim.separable_conv2d(net, options.depth, KERNEL, depth_multiplier=1, **settings)
+    return slim.conv2d(net, options.depth, KERNEL, **settings)
+
+
+def _fitted(coarse: tf.Tensor, lateral: tf.Tensor, cut: bool) -> tf.Tensor:
+    """`coarse`, upsampled, at the size of `lateral`."""
+    upsampled = upsample_twofold(coarse)
+    have: Any = upsampled.shape[1:3].as_list()
+    want: Any = lateral.shape[1:3].as_list()
+    known = None not in have + want
+    if known and have == want:
+        return upsampled
+    if cut:
+        height, width = want if None not in want else tf.unstack(tf.shape(lateral)[1:3])
+        return upsampled[:, :height, :width, :]
+    if known:
+        raise ConfigError(
+            f"a pyramid level of {want} pixels cannot take the one above it, {have} when enlarged "
+            "twofold; make the image size a multiple of the coarsest backbone stride, for "
+            "example with feature_extractor.pad_to_multiple: 32, or set use_explicit_padding"
+        )
+    return upsampled
+
+
+def top_down_maps(end_points: Sequence[tf.Tensor], options: LayerOptions) -> Maps:
+    """Enriches fine activations with coarse ones (Lin et al., "Feature Pyramid Networks", 2017).
+
+    Every activation passes a 1x1 projection without normalization or activation; from the
+    coarsest down, each level adds the one above it, enlarged twofold. All but the coarsest are
+    smoothed by a 3x3 convolution. Scopes are `projection_n` and `smoothing_n`, counted from 1 at
+    the finest; checkpoints depend on them.
+
+    Args:
+        end_points: Backbone activations [B, h_i, w_i, c_i], finest first, each half the size of
+            the one before it.
+        options: How layers are made. With explicit padding an enlarged map may be larger than
+            the next; it is cut at the bottom and the right.
+
+    Returns:
+        [B, h_i, w_i, depth], one map per activation, finest first.
+
+    Raises:
+        ConfigError: if sizes do not halve and larger maps are not cut.
+    """
+    maps = []
+    merged = None
+    for number in range(len(end_points), 0, -1):
+        lateral = slim.conv2d(
+            end_points[number - 1],
+            options.depth,
+            1,
+            padding="SAME",
+            activation_fn=None,
+            normalizer_fn=None,
+            scope=f"projection_{number}",
+        )
+        if merged is None:
+            merged = lateral
+            maps.append(merged)
+            continue
+        merged = _fitted(merged, lateral, cut=options.explicit_padding) + lateral
+        maps.append(_convolution(merged, options, stride=1, name=f"smoothing_{number}"))
+    return tuple(reversed(maps))
+
+
+def coarse_maps(features: tf.Tensor, names: Sequence[str], options: LayerOptions) -> Maps:
+    """Ever coarser maps on top of a pyramid: a 3x3 convolution of stride 2 for each scope name."""
+    maps = []
+    for name in names:
+        features = _convolution(features, options, stride=2, name=name)
+        maps.append(features)
+    return tuple(maps)
+
+
+def pooled_maps(features: tf.Tensor, num_maps: int, base_depth: int = 0) -> Maps:
+    """A pooling pyramid (Jin et al., "Pooling Pyramid Network for Object Detection", 2018).
+
+    Args:
+        features: [B, h, w, c], the finest map.
+        num_maps: How many maps to make.
+        base_depth: Channels of a 1x1 convolution before the first map, in the scope
+            `Base_Conv2d_1x1_<depth>`; 0 for none.
+
+    Returns:
+        The finest map and `num_maps - 1` more, each max-pooled to half the size before it.
+    """
+    if base_depth:
+        name = f"Base_Conv2d_1x1_{base_depth}"
+        features = slim.conv2d(features, base_depth, 1, padding="SAME", scope=name)
+    maps = [features]
+    while len(maps) < num_maps:
+        maps.append(tf.nn.max_pool2d(maps[-1], 2, 2, "SAME"))
+    return tuple(maps)

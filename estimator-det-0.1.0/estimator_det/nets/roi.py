@@ -1,0 +1,129 @@
+"""Features of regions: crops of feature maps, and position-sensitive pooling of score maps.
+
+Letters: B images, N regions of an image, h x w cells of a feature map, C channels, s side of a
+crop. Boxes are normalized to the image that the map was computed from.
+"""
+
+from __future__ import annotations
+
+from typing import Any, List, Tuple
+
+from estimator_det.compat import slim, tf
+from estimator_det.config.advice import TpuAdvice
+
+TPU = TpuAdvice("use_matmul_crop_and_resize", "set it to true")
+
+
+def crop_regions(
+    features: tf.Tensor, boxes: tf.Tensor, size: Tuple[int, int], *, matmul: bool = False
+) -> tf.Tensor:
+    """Bilinear crops of a feature map, the corners of a crop on the corners of its box.
+
+    Args:
+        features: float [B, h, w, C].
+        boxes: float32 [B, N, 4].
+        size: Height and width of a crop.
+        matmul: Interpolate by two matrix products, for TPU. The result is the same where a box
+            lies inside the image; beyond a border the last cells fade out instead of ending.
+
+    Returns:
+        float [B * N, *size, C]; 0 outside the map.
+    """
+    if matmul:
+        return _crop_by_products(features, boxes, size)
+    batch, count = _leading_sizes(boxes)
+    crops = tf.image.crop_and_resize(
+        tf.cast(features, tf.float32),
+        tf.reshape(boxes, [-1, 4]),
+        tf.repeat(tf.range(batch), count),
+        size,
+    )
+    crops = tf.cast(crops, features.dtype)
+    known = isinstance(batch, int) and isinstance(count, int)
+    return tf.ensure_shape(crops, [batch * count if known else None, *size, features.shape[3]])
+
+
+def _leading_sizes(boxes: tf.Tensor) -> List[Any]:
+    """B and N, as numbers where they are static."""
+    dynamic = tf.shape(boxes)
+    return [dynamic[axis] if boxes.shape[axis] is None else boxes.shape[axis] for axis in (0, 1)]
+
+
+def _crop_by_products(features: tf.Tensor, boxes: tf.Tensor, size: Tuple[int, int]) -> tf.Tensor:
+    ymin, xmin, ymax, xmax = tf.unstack(boxes, num=4, axis=-1)
+    rows = _interpolation(ymin, ymax, tf.shape(features)[1], size[0])
+    columns = _interpolation(xmin, xmax, tf.shape(features)[2], size[1])
+    rows, columns = tf.cast(rows, features.dtype), tf.cast(columns, features.dtype)
+    by_row = tf.einsum("bnyh,bhwc->bnywc", rows, features)
+    crops = tf.einsum("bnxw,bnywc->bnyxc", columns, by_row)
+    batch, count = _leading_sizes(boxes)
+    return tf.reshape(crops, [batch * count, *size, features.shape[3]])
+
+
+def _interpolation(low: tf.Tensor, high: tf.Tensor, cells: tf.Tensor, size: int) -> tf.Tensor:
+    """Weight of each cell at each place of a crop: edges [B, N] -> [B, N, size, cells]."""
+    last = tf.cast(cells - 1, tf.float32)
+    shares = tf.linspace(0.0, 1.0, size) if size > 1 else tf.constant([0.5])
+    places = (low[..., tf.newaxis] * (1.0 - shares) + high[..., tf.newaxis] * shares) * last
+    distance = tf.abs(places[..., tf.newaxis] - tf.range(tf.cast(cells, tf.float32)))
+    return tf.nn.relu(1.0 - distance)
+
+
+def pool_crops(crops: tf.Tensor, kernel_size: int, stride: int) -> tf.Tensor:
+    """Max pooling without padding: [R, s, s, C] -> [R, s', s', C]."""
+    return slim.max_pool2d(crops, kernel_size, stride=stride, scope="MaxPool2D")
+
+
+def pool_position_sensitive(
+    score_maps: tf.Tensor,
+    boxes: tf.Tensor,
+    crop_size: Tuple[int, int],
+    num_bins: Tuple[int, int],
+    *,
+    matmul: bool = False,
+) -> tf.Tensor:
+    """Mean of what each bin of a region finds in the maps of that bin.
+
+    A region is divided into a grid of bins; bin (i, j) is cropped from score maps of its own, so
+    that their values can depend on the place in the region (https://arxiv.org/abs/1605.06409).
+
+    Args:
+        score_maps: float [B, h, w, bins * C], the maps of one bin after the other, row by row.
+        boxes: float32 [B, N, 4].
+        crop_size: Height and width of the crop of a whole region, multiples of `num_bins`.
+        num_bins: Rows and columns of bins.
+        matmul: See `crop_regions`.
+
+    Returns:
+        float [B, N, C].
+    """
+    rows, columns = num_bins
+    bins = rows * columns
+    batch, count = _leading_sizes(boxes)
+    height, width = tf.unstack(tf.shape(score_maps)[1:3], num=2)
+    channels = score_maps.shape[3] // bins
+    by_bin = tf.reshape(score_maps, [batch, height, width, bins, channels])
+    by_bin = tf.reshape(
+        tf.transpose(by_bin, [0, 3, 1, 2, 4]), [batch * bins, height, width, channels]
+    )
+    bin_boxes = tf.reshape(_bin_boxes(boxes, rows, columns), [batch * bins, count, 4])
+    size = (crop_size[0] // rows, crop_size[1] // columns)
+    crops = crop_regions(by_bin, bin_boxes, size, matmul=matmul)
+    pooled = tf.reduce_mean(crops, axis=[1, 2])
+    return tf.reduce_mean(tf.reshape(pooled, [batch, bins, count, channels]), axis=1)
+
+
+def _bin_boxes(boxes: tf.Tensor, rows: int, columns: int) -> tf.Tensor:
+    """Boxes [B, N, 4] cut into a grid: [B, rows * columns, N, 4]."""
+    ymin, xmin, ymax, xmax = tf.unstack(boxes[:, tf.newaxis], num=4, axis=-1)
+    row = tf.constant([index for index in range(rows) for _ in range(columns)], tf.float32)
+    column = tf.constant([index for _ in range(rows) for index in range(columns)], tf.float32)
+    row, column = row[:, tf.newaxis], column[:, tf.newaxis]
+    height, width = (ymax - ymin) / rows, (xmax - xmin) / columns
+    corners = [
+        ymin + row * height,
+        xmin + column * width,
+        ymin + (row + 1) * height,
+        xmin + (column + 1) * width,
+    ]
+    return tf.stack(corners, axis=-1)

@@ -1,0 +1,283 @@
+"""MobileDets: backbones found by searching for one accelerator each, as tables of layers.
+
+Xiong et al., "MobileDets: Searching for Object Detection Architectures for Mobile Accelerators",
+2020. All their layers are one idea in four kinds: change the number of channels, filter in space,
+excite channels perhaps, project linearly, and perhaps add the input. Variable names, and so
+checkpoints, are those of the published detectors.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import math
+from typing import Any, Callable, Counter, Dict, Iterator, NamedTuple, Optional, Tuple
+
+from estimator_det.compat import slim, tf, tf1
+from estimator_det.nets.initializers import truncated_normal
+from estimator_det.nets.inverted_residual import hard_swish
+from estimator_det.nets.normalization import batch_norm, published_scope
+
+Activation = Callable[[tf.Tensor], tf.Tensor]
+
+WEIGHT_DECAY = 0.00004
+BATCH_NORM_DECAY = 0.99
+BATCH_NORM_EPSILON = 0.01
+MULTIPLE = 8  # channels are multiples of this
+SQUEEZE = 0.25  # hidden channels of squeeze-and-excite per channel that it weighs
+# A normal distribution cut at two standard deviations is this much narrower than an uncut one.
+CUT_NARROWING = 0.87962566103423978
+
+
+class Layer(NamedTuple):
+    """One row of a table.
+
+    Attributes:
+        kind: Name of its variable scope: `IBN` (inverted bottleneck), `IBNNoExpansion`,
+            `FusedConv` or `TuckerConv`.
+        depth: Output channels at depth multiplier 1.
+        kernel: Side of the kernel that filters in space.
+        stride: Of that kernel.
+        skip: Whether the input is added to the output.
+        expansion: Channels within, per input channel (`IBN`, `FusedConv`).
+        ranks: Channels before and after the spatial kernel, per input and per output channel
+            (`TuckerConv`).
+    """
+
+    kind: str
+    depth: int
+    kernel: int = 3
+    stride: int = 1
+    skip: bool = True
+    expansion: int = 1
+    ranks: Tuple[float, float] = (0.25, 0.25)
+
+
+class Network(NamedTuple):
+    """A backbone: a strided 3x3 convolution, then stages that each end at an end point.
+
+    Attributes:
+        stem: Channels of the first convolution at depth multiplier 1.
+        stages: The rows; stage n ends at the activation `Cn`, which has 1/2^n of the resolution.
+        hard_swish: x * relu6(x + 3) / 6 for the non-linearity, else relu6.
+        squeeze_excite: Whether layers with depthwise kernels weigh their channels.
+    """
+
+    stem: int
+    stages: Tuple[Tuple[Layer, ...], ...]
+    hard_swish: bool = False
+    squeeze_excite: bool = False
+
+
+def _ibn(depth: int, expansion: int, kernel: int = 3) -> Layer:
+    return Layer("IBN", depth, kernel, expansion=expansion)
+
+
+def _fused(depth: int, expansion: int, kernel: int = 3) -> Layer:
+    return Layer("FusedConv", depth, kernel, expansion=expansion)
+
+
+def _tucker(depth: int, rank_in: float, rank_out: float) -> Layer:
+    return Layer("TuckerConv", depth, ranks=(rank_in, rank_out))
+
+
+def _plain(layer: Layer) -> Layer:
+    """The layer without the sum with its input."""
+    return layer._replace(skip=False)
+
+
+def _down(layer: Layer) -> Layer:
+    """The layer with stride 2, without the sum."""
+    return layer._replace(stride=2, skip=False)
+
+
+CPU = Network(
+    stem=16,
+    hard_swish=True,
+    squeeze_excite=True,
+    stages=(
+        (Layer("IBNNoExpansion", 8, skip=False),),
+        (_down(_ibn(16, 4)),),
+        (_down(_ibn(32, 8)), _ibn(32, 4), _ibn(32, 4), _ibn(32, 4)),
+        (
+            *(_down(_ibn(72, 8, kernel=5)), _ibn(72, 8), _ibn(72, 4, kernel=5), _ibn(72, 4)),
+            *(_plain(_ibn(72, 8)), _ibn(72, 8), _ibn(72, 8), _ibn(72, 8)),
+        ),
+        (
+            *(_down(_ibn(104, 8, kernel=5)), _ibn(104, 4, kernel=5), _ibn(104, 4, kernel=5)),
+            *(_ibn(104, 4), _plain(_ibn(144, 8))),
+        ),
+    ),
+)
+
+DSP = Network(
+    stem=32,
+    stages=(
+        (Layer("IBNNoExpansion", 24, skip=False),),
+        (_down(_fused(32, 4)), _fused(32, 4), _ibn(32, 4), _tucker(32, 0.25, 0.75)),
+        (_down(_fused(64, 8)), _ibn(64, 4), _fused(64, 4), _fused(64, 4)),
+        (
+            *(_down(_fused(120, 8)), _ibn(120, 4), _ibn(120, 8), _ibn(120, 8)),
+            *(_plain(_fused(144, 8)), _ibn(144, 8), _ibn(144, 8), _ibn(144, 8)),
+        ),
+        (
+            *(_down(_ibn(160, 4)), _ibn(160, 4), _fused(160, 4), _tucker(160, 0.75, 0.75)),
+            _plain(_ibn(240, 8)),
+        ),
+    ),
+)
+
+EDGETPU = Network(
+    stem=32,
+    stages=(
+        (_plain(_tucker(16, 0.25, 0.75)),),
+        (_down(_fused(16, 8)), _fused(16, 4), _fused(16, 8), _fused(16, 4)),
+        (_down(_fused(40, 8, kernel=5)), _fused(40, 4), _fused(40, 4), _fused(40, 4)),
+        (
+            *(_down(_ibn(72, 8)), _ibn(72, 8), _fused(72, 4), _fused(72, 4)),
+            *(_plain(_ibn(96, 8, kernel=5)), _ibn(96, 8, kernel=5), _ibn(96, 8), _ibn(96, 8)),
+        ),
+        (
+            *(_down(_ibn(120, 8, kernel=5)), _ibn(120, 8), _ibn(120, 4, kernel=5), _ibn(120, 8)),
+            _plain(_ibn(384, 8, kernel=5)),
+        ),
+    ),
+)
+
+GPU = Network(
+    stem=32,
+    stages=(
+        (_plain(_tucker(16, 0.25, 0.25)),),
+        (_down(_fused(32, 8)), *(_tucker(32, 0.25, 0.25),) * 3),
+        (_down(_fused(64, 8)), _fused(64, 8), _fused(64, 8), _fused(64, 4)),
+        (
+            *(_down(_fused(128, 8)), *(_fused(128, 4),) * 3),
+            *(_plain(_fused(128, 8)), *(_fused(128, 8),) * 3),
+        ),
+        (_down(_fused(128, 4)), *(_fused(128, 4),) * 3, _plain(_ibn(384, 8))),
+    ),
+)
+
+
+def rounded_depth(depth: float, multiplier: float) -> int:
+    """Channels of a layer: scaled, rounded (halves up) to a multiple of 8, and at least 8."""
+    return max(int(depth * multiplier / MULTIPLE + 0.5) * MULTIPLE, MULTIPLE)
+
+
+def _he_stddev(fan_in: int) -> float:
+    return math.sqrt(2.0 / fan_in) / CUT_NARROWING
+
+
+def he_normal(shape: Any, dtype: Any = tf.float32, partition_info: Any = None) -> tf.Tensor:
+    """Initializer of whole kernels (He et al., 2015): truncated normal, variance 2 / fan-in."""
+    stddev = _he_stddev(math.prod(int(side) for side in shape[:-1]))
+    return truncated_normal(stddev)(shape, dtype, partition_info)
+
+
+def he_depthwise(kernel: int) -> Callable[..., tf.Tensor]:
+    """Initializer of depthwise kernels, whose fan-in is the kernel's area alone."""
+    return truncated_normal(_he_stddev(kernel * kernel))
+
+
+@contextlib.contextmanager
+def _arg_scope() -> Iterator[None]:
+    """All settings of a layer, so that no scope around can change the backbone."""
+    with (
+        published_scope(
+            BATCH_NORM_DECAY,
+            BATCH_NORM_EPSILON,
+            padding="SAME",
+            normalizer_fn=batch_norm,
+            normalizer_params=None,
+            weights_regularizer=slim.l2_regularizer(WEIGHT_DECAY),
+        ),
+        slim.arg_scope([slim.conv2d], weights_initializer=he_normal),
+    ):
+        yield
+
+
+def _excited(net: tf.Tensor, activation: Activation) -> tf.Tensor:
+    """Channels weighed by a small network on their means (Hu et al., 2018); same shape."""
+    channels = net.shape[-1]
+    with tf1.variable_scope("SqueezeExcite"), slim.arg_scope([slim.conv2d], normalizer_fn=None):
+        means = tf.reduce_mean(net, [1, 2], keepdims=True)
+        hidden = rounded_depth(channels, SQUEEZE)
+        means = slim.conv2d(means, hidden, 1, activation_fn=activation, scope="Conv")
+        return net * slim.conv2d(means, channels, 1, activation_fn=tf.nn.sigmoid, scope="Conv_1")
+
+
+def _names() -> Callable[[str], str]:
+    """Names for repeated things: `X`, `X_1`, `X_2`, and so on."""
+    seen: Counter[str] = collections.Counter()
+
+    def name(kind: str) -> str:
+        seen[kind] += 1
+        return kind if seen[kind] == 1 else f"{kind}_{seen[kind] - 1}"
+
+    return name
+
+
+def _apply(
+    inputs: tf.Tensor, layer: Layer, depth: int, activation: Activation, squeeze_excite: bool
+) -> tf.Tensor:
+    """One row: [B, h, w, c] -> [B, ceil(h / stride), ceil(w / stride), depth]."""
+    channels = inputs.shape[-1]
+    before: Optional[int] = None  # channels of a 1x1 convolution ahead of the spatial kernel
+    filters: Optional[int] = None  # output channels of the spatial kernel; None for depthwise
+    if layer.kind == "IBN":
+        before = channels * layer.expansion
+    elif layer.kind == "FusedConv":
+        filters = channels * layer.expansion
+    elif layer.kind == "TuckerConv":
+        before = rounded_depth(channels, layer.ranks[0])
+        filters = rounded_depth(depth, layer.ranks[1])
+
+    conv_name = _names()
+    net = inputs
+    if before is not None:
+        net = slim.conv2d(net, before, 1, activation_fn=activation, scope=conv_name("Conv"))
+    spatial = {"stride": layer.stride, "activation_fn": activation}
+    if filters is not None:
+        net = slim.conv2d(net, filters, layer.kernel, scope=conv_name("Conv"), **spatial)
+    else:
+        net = slim.separable_conv2d(
+            net,
+            None,
+            layer.kernel,
+            depth_multiplier=1,
+            weights_initializer=he_depthwise(layer.kernel),
+            scope="SeparableConv2d",
+            **spatial,
+        )
+    if squeeze_excite:
+        net = _excited(net, activation)
+    net = slim.conv2d(net, depth, 1, activation_fn=None, scope=conv_name("Conv"))
+    return inputs + net if layer.skip else net
+
+
+def mobiledet(
+    inputs: tf.Tensor, network: Network, depth_multiplier: float = 1.0
+) -> Dict[str, tf.Tensor]:
+    """Builds a backbone in the open variable scope.
+
+    Args:
+        inputs: float [B, h, w, 3].
+        network: The table.
+        depth_multiplier: Scales the channels of every layer, see `rounded_depth`.
+
+    Returns:
+        Activations `C1` to `C5`; `Cn` has 1/2^n of the resolution, rounded up.
+    """
+    activation: Activation = hard_swish if network.hard_swish else tf.nn.relu6
+    layer_name = _names()
+    end_points: Dict[str, tf.Tensor] = {}
+    with _arg_scope():
+        stem = rounded_depth(network.stem, depth_multiplier)
+        net = slim.conv2d(inputs, stem, 3, stride=2, activation_fn=activation, scope="Conv")
+        for number, stage in enumerate(network.stages, start=1):
+            for layer in stage:
+                depth = rounded_depth(layer.depth, depth_multiplier)
+                with tf1.variable_scope(layer_name(layer.kind)):
+                    net = _apply(net, layer, depth, activation, network.squeeze_excite)
+            end_points[f"C{number}"] = net
+    return end_points

@@ -1,0 +1,352 @@
+"""SpaghettiNets for the Edge TPU: backbone and feature maps searched together, as tables of nodes.
+
+A node sums maps of other nodes, brought to its own level, and applies layers to the sum. The
+networks and the names of their variables are those published for SSD on the Pixel 6. Grouped
+convolutions are written for quantization: their parts share one range, learned while training.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, NamedTuple, Sequence, Tuple
+
+from estimator_det.compat import slim, tf, tf1
+from estimator_det.config.text import ConfigError, nearest
+from estimator_det.images.sizes import height_and_width
+from estimator_det.nets.initializers import truncated_normal
+from estimator_det.nets.necks.fpn import upsample_twofold
+from estimator_det.nets.normalization import batch_norm, published_scope
+from estimator_det.nets.padding import pad_for_kernel
+
+WEIGHT_DECAY = 0.00001
+WEIGHT_STDDEV = 0.03
+BATCH_NORM_DECAY = 0.97
+BATCH_NORM_EPSILON = 0.001
+RANGE_DECAY = 0.999
+
+STEM = "s0"
+STEM_DEPTH = 24
+STEM_KERNEL = 5
+SCOPE = "spaghetti_net"
+
+
+class Layer(NamedTuple):
+    """One layer of a node.
+
+    Attributes:
+        kind: `ibn` (inverted bottleneck), `fused` (grouped whole convolutions, then a
+            projection) or `separable`.
+        kernel: Side of the spatial kernel.
+        expansion: Channels within, per output (`ibn`) or input (`fused`) channel.
+        groups: Of a `fused` layer.
+    """
+
+    kind: str
+    kernel: int
+    expansion: int = 1
+    groups: int = 1
+
+
+class Node(NamedTuple):
+    """One row of a network.
+
+    Attributes:
+        name: Short name, part of variable scopes.
+        depth: Output channels.
+        level: The resolution, 1/2^n of the image's, that maps are brought to; a node of one
+            input takes it as it is.
+        inputs: Names of nodes above this row.
+        layers: The first may change the number of channels; the others add their input.
+        stride: Of the first layer.
+    """
+
+    name: str
+    depth: int
+    level: int
+    inputs: Tuple[str, ...]
+    layers: Tuple[Layer, ...]
+    stride: int = 1
+
+
+def _ibn(expansion: int, kernel: int = 3) -> Layer:
+    return Layer("ibn", kernel, expansion)
+
+
+def _fused(expansion: int, groups: int) -> Layer:
+    return Layer("fused", 3, expansion, groups)
+
+
+def _separable(kernel: int) -> Layer:
+    return Layer("separable", kernel)
+
+
+def _trunk(*nodes: Tuple[int, Tuple[Layer, ...]]) -> Tuple[Node, ...]:
+    """Nodes n0 (level 2), n1 and so on, each at half the resolution of the one before it."""
+    names = [STEM, *(f"n{number}" for number in range(len(nodes)))]
+    return tuple(
+        Node(names[number + 1], depth, number + 2, (names[number],), layers, stride=2)
+        for number, (depth, layers) in enumerate(nodes)
+    )
+
+
+def _head(*nodes: Tuple[int, Tuple[Layer, ...]]) -> Tuple[Node, ...]:
+    """Nodes c0n0 to c0n5, wired alike in all the networks."""
+    wires = (
+        (5, ("n3", "n4")),
+        (4, ("n2", "c0n0")),
+        (5, ("c0n1", "c0n0")),
+        (6, ("n5", "c0n0")),
+        (7, ("n5", "c0n0")),
+        (8, ("c0n4",)),
+    )
+    return tuple(
+        Node(f"c0n{number}", depth, level, inputs, layers)
+        for number, ((depth, layers), (level, inputs)) in enumerate(zip(nodes, wires))
+    )
+
+
+OUTPUTS = ("c0n1", "c0n2", "c0n3", "c0n4", "c0n5")
+
+NETWORKS: Dict[str, Tuple[Node, ...]] = {
+    "spaghettinet_edgetpu_s": (
+        *_trunk(
+            (48, (_fused(8, 3),)),
+            (64, (_fused(4, 4), _fused(4, 4), _fused(4, 4))),
+            (72, (_ibn(8), _fused(8, 4), _ibn(8), _ibn(4))),
+            (88, (_ibn(8), _ibn(8), _ibn(4), _ibn(4))),
+            (88, (_ibn(8), _separable(5), _separable(5), _separable(5))),
+            (88, (_separable(5), _separable(3))),
+        ),
+        *_head(
+            (144, (_ibn(4), _ibn(4), _ibn(4), _ibn(4))),
+            (120, (_ibn(8), _ibn(4), _ibn(4), _ibn(4))),
+            (168, (_ibn(4),)),
+            (136, (_ibn(4), _separable(3))),
+            (136, (_ibn(4),)),
+            (64, (_separable(3), _separable(3))),
+        ),
+    ),
+    "spaghettinet_edgetpu_m": (
+        *_trunk(
+            (48, (_fused(8, 3),)),
+            (64, (_fused(8, 4), _fused(4, 4), _fused(4, 4), _fused(4, 4))),
+            (72, (_ibn(8), _fused(8, 4), _ibn(8), _ibn(8))),
+            (96, (_ibn(8), _ibn(8), _ibn(8), _ibn(4))),
+            (104, (_ibn(8), _ibn(4), _separable(5), _ibn(4))),
+            (56, (_separable(5), _separable(3))),
+        ),
+        *_head(
+            (152, (_ibn(8), _ibn(4), _ibn(4), _ibn(4))),
+            (120, (_ibn(8), _ibn(4), _ibn(4), _ibn(4))),
+            (168, (_ibn(4), _separable(3))),
+            (136, (_separable(3), _separable(3), _separable(3))),
+            (136, (_ibn(4), _separable(5))),
+            (64, (_separable(3), _separable(3))),
+        ),
+    ),
+    "spaghettinet_edgetpu_l": (
+        *_trunk(
+            (48, (_fused(8, 3),)),
+            (64, (_fused(8, 4), _fused(8, 4), _fused(8, 4), _fused(4, 4))),
+            (80, (_ibn(8), _ibn(8), _ibn(8), _ibn(4))),
+            (104, (_ibn(8), _ibn(8), _ibn(8), _ibn(8))),
+            (88, (_ibn(8), _ibn(4, kernel=5), _ibn(4), _ibn(8))),
+            (56, (_ibn(4, kernel=5), _separable(5))),
+        ),
+        *_head(
+            (160, (_ibn(8), _ibn(4), _ibn(4), _ibn(4))),
+            (120, (_ibn(8), _ibn(4), _ibn(4), _ibn(8))),
+            (168, (_ibn(4), _ibn(4), _ibn(4), _ibn(4))),
+            (112, (_ibn(8), _ibn(4), _separable(3))),
+            (128, (_ibn(4), _ibn(4))),
+            (64, (_separable(5), _separable(5))),
+        ),
+    ),
+}
+DEFAULT_NETWORK = "spaghettinet_edgetpu_m"
+
+
+class _Settings(NamedTuple):
+    is_training: bool
+    explicit_padding: bool
+
+
+def _strided_padding(
+    net: tf.Tensor, kernel: int, stride: int, settings: _Settings
+) -> Tuple[tf.Tensor, str]:
+    """Input and padding of a window; only strided ones are ever padded by kernel size."""
+    if settings.explicit_padding and stride > 1:
+        return pad_for_kernel(net, kernel), "VALID"
+    return net, "SAME"
+
+
+def _scalar(name: str, start: float, **settings: Any) -> tf.Variable:
+    return tf1.get_variable(
+        name,
+        [],
+        tf.float32,
+        initializer=tf1.constant_initializer(start),
+        trainable=False,
+        synchronization=tf.VariableSynchronization.ON_READ,
+        aggregation=tf1.VariableAggregation.MEAN,
+        **settings,
+    )
+
+
+def _range_end(name: str, start: float) -> tf.Variable:
+    keys = tf1.GraphKeys
+    collections = [keys.GLOBAL_VARIABLES, keys.MODEL_VARIABLES, keys.MOVING_AVERAGE_VARIABLES]
+    return _scalar(name, start, collections=collections)
+
+
+def _moved(average: tf.Variable, seen: tf.Tensor) -> tf.Tensor:
+    """Moves a moving average by one step; its value after that.
+
+    It forgets where it started: `biased` starts at zero, and is divided by the weight that
+    `local_step` steps have put into it.
+    """
+    # Named as by TensorFlow's own moving averages, which repeat the full name inside the scope.
+    with tf1.variable_scope(average.op.name):
+        biased, local_step = _scalar("biased", 0.0), _scalar("local_step", 0.0)
+    sum_so_far = biased + (seen - biased) * (1.0 - RANGE_DECAY)
+    steps = local_step + 1.0
+    value = sum_so_far / (1.0 - tf.pow(RANGE_DECAY, steps))
+    updates = [
+        variable.assign(new, read_value=False)
+        for variable, new in ((average, value), (biased, sum_so_far), (local_step, steps))
+    ]
+    with tf1.control_dependencies(updates):
+        return tf.identity(value)
+
+
+def _concat_in_one_range(parts: Sequence[tf.Tensor], is_training: bool) -> tf.Tensor:
+    """Concatenated channels, rounded as eight bits over one learned range would have them."""
+    with tf1.variable_scope("concat"):
+        least, most = _range_end("min", 0.0), _range_end("max", 6.0)  # as of relu6
+        if is_training:
+            values = tf.stop_gradient(tf.concat(parts, axis=-1))
+            # Zero must stay zero when quantized, so that it is always within the range.
+            least = _moved(least, tf.minimum(tf.reduce_min(values), 0.0))
+            most = _moved(most, tf.maximum(tf.reduce_max(values), 0.0))
+        rounded = [
+            tf.quantization.fake_quant_with_min_max_vars(part, least, most) for part in parts
+        ]
+        return tf.concat(rounded, axis=-1)
+
+
+def _layer(
+    inputs: tf.Tensor, layer: Layer, depth: int, stride: int, settings: _Settings
+) -> tf.Tensor:
+    """[B, h, w, c] -> [B, ceil(h / stride), ceil(w / stride), depth]."""
+    net = inputs
+    if layer.kind == "ibn":
+        net = slim.conv2d(net, depth * layer.expansion, 1, scope="expansion")
+    net, padding = _strided_padding(net, layer.kernel, stride, settings)
+    spatial = {"kernel_size": layer.kernel, "stride": stride, "padding": padding}
+    if layer.kind == "fused":
+        width = inputs.shape[-1] // layer.groups * layer.expansion
+        parts = [
+            slim.conv2d(part, width, scope=f"slice_{number}", **spatial)
+            for number, part in enumerate(tf.split(net, layer.groups, axis=-1))
+        ]
+        net = _concat_in_one_range(parts, settings.is_training)
+    else:
+        if layer.kind == "separable":  # the depthwise half is linear, with a bias
+            spatial.update(activation_fn=None, normalizer_fn=None)
+        net = slim.separable_conv2d(net, None, depth_multiplier=1, scope="depthwise", **spatial)
+    if layer.kind == "separable":
+        return slim.conv2d(net, depth, 1, scope="pointwise")
+    return slim.conv2d(net, depth, 1, activation_fn=None, scope="projection")
+
+
+def _edge(net: tf.Tensor, from_level: int, level: int, depth: int, settings: _Settings) -> Any:
+    """A map at another level and depth; the 1x1 convolution works where pixels are fewer."""
+    name = "1x1_no_resampling"
+    if from_level < level:
+        name = "1x1_after_downsampling"
+        stride = 2 ** (level - from_level)
+        net, padding = _strided_padding(net, stride + 1, stride, settings)
+        net = tf.nn.max_pool2d(net, stride + 1, stride, padding)
+    elif from_level > level:
+        name = "1x1_before_upsample"
+    net = slim.conv2d(net, depth, 1, activation_fn=None, scope=name)
+    for _ in range(from_level - level):
+        net = upsample_twofold(net)
+    return net
+
+
+def _sum_of_edges(
+    node: Node, maps: Dict[str, tf.Tensor], levels: Dict[str, int], settings: _Settings
+) -> tf.Tensor:
+    """Inputs of a node at its level, cut to the size that the finest of them gives, and added."""
+    edges = []
+    for source in node.inputs:
+        with tf1.variable_scope(f"edge_{source}_{node.name}"):
+            edges.append(_edge(maps[source], levels[source], node.level, node.depth, settings))
+    finest = edges[min(range(len(edges)), key=lambda number: levels[node.inputs[number]])]
+    height, width = height_and_width(finest)
+    total = None
+    for edge in edges:
+        if edge.shape[1:3].as_list() != [height, width]:
+            edge = edge[:, :height, :width, :]
+        total = edge if total is None else total + edge
+    return tf.nn.relu6(total)
+
+
+def spaghettinet(
+    inputs: tf.Tensor, name: str, *, is_training: bool, explicit_padding: bool = False
+) -> Dict[str, tf.Tensor]:
+    """Builds a network in the open variable scope.
+
+    Args:
+        inputs: float [B, h, w, 3].
+        name: One of `NETWORKS`.
+        is_training: Whether the quantization ranges learn.
+        explicit_padding: Pad with zeros by kernel size alone, not by "SAME", at strides above 1.
+
+    Returns:
+        The map of every node by name. Those of `OUTPUTS`, [B, h_i, w_i, c_i], have 1/16, 1/32,
+        1/64, 1/128 and once more 1/128 of the resolution, rounded up.
+
+    Raises:
+        ConfigError: if there is no such network.
+    """
+    if name not in NETWORKS:
+        known = list(NETWORKS)
+        raise ConfigError(
+            f"feature_extractor.spaghettinet_arch_name: there is no {name!r}"
+            f"{nearest(name, known)}. Known: {known}"
+        )
+    settings = _Settings(is_training, explicit_padding)
+    levels = {node.name: node.level for node in NETWORKS[name]}
+    maps: Dict[str, tf.Tensor] = {}
+    scope = published_scope(
+        BATCH_NORM_DECAY,
+        BATCH_NORM_EPSILON,
+        weights_initializer=truncated_normal(WEIGHT_STDDEV),
+        weights_regularizer=slim.l2_regularizer(WEIGHT_DECAY),
+        activation_fn=tf.nn.relu6,
+        normalizer_fn=batch_norm,
+        padding="SAME",
+    )
+    with scope:
+        net, padding = _strided_padding(inputs, STEM_KERNEL, 2, settings)
+        maps[STEM] = slim.conv2d(
+            net,
+            STEM_DEPTH,
+            STEM_KERNEL,
+            stride=2,
+            padding=padding,
+            scope=f"{SCOPE}/stem_node/stem",
+        )
+        for node in NETWORKS[name]:
+            if len(node.inputs) == 1:
+                net = maps[node.inputs[0]]
+            else:
+                net = _sum_of_edges(node, maps, levels, settings)
+            for number, layer in enumerate(node.layers):
+                stride = 1 if number else node.stride
+                with tf1.variable_scope(f"{SCOPE}/{node.name}_{number}"):
+                    output = _layer(net, layer, node.depth, stride, settings)
+                    net = output + net if number else output
+            maps[node.name] = net
+    return maps

@@ -1,0 +1,84 @@
+"""The head of a region proposal network: is there an object at an anchor, and where exactly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import List, NamedTuple
+
+from estimator_det.compat import slim, tf, tf1
+from estimator_det.config.text import ConfigError
+from estimator_det.nets.hyperparams import ArgScope
+from estimator_det.predictors.base import HeadOptions, Prediction
+from estimator_det.predictors.ssd import ConvolutionalBoxHead
+
+SCOPE = "FirstStageBoxPredictor"
+CONVOLUTION = "Conv"  # outside the head's scope, as in the reference
+OBJECTNESS_COLUMNS = 2  # background, object
+
+
+class ProposalOutput(NamedTuple):
+    """What a proposal head makes of a feature map, A anchors."""
+
+    features: tf.Tensor  # float [B, h, w, depth], of the convolution before the head
+    prediction: Prediction  # codes [B, A, 4], objectness logits [B, A, 2]
+
+
+@dataclass(frozen=True)
+class ProposalHead:
+    """A convolution, then 1x1 layers for codes and objectness (https://arxiv.org/abs/1506.01497).
+
+    Attributes:
+        conv_scope: Argument scope of all layers.
+        depth: Channels of the convolution.
+        kernel_size: Side of its kernel.
+        atrous_rate: Its dilation.
+        box_code_size: Numbers that encode a box.
+    """
+
+    conv_scope: ArgScope
+    depth: int = 512
+    kernel_size: int = 3
+    atrous_rate: int = 1
+    box_code_size: int = 4
+
+    def __post_init__(self) -> None:
+        for field, value in (
+            ("first_stage_box_predictor_depth", self.depth),
+            ("first_stage_box_predictor_kernel_size", self.kernel_size),
+            ("first_stage_atrous_rate", self.atrous_rate),
+        ):
+            if value < 1:
+                raise ConfigError(f"faster_rcnn.{field}: must be 1 or more; got {value}")
+
+    def predict(self, features: tf.Tensor, num_per_location: List[int]) -> ProposalOutput:
+        """Feature map [B, h, w, C] and the anchors of each cell -> predictions.
+
+        Raises:
+            ConfigError: if the anchors are not those of one feature map.
+        """
+        with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
+            with self.conv_scope():
+                net = slim.conv2d(
+                    features,
+                    self.depth,
+                    self.kernel_size,
+                    rate=self.atrous_rate,
+                    activation_fn=tf.nn.relu6,
+                    scope=CONVOLUTION,
+                )
+            with tf1.variable_scope(SCOPE):
+                head = ConvolutionalBoxHead(self._options(), self.conv_scope)
+                return ProposalOutput(net, head.predict([net], num_per_location))
+
+    def _options(self) -> HeadOptions:
+        return HeadOptions(
+            num_class_slots=OBJECTNESS_COLUMNS,
+            box_code_size=self.box_code_size,
+            kernel_size=1,
+            use_depthwise=False,
+            class_bias_init=0.0,
+            dropout_keep_probability=1.0,
+            is_training=False,
+            sigmoid_scores=False,
+            clip_range=None,
+        )

@@ -1,0 +1,1 @@
+"""Generated protocol buffer messages of pipeline configurations and label maps."""

@@ -1,0 +1,189 @@
+"""`estimator-det check-config`: reports what a configuration does and what is wrong with it."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, List, NamedTuple, Tuple
+
+from estimator_det import console
+from estimator_det.verbs import tpu_checks
+from estimator_det.verbs.base import add_config_arguments, load
+
+SUMMARY = "Reports what a configuration does and what is wrong with it"
+EXAMPLE = "ssd.config --set model.ssd.num_classes=3"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the verb."""
+    add_config_arguments(parser)
+    parser.add_argument(
+        "--print",
+        action="store_true",
+        dest="print_config",
+        help="print it with all changes applied",
+    )
+    parser.add_argument("--no_build", action="store_true", help="do not build the model")
+    tpu_checks.add_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the verb; returns an exit code."""
+    from estimator_det.config import pipeline, printing, tpu_lint
+    from estimator_det.config.ranges import check_ranges
+    from model_fn.preflight.names import check_names
+
+    config = load(options)
+    on_tpu = tpu_checks.wanted(options)
+    if on_tpu:
+        tpu_checks.target_of(options)  # Reports wrong options before anything is built.
+    if options.print_config:
+        printing.report(pipeline.format_pipeline(config), whole=True)
+    problems = [
+        problem
+        for problem in console.problems_of(config)
+        if not (on_tpu and problem.field in console.FOR_TPU)
+    ]
+    lines = summary_lines(config)
+    can_build = bool(config.model.WhichOneof("model"))
+    can_build = can_build and not check_names(config) and not any(check_ranges(config))
+    build = can_build and not options.no_build
+    if can_build:
+        # The rules for TPU report the paths that a sample configuration leaves to its user.
+        given = tpu_lint.without_placeholders(config) if on_tpu else config
+        missing = given is not config or any("path" in problem.field for problem in problems)
+        if build:
+            found = _preflight(given, missing_files=missing, on_host=not on_tpu)
+        else:
+            found = _components(given)
+        reported = {problem.field for problem in problems if problem.severity == "error"}
+        problems += [problem for problem in found.problems if problem.field not in reported]
+        lines += found.lines
+        build = found.trains
+    for problem in problems:
+        console.say(str(problem))
+    for line in lines:
+        console.say(line)
+    if on_tpu:
+        problems += tpu_checks.run(config, options, problems, build=build)
+    severities = [problem.severity for problem in problems]
+    errors, warnings = severities.count("error"), severities.count("warning")
+    console.say(f"{errors} errors, {warnings} warnings")
+    return console.EXIT_FAILED if errors else console.EXIT_OK
+
+
+class _Found(NamedTuple):
+    """What only building the graphs shows."""
+
+    problems: List[Any]
+    lines: List[str]
+    trains: bool  # whether the training graph can be built
+
+
+def _components(config: Any) -> _Found:
+    """What shows without building the graphs."""
+    from model_fn.preflight import files, run_check
+
+    problems = [
+        *run_check.examine_components(config),
+        *files.check_files(config),
+        *_augmentation_problems(config),
+    ]
+    lines = ["graph:      not built (--no_build): what only the graph shows is not checked"]
+    return _Found(problems, lines, False)
+
+
+def _augmentation_problems(config: Any) -> List[Any]:
+    from estimator_det.config.text import ConfigError
+    from inputs.augment import check_links, make_links
+    from model_fn.preflight import run_check
+
+    try:
+        links = make_links(config.train_config.data_augmentation_options)
+        check_links(links, config.train_input_reader)
+    except ConfigError as reason:
+        return [run_check.as_problem(reason, config)]
+    return []
+
+
+def _preflight(config: Any, missing_files: bool, on_host: bool) -> _Found:
+    """Builds all graphs; estimates memory if the run is `on_host`."""
+    from model_fn.preflight import files, run_check
+
+    examined = run_check.examine(config)
+    problems = [
+        *examined.problems,
+        *files.check_files(config),
+        *_augmentation_problems(config),
+    ]
+    lines = []
+    if examined.num_operations:
+        lines.append(
+            f"graph:      {examined.num_variables} variables, {examined.num_operations} operations"
+        )
+    if examined.warm_start is not None:
+        lines.append(f"start:      {examined.warm_start.heading()}")
+    if examined.memory is not None and on_host:
+        reads = not missing_files and not any(p.severity == "error" for p in problems)
+        more, memory_lines = _memory(config, examined.memory, with_input=reads)
+        problems += more
+        lines += memory_lines
+    return _Found(problems, lines, examined.num_operations > 0)
+
+
+def _memory(config: Any, training: Any, with_input: bool) -> Tuple[List[Any], List[str]]:
+    """Problems and lines about memory; the input pipeline's only if its files can be read."""
+    from estimator_det.config.problem import error
+    from inputs.machine import available_cpus
+    from model_fn.checkpoints.errors import RunError
+    from model_fn.preflight import memory
+
+    problems: List[Any] = []
+    total = training.training
+    lines = [
+        f"memory:     about {total / 1e9:.1f} GB for training at batch {training.images} "
+        f"(TensorFlow and its graph {training.graph / 1e9:.2f}, activations "
+        f"{training.activations / 1e9:.2f}, parameters and gradients "
+        f"{(training.parameters + training.gradients) / 1e9:.2f}, optimizer "
+        f"{training.slots / 1e9:.2f})"
+    ]
+    if with_input:
+        try:
+            needed = memory.input_memory(config, training, available_cpus())
+        except RunError as reason:
+            problems.append(error("train_input_reader", str(reason), "name a file with records"))
+        else:
+            total += needed.total
+            lines.append(
+                f"            and {needed.total / 1e9:.2f} GB for the input pipeline (shuffle "
+                f"buffer {needed.shuffled / 1e9:.2f}, batches ahead "
+                f"{needed.prefetched / 1e9:.2f})"
+            )
+    return [*problems, *memory.check_memory(total, training.images)], lines
+
+
+def summary_lines(config: Any) -> List[str]:
+    """What a configuration asks for, in a few lines."""
+    kind = config.model.WhichOneof("model")
+    model: Any = getattr(config.model, kind) if kind else None
+    lines = [f"model:      {kind or 'none'}"]
+    extractor = getattr(model, "feature_extractor", None)
+    if extractor is not None:
+        lines[0] += f", {extractor.type}, {model.num_classes} classes"
+    resizer = getattr(model, "image_resizer", None)
+    if resizer is not None and resizer.WhichOneof("image_resizer_oneof"):
+        name = resizer.WhichOneof("image_resizer_oneof")
+        sizes = " ".join(str(getattr(resizer, name)).split())
+        lines.append(f"images:     {name} {sizes}")
+    train = config.train_config
+    optimizer = train.optimizer.WhichOneof("optimizer") or "no optimizer"
+    lines.append(f"training:   {train.num_steps} steps of {train.batch_size}, {optimizer}")
+    steps = [step.WhichOneof("preprocessing_step") for step in train.data_augmentation_options]
+    lines.append(f"augmenting: {', '.join(str(step) for step in steps) or 'nothing'}")
+    for name, readers in (
+        ("records:   ", [config.train_input_reader]),
+        ("evaluation:", list(config.eval_input_reader)),
+    ):
+        paths = [path for reader in readers for path in reader.tf_record_input_reader.input_path]
+        lines.append(f"{name} {', '.join(paths) or 'no records'}")
+    lines.append(f"metrics:    {', '.join(config.eval_config.metrics_set) or 'default'}")
+    return lines

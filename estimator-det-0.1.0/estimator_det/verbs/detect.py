@@ -1,0 +1,65 @@
+"""`estimator-det detect`: runs an exported detector on images and draws the detections."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import Union
+
+from estimator_det import console
+from estimator_det.config import printing
+
+SUMMARY = "Runs an exported detector on images and draws the detections"
+AUTO = "auto"
+EXAMPLE = "--model exported photos/ image.jpg --output_dir detections"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the verb."""
+    parser.add_argument("images", nargs="+", metavar="IMAGE", help="image files or folders")
+    parser.add_argument("--model", required=True, metavar="DIR", help="folder of an export")
+    parser.add_argument("--output_dir", default="detections", help="(default: %(default)s)")
+    parser.add_argument(
+        "--threshold",
+        "--min_score",
+        dest="min_score",
+        type=_threshold,
+        default=0.5,
+        metavar="SCORE",
+        help="draw and write only detections of this score or more (default: %(default)s); auto: "
+        "for each class that of the best F1 in the evaluation of the exported checkpoint",
+    )
+
+
+def _threshold(text: str) -> Union[float, str]:
+    if text == AUTO:
+        return AUTO
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a score nor {AUTO}") from None
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the verb; returns an exit code."""
+    from exporters.image_files import list_images
+    from exporters.saved_model_detector import DETECTIONS_FILE, SavedModelDetector, detect_files
+
+    files = list_images(options.images)
+    detector = SavedModelDetector(options.model)
+    is_auto = options.min_score == AUTO
+    min_score = detector.best_thresholds() if is_auto else options.min_score
+    failed = 0
+    for result in detect_files(detector, files, options.output_dir, min_score):
+        if result.detections is None:
+            failed += 1
+            printing.report(result.error, sys.stderr)
+            continue
+        names = [detector.name(class_id) for class_id in result.detections.class_ids]
+        found = [f"{name} {score:.2f}" for name, score in zip(names, result.detections.scores)]
+        size = f" (at 1/{result.reduced_by} of its size)" if result.reduced_by > 1 else ""
+        detections = ", ".join(found) or "no detection"
+        console.say(f"{result.path}{size}: {detections} -> {result.drawing}")
+    console.say(f"all detections: {os.path.join(options.output_dir, DETECTIONS_FILE)}")
+    return console.EXIT_FAILED if failed else console.EXIT_OK

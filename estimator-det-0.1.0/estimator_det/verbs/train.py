@@ -1,0 +1,133 @@
+"""`estimator-det train`: trains a detector and evaluates it during training."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from estimator_det import console
+from estimator_det.verbs.base import CONFIG_EXAMPLE, CONFIG_FILE, add_config_arguments, load
+
+SUMMARY = "Trains a detector and evaluates it during training"
+EXAMPLE = f"{CONFIG_EXAMPLE} --model_dir run --set train_config.batch_size=8"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the verb."""
+    add_config_arguments(parser)
+    parser.add_argument(
+        "--model_dir",
+        required=True,
+        help="folder for checkpoints and event files; a run in it resumes",
+    )
+    parser.add_argument("--num_train_steps", type=int, help="default: train_config.num_steps")
+    parser.add_argument("--seed", type=int, help="of initial weights, shuffling and augmentation")
+    parser.add_argument(
+        "--progress_steps",
+        type=int,
+        default=20,
+        help="steps between progress lines (default: %(default)s)",
+    )
+    saving = parser.add_mutually_exclusive_group()
+    saving.add_argument("--save_checkpoints_steps", type=int, help="steps between checkpoints")
+    saving.add_argument(
+        "--save_checkpoints_secs", type=int, help="seconds between checkpoints; default: 600"
+    )
+    parser.add_argument(
+        "--keep_checkpoint_max",
+        type=int,
+        default=5,
+        help="how many of the newest checkpoints to keep; 0 for all (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--rehearse_tpu",
+        action="store_true",
+        help="run the TPU training loop on this machine, without a TPU; to train on a TPU, use "
+        "python -m estimator_det.model_main --use_tpu",
+    )
+    _add_evaluation_arguments(parser.add_argument_group("evaluation during training"))
+
+
+def _add_evaluation_arguments(evaluating: Any) -> None:
+    when = evaluating.add_mutually_exclusive_group()
+    when.add_argument(
+        "--eval_every_steps", type=int, help="steps between evaluations; each saves a checkpoint"
+    )
+    when.add_argument(
+        "--eval_throttle_secs",
+        type=int,
+        help="minimum seconds between evaluations; default: eval_config.eval_interval_secs",
+    )
+    evaluating.add_argument(
+        "--best_metric",
+        help="keep and export the checkpoint with the best value of this metric, e.g. "
+        "DetectionBoxes_Precision/mAP; of a loss, the lowest is best",
+    )
+    evaluating.add_argument(
+        "--keep_best",
+        type=int,
+        default=1,
+        help="how many best checkpoints to keep (default: %(default)s)",
+    )
+    evaluating.add_argument(
+        "--patience",
+        type=int,
+        help="stop after this many evaluations without an improvement of --best_metric",
+    )
+    evaluating.add_argument(
+        "--min_delta",
+        type=float,
+        default=0.0,
+        help="the least change that counts as an improvement",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the verb; returns an exit code."""
+    from estimator_det.config import pipeline, printing
+    from model_fn.runs.backends import tpu_options
+    from model_fn.runs.backends.tpu_options import OnTpu
+    from model_fn.runs.options import Evaluating, Saving
+
+    if options.progress_steps < 1:
+        raise console.UsageError(f"--progress_steps is {options.progress_steps}: give 1 or more")
+    saving = Saving(
+        options.save_checkpoints_steps,
+        options.save_checkpoints_secs,
+        options.keep_checkpoint_max,
+    )
+    evaluating = Evaluating(
+        every_steps=options.eval_every_steps,
+        throttle_secs=options.eval_throttle_secs,
+        best_metric=options.best_metric,
+        keep_best=options.keep_best,
+        patience=options.patience,
+        min_delta=options.min_delta,
+    )
+    config = pipeline.override(load(options), num_train_steps=options.num_train_steps)
+    on_tpu = None
+    if options.rehearse_tpu:
+        on_tpu = OnTpu(iterations_per_loop=options.progress_steps, rehearses=True)
+        for finding in tpu_options.check(config, options.model_dir, on_tpu):
+            printing.report(finding, sys.stderr)
+    console.check_config(
+        config, ignore=console.unused_in_training(options.model_dir, on_tpu=options.rehearse_tpu)
+    )
+    from inputs.checks import decoder_warnings
+    from model_fn.runs import runner
+
+    with decoder_warnings.count():
+        metrics = runner.train_and_evaluate(
+            config,
+            options.model_dir,
+            saving=saving,
+            evaluating=evaluating,
+            progress_steps=options.progress_steps,
+            seed=options.seed,
+            on_tpu=on_tpu,
+        )
+    if metrics:
+        console.say_metrics("last evaluation:", metrics)
+    console.say(f"checkpoints, event files and {CONFIG_FILE}: {options.model_dir}")
+    return console.EXIT_OK

@@ -1,0 +1,102 @@
+"""Image files for detection: finds them, and reads each within limits of memory."""
+
+from __future__ import annotations
+
+import os
+import struct
+import warnings
+import zlib
+from typing import List, NamedTuple, Sequence
+
+import numpy as np
+from PIL import Image
+
+from estimator_det.config import files
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp")
+MAX_PIXELS = 178_956_970  # of a file; also the default of bad_records.max_megapixels
+# Detection needs about 36 bytes per pixel, for the image in several types and the drawing.
+MAX_DETECTED_PIXELS = 24_000_000
+
+# What Pillow raises for damaged files, besides OSError.
+_DAMAGE = (SyntaxError, ValueError, EOFError, LookupError, TypeError, OverflowError, struct.error,
+           zlib.error)  # fmt: skip
+
+
+class ImageFile(NamedTuple):
+    """A decoded image file."""
+
+    pixels: np.ndarray  # uint8 [h, w, 3] RGB
+    height: int  # of the file
+    width: int
+    reduced_by: int  # the file's height and width are these times those of `pixels`, rounded up
+
+
+def list_images(paths: Sequence[str]) -> List[str]:
+    """The given files, and the image files of given folders by name, without subfolders.
+
+    Raises:
+        FileNotFoundError: if a path does not exist or a folder holds no image.
+    """
+    found: List[str] = []
+    for path in paths:
+        if os.path.isdir(path):
+            inside = sorted(
+                os.path.join(path, name)
+                for name in os.listdir(path)
+                if name.lower().endswith(IMAGE_SUFFIXES)
+            )
+            if not inside:
+                raise FileNotFoundError(
+                    f"no image in the folder {path}; known suffixes: {', '.join(IMAGE_SUFFIXES)}"
+                )
+            found += inside
+        elif os.path.exists(path):
+            found.append(path)
+        else:
+            raise FileNotFoundError(f"the image file or folder {path} does not exist")
+    return found
+
+
+def read_image(path: str) -> ImageFile:
+    """Reads an image file; ignores EXIF rotation.
+
+    An image of more than MAX_DETECTED_PIXELS is reduced to 1/2, 1/4, … of its height and width.
+
+    Raises:
+        OSError: if the file is not a regular file, not a readable image, or has more than
+            MAX_PIXELS. The text contains the path.
+    """
+    if kind := files.special_kind(path):
+        raise OSError(f"{path} is {kind}, not an image file")
+    try:
+        with warnings.catch_warnings():
+            # Pillow warns from half the limit on at which it refuses; the limit here is MAX_PIXELS.
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(path) as image:
+                _check_size(image)
+                return _decode(image)
+    except Image.DecompressionBombError as error:
+        raise OSError(f"{path} cannot be read: it has too many pixels: {error}") from error
+    except (OSError, *_DAMAGE) as error:
+        raise OSError(f"{path} cannot be read: {error}") from error
+
+
+def _check_size(image: Image.Image) -> None:
+    if image.width * image.height > MAX_PIXELS:
+        raise OSError(
+            f"it has {image.width} x {image.height} pixels, and the limit is "
+            f"{MAX_PIXELS / 1e6:.0f} megapixels; reduce the image"
+        )
+
+
+def _decode(image: Image.Image) -> ImageFile:
+    width, height = image.size
+    factor = 1
+    while -(-width // factor) * -(-height // factor) > MAX_DETECTED_PIXELS:
+        factor *= 2
+    if factor > 1:
+        # Only JPEG decodes at a fraction of its size, 1/8 at least; other files stay as they are.
+        image.draft("RGB", (width // factor, height // factor))
+        image = image.reduce(factor // round(width / image.width))
+    return ImageFile(np.asarray(image.convert("RGB")), height, width, factor)

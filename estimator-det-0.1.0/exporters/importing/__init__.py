@@ -1,0 +1,1 @@
+"""Imports published detectors: their weights become a checkpoint under the names of this model."""

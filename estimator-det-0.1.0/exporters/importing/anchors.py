@@ -1,0 +1,168 @@
+"""Order of anchors: the interpolated one is last at each place, but second in models of 2017.
+
+The first release of the TensorFlow Object Detection API made the anchor of aspect ratio 1 and the
+interpolated scale right after the one of aspect ratio 1. Heads of such models are permuted, which
+changes no detection.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+
+import numpy as np
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config.text import ConfigError
+from exporters.importing.graphs import Graph, evaluate
+
+LAST = "last"
+OF_2017 = "2017"
+ORDERS = (LAST, OF_2017)
+
+_DECODED = re.compile(r"Decode/get_center_coordinates_and_sizes/transpose$")
+_SHAPING = ("Reshape", "Tile", "ExpandDims", "Identity", "Cast")
+_HEAD = re.compile(r"BoxPredictor_(\d+)/(BoxEncodingPredictor|ClassPredictor)/(weights|biases)$")
+_SAME = 1e-3  # greatest difference of equal anchors, of an image's side
+
+# Operations that compute anchors from constants; no other operation of a file is ever run.
+_COMPUTING = frozenset({
+    "Const", "Identity", "Cast", "Add", "AddV2", "Sub", "Mul", "RealDiv", "Sqrt", "Pow", "Range",
+    "Pack", "ConcatV2", "Concat", "Concatenate", "Reshape", "ExpandDims", "Tile", "Fill", "Shape",
+    "StridedSlice", "Minimum", "Maximum", "Unpack", "Transpose", "Rank", "Size", "Slice",
+    "Squeeze", "BroadcastTo", "Div", "FloorDiv", "Floor", "Split", "Less", "LessEqual", "Greater",
+    "GreaterEqual", "Equal", "LogicalAnd", "Prod", "OnesLike", "ZerosLike", "Neg",
+    "BroadcastArgs", "GatherV2", "Gather",
+})  # fmt: skip
+
+
+def _source(graph: Graph) -> Optional[str]:
+    """The operation that makes the anchors, found from where boxes are decoded."""
+    for node in graph.nodes.values():
+        if _DECODED.search(node.name) and node.inputs:
+            name = node.inputs[0]
+            for _ in range(len(graph.nodes)):
+                inner = graph.nodes.get(name)
+                if inner is None or inner.op not in _SHAPING or not inner.inputs:
+                    return name
+                name = inner.inputs[0]
+    return None
+
+
+def constant_anchors(graph: Graph) -> Optional[np.ndarray]:
+    """float32 [A, 4], ymin, xmin, ymax, xmax, if the graph holds its anchors as a constant."""
+    name = _source(graph)
+    return None if name is None else _as_anchors(evaluate(graph, name))
+
+
+def computed_anchors(graph_def: Any, graph: Graph) -> Optional[np.ndarray]:
+    """The same if the graph computes its anchors from constants, by plain arithmetic."""
+    name = _source(graph)
+    if name is None:
+        return None
+    part = tf1.graph_util.extract_sub_graph(graph_def, [name])
+    if not {node.op for node in part.node} <= _COMPUTING:
+        return None
+    with tf.Graph().as_default() as computing, tf1.Session() as session:
+        tf1.import_graph_def(part, name="")
+        return _as_anchors(session.run(computing.get_tensor_by_name(f"{name}:0")))
+
+
+def _as_anchors(values: Optional[np.ndarray]) -> Optional[np.ndarray]:
+    if values is None or values.ndim < 2 or values.shape[-1] != 4 or values.dtype.kind != "f":
+        return None
+    return values.reshape(-1, 4).astype(np.float32)
+
+
+class Layout(NamedTuple):
+    """Anchors of one feature map: how many at each place, and where 2017 has ours."""
+
+    num_places: int
+    order: List[int]  # position in the order of 2017 of each of our anchors
+
+
+def layouts_of(model: Any, places: Sequence[int]) -> Optional[List[Layout]]:
+    """Of each feature map; None for models whose anchors have one order only.
+
+    Args:
+        model: `DetectionModel` message.
+        places: Height times width of each feature map.
+    """
+    if model.WhichOneof("model") != "ssd":
+        return None
+    if model.ssd.anchor_generator.WhichOneof("anchor_generator_oneof") != "ssd_anchor_generator":
+        return None
+    if model.ssd.box_predictor.WhichOneof("box_predictor_oneof") != "convolutional_box_predictor":
+        return None
+    message = model.ssd.anchor_generator.ssd_anchor_generator
+    ratios = list(message.aspect_ratios) or [1.0, 2.0, 0.5, 3.0, 1.0 / 3]
+    has_interpolated = message.interpolated_scale_aspect_ratio > 0 and 1.0 in ratios
+    layouts = []
+    for layer, count in enumerate(places):
+        if layer == 0 and message.reduce_boxes_in_lowest_layer:
+            layouts.append(Layout(count, [0, 1, 2]))
+            continue
+        order = list(range(len(ratios)))
+        if has_interpolated:
+            after = ratios.index(1.0) + 1
+            order = [each + (each >= after) for each in order] + [after]
+        layouts.append(Layout(count, order))
+    return layouts
+
+
+class Finding(NamedTuple):
+    """Which order a file has."""
+
+    order: Optional[str]  # None if its anchors are those of neither order
+    difference: float  # greatest, from ours in the nearer order, of an image's side
+
+
+def find_order(
+    theirs: np.ndarray, ours: np.ndarray, layouts: Optional[Sequence[Layout]]
+) -> Finding:
+    """Compares the anchors of a file, [A, 4], with ours in both orders."""
+    if theirs.shape != ours.shape:
+        return Finding(None, float("inf"))
+    differences = {LAST: float(np.abs(theirs - ours).max())}
+    if layouts is not None:
+        differences[OF_2017] = float(np.abs(_reordered(theirs, layouts) - ours).max())
+    order = min(differences, key=lambda each: differences[each])
+    is_same = differences[order] <= _SAME
+    return Finding(order if is_same else None, differences[order])
+
+
+def _reordered(anchors: np.ndarray, layouts: Sequence[Layout]) -> np.ndarray:
+    """Anchors in the order of 2017 as ours."""
+    parts, start = [], 0
+    for layout in layouts:
+        end = start + layout.num_places * len(layout.order)
+        part = anchors[start:end].reshape(layout.num_places, len(layout.order), 4)
+        parts.append(part[:, layout.order].reshape(-1, 4))
+        start = end
+    return np.concatenate(parts) if start == len(anchors) else anchors
+
+
+def permute_heads(
+    variables: Dict[str, np.ndarray], layouts: Optional[Sequence[Layout]]
+) -> List[str]:
+    """Brings heads in the order of 2017 into ours, in place; returns the names of variables.
+
+    Raises:
+        ConfigError: if the model's anchors have one order only.
+    """
+    if layouts is None:
+        raise ConfigError(
+            "--anchor_order 2017: is for models with ssd_anchor_generator and "
+            "convolutional_box_predictor; leave it out"
+        )
+    permuted = []
+    for name, values in variables.items():
+        head = _HEAD.search(name)
+        if head is None or int(head.group(1)) >= len(layouts):
+            continue
+        order = layouts[int(head.group(1))].order
+        by_anchor = values.reshape(*values.shape[:-1], len(order), -1)
+        variables[name] = by_anchor[..., order, :].reshape(values.shape)
+        if order != sorted(order):
+            permuted.append(name)
+    return permuted

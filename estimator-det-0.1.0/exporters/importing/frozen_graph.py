@@ -1,0 +1,102 @@
+"""Reads frozen graphs (`frozen_inference_graph.pb`)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Dict
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config import files
+from exporters.importing import anchors, graphs
+from exporters.importing.published import FORMATS, Published
+from model_fn.checkpoints.errors import RunError
+
+
+@FORMATS.register("frozen_graph")
+def read_frozen_graph(path: str) -> Published:
+    """The constants and layers of a frozen graph.
+
+    Raises:
+        RunError: if the file is not a graph, is cut off, or has variables instead of constants.
+    """
+    graph_def = parse_graph(files.read_bytes(path), path)
+    variables = [node.name for node in graph_def.node if node.op in VARIABLES]
+    if variables:
+        raise RunError(
+            f"{path} is a graph with {len(variables)} variables, such as {variables[0]}, and "
+            "contains no weights. Give the frozen graph, in which they are constants, or the "
+            "checkpoint (--from checkpoint)"
+        )
+    return publish(graph_def, constants(graph_def, path))
+
+
+_MAX_NUMBERS = 1 << 28  # of a constant; a few bytes of a file can state any shape
+VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
+
+
+def parse_graph(content: bytes, path: str) -> Any:
+    """A `GraphDef` of its serialized form.
+
+    Raises:
+        RunError: if it is not one.
+    """
+    graph_def = tf1.GraphDef()
+    try:
+        graph_def.ParseFromString(content)
+    except DecodeError as error:
+        raise RunError(
+            f"{path} is not a frozen graph, or is cut off after {len(content)} bytes: {error}. "
+            "Get the file again, or give its format with --from"
+        ) from error
+    if not graph_def.node or not all(node.op for node in graph_def.node):
+        raise RunError(
+            f"{path} is not a frozen graph: it contains no operations. Get the file again, or give "
+            "its format with --from"
+        )
+    return graph_def
+
+
+def constants(graph_def: Any, path: str) -> Dict[str, np.ndarray]:
+    """The constants of a graph by name, except texts.
+
+    Raises:
+        RunError: if one does not have the size that its shape states.
+    """
+    found = {}
+    for node in graph_def.node:
+        if node.op != "Const" or node.attr["dtype"].type == tf.string.as_datatype_enum:
+            continue
+        shape = [dimension.size for dimension in node.attr["value"].tensor.tensor_shape.dim]
+        if math.prod(max(size, 0) for size in shape) > _MAX_NUMBERS:
+            raise RunError(
+                f"{path}: the constant {node.name} has shape {shape}, more than {_MAX_NUMBERS} "
+                "numbers. Get the file again"
+            )
+        try:
+            found[node.name] = as_float32(tf.make_ndarray(node.attr["value"].tensor))
+        except (ValueError, TypeError) as error:
+            raise RunError(
+                f"{path}: the constant {node.name} is damaged: {error}. Get the file again"
+            ) from error
+    return found
+
+
+def as_float32(values: np.ndarray) -> np.ndarray:
+    """Half-precision numbers as float32; others as they are."""
+    is_half = values.dtype in (np.float16, tf.bfloat16.as_numpy_dtype)
+    return values.astype(np.float32) if is_half else values
+
+
+def publish(graph_def: Any, arrays: Dict[str, np.ndarray]) -> Published:
+    """What a `GraphDef` and the values of its constants and variables contain."""
+    graph = graphs.from_graph_def(graph_def, arrays)
+    found = anchors.constant_anchors(graph)
+    if found is None:
+        found = anchors.computed_anchors(graph_def, graph)
+    return Published(
+        arrays, graphs.read_structure(graph), has_names=True, anchors=found,
+        image_size=graphs.image_size(graph),
+    )  # fmt: skip

@@ -1,0 +1,240 @@
+"""Reads layers off a TensorFlow graph: each convolution with the constants that follow it.
+
+Graph optimizers fold batch norm into convolutions, rename operations and merge equal constants, so
+layers are found by what operations do. Names decide only which layer is which.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set, Tuple
+
+import numpy as np
+
+from exporters.importing.published import Convolution, Named, Norm, Structure
+
+_CONVOLUTIONS = {
+    "Conv2D": "conv",
+    "_FusedConv2D": "conv",
+    "DepthwiseConv2dNative": "depthwise",
+    "FusedDepthwiseConv2dNative": "depthwise",
+    "_FusedDepthwiseConv2dNative": "depthwise",
+    "MatMul": "dense",
+    "_FusedMatMul": "dense",
+}
+_POOLS = {"MaxPool": "max_pool", "AvgPool": "average_pool"}
+_SAME_VALUE = (
+    "Identity", "ReadVariableOp", "Enter", "Cast", "CheckNumerics", "StopGradient",
+    "FakeQuantWithMinMaxVars", "FakeQuantWithMinMaxVarsPerChannel",
+)  # fmt: skip
+_BATCH_NORMS = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
+_NOT_DATA = ("Shape", "Assert")
+_MAX_DEPTH = 64  # of constants that are computed from constants
+
+
+class Node(NamedTuple):
+    """An operation."""
+
+    name: str
+    op: str
+    inputs: Tuple[str, ...]  # names of operations, without control inputs
+    epsilon: float = 1e-3  # of batch norm
+
+
+class Graph(NamedTuple):
+    """Operations by name, and the values of constants and variables among them."""
+
+    nodes: Dict[str, Node]
+    arrays: Mapping[str, np.ndarray]
+
+
+def operation_names(inputs: Iterable[str]) -> Tuple[str, ...]:
+    """`["a:1", "^b", "c"]` -> `("a", "c")`."""
+    return tuple(name.split(":")[0] for name in inputs if not name.startswith("^"))
+
+
+def from_graph_def(graph_def: object, arrays: Mapping[str, np.ndarray]) -> Graph:
+    """The graph of a `GraphDef` message."""
+    nodes = {}
+    for node in graph_def.node:  # type: ignore[attr-defined]
+        epsilon = node.attr["epsilon"].f if node.op in _BATCH_NORMS else 0.0
+        nodes[node.name] = Node(node.name, node.op, operation_names(node.input), epsilon or 1e-3)
+    return Graph(nodes, arrays)
+
+
+def read_structure(graph: Graph) -> Structure:
+    """The convolutions of a graph in its order."""
+    users = _users(graph)
+    found: List[Convolution] = []
+    tokens: Dict[str, Tuple[object, ...]] = {}
+    for node in graph.nodes.values():
+        if node.op in _POOLS:
+            tokens[node.name] = (_POOLS[node.op],)
+        elif node.op in _CONVOLUTIONS and len(node.inputs) > 1:
+            layer = _convolution(graph, node, users)
+            if layer is not None:
+                found.append(layer)
+                tokens[node.name] = layer.token
+    parents = {name: parents_of(graph, name, tokens) for name in tokens}
+    return Structure(tuple(found), tokens, parents)
+
+
+def image_size(graph: Graph) -> Optional[Tuple[int, int]]:
+    """Height and width that the graph resizes images to; None if they are not constant."""
+    for node in graph.nodes.values():
+        if node.op == "ResizeBilinear" and len(node.inputs) > 1:
+            size = evaluate(graph, node.inputs[1])
+            if size is not None and size.shape == (2,):
+                return int(size[0]), int(size[1])
+    return None
+
+
+def leaf(graph: Graph, name: str) -> Optional[str]:
+    """The constant or variable that an operation passes on unchanged, or is computed from."""
+    for _ in range(_MAX_DEPTH):
+        if name in graph.arrays:
+            return name
+        node = graph.nodes.get(name)
+        if node is None or not node.inputs:
+            return None
+        name = node.inputs[0]
+    return None
+
+
+def evaluate(graph: Graph, name: str, depth: int = 0) -> Optional[np.ndarray]:
+    """The value of an operation on constants; None if it depends on anything else."""
+    if name in graph.arrays:
+        return np.asarray(graph.arrays[name])
+    node = graph.nodes.get(name)
+    if node is None or not node.inputs or depth > _MAX_DEPTH:
+        return None
+    if node.op in _SAME_VALUE:
+        return evaluate(graph, node.inputs[0], depth + 1)
+    compute = _ARITHMETIC.get(node.op)
+    if compute is None:
+        return None
+    values = [evaluate(graph, each, depth + 1) for each in node.inputs]
+    return None if any(value is None for value in values) else compute(*values)
+
+
+_ARITHMETIC: Dict[str, Callable[..., Any]] = {
+    "Mul": np.multiply,
+    "Add": np.add,
+    "AddV2": np.add,
+    "Sub": np.subtract,
+    "RealDiv": np.divide,
+    "Rsqrt": lambda x: 1 / np.sqrt(x),
+    "Sqrt": np.sqrt,
+    "Reshape": lambda x, shape: np.reshape(x, shape.astype(int)),
+}
+
+
+def _users(graph: Graph) -> Dict[str, List[Node]]:
+    users: Dict[str, List[Node]] = {}
+    for node in graph.nodes.values():
+        if node.op not in _NOT_DATA:
+            for name in dict.fromkeys(node.inputs):
+                users.setdefault(name, []).append(node)
+    return users
+
+
+def _named(graph: Graph, name: str) -> Optional[Named]:
+    values = evaluate(graph, name)
+    return None if values is None else Named(leaf(graph, name) or name, values)
+
+
+def _convolution(graph: Graph, node: Node, users: Dict[str, List[Node]]) -> Optional[Convolution]:
+    kind = _CONVOLUTIONS[node.op]
+    weights = _named(graph, node.inputs[1])
+    if weights is None or weights.values.ndim != (2 if kind == "dense" else 4):
+        return None
+    shape = weights.values.shape
+    channels = int(shape[2] * shape[3] if kind == "depthwise" else shape[-1])
+    affine = _Affine(channels)
+    if "Fused" in node.op and len(node.inputs) > 2:
+        affine.add(_named(graph, node.inputs[2]))
+    norm = _follow(graph, node.name, users, affine)
+    return Convolution(node.name, kind, weights, affine.scale, affine.offset, norm)
+
+
+class _Affine:
+    """Collects what is multiplied and added per channel."""
+
+    def __init__(self, channels: int) -> None:
+        self.channels = channels
+        self.scale: Optional[Named] = None
+        self.offset: Optional[Named] = None
+
+    def _fits(self, named: Optional[Named]) -> bool:
+        if named is None or named.values.ndim == 0:  # a number is of an activation
+            return False
+        return named.values.size == named.values.shape[-1] == self.channels
+
+    def add(self, named: Optional[Named], sign: float = 1.0) -> bool:
+        if named is None or not self._fits(named):
+            return False
+        values = sign * named.values.reshape(-1)
+        before = 0.0 if self.offset is None else self.offset.values
+        self.offset = Named(named.name, before + values)
+        return True
+
+    def multiply(self, named: Optional[Named]) -> bool:
+        if named is None or not self._fits(named):
+            return False
+        values = named.values.reshape(-1)
+        self.scale = Named(named.name, values * (1.0 if self.scale is None else self.scale.values))
+        if self.offset is not None:
+            self.offset = Named(self.offset.name, self.offset.values * values)
+        return True
+
+
+def _follow(
+    graph: Graph, name: str, users: Dict[str, List[Node]], affine: _Affine
+) -> Optional[Norm]:
+    """Collects the constants after an operation; returns the batch norm that ends them."""
+    for _ in range(_MAX_DEPTH):
+        followers = users.get(name, [])
+        if len(followers) != 1:
+            return None
+        node = followers[0]
+        others = [each for each in node.inputs if each != name]
+        if node.op in _SAME_VALUE and not others:
+            pass
+        elif node.op in _BATCH_NORMS and node.inputs[0] == name:
+            return _norm(graph, node)
+        elif (
+            node.op == "Mul" and len(others) == 1 and affine.multiply(_named(graph, others[0]))
+        ) or (
+            node.op in ("Add", "AddV2", "BiasAdd", "Sub")
+            and len(others) == 1
+            and (node.op != "Sub" or node.inputs[0] == name)
+            and affine.add(_named(graph, others[0]), -1.0 if node.op == "Sub" else 1.0)
+        ):
+            pass
+        else:
+            return None
+        name = node.name
+    return None
+
+
+def _norm(graph: Graph, node: Node) -> Optional[Norm]:
+    gamma, beta, mean, variance = (_named(graph, name) for name in node.inputs[1:5])
+    if mean is None or variance is None:
+        return None
+    return Norm(node.name, gamma, beta, mean, variance, node.epsilon)
+
+
+def parents_of(graph: Graph, name: str, tokens: Mapping[str, object]) -> Tuple[str, ...]:
+    """The nearest operations with a token before an operation, from its first input on."""
+    waiting = list(graph.nodes[name].inputs[:1])
+    seen: Set[str] = set()
+    found = []
+    while waiting:
+        each = waiting.pop()
+        if each in seen:
+            continue
+        seen.add(each)
+        if each in tokens:
+            found.append(each)
+        elif each in graph.nodes and each not in graph.arrays:
+            waiting.extend(graph.nodes[each].inputs)
+    return tuple(found)

@@ -1,0 +1,230 @@
+"""Imports a published detector: checkpoint, configuration, label map and report in a folder."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config import files, pipeline
+from estimator_det.config.ranges import refuse_absurd
+from estimator_det.config.text import ConfigError
+from exporters.image_files import list_images
+from exporters.importing import (  # noqa: F401 (formats register themselves)
+    anchors,
+    checkpoint,
+    frozen_graph,
+    saved_model,
+    tfjs,
+    tflite,
+)
+from exporters.importing.calibration import calibrate
+from exporters.importing.mapping import MISSING, OTHER_SHAPE, Mapped, map_variables
+from exporters.importing.own_model import OwnModel, build_own_model
+from exporters.importing.proposal import propose_config
+from exporters.importing.published import FORMATS, Published, refuse_not_finite
+from exporters.importing.report import REPORT_FILE, report_text, summary
+from inputs.datasets.writer import write_label_map
+from model_fn.checkpoints.errors import RunError
+from model_fn.checkpoints.imported import NEUTRAL_STATISTICS
+
+CHECKPOINT_NAME = "model.ckpt"
+LABEL_MAP_FILE = "label_map.pbtxt"
+_LISTED = 5  # variables in an error
+
+
+class Imported(NamedTuple):
+    """What an import has written, and a summary of it."""
+
+    checkpoint: str  # prefix
+    pipeline_config: str
+    label_map: Optional[str]  # None if the file contains none
+    report: str
+    summary: List[str]
+    warnings: List[str]
+
+
+def import_model(
+    source_format: str,
+    path: str,
+    pipeline_config: Any,
+    output_dir: str,
+    *,
+    anchor_order: Optional[str] = None,
+    calibration_images: Sequence[str] = (),
+    overwrite: bool = False,
+) -> Imported:
+    """Writes the weights of a published model as a checkpoint with the names of our variables.
+
+    Args:
+        source_format: Of `FORMATS`.
+        path: File or folder of the model.
+        pipeline_config: A `TrainEvalPipelineConfig` that describes it.
+        output_dir: A new or empty folder, unless `overwrite` is set.
+        anchor_order: Of `anchors.ORDERS`; None for that of the anchors in the file, or the last.
+        calibration_images: Image files or folders; recompute the statistics of folded batch norm.
+        overwrite: Replaces an earlier import.
+
+    Raises:
+        ConfigError: if an option or the model of the configuration is not valid.
+        FileNotFoundError: if there is no such model or image.
+        FileExistsError: if `output_dir` is not empty.
+        RunError: if the file is damaged, not of the format, or has no weights of the model.
+    """
+    refuse_absurd(pipeline_config.model, "model.")
+    images = list_images(calibration_images) if calibration_images else []
+    if tf.io.gfile.exists(output_dir) and tf.io.gfile.listdir(output_dir) and not overwrite:
+        raise FileExistsError(
+            f"{output_dir} is not empty; give a new folder, or --overwrite to replace the import "
+            "in it"
+        )
+    published = _read(source_format, path)
+    refuse_not_finite(published, path)
+    own = build_own_model(pipeline_config)
+    mapped = map_variables(own, published)
+    if not mapped.values:
+        raise RunError(
+            f"{path} has no weights of the model in the configuration: of {len(mapped.rows)} "
+            f"variables none is found, such as {mapped.rows[0].variable}. Give the configuration "
+            "of this model, or the right format with --from"
+        )
+    notes = _apply_anchor_order(own, published, mapped, pipeline_config.model, anchor_order)
+    warnings = [note for note in notes if note.startswith("warning: ")] + _absent(mapped)
+    num_neutral = len(mapped.folded)
+    if images and mapped.folded:
+        _refuse_incomplete(mapped)
+        mapped.values.update(calibrate(own, mapped.values, mapped.folded, images))
+        notes.append(f"statistics of {num_neutral} layers recomputed from {len(images)} images")
+        num_neutral = 0
+    elif mapped.folded:
+        warnings.append(
+            f"warning: batch norm of {num_neutral} layers is rebuilt with neutral statistics: exact"
+            " for inference, but training with it starts from a far too high loss. Import with "
+            "--calibrate photos/ to fine-tune, or train with batch norm frozen"
+        )
+    notes += [each for each in warnings if each not in notes]
+    return _write(output_dir, f"{source_format} {path}", mapped, notes, num_neutral, published,
+                  pipeline_config, warnings)  # fmt: skip
+
+
+def propose(source_format: str, path: str) -> Any:
+    """A `TrainEvalPipelineConfig` for a published model.
+
+    Raises:
+        ConfigError: if none can be proposed.
+        RunError: if the file is damaged or not of the format.
+    """
+    return propose_config(_read(source_format, path))
+
+
+def _read(source_format: str, path: str) -> Published:
+    if source_format != "checkpoint" and not tf.io.gfile.exists(path):
+        raise FileNotFoundError(f"no such model: {path}")
+    return FORMATS.get(source_format)(path)
+
+
+def _absent(mapped: Mapped) -> List[str]:
+    rows = [row for row in mapped.rows if row.state in (MISSING, OTHER_SHAPE)]
+    if not rows:
+        return []
+    shown = "; ".join(f"{row.variable} ({row.state}: {row.source})" for row in rows[:_LISTED])
+    more = f" and {len(rows) - _LISTED} more" if len(rows) > _LISTED else ""
+    return [
+        f"warning: {len(rows)} variables of the model are not in the checkpoint: {shown}{more}. "
+        "Fine-tuning can start from it, evaluation and export cannot"
+    ]
+
+
+def _refuse_incomplete(mapped: Mapped) -> None:
+    missing = [row.variable for row in mapped.rows if row.variable not in mapped.values]
+    if missing:
+        raise ConfigError(
+            f"--calibrate: runs the model, and {len(missing)} of its variables are not in the "
+            f"file, such as {missing[0]}; import without it, or correct the configuration"
+        )
+
+
+def _apply_anchor_order(
+    own: OwnModel, published: Published, mapped: Mapped, model: Any, chosen: Optional[str]
+) -> List[str]:
+    """Permutes heads of the order of 2017; returns lines for the report."""
+    layouts = anchors.layouts_of(model, own.places)
+    notes = []
+    order = chosen
+    if published.anchors is not None and own.anchors is not None:
+        found = anchors.find_order(published.anchors, own.anchors, layouts)
+        if found.order is None:
+            notes.append(
+                f"warning: the anchors of the file, {len(published.anchors)}, are not those of the "
+                f"configuration, {len(own.anchors)}; they differ by up to {found.difference:.3g} "
+                "of an image's side. Correct the anchor_generator, or boxes are wrong"
+            )
+        else:
+            notes.append(
+                f"anchors: those of the configuration to {found.difference:.1g}, in the order "
+                f"{found.order}"
+            )
+        if chosen and found.order not in (None, chosen):
+            raise ConfigError(
+                f"--anchor_order {chosen}: the anchors in the file have the order {found.order}; "
+                "leave the option out"
+            )
+        order = chosen or found.order
+    elif chosen is None and layouts is not None:
+        notes.append(
+            "anchors: the file contains none. If boxes are wrong, the model may be of 2017; try "
+            f"--anchor_order {anchors.OF_2017}"
+        )
+    if order == anchors.OF_2017:
+        permuted = anchors.permute_heads(mapped.values, layouts)
+        notes.append(f"anchor order of 2017: {len(permuted)} variables of heads are permuted")
+    return notes
+
+
+def _write(
+    output_dir: str,
+    source: str,
+    mapped: Mapped,
+    notes: List[str],
+    num_neutral: int,
+    published: Published,
+    config: Any,
+    warnings: List[str],
+) -> Imported:
+    tf.io.gfile.makedirs(output_dir)
+    prefix = os.path.join(output_dir, CHECKPOINT_NAME)
+    write_checkpoint(prefix, mapped.values, num_neutral)
+    label_map = None
+    if published.label_map:
+        label_map = os.path.join(output_dir, LABEL_MAP_FILE)
+        write_label_map(published.label_map, label_map)
+    report = os.path.join(output_dir, REPORT_FILE)
+    files.write_text(report, report_text(source, mapped, notes))
+    config_file = pipeline.save_pipeline(config, output_dir)
+    said = summary(mapped) + [each for each in notes if each not in warnings]
+    return Imported(prefix, config_file, label_map, report, said, warnings)
+
+
+def write_checkpoint(prefix: str, values: Dict[str, np.ndarray], num_neutral: int) -> None:
+    """Writes a checkpoint of step 0, with a mark if batch norm has neutral statistics."""
+    tensors: Dict[str, np.ndarray] = dict(values)
+    tensors[tf1.GraphKeys.GLOBAL_STEP] = np.asarray(0, np.int64)
+    if num_neutral:
+        tensors[NEUTRAL_STATISTICS] = np.asarray(num_neutral, np.int64)
+    names = sorted(tensors)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        fed: List[Tuple[Any, np.ndarray]] = [
+            (tf1.placeholder(tensors[name].dtype), tensors[name]) for name in names
+        ]
+        save = tf.raw_ops.SaveV2(
+            prefix=prefix,
+            tensor_names=names,
+            shape_and_slices=[""] * len(names),
+            tensors=[placeholder for placeholder, _ in fed],
+        )
+        session.run(save, dict(fed))
+    folder, name = os.path.split(prefix)
+    state = f'model_checkpoint_path: "{name}"\nall_model_checkpoint_paths: "{name}"\n'
+    files.write_text(os.path.join(folder, "checkpoint"), state)

@@ -1,0 +1,107 @@
+"""Finds the layers of one model in another: by name where names are kept, else by structure.
+
+Layers are the same by structure if they have the same kind and shape and so have all layers before
+them. Where that leaves several, the layers after them decide, and then the order.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, Hashable, List, Mapping, Sequence, Tuple
+
+from exporters.importing.published import Convolution, Structure
+
+_Links = Mapping[str, Sequence[str]]
+
+
+def scope_of(name: str) -> str:
+    """`"a/b/weights"` -> `"a/b"`."""
+    return name.rpartition("/")[0]
+
+
+def match_layers(
+    ours: Structure, theirs: Structure, *, by_name: bool
+) -> Dict[str, Tuple[Convolution, str]]:
+    """Our convolutions by name of operation -> theirs, with how it was found: name or structure."""
+    found: Dict[str, Tuple[Convolution, str]] = {}
+    if by_name:
+        for name, layer in _by_scope(ours, theirs).items():
+            found[name] = (layer, "name")
+    taken = {layer.name for layer, _ in found.values()}
+    for name, layer in _by_structure(ours, theirs).items():
+        if name not in found and layer.name not in taken:
+            found[name] = (layer, "structure")
+    return found
+
+
+def _by_scope(ours: Structure, theirs: Structure) -> Dict[str, Convolution]:
+    """Pairs of layers of one scope, where each model has one such layer."""
+    scopes: Dict[str, List[Convolution]] = {}
+    for layer in ours.convolutions:
+        scopes.setdefault(scope_of(layer.weights.name), []).append(layer)
+    candidates: Dict[str, List[Convolution]] = {}
+    for layer in theirs.convolutions:
+        for name in (layer.name, layer.weights.name):
+            scope = _longest_scope(name, scopes)
+            if scope:
+                candidates.setdefault(scope, []).append(layer)
+                break
+    return {
+        scopes[scope][0].name: layers[0]
+        for scope, layers in candidates.items()
+        if len(layers) == len(scopes[scope]) == 1 and layers[0].token == scopes[scope][0].token
+    }
+
+
+def _longest_scope(name: str, scopes: Mapping[str, object]) -> str:
+    while name:
+        name = scope_of(name)
+        if name in scopes:
+            return name
+    return ""
+
+
+def _by_structure(ours: Structure, theirs: Structure) -> Dict[str, Convolution]:
+    layers = {layer.name: layer for layer in theirs.convolutions}
+    found: Dict[str, Convolution] = {}
+    mine, other = _groups(ours), _groups(theirs)
+    for color, names in mine.items():
+        candidates = other.get(color, [])
+        if len(candidates) == len(names):
+            found.update((name, layers[each]) for name, each in zip(names, candidates))
+    return found
+
+
+def _groups(structure: Structure) -> Dict[Hashable, List[str]]:
+    """Convolutions that nothing but their order distinguishes, in that order."""
+    before = _colors(structure, structure.parents)
+    children: Dict[str, List[str]] = {}
+    for name, parents in structure.parents.items():
+        for parent in parents:
+            children.setdefault(parent, []).append(name)
+    by_past: Dict[Hashable, List[str]] = {}
+    for layer in structure.convolutions:
+        by_past.setdefault(before[layer.name], []).append(layer.name)
+    if all(len(names) == 1 for names in by_past.values()):
+        return by_past
+    after = _colors(structure, children)
+    groups: Dict[Hashable, List[str]] = {}
+    for past, names in by_past.items():
+        for name in names:
+            # A layer that its past identifies is found whatever comes after it.
+            key: Hashable = past if len(names) == 1 else (past, after[name])
+            groups.setdefault(key, []).append(name)
+    return groups
+
+
+def _colors(structure: Structure, links: _Links) -> Dict[str, int]:
+    """Numbers that are equal for layers whose linked layers, to any depth, have equal tokens."""
+    colors = {name: hash(token) for name, token in structure.tokens.items()}
+    for _ in range(len(colors) + 1):
+        new = {
+            name: hash((token, tuple(sorted(colors[each] for each in links.get(name, ())))))
+            for name, token in structure.tokens.items()
+        }
+        if new == colors:
+            break
+        colors = new
+    return colors

@@ -1,0 +1,66 @@
+"""The layers and variables of the model that a configuration describes."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+
+import numpy as np
+
+from estimator_det.compat import tf, tf1
+from estimator_det.detectors.base import make_detector
+from exporters.importing import graphs
+from exporters.importing.published import Structure
+from inputs import serving
+
+
+class OwnModel(NamedTuple):
+    """A model built for inference; the arrays in `structure` have shapes, but no values."""
+
+    graph: tf.Graph
+    images: tf.Tensor  # placeholder, uint8 [B, h, w, C]
+    shapes: Dict[str, Tuple[int, ...]]  # of variables by name
+    structure: Structure
+    anchors: Optional[np.ndarray]  # float32 [A, 4]; None if they depend on the image
+    places: List[int]  # height times width of each feature map; empty if it depends on the image
+
+    def load(self, session: tf1.Session, values: Mapping[str, np.ndarray]) -> None:
+        """Sets all variables in a session of the graph."""
+        setters = {each.op.name: each.initializer for each in self.variables()}
+        fed = {setters[name].inputs[1]: value for name, value in values.items()}
+        session.run([setters[name] for name in values], fed)
+
+    def variables(self) -> List[tf.Variable]:
+        """Those of the graph."""
+        return list(self.graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES))
+
+
+def build_own_model(config: Any) -> OwnModel:
+    """Builds the model of a `TrainEvalPipelineConfig`.
+
+    Raises:
+        ConfigError: if it cannot be built.
+    """
+    detector = make_detector(config.model, is_training=False)
+    channels = serving.additional_channels(config)
+    with tf.Graph().as_default() as graph:
+        receiver = serving.make_receiver("image_tensor", detector.preprocess, None, channels)
+        with tf1.variable_scope(tf1.get_variable_scope(), use_resource=True):
+            predictions = detector.predict(receiver.inputs, receiver.true_shapes)
+        shapes = {each.op.name: tuple(each.shape.as_list()) for each in tf1.global_variables()}
+    blanks = {name: np.broadcast_to(np.float32(0), shape) for name, shape in shapes.items()}
+    structure = graphs.read_structure(graphs.from_graph_def(graph.as_graph_def(), blanks))
+    images = next(iter(receiver.placeholders.values()))
+    return OwnModel(graph, images, shapes, structure, *_anchors(predictions, graph))
+
+
+def _anchors(predictions: Any, graph: tf.Graph) -> Tuple[Optional[np.ndarray], List[int]]:
+    """Anchors and places of a single-stage detector with inputs of one size."""
+    if not hasattr(predictions, "class_logits"):
+        return None, []
+    sizes = [each.shape.as_list()[1:3] for each in predictions.feature_maps]
+    if any(side is None for size in sizes for side in size):
+        return None, []
+    anchors = predictions.anchors
+    with graph.as_default(), tf1.Session() as session:
+        values = session.run(anchors)
+    return np.asarray(values, np.float32), [height * width for height, width in sizes]

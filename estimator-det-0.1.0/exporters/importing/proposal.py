@@ -1,0 +1,169 @@
+"""Proposes a configuration for a published SSD with MobileNet, from the shapes in its file."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from estimator_det.config import pipeline
+from estimator_det.config.text import ConfigError
+from exporters.importing.published import Convolution, Published
+
+_HEAD = re.compile(r"BoxPredictor_(\d+)/(BoxEncodingPredictor|ClassPredictor)(_depthwise)?(?:/|$)")
+_CODE_SIZE = 4
+_DEFAULT_SIZE = 300  # pixels, of the published SSDs
+_NEEDED = "give the configuration that the model was trained with, --pipeline_config_path FILE"
+
+_TEMPLATE = """
+model { ssd {
+  num_classes: %(num_classes)d
+  box_coder { faster_rcnn_box_coder {
+    y_scale: 10.0 x_scale: 10.0 height_scale: 5.0 width_scale: 5.0 } }
+  matcher { argmax_matcher {
+    matched_threshold: 0.5 unmatched_threshold: 0.5 force_match_for_each_row: true } }
+  similarity_calculator { iou_similarity {} }
+  anchor_generator { ssd_anchor_generator {
+    num_layers: %(num_layers)d min_scale: 0.2 max_scale: 0.95
+    reduce_boxes_in_lowest_layer: %(reduce)s
+    aspect_ratios: [1.0, 2.0, 0.5, 3.0, 0.3333] } }
+  image_resizer { fixed_shape_resizer { height: %(height)d width: %(width)d } }
+  box_predictor { convolutional_box_predictor {
+    kernel_size: %(kernel_size)d use_depthwise: %(heads_depthwise)s use_dropout: false
+    conv_hyperparams { %(hyperparams)s } } }
+  feature_extractor {
+    type: "%(type)s" min_depth: 16 depth_multiplier: %(depth_multiplier)g
+    use_depthwise: %(maps_depthwise)s
+    conv_hyperparams { %(hyperparams)s } }
+  loss {
+    classification_loss { weighted_sigmoid {} }
+    localization_loss { weighted_smooth_l1 {} }
+    hard_example_miner {
+      num_hard_examples: 3000 iou_threshold: 0.99 loss_type: CLASSIFICATION
+      max_negatives_per_positive: 3 min_negatives_per_image: 3 }
+    classification_weight: 1.0 localization_weight: 1.0 }
+  normalize_loss_by_num_matches: true
+  post_processing {
+    batch_non_max_suppression {
+      score_threshold: 1e-8 iou_threshold: 0.6
+      max_detections_per_class: 100 max_total_detections: 100 }
+    score_converter: SIGMOID } } }
+train_config {
+  batch_size: 24
+  optimizer { momentum_optimizer {
+    learning_rate { cosine_decay_learning_rate {
+      learning_rate_base: 0.004 total_steps: 5000
+      warmup_learning_rate: 0.001 warmup_steps: 200 } }
+    momentum_optimizer_value: 0.9 } }
+  fine_tune_checkpoint_type: "detection"
+  num_steps: 5000
+  data_augmentation_options { random_horizontal_flip {} }
+  data_augmentation_options { ssd_random_crop {} } }
+train_input_reader {
+  label_map_path: "PATH_TO_BE_CONFIGURED"
+  tf_record_input_reader { input_path: "PATH_TO_BE_CONFIGURED" } }
+eval_config { metrics_set: "coco_detection_metrics" }
+eval_input_reader {
+  label_map_path: "PATH_TO_BE_CONFIGURED"
+  tf_record_input_reader { input_path: "PATH_TO_BE_CONFIGURED" } }
+"""
+_HYPERPARAMS = """
+activation: RELU_6
+regularizer { l2_regularizer { weight: 0.00004 } }
+initializer { truncated_normal_initializer { stddev: 0.03 } }
+batch_norm { scale: true decay: 0.9997 epsilon: 0.001 }
+"""
+
+
+class _Heads(NamedTuple):
+    """Layers that predict, by feature map."""
+
+    boxes: Dict[int, Convolution]
+    classes: Dict[int, Convolution]
+    depthwise: List[Convolution]
+
+
+def propose_config(published: Published) -> Any:
+    """A `TrainEvalPipelineConfig` whose model has the shapes in the file.
+
+    Scales of anchors and thresholds are those of the published configurations.
+
+    Raises:
+        ConfigError: if the file is of no SSD with MobileNet v1 or v2, or has other anchors.
+    """
+    layers = published.structure.convolutions
+    names = [name for layer in layers for name in (layer.name, layer.weights.name)]
+    names += list(published.arrays)
+    kind = _extractor(names)
+    heads = _heads(layers)
+    if kind is None or not heads.boxes or sorted(heads.boxes) != sorted(heads.classes):
+        raise ConfigError(
+            "--pipeline_config_path: is missing, and a configuration is proposed for SSD with "
+            f"MobileNet v1 or v2 only, which this file is not; {_NEEDED}"
+        )
+    anchors = [_outputs(heads.boxes[level]) // _CODE_SIZE for level in sorted(heads.boxes)]
+    if anchors[0] not in (3, 6) or set(anchors[1:]) - {6}:
+        raise ConfigError(
+            f"--pipeline_config_path: is missing, and the model has {anchors} anchors at each "
+            f"place of its feature maps, for which no configuration is proposed; {_NEEDED}"
+        )
+    own = {layer.name for layer in (*heads.boxes.values(), *heads.classes.values())}
+    body = [layer for layer in layers if layer.name not in own and layer not in heads.depthwise]
+    height, width = published.image_size or (_DEFAULT_SIZE, _DEFAULT_SIZE)
+    kernel = (heads.depthwise or [heads.boxes[0]])[0].weights.values.shape[0]
+    maps_depthwise = not any(
+        layer.kind == "conv" and layer.weights.values.shape[0] == 3 < layer.weights.values.shape[2]
+        for layer in body
+    )
+    text = _TEMPLATE % {
+        "num_classes": _outputs(heads.classes[0]) // anchors[0] - 1,
+        "num_layers": len(anchors),
+        "reduce": _word(anchors[0] == 3),
+        "height": height,
+        "width": width,
+        "kernel_size": kernel,
+        "heads_depthwise": _word(bool(heads.depthwise)),
+        "maps_depthwise": _word(maps_depthwise),
+        "type": kind,
+        "depth_multiplier": _depth_multiplier(kind, body),
+        "hyperparams": _HYPERPARAMS,
+    }
+    return pipeline.parse_pipeline(text, "the proposed configuration")
+
+
+def _word(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _outputs(layer: Convolution) -> int:
+    return int(layer.weights.values.shape[-1])
+
+
+def _extractor(names: List[str]) -> Optional[str]:
+    for scope, kind in (("MobilenetV1", "ssd_mobilenet_v1"), ("MobilenetV2", "ssd_mobilenet_v2")):
+        if any(f"FeatureExtractor/{scope}/" in name for name in names):
+            return kind
+    return None
+
+
+def _heads(layers: Tuple[Convolution, ...]) -> _Heads:
+    heads = _Heads({}, {}, [])
+    for layer in layers:
+        found = _HEAD.search(layer.weights.name) or _HEAD.search(layer.name)
+        if found is None:
+            continue
+        if layer.kind == "depthwise":
+            if found.group(3):  # names that TFLite shares between layers may be of another head
+                heads.depthwise.append(layer)
+        elif found.group(2) == "ClassPredictor":
+            heads.classes[int(found.group(1))] = layer
+        else:
+            heads.boxes[int(found.group(1))] = layer
+    return heads
+
+
+def _depth_multiplier(kind: str, body: List[Convolution]) -> float:
+    """From the layer before the extra feature maps: 1024 outputs in v1, 320 inputs in v2."""
+    widest = max((layer for layer in body if layer.kind == "conv"), key=_outputs)
+    if kind == "ssd_mobilenet_v1":
+        return round(_outputs(widest) / 1024, 2)
+    return round(widest.weights.values.shape[2] / 320, 2)

@@ -1,0 +1,88 @@
+"""What a published model file contains, whatever its format, and the registry of formats."""
+
+from __future__ import annotations
+
+from typing import Callable, Dict, Mapping, NamedTuple, Optional, Tuple
+
+import numpy as np
+
+from estimator_det.config.registry import Registry
+from model_fn.checkpoints.errors import RunError
+
+
+class Named(NamedTuple):
+    """An array and where it comes from."""
+
+    name: str  # of the constant, tensor or variable
+    values: np.ndarray
+
+
+class Norm(NamedTuple):
+    """Batch norm that is not folded; an array of None is one that the layer does not have."""
+
+    name: str  # of the operation
+    gamma: Optional[Named]
+    beta: Optional[Named]
+    mean: Named
+    variance: Named
+    epsilon: float
+
+
+class Convolution(NamedTuple):
+    """A convolution or fully connected layer with the constants that follow it.
+
+    Its output is `scale * (inputs * weights) + offset`, and then `norm` of that.
+    """
+
+    name: str  # of the operation
+    kind: str  # "conv", "depthwise" or "dense"
+    weights: Named  # [h, w, in, out], [h, w, in, multiplier] or [in, out]
+    scale: Optional[Named]  # [out]
+    offset: Optional[Named]  # [out]
+    norm: Optional[Norm]
+
+    @property
+    def token(self) -> Tuple[object, ...]:
+        """What layers of two models must have in common to be the same."""
+        return (self.kind, *self.weights.values.shape)
+
+
+class Structure(NamedTuple):
+    """The convolutions of a model in its order, and which of them feed which."""
+
+    convolutions: Tuple[Convolution, ...]
+    tokens: Dict[str, Tuple[object, ...]]  # of convolutions and pools by name of operation
+    parents: Dict[str, Tuple[str, ...]]  # the nearest convolutions and pools before each
+
+
+class Published(NamedTuple):
+    """The content of a model file."""
+
+    arrays: Mapping[str, np.ndarray]  # constants and variables by name
+    structure: Structure
+    has_names: bool  # whether names of operations are those of the variables' scopes
+    anchors: Optional[np.ndarray] = None  # float32 [A, 4], ymin, xmin, ymax, xmax
+    label_map: Optional[Dict[int, str]] = None  # id -> name
+    image_size: Optional[Tuple[int, int]] = None  # height and width that images are resized to
+
+
+NO_STRUCTURE = Structure((), {}, {})
+
+FORMATS: Registry[Callable[[str], Published]] = Registry("format of a published model")
+
+
+def refuse_not_finite(published: Published, path: str) -> None:
+    """Raises RunError for the first array with NaN or infinite numbers."""
+    arrays = {**published.arrays}
+    for layer in published.structure.convolutions:
+        arrays.setdefault(layer.weights.name, layer.weights.values)
+        for part in (layer.scale, layer.offset):
+            if part is not None:
+                arrays.setdefault(part.name, part.values)
+    for name, values in arrays.items():
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            bad = int(np.size(values) - np.isfinite(values).sum())
+            raise RunError(
+                f"{path}: {name} has {bad} numbers of {np.size(values)} that are NaN or infinite. "
+                "The weights of a model must be finite; get the file again from its publisher"
+            )

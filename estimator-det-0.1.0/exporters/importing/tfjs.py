@@ -1,0 +1,154 @@
+"""Reads TensorFlow.js graph models: a `model.json` and the shards of weights that it names."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Dict, List
+
+import numpy as np
+
+from estimator_det.config import files
+from estimator_det.config.text import ConfigError
+from exporters.importing import anchors, graphs
+from exporters.importing.published import FORMATS, Published
+from model_fn.checkpoints.errors import RunError
+
+MODEL_FILE = "model.json"
+_TYPES = {"float32": "<f4", "float16": "<f2", "int32": "<i4", "uint8": "u1", "uint16": "<u2",
+          "bool": "?", "int8": "i1", "int16": "<i2"}  # fmt: skip
+_AGAIN = "Get the model again from its publisher"
+
+
+@FORMATS.register("tfjs")
+def read_tfjs(path: str) -> Published:
+    """The constants and layers of a graph model; `path` is its `model.json` or the folder of it.
+
+    Raises:
+        RunError: if the model is damaged, no graph model, or names files outside its folder.
+    """
+    if os.path.isdir(path):
+        path = os.path.join(path, MODEL_FILE)
+    model = _parse(path)
+    nodes = _nodes(model, path)
+    arrays: Dict[str, np.ndarray] = {}
+    try:
+        for group in model["weightsManifest"]:
+            arrays.update(_read_group(group, os.path.dirname(path) or ".", path))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RunError(f"{path}: weightsManifest is damaged: {error!r}. {_AGAIN}") from error
+    missing = [node.name for node in nodes.values() if node.op == "Const"]
+    missing = [name for name in missing if name not in arrays]
+    if missing:
+        raise RunError(
+            f"{path}: weightsManifest has no weights for {len(missing)} constants, such as "
+            f"{missing[0]}. {_AGAIN}"
+        )
+    graph = graphs.Graph(nodes, arrays)
+    structure = graphs.read_structure(graph)
+    return Published(
+        arrays,
+        structure,
+        has_names=True,
+        anchors=anchors.constant_anchors(graph),
+        image_size=graphs.image_size(graph),
+    )
+
+
+def _parse(path: str) -> Dict[str, Any]:
+    try:
+        model = json.loads(files.read_text(path))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise RunError(f"{path} is not a TensorFlow.js model: {error}. {_AGAIN}") from error
+    if not isinstance(model, dict) or "modelTopology" not in model:
+        raise RunError(f"{path} is not a TensorFlow.js model: it has no modelTopology. {_AGAIN}")
+    if "weightsManifest" not in model:
+        raise RunError(
+            f"{path} has no weightsManifest, so it names no weights. Older models have it in "
+            "weights_manifest.json and are not supported; convert the original model again"
+        )
+    return model
+
+
+def _nodes(model: Dict[str, Any], path: str) -> Dict[str, graphs.Node]:
+    topology = model["modelTopology"]
+    if not isinstance(topology, dict) or not isinstance(topology.get("node"), list):
+        raise RunError(
+            f"{path} is not a graph model: its modelTopology has no nodes. Layers models of Keras "
+            "are not supported; convert the SavedModel or the frozen graph instead"
+        )
+    nodes = {}
+    try:
+        for node in topology["node"]:
+            epsilon = float(node.get("attr", {}).get("epsilon", {}).get("f", 1e-3))
+            inputs = graphs.operation_names(node.get("input", []))
+            nodes[node["name"]] = graphs.Node(node["name"], node["op"], inputs, epsilon)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise RunError(
+            f"{path}: a node of modelTopology is damaged: {error!r}. {_AGAIN}"
+        ) from error
+    return nodes
+
+
+def _read_group(group: Dict[str, Any], folder: str, path: str) -> Dict[str, np.ndarray]:
+    content = b"".join(_read_shard(name, folder, path) for name in group["paths"])
+    arrays = {}
+    position = 0
+    for entry in group["weights"]:
+        if entry["dtype"] == "string":
+            raise RunError(f"{path}: weights {entry['name']!r} are text, which is not supported")
+        values, position = _take(entry, content, position, path)
+        arrays[entry["name"]] = values
+    if position != len(content):
+        raise RunError(
+            f"{path}: the shards {group['paths']} have {len(content)} bytes, and its weights "
+            f"{position}. {_AGAIN}"
+        )
+    return arrays
+
+
+def _read_shard(name: str, folder: str, path: str) -> bytes:
+    """The content of a file directly in the folder of the model or below it."""
+    root = os.path.realpath(folder)
+    target = os.path.realpath(os.path.join(root, name))
+    if os.path.commonpath([root, target]) != root or target == root:
+        raise RunError(
+            f"{path}: weightsManifest names the shard {name!r}, which is outside the folder of the "
+            "model. Only files in that folder are read; do not trust this model"
+        )
+    try:
+        content = files.read_bytes(target)
+    except ConfigError as error:
+        raise RunError(f"{path}: the shard {name!r} cannot be read: {error}. {_AGAIN}") from error
+    if not content:
+        raise RunError(f"{path}: the shard {name!r} is empty (0 bytes). {_AGAIN}")
+    return content
+
+
+def _take(entry: Dict[str, Any], content: bytes, position: int, path: str) -> Any:
+    """An array of the manifest and the position after it; quantized numbers become float32."""
+    quantization = entry.get("quantization")
+    stored = quantization["dtype"] if quantization else entry["dtype"]
+    shape: List[int] = [int(size) for size in entry["shape"]]
+    if stored not in _TYPES or any(size < 0 for size in shape):
+        raise RunError(
+            f"{path}: weights {entry['name']!r} have type {stored!r} and shape {shape}, which is "
+            f"not supported; types: {sorted(_TYPES)}"
+        )
+    dtype = np.dtype(_TYPES[stored])
+    count = 1
+    for size in shape:
+        count *= size
+    end = position + count * dtype.itemsize
+    if end > len(content):
+        raise RunError(
+            f"{path}: the shards end after {len(content)} bytes, inside weights {entry['name']!r}, "
+            f"which need {end}. {_AGAIN}"
+        )
+    values = np.frombuffer(content, dtype, count, position).reshape(shape)
+    if quantization and "scale" in quantization:
+        scale, least = np.float32(quantization["scale"]), np.float32(quantization["min"])
+        values = values.astype(np.float32) * scale + least
+    elif dtype.kind == "f":
+        values = values.astype(np.float32)
+    return values, end

@@ -1,0 +1,339 @@
+"""Loads an exported detector and runs it on images in memory or in files.
+
+It needs the SavedModel only: no configuration, no checkpoint, no network access.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Set,
+    Tuple,
+    Union,
+)
+
+import numpy as np
+from PIL import Image
+
+from estimator_det.boxes.mask_regions import paste_mask, run_lengths
+from estimator_det.compat import tf
+from estimator_det.config import json_lines
+from estimator_det.config.printing import plain
+from exporters.image_files import ImageFile, read_image
+from exporters.saved_model import SAVED_MODEL_FOLDER
+from inputs import schema
+from inputs.label_map import read_label_map
+from inputs.serving import COLOR_CHANNELS
+from model_fn.checkpoints.errors import RunError
+from model_fn.drawing.boxes import DrawOptions, draw_boxes
+from model_fn.evaluation import threshold_files
+from model_fn.serving.graph import SERVING_DEFAULT
+
+DRAWING_SUFFIX = "_detections.png"
+DETECTIONS_FILE = "detections.jsonl"
+DEFAULT_MIN_SCORE = 0.5
+SAME_OBJECT_IOU = 0.7  # detections of two classes that overlap this much are of one object
+
+
+class ClassThresholds(NamedTuple):
+    """The lowest score of a detection that is kept, by class."""
+
+    of_others: float  # for classes that `by_class` lacks
+    by_class: Mapping[int, float]
+
+    def of(self, class_ids: np.ndarray) -> np.ndarray:
+        """float32 [n], for class ids [n]."""
+        return np.array([self.by_class.get(int(k), self.of_others) for k in class_ids], np.float32)
+
+
+class ImageDetections(NamedTuple):
+    """The detections of one image by falling score, without padding."""
+
+    boxes: np.ndarray  # float32 [n, 4], ymin, xmin, ymax, xmax as fractions of the image
+    scores: np.ndarray  # float32 [n]
+    class_ids: np.ndarray  # int64 [n], ids of the label map, from 1
+    masks: Optional[np.ndarray] = None  # float32 [n, h, w], each fills its box; if the model has it
+
+
+class FileResult(NamedTuple):
+    """The result for one image file."""
+
+    path: str
+    detections: Optional[ImageDetections]  # None if the image cannot be used
+    drawing: Optional[str]  # path of the PNG file; None if the image cannot be used
+    error: Optional[str]
+    reduced_by: int = 1  # of `image_files.ImageFile`
+
+
+class SavedModelDetector:
+    """A loaded SavedModel that detects on one image at a time.
+
+    Args:
+        model_dir: Folder of an export, its `saved_model` folder, or a folder of timestamped
+            exports as an Estimator writes them (the newest is loaded).
+        signature: Which of the model's signatures to run.
+
+    Raises:
+        FileNotFoundError: if there is no SavedModel.
+        RunError: if its files are damaged, the signature is missing, or does not have the inputs
+            and outputs of a detector.
+    """
+
+    def __init__(self, model_dir: str, signature: str = SERVING_DEFAULT) -> None:
+        self.saved_model_dir = find_saved_model(model_dir)
+        self.class_names = _asset_names(self.saved_model_dir)
+        # The module owns the variables; a signature does not keep them alive.
+        self._module = _load(self.saved_model_dir)
+        known = dict(self._module.signatures)
+        if signature not in known:
+            raise RunError(
+                f"{self.saved_model_dir} has no signature {signature!r}; it has {sorted(known)}"
+            )
+        self._signature = known[signature]
+        self._input_key, self._as_input = self._find_input()
+
+    def detect(self, pixels: np.ndarray) -> ImageDetections:
+        """Detects on one image, uint8 [h, w, 3] RGB."""
+        return self._run(self._as_input(pixels))
+
+    def best_thresholds(self) -> ClassThresholds:
+        """The thresholds of the best F1; classes without one get that of all classes together.
+
+        Raises:
+            RunError: if the export has none, or its evaluation found nothing.
+            ConfigError: if they cannot be read.
+        """
+        path = os.path.join(self.saved_model_dir, threshold_files.IN_EXPORTS)
+        if not tf.io.gfile.exists(path):
+            raise RunError(
+                f"{plain(self.saved_model_dir)} has no thresholds: there is no "
+                f"{threshold_files.IN_EXPORTS}; evaluate the checkpoint (estimator-det evaluate "
+                "--checkpoint_dir RUN), then export it again, or give --threshold a number"
+            )
+        table = threshold_files.read(path).table
+        if table.all_classes.threshold is None:
+            raise RunError(
+                f"{plain(path)}: no threshold is best, since the evaluation had no correct "
+                "detection; train longer, or give --threshold a number"
+            )
+        return ClassThresholds(table.all_classes.threshold, table.by_class())
+
+    def name(self, class_id: int) -> str:
+        """The name of a class in the label map; its id as text if it has none."""
+        return self.class_names.get(int(class_id), str(int(class_id)))
+
+    def _run(self, batch: tf.Tensor) -> ImageDetections:
+        outputs = {
+            key: value.numpy() for key, value in self._signature(**{self._input_key: batch}).items()
+        }
+        count = int(outputs["num_detections"][0])
+        return ImageDetections(
+            boxes=outputs["detection_boxes"][0, :count],
+            scores=outputs["detection_scores"][0, :count],
+            class_ids=outputs["detection_classes"][0, :count].astype(np.int64),
+            masks=outputs["detection_masks"][0, :count] if "detection_masks" in outputs else None,
+        )
+
+    def _find_input(self) -> Tuple[str, Callable[[np.ndarray], tf.Tensor]]:
+        """The signature's input key, and a function from an image to its tensor."""
+        specs = self._signature.structured_input_signature[1]
+        missing = {"num_detections", "detection_boxes", "detection_scores", "detection_classes"}
+        missing -= set(self._signature.structured_outputs)
+        if schema.CONTEXT_FEATURES in specs:
+            raise RunError(
+                f"{self.saved_model_dir} takes context features with every image, and detect has "
+                "images only; call the SavedModel's signature directly"
+            )
+        if len(specs) != 1 or missing:
+            raise RunError(
+                f"{self.saved_model_dir} is not an exported detector: it has the inputs "
+                f"{sorted(specs)} and the outputs {sorted(self._signature.structured_outputs)}"
+            )
+        ((key, spec),) = specs.items()
+        if spec.shape.rank and spec.shape[0] not in (None, 1):
+            raise RunError(
+                f"{self.saved_model_dir} takes batches of {spec.shape[0]} images only, and detect "
+                "runs one image at a time; export it again with batch size -1 or 1"
+            )
+        if spec.shape.rank == 4 and spec.shape[3] not in (None, COLOR_CHANNELS):
+            raise RunError(
+                f"{self.saved_model_dir} takes images of {spec.shape[3]} channels, and detect "
+                "reads files of red, green and blue only; call the SavedModel's signature directly"
+            )
+        if spec.dtype in (tf.uint8, tf.float32):
+            return key, lambda pixels: tf.constant(pixels[None], spec.dtype)
+        if spec.shape.rank == 0:  # the Estimator's exports take one example
+            return key, lambda pixels: tf.constant(_as_example(pixels))
+        placeholder = self._signature.inputs[0].name
+        if placeholder.startswith("encoded_image_string_tensor"):
+            return key, lambda pixels: tf.io.encode_png(pixels)[None]
+        return key, lambda pixels: tf.constant([_as_example(pixels)])
+
+
+def find_saved_model(model_dir: str) -> str:
+    """The folder with `saved_model.pb`; see `model_dir` of `SavedModelDetector`.
+
+    Raises:
+        FileNotFoundError: if there is none.
+    """
+    candidates = [model_dir, os.path.join(model_dir, SAVED_MODEL_FOLDER)]
+    if tf.io.gfile.isdir(model_dir):
+        dated = [name.rstrip("/") for name in tf.io.gfile.listdir(model_dir)]
+        newest = sorted((name for name in dated if name.isdigit()), key=int, reverse=True)
+        candidates += [os.path.join(model_dir, name) for name in newest[:1]]
+    for folder in candidates:
+        if tf.io.gfile.exists(os.path.join(folder, "saved_model.pb")):
+            return folder
+    raise FileNotFoundError(
+        f"no SavedModel in {model_dir}: there is no saved_model.pb in {', '.join(candidates)}"
+    )
+
+
+def detect_files(
+    detector: SavedModelDetector,
+    paths: Iterable[str],
+    output_dir: str,
+    min_score: Union[float, ClassThresholds] = DEFAULT_MIN_SCORE,
+) -> Iterator[FileResult]:
+    """Runs the detector on image files; writes a drawing and a JSON line for each.
+
+    For a file that cannot be used, the line contains `error` instead of detections. The drawing
+    shows one detection, the best, of those that overlap by SAME_OBJECT_IOU or more.
+
+    Args:
+        detector: A loaded model.
+        paths: Image files; see `image_files.list_images`.
+        output_dir: For `<name>_detections.png` of every image, and `detections.jsonl`.
+        min_score: Detections below this score, or below that of their class, are neither drawn nor
+            written.
+    """
+    os.makedirs(output_dir, exist_ok=True)
+    used_names: Set[str] = set()
+    with open(os.path.join(output_dir, DETECTIONS_FILE), "w", encoding="utf-8") as lines:
+        for path in paths:
+            try:
+                image = read_image(path)
+                found = _above(detector.detect(image.pixels), min_score)
+            except (OSError, tf.errors.OpError) as error:
+                reason = str(error)
+                if isinstance(error, tf.errors.OpError):
+                    reason = f"{path}: the model fails: {str(error.message).splitlines()[0]}"
+                result = FileResult(path, None, None, reason)
+                lines.write(json_lines.dumps({"file": path, "error": result.error}) + "\n")
+                yield result
+                continue
+            drawing = os.path.join(output_dir, _drawing_name(path, used_names))
+            _draw(detector, image.pixels, found, drawing)
+            lines.write(json_lines.dumps(_as_line(detector, path, image, found)) + "\n")
+            yield FileResult(path, found, drawing, None, image.reduced_by)
+
+
+def _load(saved_model_dir: str) -> Any:
+    """The SavedModel in a folder; RunError if its files are damaged or incomplete."""
+    try:
+        return tf.saved_model.load(saved_model_dir)
+    except (tf.errors.OpError, OSError) as error:
+        reason = str(getattr(error, "message", None) or error).split(" [Op:")[0].splitlines()[0]
+        raise RunError(
+            f"{saved_model_dir} cannot be loaded: {reason}. Its files are damaged or incomplete; "
+            "copy the folder again, or export the checkpoint again"
+        ) from error
+
+
+def _above(
+    detections: ImageDetections, min_score: Union[float, ClassThresholds]
+) -> ImageDetections:
+    if isinstance(min_score, ClassThresholds):
+        keep = detections.scores >= min_score.of(detections.class_ids)
+    else:
+        keep = detections.scores >= min_score
+    present = {name: x for name, x in detections._asdict().items() if x is not None}
+    return ImageDetections(**{name: values[keep] for name, values in present.items()})
+
+
+def _drawing_name(path: str, used_names: Set[str]) -> str:
+    """File name of a drawing; underscores distinguish images of one name from several folders."""
+    stem = os.path.splitext(os.path.basename(path))[0]
+    while stem + DRAWING_SUFFIX in used_names:
+        stem += "_"
+    used_names.add(stem + DRAWING_SUFFIX)
+    return stem + DRAWING_SUFFIX
+
+
+def _draw(
+    detector: SavedModelDetector, pixels: np.ndarray, found: ImageDetections, path: str
+) -> None:
+    masks, (height, width) = found.masks, pixels.shape[:2]
+    drawn = draw_boxes(
+        pixels,
+        found.boxes,
+        [detector.name(class_id) for class_id in found.class_ids],
+        found.scores,
+        colors=[int(class_id) for class_id in found.class_ids],
+        mask_of=None
+        if masks is None
+        else lambda i: paste_mask(masks[i], found.boxes[i], (height, width)),
+        options=DrawOptions(
+            min_score=0.0, max_boxes=len(found.boxes), same_object_iou=SAME_OBJECT_IOU
+        ),
+    )
+    Image.fromarray(drawn).save(path)
+
+
+def _segmentation(found: ImageDetections, i: int, size: Tuple[int, int]) -> Dict[str, Any]:
+    """Entry `segmentation` of detection i, in COCO's format; none if the model has no masks."""
+    if found.masks is None:
+        return {}
+    encoded = run_lengths(paste_mask(found.masks[i], found.boxes[i], size), size)
+    return {"segmentation": {**encoded, "counts": encoded["counts"].decode("ascii")}}
+
+
+def _as_line(
+    detector: SavedModelDetector, path: str, image: ImageFile, found: ImageDetections
+) -> Dict[str, Any]:
+    height, width = image.height, image.width
+    scale = np.array([height, width, height, width], np.float32)
+    sides = ("ymin", "xmin", "ymax", "xmax")
+    return {
+        "file": path,
+        "height": height,
+        "width": width,
+        **({"reduced_by": image.reduced_by} if image.reduced_by > 1 else {}),
+        "detections": [
+            {
+                "class_id": int(class_id),
+                "name": detector.name(class_id),
+                "score": round(float(score), 6),
+                "box": dict(zip(sides, (round(float(side), 6) for side in box))),
+                "box_pixels": dict(zip(sides, (round(float(side), 2) for side in box * scale))),
+                **_segmentation(found, i, (height, width)),
+            }
+            for i, (box, score, class_id) in enumerate(
+                zip(found.boxes, found.scores, found.class_ids)
+            )
+        ],
+    }
+
+
+def _asset_names(saved_model_dir: str) -> Dict[int, str]:
+    """Class names of the label map among the assets of a SavedModel; empty without one."""
+    assets = os.path.join(saved_model_dir, "assets")
+    if not tf.io.gfile.isdir(assets):
+        return {}
+    maps = sorted(name for name in tf.io.gfile.listdir(assets) if name.endswith(".pbtxt"))
+    return dict(read_label_map(os.path.join(assets, maps[0])).names) if maps else {}
+
+
+def _as_example(pixels: np.ndarray) -> bytes:
+    png = tf.io.encode_png(pixels).numpy()
+    encoded = tf.train.Feature(bytes_list=tf.train.BytesList(value=[png]))
+    features = tf.train.Features(feature={"image/encoded": encoded})
+    return tf.train.Example(features=features).SerializeToString()

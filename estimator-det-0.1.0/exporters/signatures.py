@@ -1,0 +1,104 @@
+"""Input types of an exported detector, and its signatures."""
+
+from __future__ import annotations
+
+from typing import Dict, List, Optional, Sequence, Tuple
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config.text import ConfigError, nearest
+
+INPUT_TYPES = (
+    "image_tensor",
+    "encoded_image_string_tensor",
+    "tf_example",
+    "float_image_tensor",
+)
+COLOR_INPUT_TYPE = "encoded_image_string_tensor"  # has no channels beyond RGB
+STRING_INPUT_TYPES = ("encoded_image_string_tensor", "tf_example")
+ALL_INPUT_TYPES = "all"
+
+
+def resolve_input_types(names: Sequence[str], num_additional_channels: int = 0) -> Tuple[str, ...]:
+    """Expands "all" and checks names; the first one becomes `serving_default`.
+
+    With additional channels, "all" leaves out the type that cannot have them.
+
+    Raises:
+        ConfigError: for an unknown or repeated name, or none.
+    """
+    chosen = tuple(names)
+    if list(names) == [ALL_INPUT_TYPES]:
+        left_out = COLOR_INPUT_TYPE if num_additional_channels else ""
+        chosen = tuple(name for name in INPUT_TYPES if name != left_out)
+    for name in chosen:
+        if name not in INPUT_TYPES:
+            known = [*INPUT_TYPES, ALL_INPUT_TYPES]
+            hint = nearest(name, known)
+            raise ConfigError(f"input type {name!r} is not known{hint} Known: {known}")
+    if not chosen or len(set(chosen)) != len(chosen):
+        raise ConfigError(f"input types {list(names)}: give at least one, and each only once")
+    return chosen
+
+
+def parse_input_shape(text: str) -> Optional[List[Optional[int]]]:
+    """`"1,300,300,3"` -> [1, 300, 300, 3]; -1 and None allow any size, "" gives None.
+
+    Raises:
+        ConfigError: if it is not four sizes: batch, height, width, channels.
+    """
+    if not text.strip():
+        return None
+    sizes: List[Optional[int]] = []
+    for part in text.split(","):
+        word = part.strip()
+        if word in ("-1", "None"):
+            sizes.append(None)
+        elif word.isdigit() and int(word) > 0:
+            sizes.append(int(word))
+        else:
+            raise ConfigError(
+                f"input shape {text!r}: {word!r} is not a size; give a number above 0, or -1 for "
+                "any size"
+            )
+    if len(sizes) != 4:
+        raise ConfigError(
+            f"input shape {text!r} has {len(sizes)} sizes; give four: batch,height,width,channels"
+        )
+    return sizes
+
+
+def additional_outputs(names: Sequence[str]) -> Dict[str, tf.Tensor]:
+    """Tensors of the current graph by name; `":0"` may be left out, and is not part of the key.
+
+    Raises:
+        ConfigError: if there is no such tensor, or it has no value that can be returned.
+    """
+    graph, tensors = tf1.get_default_graph(), {}
+    for name in names:
+        operation = name[:-2] if name.endswith(":0") else name
+        try:
+            tensor = graph.get_tensor_by_name(operation if ":" in operation else f"{operation}:0")
+        except (KeyError, ValueError) as error:
+            hint = nearest(operation, [one.name for one in graph.get_operations()])
+            raise ConfigError(
+                f"additional output tensor {name!r} is not in the graph{hint}. The file of "
+                "--write_inference_graph lists the names"
+            ) from error
+        if tensor.dtype in (tf.resource, tf.variant):
+            raise ConfigError(
+                f"additional output tensor {name!r} is a {tensor.dtype.name}, which has no value; "
+                "name the tensor that is read from it"
+            )
+        tensors[operation] = tensor
+    return tensors
+
+
+def predict_signature(
+    inputs: Dict[str, tf.Tensor], outputs: Dict[str, tf.Tensor]
+) -> tf1.saved_model.SignatureDef:
+    """A predict signature with placeholders and outputs by key."""
+    return tf1.saved_model.build_signature_def(
+        inputs={key: tf1.saved_model.build_tensor_info(value) for key, value in inputs.items()},
+        outputs={key: tf1.saved_model.build_tensor_info(value) for key, value in outputs.items()},
+        method_name=tf1.saved_model.signature_constants.PREDICT_METHOD_NAME,
+    )

@@ -1,0 +1,12 @@
+"""Random changes of image and labels during training, one function per `PreprocessingStep`."""
+
+import importlib
+import pkgutil
+
+from inputs.augment.base import AUGMENTATIONS, Augmentation, make_augmentation, make_links
+from inputs.augment.mixing import check_links
+
+for _sibling in pkgutil.iter_modules(__path__):  # each registers its functions
+    importlib.import_module(f"{__name__}.{_sibling.name}")
+
+__all__ = ["AUGMENTATIONS", "Augmentation", "check_links", "make_augmentation", "make_links"]

@@ -1,0 +1,266 @@
+"""Random crops around the boxes; boxes of which too little remains are dropped, with all fields.
+
+Source of the crop sampling: Liu et al., SSD: Single Shot MultiBox Detector (2016), section 2.2.
+An operation bounds the share of some box that a crop must contain, its shape and its size.
+
+Images may be uint8 or float32 and keep their dtype.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple, Optional, Sequence, Tuple
+
+from estimator_det.compat import tf
+from estimator_det.config.text import ConfigError
+from inputs.augment.base import (
+    AUGMENTATIONS,
+    check_probability,
+    check_range,
+    checked_by,
+    image_size,
+    keep_boxes,
+    random_integers,
+    reframe,
+    scale_area,
+    split_seed,
+)
+from inputs.schema import Sample
+
+MAX_ATTEMPTS = 100  # draws of a window; without success the whole image is used
+WHOLE_IMAGE = (0.0, 0.0, 1.0, 1.0)
+
+Pair = Tuple[float, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """The bounds of one kind of crop."""
+
+    min_object_covered: float = 0.0  # share of at least one box that the crop must contain
+    aspect_ratio: Pair = (0.5, 2.0)  # minimum and maximum width over height, in pixels
+    area: Pair = (0.1, 1.0)  # minimum and maximum share of the image's area
+    overlap_thresh: float = 0.0  # share of a box that must lie in the crop for the box to stay
+    clip_boxes: bool = True  # clip boxes to the crop, and set keypoints outside to NaN
+    random_coef: float = 0.15  # probability of not cropping the image
+
+    def __post_init__(self) -> None:
+        for name in ("min_object_covered", "overlap_thresh", "random_coef"):
+            check_probability(name, getattr(self, name))
+        check_range("min_aspect_ratio", self.aspect_ratio[0],
+                    "max_aspect_ratio", self.aspect_ratio[1])  # fmt: skip
+        check_range("min_area", self.area[0], "max_area", self.area[1])
+        if self.aspect_ratio[0] == 0:
+            raise ConfigError("min_aspect_ratio and max_aspect_ratio must be set and above 0")
+        if self.area[0] == 0 or self.area[1] > 1:
+            raise ConfigError(
+                "min_area and max_area must be set, above 0 and at most 1; found "
+                f"{self.area[0]:g} and {self.area[1]:g}"
+            )
+
+
+class Window(NamedTuple):
+    """A part of an image."""
+
+    begin: tf.Tensor  # int32 [3], first row, column and channel
+    size: tf.Tensor  # int32 [3], rows, columns and channels; -1 is all that are left
+    box: tf.Tensor  # float32 [4], the same normalized, yxyx
+
+
+def of_drawn(operations: Sequence[Any], field: str, index: tf.Tensor) -> tf.Tensor:
+    """The value of a field in the drawn operation or padding."""
+    return tf.gather(tf.constant([getattr(op, field) for op in operations]), index)
+
+
+class Crop(NamedTuple):
+    """What a random crop draws."""
+
+    index: tf.Tensor  # int32 scalar, of the operation
+    fraction: tf.Tensor  # float32 scalar; above the operation's `random_coef` the image is cropped
+    window: Window
+
+
+def draw_crop(sample: Sample, seed: tf.Tensor, operations: Sequence[Operation]) -> Crop:
+    """One of the operations, all equally likely, and a window within its bounds."""
+    draw_seed, window_seed = split_seed(seed, 2)
+    fractions = tf.random.stateless_uniform([2], draw_seed)
+    index = tf.cast(fractions[0] * len(operations), tf.int32)
+    return Crop(index, fractions[1], _sample_window(sample, window_seed, operations, index))
+
+
+def crop_as_drawn(sample: Sample, operations: Sequence[Operation], drawn: Crop) -> Sample:
+    """The cropped sample, or the sample itself as the drawn operation's `random_coef` says."""
+    coef = of_drawn(operations, "random_coef", drawn.index)
+    is_whole = (coef > 0.0) & (drawn.fraction <= coef)
+    window = Window(
+        begin=tf.where(is_whole, 0, drawn.window.begin),
+        size=tf.where(is_whole, -1, drawn.window.size),
+        box=tf.where(is_whole, tf.constant(WHOLE_IMAGE), drawn.window.box),
+    )
+    thresh = of_drawn(operations, "overlap_thresh", drawn.index)
+    clip = of_drawn(operations, "clip_boxes", drawn.index) & ~is_whole
+    return crop(sample, window, thresh, clip, keep_all=is_whole)
+
+
+def _sample_window(
+    sample: Sample, seed: tf.Tensor, operations: Sequence[Operation], index: tf.Tensor
+) -> Window:
+    """A window within the bounds of the drawn operation."""
+    shape = tf.shape(sample.image)
+    boxes = tf.clip_by_value(sample.boxes, 0.0, 1.0)[tf.newaxis]
+    covered = of_drawn(operations, "min_object_covered", index)
+
+    def within(aspect_ratio: Pair, area: Pair) -> Window:
+        begin, size, box = tf.image.stateless_sample_distorted_bounding_box(
+            shape,
+            boxes,
+            seed,
+            min_object_covered=covered,
+            aspect_ratio_range=aspect_ratio,
+            area_range=area,
+            max_attempts=MAX_ATTEMPTS,
+            use_image_if_no_bounding_boxes=True,
+        )
+        return Window(begin, size, tf.reshape(box, [4]))
+
+    # The ranges are attributes of the op: one op serves all operations that share them.
+    ranges = [(op.aspect_ratio, op.area) for op in operations]
+    distinct = sorted(set(ranges))
+    if len(distinct) == 1:
+        return within(*distinct[0])
+    branch = tf.gather(tf.constant([distinct.index(pair) for pair in ranges]), index)
+    return tf.switch_case(branch, [functools.partial(within, *pair) for pair in distinct])
+
+
+def crop(
+    sample: Sample,
+    window: Window,
+    overlap_thresh: tf.Tensor,
+    clip_boxes: tf.Tensor,
+    keep_all: Optional[tf.Tensor] = None,
+) -> Sample:
+    """Cuts out a window, pixels and labels; the arguments are those of `crop_labels`."""
+    image = tf.slice(sample.image, window.begin, window.size)
+    image.set_shape([None, None, sample.image.shape[-1]])
+    moved = crop_labels(sample, window.box, overlap_thresh, clip_boxes, keep_all)
+    masks = moved.masks
+    if masks is not None:
+        masks = tf.slice(masks, tf.roll(window.begin, 1, 0), tf.concat([[-1], window.size[:2]], 0))
+    return moved._replace(image=image, masks=masks)
+
+
+def crop_labels(
+    sample: Sample,
+    window: tf.Tensor,
+    overlap_thresh: tf.Tensor,
+    clip_boxes: tf.Tensor,
+    keep_all: Optional[tf.Tensor] = None,
+) -> Sample:
+    """Keeps the boxes of which enough lies in a window, in its coordinates; all if `keep_all`.
+
+    Enough is the share `overlap_thresh` of a box's area; boxes without any area inside are dropped
+    at 0, too. `clip_boxes` clips the boxes to the window, sets keypoints outside it to NaN (and
+    invisible) and scales `area` by the remaining share of the box. All three are scalar tensors.
+    `window` is float32 [4], normalized yxyx. The pixels of image and masks do not change.
+    """
+    origin, end = window[:2], window[2:]
+    near, far = sample.boxes[:, :2], sample.boxes[:, 2:]
+    inside = tf.minimum(far, end) - tf.maximum(near, origin)
+    shared = tf.reduce_prod(tf.maximum(inside, 0.0), axis=1)
+    share = tf.math.divide_no_nan(shared, tf.reduce_prod(far - near, axis=1))
+    kept = (shared > 0.0) & (share >= overlap_thresh)
+    if keep_all is not None:
+        kept = kept | keep_all
+    moved = _clip(reframe(sample, window), share, clip_boxes)
+    return keep_boxes(moved, tf.where(kept)[:, 0])
+
+
+def _clip(sample: Sample, share: tf.Tensor, wanted: tf.Tensor) -> Sample:
+    """Clips boxes to the unit square and sets keypoints outside it to NaN, if `wanted`."""
+    boxes = tf.where(wanted, tf.clip_by_value(sample.boxes, 0.0, 1.0), sample.boxes)
+    area = scale_area(sample.area, tf.where(wanted, share, 1.0))
+    keypoints, visibilities = sample.keypoints, sample.keypoint_visibilities
+    if keypoints is not None:
+        outside = tf.reduce_any((keypoints < 0.0) | (keypoints > 1.0), axis=-1, keepdims=True)
+        keypoints = tf.where(outside & wanted, float("nan"), keypoints)
+        if visibilities is not None:
+            absent = tf.reduce_any(tf.math.is_nan(keypoints), axis=-1)
+            visibilities = visibilities & ~(absent & wanted)
+    return sample._replace(
+        boxes=boxes, area=area, keypoints=keypoints, keypoint_visibilities=visibilities
+    )
+
+
+def size_of_aspect_ratio(size: tf.Tensor, aspect_ratio: float) -> tf.Tensor:
+    """The largest size, int32 [2], of that width / height within `size`."""
+    scale = tf.cast(size, tf.float32)
+    wanted = tf.stack([scale[1] / aspect_ratio, scale[0] * aspect_ratio])
+    return tf.minimum(size, tf.maximum(tf.cast(tf.round(wanted), tf.int32), 1))
+
+
+def window_at(offset: tf.Tensor, size: tf.Tensor, image: tf.Tensor) -> Window:
+    """The window of int32 [2] rows and columns at the int32 [2] `offset`."""
+    ends = tf.cast(tf.concat([offset, offset + size], 0), tf.float32)
+    return Window(
+        begin=tf.pad(offset, [[0, 1]]),
+        size=tf.pad(size, [[0, 1]], constant_values=-1),
+        box=ends / tf.tile(tf.cast(image_size(image), tf.float32), [2]),
+    )
+
+
+def crop_to_aspect_ratio(
+    sample: Sample,
+    seed: tf.Tensor,
+    aspect_ratio: float,
+    overlap_thresh: float,
+    clip_boxes: tf.Tensor,
+) -> Sample:
+    """Cuts rows or columns, at a random place, until width / height is `aspect_ratio`."""
+    size = image_size(sample.image)
+    target = size_of_aspect_ratio(size, aspect_ratio)
+    offset = random_integers(seed, tf.zeros_like(size), size - target + 1)
+    window = window_at(offset, target, sample.image)
+    return crop(sample, window, tf.constant(overlap_thresh), clip_boxes)
+
+
+# Steps.
+
+
+def operation_of(config: Any, aspect_ratio: Optional[Pair] = None) -> Operation:
+    """The operation that a message describes; `aspect_ratio` replaces its own."""
+    return Operation(
+        min_object_covered=config.min_object_covered,
+        aspect_ratio=aspect_ratio or (config.min_aspect_ratio, config.max_aspect_ratio),
+        area=(config.min_area, config.max_area),
+        overlap_thresh=config.overlap_thresh,
+        clip_boxes=config.clip_boxes,
+        random_coef=config.random_coef,
+    )
+
+
+def check_aspect_ratio(config: Any) -> None:
+    """Raises ConfigError unless the aspect ratio is above 0."""
+    if not config.aspect_ratio > 0:
+        raise ConfigError(f"aspect_ratio must be above 0; found {config.aspect_ratio:g}")
+
+
+def _check_crop_to_aspect_ratio(config: Any) -> None:
+    check_aspect_ratio(config)
+    check_probability("overlap_thresh", config.overlap_thresh)
+
+
+@AUGMENTATIONS.register("random_crop_image")
+@checked_by(operation_of)
+def random_crop_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+    """Crops by the one operation that the step describes."""
+    operations = [operation_of(config)]
+    return crop_as_drawn(sample, operations, draw_crop(sample, seed, operations))
+
+
+@AUGMENTATIONS.register("random_crop_to_aspect_ratio")
+@checked_by(_check_crop_to_aspect_ratio)
+def random_crop_to_aspect_ratio(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+    """Cuts rows or columns until width / height is `aspect_ratio`, at any place."""
+    clip = tf.constant(config.clip_boxes)
+    return crop_to_aspect_ratio(sample, seed, config.aspect_ratio, config.overlap_thresh, clip)

@@ -1,0 +1,303 @@
+"""Flipping, rotating, scaling and resizing: every box stays, in new coordinates.
+
+Images [h, w, C] may be uint8 or float32; resizing makes them float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, NamedTuple, Sequence, Tuple
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config.text import ConfigError
+from inputs.augment.base import (
+    AUGMENTATIONS,
+    apply_with_probability,
+    change_if,
+    check_probability,
+    check_range,
+    checked_by,
+    float_image,
+    image_size,
+    random_between,
+    random_integers,
+    scale_area,
+    split_seed,
+)
+from inputs.schema import Sample
+
+UNSET_MAX_TARGET_PIXELS = 800_000  # of random_downscale_to_target_pixels, in the reference
+
+
+class Motion(NamedTuple):
+    """A symmetry of the image: a transposition, then flips."""
+
+    transpose: bool
+    flip_y: bool
+    flip_x: bool
+
+
+FLIP_X = Motion(transpose=False, flip_y=False, flip_x=True)
+FLIP_Y = Motion(transpose=False, flip_y=True, flip_x=False)
+ROTATE_LEFT = Motion(transpose=True, flip_y=True, flip_x=False)  # 90 degrees counter-clockwise
+
+
+def move(sample: Sample, motion: Motion, keypoint_permutation: Sequence[int] = ()) -> Sample:
+    """Moves image, masks, boxes and keypoints together.
+
+    `keypoint_permutation` has for each keypoint of the result its index before (a flipped left hand
+    is a right hand); empty keeps the order.
+    """
+    keypoints, visibilities = sample.keypoints, sample.keypoint_visibilities
+    if keypoint_permutation:
+        order = list(keypoint_permutation)
+        keypoints = None if keypoints is None else tf.gather(keypoints, order, axis=1)
+        visibilities = None if visibilities is None else tf.gather(visibilities, order, axis=1)
+    return sample._replace(
+        image=_move_pixels(sample.image, motion, row_axis=0),
+        masks=None if sample.masks is None else _move_pixels(sample.masks, motion, row_axis=1),
+        boxes=_move_boxes(sample.boxes, motion),
+        keypoints=None if keypoints is None else _move_points(keypoints, motion),
+        keypoint_visibilities=visibilities,
+    )
+
+
+def _move_pixels(pixels: tf.Tensor, motion: Motion, row_axis: int) -> tf.Tensor:
+    column_axis = row_axis + 1
+    if motion.transpose:
+        axes = [0, 1, 2]
+        axes[row_axis], axes[column_axis] = column_axis, row_axis
+        pixels = tf.transpose(pixels, axes)
+    flipped = [row_axis] * motion.flip_y + [column_axis] * motion.flip_x
+    return tf.reverse(pixels, flipped) if flipped else pixels
+
+
+def _move_boxes(boxes: tf.Tensor, motion: Motion) -> tf.Tensor:
+    source = [1, 0, 3, 2] if motion.transpose else [0, 1, 2, 3]
+    sign, shift = [1.0] * 4, [0.0] * 4
+    for axis, flipped in enumerate((motion.flip_y, motion.flip_x)):
+        if flipped:  # the far edge becomes the near one
+            source[axis], source[axis + 2] = source[axis + 2], source[axis]
+            sign[axis] = sign[axis + 2] = -1.0
+            shift[axis] = shift[axis + 2] = 1.0
+    return tf.gather(boxes, source, axis=1) * tf.constant(sign) + tf.constant(shift)
+
+
+def _move_points(points: tf.Tensor, motion: Motion) -> tf.Tensor:
+    if motion.transpose:
+        points = tf.reverse(points, [-1])
+    flipped = (motion.flip_y, motion.flip_x)
+    sign = tf.constant([-1.0 if flag else 1.0 for flag in flipped])
+    shift = tf.constant([1.0 if flag else 0.0 for flag in flipped])
+    return points * sign + shift
+
+
+def _check_move(field: str) -> Callable[[Any], None]:
+    """The check of a step with a probability and the keypoint permutation `field`."""
+
+    def check(config: Any) -> None:
+        check_probability("probability", config.probability)
+        permutation = list(getattr(config, field))
+        if sorted(permutation) != list(range(len(permutation))):
+            raise ConfigError(
+                f"{field} is {permutation}; it must contain each of 0 to "
+                f"{len(permutation) - 1} once"
+            )
+
+    return check
+
+
+def _move_randomly(
+    sample: Sample, seed: tf.Tensor, config: Any, motion: Motion, field: str
+) -> Sample:
+    """Moves with the given probability; `field` is the step's and field's name.
+
+    Raises:
+        ConfigError: if the keypoint permutation is of another length than the keypoints.
+    """
+    permutation = tuple(getattr(config, field.rpartition(".")[2]))
+    count = None if sample.keypoints is None else sample.keypoints.shape[1]
+    if permutation and count not in (None, len(permutation)):
+        raise ConfigError(
+            f"{field} has {len(permutation)} keypoints, but the samples have {count}; "
+            "list each once"
+        )
+    return apply_with_probability(
+        sample, seed, config.probability, lambda old: move(old, motion, permutation)
+    )
+
+
+def _flip_randomly(
+    sample: Sample, seed: tf.Tensor, config: Any, motion: Motion, step: str
+) -> Sample:
+    if sample.keypoints is not None and not config.keypoint_flip_permutation:
+        raise ConfigError(
+            f"{step}: the samples have keypoints, but keypoint_flip_permutation is not given. "
+            "List for each keypoint the one that replaces it in a flipped image"
+        )
+    return _move_randomly(sample, seed, config, motion, f"{step}.keypoint_flip_permutation")
+
+
+@AUGMENTATIONS.register("random_horizontal_flip")
+@checked_by(_check_move("keypoint_flip_permutation"))
+def random_horizontal_flip(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+    """Flips left and right, with the given probability; keypoints need a permutation."""
+    return _flip_randomly(sample, seed, config, FLIP_X, "random_horizontal_flip")
+
+
+@AUGMENTATIONS.register("random_vertical_flip")
+@checked_by(_check_move("keypoint_flip_permutation"))
+def random_vertical_flip(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+    """Flips top and bottom, with the given probability; keypoints need a permutation."""
+    return _flip_randomly(sample, seed, config, FLIP_Y, "random_vertical_flip")
+
+
+@AUGMENTATIONS.register("random_rotation90")
+@checked_by(_check_move("keypoint_rot_permutation"))
+def random_rotation90(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+    """Rotates by 90 degrees counter-clockwise, with the given probability."""
+    field = "random_rotation90.keypoint_rot_permutation"
+    return _move_randomly(sample, seed, config, ROTATE_LEFT, field)
+
+
+def resize(sample: Sample, size: tf.Tensor, method: str, align_corners: bool = False) -> Sample:
+    """Resizes image (float32, TF1 sampling) and masks (nearest pixel) to `size`, int [2].
+
+    Boxes and keypoints are normalized and stay; areas in pixels grow with the image.
+    """
+    image = tf1.image.resize(sample.image, size, method=method, align_corners=align_corners)
+    return _resize_labels(sample, size, align_corners)._replace(image=image)
+
+
+def _resize_labels(sample: Sample, size: tf.Tensor, align_corners: bool = False) -> Sample:
+    masks = sample.masks
+    if masks is not None:
+        nearest = tf.image.ResizeMethod.NEAREST_NEIGHBOR
+        masks = tf1.image.resize(
+            masks[..., tf.newaxis], size, method=nearest, align_corners=align_corners
+        )[..., 0]
+    growth = tf.cast(size, tf.float32) / tf.cast(image_size(sample.image), tf.float32)
+    return sample._replace(masks=masks, area=scale_area(sample.area, tf.reduce_prod(growth)))
+
+
+# In the order in which `random_resize_method` numbers them.
+RESIZE_METHODS = (
+    tf.image.ResizeMethod.BILINEAR,
+    tf.image.ResizeMethod.NEAREST_NEIGHBOR,
+    tf.image.ResizeMethod.BICUBIC,
+    tf.image.ResizeMethod.AREA,
+)
+
+
+def resize_by(sample: Sample, size: tf.Tensor, method: tf.Tensor) -> Sample:
+    """Resizes as `resize`, by the number of a method in `RESIZE_METHODS`, an int32 scalar."""
+
+    def branch(name: str) -> Callable[[], tf.Tensor]:
+        return lambda: tf.cast(tf1.image.resize(sample.image, size, method=name), tf.float32)
+
+    image = tf.switch_case(method, [branch(name) for name in RESIZE_METHODS])
+    return _resize_labels(sample, size)._replace(image=image)
+
+
+def _check_size(height: str, width: str) -> Callable[[Any], None]:
+    """The check of a step whose fields `height` and `width` are required."""
+
+    def check(config: Any) -> None:
+        rows, columns = getattr(config, height), getattr(config, width)
+        if rows < 1 or columns < 1:
+            raise ConfigError(
+                f"{height} and {width} must both be set and above 0; found {rows} and {columns}"
+            )
+
+    return check
+
+
+@AUGMENTATIONS.register("resize_image")
+@checked_by(_check_size("new_height", "new_width"))
+@float_image
+def resize_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+    """Resizes to new_height x new_width by the given method."""
+    method = {
+        config.AREA: tf.image.ResizeMethod.AREA,
+        config.BICUBIC: tf.image.ResizeMethod.BICUBIC,
+        config.BILINEAR: tf.image.ResizeMethod.BILINEAR,
+        config.NEAREST_NEIGHBOR: tf.image.ResizeMethod.NEAREST_NEIGHBOR,
+    }[config.method]
+    return resize(sample, tf.constant([config.new_height, config.new_width]), method)
+
+
+@AUGMENTATIONS.register("random_resize_method")
+@checked_by(_check_size("target_height", "target_width"))
+@float_image
+def random_resize_method(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+    """Resizes to target_height x target_width by one of four methods, all equally likely."""
+    bounds = tf.constant([[0], [len(RESIZE_METHODS)]])
+    method = random_integers(seed, bounds[0], bounds[1])[0]
+    return resize_by(sample, tf.constant([config.target_height, config.target_width]), method)
+
+
+def _check_scale(config: Any) -> None:
+    low, high = config.min_scale_ratio, config.max_scale_ratio
+    check_range("min_scale_ratio", low, "max_scale_ratio", high)
+
+
+@AUGMENTATIONS.register("random_image_scale")
+@checked_by(_check_scale)
+@float_image
+def random_image_scale(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+    """Resizes both sides by one factor from [min_scale_ratio, max_scale_ratio), corners aligned."""
+    factor = random_between(seed, config.min_scale_ratio, config.max_scale_ratio)
+    size = tf.cast(tf.cast(image_size(sample.image), tf.float32) * factor, tf.int32)
+    size = tf.maximum(size, 1)  # a tiny image stays an image
+    return resize(sample, size, tf.image.ResizeMethod.BILINEAR, align_corners=True)
+
+
+def downscale(sample: Sample, pixels: tf.Tensor) -> Sample:
+    """Resizes to about `pixels` pixels, an int32 scalar, in the same shape; never enlarges."""
+    size = image_size(sample.image)
+
+    def change(old: Sample) -> Sample:
+        share = tf.cast(pixels, tf.float32) / tf.cast(tf.reduce_prod(size), tf.float32)
+        smaller = tf.cast(tf.sqrt(share) * tf.cast(size, tf.float32), tf.int32)
+        return resize(old, tf.maximum(smaller, 1), tf.image.ResizeMethod.BILINEAR)
+
+    return change_if(tf.reduce_prod(size) > pixels, sample, change)
+
+
+def _target_pixels(config: Any) -> Tuple[int, int]:
+    """The bounds of the number of pixels; the reference's upper one is not the schema's default."""
+    if not config.HasField("max_target_pixels"):
+        return config.min_target_pixels, UNSET_MAX_TARGET_PIXELS
+    return config.min_target_pixels, config.max_target_pixels
+
+
+def _check_downscale(config: Any) -> None:
+    check_probability("random_coef", config.random_coef)
+    low, high = _target_pixels(config)
+    if not 1 <= low < high:
+        raise ConfigError(
+            f"min_target_pixels is {low} and max_target_pixels is {high}; they need "
+            "1 <= min_target_pixels < max_target_pixels"
+        )
+
+
+@AUGMENTATIONS.register("random_downscale_to_target_pixels")
+@checked_by(_check_downscale)
+@float_image
+def random_downscale_to_target_pixels(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+    """Shrinks larger images to a random number of pixels, except with probability `random_coef`.
+
+    The number is at least min_target_pixels and below max_target_pixels.
+    """
+    chance_seed, pixels_seed = split_seed(seed, 2)
+    low, high = _target_pixels(config)
+    pixels = random_integers(pixels_seed, tf.constant([low]), tf.constant([high]))[0]
+    is_drawn = tf.random.stateless_uniform([], chance_seed) >= config.random_coef
+    return change_if(is_drawn, sample, lambda old: downscale(old, pixels))
+
+
+@AUGMENTATIONS.register("scale_boxes_to_pixel_coordinates")
+def scale_boxes_to_pixel_coordinates(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+    """Boxes and keypoints from normalized to pixel coordinates; for use as the last step."""
+    size = tf.cast(image_size(sample.image), tf.float32)
+    keypoints = None if sample.keypoints is None else sample.keypoints * size
+    return sample._replace(boxes=sample.boxes * tf.tile(size, [2]), keypoints=keypoints)

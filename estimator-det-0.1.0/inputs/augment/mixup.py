@@ -1,0 +1,59 @@
+"""Mixup: the weighted mean of two images.
+
+Source: Zhang et al., Bag of Freebies for Training Object Detection Neural Networks (2019), section
+3.1. Neither image is scaled: both lie at the top left of a black canvas that contains both.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+from estimator_det.compat import tf
+from estimator_det.config.text import ConfigError
+from inputs.augment.base import AUGMENTATIONS, image_size
+from inputs.augment.mixing import merge, mixes
+from inputs.augment.pad import pad
+from inputs.schema import Sample
+
+SMALLEST_SUM = 1e-36  # of two numbers of a gamma distribution that are not cut off
+
+
+def blend(samples: Sequence[Sample], share: tf.Tensor, scale_weights: bool) -> Sample:
+    """Two samples, `share` (float32 scalar, 0 to 1) of the first and the rest of the second.
+
+    `scale_weights` multiplies the weights of boxes by the share of their image.
+    """
+    canvas = tf.maximum(*(image_size(sample.image) for sample in samples))
+    origin = tf.zeros([2], tf.int32)
+    shares = (share, 1.0 - share)
+    padded = [
+        pad(sample._replace(image=tf.cast(sample.image, tf.float32)), canvas, origin)
+        for sample in samples
+    ]
+    if scale_weights:
+        padded = [
+            sample._replace(weights=sample.weights * own) for sample, own in zip(padded, shares)
+        ]
+    first, second = (sample.image * own for sample, own in zip(padded, shares))
+    return merge(padded)._replace(image=tf.minimum(first + second, 255.0))  # rounding may exceed it
+
+
+def random_share(seed: tf.Tensor, alpha: float) -> tf.Tensor:
+    """Float32 scalar with the distribution Beta(alpha, alpha)."""
+    parts = tf.random.stateless_gamma([2], seed, alpha)  # their shares of the sum have it
+    total = tf.reduce_sum(parts)
+    # For a small alpha both may be too small for a float32: TensorFlow returns its least number.
+    even = tf.random.stateless_uniform([], seed) < 0.5
+    return tf.where(total > SMALLEST_SUM, parts[0] / total, tf.cast(even, tf.float32))
+
+
+def _check(config: Any) -> None:
+    if config.alpha <= 0:
+        raise ConfigError(f"alpha is {config.alpha:g}; it must be above 0")
+
+
+@AUGMENTATIONS.register("mixup")
+@mixes(2, check=_check)
+def mixup(samples: Sequence[Sample], seed: tf.Tensor, config: Any) -> Sample:
+    """The mean of two images with a share from Beta(alpha, alpha), and the boxes of both."""
+    return blend(samples, random_share(seed, config.alpha), config.scale_weights)

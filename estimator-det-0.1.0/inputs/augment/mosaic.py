@@ -1,0 +1,100 @@
+"""Mosaic: four records around a centre. Source: Bochkovskiy et al., YOLOv4 (2020), section 3.3.
+
+The first record is at the top left, its partners are at the top right, bottom left and bottom
+right. Each image is scaled, cropped at a random place to its part of the canvas, and lies at the
+centre if it is smaller than its part.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+from estimator_det.compat import tf
+from estimator_det.config.text import ConfigError
+from inputs.augment.base import (
+    AUGMENTATIONS,
+    check_probability,
+    check_range,
+    image_size,
+    split_seed,
+)
+from inputs.augment.mixing import merge, mixes
+from inputs.augment.pad import check_color, mean_color
+from inputs.augment.placing import Placement, extend, largest_scale, place, scaled_window
+from inputs.schema import Sample
+
+NUM_RECORDS = 4
+
+
+def arrange(
+    samples: Sequence[Sample],
+    canvas: tf.Tensor,
+    center: tf.Tensor,
+    scales: tf.Tensor,
+    where: tf.Tensor,
+    overlap_thresh: float,
+    color: Any = None,
+) -> Sample:
+    """Four samples on a canvas, in reading order.
+
+    Args:
+        samples: Four.
+        canvas: int32 [2], height and width of the result.
+        center: int32 [2], row and column, where the four parts meet; within 1 and `canvas` - 1.
+        scales: float32 [4], relative to the largest scale at which an image fits the canvas.
+        where: float32 [4, 2] in [0, 1): which part of an image is seen that is larger than its part
+            of the canvas.
+        overlap_thresh: Share of a box that must be visible for the box to stay.
+        color: float32 [C] or [1], of pixels that no image covers; None for the mean colour of the
+            image beside them.
+    """
+    parts = []
+    for number, sample in enumerate(samples):
+        is_far = tf.constant([number >= 2, number % 2 == 1])  # beyond the centre
+        corner = tf.where(is_far, center, 0)
+        area = tf.where(is_far, canvas - center, center)
+        size = image_size(sample.image)
+        scale = scales[number] * largest_scale(size, canvas)
+        begin, window, target = tf.unstack(scaled_window(size, area, scale, where[number]))
+        offset = tf.where(is_far, 0, area - target)
+        own_color = mean_color(sample.image) if color is None else color
+        placement = Placement(begin, window, target, offset, area)
+        part = place(sample, placement, overlap_thresh, own_color)
+        parts.append(extend(part, canvas, corner))
+    rows = [tf.concat([parts[k].image, parts[k + 1].image], axis=1) for k in (0, 2)]
+    return merge(parts)._replace(image=tf.concat(rows, axis=0))
+
+
+def _check(config: Any) -> None:
+    if config.HasField("height") != config.HasField("width"):
+        raise ConfigError("height and width must be given together")
+    for side in ("height", "width"):
+        if config.HasField(side) and getattr(config, side) < 2:
+            raise ConfigError(f"{side} is {getattr(config, side)}; it must be 2 or more")
+    for name in ("min_center", "max_center", "overlap_thresh"):
+        check_probability(name, getattr(config, name))
+    check_range("min_center", config.min_center, "max_center", config.max_center)
+    check_range("min_scale", config.min_scale, "max_scale", config.max_scale)
+    if config.min_scale == 0:
+        raise ConfigError("min_scale is 0; it must be above 0")
+
+
+@AUGMENTATIONS.register("mosaic")
+@mixes(NUM_RECORDS, check=_check)
+def mosaic(samples: Sequence[Sample], seed: tf.Tensor, config: Any) -> Sample:
+    """Four images around a random centre; ConfigError if `pad_color` does not fit the channels."""
+    check_color(samples[0], "mosaic.pad_color", config.pad_color)
+    color = tf.constant(list(config.pad_color), tf.float32) if config.pad_color else None
+    canvas = tf.maximum(image_size(samples[0].image), 2)
+    if config.HasField("height"):
+        canvas = tf.constant([config.height, config.width])
+    center_seed, scale_seed, where_seed = split_seed(seed, 3)
+    share = tf.random.stateless_uniform([2], center_seed)
+    share = config.min_center + share * (config.max_center - config.min_center)
+    center = tf.cast(tf.round(share * tf.cast(canvas, tf.float32)), tf.int32)
+    center = tf.clip_by_value(center, 1, canvas - 1)
+    scales = tf.random.stateless_uniform(
+        [NUM_RECORDS], scale_seed, config.min_scale, config.max_scale
+    )
+    where = tf.random.stateless_uniform([NUM_RECORDS, 2], where_seed)
+    return arrange(samples, canvas, center, scales, where, config.overlap_thresh, color)

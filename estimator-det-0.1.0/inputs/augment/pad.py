@@ -1,0 +1,190 @@
+"""Padding: the image on a larger canvas; every box stays, in new coordinates.
+
+Images [h, w, C] may be uint8 or float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Sequence, Tuple
+
+from estimator_det.compat import tf
+from estimator_det.config.text import ConfigError
+from inputs.augment.base import (
+    AUGMENTATIONS,
+    check_range,
+    checked_by,
+    image_size,
+    random_integers,
+    reframe,
+    split_seed,
+)
+from inputs.schema import Sample
+
+
+def pad(
+    sample: Sample, canvas: tf.Tensor, offset: tf.Tensor, color: Optional[tf.Tensor] = None
+) -> Sample:
+    """Places the image on a larger `canvas`, int32 [2]: height and width of the result.
+
+    `offset`, int32 [2], is row and column of the image's first pixel. `color`, float32 [C] or [1],
+    0 to 255, is that of the pixels around the image; None is black. Masks are padded with zeros.
+    """
+    image, masks = sample.image, sample.masks
+    size = image_size(image)
+    after = canvas - size - offset
+    margins = tf.stack([offset, after], axis=1)  # [[top, bottom], [left, right]]
+    if color is None:
+        padded = tf.pad(image, tf.pad(margins, [[0, 1], [0, 0]]))
+    else:
+        padded = _surround(image, canvas, margins, color)
+    padded.set_shape([None, None, image.shape[-1]])
+    if masks is not None:
+        masks = tf.pad(masks, tf.pad(margins, [[1, 0], [0, 0]]))
+    window = tf.concat([-offset, canvas - offset], axis=0) / tf.tile(size, [2])
+    moved = reframe(sample, tf.cast(window, tf.float32))
+    return moved._replace(image=padded, masks=masks)
+
+
+def _surround(
+    image: tf.Tensor, canvas: tf.Tensor, margins: tf.Tensor, color: tf.Tensor
+) -> tf.Tensor:
+    """The image between four strips of `color`: copies bytes only, exact in every dtype."""
+    if image.dtype.is_integer:
+        color = tf.round(color)
+    color = tf.saturate_cast(color, image.dtype)
+    height, channels = tf.shape(image)[0], tf.shape(image)[2]
+
+    def strip(rows: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
+        return tf.broadcast_to(color, tf.stack([rows, columns, channels]))
+
+    middle = tf.concat([strip(height, margins[1, 0]), image, strip(height, margins[1, 1])], 1)
+    top, bottom = strip(margins[0, 0], canvas[1]), strip(margins[0, 1], canvas[1])
+    return tf.concat([top, middle, bottom], axis=0)
+
+
+def random_pad(
+    sample: Sample,
+    seed: tf.Tensor,
+    min_size: tf.Tensor,
+    max_size: tf.Tensor,
+    color: Optional[tf.Tensor] = None,
+) -> Sample:
+    """Places the image at a random offset on a canvas of random size.
+
+    Height and width lie between `min_size` and `max_size`, int32 [2] each; where those of the image
+    are larger, they replace a bound. The maximum is excluded unless it equals the minimum. `color`
+    is float32 [C] or [1], 0 to 255; None is the mean colour of the image.
+    """
+    size_seed, offset_seed = split_seed(seed, 2)
+    size = image_size(sample.image)
+    most = tf.maximum(max_size, size)
+    least = tf.minimum(tf.maximum(min_size, size), most)
+    canvas = random_integers(size_seed, least, most)
+    offset = random_integers(offset_seed, tf.zeros_like(size), canvas - size)
+    return pad(sample, canvas, offset, mean_color(sample.image) if color is None else color)
+
+
+def mean_color(image: tf.Tensor) -> tf.Tensor:
+    """Image [h, w, C] -> float32 [C]."""
+    return tf.reduce_mean(tf.cast(image, tf.float32), axis=[0, 1])
+
+
+def random_pad_to_aspect_ratio(
+    sample: Sample,
+    seed: tf.Tensor,
+    aspect_ratio: float,
+    min_ratio: Tuple[float, float],
+    max_ratio: Tuple[float, float],
+) -> Sample:
+    """Pads with black below and to the right until width / height is `aspect_ratio`.
+
+    `min_ratio` and `max_ratio` bound height and width of the result, relative to the image; the
+    smallest padding that reaches the aspect ratio may exceed the maximum.
+    """
+    size = tf.cast(image_size(sample.image), tf.float32)
+    tight = _tight(size, aspect_ratio)
+    most = tf.reduce_min(tf.maximum(size * tf.constant(max_ratio), tight) / tight)
+    least = tf.reduce_max(tf.maximum(size * tf.constant(min_ratio), tight) / tight)
+    least = tf.minimum(least, most)
+    scale = least + tf.random.stateless_uniform([], seed) * (most - least)
+    return pad_to_aspect_ratio(sample, aspect_ratio, scale)
+
+
+def pad_to_aspect_ratio(sample: Sample, aspect_ratio: float, scale: tf.Tensor) -> Sample:
+    """Pads below and to the right to `scale` times the smallest canvas of the aspect ratio."""
+    tight = _tight(tf.cast(image_size(sample.image), tf.float32), aspect_ratio)
+    canvas = tf.cast(tf.round(tight * scale), tf.int32)
+    return pad(sample, canvas, tf.zeros([2], tf.int32))
+
+
+def _tight(size: tf.Tensor, aspect_ratio: float) -> tf.Tensor:
+    """The smallest size, float32 [2], of an aspect ratio that contains `size`."""
+    height, width = size[0], size[1]
+    return tf.stack([tf.maximum(height, width / aspect_ratio),
+                     tf.maximum(width, height * aspect_ratio)])  # fmt: skip
+
+
+def check_color(sample: Sample, field: str, values: Sequence[float]) -> None:
+    """Raises ConfigError unless a colour has one number, or one for each channel of the image."""
+    channels = sample.image.shape[-1]
+    if len(values) > 1 and channels not in (None, len(values)):
+        raise ConfigError(
+            f"{field} has {len(values)} numbers for images of {channels} channels; "
+            "give one per channel, or a single one"
+        )
+
+
+def _color(sample: Sample, field: str, values: Sequence[float]) -> Optional[tf.Tensor]:
+    """A `pad_color` field as a tensor; an empty one is None, the mean colour of the image."""
+    check_color(sample, field, values)
+    return tf.constant(list(values), tf.float32) if len(values) else None
+
+
+def _check_pad(config: Any) -> None:
+    for bound in ("min", "max"):
+        if config.HasField(f"{bound}_image_height") != config.HasField(f"{bound}_image_width"):
+            raise ConfigError(
+                f"{bound}_image_height and {bound}_image_width must be given together"
+            )
+    if config.HasField("min_image_height") and config.HasField("max_image_height"):
+        for side in ("height", "width"):
+            low, high = f"min_image_{side}", f"max_image_{side}"
+            check_range(low, getattr(config, low), high, getattr(config, high))
+
+
+@AUGMENTATIONS.register("random_pad_image")
+@checked_by(_check_pad)
+def random_pad_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+    """Places the image on a larger canvas, by default up to twice as high and wide.
+
+    ConfigError if `pad_color` does not fit the channels of the image.
+    """
+    color = _color(sample, "random_pad_image.pad_color", config.pad_color)
+    size = image_size(sample.image)
+    min_size, max_size = size, size * 2
+    if config.HasField("min_image_height"):
+        min_size = tf.constant([config.min_image_height, config.min_image_width])
+    if config.HasField("max_image_height"):
+        max_size = tf.constant([config.max_image_height, config.max_image_width])
+    return random_pad(sample, seed, min_size, max_size, color)
+
+
+def _check_absolute_pad(config: Any) -> None:
+    if config.max_height_padding < 0 or config.max_width_padding < 0:
+        raise ConfigError(
+            "max_height_padding and max_width_padding must not be negative; found "
+            f"{config.max_height_padding} and {config.max_width_padding}"
+        )
+
+
+@AUGMENTATIONS.register("random_absolute_pad_image")
+@checked_by(_check_absolute_pad)
+def random_absolute_pad_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+    """Adds fewer than max_height_padding rows and fewer than max_width_padding columns.
+
+    ConfigError if `pad_color` does not fit the channels of the image.
+    """
+    color = _color(sample, "random_absolute_pad_image.pad_color", config.pad_color)
+    size = image_size(sample.image)
+    most = size + tf.constant([config.max_height_padding, config.max_width_padding])
+    return random_pad(sample, seed, size, most, color)

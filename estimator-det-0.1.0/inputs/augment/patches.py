@@ -1,0 +1,114 @@
+"""Patches of the image that are covered or noisy; labels do not change.
+
+Images [h, w, C] may be uint8 or float32; noise makes them float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Tuple
+
+from estimator_det.compat import tf
+from estimator_det.config.text import ConfigError
+from inputs.augment.base import (
+    AUGMENTATIONS,
+    change_if,
+    check_probability,
+    check_range,
+    checked_by,
+    float_image,
+    image_size,
+    random_between,
+    random_integers,
+    split_seed,
+)
+from inputs.augment.operations import overwrite
+from inputs.schema import Sample
+
+
+def blacken(
+    image: tf.Tensor, places: tf.Tensor, is_drawn: tf.Tensor, size_to_image_ratio: float
+) -> tf.Tensor:
+    """Covers squares with black: `places` float32 [k, 2] of 0 to 1, `is_drawn` bool [k].
+
+    A side is `size_to_image_ratio` of the shorter side of the image; places are the first row and
+    column as a share of the image.
+    """
+    size = tf.cast(image_size(image), tf.float32)
+    side = tf.cast(tf.reduce_min(size) * size_to_image_ratio, tf.int32)
+    black = tf.zeros(tf.stack([side, side, tf.shape(image)[2]]), image.dtype)
+    corners = tf.cast(tf.boolean_mask(places, is_drawn) * size, tf.int32)
+
+    def cover(number: tf.Tensor, covered: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+        return number + 1, overwrite(covered, tf.pad(corners[number], [[0, 1]]), black)
+
+    count = tf.shape(corners)[0]
+    _, covered = tf.while_loop(lambda number, _: number < count, cover, (tf.constant(0), image))
+    return covered
+
+
+def _check_black(config: Any) -> None:
+    if config.max_black_patches < 0:
+        raise ConfigError(
+            f"max_black_patches is {config.max_black_patches}; it must not be negative"
+        )
+    check_probability("probability", config.probability)
+    check_probability("size_to_image_ratio", config.size_to_image_ratio)
+
+
+@AUGMENTATIONS.register("random_black_patches")
+@checked_by(_check_black)
+def random_black_patches(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+    """Covers up to max_black_patches squares, each with `probability`, in all channels."""
+    chance_seed, place_seed = split_seed(seed, 2)
+    count, ratio = config.max_black_patches, config.size_to_image_ratio
+    is_drawn = tf.random.stateless_uniform([count], chance_seed) < config.probability
+    places = tf.random.stateless_uniform([count, 2], place_seed, 0.0, 1.0 - ratio)
+    return sample._replace(image=blacken(sample.image, places, is_drawn, ratio))
+
+
+def add_noise(image: tf.Tensor, first: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
+    """Adds `noise`, float32 [rows, columns, C] of 0..1, from the pixel `first` on, and clips."""
+    begin = tf.pad(first, [[0, 1]])
+    part = tf.slice(image, begin, tf.shape(noise)) + noise * 255.0
+    return overwrite(image, begin, tf.clip_by_value(part, 0.0, 255.0))
+
+
+def _check_noise(config: Any) -> None:
+    check_probability("random_coef", config.random_coef)
+    if not 1 <= config.min_patch_size < config.max_patch_size:
+        raise ConfigError(
+            f"min_patch_size is {config.min_patch_size} and max_patch_size is "
+            f"{config.max_patch_size}; they need 1 <= min_patch_size < max_patch_size"
+        )
+    low, high = config.min_gaussian_stddev, config.max_gaussian_stddev
+    check_range("min_gaussian_stddev", low, "max_gaussian_stddev", high)
+
+
+@AUGMENTATIONS.register("random_patch_gaussian")
+@checked_by(_check_noise)
+@float_image
+def random_patch_gaussian(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+    """Adds normal noise to a square, except with probability `random_coef`.
+
+    Its side is at least min_patch_size and below max_patch_size, its centre any pixel; the standard
+    deviation lies within min_ and max_gaussian_stddev, in units of 0..1.
+    """
+    chance_seed, side_seed, place_seed, stddev_seed, noise_seed = split_seed(seed, 5)
+
+    def change(old: Sample) -> Sample:
+        size = image_size(old.image)
+        bounds = tf.constant([[config.min_patch_size], [config.max_patch_size]])
+        side = random_integers(side_seed, bounds[0], bounds[1])
+        center = random_integers(place_seed, tf.zeros_like(size), size)
+        first = tf.maximum(center - side // 2, 0)
+        extent = tf.minimum(center - side // 2 + side, size) - first
+        low, high = config.min_gaussian_stddev, config.max_gaussian_stddev
+        noise = tf.random.stateless_normal(
+            tf.concat([extent, tf.shape(old.image)[2:]], 0),
+            noise_seed,
+            stddev=random_between(stddev_seed, low, high),
+        )
+        return old._replace(image=add_noise(old.image, first, noise))
+
+    is_drawn = tf.random.stateless_uniform([], chance_seed) >= config.random_coef
+    return change_if(is_drawn, sample, change)

@@ -1,0 +1,108 @@
+"""A part of one image, scaled and placed in the frame of another: for steps that mix records."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Optional
+
+from estimator_det.compat import tf
+from inputs.augment.base import image_size, reframe
+from inputs.augment.crop import Window, crop
+from inputs.augment.geometry import resize
+from inputs.augment.pad import pad
+from inputs.schema import Sample
+
+
+class Placement(NamedTuple):
+    """Which pixels of an image go where; all int32 [2], rows and columns."""
+
+    begin: tf.Tensor  # first pixel of the window that is cut out
+    size: tf.Tensor  # of the window
+    target: tf.Tensor  # size of the window after scaling
+    offset: tf.Tensor  # its first pixel in the area
+    area: tf.Tensor  # size of the area; the window lies within it
+
+
+def scaled_window(
+    size: tf.Tensor, area: tf.Tensor, scale: tf.Tensor, where: tf.Tensor
+) -> tf.Tensor:
+    """The largest window whose scaled size fits into an area: begin, size and target of it.
+
+    Args:
+        size: int32 [2], of the image.
+        area: int32 [2].
+        scale: float32 scalar, above 0.
+        where: float32 [2] in [0, 1): where the window lies among its possible places.
+
+    Returns:
+        int32 [3, 2]; scale and aspect ratio hold up to rounding to whole pixels.
+    """
+    whole = tf.cast(size, tf.float32)
+    target = tf.minimum(tf.cast(tf.round(whole * scale), tf.int32), area)
+    target = tf.maximum(target, 1)
+    window = tf.cast(tf.round(tf.cast(target, tf.float32) / scale), tf.int32)
+    window = tf.clip_by_value(window, 1, size)
+    begin = tf.cast(where * tf.cast(size - window + 1, tf.float32), tf.int32)
+    return tf.stack([tf.minimum(begin, size - window), window, target])
+
+
+def largest_scale(size: tf.Tensor, frame: tf.Tensor) -> tf.Tensor:
+    """float32: the factor by which an image of `size` just fits into `frame`, int32 [2] each."""
+    return tf.reduce_min(tf.cast(frame, tf.float32) / tf.cast(size, tf.float32))
+
+
+def place(
+    sample: Sample,
+    placement: Placement,
+    overlap_thresh: float,
+    color: Optional[tf.Tensor] = None,
+) -> Sample:
+    """Cuts out a window, scales it and places it in an area, with all labels; float32.
+
+    Boxes are clipped to the window; those of which less than `overlap_thresh` or nothing remains
+    are dropped. `color`, float32 [C] or [1], is that of pixels around the window; None is black.
+    """
+    begin, size = placement.begin, placement.size
+    ends = tf.cast(tf.concat([begin, begin + size], 0), tf.float32)
+    scale = tf.cast(tf.tile(image_size(sample.image), [2]), tf.float32)
+    window = Window(
+        begin=tf.pad(begin, [[0, 1]]),
+        size=tf.pad(size, [[0, 1]], constant_values=-1),
+        box=ends / scale,
+    )
+    cut = crop(sample, window, tf.constant(overlap_thresh), tf.constant(True))
+    scaled = resize(cut, placement.target, tf.image.ResizeMethod.BILINEAR)
+    # An image that has its size already keeps its type.
+    scaled = scaled._replace(image=tf.cast(scaled.image, tf.float32))
+    return pad(scaled, placement.area, placement.offset, color)
+
+
+def extend(sample: Sample, canvas: tf.Tensor, offset: tf.Tensor) -> Sample:
+    """The labels of a sample in the frame of a larger canvas; the image stays as it is.
+
+    `offset` is row and column of the image's first pixel on the canvas, int32 [2].
+    """
+    size = image_size(sample.image)
+    masks = sample.masks
+    if masks is not None:
+        after = canvas - size - offset
+        masks = tf.pad(masks, tf.pad(tf.stack([offset, after], axis=1), [[1, 0], [0, 0]]))
+    window = tf.concat([-offset, canvas - offset], axis=0) / tf.tile(size, [2])
+    return reframe(sample, tf.cast(window, tf.float32))._replace(masks=masks)
+
+
+def mask_boxes(masks: tf.Tensor) -> tf.Tensor:
+    """float32 [n, 4], normalized yxyx: the smallest boxes around masks [n, h, w] that are not 0.
+
+    Zeros for an empty mask.
+    """
+    inside = masks > 0
+    sides = []
+    for axis in (2, 1):
+        used = tf.reduce_any(inside, axis=axis)
+        length = tf.shape(used)[1]
+        places = tf.range(length)
+        low = tf.reduce_min(tf.where(used, places, length), axis=1)
+        high = tf.reduce_max(tf.where(used, places + 1, 0), axis=1)
+        pair = tf.stack([tf.minimum(low, high), high], axis=1)
+        sides.append(tf.cast(pair, tf.float32) / tf.cast(length, tf.float32))
+    return tf.stack([sides[0][:, 0], sides[1][:, 0], sides[0][:, 1], sides[1][:, 1]], axis=1)

@@ -1,0 +1,299 @@
+"""The learned policies of `autoaugment_image`.
+
+Source: Zoph et al., Learning Data Augmentation Strategies for Object Detection (2019); the tables
+are those of the reference. A policy is a list of sub-policies, of which each image draws one; a
+sub-policy is a list of (operation, probability, level 0 to 10) that are applied in order.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, NamedTuple, Tuple
+
+import numpy as np
+
+from estimator_det.compat import tf
+from estimator_det.config.printing import quoted
+from estimator_det.config.text import ConfigError, nearest
+from inputs.augment import operations
+from inputs.augment.base import AUGMENTATIONS, checked_by, image_size, random_integers, split_seed
+from inputs.augment.geometry import FLIP_X, move
+from inputs.schema import Sample
+
+Step = Tuple[str, float, int]  # operation, probability, level
+Policy = Tuple[Tuple[Step, ...], ...]
+
+_V0: Policy = (
+    (("TranslateX_BBox", 0.6, 4), ("Equalize", 0.8, 10)),
+    (("TranslateY_Only_BBoxes", 0.2, 2), ("Cutout", 0.8, 8)),
+    (("Sharpness", 0.0, 8), ("ShearX_BBox", 0.4, 0)),
+    (("ShearY_BBox", 1.0, 2), ("TranslateY_Only_BBoxes", 0.6, 6)),
+    (("Rotate_BBox", 0.6, 10), ("Color", 1.0, 6)),
+)
+_V1: Policy = (
+    *_V0,
+    (("Color", 0.0, 0), ("ShearX_Only_BBoxes", 0.8, 4)),
+    (("ShearY_Only_BBoxes", 0.8, 2), ("Flip_Only_BBoxes", 0.0, 10)),
+    (("Equalize", 0.6, 10), ("TranslateX_BBox", 0.2, 2)),
+    (("Color", 1.0, 10), ("TranslateY_Only_BBoxes", 0.4, 6)),
+    (("Rotate_BBox", 0.8, 10), ("Contrast", 0.0, 10)),
+    (("Cutout", 0.2, 2), ("Brightness", 0.8, 10)),
+    (("Color", 1.0, 6), ("Equalize", 1.0, 2)),
+    (("Cutout_Only_BBoxes", 0.4, 6), ("TranslateY_Only_BBoxes", 0.8, 2)),
+    (("Color", 0.2, 8), ("Rotate_BBox", 0.8, 10)),
+    (("Sharpness", 0.4, 4), ("TranslateY_Only_BBoxes", 0.0, 4)),
+    (("Sharpness", 1.0, 4), ("SolarizeAdd", 0.4, 4)),
+    (("Rotate_BBox", 1.0, 8), ("Sharpness", 0.2, 8)),
+    (("ShearY_BBox", 0.6, 10), ("Equalize_Only_BBoxes", 0.6, 8)),
+    (("ShearX_BBox", 0.2, 6), ("TranslateY_Only_BBoxes", 0.2, 10)),
+    (("SolarizeAdd", 0.6, 8), ("Brightness", 0.8, 10)),
+)
+_V2: Policy = (
+    (("Color", 0.0, 6), ("Cutout", 0.6, 8), ("Sharpness", 0.4, 8)),
+    (("Rotate_BBox", 0.4, 8), ("Sharpness", 0.4, 2), ("Rotate_BBox", 0.8, 10)),
+    (("TranslateY_BBox", 1.0, 8), ("AutoContrast", 0.8, 2)),
+    (("AutoContrast", 0.4, 6), ("ShearX_BBox", 0.8, 8), ("Brightness", 0.0, 10)),
+    (("SolarizeAdd", 0.2, 6), ("Contrast", 0.0, 10), ("AutoContrast", 0.6, 0)),
+    (("Cutout", 0.2, 0), ("Solarize", 0.8, 8), ("Color", 1.0, 4)),
+    (("TranslateY_BBox", 0.0, 4), ("Equalize", 0.6, 8), ("Solarize", 0.0, 10)),
+    (("TranslateY_BBox", 0.2, 2), ("ShearY_BBox", 0.8, 8), ("Rotate_BBox", 0.8, 8)),
+    (("Cutout", 0.8, 8), ("Brightness", 0.8, 8), ("Cutout", 0.2, 2)),
+    (("Color", 0.8, 4), ("TranslateY_BBox", 1.0, 6), ("Rotate_BBox", 0.6, 6)),
+    (("Rotate_BBox", 0.6, 10), ("BBox_Cutout", 1.0, 4), ("Cutout", 0.2, 8)),
+    (("Rotate_BBox", 0.0, 0), ("Equalize", 0.6, 6), ("ShearY_BBox", 0.6, 8)),
+    (("Brightness", 0.8, 8), ("AutoContrast", 0.4, 2), ("Brightness", 0.2, 2)),
+    (("TranslateY_BBox", 0.4, 8), ("Solarize", 0.4, 6), ("SolarizeAdd", 0.2, 10)),
+    (("Contrast", 1.0, 10), ("SolarizeAdd", 0.2, 8), ("Equalize", 0.2, 4)),
+)
+_V3: Policy = (
+    (("Posterize", 0.8, 2), ("TranslateX_BBox", 1.0, 8)),
+    (("BBox_Cutout", 0.2, 10), ("Sharpness", 1.0, 8)),
+    (("Rotate_BBox", 0.6, 8), ("Rotate_BBox", 0.8, 10)),
+    (("Equalize", 0.8, 10), ("AutoContrast", 0.2, 10)),
+    (("SolarizeAdd", 0.2, 2), ("TranslateY_BBox", 0.2, 8)),
+    (("Sharpness", 0.0, 2), ("Color", 0.4, 8)),
+    (("Equalize", 1.0, 8), ("TranslateY_BBox", 1.0, 8)),
+    (("Posterize", 0.6, 2), ("Rotate_BBox", 0.0, 10)),
+    (("AutoContrast", 0.6, 0), ("Rotate_BBox", 1.0, 6)),
+    (("Equalize", 0.0, 4), ("Cutout", 0.8, 10)),
+    (("Brightness", 1.0, 2), ("TranslateY_BBox", 1.0, 6)),
+    (("Contrast", 0.0, 2), ("ShearY_BBox", 0.8, 0)),
+    (("AutoContrast", 0.8, 10), ("Contrast", 0.2, 10)),
+    (("Rotate_BBox", 1.0, 10), ("Cutout", 1.0, 10)),
+    (("SolarizeAdd", 0.8, 6), ("Equalize", 0.8, 8)),
+)
+_TEST: Policy = ((("TranslateX_BBox", 1.0, 4), ("Equalize", 1.0, 10)),)
+
+POLICIES: Dict[str, Policy] = {"v0": _V0, "v1": _V1, "v2": _V2, "v3": _V3, "test": _TEST}
+
+BOX_SHARE = 1 / 3  # of an operation's probability, for each box that it may change
+
+# (sample, seed, magnitude) -> sample; the magnitude is a scalar tensor, float32.
+Apply = Callable[[Sample, tf.Tensor, tf.Tensor], Sample]
+
+
+class Operation(NamedTuple):
+    """One kind of operation of a policy."""
+
+    apply: Apply
+    magnitude: Callable[[float], float]  # of a level, 0 to 10
+    in_boxes: bool = False  # changes the content of boxes, each box by itself
+
+
+def _pixels(change: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> Apply:
+    def apply(sample: Sample, seed: tf.Tensor, magnitude: tf.Tensor) -> Sample:
+        image = operations.on_rgb(sample.image, lambda rgb: change(rgb, magnitude))
+        return sample._replace(image=image)
+
+    return apply
+
+
+def _integer(change: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> Apply:
+    return _pixels(lambda rgb, magnitude: change(rgb, tf.cast(magnitude, tf.int32)))
+
+
+def _signed(change: Callable[[Sample, tf.Tensor], Sample]) -> Apply:
+    """In one direction or the other, both equally likely."""
+
+    def apply(sample: Sample, seed: tf.Tensor, magnitude: tf.Tensor) -> Sample:
+        is_negative = tf.random.stateless_uniform([], seed) < 0.5
+        return change(sample, tf.where(is_negative, -magnitude, magnitude))
+
+    return apply
+
+
+def _translate_x(sample: Sample, pixels: tf.Tensor) -> Sample:
+    return operations.translate(sample, tf.stack([0.0, pixels]))
+
+
+def _translate_y(sample: Sample, pixels: tf.Tensor) -> Sample:
+    return operations.translate(sample, tf.stack([pixels, 0.0]))
+
+
+def _flip(sample: Sample, seed: tf.Tensor, magnitude: tf.Tensor) -> Sample:
+    return move(sample, FLIP_X)
+
+
+def _cutout(sample: Sample, seed: tf.Tensor, magnitude: tf.Tensor) -> Sample:
+    size = image_size(sample.image)
+    center = random_integers(seed, tf.zeros_like(size), size)
+    half_size = tf.repeat(tf.cast(magnitude, tf.int32), 2)
+    return sample._replace(image=operations.cutout(sample.image, center, half_size))
+
+
+def _cutout_in_box(sample: Sample, seed: tf.Tensor, magnitude: tf.Tensor) -> Sample:
+    """In one of the boxes, all equally likely; nothing without boxes."""
+    box_seed, center_seed = split_seed(seed, 2)
+    count = tf.shape(sample.boxes)[:1]
+    index = random_integers(box_seed, tf.zeros_like(count), count)[0]
+    box = tf.pad(sample.boxes, [[0, 1], [0, 0]])[index]
+    first, last = operations.pixel_rectangle(box, image_size(sample.image))
+    center = random_integers(center_seed, first, last + 1)
+    fraction = tf.where(count[0] > 0, magnitude, 0.0)
+    image = operations.cutout_in_box(sample.image, box, center, fraction)
+    return sample._replace(image=image)
+
+
+def _factor(level: float) -> float:
+    return level / 10.0 * 1.8 + 0.1
+
+
+def _per_level(step: float) -> Callable[[float], float]:
+    return lambda level: level / 10.0 * step
+
+
+def _whole(step: float) -> Callable[[float], float]:
+    return lambda level: float(int(level / 10.0 * step))
+
+
+OPERATIONS: Dict[str, Operation] = {
+    "AutoContrast": Operation(_pixels(lambda rgb, _: operations.auto_contrast(rgb)), float),
+    "Equalize": Operation(_pixels(lambda rgb, _: operations.equalize(rgb)), float),
+    "Posterize": Operation(_integer(operations.posterize), _whole(4)),
+    "Solarize": Operation(_integer(operations.solarize), _whole(256)),
+    "SolarizeAdd": Operation(_integer(operations.solarize_add), _whole(110)),
+    "Color": Operation(_pixels(operations.color), _factor),
+    "Contrast": Operation(_pixels(operations.contrast), _factor),
+    "Brightness": Operation(_pixels(operations.brightness), _factor),
+    "Sharpness": Operation(_pixels(operations.sharpness), _factor),
+    "Cutout": Operation(_cutout, _whole(100)),
+    "BBox_Cutout": Operation(_cutout_in_box, _per_level(0.75)),
+    "TranslateX_BBox": Operation(_signed(_translate_x), _per_level(250)),
+    "TranslateY_BBox": Operation(_signed(_translate_y), _per_level(250)),
+    "ShearX_BBox": Operation(_signed(operations.shear_x), _per_level(0.3)),
+    "ShearY_BBox": Operation(_signed(operations.shear_y), _per_level(0.3)),
+    "Rotate_BBox": Operation(_signed(operations.rotate), _per_level(30)),
+    "TranslateX_Only_BBoxes": Operation(_signed(_translate_x), _per_level(120), True),
+    "TranslateY_Only_BBoxes": Operation(_signed(_translate_y), _per_level(120), True),
+    "ShearX_Only_BBoxes": Operation(_signed(operations.shear_x), _per_level(0.3), True),
+    "ShearY_Only_BBoxes": Operation(_signed(operations.shear_y), _per_level(0.3), True),
+    "Rotate_Only_BBoxes": Operation(_signed(operations.rotate), _per_level(30), True),
+    "Flip_Only_BBoxes": Operation(_flip, float, True),
+    "Equalize_Only_BBoxes": Operation(
+        _pixels(lambda rgb, _: operations.equalize(rgb)), float, True
+    ),
+    "Solarize_Only_BBoxes": Operation(_integer(operations.solarize), _whole(256), True),
+    "Cutout_Only_BBoxes": Operation(_cutout, _whole(50), True),
+}
+
+
+def apply_policy(sample: Sample, seed: tf.Tensor, policy: Policy) -> Sample:
+    """One sub-policy of the policy, all equally likely; the image is uint8.
+
+    An operation on the whole image is applied with its probability, one in boxes to each box with a
+    third of it. Masks and keypoints follow the pixels; no box is dropped.
+    """
+    draw_seed, own_seed = split_seed(seed, 2)
+    names, kinds, probabilities, magnitudes = _tables(policy)
+    drawn = random_integers(draw_seed, tf.zeros([1], tf.int32), tf.constant([len(policy)]))[0]
+    kind, probability, magnitude = (
+        tf.gather(tf.constant(table), drawn) for table in (kinds, probabilities, magnitudes)
+    )
+    fields = [
+        name
+        for name in ("image", "boxes", "area", "masks", "keypoints", "keypoint_visibilities")
+        if getattr(sample, name) is not None
+    ]
+
+    def step(position: tf.Tensor, state: Dict[str, tf.Tensor]) -> Any:
+        now = sample._replace(image_level=None, **state)
+        chance_seed, change_seed = split_seed(tf.random.fold_in(own_seed, position), 2)
+
+        def branch_of(operation: Operation) -> Callable[[], Dict[str, tf.Tensor]]:
+            def branch() -> Dict[str, tf.Tensor]:
+                if operation.in_boxes:
+                    share = probability[position] * BOX_SHARE
+                    changed = _in_boxes(operation, now, change_seed, share, magnitude[position])
+                else:
+                    changed = operation.apply(now, change_seed, magnitude[position])
+                return {field: getattr(changed, field) for field in fields}
+
+            return branch
+
+        branches = [branch_of(OPERATIONS[name]) for name in names]
+        in_boxes = tf.constant([OPERATIONS[name].in_boxes for name in names])
+        is_chosen = tf.random.stateless_uniform([], chance_seed) < probability[position]
+        is_chosen |= tf.gather(in_boxes, kind[position])
+        branch = tf.where(is_chosen, kind[position], len(names))
+        return position + 1, tf.switch_case(branch, [*branches, lambda: state])
+
+    state = {field: getattr(sample, field) for field in fields}
+    _, state = tf.while_loop(
+        lambda position, _: position < kinds.shape[1], step, (tf.constant(0), state)
+    )
+    return sample._replace(**state)
+
+
+def _in_boxes(
+    operation: Operation,
+    sample: Sample,
+    seed: tf.Tensor,
+    probability: tf.Tensor,
+    magnitude: tf.Tensor,
+) -> Sample:
+    """Applies the operation to some boxes, in random order."""
+    order_seed, chance_seed, change_seed = split_seed(seed, 3)
+    count = tf.shape(sample.boxes)[:1]
+    is_chosen = tf.random.stateless_uniform(count, chance_seed) < probability
+    order = tf.argsort(tf.random.stateless_uniform(count, order_seed))
+    return operations.on_boxes(
+        sample,
+        tf.boolean_mask(order, tf.gather(is_chosen, order)),
+        lambda region, index: operation.apply(
+            region, tf.random.fold_in(change_seed, index), magnitude
+        ),
+    )
+
+
+def _tables(policy: Policy) -> Tuple[List[str], np.ndarray, np.ndarray, np.ndarray]:
+    """The names of all operations that may be applied; kind, probability and magnitude of steps.
+
+    The arrays are [sub-policies, steps]; a step that is never applied has probability 0.
+    """
+    names = sorted({name for steps in policy for name, probability, _ in steps if probability > 0})
+    shape = (len(policy), max(len(steps) for steps in policy))
+    kinds = np.zeros(shape, np.int32)
+    probabilities, magnitudes = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+    for row, steps in enumerate(policy):
+        for column, (name, probability, level) in enumerate(steps):
+            if probability > 0:
+                kinds[row, column] = names.index(name)
+                probabilities[row, column] = probability
+                magnitudes[row, column] = OPERATIONS[name].magnitude(level)
+    return names, kinds, probabilities, magnitudes
+
+
+def _check_policy(config: Any) -> None:
+    if config.policy_name not in POLICIES:
+        hint = nearest(config.policy_name, list(POLICIES)) or "."
+        raise ConfigError(
+            f"policy_name {quoted(config.policy_name)} is not known{hint} Known: {sorted(POLICIES)}"
+        )
+
+
+@AUGMENTATIONS.register("autoaugment_image")
+@checked_by(_check_policy)
+def autoaugment_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+    """Applies the policy `policy_name`; pixel values become whole numbers from 0 to 255."""
+    whole = sample._replace(image=tf.saturate_cast(sample.image, tf.uint8))
+    changed = apply_policy(whole, seed, POLICIES[config.policy_name])
+    return changed._replace(image=tf.cast(changed.image, sample.image.dtype))

@@ -1,0 +1,156 @@
+"""RandAugment with boxes: random operations, all of one magnitude.
+
+Source: Cubuk et al., RandAugment: Practical Automated Data Augmentation with a Reduced Search Space
+(2020). Its 14 operations, the identity among them, are drawn with equal probability. Operations
+that move pixels move boxes, masks and keypoints along.
+
+A larger magnitude always changes more. The tables of AutoAugment do not have this property: its
+level 5 of brightness changes nothing, and its level 0 of posterize and solarize changes most.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict
+
+from estimator_det.compat import tf
+from estimator_det.config.text import ConfigError
+from inputs.augment import operations
+from inputs.augment.base import (
+    AUGMENTATIONS,
+    check_probability,
+    checked_by,
+    image_size,
+    keep_boxes,
+    random_integers,
+    scale_area,
+    split_seed,
+)
+from inputs.schema import Sample
+
+MAX_MAGNITUDE = 10
+
+# What each operation does at the largest magnitude.
+MAX_ENHANCEMENT = 0.9  # factors 0.1 and 1.9
+MAX_LOST_BITS = 4
+MAX_SHIFT = 0.3  # of the image's height or width
+MAX_SHEAR = 0.3
+MAX_DEGREES = 30.0
+
+# (sample with a uint8 image, signed strength from -1 to 1) -> changed sample.
+Operation = Callable[[Sample, tf.Tensor], Sample]
+
+
+def _pixels(change: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> Operation:
+    def apply(sample: Sample, strength: tf.Tensor) -> Sample:
+        return sample._replace(
+            image=operations.on_rgb(sample.image, lambda rgb: change(rgb, strength))
+        )
+
+    return apply
+
+
+def _enhance(change: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> Operation:
+    return _pixels(lambda rgb, strength: change(rgb, 1.0 + MAX_ENHANCEMENT * strength))
+
+
+def _posterize(rgb: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
+    lost = tf.cast(tf.round(MAX_LOST_BITS * tf.abs(strength)), tf.int32)
+    return operations.posterize(rgb, 8 - lost)
+
+
+def _solarize(rgb: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
+    return operations.solarize(rgb, 256 - tf.cast(tf.round(256.0 * tf.abs(strength)), tf.int32))
+
+
+def _translate(axis: int) -> Operation:
+    def apply(sample: Sample, strength: tf.Tensor) -> Sample:
+        side = tf.cast(image_size(sample.image)[axis], tf.float32)
+        pixels = tf.round(MAX_SHIFT * strength * side)
+        return operations.translate(sample, tf.stack([pixels, 0.0] if axis == 0 else [0.0, pixels]))
+
+    return apply
+
+
+OPERATIONS: Dict[str, Operation] = {
+    "identity": lambda sample, _: sample,
+    "auto_contrast": _pixels(lambda rgb, _: operations.auto_contrast(rgb)),
+    "equalize": _pixels(lambda rgb, _: operations.equalize(rgb)),
+    "rotate": lambda sample, strength: operations.rotate(sample, MAX_DEGREES * strength),
+    "solarize": _pixels(_solarize),
+    "color": _enhance(operations.color),
+    "posterize": _pixels(_posterize),
+    "contrast": _enhance(operations.contrast),
+    "brightness": _enhance(operations.brightness),
+    "sharpness": _enhance(operations.sharpness),
+    "shear_x": lambda sample, strength: operations.shear_x(sample, MAX_SHEAR * strength),
+    "shear_y": lambda sample, strength: operations.shear_y(sample, MAX_SHEAR * strength),
+    "translate_x": _translate(1),
+    "translate_y": _translate(0),
+}
+
+
+def apply_operations(
+    sample: Sample, numbers: tf.Tensor, strengths: tf.Tensor, overlap_thresh: float
+) -> Sample:
+    """The sample after some of `OPERATIONS`, one after the other.
+
+    Args:
+        sample: Its image is uint8.
+        numbers: int32 [k], places in that table.
+        strengths: float32 [k], -1 to 1; the sign is a direction, and that of an enhancement.
+        overlap_thresh: Boxes of which less than this share or nothing stays in the image are
+            dropped.
+    """
+    # An area of 1 becomes the share of the box that stays.
+    measured = sample._replace(area=tf.ones_like(sample.weights), image_level=None)
+    fields = [
+        name
+        for name in ("image", "boxes", "area", "masks", "keypoints", "keypoint_visibilities")
+        if getattr(measured, name) is not None
+    ]
+
+    def step(position: tf.Tensor, state: Dict[str, tf.Tensor]) -> Any:
+        now = measured._replace(**state)
+
+        def branch(operation: Operation) -> Callable[[], Dict[str, tf.Tensor]]:
+            def apply() -> Dict[str, tf.Tensor]:
+                changed = operation(now, strengths[position])
+                return {field: getattr(changed, field) for field in fields}
+
+            return apply
+
+        branches = [branch(one) for one in OPERATIONS.values()]
+        return position + 1, tf.switch_case(numbers[position], branches)
+
+    state = {field: getattr(measured, field) for field in fields}
+    _, state = tf.while_loop(
+        lambda position, _: position < tf.size(numbers), step, (tf.constant(0), state)
+    )
+    share = state.pop("area")
+    moved = sample._replace(**state, area=scale_area(sample.area, share))
+    return keep_boxes(moved, tf.where((share > 0) & (share >= overlap_thresh))[:, 0])
+
+
+def _check(config: Any) -> None:
+    if not 0 <= config.magnitude <= MAX_MAGNITUDE:
+        raise ConfigError(
+            f"magnitude is {config.magnitude:g}; it must lie within 0 and {MAX_MAGNITUDE}"
+        )
+    if config.num_operations < 1:
+        raise ConfigError(f"num_operations is {config.num_operations}; it must be 1 or more")
+    check_probability("overlap_thresh", config.overlap_thresh)
+
+
+@AUGMENTATIONS.register("rand_augment")
+@checked_by(_check)
+def rand_augment(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+    """Applies `num_operations` operations; pixel values become whole numbers from 0 to 255."""
+    dtype = sample.image.dtype
+    sample = sample._replace(image=tf.saturate_cast(sample.image, tf.uint8))
+    number_seed, sign_seed = split_seed(seed, 2)
+    count = tf.fill([config.num_operations], len(OPERATIONS))
+    numbers = random_integers(number_seed, tf.zeros_like(count), count)
+    is_negative = tf.random.stateless_uniform(tf.shape(count), sign_seed) < 0.5
+    strengths = tf.where(is_negative, -1.0, 1.0) * config.magnitude / MAX_MAGNITUDE
+    sample = apply_operations(sample, numbers, strengths, config.overlap_thresh)
+    return sample._replace(image=tf.cast(sample.image, dtype))

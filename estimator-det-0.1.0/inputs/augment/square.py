@@ -1,0 +1,163 @@
+"""Square crops of images at a random scale.
+
+Sources: Zhou et al., Objects as Points (2019), for the crop by scale; Tan et al., EfficientDet
+(2020), for the scaled crop to a fixed size. The windows are the reference's.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from estimator_det.compat import tf
+from estimator_det.config.text import ConfigError
+from inputs.augment.base import (
+    AUGMENTATIONS,
+    check_range,
+    checked_by,
+    float_image,
+    image_size,
+    random_between,
+    random_integers,
+    split_seed,
+)
+from inputs.augment.crop import crop_labels
+from inputs.augment.geometry import resize
+from inputs.schema import Sample
+
+
+class Frame(NamedTuple):
+    """The window that becomes a square image; pixels of it outside the image are black."""
+
+    side: tf.Tensor  # int32 scalar, of the result
+    origin: tf.Tensor  # int32 [2], its first row and column in the image; may be negative
+    begin: tf.Tensor  # int32 [2], the first row and column that is copied
+    end: tf.Tensor  # int32 [2], the first that is not
+
+
+def to_square(sample: Sample, frame: Frame) -> Sample:
+    """Image and masks in the frame; boxes outside are dropped, the others clipped to it."""
+    size = image_size(sample.image)
+    extent = tf.maximum(frame.end - frame.begin, 0)
+    before = tf.where(extent > 0, frame.begin - frame.origin, 0)
+    margins = tf.stack([before, frame.side - before - extent], axis=1)
+    ends = tf.concat([frame.origin, frame.origin + frame.side], axis=0)
+    window = tf.cast(ends, tf.float32) / tf.tile(tf.cast(size, tf.float32), [2])
+    labels = crop_labels(sample, window, tf.constant(0.0), tf.constant(True))
+    image = _place(sample.image, frame.begin, extent, margins, is_mask=False)
+    masks = labels.masks
+    if masks is not None:
+        masks = _place(masks, frame.begin, extent, margins, is_mask=True)
+    return labels._replace(image=image, masks=masks)
+
+
+def _place(
+    pixels: tf.Tensor, begin: tf.Tensor, extent: tf.Tensor, margins: tf.Tensor, *, is_mask: bool
+) -> tf.Tensor:
+    """Cuts rows and columns out and surrounds them with zeros; masks [n, h, w] have them last."""
+    outer = [1, 0] if is_mask else [0, 1]  # where the axis of masks or channels is
+    cut = tf.slice(pixels, tf.pad(begin, [outer]), tf.pad(extent, [outer], constant_values=-1))
+    placed = tf.pad(cut, tf.pad(margins, [outer, [0, 0]]))
+    placed.set_shape([None, None, None if is_mask else pixels.shape[-1]])
+    return placed
+
+
+def frame_by_scale(size: tf.Tensor, scale: tf.Tensor, center: tf.Tensor) -> Frame:
+    """A square around a pixel, `scale` times as long as the longer side of the image.
+
+    As in the reference, the last row and column of the image are never copied, and an odd side
+    leaves its last line black.
+    """
+    side = tf.cast(scale * tf.cast(tf.reduce_max(size), tf.float32), tf.int32)
+    half = side // 2
+    origin = center - half
+    return Frame(
+        side=tf.maximum(side, 1),
+        origin=origin,
+        begin=tf.maximum(origin, 0),
+        end=tf.minimum(center + half, size - 1),
+    )
+
+
+def border_of(size: tf.Tensor, max_border: int) -> tf.Tensor:
+    """How far the centre of a square stays from the edges, int32 [2]: less in small images."""
+    if max_border == 0:
+        return tf.zeros([2], tf.int32)
+    ratio = 2.0 * max_border / tf.cast(size, tf.float32)
+    halvings = tf.pow(2.0, tf.math.ceil(tf.math.log(ratio) / tf.math.log(2.0)))
+    divisor = tf.cast(tf.clip_by_value(halvings, 1.0, float(max_border)), tf.int32)
+    return max_border // divisor
+
+
+def _check_by_scale(config: Any) -> None:
+    if config.num_scales < 1 or config.max_border < 0:
+        raise ConfigError(
+            "num_scales must be at least 1 and max_border at least 0; found "
+            f"{config.num_scales} and {config.max_border}"
+        )
+    _check_scales(config)
+
+
+def _check_scales(config: Any) -> None:
+    check_range("scale_min", config.scale_min, "scale_max", config.scale_max)
+    if config.scale_max == 0:
+        raise ConfigError("scale_max is 0; it must be above 0")
+
+
+@AUGMENTATIONS.register("random_square_crop_by_scale")
+@checked_by(_check_by_scale)
+def random_square_crop_by_scale(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+    """Cuts a square of one of `num_scales` sizes out of the image, black around it.
+
+    Its centre is any pixel that is not within a border of at most `max_border` pixels.
+    """
+    scale_seed, center_seed = split_seed(seed, 2)
+    scales = np.linspace(config.scale_min, config.scale_max, config.num_scales, dtype=np.float32)
+    index = random_integers(scale_seed, tf.constant([0]), tf.constant([config.num_scales]))[0]
+    size = image_size(sample.image)
+    border = border_of(size, config.max_border)
+    center = random_integers(center_seed, border, size - border + 1)
+    return to_square(sample, frame_by_scale(size, tf.gather(scales, index), center))
+
+
+def scale_to(sample: Sample, output_size: int, scale: tf.Tensor) -> Sample:
+    """Resizes so that the longer side is `scale` times `output_size`."""
+    size = tf.cast(image_size(sample.image), tf.float32)
+    scaled = scale * output_size * size / tf.reduce_max(size)
+    target = tf.maximum(tf.cast(scaled, tf.int32), 1)
+    return resize(sample, target, tf.image.ResizeMethod.BILINEAR)
+
+
+def frame_of_size(size: tf.Tensor, output_size: int, fractions: tf.Tensor) -> Frame:
+    """A square of fixed size; `fractions`, float32 [2] of 0 to 1, place it in a larger image."""
+    room = tf.cast(tf.maximum(size - output_size, 0), tf.float32)
+    origin = tf.cast(room * fractions, tf.int32)
+    return Frame(
+        side=tf.constant(output_size),
+        origin=origin,
+        begin=origin,
+        end=tf.minimum(origin + output_size, size),
+    )
+
+
+def _check_to_square(config: Any) -> None:
+    if config.output_size < 1:
+        raise ConfigError(f"output_size is {config.output_size}; it must be at least 1")
+    _check_scales(config)
+
+
+@AUGMENTATIONS.register("random_scale_crop_and_pad_to_square")
+@checked_by(_check_to_square)
+@float_image
+def random_scale_crop_and_pad_to_square(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+    """Resizes at random, then cuts or pads (below, to the right) to output_size x output_size.
+
+    The longer side becomes `output_size` times a scale from [scale_min, scale_max).
+    """
+    scale_seed, place_seed = split_seed(seed, 2)
+    scale = random_between(scale_seed, config.scale_min, config.scale_max)
+    scaled = scale_to(sample, config.output_size, scale)
+    fractions = tf.random.stateless_uniform([2], place_seed)
+    frame = frame_of_size(image_size(scaled.image), config.output_size, fractions)
+    return to_square(scaled, frame)

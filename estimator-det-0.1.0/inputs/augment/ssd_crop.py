@@ -1,0 +1,199 @@
+"""Crops of the SSD family, and crops followed by padding.
+
+Source: Liu et al., SSD: Single Shot MultiBox Detector (2016), section 2.2; each image draws one of
+the operations of a step. Images may be uint8 or float32 and keep their dtype.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Callable, List, Optional, Sequence, Tuple
+
+from estimator_det.compat import tf
+from estimator_det.config.text import ConfigError
+from inputs.augment.base import (
+    AUGMENTATIONS,
+    check_range,
+    checked_by,
+    image_size,
+    split_seed,
+)
+from inputs.augment.crop import (
+    Operation,
+    Pair,
+    check_aspect_ratio,
+    crop_as_drawn,
+    crop_to_aspect_ratio,
+    draw_crop,
+    of_drawn,
+    operation_of,
+)
+from inputs.augment.pad import check_color, mean_color, random_pad, random_pad_to_aspect_ratio
+from inputs.schema import Sample
+
+SECOND_CROP_OVERLAP = 0.3  # share of a box that the cut to a fixed aspect ratio must leave
+
+
+@dataclasses.dataclass(frozen=True)
+class Padding:
+    """The size of the canvas of a crop: height and width relative to the uncropped image."""
+
+    min_ratio: Pair = (1.0, 1.0)
+    max_ratio: Pair = (2.0, 2.0)
+    color: Optional[Tuple[float, ...]] = None  # 0 to 255; None: the mean colour of the crop
+
+    def __post_init__(self) -> None:
+        for low, high in zip(self.min_ratio, self.max_ratio):
+            check_range("min_padded_size_ratio", low, "max_padded_size_ratio", high)
+
+
+COVERED = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
+SSD_OPERATIONS = tuple(
+    Operation(min_object_covered=share, overlap_thresh=share) for share in COVERED
+)
+
+
+def _random_crop_pad(
+    sample: Sample,
+    seed: tf.Tensor,
+    operations: Sequence[Operation],
+    paddings: Sequence[Padding],
+) -> Sample:
+    crop_seed, pad_seed = split_seed(seed, 2)
+    size = tf.cast(image_size(sample.image), tf.float32)
+    drawn = draw_crop(sample, crop_seed, operations)
+    cropped = crop_as_drawn(sample, operations, drawn)
+    least = size * of_drawn(paddings, "min_ratio", drawn.index)
+    most = size * of_drawn(paddings, "max_ratio", drawn.index)
+    color = color_of_crop(cropped, paddings, drawn.index)
+    return random_pad(cropped, pad_seed, tf.cast(least, tf.int32), tf.cast(most, tf.int32), color)
+
+
+def color_of_crop(cropped: Sample, paddings: Sequence[Padding], index: tf.Tensor) -> tf.Tensor:
+    """Float32 [C] or [1]: the colour of the drawn padding; without one, the mean of the crop."""
+    if paddings[0].color is None:
+        return mean_color(cropped.image)
+    return tf.gather(tf.constant([list(padding.color or ()) for padding in paddings]), index)
+
+
+# From configuration to operations.
+
+
+def _of_each(config: Any, make: Callable[[Any], Any]) -> List[Any]:
+    """`make(operation)` of each operation of the step; errors contain its index."""
+    made = []
+    for index, operation in enumerate(config.operations):
+        try:
+            made.append(make(operation))
+        except ConfigError as error:
+            raise ConfigError(f"operations[{index}]: {error}") from error
+    return made
+
+
+def _operations(config: Any, aspect_ratio: Optional[Pair] = None) -> List[Operation]:
+    """The operations of the step, or the seven of the SSD paper."""
+    if config.operations:
+        return _of_each(config, lambda op: operation_of(op, aspect_ratio))
+    return [
+        dataclasses.replace(op, aspect_ratio=aspect_ratio or op.aspect_ratio)
+        for op in SSD_OPERATIONS
+    ]
+
+
+def _ratios(config: Any) -> Padding:
+    """The pair of canvas bounds that several messages have, without colour."""
+    bounds = {}
+    for name in ("min_padded_size_ratio", "max_padded_size_ratio"):
+        values = tuple(getattr(config, name))
+        if len(values) not in (0, 2):
+            raise ConfigError(f"{name} needs 2 numbers, height and width; found {list(values)}")
+        if values:
+            bounds[name.replace("_padded_size", "")] = values
+    return Padding(**bounds)
+
+
+def _crop_pad_parts(config: Any) -> Tuple[List[Operation], List[Padding]]:
+    padding = dataclasses.replace(_ratios(config), color=tuple(config.pad_color) or None)
+    return [operation_of(config)], [padding]
+
+
+def _ssd_crop_pad_parts(config: Any) -> Tuple[List[Operation], List[Padding]]:
+    """The operations of the step pad with their own colour; the standard ones with the mean.
+
+    The standard ones are `SSD_OPERATIONS` without the first, which requires no overlap.
+    """
+    if not config.operations:
+        return list(SSD_OPERATIONS[1:]), [Padding()] * len(SSD_OPERATIONS[1:])
+    paddings = _of_each(
+        config,
+        lambda op: dataclasses.replace(
+            _ratios(op), color=(op.pad_color_r, op.pad_color_g, op.pad_color_b)
+        ),
+    )
+    return _operations(config), paddings
+
+
+def _fixed_parts(config: Any) -> Tuple[float, List[Operation]]:
+    check_aspect_ratio(config)
+    ratio = config.aspect_ratio
+    return ratio, _operations(config, (ratio, ratio))
+
+
+def _pad_fixed_parts(config: Any) -> Tuple[float, List[Operation], Padding]:
+    check_aspect_ratio(config)
+    return config.aspect_ratio, _operations(config), _ratios(config)
+
+
+@AUGMENTATIONS.register("random_crop_pad_image")
+@checked_by(_crop_pad_parts)
+def random_crop_pad_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+    """Crops, then places the crop on a canvas whose size is relative to the uncropped image.
+
+    ConfigError if `pad_color` does not fit the channels of the image.
+    """
+    check_color(sample, "random_crop_pad_image.pad_color", config.pad_color)
+    return _random_crop_pad(sample, seed, *_crop_pad_parts(config))
+
+
+@AUGMENTATIONS.register("ssd_random_crop")
+@checked_by(_operations)
+def ssd_random_crop(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+    """Crops by one of the operations, all equally likely."""
+    operations = _operations(config)
+    return crop_as_drawn(sample, operations, draw_crop(sample, seed, operations))
+
+
+@AUGMENTATIONS.register("ssd_random_crop_pad")
+@checked_by(_ssd_crop_pad_parts)
+def ssd_random_crop_pad(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+    """Crops by one of the operations, all equally likely, then pads as that operation says.
+
+    ConfigError if operations are listed for images of other than 3 channels.
+    """
+    operations, paddings = _ssd_crop_pad_parts(config)
+    check_color(sample, "ssd_random_crop_pad: the colour", paddings[0].color or ())
+    return _random_crop_pad(sample, seed, operations, paddings)
+
+
+@AUGMENTATIONS.register("ssd_random_crop_fixed_aspect_ratio")
+@checked_by(_fixed_parts)
+def ssd_random_crop_fixed_aspect_ratio(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+    """Crops to one aspect ratio; images that are not cropped otherwise are cropped to it, too."""
+    aspect_ratio, operations = _fixed_parts(config)
+    crop_seed, cut_seed = split_seed(seed, 2)
+    drawn = draw_crop(sample, crop_seed, operations)
+    cropped = crop_as_drawn(sample, operations, drawn)
+    clip = of_drawn(operations, "clip_boxes", drawn.index)
+    return crop_to_aspect_ratio(cropped, cut_seed, aspect_ratio, SECOND_CROP_OVERLAP, clip)
+
+
+@AUGMENTATIONS.register("ssd_random_crop_pad_fixed_aspect_ratio")
+@checked_by(_pad_fixed_parts)
+def ssd_random_crop_pad_fixed_aspect_ratio(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+    """Crops to any shape, then pads with black to one aspect ratio."""
+    aspect_ratio, operations, padding = _pad_fixed_parts(config)
+    crop_seed, pad_seed = split_seed(seed, 2)
+    cropped = crop_as_drawn(sample, operations, draw_crop(sample, crop_seed, operations))
+    return random_pad_to_aspect_ratio(
+        cropped, pad_seed, aspect_ratio, padding.min_ratio, padding.max_ratio
+    )

@@ -1,0 +1,192 @@
+"""The table of record faults: every message, count and JSON line uses one of its names.
+
+`KINDS` is the only definition of a fault's description, remedy and action. The decoder, the
+examiner of `check-data` and the guards read it. This module imports no TensorFlow.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, Mapping, NamedTuple
+
+from estimator_det.config.text import ConfigError, nearest
+
+# Actions.
+FAIL = "fail"  # stops the program
+SKIP = "skip"  # skips the record (or file), up to max_skipped
+CLIP = "clip"  # corrects the boxes: see `FaultKind.correction`
+KEEP = "keep"  # uses the record unchanged, and counts the fault
+ACTIONS = (FAIL, SKIP, CLIP, KEEP)
+REFERENCE = "reference"  # a policy only: the action of `FaultKind.reference`
+
+
+class FaultKind(NamedTuple):
+    """One row of the table of faults."""
+
+    description: str
+    remedy: str
+    reference: str  # the action that equals what the reference does with such data
+    correction: str = ""  # the effect of CLIP; "" if CLIP skips the record
+    unit: str = "record"  # what a count counts
+    is_choice: bool = False  # may follow from the configuration alone, so SKIP corrects it, too
+    is_for_check: bool = False  # only check-data finds it, so its action is always KEEP
+
+
+_CORRECT_BOX = "correct the box, or set bad_records { policy: CLIP } to drop such boxes"
+_REWRITE_RECORD = (
+    "write the record again, or set bad_records { policy: SKIP } in the input reader to skip such "
+    "records"
+)
+
+KINDS: Dict[str, FaultKind] = {
+    "no_file": FaultKind(
+        "an input_path matches no file", "correct input_path in the input reader", FAIL,
+        unit="pattern",
+    ),
+    "empty_file": FaultKind(
+        "a file without records", "write the file again, or remove it", KEEP, unit="file"
+    ),
+    "damaged_record": FaultKind(
+        "the frame or checksum of a record is damaged",
+        _REWRITE_RECORD + "; copy the file again first", FAIL,
+    ),
+    "lost_records": FaultKind(
+        "the rest of a file cannot be read",
+        "copy or write the file again; after damage, only uncompressed files can be read further",
+        FAIL, unit="file",
+    ),
+    "unparsable": FaultKind(
+        "a record is not the message that the reader expects", _REWRITE_RECORD, FAIL
+    ),
+    "missing_key": FaultKind("a required key is missing or empty", _REWRITE_RECORD, FAIL),
+    "length_mismatch": FaultKind(
+        "lists that belong together differ in length", _REWRITE_RECORD, FAIL
+    ),
+    "undecodable_image": FaultKind("an image cannot be decoded", _REWRITE_RECORD, FAIL),
+    "truncated_image": FaultKind("an image file ends too early", _REWRITE_RECORD, FAIL),
+    "corrupt_image": FaultKind(
+        "the decoder warns of damage to an image, but decodes it",
+        "view the image; write it again, or remove it if a part is missing. Only check-data finds "
+        "this fault", KEEP, is_for_check=True,
+    ),
+    "huge_image": FaultKind(
+        "an image header gives a size above the limit",
+        "remove the image, or raise bad_records { max_megapixels } if the size is real", FAIL,
+    ),
+    "size_mismatch": FaultKind(
+        "image/height and image/width differ from the image",
+        "write image/height and image/width as decoded; if the image was rotated or resized "
+        "afterwards, its boxes are wrong as well", KEEP,
+    ),
+    "box_nan": FaultKind(
+        "boxes with a coordinate that is NaN or infinite", _CORRECT_BOX, CLIP, "dropped", "box"
+    ),
+    "box_inverted": FaultKind(
+        "boxes whose minimum exceeds their maximum", _CORRECT_BOX, FAIL, "dropped", "box"
+    ),
+    "box_degenerate": FaultKind(
+        "boxes without height or width", _CORRECT_BOX, KEEP, "dropped", "box"
+    ),
+    "box_outside": FaultKind(
+        "boxes that extend beyond the image",
+        "divide pixels by the image's own height and width; bad_records { policy: CLIP } clips "
+        "boxes to the image", KEEP, "clipped to the image, dropped if nothing remains", "box",
+    ),
+    "unknown_text": FaultKind(
+        "boxes of a class name that the label map lacks",
+        "add the name to the label map, or let the boxes be dropped", CLIP, "dropped", "box",
+        is_choice=True,
+    ),
+    "unknown_id": FaultKind(
+        "boxes of a class id outside 1..num_classes",
+        "correct num_classes, the label map or the record (ids start at 1), or set bad_records "
+        "{ policy: CLIP } to drop such boxes", FAIL, "dropped", "box",
+    ),
+    "label_contradiction": FaultKind(
+        "boxes whose class text and class label differ",
+        "read the records with the label map they were written with; the text is used", KEEP,
+        unit="box",
+    ),
+    "mask_empty": FaultKind(
+        "boxes whose mask is missing or empty",
+        "add the mask, or set bad_records { policy: CLIP } to drop such boxes", KEEP, "dropped",
+        "box",
+    ),
+    "mask_mismatch": FaultKind(
+        "boxes whose mask fills another part of the image",
+        "correct the order of masks or boxes, or set bad_records { policy: CLIP } to drop such "
+        "boxes", KEEP, "dropped", "box",
+    ),
+    "too_many_boxes": FaultKind(
+        "boxes beyond max_number_of_boxes", "raise max_number_of_boxes in the input reader", CLIP,
+        "dropped", "box", is_choice=True,
+    ),
+    "unexplained": FaultKind("a record that TensorFlow rejects", _REWRITE_RECORD, FAIL),
+}  # fmt: skip
+
+# Faults of single boxes, in the order in which the pipeline counts them.
+BOX_FAULTS = (
+    "box_nan", "box_inverted", "box_degenerate", "box_outside", "unknown_text", "unknown_id",
+    "label_contradiction", "mask_empty", "mask_mismatch",
+)  # fmt: skip
+
+# Faults that the input pipeline itself counts, in the order of its vector of counts.
+COUNTED = (*BOX_FAULTS, "size_mismatch", "too_many_boxes")
+FAULT_COUNTS = "fault_counts"  # key inside the pipeline: int32 [len(COUNTED)]
+
+
+class RecordFault(NamedTuple):
+    """One fault of one record."""
+
+    kind: str  # a key of `KINDS`
+    message: str  # what is wrong, with the values
+    remedy: str
+    action: str  # one of `ACTIONS`
+    # Boxes, if the unit of the kind is a box.
+    count: int = 1  # type: ignore[assignment]  # hides tuple.count
+
+
+def counted(number: int, unit: str) -> str:
+    """`1 box`, `2 boxes`."""
+    end = "" if number == 1 else "es" if unit.endswith("x") else "s"
+    return f"{number:,} {unit}{end}"
+
+
+def effect(kind: str, action: str) -> str:
+    """What an action does with the data that have a fault of a kind, in words."""
+    row = KINDS[kind]
+    if action == CLIP:
+        return row.correction or "corrected"
+    skipped = "file skipped" if row.unit == "file" else "record skipped"
+    return {FAIL: "stops the run", SKIP: skipped, KEEP: "used unchanged"}[action]
+
+
+def resolve_actions(policy: str, exceptions: Mapping[str, str]) -> Dict[str, str]:
+    """Kind -> action; a policy is REFERENCE, FAIL, SKIP or CLIP, of all kinds or of one alone.
+
+    Raises:
+        ConfigError: if an exception names an unknown kind.
+    """
+    for kind in exceptions:
+        if kind not in KINDS:
+            hint = nearest(kind, list(KINDS)) or "."
+            raise ConfigError(
+                f"bad_records.exception.kind is {kind!r}{hint} Allowed: {list(KINDS)}"
+            )
+        if KINDS[kind].is_for_check:
+            raise ConfigError(
+                f"bad_records.exception.kind is {kind!r}, which only check-data finds; training "
+                "uses such records. Remove the exception"
+            )
+    return {kind: _action(row, exceptions.get(kind, policy)) for kind, row in KINDS.items()}
+
+
+def _action(row: FaultKind, policy: str) -> str:
+    if policy == REFERENCE or row.is_for_check:
+        return row.reference
+    if policy == FAIL:
+        return FAIL
+    if row.reference == KEEP and not row.correction:
+        return KEEP if policy == CLIP or row.unit == "file" else SKIP
+    if policy == CLIP or row.is_choice:
+        return CLIP if row.correction else SKIP
+    return SKIP

@@ -1,0 +1,167 @@
+"""The log of record faults, in memory and as JSON lines. No TensorFlow for local files."""
+
+from __future__ import annotations
+
+import collections
+import threading
+from typing import Counter, Dict, List, NamedTuple, Optional, Set, Tuple
+
+from estimator_det.config import json_lines
+from estimator_det.config.printing import escaped, shortened
+from inputs.bad_records.kinds import FAIL, KINDS, SKIP, RecordFault, counted, effect
+
+LOG_FILE = "bad_records.jsonl"  # in model_dir
+MAX_KEPT = 1000  # entries of each kind that stay in memory; the file has all of them
+LONGEST_MESSAGE = 1_000  # characters
+
+
+class LogEntry(NamedTuple):
+    """A fault and the record that has it; one JSON line."""
+
+    kind: str
+    action: str
+    file: str
+    record: int  # number in the file from 0; -1 for the whole file
+    source_id: str  # shortened; "" if it cannot be read
+    count: int  # type: ignore[assignment]  # hides tuple.count
+    message: str
+    remedy: str
+
+    @classmethod
+    def of(cls, fault: RecordFault, file: str, record: int, source_id: str = "") -> LogEntry:
+        """The entry of a fault in one record, or in the whole file if `record` is -1."""
+        return cls(
+            fault.kind, fault.action, file, int(record), shortened(source_id), int(fault.count),
+            shortened(fault.message, LONGEST_MESSAGE), fault.remedy,
+        )  # fmt: skip
+
+    def sentence(self) -> str:
+        """File, record, source id, what is wrong and the remedy, in one line."""
+        number = f", record {self.record}" if self.record >= 0 else ""
+        # No quotes: TensorFlow escapes them in errors.
+        name = f" (source_id {escaped(self.source_id)})" if self.source_id else ""
+        message = escaped(self.message).rstrip(".")
+        return f"{escaped(self.file)}{number}{name}: {message}. Remedy: {self.remedy}"
+
+
+class RecordFaultError(ValueError):
+    """A fault of a record that stops the run; the text is that of `LogEntry.sentence`."""
+
+
+class TooManySkippedError(RecordFaultError):
+    """More records had to be skipped than the configuration allows."""
+
+
+class FaultLog:
+    """Collects faults from any thread; each fault of a record counts once, in any number of epochs.
+
+    Attributes:
+        path: Mostly LOG_FILE in model_dir; gets a JSON line with the fields of `LogEntry` for each
+            new entry. Lines of an earlier run are not repeated. None writes no file.
+        stop_reason: Why the run must stop; "" while it may continue.
+        has_new_faults: Whether any fault is new, compared with the file as it was at the start.
+    """
+
+    def __init__(self, path: Optional[str] = None) -> None:
+        self.path = path
+        self.stop_reason = ""
+        self._lock = threading.RLock()
+        self._entries: List[LogEntry] = []
+        self._seen: Set[Tuple[str, int, str]] = set()
+        self._written: Set[Tuple[str, int, str]] = set()
+        self._counts: Counter[str] = collections.Counter()
+        self._entries_of: Counter[str] = collections.Counter()
+        self._action_counts: Counter[Tuple[str, str]] = collections.Counter()
+        self._skipped: Set[Tuple[str, int]] = set()
+        self.has_new_faults = False
+        if path is not None:
+            self._read_written(path)
+
+    @property
+    def entries(self) -> List[LogEntry]:
+        """In the order found, at most MAX_KEPT of each kind."""
+        with self._lock:
+            return list(self._entries)
+
+    @property
+    def num_skipped(self) -> int:
+        """Distinct records that were skipped."""
+        with self._lock:
+            return len(self._skipped)
+
+    def counts(self) -> Dict[str, int]:
+        """Kind -> boxes, records or files, each counted once; and "skipped_records"."""
+        with self._lock:
+            found = {kind: self._counts[kind] for kind in KINDS if kind in self._counts}
+            if self._skipped:
+                found["skipped_records"] = len(self._skipped)
+            return found
+
+    def report(
+        self,
+        fault: RecordFault,
+        file: str,
+        record: int,
+        source_id: str = "",
+        max_skipped: Optional[int] = None,
+    ) -> None:
+        """Adds a fault. A repeated report, or one after the run must stop, changes nothing.
+
+        Raises:
+            TooManySkippedError: if this skips one record more than `max_skipped`.
+            RecordFaultError: if the action of the fault is FAIL, or the run must stop already.
+        """
+        entry = LogEntry.of(fault, file, record, source_id)
+        key = (file, entry.record, fault.kind)
+        with self._lock:
+            if self.stop_reason:
+                raise RecordFaultError(self.stop_reason)
+            if key not in self._seen:
+                self._seen.add(key)
+                self._add(entry, key)
+            if fault.action == FAIL:
+                self.stop_reason = entry.sentence()
+                raise RecordFaultError(self.stop_reason)
+            if fault.action == SKIP and record >= 0:
+                self._skipped.add((file, entry.record))
+                if max_skipped is not None and len(self._skipped) > max_skipped:
+                    self.stop_reason = (
+                        f"{len(self._skipped)} records had to be skipped, and bad_records "
+                        f"{{ max_skipped: {max_skipped} }} is the limit. The last one: "
+                        f"{entry.sentence()}"
+                    )
+                    raise TooManySkippedError(self.stop_reason)
+
+    def summary(self) -> str:
+        """All faults, a line for each kind and action; "" if there are none."""
+        with self._lock:
+            if not self._action_counts:
+                return ""
+            lines = []
+            rank = {kind: index for index, kind in enumerate(KINDS)}
+            for kind, action in sorted(self._action_counts, key=lambda x: (rank[x[0]], x[1])):
+                row = KINDS[kind]
+                found = counted(self._action_counts[kind, action], row.unit)
+                if row.unit == "box":
+                    found += f" in {counted(self._entries_of[kind], 'record')}"
+                lines.append(f"  {kind}: {row.description}: {found}, {effect(kind, action)}")
+            head = f"Record faults ({counted(len(self._skipped), 'record')} skipped):"
+            tail = [f"  All of them are in {self.path}"] if self.path else []
+            return "\n".join([head, *lines, *tail])
+
+    def _add(self, entry: LogEntry, key: Tuple[str, int, str]) -> None:
+        self._counts[entry.kind] += entry.count
+        self._entries_of[entry.kind] += 1
+        self._action_counts[entry.kind, entry.action] += entry.count
+        if self._entries_of[entry.kind] <= MAX_KEPT:
+            self._entries.append(entry)
+        if key in self._written:
+            return
+        self.has_new_faults = True
+        self._written.add(key)
+        if self.path is not None:
+            json_lines.append(self.path, entry._asdict())
+
+    def _read_written(self, path: str) -> None:
+        for old in json_lines.read(path, ("file", "record", "kind")):
+            self._written.add((old["file"], old["record"], old["kind"]))

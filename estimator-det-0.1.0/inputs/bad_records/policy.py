@@ -1,0 +1,70 @@
+"""The action for each kind of fault, from the input reader's `bad_records`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Mapping, Optional
+
+from estimator_det.config.text import ConfigError
+from estimator_det.protos import input_reader_pb2
+from inputs.bad_records.kinds import FAIL, KINDS, REFERENCE, SKIP, RecordFault, resolve_actions
+from inputs.label_map import LabelMap, read_label_map
+
+
+@dataclass(frozen=True)
+class BadRecordPolicy:
+    """The limits beyond which data are faulty, and the action for each kind of fault."""
+
+    reader: input_reader_pb2.InputReader
+    actions: Mapping[str, str] = field(default_factory=lambda: resolve_actions(REFERENCE, {}))
+    max_skipped: int = 100  # records
+    max_pixels: float = 178.95697e6  # height times width of the largest image that is decoded
+    num_classes: Optional[int] = None  # of the model; None if ids have no upper limit
+    label_map: Optional[LabelMap] = None  # None if records are read by their ids alone
+    max_boxes: Optional[int] = None  # boxes of an image that training uses; None for all
+    context_feature_length: Optional[int] = None  # of the model; None for any
+
+    def __post_init__(self) -> None:
+        if self.max_pixels < 1:
+            raise ConfigError(
+                f"bad_records.max_megapixels is {self.max_pixels / 1e6}; it must be positive"
+            )
+        if self.max_skipped < 0:
+            raise ConfigError(
+                f"bad_records.max_skipped is {self.max_skipped}; it must be 0 or more"
+            )
+
+    def rejects(self, kind: str) -> bool:
+        """Whether a record with such a fault is not used."""
+        return self.actions[kind] in (FAIL, SKIP)
+
+    def fault(self, kind: str, message: str, count: int = 1) -> RecordFault:
+        """A fault with the action and remedy of its kind."""
+        return RecordFault(kind, message, KINDS[kind].remedy, self.actions[kind], count)
+
+
+def make_policy(
+    reader: input_reader_pb2.InputReader,
+    num_classes: Optional[int] = None,
+    max_boxes: Optional[int] = None,
+    context_feature_length: Optional[int] = None,
+) -> BadRecordPolicy:
+    """The policy of a reader's `bad_records`; reads the reader's label map.
+
+    Raises:
+        ConfigError: if `bad_records` names an unknown kind of fault or an impossible limit, or the
+            label map cannot be read.
+    """
+    given = reader.bad_records
+    name = input_reader_pb2.BadRecords.Policy.Name  # of a policy, in upper case
+    exceptions = {one.kind: name(one.policy).lower() for one in given.exception}
+    return BadRecordPolicy(
+        reader=reader,
+        actions=resolve_actions(name(given.policy).lower(), exceptions),
+        max_skipped=given.max_skipped,
+        max_pixels=given.max_megapixels * 1e6,
+        num_classes=num_classes,
+        label_map=read_label_map(reader.label_map_path) if reader.label_map_path else None,
+        max_boxes=max_boxes,
+        context_feature_length=context_feature_length,
+    )

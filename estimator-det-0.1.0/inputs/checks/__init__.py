@@ -1,0 +1,1 @@
+"""Checks of records, while a model trains and before."""

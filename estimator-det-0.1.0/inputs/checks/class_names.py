@@ -1,0 +1,82 @@
+"""Compares the class names of the first records with the label map, before training.
+
+Decoding drops boxes of unknown names, since this allows training on some classes of a data set.
+With a wrong label map it would drop all boxes.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import logging
+from typing import Counter, Iterator, Optional, Sequence
+
+from estimator_det.compat import tf
+from estimator_det.config.printing import quoted, shortened
+from estimator_det.config.text import ConfigError, nearest
+from estimator_det.protos import input_reader_pb2
+from inputs.decoding.example import OBJECT
+from inputs.label_map import read_label_map
+from inputs.records.stream import find_files, input_patterns
+from inputs.records.tfrecord import Damage, read_records
+
+NUM_RECORDS = 32  # some megabytes at most; enough to meet the common classes
+NUM_SHOWN = 5
+
+_LOG = logging.getLogger(__name__)
+
+
+def check_class_names(
+    reader: input_reader_pb2.InputReader, paths: Optional[Sequence[str]] = None
+) -> None:
+    """Looks up the class names of the first records of the first of `paths`, or of the reader.
+
+    Names that the label map lacks are logged as a warning, with their number of boxes. Sequence
+    records, readers without a label map and records without names are not checked.
+
+    Raises:
+        ConfigError: if there are names and the label map contains none of them.
+    """
+    if not reader.label_map_path or reader.input_type == input_reader_pb2.TF_SEQUENCE_EXAMPLE:
+        return
+    label_map = read_label_map(reader.label_map_path)
+    path = paths[0] if paths else find_files(input_patterns(reader)[0])[0]
+    found = _names_in(path)
+    unknown = collections.Counter({n: k for n, k in found.items() if n not in label_map.ids})
+    if not unknown:
+        return
+    shown = ", ".join(f"{quoted(name)} ({count})" for name, count in unknown.most_common(NUM_SHOWN))
+    what = (
+        f"of {sum(found.values())} boxes in the first records of {path}, {sum(unknown.values())} "
+        f"have class names that label map {label_map.path} lacks: {shown}"
+    )
+    if len(unknown) == len(found):
+        hint = nearest(unknown.most_common(1)[0][0], list(label_map.ids))
+        known = list(map(shortened, list(label_map.ids)[:NUM_SHOWN]))
+        raise ConfigError(
+            f"{what}{hint}. The map's first names are {known}. Without a common name all boxes "
+            "are dropped: correct label_map_path, or the names in one of the two"
+        )
+    _LOG.warning("%s. These boxes are dropped.", what)
+
+
+def first_examples(path: str) -> Iterator[tf.train.Example]:
+    """The first records of a file that parse."""
+    records = (record for _, record in read_records(path) if not isinstance(record, Damage))
+    for record in itertools.islice(records, NUM_RECORDS):
+        example = tf.train.Example()
+        try:
+            example.MergeFromString(record)
+        except Exception as error:  # protobuf's DecodeError differs between its implementations
+            _LOG.debug("%s contains a record that does not parse: %s", path, error)
+            continue
+        yield example
+
+
+def _names_in(path: str) -> Counter[str]:
+    """Class names of boxes in the first records of a file, and how often each occurs."""
+    names: Counter[str] = collections.Counter()
+    for example in first_examples(path):
+        texts = example.features.feature[OBJECT + "class/text"].bytes_list.value
+        names.update(text.decode("utf-8", "replace") for text in texts)
+    return names

@@ -1,0 +1,394 @@
+"""Examines one serialized record in Python: all its faults, with their values.
+
+The input pipeline examines only records that it could not use, since this is slow; `check-data`
+examines all records. Descriptions, actions and rules are those of the pipeline: see
+`inputs.bad_records.kinds`, `inputs.decoding.box_rules` and `inputs.decoding.example`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
+
+import numpy as np
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config.printing import quoted
+from estimator_det.protos import input_reader_pb2
+from inputs.bad_records.kinds import FAIL, KINDS, SKIP, RecordFault
+from inputs.bad_records.policy import BadRecordPolicy
+from inputs.decoding import example, image_header
+from inputs.decoding.box_rules import (
+    ABSENT_SIZE,
+    NUMPY,
+    Boxes,
+    MaskExtents,
+    box_flags,
+    correct_boxes,
+    mask_extents,
+    size_mismatch,
+)
+from inputs.decoding.example import OBJECT, SIDES, LengthRule, equal_rule, multiple_rule
+from inputs.schema import PER_BOX_NUMBERS
+
+NUM_SHOWN = 3  # boxes or names that a message lists
+
+_Size = Optional[Tuple[int, int]]  # height and width; None if unknown
+
+_FIELDS = {tf.string: "bytes_list", tf.int64: "int64_list", tf.float32: "float_list"}
+
+
+class Examined(NamedTuple):
+    """The content of a record, and its faults."""
+
+    faults: List[RecordFault]
+    source_id: str  # or the file name, or the checksum; "" if it has none
+    image_size: _Size
+    boxes: np.ndarray  # float32 [n, 4] yxyx, corrected as for training, before max_boxes applies
+    class_ids: np.ndarray  # int64 [n]
+    usable: bool  # whether training uses the record
+
+
+def examine_record(serialized: bytes, policy: BadRecordPolicy) -> Examined:
+    """All faults of a record, and the boxes that training uses.
+
+    In a sequence every frame is examined, or only that of `frame_index`; `boxes` has the boxes of
+    all examined frames.
+    """
+    examination = _Examination(policy)
+    frames, source_id = _frames(serialized, examination)
+    for prefix, features in frames:
+        examination.frame(features, prefix)
+    return examination.result(source_id)
+
+
+class _Features(Dict[str, List[Any]]):
+    """Values of one Example, or of one frame, by the keys of an Example."""
+
+    def __missing__(self, key: str) -> List[Any]:
+        return []
+
+    def scalar(self, key: str, default: Any) -> Any:
+        return (self[key] or [default])[0]
+
+
+def _frames(
+    serialized: bytes, examination: _Examination
+) -> Tuple[List[Tuple[str, _Features]], str]:
+    """The message prefix and features of each frame, none if unreadable; a name for the record."""
+    reader = examination.policy.reader
+    is_sequence = reader.input_type == input_reader_pb2.TF_SEQUENCE_EXAMPLE
+    message = tf.train.SequenceExample if is_sequence else tf.train.Example
+    try:
+        record = message.FromString(serialized)
+    except Exception as error:  # protobuf's DecodeError differs between its implementations
+        examination.add("unparsable", f"it is not a {message.__name__}: {error}")
+        return [], ""
+    types = example.key_types(reader)
+    if not is_sequence:
+        features = _values(record.features.feature, types, examination)
+        return [("", features)], _name(features)
+    context = _values(record.context.feature, types, examination)
+    lists = record.feature_lists.feature_list
+    known = {**example.FRAME_LISTS, **example.FRAME_SCALARS}
+    count = len(lists["image/encoded"].feature) if "image/encoded" in lists else 0
+    wanted = range(count)
+    index = reader.frame_index
+    if index >= 0:
+        if index >= count:
+            examination.add("missing_key", f"it has {count} frames, and frame_index is {index}")
+        wanted = range(index, min(index + 1, count))
+    elif not count:
+        examination.add("missing_key", "it has no frames: image/encoded is missing or empty")
+    frames = []
+    for position in wanted:
+        one = {
+            known[key]: found.feature[position]
+            for key, found in lists.items()
+            if key in known and position < len(found.feature)
+        }
+        values = _Features({**context, **_values(one, types, examination)})
+        frames.append((f"frame {position}: ", values))
+    names = (_name(features) for features in (*(values for _, values in frames), context))
+    return frames, next((name for name in names if name), "")
+
+
+def _values(
+    features: Mapping[str, Any], types: Dict[str, Any], examination: _Examination
+) -> _Features:
+    values = _Features()
+    for key, dtype in types.items():
+        if key not in features:
+            continue
+        feature = features[key]
+        kind = feature.WhichOneof("kind")
+        if kind is None:
+            continue
+        if kind != _FIELDS[dtype]:
+            message = f"{key} is a {kind}; the reader needs a {_FIELDS[dtype]}"
+            examination.add("unparsable", message)
+            continue
+        values[key] = list(getattr(feature, kind).value)
+        if key in example.SCALARS and len(values[key]) > 1:
+            examination.add("unparsable", f"{key} has {len(values[key])} values; one is allowed")
+    return values
+
+
+def _name(features: _Features) -> str:
+    keys = ("image/source_id", "image/filename", "image/key/sha256")
+    found = next((features[key][0] for key in keys if features[key] and features[key][0]), b"")
+    return str(found.decode("utf-8", "replace"))
+
+
+class _Examination:
+    """Collects faults and boxes."""
+
+    def __init__(self, policy: BadRecordPolicy) -> None:
+        self.policy = policy
+        self.faults: List[RecordFault] = []
+        self.image_size: _Size = None
+        self.boxes: List[np.ndarray] = []
+        self.class_ids: List[np.ndarray] = []
+
+    def add(self, kind: str, message: str, count: int = 1) -> None:
+        self.faults.append(self.policy.fault(kind, message, count))
+
+    def result(self, source_id: str) -> Examined:
+        usable = all(fault.action not in (FAIL, SKIP) for fault in self.faults)
+        boxes = np.concatenate([np.zeros([0, 4], np.float32), *self.boxes])
+        class_ids = np.concatenate([np.zeros([0], np.int64), *self.class_ids])
+        return Examined(self.faults, source_id, self.image_size, boxes, class_ids, usable)
+
+    def frame(self, features: _Features, prefix: str) -> None:
+        """Examines one image with its labels."""
+        before = len(self.faults)
+        size = self._image(features)
+        if size is not None:
+            self.image_size = size
+        self._boxes(features, size)
+        self.faults[before:] = [
+            fault._replace(message=prefix + fault.message) for fault in self.faults[before:]
+        ]
+
+    def _image(self, features: _Features) -> _Size:
+        encoded = features.scalar("image/encoded", b"")
+        if not encoded:
+            self.add("missing_key", "image/encoded is missing or empty")
+            return None
+        size = self._encoded_image(encoded, "image/encoded")
+        additional = features["image/additional_channels/encoded"]
+        expected = self.policy.reader.num_additional_channels
+        if len(additional) != expected:
+            self.add(
+                "length_mismatch",
+                f"it has {len(additional)} additional channels, and num_additional_channels is "
+                f"{expected}",
+            )
+        for position, channel in enumerate(additional):
+            where = f"image/additional_channels/encoded[{position}]"
+            self._expect_size(where, self._encoded_image(channel, where), size)
+        return size
+
+    def _expect_size(self, where: str, found: _Size, size: _Size) -> None:
+        if None not in (found, size) and found != size:
+            self.add("length_mismatch", f"{where} is {found}, image/encoded is {size}")
+
+    def _encoded_image(self, encoded: bytes, where: str) -> _Size:
+        claimed = image_header.claimed_size(encoded)
+        if claimed is not None and claimed[0] * claimed[1] > self.policy.max_pixels:
+            self.add(
+                "huge_image",
+                f"the header of {where} ({len(encoded)} bytes) gives {claimed[0]} x {claimed[1]} "
+                f"pixels; the limit is {self.policy.max_pixels / 1e6:.6g} megapixels",
+            )
+            return None
+        found = decode_size(encoded)
+        if isinstance(found, tuple):
+            return found
+        if image_header.is_cut_short(encoded):
+            self.add(
+                "truncated_image",
+                f"{where} is truncated: its {len(encoded)} bytes end within the "
+                f"{image_header.format_of(encoded)} image",
+            )
+        else:
+            self.add("undecodable_image", f"{where} cannot be decoded: {found}")
+        return None
+
+    def _boxes(self, features: _Features, size: _Size) -> None:
+        sides = [np.asarray(features[key], np.float32) for key in SIDES]
+        text = [x.decode("utf-8", "replace") for x in features[OBJECT + "class/text"]]
+        labels = np.asarray(features[OBJECT + "class/label"], np.int64)
+        classes, by_text = labels, False
+        if self.policy.label_map is not None and text:
+            ids = self.policy.label_map.ids
+            classes, by_text = np.asarray([ids.get(name, -1) for name in text], np.int64), True
+        # Without labels the classes; -1 if they differ in number.
+        own_labels = classes if not len(labels) else np.full_like(classes, -1)
+        own_labels = labels if len(labels) == len(classes) else own_labels
+        given = Boxes(
+            boxes=np.zeros([0, 4], np.float32),
+            classes=classes,
+            labels=own_labels,
+            by_text=np.bool_(by_text),
+            given_size=np.asarray(
+                [features.scalar(key, ABSENT_SIZE) for key in ("image/height", "image/width")],
+                np.int64,
+            ),
+            image_size=np.asarray(size or (0, 0), np.int64),
+        )
+        if size is not None and size_mismatch(given, NUMPY):
+            height, width = (
+                "missing" if side == ABSENT_SIZE else str(side) for side in given.given_size
+            )
+            self.add(
+                "size_mismatch",
+                f"image/height and image/width are {height} x {width}, the image is "
+                f"{size[0]} x {size[1]}",
+            )
+        lengths = {key: len(values) for key, values in zip(SIDES, sides)}
+        lengths[OBJECT + "class"] = len(classes)
+        numbers = {spec.record_key: len(features[spec.record_key]) for spec in PER_BOX_NUMBERS}
+        lengths.update({key: number for key, number in numbers.items() if number})
+        if len(set(lengths.values())) > 1:
+            found = ", ".join(f"{key} {number}" for key, number in lengths.items())
+            self.add("length_mismatch", f"lists of boxes differ in length: {found}")
+            return
+        count = len(classes)
+        self._check_lengths(features, count, size)
+        if count:
+            given = given._replace(boxes=np.stack(sides, axis=1))
+        if size is not None and self.policy.reader.load_instance_masks:
+            given = given._replace(masks=self._mask_extents(features, count, size))
+        self._add_boxes(given, text, labels)
+
+    def _add_boxes(self, given: Boxes, text: List[str], labels: np.ndarray) -> None:
+        """Adds the faults of boxes, and the boxes that training uses."""
+        classes = given.classes
+
+        def box(i: int) -> str:
+            return "[" + ", ".join(f"{side:.6g}" for side in given.boxes[i]) + "]"
+
+        def pair(i: int) -> str:
+            label = labels[i] if len(labels) == len(classes) else f"missing ({len(labels)} labels)"
+            return f"{quoted(text[i])} is {classes[i]} in the label map, the label is {label}"
+
+        shown: Dict[str, Callable[[int], str]] = {
+            "unknown_text": lambda i: quoted(text[i]),
+            "unknown_id": lambda i: str(classes[i]),
+            "label_contradiction": pair,
+        }
+        flags = box_flags(given, self.policy.num_classes, NUMPY)
+        for kind, flagged in flags.items():
+            indices = np.flatnonzero(flagged).tolist()
+            if not indices:
+                continue
+            examples = ", ".join(f"box {i}: {shown.get(kind, box)(i)}" for i in indices[:NUM_SHOWN])
+            more = ", …" if len(indices) > NUM_SHOWN else ""
+            ids = ""
+            if kind == "unknown_id" and self.policy.num_classes is not None:
+                ids = f"; num_classes = {self.policy.num_classes}"
+            found = f"{len(indices)} of {len(classes)} ({examples}{more}){ids}"
+            self.add(kind, f"{KINDS[kind].description}: {found}", len(indices))
+        boxes, dropped = correct_boxes(given.boxes, flags, self.policy.actions, NUMPY)
+        self.boxes.append(boxes[~dropped])
+        self.class_ids.append(classes[~dropped])
+        limit = self.policy.max_boxes
+        count = int((~dropped).sum())
+        if limit is not None and count > limit:
+            message = f"{count} boxes, and max_number_of_boxes is {limit}"
+            self.add("too_many_boxes", message, count - limit)
+
+    def _check_lengths(self, features: _Features, count: int, size: _Size) -> None:
+        """Lists with several values for each box, and lists of the whole image."""
+        reader = self.policy.reader
+        masks = features[example.MASKS]
+        if reader.mask_type == input_reader_pb2.PNG_MASKS:
+            self._check(equal_rule("PNG masks", len(masks), count))
+            for position, mask in enumerate(masks):
+                where = f"{example.MASKS}[{position}]"
+                self._expect_size(where, self._encoded_image(mask, where), size)
+        elif size is not None:
+            expected = count * size[0] * size[1]
+            self._check(equal_rule("mask values (boxes x height x width)", len(masks), expected))
+        scores = features[OBJECT + "class/multiclass_scores"]
+        self._check(multiple_rule("multiclass_scores", len(scores), "boxes", count))
+        y, x = (len(features[f"{OBJECT}keypoint/{axis}"]) for axis in "yx")
+        self._check(equal_rule("keypoint/x", x, y, may_be_absent=False))
+        if reader.use_keypoint_label_map:
+            texts = len(features[OBJECT + "keypoint/text"])
+            self._check(equal_rule("keypoint/text", texts, y, may_be_absent=False))
+            self._check(multiple_rule("keypoints", y, "boxes", count))
+        else:
+            self._check(equal_rule("keypoints", y, count * reader.num_keypoints))
+        by_text = features["image/class/text"] and self.policy.label_map is not None
+        classes = features["image/class/text" if by_text else "image/class/label"]
+        confidences = features["image/class/confidence"]
+        self._check(equal_rule("image/class/confidence", len(confidences), len(classes)))
+        given = len(features["image/context_features"])
+        length = features.scalar("image/context_feature_length", 0)
+        for rule in example.context_rules(given, length, self.policy.context_feature_length):
+            self._check(rule)
+
+    def _mask_extents(
+        self, features: _Features, count: int, size: Tuple[int, int]
+    ) -> Optional[MaskExtents]:
+        """None if the masks have other faults, which are reported already."""
+        values = features[example.MASKS]
+        if not values:
+            return mask_extents(np.zeros([count, *size], np.float32), NUMPY)
+        if self.policy.reader.mask_type == input_reader_pb2.PNG_MASKS:
+            # A header may claim any size.
+            sound = (mask for mask in values if image_header.claimed_size(mask) == size)
+            masks = [mask for mask in map(decode_mask, sound) if mask is not None]
+        else:
+            masks = values
+        if len(values) != len(masks) or np.size(masks) != count * size[0] * size[1]:
+            return None
+        inside = np.reshape(np.asarray(masks) > 0, [count, *size])
+        return mask_extents(inside.astype(np.float32), NUMPY)
+
+    def _check(self, rule: LengthRule) -> None:
+        if not rule.holds:
+            numbers = ", ".join(str(number) for number in rule.numbers)
+            self.add("length_mismatch", f"{rule.detail} {numbers}")
+
+
+def decode_mask(encoded: bytes) -> Optional[np.ndarray]:
+    """uint8 [h, w] of a PNG mask as the pipeline decodes it; None if it cannot be decoded."""
+    session, placeholder, _, grey = _image_decoder(os.getpid())
+    try:
+        mask: np.ndarray = session.run(grey, {placeholder: encoded})
+    except tf.errors.OpError:  # `decode_size` reports it
+        return None
+    return mask
+
+
+def decode_size(encoded: bytes) -> Any:
+    """Height and width of an image as TensorFlow decodes it, or the reason why it cannot."""
+    session, placeholder, shape, _ = _image_decoder(os.getpid())
+    try:
+        height, width = session.run(shape, {placeholder: encoded})[:2]
+    except tf.errors.OpError as error:
+        return reason(error)
+    return int(height), int(width)
+
+
+def reason(error: tf.errors.OpError) -> str:
+    """The line of a TensorFlow error that has its cause; other lines have its location."""
+    lines = [line for line in str(error.message).splitlines() if line.strip()]
+    nodes = [i for i, line in enumerate(lines[:-1]) if line.startswith("Node: ")]
+    return lines[nodes[-1] + 1] if nodes else (lines or ["no reason given"])[0]
+
+
+@functools.lru_cache(maxsize=1)
+def _image_decoder(process: int) -> Tuple[Any, Any, Any, Any]:
+    """Session, placeholder, shape and pixels as a mask; not shared with a forked process."""
+    del process
+    with tf.Graph().as_default() as graph:
+        placeholder = tf1.placeholder(tf.string, [])
+        image = tf.io.decode_image(placeholder, channels=3, expand_animations=False)
+        shape = tf.shape(image)
+        mask = tf.io.decode_png(placeholder, channels=1)[..., 0]
+        return tf1.Session(graph=graph), placeholder, shape, mask

@@ -1,0 +1,239 @@
+"""Reads all records of some readers, in several processes, and lists the faults of each.
+
+The examiner is that of training, so both find the same faults. The result does not depend on the
+number of processes or their speed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+from estimator_det.compat import tf
+from estimator_det.config import files
+from inputs import machine
+from inputs.bad_records.kinds import KINDS, SKIP
+from inputs.bad_records.log import LogEntry
+from inputs.bad_records.policy import BadRecordPolicy
+from inputs.checks import decoder_warnings
+from inputs.checks.examine import examine_record
+from inputs.checks.statistics import Collector, Columns, join
+from inputs.records import tfrecord
+from inputs.records.stream import input_patterns, match_files
+
+NOT_DECODED = {"undecodable_image", "truncated_image"}  # faults that say why already
+
+RECORDS_PER_TASK = 64  # of files whose records can be read in any order
+
+# Examining these takes less time than starting another process, which takes seconds of a CPU.
+FEW_RECORDS = 400
+FEW_SMALL_RECORDS = 4000  # in files of FEW_BYTES
+FEW_BYTES = 100_000_000
+
+_POLICIES: Dict[str, BadRecordPolicy] = {}  # of a worker process, by reader
+
+
+class WorkerDiedError(ValueError):
+    """A process that reads records died."""
+
+
+class Task(NamedTuple):
+    """Some records of one file."""
+
+    reader: str
+    file: str
+    file_number: int
+    start: int
+    stop: Optional[int]  # None: to the end of the file
+
+
+class Plan(NamedTuple):
+    """The files and tasks of one reader."""
+
+    reader: str  # path of the reader in the configuration
+    policy: BadRecordPolicy
+    files: List[str]
+    tasks: List[Task]
+    num_records: Optional[int]  # None if it is not known before reading
+    entries: List[LogEntry]  # faults of paths and files
+
+
+class Scan(NamedTuple):
+    """The content and faults of one reader's records, or of a part of them."""
+
+    reader: str  # path of the reader in the configuration
+    files: List[str]
+    num_records: int  # a gap in a damaged file counts as one
+    columns: Columns  # of the records that training uses
+    entries: List[LogEntry]  # in the order of files and records
+
+    @property
+    def num_skipped(self) -> int:
+        """Records that training skips."""
+        return len({(e.file, e.record) for e in self.entries if e.action == SKIP and e.record >= 0})
+
+
+def plan(reader: str, policy: BadRecordPolicy, max_records: Optional[int] = None) -> Plan:
+    """Finds the files of a reader and divides them into tasks; `max_records` is of each file.
+
+    Raises:
+        ConfigError: if the reader has no path, or is not a TFRecord reader.
+    """
+    found: List[str] = []
+    entries: List[LogEntry] = []
+    for pattern in input_patterns(policy.reader):
+        try:
+            found += match_files(pattern)
+        except FileNotFoundError as error:
+            entries.append(_entry(policy, "no_file", pattern, str(error)))
+    tasks: List[Task] = []
+    total: Optional[int] = 0
+    for number, path in enumerate(found):
+        if kind := files.special_kind(path):
+            message = f"it cannot be read: it is {kind}, not a regular file"
+            entries.append(_entry(policy, "lost_records", path, message))
+            continue
+        stop, count = max_records, max_records
+        # Only a local file that is not compressed can be read from any record on.
+        if not (files.is_remote(path) or tfrecord.is_compressed(path)):
+            try:
+                count = tfrecord.count_records(path)
+            except OSError as error:
+                entries.append(_entry(policy, "lost_records", path, f"it cannot be read: {error}"))
+                continue
+            stop = count if max_records is None else min(count, max_records)
+            for start in range(0, stop, RECORDS_PER_TASK):
+                end = min(start + RECORDS_PER_TASK, stop)
+                tasks.append(Task(reader, path, number, start, end))
+            if not count:
+                entries.append(_entry(policy, "empty_file", path, "the file contains no record"))
+        else:
+            tasks.append(Task(reader, path, number, 0, stop))
+        total = None if total is None or stop is None else total + stop
+    return Plan(reader, policy, found, tasks, total, entries)
+
+
+def run(
+    plans: Sequence[Plan],
+    *,
+    jobs: int = 1,
+    advance: Callable[[int], Any] = lambda records: None,
+) -> List[Scan]:
+    """Reads and examines all records in `jobs` processes; a scan for each plan.
+
+    A few records are always read in this process. `advance` gets the number of records done since
+    its last call.
+
+    Raises:
+        WorkerDiedError: if a process dies; the text names the files that were being read.
+    """
+    policies = {one.reader: one.policy for one in plans}
+    tasks = [task for one in plans for task in one.tasks]
+    parts: Dict[str, List[Scan]] = {one.reader: [] for one in plans}
+    results: Iterator[Scan]
+    if jobs <= 1 or _are_few(plans):
+        results = (_examine(task, policies[task.reader]) for task in tasks)
+    else:
+        results = _at_once(tasks, policies, jobs)
+    for part, task in zip(results, tasks):
+        parts[task.reader].append(part)
+        advance(part.num_records)
+    return [
+        Scan(
+            one.reader,
+            one.files,
+            sum(part.num_records for part in parts[one.reader]),
+            join([part.columns for part in parts[one.reader]]),
+            [*one.entries, *(entry for part in parts[one.reader] for entry in part.entries)],
+        )
+        for one in plans
+    ]
+
+
+def _are_few(plans: Sequence[Plan]) -> bool:
+    known = [one.num_records for one in plans if one.num_records is not None]
+    if len(known) < len(plans) or sum(known) > FEW_SMALL_RECORDS:
+        return False
+    if sum(known) <= FEW_RECORDS:
+        return True
+    tasks = {task.file for one in plans for task in one.tasks}
+    return sum(tfrecord.file_size(path) for path in tasks) <= FEW_BYTES
+
+
+def _entry(policy: BadRecordPolicy, kind: str, file: str, message: str) -> LogEntry:
+    return LogEntry.of(policy.fault(kind, message), file, -1)
+
+
+def _at_once(
+    tasks: Sequence[Task], policies: Dict[str, BadRecordPolicy], jobs: int
+) -> Iterator[Scan]:
+    """Results in the order of the tasks."""
+    results = machine.in_processes(
+        _examine_in_worker, tasks, jobs=jobs, start=_set_policies, arguments=(policies,)
+    )
+    try:
+        yield from results
+    except machine.ProcessDiedError as error:
+        where = ", ".join(f"{task.file} from record {task.start} on" for task in error.tasks)
+        raise WorkerDiedError(
+            "a process that reads records died, perhaps because memory ran out; it was one of "
+            f"those that read {where}. Remedy: try again with --jobs 1"
+        ) from error
+
+
+def _set_policies(policies: Dict[str, BadRecordPolicy]) -> None:
+    _POLICIES.update(policies)
+
+
+def _examine_in_worker(task: Task) -> Scan:
+    return _examine(task, _POLICIES[task.reader])
+
+
+def _examine(task: Task, policy: BadRecordPolicy) -> Scan:
+    with decoder_warnings.capture() as new_warnings:
+        return _examine_all(task, policy, new_warnings)
+
+
+def _examine_all(
+    task: Task, policy: BadRecordPolicy, new_warnings: Callable[[], List[str]]
+) -> Scan:
+    collector = Collector()
+    entries: List[LogEntry] = []
+    count = 0
+    try:
+        for number, record in _records(task):
+            count += 1
+            if isinstance(record, tfrecord.Damage):
+                fault = policy.fault(record.kind, record.message)
+                is_whole_file = KINDS[fault.kind].unit == "file"
+                count -= is_whole_file
+                entries.append(LogEntry.of(fault, task.file, -1 if is_whole_file else number))
+                continue
+            examined = examine_record(record, policy)
+            warned = [
+                policy.fault("corrupt_image", f"the decoder warns: {text}")
+                for text in dict.fromkeys(new_warnings())
+                if not NOT_DECODED & {fault.kind for fault in examined.faults}
+            ]
+            for fault in (*examined.faults, *warned):
+                entries.append(LogEntry.of(fault, task.file, number, examined.source_id))
+            size, name = examined.image_size, examined.source_id
+            if examined.usable and size is not None:
+                boxes, class_ids = examined.boxes, examined.class_ids
+                collector.add(task.file_number, number, size, name, boxes, class_ids)
+    except (OSError, tf.errors.OpError) as error:
+        entries.append(_entry(policy, "lost_records", task.file, f"it cannot be read: {error}"))
+    if task.stop is None and not count and not entries:
+        entries.append(_entry(policy, "empty_file", task.file, "the file contains no record"))
+    return Scan(task.reader, [task.file], count, collector.columns(), entries)
+
+
+def _records(task: Task) -> Iterator[Tuple[int, tfrecord.Record]]:
+    if not (files.is_remote(task.file) or tfrecord.is_compressed(task.file)):
+        assert task.stop is not None  # as `plan` has it for such files
+        for number in range(task.start, task.stop):
+            yield number, tfrecord.read_record(task.file, number)
+        return
+    for number, record in tfrecord.read_records(task.file):
+        if task.stop is not None and number >= task.stop:
+            return
+        yield number, record

@@ -1,0 +1,221 @@
+"""Statistics of a data set: sizes, shapes and classes of images and boxes, with NumPy alone.
+
+Each process collects the images it has read in a `Collector`; the `Columns` of all are joined in a
+fixed order, so that the numbers do not depend on timing. Letters: N images, M boxes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+# Borders of COCO's areas, in pixels squared.
+SMALL_AREA = 32.0**2
+LARGE_AREA = 96.0**2
+AREA_NAMES = ("small", "medium", "large")
+
+RATIO_EDGES = (1 / 5, 1 / 3, 1 / 2, 4 / 5, 5 / 4, 2.0, 3.0, 5.0)
+RATIO_TEXTS = ("1:5", "1:3", "1:2", "4:5", "5:4", "2:1", "3:1", "5:1")
+COUNT_EDGES = (1, 2, 3, 5, 9, 17, 33, 65, 129)
+COUNT_NAMES = ("0", "1", "2", "3-4", "5-8", "9-16", "17-32", "33-64", "65-128", ">128")
+SIDE_EDGES = (100, 200, 300, 400, 500, 640, 800, 1024, 1400, 2048, 4096)
+# Finer bins for charts.
+FINE_SIDES = np.geomspace(2, 2048, 41)  # pixels
+FINE_RATIOS = np.geomspace(1 / 8, 8, 37)
+
+SizeRule = Callable[[int, int], Tuple[int, int]]  # height and width -> height and width
+
+
+class Columns(NamedTuple):
+    """The images and boxes of some records: a row for each image, and a row for each box."""
+
+    file_numbers: np.ndarray  # int32 [N], as given to the collector
+    record_numbers: np.ndarray  # int64 [N]
+    sizes: np.ndarray  # int32 [N, 2], height and width in pixels
+    source_ids: List[str]  # N of them
+    images: np.ndarray  # int64 [M], the row of each box's image
+    boxes: np.ndarray  # float32 [M, 4], yxyx normalized to the image
+    class_ids: np.ndarray  # int32 [M]
+
+    @property
+    def num_images(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def num_boxes(self) -> int:
+        return len(self.boxes)
+
+
+class Histogram(NamedTuple):
+    """Counts by name, in the order of the scale."""
+
+    title: str
+    names: Tuple[str, ...]
+    counts: np.ndarray  # int64, one for each name
+
+
+class Collector:
+    """Gathers images one by one."""
+
+    def __init__(self) -> None:
+        self._rows: List[Tuple[int, int, int, int]] = []
+        self._source_ids: List[str] = []
+        self._boxes: List[np.ndarray] = []
+        self._class_ids: List[np.ndarray] = []
+
+    def add(
+        self,
+        file_number: int,
+        record_number: int,
+        size: Tuple[int, int],  # height and width in pixels
+        source_id: str,
+        boxes: np.ndarray,  # [n, 4], yxyx normalized
+        class_ids: np.ndarray,  # [n]; ValueError for another number
+    ) -> None:
+        """Adds an image."""
+        boxes = np.asarray(boxes, np.float32).reshape(-1, 4)
+        class_ids = np.asarray(class_ids, np.int32).reshape(-1)
+        if len(boxes) != len(class_ids):
+            raise ValueError(f"{source_id}: {len(boxes)} boxes and {len(class_ids)} class ids")
+        self._rows.append((file_number, record_number, size[0], size[1]))
+        self._source_ids.append(source_id)
+        self._boxes.append(boxes)
+        self._class_ids.append(class_ids)
+
+    def columns(self) -> Columns:
+        """All images, in the order in which they were added."""
+        rows = np.asarray(self._rows, np.int64).reshape(-1, 4)
+        counts = [len(boxes) for boxes in self._boxes]
+        return Columns(
+            file_numbers=rows[:, 0].astype(np.int32),
+            record_numbers=rows[:, 1],
+            sizes=rows[:, 2:].astype(np.int32),
+            source_ids=list(self._source_ids),
+            images=np.repeat(np.arange(len(counts)), np.asarray(counts, np.int64)),
+            boxes=np.concatenate([np.zeros([0, 4], np.float32), *self._boxes]),
+            class_ids=np.concatenate([np.zeros([0], np.int32), *self._class_ids]),
+        )
+
+
+def join(parts: Sequence[Columns]) -> Columns:
+    """The rows of all parts, in their order."""
+    parts = [Collector().columns(), *parts]
+    starts = np.cumsum([0, *(part.num_images for part in parts)])
+    return Columns(
+        file_numbers=np.concatenate([part.file_numbers for part in parts]),
+        record_numbers=np.concatenate([part.record_numbers for part in parts]),
+        sizes=np.concatenate([part.sizes for part in parts]),
+        source_ids=[name for part in parts for name in part.source_ids],
+        images=np.concatenate([part.images + start for part, start in zip(parts, starts)]),
+        boxes=np.concatenate([part.boxes for part in parts]),
+        class_ids=np.concatenate([part.class_ids for part in parts]),
+    )
+
+
+def first_boxes(columns: Columns, max_boxes: int) -> Columns:
+    """Only the first `max_boxes` boxes of each image, as in training."""
+    keep = ranks(columns) < max_boxes
+    return columns._replace(
+        images=columns.images[keep], boxes=columns.boxes[keep], class_ids=columns.class_ids[keep]
+    )
+
+
+def ranks(columns: Columns) -> np.ndarray:
+    """int64 [M]: how many boxes of the same image come before each box."""
+    counts = boxes_per_image(columns)
+    starts = np.cumsum(counts) - counts
+    return np.arange(columns.num_boxes) - starts[columns.images]
+
+
+def boxes_per_image(columns: Columns) -> np.ndarray:
+    """int64 [N]."""
+    return np.bincount(columns.images, minlength=columns.num_images)
+
+
+def resized(sizes: np.ndarray, rule: SizeRule) -> np.ndarray:
+    """Applies a rule to heights and widths [N, 2]; calls it once for each distinct size."""
+    unique, back = np.unique(sizes, axis=0, return_inverse=True)
+    new = [rule(int(height), int(width)) for height, width in unique]
+    return np.asarray(new, np.int64).reshape(-1, 2)[back.reshape(-1)]
+
+
+def box_sizes(columns: Columns, sizes: Optional[np.ndarray] = None) -> np.ndarray:
+    """float32 [M, 2]: heights and widths of boxes in pixels, of images of `sizes` int [N, 2]."""
+    sizes = columns.sizes if sizes is None else sizes
+    scale = sizes[columns.images].astype(np.float32)
+    return (columns.boxes[:, 2:] - columns.boxes[:, :2]) * scale
+
+
+def area_classes(pixels: np.ndarray) -> np.ndarray:
+    """Heights and widths [M, 2] -> indices into `AREA_NAMES`."""
+    return np.digitize(np.prod(pixels, axis=1), [SMALL_AREA, LARGE_AREA])
+
+
+def area_histogram(pixels: np.ndarray, title: str) -> Histogram:
+    """Boxes by COCO's classes of area, of heights and widths [M, 2] in pixels."""
+    counts = np.bincount(area_classes(pixels), minlength=len(AREA_NAMES))
+    names = ("small (<32²)", "medium", "large (≥96²)")
+    return Histogram(title, names, counts)
+
+
+def ratio_histogram(pixels: np.ndarray) -> Histogram:
+    """Boxes by width over height; those without height count as widest."""
+    names = _bin_names(RATIO_TEXTS, RATIO_TEXTS[1:])
+    title = "aspect ratio of boxes, width : height"
+    return _histogram(title, names, aspect_ratios(pixels), RATIO_EDGES)
+
+
+def aspect_ratios(pixels: np.ndarray) -> np.ndarray:
+    """Width over height of [M, 2]; infinite without height."""
+    heights, widths = pixels[:, 0].astype(float), pixels[:, 1].astype(float)
+    return np.divide(widths, heights, out=np.full(len(pixels), np.inf), where=heights > 0)
+
+
+def count_histogram(columns: Columns) -> Histogram:
+    """Images by their number of boxes."""
+    return _histogram("boxes per image", COUNT_NAMES, boxes_per_image(columns), COUNT_EDGES)
+
+
+def side_histogram(sizes: np.ndarray) -> Histogram:
+    """Images by their longer side."""
+    longer = sizes.max(axis=1) if len(sizes) else np.zeros([0])
+    names = _bin_names(SIDE_EDGES, [edge - 1 for edge in SIDE_EDGES[1:]])
+    return _histogram("longer side of images, pixels", names, longer, SIDE_EDGES)
+
+
+def _histogram(
+    title: str, names: Tuple[str, ...], values: np.ndarray, edges: Sequence[float]
+) -> Histogram:
+    return Histogram(
+        title, names, np.bincount(np.digitize(values, edges), minlength=len(edges) + 1)
+    )
+
+
+def _bin_names(lowest: Sequence[Any], highest: Sequence[Any]) -> Tuple[str, ...]:
+    inner = (f"{low} to {high}" for low, high in zip(lowest, highest))
+    return f"below {lowest[0]}", *inner, f"{lowest[-1]} and above"
+
+
+def common_sizes(sizes: np.ndarray) -> List[Tuple[Tuple[int, int], int]]:
+    """((height, width), images) of every size, the most frequent first."""
+    unique, counts = np.unique(sizes, axis=0, return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    return [((int(unique[i][0]), int(unique[i][1])), int(counts[i])) for i in order]
+
+
+def class_counts(columns: Columns) -> Dict[int, Tuple[int, int]]:
+    """Class id -> its boxes, and the images that have any; by rising id."""
+    boxes = dict(zip(*(x.tolist() for x in np.unique(columns.class_ids, return_counts=True))))
+    pairs = np.unique(np.stack([columns.images, columns.class_ids], axis=1), axis=0)
+    ids, images = np.unique(pairs[:, 1], return_counts=True)
+    return {int(identifier): (boxes[int(identifier)], int(n)) for identifier, n in zip(ids, images)}
+
+
+def repeated_ids(columns: Columns) -> Dict[str, List[int]]:
+    """Source id -> rows of the images that share it, if several do; empty ids do not count."""
+    rows: Dict[str, List[int]] = {}
+    for row, name in enumerate(columns.source_ids):
+        if name:
+            rows.setdefault(name, []).append(row)
+    return {name: found for name, found in rows.items() if len(found) > 1}

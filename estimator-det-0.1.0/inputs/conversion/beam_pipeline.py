@@ -1,0 +1,93 @@
+"""The second pass of a conversion as an Apache Beam pipeline: an element for each shard.
+
+A worker runs `shards.convert_shard`, as the processes of one machine do, so the bytes are the same.
+Workers must see the folders of images and output under the same paths, as with a shared disk, and
+have this package installed. Beam is needed here only: `pip install 'estimator-det[beam]'`.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any, Iterator, Sequence
+
+from estimator_det.config.text import ConfigError, nearest
+from inputs.conversion import shards
+from inputs.conversion.engine import Runner
+from inputs.conversion.shards import Job, ShardResult
+from inputs.datasets.source import ConversionError
+
+INSTALL = "pip install 'estimator-det[beam]'"
+
+
+def make_runner(name: str, options: str = "") -> Runner:
+    """A function for `engine.convert` that runs shards on a runner of Beam, such as DirectRunner.
+
+    Args:
+        name: Of the runner.
+        options: Further options of the pipeline, as on a command line.
+
+    Raises:
+        ConfigError: if Beam is not installed or has no such runner.
+    """
+    beam, pipeline_options = _import_beam()
+    known = list(pipeline_options.StandardOptions.KNOWN_RUNNER_NAMES)
+    if name not in known:
+        raise ConfigError(f"--runner {name!r} is not known{nearest(name, known)} Allowed: {known}")
+
+    def run(job: Job, numbers: Sequence[int], jobs: int) -> Iterator[ShardResult]:
+        del jobs  # the runner has its own workers
+        given = pipeline_options.PipelineOptions([f"--runner={name}", *shlex.split(options)])
+        try:
+            with beam.Pipeline(options=given) as pipeline:
+                _ = (
+                    pipeline
+                    | "Shards" >> beam.Create(list(numbers), reshuffle=True)
+                    | "Convert" >> beam.Map(_convert, job)
+                )
+        except Exception as error:  # Beam wraps what a worker raises in errors of its own
+            fault = _fault_in(error)
+            if fault is None:
+                raise
+            raise ConversionError(fault) from error
+        for number in numbers:
+            result = shards.read_result(job, number)
+            if result is None:
+                raise ConversionError(
+                    f"shard {number} is missing in {job.output_dir} after the pipeline: workers "
+                    "must see this folder under the same path"
+                )
+            yield result
+
+    return run
+
+
+_MARK = "estimator-det conversion: "  # begins the JSON of a fault in an error of Beam
+
+
+def _convert(shard: int, job: Job) -> int:
+    try:
+        shards.convert_shard(job, shard)
+    except ConversionError as error:
+        raise ConversionError(_MARK + json.dumps(str(error))) from error
+    return shard
+
+
+def _fault_in(error: BaseException) -> Any:
+    """The text of a ConversionError inside an error of Beam; None without one."""
+    text = str(error)
+    start = text.find(_MARK)
+    if start < 0:
+        return None
+    return json.JSONDecoder().raw_decode(text, start + len(_MARK))[0]
+
+
+def _import_beam() -> Any:
+    try:
+        import apache_beam
+        from apache_beam.options import pipeline_options
+    except ImportError as error:
+        raise ConfigError(
+            f"--runner needs Apache Beam, which cannot be imported: {error}. Remedy: {INSTALL}"
+        ) from None
+    return apache_beam, pipeline_options

@@ -1,0 +1,337 @@
+"""Converts a data set to sharded record files: two passes, several processes, resumable.
+
+The first pass (`index`) describes the images of each shard in a file; the second one (`shards`)
+makes the shards beside their final names. When all are whole they get their names, and the folder
+of temporary files is deleted. A conversion that was killed repeats the first pass, and keeps the
+shards whose descriptions and options are the same. No byte depends on the number of processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+from estimator_det.config import files
+from estimator_det.config.text import ConfigError
+from inputs import machine
+from inputs.conversion import index, shards, tally
+from inputs.conversion.examples import ExampleOptions
+from inputs.conversion.images import ImageOptions
+from inputs.conversion.shards import Job, ShardResult
+from inputs.conversion.splits import Split
+from inputs.datasets import paths, writer
+from inputs.datasets.converters import open_source
+from inputs.datasets.source import KEPT, ConversionError, Source, SourceFault, SourceOptions
+from inputs.label_map import read_label_map
+
+WORK_DIR = ".convert"
+LABEL_MAP_FILE = "label_map.pbtxt"
+FAULTS_FILE = "faults.jsonl"
+PUBLISHING = "publishing"  # exists in WORK_DIR while shards get their names
+IMAGES_PER_SHARD = 1000
+MAX_SHARDS = 99_999
+FEW_IMAGES = 400  # take less time than starting another process
+RELEASE = 1  # changes when the same options give other records
+STOP, SKIP, KEEP = "stop", "skip", "keep"
+
+
+@dataclass(frozen=True)
+class ConvertOptions:
+    """What is converted, and how."""
+
+    format: str  # of `converters.CONVERTERS`
+    source: SourceOptions
+    output_dir: str
+    splits: Tuple[Split, ...] = (Split("train"),)
+    num_shards: Optional[int] = None  # of each split; None: one for each IMAGES_PER_SHARD images
+    label_map: str = ""  # an existing file; "" writes LABEL_MAP_FILE
+    image: ImageOptions = field(default_factory=ImageOptions)
+    masks: bool = False
+    clip_boxes: bool = False
+    on_error: str = STOP  # or SKIP: the image or box
+    duplicates: str = KEEP  # copies within a split: KEEP, SKIP or STOP
+    overwrite: bool = False  # replaces the shards of an earlier conversion
+
+    def __post_init__(self) -> None:
+        if self.num_shards is not None and not 1 <= self.num_shards <= MAX_SHARDS:
+            raise ConfigError(f"num_shards is {self.num_shards}; allowed: 1 to {MAX_SHARDS:,}")
+        for name, allowed in (("on_error", (STOP, SKIP)), ("duplicates", (KEEP, SKIP, STOP))):
+            if getattr(self, name) not in allowed:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; allowed: {allowed}")
+        if files.is_remote(self.output_dir):
+            raise ConfigError(
+                f"output_dir is {self.output_dir}: conversion writes to local folders; copy the "
+                "record files afterwards"
+            )
+
+
+class Conversion(NamedTuple):
+    """The result of a conversion."""
+
+    patterns: Dict[str, str]  # split -> pattern of its record files
+    label_map: str  # path
+    names: Dict[int, str]  # class id -> name
+    tally: tally.Tally  # of all shards, and of the first pass
+    num_unlisted: int  # images that no list of a split names
+    num_resumed: int  # shards of an earlier run
+    seconds: float
+
+
+# Runs `convert_shard` for some shards; a result for each in their order.
+Runner = Callable[[Job, Sequence[int], int], Iterator[ShardResult]]
+Advance = Callable[[str, Optional[int]], Callable[[int], Any]]
+
+
+def no_progress(title: str, total: Optional[int]) -> Callable[[int], Any]:
+    """Shows no progress."""
+    del title, total
+    return lambda images: None
+
+
+def convert(
+    options: ConvertOptions,
+    *,
+    jobs: int = 1,
+    run: Optional[Runner] = None,
+    progress: Advance = no_progress,
+) -> Conversion:
+    """Converts a data set.
+
+    Args:
+        options: What and how.
+        jobs: Processes.
+        run: Runs the shards, by default in `jobs` processes of this machine.
+        progress: (title, number of images or None) -> a function that gets the number of images
+            done since its last call.
+
+    Raises:
+        ConfigError: if options contradict each other or the source.
+        ConversionError: if a fault stops the conversion; a later one resumes.
+        FileExistsError: if there are record files of the same names already.
+    """
+    started = time.monotonic()
+    work_dir = os.path.join(options.output_dir, WORK_DIR)
+    folder = paths.real_folder(options.source.images, "--images")
+    os.makedirs(work_dir, exist_ok=True)
+    with _lock(work_dir):
+        _check_free(options, work_dir)
+        faults = _Faults(options, os.path.join(work_dir, "faults-index.jsonl"))
+        scratch = os.path.join(work_dir, "scratch")
+        shutil.rmtree(scratch, ignore_errors=True)
+        os.makedirs(scratch)
+        source = _open(options, scratch)
+        found = index.build(
+            source, folder, scratch, options.splits,
+            duplicates=options.duplicates, report=faults.report,
+            advance=progress("reading annotations", source.total),
+        )  # fmt: skip
+        faults.close()
+        if not found.num_images:
+            raise ConfigError(_nothing_left(options, faults))
+        label_map, names, ids = _classes(options, source, found)
+        count = options.num_shards or -(-found.num_images // IMAGES_PER_SHARD)
+        job = _make_job(options, work_dir, folder, ids, count)
+        _forget_other_publishing(options, job)
+        index.write_entries(scratch, [job.entries_file(shard) for shard in range(count)])
+        advance = progress("converting", found.num_images)
+        results: List[ShardResult] = []
+        resumed = sum(shards.read_result(job, shard) is not None for shard in range(count))
+        is_small = found.num_images <= FEW_IMAGES
+        for result in (run or _run)(job, range(count), 1 if is_small and run is None else jobs):
+            results.append(result)
+            advance(sum(split["images"] for split in result.tally["splits"].values()))
+        _publish(options, job, source, names, label_map)
+    return Conversion(
+        {split.name: _pattern(job, split) for split in options.splits},
+        label_map, names,
+        tally.add([*(result.tally for result in results), {"faults": faults.tally}]),
+        found.num_unlisted, resumed, time.monotonic() - started,
+    )  # fmt: skip
+
+
+def _run(job: Job, numbers: Sequence[int], jobs: int) -> Iterator[ShardResult]:
+    """In processes of this machine, or in this one."""
+    if jobs <= 1 or len(numbers) == 1:
+        for shard in numbers:
+            yield shards.convert_shard(job, shard)
+        return
+    try:
+        yield from machine.in_processes(
+            shards.convert_in_process, numbers, jobs=jobs, start=shards.start_process,
+            arguments=(job,),
+        )  # fmt: skip
+    except machine.ProcessDiedError as error:
+        raise ConversionError(
+            "a process that converts images died, perhaps because memory ran out; it had one of "
+            f"the shards {error.tasks}. Remedy: try again with --jobs 1, which resumes"
+        ) from error
+
+
+@contextlib.contextmanager
+def _lock(work_dir: str) -> Iterator[None]:
+    path = os.path.join(work_dir, "lock")
+    with open(path, "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConversionError(
+                f"another process converts into {os.path.dirname(work_dir)}: wait until it ends, "
+                "or name another --output_dir"
+            ) from None
+        yield
+
+
+def _record_files(options: ConvertOptions, *, finished: bool) -> List[str]:
+    """Record files of the splits in the folder, of any number of shards, with or without name."""
+    patterns = [shards.shard_pattern(split.name) for split in options.splits]
+    return [
+        name
+        for name in sorted(os.listdir(options.output_dir))
+        if any(pattern.fullmatch(name) for pattern in patterns)
+        and name.endswith(shards.UNFINISHED) != finished
+    ]
+
+
+def _remove(options: ConvertOptions, *, finished: bool) -> None:
+    for name in _record_files(options, finished=finished):
+        os.remove(os.path.join(options.output_dir, name))
+
+
+def _forget_other_publishing(options: ConvertOptions, job: Job) -> None:
+    """Removes what another conversion left that was killed while its shards got their names."""
+    marker = os.path.join(job.work_dir, PUBLISHING)
+    if os.path.exists(marker) and files.read_text(marker) != job.key:
+        _remove(options, finished=True)
+        os.remove(marker)
+
+
+def _check_free(options: ConvertOptions, work_dir: str) -> None:
+    found = _record_files(options, finished=True)
+    if found and not options.overwrite and not os.path.exists(os.path.join(work_dir, PUBLISHING)):
+        raise FileExistsError(
+            f"{options.output_dir} contains {found[0]} and {len(found) - 1} more files of the same "
+            "splits: name another --output_dir or --split, or add --overwrite"
+        )
+
+
+class _Faults:
+    """The faults of the first pass: stops, or writes and counts them."""
+
+    def __init__(self, options: ConvertOptions, path: str) -> None:
+        self._options = options
+        self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115 (`close` closes it)
+        self.tally: tally.Tally = {}
+
+    def report(self, fault: SourceFault) -> None:
+        is_copy = fault.kind == "duplicate_image" and self._options.duplicates == SKIP
+        if fault.action != KEPT and not is_copy and self._options.on_error == STOP:
+            raise ConversionError(fault.sentence())
+        self._file.write(json.dumps(fault._asdict()) + "\n")
+        self.tally = tally.add([self.tally, tally.of_faults([fault])])
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _nothing_left(options: ConvertOptions, faults: _Faults) -> str:
+    examples = [text for row in faults.tally.values() for text in row["examples"]]
+    reason = f". The first fault: {examples[0]}" if examples else ""
+    return f"{options.source.annotations or options.source.images} gives no image{reason}"
+
+
+def _open(options: ConvertOptions, scratch: str) -> Source:
+    given = {**options.source.__dict__, "scratch": scratch}
+    return open_source(options.format, SourceOptions(**given), masks=options.masks)
+
+
+def _classes(
+    options: ConvertOptions, source: Source, found: index.Index
+) -> Tuple[str, Dict[int, str], Dict[str, int]]:
+    """Path of the label map, id -> name, and name -> id of all names that it knows.
+
+    Raises:
+        ConfigError: if the label map has none of the source's classes, or differs from the one in
+            the output folder.
+    """
+    if options.label_map:
+        given = read_label_map(options.label_map)
+        names = found.names or set((source.names or {}).values())
+        if names and not names & set(given.ids):
+            raise ConfigError(
+                f"label map {options.label_map} has none of the classes of the source: "
+                f"{sorted(names)[:5]}; its own are {sorted(given.ids)[:5]}"
+            )
+        return options.label_map, given.names, given.ids
+    path = os.path.join(options.output_dir, LABEL_MAP_FILE)
+    names_by_id = index.label_ids(found.names, source.names)
+    if os.path.exists(path):
+        other = read_label_map(path)
+        if other.names != names_by_id and not options.overwrite:
+            raise ConfigError(
+                f"{path} has other classes than the source: add --label_map {path} to use it, or "
+                "name another --output_dir"
+            )
+    ids = {name: number for number, name in names_by_id.items()}
+    if len(ids) < len(names_by_id):
+        twice = sorted(n for n in ids if list(names_by_id.values()).count(n) > 1)
+        raise ConfigError(f"two classes of the source have the same name: {twice[:5]}")
+    return path, names_by_id, ids
+
+
+def _make_job(
+    options: ConvertOptions, work_dir: str, folder: str, ids: Dict[str, int], count: int
+) -> Job:
+    example = ExampleOptions(folder, ids, options.image, options.masks, options.clip_boxes)
+    relevant = [
+        RELEASE,
+        asdict(example),
+        [(split.name, split.share) for split in options.splits],
+        count,
+    ]
+    key = hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()
+    return Job(
+        options.output_dir, work_dir, options.splits, count, example, options.on_error == STOP, key
+    )
+
+
+def _publish(
+    options: ConvertOptions, job: Job, source: Source, names: Dict[int, str], label_map: str
+) -> None:
+    """Gives all files their names, and deletes the temporary ones."""
+    final = {
+        job.record_file(split.name, shard)
+        for split in options.splits
+        for shard in range(job.num_shards)
+    }
+    marker = os.path.join(job.work_dir, PUBLISHING)
+    if not os.path.exists(marker):
+        _remove(options, finished=True)  # --overwrite is set
+        files.write_text(marker, job.key)
+    for path in sorted(final):
+        if os.path.exists(path + shards.UNFINISHED):
+            os.replace(path + shards.UNFINISHED, path)
+    _remove(options, finished=False)  # of an earlier conversion with more shards
+    if not options.label_map:
+        writer.write_label_map(names, label_map)
+    for split in options.splits if source.dataset is not None else ():
+        path = os.path.join(options.output_dir, f"{split.name}.dataset.json")
+        files.write_text(path, json.dumps(source.dataset))
+    parts = [os.path.join(job.work_dir, "faults-index.jsonl")]
+    parts += [job.faults_file(shard) for shard in range(job.num_shards)]
+    with open(os.path.join(options.output_dir, FAULTS_FILE), "wb") as target:
+        for part in parts:
+            with open(part, "rb") as lines:
+                shutil.copyfileobj(lines, target)
+    shutil.rmtree(job.work_dir)
+
+
+def _pattern(job: Job, split: Split) -> str:
+    path = os.path.join(job.output_dir, f"{split.name}.record")
+    return f"{path}-?????-of-{job.num_shards:05d}"

@@ -1,0 +1,253 @@
+"""One annotated image -> one serialized record: all checks of images, boxes, masks and classes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from estimator_det.config.printing import quoted
+from inputs.conversion import images
+from inputs.conversion.images import Checked, ImageFault, ImageOptions
+from inputs.conversion.objects import SoundObject, check_objects, has_mask, in_pixels
+from inputs.datasets import decimals, writer
+from inputs.datasets.source import (
+    BOX,
+    DROPPED,
+    KEPT,
+    KINDS,
+    SKIPPED,
+    AnnotatedImage,
+    SourceFault,
+)
+
+# Keys that training does not read: what the source knows and records have no key for, as JSON.
+IMAGE_FIELDS = "image/source_fields"
+OBJECT_FIELDS = "image/object/source_fields"
+
+
+@dataclass(frozen=True)
+class ExampleOptions:
+    """How descriptions become records."""
+
+    images: str  # real folder of the images
+    ids: Mapping[str, int]  # class name -> id of the label map
+    image: ImageOptions = field(default_factory=ImageOptions)
+    masks: bool = False  # whether masks are written
+    clip_boxes: bool = False  # clips boxes to the image, and drops what has nothing in it
+
+
+class Converted(NamedTuple):
+    """A record and what is reported about it."""
+
+    serialized: bytes  # b"" if the image cannot be used
+    faults: List[SourceFault]  # with actions other than STOPPED, as if no fault stopped
+    sha256: str = ""  # of the image's bytes as they were
+    size: Tuple[int, int] = (0, 0)  # height and width
+    boxes: np.ndarray = np.zeros([0, 4], np.float32)  # yxyx, as fractions
+    class_ids: Sequence[int] = ()
+    is_encoded_again: bool = False
+    num_masks_left_out: int = 0
+
+
+def convert_image(
+    image: AnnotatedImage,
+    options: ExampleOptions,
+    new_warnings: Callable[[], List[str]] = list,
+) -> Converted:
+    """The record of an image; faults drop objects, or the whole image.
+
+    `new_warnings` returns what decoders have printed since its last call.
+    """
+    faults = [_settled(fault) for fault in image.faults]
+    if not image.image:
+        return Converted(b"", faults)
+    try:
+        with open(os.path.join(options.images, image.image), "rb") as file:
+            content = file.read()
+        new_warnings()
+        checked = images.check_image(content, options.image)
+        faults += [
+            _of_image(image, "corrupt_image", f"the decoder warns: {text}")._replace(action=KEPT)
+            for text in dict.fromkeys(new_warnings())
+        ]
+        _check_size(image, checked)
+    except ImageFault as fault:
+        return Converted(b"", [*faults, _of_image(image, fault.kind, str(fault))])
+    except OSError as error:
+        message = f"the image {quoted(image.image)} cannot be read: {error.strerror}"
+        return Converted(b"", [*faults, _of_image(image, "no_image", message)])
+    size = (checked.height, checked.width)
+    objects, found = check_objects(
+        image, size, options.ids, with_masks=options.masks, clip_boxes=options.clip_boxes
+    )
+    labels, unknown = _image_labels(image, options.ids)
+    example = writer.make_example(
+        checked.encoded,
+        _annotations(image, objects, checked),
+        filename=image.image,
+        source_id=image.source_id or image.image,
+        size=(checked.height, checked.width),
+        labels=labels,
+        other=_other_fields(image, objects, (checked.height, checked.width)),
+    )
+    return Converted(
+        # The order of keys would otherwise differ between processes.
+        example.SerializeToString(deterministic=True),
+        [*faults, *found, *unknown],
+        _sha256(content, example, checked),
+        (checked.height, checked.width),
+        np.asarray([one.box for one in objects], np.float32).reshape(-1, 4),
+        [one.class_id for one in objects],
+        checked.is_encoded_again,
+        0 if options.masks else sum(has_mask(one.given) for one in objects),
+    )
+
+
+def _sha256(content: bytes, example: Any, checked: Checked) -> str:
+    """Of the file; the record has it already if it holds the same bytes."""
+    if checked.is_encoded_again:
+        return hashlib.sha256(content).hexdigest()
+    found: bytes = example.features.feature["image/key/sha256"].bytes_list.value[0]
+    return found.decode()
+
+
+def _settled(fault: SourceFault) -> SourceFault:
+    return fault._replace(action=DROPPED if KINDS[fault.kind].unit == BOX else SKIPPED)
+
+
+def _of_image(image: AnnotatedImage, kind: str, message: str) -> SourceFault:
+    name = f"{quoted(image.image)}: " if quoted(image.image) not in message else ""
+    return SourceFault(kind, image.file, image.line, name + message, SKIPPED)
+
+
+def _check_size(image: AnnotatedImage, checked: Checked) -> None:
+    given, real = (image.height, image.width), (checked.height, checked.width)
+    if any(side is not None and side != true for side, true in zip(given, real)):
+        turned = " once its EXIF rotation is applied" if checked.turned_from else ""
+        raise ImageFault(
+            "size_mismatch",
+            f"the annotation gives {image.width} x {image.height} pixels, the image has "
+            f"{real[1]} x {real[0]}{turned}",
+        )
+
+
+def _annotations(
+    image: AnnotatedImage, objects: Sequence[SoundObject], checked: Checked
+) -> writer.Annotations:
+    def column(name: str, default: Any) -> Any:
+        """A value for each object, if any of them has one."""
+        values = [getattr(one.given, name) for one in objects]
+        if all(value is None for value in values):
+            return None
+        return [default if value is None else value for value in values]
+
+    area = column("area", 0.0)
+    if area is not None:
+        area = [
+            _area(one, checked) if one.given.area is None else one.given.area for one in objects
+        ]
+    sides = [1, 1] if image.normalized else [checked.height, checked.width]
+    keypoints, visibilities = _keypoints(objects, sides)
+    found_masks = [one.mask for one in objects if one.mask is not None]
+    return writer.Annotations(
+        boxes=np.asarray([one.box for one in objects]).reshape(-1, 4),
+        class_ids=[one.class_id for one in objects],
+        class_names=[one.given.class_name for one in objects],
+        area=area,
+        is_crowd=column("is_crowd", False),
+        difficult=column("difficult", False),
+        group_of=column("group_of", False),
+        confidences=column("score", 1.0),
+        masks=found_masks or None,
+        keypoints=keypoints,
+        keypoint_visibilities=visibilities,
+    )
+
+
+def _area(one: SoundObject, checked: Checked) -> float:
+    return float(np.prod((one.box[2:] - one.box[:2]) * [checked.height, checked.width]))
+
+
+def _keypoints(
+    objects: Sequence[SoundObject], sides: Sequence[float]
+) -> Tuple[Optional[np.ndarray], Optional[np.ndarray]]:
+    """[n, P, 2] y and x as fractions, NaN where absent, and visibilities [n, P]; or None twice.
+
+    `sides` are what y and x are divided by.
+    """
+    most = max((len(one.given.keypoints or ()) for one in objects), default=0)
+    if not most:
+        return None, None
+    rows = [one.given.keypoints or [0.0] * most for one in objects]
+    points = np.asarray(rows, np.float64).reshape(len(rows), -1, 3)
+    visibilities = points[..., 2].astype(np.int64)
+    places = points[..., 1::-1] / sides
+    return np.where(visibilities[..., np.newaxis] > 0, places, np.nan), visibilities
+
+
+def _image_labels(
+    image: AnnotatedImage, ids: Mapping[str, int]
+) -> Tuple[writer.ImageLabels, List[SourceFault]]:
+    """Labels of the whole image; those of unknown classes are left out and reported."""
+    found = [(ids[name], name, score) for name, score in image.image_classes if name in ids]
+    named = [name for name, _ in image.image_classes]
+    named += [*image.absent_classes, *image.incomplete_classes]
+    faults = [
+        SourceFault(
+            "unknown_text",
+            image.file,
+            image.line,
+            f"{quoted(image.image)}: the class of the image is {quoted(name)}",
+            DROPPED,
+        )
+        for name in dict.fromkeys(named)
+        if name not in ids
+    ]
+    labels = writer.ImageLabels(
+        [number for number, _, _ in found],
+        [name for _, name, _ in found],
+        [score for _, _, score in found],
+        [ids[name] for name in image.absent_classes if name in ids],
+        [ids[name] for name in image.incomplete_classes if name in ids],
+    )
+    return labels, faults
+
+
+def _other_fields(
+    image: AnnotatedImage, objects: Sequence[SoundObject], size: Tuple[int, int]
+) -> Dict[str, List[bytes]]:
+    other = {}
+    if image.fields:
+        other[IMAGE_FIELDS] = [_json(image.fields)]
+    found = [_object_fields(image, one, size) for one in objects]
+    if any(found):
+        other[OBJECT_FIELDS] = [_json(fields) for fields in found]
+    return other
+
+
+def _object_fields(
+    image: AnnotatedImage, one: SoundObject, size: Tuple[int, int]
+) -> Dict[str, Any]:
+    """What the keys of a record do not hold, or only rounded."""
+    given = one.given
+    fields = dict(given.fields or {})
+    if fields.get("bbox") == decimals.box_from_stored(one.box, *size):
+        del fields["bbox"]
+    if given.area is not None and decimals.shortest(given.area) != given.area:
+        fields["area"] = given.area
+    if one.mask is not None:  # polygons are more than their pixels, run lengths have two forms
+        fields["segmentation"] = (
+            in_pixels(given.polygons, image, size)
+            if given.polygons is not None
+            else given.run_lengths
+        )
+    return fields
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()

@@ -1,0 +1,197 @@
+"""Image files of a data set: verified, and encoded again only when that is asked for."""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import struct
+import warnings
+import zlib
+from dataclasses import dataclass
+from typing import Any, Callable, NamedTuple, Optional, Tuple
+
+from PIL import Image, ImageOps
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config.text import ConfigError
+from inputs.checks.examine import decode_size, reason
+from inputs.decoding import image_header
+from inputs.decoding.image_header import JPEG, PNG
+
+EXIF_ORIENTATION = 0x0112
+UPRIGHT = (None, 0, 1)  # values of the EXIF orientation that rotate nothing
+REFUSE, APPLY = "refuse", "apply"
+DECODE, HEADER = "decode", "header"
+ENCODINGS = ("jpeg", "png")
+# First bytes of a format -> what it contains if it has EXIF data.
+_EXIF_MARKS = {JPEG[:2]: (b"Exif",), PNG[:2]: (b"eXIf", b"Raw profile type exif")}
+# What Pillow raises for damaged files, besides OSError.
+_DAMAGE = (SyntaxError, ValueError, EOFError, LookupError, TypeError, OverflowError, struct.error,
+           zlib.error)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ImageOptions:
+    """How images are checked and changed."""
+
+    verify: str = DECODE  # the whole image; HEADER: its header and its end
+    exif: str = REFUSE  # what happens to an image that its EXIF data rotate
+    encode: str = ""  # a format of ENCODINGS that all images get; "" keeps their bytes
+    quality: int = 92  # of JPEG files that are encoded again
+    max_megapixels: float = 178.95697  # the limit of `bad_records` in training
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("verify", (DECODE, HEADER)), ("exif", (REFUSE, APPLY)), ("encode", ("", *ENCODINGS)),
+        ):  # fmt: skip
+            if getattr(self, name) not in allowed:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; allowed: {allowed}")
+        if not 1 <= self.quality <= 100:
+            raise ConfigError(f"quality is {self.quality}; allowed: 1 to 100")
+        if not self.max_megapixels > 0:
+            raise ConfigError(f"max_megapixels is {self.max_megapixels}; it must be positive")
+
+
+class ImageFault(Exception):
+    """An image that cannot be used.
+
+    Attributes:
+        kind: Of the faults of a source.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Checked(NamedTuple):
+    """An image for a record."""
+
+    encoded: bytes
+    height: int
+    width: int
+    turned_from: Optional[Tuple[int, int]] = None  # height and width before EXIF rotation
+    is_encoded_again: bool = False
+
+
+def check_image(encoded: bytes, options: ImageOptions) -> Checked:
+    """Verifies an image file, rotates and encodes it again if the options say so.
+
+    Raises:
+        ImageFault: if the image cannot be used.
+    """
+    limit = options.max_megapixels * 1e6
+    if not encoded:
+        raise ImageFault("undecodable_image", "the file is empty")
+    if not image_header.format_of(encoded):
+        return _other_format(encoded, options, limit)
+    size = image_header.claimed_size(encoded)
+    if size is None:
+        raise ImageFault("undecodable_image", "the header gives no size")
+    _check_pixels(size, limit)
+    if image_header.is_cut_short(encoded):
+        raise ImageFault("truncated_image", f"the {len(encoded):,} bytes end within the image")
+    if min(size) < 1:
+        raise ImageFault("undecodable_image", f"the header gives {size[1]} x {size[0]} pixels")
+    if options.verify == DECODE:
+        _decode(encoded)
+    orientation = _orientation(encoded)
+    if orientation not in UPRIGHT and options.exif == REFUSE:
+        raise ImageFault("exif_rotation", f"its EXIF orientation is {orientation}")
+    if orientation not in UPRIGHT or options.encode:
+        return _encoded_again(encoded, options, limit)
+    return Checked(encoded, *size)
+
+
+def _check_pixels(size: Tuple[int, int], limit: float) -> None:
+    if size[0] * size[1] > limit:
+        raise ImageFault(
+            "huge_image",
+            f"its header gives {size[1]} x {size[0]} pixels; the limit is {limit / 1e6:.6g} "
+            "megapixels",
+        )
+
+
+def _decode(encoded: bytes) -> None:
+    """Decodes an image as training does, a JPEG as far as shows that the rest can be decoded."""
+    if not encoded.startswith(JPEG):
+        found = decode_size(encoded)
+        if not isinstance(found, tuple):
+            raise ImageFault("undecodable_image", f"the decoder says: {found}")
+        return
+    try:
+        _jpeg_decoder(os.getpid())(encoded)
+    except tf.errors.OpError as error:
+        raise ImageFault("undecodable_image", f"the decoder says: {reason(error)}") from None
+
+
+@functools.lru_cache(maxsize=1)
+def _jpeg_decoder(process: int) -> Callable[[bytes], Any]:
+    """A function that fails for a JPEG that TensorFlow rejects; each process has its own."""
+    del process
+    with tf.Graph().as_default() as graph:
+        placeholder = tf1.placeholder(tf.string, [])
+        # All coefficients are decoded, but only one pixel in 64 is computed.
+        image = tf.io.decode_jpeg(placeholder, channels=3, ratio=8)
+        # A negative number runs operations in the thread of the caller, without waiting for others.
+        config = tf1.ConfigProto(inter_op_parallelism_threads=-1, intra_op_parallelism_threads=1)
+        session = tf1.Session(graph=graph, config=config)
+        return session.make_callable(tf.size(image), [placeholder])
+
+
+def _orientation(encoded: bytes) -> Any:
+    """The EXIF orientation; None without one."""
+    if not any(mark in encoded for mark in _EXIF_MARKS.get(encoded[:2], ())):
+        return None
+    try:
+        with Image.open(io.BytesIO(encoded)) as image:
+            return image.getexif().get(EXIF_ORIENTATION)
+    except (OSError, *_DAMAGE) as error:
+        raise ImageFault("undecodable_image", f"its EXIF data cannot be read: {error}") from error
+
+
+def _other_format(encoded: bytes, options: ImageOptions, limit: float) -> Checked:
+    """An image that training cannot read, encoded as asked."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(io.BytesIO(encoded)) as image:
+                kind, size = image.format or "unknown", (image.height, image.width)
+                orientation = image.getexif().get(EXIF_ORIENTATION)
+    except Image.DecompressionBombError as error:
+        raise ImageFault("huge_image", str(error)) from error
+    except (OSError, *_DAMAGE) as error:
+        raise ImageFault("undecodable_image", f"it is no image: {error}") from error
+    _check_pixels(size, limit)
+    if not options.encode:
+        raise ImageFault("unsupported_image", f"its format is {kind}")
+    if orientation not in UPRIGHT and options.exif == REFUSE:
+        raise ImageFault("exif_rotation", f"its EXIF orientation is {orientation}")
+    return _encoded_again(encoded, options, limit)
+
+
+def _encoded_again(encoded: bytes, options: ImageOptions, limit: float) -> Checked:
+    kind = options.encode or ("jpeg" if encoded.startswith(JPEG) else "png")
+    buffer = io.BytesIO()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(io.BytesIO(encoded)) as image:
+                before = (image.height, image.width)
+                turned = image.getexif().get(EXIF_ORIENTATION) not in UPRIGHT
+                upright = ImageOps.exif_transpose(image)
+                assert upright is not None  # it is only with in_place
+                upright = upright if upright.mode == "L" else upright.convert("RGB")
+                upright.save(buffer, kind.upper(), **_settings(kind, options), exif=b"")
+    except Image.DecompressionBombError as error:
+        raise ImageFault("huge_image", str(error)) from error
+    except (OSError, *_DAMAGE) as error:
+        raise ImageFault("undecodable_image", f"the decoder says: {error}") from error
+    after = (upright.height, upright.width)
+    _check_pixels(after, limit)
+    return Checked(buffer.getvalue(), *after, before if turned else None, True)
+
+
+def _settings(kind: str, options: ImageOptions) -> Any:
+    return {"quality": options.quality} if kind == "jpeg" else {}

@@ -1,0 +1,250 @@
+"""The first pass over a data set: finds images, ids, classes, splits and copies, on disk.
+
+The images of a source go through a database, then into one file of descriptions for each shard. A
+later process needs only these files. Memory does not grow with the number of images.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import hashlib
+import itertools
+import json
+import os
+import sqlite3
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set
+
+from estimator_det.config.printing import plain, quoted
+from estimator_det.config.text import ConfigError
+from inputs.conversion.splits import Split, SplitLists
+from inputs.datasets import grouping, paths
+from inputs.datasets.source import KEPT, SKIPPED, AnnotatedImage, Source, SourceError, SourceFault
+
+HASHED_AT_ONCE = 256  # images
+READ_AT_ONCE = 2**20  # bytes
+MAX_CLASSES = 100_000
+
+Report = Callable[[SourceFault], None]
+
+
+class Entry(NamedTuple):
+    """One line of a shard's file."""
+
+    split: str  # "" if the ratio decides
+    identity: Sequence[int]  # size and time of the last change of the image file
+    image: AnnotatedImage
+
+
+class Index(NamedTuple):
+    """The result of the first pass."""
+
+    num_images: int  # that remain
+    num_unlisted: int  # images that no list of a split names
+    names: Set[str]  # of classes
+
+
+def build(
+    source: Source,
+    folder: str,
+    scratch: str,
+    splits: Sequence[Split],
+    *,
+    duplicates: str,
+    report: Report,
+    advance: Callable[[int], Any] = lambda images: None,
+) -> Index:
+    """Reads the source, and prepares `write_entries`.
+
+    Args:
+        source: Of a converter.
+        folder: Real folder of the images.
+        scratch: Folder for the database.
+        splits: Of `parse_splits`.
+        duplicates: `keep`, `skip` or `stop`, for copies of an image within one split.
+        report: Gets each fault; raises if the conversion stops.
+        advance: Gets the number of images done since its last call.
+    """
+    database = grouping.connect(_path(scratch))
+    database.execute(
+        "CREATE TABLE images (position INTEGER PRIMARY KEY, image TEXT UNIQUE, source_id TEXT "
+        "UNIQUE, size INTEGER, changed INTEGER, split TEXT, sha256 TEXT, file TEXT, line INTEGER, "
+        "text TEXT)"
+    )
+    lists = SplitLists(splits, database) if splits[0].list_file else None
+    names: Set[str] = set()
+    unlisted = 0
+    for image in source.images:
+        advance(1)
+        if not image.image:
+            for fault in image.faults:
+                report(fault._replace(action=SKIPPED))
+            continue
+        try:
+            _check_text(image)
+            split = _split(image, splits, lists)
+            if split is None:
+                unlisted += 1
+                continue
+            _add(database, image, folder, split)
+        except SourceError as error:
+            report(error.fault._replace(action=SKIPPED))
+            continue
+        _collect_names(image, names)
+    for fault in lists.unused() if lists is not None else ():
+        report(fault._replace(action=SKIPPED))
+    _drop_copies(database, folder, duplicates, report)
+    database.execute("COMMIT")
+    (count,) = database.execute("SELECT COUNT(*) FROM images").fetchone()
+    database.close()
+    return Index(count, unlisted, names)
+
+
+def write_entries(scratch: str, files: Sequence[str]) -> None:
+    """Writes the images to files of descriptions, as many to each, in the order of the source."""
+    database = sqlite3.connect(_path(scratch))
+    (total,) = database.execute("SELECT COUNT(*) FROM images").fetchone()
+    rows = database.execute("SELECT split, size, changed, text FROM images ORDER BY position")
+    for number, path in enumerate(files):
+        count = (number + 1) * total // len(files) - number * total // len(files)
+        with open(path, "w", encoding="utf-8") as file:
+            for split, size, changed, text in itertools.islice(rows, count):
+                file.write(f"[{json.dumps(split)},[{size},{changed}],{text}]\n")
+    database.close()
+    os.remove(_path(scratch))
+
+
+def read_entries(path: str) -> Iterator[Entry]:
+    """The lines of a file of `write_entries`."""
+    with open(path, encoding="utf-8") as file:
+        for line in file:
+            split, identity, image = json.loads(line)
+            yield Entry(split, identity, AnnotatedImage.of_values(image))
+
+
+def _path(scratch: str) -> str:
+    return os.path.join(scratch, "index.sqlite")
+
+
+def _check_text(image: AnnotatedImage) -> None:
+    """Refuses names that are no Unicode text, as of files with another encoding."""
+    names = [image.image, image.source_id, *(one.class_name for one in image.objects)]
+    names += [name for name, _ in image.image_classes]
+    names += [*image.absent_classes, *image.incomplete_classes]
+    try:
+        "".join(names).encode()
+    except UnicodeEncodeError:
+        message = f"a name of image {quoted(image.image)} is not valid Unicode"
+        raise SourceError("missing_key", image.file, image.line, message) from None
+
+
+def _split(
+    image: AnnotatedImage, splits: Sequence[Split], lists: Optional[SplitLists]
+) -> Optional[str]:
+    """The split of an image, "" if its content decides, None if no list names it."""
+    if lists is not None:
+        return lists.find(image.image, image.source_id) or None
+    return splits[0].name if len(splits) == 1 else ""
+
+
+def _add(database: sqlite3.Connection, image: AnnotatedImage, folder: str, split: str) -> None:
+    _, status = paths.find_image(folder, image.image, image.file, image.line)
+    row = (
+        image.image, image.source_id or image.image, status.st_size, status.st_mtime_ns, split,
+        image.file, image.line, image.to_json(),
+    )  # fmt: skip
+    try:
+        database.execute(
+            "INSERT INTO images (image, source_id, size, changed, split, file, line, text) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            row,
+        )
+    except sqlite3.IntegrityError:
+        other = database.execute(
+            "SELECT image, source_id, file, line FROM images WHERE image = ? OR source_id = ?",
+            row[:2],
+        ).fetchone()
+        same = f"image {quoted(other[0])}" if other[0] == row[0] else f"id {quoted(other[1])}"
+        where = f"{plain(other[2])}, line {other[3]}" if other[3] else plain(other[2])
+        message = f"the {same} is listed before, in {where}"
+        raise SourceError("duplicate_id", image.file, image.line, message) from None
+
+
+def _collect_names(image: AnnotatedImage, names: Set[str]) -> None:
+    names.update(one.class_name for one in image.objects if one.class_name)
+    names.update(name for name, _ in image.image_classes)
+    names.update((*image.absent_classes, *image.incomplete_classes))
+    if len(names) > MAX_CLASSES:
+        raise ConfigError(
+            f"{image.file}: the source has more than {MAX_CLASSES:,} different classes; name those "
+            "that you need with --label_map"
+        )
+
+
+def _drop_copies(
+    database: sqlite3.Connection, folder: str, duplicates: str, report: Report
+) -> None:
+    """Reports images with the same content, and removes them unless they are kept.
+
+    Copies have the same size, so only images that share their size are read.
+    """
+    database.execute("CREATE INDEX by_size ON images (size)")
+    rows = database.execute(
+        "SELECT position, image FROM images WHERE size IN (SELECT size FROM images GROUP BY size "
+        "HAVING COUNT(*) > 1) ORDER BY position"
+    )
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        while some := rows.fetchmany(HASHED_AT_ONCE):
+            hashes = pool.map(lambda row: _sha256(os.path.join(folder, row[1])), some)
+            database.executemany(
+                "UPDATE images SET sha256 = ? WHERE position = ?",
+                [(found, position) for found, (position, _) in zip(hashes, some)],
+            )
+    database.execute("CREATE INDEX by_hash ON images (sha256)")
+    copies = database.execute(
+        "SELECT a.position, a.image, a.file, a.line, a.split, b.image, b.split FROM images a JOIN "
+        "images b ON b.position = (SELECT MIN(position) FROM images WHERE sha256 = a.sha256) "
+        "WHERE a.sha256 IS NOT NULL AND a.position > b.position ORDER BY a.position"
+    )
+    removed: List[Any] = []
+    for position, image, file, line, split, first, first_split in copies:
+        message = f"the image {quoted(image)} has the content of {quoted(first)}"
+        if split != first_split:
+            message += f", which is in split {first_split}; this one is in {split}"
+        is_kept = duplicates == "keep" and split == first_split
+        report(
+            SourceFault("duplicate_image", file, line, message, KEPT if is_kept else SKIPPED),
+        )
+        if not is_kept:
+            removed.append((position,))
+    database.executemany("DELETE FROM images WHERE position = ?", removed)
+
+
+def _sha256(path: str) -> Optional[str]:
+    """None if the file cannot be read, which is reported when its record is made."""
+    found = hashlib.sha256()
+    try:
+        with open(path, "rb") as file:
+            while part := file.read(READ_AT_ONCE):
+                found.update(part)
+    except OSError:
+        return None
+    return found.hexdigest()
+
+
+def label_ids(names: Set[str], given: Optional[Dict[int, str]]) -> Dict[int, str]:
+    """Id -> name of a new label map: as the source numbers its classes, else sorted from 1.
+
+    Raises:
+        ConfigError: if there is no class, or the source numbers one below 1.
+    """
+    if given is None:
+        given = dict(enumerate(sorted(names), start=1))
+    if not given:
+        raise ConfigError("the source has no object with a class; name the classes by --label_map")
+    if min(given) < 1:
+        name = given[min(given)]
+        raise ConfigError(
+            f"the class {quoted(name)} has id {min(given)}, and ids of a label map start at 1: "
+            "write a label map with the names of the classes, and add it as --label_map"
+        )
+    return given

@@ -1,0 +1,184 @@
+"""The second pass over a data set: one shard of every split from one file of descriptions.
+
+`convert_shard` is the whole work of a process, and of an element of a Beam pipeline. A shard whose
+result is on disk is not made again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import threading
+from dataclasses import dataclass
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from estimator_det.compat import tf
+from inputs.checks import decoder_warnings
+from inputs.checks.statistics import Collector
+from inputs.conversion import tally
+from inputs.conversion.examples import Converted, ExampleOptions, convert_image
+from inputs.conversion.index import read_entries
+from inputs.conversion.splits import Split, split_of
+from inputs.datasets import writer
+from inputs.datasets.source import CLIPPED, KEPT, STOPPED, ConversionError, SourceFault
+
+UNFINISHED = ".incomplete"
+_ONE_AT_A_TIME = threading.Lock()  # standard error, where decoders warn, belongs to the process
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all shards of a conversion have in common."""
+
+    output_dir: str
+    work_dir: str  # in output_dir; is deleted at the end
+    splits: Tuple[Split, ...]
+    num_shards: int
+    example: ExampleOptions
+    stop: bool  # whether a fault stops the conversion
+    key: str  # differs if any option of records does
+
+    def entries_file(self, shard: int) -> str:
+        return os.path.join(self.work_dir, f"entries-{shard:05d}.jsonl")
+
+    def result_file(self, shard: int) -> str:
+        return os.path.join(self.work_dir, f"result-{shard:05d}.json")
+
+    def faults_file(self, shard: int) -> str:
+        return os.path.join(self.work_dir, f"faults-{shard:05d}.jsonl")
+
+    def record_file(self, split: str, shard: int) -> str:
+        """The file that the shard becomes."""
+        path = os.path.join(self.output_dir, f"{split}.record")
+        return writer.shard_paths(path, self.num_shards)[shard]
+
+
+class ShardResult(NamedTuple):
+    """What is known about a finished shard."""
+
+    key: str  # of the job and the descriptions
+    sizes: Dict[str, int]  # split -> bytes of its file
+    tally: tally.Tally
+
+
+def convert_shard(job: Job, shard: int) -> ShardResult:
+    """Makes a shard of every split beside its final name, unless it is there already.
+
+    Raises:
+        ConversionError: at the first fault, if faults stop the job.
+    """
+    key = _key(job, shard)
+    found = read_result(job, shard, key)
+    if found is not None:
+        return found
+    with _ONE_AT_A_TIME:
+        return _convert_entries(job, shard, key)
+
+
+def _convert_entries(job: Job, shard: int, key: str) -> ShardResult:
+    names = [split.name for split in job.splits]
+    collectors = {name: Collector() for name in names}
+    notes = {"encoded_again": 0, "masks_left_out": 0}
+    faults: List[SourceFault] = []
+    with contextlib.ExitStack() as stack:
+        new_warnings = stack.enter_context(decoder_warnings.capture())
+        writers = {
+            name: stack.enter_context(
+                tf.io.TFRecordWriter(job.record_file(name, shard) + UNFINISHED)
+            )
+            for name in names
+        }
+        for entry in read_entries(job.entries_file(shard)):
+            converted = convert_image(entry.image, job.example, new_warnings)
+            if job.stop:
+                _stop_at(converted.faults)
+            faults += converted.faults
+            if converted.serialized:
+                split = entry.split or split_of(converted.sha256, job.splits)
+                writers[split].write(converted.serialized)
+                _collect(converted, collectors[split])
+                notes["encoded_again"] += converted.is_encoded_again
+                notes["masks_left_out"] += converted.num_masks_left_out
+    result = ShardResult(
+        key,
+        {name: os.path.getsize(job.record_file(name, shard) + UNFINISHED) for name in names},
+        {
+            "splits": {name: tally.of_columns(one.columns()) for name, one in collectors.items()},
+            "faults": tally.of_faults(faults),
+            **notes,
+        },
+    )
+    write_lines(job.faults_file(shard), faults)
+    _replace(job.result_file(shard), json.dumps(result._asdict()))
+    return result
+
+
+def read_result(job: Job, shard: int, key: str = "") -> Optional[ShardResult]:
+    """The result of an earlier run, if it is of the same job and its files are whole."""
+    try:
+        with open(job.result_file(shard), encoding="utf-8") as file:
+            result = ShardResult(**json.load(file))
+    except (FileNotFoundError, json.JSONDecodeError, TypeError):  # TypeError: of another release
+        return None
+    if result.key != (key or _key(job, shard)):
+        return None
+    for name, size in result.sizes.items():
+        final = job.record_file(name, shard)
+        if not any(_has_size(path, size) for path in (final + UNFINISHED, final)):
+            return None
+    return result
+
+
+def write_lines(path: str, faults: Sequence[SourceFault]) -> None:
+    """A JSON line for each fault."""
+    _replace(path, "".join(json.dumps(fault._asdict()) + "\n" for fault in faults))
+
+
+def _has_size(path: str, size: int) -> bool:
+    return os.path.exists(path) and os.path.getsize(path) == size
+
+
+def _replace(path: str, text: str) -> None:
+    with open(path + UNFINISHED, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(path + UNFINISHED, path)
+
+
+def _key(job: Job, shard: int) -> str:
+    found = hashlib.sha256(job.key.encode())
+    with open(job.entries_file(shard), "rb") as file:
+        found.update(file.read())
+    return found.hexdigest()
+
+
+def _stop_at(faults: Sequence[SourceFault]) -> None:
+    for fault in faults:
+        if fault.action not in (KEPT, CLIPPED):
+            raise ConversionError(fault._replace(action=STOPPED).sentence())
+
+
+def _collect(converted: Converted, collector: Collector) -> None:
+    collector.add(0, 0, converted.size, "", converted.boxes, np.asarray(converted.class_ids))
+
+
+_JOBS: List[Job] = []  # the one of this process
+
+
+def start_process(job: Job) -> None:
+    """Prepares a process for `convert_in_process`."""
+    _JOBS[:] = [job]
+
+
+def convert_in_process(shard: int) -> ShardResult:
+    """`convert_shard` with the job of this process."""
+    return convert_shard(_JOBS[0], shard)
+
+
+def shard_pattern(split: str) -> Any:
+    """Matches the names of all shards of a split, of any number of shards."""
+    return re.compile(rf"{re.escape(split)}\.record-\d{{5}}-of-\d{{5}}(?:{UNFINISHED})?")

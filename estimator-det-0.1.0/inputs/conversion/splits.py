@@ -1,0 +1,158 @@
+"""Parts of a data set, such as train and val: by ratio, or by lists of images."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+from typing import Dict, Iterator, NamedTuple, Optional, Sequence, Tuple
+
+from estimator_det.config.printing import quoted
+from estimator_det.config.text import ConfigError
+from inputs.datasets.paths import require_file
+from inputs.datasets.source import SourceFault
+
+DEFAULT_NAMES = ("train", "val", "test")
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
+LONGEST_LINE = 4096  # of a list; the longest path of a file
+
+
+class Split(NamedTuple):
+    """One part; all images go to the only one that has neither share nor list."""
+
+    name: str
+    share: float = 0.0
+    list_file: str = ""
+
+
+def parse_splits(text: str) -> Tuple[Split, ...]:
+    """`train`, `0.8,0.2`, `train=0.8,val=0.2` or `train=train.txt,val=val.txt`.
+
+    Raises:
+        ConfigError: if the text is none of these, or shares do not add up to 1.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) == 1 and _NAME.fullmatch(parts[0]) and not _share(parts[0]):
+        return (Split(parts[0]),)
+    splits = [_split(part, index) for index, part in enumerate(parts)]
+    names = [split.name for split in splits]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"--split {quoted(text)}: a name is given twice")
+    with_share = [split for split in splits if split.share]
+    if with_share and len(with_share) < len(splits):
+        raise ConfigError(f"--split {quoted(text)}: give a ratio to every part, or a list to each")
+    if with_share and abs(sum(split.share for split in splits) - 1.0) > 1e-6:
+        total = sum(split.share for split in splits)
+        raise ConfigError(f"--split {quoted(text)}: the ratios add up to {total:.6g}, not to 1")
+    for split in splits:
+        if split.list_file:
+            require_file(split.list_file, f"the list of --split {split.name}")
+    return tuple(splits)
+
+
+def _split(text: str, index: int) -> Split:
+    name, equals, value = text.partition("=")
+    if not equals:
+        if index >= len(DEFAULT_NAMES):
+            raise ConfigError(f"--split: part {index + 1} has no name; write NAME={text}")
+        name, value = DEFAULT_NAMES[index], text
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"--split: {quoted(name)} is no name for files; use letters and digits")
+    share = _share(value)
+    if share is None:
+        return Split(name, list_file=value)
+    if not 0 < share <= 1:
+        raise ConfigError(f"--split: the ratio of {name} is {value}; allowed: above 0, at most 1")
+    return Split(name, share)
+
+
+def _share(text: str) -> Optional[float]:
+    try:
+        return float(text)
+    except ValueError:  # the name of a list
+        return None
+
+
+def split_of(sha256: str, splits: Sequence[Split]) -> str:
+    """The part of an image by ratio; it follows from its content, so that copies stay together."""
+    place = int(sha256[:13], 16) / 16**13
+    for split in splits[:-1]:
+        if place < split.share:
+            return split.name
+        place -= split.share
+    return splits[-1].name
+
+
+class SplitLists:
+    """The lists of images, in a database."""
+
+    def __init__(self, splits: Sequence[Split], database: sqlite3.Connection) -> None:
+        self._database = database
+        database.execute(
+            "CREATE TABLE lists (name TEXT PRIMARY KEY, split TEXT, file TEXT, line INTEGER, "
+            "used INTEGER DEFAULT 0) WITHOUT ROWID"
+        )
+        for split in splits:
+            for line, name in _lines(split.list_file):
+                self._add(name, split, line)
+
+    def _add(self, name: str, split: Split, line: int) -> None:
+        row = self._database.execute(
+            "SELECT split, file, line FROM lists WHERE name = ?", (name,)
+        ).fetchone()
+        if row is None:
+            self._database.execute(
+                "INSERT INTO lists (name, split, file, line) VALUES (?, ?, ?, ?)",
+                (name, split.name, split.list_file, line),
+            )
+        elif row[0] != split.name:
+            raise ConfigError(
+                f"{split.list_file}, line {line}: the image {quoted(name)} is also in split "
+                f"{row[0]} ({row[1]}, line {row[2]}); an image belongs to one split"
+            )
+
+    def find(self, image: str, source_id: str) -> str:
+        """The part that lists an image by path, file name, id, or either without suffix.
+
+        Returns:
+            "" if no list names it.
+
+        Raises:
+            ConfigError: if two lists do, under different names.
+        """
+        base = os.path.basename(image)
+        names = (image, base, source_id, os.path.splitext(image)[0], os.path.splitext(base)[0])
+        found: Dict[str, str] = {}
+        for name in dict.fromkeys(names):
+            row = self._database.execute(
+                "SELECT split FROM lists WHERE name = ?", (name,)
+            ).fetchone()
+            if row is not None:
+                found.setdefault(row[0], name)
+                self._database.execute("UPDATE lists SET used = 1 WHERE name = ?", (name,))
+        if len(found) > 1:
+            raise ConfigError(f"the image {quoted(image)} is in several splits: {found}")
+        return next(iter(found), "")
+
+    def unused(self) -> Iterator[SourceFault]:
+        """A fault for each line that names no image."""
+        for name, file, line in self._database.execute(
+            "SELECT name, file, line FROM lists WHERE used = 0 ORDER BY file, line"
+        ):
+            yield SourceFault("no_split", file, line, f"the line is {quoted(name)}")
+
+
+def _lines(path: str) -> Iterator[Tuple[int, str]]:
+    """Lines with text; of several words, as in lists of PASCAL VOC, the first.
+
+    A name with a space is kept whole if the line has no other word of -1, 0 or 1.
+    """
+    with open(path, encoding="utf-8-sig", errors="replace") as file:
+        number = 0
+        while line := file.readline(LONGEST_LINE + 1):
+            number += 1
+            if len(line) > LONGEST_LINE:
+                raise ConfigError(f"{path}, line {number}: more than {LONGEST_LINE} characters")
+            name = re.sub(r"\s+(-1|0|1)$", "", line.strip())
+            if name:
+                yield number, name

@@ -1,0 +1,70 @@
+"""Counts of a conversion that add up over its shards, and need no more memory for more images."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Iterable, List, Sequence
+
+from inputs.checks import statistics
+from inputs.checks.statistics import Columns, Histogram
+from inputs.datasets.source import SourceFault
+
+NUM_EXAMPLES = 3  # faults of a kind that a report shows
+
+Tally = Dict[str, Any]  # numbers, lists of numbers and dictionaries of them, as JSON keeps them
+
+
+def of_columns(columns: Columns) -> Tally:
+    """The counts of some images of one part."""
+    pixels = statistics.box_sizes(columns)
+    per_image = statistics.boxes_per_image(columns)
+    return {
+        "images": columns.num_images,
+        "boxes": columns.num_boxes,
+        "images_without_boxes": int((per_image == 0).sum()),
+        "classes": {str(i): list(found) for i, found in statistics.class_counts(columns).items()},
+        "areas": statistics.area_histogram(pixels, "").counts.tolist(),
+        "ratios": statistics.ratio_histogram(pixels).counts.tolist(),
+        "counts": statistics.count_histogram(columns).counts.tolist(),
+        "sides": statistics.side_histogram(columns.sizes).counts.tolist(),
+    }
+
+
+def histograms(tally: Tally) -> List[Histogram]:
+    """The histograms in the counts of one part."""
+    empty = statistics.Collector().columns()
+    pixels = statistics.box_sizes(empty)
+    frames = {
+        "areas": statistics.area_histogram(pixels, "area of boxes, pixels"),
+        "ratios": statistics.ratio_histogram(pixels),
+        "counts": statistics.count_histogram(empty),
+        "sides": statistics.side_histogram(empty.sizes),
+    }
+    return [
+        frame._replace(counts=frame.counts + tally[name])
+        for name, frame in frames.items()
+        if name in tally
+    ]
+
+
+def of_faults(faults: Iterable[SourceFault]) -> Tally:
+    """Kind and action with a space between -> how many, and the first of them as sentences."""
+    found: Tally = {}
+    for fault in faults:
+        row = found.setdefault(f"{fault.kind} {fault.action}", {"count": 0, "examples": []})
+        row["count"] += 1
+        if len(row["examples"]) < NUM_EXAMPLES:
+            row["examples"].append(fault.sentence())
+    return found
+
+
+def add(tallies: Sequence[Any]) -> Any:
+    """The sum of numbers, lists of numbers, and dictionaries key by key; examples are joined."""
+    first = tallies[0]
+    if isinstance(first, dict):
+        keys = dict.fromkeys(key for one in tallies for key in one)
+        return {key: add([one[key] for one in tallies if key in one]) for key in keys}
+    if isinstance(first, list):
+        if any(isinstance(value, str) for one in tallies for value in one):
+            return [value for one in tallies for value in one][:NUM_EXAMPLES]
+        return [sum(values) for values in zip(*tallies)]
+    return sum(tallies)

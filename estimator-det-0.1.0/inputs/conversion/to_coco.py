@@ -1,0 +1,376 @@
+"""Records to one COCO JSON file, so that other tools can read them.
+
+Pixels come from the fractions in the records: the shortest decimal number that has the same float32
+fraction. What `convert --from coco` keeps beside the keys of training (ids of annotations,
+polygons, licences) is restored where it still agrees with the record. The file is written piece by
+piece: memory does not grow with the number of records.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import sqlite3
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+from PIL import Image
+
+from estimator_det.compat import tf
+from estimator_det.config.printing import plain, quoted
+from estimator_det.config.text import ConfigError
+from inputs.conversion.examples import IMAGE_FIELDS, OBJECT_FIELDS
+from inputs.datasets import decimals, grouping, masks
+from inputs.datasets.paths import require_file
+from inputs.datasets.source import ConversionError
+from inputs.decoding import image_header
+from inputs.decoding.example import MASKS, OBJECT, SIDES
+from inputs.label_map import read_label_map
+from inputs.records import tfrecord
+from inputs.records.stream import find_files
+
+DATASET_END = ".dataset.json"
+FIRST_KEYS = ("info", "licenses")  # the order of keys in COCO's own files
+UNFINISHED = ".incomplete"
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """What is written."""
+
+    records: Sequence[str]  # patterns of record files
+    output: str  # the JSON file
+    label_map: str
+    dataset: str = ""  # facts about all images that `convert` wrote; "" takes the one beside
+    write_images: str = ""  # folder for the image files; "" writes none
+    max_megapixels: float = 178.95697  # of a mask
+
+
+class Exported(NamedTuple):
+    """How much was written."""
+
+    images: int
+    annotations: int
+
+
+class _Record(NamedTuple):
+    """A record, and where it is."""
+
+    values: Dict[str, List[Any]]
+    where: str
+
+
+def export_coco(
+    options: ExportOptions, *, advance: Callable[[int], Any] = lambda records: None
+) -> Exported:
+    """Writes the JSON file, and the images if that is asked for.
+
+    Raises:
+        ConfigError: if there are no records or the label map cannot be read.
+        ConversionError: if a record cannot be read or written.
+    """
+    found = [path for pattern in options.records for path in find_files(pattern)]
+    dataset = _dataset(options, found)
+    names = read_label_map(options.label_map).names
+    categories = dataset.pop("categories", None) or [
+        {"id": number, "name": name} for number, name in names.items()
+    ]
+    writer = _Writer(options, {one["name"]: one["id"] for one in categories}, names)
+    folder = os.path.dirname(os.path.abspath(options.output))
+    os.makedirs(folder, exist_ok=True)
+    parts = {name: f"{options.output}.{name}{UNFINISHED}" for name in ("images", "annotations")}
+    try:
+        writer.number(_records(found))
+        with contextlib.ExitStack() as stack:
+            images, annotations = (
+                stack.enter_context(open(path, "w", encoding="utf-8")) for path in parts.values()
+            )
+            for record in _records(found):
+                writer.write(record, images, annotations)
+                advance(1)
+        whole = options.output + UNFINISHED
+        with open(whole, "w", encoding="utf-8") as file:
+            _join(file, dataset, parts, categories)
+        os.replace(whole, options.output)
+    finally:
+        writer.close()
+        for path in parts.values():
+            if os.path.exists(path):
+                os.remove(path)
+    return Exported(writer.num_images, writer.num_annotations)
+
+
+def _dataset(options: ExportOptions, found: Sequence[str]) -> Dict[str, Any]:
+    """The facts about all images that a conversion wrote beside the records; none otherwise."""
+    path = options.dataset
+    if path:
+        require_file(path, "--dataset")
+    else:
+        path = found[0].rpartition(".record")[0] + DATASET_END
+    if not os.path.isfile(path):
+        return {}
+    with open(path, encoding="utf-8") as file:
+        try:
+            dataset = json.load(file)
+        except ValueError as error:
+            raise ConfigError(f"{path}: not valid JSON: {error}") from None
+    if not isinstance(dataset, dict):
+        raise ConfigError(f"{path}: not a JSON object, as convert writes it")
+    return dataset
+
+
+def _records(found: Sequence[str]) -> Iterator[_Record]:
+    for path in found:
+        for number, record in tfrecord.read_records(path):
+            where = f"{path}, record {number}"
+            if isinstance(record, tfrecord.Damage):
+                raise ConversionError(f"{where}: {record.message}. Remedy: write the record again")
+            yield _Record(_values(record, where), where)
+
+
+def _values(record: bytes, where: str) -> Dict[str, List[Any]]:
+    try:
+        features = tf.train.Example.FromString(record).features.feature
+    except Exception as error:  # protobuf's DecodeError differs between its implementations
+        raise ConversionError(
+            f"{where}: it is not a tf.train.Example: {error}. Remedy: run check-data"
+        ) from None
+    kinds = {key: feature.WhichOneof("kind") for key, feature in features.items()}
+    return {key: list(getattr(features[key], kind).value) for key, kind in kinds.items() if kind}
+
+
+def _join(
+    file: Any, dataset: Dict[str, Any], parts: Dict[str, str], categories: Sequence[Any]
+) -> None:
+    """One JSON object of all parts."""
+    file.write("{")
+    for key in (*FIRST_KEYS, *(key for key in dataset if key not in FIRST_KEYS)):
+        if key in dataset:
+            file.write(f"{json.dumps(key)}: {json.dumps(dataset[key])},\n")
+    for name, path in parts.items():
+        file.write(f'"{name}": [\n')
+        with open(path, encoding="utf-8") as lines:
+            shutil.copyfileobj(lines, file)
+        file.write("],\n")
+    file.write(f'"categories": {json.dumps(categories)}}}\n')
+
+
+class _Writer:
+    """Images and annotations of records, one after the other."""
+
+    def __init__(self, options: ExportOptions, ids: Dict[str, int], names: Dict[int, str]) -> None:
+        self._options = options
+        self._ids = ids  # class name -> id of the category
+        self._names = names  # id of the label map -> class name
+        self._scratch = f"{options.output}.sqlite{UNFINISHED}"
+        self._database: Optional[sqlite3.Connection] = None
+        self._keeps_image_ids = self._keeps_object_ids = False
+        self.num_images = self.num_annotations = 0
+
+    def close(self) -> None:
+        if self._database is not None:
+            self._database.close()
+            os.remove(self._scratch)
+            self._database = None
+
+    def number(self, records: Iterator[_Record]) -> None:
+        """Finds out whether ids in the records can be used: whole numbers, each once."""
+        os.makedirs(os.path.dirname(os.path.abspath(self._scratch)), exist_ok=True)
+        self._database = grouping.connect(self._scratch)
+        self._database.execute("CREATE TABLE images (id INTEGER PRIMARY KEY)")
+        self._database.execute("CREATE TABLE objects (id INTEGER PRIMARY KEY)")
+        self._keeps_image_ids = self._keeps_object_ids = True
+        for record in records:
+            found = [_image_id(record)]
+            self._keeps_image_ids = self._keeps_image_ids and self._add("images", found)
+            if self._keeps_object_ids:
+                ids = [fields.get("id") for fields in _object_fields(record)]
+                count = len(record.values.get(SIDES[0], []))
+                self._keeps_object_ids = len(ids) == count and self._add("objects", ids)
+
+    def _add(self, table: str, ids: Sequence[Any]) -> bool:
+        assert self._database is not None
+        if not all(type(one) is int and abs(one) < 2**63 for one in ids):
+            return False
+        try:
+            self._database.executemany(f"INSERT INTO {table} VALUES (?)", [(one,) for one in ids])
+        except sqlite3.IntegrityError:
+            return False
+        return True
+
+    def write(self, record: _Record, images: Any, annotations: Any) -> None:
+        """Appends an image and its annotations to the two files."""
+        values = record.values
+        encoded = (values.get("image/encoded") or [b""])[0]
+        size = image_header.claimed_size(encoded)
+        if size is None:
+            raise ConversionError(f"{record.where}: image/encoded is no image. Run check-data")
+        self.num_images += 1
+        image_id = _image_id(record) if self._keeps_image_ids else self.num_images
+        name = _text(values, "image/filename") or _text(values, "image/source_id")
+        image = {"file_name": name, "height": size[0], "width": size[1], "id": image_id}
+        for key, field in (
+            ("image/neg_category_ids", "neg_category_ids"),
+            ("image/not_exhaustive_category_ids", "not_exhaustive_category_ids"),
+        ):
+            if key in values:
+                image[field] = [self._category(number) for number in values[key]]
+        image.update(_json(values.get(IMAGE_FIELDS, [b"{}"])[0]))
+        images.write(("" if self.num_images == 1 else ",\n") + json.dumps(image))
+        if self._options.write_images:
+            self._write_image(name, encoded, record.where)
+        for annotation in self._annotations(record, size, image_id):
+            self.num_annotations += 1
+            if not self._keeps_object_ids:
+                annotation["id"] = self.num_annotations
+            end = "" if self.num_annotations == 1 else ",\n"
+            annotations.write(end + json.dumps(annotation))
+
+    def _category(self, number: int) -> int:
+        """The category of an id of the label map."""
+        return self._ids.get(self._names.get(number, ""), number)
+
+    def _annotations(
+        self, record: _Record, size: Tuple[int, int], image_id: Any
+    ) -> Iterator[Dict[str, Any]]:
+        values = record.values
+        sides = [values.get(key, []) for key in SIDES]
+        labels = values.get(OBJECT + "class/label", [])
+        if len({len(labels), *map(len, sides)}) > 1:
+            raise ConversionError(
+                f"{record.where}: lists of boxes differ in length. Run check-data"
+            )
+        fields = _object_fields(record)
+        keypoints = _keypoints(record, len(labels), size)
+        encoded = values.get(MASKS, [])
+        for i, label in enumerate(labels):
+            box = [side[i] for side in sides]
+            other = dict(fields[i]) if len(fields) == len(labels) else {}
+            pixels = decimals.box_from_stored(box, *size)
+            exact = other.pop("bbox", None)
+            annotation: Dict[str, Any] = {
+                "image_id": image_id,
+                "category_id": self._category(label),
+                "bbox": exact if exact is not None and _is_near(exact, pixels) else pixels,
+            }
+            area = _at(values, OBJECT + "area", i)
+            exact = other.pop("area", None)
+            if area is not None:
+                agrees = exact is not None and np.float32(exact) == np.float32(area)
+                annotation["area"] = exact if agrees else decimals.shortest(area)
+            else:
+                annotation["area"] = pixels[2] * pixels[3]
+            crowd = _at(values, OBJECT + "is_crowd", i)
+            group = _at(values, OBJECT + "group_of", i)
+            annotation["iscrowd"] = int(bool(crowd or group))
+            segmentation = other.pop("segmentation", None)
+            if i < len(encoded):
+                mask = self._mask(encoded[i], size, record.where)
+                is_crowd = bool(annotation["iscrowd"])
+                annotation["segmentation"] = _segmentation(mask, segmentation, size, is_crowd)
+            if keypoints and (any(keypoints[i][2::3]) or "num_keypoints" in other):
+                annotation["keypoints"] = keypoints[i]
+                annotation["num_keypoints"] = sum(v > 0 for v in keypoints[i][2::3])
+            score = _at(values, OBJECT + "class/confidence", i)
+            if score is not None:
+                annotation["score"] = decimals.shortest(score)
+            annotation.update(other)
+            yield annotation
+
+    def _mask(self, encoded: bytes, size: Tuple[int, int], where: str) -> np.ndarray:
+        """Bool [h, w] of a PNG file of the size of the image."""
+        if image_header.claimed_size(encoded) != size:
+            raise ConversionError(f"{where}: a mask is no PNG of the image's size. Run check-data")
+        try:
+            with Image.open(io.BytesIO(encoded)) as image:
+                return np.asarray(image.convert("L")) > 0
+        except (OSError, SyntaxError, ValueError) as error:
+            raise ConversionError(f"{where}: a mask cannot be decoded: {error}") from None
+
+    def _write_image(self, name: str, encoded: bytes, where: str) -> None:
+        folder = os.path.realpath(self._options.write_images)
+        path = os.path.realpath(os.path.join(folder, name))
+        if not name or "\0" in name or os.path.commonpath([folder, path]) != folder:
+            raise ConversionError(
+                f"{where}: the file name {quoted(name)} leads out of {folder}. Remedy: leave "
+                "--write_images out, or correct image/filename"
+            )
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(encoded)
+
+
+def _segmentation(mask: np.ndarray, given: Any, size: Tuple[int, int], is_crowd: bool) -> Any:
+    """The segmentation that the source had, if it gives this mask; else run lengths."""
+    try:
+        if isinstance(given, dict) and (masks.from_run_lengths(given, size) == mask).all():
+            return given
+        if isinstance(given, list) and (masks.from_polygons(given, size) == mask).all():
+            return given
+    except masks.MaskError:  # the record was changed after it was made
+        pass
+    if is_crowd:
+        return {"size": list(size), "counts": masks.count_runs(mask)}
+    return masks.to_run_lengths(mask)
+
+
+def _keypoints(record: _Record, count: int, size: Tuple[int, int]) -> List[List[float]]:
+    """x, y, visibility, … in pixels for each object; an empty list without any."""
+    key = OBJECT + "keypoint/"
+    x, y, seen = (record.values.get(key + end, []) for end in ("x", "y", "visibility"))
+    if not x or not count:
+        return []
+    if len(x) != len(y) or len(x) % count or len(seen) not in (0, len(x)):
+        raise ConversionError(f"{record.where}: lists of keypoints differ in length")
+    flat: List[float] = []
+    for i, (across, down) in enumerate(zip(x, y)):
+        visibility = seen[i] if seen else 0 if across != across else 2
+        if not visibility or across != across or down != down:
+            flat += [0, 0, 0]
+        else:
+            places = ((across, size[1]), (down, size[0]))
+            flat += [decimals.shortest(value, side) for value, side in places]
+            flat.append(int(visibility))
+    flat = [int(value) if value == int(value) else value for value in flat]
+    each = len(flat) // count
+    return [flat[i * each : (i + 1) * each] for i in range(count)]
+
+
+def _is_near(exact: Any, pixels: Sequence[float]) -> bool:
+    """Whether a box as the source gave it may be that of the record."""
+    if not isinstance(exact, list) or len(exact) != 4:
+        return False
+    return bool(np.allclose(exact, pixels, rtol=1e-5, atol=1e-3))
+
+
+def _image_id(record: _Record) -> Any:
+    text = _text(record.values, "image/source_id")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else text
+
+
+def _object_fields(record: _Record) -> List[Dict[str, Any]]:
+    return [_json(text) for text in record.values.get(OBJECT_FIELDS, [])]
+
+
+def _json(text: bytes) -> Dict[str, Any]:
+    """An object; an empty one if the text is something else, which `convert` never writes."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _text(values: Dict[str, List[Any]], key: str) -> str:
+    found = (values.get(key) or [b""])[0]
+    return found.decode("utf-8", "replace") if isinstance(found, bytes) else plain(found)
+
+
+def _at(values: Dict[str, List[Any]], key: str, i: int) -> Any:
+    """The value of an object; None if the record has none."""
+    found = values.get(key, [])
+    return found[i] if i < len(found) else None

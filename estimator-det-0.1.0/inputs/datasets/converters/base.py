@@ -1,0 +1,60 @@
+"""The registry of converters, and the options that each one takes."""
+
+from __future__ import annotations
+
+from typing import Callable, Dict, NamedTuple, Tuple
+
+from estimator_det.config.registry import Registry
+from estimator_det.config.text import ConfigError
+from inputs.datasets.source import Source, SourceOptions
+
+Converter = Callable[[SourceOptions], Source]
+
+CONVERTERS: Registry[Converter] = Registry("dataset format")
+
+
+class Takes(NamedTuple):
+    """What a converter takes besides its files."""
+
+    required: Tuple[str, ...]  # fields of SourceOptions
+    optional: Tuple[str, ...] = ()
+    masks: bool = False  # whether the format has masks
+
+
+_TAKES: Dict[Converter, Takes] = {}
+
+
+def takes(
+    *required: str, optional: Tuple[str, ...] = (), masks: bool = False
+) -> Callable[[Converter], Converter]:
+    """Decorator that names the fields of `SourceOptions` that a converter uses."""
+
+    def enter(converter: Converter) -> Converter:
+        _TAKES[converter] = Takes(required, optional, masks)
+        return converter
+
+    return enter
+
+
+def options_of(name: str) -> Takes:
+    """What the converter of a format takes."""
+    return _TAKES[CONVERTERS.get(name)]
+
+
+def open_source(name: str, options: SourceOptions, *, masks: bool = False) -> Source:
+    """The data set of a format.
+
+    Raises:
+        ConfigError: if there is no such format, an option is missing or has no effect on it, or the
+            source cannot be read at all.
+    """
+    convert, known = CONVERTERS.get(name), options_of(name)
+    for field in ("images", "annotations", "classes", "image_labels", "min_score"):
+        is_given = getattr(options, field) not in ("", None)
+        if field in known.required and not is_given:
+            raise ConfigError(f"--from {name} needs --{field}; add it")
+        if is_given and field not in (*known.required, *known.optional):
+            raise ConfigError(f"--{field} has no effect with --from {name}; remove it")
+    if masks and not known.masks:
+        raise ConfigError(f"--masks has no effect with --from {name}, which has none; remove it")
+    return convert(options)

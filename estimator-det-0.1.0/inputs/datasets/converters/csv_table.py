@@ -1,0 +1,97 @@
+"""CSV: a row for each box, with a header that names the columns.
+
+Required columns: `filename`, `class`, `xmin`, `ymin`, `xmax`, `ymax` (pixels). Others that are
+used: `width`, `height`, `difficult`, `is_crowd`, `group_of` and `area`. The rows of an image may be
+anywhere. A row without class and box lists an image, which may have no object.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, Iterator, List, Optional
+
+from inputs.datasets.converters.base import CONVERTERS, takes
+from inputs.datasets.converters.rows import read_rows
+from inputs.datasets.grouping import Groups, Part
+from inputs.datasets.paths import require_file
+from inputs.datasets.source import (
+    AnnotatedImage,
+    AnnotatedObject,
+    Source,
+    SourceError,
+    SourceFault,
+    SourceOptions,
+    broken,
+    number,
+    whole_number,
+)
+
+SIDES = ("ymin", "xmin", "ymax", "xmax")
+MARKS = ("difficult", "is_crowd", "group_of")
+
+
+@CONVERTERS.register("csv")
+@takes("images", "annotations")
+def read_csv(options: SourceOptions) -> Source:
+    """Reads one file; images come in the order of their first rows."""
+    path = require_file(options.annotations, "--annotations")
+    groups = Groups(options.scratch)
+    for line, row in read_rows(path, ("filename", "class", *SIDES)):
+        groups.add(row.get("filename", ""), "row", line, json.dumps(row))
+    groups.finish()
+    return Source(_images(path, groups))
+
+
+def _images(path: str, groups: Groups) -> Iterator[AnnotatedImage]:
+    for name, parts in groups.all():
+        yield _image(path, name, parts)
+    groups.close()
+
+
+def _image(path: str, name: str, parts: List[Part]) -> AnnotatedImage:
+    objects: List[AnnotatedObject] = []
+    faults: List[SourceFault] = []
+    sizes: Dict[str, Optional[int]] = {"height": None, "width": None}
+    for part in parts:
+        try:
+            if "" in part.value:
+                raise broken(path, part.line, part.value[""])
+            for side, before in sizes.items():
+                found = _optional(part, side, path)
+                if found is not None and before not in (None, found):
+                    raise SourceError(
+                        "length_mismatch", path, part.line, f"{side} is {found}, and {before} above"
+                    )
+                sizes[side] = before if found is None else found
+            if any(part.value[key].strip() for key in ("class", *SIDES)):
+                objects.append(_object(part, path))
+        except SourceError as error:
+            faults.append(error.fault)
+    return AnnotatedImage(
+        name, path, parts[0].line, height=sizes["height"], width=sizes["width"], objects=objects,
+        faults=faults,
+    )  # fmt: skip
+
+
+def _object(part: Part, path: str) -> AnnotatedObject:
+    row, line = part.value, part.line
+    name = row["class"].strip()
+    if not name:
+        raise SourceError("missing_key", path, line, "the class is empty")
+    area = row.get("area", "").strip()
+    marks: Dict[str, Any] = {}
+    for key in MARKS:
+        value = _optional(part, key, path)
+        marks[key] = None if value is None else bool(value)
+    return AnnotatedObject(
+        name,
+        [number(row[side].strip(), path, line, side) for side in SIDES],
+        line,
+        area=number(area, path, line, "area") if area else None,
+        **marks,
+    )
+
+
+def _optional(part: Part, key: str, path: str) -> Any:
+    text = part.value.get(key, "").strip()
+    return whole_number(text, path, part.line, key) if text else None

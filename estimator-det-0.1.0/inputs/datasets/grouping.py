@@ -1,0 +1,92 @@
+"""Collects the parts of each image, which a source gives in any order, on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from typing import Any, Iterator, List, NamedTuple, Tuple
+
+CACHE_KIBIBYTES = 8 * 1024
+
+
+class Part(NamedTuple):
+    """A piece of an image's annotation."""
+
+    table: str
+    line: int
+    value: Any  # as JSON keeps it
+
+
+def connect(path: str) -> sqlite3.Connection:
+    """A new database for temporary data: quick, and lost after a crash."""
+    if os.path.exists(path):
+        os.remove(path)
+    database = sqlite3.connect(path, isolation_level=None)
+    for setting in (
+        "journal_mode = OFF",
+        "synchronous = OFF",
+        "temp_store = FILE",
+        f"cache_size = -{CACHE_KIBIBYTES}",
+    ):
+        database.execute(f"PRAGMA {setting}")
+    database.execute("BEGIN")
+    return database
+
+
+class Groups:
+    """Parts by a key, such as the id of an image."""
+
+    def __init__(self, folder: str) -> None:
+        self._path = os.path.join(folder, "groups.sqlite")
+        self._database = connect(self._path)
+        self._database.execute(
+            "CREATE TABLE parts (number INTEGER PRIMARY KEY, key TEXT, source TEXT, line INTEGER, "
+            "value TEXT)"
+        )
+
+    def add(self, key: Any, table: str, line: int, text: str) -> None:
+        """Adds a part with its value as JSON; keys are equal if their JSON is."""
+        self._database.execute(
+            "INSERT INTO parts (key, source, line, value) VALUES (?, ?, ?, ?)",
+            (json.dumps(key), table, line, text),
+        )
+
+    def finish(self) -> None:
+        """Call it once, after the last `add`."""
+        self._database.execute("CREATE INDEX by_key ON parts (key)")
+        self._database.execute("COMMIT")
+
+    def take(self, key: Any) -> List[Part]:
+        """The parts of a key in the order in which they were added."""
+        rows = self._database.execute(
+            "SELECT source, line, value FROM parts WHERE key = ? ORDER BY number",
+            (json.dumps(key),),
+        )
+        return [Part(table, line, json.loads(value)) for table, line, value in rows]
+
+    def has(self, key: Any, table: str) -> bool:
+        """Whether a key has a part in a table."""
+        row = self._database.execute(
+            "SELECT 1 FROM parts WHERE key = ? AND source = ? LIMIT 1", (json.dumps(key), table)
+        )
+        return row.fetchone() is not None
+
+    def of_table(self, table: str) -> Iterator[Part]:
+        """All parts of a table, in the order in which they were added."""
+        cursor = self._database.cursor()
+        for line, value in cursor.execute(
+            "SELECT line, value FROM parts WHERE source = ? ORDER BY number", (table,)
+        ):
+            yield Part(table, line, json.loads(value))
+
+    def all(self) -> Iterator[Tuple[Any, List[Part]]]:
+        """Every key with its parts, in the order of the keys' first parts."""
+        cursor = self._database.cursor()
+        for (key,) in cursor.execute("SELECT key FROM parts GROUP BY key ORDER BY MIN(number)"):
+            yield json.loads(key), self.take(json.loads(key))
+
+    def close(self) -> None:
+        """Deletes all parts."""
+        self._database.close()
+        os.remove(self._path)

@@ -1,0 +1,127 @@
+"""Masks of objects: COCO's polygons and run lengths to pixels and back, and PNG files.
+
+Run lengths count pixels column by column, first those outside of the object (pycocotools,
+`maskApi.c`). All counts are checked before pixels are made from them.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from typing import Any, Dict, List, Sequence, Tuple
+
+import numpy as np
+from PIL import Image
+from pycocotools import mask as coco_mask
+
+MAX_OVERSHOOT = 1.0  # of the image's side; farther points of a polygon are an error
+_Size = Tuple[int, int]  # height and width
+
+
+class MaskError(Exception):
+    """A polygon or run lengths that no mask can be made of; the text says why."""
+
+
+def from_polygons(polygons: Sequence[Sequence[float]], size: _Size) -> np.ndarray:
+    """Bool [h, w] of one object's polygons x, y, x, y, … in pixels, as pycocotools fills them.
+
+    Raises:
+        MaskError: if a polygon has fewer than three points or one far outside of the image.
+    """
+    height, width = size
+    for polygon in polygons:
+        if len(polygon) < 6 or len(polygon) % 2:
+            raise MaskError(f"a polygon has {len(polygon)} coordinates, not 3 or more pairs")
+        for values, side in ((polygon[0::2], width), (polygon[1::2], height)):
+            reach = MAX_OVERSHOOT * side
+            if not all(-reach <= value <= side + reach for value in values):
+                raise MaskError(
+                    f"a polygon has coordinates from {min(values):.6g} to {max(values):.6g} in an "
+                    f"image of {width} x {height} pixels"
+                )
+    if not polygons:
+        raise MaskError("there is no polygon")
+    encoded = coco_mask.frPyObjects([list(map(float, polygon)) for polygon in polygons], *size)
+    return np.asarray(coco_mask.decode(coco_mask.merge(encoded)), bool)
+
+
+def from_run_lengths(run_lengths: Dict[str, Any], size: _Size) -> np.ndarray:
+    """Bool [h, w] of {"size": [h, w], "counts": …}, compressed or a list.
+
+    Raises:
+        MaskError: if the counts are not valid, or of another size than the image.
+    """
+    given = run_lengths.get("size")
+    if given != list(size):
+        raise MaskError(f"run lengths of size {given} in an image of size {list(size)}")
+    counts = run_lengths.get("counts")
+    if isinstance(counts, str):
+        counts = _uncompressed(counts)
+    if not isinstance(counts, list):
+        raise MaskError("run lengths without counts")
+    if not all(type(count) is int and count >= 0 for count in counts):
+        raise MaskError("run lengths with counts that are no whole numbers of 0 or more")
+    if sum(counts) != size[0] * size[1]:
+        raise MaskError(
+            f"run lengths of {sum(counts)} pixels in an image of {size[0] * size[1]} pixels"
+        )
+    values = np.arange(len(counts)) % 2 == 1
+    return np.repeat(values, counts).reshape(size[1], size[0]).T
+
+
+def to_run_lengths(mask: np.ndarray) -> Dict[str, Any]:
+    """{"size": [h, w], "counts": compressed text} of bool [h, w]."""
+    encoded = coco_mask.encode(np.asfortranarray(mask, np.uint8))
+    return {"size": [int(side) for side in mask.shape], "counts": encoded["counts"].decode()}
+
+
+def count_runs(mask: np.ndarray) -> List[int]:
+    """Uncompressed counts of bool [h, w], as annotations of crowds have them."""
+    flat = np.concatenate([[False], mask.T.reshape(-1)])
+    edges = np.flatnonzero(flat[1:] != flat[:-1])
+    return [int(count) for count in np.diff(np.concatenate([[0], edges, [mask.size]]))]
+
+
+def extent(mask: np.ndarray) -> List[float]:
+    """ymin, xmin, ymax, xmax in pixels of bool [h, w]; zeros for an empty mask."""
+    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    if not len(rows):
+        return [0.0] * 4
+    edges = (rows[0], columns[0], rows[-1] + 1, columns[-1] + 1)
+    return [float(edge) for edge in edges]
+
+
+def polygon_extent(polygons: Sequence[Sequence[float]]) -> List[float]:
+    """ymin, xmin, ymax, xmax of the points of polygons x, y, x, y, …; NaN unless all are finite."""
+    x = [value for polygon in polygons for value in polygon[0::2]]
+    y = [value for polygon in polygons for value in polygon[1::2]]
+    if not (x and y and all(map(math.isfinite, (*x, *y)))):
+        return [math.nan] * 4
+    return [min(y), min(x), max(y), max(x)]
+
+
+def to_png(mask: np.ndarray) -> bytes:
+    """A PNG file of one bit for each pixel of bool [h, w]."""
+    buffer = io.BytesIO()
+    Image.fromarray(mask).save(buffer, "PNG", compress_level=1)
+    return buffer.getvalue()
+
+
+def _uncompressed(text: str) -> List[int]:
+    """The counts in COCO's text: six bits in each character, differences from the third on."""
+    counts: List[int] = []
+    value = shift = 0
+    for character in text:
+        code = ord(character) - 48
+        if not 0 <= code < 64 or shift > 60:
+            raise MaskError("run lengths with a text that is not COCO's compressed form")
+        value |= (code & 31) << shift
+        shift += 5
+        if not code & 32:
+            if code & 16:  # negative
+                value -= 1 << shift
+            counts.append(value + (counts[-2] if len(counts) > 2 else 0))
+            value = shift = 0
+    if shift:
+        raise MaskError("run lengths with a text that ends too early")
+    return counts

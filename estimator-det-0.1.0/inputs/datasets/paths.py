@@ -1,0 +1,121 @@
+"""Files of a data set: none outside of its folder is opened, and nothing but regular files."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import Iterator, Tuple
+
+from estimator_det.config import files
+from estimator_det.config.printing import quoted
+from estimator_det.config.text import ConfigError
+from inputs.datasets.source import SourceError, broken
+
+MAX_FILE_BYTES = 64 * 2**20  # of the annotations of one image
+MAX_IMAGE_BYTES = 2**30
+
+
+def real_folder(path: str, option: str) -> str:
+    """The folder of an option without symbolic links.
+
+    Raises:
+        ConfigError: if there is no such local folder.
+    """
+    if files.is_remote(path):
+        raise ConfigError(
+            f"{option} is {path}: conversion reads local folders; copy or mount the data first"
+        )
+    if not os.path.isdir(path):
+        raise ConfigError(f"{option} is {quoted(path)}: there is no such folder")
+    return os.path.realpath(path)
+
+
+def find_image(folder: str, name: str, file: str, line: int) -> Tuple[str, os.stat_result]:
+    """The path of an image in a real folder, and its status.
+
+    Raises:
+        SourceError: if the name leads out of the folder, directly or by a symbolic link, or is not
+            that of a regular file; `file` and `line` are those of the annotation.
+    """
+    if not name or "\0" in name:
+        raise SourceError("missing_key", file, line, f"the image's path is {quoted(name)}")
+    if os.path.isabs(name) or ".." in name.split("/"):
+        raise SourceError("outside_folder", file, line, f"the image is {quoted(name)}")
+    path = os.path.realpath(os.path.join(folder, name))
+    if os.path.commonpath([folder, path]) != folder:
+        message = f"the image {quoted(name)} is a symbolic link to {quoted(path)}"
+        raise SourceError("outside_folder", file, line, message)
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        message = f"the image {quoted(name)} cannot be opened: {error.strerror}"
+        raise SourceError("no_image", file, line, message) from None
+    if not stat.S_ISREG(status.st_mode):
+        message = f"the image {quoted(name)} is {files.special_kind(path)}"
+        raise SourceError("special_file", file, line, message)
+    if status.st_size > MAX_IMAGE_BYTES:
+        message = f"the image {quoted(name)} has {status.st_size:,} bytes, more than 1 GiB"
+        raise SourceError("huge_image", file, line, message)
+    return path, status
+
+
+def require_file(path: str, option: str) -> str:
+    """A local regular file, named by an option.
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    if files.is_remote(path):
+        raise ConfigError(f"{option} is {path}: conversion reads local files; copy the file first")
+    if kind := files.special_kind(path):
+        raise ConfigError(f"{option} is {quoted(path)}: is {kind}, not a file")
+    if not os.path.isfile(path):
+        raise ConfigError(f"{option} is {quoted(path)}: there is no such file")
+    return path
+
+
+def annotation_files(folder: str, suffixes: Tuple[str, ...]) -> Iterator[str]:
+    """Files below a folder that end in one of `suffixes`, sorted by name within each folder.
+
+    Symbolic links to folders are not followed.
+    """
+    for parent, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            if name.lower().endswith(suffixes):
+                yield os.path.join(parent, name)
+
+
+def read_annotation(path: str, folder: str) -> str:
+    """The text of an annotation file of one image.
+
+    Raises:
+        SourceError: as `check_annotation`, or if it is no UTF-8 text.
+    """
+    check_annotation(path, folder)
+    with open(path, "rb") as file:
+        content = file.read()
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise broken(path, line, f"byte {content[error.start]:#04x} is not UTF-8") from None
+
+
+def check_annotation(path: str, folder: str) -> None:
+    """Checks that an annotation file of one image can be read.
+
+    Raises:
+        SourceError: if it is no regular file in `folder`, too large, or cannot be opened.
+    """
+    if os.path.commonpath([folder, os.path.realpath(path)]) != folder:
+        raise SourceError("outside_folder", path, 0, "the annotation is a symbolic link")
+    if kind := files.special_kind(path):
+        raise broken(path, 0, f"it is {kind}, not a file")
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise broken(path, 0, f"it cannot be read: {error.strerror}") from None
+    if size > MAX_FILE_BYTES:
+        raise broken(path, 0, f"it has {size:,} bytes; allowed: {MAX_FILE_BYTES:,}")

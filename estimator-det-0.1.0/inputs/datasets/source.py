@@ -1,0 +1,247 @@
+"""What a converter reads: annotated images as plain values, and the faults of a source.
+
+A converter yields one `AnnotatedImage` after the other. It does not open images; `examples` does,
+and checks all values there once for every format.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+from estimator_det.config.printing import LONGEST_LINE, plain, shortened
+from estimator_det.config.text import ConfigError
+
+# Units of what a fault counts.
+IMAGE, BOX, FILE = "image", "box", "file"
+
+# What happened to data with a fault.
+STOPPED, SKIPPED, DROPPED, CLIPPED, KEPT = "stopped", "skipped", "dropped", "clipped", "kept"
+
+
+class SourceFaultKind(NamedTuple):
+    """One row of the table of faults of a source."""
+
+    description: str
+    remedy: str
+    unit: str = IMAGE
+
+
+KINDS: Dict[str, SourceFaultKind] = {
+    "broken_source": SourceFaultKind(
+        "an annotation file or line cannot be read", "correct the file or line", FILE
+    ),
+    "missing_key": SourceFaultKind("a required value is missing", "add the value"),
+    "outside_folder": SourceFaultKind(
+        "a path leads out of the folder of images",
+        "name a folder with --images that contains all images, and paths relative to it",
+    ),
+    "no_image": SourceFaultKind("the image file does not exist", "correct the path or --images"),
+    "special_file": SourceFaultKind(
+        "a folder, named pipe or device in place of an image", "name an image file"
+    ),
+    "huge_image": SourceFaultKind(
+        "an image is larger than the limit", "remove the image, or raise --max_megapixels"
+    ),
+    "undecodable_image": SourceFaultKind("an image cannot be decoded", "copy or save it again"),
+    "truncated_image": SourceFaultKind("an image file ends too early", "copy the image again"),
+    "corrupt_image": SourceFaultKind(
+        "the decoder warns of damage to an image, but decodes it",
+        "view the image; save or copy it again if a part is missing",
+    ),
+    "unsupported_image": SourceFaultKind(
+        "an image is no JPEG, PNG, GIF or BMP", "add --encode jpeg or --encode png"
+    ),
+    "exif_rotation": SourceFaultKind(
+        "the EXIF data of an image rotate it, which training ignores",
+        "add --exif apply, which rotates the pixels and encodes them again",
+    ),
+    "size_mismatch": SourceFaultKind(
+        "the annotation gives another size than the image has",
+        "annotate the image as it is, or correct the size in the annotation",
+    ),
+    "duplicate_id": SourceFaultKind(
+        "an image or its id is listed twice", "list each image once, with an id of its own"
+    ),
+    "duplicate_image": SourceFaultKind(
+        "an image has the same content as another one", "remove one of the two"
+    ),
+    "no_split": SourceFaultKind(
+        "a line of a split list names no image of the source", "correct the line"
+    ),
+    "box_nan": SourceFaultKind(
+        "boxes with a coordinate that is NaN or infinite", "correct the box", BOX
+    ),
+    "box_inverted": SourceFaultKind(
+        "boxes whose minimum exceeds their maximum", "correct the box", BOX
+    ),
+    "box_degenerate": SourceFaultKind("boxes without height or width", "correct the box", BOX),
+    "box_outside": SourceFaultKind(
+        "boxes that extend beyond the image",
+        "correct the box, or add --clip_boxes, which clips boxes to the image", BOX,
+    ),
+    "unknown_text": SourceFaultKind(
+        "boxes of a class name that the label map lacks", "add the name to the label map", BOX
+    ),
+    "unknown_id": SourceFaultKind(
+        "boxes of a class id that the source does not define", "correct the id or the classes", BOX
+    ),
+    "label_contradiction": SourceFaultKind(
+        "boxes whose class name and class id differ", "use the label map of the source", BOX
+    ),
+    "length_mismatch": SourceFaultKind(
+        "lists that belong together differ in length", "correct the list", BOX
+    ),
+    "broken_keypoints": SourceFaultKind(
+        "keypoints that are not finite or have an unknown visibility", "correct the keypoints", BOX
+    ),
+    "broken_mask": SourceFaultKind(
+        "a polygon or run-length mask is not valid", "correct the mask", BOX
+    ),
+    "mask_empty": SourceFaultKind("boxes whose mask is missing or empty", "correct the mask", BOX),
+    "mask_mismatch": SourceFaultKind(
+        "boxes whose mask fills another part of the image", "correct the mask or the box", BOX
+    ),
+    "unsupported_shape": SourceFaultKind(
+        "a shape that is no object with an area", "use rectangles and polygons", BOX
+    ),
+}  # fmt: skip
+
+
+class SourceFault(NamedTuple):
+    """One fault of a source, with the place that has it."""
+
+    kind: str  # of KINDS
+    file: str  # of the annotation, or of the image if it alone has the fault
+    line: int  # from 1; 0 for the whole file
+    message: str  # what is wrong, with the values
+    action: str = STOPPED
+
+    def sentence(self) -> str:
+        """File, line, what is wrong and the remedy, in one line."""
+        where = plain(self.file, LONGEST_LINE) + (f", line {self.line}" if self.line else "")
+        return f"{where}: {self.kind}: {self.message}. Remedy: {KINDS[self.kind].remedy}"
+
+
+class ConversionError(Exception):
+    """A conversion stops: a fault of the source, or a state of the output folder."""
+
+
+class SourceError(ConfigError):
+    """A part of a source that cannot be used, as a fault; of one image or of the whole source."""
+
+    def __init__(self, kind: str, file: str, line: int, message: str) -> None:
+        file = file.encode(errors="replace").decode()  # a name of a file may be no text
+        self.fault = SourceFault(kind, file, line, shortened(message, 1_000))
+        super().__init__(self.fault.sentence())
+
+
+class AnnotatedObject(NamedTuple):
+    """One object; None and "" are what the source does not give."""
+
+    class_name: str  # "" if the source gives an id alone that it does not define
+    box: Optional[Sequence[float]] = None  # ymin, xmin, ymax, xmax; None: that of the mask
+    line: int = 0  # in the file of the image
+    class_id: int = 0  # of the label map, 0 if unknown; beside a name it must agree with it
+    area: Optional[float] = None  # in square pixels
+    is_crowd: Optional[bool] = None
+    difficult: Optional[bool] = None
+    group_of: Optional[bool] = None
+    score: Optional[float] = None  # confidence, 0 to 1
+    polygons: Optional[Sequence[Sequence[float]]] = None  # x, y, x, y, …, in the unit of the box
+    run_lengths: Optional[Dict[str, Any]] = None  # of COCO: "size" and "counts"
+    keypoints: Optional[Sequence[float]] = None  # x, y, visibility, …; 0 absent, 1 hidden, 2 seen
+    fields: Optional[Dict[str, Any]] = None  # others that no key of a record takes
+
+
+class AnnotatedImage(NamedTuple):
+    """One image and its annotations; JSON keeps all of it."""
+
+    image: str  # path relative to the folder of images; "" if only the faults matter
+    file: str  # that contains the annotation
+    line: int = 0
+    source_id: str = ""  # the path if empty
+    height: Optional[int] = None  # in pixels, as the source says
+    width: Optional[int] = None
+    normalized: bool = False  # coordinates are fractions of height and width, not pixels
+    objects: Sequence[AnnotatedObject] = ()
+    image_classes: Sequence[Tuple[str, float]] = ()  # name and confidence, 1 present, 0 absent
+    absent_classes: Sequence[str] = ()  # names, certainly absent
+    incomplete_classes: Sequence[str] = ()  # names, of which some objects may lack a box
+    faults: Sequence[SourceFault] = ()  # of single objects, which are left out
+    fields: Optional[Dict[str, Any]] = None  # others that no key of a record takes
+
+    def to_json(self) -> str:
+        """One line of text."""
+        return json.dumps(self, separators=(",", ":"))
+
+    @classmethod
+    def of_values(cls, values: List[Any]) -> AnnotatedImage:
+        """The image whose `to_json` has these values."""
+        image = cls(*values)
+        return image._replace(
+            objects=[AnnotatedObject(*one) for one in image.objects],
+            faults=[SourceFault(*one) for one in image.faults],
+        )
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """The files of a data set; a converter names those that it needs and takes."""
+
+    images: str = ""  # folder; no image outside of it is read
+    annotations: str = ""  # file or folder
+    classes: str = ""  # file with the names of classes
+    image_labels: str = ""  # file with classes of whole images
+    min_score: Optional[float] = None  # of detections
+    scratch: str = ""  # folder for temporary files; it exists
+
+
+class Source(NamedTuple):
+    """A data set that is being read."""
+
+    images: Iterator[AnnotatedImage]  # read once
+    # Class id -> name, complete when all images are read; None: names of the objects, sorted.
+    names: Optional[Dict[int, str]] = None
+    dataset: Optional[Dict[str, Any]] = None  # facts about all images, kept beside the records
+    total: Optional[int] = None  # images, if known
+
+
+def fault_image(error: SourceError) -> AnnotatedImage:
+    """A description that only reports why a file or line gives no image."""
+    return AnnotatedImage("", error.fault.file, error.fault.line, faults=[error.fault])
+
+
+def broken(file: str, line: int, message: str) -> SourceError:
+    """An annotation that cannot be read."""
+    return SourceError("broken_source", file, line, message)
+
+
+def number(value: Any, file: str, line: int, what: str) -> float:
+    """A number from text or JSON; NaN and infinity pass, for the check of boxes.
+
+    Raises:
+        SourceError: if it is none.
+    """
+    try:
+        if isinstance(value, (str, int, float)) and not isinstance(value, bool):
+            return float(value)
+    except (ValueError, OverflowError):  # no number, or an integer beyond all floats
+        pass
+    raise broken(file, line, f"{what} is {plain(repr(value))}, not a number")
+
+
+def whole_number(value: Any, file: str, line: int, what: str) -> int:
+    """Like `number`, without a fraction."""
+    found = number(value, file, line, what)
+    if found != found or abs(found) > 2**53 or found != int(found):
+        raise broken(file, line, f"{what} is {plain(repr(value))}, not a whole number")
+    return int(value) if isinstance(value, int) else int(found)
+
+
+def numbers(values: Any, file: str, line: int, what: str) -> List[float]:
+    """A JSON list of numbers."""
+    if not isinstance(values, list):
+        raise broken(file, line, f"{what} is {plain(repr(values))}, not a list of numbers")
+    return [number(value, file, line, what) for value in values]

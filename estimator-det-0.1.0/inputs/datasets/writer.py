@@ -1,0 +1,245 @@
+"""Makes `tf.train.Example` records from plain arrays and writes them as sharded TFRecord files.
+
+The keys are those that `inputs.decoding.decoder` reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+from dataclasses import dataclass, fields
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+from PIL import Image
+
+from estimator_det.compat import tf
+
+IMAGE_FORMATS = ("jpeg", "png", "gif", "bmp")
+BOX_TOLERANCE = 1e-4  # a box may extend beyond the image by this much: rounding in label tools
+
+
+@dataclass(frozen=True)
+class Annotations:
+    """The n labelled objects of one image; the record has no optional field that is None."""
+
+    boxes: np.ndarray  # float [n, 4], yxyx as fractions of the image's height and width
+    class_ids: Sequence[int]  # of the label map, from 1
+    class_names: Optional[Sequence[str]] = None  # of the label map
+    weights: Optional[Sequence[float]] = None  # of the loss
+    area: Optional[Sequence[float]] = None  # in square pixels
+    is_crowd: Optional[Sequence[bool]] = None  # whether the box contains a crowd of such objects
+    difficult: Optional[Sequence[bool]] = None  # of PASCAL VOC
+    group_of: Optional[Sequence[bool]] = None  # of Open Images
+    masks: Optional[Sequence[bytes]] = None  # PNG files of the image's size, 0 outside the object
+    keypoints: Optional[np.ndarray] = None  # float [n, P, 2], y and x as fractions; NaN: absent
+    # int [n, P] of COCO: 0 absent, 1 hidden, 2 visible; None: 2 where keypoints are not NaN
+    keypoint_visibilities: Optional[np.ndarray] = None
+    confidences: Optional[Sequence[float]] = None  # of the class, 0 to 1
+
+    def __post_init__(self) -> None:
+        boxes = np.asarray(self.boxes, np.float32).reshape(-1, 4)
+        object.__setattr__(self, "boxes", boxes)
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None and len(value) != len(boxes):
+                raise ValueError(f"{field.name}: {len(value)} values for {len(boxes)} boxes")
+        inside = (boxes >= -BOX_TOLERANCE).all() and (boxes <= 1 + BOX_TOLERANCE).all()
+        ordered = (boxes[:, :2] <= boxes[:, 2:]).all()
+        if not (inside and ordered):
+            raise ValueError(
+                "boxes must be ymin <= ymax, xmin <= xmax as fractions of the image in 0..1 "
+                f"(divide pixels by height and width); given {boxes.tolist()}"
+            )
+        if any(class_id < 1 for class_id in self.class_ids):
+            raise ValueError(f"class ids start at 1 (0 is background); given {self.class_ids}")
+
+
+@dataclass(frozen=True)
+class ImageLabels:
+    """What is known about classes in a whole image, beside its boxes."""
+
+    class_ids: Sequence[int] = ()  # that somebody looked for
+    class_names: Sequence[str] = ()  # of class_ids
+    confidences: Sequence[float] = ()  # of class_ids: 1 present, 0 absent
+    absent_ids: Sequence[int] = ()  # of classes that are certainly absent
+    incomplete_ids: Sequence[int] = ()  # of classes of which some objects may lack a box
+
+
+NO_LABELS = ImageLabels()
+
+
+def encode_image(pixels: np.ndarray, image_format: str = "jpeg", quality: int = 92) -> bytes:
+    """uint8 [h, w] or [h, w, 3] -> the bytes of an image file; `quality` is for JPEG alone."""
+    if image_format not in IMAGE_FORMATS:
+        raise ValueError(f"image format {image_format!r} is not one of {IMAGE_FORMATS}")
+    buffer = io.BytesIO()
+    options = {"quality": quality} if image_format == "jpeg" else {}
+    Image.fromarray(np.asarray(pixels, np.uint8)).save(buffer, image_format.upper(), **options)
+    return buffer.getvalue()
+
+
+def make_example(
+    encoded: bytes,
+    annotations: Annotations,
+    *,
+    filename: str,
+    source_id: str = "",
+    size: Optional[Tuple[int, int]] = None,
+    labels: ImageLabels = NO_LABELS,
+    other: Optional[Mapping[str, Sequence[bytes]]] = None,
+) -> tf.train.Example:
+    """One record of the bytes of a JPEG, PNG, GIF or BMP file, stored unchanged, and its objects.
+
+    `source_id` identifies the image in evaluation; it is the file name when empty. `size` is the
+    height and width of the image, if its header was read before. `other` are further keys, which
+    training does not read.
+
+    Raises:
+        ValueError: if `encoded` is no readable image, naming `filename`.
+    """
+    width, height, image_format = (
+        _inspect(encoded, filename) if size is None else (size[1], size[0], _format(encoded))
+    )
+    boxes = annotations.boxes
+    # The type of a list is that of its key, not of its values: an image may have no object.
+    features = {
+        "image/encoded": _bytes([encoded]),
+        "image/format": _bytes([image_format.encode()]),
+        "image/filename": _bytes([filename.encode()]),
+        "image/source_id": _bytes([(source_id or filename).encode()]),
+        "image/key/sha256": _bytes([hashlib.sha256(encoded).hexdigest().encode()]),
+        "image/height": _integers([height]),
+        "image/width": _integers([width]),
+        "image/object/bbox/ymin": _floats(boxes[:, 0]),
+        "image/object/bbox/xmin": _floats(boxes[:, 1]),
+        "image/object/bbox/ymax": _floats(boxes[:, 2]),
+        "image/object/bbox/xmax": _floats(boxes[:, 3]),
+        "image/object/class/label": _integers(annotations.class_ids),
+    }
+    features.update(_object_features(annotations))
+    features.update(_label_features(labels))
+    for key, values in (other or {}).items():
+        features[key] = _bytes(values)
+    return tf.train.Example(features=tf.train.Features(feature=features))
+
+
+def _object_features(annotations: Annotations) -> Dict[str, tf.train.Feature]:
+    """What is not None beside boxes and class ids."""
+    features = {}
+    if annotations.class_names is not None:
+        names = [name.encode() for name in annotations.class_names]
+        features["image/object/class/text"] = _bytes(names)
+    if annotations.keypoints is not None:
+        points = np.asarray(annotations.keypoints, np.float32).reshape(-1, 2)
+        features["image/object/keypoint/y"] = _floats(points[:, 0])
+        features["image/object/keypoint/x"] = _floats(points[:, 1])
+        seen = ~np.isnan(points).any(axis=1)
+        given = annotations.keypoint_visibilities
+        visibilities = np.where(seen, 2, 0) if given is None else np.ravel(given)
+        features["image/object/keypoint/visibility"] = _integers(visibilities)
+    if annotations.masks is not None:
+        features["image/object/mask"] = _bytes(annotations.masks)
+    for name, numbers in (
+        ("weight", annotations.weights),
+        ("area", annotations.area),
+        ("class/confidence", annotations.confidences),
+    ):
+        if numbers is not None:
+            features[f"image/object/{name}"] = _floats(numbers)
+    for name in ("is_crowd", "difficult", "group_of"):
+        marks = getattr(annotations, name)
+        if marks is not None:
+            features[f"image/object/{name}"] = _integers(marks)
+    return features
+
+
+def _label_features(labels: ImageLabels) -> Dict[str, tf.train.Feature]:
+    features = {}
+    if labels.class_ids:
+        features["image/class/label"] = _integers(labels.class_ids)
+        features["image/class/text"] = _bytes(name.encode() for name in labels.class_names)
+        features["image/class/confidence"] = _floats(labels.confidences)
+    for key, ids in (
+        ("image/neg_category_ids", labels.absent_ids),
+        ("image/not_exhaustive_category_ids", labels.incomplete_ids),
+    ):
+        if ids:
+            features[key] = _integers(ids)
+    return features
+
+
+def shard_paths(path: str, num_shards: int) -> List[str]:
+    """`train.record`, 2 -> `train.record-00000-of-00002`, `train.record-00001-of-00002`."""
+    if num_shards < 1:
+        raise ValueError(f"num_shards must be 1 or more; given {num_shards}")
+    return [f"{path}-{shard:05d}-of-{num_shards:05d}" for shard in range(num_shards)]
+
+
+def write_sharded(examples: Iterable[tf.train.Example], path: str, num_shards: int) -> List[int]:
+    """Writes examples to `shard_paths` in turn; returns the number of records in each shard.
+
+    A missing folder is created. A shard gets its name when all records are written.
+    """
+    finished = shard_paths(path, num_shards)
+    unfinished = [f"{shard}.incomplete" for shard in finished]
+    tf.io.gfile.makedirs(os.path.dirname(path) or ".")
+    counts = [0] * num_shards
+    with contextlib.ExitStack() as stack:
+        writers = [stack.enter_context(tf.io.TFRecordWriter(shard)) for shard in unfinished]
+        for index, example in enumerate(examples):
+            writers[index % num_shards].write(example.SerializeToString())
+            counts[index % num_shards] += 1
+    for source, target in zip(unfinished, finished):
+        tf.io.gfile.rename(source, target, overwrite=True)
+    return counts
+
+
+def write_label_map(names_by_id: Mapping[int, str], path: str) -> None:
+    """Writes `{1: "circle", …}` as a label map in text form; ids start at 1."""
+    if any(class_id < 1 for class_id in names_by_id):
+        raise ValueError(f"label map ids start at 1; given {sorted(names_by_id)}")
+    items = [
+        f'item {{\n  id: {class_id}\n  name: "{_escaped(name)}"\n}}\n'
+        for class_id, name in sorted(names_by_id.items())
+    ]
+    tf.io.gfile.makedirs(os.path.dirname(path) or ".")
+    with tf.io.gfile.GFile(path, "w") as file:
+        file.write("\n".join(items))
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _format(encoded: bytes) -> str:
+    """The format of an image that is known to be readable, from its first bytes."""
+    starts = {b"\xff\xd8": "jpeg", b"\x89PNG": "png", b"GIF8": "gif", b"BM": "bmp"}
+    return next(name for start, name in starts.items() if encoded.startswith(start))
+
+
+def _inspect(encoded: bytes, filename: str) -> Tuple[int, int, str]:
+    """Width, height and format of an image file, from its header alone."""
+    try:
+        with Image.open(io.BytesIO(encoded)) as image:
+            width, height = image.size
+            image_format = (image.format or "").lower()
+    except OSError as error:
+        raise ValueError(f"{filename}: not a readable image: {error}") from error
+    if image_format not in IMAGE_FORMATS:
+        raise ValueError(f"{filename}: format {image_format!r} is not one of {IMAGE_FORMATS}")
+    return width, height, image_format
+
+
+def _bytes(values: Iterable[bytes]) -> tf.train.Feature:
+    return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+
+
+def _integers(values: Iterable[Any]) -> tf.train.Feature:
+    return tf.train.Feature(int64_list=tf.train.Int64List(value=[int(value) for value in values]))
+
+
+def _floats(values: Iterable[Any]) -> tf.train.Feature:
+    return tf.train.Feature(float_list=tf.train.FloatList(value=[float(value) for value in values]))

@@ -1,0 +1,1 @@
+"""One serialized record to one decoded sample."""

@@ -1,0 +1,404 @@
+"""One serialized record -> one `Sample`: parsing, image decoding, class names, and checks.
+
+Defaults of a box for what its record lacks: `LabelSpec.default`, e.g. weight 1 and not crowd; the
+box's own area; keypoints that are NaN; an empty mask.
+
+Faults of boxes are counted, and corrected or rejected as the reader's `bad_records` says; see
+`inputs.bad_records.kinds` for the kinds and `inputs.decoding.box_rules` for the rules. By default,
+as in the reference, boxes with a NaN coordinate and boxes whose class text is not in the label map
+are dropped: this allows training on some of the classes of a data set. `inputs.checks.class_names`
+warns of it before the first batch, and rejects a label map that matches no class text at all.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+from estimator_det.compat import tf
+from estimator_det.config.fields import check_supported
+from estimator_det.config.text import ConfigError
+from estimator_det.protos import input_reader_pb2
+from inputs import schema
+from inputs.augment.base import keep_boxes
+from inputs.bad_records.kinds import FAULT_COUNTS
+from inputs.bad_records.policy import BadRecordPolicy, make_policy
+from inputs.decoding.box_checks import Checked, check_boxes
+from inputs.decoding.box_rules import TENSORFLOW, Boxes, mask_extents
+from inputs.decoding.example import (
+    MASKS,
+    OBJECT,
+    SIDES,
+    LengthRule,
+    Parsed,
+    context_rules,
+    equal_rule,
+    make_parser,
+    multiple_rule,
+    parse_context,
+    parse_image,
+    record_name,
+    require,
+    require_length,
+)
+from inputs.decoding.hierarchy import expand_boxes, expand_image_labels, make_hierarchy
+from inputs.decoding.image_header import claimed_pixels
+from inputs.label_map import LabelMap
+from inputs.schema import PER_BOX_NUMBERS, Sample
+
+Decoder = Callable[..., Sample]
+
+HASH_BUCKETS = 2**31  # so that a hash fits a non-negative int32
+
+# COCO's keypoint visibilities: 0 not labelled, 1 labelled but hidden, 2 visible.
+HIDDEN, VISIBLE = 1, 2
+
+
+class _Tables(NamedTuple):
+    """Lookups from text to id, -1 if unknown; None without a label map."""
+
+    classes: Optional[Any] = None
+    keypoints: Optional[Any] = None
+
+
+def make_decoder(
+    config: input_reader_pb2.InputReader, policy: Optional[BadRecordPolicy] = None
+) -> Decoder:
+    """A function (serialized scalar string, seed=None) -> `Sample`, for the current graph.
+
+    `seed` (integers [2]) chooses the frame of a sequence record if `frame_index` is -1; without it
+    each record always gives the same frame. The function fails for a record that `policy` (None:
+    that of the reader) rejects; `image_level[FAULT_COUNTS]` counts the faults of other records.
+
+    Raises:
+        ConfigError: if the reader sets an unsupported field, needs a label map but has none, or
+            the label map cannot be read.
+    """
+    policy = make_policy(config) if policy is None else policy
+    label_map = policy.label_map
+    _check_reader(config, label_map)
+    tables = _make_tables(config, label_map)
+    hierarchy = None
+    if label_map is not None and config.expand_labels_hierarchy:
+        hierarchy = make_hierarchy(config, label_map)
+    parse = make_parser(config)
+
+    def decode(serialized: tf.Tensor, seed: Optional[tf.Tensor] = None) -> Sample:
+        parsed = parse(serialized, seed)
+        record = record_name(parsed)
+        encoded = parsed["image/encoded"]
+        pixels = claimed_pixels(encoded)
+        has_image = require(
+            tf.not_equal(encoded, "") & (pixels <= policy.max_pixels),
+            record,
+            ["missing_key", "huge_image"],
+            "Pixels of image/encoded:",
+            [pixels],
+        )
+        with tf.control_dependencies([has_image]):
+            image = _decode_image(parsed, config.num_additional_channels)
+        sample, checked = _boxes(parsed, record, image, tables, policy, config.mask_type)
+        sample = sample._replace(
+            image=image,
+            multiclass_scores=_multiclass_scores(parsed, record, sample),
+            image_level=_image_level(
+                parsed, serialized, record, image, tables, policy.context_feature_length
+            ),
+        )
+        if config.num_keypoints:
+            sample = _with_keypoints(sample, parsed, record, config.num_keypoints, tables)
+        level = {**(sample.image_level or {}), FAULT_COUNTS: checked.counts}
+        sample = keep_boxes(sample._replace(image_level=level), checked.kept)
+        if hierarchy is not None:
+            sample = expand_image_labels(expand_boxes(sample, hierarchy), hierarchy)
+        return sample
+
+    return decode
+
+
+def _check_reader(config: input_reader_pb2.InputReader, label_map: Optional[LabelMap]) -> None:
+    check_supported(config, "input_reader")
+    for field in ("expand_labels_hierarchy", "use_keypoint_label_map"):
+        if getattr(config, field) and label_map is None:
+            raise ConfigError(f"input_reader.{field} needs input_reader.label_map_path; set it")
+    if config.use_keypoint_label_map and not config.num_keypoints:
+        raise ConfigError(
+            "input_reader.use_keypoint_label_map needs input_reader.num_keypoints; set it"
+        )
+
+
+def _make_tables(config: input_reader_pb2.InputReader, label_map: Optional[LabelMap]) -> _Tables:
+    def table(ids: Dict[str, int]) -> Any:
+        initializer = tf.lookup.KeyValueTensorInitializer(
+            tf.constant(list(ids)), tf.constant(list(ids.values()), tf.int64)
+        )
+        return tf.lookup.StaticHashTable(initializer, default_value=-1)
+
+    if label_map is None:
+        return _Tables()
+    if not config.use_keypoint_label_map:
+        return _Tables(table(label_map.ids))
+    wrong = {k: i for k, i in label_map.keypoint_ids.items() if not 0 <= i < config.num_keypoints}
+    if wrong or not label_map.keypoint_ids:
+        raise ConfigError(
+            f"{label_map.path}: the keypoint ids are {wrong or 'missing'}; use_keypoint_label_map "
+            f"needs ids from 0 to num_keypoints - 1 = {config.num_keypoints - 1}. Correct the "
+            "label map or num_keypoints"
+        )
+    return _Tables(table(label_map.ids), table(label_map.keypoint_ids))
+
+
+def decode_example_image(serialized: tf.Tensor, num_additional_channels: int = 0) -> tf.Tensor:
+    """uint8 [h, w, 3 + additional] of a serialized `tf.train.Example`, without labels."""
+    return _decode_image(parse_image(serialized), num_additional_channels)
+
+
+def decode_example_context(
+    serialized: tf.Tensor, shape: Tuple[int, int]
+) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Context features of a serialized `tf.train.Example`: float32 `shape`, and int32, how many.
+
+    `shape` is how many an image may have, and their length. Rows past the real ones are zero.
+    """
+    most, length = shape
+    found = _context(parse_context(serialized), tf.constant("?"), length)[:most]
+    count = tf.shape(found)[0]
+    return tf.ensure_shape(tf.pad(found, [[0, most - count], [0, 0]]), shape), count
+
+
+def _decode_image(parsed: Parsed, num_additional_channels: int) -> tf.Tensor:
+    """uint8 [h, w, 3 + additional]; of an animation the first frame."""
+    image = tf.io.decode_image(parsed["image/encoded"], channels=3, expand_animations=False)
+    image.set_shape([None, None, 3])
+    if not num_additional_channels:
+        return image
+    channels = tf.map_fn(
+        lambda encoded: tf.io.decode_image(encoded, channels=1, expand_animations=False)[..., 0],
+        parsed["image/additional_channels/encoded"],
+        fn_output_signature=tf.TensorSpec([None, None], tf.uint8),
+    )
+    image = tf.concat([image, tf.transpose(channels, [1, 2, 0])], axis=2)
+    return tf.ensure_shape(image, [None, None, 3 + num_additional_channels])
+
+
+def _ids_and_labels(
+    text: tf.Tensor, labels: tf.Tensor, table: Optional[Any]
+) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """int64 ids, from texts if there are a label map and texts, else from labels.
+
+    Also the labels if they accompany texts, else the ids; and whether texts are used.
+    """
+    if table is None:
+        return labels, labels, tf.constant(False)
+    both = tf.concat([table.lookup(text), labels], 0)
+    num_texts = tf.size(text)
+    by_text = num_texts > 0
+    ids = both[: tf.where(by_text, num_texts, tf.size(labels))]
+    # The last n of both are the labels if they accompany texts.
+    return ids, both[tf.size(both) - tf.size(ids) :], by_text
+
+
+def _boxes(
+    parsed: Parsed,
+    record: tf.Tensor,
+    image: tf.Tensor,
+    tables: _Tables,
+    policy: BadRecordPolicy,
+    mask_type: int,
+) -> Tuple[Sample, Checked]:
+    """Boxes, classes, masks and the numbers of each box, checked and corrected."""
+    sides = [parsed[key] for key in SIDES]
+    classes, label_ids, by_text = _ids_and_labels(
+        parsed[OBJECT + "class/text"], parsed[OBJECT + "class/label"], tables.classes
+    )
+    numbers = [parsed[spec.record_key] for spec in PER_BOX_NUMBERS]
+    sizes = _checked_sizes(record, sides, classes, numbers)
+    with tf.control_dependencies([sizes]):
+        boxes = tf.stack(sides, axis=1)
+    image_size = tf.shape(image)[:2]
+    masks = _masks(parsed, record, sizes[0], image_size, mask_type)
+    given = Boxes(
+        boxes,
+        classes,
+        label_ids,
+        by_text,
+        given_size=tf.stack([parsed["image/height"], parsed["image/width"]]),
+        image_size=tf.cast(image_size, tf.int64),
+        masks=None if masks is None else mask_extents(masks, TENSORFLOW),
+    )
+    checked = check_boxes(given, record, policy)
+    low, high = tf.split(checked.boxes, 2, axis=1)
+    own_area = tf.reduce_prod((high - low) * tf.cast(image_size, tf.float32), axis=1)
+    num_boxes = sizes[:1]
+    # [[0, number of missing values]] of each, as tf.pad takes it.
+    num_missing = tf.stack([tf.zeros_like(sizes), num_boxes - sizes], 1)[len(SIDES) + 1 :]
+    fields = {}
+    for spec, values, padding in zip(PER_BOX_NUMBERS, numbers, tf.split(num_missing, len(numbers))):
+        if spec.default is None:
+            values = tf.concat([values, own_area], 0)[: num_boxes[0]]
+        else:
+            values = tf.pad(values, padding, constant_values=spec.default)
+        fields[spec.sample_field] = values > 0 if spec.dtype == "bool" else values
+    sample = Sample(image=image, boxes=checked.boxes, classes=classes, masks=masks, **fields)
+    return sample, checked
+
+
+def _checked_sizes(
+    record: tf.Tensor, sides: List[tf.Tensor], classes: tf.Tensor, numbers: List[tf.Tensor]
+) -> tf.Tensor:
+    """int32 [sides, classes and numbers]: their lengths; all equal, those of numbers may be 0."""
+    num_floats = sum(spec.dtype == "float32" for spec in PER_BOX_NUMBERS)
+    floats = tf.shape_n([*sides, *numbers[:num_floats]])
+    integers = tf.shape_n([classes, *numbers[num_floats:]])
+    num_sides = len(sides)
+    sizes = tf.concat([*floats[:num_sides], integers[0], *floats[num_sides:], *integers[1:]], 0)
+    names = [*SIDES, OBJECT + "class", *(spec.record_key for spec in PER_BOX_NUMBERS)]
+    absent = [-1] * (num_sides + 1) + [0] * len(numbers)
+    holds = tf.reduce_all(tf.equal(sizes, floats[0]) | tf.equal(sizes, absent))
+    rule = LengthRule(holds, f"Numbers of {', '.join(names)}:", [sizes])
+    with tf.control_dependencies([require_length(rule, record)]):
+        return tf.identity(sizes)
+
+
+def _multiclass_scores(parsed: Parsed, record: tf.Tensor, sample: Sample) -> Optional[tf.Tensor]:
+    """float32 [n, scores of each box], [n, 0] if the record has none."""
+    scores = parsed.get(OBJECT + "class/multiclass_scores")
+    if scores is None:
+        return None
+    num_boxes = tf.size(sample.classes)
+    width = tf.size(scores) // tf.maximum(num_boxes, 1)
+    rule = multiple_rule("multiclass_scores", tf.size(scores), "boxes", num_boxes)
+    with tf.control_dependencies([require_length(rule, record)]):
+        return tf.reshape(scores, [num_boxes, width])
+
+
+def _masks(
+    parsed: Parsed, record: tf.Tensor, num_boxes: tf.Tensor, image_size: tf.Tensor, mask_type: int
+) -> Optional[tf.Tensor]:
+    """float32 [n, h, w], 1 inside; all zero if the record has none."""
+    values = parsed.get(MASKS)
+    if values is None:
+        return None
+    shape = tf.concat([[num_boxes], image_size], 0)
+    if mask_type == input_reader_pb2.PNG_MASKS:
+        expected, unit = shape[0], "PNG masks"
+    else:
+        expected, unit = tf.reduce_prod(shape), "mask values (boxes x height x width)"
+    size = tf.size(values)
+    rule = equal_rule(unit, size, expected)
+    with tf.control_dependencies([require_length(rule, record)]):
+        values = tf.identity(values)
+
+    def given() -> tf.Tensor:
+        inside = values
+        if mask_type == input_reader_pb2.PNG_MASKS:
+            inside = tf.map_fn(
+                lambda png: tf.io.decode_png(png, channels=1)[..., 0],
+                values,
+                fn_output_signature=tf.TensorSpec([None, None], tf.uint8),
+            )
+            # Masks of as many pixels in another shape would be scrambled.
+            found = tf.shape(inside)[1:]
+            has_size = require(
+                tf.reduce_all(tf.equal(found, image_size)),
+                record,
+                ["length_mismatch"],
+                "Height and width of masks and image:",
+                [found, image_size],
+            )
+            with tf.control_dependencies([has_size]):
+                inside = tf.identity(inside)
+        return tf.reshape(tf.cast(inside > 0, tf.float32), shape)
+
+    return tf.cond(size > 0, given, lambda: tf.zeros(shape))
+
+
+def _with_keypoints(
+    sample: Sample, parsed: Parsed, record: tf.Tensor, num_keypoints: int, tables: _Tables
+) -> Sample:
+    """Adds keypoints [n, P, 2], NaN if not labelled, and their visibilities [n, P]."""
+    y, x, visibility = (parsed[f"{OBJECT}keypoint/{key}"] for key in ("y", "x", "visibility"))
+    num_boxes = tf.size(sample.classes)
+    size = tf.size(y)
+    expected = num_boxes * num_keypoints
+    rules = [equal_rule("keypoint/x", tf.size(x), size, may_be_absent=False)]
+    if tables.keypoints is None:
+        rules.append(equal_rule("keypoints", size, expected))
+    else:
+        text = parsed[OBJECT + "keypoint/text"]
+        rules.append(equal_rule("keypoint/text", tf.size(text), size, may_be_absent=False))
+        rules.append(multiple_rule("keypoints", size, "boxes", num_boxes))
+    with tf.control_dependencies([require_length(rule, record) for rule in rules]):
+        points = tf.stack([y, x], axis=1)
+    given = tf.logical_not(tf.math.is_nan(x))
+    seen = tf.concat([visibility, VISIBLE * tf.cast(given, tf.int64)], 0)
+    offset = tf.where(tf.equal(tf.size(visibility), size), 0, tf.size(visibility))
+    seen = seen[offset : offset + size]
+    labelled = tf.equal(seen, HIDDEN) | tf.equal(seen, VISIBLE)
+    if tables.keypoints is None:
+        slots = tf.range(size)
+    else:
+        ids = tf.cast(tables.keypoints.lookup(text), tf.int32)
+        per_box = tf.maximum(size // tf.maximum(num_boxes, 1), 1)
+        slots = tf.range(size) // per_box * num_keypoints + ids
+        labelled &= ids >= 0
+    where = tf.boolean_mask(slots, labelled)[:, tf.newaxis]
+    points = tf.tensor_scatter_nd_update(
+        tf.fill([expected, 2], float("nan")), where, tf.boolean_mask(points, labelled)
+    )
+    visible = tf.scatter_nd(where, tf.ones(tf.shape(where)[:1], tf.int32), [expected]) > 0
+    return sample._replace(
+        keypoints=tf.reshape(points, [num_boxes, num_keypoints, 2]),
+        keypoint_visibilities=tf.reshape(visible, [num_boxes, num_keypoints]),
+    )
+
+
+def _context(parsed: Parsed, record: tf.Tensor, expected: Optional[int]) -> tf.Tensor:
+    """float32 [S, F], S 0 where the record has none; F is `expected`, None for any."""
+    values = parsed["image/context_features"]
+    length = tf.cast(parsed["image/context_feature_length"], tf.int32)
+    rules = context_rules(tf.size(values), length, expected)
+    with tf.control_dependencies([require_length(rule, record) for rule in rules]):
+        count = tf.size(values) // tf.maximum(length, 1)
+        return tf.reshape(values, [count, length if expected is None else expected])
+
+
+def _image_level(
+    parsed: Parsed,
+    serialized: tf.Tensor,
+    record: tf.Tensor,
+    image: tf.Tensor,
+    tables: _Tables,
+    context_feature_length: Optional[int],
+) -> Dict[str, tf.Tensor]:
+    """Features and labels of the whole image, by schema key."""
+    source_id = parsed["image/source_id"]
+    # Without an id the content is hashed, so that the hash is the same in every epoch.
+    hashed = tf.where(tf.equal(source_id, ""), serialized, source_id)
+    classes, _, _ = _ids_and_labels(
+        parsed["image/class/text"], parsed["image/class/label"], tables.classes
+    )
+    confidences = parsed["image/class/confidence"]
+    rule = equal_rule("image/class/confidence", tf.size(confidences), tf.size(classes))
+    default = tf.ones([tf.size(classes) * tf.cast(tf.equal(tf.size(confidences), 0), tf.int32)])
+    confidences = tf.concat([confidences, default], 0)
+    with tf.control_dependencies([require_length(rule, record)]):
+        known = tf.where(classes > 0)[:, 0]
+    level = {
+        schema.SOURCE_ID: record,
+        schema.FILENAME: parsed["image/filename"],
+        schema.HASH: tf.cast(tf.strings.to_hash_bucket_fast(hashed, HASH_BUCKETS), tf.int32),
+        schema.ORIGINAL_SPATIAL_SHAPE: tf.shape(image)[:2],
+        schema.IMAGE_CLASSES: tf.gather(classes, known),
+        schema.IMAGE_CONFIDENCES: tf.gather(confidences, known),
+        schema.VERIFIED_NEG_CLASSES: parsed["image/neg_category_ids"],
+        schema.NOT_EXHAUSTIVE_CLASSES: parsed["image/not_exhaustive_category_ids"],
+    }
+    if "image/context_features" in parsed:
+        level[schema.CONTEXT_FEATURES] = _context(parsed, record, context_feature_length)
+    for key, name in (
+        (schema.IS_ANNOTATED, schema.IS_ANNOTATED),
+        (schema.CONTEXT_FEATURES_IMAGE_ID_LIST, "image/context_features_image_id_list"),
+    ):
+        if name in parsed:
+            level[key] = parsed[name]
+    return level

@@ -1,0 +1,258 @@
+"""The keys of records, their parsing into dense tensors, and the rules for lengths of lists.
+
+The keys are those of the reference's `tf.train.Example` and `tf.train.SequenceExample` records.
+Parsing returns a frame of a sequence under the keys of an Example. The length rules are defined
+once: the decoder applies them to tensors, the examiner of `check-data` to Python integers.
+"""
+
+from __future__ import annotations
+
+from typing import AbstractSet, Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+
+from estimator_det.compat import tf
+from estimator_det.protos import input_reader_pb2
+from inputs import schema
+from inputs.bad_records.kinds import KINDS
+from inputs.decoding.box_rules import ABSENT_SIZE
+
+Parsed = Dict[str, tf.Tensor]
+Parser = Callable[[tf.Tensor, Optional[tf.Tensor]], Parsed]
+
+OBJECT = "image/object/"
+MASKS = OBJECT + "mask"
+SIDES = tuple(f"{OBJECT}bbox/{side}" for side in ("ymin", "xmin", "ymax", "xmax"))
+
+# Keys with any number of values; dtype each.
+LISTS = {
+    "image/additional_channels/encoded": tf.string,
+    "image/class/label": tf.int64,
+    "image/class/text": tf.string,
+    "image/class/confidence": tf.float32,
+    "image/neg_category_ids": tf.int64,
+    "image/not_exhaustive_category_ids": tf.int64,
+    **dict.fromkeys(SIDES, tf.float32),
+    **{
+        spec.record_key: tf.float32 if spec.dtype == "float32" else tf.int64
+        for spec in schema.PER_BOX_NUMBERS
+    },
+    "image/object/class/label": tf.int64,
+    "image/object/class/text": tf.string,
+    "image/object/class/multiclass_scores": tf.float32,
+    MASKS: tf.float32,  # strings if the reader sets PNG_MASKS
+    "image/object/keypoint/y": tf.float32,
+    "image/object/keypoint/x": tf.float32,
+    "image/object/keypoint/visibility": tf.int64,
+    "image/object/keypoint/text": tf.string,
+    "image/context_features": tf.float32,
+    "image/context_features_image_id_list": tf.string,
+}
+
+# Keys with one value, and its default.
+SCALARS = {
+    "image/encoded": "",
+    "image/source_id": "",
+    "image/filename": "",
+    "image/key/sha256": "",
+    "image/height": ABSENT_SIZE,
+    "image/width": ABSENT_SIZE,
+    "image/context_feature_length": 0,
+}
+
+# Keys that only some readers load: (field of InputReader, keys).
+OPTIONAL = (
+    ("num_additional_channels", ("image/additional_channels/encoded",)),
+    ("load_multiclass_scores", ("image/object/class/multiclass_scores",)),
+    ("load_instance_masks", (MASKS,)),
+    ("num_keypoints", tuple(OBJECT + "keypoint/" + key for key in ("y", "x", "visibility"))),
+    ("use_keypoint_label_map", ("image/object/keypoint/text",)),
+    ("load_context_features", ("image/context_features", "image/context_feature_length")),
+    ("load_context_image_ids", ("image/context_features_image_id_list",)),
+)
+
+# Sequence records: key of a frame's list -> the key it has in an Example.
+FRAME_LISTS = {
+    **{key.replace("image/object/", "region/"): key for key in SIDES},
+    "region/label/string": "image/object/class/text",
+    "region/label/index": "image/object/class/label",
+    "region/label/confidence": "image/object/weight",
+}
+FRAME_SCALARS = {"image/encoded": "image/encoded", "image/source_id": "image/source_id"}
+FRAME_IS_ANNOTATED = "region/is_annotated"
+
+
+def make_parser(config: input_reader_pb2.InputReader) -> Parser:
+    """A function (serialized scalar string, seed or None) -> tensors by key, absent lists empty.
+
+    `seed` (integers [2]) chooses the frame of a sequence if `frame_index` is -1; without it each
+    sequence always gives the same frame.
+    """
+    if config.input_type != input_reader_pb2.TF_SEQUENCE_EXAMPLE:
+        features: Dict[str, Any] = {
+            key: tf.io.FixedLenFeature([], dtype, SCALARS[key])
+            if key in SCALARS
+            else tf.io.FixedLenSequenceFeature([], dtype, allow_missing=True)
+            for key, dtype in key_types(config).items()
+        }
+        return lambda serialized, _: tf.io.parse_single_example(serialized, features)
+    skipped = _skipped_keys(config)
+    return lambda serialized, seed: _parse_sequence(serialized, seed, config.frame_index, skipped)
+
+
+def key_types(config: input_reader_pb2.InputReader) -> Dict[str, tf.DType]:
+    """Key -> dtype of everything that a reader loads from an Example."""
+    types = dict(LISTS)
+    if config.mask_type == input_reader_pb2.PNG_MASKS:
+        types[MASKS] = tf.string
+    for key, default in SCALARS.items():
+        types[key] = tf.string if isinstance(default, str) else tf.int64
+    skipped = _skipped_keys(config)
+    return {key: dtype for key, dtype in types.items() if key not in skipped}
+
+
+def _skipped_keys(config: input_reader_pb2.InputReader) -> AbstractSet[str]:
+    return {key for field, keys in OPTIONAL if not getattr(config, field) for key in keys}
+
+
+def parse_image(serialized: tf.Tensor) -> Parsed:
+    """Only the encoded images of an Example; InvalidArgumentError if there is none."""
+    additional = "image/additional_channels/encoded"
+    features: Dict[str, Any] = {
+        "image/encoded": tf.io.FixedLenFeature([], tf.string),
+        additional: tf.io.FixedLenSequenceFeature([], LISTS[additional], allow_missing=True),
+    }
+    parsed: Parsed = tf.io.parse_single_example(serialized, features)
+    return parsed
+
+
+def parse_context(serialized: tf.Tensor) -> Parsed:
+    """Only the context features of an Example."""
+    key, length_key = "image/context_features", "image/context_feature_length"
+    features: Dict[str, Any] = {
+        key: tf.io.FixedLenSequenceFeature([], LISTS[key], allow_missing=True),
+        length_key: tf.io.FixedLenFeature([], tf.int64, SCALARS[length_key]),
+    }
+    parsed: Parsed = tf.io.parse_single_example(serialized, features)
+    return parsed
+
+
+def _parse_sequence(
+    serialized: tf.Tensor, seed: Optional[tf.Tensor], frame_index: int, skipped: AbstractSet[str]
+) -> Parsed:
+    """One frame of a sequence, under the keys of an Example."""
+    in_context = [key for key in LISTS if key.startswith("image/context")]
+    context_features: Dict[str, Any] = {
+        key: tf.io.VarLenFeature(LISTS[key]) for key in in_context if key not in skipped
+    }
+    if "image/context_feature_length" not in skipped:
+        context_features["image/context_feature_length"] = tf.io.FixedLenFeature([], tf.int64, 0)
+    context_features["image/filename"] = tf.io.FixedLenFeature([], tf.string, "")
+    lists: Dict[str, Any] = {
+        key: tf.io.VarLenFeature(LISTS[name]) for key, name in FRAME_LISTS.items()
+    }
+    for key, dtype in (*((k, tf.string) for k in FRAME_SCALARS), (FRAME_IS_ANNOTATED, tf.int64)):
+        lists[key] = tf.io.FixedLenSequenceFeature([], dtype, allow_missing=True)
+    parsed, frames = tf.io.parse_single_sequence_example(serialized, context_features, lists)
+    parsed = {key: x.values if isinstance(x, tf.SparseTensor) else x for key, x in parsed.items()}
+    num_frames = tf.size(frames["image/encoded"])
+    if frame_index >= 0:
+        index = tf.constant(frame_index)
+    else:
+        bits = tf.strings.to_hash_bucket_fast(serialized, 2**31 - 1)
+        seed = tf.stack([bits, 0]) if seed is None else seed
+        index = tf.random.stateless_uniform([], seed, 0, tf.maximum(num_frames, 1), tf.int32)
+    sequence_name = tf.concat([frames["image/source_id"], [parsed["image/filename"]]], 0)[0]
+    found = require(
+        index < num_frames,
+        sequence_name,
+        ["missing_key"],
+        "frame_index and number of frames:",
+        [index, num_frames],
+    )
+    with tf.control_dependencies([found]):
+        index = tf.identity(index)
+    for key, name in FRAME_SCALARS.items():
+        # A list that is absent gives the empty string.
+        parsed[name] = tf.concat([frames[key][index : index + 1], [""]], 0)[0]
+    for key, name in FRAME_LISTS.items():
+        values = frames[key]
+        parsed[name] = tf.boolean_mask(
+            values.values, tf.equal(values.indices[:, 0], tf.cast(index, tf.int64))
+        )
+    annotated = tf.concat([frames[FRAME_IS_ANNOTATED][index : index + 1], [1]], 0)[0]
+    parsed[schema.IS_ANNOTATED] = annotated > 0
+    for key, dtype in LISTS.items():
+        if key not in skipped:
+            parsed.setdefault(key, tf.zeros([0], dtype))
+    parsed.setdefault("image/key/sha256", tf.constant(""))
+    for key in ("image/height", "image/width"):  # of an Example; a sequence has none
+        parsed[key] = tf.constant(ABSENT_SIZE, tf.int64)
+    return parsed
+
+
+def record_name(parsed: Parsed) -> tf.Tensor:
+    """The name of a record in errors: source id, file name or checksum, the first one present."""
+    names = tf.stack(
+        [parsed["image/source_id"], parsed["image/filename"], parsed["image/key/sha256"], "?"]
+    )
+    return names[tf.argmax(tf.not_equal(names, ""), output_type=tf.int32)]
+
+
+def require(
+    condition: tf.Tensor,
+    record: tf.Tensor,
+    kinds: Sequence[str],
+    detail: str,
+    values: List[tf.Tensor],
+) -> Any:
+    """An operation that fails unless `condition`, with the description and remedy of the kinds.
+
+    The error also has the name of the record and `detail`, which names the values.
+    """
+    faults = ", or ".join(f"{kind}: {KINDS[kind].description}" for kind in kinds)
+    remedies = "; ".join(dict.fromkeys(KINDS[kind].remedy for kind in kinds))
+    # tf.debugging.Assert would wrap all but strings and int32 in a tf.cond, against GPUs: slower.
+    data = ["Record", record, f"has a fault. {faults}. {detail}", *values, f"Remedy: {remedies}"]
+    return tf.raw_ops.Assert(condition=condition, data=data, summarize=12)
+
+
+class LengthRule(NamedTuple):
+    """A rule for the lengths of lists; all numbers are Python integers, or all are tensors."""
+
+    holds: Any  # bool, or bool scalar tensor
+    detail: str  # names the numbers
+    numbers: List[Any]
+
+
+def multiple_rule(what: str, size: Any, of: str, count: Any) -> LengthRule:
+    """`size` values of `what` are a multiple of `count`, or none."""
+    if isinstance(size, int):
+        return LengthRule(size == 0 or (count > 0 and size % count == 0),
+                          f"Number of {what}, and {of}:", [size, count])  # fmt: skip
+    width = size // tf.maximum(count, 1)
+    return LengthRule(tf.equal(width * count, size), f"Number of {what}, and {of}:", [size, count])
+
+
+def equal_rule(what: str, size: Any, expected: Any, *, may_be_absent: bool = True) -> LengthRule:
+    """`size` values of `what` are as many as expected, or none."""
+    detail, numbers = f"Number of {what}, found and expected:", [size, expected]
+    if isinstance(size, int):
+        return LengthRule(size == expected or (may_be_absent and size == 0), detail, numbers)
+    holds = tf.equal(size, expected)
+    return LengthRule(holds | tf.equal(size, 0) if may_be_absent else holds, detail, numbers)
+
+
+def context_rules(size: Any, length: Any, expected: Optional[int]) -> List[LengthRule]:
+    """Rules for `size` numbers of context features, each of `length`; `expected` is the model's."""
+    key = "image/context_feature_length"
+    rules = [multiple_rule("context_features", size, key, length)]
+    if expected is not None:
+        detail = f"{key}, and context_config.context_feature_length of the model:"
+        is_absent = size == 0 if isinstance(size, int) else tf.equal(size, 0)
+        fits = length == expected if isinstance(length, int) else tf.equal(length, expected)
+        rules.append(LengthRule(is_absent | fits, detail, [length, expected]))
+    return rules
+
+
+def require_length(rule: LengthRule, record: tf.Tensor) -> Any:
+    """An operation that fails for a record that breaks the rule, a length_mismatch."""
+    return require(rule.holds, record, ["length_mismatch"], rule.detail, rule.numbers)

@@ -1,0 +1,124 @@
+"""Expands labels along a class hierarchy, as Open Images requires in training and evaluation."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, List, NamedTuple, Set, Tuple
+
+import numpy as np
+
+from estimator_det.compat import tf
+from estimator_det.config import files
+from estimator_det.config.text import ConfigError
+from inputs import schema
+from inputs.augment.base import keep_boxes
+from inputs.label_map import LabelMap
+from inputs.schema import Sample
+
+
+class Hierarchy(NamedTuple):
+    """The classes that a class implies; rows and columns are ids, row 0 is empty."""
+
+    upward: np.ndarray  # bool [max_id + 1, max_id + 1]: ancestors and the class itself
+    downward: np.ndarray  # bool, same shape: descendants and the class itself
+
+    @classmethod
+    def from_label_map(cls, label_map: LabelMap) -> Hierarchy:
+        def relation(relatives: Dict[int, Tuple[int, ...]]) -> np.ndarray:
+            matrix = np.zeros((label_map.max_id + 1, label_map.max_id + 1), bool)
+            for identifier in label_map.names:
+                matrix[identifier, [identifier, *relatives[identifier]]] = True
+            return matrix
+
+        return cls(relation(label_map.ancestors), relation(label_map.descendants))
+
+    @classmethod
+    def from_file(cls, path: str, label_map: LabelMap) -> Hierarchy:
+        """The hierarchy of a JSON file of Open Images: {"LabelName": …, "Subcategory": […]}.
+
+        The root is no class. Classes that only one of hierarchy and label map has are ignored; the
+        classes above and below them stay related.
+
+        Raises:
+            ConfigError: if there is no such file, it is no such hierarchy, or it has no class of
+                the label map.
+        """
+        above = _ancestors(path)
+        known = {name: label_map.ids[name] for name in above if name in label_map.ids}
+        if not known:
+            raise ConfigError(
+                f"{path}: no LabelName is a name of {label_map.path}, {_some(label_map.ids)}; the "
+                f"hierarchy has {_some(above)}. Give the label map of this hierarchy, with these "
+                "names"
+            )
+        upward = np.eye(label_map.max_id + 1, dtype=bool)
+        upward[0, 0] = False
+        for name, identifier in known.items():
+            upward[identifier, [known[other] for other in above[name] if other in known]] = True
+        return cls(upward, upward.T.copy())
+
+
+def _some(names: Any) -> str:
+    return ", ".join(map(repr, list(names)[:3])) + (", …" if len(names) > 3 else "")
+
+
+def _ancestors(path: str) -> Dict[str, Set[str]]:
+    """Each label of a hierarchy's file but the root, and the labels above it without the root."""
+    try:
+        root = json.loads(files.read_text(path))
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{path}: is no JSON: {error}; give a label hierarchy") from None
+    found: Dict[str, Set[str]] = {}
+    waiting: List[Tuple[Any, Tuple[str, ...]]] = [(child, ()) for child in _children(path, root)]
+    while waiting:
+        node, above = waiting.pop()
+        children = _children(path, node)
+        name = node["LabelName"]
+        found.setdefault(name, set()).update(above)
+        waiting += [(child, (*above, name)) for child in children]
+    return found
+
+
+def _children(path: str, node: Any) -> List[Any]:
+    name = node.get("LabelName") if isinstance(node, dict) else None
+    children = node.get("Subcategory", []) if isinstance(node, dict) else None
+    if not isinstance(name, str) or not isinstance(children, list):
+        raise ConfigError(
+            f"{path}: is no label hierarchy: each entry needs a LabelName, a text, and may have "
+            f"Subcategory, a list; found {str(node)[:80]}"
+        )
+    return children
+
+
+def make_hierarchy(reader: Any, label_map: LabelMap) -> Hierarchy:
+    """That of an `InputReader`: of its `label_hierarchy_path`, else of its label map."""
+    if reader.label_hierarchy_path:
+        return Hierarchy.from_file(reader.label_hierarchy_path, label_map)
+    return Hierarchy.from_label_map(label_map)
+
+
+def expand_boxes(sample: Sample, hierarchy: Hierarchy) -> Sample:
+    """Repeats every box for each ancestor of its class, by rising class id."""
+    pairs = tf.where(tf.gather(tf.constant(hierarchy.upward), sample.classes))
+    return keep_boxes(sample, pairs[:, 0])._replace(classes=pairs[:, 1])
+
+
+def expand_image_labels(sample: Sample, hierarchy: Hierarchy) -> Sample:
+    """Expands image-level labels: a present class to its ancestors, an absent one downwards.
+
+    Labels of confidence 1 are present, those of 0 absent; others do not change. Unlike boxes, every
+    class occurs once for each confidence afterwards.
+    """
+    level = dict(sample.image_level or {})
+    classes, confidences = level[schema.IMAGE_CLASSES], level[schema.IMAGE_CONFIDENCES]
+    for confidence, relation in ((1.0, hierarchy.upward), (0.0, hierarchy.downward)):
+        chosen = tf.equal(confidences, confidence)
+        rows = tf.gather(tf.constant(relation), tf.boolean_mask(classes, chosen))
+        implied = tf.where(tf.reduce_any(rows, axis=0))[:, 0]
+        others = tf.logical_not(chosen)
+        classes = tf.concat([tf.boolean_mask(classes, others), implied], 0)
+        confidences = tf.concat(
+            [tf.boolean_mask(confidences, others), tf.fill(tf.shape(implied), confidence)], 0
+        )
+    level[schema.IMAGE_CLASSES], level[schema.IMAGE_CONFIDENCES] = classes, confidences
+    return sample._replace(image_level=level)

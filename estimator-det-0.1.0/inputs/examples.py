@@ -1,0 +1,285 @@
+"""Serialized records -> features and labels of one image each: decode, augment, mix, collate.
+
+Without steps that mix records, one parallel map does all of it. A mixture needs samples of several
+records, its own and its partners. Partners are the records that follow in the same stream, so
+
+* each record is decoded once, and once an epoch it is the first record of an image;
+* records that cannot be used have disappeared: a partner is always a good one;
+* a resumed run, which starts at the next record, mixes what the interrupted run would have mixed;
+* a few batches of decoded samples wait in memory: batch size times (`num_sources` - 1) samples;
+* where the data end after `num_epochs`, the last records are mixed with what is left of them.
+
+`stop_at_step` counts the images that the pipeline returns: those of a step are known from the first
+step and the images that each step uses.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+from estimator_det.compat import tf, tf1
+from estimator_det.protos import input_reader_pb2
+from inputs import schema
+from inputs.augment.base import Link, apply_links, records_of, split_seed
+from inputs.augment.mixing import (
+    apply_mixture,
+    image_limit,
+    num_sources,
+    partner_distances,
+    stages_of,
+)
+from inputs.bad_records.kinds import FAULT_COUNTS
+from inputs.bad_records.policy import BadRecordPolicy
+from inputs.batch import (
+    CollateOptions,
+    Features,
+    collate,
+    num_excess_boxes,
+    original_images,
+    prepare_for_mixing,
+)
+from inputs.checks.examine import reason
+from inputs.checks.guard import RECORD_ID, SEQUENCE_NUMBER, Retry
+from inputs.decoding.decoder import make_decoder
+from inputs.decoding.example import require
+from inputs.records.cursor import CursorState
+from inputs.records.record_id import unpack_record_ids
+from inputs.records.stream import Record
+from inputs.schema import Sample
+
+Batch = Tuple[Features, Features]
+# A sample on its way through the datasets: nested dictionaries of tensors, without None.
+Element = Dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """What is made of the records of one dataset."""
+
+    reader: input_reader_pb2.InputReader
+    options: CollateOptions
+    policy: BadRecordPolicy
+    links: Sequence[Link] = ()  # augmentation, in order
+    batch_size: int = 1
+    first_step: Optional[int] = 0  # global step of the first batch; None: unknown
+    images_per_step: int = 1  # that this dataset gives
+
+    @property
+    def mixes(self) -> bool:
+        """Whether any image consists of several records."""
+        return num_sources(self.links) > 1
+
+    @property
+    def num_waiting(self) -> int:
+        """How many samples wait: for those mixed with them, for their batch, for its check."""
+        return self.batch_size * (num_sources(self.links) + 1)
+
+
+def make_retry(recipe: Recipe, start: CursorState) -> Retry:
+    """A function (serialized record, sequence number) -> the error of TensorFlow, or ""."""
+
+    def retry(serialized: bytes, sequence_number: int) -> str:
+        with tf.Graph().as_default(), tf1.Session() as session:
+            number = tf.constant(sequence_number)
+            element = _first_stage(recipe, start)(number, tf.constant(serialized))
+            made = element if recipe.mixes else _finish(recipe, element)
+            session.run(tf1.tables_initializer())
+            try:
+                session.run(made)
+            except tf.errors.OpError as error:
+                return reason(error)
+        return ""
+
+    return retry
+
+
+def make_examples(
+    records: tf.data.Dataset,
+    recipe: Recipe,
+    guard: Any,
+    start: CursorState,
+    *,
+    ignore_errors: bool,
+    num_parallel_calls: int,
+) -> tf.data.Dataset:
+    """Features and labels of one image each, with the keys that the guard needs.
+
+    `ignore_errors` skips records that cannot be used; the guard explains the gaps.
+    """
+    first_stage = _first_stage(recipe, start)
+
+    # Tracing is several times faster without autograph, and nothing here needs it.
+    @tf.autograph.experimental.do_not_convert
+    def begin(number: tf.Tensor, record: Record) -> Any:
+        serialized = guard.add_pending(number, record.record_id, record.serialized)
+        element = first_stage(number, serialized)
+        element["record_ids"] = record.record_id[tf.newaxis]
+        element["stream_index"] = record.stream_index
+        return element if recipe.mixes else _finish(recipe, element)
+
+    # Deterministic, so that a record that fails is a gap.
+    found = (
+        guard.expect_first(records, start.count)
+        .enumerate(start.count)
+        .map(begin, num_parallel_calls=num_parallel_calls, deterministic=True)
+    )
+    found = found.ignore_errors() if ignore_errors else found
+    return _mixed(found, recipe, start, num_parallel_calls) if recipe.mixes else found
+
+
+def _first_stage(recipe: Recipe, start: CursorState) -> Callable[[tf.Tensor, tf.Tensor], Element]:
+    """A function (sequence number, serialized record) -> the sample before the first mixture."""
+    decode = make_decoder(recipe.reader, recipe.policy)
+    stage = stages_of(recipe.links)[0]
+
+    def first_stage(number: tf.Tensor, serialized: tf.Tensor) -> Element:
+        seed = _seed(start, number)
+        sample = decode(serialized, seed)
+        originals = original_images(sample, recipe.options)
+        seeds = _seeds_of(recipe, start, number, stage)
+        sample = apply_links(recipe.links[: stage.stop], sample, seeds)
+        if recipe.mixes:
+            sample = prepare_for_mixing(sample, recipe.options)
+            sample = _reject_excess(recipe, sample)
+        return {"number": number, "sample": _tensors_of(sample), "originals": originals}
+
+    return first_stage
+
+
+def _reject_excess(recipe: Recipe, sample: Sample) -> Sample:
+    """The sample; fails for a record that alone has too many boxes, if the policy rejects that."""
+    if not recipe.policy.rejects("too_many_boxes"):
+        return sample
+    assert sample.image_level is not None
+    num_excess = num_excess_boxes(sample, recipe.options)
+    fits = _require_room(num_excess, sample.image_level[schema.SOURCE_ID], recipe)
+    with tf.control_dependencies([fits]):
+        return sample._replace(boxes=tf.identity(sample.boxes))
+
+
+def _require_room(num_excess: tf.Tensor, name: tf.Tensor, recipe: Recipe) -> tf.Operation:
+    return require(
+        tf.equal(num_excess, 0),
+        name,
+        ["too_many_boxes"],
+        f"max_number_of_boxes is {recipe.options.max_boxes}. Number of boxes beyond it:",
+        [num_excess],
+    )
+
+
+def _finish(recipe: Recipe, element: Element) -> Batch:
+    """Features and labels of a sample after all steps."""
+    sample = _sample_of(element["sample"])
+    features, labels = collate(sample, recipe.options, element["originals"])
+    if recipe.policy.rejects("too_many_boxes") and not recipe.mixes:
+        counts = features[FAULT_COUNTS]
+        with tf.control_dependencies(
+            [_require_room(counts[-1], features[schema.SOURCE_ID], recipe)]
+        ):
+            features[FAULT_COUNTS] = tf.identity(counts)
+    if "record_ids" in element:
+        features[SEQUENCE_NUMBER] = element["number"]
+        features[RECORD_ID] = element["record_ids"][0]
+        features[schema.STREAM_INDEX] = element["stream_index"]
+    if recipe.mixes:
+        features[schema.PARTNER_RECORDS] = _places(element["record_ids"][1:])
+    return features, labels
+
+
+def _places(record_ids: tf.Tensor) -> tf.Tensor:
+    """int64 [M, 2]: file and number of each record, -1 for an id of -1."""
+    return tf.where(record_ids[:, tf.newaxis] < 0, tf.constant(-1, tf.int64),
+                    unpack_record_ids(record_ids))  # fmt: skip
+
+
+def _mixed(
+    found: tf.data.Dataset, recipe: Recipe, start: CursorState, num_parallel_calls: int
+) -> tf.data.Dataset:
+    """Features and labels, from the samples before the first mixture."""
+    stages = stages_of(recipe.links)[1:]
+    distances = partner_distances(recipe.links, recipe.batch_size)
+    found = found.enumerate()  # the number of an image among those that the pipeline returns
+    for stage, distance in zip(stages, distances):
+        mix = _make_mix(recipe, start, stage, is_last=stage.stop == len(recipe.links))
+        count = records_of(recipe.links[stage.start])
+        found = with_partners(found, count, distance, mix, num_parallel_calls)
+    return found
+
+
+def with_partners(
+    dataset: tf.data.Dataset,
+    count: int,
+    distance: int,
+    change: Callable[[List[Any]], Any],
+    num_parallel_calls: int,
+) -> tf.data.Dataset:
+    """What `change` makes of each element and the `count` - 1 elements that follow it.
+
+    They follow `distance` apart; where the dataset has no more of them, from the first one again.
+    """
+
+    @tf.autograph.experimental.do_not_convert
+    def gather(*window: Any) -> Any:
+        endless = tf.data.Dataset.zip(window if len(window) > 1 else window[0]).repeat()
+        return change(
+            [endless.skip(number).take(1).get_single_element() for number in range(count)]
+        )
+
+    windows = dataset.window(count, shift=1, stride=distance)
+    return windows.map(gather, num_parallel_calls=num_parallel_calls, deterministic=True)
+
+
+def _make_mix(
+    recipe: Recipe, start: CursorState, stage: range, is_last: bool
+) -> Callable[[List[Any]], Any]:
+    """From numbered elements to the mixture of them."""
+    links = recipe.links[stage.start : stage.stop]
+    limit = image_limit(links[0], recipe.first_step, recipe.images_per_step)
+    count = records_of(links[0])
+
+    def mix(elements: List[Any]) -> Any:
+        index, first = elements[0]
+        allowed = tf.constant(True) if limit is None else index < limit
+        sample, mixed = apply_mixture(
+            links,
+            [_sample_of(element["sample"]) for _, element in elements],
+            _seeds_of(recipe, start, first["number"], stage),
+            allowed,
+        )
+        ids = tf.concat([element["record_ids"] for _, element in elements], 0)
+        own = tf.range(tf.size(ids)) < tf.size(first["record_ids"])
+        record_ids = tf.where(mixed | own, ids, tf.constant(-1, tf.int64))
+        record_ids = tf.ensure_shape(record_ids, [count * first["record_ids"].shape[0]])
+        element = {**first, "sample": _tensors_of(sample), "record_ids": record_ids}
+        return _finish(recipe, element) if is_last else (index, element)
+
+    return mix
+
+
+def _tensors_of(sample: Sample) -> Element:
+    """The fields that are not None. Masks are 0 or 1, which fit into a quarter of the memory."""
+    fields = {name: value for name, value in sample._asdict().items() if value is not None}
+    if sample.masks is not None:
+        fields["masks"] = tf.cast(sample.masks, tf.uint8)
+    return fields
+
+
+def _sample_of(fields: Element) -> Sample:
+    sample = Sample(**fields)
+    if sample.masks is None:
+        return sample
+    return sample._replace(masks=tf.cast(sample.masks, tf.float32))
+
+
+def _seed(start: CursorState, sequence_number: tf.Tensor) -> tf.Tensor:
+    return tf.stack([tf.constant(start.seed, tf.int64), tf.cast(sequence_number, tf.int64)])
+
+
+def _seeds_of(
+    recipe: Recipe, start: CursorState, number: tf.Tensor, stage: range
+) -> List[tf.Tensor]:
+    """A seed for each link of a stage; all are different."""
+    if not stage:
+        return []
+    return split_seed(_seed(start, number), len(recipe.links))[stage.start : stage.stop]

@@ -1,0 +1,110 @@
+"""The CPUs and memory of this machine that are available, and work in several processes."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, Callable, Iterator, List, Sequence, Tuple
+
+
+def available_cpus() -> int:
+    """CPUs that this process may use; a container may have fewer than its machine."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def available_memory() -> int:
+    """Bytes of memory that this machine has; those of a container may be fewer."""
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        with open("/sys/fs/cgroup/memory.max", encoding="ascii") as file:
+            return min(physical, int(file.read()))
+    except (OSError, ValueError):  # No such limit, or it says "max".
+        return physical
+
+
+class ProcessDiedError(Exception):
+    """A process that worked on tasks died.
+
+    Attributes:
+        tasks: Those of which it had one.
+    """
+
+    def __init__(self, tasks: List[Any]) -> None:
+        super().__init__(f"a process died; it had one of the tasks {tasks}")
+        self.tasks = tasks
+
+
+def in_processes(
+    function: Callable[[Any], Any],
+    tasks: Sequence[Any],
+    *,
+    jobs: int,
+    start: Callable[..., None],
+    arguments: Tuple[Any, ...] = (),
+) -> Iterator[Any]:
+    """The results of `function(task)` in the order of the tasks, from `jobs` processes.
+
+    Each process first calls `start(*arguments)`. Functions, tasks and results are pickled. The
+    processes end when this one does, for whatever reason, and when the iterator is closed.
+
+    Raises:
+        ProcessDiedError: if a process dies.
+    """
+    # Fresh processes: a fork of one in which TensorFlow has run may hang.
+    context = multiprocessing.get_context("spawn")
+    # Its other end closes when this process fails or ends, for whatever reason. An Event would not
+    # do: setting it waits for processes that may have died.
+    lifeline, held = context.Pipe(duplex=False)
+    pool = concurrent.futures.ProcessPoolExecutor(
+        max_workers=min(jobs, max(len(tasks), 1)),
+        mp_context=context,
+        initializer=_start_process,
+        initargs=(lifeline, start, arguments),
+    )
+    try:
+        with _interrupts_held():
+            futures = [pool.submit(function, task) for task in tasks]
+        for future in futures:
+            try:
+                yield future.result()
+            except BrokenProcessPool as error:
+                ended = [f.done() and not f.cancelled() and not f.exception() for f in futures]
+                raise ProcessDiedError(
+                    [task for task, done in zip(tasks, ended) if not done][:jobs]
+                ) from error
+        pool.shutdown()
+    finally:
+        held.close()  # ends processes that are still working
+        pool.shutdown(wait=False, cancel_futures=True)
+        lifeline.close()
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Processes started within never receive Ctrl-C: the main process does, and ends them."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _start_process(lifeline: Any, start: Callable[..., None], arguments: Tuple[Any, ...]) -> None:
+    threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
+    start(*arguments)
+
+
+def _end_with(lifeline: Any) -> None:
+    """Ends this process when the other end of a pipe is closed."""
+    lifeline.poll(None)
+    os._exit(1)

@@ -1,0 +1,1 @@
+"""TFRecord files as streams of serialized records, and the cursor in them."""

@@ -1,0 +1,417 @@
+"""Finds TFRecord files and streams their serialized records in order, shuffled or not.
+
+TensorFlow's reader abandons a file at the first damage. So the first pass counts the bytes that it
+reads; if they are fewer than the file has, `inputs.records.tfrecord` reads the remaining records.
+Later passes expect the same number of records from a complete file, which costs nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import re
+from typing import Any, Callable, List, NamedTuple, Optional, Protocol, Sequence, Tuple
+
+from estimator_det.compat import tf
+from estimator_det.config import files
+from estimator_det.config.text import ConfigError
+from estimator_det.protos import input_reader_pb2
+from inputs.bad_records.kinds import FAIL
+from inputs.bad_records.log import FaultLog
+from inputs.bad_records.policy import BadRecordPolicy, make_policy
+from inputs.records import cursor, tfrecord
+from inputs.records.cursor import CursorState
+from inputs.records.record_id import pack_record_ids
+from inputs.records.tfrecord import compression_of
+
+# Bytes read ahead from each open file; remote storage has a high latency, so it reads more at once.
+LOCAL_BUFFER = 512 * 1024
+REMOTE_BUFFER = 8 * 1024 * 1024
+
+SIZE_UNKNOWN = -1  # of compressed files: only reading them shows whether they are complete
+BLOCK = 16  # records whose bytes are counted together
+
+
+class Files(NamedTuple):
+    """The files of a reader; `schema.RECORD` counts in `paths`."""
+
+    paths: List[str]
+    sizes: List[int]  # in bytes; SIZE_UNKNOWN of remote ones
+    stream_lengths: List[int]  # one stream of all files, or with weights one for each input_path
+
+
+class FileRecord(NamedTuple):
+    """A record as read from its file."""
+
+    record_id: tf.Tensor  # int64, see `inputs.records.record_id`
+    serialized: tf.Tensor  # string; "" if it is damaged
+
+
+class Record(NamedTuple):
+    """A record on its way to the decoder."""
+
+    record_id: tf.Tensor  # int64, see `inputs.records.record_id`
+    stream_index: tf.Tensor  # int64, see `inputs.records.cursor`
+    serialized: tf.Tensor  # string; "" if it is damaged
+
+
+class FileGuard(Protocol):
+    """Keeps the lengths of files, and handles damage; all methods build operations.
+
+    `file` is an int64 scalar, an index into `paths`.
+    """
+
+    paths: List[str]
+
+    def may_continue(self) -> tf.Tensor:
+        """Bool scalar: whether to read more files; False once the run must stop."""
+
+    def has_too_many_pending(self) -> tf.Tensor:
+        """Bool scalar: whether so many records have not arrived that some must have failed."""
+
+    def known_length(self, file: tf.Tensor) -> tf.Tensor:
+        """int64 scalar: the number of records of a file; -1 if they are to be counted."""
+
+    def set_length(self, file: tf.Tensor, length: tf.Tensor) -> tf.Operation:
+        """Stores the number of records of a file that was just read to its end."""
+
+    def clear_length(self, file: tf.Tensor) -> tf.Operation:
+        """Removes the number of records of a file that has become shorter."""
+
+    def read_rest(
+        self, file: tf.Tensor, number: tf.Tensor, num_bytes: tf.Tensor
+    ) -> Tuple[tf.Tensor, tf.Tensor]:
+        """The next records that TensorFlow's reader did not return; mostly none.
+
+        Records before `number` were read already; TensorFlow's reader returned `num_bytes` bytes,
+        frames included. Returns numbers, int64 [k], and contents, string [k], "" for damaged
+        records; k is 0 at the end of the file and at most BLOCK.
+        """
+
+
+def find_files(pattern: str) -> List[str]:
+    """The files that match a path or glob pattern, local or remote, sorted.
+
+    Raises:
+        FileNotFoundError: if there are none.
+        ConfigError: if one of them is a folder, named pipe or device.
+    """
+    found = match_files(pattern)
+    for path in found:
+        if kind := files.special_kind(path):
+            raise ConfigError(
+                f"input_path {pattern!r} matches {path}, which is {kind}; record files must be "
+                "regular files. Correct the path, or copy the records to a file"
+            )
+    return found
+
+
+def match_files(pattern: str) -> List[str]:
+    """Like `find_files`, but with whatever matches, folders and named pipes included."""
+    found: List[str] = sorted(tf.io.gfile.glob(pattern))
+    if not found:
+        raise FileNotFoundError(
+            f"input_path {pattern!r} matches no file. Relative paths start at the folder in which "
+            "the program runs; sharded files need a pattern such as 'train.record-*'."
+        )
+    return found
+
+
+def input_patterns(config: input_reader_pb2.InputReader) -> List[str]:
+    """The path patterns of a reader.
+
+    Raises:
+        ConfigError: if the reader has none, or is not a TFRecord reader.
+    """
+    kind = config.WhichOneof("input_reader")
+    if kind == "external_input_reader":
+        raise ConfigError(
+            "input_reader.external_input_reader: external readers are not supported; convert the "
+            "data to TFRecords and name them in tf_record_input_reader { input_path: … }"
+        )
+    patterns = list(config.tf_record_input_reader.input_path)
+    if not patterns:
+        raise ConfigError(
+            "input_reader: tf_record_input_reader has no input_path; give it one or more paths"
+        )
+    return patterns
+
+
+def list_files(
+    config: input_reader_pb2.InputReader,
+    policy: Optional[BadRecordPolicy] = None,
+    log: Optional[FaultLog] = None,
+) -> Files:
+    """All files of a reader: its input_paths in order, those of a pattern sorted.
+
+    Patterns without a file and empty files are reported to `log`, unless the policy rejects them.
+
+    Raises:
+        FileNotFoundError: if an input_path matches nothing, or all files are empty.
+        ConfigError: if the weights do not fit the paths, or there is no path.
+        RecordFaultError: if a file is empty and the policy rejects that.
+    """
+    policy = make_policy(config) if policy is None else policy
+    log = FaultLog() if log is None else log
+    patterns = input_patterns(config)
+    weights = list(config.sample_from_datasets_weights)
+    if weights and len(weights) != len(patterns):
+        raise ConfigError(
+            f"input_reader: sample_from_datasets_weights has {len(weights)} values for "
+            f"{len(patterns)} input_path entries; give one weight for each path"
+        )
+    groups: List[List[str]] = []
+    missing = None
+    for pattern in patterns:
+        try:
+            groups.append(find_files(pattern))
+        except FileNotFoundError as error:
+            if policy.actions["no_file"] == FAIL:
+                raise
+            missing = error
+            groups.append([])
+            log.report(policy.fault("no_file", "input_path matches no file"), pattern, -1)
+    paths = [path for group in groups for path in group]
+    if not paths:
+        raise missing or FileNotFoundError("input_reader: there is no file to read")
+    sizes = [_size(path) for path in paths]
+    for path, size in zip(paths, sizes):
+        if size == 0:
+            log.report(policy.fault("empty_file", "the file is empty"), path, -1)
+    if not any(sizes):
+        raise FileNotFoundError(
+            f"input_reader: all {len(paths)} files are empty, the first is {paths[0]}; write the "
+            "records again"
+        )
+    return Files(paths, sizes, [len(group) for group in groups] if weights else [len(paths)])
+
+
+def _size(path: str) -> int:
+    """Bytes of a local file; SIZE_UNKNOWN for a remote one, since asking takes long."""
+    if files.is_remote(path):
+        return SIZE_UNKNOWN
+    if not os.access(path, os.R_OK):
+        raise PermissionError(f"{path}: the file cannot be read; grant read permission")
+    return os.path.getsize(path)
+
+
+def record_dataset(
+    config: input_reader_pb2.InputReader,
+    guard: FileGuard,
+    *,
+    shuffle: bool,
+    start: CursorState,
+    stream_lengths: Optional[List[int]] = None,
+    num_epochs: Optional[int] = None,
+    sample_1_of_n: int = 1,
+    shard: Tuple[int, int] = (1, 0),
+) -> tf.data.Dataset:
+    """Serialized records of all files of a reader.
+
+    Files are read `num_readers` at a time, `read_block_length` records in turn. Shuffling permutes
+    the files (unless the stream is sharded or sampled), then the records, in a buffer of
+    `shuffle_buffer_size` encoded records; every epoch is a pass over all records, in another
+    order. With `sample_from_datasets_weights` each input_path is a stream of its own, and the next
+    record comes from a stream drawn by weight.
+
+    Args:
+        config: The reader; the caller passes its `shuffle`, `num_epochs` and
+            `sample_1_of_n_examples` as arguments.
+        guard: Has the files, and handles damaged ones.
+        shuffle: Whether to shuffle files and records.
+        start: The seed, which determines the order, and the offset of the first record.
+        stream_lengths: Of `list_files`; None for one stream of all files.
+        num_epochs: Passes over the data; None repeats without end.
+        sample_1_of_n: Keeps every n-th record, the same ones in any order.
+        shard: Number of workers that share the records, and the index of this one.
+
+    Returns:
+        Dataset of `Record`.
+
+    Raises:
+        ConfigError: if sample_1_of_n is not positive, or a worker gets no record at all.
+    """
+    if sample_1_of_n < 1:
+        raise ConfigError(
+            f"input_reader: sample_1_of_n_examples is {sample_1_of_n}; it must be 1 or more"
+        )
+    weights = list(config.sample_from_datasets_weights)
+    streams, chosen, begin = [], [], 0
+    for stream, length in enumerate(stream_lengths or [len(guard.paths)]):
+        if not length:
+            continue
+        indices = range(begin, begin + length)
+        begin += length
+        if num_epochs is None:
+            _check_not_empty([guard.paths[index] for index in indices], shard)
+        parts = (shard, (sample_1_of_n, 0))
+        read_epoch = functools.partial(_epoch, indices, guard, config, shuffle, parts)
+        streams.append(_epochs(read_epoch, guard, stream, start, num_epochs))
+        chosen.append(weights[stream] if weights else 1.0)
+    if len(streams) == 1:
+        return streams[0]
+    return tf.data.Dataset.choose_from_datasets(
+        streams, _choices(chosen, start), stop_on_empty_dataset=False
+    )
+
+
+def _epoch(
+    indices: range,
+    guard: FileGuard,
+    config: input_reader_pb2.InputReader,
+    shuffle: bool,
+    parts: Sequence[Tuple[int, int]],
+    seed: tf.Tensor,
+) -> tf.data.Dataset:
+    """`FileRecord`s of one epoch of a stream; `parts` are (number, index) of nested shards."""
+    # Shards are only disjoint if all workers read the files in the same order.
+    shuffles_files = shuffle and all(number == 1 for number, _ in parts)
+    records = _records_of(indices, guard, config, seed if shuffles_files else None)
+    for number, index in parts:
+        records = records.shard(number, index) if number > 1 else records
+    if shuffle and config.shuffle_buffer_size > 1:
+        records = records.shuffle(config.shuffle_buffer_size, seed)
+    return records
+
+
+def _check_not_empty(paths: List[str], shard: Tuple[int, int]) -> None:
+    """Without any record, reading endless epochs would never return."""
+    least = shard[1] + 1  # the first record of this worker is always in the sample
+    records = itertools.chain.from_iterable(map(tfrecord.read_records, paths))
+    found = sum(1 for _ in itertools.islice(records, least))
+    if found < least:
+        raise ConfigError(
+            f"{paths[0]} and the other files of its input_path contain {found} records, too few "
+            f"for worker {shard[1] + 1} of {shard[0]}. Add records, or use fewer workers"
+        )
+
+
+def _epochs(
+    read_epoch: Callable[[tf.Tensor], tf.data.Dataset],
+    guard: FileGuard,
+    stream: int,
+    start: CursorState,
+    num_epochs: Optional[int],
+) -> tf.data.Dataset:
+    """`Record`s of one epoch after the other, each in its own order, from the offset in `start`."""
+    first = start.offset(stream)
+
+    @tf.autograph.experimental.do_not_convert
+    def one(epoch: tf.Tensor) -> tf.data.Dataset:
+        seed = tf.random.stateless_uniform([], [start.seed + stream, epoch], 0, 2**31 - 1, tf.int64)
+        records = read_epoch(seed)
+        stream_index = cursor.first_stream_index(stream, epoch)
+        end = stream_index + cursor.LAST_NUMBER
+        if first.number:
+            skipped = tf.where(tf.equal(epoch, first.epoch), tf.constant(first.number, tf.int64), 0)
+            records, stream_index = records.skip(skipped), stream_index + skipped
+        return tf.data.Dataset.zip((records, tf.data.Dataset.range(stream_index, end)))
+
+    last = cursor.LAST_EPOCH if num_epochs is None else num_epochs
+    epochs = tf.data.Dataset.range(first.epoch, max(last, first.epoch))
+    epochs = epochs.take_while(lambda _: guard.may_continue())
+    return epochs.flat_map(one).map(
+        lambda found, stream_index: Record(found.record_id, stream_index, found.serialized)
+    )
+
+
+def _choices(weights: List[float], start: CursorState) -> tf.data.Dataset:
+    """The stream of each record, drawn by weight."""
+    logits = tf.math.log(tf.constant([weights]))
+
+    @tf.autograph.experimental.do_not_convert
+    def choose(count: tf.Tensor) -> tf.Tensor:
+        seed = tf.stack([tf.constant(start.seed, tf.int64), count])
+        return tf.random.stateless_categorical(logits, 1, seed)[0, 0]
+
+    return tf.data.Dataset.range(start.count, tf.int64.max).map(choose)
+
+
+def _records_of(
+    indices: range,
+    guard: FileGuard,
+    config: input_reader_pb2.InputReader,
+    seed: Optional[tf.Tensor],
+) -> tf.data.Dataset:
+    """`FileRecord`s of one pass over some files; a seed shuffles the files."""
+    paths = [guard.paths[index] for index in indices]
+    buffer = REMOTE_BUFFER if files.is_remote(paths[0]) else LOCAL_BUFFER
+    plain = not any(re.search(r"[*?\[\]\\]", path) for path in paths)
+
+    @tf.autograph.experimental.do_not_convert
+    def read(file: tf.Tensor, path: tf.Tensor, compression: tf.Tensor, size: tf.Tensor) -> Any:
+        # On a deleted file the reader never ends; as a pattern, the path of one matches nothing.
+        found = tf.io.matching_files(path) if plain else path[tf.newaxis]
+        given = tf.data.TFRecordDataset(found, compression_type=compression, buffer_size=buffer)
+        given = given.ignore_errors()
+        length = guard.known_length(file)
+        uncounted = tf.data.Dataset.range(tf.cast(length < 0, tf.int64))
+        counted = uncounted.flat_map(lambda _: _counted(given, guard, file, size))
+        return _expected(given, guard, file, tf.maximum(length, 0)).concatenate(counted)
+
+    compressions = [compression_of(path) for path in paths]
+    sizes = [SIZE_UNKNOWN if kind else _size(path) for path, kind in zip(paths, compressions)]
+    numbers = tf.range(indices.start, indices.stop, dtype=tf.int64)
+    listed = (numbers, paths, compressions, tf.constant(sizes, tf.int64))
+    dataset = tf.data.Dataset.from_tensor_slices(listed).take_while(lambda *_: guard.may_continue())
+    if seed is not None and config.filenames_shuffle_buffer_size > 1:
+        dataset = dataset.shuffle(config.filenames_shuffle_buffer_size, seed)
+    num_readers = max(1, min(config.num_readers, len(paths)))
+    return dataset.interleave(
+        read,
+        cycle_length=num_readers,
+        block_length=max(1, config.read_block_length),
+        num_parallel_calls=tf.data.AUTOTUNE if num_readers > 1 else None,
+        deterministic=True if num_readers > 1 else None,
+    )
+
+
+def _expected(
+    given: tf.data.Dataset, guard: FileGuard, file: tf.Tensor, length: tf.Tensor
+) -> tf.data.Dataset:
+    """`FileRecord`s of a file known to have `length` records, "" for those now missing."""
+
+    @tf.autograph.experimental.do_not_convert
+    def miss(_: tf.Tensor) -> tf.Tensor:
+        with tf.control_dependencies([guard.clear_length(file)]):
+            return tf.constant("")
+
+    missing = tf.data.Dataset.from_tensors(0).map(miss).repeat()
+    first = pack_record_ids(file, tf.constant(0, tf.int64))
+    record_ids = tf.data.Dataset.range(first, first + length)
+    return tf.data.Dataset.zip(FileRecord(record_ids, given.concatenate(missing).take(length)))
+
+
+def _counted(
+    given: tf.data.Dataset, guard: FileGuard, file: tf.Tensor, size: tf.Tensor
+) -> tf.data.Dataset:
+    """`FileRecord`s of a file whose bytes are counted; the guard reads the rest, if any."""
+    end = tf.data.Dataset.from_tensors(tf.zeros([0], tf.string)).repeat()
+
+    @tf.autograph.experimental.do_not_convert
+    def count(state: Any, block: tf.Tensor) -> Any:
+        number, read_bytes = state
+        length = tf.size(block, out_type=tf.int64)
+
+        def complete() -> Any:
+            with tf.control_dependencies([guard.set_length(file, number)]):
+                return tf.zeros([0], tf.int64), tf.zeros([0], tf.string)
+
+        def at_end() -> Any:
+            return tf.cond(
+                tf.equal(read_bytes, size) & tf.logical_not(guard.has_too_many_pending()),
+                complete,
+                lambda: guard.read_rest(file, number, read_bytes),
+            )
+
+        numbers, block = tf.cond(length > 0, lambda: (number + tf.range(length), block), at_end)
+        lengths = tf.cast(tf.strings.length(block), tf.int64) + tfrecord.OVERHEAD
+        # Blocks of `read_rest` do not count: the bytes stay those of TensorFlow's reader.
+        read_now = tf.where(length > 0, tf.reduce_sum(lengths), 0)
+        state = (number + tf.size(numbers, tf.int64), read_bytes + read_now)
+        return state, FileRecord(pack_record_ids(file, numbers), block)
+
+    zero = tf.constant(0, tf.int64)
+    blocks = given.batch(BLOCK).concatenate(end).scan((zero, zero), count)
+    return blocks.take_while(lambda found: tf.size(found.record_id) > 0).unbatch()

@@ -1,0 +1,267 @@
+"""Reads TFRecord files record by record in Python, and continues after damage.
+
+A record is: its length (8 bytes, little-endian), a checksum of these (4 bytes), the data, and a
+checksum of the data (4 bytes); checksums are CRC-32C, rotated and shifted by a constant. If the
+checksum of the data is wrong, the length still gives the start of the next record. If the checksum
+of the length is wrong, the next record is searched for: the next offset whose 12 bytes are a length
+and its checksum.
+
+This reader serves examination, and files that TensorFlow's reader abandons. Records are numbered
+from 0, damaged ones included. A gap in a file counts as one record, since the number of records
+lost in it is unknown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import struct
+import zlib
+from typing import Any, Iterator, List, NamedTuple, Optional, Tuple, Union
+
+import google_crc32c
+
+from estimator_det.config import files
+
+COMPRESSIONS = {".gz": "GZIP", ".gzip": "GZIP", ".zlib": "ZLIB", ".zz": "ZLIB"}
+HEADER = struct.Struct("<QI")
+CHECKSUM = struct.Struct("<I")
+OVERHEAD = HEADER.size + CHECKSUM.size
+MASK_DELTA = 0xA282EAD8
+CHUNK = 1 << 20
+ANY_FORMAT = 32 + zlib.MAX_WBITS  # zlib detects whether the format is its own or gzip
+
+
+class Damage(NamedTuple):
+    """Replaces a record that cannot be read."""
+
+    kind: str  # "damaged_record", or "lost_records" if nothing after it can be read either
+    message: str
+    offset: int  # of the first byte in the file (uncompressed)
+    length: int  # bytes skipped
+
+
+Record = Union[bytes, Damage]
+
+
+class _Frame(NamedTuple):
+    offset: int  # of the frame
+    length: int  # of the data
+    damage: Optional[Damage]
+
+
+def compression_of(path: str) -> str:
+    """Compression by file suffix: "GZIP", "ZLIB", or "" for none."""
+    return next((kind for end, kind in COMPRESSIONS.items() if path.endswith(end)), "")
+
+
+def is_compressed(path: str) -> bool:
+    """Whether a file is compressed, by its suffix."""
+    return bool(compression_of(path))
+
+
+def read_records(path: str) -> Iterator[Tuple[int, Record]]:
+    """The number of every record of a file, and its bytes or damage.
+
+    Files may be local or remote, compressed (by suffix) or not.
+
+    Raises:
+        OSError: if the file cannot be opened or read; `tf.errors.OpError` for remote ones.
+    """
+    with contextlib.closing(_Source(path)) as source:
+        for number, frame in enumerate(_frames(source)):
+            yield number, frame.damage or _data(source, frame)
+
+
+def read_record(path: str, number: int) -> Record:
+    """One record by its number.
+
+    The offsets of a file's records are cached, so that reading several is fast, except in
+    compressed files, which are read from their beginning each time.
+
+    Raises:
+        IndexError: if the file has fewer records.
+        OSError: if it cannot be read.
+    """
+    if is_compressed(path):
+        for found, record in read_records(path):
+            if found == number:
+                return record
+        raise IndexError(f"{path}: there is no record {number}")
+    frames = _cached_frames(path, *_identity(path))
+    if not 0 <= number < len(frames):
+        raise IndexError(f"{path}: there is no record {number}; the file has {len(frames)}")
+    with contextlib.closing(_Source(path)) as source:
+        return frames[number].damage or _data(source, frames[number])
+
+
+def count_records(path: str) -> int:
+    """Records of a file, with one for each gap; fast for a local file that is not compressed."""
+    if is_compressed(path):
+        return sum(1 for _ in read_records(path))
+    return len(_cached_frames(path, *_identity(path)))
+
+
+def file_size(path: str) -> int:
+    """Bytes of a local or remote file."""
+    return _identity(path)[0]
+
+
+def masked_crc(data: bytes) -> int:
+    """Checksum of some bytes as record files store it."""
+    crc = int(google_crc32c.value(data))
+    return ((crc >> 15 | crc << 17) + MASK_DELTA) & 0xFFFFFFFF
+
+
+def _identity(path: str) -> Tuple[int, int]:
+    """Size and time of the last change."""
+    if files.is_remote(path):
+        from estimator_det.compat import tf
+
+        remote = tf.io.gfile.stat(path)
+        return int(remote.length), int(remote.mtime_nsec)
+    local = os.stat(path)
+    return local.st_size, local.st_mtime_ns
+
+
+@functools.lru_cache(maxsize=64)
+def _cached_frames(path: str, size: int, changed: int) -> List[_Frame]:
+    del size, changed  # part of the key, so that a rewritten file is read again
+    with contextlib.closing(_Source(path)) as source:
+        return list(_frames(source))
+
+
+class _Source:
+    """Random access to bytes; seeking backwards is slow in a compressed file."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.error = ""  # why a compressed file cannot be read to its end
+        self._is_compressed = is_compressed(path)
+        self._file: Any = None
+        self._start()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _start(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        if files.is_remote(self.path):
+            from estimator_det.compat import tf
+
+            self._file = tf.io.gfile.GFile(self.path, "rb")
+        else:
+            self._file = open(self.path, "rb")  # noqa: SIM115 (`close` closes it)
+        self._window, self._begin = b"", 0
+        self._inflate = zlib.decompressobj(ANY_FORMAT)
+        self._ended = False
+
+    def at(self, offset: int, length: int) -> bytes:
+        """`length` bytes from `offset` on, fewer at the end of the file."""
+        if not self._is_compressed:
+            self._file.seek(offset)
+            found: bytes = self._file.read(length)
+            return found
+        if offset < self._begin:
+            self._start()
+        while self._begin + len(self._window) < offset + length and not self._ended:
+            passed = min(max(offset - self._begin, 0), len(self._window))
+            self._window, self._begin = self._window[passed:] + self._more(), self._begin + passed
+        return self._window[offset - self._begin :][:length]
+
+    def _more(self) -> bytes:
+        compressed = self._inflate.unconsumed_tail or self._file.read(CHUNK)
+        if not compressed:
+            self._ended = True
+            if not self._inflate.eof:
+                self.error = "the compressed file ends too early"
+            return b""
+        try:
+            found = self._inflate.decompress(compressed, 4 * CHUNK)
+        except zlib.error as error:
+            self._ended, self.error = True, f"it cannot be decompressed ({error})"
+            return b""
+        if self._inflate.eof and self._inflate.unused_data:
+            self._ended, self.error = True, "bytes follow the end of the compressed data"
+        return found
+
+    def size(self) -> Optional[int]:
+        """Bytes of the file; None if only reading it would show."""
+        return None if self._is_compressed else file_size(self.path)
+
+
+def _frames(source: _Source) -> Iterator[_Frame]:
+    """The frame of every record, found by the lengths alone; the data are not read."""
+    offset, size = 0, source.size()
+    while True:
+        header = source.at(offset, HEADER.size)
+        if not header or (source.error and len(header) < HEADER.size):
+            break
+        length = _length(header)
+        if length is None or (size is not None and offset + OVERHEAD + length > size):
+            following = _search(source, offset + 1, size)
+            end = size if following is None else following
+            yield _Frame(offset, 0, _frame_damage(offset, header, length, end))
+            if following is None:
+                break
+            offset = following
+            continue
+        if size is None and len(source.at(offset, OVERHEAD + length)) < OVERHEAD + length:
+            if not source.error:
+                yield _Frame(offset, 0, _frame_damage(offset, header, length, None))
+            break
+        yield _Frame(offset, length, None)
+        offset += OVERHEAD + length
+    if source.error:
+        message = f"{source.error}; the records after byte {offset} of its content are lost"
+        yield _Frame(offset, 0, Damage("lost_records", message, offset, 0))
+
+
+def _length(header: bytes) -> Optional[int]:
+    """The length in 12 bytes; None if their checksum is wrong."""
+    if len(header) < HEADER.size:
+        return None
+    length, checksum = HEADER.unpack(header)
+    return int(length) if masked_crc(header[:8]) == checksum else None
+
+
+def _frame_damage(offset: int, header: bytes, length: Optional[int], end: Optional[int]) -> Damage:
+    passed = 0 if end is None else end - offset
+    if length is not None:
+        what = f"the file ends within the record, which begins at byte {offset}"
+    elif len(header) < HEADER.size:
+        what = f"the file ends within the length of the record, which begins at byte {offset}"
+    else:
+        what = f"the record's length at byte {offset} fails its checksum"
+    return Damage("damaged_record", f"{what}; {passed} bytes are skipped", offset, passed)
+
+
+def _search(source: _Source, offset: int, size: Optional[int]) -> Optional[int]:
+    """The next offset of a length with its checksum; its four high bytes are zero."""
+    while True:
+        chunk = source.at(offset, CHUNK)
+        position = chunk.find(b"\0\0\0\0", 4)
+        while position >= 0 and position + 8 <= len(chunk):
+            length = _length(chunk[position - 4 : position + 8])
+            end = offset + position - 4 + OVERHEAD + (length or 0)
+            if length is not None and (size is None or end <= size):
+                return offset + position - 4
+            position = chunk.find(b"\0\0\0\0", position + 1)
+        if len(chunk) < CHUNK:
+            return None
+        offset += CHUNK - HEADER.size
+
+
+def _data(source: _Source, frame: _Frame) -> Record:
+    content = source.at(frame.offset + HEADER.size, frame.length + CHECKSUM.size)
+    data = content[: frame.length]
+    stored = content[frame.length :]
+    if len(stored) == CHECKSUM.size and masked_crc(data) == CHECKSUM.unpack(stored)[0]:
+        return data
+    message = (
+        f"the record's {frame.length} bytes of data, from byte {frame.offset + HEADER.size} on, "
+        "fail their checksum"
+    )
+    return Damage("damaged_record", message, frame.offset, frame.length + OVERHEAD)

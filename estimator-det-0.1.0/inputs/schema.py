@@ -1,0 +1,193 @@
+"""Every key of the feature and label dictionaries, with dtype and shape, and the decoded sample.
+
+Letters: B batch, G `max_number_of_boxes`, K classes, P keypoints, H x W x C the network's input,
+A its channels beyond RGB, h x w the original image, S and F count and length of context features,
+M the other records that an image may be mixed with, n the boxes of one image before padding.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Dict, NamedTuple, Optional
+
+if TYPE_CHECKING:
+    from estimator_det.compat import tf
+
+
+class FeatureSpec(NamedTuple):
+    """One feature of a batch."""
+
+    dtype: str
+    shape: str  # letters of the module's docstring and numbers, e.g. "B 3"
+    in_train_step: bool = False  # whether a training step on TPU cores needs it
+    in_eval_step: bool = False  # whether an evaluation step on TPU cores needs it
+
+
+class LabelSpec(NamedTuple):
+    """One label of a batch, from the record to the detector.
+
+    `inputs.batch` copies a label from `sample_field` or `image_level_key`, or computes it. Padding
+    is 0.
+    """
+
+    dtype: str
+    shape: str  # letters of the module's docstring and numbers, e.g. "B G 4"
+    sample_field: str = ""  # the field of `Sample` that holds it
+    image_level_key: str = ""  # the key of `Sample.image_level` that holds it
+    is_k_hot: bool = False  # the ids under `image_level_key` become a k-hot vector
+    record_key: str = ""  # key in a record of one number for each box, float32 or int64
+    default: Optional[float] = 0  # without `record_key`; None: the decoder computes it
+    reader_field: str = ""  # the field of InputReader that must be set to load it
+    groundtruth_field: str = ""  # the field of the detectors' Groundtruth that takes it
+    on_tpu: bool = True  # whether a loss or metric on TPU cores may need it
+
+    @property
+    def is_per_box(self) -> bool:
+        return self.shape.startswith("B G")
+
+
+# Features.
+IMAGE = "image"  # preprocessed, padded at the bottom and right
+HASH = "hash"  # of the source id
+TRUE_IMAGE_SHAPE = "true_image_shape"  # the real image inside the padded one
+ORIGINAL_IMAGE = "original_image"  # resized as the network's input is, but not normalized
+ADDITIONAL_CHANNELS = "image_additional_channels"  # those beyond RGB of ORIGINAL_IMAGE
+ORIGINAL_SPATIAL_SHAPE = "original_image_spatial_shape"  # height and width in the record
+SOURCE_ID = "source_id"  # if the reader sets include_source_id
+FILENAME = "filename"  # of the image, as SOURCE_ID; empty if the record has none
+CONTEXT_FEATURES = "context_features"
+VALID_CONTEXT_SIZE = "valid_context_size"  # how many of the S context features are real
+CONTEXT_FEATURES_IMAGE_ID_LIST = "context_features_image_id_list"
+RECORD = "record"  # index in `inputs.records.stream.list_files`, number in that file from 0
+PARTNER_RECORDS = "partner_records"  # as RECORD, of the records mixed with that one; -1: none
+STREAM_INDEX = "stream_index"  # in the order of records, see `inputs.records.cursor`
+AUGMENTATION_SEED = "augmentation_seed"  # with it, the record gives the same image again
+
+# Labels.
+NUM_BOXES = "num_groundtruth_boxes"
+BOXES = "groundtruth_boxes"  # yxyx, normalized to the padded image
+CLASSES = "groundtruth_classes"  # one-hot or k-hot, no background column
+WEIGHTS = "groundtruth_weights"
+CONFIDENCES = "groundtruth_confidences"  # 0 where CLASSES is 0
+LABELED_CLASSES = "groundtruth_labeled_classes"  # k-hot: classes annotated exhaustively
+VERIFIED_NEG_CLASSES = "groundtruth_verified_neg_classes"  # k-hot: certainly absent
+NOT_EXHAUSTIVE_CLASSES = "groundtruth_not_exhaustive_classes"  # k-hot: some may lack a box
+IMAGE_CLASSES = "groundtruth_image_classes"  # ids of the image as a whole, zero padding
+IMAGE_CONFIDENCES = "groundtruth_image_confidences"  # of IMAGE_CLASSES, 1 present, 0 absent
+MASKS = "groundtruth_instance_masks"  # 0 or 1
+KEYPOINTS = "groundtruth_keypoints"  # y and x as BOXES; NaN where absent
+KEYPOINT_VISIBILITIES = "groundtruth_keypoint_visibilities"
+AREA = "groundtruth_area"  # pixels squared of the original image
+IS_CROWD = "groundtruth_is_crowd"
+GROUP_OF = "groundtruth_group_of"
+DIFFICULT = "groundtruth_difficult"
+IS_ANNOTATED = "is_annotated"  # sequence records only: whether the frame was annotated
+
+FEATURES: Dict[str, FeatureSpec] = {
+    IMAGE: FeatureSpec("float32", "B H W C", in_train_step=True, in_eval_step=True),
+    TRUE_IMAGE_SHAPE: FeatureSpec("int32", "B 3", in_train_step=True, in_eval_step=True),
+    HASH: FeatureSpec("int32", "B", in_eval_step=True),
+    ORIGINAL_IMAGE: FeatureSpec("uint8", "B H W C", in_eval_step=True),
+    ADDITIONAL_CHANNELS: FeatureSpec("uint8", "B H W A", in_eval_step=True),
+    ORIGINAL_SPATIAL_SHAPE: FeatureSpec("int32", "B 2", in_eval_step=True),
+    SOURCE_ID: FeatureSpec("string", "B"),
+    FILENAME: FeatureSpec("string", "B"),
+    CONTEXT_FEATURES: FeatureSpec("float32", "B S F", in_train_step=True, in_eval_step=True),
+    VALID_CONTEXT_SIZE: FeatureSpec("int32", "B", in_train_step=True, in_eval_step=True),
+    CONTEXT_FEATURES_IMAGE_ID_LIST: FeatureSpec("string", "B S"),
+    RECORD: FeatureSpec("int64", "B 2"),
+    PARTNER_RECORDS: FeatureSpec("int64", "B M 2"),
+    STREAM_INDEX: FeatureSpec("int64", "B"),
+    AUGMENTATION_SEED: FeatureSpec("int64", "B 2"),
+}
+
+# The one table of labels. Parser, decoder, examiner, padding, Groundtruth and TPU step read it.
+LABELS: Dict[str, LabelSpec] = {
+    NUM_BOXES: LabelSpec("int32", "B"),
+    BOXES: LabelSpec("float32", "B G 4", sample_field="boxes", groundtruth_field="boxes"),
+    CLASSES: LabelSpec("float32", "B G K", groundtruth_field="classes"),
+    CONFIDENCES: LabelSpec(
+        "float32", "B G K", "confidences", record_key="image/object/class/confidence", default=1.0,
+        groundtruth_field="confidences",
+    ),
+    WEIGHTS: LabelSpec(
+        "float32", "B G", "weights", record_key="image/object/weight", default=1.0,
+        groundtruth_field="weights",
+    ),
+    AREA: LabelSpec(
+        "float32", "B G", "area", record_key="image/object/area", default=None,
+        groundtruth_field="area",
+    ),
+    IS_CROWD: LabelSpec(
+        "bool", "B G", "is_crowd", record_key="image/object/is_crowd", groundtruth_field="is_crowd"
+    ),
+    DIFFICULT: LabelSpec(
+        "bool", "B G", "difficult", record_key="image/object/difficult",
+        groundtruth_field="difficult",
+    ),
+    GROUP_OF: LabelSpec(
+        "bool", "B G", "group_of", record_key="image/object/group_of", groundtruth_field="group_of"
+    ),
+    MASKS: LabelSpec(
+        "float32", "B G H W", reader_field="load_instance_masks", groundtruth_field="masks"
+    ),
+    KEYPOINTS: LabelSpec(
+        "float32", "B G P 2", "keypoints", reader_field="num_keypoints",
+        groundtruth_field="keypoints",
+    ),
+    KEYPOINT_VISIBILITIES: LabelSpec(
+        "bool", "B G P", "keypoint_visibilities", reader_field="num_keypoints",
+        groundtruth_field="keypoint_visibilities",
+    ),
+    LABELED_CLASSES: LabelSpec(
+        "float32", "B K", image_level_key=IMAGE_CLASSES, is_k_hot=True,
+        groundtruth_field="labeled_classes",
+    ),
+    VERIFIED_NEG_CLASSES: LabelSpec(
+        "float32", "B K", image_level_key=VERIFIED_NEG_CLASSES, is_k_hot=True,
+        groundtruth_field="verified_negatives",
+    ),
+    NOT_EXHAUSTIVE_CLASSES: LabelSpec(
+        "float32", "B K", image_level_key=NOT_EXHAUSTIVE_CLASSES, is_k_hot=True,
+        groundtruth_field="not_exhaustive",
+    ),
+    IMAGE_CLASSES: LabelSpec("int64", "B K", image_level_key=IMAGE_CLASSES, on_tpu=False),
+    IMAGE_CONFIDENCES: LabelSpec(
+        "float32", "B K", image_level_key=IMAGE_CONFIDENCES, on_tpu=False
+    ),
+    IS_ANNOTATED: LabelSpec(
+        "bool", "B", image_level_key=IS_ANNOTATED, groundtruth_field="is_annotated"
+    ),
+}  # fmt: skip
+
+# Labels of one number for each box, which a record may lack; floats first.
+PER_BOX_NUMBERS = tuple(
+    spec
+    for dtype in ("float32", "bool")
+    for spec in LABELS.values()
+    if spec.record_key and spec.dtype == dtype
+)
+
+
+class Sample(NamedTuple):
+    """One decoded image with its labels, as it passes through augmentation.
+
+    Fields per box share their first dimension; None means that the reader does not load them.
+    """
+
+    image: tf.Tensor  # uint8 (decoded) or float32 (augmented) [h, w, C], 0..255
+    boxes: tf.Tensor  # float32 [n, 4], normalized yxyx
+    classes: tf.Tensor  # int64 [n], ids of the label map, from 1
+    weights: tf.Tensor  # float32 [n]
+    confidences: Optional[tf.Tensor] = None  # float32 [n]
+    multiclass_scores: Optional[tf.Tensor] = None  # float32 [n, K or K + 1], [n, 0] if not given
+    masks: Optional[tf.Tensor] = None  # float32 [n, h, w]
+    keypoints: Optional[tf.Tensor] = None  # float32 [n, P, 2], normalized y and x, NaN absent
+    keypoint_visibilities: Optional[tf.Tensor] = None  # bool [n, P]
+    area: Optional[tf.Tensor] = None  # float32 [n], pixels squared
+    is_crowd: Optional[tf.Tensor] = None  # bool [n]
+    difficult: Optional[tf.Tensor] = None  # bool [n]
+    group_of: Optional[tf.Tensor] = None  # bool [n]
+    image_level: Optional[Dict[str, tf.Tensor]] = None  # labels and features of the whole image
+
+
+PER_BOX_FIELDS = tuple(name for name in Sample._fields if name not in ("image", "image_level"))

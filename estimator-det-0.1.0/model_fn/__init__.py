@@ -1,0 +1,29 @@
+"""Detector, optimizer and metrics become an EstimatorSpec; the runner trains and evaluates.
+
+The names below are imported when first used, so that importing a part costs only that part.
+`evaluate` is a module here: checkpoints are evaluated by `model_fn.runs.evaluator.evaluate`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from model_fn.model_fn import create_model_fn
+    from model_fn.runs.evaluator import continuous_eval
+    from model_fn.runs.runner import train_and_evaluate
+
+__all__ = ["continuous_eval", "create_model_fn", "train_and_evaluate"]
+
+_HOMES = {
+    "continuous_eval": "model_fn.runs.evaluator",
+    "create_model_fn": "model_fn.model_fn",
+    "train_and_evaluate": "model_fn.runs.runner",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

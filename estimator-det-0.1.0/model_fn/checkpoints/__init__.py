@@ -1,0 +1,1 @@
+"""Checkpoints of a model_dir: found, checked, repaired; what exports need beside them."""

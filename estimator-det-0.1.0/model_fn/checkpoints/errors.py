@@ -1,0 +1,23 @@
+"""Errors of a run that its user can fix. Importing this module imports no TensorFlow."""
+
+from __future__ import annotations
+
+
+class RunError(RuntimeError):
+    """The run cannot continue; the message contains what was found, and the remedy."""
+
+
+class FolderInUseError(RunError):
+    """Another process trains in the folder."""
+
+
+class FolderNotWritableError(RunError):
+    """The folder of the run cannot be written to: no space, no permission, read-only."""
+
+
+class CheckpointGoneError(RunError):
+    """A checkpoint was deleted after it was found, and before it was read."""
+
+
+class DamagedCheckpointsError(RunError):
+    """There are checkpoints, and none of them is whole."""

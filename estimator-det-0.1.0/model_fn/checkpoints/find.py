@@ -1,0 +1,90 @@
+"""Finds checkpoints, and refuses damaged ones."""
+
+from __future__ import annotations
+
+import os
+from typing import Optional
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config.text import nearest
+from model_fn.checkpoints.errors import CheckpointGoneError, DamagedCheckpointsError
+from model_fn.checkpoints.repair import find_damage
+
+
+def find_checkpoint(prefix: str) -> str:
+    """The checkpoint `prefix` names: a prefix, one of its files, or a folder (its latest).
+
+    Raises:
+        FileNotFoundError: if there is none, with the nearest that exists.
+    """
+    stem = prefix
+    for suffix in (".index", ".meta"):
+        stem = stem[: -len(suffix)] if stem.endswith(suffix) else stem
+    stem = stem.split(".data-")[0]
+    if tf.io.gfile.exists(f"{stem}.index"):
+        return stem
+    kind = _model_kind(prefix)
+    if kind is not None:
+        raise FileNotFoundError(
+            f"no checkpoint {prefix}: it is a published model of the format {kind}. Make a "
+            f"checkpoint of it with: estimator-det import --from {kind} {prefix} "
+            "--pipeline_config_path FILE --output_directory imported"
+        )
+    if tf.io.gfile.isdir(prefix):
+        latest = tf1.train.latest_checkpoint(prefix)
+        if latest is None:
+            state = tf1.train.get_checkpoint_state(prefix)
+            if state is not None:
+                raise FileNotFoundError(
+                    f"no checkpoint {state.model_checkpoint_path}, which the file 'checkpoint' in "
+                    f"{prefix} names as the latest; give another one"
+                )
+            raise FileNotFoundError(
+                f"no checkpoint in the folder {prefix}: it has no file named 'checkpoint', as "
+                "training leaves it; give the prefix that the files of a trained checkpoint "
+                "share, e.g. model_dir/model.ckpt-2000"
+            )
+        return str(latest)
+    if tf.io.gfile.exists(prefix):  # the older format, of a single file
+        return prefix
+    folder = os.path.dirname(stem) or "."
+    found = sorted(path[: -len(".index")] for path in tf.io.gfile.glob(f"{folder}/*.index"))
+    if not found:
+        raise FileNotFoundError(f"no checkpoint {stem}, and no other one in {folder}")
+    names = [os.path.basename(path) for path in found]
+    raise FileNotFoundError(
+        f"no checkpoint {stem}{nearest(os.path.basename(stem), names)} {folder} holds: "
+        f"{', '.join(names)}"
+    )
+
+
+def _model_kind(path: str) -> Optional[str]:
+    """The format of a file or folder that is a model, as `import` names it; None of others."""
+    markers = {"saved_model.pb": "saved_model", "model.json": "tfjs"}
+    if tf.io.gfile.isdir(path):
+        found = [kind for name, kind in markers.items() if tf.io.gfile.exists(f"{path}/{name}")]
+        return found[0] if found and not tf1.train.get_checkpoint_state(path) else None
+    if not tf.io.gfile.exists(path):
+        return None
+    suffixes = {".pb": "frozen_graph", ".tflite": "tflite"}
+    by_name = markers.get(os.path.basename(path))
+    return by_name or suffixes.get(os.path.splitext(path)[1])
+
+
+def find_whole_checkpoint(prefix: str) -> str:
+    """As `find_checkpoint`; every tensor in it is read, and its checksum compared.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        CheckpointGoneError: if it is deleted meanwhile.
+        DamagedCheckpointsError: if it cannot be read.
+    """
+    found = find_checkpoint(prefix)
+    damage = find_damage(found)
+    if damage is not None:
+        if not tf1.train.checkpoint_exists(found):
+            raise CheckpointGoneError(f"the checkpoint {found} was deleted while it was read")
+        raise DamagedCheckpointsError(
+            f"checkpoint {found} is damaged: {damage}. Copy it again, or give another one"
+        )
+    return found

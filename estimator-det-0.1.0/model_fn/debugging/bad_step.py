@@ -1,0 +1,323 @@
+"""What is saved of a step that was not finite: its batch, the variables, and a report.
+
+The folder bad_step-<number> of model_dir is all that `estimator-det replay` needs.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config import json_lines, printing
+from estimator_det.config import pipeline as configuration
+from inputs import schema
+from inputs.records import stream as records
+from model_fn.debugging.nan_tracer import FirstNonFinite
+from model_fn.debugging.replay import BATCH_FILE, CHECKPOINT, Norms, bad_names, replay
+from model_fn.training.step import TrainGraph
+from model_fn.training.train_op import MOVING_AVERAGES
+
+FOLDER = "bad_step"
+REPORT_JSON, REPORT_TEXT = "report.json", "report.txt"
+
+_MOST_SHOWN = 8
+_NO_BATCH = "the batch was not kept"
+_LARGE = 1e4  # weights above are rarely meant
+
+
+class Place(NamedTuple):
+    """Where a record is."""
+
+    file: str
+    record: int  # number in the file from 0
+
+    def sentence(self) -> str:
+        """In one line."""
+        return f"{self.file}, record {self.record}"
+
+
+class Record(NamedTuple):
+    """Where an image of the batch came from."""
+
+    image: int  # number in the batch
+    source_id: str
+    file: str  # "" where the batch does not say
+    record: int  # number in the file from 0; -1 where the batch does not say
+    partners: Sequence[Place] = ()  # the records mixed with this one, by a mosaic for example
+
+    def sentence(self) -> str:
+        """In one line."""
+        where = Place(self.file, self.record).sentence() if self.file else "file unknown"
+        name = f"source_id {printing.quoted(self.source_id)}" if self.source_id else "no source_id"
+        mixed = "; ".join(place.sentence() for place in self.partners)
+        return f"image {self.image}: {where}, {name}" + (f", mixed with {mixed}" if mixed else "")
+
+
+class BadInput(NamedTuple):
+    """Values of the batch that are not finite though nothing allows that."""
+
+    key: str
+    image: int
+    num_values: int
+
+
+class Report(NamedTuple):
+    """What is known of a bad step."""
+
+    step: int
+    not_finite: List[str]  # names of values
+    values: Dict[str, float]  # loss terms, learning rate, gradient norm
+    first_non_finite: Optional[FirstNonFinite]
+    bad_gradients: List[str]  # variables whose gradients are not finite
+    bad_variables: List[str]
+    largest_variables: Norms  # by greatest absolute value
+    bad_inputs: List[BadInput]
+    batch: List[Record]
+    causes: List[str]  # with their remedies, the likeliest first
+    not_replayed: (
+        str  # why the step could not be run again to find the first_non_finite; "" if it was
+    )
+    folder: str
+
+
+def save_bad_step(
+    session: tf1.Session,
+    graph: TrainGraph,
+    pipeline_config: Any,
+    model_dir: str,
+    step: int,
+    values: Dict[str, float],
+) -> Report:
+    """Writes the folder of a bad step while the session of the training is still there.
+
+    Args:
+        session: Its variables are those before the step.
+        graph: Of the training.
+        pipeline_config: Of the training.
+        model_dir: Gets the folder.
+        step: Number of the step, counted from 1.
+        values: What was found in the step, by name.
+    """
+    folder = os.path.join(model_dir, f"{FOLDER}-{step}")
+    tf.io.gfile.makedirs(folder)
+    batch = graph.step.rejected.arrays
+    _save_batch(os.path.join(folder, BATCH_FILE), batch)
+    configuration.save_pipeline(pipeline_config, folder)
+    prefix = os.path.join(folder, CHECKPOINT)
+    # Without state: it must never be taken for the latest checkpoint of the training.
+    graph.saver.save(session, prefix, write_meta_graph=False, write_state=False)
+    bad_variables, largest = _examine_variables(prefix, list(graph.step.gradients))
+    report = Report(
+        step=step,
+        not_finite=bad_names(values),
+        values=values,
+        first_non_finite=None,
+        bad_gradients=[],
+        bad_variables=bad_variables,
+        largest_variables=largest,
+        bad_inputs=_bad_inputs(batch),
+        batch=_records_of(batch, pipeline_config.train_input_reader),
+        causes=[],
+        not_replayed="" if batch else _NO_BATCH,
+        folder=folder,
+    )
+    report = report._replace(causes=_causes(report))
+    if batch:
+        _write(report)  # The rest takes a while.
+        report = _replayed(report, pipeline_config)
+    _write(report)
+    return report
+
+
+def _replayed(report: Report, pipeline_config: Any) -> Report:
+    """The report, completed by running the step again."""
+    try:
+        step = replay(pipeline_config, report.folder).steps[0]
+    except (ValueError, tf.errors.OpError) as error:
+        return report._replace(not_replayed=f"{type(error).__name__}: {error}".splitlines()[0])
+    bad = [name for name, norm in step.gradient_norms if not math.isfinite(norm)]
+    return report._replace(first_non_finite=step.first_non_finite, bad_gradients=bad)
+
+
+def _write(report: Report) -> None:
+    for name, text in (
+        (REPORT_JSON, json_lines.dumps(_plain(report), indent=1)),
+        (REPORT_TEXT, printing.printable(report_text(report))),
+    ):
+        with tf.io.gfile.GFile(os.path.join(report.folder, name), "w") as file:
+            file.write(text + "\n")
+
+
+def _save_batch(path: str, batch: Dict[str, np.ndarray]) -> None:
+    # Texts come as objects, which only pickle could save.
+    plain: Dict[str, Any] = {
+        key: array.astype(np.bytes_) if array.dtype == object else array
+        for key, array in batch.items()
+    }
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **plain)
+    with tf.io.gfile.GFile(path, "wb") as file:
+        file.write(buffer.getvalue())
+
+
+def _examine_variables(prefix: str, trained: Sequence[str]) -> Tuple[List[str], Norms]:
+    """Names of all that are not finite, and the largest of those that are trained."""
+    reader = tf1.train.load_checkpoint(prefix)
+    bad: List[str] = []
+    largest: Norms = []
+    for name in sorted(reader.get_variable_to_shape_map()):
+        value = np.asarray(reader.get_tensor(name))
+        if value.dtype.kind != "f" or not value.size:
+            continue
+        if not np.isfinite(value).all():
+            bad.append(name)
+        elif name in trained:
+            largest.append((name, float(np.abs(value).max())))
+    return bad, sorted(largest, key=lambda pair: -pair[1])[:_MOST_SHOWN]
+
+
+def _bad_inputs(batch: Dict[str, np.ndarray]) -> List[BadInput]:
+    found = []
+    for key, array in batch.items():
+        # Keypoints that are absent are NaN by definition.
+        if array.dtype.kind != "f" or key == f"labels/{schema.KEYPOINTS}":
+            continue
+        for image, value in enumerate(array):
+            count = int((~np.isfinite(value)).sum())
+            if count:
+                found.append(BadInput(key, image, count))
+    return found
+
+
+def _records_of(batch: Dict[str, np.ndarray], reader: Any) -> List[Record]:
+    images = batch.get(f"features/{schema.IMAGE}")
+    if images is None:
+        return []
+    places = batch.get(f"features/{schema.RECORD}")
+    names = batch.get(f"features/{schema.SOURCE_ID}")
+    partners = batch.get(f"features/{schema.PARTNER_RECORDS}")
+    paths = records.list_files(reader).paths if places is not None else []
+    found = []
+    for image in range(len(images)):
+        name = "" if names is None else bytes(names[image]).decode("utf-8", "replace")
+        file, number = (-1, -1) if places is None else (int(k) for k in places[image])
+        path = paths[file] if 0 <= file < len(paths) else ""
+        mixed = [] if partners is None else partners[image].tolist()
+        others = [Place(paths[k], record) for k, record in mixed if 0 <= k < len(paths)]
+        found.append(Record(image, name, path, number if path else -1, others))
+    return found
+
+
+def _causes(report: Report) -> List[str]:
+    causes = []
+    for bad in report.bad_inputs[:_MOST_SHOWN]:
+        name = report.batch[bad.image].sentence() if report.batch else f"image {bad.image}"
+        causes.append(
+            f"the data: {bad.key} contains {bad.num_values} values that are not finite, of {name}. "
+            "Correct or remove the record; estimator-det check-data finds others"
+        )
+    weights = [name for name in report.bad_variables if "moving_" not in name]
+    if weights:
+        causes.append(
+            f"the variables were not finite before the step: {', '.join(weights[:3])}. If training "
+            "began from a checkpoint, examine that one"
+        )
+    rate = report.values.get("learning_rate", math.nan)
+    if not math.isfinite(rate):
+        causes.append("the learning rate is not finite: examine the schedule")
+    elif report.not_finite == [MOVING_AVERAGES]:
+        causes.append(
+            f"the learning rate {rate:.4g} is too high: activations have grown so large that their "
+            "variance overflows; loss and gradients are finite because batch norm divides by it. "
+            "Lower it, or add a warm-up, and resume from a checkpoint before the weights grew"
+        )
+    elif not report.bad_inputs and not weights:
+        large = [name for name, size in report.largest_variables if size > _LARGE]
+        hint = f" (weights have grown large: {', '.join(large[:3])})" if large else ""
+        causes.append(
+            f"the learning rate {rate:.4g} is too high for these gradients{hint}. Lower it, add a "
+            "warm-up, or set train_config.gradient_clipping_by_norm (10 is usual), and resume from "
+            "a checkpoint before the weights grew"
+        )
+        causes.append(
+            "boxes without area, or far outside the image, in the records of this batch: "
+            "estimator-det check-data finds them"
+        )
+    return causes
+
+
+def _plain(report: Report) -> Dict[str, Any]:
+    """As JSON takes it: numbers that are not finite become text."""
+
+    def plain(value: Any) -> Any:
+        if hasattr(value, "_asdict"):
+            return {key: plain(part) for key, part in value._asdict().items()}
+        if isinstance(value, dict):
+            return {key: plain(part) for key, part in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [plain(part) for part in value]
+        return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+    found: Dict[str, Any] = plain(report)
+    return found
+
+
+def _some(names: List[str]) -> str:
+    more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
+    return ", ".join(names[:_MOST_SHOWN]) + more
+
+
+def report_text(report: Report) -> str:
+    """The report for people."""
+    lines = [
+        f"Step {report.step} is not finite: {', '.join(report.not_finite)}.",
+        "The variables were left as they were before the step. Statistics of batch norm are an "
+        "exception where inplace_batchnorm_update is set: these move with the forward pass.",
+        "",
+        "values of the step",
+        *(f"  {name:<32} {value:.6g}" for name, value in report.values.items()),
+        "",
+    ]
+    if report.first_non_finite:
+        lines.append(f"first tensor that is not finite: {report.first_non_finite.sentence()}")
+    elif report.not_replayed:
+        lines.append(f"the step could not be run again to find where: {report.not_replayed}")
+    else:
+        lines.append("first tensor that is not finite: unknown, all was finite when run once more")
+    if report.bad_gradients:
+        lines.append(
+            f"gradients that are not finite ({len(report.bad_gradients)}): "
+            f"{_some(report.bad_gradients)}"
+        )
+    lines.append(f"variables that are not finite: {_some(report.bad_variables) or 'none'}")
+    lines.append("largest absolute values of trained variables")
+    lines += [f"  {size:<12.4g} {name}" for name, size in report.largest_variables]
+    lines += ["", "batch", *(f"  {record.sentence()}" for record in report.batch)]
+    lines += [
+        f"  not finite: {bad.num_values} values of {bad.key}, image {bad.image}"
+        for bad in report.bad_inputs
+    ]
+    lines += ["", "likely causes", *(f"  * {cause}" for cause in report.causes)]
+    if report.not_replayed != _NO_BATCH:
+        lines += ["", f"again: estimator-det replay {report.folder}"]
+    return "\n".join(lines)
+
+
+def summary_text(report: Report) -> str:
+    """The message that training ends with."""
+    parts = [f"step {report.step}: not finite: {', '.join(report.not_finite)}"]
+    if report.first_non_finite:
+        parts.append(f"first bad tensor: {report.first_non_finite.sentence()}")
+    parts.append(f"likely cause: {report.causes[0]}")
+    parts.append(
+        f"The step was not applied. Report, batch and variables: {report.folder}; to run it again, "
+        f"with --set to try a remedy: estimator-det replay {report.folder}"
+        if report.not_replayed != _NO_BATCH
+        else f"Report and variables: {report.folder}; {_NO_BATCH}"
+    )
+    return "\n".join(parts)

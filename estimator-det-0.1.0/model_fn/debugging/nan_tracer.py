@@ -1,0 +1,132 @@
+"""Where in a graph numbers stop being finite."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set
+
+import numpy as np
+
+from estimator_det.compat import tf, tf1
+
+# Outputs of a branch not taken never arrive, and tensors inside loops cannot be fetched.
+_UNASKABLE = ("Switch", "RefSwitch", "Enter", "RefEnter", "Exit", "RefExit", "NextIteration")
+_GRADIENTS = "gradients/"
+_NORMS = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
+_NUM_NORM_RESULTS = 3  # what follows is the kernel's own, and may hold anything
+
+
+class FirstNonFinite(NamedTuple):
+    """The first tensor that went bad, of those that the bad result came from."""
+
+    tensor: str
+    operation: str  # its type, e.g. "Conv2D"
+    layer: str  # scope of the operation
+    is_gradient: bool
+    shape: List[int]
+    num_nan: int
+    num_inf: int
+    low: Optional[float]  # of the finite values; None without any
+    high: Optional[float]
+
+    def sentence(self) -> str:
+        """What happened where, in one line."""
+        size = int(np.prod(self.shape))
+        found = [
+            f"{count} {name}"
+            for count, name in ((self.num_nan, "NaN"), (self.num_inf, "inf"))
+            if count
+        ]
+        others = "" if self.low is None else f", the others in {self.low:.4g}..{self.high:.4g}"
+        where = "of the gradients " if self.is_gradient else ""
+        return (
+            f"{self.tensor} ({self.operation} {where}in {self.layer or 'the graph'}): "
+            f"{' and '.join(found)} of {size} values{others}"
+        )
+
+
+class Tracer:
+    """Finds the first_non_finite behind targets that are not finite.
+
+    Adds a check for every tensor of floating point that the targets are computed from; so it is for
+    a graph of its own, before its session starts. A tensor that is not finite but does not reach a
+    target (the logarithm of 0 behind a `where`) is not the cause: from the targets back, each step
+    leads to a tensor that is not finite either, and the earliest one so reached is named.
+
+    Args:
+        targets: Tensors of the default graph.
+        stop: Tensors that are fed; their origin is not searched.
+    """
+
+    def __init__(self, targets: Sequence[tf.Tensor], stop: Sequence[tf.Tensor]) -> None:
+        graph = tf1.get_default_graph()
+        # Operations are listed as they were made, which follows the computation.
+        self._order = {operation: i for i, operation in enumerate(graph.get_operations())}
+        self._targets = list(targets)
+        reached = _origins(targets, {tensor.op for tensor in stop})
+        self._tensors = [
+            tensor
+            for operation in sorted(reached, key=self._order.__getitem__)
+            if operation.type not in _UNASKABLE
+            for tensor in _results(operation)
+            if tensor.dtype.is_floating and graph.is_fetchable(tensor)
+        ]
+        with tf1.name_scope("trace"):
+            # Flat, for some kernels give another rank than they promise.
+            checks = [
+                tf.reduce_all(tf.math.is_finite(tf.reshape(tensor, [-1])))
+                for tensor in self._tensors
+            ]
+            self._checks = tf.stack(checks) if checks else tf.zeros([0], tf.bool)
+
+    def find(self, session: tf1.Session, feeds: Dict[tf.Tensor, Any]) -> Optional[FirstNonFinite]:
+        """Runs the graph again; None if all that the targets come from is finite this time."""
+        finite = session.run(self._checks, feeds)
+        bad = {tensor.ref() for tensor, fine in zip(self._tensors, finite) if not fine}
+        found: Set[Any] = set()
+        open_ends = [tensor for tensor in self._targets if tensor.ref() in bad]
+        while open_ends:
+            tensor = open_ends.pop()
+            if tensor.ref() in found:
+                continue
+            found.add(tensor.ref())
+            open_ends += [source for source in tensor.op.inputs if source.ref() in bad]
+        if not found:
+            return None
+        first = min((ref.deref() for ref in found), key=lambda tensor: self._order[tensor.op])
+        return _describe(first, session.run(first, feeds))
+
+
+def _results(operation: tf.Operation) -> List[tf.Tensor]:
+    end = _NUM_NORM_RESULTS if operation.type in _NORMS else None
+    return list(operation.outputs[:end])
+
+
+def _origins(targets: Sequence[tf.Tensor], stop: Set[tf.Operation]) -> Set[tf.Operation]:
+    """Operations that targets are computed from, those that give `stop` included."""
+    reached: Set[tf.Operation] = set()
+    open_ends = [tensor.op for tensor in targets]
+    while open_ends:
+        operation = open_ends.pop()
+        if operation in reached:
+            continue
+        reached.add(operation)
+        if operation not in stop:
+            open_ends += [tensor.op for tensor in operation.inputs]
+    return reached
+
+
+def _describe(tensor: tf.Tensor, value: Any) -> FirstNonFinite:
+    value = np.asarray(value).astype(np.float64)
+    finite = value[np.isfinite(value)]
+    name = tensor.op.name
+    return FirstNonFinite(
+        tensor=tensor.name,
+        operation=tensor.op.type,
+        layer=name.replace(_GRADIENTS, "", 1).rpartition("/")[0],
+        is_gradient=_GRADIENTS in name,
+        shape=list(value.shape),
+        num_nan=int(np.isnan(value).sum()),
+        num_inf=int(np.isinf(value).sum()),
+        low=float(finite.min()) if finite.size else None,
+        high=float(finite.max()) if finite.size else None,
+    )

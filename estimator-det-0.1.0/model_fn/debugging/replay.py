@@ -1,0 +1,200 @@
+"""Runs a step again from the folder that a bad step left: its batch, its variables.
+
+Such a folder holds batch.npz (features/… and labels/… as they entered the network), model.ckpt
+(all variables as they were before the step) and pipeline.config.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+import os
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+import numpy as np
+
+from estimator_det.compat import estimator, tf, tf1
+from model_fn.checkpoints.errors import RunError
+from model_fn.debugging.nan_tracer import FirstNonFinite, Tracer
+from model_fn.model_fn import create_model_fn
+from model_fn.training.step import GRADIENT_NORM, TOTAL_LOSS, TrainGraph
+
+BATCH_FILE = "batch.npz"
+CHECKPOINT = "model.ckpt"
+
+Norms = List[Tuple[str, float]]
+
+
+class Step(NamedTuple):
+    """What a step that was run again gave."""
+
+    step: int  # counted as in training
+    values: Dict[str, float]  # loss terms, learning rate, gradient_norm; checks that failed
+    gradient_norms: Norms  # by variable, those that are not finite first, then by size
+    first_non_finite: Optional[FirstNonFinite]
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all values are."""
+        return all(math.isfinite(value) for value in self.values.values())
+
+
+class Replay(NamedTuple):
+    """All of it."""
+
+    steps: List[Step]  # up to the first that is not finite
+    restored: int  # variables read from the checkpoint
+    fresh: List[str]  # variables that it lacks, or has in another shape
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all steps are."""
+        return all(step.is_finite for step in self.steps)
+
+
+def load_batch(folder: str) -> Dict[str, np.ndarray]:
+    """The batch of a bad step; keys are features/… and labels/….
+
+    Raises:
+        FileNotFoundError: if the folder is no such folder.
+        RunError: if its batch is empty.
+    """
+    path = os.path.join(folder, BATCH_FILE)
+    if not tf.io.gfile.exists(path):
+        raise FileNotFoundError(
+            f"{folder}: there is no {BATCH_FILE}; give the folder bad_step-<number> that a "
+            "training left in its model_dir"
+        )
+    with tf.io.gfile.GFile(path, "rb") as file:
+        content = io.BytesIO(file.read())
+    with np.load(content, allow_pickle=False) as arrays:
+        batch = {key: arrays[key] for key in arrays.files}
+    if not batch:
+        raise RunError(
+            f"{path} is empty: this step cannot be repeated. Run the training again; a step that "
+            "is not finite is saved with its batch"
+        )
+    return batch
+
+
+def replay(pipeline_config: Any, folder: str, num_steps: int = 1) -> Replay:
+    """Runs the step of a folder again, on one batch, and stops where it is not finite.
+
+    A graph of its own is built from the configuration, so that options may differ from those of the
+    training. What is random in the graph, such as dropout, falls out differently.
+
+    Args:
+        pipeline_config: `TrainEvalPipelineConfig` proto; what to fine-tune from is left aside.
+        folder: Of the bad step.
+        num_steps: Steps with the same batch.
+
+    Raises:
+        FileNotFoundError: if the folder is no such folder.
+        RunError: if its batch is empty.
+    """
+    batch = load_batch(folder)
+    config = copy.deepcopy(pipeline_config)
+    config.train_config.ClearField("fine_tune_checkpoint")
+    with tf.Graph().as_default():
+        step_tensor = tf1.train.get_or_create_global_step()
+        placeholders = {key: _placeholder(key, array) for key, array in batch.items()}
+        features, labels = _part(placeholders, "features/"), _part(placeholders, "labels/")
+        graph = TrainGraph()
+        create_model_fn(config, graph=graph)(features, labels, estimator.ModeKeys.TRAIN, {})
+        scalars, checks = graph.step.scalars, graph.step.checks
+        gradients, written = graph.step.gradients, graph.step.written
+        norms = {name: tf.norm(gradient) for name, gradient in gradients.items()}
+        feeds = {placeholders[key]: array for key, array in batch.items()}
+        tracer = Tracer(
+            [*scalars.values(), *gradients.values(), *written, *checks.values()],
+            list(placeholders.values()),
+        )
+        restore, names, fresh = _restorer(os.path.join(folder, CHECKPOINT))
+        # A few runs do not earn the time that optimizing a graph takes.
+        options = tf1.ConfigProto()
+        options.graph_options.rewrite_options.disable_meta_optimizer = True
+        with tf1.Session(config=options) as session:
+            session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])
+            session.run(tf1.tables_initializer())
+            restore(session)
+            steps: List[Step] = []
+            while len(steps) < num_steps and all(step.is_finite for step in steps):
+                # Before the step: a step that is fine changes the variables.
+                before = int(session.run(step_tensor))
+                fetched = session.run({"values": scalars, "norms": norms, "checks": checks}, feeds)
+                values = {name: float(value) for name, value in fetched["values"].items()}
+                for name, value in fetched["checks"].items():
+                    if not math.isfinite(value):
+                        values[name] = float(value)
+                step = Step(before + 1, values, _by_size(fetched["norms"]), None)
+                if not step.is_finite:
+                    step = step._replace(first_non_finite=tracer.find(session, feeds))
+                steps.append(step)
+                if step.is_finite and len(steps) < num_steps:
+                    session.run(graph.step.train_op, feeds)
+    return Replay(steps, len(names), fresh)
+
+
+def _placeholder(key: str, array: np.ndarray) -> tf.Tensor:
+    dtype = tf.string if array.dtype.kind in "SU" else tf.as_dtype(array.dtype)
+    return tf1.placeholder(dtype, array.shape, name=f"batch/{key}")
+
+
+def _part(tensors: Dict[str, tf.Tensor], prefix: str) -> Dict[str, tf.Tensor]:
+    return {key[len(prefix) :]: tensor for key, tensor in tensors.items() if key.startswith(prefix)}
+
+
+def _restorer(prefix: str) -> Tuple[Any, List[str], List[str]]:
+    """What restores the variables that a checkpoint has, their names, and those it lacks."""
+    saved = dict(tf1.train.list_variables(prefix))
+    variables = {variable.op.name: variable for variable in tf1.global_variables()}
+    fitting = {
+        name: variable
+        for name, variable in variables.items()
+        if saved.get(name) == variable.shape.as_list()
+    }
+    saver = tf1.train.Saver(fitting)
+    fresh = sorted(set(variables) - set(fitting))
+    return lambda session: saver.restore(session, prefix), sorted(fitting), fresh
+
+
+def _by_size(norms: Dict[str, Any]) -> Norms:
+    named = [(name, float(norm)) for name, norm in norms.items()]
+    return sorted(
+        named, key=lambda pair: (math.isfinite(pair[1]), -pair[1] if math.isfinite(pair[1]) else 0)
+    )
+
+
+def replay_text(result: Replay, most_gradients: int = 12) -> str:
+    """The result in lines for people."""
+    lines = [f"{result.restored} variables as they were before the step"]
+    if result.fresh:
+        shown = ", ".join(result.fresh[:3])
+        more = f" and {len(result.fresh) - 3} more" if len(result.fresh) > 3 else ""
+        lines.append(f"{len(result.fresh)} variables start from their initializers: {shown}{more}")
+    for step in result.steps:
+        lines.append(f"step {step.step}")
+        lines += [f"  {name:<32} {value:.6g}" for name, value in step.values.items()]
+    last = result.steps[-1]
+    shown_norms = last.gradient_norms[:most_gradients]
+    lines.append(
+        f"gradient norms of step {last.step}, {len(shown_norms)} of {len(last.gradient_norms)}:"
+    )
+    lines += [f"  {norm:<12.6g} {name}" for name, norm in shown_norms]
+    if last.first_non_finite:
+        lines.append(f"first tensor that is not finite: {last.first_non_finite.sentence()}")
+    elif not last.is_finite:
+        lines.append("the tensor that went bad first was finite when run once more")
+    lines.append(
+        f"all finite in {len(result.steps)} step(s)"
+        if result.is_finite
+        else f"not finite at step {last.step}: {', '.join(bad_names(last.values))}"
+    )
+    return "\n".join(lines)
+
+
+def bad_names(values: Dict[str, float]) -> List[str]:
+    """Names of values that are not finite, the parts of a sum before the sum."""
+    bad = [name for name, value in values.items() if not math.isfinite(value)]
+    return sorted(bad, key=lambda name: name in (TOTAL_LOSS, GRADIENT_NORM))

@@ -1,0 +1,1 @@
+"""Drawing: boxes on images, charts, and batches as a grid of images."""

@@ -1,0 +1,243 @@
+"""Draws a batch as a grid of images: the network's input, with boxes, masks and class names.
+
+To show preprocessed images, `fit_pixels` inverts a detector's preprocessing: it preprocesses images
+of a single colour, fits an affine map of colours and inverts that. So it works for every network.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from estimator_det.boxes.mask_regions import resize_mask
+from estimator_det.compat import tf
+from estimator_det.config.printing import plain
+from inputs import schema
+from inputs.batch import FIRST_CLASS_ID
+from model_fn.drawing.boxes import DrawOptions, draw_boxes
+
+ToPixels = Callable[[np.ndarray], np.ndarray]  # float32 [H, W, C] -> uint8 [H, W, 3]
+
+FIT_SIDE = 16  # pixels, of the images of a single colour
+FIT_TOLERANCE = 1e-3  # of the range of values; a larger error means that the map is not affine
+
+MARGIN = 10  # pixels, around and between images
+CAPTION_HEIGHT = 40
+TITLE_HEIGHT = 34
+TEXT_SIZE = 13
+PAGE_COLOR, TEXT_COLOR, NOTE_COLOR = (250, 250, 250), (40, 40, 40), (120, 120, 120)
+WARNING_COLOR = (190, 90, 0)
+BORDER_COLOR = (0, 220, 255)  # of the real image inside its padding
+
+
+class Cell(NamedTuple):
+    """One image of a batch."""
+
+    pixels: np.ndarray  # uint8 [H, W, 3]
+    true_size: Sequence[int]  # height and width of the real image, in the top left corner
+    boxes: np.ndarray  # float32 [n, 4], yxyx normalized to the padded image
+    labels: List[str]  # n
+    classes: List[int]  # n, the first class of each box
+    name: str  # source id
+    masks: Optional[np.ndarray] = None  # float32 [n, H, W]
+    keypoints: Optional[np.ndarray] = None  # float32 [n, P, 2], y and x as boxes, NaN absent
+
+
+def fit_pixels(
+    preprocess: Callable[[tf.Tensor], Any], num_channels: int = 3
+) -> Tuple[ToPixels, bool]:
+    """The inverse of what preprocessing does to colours.
+
+    Args:
+        preprocess: A detector's: float32 [B, h, w, C] in 0..255 -> inputs, true_shapes.
+        num_channels: C; only the first three are shown.
+
+    Returns:
+        A function from preprocessed images to pixels, and whether it is exact. If preprocessing is
+        not an affine map of colours, the function scales each image from its minimum to its
+        maximum.
+    """
+    black = np.zeros([num_channels])
+    colors = np.stack([black, *255.0 * np.eye(num_channels), black + 100.0]).astype(np.float32)
+    uniform = np.broadcast_to(
+        colors[:, None, None], [len(colors), FIT_SIDE, FIT_SIDE, num_channels]
+    )
+    inputs, true_shapes = preprocess(tf.constant(uniform))
+    row, column = np.asarray(true_shapes)[0, :2] // 2
+    mapped = np.asarray(inputs)[:, row, column].astype(np.float64)  # [C + 2, output channels]
+    offset = mapped[0]
+    matrix = (mapped[1:-1] - offset) / 255.0  # [input channels, output channels]
+    if matrix.shape[1] == 1:
+        # Grey: each channel shows the brightness.
+        matrix = np.repeat(matrix.sum(axis=0, keepdims=True), num_channels, axis=1) * np.eye(
+            num_channels
+        )
+        offset = np.repeat(offset, num_channels)
+        mapped = np.repeat(mapped, num_channels, axis=1)
+    error = np.abs(offset + colors[-1] @ matrix - mapped[-1]).max()
+    value_range = max(float(np.ptp(mapped)), 1e-12)
+    if error > FIT_TOLERANCE * value_range or np.linalg.matrix_rank(matrix) < num_channels:
+        return _scaled_to_range, False
+    inverse = np.linalg.pinv(matrix).astype(np.float32)
+
+    def to_pixels(image: np.ndarray) -> np.ndarray:
+        if image.shape[2] == 1:
+            image = np.repeat(image, num_channels, axis=2)
+        restored = (image - offset.astype(np.float32)) @ inverse
+        return np.clip(np.rint(restored[..., :3]), 0, 255).astype(np.uint8)
+
+    return to_pixels, True
+
+
+def _scaled_to_range(image: np.ndarray) -> np.ndarray:
+    image = np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image[..., :3]
+    low, high = float(image.min()), float(image.max())
+    return np.rint((image - low) * (255.0 / max(high - low, 1e-12))).astype(np.uint8)
+
+
+def cells_of_batch(
+    features: Mapping[str, np.ndarray],
+    labels: Mapping[str, np.ndarray],
+    to_pixels: ToPixels,
+    names: Mapping[int, str],
+) -> List[Cell]:
+    """The images of a batch with their labels.
+
+    Args:
+        features: A batch with IMAGE, TRUE_IMAGE_SHAPE and optionally SOURCE_ID.
+        labels: With NUM_BOXES, BOXES, CLASSES and optionally WEIGHTS and MASKS.
+        to_pixels: From `fit_pixels`.
+        names: Class id -> name.
+    """
+    cells = []
+    for row, image in enumerate(features[schema.IMAGE]):
+        count = int(labels[schema.NUM_BOXES][row])
+        weights = labels[schema.WEIGHTS][row] if schema.WEIGHTS in labels else np.ones([count])
+        # A box without any class gets id 0, which no label map contains.
+        class_ids = [
+            (np.flatnonzero(hot > 0) + FIRST_CLASS_ID).tolist() or [0]
+            for hot in labels[schema.CLASSES][row][:count]
+        ]
+        texts = [
+            "+".join(names.get(number, str(number)) for number in numbers) for numbers in class_ids
+        ]
+        source = features[schema.SOURCE_ID][row] if schema.SOURCE_ID in features else b""
+        cells.append(
+            Cell(
+                pixels=to_pixels(image),
+                true_size=features[schema.TRUE_IMAGE_SHAPE][row][:2].tolist(),
+                boxes=labels[schema.BOXES][row][:count],
+                labels=[
+                    text if weight == 1 else f"{text} (weight {weight:.2g})"
+                    for text, weight in zip(texts, weights)
+                ],
+                classes=[numbers[0] for numbers in class_ids],
+                name=plain(bytes(source).decode("utf-8", "replace")),
+                masks=labels[schema.MASKS][row][:count] if schema.MASKS in labels else None,
+            )
+        )
+    return cells
+
+
+def draw_grid(
+    cells: Sequence[Cell], *, title: str = "", columns: int = 4, side: int = 360
+) -> Image.Image:
+    """Draws all images in one, row by row.
+
+    Args:
+        cells: At least one.
+        title: Text above the grid.
+        columns: Images per row.
+        side: Longer side of each image, in pixels.
+
+    Raises:
+        ValueError: if there is no cell.
+    """
+    if not cells:
+        raise ValueError("a batch grid needs at least one image; given none")
+    columns = min(columns, len(cells))
+    images = [_draw_cell(cell, side) for cell in cells]
+    rows = [images[start : start + columns] for start in range(0, len(images), columns)]
+    heights = [max(image.height for image in row) for row in rows]
+    top = MARGIN + (TITLE_HEIGHT if title else 0)
+    page = Image.new(
+        "RGB",
+        (
+            columns * (side + MARGIN) + MARGIN,
+            top + sum(height + CAPTION_HEIGHT + MARGIN for height in heights),
+        ),
+        PAGE_COLOR,
+    )
+    draw = ImageDraw.Draw(page)
+    if title:
+        font = _font(TEXT_SIZE + 4)
+        draw.text((MARGIN, MARGIN), _fitted(title, page.width - 2 * MARGIN, font), TEXT_COLOR, font)
+    remaining = iter(cells)
+    for row, height in zip(rows, heights):
+        for number, image in enumerate(row):
+            left = MARGIN + number * (side + MARGIN)
+            page.paste(image, (left + (side - image.width) // 2, top))
+            _caption(draw, next(remaining), (left, top + height + 3), side)
+        top += height + CAPTION_HEIGHT + MARGIN
+    return page
+
+
+def _draw_cell(cell: Cell, side: int) -> Image.Image:
+    height, width = cell.pixels.shape[:2]
+    scale = side / max(height, width)
+    size = (max(1, round(width * scale)), max(1, round(height * scale)))
+    enlarged = np.asarray(Image.fromarray(cell.pixels).resize(size, Image.Resampling.BICUBIC))
+    masks = cell.masks
+    drawn = draw_boxes(
+        enlarged,
+        cell.boxes,
+        cell.labels,
+        colors=cell.classes,
+        keypoints=cell.keypoints,
+        mask_of=None if masks is None else lambda i: resize_mask(masks[i], (size[1], size[0])),
+        options=DrawOptions(max_boxes=len(cell.boxes), line_width=2),
+    )
+    image = Image.fromarray(drawn)
+    bottom = round(cell.true_size[0] * scale) - 1
+    right = round(cell.true_size[1] * scale) - 1
+    ImageDraw.Draw(image).rectangle((0, 0, right, bottom), outline=BORDER_COLOR)
+    return image
+
+
+def _caption(draw: Any, cell: Cell, corner: Sequence[int], width: int) -> None:
+    font, small = _font(TEXT_SIZE), _font(TEXT_SIZE - 2)
+    left, top = corner
+    draw.text((left, top), _fitted(cell.name or "(no source_id)", width, font), TEXT_COLOR, font)
+    padded_height, padded_width = cell.pixels.shape[:2]
+    size = f"{cell.true_size[1]}×{cell.true_size[0]}"
+    if [padded_height, padded_width] != list(cell.true_size):
+        size += f", padded to {padded_width}×{padded_height}"
+    count = len(cell.boxes)
+    boxes = "no boxes" if count == 0 else f"{count} box" + "es" * (count > 1)
+    color = WARNING_COLOR if count == 0 else NOTE_COLOR
+    draw.text((left, top + TEXT_SIZE + 5), f"{size} · {boxes}", color, small)
+
+
+def _fitted(text: str, width: int, font: Any) -> str:
+    """The text, cut in the middle if it is too wide: both ends of a source id matter."""
+    if font.getlength(text) <= width:
+        return text
+    keep = len(text) - 1
+    while keep > 2 and font.getlength(_without_middle(text, keep)) > width:
+        keep -= 1
+    return _without_middle(text, keep)
+
+
+def _without_middle(text: str, keep: int) -> str:
+    return f"{text[: keep - keep // 2]}…{text[len(text) - keep // 2 :]}"
+
+
+def _font(size: int) -> Any:
+    """DejaVu Sans is part of matplotlib and covers most alphabets."""
+    import matplotlib
+
+    path = os.path.join(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
+    return ImageFont.truetype(path, size)

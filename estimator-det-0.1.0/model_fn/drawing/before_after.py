@@ -1,0 +1,164 @@
+"""Draws images before and after one augmentation step, with boxes, masks and keypoints."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, List, Mapping, Sequence, Tuple
+
+import numpy as np
+from PIL import Image
+
+from estimator_det.compat import tf
+from estimator_det.config.printing import plain, quoted
+from estimator_det.config.text import ConfigError, parse_message
+from estimator_det.protos import preprocessor_pb2
+from inputs import schema
+from inputs.augment import AUGMENTATIONS, check_links, make_links
+from inputs.augment.base import Link, records_of
+from inputs.augment.mixing import ONLY_AFTER
+from inputs.checks.examine import reason
+from inputs.decoding.decoder import make_decoder
+from inputs.records import stream
+from inputs.schema import Sample
+from model_fn.drawing import batch_grid
+from model_fn.drawing.batch_grid import Cell
+
+SHUFFLED = 1000  # records of which those to draw are chosen
+
+
+def find_step(text: str, configured: Sequence[Any]) -> Any:
+    """The `PreprocessingStep` that a text means: `NAME` or `NAME: SETTINGS`.
+
+    With settings it is the step with these. Without them it is the first of `configured` steps with
+    this name, or else the step with its defaults.
+
+    Raises:
+        ConfigError: if no step has this name, or the settings cannot be read.
+    """
+    name, has_settings, settings = (part.strip() for part in text.partition(":"))
+    if name not in AUGMENTATIONS:
+        raise ConfigError("augmentation " + ": ".join(AUGMENTATIONS.refusal(name)))
+    if not has_settings:
+        for step in configured:
+            if step.WhichOneof("preprocessing_step") == name:
+                return step
+    step = preprocessor_pb2.PreprocessingStep()
+    message = getattr(step, name)
+    message.SetInParent()
+    parse_message(settings, message, f"settings of augmentation {quoted(name)}")
+    return step
+
+
+def read_samples(reader: Any, count: int, seed: int) -> Tuple[List[Sample], int]:
+    """The first decoded samples of a reader in random order, and how many records were unusable.
+
+    Fewer than `count` if the reader has fewer.
+
+    Raises:
+        ConfigError: if no record can be used.
+        FileNotFoundError: if there are no files.
+    """
+    decode = make_decoder(reader)
+    files = [
+        tf.data.TFRecordDataset(path, stream.compression_of(path))
+        for path in stream.list_files(reader).paths
+    ]
+    records = files[0]
+    for file in files[1:]:
+        records = records.concatenate(file)
+    samples: List[Sample] = []
+    num_unusable, last_error = 0, ""
+    for serialized in records.shuffle(SHUFFLED, seed):
+        try:
+            samples.append(decode(serialized, tf.constant([seed, len(samples)], tf.int64)))
+        except tf.errors.InvalidArgumentError as error:
+            num_unusable, last_error = num_unusable + 1, reason(error)
+        if len(samples) == count:
+            break
+    if not samples:
+        raise ConfigError(
+            f"train_input_reader: none of {num_unusable} records can be used; the last one: "
+            f"{last_error}. estimator-det check-data reports all faults"
+        )
+    return samples, num_unusable
+
+
+def draw_step(
+    step: Any,
+    samples: Sequence[Sample],
+    reader: Any,
+    names: Mapping[int, str],
+    *,
+    num_rows: int,
+    num_after: int,
+    seed: int,
+) -> Image.Image:
+    """A row for each of the first samples: the sample, its partners, and the step's results.
+
+    Args:
+        step: `PreprocessingStep`.
+        samples: At least one; the partners of a mixture are the next ones, then the first ones.
+        reader: The `InputReader` that they come from.
+        names: Class id -> name.
+        num_rows: Samples to draw, at most all.
+        num_after: Results of each, with different seeds.
+        seed: Of the first result.
+
+    Raises:
+        ConfigError: if the step does not suit its settings, the reader or the samples.
+    """
+    (link,) = make_links([step])
+    check_links([link], reader)
+    count = records_of(link)
+    cells: List[Cell] = []
+    for row in range(min(num_rows, len(samples))):
+        given = list(itertools.islice(itertools.cycle(samples), row, row + count))
+        cells += [cell_of(sample, names) for sample in given]
+        for number in range(num_after):
+            own_seed = tf.constant([seed + number, row], tf.int64)
+            after = link.function(given if count > 1 else given[0], own_seed, link.config)
+            cells.append(_result(after, given[0], names, link, f"after, seed {seed + number}"))
+    settings = " ".join(str(link.config).split())
+    title = f"{link.name} {{ {settings} }}" if settings else link.name
+    return batch_grid.draw_grid(cells, title=title, columns=count + num_after)
+
+
+def cell_of(sample: Sample, names: Mapping[int, str], caption: str = "") -> Cell:
+    """A sample with pixels of 0 to 255 as a cell; the caption is its source id unless given."""
+    image = np.array(sample.image)
+    image = np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image[..., :3]
+    classes = [int(number) for number in np.array(sample.classes)]
+    texts = [names.get(number, str(number)) for number in classes]
+    if not caption:
+        source = (sample.image_level or {})[schema.SOURCE_ID]
+        caption = plain(bytes(source.numpy()).decode("utf-8", "replace"))
+    return Cell(
+        pixels=np.clip(np.rint(image.astype(np.float64)), 0, 255).astype(np.uint8),
+        true_size=image.shape[:2],
+        boxes=np.array(sample.boxes),
+        labels=[
+            text if weight == 1 else f"{text} (weight {weight:.2g})"
+            for text, weight in zip(texts, np.array(sample.weights).tolist())
+        ],
+        classes=classes,
+        name=caption,
+        masks=None if sample.masks is None else np.array(sample.masks),
+        keypoints=None if sample.keypoints is None else np.array(sample.keypoints),
+    )
+
+
+def _result(
+    after: Sample, before: Sample, names: Mapping[int, str], link: Link, caption: str
+) -> Cell:
+    if link.name == ONLY_AFTER:  # its boxes are in pixels
+        size = tf.cast(tf.shape(after.image)[:2], tf.float32)
+        keypoints = None if after.keypoints is None else after.keypoints / size
+        after = after._replace(boxes=after.boxes / tf.tile(size, [2]), keypoints=keypoints)
+    image = np.array(after.image)
+    was_dark = float(np.max(np.array(before.image))) <= 2
+    if image.min() < 0 or image.max() > 255.5 or (image.max() <= 2 and not was_dark):
+        low, high = float(image.min()), float(image.max())
+        caption += f" ({low:.3g} to {high:.3g}, drawn as 0 to 255)"
+        image = (image - low) * (255.0 / max(high - low, 1e-12))
+        after = after._replace(image=image)
+    return cell_of(after, names, caption)

@@ -1,0 +1,389 @@
+"""Draws boxes and masks, and images of detections beside groundtruth for TensorBoard."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+from PIL import Image, ImageColor, ImageDraw, ImageFont
+
+from estimator_det.boxes.mask_regions import MaskRegion, paste_mask, resize_mask
+from estimator_det.compat import tf, tf1
+
+PixelBox = Tuple[int, int, int, int]  # top, left, bottom, right; the corner pixels belong to it
+
+IMAGES_TAG = "Detections_Left_Groundtruth_Right"
+
+_PIXELS = ("image", "additional_channels")  # fields of `EvaluatedImage`
+MASK_OPACITY = 0.45  # the object stays visible
+
+# Distinct colours; the colour of a class is that of its number.
+_PALETTE = tuple(
+    ImageColor.getrgb(f"hsl({round(360 * (i * 0.618034 % 1))}, 90%, {45 + 15 * (i % 2)}%)")
+    for i in range(32)
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class DrawOptions:
+    """Which boxes `draw_boxes` draws, and how.
+
+    Attributes:
+        min_score: Skips detections below this score.
+        max_boxes: Draws only the first ones.
+        skip_labels: Draws no class names.
+        skip_scores: Draws no scores.
+        line_width: In pixels; None for a width in proportion to the image.
+        same_object_iou: Draws only the first of several boxes that overlap this much, for example
+            of the same object in two classes; None draws all.
+        keypoint_edges: Pairs of keypoints, by index, that a line connects.
+    """
+
+    min_score: float = 0.5
+    max_boxes: int = 20
+    skip_labels: bool = False
+    skip_scores: bool = False
+    line_width: Optional[int] = None
+    same_object_iou: Optional[float] = None
+    keypoint_edges: Tuple[Tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.max_boxes < 0:
+            raise ValueError(f"max_boxes is {self.max_boxes}; it must be 0 or more")
+
+
+class EvaluatedImage(NamedTuple):
+    """One image with its detections and groundtruth."""
+
+    image: np.ndarray  # uint8 [H, W, 3]
+    detection_boxes: np.ndarray  # float32 [n, 4], normalized yxyx
+    detection_scores: np.ndarray  # float32 [n]
+    detection_classes: np.ndarray  # int [n], ids from 1
+    boxes: np.ndarray  # float32 [m, 4]
+    classes: np.ndarray  # int [m]
+    detection_keypoints: Optional[np.ndarray] = None  # float32 [n, P, 2], normalized y and x
+    keypoints: Optional[np.ndarray] = None  # float32 [m, P, 2], NaN where absent
+    additional_channels: Optional[np.ndarray] = None  # uint8 [H, W, A]
+    detection_masks: Optional[np.ndarray] = None  # float32 [n, h, w], each fills its box
+    masks: Optional[np.ndarray] = None  # float32 [m, H, W]
+
+
+def draw_boxes(
+    image: np.ndarray,
+    boxes: np.ndarray,
+    labels: Optional[Sequence[str]] = None,
+    scores: Optional[np.ndarray] = None,
+    *,
+    colors: Optional[Sequence[int]] = None,
+    keypoints: Optional[np.ndarray] = None,
+    mask_of: Optional[Callable[[int], MaskRegion]] = None,
+    options: DrawOptions = DrawOptions(),
+) -> np.ndarray:
+    """A copy of an image with boxes on it.
+
+    Args:
+        image: uint8 [H, W, 3] or [H, W, 1].
+        boxes: [n, 4], yxyx normalized to the image; parts outside are cut off.
+        labels: A text per box. No label covers another; one without room is not drawn.
+        scores: [n], in 0..1, compared with `options.min_score`.
+        colors: A number per box, for example its class, that selects its colour.
+        keypoints: [n, P, 2], y and x normalized to the image, drawn with the edges of `options`;
+            those that are not finite are left out.
+        mask_of: Index of a box -> its mask in the image, drawn translucent in the box's colour.
+        options: Which boxes are drawn, and how.
+
+    Returns:
+        uint8 [H, W, 3].
+    """
+    image = np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image
+    height, width = image.shape[:2]
+    shown = [i for i in range(len(boxes)) if scores is None or scores[i] >= options.min_score]
+    corners = {i: _pixels(boxes[i], height, width) for i in shown}
+    corners = {i: box for i, box in corners.items() if box[0] <= box[2] and box[1] <= box[3]}
+    if options.same_object_iou is not None:
+        corners = _first_of_each_object(corners, options.same_object_iou)
+    corners = dict(list(corners.items())[: options.max_boxes])
+    palette = {i: _PALETTE[(i if colors is None else colors[i]) % len(_PALETTE)] for i in corners}
+    if mask_of is not None:
+        image = image.copy()
+        for i in reversed(corners):
+            _draw_mask(image, mask_of(i), palette[i])
+    canvas = Image.fromarray(image)
+    draw, font = ImageDraw.Draw(canvas), ImageFont.load_default()
+    line = options.line_width or max(1, round(min(canvas.size) / 150))
+    for i in reversed(corners):  # The first box, usually the best, is on top.
+        top, left, bottom, right = corners[i]
+        draw.rectangle((left, top, right, bottom), outline=palette[i], width=line)
+        if keypoints is not None:
+            points, edges = keypoints[i], options.keypoint_edges
+            _draw_keypoints(draw, points, canvas.size, palette[i], line, edges)
+    texts = {i: _text(i, labels, scores, options) for i in corners}
+    sizes = [_label_size(draw, texts[i], font) for i in corners]
+    places = place_labels(list(corners.values()), sizes, (height, width))
+    for i, place in zip(corners, places):
+        if place is not None:
+            _write(draw, texts[i], place, palette[i], font)
+    return np.asarray(canvas)
+
+
+def _draw_mask(image: np.ndarray, mask: MaskRegion, color: Tuple[int, ...]) -> None:
+    """Mixes the colour into the pixels of the mask, in place; the outline has the colour itself.
+
+    Without an outline, a mask would hardly be seen on an object of a similar colour.
+    """
+    rows, columns = mask.inside.shape
+    part = image[mask.top : mask.top + rows, mask.left : mask.left + columns]
+    for channel, value in enumerate(color[:3]):
+        mixed = (1 - MASK_OPACITY) * np.arange(256) + MASK_OPACITY * value
+        pixels = part[..., channel]
+        pixels[mask.inside] = np.round(mixed).astype(np.uint8)[pixels[mask.inside]]
+    padded = np.pad(mask.inside, 1)
+    surrounded = padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
+    part[mask.inside & ~surrounded] = color[:3]
+
+
+def place_labels(
+    boxes: Sequence[PixelBox], sizes: Sequence[Tuple[int, int]], canvas: Tuple[int, int]
+) -> List[Optional[PixelBox]]:
+    """A place for the label of each box; no two places overlap, and the first boxes choose first.
+
+    A label is above its box, inside it or below it, at the left or right side; else in the nearest
+    free row; else it has no place.
+
+    Args:
+        boxes: Corner pixels, yxyx.
+        sizes: Height and width of each label, in pixels; labels of size 0 take no place.
+        canvas: Height and width of the image.
+
+    Returns:
+        Corner pixels, yxyx, inside the image; None if there is no room.
+    """
+    placed: List[Optional[PixelBox]] = []
+    for box, (height, width) in zip(boxes, sizes):
+        taken = [place for place in placed if place is not None]
+        fits = 0 < height <= canvas[0] and 0 < width <= canvas[1]
+        free = (
+            place
+            for place in _candidates(box, height, width, canvas)
+            if not any(_overlap(place, other) for other in taken)
+        )
+        placed.append(next(free, None) if fits else None)
+    return placed
+
+
+def _candidates(
+    box: PixelBox, height: int, width: int, canvas: Tuple[int, int]
+) -> Iterator[PixelBox]:
+    """Places for a label, the best first."""
+    top, left, bottom, right = box
+    rows = [top - height, top, bottom + 1, bottom + 1 - height]
+    others = range(0, canvas[0] - height + 1, max(height // 2, 1))
+    rows += sorted(others, key=lambda row: abs(row - top))
+    for y in rows:
+        if not 0 <= y <= canvas[0] - height:
+            continue
+        for x in dict.fromkeys((left, right + 1 - width)):
+            x = min(max(x, 0), canvas[1] - width)
+            yield y, x, y + height - 1, x + width - 1
+
+
+def _overlap(first: PixelBox, second: PixelBox) -> bool:
+    return all(first[i] <= second[i + 2] and second[i] <= first[i + 2] for i in range(2))
+
+
+def _first_of_each_object(boxes: Dict[int, PixelBox], iou: float) -> Dict[int, PixelBox]:
+    """Leaves out boxes that overlap an earlier one by `iou` or more."""
+    kept: Dict[int, PixelBox] = {}
+    for i, box in boxes.items():
+        if all(_iou(box, other) < iou for other in kept.values()):
+            kept[i] = box
+    return kept
+
+
+def _iou(first: PixelBox, second: PixelBox) -> float:
+    sides = [min(first[i + 2], second[i + 2]) - max(first[i], second[i]) + 1 for i in range(2)]
+    shared = max(sides[0], 0) * max(sides[1], 0)
+    return shared / (_area(first) + _area(second) - shared)
+
+
+def _area(box: PixelBox) -> int:
+    return (box[2] - box[0] + 1) * (box[3] - box[1] + 1)
+
+
+def _text(
+    i: int,
+    labels: Optional[Sequence[str]],
+    scores: Optional[np.ndarray],
+    options: DrawOptions,
+) -> str:
+    parts = [] if labels is None or options.skip_labels else [labels[i]]
+    if scores is not None and not options.skip_scores:
+        parts.append(f"{round(100 * float(scores[i]))}%")
+    return " ".join(parts)
+
+
+def _label_size(draw: Any, text: str, font: Any) -> Tuple[int, int]:
+    """Height and width of a label; zeros without text."""
+    if not text:
+        return 0, 0
+    _, _, width, height = draw.textbbox((0, 0), text, font=font)
+    return int(height) + 3, int(width) + 4
+
+
+def _draw_keypoints(
+    draw: Any,
+    keypoints: np.ndarray,
+    size: Tuple[int, int],
+    color: Tuple[int, ...],
+    width: int,
+    edges: Sequence[Tuple[int, int]],
+) -> None:
+    """Draws the edges between keypoints [P, 2] that are both finite, and a dot on each."""
+    finite = np.all(np.isfinite(keypoints), axis=1)
+    scaled = np.where(finite[:, np.newaxis], keypoints, 0.0) * [size[1] - 1, size[0] - 1]
+    points = [(round(float(x)), round(float(y))) for y, x in scaled]
+    for start, end in edges:
+        if finite[start] and finite[end]:
+            draw.line((*points[start], *points[end]), fill=color, width=width)
+    for (x, y), is_known in zip(points, finite):
+        if is_known:
+            draw.ellipse((x - width, y - width, x + width, y + width), fill=color)
+
+
+def _pixels(box: np.ndarray, height: int, width: int) -> PixelBox:
+    """Corner pixels inside the image; a box that is not finite gives an empty one."""
+    if not np.all(np.isfinite(box)):
+        return 0, 0, -1, -1
+    scaled = np.clip(box, 0.0, 1.0) * [height - 1, width - 1, height - 1, width - 1]
+    top, left, bottom, right = (round(float(side)) for side in scaled)
+    return top, left, bottom, right
+
+
+def _write(draw: Any, text: str, place: PixelBox, color: Tuple[int, ...], font: Any) -> None:
+    """Writes on the box's colour."""
+    top, left, bottom, right = place
+    draw.rectangle((left, top, right, bottom), fill=color)
+    dark = sum(color[:3]) > 380
+    draw.text((left + 2, top + 1), text, fill="black" if dark else "white", font=font)
+
+
+def side_by_side(
+    evaluated: EvaluatedImage, names: Dict[int, str], options: DrawOptions = DrawOptions()
+) -> np.ndarray:
+    """Detections on the left, groundtruth on the right: uint8 [H, 2W, 3].
+
+    Further to the right groundtruth on the additional channels, if there are any: the first three
+    as colours, fewer than three as grey.
+    """
+
+    def labels(classes: np.ndarray) -> List[str]:
+        return [names.get(int(k), str(int(k))) for k in classes]
+
+    height, width = evaluated.image.shape[:2]
+    size = (height, width)
+    detected, masks = evaluated.detection_masks, evaluated.masks
+    left = draw_boxes(
+        evaluated.image,
+        evaluated.detection_boxes,
+        labels(evaluated.detection_classes),
+        evaluated.detection_scores,
+        colors=[int(k) for k in evaluated.detection_classes],
+        keypoints=evaluated.detection_keypoints,
+        mask_of=None
+        if detected is None
+        else lambda i: paste_mask(detected[i], evaluated.detection_boxes[i], size),
+        options=options,
+    )
+    backgrounds = [evaluated.image]
+    channels = evaluated.additional_channels
+    if channels is not None:
+        backgrounds.append(channels[..., :3] if channels.shape[2] >= 3 else channels[..., :1])
+    groundtruth = [
+        draw_boxes(
+            background,
+            evaluated.boxes,
+            labels(evaluated.classes),
+            colors=[int(k) for k in evaluated.classes],
+            keypoints=evaluated.keypoints,
+            mask_of=None if masks is None else lambda i: resize_mask(masks[i], size),
+            options=dataclasses.replace(options, max_boxes=len(evaluated.boxes)),
+        )
+        for background in backgrounds
+    ]
+    return np.concatenate([left, *groundtruth], axis=1)
+
+
+class EvaluationImages:
+    """Draws the first images of an evaluation and returns them as one Summary.
+
+    Args:
+        max_images: How many images are drawn.
+        names: Class id -> name.
+        options: Which boxes are drawn, and how.
+    """
+
+    def __init__(
+        self, max_images: int, names: Dict[int, str], options: DrawOptions = DrawOptions()
+    ) -> None:
+        self._max_images = max_images
+        self._names = names
+        self._options = options
+        self._drawn: List[Tuple[bytes, int, int]] = []  # PNG, height, width
+
+    def add(self, evaluated: EvaluatedImage) -> None:
+        """Draws an image, unless there are `max_images` already."""
+        if len(self._drawn) >= self._max_images:
+            return
+        pixels = side_by_side(evaluated, self._names, self._options)
+        buffer = io.BytesIO()
+        # Fast rather than small, because the evaluation waits.
+        Image.fromarray(pixels).save(buffer, format="PNG", compress_level=1)
+        self._drawn.append((buffer.getvalue(), pixels.shape[0], pixels.shape[1]))
+
+    def summary(self) -> bytes:
+        """A serialized Summary with one value per image; removes the images."""
+        summary = tf1.Summary()
+        for i, (png, height, width) in enumerate(self._drawn):
+            image = tf1.Summary.Image(
+                height=height, width=width, colorspace=3, encoded_image_string=png
+            )
+            summary.value.add(tag=f"{IMAGES_TAG}/{i}", image=image)
+        self._drawn = []
+        return summary.SerializeToString()
+
+
+def image_ops(
+    images: EvaluationImages,
+    batch: EvaluatedImage,
+    image_shapes: tf.Tensor,
+    counts: Tuple[tf.Tensor, tf.Tensor],
+) -> Dict[str, Tuple[tf.Tensor, tf.Operation]]:
+    """`eval_metric_ops` entry; its value is a serialized Summary that Estimator writes.
+
+    Args:
+        images: Draws the images.
+        batch: The fields of `EvaluatedImage`, each with a batch dimension and padding.
+        image_shapes: int32 [B, 2] or [B, 3], height and width of the real part of each image.
+        counts: int32 [B] each: number of detections, number of groundtruth boxes.
+    """
+    present = {name: value for name, value in batch._asdict().items() if value is not None}
+
+    def add(
+        shapes: np.ndarray, num_detections: np.ndarray, num_boxes: np.ndarray, *fields: np.ndarray
+    ) -> None:
+        for row, (height, width) in enumerate(shapes[:, :2]):
+            real: Dict[str, Any] = {}
+            for name, field in zip(present, fields):
+                if name in _PIXELS:
+                    real[name] = field[row, :height, :width]
+                else:
+                    is_detection = name.startswith("detection_")
+                    real[name] = field[row, : (num_detections if is_detection else num_boxes)[row]]
+                if name == "masks":
+                    real[name] = real[name][:, :height, :width]
+            images.add(EvaluatedImage(**real))
+
+    update = tf.numpy_function(add, [image_shapes, *counts, *present.values()], [])
+    return {IMAGES_TAG: (tf.numpy_function(images.summary, [], tf.string), update)}

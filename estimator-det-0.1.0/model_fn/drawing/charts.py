@@ -1,0 +1,353 @@
+"""Small charts, and figures of several charts as PNG bytes.
+
+A `Panel` is one chart, made by `bar_chart`, `histogram`, `heatmap`, `curves` or `scatter`; `figure`
+arranges and draws panels. It uses matplotlib's objects only, without windows and global state, so
+that any thread may draw while the program uses matplotlib for something else.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+
+import numpy as np
+
+from estimator_det.config.printing import escaped
+
+COLORS = ("#2f6fab", "#e08a2c", "#3f9a5f", "#c2474f", "#7d62a8", "#4fa6a6", "#8a8a8a", "#b0892f")
+TEXT_COLOR = "#333333"
+PANEL_INCHES = (5.2, 3.5)
+DOTS_PER_INCH = 110
+MAX_NAMED_BARS = 60  # more names are not legible
+MAX_NUMBERED_CELLS = 400  # of a heatmap; more numbers are not legible
+MAX_NAME_LENGTH = 24  # characters, beside a bar
+HEATMAP_LABEL_POINTS = 130  # height of a heatmap, shared by the labels of all rows
+
+Numbers = Union[Sequence[float], np.ndarray]
+
+
+class Panel(NamedTuple):
+    """One chart of a figure."""
+
+    title: str
+    draw: Callable[[Any], None]  # (matplotlib Axes) -> None
+    width: int = 1  # columns of the figure
+
+
+class Curve(NamedTuple):
+    """One line of `curves`."""
+
+    name: str
+    x: Numbers
+    y: Numbers
+
+
+def figure(panels: Sequence[Panel], *, title: str = "", columns: int = 3) -> bytes:
+    """Draws panels row by row: the bytes of a PNG file.
+
+    Args:
+        panels: At least one; a panel starts a new row if it does not fit into the current one.
+        title: Text above all panels.
+        columns: Of the grid; wider panels are reduced to it.
+
+    Raises:
+        ValueError: if there is no panel.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    if not panels:
+        raise ValueError("a figure needs at least one panel; given none")
+    places = []
+    row, used = 0, 0
+    for panel in panels:
+        width = min(panel.width, columns)
+        if used + width > columns:
+            row, used = row + 1, 0
+        places.append((row, used, width))
+        used += width
+    width_inches = PANEL_INCHES[0] * min(columns, max(first + wide for _, first, wide in places))
+    page = Figure(
+        figsize=(width_inches, PANEL_INCHES[1] * (row + 1) + (0.5 if title else 0)),
+        dpi=DOTS_PER_INCH,
+        layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.12),
+    )
+    FigureCanvasAgg(page)
+    grid = page.add_gridspec(row + 1, max(first + wide for _, first, wide in places))
+    for panel, (at_row, first, wide) in zip(panels, places):
+        axes = page.add_subplot(grid[at_row, first : first + wide])
+        _style(axes)
+        axes.set_title(panel.title, fontsize=11, loc="left", color=TEXT_COLOR, fontweight="bold")
+        panel.draw(axes)
+    if title:
+        page.suptitle(_plain(title), fontsize=14, color=TEXT_COLOR, x=0.01, ha="left")
+    buffer = io.BytesIO()
+    page.savefig(buffer, format="png")
+    return buffer.getvalue()
+
+
+def bar_chart(
+    title: str,
+    labels: Sequence[str],
+    series: Mapping[str, Numbers],
+    *,
+    y_label: str = "",
+    log: bool = False,
+    numbers: bool = True,
+    width: int = 1,
+) -> Panel:
+    """Bars side by side for each label, one for each series.
+
+    Args:
+        title: Text above the chart.
+        labels: Below the bars; omitted if there are too many to be legible.
+        series: Name -> a value for each label; a legend needs two or more.
+        y_label: Name of the values.
+        log: Whether the axis of values is logarithmic.
+        numbers: Whether to write the values above the bars.
+        width: Columns of the figure.
+    """
+
+    def draw(axes: Any) -> None:
+        places = np.arange(len(labels))
+        bar_width = 0.8 / max(len(series), 1)
+        for number, (name, values) in enumerate(series.items()):
+            left = places + (number - (len(series) - 1) / 2) * bar_width
+            heights = np.asarray(values, float)
+            bars = axes.bar(left, heights, bar_width * 0.94, color=COLORS[number], label=name)
+            if numbers and len(labels) * len(series) <= MAX_NAMED_BARS / 2:
+                texts = [_short_number(value) if value else "" for value in heights]
+                axes.bar_label(bars, texts, fontsize=7, color=TEXT_COLOR, padding=1)
+        if log and any(np.any(np.asarray(values) > 0) for values in series.values()):
+            axes.set_yscale("log")
+            axes.set_ylim(bottom=0.8)
+        elif all(not np.any(np.asarray(values)) for values in series.values()):
+            axes.set_ylim(0, 1)
+        else:
+            _whole_ticks(axes, list(series.values()))
+        axes.margins(x=0.01, y=0.12)
+        axes.set_ylabel(y_label)
+        if len(labels) <= MAX_NAMED_BARS:
+            slanted = sum(map(len, labels)) > 55 * width
+            axes.set_xticks(
+                places,
+                [_plain(_shortened(label)) for label in labels],
+                rotation=90 if len(labels) > 12 * width else (35 if slanted else 0),
+                ha="right" if slanted and len(labels) <= 12 * width else "center",
+                fontsize=8,
+            )
+        axes.grid(axis="x", visible=False)
+        if len(series) > 1:
+            _legend(axes)
+
+    return Panel(title, draw, width)
+
+
+def histogram(
+    title: str,
+    edges: Numbers,
+    series: Mapping[str, Numbers],
+    *,
+    x_label: str = "",
+    y_label: str = "",
+    log_x: bool = False,
+    marks: Optional[Mapping[str, float]] = None,
+    ticks: Optional[Mapping[float, str]] = None,
+) -> Panel:
+    """Counts per bin.
+
+    Args:
+        title: Text above the chart.
+        edges: n + 1 edges of the bins, finite and increasing.
+        series: Name -> n counts; several series are drawn over each other.
+        x_label: Name of the x axis.
+        y_label: Name of the counts.
+        log_x: Whether the x axis is logarithmic.
+        marks: Name -> x, drawn as a dashed line.
+        ticks: x -> its text, instead of automatic ticks.
+    """
+
+    def draw(axes: Any) -> None:
+        for number, (name, counts) in enumerate(series.items()):
+            axes.stairs(
+                np.asarray(counts, float),
+                edges,
+                fill=True,
+                color=COLORS[number],
+                alpha=0.85 if len(series) == 1 else 0.5,
+                label=name,
+            )
+        if log_x:
+            axes.set_xscale("log")
+        axes.set_xlim(edges[0], edges[-1])
+        axes.margins(y=0.12)
+        _whole_ticks(axes, list(series.values()))
+        if ticks is not None:
+            axes.set_xticks(list(ticks), list(ticks.values()), fontsize=8)
+            axes.minorticks_off()
+        for name, place in (marks or {}).items():
+            axes.axvline(place, color=COLORS[3], linestyle="--", linewidth=1)
+            axes.text(
+                place,
+                0.98,
+                " " + _plain(name),
+                transform=axes.get_xaxis_transform(),
+                fontsize=8,
+                color=COLORS[3],
+                va="top",
+            )
+        axes.set_xlabel(x_label)
+        axes.set_ylabel(y_label)
+        if len(series) > 1:
+            _legend(axes)
+
+    return Panel(title, draw)
+
+
+def heatmap(
+    title: str,
+    matrix: np.ndarray,
+    *,
+    row_labels: Optional[Sequence[str]] = None,
+    column_labels: Optional[Sequence[str]] = None,
+    x_label: str = "",
+    y_label: str = "",
+    width: int = 1,
+) -> Panel:
+    """Numbers [rows, columns] as colours, first row on top; small ones with the numbers."""
+
+    def draw(axes: Any) -> None:
+        values = np.asarray(matrix, float)
+        image = axes.imshow(values, cmap="Blues", aspect="auto", vmin=min(0, np.nanmin(values)))
+        axes.figure.colorbar(image, ax=axes, shrink=0.9).ax.tick_params(labelsize=7)
+        axes.grid(visible=False)
+        for labels, set_ticks, rotation in (
+            (column_labels, axes.set_xticks, 90),
+            (row_labels, axes.set_yticks, 0),
+        ):
+            if labels is not None and len(labels) <= MAX_NAMED_BARS:
+                texts = [_plain(_shortened(label)) for label in labels]
+                size = min(7, HEATMAP_LABEL_POINTS / max(len(labels), 1))
+                set_ticks(np.arange(len(labels)), texts, rotation=rotation, fontsize=size)
+            else:
+                set_ticks([])
+        if values.size <= MAX_NUMBERED_CELLS:
+            middle = np.nanmax(values) / 2
+            for row, column in np.ndindex(*values.shape):
+                value = values[row, column]
+                if value and np.isfinite(value):
+                    color = "white" if value > middle else TEXT_COLOR
+                    text = _short_number(value)
+                    axes.text(column, row, text, ha="center", va="center", fontsize=6, color=color)
+        axes.set_xlabel(x_label)
+        axes.set_ylabel(y_label)
+
+    return Panel(title, draw, width)
+
+
+def curves(
+    title: str,
+    lines: Sequence[Curve],
+    *,
+    x_label: str = "",
+    y_label: str = "",
+    limits: Optional[Tuple[float, float, float, float]] = None,
+    steps: bool = False,
+    legend: str = "lower left",
+) -> Panel:
+    """Lines through points; colours repeat after eight lines.
+
+    Args:
+        title: Text above the chart.
+        lines: A legend shows their names if there are at most as many as colours.
+        x_label: Name of the x axis.
+        y_label: Name of the y axis.
+        limits: Minimum and maximum of x, then of y; None for those of the lines.
+        steps: Whether a line keeps its value up to the next point.
+        legend: Its place, in matplotlib's words.
+    """
+
+    def draw(axes: Any) -> None:
+        for number, line in enumerate(lines):
+            axes.plot(
+                line.x,
+                line.y,
+                color=COLORS[number % len(COLORS)],
+                linewidth=1.4,
+                label=_plain(line.name),
+                drawstyle="steps-post" if steps else "default",
+            )
+        if limits is not None:
+            axes.set_xlim(limits[0], limits[1])
+            axes.set_ylim(limits[2], limits[3])
+        axes.set_xlabel(x_label)
+        axes.set_ylabel(y_label)
+        if 0 < len(lines) <= len(COLORS):
+            _legend(axes, legend)
+
+    return Panel(title, draw)
+
+
+def scatter(
+    title: str,
+    x: Numbers,
+    y: Numbers,
+    counts: Sequence[int],
+    *,
+    x_label: str = "",
+    y_label: str = "",
+) -> Panel:
+    """Points whose area is in proportion to their counts; both axes start at 0."""
+
+    def draw(axes: Any) -> None:
+        share = np.asarray(counts, float) / max(np.sum(counts), 1)
+        axes.scatter(x, y, s=12 + 500 * share, color=COLORS[0], alpha=0.45, linewidths=0)
+        axes.set_xlim(0, 1.1 * max(x, default=1))
+        axes.set_ylim(0, 1.1 * max(y, default=1))
+        axes.set_xlabel(x_label)
+        axes.set_ylabel(y_label)
+
+    return Panel(title, draw)
+
+
+def _style(axes: Any) -> None:
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color("#aaaaaa")
+    axes.tick_params(labelsize=8, colors=TEXT_COLOR, length=3)
+    axes.xaxis.label.set(fontsize=9, color=TEXT_COLOR)
+    axes.yaxis.label.set(fontsize=9, color=TEXT_COLOR)
+    axes.grid(color="#e6e6e6", linewidth=0.7)
+    axes.set_axisbelow(True)
+
+
+def _legend(axes: Any, place: str = "upper right") -> None:
+    """At a fixed place, because finding the best one takes seconds with much data."""
+    axes.legend(loc=place, fontsize=8, framealpha=0.8, edgecolor="none")
+
+
+def _whole_ticks(axes: Any, values: Sequence[Numbers]) -> None:
+    """Integer ticks for counts."""
+    if all(float(value).is_integer() for row in values for value in row):
+        axes.yaxis.get_major_locator().set_params(integer=True)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_NAME_LENGTH else text[: MAX_NAME_LENGTH - 1] + "…"
+
+
+def _plain(text: str) -> str:
+    """The text escaped, dollar signs as well, which start a formula in matplotlib."""
+    return escaped(text).replace("$", r"\$")
+
+
+def _short_number(value: float) -> str:
+    if value != value:
+        return "–"
+    if abs(value) >= 1e6:
+        return f"{value / 1e6:.1f}M"
+    if abs(value) >= 1e4:
+        return f"{value / 1e3:.0f}k"
+    return f"{value:.0f}" if value == int(value) else f"{value:.2f}"

@@ -1,0 +1,1 @@
+"""What an evaluation computes: metrics, and diagnostics that explain them."""

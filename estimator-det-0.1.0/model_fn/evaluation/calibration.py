@@ -1,0 +1,343 @@
+"""Fits `CalibrationConfig`s: maps of scores that make them agree with the observed precision.
+
+A detection of score 0.8 is calibrated if 80 % of such detections are correct. The fits use the
+detections of an evaluation, after suppression, as `model_fn.evaluation.matching` judges them:
+
+- function approximation: isotonic regression by pooling adjacent violators (Ayer et al., "An
+  Empirical Distribution Function for Sampling with Incomplete Information", 1955), with a point at
+  the mean score of each pool, which keeps the order of scores;
+- sigmoid: Platt scaling (Platt, "Probabilistic Outputs for Support Vector Machines", 1999);
+- temperature: Guo et al., "On Calibration of Modern Neural Networks", 2017.
+
+Calibrations of each class use the fit of all classes where a class has too few detections, or
+where those of higher scores are not more precise.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from estimator_det.boxes.score_conversion import CALIBRATIONS
+from estimator_det.compat import tf, tf1
+from estimator_det.config.final_scores import FinalScores
+from estimator_det.config.registry import Registry
+from estimator_det.config.text import ConfigError
+from estimator_det.protos import calibration_pb2, post_processing_pb2
+from model_fn.checkpoints.errors import RunError
+from model_fn.evaluation.matching import ClassMatches, Matches
+
+Array = np.ndarray[Any, Any]
+Point = Tuple[float, float]
+
+TEMPERATURE = "temperature_scaling_calibration"
+MIN_DETECTIONS = 100  # of a fit; a class with fewer gets the function of all classes
+MIN_CORRECT = 10
+DETECTIONS_PER_BIN = 50  # at least, before pooling
+MAX_POINTS = 100  # of one function
+MAX_POINTS_OF_CLASSES = 1_500  # of the functions of all classes together
+NUM_BINS = 15  # of the expected calibration error, of equal width
+_MOST_LIKELY = 0.999  # a function's value at its last pool is below 1, so that it still rises
+_LOGIT_MARGIN = 1e-7
+_ROWS_AT_ONCE = 4096
+
+FITS: Registry[Callable[[Matches, FinalScores], calibration_pb2.CalibrationConfig]] = Registry(
+    "calibration"
+)
+
+
+class Reliability(NamedTuple):
+    """Precision by score, in `NUM_BINS` bins of equal width over 0 to 1."""
+
+    counts: Array  # int [bins], detections
+    mean_scores: Array  # float [bins], 0 in an empty bin
+    precisions: Array  # float [bins], 0 in an empty bin
+
+    @property
+    def expected_error(self) -> float:
+        """The expected calibration error: mean over detections of |precision - score| of a bin."""
+        gaps = np.abs(self.precisions - self.mean_scores)
+        return float(np.sum(gaps * self.counts) / max(np.sum(self.counts), 1))
+
+
+def reliability(scores: Array, correct: Array) -> Reliability:
+    """Precision by score of detections [n]; scores are within 0 to 1."""
+    bins = np.minimum((np.asarray(scores, np.float64) * NUM_BINS).astype(np.int64), NUM_BINS - 1)
+    counts = np.bincount(bins, minlength=NUM_BINS)
+    least_one = np.maximum(counts, 1)
+    return Reliability(
+        counts,
+        np.bincount(bins, scores, NUM_BINS) / least_one,
+        np.bincount(bins, correct, NUM_BINS) / least_one,
+    )
+
+
+def check_model(kind: str, scores: FinalScores) -> None:
+    """Refuses post-processing whose scores this kind of calibration cannot be fitted for.
+
+    Raises:
+        ConfigError: naming the field, or if the kind is not known.
+    """
+    FITS.get(kind)
+    config, path = scores.post_processing, scores.path
+    if config.HasField("calibration_config"):
+        raise ConfigError(
+            f"{path}.calibration_config: is set, so the scores are calibrated already; remove it "
+            "from the configuration before a calibration is fitted"
+        )
+    if config.batch_non_max_suppression.soft_nms_sigma > 0:
+        raise ConfigError(
+            f"{path}.batch_non_max_suppression.soft_nms_sigma: is "
+            f"{config.batch_non_max_suppression.soft_nms_sigma:g}; calibration of scores that soft "
+            "suppression lowers is not supported yet; set it to 0"
+        )
+    if kind == TEMPERATURE and config.score_converter != post_processing_pb2.PostProcessing.SIGMOID:
+        others = ", ".join(name for name in sorted(FITS) if name != TEMPERATURE)
+        name = config.ScoreConverter.Name(config.score_converter)
+        raise ConfigError(
+            f"{path}.score_converter: is {name}; {TEMPERATURE} is fitted for SIGMOID only, since "
+            f"the score of a detection does not give its logits otherwise; use one of {others}"
+        )
+
+
+def fit(kind: str, matches: Matches, scores: FinalScores) -> calibration_pb2.CalibrationConfig:
+    """The calibration of one kind for the detections of an evaluation.
+
+    Raises:
+        ConfigError: if the kind is not known, or `check_model` refuses the model.
+        RunError: if there are too few detections, or higher scores are not more precise.
+    """
+    make = FITS.get(kind)
+    check_model(kind, scores)
+    _check_detections(matches.of_all())
+    return make(matches, scores)
+
+
+def _check_detections(found: ClassMatches) -> None:
+    if not has_enough(found):
+        raise RunError(
+            f"a calibration needs {MIN_DETECTIONS} detections and {MIN_CORRECT} correct ones; the "
+            f"evaluation has {len(found.scores)} and {found.correct.sum()}; evaluate on more "
+            "records, or train longer"
+        )
+    low, high = float(found.scores.min()), float(found.scores.max())
+    if low < 0 or high > 1:
+        raise RunError(
+            f"a calibration needs scores from 0 to 1; the evaluation has {low:g} to {high:g}; set "
+            "score_converter to SIGMOID or SOFTMAX"
+        )
+
+
+def calibrate(config: calibration_pb2.CalibrationConfig, scores: Array, columns: Array) -> Array:
+    """What the inference graph makes of scores [n] in their columns [n]: float32 [n]."""
+    is_temperature = config.WhichOneof("calibrator") == TEMPERATURE
+    num_columns = int(columns.max(initial=0)) + 1
+    if not is_temperature:
+        named = [*config.class_id_function_approximations.class_id_xy_pairs_map]
+        named += config.class_id_sigmoid_calibrations.class_id_sigmoid_parameters_map
+        num_columns = max([num_columns - 1, *named]) + 1
+    given = _logits(scores) if is_temperature else np.asarray(scores)
+    made = []
+    with tf.Graph().as_default(), tf1.Session() as session:
+        table = tf1.placeholder(tf.float32, [None, num_columns])
+        convert = tf.sigmoid if is_temperature else tf.identity
+        function = CALIBRATIONS.make_chosen(config, "calibrator", "calibration_config", convert)
+        result = function(table)
+        for start in range(0, len(given), _ROWS_AT_ONCE):
+            part = slice(start, start + _ROWS_AT_ONCE)
+            rows = np.zeros([len(given[part]), num_columns], np.float32)
+            rows[np.arange(len(rows)), columns[part]] = given[part]
+            values = session.run(result, {table: rows})
+            made.append(values[np.arange(len(rows)), columns[part]])
+    calibrated: Array = np.concatenate([np.zeros(0, np.float32), *made])
+    return calibrated
+
+
+def _logits(scores: Array) -> Array:
+    inside = np.clip(np.asarray(scores, np.float64), _LOGIT_MARGIN, 1 - _LOGIT_MARGIN)
+    logits: Array = np.log(inside) - np.log1p(-inside)
+    return logits
+
+
+def isotonic(values: Sequence[float], weights: Sequence[float]) -> List[Tuple[int, int]]:
+    """Pools of neighbours whose weighted means rise strictly: [(first, last + 1), …]."""
+    pools: List[Tuple[int, int]] = []
+    means: List[float] = []
+    totals: List[float] = []
+    for i, (value, weight) in enumerate(zip(values, weights)):
+        first, mean, total = i, float(value), float(weight)
+        while means and means[-1] >= mean:
+            other, mass = means.pop(), totals.pop()
+            mean, total = (mean * total + other * mass) / (total + mass), total + mass
+            first = pools.pop()[0]
+        pools.append((first, i + 1))
+        means.append(mean)
+        totals.append(total)
+    return pools
+
+
+def function_points(found: ClassMatches, most: int = MAX_POINTS) -> List[Point]:
+    """Points (score, precision) of a rising function from (0, 0) to 1, at most `most` + 2."""
+    distinct, inverse, counts = np.unique(found.scores, return_inverse=True, return_counts=True)
+    correct = np.bincount(inverse, found.correct)
+    num_bins = int(np.clip(len(found.scores) // DETECTIONS_PER_BIN, 1, most))
+    bins = (np.cumsum(counts) - counts) * num_bins // len(found.scores)
+    _, bins = np.unique(bins, return_inverse=True)
+    weights = np.bincount(bins, counts)
+    means = np.bincount(bins, distinct.astype(np.float64) * counts) / weights
+    rates = np.bincount(bins, correct) / weights
+    points: List[Point] = []
+    for first, end in isotonic(rates.tolist(), weights.tolist()):
+        part = slice(first, end)
+        x = np.average(means[part], weights=weights[part])
+        y = np.average(rates[part], weights=weights[part])
+        points.append((float(x), _MOST_LIKELY * float(y)))
+    if points[0][1] == 0.0:
+        # Above 0, so that these detections keep their order, and are not suppressed.
+        above = points[1][1] if len(points) > 1 else 1.0
+        points[0] = (points[0][0], min(above / 2, 0.5 / len(found.scores)))
+    return _distinct([(0.0, 0.0), *points, (1.0, points[-1][1] + 1 - _MOST_LIKELY)])
+
+
+def _distinct(points: Sequence[Point]) -> List[Point]:
+    """Rounded points that still rise; of those with one score the last."""
+    kept: List[Point] = []
+    for x, y in points:
+        rounded = (float(f"{x:.6g}"), float(f"{y:.6g}"))
+        while kept and np.float32(kept[-1][0]) >= np.float32(rounded[0]):
+            kept.pop()
+        kept.append(rounded)
+    return kept
+
+
+def _add_points(pairs: Any, points: Sequence[Point]) -> None:
+    for x, y in points:
+        pairs.x_y_pair.add(x=x, y=y)
+
+
+@FITS.register("function_approximation")
+def _fit_function(matches: Matches, scores: FinalScores) -> calibration_pb2.CalibrationConfig:
+    del scores
+    config = calibration_pb2.CalibrationConfig()
+    points = function_points(matches.of_all())
+    _add_points(config.function_approximation.x_y_pairs, points)
+    return config
+
+
+def has_enough(found: ClassMatches) -> bool:
+    """Whether there are enough detections for a fit."""
+    return len(found.scores) >= MIN_DETECTIONS and int(found.correct.sum()) >= MIN_CORRECT
+
+
+@FITS.register("class_id_function_approximations")
+def _fit_functions(matches: Matches, scores: FinalScores) -> calibration_pb2.CalibrationConfig:
+    most = int(np.clip(MAX_POINTS_OF_CLASSES // max(len(matches.class_ids), 1), 3, 30))
+    config = calibration_pb2.CalibrationConfig()
+    table = config.class_id_function_approximations.class_id_xy_pairs_map
+    common = function_points(matches.of_all(), most)
+    for class_id, found in zip(matches.class_ids, matches.by_class()):
+        points = function_points(found, most) if has_enough(found) else common
+        _add_points(table[scores.column_of(class_id)], points)
+    return config
+
+
+def sigmoid_parameters(found: ClassMatches) -> Optional[Point]:
+    """Slope a < 0 and offset b of the most likely 1 / (1 + exp(a * score + b)).
+
+    None if higher scores are not more precise.
+    """
+    num_correct = int(found.correct.sum())
+    num_wrong = len(found.correct) - num_correct
+    # Platt's targets: finite parameters also where a score separates correct from wrong.
+    high, low = (num_correct + 1) / (num_correct + 2), 1 / (num_wrong + 2)
+    targets = np.where(found.correct, high, low)
+    design = np.stack([found.scores.astype(np.float64), np.ones(len(found.scores))])
+    weights = np.array([0.0, np.log((num_correct + 1) / (num_wrong + 1))])
+
+    def loss(at: Array) -> float:
+        logits = at @ design
+        return float(np.sum(np.logaddexp(0, logits) - targets * logits))
+
+    for _ in range(100):
+        predicted = 1 / (1 + np.exp(-(weights @ design)))
+        gradient = design @ (predicted - targets)
+        hessian = (design * (predicted * (1 - predicted))) @ design.T + 1e-9 * np.eye(2)
+        step = np.linalg.solve(hessian, gradient)
+        before = loss(weights)
+        while loss(weights - step) > before and np.abs(step).max() > 1e-9:
+            step /= 2
+        weights -= step
+        if np.abs(step).max() <= 1e-9:
+            break
+    return (-float(weights[0]), -float(weights[1])) if weights[0] > 0 else None
+
+
+def _sigmoid_of_all(matches: Matches) -> Point:
+    found = sigmoid_parameters(matches.of_all())
+    if found is None:
+        raise _not_more_precise("sigmoid")
+    return found
+
+
+def _not_more_precise(kind: str) -> RunError:
+    return RunError(
+        f"no {kind} calibrates these detections: those of higher scores are not more often "
+        "correct, or a score separates correct from wrong ones; evaluate on more records, or use "
+        "function_approximation"
+    )
+
+
+def _set_sigmoid(parameters: Any, point: Point) -> None:
+    parameters.a, parameters.b = (float(f"{x:.6g}") for x in point)
+
+
+@FITS.register("sigmoid_calibration")
+def _fit_sigmoid(matches: Matches, scores: FinalScores) -> calibration_pb2.CalibrationConfig:
+    del scores
+    config = calibration_pb2.CalibrationConfig()
+    _set_sigmoid(config.sigmoid_calibration.sigmoid_parameters, _sigmoid_of_all(matches))
+    return config
+
+
+@FITS.register("class_id_sigmoid_calibrations")
+def _fit_sigmoids(matches: Matches, scores: FinalScores) -> calibration_pb2.CalibrationConfig:
+    config = calibration_pb2.CalibrationConfig()
+    table = config.class_id_sigmoid_calibrations.class_id_sigmoid_parameters_map
+    common = _sigmoid_of_all(matches)
+    for class_id, found in zip(matches.class_ids, matches.by_class()):
+        own = sigmoid_parameters(found) if has_enough(found) else None
+        _set_sigmoid(table[scores.column_of(class_id)], own or common)
+    return config
+
+
+def temperature(found: ClassMatches) -> float:
+    """The most likely divisor of the logits, above 0.
+
+    Raises:
+        RunError: if there is none from 0.001 to 1000.
+    """
+    logits, correct = _logits(found.scores), found.correct.astype(np.float64)
+
+    def slope(log_factor: float) -> float:
+        # Of the negative log likelihood, which is convex in the factor.
+        with np.errstate(over="ignore"):
+            predicted = 1 / (1 + np.exp(-np.exp(log_factor) * logits))
+        return float(np.sum(logits * (predicted - correct)))
+
+    low, high = np.log(1e-3), np.log(1e3)
+    if slope(low) >= 0 or slope(high) <= 0:
+        raise _not_more_precise("temperature")
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if slope(middle) < 0 else (low, middle)
+    return float(np.exp(-(low + high) / 2))
+
+
+@FITS.register(TEMPERATURE)
+def _fit_temperature(matches: Matches, scores: FinalScores) -> calibration_pb2.CalibrationConfig:
+    del scores
+    config = calibration_pb2.CalibrationConfig()
+    scaler = temperature(matches.of_all())
+    config.temperature_scaling_calibration.scaler = float(f"{scaler:.6g}")
+    return config

@@ -1,0 +1,1 @@
+"""Detections of any tool in files, to be scored against records."""

@@ -1,0 +1,147 @@
+"""Checked fields of the entries of a file of detections."""
+
+from __future__ import annotations
+
+from typing import Any, List, Mapping, NamedTuple, Sequence, Tuple
+
+import numpy as np
+
+from estimator_det.config.printing import plain, quoted
+
+MAX_MASK_PIXELS = 178_956_970  # as of an image
+_GREATEST = float(np.finfo(np.float32).max)
+_FIRST_CHARACTER, _BITS, _MORE = 48, 5, 0x20  # of compressed run lengths
+
+
+class Fault(Exception):
+    """What is wrong with an entry."""
+
+
+class Mask(NamedTuple):
+    """A mask of the whole image in COCO's run lengths."""
+
+    size: Tuple[int, int]  # height, width
+    counts: bytes  # compressed
+
+
+def object_of(value: Any) -> Mapping[str, Any]:
+    """The value, which must be an object."""
+    if not isinstance(value, dict):
+        raise Fault(f"is {quoted(value)}, not an object between {{ and }}")
+    return value
+
+
+def field_of(fields: Mapping[str, Any], name: str) -> Any:
+    """A field that must be there."""
+    if name not in fields:
+        raise Fault(f"has no {name}; it has {plain(sorted(fields))}")
+    return fields[name]
+
+
+def number_of(name: str, value: Any) -> float:
+    """The value, which must be a number that float32 holds."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise Fault(f"{name} is {quoted(value)}, not a number")
+    if not abs(value) <= _GREATEST:  # NaN, too
+        raise Fault(f"{name} is {value:g}; it must be finite")
+    return float(value)
+
+
+def numbers_of(fields: Mapping[str, Any], name: str, parts: Sequence[str]) -> List[float]:
+    """A list of as many numbers as there are parts."""
+    values = field_of(fields, name)
+    if not isinstance(values, list) or len(values) != len(parts):
+        raise Fault(f"{name} is {quoted(values)}; it must be [{', '.join(parts)}]")
+    for part, value in zip(parts, values):
+        if type(value) is not float:  # which most are, of a file that may have millions
+            number_of(f"{name} ({part})", value)
+    if not max(map(abs, values)) <= _GREATEST or any(value != value for value in values):
+        raise Fault(f"{name} is {quoted(values)}; its numbers must be finite")
+    return values
+
+
+def score_of(fields: Mapping[str, Any]) -> float:
+    """The score, any finite number."""
+    return number_of("score", field_of(fields, "score"))
+
+
+def class_id_of(fields: Mapping[str, Any], name: str) -> int:
+    """An id that a label map may have."""
+    value = field_of(fields, name)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
+        raise Fault(f"{name} is {quoted(value)}; it must be an id of the label map")
+    return value
+
+
+def mask_of(value: Any) -> Mask:
+    """COCO's run lengths `{"size": [height, width], "counts": text or numbers}`."""
+    if isinstance(value, list):
+        raise Fault("segmentation is a polygon; give run lengths, as pycocotools.mask.encode does")
+    fields = object_of(value)
+    size = field_of(fields, "size")
+    is_size = isinstance(size, list) and len(size) == 2 and all(map(_is_count, size))
+    if not is_size or not 0 < size[0] * size[1] <= MAX_MASK_PIXELS:
+        raise Fault(f"segmentation.size is {quoted(size)}; it must be [height, width]")
+    given = field_of(fields, "counts")
+    counts = _decoded(given) if isinstance(given, str) else given
+    if not isinstance(counts, list) or not all(map(_is_count, counts)):
+        raise Fault(f"segmentation.counts is {quoted(given)}; it must be lengths of runs")
+    if sum(counts) != size[0] * size[1]:
+        raise Fault(
+            f"segmentation.counts has {sum(counts):,} pixels, and its size "
+            f"{size[0] * size[1]:,}; they must be equal"
+        )
+    # Imported here, because training does not need it.
+    from pycocotools import mask as coco_mask
+
+    made = coco_mask.frPyObjects({"size": size, "counts": counts}, *size)
+    return Mask((size[0], size[1]), made["counts"])
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
+
+
+def _decoded(text: str) -> List[int]:
+    """Lengths of runs from COCO's text: differences to the last but one, five bits a character.
+
+    pycocotools does not check such text, and reads beyond its end.
+    """
+    counts: List[int] = []
+    value = shift = 0
+    for character in text:
+        bits = ord(character) - _FIRST_CHARACTER
+        if not 0 <= bits < 2 * _MORE or shift > 8 * _BITS:
+            raise Fault(f"segmentation.counts has the character {quoted(character)}")
+        value |= (bits & (_MORE - 1)) << shift
+        shift += _BITS
+        if bits & _MORE:
+            continue
+        if bits & _MORE >> 1:
+            value -= 1 << shift
+        counts.append(value + (counts[-2] if len(counts) > 2 else 0))
+        value = shift = 0
+    if shift:
+        raise Fault("segmentation.counts ends within a number")
+    return counts
+
+
+def box_of_mask(mask: Mask) -> Tuple[float, ...]:
+    """The box around a mask, yxyx in pixels."""
+    from pycocotools import mask as coco_mask
+
+    x, y, width, height = coco_mask.toBbox({"size": list(mask.size), "counts": mask.counts})
+    return (float(y), float(x), float(y + height), float(x + width))
+
+
+def keypoints_of(fields: Mapping[str, Any], count: int) -> np.ndarray:
+    """Float [count, 2], y and x in pixels, of COCO's list of x, y and visibility."""
+    values = field_of(fields, "keypoints")
+    if not isinstance(values, list) or len(values) != 3 * count:
+        has = f"{len(values)} numbers" if isinstance(values, list) else quoted(values)
+        raise Fault(
+            f"keypoints has {has}; {3 * count} are needed, x, y and visibility of each of the "
+            f"{count} keypoints of num_keypoints"
+        )
+    numbers = [number_of("keypoints", value) for value in values]
+    return np.reshape(numbers, [count, 3])[:, 1::-1]

@@ -1,0 +1,331 @@
+"""The detections of a file, by image: COCO results, or the JSON lines of `detect`.
+
+COCO results are a list of `{"image_id", "category_id", "bbox": [x, y, width, height] in pixels,
+"score"}`; a line of `detect` is `{"file", "detections": [{"class_id", "name", "score", "box"}]}`.
+Where masks are wanted, each detection of either also has a `segmentation` in run lengths; where
+keypoints are, those of COCO results have `keypoints`. `bbox` may then be absent, as in COCO's
+results. Other keys are ignored.
+"""
+
+from __future__ import annotations
+
+import array
+import collections
+import os
+import re
+from typing import Any, Counter, Dict, List, Mapping, NamedTuple, Optional, Sequence
+
+import numpy as np
+
+from estimator_det.config.printing import plain, quoted
+from model_fn.checkpoints.errors import RunError
+from model_fn.evaluation.detections.fields import (
+    Fault,
+    Mask,
+    box_of_mask,
+    class_id_of,
+    field_of,
+    keypoints_of,
+    mask_of,
+    number_of,
+    numbers_of,
+    object_of,
+    score_of,
+)
+from model_fn.evaluation.detections.json_values import Value, read_values
+
+Array = np.ndarray[Any, Any]
+
+MAX_DETECTIONS = 20_000_000  # of a file; they take 28 bytes each
+MAX_DETECTIONS_OF_IMAGE = 10_000
+MAX_PIXELS = 1e7  # of a coordinate, away from the image
+LONGEST_NAME = 4_096  # characters of an image id or path
+MAX_FAULTS = 10  # that an error lists
+MAX_UNKNOWN_CLASSES = 1_000  # ids that are counted one by one
+SIDES = ("ymin", "xmin", "ymax", "xmax")
+_NUMBER_AT_END = re.compile(r"(?:^|_)0*(\d+)$")
+
+
+class ImageDetections(NamedTuple):
+    """The detections of one image, by falling score."""
+
+    boxes: Array  # float32 [n, 4], yxyx as fractions of the image
+    scores: Array  # float32 [n]
+    class_ids: Array  # int32 [n]
+    masks: Array  # bytes [n], compressed run lengths of the image; [0] unless they are wanted
+    keypoints: Array  # float32 [n, P, 2], y and x as fractions, NaN absent; P 0 unless wanted
+
+
+class Wanted(NamedTuple):
+    """What is read besides boxes."""
+
+    masks: bool = False
+    num_keypoints: int = 0
+
+
+BOXES_ONLY = Wanted()
+
+
+class _Entry(NamedTuple):
+    """A detection; `box` is yxyx."""
+
+    class_id: int
+    score: float
+    box: Sequence[float]
+    mask: Optional[Mask] = None
+    keypoints: Optional[Array] = None  # [P, 2]
+
+
+class DetectionFile:
+    """All detections of a file.
+
+    Attributes:
+        path: Of the file.
+        wanted: What is read besides boxes.
+        is_coco: Whether it holds COCO results: image ids, and boxes in pixels.
+        names: Of the images: ids or paths.
+        num_failed: Images that `detect` could not use.
+        unknown_classes: Class id -> detections that are left out, since the label map lacks it.
+    """
+
+    def __init__(
+        self, path: str, class_names: Mapping[int, str], wanted: Wanted = BOXES_ONLY
+    ) -> None:
+        self.path = path
+        self.wanted = wanted
+        self.is_coco = False
+        self.names: List[str] = []
+        self.num_failed = 0
+        self.unknown_classes: Counter[int] = collections.Counter()
+        self._class_names = class_names
+        self._index: Dict[str, int] = {}
+        self._images, self._class_ids = array.array("i"), array.array("i")
+        self._scores, self._boxes = array.array("f"), array.array("f")
+        self._masks: List[Mask] = []
+        self._keypoints = array.array("f")
+
+    def __len__(self) -> int:
+        """Detections whose class the label map has."""
+        return len(self._scores)
+
+    @property
+    def num_read(self) -> int:
+        """All detections."""
+        return len(self) + sum(self.unknown_classes.values())
+
+    def add_result(self, entry: Any) -> None:
+        """Adds an entry of COCO results."""
+        self.is_coco = True
+        fields = object_of(entry)
+        image_id = field_of(fields, "image_id")
+        if isinstance(image_id, bool) or not isinstance(image_id, (int, str)):
+            raise Fault(f"image_id is {quoted(image_id)}; it must be a number or a text")
+        class_id, mask, keypoints = class_id_of(fields, "category_id"), self._mask(fields), None
+        if self.wanted.num_keypoints and "keypoints" in fields:
+            keypoints = keypoints_of(fields, self.wanted.num_keypoints)
+        if "bbox" not in fields and mask is not None:
+            box: Sequence[float] = box_of_mask(mask)
+        elif "bbox" not in fields and keypoints is not None:
+            box = [*keypoints.min(axis=0).tolist(), *keypoints.max(axis=0).tolist()]
+        else:
+            box = _box_of_result(fields)
+        if max(map(abs, box)) > MAX_PIXELS:
+            raise Fault(f"bbox is {list(box)} (yxyx), more than {MAX_PIXELS:,.0f} pixels")
+        entry = _Entry(class_id, score_of(fields), box, mask, keypoints)
+        self._add(self._image(str(image_id)), entry)
+
+    def _mask(self, fields: Mapping[str, Any]) -> Optional[Mask]:
+        return mask_of(field_of(fields, "segmentation")) if self.wanted.masks else None
+
+    def add_line(self, entry: Any) -> None:
+        """Adds a line of `detect`: an image with its detections."""
+        fields = object_of(entry)
+        if "image_id" in fields and "file" not in fields:
+            raise Fault("is a COCO result outside of a list; put the results between [ and ]")
+        if "annotations" in fields:
+            raise Fault(
+                "has annotations, so it is a COCO data set; give a list of results, of image_id, "
+                "category_id, bbox and score each"
+            )
+        path = field_of(fields, "file")
+        if not isinstance(path, str):
+            raise Fault(f"file is {quoted(path)}; it must be a path")
+        if path in self._index:
+            raise Fault(f"file {quoted(path)} has a line before; give each image once")
+        image = self._image(path)
+        if "error" in fields:
+            self.num_failed += 1
+            return
+        detections = field_of(fields, "detections")
+        if not isinstance(detections, list):
+            raise Fault(f"detections is {quoted(detections)}; it must be a list")
+        for position, one in enumerate(detections):
+            try:
+                self._add(image, self._detection(object_of(one)))
+            except Fault as fault:
+                raise Fault(f"detections[{position}]: {fault}") from None
+
+    def _detection(self, fields: Mapping[str, Any]) -> _Entry:
+        class_id = class_id_of(fields, "class_id")
+        name, known = fields.get("name"), self._class_names.get(class_id)
+        if known is not None and name not in (None, known, str(class_id)):
+            raise Fault(
+                f"class {class_id} is {quoted(name)}, and {quoted(known)} in the label map; use "
+                "the label map of the export"
+            )
+        sides = object_of(field_of(fields, "box"))
+        box = tuple(number_of(f"box.{side}", field_of(sides, side)) for side in SIDES)
+        if not (box[0] <= box[2] and box[1] <= box[3]):
+            raise Fault(f"box is {list(box)}; it must be ymin <= ymax and xmin <= xmax")
+        return _Entry(class_id, score_of(fields), box, self._mask(fields))
+
+    def _image(self, name: str) -> int:
+        if len(name) > LONGEST_NAME:
+            raise Fault(f"the name of the image has {len(name):,} characters")
+        index = self._index.setdefault(name, len(self.names))
+        if index == len(self.names):
+            self.names.append(name)
+        return index
+
+    def _add(self, image: int, entry: _Entry) -> None:
+        if entry.class_id not in self._class_names:
+            is_full = len(self.unknown_classes) >= MAX_UNKNOWN_CLASSES
+            self.unknown_classes[-1 if is_full else entry.class_id] += 1
+            return
+        if max(len(self), len(self.names)) >= MAX_DETECTIONS:
+            raise RunError(
+                f"{plain(self.path)}: has more than {MAX_DETECTIONS:,} detections; evaluate it in "
+                "parts, or leave out those of low scores"
+            )
+        self._images.append(image)
+        self._class_ids.append(entry.class_id)
+        self._scores.append(entry.score)
+        self._boxes.extend(entry.box)
+        if entry.mask is not None:
+            self._masks.append(entry.mask)
+        if self.wanted.num_keypoints:
+            absent = np.full([self.wanted.num_keypoints, 2], np.nan)
+            keypoints = absent if entry.keypoints is None else entry.keypoints
+            self._keypoints.extend(keypoints.ravel().tolist())
+
+    def finish(self) -> None:
+        """Orders the detections by image; nothing may be added after it."""
+        images, scores = np.array(self._images, np.int32), np.array(self._scores, np.float32)
+        order = np.lexsort((-scores, images))
+        masks = np.array([mask.counts for mask in self._masks], object)
+        keypoints = np.array(self._keypoints, np.float32)
+        num_keypoints = self.wanted.num_keypoints
+        if num_keypoints and len(self) and np.isnan(keypoints).all():
+            raise RunError(f"{plain(self.path)}: no entry has keypoints, which the metrics need")
+        self._ordered = ImageDetections(
+            np.array(self._boxes, np.float32).reshape(-1, 4)[order],
+            scores[order],
+            np.array(self._class_ids, np.int32)[order],
+            masks[order] if self.wanted.masks else masks,
+            keypoints.reshape(len(order), num_keypoints, 2)[order],
+        )
+        self._sizes = np.array([mask.size for mask in self._masks], np.int64).reshape(-1, 2)
+        self._sizes = self._sizes[order] if self.wanted.masks else self._sizes
+        self._starts = np.searchsorted(images[order], np.arange(len(self.names) + 1))
+        counts = np.diff(self._starts)
+        if counts.max(initial=0) > MAX_DETECTIONS_OF_IMAGE:
+            raise RunError(
+                f"{plain(self.path)}: image {quoted(self.names[int(np.argmax(counts))])} has "
+                f"{counts.max():,} detections; at most {MAX_DETECTIONS_OF_IMAGE:,}"
+            )
+
+    def count_of(self, image: int) -> int:
+        """How many detections an image has."""
+        return int(self._starts[image + 1] - self._starts[image])
+
+    def of_image(self, image: int, height: int, width: int) -> ImageDetections:
+        """The detections of an image of this size.
+
+        Raises:
+            RunError: if a mask has another size.
+        """
+        part = slice(self._starts[image], self._starts[image + 1])
+        found = ImageDetections(*(values[part] for values in self._ordered))
+        others = self._sizes[part][(self._sizes[part] != (height, width)).any(axis=1)]
+        if len(others):
+            raise RunError(
+                f"{plain(self.path)}: a mask of image {quoted(self.names[image])} has the size "
+                f"{others[0].tolist()}, and the record's image {[height, width]} (height, width); "
+                "give masks of the whole image"
+            )
+        if not self.is_coco:
+            return found
+        size = np.array([height, width], np.float64)
+        return found._replace(
+            boxes=(found.boxes / np.tile(size, 2)).astype(np.float32),
+            keypoints=(found.keypoints / size).astype(np.float32),
+        )
+
+    def nothing(self) -> ImageDetections:
+        """Those of an image that has none."""
+        return ImageDetections(*(values[:0] for values in self._ordered))
+
+    def aliases(self) -> Dict[str, List[int]]:
+        """Image numbers by each of their names: as given, without folder, without suffix."""
+        found: Dict[str, List[int]] = {}
+        for number, name in enumerate(self.names):
+            for alias in names_of_image(name):
+                found.setdefault(alias, []).append(number)
+        return found
+
+
+def names_of_image(name: str) -> List[str]:
+    """Names that may mean the same image: as given, without folders, and also without suffix."""
+    base = os.path.basename(name)
+    return [one for one in dict.fromkeys([name, base, os.path.splitext(base)[0]]) if one]
+
+
+def number_of_image(name: str) -> List[str]:
+    """The number at the end of a file name as text, by which COCO names its images.
+
+    It is 139 for `COCO_val2014_000000000139.jpg`; an empty list without a number.
+    """
+    found = _NUMBER_AT_END.search(os.path.splitext(os.path.basename(name))[0])
+    return [found.group(1)] if found else []
+
+
+def _box_of_result(fields: Mapping[str, Any]) -> Sequence[float]:
+    x, y, width, height = numbers_of(fields, "bbox", ("x", "y", "width", "height"))
+    if width < 0 or height < 0:
+        raise Fault(f"bbox has the width {width:g} and the height {height:g}; 0 or more")
+    return (y, x, y + height, x + width)
+
+
+def read_detections(
+    path: str, class_names: Mapping[int, str], wanted: Wanted = BOXES_ONLY
+) -> DetectionFile:
+    """The detections of a file.
+
+    Args:
+        path: COCO results, or JSON lines of `detect`; local or remote.
+        class_names: Name of each class id of the label map.
+        wanted: What each detection must have besides a box.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        RunError: for faults, with entry and line of each, or too many detections.
+    """
+    found = DetectionFile(path, class_names, wanted)
+    faults: List[str] = []
+    add: Optional[Any] = None
+    for value in read_values(path):
+        add = add or (found.add_result if value.in_list else found.add_line)
+        try:
+            add(value.value)
+        except Fault as fault:
+            faults.append(f"  {_place(value)}: {fault}")
+            if len(faults) >= MAX_FAULTS:
+                break
+    if faults:
+        raise RunError("\n".join([f"{plain(path)} has entries that cannot be used:", *faults]))
+    found.finish()
+    return found
+
+
+def _place(value: Value) -> str:
+    return f"entry {value.number} (line {value.line})" if value.in_list else f"line {value.line}"

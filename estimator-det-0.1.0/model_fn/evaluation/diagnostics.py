@@ -1,0 +1,402 @@
+"""Diagnostics of an evaluation: counts, confusion matrix, precision and recall.
+
+`EvalDiagnostics` gets the same batches as the metrics. Its summary contains charts for TensorBoard,
+and counts as JSON text. From the counts, `explain_metrics` gives the reason for a metric that is
+-1, 0 or NaN.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+import numpy as np
+from PIL import Image
+
+from estimator_det.compat import tf, tf1
+from model_fn.drawing import charts
+from model_fn.evaluation import matching, summary_text, thresholds
+from model_fn.evaluation.matching import MATCH_IOU, ImageBoxes, Matches, OnMatches
+from model_fn.evaluation.metrics.base import EvaluatedBatch
+from model_fn.evaluation.metrics.overlaps import box_iou
+
+EVAL_DIAGNOSTICS = "Evaluation_Diagnostics"
+_COUNTS_TAG = f"{EVAL_DIAGNOSTICS}/counts"
+_THRESHOLDS_TAG = f"{EVAL_DIAGNOSTICS}/thresholds"
+
+# COCO's limits between small, medium and large, in pixels squared.
+AREA_LIMITS = (32.0**2, 96.0**2)
+AREA_NAMES = ("small", "medium", "large")
+MAX_CLASSES_DRAWN = 20
+MAX_CURVES = len(charts.COLORS) - 1
+BACKGROUND = "none"
+_NOT_OF_DETECTIONS = ("loss", "learning_rate", tf1.GraphKeys.GLOBAL_STEP)
+_FREQUENCIES = {"r": "rare", "c": "common", "f": "frequent"}
+
+
+class EvalDiagnostics:
+    """Accumulates one evaluation.
+
+    `model_fn.evaluation.matching` says which detections are correct, and which are ignored. The
+    confusion matrix matches detections to boxes of any class.
+
+    Args:
+        categories: Dictionaries with "id" (from 1) and "name".
+        min_score: The confusion matrix ignores detections below this score.
+        on_matches: Gets the matches when the evaluation ends.
+    """
+
+    def __init__(
+        self,
+        categories: Sequence[Mapping[str, Any]],
+        min_score: float,
+        on_matches: Optional[OnMatches] = None,
+    ) -> None:
+        self._ids = [int(category["id"]) for category in categories]
+        self._names = [str(category["name"]) for category in categories]
+        self._min_score = min_score
+        self._on_matches = on_matches
+        self._reset()
+
+    def _reset(self) -> None:
+        size = len(self._ids)
+        self._images = 0
+        self._boxes = np.zeros(size, np.int64)
+        self._detections = np.zeros(size, np.int64)
+        self._over_score = np.zeros(size, np.int64)
+        self._areas = np.zeros(len(AREA_NAMES), np.int64)
+        self._unknown_boxes: Dict[int, int] = {}
+        self._unknown_detections: Dict[int, int] = {}
+        self._not_finite = 0
+        self._best_score = 0.0
+        self._best_iou = 0.0
+        self._confusion = np.zeros((size + 1, size + 1), np.int64)
+        self._matches = Matches(self._ids, self._names)
+
+    def add(self, batch: EvaluatedBatch) -> None:
+        """Adds one batch, as arrays."""
+        for row in range(len(batch.num_boxes)):
+            boxes = slice(0, int(batch.num_boxes[row]))
+            found = slice(0, int(batch.num_detections[row]))
+            groundtruth = matching.image_boxes(
+                batch.boxes[row, boxes],
+                self._known(batch.classes[row, boxes], self._unknown_boxes),
+                None if batch.is_crowd is None else batch.is_crowd[row, boxes],
+                None if batch.difficult is None else batch.difficult[row, boxes],
+            )
+            self._add_image(
+                groundtruth,
+                batch.detection_boxes[row, found],
+                batch.detection_scores[row, found],
+                self._known(batch.detection_classes[row, found], self._unknown_detections),
+            )
+
+    def _known(self, class_ids: np.ndarray, unknown: Dict[int, int]) -> np.ndarray:
+        """Index of each class id; ids without category give -1 and are counted in `unknown`."""
+        index = {class_id: i for i, class_id in enumerate(self._ids)}
+        found = np.array([index.get(int(k), -1) for k in class_ids], np.int64)
+        for k in np.asarray(class_ids)[found < 0]:
+            unknown[int(k)] = unknown.get(int(k), 0) + 1
+        return found
+
+    def _add_image(
+        self,
+        groundtruth: ImageBoxes,
+        detection_boxes: np.ndarray,
+        scores: np.ndarray,
+        detection_classes: np.ndarray,
+    ) -> None:
+        self._images += 1
+        finite = np.isfinite(scores) & np.isfinite(detection_boxes).all(axis=1)
+        self._not_finite += int(np.sum(~finite))
+        use = finite & (detection_classes >= 0)
+        detection_boxes, scores = detection_boxes[use], scores[use]
+        detection_classes = detection_classes[use]
+        boxes, classes, counted = groundtruth.boxes, groundtruth.classes, groundtruth.counted
+        real = (classes >= 0) & ~groundtruth.is_crowd
+        sizes = np.maximum(boxes[:, 2:] - boxes[:, :2], 0)
+        areas = np.searchsorted(AREA_LIMITS, sizes[real].prod(axis=1), side="right")
+        np.add.at(self._areas, areas, 1)
+        np.add.at(self._boxes, classes[real], 1)
+        np.add.at(self._detections, detection_classes, 1)
+        shown = scores >= self._min_score
+        np.add.at(self._over_score, detection_classes[shown], 1)
+        self._best_score = max(self._best_score, float(scores.max(initial=0.0)))
+        iou = box_iou(detection_boxes, boxes)
+        ignored = matching.ignored_overlap(detection_boxes, groundtruth, iou)
+        same = detection_classes[:, np.newaxis] == classes
+        self._best_iou = max(self._best_iou, float(iou[:, real][same[:, real]].max(initial=0.0)))
+        iou = np.where(counted, iou, 0.0)
+        order = np.argsort(-scores, kind="stable")
+        correct = matching.match(np.where(same, iou, 0.0), order) >= 0
+        counts = correct | ~(ignored & same).any(axis=1)
+        self._matches.add_image(
+            classes[counted], detection_classes[counts], scores[counts], correct[counts]
+        )
+        matched = matching.match(iou, order[shown[order]])
+        self._confuse(groundtruth, matched, shown & ~ignored.any(axis=1), detection_classes)
+
+    def _confuse(
+        self,
+        groundtruth: ImageBoxes,
+        matched: np.ndarray,
+        counts: np.ndarray,
+        detection_classes: np.ndarray,
+    ) -> None:
+        """Adds to the matrix: rows are groundtruth, columns detections, the last of each none.
+
+        `matched` are boxes of detections, -1 without one; `counts` whether it then counts.
+        """
+        background = len(self._ids)
+        found = matched >= 0
+        pairs = (groundtruth.classes[matched[found]], detection_classes[found])
+        np.add.at(self._confusion, pairs, 1)
+        np.add.at(self._confusion[background], detection_classes[~found & counts], 1)
+        missed = groundtruth.counted
+        missed[matched[found]] = False
+        np.add.at(self._confusion[:, background], groundtruth.classes[missed], 1)
+
+    def counts(self) -> Dict[str, Any]:
+        """All counts, as JSON values."""
+        return {
+            "images": self._images,
+            "boxes": dict(zip(self._names, self._boxes.tolist())),
+            "detections": dict(zip(self._names, self._detections.tolist())),
+            "detections_over_min_score": dict(zip(self._names, self._over_score.tolist())),
+            "boxes_by_area": dict(zip(AREA_NAMES, self._areas.tolist())),
+            "boxes_of_unknown_class": {str(k): n for k, n in self._unknown_boxes.items()},
+            "detections_of_unknown_class": {str(k): n for k, n in self._unknown_detections.items()},
+            "detections_not_finite": self._not_finite,
+            "best_score": self._best_score,
+            "best_iou_within_class": self._best_iou,
+            "min_score": self._min_score,
+        }
+
+    def summary(self) -> bytes:
+        """A serialized Summary with charts, counts and thresholds; starts a new evaluation."""
+        summary = tf1.Summary()
+        if self._images:
+            png = charts.figure(self._panels(), columns=3)
+            width, height = Image.open(io.BytesIO(png)).size
+            image = tf1.Summary.Image(
+                height=height, width=width, colorspace=4, encoded_image_string=png
+            )
+            summary.value.add(tag=EVAL_DIAGNOSTICS, image=image)
+        table = thresholds.make_table(self._matches)
+        summary_text.add(summary, _COUNTS_TAG, self.counts())
+        summary_text.add(summary, _THRESHOLDS_TAG, table.as_json())
+        if self._on_matches is not None:
+            self._on_matches(self._matches)
+        self._reset()
+        return summary.SerializeToString()
+
+    def _panels(self) -> List[charts.Panel]:
+        drawn = self._most_frequent(MAX_CLASSES_DRAWN)
+        names = [self._names[k] for k in drawn]
+        rows = [*drawn, len(self._ids)]
+        of_most = f", {len(drawn)} most frequent classes" if len(drawn) < len(self._ids) else ""
+        return [
+            charts.heatmap(
+                f"Confusion at score {self._min_score:g}{of_most}",
+                self._confusion[np.ix_(rows, rows)],
+                row_labels=[*names, BACKGROUND],
+                column_labels=[*names, BACKGROUND],
+                x_label="detected",
+                y_label="groundtruth",
+            ),
+            charts.curves(
+                f"Precision and recall at IoU {MATCH_IOU:g}",
+                self._curves(),
+                x_label="recall",
+                y_label="precision",
+                limits=(0, 1, 0, 1.02),
+            ),
+            charts.bar_chart(
+                f"Boxes of a class{of_most}",
+                names,
+                {
+                    "groundtruth": self._boxes[drawn].tolist(),
+                    f"detections over {self._min_score:g}": self._over_score[drawn].tolist(),
+                },
+            ),
+        ]
+
+    def _most_frequent(self, count: int) -> np.ndarray:
+        """Indices of the most frequent classes that occur, by id; of any if none occurs."""
+        occurrences = self._boxes + self._over_score
+        order = np.argsort(-occurrences, kind="stable")
+        order = order[occurrences[order] > 0] if occurrences.any() else order
+        return np.sort(order[:count])
+
+    def _curves(self) -> List[charts.Curve]:
+        """Curves of the mean over classes and of the most frequent classes."""
+        recalls = np.linspace(0, 1, 101)
+        precisions = {
+            k: matching.precision_at(recalls, found)
+            for k, found in enumerate(self._matches.by_class())
+            if found.num_boxes
+        }
+        if not precisions:
+            return []
+        lines = [_curve("mean", recalls, np.mean(list(precisions.values()), axis=0))]
+        for k in self._most_frequent(MAX_CURVES):
+            if k in precisions:
+                lines.append(_curve(self._names[k], recalls, precisions[k]))
+        return lines
+
+
+def _curve(name: str, recalls: np.ndarray, precisions: np.ndarray) -> charts.Curve:
+    return charts.Curve(name, recalls.tolist(), precisions.tolist())
+
+
+def diagnostics_ops(diagnostics: EvalDiagnostics, batch: EvaluatedBatch) -> Dict[str, Any]:
+    """`eval_metric_ops` entry; its value is a serialized Summary that Estimator writes."""
+    present = {name: value for name, value in batch._asdict().items() if value is not None}
+
+    def add(*arrays: np.ndarray) -> None:
+        fields: Dict[str, Any] = dict(zip(present, arrays))
+        diagnostics.add(EvaluatedBatch(**fields))
+
+    update = tf.numpy_function(add, list(present.values()), [])
+    return {EVAL_DIAGNOSTICS: (tf.numpy_function(diagnostics.summary, [], tf.string), update)}
+
+
+def counts_of(results: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
+    """`EvalDiagnostics.counts` in evaluation results; None if they contain no diagnostics."""
+    return summary_text.find(results.get(EVAL_DIAGNOSTICS), _COUNTS_TAG)
+
+
+def thresholds_of(results: Mapping[str, Any]) -> Optional[thresholds.Table]:
+    """The table of thresholds in evaluation results; None if they contain no diagnostics."""
+    found = summary_text.find(results.get(EVAL_DIAGNOSTICS), _THRESHOLDS_TAG)
+    return None if found is None else thresholds.Table.from_json(found)
+
+
+def explain_metrics(
+    metrics: Mapping[str, float], counts: Mapping[str, Any], score_field: str = ""
+) -> Dict[str, str]:
+    """Metric name -> reason, for each metric that is -1, 0 or NaN.
+
+    Args:
+        metrics: Value by name, from `model_fn.runs.evaluation_report.scalars`.
+        counts: From `counts_of`.
+        score_field: Path of the field that detections of low scores are dropped by; empty if no
+            model made the detections.
+    """
+    reasons = {}
+    for name, value in metrics.items():
+        if np.isnan(value):
+            reasons[name] = _why_nan(name, counts)
+        elif value == -1 and _is_of_detections(name):
+            reasons[name] = _why_absent(name, counts)
+        elif value == 0 and _is_of_detections(name):
+            reasons[name] = _why_zero(name, counts, score_field)
+    return reasons
+
+
+def _is_of_detections(name: str) -> bool:
+    return name not in _NOT_OF_DETECTIONS and not name.startswith(("Loss/", "bad_records/"))
+
+
+def _why_nan(name: str, counts: Mapping[str, Any]) -> str:
+    if _is_of_detections(name):
+        category = _category_of(name, counts)
+        boxes = counts["boxes"]
+        if not sum(boxes.values()) or (category is not None and not boxes[category]):
+            return _why_absent(name, counts)
+    if counts["detections_not_finite"]:
+        return (
+            f"{counts['detections_not_finite']} detections are not finite: the weights of the "
+            "checkpoint are damaged or training has diverged; use an earlier checkpoint"
+        )
+    if "oss" in name:
+        return "the loss is not finite: weights are not finite, or records have boxes without area"
+    if _is_of_detections(name):
+        return (
+            "no groundtruth box counts for it: all are difficult, in groups, or without the mask "
+            "that it compares"
+        )
+    return "its denominator is a count of 0"
+
+
+def _area_of(name: str) -> Optional[str]:
+    in_lvis = re.search(r"_A[PR]([sml])(@\d+)?$", name)
+    initial = in_lvis.group(1) if in_lvis else ""
+    return next((a for a in AREA_NAMES if f"({a})" in name or a[0] == initial), None)
+
+
+def _category_of(name: str, counts: Mapping[str, Any]) -> Optional[str]:
+    """The category of a metric of one category, whose name may have slashes."""
+    suffix = name.partition("ByCategory/")[2]
+    found = [category for category in counts["boxes"] if f"/{suffix}".endswith(f"/{category}")]
+    return max(found, key=len) if suffix and found else None
+
+
+def _why_absent(name: str, counts: Mapping[str, Any]) -> str:
+    unknown = counts["boxes_of_unknown_class"]
+    total = sum(counts["boxes"].values())
+    if not counts["images"]:
+        return "no image was evaluated: eval_input_reader returns no records"
+    if not total and unknown:
+        return (
+            f"no groundtruth box has a class of the label map; the {sum(unknown.values())} boxes "
+            f"have the ids {sorted(map(int, unknown))[:10]}: use the label map of the records"
+        )
+    if not total:
+        return f"the {counts['images']} evaluated images have no groundtruth box"
+    category = _category_of(name, counts)
+    if category is not None and not counts["boxes"][category]:
+        return "no groundtruth box of this class"
+    area = _area_of(name)
+    if area and not counts["boxes_by_area"][area]:
+        low, high = AREA_LIMITS
+        limits = {
+            "small": f"under {low:.0f}",
+            "medium": f"from {low:.0f} to {high:.0f}",
+            "large": f"over {high:.0f}",
+        }
+        return f"no groundtruth box has an area {limits[area]} pixels of the original image"
+    if name.startswith("Keypoints_"):
+        return "no object of this class has a labeled keypoint"
+    if re.search(r"_AP[rcf]$", name):
+        return f"no groundtruth box has a {_FREQUENCIES[name[-1]]} class"
+    return "no groundtruth box counts for it"
+
+
+def _why_zero(name: str, counts: Mapping[str, Any], score_field: str) -> str:
+    boxes, detections = counts["boxes"], counts["detections"]
+    category = _category_of(name, counts)
+    if category is not None:
+        if not detections[category]:
+            return f"no detection has the class {category}"
+        what = "resembles" if name.startswith("Keypoints_") else "overlaps"
+        return f"no detection of this class {what} its {boxes[category]} boxes enough"
+    if not sum(detections.values()):
+        unknown = counts["detections_of_unknown_class"]
+        if unknown:
+            return f"no detection has a class of the label map; ids: {sorted(unknown)[:10]}"
+        if not score_field:
+            return "there are no detections: the file has none"
+        return (
+            f"there are no detections: every score is below {score_field}, or a file of detections "
+            "has none; the model needs more training, or its weights were not restored"
+        )
+    labelled = {name for name, count in boxes.items() if count}
+    found = {name for name, count in detections.items() if count}
+    if not labelled & found:
+        return (
+            f"no detected class ({_first_names(found)}) is among the groundtruth classes "
+            f"({_first_names(labelled)}): use the label map of the training"
+        )
+    if counts["best_iou_within_class"] < MATCH_IOU:
+        return (
+            "no detection overlaps a box of its class with an IoU of "
+            f"{MATCH_IOU:g}: the maximum is {counts['best_iou_within_class']:.2f}"
+        )
+    return "there are too few correct detections, or their scores are too low"
+
+
+def _first_names(names: Any) -> str:
+    ordered = sorted(names)
+    return ", ".join(ordered[:5]) + (", …" if len(ordered) > 5 else "")

@@ -1,0 +1,288 @@
+"""Metric operations of an evaluation: loss means, detection metrics and images."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config.text import ConfigError
+from estimator_det.detectors.base import Detections, Groundtruth
+from inputs import schema
+from model_fn.drawing.boxes import DrawOptions, EvaluatedImage, EvaluationImages, image_ops
+from model_fn.evaluation.diagnostics import EvalDiagnostics, diagnostics_ops
+from model_fn.evaluation.matching import OnMatches
+from model_fn.evaluation.metrics.base import (
+    EvaluatedBatch,
+    MetricOps,
+    Metrics,
+    make_named_metrics,
+    metric_ops,
+)
+from model_fn.evaluation.metrics.run_lengths import Masks
+
+
+class _Frames(NamedTuple):
+    """Sizes to convert between coordinate frames; height and width, float32 [B, 2]."""
+
+    padded: tf.Tensor  # of the batch that enters the network
+    real: tf.Tensor  # of the real image inside it
+    original: tf.Tensor  # of the image in the record
+
+
+def make_categories(label_map: Optional[Any], num_classes: int) -> List[Dict[str, Any]]:
+    """`LabelMap.categories`; numbered ones without a label map."""
+    if label_map is not None:
+        categories: List[Dict[str, Any]] = label_map.categories()
+        return categories
+    return [{"id": k, "name": f"category_{k}"} for k in range(1, num_classes + 1)]
+
+
+def without_classes(groundtruth: Groundtruth) -> Groundtruth:
+    """Groundtruth of one class, to compare with detections that have none."""
+    return groundtruth._replace(classes=tf.ones_like(groundtruth.classes[:, :, :1]))
+
+
+def _frames(features: Dict[str, tf.Tensor]) -> _Frames:
+    image = features[schema.IMAGE]
+    real = tf.cast(features[schema.TRUE_IMAGE_SHAPE][:, :2], tf.float32)
+    padded = tf.cast(tf.shape(image)[1:3], tf.float32)[tf.newaxis]
+    original = features.get(schema.ORIGINAL_SPATIAL_SHAPE)
+    return _Frames(
+        padded=padded,
+        real=real,
+        original=real if original is None else tf.cast(original, tf.float32),
+    )
+
+
+def _scaled(boxes: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
+    """Boxes [B, n, 4] times height and width [B, 2]."""
+    return boxes * tf.concat([sizes, sizes], axis=1)[:, tf.newaxis, :]
+
+
+def _in_real_frame(keypoints: Optional[tf.Tensor], frames: _Frames) -> Optional[tf.Tensor]:
+    """Keypoints [B, n, P, 2] of the padded image, normalized to the real one."""
+    if keypoints is None:
+        return None
+    return keypoints * (frames.padded / frames.real)[:, tf.newaxis, tf.newaxis, :]
+
+
+def _in_pixels(keypoints: Optional[tf.Tensor], frames: _Frames) -> Optional[tf.Tensor]:
+    """Keypoints [B, n, P, 2] of the padded image, in pixels of the original one."""
+    in_real = _in_real_frame(keypoints, frames)
+    return None if in_real is None else in_real * frames.original[:, tf.newaxis, tf.newaxis, :]
+
+
+def _batch(
+    detections: Detections, groundtruth: Groundtruth, boxes: tf.Tensor, frames: _Frames
+) -> EvaluatedBatch:
+    """`boxes` is the groundtruth, normalized to the real image."""
+    return EvaluatedBatch(
+        detection_boxes=_scaled(detections.boxes, frames.original),
+        detection_scores=detections.scores,
+        detection_classes=tf.cast(detections.classes, tf.int32) + 1,
+        num_detections=tf.cast(detections.num, tf.int32),
+        boxes=_scaled(boxes, frames.original),
+        classes=tf.argmax(groundtruth.classes, axis=2, output_type=tf.int32) + 1,
+        num_boxes=tf.reduce_sum(tf.cast(groundtruth.valid, tf.int32), axis=1),
+        is_crowd=groundtruth.is_crowd,
+        area=groundtruth.area,
+        difficult=groundtruth.difficult,
+        group_of=groundtruth.group_of,
+        labeled_classes=groundtruth.labeled_classes,
+        verified_negatives=groundtruth.verified_negatives,
+        not_exhaustive=groundtruth.not_exhaustive,
+    )
+
+
+class _Output(NamedTuple):
+    """What a metrics set may need, for its refusal."""
+
+    what: str  # the field of Detections and of Groundtruth
+    model: str  # which models find it
+    reader: str  # what loads it
+
+
+_MASKS = _Output(
+    "masks",
+    "a model with masks (faster_rcnn with number_of_stages: 3)",
+    "load_instance_masks: true",
+)
+_KEYPOINTS = _Output(
+    "keypoints",
+    "a model with keypoints (ssd with a keypoint_box_coder)",
+    "num_keypoints",
+)
+_OUTPUTS = {"masks": _MASKS, "keypoints": _KEYPOINTS, "detection_keypoints": _KEYPOINTS}
+
+
+def _check_needs(
+    asked_by: str, metrics: Metrics, detections: Detections, groundtruth: Groundtruth
+) -> None:
+    """Refuses a set that needs what the model does not find or the reader does not load."""
+    for need in sorted(metrics.needs):
+        output = _OUTPUTS[need]
+        if getattr(detections, output.what) is None:
+            raise ConfigError(
+                f"{asked_by} needs {output.what}, and the model finds boxes only; remove the name, "
+                f"or use {output.model}"
+            )
+        if getattr(groundtruth, output.what) is None:
+            raise ConfigError(
+                f"{asked_by} needs {output.what}, and the groundtruth has none; remove the name, "
+                f"or set {output.reader} in eval_input_reader"
+            )
+    for where, tensor in (
+        ("num_keypoints of eval_input_reader", groundtruth.keypoints),
+        ("num_keypoints of the keypoint_box_coder", detections.keypoints),
+    ):
+        count = None if tensor is None else tensor.shape[2]
+        if count is not None and count < metrics.num_keypoints:
+            raise ConfigError(
+                f"{asked_by} needs {metrics.num_keypoints} keypoints, as ids in the label map say; "
+                f"{where} is {count}. Correct one of them"
+            )
+
+
+def _with_needed(
+    sets: Sequence[Metrics],
+    batch: EvaluatedBatch,
+    detections: Detections,
+    groundtruth: Groundtruth,
+    frames: _Frames,
+) -> EvaluatedBatch:
+    """The batch with masks and keypoints, where a set needs them."""
+    needs = {need for metrics in sets for need in metrics.needs}
+    if "keypoints" in needs:
+        batch = batch._replace(
+            keypoints=_in_pixels(groundtruth.keypoints, frames),
+            keypoint_visibilities=groundtruth.keypoint_visibilities,
+            detection_keypoints=_in_pixels(detections.keypoints, frames),
+        )
+    if "masks" not in needs:
+        return batch
+    return batch._replace(
+        masks=Masks(
+            detected=detections.masks,
+            masks=groundtruth.masks,
+            real_sizes=tf.cast(frames.real, tf.int32),
+            image_sizes=tf.cast(frames.original, tf.int32),
+        )
+    )
+
+
+def evaluation_ops(
+    detections: Detections,
+    groundtruth: Groundtruth,
+    features: Dict[str, tf.Tensor],
+    *,
+    eval_config: Any,
+    categories: Sequence[Dict[str, Any]],
+    on_matches: Optional[OnMatches] = None,
+) -> MetricOps:
+    """`eval_metric_ops` of the configured metrics, and of images if originals were retained.
+
+    Detections are normalized to the real image, groundtruth to the padded one. Metrics get both in
+    pixels of the original image.
+
+    Args:
+        detections: Of the whole batch.
+        groundtruth: Of the whole batch; valid boxes come first.
+        features: Of `inputs.schema`.
+        eval_config: `EvalConfig` proto.
+        categories: See `make_categories`.
+        on_matches: Gets the matches when the evaluation ends.
+
+    Raises:
+        ConfigError: if `eval_config` asks for a metrics set that is not known, or that needs masks
+            or keypoints where there are none.
+    """
+    frames = _frames(features)
+    boxes = _scaled(groundtruth.boxes, frames.padded / frames.real)
+    batch = _batch(detections, groundtruth, boxes, frames)
+    named = make_named_metrics(eval_config, categories)
+    for asked_by, metrics in named:
+        _check_needs(asked_by, metrics, detections, groundtruth)
+    sets = [metrics for _, metrics in named]
+    ops = metric_ops(sets, _with_needed(sets, batch, detections, groundtruth, frames))
+    diagnostics = EvalDiagnostics(categories, eval_config.min_score_threshold, on_matches)
+    ops.update(diagnostics_ops(diagnostics, batch))
+    if schema.ORIGINAL_IMAGE in features and eval_config.num_visualizations:
+        images = EvaluationImages(
+            eval_config.num_visualizations,
+            {category["id"]: category["name"] for category in categories},
+            DrawOptions(
+                min_score=eval_config.min_score_threshold,
+                max_boxes=eval_config.max_num_boxes_to_visualize,
+                skip_labels=eval_config.skip_labels,
+                skip_scores=eval_config.skip_scores,
+                keypoint_edges=tuple((edge.start, edge.end) for edge in eval_config.keypoint_edge),
+            ),
+        )
+        evaluated = EvaluatedImage(
+            image=features[schema.ORIGINAL_IMAGE],
+            detection_boxes=detections.boxes,
+            detection_scores=detections.scores,
+            detection_classes=batch.detection_classes,
+            boxes=boxes,
+            classes=batch.classes,
+            detection_keypoints=_in_real_frame(detections.keypoints, frames),
+            keypoints=_in_real_frame(groundtruth.keypoints, frames),
+            additional_channels=features.get(schema.ADDITIONAL_CHANNELS),
+            detection_masks=detections.masks,
+            masks=groundtruth.masks,
+        )
+        counts = (batch.num_detections, batch.num_boxes)
+        ops.update(image_ops(images, evaluated, features[schema.TRUE_IMAGE_SHAPE], counts))
+    return ops
+
+
+def scalar_ops(losses: Dict[str, tf.Tensor], learning_rate: tf.Tensor) -> MetricOps:
+    """`eval_metric_ops` of the loss terms, averaged over batches, and of the learning rate."""
+    ops: MetricOps = {name: tf1.metrics.mean(value) for name, value in losses.items()}
+    ops["learning_rate"] = (learning_rate, tf.no_op())
+    return ops
+
+
+def eval_metrics(
+    detections: Detections,
+    groundtruth: Groundtruth,
+    features: Dict[str, tf.Tensor],
+    *,
+    eval_config: Any,
+    categories: Sequence[Dict[str, Any]],
+    losses: Dict[str, tf.Tensor],
+    learning_rate: tf.Tensor,
+    on_matches: Optional[OnMatches] = None,
+) -> Tuple[Callable[..., MetricOps], List[tf.Tensor]]:
+    """`eval_metrics` of a `TPUEstimatorSpec`: a function that makes all metrics, and its tensors.
+
+    A TPU sends these tensors to its host, which concatenates those of all cores along the first
+    dimension; losses and learning rate therefore are [1].
+
+    Args:
+        detections: Of the batch; boxes and scores before suppression are not sent.
+        groundtruth: Of the batch.
+        features: Of `inputs.schema`.
+        eval_config: `EvalConfig` proto.
+        categories: See `make_categories`.
+        losses: Scalars by name.
+        learning_rate: Scalar.
+        on_matches: Gets the matches when the evaluation ends.
+    """
+    names = list(losses)
+    found = detections._replace(raw_boxes=None, raw_scores=None)
+    scalars = [tf.reshape(value, [1]) for value in (*losses.values(), learning_rate)]
+    structure = [found, groundtruth, features, scalars]
+    leaves = tf.nest.flatten(structure)
+
+    def make(*received: tf.Tensor) -> MetricOps:
+        present = iter(received)
+        filled = [None if leaf is None else next(present) for leaf in leaves]
+        *batch, (*terms, rate) = tf.nest.pack_sequence_as(structure, filled)
+        ops = evaluation_ops(
+            *batch, eval_config=eval_config, categories=categories, on_matches=on_matches
+        )
+        ops.update(scalar_ops(dict(zip(names, terms)), rate[0]))
+        return ops
+
+    return make, [leaf for leaf in leaves if leaf is not None]

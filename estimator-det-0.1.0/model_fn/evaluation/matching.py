@@ -1,0 +1,162 @@
+"""Which detections are correct at one IoU: what diagnostics, thresholds and calibrations share.
+
+Detections are matched by class within each image. By falling score, each one takes the free box of
+its class with the largest IoU, if that is `MATCH_IOU` or more. Crowd and difficult boxes are
+ignored as COCO ignores boxes: they need not be found, and a detection without a match does not
+count if it has `MATCH_IOU` with one of its class. The overlap with a crowd is the share of the
+detection that is inside it. Unlike COCO's matching, a difficult box may excuse several detections.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence
+
+import numpy as np
+
+from model_fn.evaluation.metrics.overlaps import box_ioa
+
+Array = np.ndarray[Any, Any]
+
+MATCH_IOU = 0.5
+
+
+class ClassMatches(NamedTuple):
+    """The n detections of a class that count, by falling score, and how many boxes it has."""
+
+    scores: Array  # float32 [n]
+    correct: Array  # bool [n]
+    num_boxes: int  # neither crowd nor difficult
+
+
+class Matches:
+    """Score and correctness of every detection of an evaluation, by class.
+
+    Args:
+        class_ids: Ids of the label map; all classes are given by their position in it.
+        class_names: Of the same classes.
+    """
+
+    def __init__(self, class_ids: Sequence[int], class_names: Sequence[str]) -> None:
+        self.class_ids = list(class_ids)
+        self.class_names = list(class_names)
+        self.num_boxes = np.zeros(len(self.class_ids), np.int64)
+        self._classes: List[Array] = []
+        self._scores: List[Array] = []
+        self._correct: List[Array] = []
+
+    def add_image(self, box_classes: Array, classes: Array, scores: Array, correct: Array) -> None:
+        """Adds an image.
+
+        Args:
+            box_classes: int [m], of the boxes that count.
+            classes: int [n], of the detections that count.
+            scores: float [n].
+            correct: bool [n].
+        """
+        np.add.at(self.num_boxes, box_classes, 1)
+        self._classes.append(np.asarray(classes, np.int32))
+        self._scores.append(np.asarray(scores, np.float32))
+        self._correct.append(np.asarray(correct, bool))
+
+    def by_class(self) -> List[ClassMatches]:
+        """The detections of each class."""
+        every, classes = self.of_all(), self.classes()
+        order = np.argsort(classes, kind="stable")
+        ends = np.searchsorted(classes[order], np.arange(1, len(self.class_ids)))
+        return [
+            ClassMatches(every.scores[part], every.correct[part], int(count))
+            for part, count in zip(np.split(order, ends), self.num_boxes)
+        ]
+
+    def classes(self) -> Array:
+        """int32 [n]: position of the class of each detection in `of_all`."""
+        return self._sorted(self._classes, np.int32)
+
+    def of_all(self) -> ClassMatches:
+        """The detections of all classes together."""
+        return ClassMatches(
+            self._sorted(self._scores, np.float32),
+            self._sorted(self._correct, bool),
+            int(self.num_boxes.sum()),
+        )
+
+    def every_second_image(self, start: int) -> Matches:
+        """The detections of every second image from number `start` on."""
+        half = Matches(self.class_ids, self.class_names)
+        half.num_boxes = self.num_boxes.copy()
+        half._classes = self._classes[start::2]
+        half._scores, half._correct = self._scores[start::2], self._correct[start::2]
+        return half
+
+    def _sorted(self, parts: List[Array], dtype: Any) -> Array:
+        """The detections of all images by falling score."""
+        order = np.argsort(-_joined(self._scores, np.float32), kind="stable")
+        ordered: Array = _joined(parts, dtype)[order]
+        return ordered
+
+
+# Gets the matches of an evaluation when it ends.
+OnMatches = Callable[[Matches], None]
+
+
+def _joined(parts: List[Array], dtype: Any) -> Array:
+    return np.concatenate([np.zeros(0, dtype), *parts])
+
+
+class ImageBoxes(NamedTuple):
+    """The groundtruth of one image; arrays of one length."""
+
+    boxes: Array  # float32 [m, 4], yxyx
+    classes: Array  # int [m], -1: none of the label map
+    is_crowd: Array  # bool [m]
+    difficult: Array  # bool [m]
+
+    @property
+    def counted(self) -> Array:
+        """Bool [m]: whether the box must be found."""
+        return (self.classes >= 0) & ~self.is_crowd & ~self.difficult
+
+
+def image_boxes(
+    boxes: Array, classes: Array, is_crowd: Optional[Any], difficult: Optional[Any]
+) -> ImageBoxes:
+    """Groundtruth of an image, where flags that are None are false."""
+
+    def flags(given: Optional[Any]) -> Array:
+        return np.zeros(len(boxes), bool) if given is None else np.asarray(given, bool)
+
+    return ImageBoxes(boxes, classes, flags(is_crowd), flags(difficult))
+
+
+def ignored_overlap(detection_boxes: Array, groundtruth: ImageBoxes, iou: Array) -> Array:
+    """Bool [n, m]: whether a detection is to be ignored because of an ignored box.
+
+    `iou` [n, m] is that of all pairs.
+    """
+    in_crowd = box_ioa(detection_boxes, groundtruth.boxes) >= MATCH_IOU
+    on_difficult = iou >= MATCH_IOU
+    found: Array = (in_crowd & groundtruth.is_crowd) | (on_difficult & groundtruth.difficult)
+    return found
+
+
+def match(iou: Array, order: Array) -> Array:
+    """IoUs [n, m], detections by `order` -> column of each detection [n], -1 without a match."""
+    matched = np.full(len(iou), -1)
+    if not iou.size:
+        return matched
+    free = np.ones(iou.shape[1], bool)
+    for i in order:
+        best = int(np.argmax(np.where(free, iou[i], -1.0)))
+        if free[best] and iou[i, best] >= MATCH_IOU:
+            matched[i], free[best] = best, False
+    return matched
+
+
+def precision_at(recalls: Array, found: ClassMatches) -> Array:
+    """Maximum precision at each recall or above; 0 for recalls that are not reached."""
+    hits = np.cumsum(found.correct)
+    precision = hits / np.arange(1, len(hits) + 1)
+    recall = hits / found.num_boxes
+    best = np.append(np.maximum.accumulate(precision[::-1])[::-1], 0.0)
+    at: Array = best[np.searchsorted(recall, recalls, side="left")]
+    return at

@@ -1,0 +1,211 @@
+"""Inputs and results of detection metrics.
+
+Each evaluation graph has its own metric objects. One update operation passes each batch to all of
+them as arrays; they compute their results once, when the values are read.
+"""
+
+from __future__ import annotations
+
+from typing import (
+    Any,
+    Callable,
+    Collection,
+    Dict,
+    FrozenSet,
+    List,
+    NamedTuple,
+    Optional,
+    Protocol,
+    Sequence,
+    Set,
+    Tuple,
+    Union,
+)
+
+import numpy as np
+
+from estimator_det.compat import tf
+from estimator_det.config.registry import Registry
+from estimator_det.config.text import ConfigError
+from model_fn.evaluation.metrics.run_lengths import Masks, RunLengths, encode_masks
+
+MetricOps = Dict[str, Tuple[tf.Tensor, tf.Operation]]
+
+
+class EvaluatedBatch(NamedTuple):
+    """Detections beside groundtruth in pixels of the original image; classes from 1.
+
+    Rows past the count of an image are padding of any content. `masks` of a graph are `Masks`,
+    those that metrics get are `RunLengths`.
+    """
+
+    detection_boxes: Any  # float32 [B, N, 4]
+    detection_scores: Any  # float32 [B, N]
+    detection_classes: Any  # int32 [B, N]
+    num_detections: Any  # int32 [B]
+    boxes: Any  # float32 [B, G, 4]
+    classes: Any  # int32 [B, G]
+    num_boxes: Any  # int32 [B]
+    is_crowd: Optional[Any] = None  # bool [B, G]
+    area: Optional[Any] = None  # float32 [B, G], pixels squared; 0 means the area of the box
+    difficult: Optional[Any] = None  # bool [B, G]
+    group_of: Optional[Any] = None  # bool [B, G]
+    labeled_classes: Optional[Any] = None  # float32 [B, K], 1: all boxes of the class are given
+    masks: Optional[Union[Masks, RunLengths]] = None
+    keypoints: Optional[Any] = None  # float32 [B, G, P, 2], y and x; NaN where absent
+    keypoint_visibilities: Optional[Any] = None  # bool [B, G, P]
+    detection_keypoints: Optional[Any] = None  # float32 [B, N, P, 2]
+    verified_negatives: Optional[Any] = None  # float32 [B, K], 1: the class is certainly absent
+    not_exhaustive: Optional[Any] = None  # float32 [B, K], 1: some of the class may lack a box
+
+
+def detections_of(batch: EvaluatedBatch, row: int, *, skip_unlabeled: bool = False) -> np.ndarray:
+    """Indices of an image's detections, [n] by falling score as they come.
+
+    Args:
+        batch: As arrays.
+        row: The image.
+        skip_unlabeled: Leaves out detections of classes that `labeled_classes` does not have, if
+            there are labeled classes.
+    """
+    indices = np.arange(int(batch.num_detections[row]))
+    if not skip_unlabeled or batch.labeled_classes is None:
+        return indices
+    return indices[has_class(batch.labeled_classes[row], batch.detection_classes[row, indices])]
+
+
+def has_class(k_hot: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """Whether a k-hot vector [K] has each class, ids from 1; ids above K are not in it."""
+    within = (classes >= 1) & (classes <= len(k_hot))
+    found: np.ndarray = within & (np.asarray(k_hot)[np.where(within, classes - 1, 0)] == 1)
+    return found
+
+
+class Metrics(Protocol):
+    """A set of metrics, accumulated over one evaluation."""
+
+    names: List[str]
+    needs: FrozenSet[str]  # fields of `EvaluatedBatch` without which it cannot be computed
+    num_keypoints: int  # that a box must have; 0 for sets that use none
+
+    def add(self, batch: EvaluatedBatch) -> None:
+        """Adds one batch, as arrays."""
+
+    def results(self) -> Dict[str, float]:
+        """The value of every name in `names`; starts a new evaluation."""
+
+
+# What makes a set from an `EvalConfig` and the categories: dictionaries with "id" (from 1), "name",
+# "keypoints" where the label map lists them, and "frequency" where it says that.
+MetricsMaker = Callable[[Any, Sequence[Dict[str, Any]]], Metrics]
+
+METRICS: Registry[MetricsMaker] = Registry("metrics set")
+# Makers of the member that is set in an entry of `eval_config.parameterized_metric`, from that
+# member, the field of the entry and the categories.
+PARAMETERIZED: Registry[Callable[[Any, str, Sequence[Dict[str, Any]]], Metrics]] = Registry(
+    "parameterized metric"
+)
+# Name of a metrics set -> the fields of `eval_config` that it uses.
+EVAL_FIELDS: Dict[str, Tuple[str, ...]] = {}
+# Names of metrics sets that need more of a label map than names.
+NEED_LABEL_MAP: Set[str] = set()
+DEFAULT_METRICS = "coco_detection_metrics"
+NO_NEEDS: FrozenSet[str] = frozenset()
+
+
+def register(
+    *names: str, eval_fields: Collection[str] = (), needs_label_map: bool = False
+) -> Callable[[MetricsMaker], MetricsMaker]:
+    """Decorator that enters the maker of a set under its name and its other names.
+
+    Args:
+        *names: The first is the set's own.
+        eval_fields: The fields of `eval_config` that the set uses.
+        needs_label_map: Whether it needs the keypoints or frequencies in a label map.
+    """
+    if needs_label_map:
+        NEED_LABEL_MAP.update(names)
+    EVAL_FIELDS.update(dict.fromkeys(names, tuple(eval_fields)))
+    return METRICS.register(*names)
+
+
+def chosen_metrics(eval_config: Any) -> List[str]:
+    """Names of the metrics sets that an `EvalConfig` asks for, each set once under its first name.
+
+    Names that are not known are among them.
+    """
+    chosen: Dict[Any, str] = {}
+    for name in eval_config.metrics_set:
+        chosen.setdefault(METRICS.get(name) if name in METRICS else name, name)
+    return list(chosen.values()) or [DEFAULT_METRICS]
+
+
+def make_named_metrics(
+    eval_config: Any, categories: Sequence[Dict[str, Any]]
+) -> List[Tuple[str, Metrics]]:
+    """Like `make_metrics`, each with the field of the configuration that asks for it.
+
+    The text can begin an error, e.g. "eval_config.metrics_set: 'coco_mask_metrics'".
+    """
+    made = [
+        (f"eval_config.metrics_set: {name!r}", METRICS.get(name)(eval_config, categories))
+        for name in chosen_metrics(eval_config)
+    ]
+    for index, entry in enumerate(eval_config.parameterized_metric):
+        field = f"eval_config.parameterized_metric[{index}]"
+        metrics = PARAMETERIZED.make_chosen(entry, "parameterized_metric", field, field, categories)
+        for other, before in made:
+            if set(metrics.names) & set(before.names):
+                raise ConfigError(
+                    f"{field}: {metrics.names[0]!r} is given twice, here and by {other}; remove one"
+                )
+        made.append((f"{field}: {entry.WhichOneof('parameterized_metric')!r}", metrics))
+    return made
+
+
+def make_metrics(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> List[Metrics]:
+    """The metrics that an `EvalConfig` asks for; COCO box metrics if it names no set.
+
+    Args:
+        eval_config: `EvalConfig` proto.
+        categories: See `MetricsMaker`.
+
+    Raises:
+        ConfigError: if a name is not known, or a set cannot be computed for such categories.
+    """
+    return [metrics for _, metrics in make_named_metrics(eval_config, categories)]
+
+
+def add_to_all(sets: Sequence[Metrics], batch: EvaluatedBatch) -> None:
+    """Adds one batch of arrays to several sets; its masks are encoded once for all of them."""
+    if isinstance(batch.masks, Masks):
+        boxes = batch.detection_boxes
+        counts = (batch.num_detections, batch.num_boxes)
+        batch = batch._replace(masks=encode_masks(batch.masks, boxes, *counts))
+    for metrics in sets:
+        metrics.add(batch)
+
+
+def metric_ops(sets: Sequence[Metrics], batch: EvaluatedBatch) -> MetricOps:
+    """`eval_metric_ops` of metrics sets: name -> (float32 scalar value, update operation).
+
+    All share one update operation, which passes each batch once.
+    """
+    tensors = tf.nest.flatten(batch)
+    names = [name for metrics in sets for name in metrics.names]
+
+    def add(*arrays: np.ndarray) -> None:
+        present = iter(arrays)
+        filled = [None if tensor is None else next(present) for tensor in tensors]
+        add_to_all(sets, tf.nest.pack_sequence_as(batch, filled))
+
+    def values() -> np.ndarray:
+        found: Dict[str, float] = {}
+        for metrics in sets:
+            found.update(metrics.results())
+        return np.array([found[name] for name in names], np.float32)
+
+    update = tf.numpy_function(add, [tensor for tensor in tensors if tensor is not None], [])
+    # One function gives all values, so they are computed once.
+    value = tf.ensure_shape(tf.numpy_function(values, [], tf.float32), [len(names)])
+    return {name: (scalar, update) for name, scalar in zip(names, tf.unstack(value))}

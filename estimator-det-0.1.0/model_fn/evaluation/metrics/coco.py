@@ -1,0 +1,181 @@
+"""COCO metrics of boxes (https://cocodataset.org/#detection-eval); overlaps are pycocotools'."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Sequence
+
+import numpy as np
+
+from estimator_det.config.text import ConfigError
+from model_fn.evaluation.metrics.base import (
+    NO_NEEDS,
+    EvaluatedBatch,
+    detections_of,
+    register,
+)
+from model_fn.evaluation.metrics.coco_matching import CocoMatches, Tables, mean_known
+from model_fn.evaluation.metrics.overlaps import box_objects
+
+_LOG = logging.getLogger(__name__)
+
+_ALL, _AT_50, _AT_75 = slice(None), slice(0, 1), slice(5, 6)
+
+
+class Summary(NamedTuple):
+    """One number of an evaluation: where it is in `Tables`."""
+
+    table: str
+    thresholds: slice
+    area: int  # index in `areas` of the matches
+    limit: int = -1  # index in `limits`, for recall
+
+    def of(self, tables: Tables, categories: Any = _ALL) -> float:
+        """The mean over the thresholds, recalls and categories that have groundtruth."""
+        if self.table == "recall":
+            return mean_known(tables.recall[self.thresholds, categories, self.area, self.limit])
+        return mean_known(tables.precision[self.thresholds, :, categories, self.area])
+
+
+# In the order of pycocotools; areas are all, small, medium, large, limits 1, 10, 100.
+SUMMARIES: Dict[str, Summary] = {
+    "Precision/mAP": Summary("precision", _ALL, 0),
+    "Precision/mAP@.50IOU": Summary("precision", _AT_50, 0),
+    "Precision/mAP@.75IOU": Summary("precision", _AT_75, 0),
+    "Precision/mAP (small)": Summary("precision", _ALL, 1),
+    "Precision/mAP (medium)": Summary("precision", _ALL, 2),
+    "Precision/mAP (large)": Summary("precision", _ALL, 3),
+    "Recall/AR@1": Summary("recall", _ALL, 0, 0),
+    "Recall/AR@10": Summary("recall", _ALL, 0, 1),
+    "Recall/AR@100": Summary("recall", _ALL, 0, 2),
+    "Recall/AR@100 (small)": Summary("recall", _ALL, 1, 2),
+    "Recall/AR@100 (medium)": Summary("recall", _ALL, 2, 2),
+    "Recall/AR@100 (large)": Summary("recall", _ALL, 3, 2),
+}
+
+
+class CocoBoxMetrics:
+    """Average precision and recall of boxes; crowd regions are ignored.
+
+    Args:
+        categories: Dictionaries with "id" (from 1) and "name"; boxes of other ids are ignored.
+        per_category: Adds the mAP of every category.
+        all_per_category: Adds every other summary of every category and super-category.
+        super_categories: Super-category -> names of its categories; adds their mean mAP.
+        skip_unlabeled: Drops detections of classes that are not annotated in the image.
+    """
+
+    prefix = "DetectionBoxes_"
+    needs = NO_NEEDS
+    objects = staticmethod(box_objects)
+    num_keypoints = 0
+
+    def __init__(
+        self,
+        categories: Sequence[Mapping[str, Any]],
+        *,
+        per_category: bool = False,
+        all_per_category: bool = False,
+        super_categories: Dict[str, List[str]] | None = None,
+        skip_unlabeled: bool = False,
+    ) -> None:
+        self._skip_unlabeled = skip_unlabeled
+        # By rising id, the order of the tables.
+        self._categories = {int(c["id"]): str(c["name"]) for c in categories}
+        self._per_category = per_category
+        self._all_per_category = per_category and all_per_category
+        self._super_categories = dict(super_categories or {}) if per_category else {}
+        self._check_super_categories()
+        self._matches = CocoMatches(list(self._categories))
+        self.names = [self.prefix + name for name in SUMMARIES]
+        for name in self._categories.values() if per_category else ():
+            self.names += self._names_of(name, "Category")
+        for name in self._super_categories:
+            self.names += self._names_of(name, "SuperCategory")
+        self.names = list(dict.fromkeys(self.names))  # Categories of the same name share entries.
+
+    def _check_super_categories(self) -> None:
+        known = set(self._categories.values())
+        for name, members in self._super_categories.items():
+            unknown = sorted(set(members) - known)
+            if unknown:
+                raise ConfigError(
+                    f"eval_config.super_categories[{name!r}]: {unknown} are not in the label map; "
+                    f"known: {sorted(known)}"
+                )
+
+    def _names_of(self, name: str, kind: str) -> List[str]:
+        """The mAP of a category or super-category, then its other summaries if wanted."""
+        names = [f"{self.prefix}PerformanceBy{kind}/mAP/{name}"]
+        if kind == "SuperCategory":
+            names = [f"{self.prefix}PerformanceBy{kind}/{name}"]
+        if self._all_per_category:
+            names += [f"{self.prefix}{summary} By{kind}/{name}" for summary in SUMMARIES]
+        return names
+
+    def add(self, batch: EvaluatedBatch) -> None:
+        """Adds one batch of arrays; every image counts as a new one."""
+        for row in range(len(batch.num_boxes)):
+            found = detections_of(batch, row, skip_unlabeled=self._skip_unlabeled)
+            self._matches.add(self.objects(batch, row, found))
+
+    def results(self) -> Dict[str, float]:
+        """Value by name, -1 for a metric without groundtruth; starts a new evaluation."""
+        warn_without_groundtruth(self._matches, self._categories)
+        tables = self._matches.tables()
+        self._matches.reset()
+        results = {self.prefix + name: summary.of(tables) for name, summary in SUMMARIES.items()}
+        by_category = {}
+        for k, number in enumerate(sorted(self._categories) if self._per_category else ()):
+            values = [summary.of(tables, slice(k, k + 1)) for summary in SUMMARIES.values()]
+            by_category[self._categories[number]] = values
+            names = self._names_of(self._categories[number], "Category")
+            results.update(zip(names, [values[0], *values]))
+        for name, members in self._super_categories.items():
+            columns = np.array([by_category[member] for member in members]).T
+            means = [mean_known(column) for column in columns]
+            results.update(zip(self._names_of(name, "SuperCategory"), [means[0], *means]))
+        return results
+
+
+def warn_without_groundtruth(matches: CocoMatches, categories: Collection[int]) -> None:
+    """Logs why all metrics are -1, if they are."""
+    if not matches.has_groundtruth:
+        _LOG.warning(
+            "COCO metrics are -1: none of the %d groundtruth boxes of the %d images has a "
+            "class of the label map (ids %s). Check eval_input_reader's records and label map",
+            matches.num_objects,
+            matches.num_images,
+            sorted(categories)[:10],
+        )
+
+
+PER_CATEGORY_FIELDS = (
+    "include_metrics_per_category",
+    "all_metrics_per_category",
+    "super_categories",
+)
+
+
+def per_category_options(eval_config: Any) -> Dict[str, Any]:
+    """Arguments of the class from `PER_CATEGORY_FIELDS` of an `EvalConfig`."""
+    return {
+        "per_category": eval_config.include_metrics_per_category,
+        "all_per_category": eval_config.all_metrics_per_category,
+        "super_categories": {
+            name: [member.strip() for member in members.split(",")]
+            for name, members in eval_config.super_categories.items()
+        },
+    }
+
+
+@register(
+    "coco_detection_metrics",
+    eval_fields=(*PER_CATEGORY_FIELDS, "skip_predictions_for_unlabeled_class"),
+)
+def _make(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> CocoBoxMetrics:
+    return CocoBoxMetrics(
+        categories,
+        skip_unlabeled=eval_config.skip_predictions_for_unlabeled_class,
+        **per_category_options(eval_config),
+    )

@@ -1,0 +1,198 @@
+"""COCO keypoint metrics of one class (https://cocodataset.org/#keypoints-eval)."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+import numpy as np
+
+from estimator_det.config.text import ConfigError, nearest
+from model_fn.evaluation.metrics.base import (
+    PARAMETERIZED,
+    EvaluatedBatch,
+    register,
+)
+from model_fn.evaluation.metrics.coco import Summary, warn_without_groundtruth
+from model_fn.evaluation.metrics.coco_matching import CocoMatches, ImageObjects
+from model_fn.evaluation.metrics.overlaps import box_area, is_crowd, keypoint_similarity, true_areas
+
+NAME = "coco_keypoint_metrics"
+DEFAULT_SIGMA = 0.05
+MAX_DETECTIONS = 20  # of an image
+_AREAS = ("all", "medium", "large")
+_ALL, _AT_50, _AT_75 = slice(None), slice(0, 1), slice(5, 6)
+# The recall names are the reference's, which says detections where it has thresholds: AR@1 is the
+# mean over all thresholds, AR@10 that at 0.5 and AR@100 that at 0.75, of 20 detections each.
+SUMMARIES: Dict[str, Summary] = {
+    "Precision/mAP": Summary("precision", _ALL, 0),
+    "Precision/mAP@.50IOU": Summary("precision", _AT_50, 0),
+    "Precision/mAP@.75IOU": Summary("precision", _AT_75, 0),
+    "Precision/mAP (medium)": Summary("precision", _ALL, 1),
+    "Precision/mAP (large)": Summary("precision", _ALL, 2),
+    "Recall/AR@1": Summary("recall", _ALL, 0),
+    "Recall/AR@10": Summary("recall", _AT_50, 0),
+    "Recall/AR@100": Summary("recall", _AT_75, 0),
+    "Recall/AR@100 (medium)": Summary("recall", _ALL, 1),
+    "Recall/AR@100 (large)": Summary("recall", _ALL, 2),
+}
+
+
+class CocoKeypointMetrics:
+    """Average precision and recall of a class, with object keypoint similarity as the overlap.
+
+    Objects without a labeled keypoint and crowds are ignored. A keypoint is labeled if its
+    visibility is not 0 and its coordinates are numbers.
+
+    Args:
+        category: With "id", "name", and "keypoints": dictionaries with "id" and "name".
+        sigmas: Standard deviation of keypoints by name, as a share of the object's size; of
+            others, `DEFAULT_SIGMA`.
+    """
+
+    prefix = "Keypoints_"
+    needs = frozenset({"keypoints", "detection_keypoints"})
+
+    def __init__(
+        self, category: Mapping[str, Any], sigmas: Optional[Mapping[str, float]] = None
+    ) -> None:
+        self._id, self._name = int(category["id"]), str(category["name"])
+        points = {int(point["id"]): str(point["name"]) for point in category["keypoints"]}
+        self._points = sorted(points)
+        self.num_keypoints = self._points[-1] + 1
+        self._sigmas = np.array(
+            [(sigmas or {}).get(points[point], DEFAULT_SIGMA) for point in self._points]
+        )
+        self.names = [f"{self.prefix}{name} ByCategory/{self._name}" for name in SUMMARIES]
+        self._matches = CocoMatches([self._id], _AREAS, [MAX_DETECTIONS])
+
+    def add(self, batch: EvaluatedBatch) -> None:
+        """Adds one batch of arrays."""
+        true, detected = (
+            self._chosen(field, getattr(batch, field))
+            for field in ("keypoints", "detection_keypoints")
+        )
+        labeled = np.isfinite(true).all(axis=3)
+        if batch.keypoint_visibilities is not None:
+            visible = self._chosen("keypoint_visibilities", batch.keypoint_visibilities)
+            labeled &= visible > 0
+        for row in range(len(batch.num_boxes)):
+            objects = self._objects(batch, row, true[row], labeled[row], detected[row])
+            self._matches.add(objects)
+
+    def _chosen(self, field: str, values: Optional[np.ndarray]) -> np.ndarray:
+        """Those of the class's keypoints, of values [B, n, P, …] of a batch."""
+        count = 0 if values is None else values.shape[2]
+        if values is None or count < self.num_keypoints:
+            raise ValueError(
+                f"class {self._name!r} needs {self.num_keypoints} keypoints; {field} of the batch "
+                f"has {count}"
+            )
+        return np.asarray(values)[:, :, self._points]
+
+    def _objects(
+        self,
+        batch: EvaluatedBatch,
+        row: int,
+        true: np.ndarray,
+        labeled: np.ndarray,
+        detected: np.ndarray,
+    ) -> ImageObjects:
+        count = int(batch.num_boxes[row])
+        of_class = batch.classes[row, :count] == self._id
+        found = np.flatnonzero(
+            batch.detection_classes[row, : batch.num_detections[row]] == self._id
+        )
+        boxes, areas = batch.boxes[row, :count][of_class], true_areas(batch, row)[of_class]
+        labeled = labeled[:count][of_class]
+        crowd = is_crowd(batch, row)[of_class]
+        return ImageObjects(
+            scores=batch.detection_scores[row, found],
+            categories=batch.detection_classes[row, found],
+            areas=box_area(batch.detection_boxes[row, found]),
+            true_categories=batch.classes[row, :count][of_class],
+            true_areas=areas,
+            is_crowd=crowd,
+            is_ignored=crowd | ~labeled.any(axis=1),
+            overlaps=keypoint_similarity(
+                detected[found],
+                true[:count][of_class],
+                labeled,
+                boxes,
+                areas,
+                self._sigmas,
+            ),
+        )
+
+    def results(self) -> Dict[str, float]:
+        """Value by name, -1 for a metric without groundtruth; starts a new evaluation."""
+        warn_without_groundtruth(self._matches, [self._id])
+        tables = self._matches.tables()
+        self._matches.reset()
+        return {name: summary.of(tables) for name, summary in zip(self.names, SUMMARIES.values())}
+
+
+class AllKeypointMetrics:
+    """`CocoKeypointMetrics` of several classes, with default sigmas."""
+
+    needs = CocoKeypointMetrics.needs
+
+    def __init__(self, categories: Sequence[Mapping[str, Any]]) -> None:
+        self._parts = [CocoKeypointMetrics(category) for category in categories]
+        self.names = [name for part in self._parts for name in part.names]
+        self.num_keypoints = max((part.num_keypoints for part in self._parts), default=0)
+
+    def add(self, batch: EvaluatedBatch) -> None:
+        for part in self._parts:
+            part.add(batch)
+
+    def results(self) -> Dict[str, float]:
+        return {name: value for part in self._parts for name, value in part.results().items()}
+
+
+def _check_sigmas(field: str, category: Mapping[str, Any], sigmas: Mapping[str, float]) -> None:
+    known: List[str] = sorted(str(point["name"]) for point in category["keypoints"])
+    for name, sigma in sigmas.items():
+        if name not in known:
+            raise ConfigError(
+                f"{field}.keypoint_label_to_sigmas: {name!r} is no keypoint of class "
+                f"{category['name']!r} in the label map{nearest(name, known)} Known: {known}"
+            )
+        if not 0 < sigma < np.inf:
+            raise ConfigError(
+                f"{field}.keypoint_label_to_sigmas[{name!r}]: is {sigma:g}; give a number above 0"
+            )
+
+
+@PARAMETERIZED.register(NAME)
+def _make_for_class(
+    config: Any, field: str, categories: Sequence[Dict[str, Any]]
+) -> CocoKeypointMetrics:
+    field = f"{field}.{NAME}"
+    by_name = {str(category["name"]): category for category in categories}
+    name = config.class_label
+    if name not in by_name:
+        known = sorted(by_name)
+        raise ConfigError(
+            f"{field}.class_label: {name!r} is no class of the label map{nearest(name, known)} "
+            f"Known: {known}"
+        )
+    if not by_name[name].get("keypoints"):
+        raise ConfigError(
+            f"{field}.class_label: class {name!r} has no keypoints in the label map; list them "
+            'there: keypoints { id: 0 label: "nose" }'
+        )
+    sigmas = dict(config.keypoint_label_to_sigmas)
+    _check_sigmas(field, by_name[name], sigmas)
+    return CocoKeypointMetrics(by_name[name], sigmas)
+
+
+@register(NAME, needs_label_map=True)
+def _make_for_all(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> AllKeypointMetrics:
+    chosen = {entry.coco_keypoint_metrics.class_label for entry in eval_config.parameterized_metric}
+    having = [c for c in categories if c.get("keypoints") and c["name"] not in chosen]
+    if not having and not chosen:
+        raise ConfigError(
+            f"eval_config.metrics_set: {NAME!r} needs a label map whose classes have keypoints; "
+            'list them there: keypoints { id: 0 label: "nose" }'
+        )
+    return AllKeypointMetrics(having)

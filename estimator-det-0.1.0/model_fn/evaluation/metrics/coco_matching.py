@@ -1,0 +1,205 @@
+"""COCO's matching and its tables of precision and recall, for any kind of overlap.
+
+The rules are those of pycocotools' COCOeval. Its memory grows with images x categories x areas;
+here each image is matched when it is added, and 24 bytes of each detection stay.
+
+Letters: N detections of an image, G groundtruth objects of it, A areas, T thresholds, R recalls,
+K categories, M limits of detections per image.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+THRESHOLDS = np.linspace(0.5, 0.95, 10)
+RECALLS = np.linspace(0.0, 1.0, 101)
+# Areas in pixels squared, both ends included, by COCO's names.
+AREAS: Dict[str, Tuple[float, float]] = {
+    "all": (0.0, 1e10),
+    "small": (0.0, 32.0**2),
+    "medium": (32.0**2, 96.0**2),
+    "large": (96.0**2, 1e10),
+}
+
+
+class ImageObjects(NamedTuple):
+    """What is matched in one image."""
+
+    scores: np.ndarray  # [N]
+    categories: np.ndarray  # int [N], ids
+    areas: np.ndarray  # [N], pixels squared
+    true_categories: np.ndarray  # int [G], ids
+    true_areas: np.ndarray  # [G], pixels squared
+    is_crowd: np.ndarray  # bool [G]
+    is_ignored: np.ndarray  # bool [G], crowds included
+    overlaps: np.ndarray  # [N, G], of whatever categories
+    keeps_unmatched: Optional[np.ndarray] = None  # bool [N], False: only counts if it matches
+
+
+class Tables(NamedTuple):
+    """-1 where no groundtruth counts."""
+
+    precision: np.ndarray  # [T, R, K, A], at the largest of the limits
+    recall: np.ndarray  # [T, K, A, M]
+
+
+class CocoMatches:
+    """Matches of an evaluation, image by image.
+
+    Args:
+        category_ids: Objects of other ids are ignored.
+        areas: Names in `AREAS`, the first of which is "all".
+        limits: Detections of an image and category that count, ascending.
+    """
+
+    def __init__(
+        self,
+        category_ids: Sequence[int],
+        areas: Sequence[str] = tuple(AREAS),
+        limits: Sequence[int] = (1, 10, 100),
+    ) -> None:
+        self._ids = np.unique(np.asarray(category_ids, np.int64))
+        self._ranges = np.array([AREAS[name] for name in areas])
+        self._limits = tuple(limits)
+        self._width = 2 * len(areas) * len(THRESHOLDS)  # flags of a detection
+        self.reset()
+
+    def reset(self) -> None:
+        """Starts a new evaluation."""
+        self.num_images = 0
+        self.num_objects = 0  # groundtruth, of any category
+        self.has_groundtruth = False  # of a known category, ignored objects included
+        self._counts = np.zeros((len(self._ids), len(self._ranges)), np.int64)
+        self._categories: List[np.ndarray] = []
+        self._ranks: List[np.ndarray] = []
+        self._scores: List[np.ndarray] = []
+        self._flags: List[np.ndarray] = []
+
+    def add(self, image: ImageObjects) -> None:
+        """Matches the detections of an image."""
+        self.num_images += 1
+        self.num_objects += len(image.true_categories)
+        known = np.isin(image.true_categories, self._ids)
+        outside = self._outside(image.true_areas[known])
+        ignored = image.is_ignored[known] | outside
+        rows = np.searchsorted(self._ids, image.true_categories[known])
+        np.add.at(self._counts, rows, ~ignored.T)
+        self.has_groundtruth |= bool(known.any())
+        chosen = np.argsort(-image.scores, kind="stable")
+        chosen = chosen[np.isin(image.categories[chosen], self._ids)]
+        rows = np.searchsorted(self._ids, image.categories[chosen])
+        ranks = _ranks(rows)
+        within = ranks < self._limits[-1]
+        chosen, rows, ranks = chosen[within], rows[within], ranks[within]
+        same = image.categories[chosen, np.newaxis] == image.true_categories[known]
+        overlaps = np.where(same, image.overlaps[chosen][:, known], -1.0)
+        matched = match(overlaps, image.is_crowd[known], ignored)
+        is_matched = matched >= 0
+        at = np.where(is_matched, matched, 0)
+        left_out = self._outside(image.areas[chosen])
+        if image.keeps_unmatched is not None:
+            left_out = left_out | ~image.keeps_unmatched[chosen]
+        is_ignored = np.broadcast_to(left_out[:, np.newaxis], matched.shape)
+        if ignored.size:
+            of_match = ignored[np.arange(len(ignored))[:, np.newaxis, np.newaxis], at]
+            is_ignored = np.where(is_matched, of_match, is_ignored)
+        flags = np.stack([is_matched & ~is_ignored, ~is_matched & ~is_ignored])
+        self._categories.append(rows.astype(np.int32))
+        self._ranks.append(ranks.astype(np.int32))
+        self._scores.append(np.asarray(image.scores[chosen], np.float64))
+        self._flags.append(np.packbits(flags.reshape(self._width, len(chosen)).T, axis=1))
+
+    def _outside(self, areas: np.ndarray) -> np.ndarray:
+        """Areas [n] -> bool [A, n]."""
+        low, high = self._ranges.T[:, :, np.newaxis]
+        return (areas < low) | (areas > high)
+
+    def tables(self) -> Tables:
+        """Precision and recall of what was added."""
+        sizes = (len(THRESHOLDS), len(RECALLS), len(self._ids), len(self._ranges))
+        precision = -np.ones(sizes)
+        recall = -np.ones((sizes[0], sizes[2], sizes[3], len(self._limits)))
+        categories, ranks = _joined(self._categories, np.int32), _joined(self._ranks, np.int32)
+        scores = _joined(self._scores, np.float64)
+        flags = np.concatenate([np.zeros((0, (self._width + 7) // 8), np.uint8), *self._flags])
+        by_category = np.argsort(categories, kind="stable")
+        starts = np.searchsorted(categories[by_category], np.arange(len(self._ids) + 1))
+        for k in range(len(self._ids)):
+            mine = by_category[starts[k] : starts[k + 1]]
+            mine = mine[np.argsort(-scores[mine], kind="stable")]
+            bits = np.unpackbits(flags[mine], axis=1, count=self._width)
+            hits, misses = bits.T.reshape(2, sizes[3], sizes[0], len(mine))
+            present = np.flatnonzero(self._counts[k])
+            totals = self._counts[k, present, np.newaxis, np.newaxis]
+            for m, limit in enumerate(self._limits):
+                found = ranks[mine] < limit
+                right = np.cumsum(hits[present][..., found], axis=2, dtype=np.float64)
+                last = right[..., -1:] if right.shape[2] else np.zeros((*right.shape[:2], 1))
+                recall[:, k, present, m] = (last / totals)[..., 0].T
+            wrong = np.cumsum(misses[present], axis=2, dtype=np.float64)
+            share = right / (wrong + right + np.spacing(1))
+            curve = _at_recalls(right / totals, share)
+            precision[:, :, k, present] = curve.transpose(1, 2, 0)
+        return Tables(precision, recall)
+
+
+def match(overlaps: np.ndarray, is_crowd: np.ndarray, is_ignored: np.ndarray) -> np.ndarray:
+    """The object that each detection matches, -1 for none: int [A, T, N].
+
+    In the order of scores, each detection takes the free object of the largest overlap that reaches
+    the threshold; an ignored object only if no other does. A crowd is always free. NaN reaches no
+    threshold.
+
+    Args:
+        overlaps: [N, G], detections by falling score.
+        is_crowd: bool [G].
+        is_ignored: bool [A, G].
+    """
+    num_areas, num_objects = is_ignored.shape
+    matched = np.full((num_areas, len(THRESHOLDS), len(overlaps)), -1)
+    if not num_objects:
+        return matched
+    free = np.ones((num_areas, len(THRESHOLDS), num_objects), bool)
+    limits = np.minimum(THRESHOLDS, 1 - 1e-10)[:, np.newaxis]
+    areas, thresholds = np.ogrid[:num_areas, : len(THRESHOLDS)]
+    for i in np.flatnonzero((overlaps >= THRESHOLDS[0]).any(axis=1)):
+        possible = free & (overlaps[i] >= limits)
+        proper = possible & ~is_ignored[:, np.newaxis]
+        possible = np.where(proper.any(axis=2, keepdims=True), proper, possible)
+        # Of equal overlaps the last one, as COCOeval does.
+        values = np.where(possible, overlaps[i], -1.0)[..., ::-1]
+        best = num_objects - 1 - values.argmax(axis=2)
+        found = possible.any(axis=2)
+        matched[:, :, i] = np.where(found, best, -1)
+        free[areas, thresholds, best] &= ~found | is_crowd[best]
+    return matched
+
+
+def mean_known(values: np.ndarray) -> float:
+    """Mean of the values above -1, which marks what has no groundtruth; else -1."""
+    known = values[values > -1]
+    return float(known.mean()) if known.size else -1.0
+
+
+def _ranks(groups: np.ndarray) -> np.ndarray:
+    """How many equal entries each entry [n] has before it."""
+    order = np.argsort(groups, kind="stable")
+    ordered = groups[order]
+    ranks = np.empty(len(groups), np.int64)
+    ranks[order] = np.arange(len(groups)) - np.searchsorted(ordered, ordered)
+    return ranks
+
+
+def _joined(parts: List[np.ndarray], dtype: type) -> np.ndarray:
+    return np.concatenate([np.zeros(0, dtype), *parts])
+
+
+def _at_recalls(recall: np.ndarray, precision: np.ndarray) -> np.ndarray:
+    """Curves [A, T, n] -> largest precision at `RECALLS` or above, [A, T, R]; 0 if not reached."""
+    best = np.maximum.accumulate(precision[..., ::-1], axis=2)[..., ::-1]
+    best = np.concatenate([best, np.zeros((*best.shape[:2], 1))], axis=2)
+    places = [[np.searchsorted(row, RECALLS, side="left") for row in rows] for rows in recall]
+    shape = (*recall.shape[:2], len(RECALLS))
+    return np.take_along_axis(best, np.array(places, np.int64).reshape(shape), axis=2)

@@ -1,0 +1,120 @@
+"""Panoptic quality (Kirillov et al., "Panoptic Segmentation", 2019)."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
+
+import numpy as np
+
+from model_fn.evaluation.metrics.base import EvaluatedBatch, register
+from model_fn.evaluation.metrics.overlaps import is_crowd, mask_iou, masks_of
+
+IOU_THRESHOLD = 0.5  # from which a detection matches
+IOA_THRESHOLD = 0.5  # part inside a crowd from which a detection does not count
+
+
+class _Sums(NamedTuple):
+    """Of each category, float64 [K]."""
+
+    iou: np.ndarray  # of the matched pairs
+    matched: np.ndarray
+    unmatched: np.ndarray  # detections
+    missed: np.ndarray  # groundtruth
+
+
+class CocoPanopticMetrics:
+    """Quality of segmentation, of recognition, and their product, averaged over categories.
+
+    Detections match in the order given, not by score. Categories without groundtruth and
+    detections do not count; if there are no others, all is NaN.
+
+    Args:
+        categories: Dictionaries with "id" (from 1) and "name"; objects of other ids are ignored.
+        per_category: Adds the panoptic quality of every category.
+        iou_threshold: See `IOU_THRESHOLD`.
+        ioa_threshold: See `IOA_THRESHOLD`.
+    """
+
+    needs = frozenset({"masks"})
+    num_keypoints = 0
+
+    def __init__(
+        self,
+        categories: Sequence[Mapping[str, Any]],
+        *,
+        per_category: bool = False,
+        iou_threshold: float = IOU_THRESHOLD,
+        ioa_threshold: float = IOA_THRESHOLD,
+    ) -> None:
+        names = {int(c["id"]): str(c["name"]) for c in categories}
+        self._ids = np.array(sorted(names))
+        self._iou_threshold, self._ioa_threshold = iou_threshold, ioa_threshold
+        at = f"@{iou_threshold:.2f}IOU"
+        self._summary_names = [
+            f"{kind}Quality{at}" for kind in ("Panoptic", "Segmentation", "Recognition")
+        ]
+        self._category_names: List[str] = []
+        if per_category:
+            of_ids = [names[int(number)] for number in self._ids]
+            self._category_names = [f"PanopticQuality{at}_ByCategory/{name}" for name in of_ids]
+        self.names = [
+            *self._summary_names,
+            "NumValidClasses",
+            "NumTotalClasses",
+            *dict.fromkeys(self._category_names),
+        ]
+        self._reset()
+
+    def _reset(self) -> None:
+        self._sums = _Sums(*np.zeros((len(_Sums._fields), len(self._ids))))
+
+    def add(self, batch: EvaluatedBatch) -> None:
+        """Adds one batch of arrays; without `is_crowd` there are no crowds."""
+        masks = masks_of(batch)
+        for row in range(len(batch.num_boxes)):
+            found = batch.detection_classes[row, : batch.num_detections[row]]
+            true = batch.classes[row, : batch.num_boxes[row]]
+            crowd = is_crowd(batch, row)
+            overlaps = mask_iou(masks.detections[row], masks.groundtruth[row], crowd)
+            for k, number in enumerate(self._ids):
+                of_class = overlaps[found == number][:, true == number]
+                self._add_class(k, of_class, crowd[true == number])
+
+    def _add_class(self, k: int, overlaps: np.ndarray, crowd: np.ndarray) -> None:
+        in_crowd = (overlaps[:, crowd] >= self._ioa_threshold).any(axis=1)
+        iou = overlaps[:, ~crowd]
+        free = np.ones(iou.shape[1], bool)
+        matched = np.zeros(len(iou), bool)
+        for i in np.flatnonzero((iou >= self._iou_threshold).any(axis=1)):
+            best = int(np.argmax(np.where(free, iou[i], -1.0)))
+            if free[best] and iou[i, best] >= self._iou_threshold:
+                free[best], matched[i] = False, True
+                self._sums.iou[k] += iou[i, best]
+        self._sums.matched[k] += matched.sum()
+        self._sums.unmatched[k] += (~matched & ~in_crowd).sum()
+        self._sums.missed[k] += free.sum()
+
+    def results(self) -> Dict[str, float]:
+        """Value by name; starts a new evaluation."""
+        iou, matched, unmatched, missed = self._sums
+        weight = matched + unmatched / 2 + missed / 2
+        valid = weight > 0
+        segmentation = np.divide(iou, matched, out=np.zeros_like(iou), where=matched > 0)
+        recognition = np.divide(matched, weight, out=np.zeros_like(iou), where=valid)
+        qualities = (segmentation * recognition, segmentation, recognition)
+        nothing = float("nan")
+        results = {
+            name: float(values[valid].mean()) if valid.any() else nothing
+            for name, values in zip(self._summary_names, qualities)
+        }
+        results["NumValidClasses"] = float(valid.sum())
+        results["NumTotalClasses"] = float(len(self._ids))
+        by_category = np.where(valid, qualities[0], nothing).tolist()
+        results.update(zip(self._category_names, by_category))
+        self._reset()
+        return results
+
+
+@register("coco_panoptic_metrics", eval_fields=("include_metrics_per_category",))
+def _make(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> CocoPanopticMetrics:
+    return CocoPanopticMetrics(categories, per_category=eval_config.include_metrics_per_category)

@@ -1,0 +1,116 @@
+"""LVIS metrics of boxes and masks (Gupta, Dollar, Girshick, "LVIS: A Dataset for Large Vocabulary
+Instance Segmentation", 2019).
+
+LVIS annotates some classes of an image only. A detection counts where its class has groundtruth or
+is verified to be absent; one that matches nothing does not count where the class may lack a box.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Sequence
+
+import numpy as np
+
+from estimator_det.config.text import ConfigError
+from model_fn.evaluation.metrics.base import NO_NEEDS, EvaluatedBatch, has_class, register
+from model_fn.evaluation.metrics.coco import Summary, warn_without_groundtruth
+from model_fn.evaluation.metrics.coco_matching import CocoMatches
+from model_fn.evaluation.metrics.overlaps import box_objects, mask_objects
+
+MAX_DETECTIONS = 300  # of an image
+FREQUENCIES = ("r", "c", "f")  # rare, common, frequent
+_ALL, _AT_50, _AT_75 = slice(None), slice(0, 1), slice(5, 6)
+SUMMARIES: Dict[str, Summary] = {
+    "AP": Summary("precision", _ALL, 0),
+    "AP50": Summary("precision", _AT_50, 0),
+    "AP75": Summary("precision", _AT_75, 0),
+    "APs": Summary("precision", _ALL, 1),
+    "APm": Summary("precision", _ALL, 2),
+    "APl": Summary("precision", _ALL, 3),
+    "AR@300": Summary("recall", _ALL, 0),
+    "ARs@300": Summary("recall", _ALL, 1),
+    "ARm@300": Summary("recall", _ALL, 2),
+    "ARl@300": Summary("recall", _ALL, 3),
+}
+
+
+class LvisBoxMetrics:
+    """Average precision and recall of boxes, and precision of rare, common and frequent classes.
+
+    There are no crowds; the 300 best detections of an image count.
+
+    Args:
+        categories: With "id" (from 1), "name" and "frequency", one of `FREQUENCIES`.
+    """
+
+    prefix = "DetectionBoxes_"
+    needs = NO_NEEDS
+    objects = staticmethod(box_objects)
+    num_keypoints = 0
+
+    def __init__(self, categories: Sequence[Mapping[str, Any]]) -> None:
+        self._categories = {int(c["id"]): str(c["name"]) for c in categories}
+        frequencies = {int(c["id"]): str(c["frequency"]) for c in categories}
+        in_order = np.array([frequencies[number] for number in sorted(frequencies)])
+        self._of_frequency = {f: np.flatnonzero(in_order == f) for f in FREQUENCIES}
+        self._matches = CocoMatches(list(frequencies), limits=[MAX_DETECTIONS])
+        self.names = [self.prefix + name for name in (*SUMMARIES, "APr", "APc", "APf")]
+
+    def add(self, batch: EvaluatedBatch) -> None:
+        """Adds one batch of arrays; without lists of classes, those of the groundtruth count."""
+        for row in range(len(batch.num_boxes)):
+            count, total = int(batch.num_boxes[row]), int(batch.num_detections[row])
+            found = np.argsort(-batch.detection_scores[row, :total], kind="stable")
+            found = found[:MAX_DETECTIONS]
+            classes = batch.detection_classes[row, found]
+            counts = np.isin(classes, batch.classes[row, :count])
+            if batch.verified_negatives is not None:
+                counts |= has_class(batch.verified_negatives[row], classes)
+            found = found[counts]
+            objects = self.objects(batch._replace(is_crowd=None), row, found)
+            if batch.not_exhaustive is not None:
+                incomplete = has_class(batch.not_exhaustive[row], objects.categories)
+                objects = objects._replace(keeps_unmatched=~incomplete)
+            self._matches.add(objects)
+
+    def results(self) -> Dict[str, float]:
+        """Value by name, -1 for a metric without groundtruth; starts a new evaluation."""
+        warn_without_groundtruth(self._matches, self._categories)
+        tables = self._matches.tables()
+        self._matches.reset()
+        results = {self.prefix + name: summary.of(tables) for name, summary in SUMMARIES.items()}
+        for frequency, columns in self._of_frequency.items():
+            results[f"{self.prefix}AP{frequency}"] = SUMMARIES["AP"].of(tables, columns)
+        return results
+
+
+class LvisMaskMetrics(LvisBoxMetrics):
+    """The same of masks; arguments are those of `LvisBoxMetrics`."""
+
+    prefix = "DetectionMasks_"
+    needs = frozenset({"masks"})
+    objects = staticmethod(mask_objects)
+
+
+def _with_frequencies(name: str, categories: Sequence[Dict[str, Any]]) -> List[Dict[str, Any]]:
+    without = [c["name"] for c in categories if c.get("frequency") not in FREQUENCIES]
+    if without:
+        more = f" and {len(without) - 5} more" if len(without) > 5 else ""
+        raise ConfigError(
+            f"eval_config.metrics_set: {name!r} needs a label map that gives the frequency of each "
+            f"class; {', '.join(map(repr, without[:5]))}{more} has none. Add frequency: RARE, "
+            "COMMON or FREQUENT to each item"
+        )
+    return list(categories)
+
+
+@register("lvis_box_metrics", "lvis_detection_metrics", needs_label_map=True)
+def _make_boxes(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> LvisBoxMetrics:
+    del eval_config
+    return LvisBoxMetrics(_with_frequencies("lvis_box_metrics", categories))
+
+
+@register("lvis_mask_metrics", needs_label_map=True)
+def _make_masks(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> LvisMaskMetrics:
+    del eval_config
+    return LvisMaskMetrics(_with_frequencies("lvis_mask_metrics", categories))

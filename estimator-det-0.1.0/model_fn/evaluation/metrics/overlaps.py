@@ -1,0 +1,165 @@
+"""Overlaps of an image's detections with its groundtruth, and what COCO's matching needs of both.
+
+Letters: N detections, G groundtruth boxes, P keypoints.
+"""
+
+from __future__ import annotations
+
+from typing import Optional, Sequence
+
+import numpy as np
+
+from model_fn.evaluation.metrics.base import EvaluatedBatch
+from model_fn.evaluation.metrics.coco_matching import ImageObjects
+from model_fn.evaluation.metrics.run_lengths import RunLength, RunLengths
+
+
+def box_iou(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """IoU of yxyx boxes [..., N, 4], [..., G, 4] -> [..., N, G]; 0 for two empty boxes."""
+    shared = _shared_area(first, second)
+    union = box_area(first)[..., :, np.newaxis] + box_area(second)[..., np.newaxis, :] - shared
+    return np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
+
+
+def box_ioa(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """The part of each box of `first` that each of `second` covers, as `box_iou`."""
+    shared = _shared_area(first, second)
+    area = np.broadcast_to(box_area(first)[..., :, np.newaxis], shared.shape)
+    return np.divide(shared, area, out=np.zeros_like(shared), where=area > 0)
+
+
+def box_area(boxes: np.ndarray) -> np.ndarray:
+    """Area of yxyx boxes [..., 4] -> float64 [...]; 0 if an end is before the start."""
+    boxes = np.asarray(boxes, np.float64)
+    area: np.ndarray = np.maximum(boxes[..., 2:] - boxes[..., :2], 0.0).prod(axis=-1)
+    return area
+
+
+def _shared_area(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    first = np.asarray(first, np.float64)[..., :, np.newaxis, :]
+    second = np.asarray(second, np.float64)[..., np.newaxis, :, :]
+    low = np.maximum(first[..., :2], second[..., :2])
+    high = np.minimum(first[..., 2:], second[..., 2:])
+    shared: np.ndarray = np.maximum(high - low, 0.0).prod(axis=-1)
+    return shared
+
+
+def mask_iou(
+    first: Sequence[RunLength], second: Sequence[RunLength], covers: Optional[np.ndarray] = None
+) -> np.ndarray:
+    """IoU of masks [N, G]; of each `covers`, bool [G], the part of the first that it covers."""
+    # Imported here, because training does not need it.
+    from pycocotools import mask as coco_mask
+
+    if not first or not second:
+        return np.zeros((len(first), len(second)))
+    flags = [False] * len(second) if covers is None else np.asarray(covers, bool).tolist()
+    overlaps: np.ndarray = coco_mask.iou(list(first), list(second), flags)
+    return overlaps
+
+
+def mask_areas(masks: Sequence[RunLength]) -> np.ndarray:
+    """Pixels of each mask, float64 [n]."""
+    from pycocotools import mask as coco_mask
+
+    return np.asarray(coco_mask.area(list(masks)) if masks else [], np.float64)
+
+
+def masks_of(batch: EvaluatedBatch) -> RunLengths:
+    """The masks of a batch of arrays, as `base.add_to_all` passes them."""
+    if not isinstance(batch.masks, RunLengths):
+        raise ValueError(f"masks must be RunLengths; given {type(batch.masks).__name__}")
+    return batch.masks
+
+
+def box_objects(batch: EvaluatedBatch, row: int, found: np.ndarray) -> ImageObjects:
+    """Boxes of an image for COCO's matching.
+
+    Args:
+        batch: As arrays.
+        row: The image.
+        found: int [N], the detections that count.
+    """
+    count = int(batch.num_boxes[row])
+    detections, boxes = batch.detection_boxes[row, found], batch.boxes[row, :count]
+    crowd = is_crowd(batch, row)
+    return ImageObjects(
+        scores=batch.detection_scores[row, found],
+        categories=batch.detection_classes[row, found],
+        areas=box_area(detections),
+        true_categories=batch.classes[row, :count],
+        true_areas=true_areas(batch, row),
+        is_crowd=crowd,
+        is_ignored=crowd,
+        overlaps=np.where(crowd, box_ioa(detections, boxes), box_iou(detections, boxes)),
+    )
+
+
+def mask_objects(batch: EvaluatedBatch, row: int, found: np.ndarray) -> ImageObjects:
+    """Masks of an image for COCO's matching; arguments are those of `box_objects`.
+
+    As in the reference, the area of groundtruth is its given one, else that of its box, and the
+    area of a detection is that of its mask.
+    """
+    masks = masks_of(batch)
+    detected = [masks.detections[row][i] for i in found]
+    boxes = box_objects(batch, row, found)
+    return boxes._replace(
+        areas=mask_areas(detected),
+        overlaps=mask_iou(detected, masks.groundtruth[row], boxes.is_crowd),
+    )
+
+
+def is_crowd(batch: EvaluatedBatch, row: int) -> np.ndarray:
+    """Bool [G] of an image; False where the batch does not say."""
+    count = int(batch.num_boxes[row])
+    if batch.is_crowd is None:
+        return np.zeros(count, bool)
+    return np.asarray(batch.is_crowd[row, :count], bool)
+
+
+def true_areas(batch: EvaluatedBatch, row: int) -> np.ndarray:
+    """The given area of each groundtruth object, else that of its box; float64 [G]."""
+    count = int(batch.num_boxes[row])
+    of_boxes = box_area(batch.boxes[row, :count])
+    if batch.area is None:
+        return of_boxes
+    given = np.asarray(batch.area[row, :count], np.float64)
+    return np.where(given > 0, given, of_boxes)
+
+
+def keypoint_similarity(
+    detected: np.ndarray,
+    keypoints: np.ndarray,
+    is_labeled: np.ndarray,
+    boxes: np.ndarray,
+    areas: np.ndarray,
+    sigmas: np.ndarray,
+) -> np.ndarray:
+    """COCO's object keypoint similarity, [N, G].
+
+    Of an object without a labeled keypoint, distances are those to twice its box, as in COCOeval.
+    A detected keypoint that is NaN is infinitely far away.
+
+    Args:
+        detected: [N, P, 2], y and x.
+        keypoints: [G, P, 2]; of any value where not labeled.
+        is_labeled: bool [G, P].
+        boxes: [G, 4], yxyx.
+        areas: [G], pixels squared.
+        sigmas: [P], standard deviation of each keypoint as a share of the object's size.
+    """
+    detected = np.asarray(detected, np.float64)[:, np.newaxis]
+    true = np.where(is_labeled[..., np.newaxis], np.asarray(keypoints, np.float64), 0.0)
+    boxes = np.asarray(boxes, np.float64)
+    sizes = boxes[:, 2:] - boxes[:, :2]
+    low, high = ((boxes[:, :2] + k * sizes)[:, np.newaxis] for k in (-1, 2))
+    to_box = np.maximum(low - detected, 0.0) + np.maximum(detected - high, 0.0)
+    has_labels = is_labeled.any(axis=1)
+    distance = np.where(has_labels[:, np.newaxis, np.newaxis], detected - true, to_box)
+    squared = np.square(distance).sum(axis=3)
+    squared = np.where(np.isnan(squared), np.inf, squared)
+    exponent = squared / (2 * np.square(2 * sigmas)) / (areas[:, np.newaxis] + np.spacing(1))
+    counted = is_labeled | ~has_labels[:, np.newaxis]
+    similar = np.where(counted, np.exp(-exponent), 0.0).sum(axis=2)
+    return np.asarray(similar / np.maximum(counted.sum(axis=1), 1))

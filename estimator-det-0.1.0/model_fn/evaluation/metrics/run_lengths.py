@@ -1,0 +1,70 @@
+"""Masks of an evaluation as COCO run lengths, at the size of the original image.
+
+Letters: B images, N detections, G groundtruth boxes, H x W pixels of the network's input.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, NamedTuple
+
+import numpy as np
+
+from estimator_det.boxes.mask_regions import paste_mask, resize_mask, run_lengths
+
+RunLength = Dict[str, Any]  # {"size": [height, width], "counts": bytes}
+
+
+class Masks(NamedTuple):
+    """Masks of detections and groundtruth, each in the frame that it was made in."""
+
+    # float32 [B, N, h, w], each fills its box; or strings [B, N], compressed run lengths in the
+    # original image.
+    detected: Any
+    masks: Any  # float32 [B, G, H, W], of the network's input
+    real_sizes: Any  # int32 [B, 2], height and width of the real image in H x W
+    image_sizes: Any  # int32 [B, 2], of the original image
+
+
+class RunLengths(NamedTuple):
+    """The masks of each image, in the order of its detections and its boxes, without padding."""
+
+    detections: List[List[RunLength]]
+    groundtruth: List[List[RunLength]]
+
+
+def encode_masks(
+    masks: Masks, detection_boxes: np.ndarray, num_detections: np.ndarray, num_boxes: np.ndarray
+) -> RunLengths:
+    """The masks of a batch of arrays as run lengths, which need little memory.
+
+    Args:
+        masks: As arrays.
+        detection_boxes: float32 [B, N, 4] in pixels of the original images.
+        num_detections: int32 [B].
+        num_boxes: int32 [B].
+    """
+    found: List[List[RunLength]] = []
+    given: List[List[RunLength]] = []
+    for row, (height, width) in enumerate(np.asarray(masks.image_sizes).tolist()):
+        size = (height, width)
+        in_image = detection_boxes[row, : num_detections[row]] / np.tile(
+            np.array(size, np.float32), 2
+        )
+        if masks.detected.ndim == 2:
+            counts = masks.detected[row, : num_detections[row]]
+            found.append([{"size": list(size), "counts": one} for one in counts])
+        else:
+            found.append(
+                [
+                    run_lengths(paste_mask(mask, box, size), size)
+                    for mask, box in zip(masks.detected[row], in_image)
+                ]
+            )
+        real_height, real_width = masks.real_sizes[row]
+        given.append(
+            [
+                run_lengths(resize_mask(mask, size), size)
+                for mask in masks.masks[row, : num_boxes[row], :real_height, :real_width]
+            ]
+        )
+    return RunLengths(found, given)

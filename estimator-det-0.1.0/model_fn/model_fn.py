@@ -1,0 +1,253 @@
+"""The model_fn: features and labels become an EstimatorSpec, or a TPUEstimatorSpec on TPU."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
+
+from estimator_det.compat import estimator, tf, tf1, tpu_estimator
+from estimator_det.config.fields import check_supported
+from estimator_det.config.static_shapes import with_static_shapes
+from estimator_det.detectors.base import make_detector
+from inputs import schema
+from inputs.label_map import LabelMap, read_label_map
+from model_fn.checkpoints.savers import (
+    evaluation_saver,
+    make_saver,
+    make_scaffold,
+    moving_average_saver,
+)
+from model_fn.evaluation import eval_ops
+from model_fn.evaluation.matching import OnMatches
+from model_fn.serving import graph as serving_graph
+from model_fn.training import host_call, optimizers, step, tpu_step, warm_start
+
+ModeKeys = estimator.ModeKeys
+# Those of a detector that finds objects of whatever class.
+AGNOSTIC_CATEGORIES: List[Dict[str, Any]] = [{"id": 1, "name": "object"}]
+
+
+class _Batch(NamedTuple):
+    features: Dict[str, tf.Tensor]
+    labels: Dict[str, tf.Tensor]
+    run_config: Any  # `RunConfig`, or None outside an Estimator
+
+
+def create_model_fn(
+    pipeline_config: Any,
+    *,
+    use_tpu: bool = False,
+    label_map: Optional[LabelMap] = None,
+    graph: Optional[step.TrainGraph] = None,
+    on_matches: Optional[OnMatches] = None,
+) -> Callable[..., Any]:
+    """The `model_fn` of a pipeline configuration.
+
+    Args:
+        pipeline_config: `TrainEvalPipelineConfig` proto.
+        use_tpu: Whether the function is for a `TPUEstimator`. Whether a step is built for a TPU's
+            core is then up to `params["use_tpu"]`, which that Estimator sets; where it is not set,
+            training and prediction are and evaluation is not. A training step that is not is a
+            rehearsal: the same, but for what connects cores.
+        label_map: Names the categories of an evaluation. By default the one that
+            `eval_input_reader` names is read, when an evaluation is built.
+        graph: Gets what hooks need of a training graph.
+        on_matches: Gets the matches of an evaluation when it ends.
+
+    Returns:
+        `model_fn(features, labels, mode, params, config)` with the keys of `inputs.schema`. The
+        result is a `TPUEstimatorSpec` on a TPU's core and in a rehearsal of training, otherwise an
+        `EstimatorSpec`. In training it raises `ConfigError` for a configuration with a
+        graph_rewriter, which has no effect otherwise.
+    """
+    train_graph = graph or step.TrainGraph()
+
+    def model_fn(
+        features: Dict[str, tf.Tensor],
+        labels: Optional[Dict[str, tf.Tensor]],
+        mode: str,
+        params: Optional[Dict[str, Any]] = None,
+        config: Optional[Any] = None,
+    ) -> Any:
+        batch = _Batch(features, labels or {}, config)
+        on_core = use_tpu and bool((params or {}).get("use_tpu", mode != ModeKeys.EVAL))
+        if mode == ModeKeys.TRAIN:
+            if use_tpu:
+                return _train_spec_for_tpu(pipeline_config, batch, train_graph, on_core=on_core)
+            return _train_spec(pipeline_config, batch, train_graph)
+        if mode == ModeKeys.EVAL:
+            categories = eval_categories(pipeline_config, label_map)
+            spec = _eval_spec(pipeline_config, batch, categories, on_matches, on_core=on_core)
+        else:
+            spec = _predict_spec(pipeline_config, batch, on_core=on_core)
+        return spec if on_core else spec.as_estimator_spec()
+
+    return model_fn
+
+
+def _train_spec(pipeline_config: Any, batch: _Batch, graph: step.TrainGraph) -> Any:
+    train_config = pipeline_config.train_config
+    check_supported(pipeline_config, "")  # A float model would leave quantization out.
+    detector = make_detector(pipeline_config.model, is_training=True)
+    passed = step.forward(
+        detector,
+        batch.features,
+        batch.labels,
+        add_regularization=train_config.add_regularization_loss,
+    )
+    # Before the optimizer: moving averages start where variables do.
+    table = warm_start.plan_warm_start(detector, train_config, _model_dir(batch))
+    if table:
+        warm_start.initialize_from(table)
+    made = step.make_train_step(detector, passed, batch.features, batch.labels, pipeline_config)
+    saver = make_saver(train_config, _keep_checkpoint_max(batch))
+    graph.fill(saver, made)
+    return estimator.EstimatorSpec(
+        ModeKeys.TRAIN,
+        loss=passed.losses[step.TOTAL_LOSS],
+        train_op=made.train_op,
+        scaffold=make_scaffold(saver, batch.run_config, step.summary_op(made)),
+    )
+
+
+def _train_spec_for_tpu(
+    pipeline_config: Any, batch: _Batch, graph: step.TrainGraph, *, on_core: bool
+) -> Any:
+    train_config = pipeline_config.train_config
+    check_supported(pipeline_config, "")  # A float model would leave quantization out.
+    detector = make_detector(with_static_shapes(pipeline_config.model), is_training=True)
+    passed = step.forward(
+        detector,
+        batch.features,
+        batch.labels,
+        add_regularization=train_config.add_regularization_loss,
+        in_bfloat16=train_config.use_bfloat16,
+    )
+    table = warm_start.plan_warm_start(detector, train_config, _model_dir(batch))
+    train_op, scalars = tpu_step.make_core_step(detector, passed, train_config, on_core=on_core)
+    reported = None
+    if batch.run_config is not None:
+        with tf.control_dependencies([train_op]):
+            step_taken = tf.identity(tf1.train.get_global_step())
+        graph.host_values = host_call.HostValues()
+        reported = host_call.make_host_call(
+            batch.run_config.model_dir,
+            scalars,
+            step_taken,
+            batch.run_config.tpu_config.iterations_per_loop,
+            graph.host_values,
+        )
+
+    def scaffold() -> Any:
+        if table:
+            tpu_step.initialize_from(table)
+        saver = make_saver(train_config, _keep_checkpoint_max(batch))
+        graph.fill(saver)
+        return make_scaffold(saver, batch.run_config)
+
+    return tpu_estimator.TPUEstimatorSpec(
+        ModeKeys.TRAIN,
+        loss=passed.losses[step.TOTAL_LOSS],
+        train_op=train_op,
+        host_call=reported,
+        scaffold_fn=scaffold,
+    )
+
+
+def _eval_spec(
+    pipeline_config: Any,
+    batch: _Batch,
+    categories: List[Dict[str, Any]],
+    on_matches: Optional[OnMatches],
+    *,
+    on_core: bool,
+) -> Any:
+    train_config, eval_config = pipeline_config.train_config, pipeline_config.eval_config
+    detector = _inference_detector(pipeline_config, on_core)
+    in_bfloat16 = on_core and train_config.use_bfloat16
+    predictions = step.predict(detector, batch.features, in_bfloat16=in_bfloat16)
+    groundtruth = step.groundtruth_from_labels(batch.labels)
+    if eval_config.use_dummy_loss_in_eval:
+        losses = {step.TOTAL_LOSS: tf.constant(1.0)}
+    else:
+        penalties = train_config.add_regularization_loss and detector.regularization_losses()
+        losses = step.with_total(detector.loss(predictions, groundtruth).terms, penalties or [])
+    detections = detector.postprocess(predictions, batch.features[schema.TRUE_IMAGE_SHAPE])
+    if detector.is_class_agnostic:
+        groundtruth = eval_ops.without_classes(groundtruth)
+        categories = AGNOSTIC_CATEGORIES
+    global_step = tf1.train.get_or_create_global_step()
+    return tpu_estimator.TPUEstimatorSpec(
+        ModeKeys.EVAL,
+        predictions=detections.as_dict(),
+        loss=losses[step.TOTAL_LOSS],
+        eval_metrics=eval_ops.eval_metrics(
+            detections,
+            groundtruth,
+            batch.features,
+            eval_config=eval_config,
+            categories=categories,
+            losses=losses,
+            learning_rate=optimizers.make_optimizer(train_config.optimizer, global_step)[1],
+            on_matches=on_matches,
+        ),
+        scaffold_fn=_inference_scaffold(eval_config, batch, evaluation_saver),
+    )
+
+
+def _predict_spec(pipeline_config: Any, batch: _Batch, *, on_core: bool) -> Any:
+    detector = _inference_detector(pipeline_config, on_core)
+    in_bfloat16 = on_core and pipeline_config.train_config.use_bfloat16
+    predictions = step.predict(detector, batch.features, in_bfloat16=in_bfloat16)
+    detections = detector.postprocess(predictions, batch.features[schema.TRUE_IMAGE_SHAPE])
+    served = serving_graph.named_outputs(detections)
+    return tpu_estimator.TPUEstimatorSpec(
+        ModeKeys.PREDICT,
+        predictions=served,
+        export_outputs={
+            key: estimator.export.PredictOutput(served)
+            for key in (serving_graph.SERVING_DEFAULT, serving_graph.PREDICT)
+        },
+        scaffold_fn=_inference_scaffold(pipeline_config.eval_config, batch),
+    )
+
+
+def _inference_detector(pipeline_config: Any, on_core: bool) -> Any:
+    model = pipeline_config.model
+    return make_detector(with_static_shapes(model) if on_core else model, is_training=False)
+
+
+def _inference_scaffold(
+    eval_config: Any, batch: _Batch, make_plain_saver: Callable[[], Any] = lambda: None
+) -> Callable[[], Any]:
+    """Restores moving averages in place of the variables, where the configuration says so."""
+
+    def scaffold() -> Any:
+        averages = eval_config.use_moving_averages
+        saver = moving_average_saver() if averages else make_plain_saver()
+        return make_scaffold(saver, batch.run_config)
+
+    return scaffold
+
+
+def eval_categories(
+    pipeline_config: Any, label_map: Optional[LabelMap] = None
+) -> List[Dict[str, Any]]:
+    """The categories of an evaluation; without a label map those of an evaluation reader."""
+    model = getattr(pipeline_config.model, pipeline_config.model.WhichOneof("model"))
+    return eval_ops.make_categories(label_map or _label_map(pipeline_config), model.num_classes)
+
+
+def _label_map(pipeline_config: Any) -> Optional[LabelMap]:
+    """That of the first evaluation reader which names one."""
+    for reader in pipeline_config.eval_input_reader:
+        if reader.label_map_path:
+            return read_label_map(reader.label_map_path)
+    return None
+
+
+def _model_dir(batch: _Batch) -> Optional[str]:
+    return batch.run_config and batch.run_config.model_dir
+
+
+def _keep_checkpoint_max(batch: _Batch) -> int:
+    return batch.run_config.keep_checkpoint_max if batch.run_config else 5

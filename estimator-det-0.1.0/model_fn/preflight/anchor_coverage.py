@@ -1,0 +1,292 @@
+"""Which groundtruth boxes the anchors of a detector can match, before any training.
+
+The boxes are resized and padded by the detector's resizer and matched to its anchors by its own
+similarity and matcher: the result is that of training without augmentation. Letters: M boxes,
+A anchors, S distinct shapes of anchors.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+import numpy as np
+
+from estimator_det.boxes.geometry import pairwise_iou
+from estimator_det.compat import tf, tf1
+from inputs.checks.statistics import Columns, boxes_per_image, ranks, resized
+
+PAIRS_AT_ONCE = 8_000_000  # box and anchor; bounds memory to some hundred megabytes
+SHAPE_DECIMALS = 2  # of pixels; anchors of one shape differ by rounding only
+
+# Why no anchor is similar enough to a box.
+SMALL, LARGE, ELONGATED, BETWEEN = "too small", "too large", "too elongated", "between anchors"
+
+
+class MapAnchors(NamedTuple):
+    """The anchors of one feature map, and how well they fit the boxes."""
+
+    size: Tuple[int, int]  # height and width of the map
+    num_anchors: int
+    shapes: np.ndarray  # float32 [S, 2], distinct heights and widths in pixels
+    num_best: int  # boxes that have their best anchor here
+    mean_iou: float  # of these; 0 if there are none
+
+
+class Coverage(NamedTuple):
+    """How well the anchors fit each box."""
+
+    pixels: np.ndarray  # float32 [M, 2], height and width in the network's input
+    best_iou: np.ndarray  # float32 [M]
+    num_anchors: np.ndarray  # int64 [M], anchors that learn the box
+    below: np.ndarray  # bool [M], no anchor reaches the matcher's threshold
+    reasons: Dict[str, np.ndarray]  # bool [M] each; together they are `below`
+    maps: List[MapAnchors]
+    input_sizes: List[Tuple[int, int]]  # heights and widths of the network's input that occur
+    threshold: Optional[float]  # of the matcher; None if it has none
+    forced: bool  # whether the matcher gives each box its best anchor all the same
+    poor: np.ndarray  # bool [M], even the best anchor is so dissimilar that it is background
+    num_left_out: int = 0  # anchors across the border, on inputs of the first size
+
+    @property
+    def lost(self) -> np.ndarray:
+        """Boxes that no anchor learns: bool [M]."""
+        return self.num_anchors == 0
+
+
+class _Layout(NamedTuple):
+    """The anchors on network inputs of one size."""
+
+    anchors: np.ndarray  # float32 [A, 4], normalized
+    map_of: np.ndarray  # int64 [A]
+    map_sizes: List[Tuple[int, int]]
+    shapes: List[np.ndarray]  # per map, float32 [S, 2] in pixels
+    num_left_out: int = 0  # anchors of these maps that training leaves out
+
+
+class _Source(NamedTuple):
+    """Where the anchors of a detector come from."""
+
+    assigner: Any  # matches them to groundtruth
+    lay: Callable[[int, int, int], _Layout]  # height, width and channels of the network's input
+
+
+def _source(detector: Any) -> Optional[_Source]:
+    if hasattr(detector, "rpn"):
+        return _Source(detector.rpn_loss.assigner, functools.partial(_lay_on_one_map, detector))
+    if hasattr(getattr(detector, "losses", None), "assigner") and hasattr(
+        detector, "anchor_generator"
+    ):
+        return _Source(detector.losses.assigner, functools.partial(_lay_on_maps, detector))
+    return None
+
+
+def has_anchors(detector: Any) -> bool:
+    """Whether a detector matches anchors to groundtruth in a way that `measure` supports.
+
+    Of detectors of two stages, the anchors are those of the first.
+    """
+    return _source(detector) is not None
+
+
+def measure(
+    detector: Any,
+    columns: Columns,
+    *,
+    num_channels: int = 3,
+    advance: Callable[[int], Any] = lambda images: None,
+) -> Coverage:
+    """Matches all boxes to the anchors of a detector.
+
+    Args:
+        detector: With `preprocess.resizer`, of those that `has_anchors` accepts.
+        columns: The images and boxes, each image with as many boxes as training takes.
+        num_channels: Of the images.
+        advance: Called with the number of images done since the last call.
+    """
+    source = _source(detector)
+    assert source is not None, "the detector has no anchors"
+    resizer, assigner = detector.preprocess.resizer, source.assigner
+    inner = resized(columns.sizes, resizer.new_size)
+    outer = inner if resizer.padded_size is None else resized(inner, resizer.padded_size)
+    share = (inner / np.maximum(outer, 1)).astype(np.float32)
+    boxes = columns.boxes * np.tile(share[columns.images], 2)
+    pixels = (boxes[:, 2:] - boxes[:, :2]) * outer[columns.images].astype(np.float32)
+
+    layouts: Dict[Tuple[int, int], _Layout] = {}
+    best_iou = np.zeros(len(boxes), np.float32)
+    best_similarity = np.zeros(len(boxes), np.float32)
+    best_map = np.full(len(boxes), -1, np.int64)
+    num_anchors = np.zeros(len(boxes), np.int64)
+    sizes, kinds = np.unique(outer, axis=0, return_inverse=True)
+    kinds = kinds.reshape(-1)
+    counts, places = boxes_per_image(columns), ranks(columns)
+    for kind, (height, width) in enumerate(sizes.tolist()):
+        layout = source.lay(height, width, num_channels)
+        layouts[height, width] = layout
+        rows = np.flatnonzero(kinds == kind)
+        for chunk in _chunks(rows, counts, len(layout.anchors)):
+            place_of = np.full(columns.num_images, -1)
+            place_of[chunk] = np.arange(len(chunk))
+            here = np.flatnonzero(place_of[columns.images] >= 0)
+            if len(here):
+                where = (place_of[columns.images[here]], places[here])
+                met = _match(assigner, layout.anchors, boxes[here], where, len(chunk))
+                best_iou[here], best_similarity[here], best_anchor, num_anchors[here] = met
+                best_map[here] = layout.map_of[best_anchor]
+            advance(len(chunk))
+
+    matcher = assigner.matcher
+    threshold = getattr(matcher, "matched_threshold", None)
+    unmatched = getattr(matcher, "unmatched_threshold", None)
+    below = np.zeros(len(boxes), bool) if threshold is None else best_similarity < threshold
+    shapes = _distinct([shape for layout in layouts.values() for shape in layout.shapes])
+    return Coverage(
+        pixels=pixels,
+        best_iou=best_iou,
+        num_anchors=num_anchors,
+        below=below,
+        reasons=_reasons(pixels, below, shapes, threshold or 0.0),
+        maps=_maps(layouts, best_map, best_iou),
+        input_sizes=list(layouts),
+        threshold=threshold,
+        forced=bool(getattr(matcher, "force_match_for_each_row", True)),
+        poor=below if unmatched is None else best_similarity < unmatched,
+        num_left_out=next((layout.num_left_out for layout in layouts.values()), 0),
+    )
+
+
+def concentric_iou(pixels: np.ndarray, shapes: np.ndarray) -> np.ndarray:
+    """IoU of boxes [M, 2] and shapes [S, 2], heights and widths, with one centre -> [M, S]."""
+    pixels, shapes = pixels.astype(np.float64), shapes.astype(np.float64)
+    common = np.prod(np.minimum(pixels[:, None], shapes[None]), axis=2)
+    union = np.prod(pixels, axis=1)[:, None] + np.prod(shapes, axis=1)[None] - common
+    return np.divide(common, union, out=np.zeros_like(common), where=union > 0)
+
+
+def _lay_on_one_map(detector: Any, height: int, width: int, num_channels: int) -> _Layout:
+    """Anchors of a first stage, as training uses them; builds no network.
+
+    A network takes seconds to build, and images of a data set have hundreds of sizes.
+    """
+    del num_channels
+    rpn, stride = detector.rpn, detector.extractor.stride
+    rows, columns = -(-height // stride), -(-width // stride)
+    anchors = np.asarray(
+        rpn.lay_anchors((rows, columns), tf.constant([0.0, 0.0, height, width]))[0]
+    )
+    # Not those of the anchors: clipping makes shapes that fit no box elsewhere.
+    everywhere = np.asarray(rpn.anchor_generator.generate([(1, 1)], (1, 1)))
+    whole = anchors if rpn.drops_crossing else everywhere
+    return _Layout(
+        anchors=anchors / np.asarray([height, width] * 2, np.float32),
+        map_of=np.zeros(len(anchors), np.int64),
+        map_sizes=[(rows, columns)],
+        shapes=[_distinct([whole[:, 2:] - whole[:, :2]])],
+        num_left_out=rows * columns * len(everywhere) - len(anchors),
+    )
+
+
+def _lay_on_maps(detector: Any, height: int, width: int, num_channels: int) -> _Layout:
+    """Builds the network to get its feature maps; runs nothing."""
+    with tf.Graph().as_default():
+        image = tf1.placeholder(tf.float32, [1, height, width, num_channels])
+        if detector.preprocess.resizer.grayscale:
+            image = image[..., :1]
+        predictions = detector.predict(image, tf.constant([[height, width, num_channels]]))
+        anchors = tf.get_static_value(predictions.anchors)
+        map_sizes = [tuple(maps.shape[1:3].as_list()) for maps in predictions.feature_maps]
+    counts = [
+        rows * columns * number
+        for (rows, columns), number in zip(map_sizes, detector.anchor_generator.num_per_location)
+    ]
+    map_of = np.repeat(np.arange(len(counts)), counts)
+    pixels = (anchors[:, 2:] - anchors[:, :2]) * np.asarray([height, width], np.float32)
+    shapes = [_distinct([pixels[map_of == number]]) for number in range(len(counts))]
+    return _Layout(anchors, map_of, map_sizes, shapes)
+
+
+def _distinct(shapes: List[np.ndarray]) -> np.ndarray:
+    together = np.concatenate([np.zeros([0, 2], np.float32), *shapes])
+    return np.unique(np.round(together, SHAPE_DECIMALS), axis=0)
+
+
+def _chunks(rows: np.ndarray, counts: np.ndarray, num_anchors: int) -> List[np.ndarray]:
+    """Images in groups whose padded pairs of box and anchor stay below `PAIRS_AT_ONCE`."""
+    # Images with similar numbers of boxes share a chunk, for little padding.
+    rows = rows[np.argsort(counts[rows], kind="stable")]
+    starts: List[int] = []
+    for place, row in enumerate(rows):
+        images = place + 1 - starts[-1] if starts else 0
+        if not starts or images * max(counts[row], 1) * num_anchors > PAIRS_AT_ONCE:
+            starts.append(place)
+    return np.split(rows, starts[1:]) if starts else []
+
+
+def _match(
+    assigner: Any,
+    anchors: np.ndarray,
+    boxes: np.ndarray,
+    where: Tuple[np.ndarray, np.ndarray],
+    num_images: int,
+) -> Tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Best IoU, best similarity, best anchor and number of matched anchors of each box.
+
+    `where` is the row in the chunk, and the rank in its image, of each of the `boxes` [m, 4].
+    """
+    width = int(where[1].max()) + 1
+    padded = np.zeros([num_images, width, 4], np.float32)
+    valid = np.zeros([num_images, width], bool)
+    padded[where], valid[where] = boxes, True
+    similarity = assigner.similarity(tf.constant(padded), tf.constant(anchors))
+    matches = assigner.matcher(similarity, tf.constant(valid)).numpy()
+    iou = pairwise_iou(tf.constant(padded), tf.constant(anchors))
+    best_iou = tf.reduce_max(iou, axis=2).numpy()
+    best_anchor = tf.argmax(similarity, axis=2).numpy()
+    best_similarity = tf.reduce_max(similarity, axis=2).numpy()
+    image_of_match, _ = np.nonzero(matches >= 0)
+    matched = np.bincount(
+        image_of_match * width + matches[matches >= 0], minlength=num_images * width
+    ).reshape(num_images, width)
+    return best_iou[where], best_similarity[where], best_anchor[where], matched[where]
+
+
+def _reasons(
+    pixels: np.ndarray, below: np.ndarray, shapes: np.ndarray, threshold: float
+) -> Dict[str, np.ndarray]:
+    """Divides the boxes that are `below` by the cause."""
+    reasons = {name: np.zeros(len(below), bool) for name in (SMALL, LARGE, ELONGATED, BETWEEN)}
+    rows = np.flatnonzero(below)
+    if not len(rows) or not len(shapes):
+        return reasons
+    # Centred on the box, some anchor would match: only the anchors' places prevent it.
+    fits = concentric_iou(pixels[rows], shapes).max(axis=1) >= threshold
+    areas, box_areas = np.prod(shapes, axis=1), np.prod(pixels[rows], axis=1)
+    # Even an anchor of the same aspect ratio, with the box inside, has no more than this IoU.
+    small = ~fits & (box_areas < areas.min() * threshold)
+    large = ~fits & (box_areas * threshold > areas.max())
+    for name, found in zip(reasons, (small, large, ~fits & ~small & ~large, fits)):
+        reasons[name][rows[found]] = True
+    return reasons
+
+
+def _maps(
+    layouts: Dict[Tuple[int, int], _Layout], best_map: np.ndarray, best_iou: np.ndarray
+) -> List[MapAnchors]:
+    """One entry for each feature map; sizes and shapes are those of the first input size."""
+    if not layouts:
+        return []
+    first = next(iter(layouts.values()))
+    result = []
+    for number, size in enumerate(first.map_sizes):
+        ious = best_iou[best_map == number]
+        result.append(
+            MapAnchors(
+                size=size,
+                num_anchors=int(np.sum(first.map_of == number)),
+                shapes=first.shapes[number],
+                num_best=len(ious),
+                mean_iou=float(ious.mean()) if len(ious) else 0.0,
+            )
+        )
+    return result

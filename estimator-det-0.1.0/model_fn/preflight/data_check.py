@@ -1,0 +1,187 @@
+"""Checks all data of a configuration before any training: records, labels, sizes and anchors."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+
+import numpy as np
+from tqdm import tqdm
+
+from estimator_det.config import check
+from estimator_det.config.context import context_shape
+from estimator_det.config.problem import Problem, error
+from estimator_det.config.ranges import refuse_absurd
+from estimator_det.config.text import ConfigError
+from estimator_det.detectors import make_detector
+from estimator_det.images.resize import make_resizer
+from inputs.bad_records.policy import BadRecordPolicy, make_policy
+from inputs.checks import scan, statistics
+from inputs.checks.scan import Plan, Scan
+from inputs.label_map import LabelMap
+from model_fn.preflight import anchor_coverage, data_problems
+from model_fn.preflight.anchor_coverage import Coverage
+from model_fn.preflight.data_report import DataReport
+
+TRAIN, EVAL, ALL = "train", "eval", "all"
+READERS = (TRAIN, EVAL, ALL)
+TRAIN_READER = "train_input_reader"
+
+
+def check_data(
+    config: Any,
+    title: str,
+    *,
+    readers: str = ALL,
+    jobs: int = 1,
+    max_records: Optional[int] = None,
+    progress: bool = True,
+) -> DataReport:
+    """Reads all records of a configuration and reports what they contain.
+
+    Args:
+        config: A `TrainEvalPipelineConfig`.
+        title: What the report calls it.
+        readers: One of `READERS`.
+        jobs: Processes that read.
+        max_records: At most so many records of each file; None for all.
+        progress: Whether bars are drawn on standard error.
+
+    Raises:
+        ConfigError: if there is no model or no reader, or a reader's `bad_records` make no sense.
+    """
+    kind = config.model.WhichOneof("model")
+    if kind is None:
+        raise ConfigError("model: one of ssd, faster_rcnn must be set; found none")
+    model = getattr(config.model, kind)
+    refuse_absurd(config.model, "model.")
+    problems: List[Problem] = []
+    maps: Dict[str, LabelMap] = {}
+    plans: List[Plan] = []
+    for field, reader in _readers(config, readers):
+        refuse_absurd(reader, f"{field}.")
+        label_map, found = data_problems.read_map(field, reader.label_map_path)
+        problems += found
+        if label_map is not None:
+            maps[field] = label_map
+        policy = _rules(field, reader, config, model.num_classes, label_map is not None)
+        try:
+            plans.append(scan.plan(field, policy, max_records))
+        except ConfigError as reason:
+            problems.append(error(field, str(reason).rstrip("."), "name the files to read"))
+    scans = _run(plans, jobs, progress)
+    for one, of_plan in zip(scans, plans):
+        problems += _problems_of(one, of_plan, maps, model.num_classes)
+    columns = {one.reader: one.columns for one in scans}
+    if TRAIN_READER in columns:
+        others = {field: c for field, c in columns.items() if field != TRAIN_READER}
+        problems += data_problems.check_overlap(columns[TRAIN_READER], others)
+    coverage, found = _coverage(config, kind, plans, scans, progress)
+    rank = {"error": 0, "warning": 1}
+    return DataReport(
+        config=title,
+        scans=scans,
+        names={i: name for one in reversed(maps.values()) for i, name in one.names.items()},
+        resized=_resized(model, scans),
+        problems=sorted([*problems, *found], key=lambda problem: rank[problem.severity]),
+        anchors=coverage,
+        anchors_of=scans[0].reader if scans else "",
+    )
+
+
+def _readers(config: Any, which: str) -> List[Tuple[str, Any]]:
+    if which not in READERS:
+        raise ValueError(f"readers must be one of {READERS}; given {which!r}")
+    found = [
+        (field, reader)
+        for field, reader in check.readers(config)
+        if which in (ALL, TRAIN if field == TRAIN_READER else EVAL)
+    ]
+    if not found:
+        raise ConfigError(f"the configuration has no input reader to check (readers: {which})")
+    return found
+
+
+def _rules(
+    field: str, reader: Any, config: Any, num_classes: int, has_map: bool
+) -> BadRecordPolicy:
+    max_boxes = reader.max_number_of_boxes
+    if field == TRAIN_READER and not reader.HasField("max_number_of_boxes"):
+        max_boxes = config.train_config.max_number_of_boxes
+    if not has_map:  # the map's problem is reported; the records are read by their ids
+        reader = copy.deepcopy(reader)
+        reader.ClearField("label_map_path")
+    context = context_shape(config.model)
+    return make_policy(reader, num_classes, max_boxes, context[1] if context else None)
+
+
+def _run(plans: Sequence[Plan], jobs: int, progress: bool) -> List[Scan]:
+    known = [one.num_records for one in plans]
+    total = None if None in known else sum(number or 0 for number in known)
+    with _bar("records", total, "rec", progress) as bar:
+        return scan.run(plans, jobs=jobs, advance=bar.update)
+
+
+def _problems_of(
+    of: Scan, plan: Plan, maps: Dict[str, LabelMap], num_classes: int
+) -> Iterator[Problem]:
+    if of.reader in maps:
+        training = of.reader == TRAIN_READER
+        yield from data_problems.check_labels(
+            of.reader, maps[of.reader], of.columns, num_classes, is_training=training
+        )
+    skipped, limit = of.num_skipped, plan.policy.max_skipped
+    if skipped > limit:
+        yield error(
+            f"{of.reader}.bad_records.max_skipped",
+            f"{skipped} records would be skipped, and the limit is {limit}",
+            "repair the records, or raise the limit",
+        )
+    yield from data_problems.check_content(of.reader, of.columns)
+
+
+def _coverage(
+    config: Any, kind: str, plans: Sequence[Plan], scans: Sequence[Scan], progress: bool
+) -> Tuple[Optional[Coverage], List[Problem]]:
+    """The first reader's boxes against the anchors; None where there is nothing to compare."""
+    try:
+        detector = make_detector(config.model, is_training=True)
+    except ConfigError as reason:
+        remedy = "choose what is supported, or remove it"
+        return None, [error("model", str(reason).rstrip("."), remedy)]
+    if not scans or not scans[0].columns.num_boxes or not anchor_coverage.has_anchors(detector):
+        return None, []
+    columns, max_boxes = scans[0].columns, plans[0].policy.max_boxes
+    if max_boxes is not None:
+        columns = statistics.first_boxes(columns, max_boxes)
+    channels = 3 + plans[0].policy.reader.num_additional_channels
+    try:
+        with _bar("anchors", columns.num_images, "img", progress) as bar:
+            coverage = anchor_coverage.measure(
+                detector, columns, num_channels=channels, advance=bar.update
+            )
+    except ConfigError as reason:
+        remedy = "make the model's parts fit each other"
+        return None, [error(f"model.{kind}", str(reason).rstrip("."), remedy)]
+    return coverage, list(data_problems.check_anchors(f"model.{kind}", coverage))
+
+
+def _resized(model: Any, scans: Sequence[Scan]) -> Dict[str, np.ndarray]:
+    """Reader -> [M, 2], heights and widths of boxes after resizing; nothing without a resizer."""
+    try:
+        resizer = make_resizer(model.image_resizer)
+    except ConfigError:  # reported where the detector is made
+        return {}
+    return {
+        one.reader: statistics.box_sizes(
+            one.columns, statistics.resized(one.columns.sizes, resizer.new_size)
+        )
+        for one in scans
+    }
+
+
+def _bar(title: str, total: Optional[int], unit: str, shown: bool) -> Any:
+    return tqdm(
+        total=total, desc=title, unit=unit, file=sys.stderr, disable=not shown, dynamic_ncols=True
+    )

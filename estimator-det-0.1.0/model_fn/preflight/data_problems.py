@@ -1,0 +1,230 @@
+"""Contradictions between data, label map and model that no single record shows."""
+
+from __future__ import annotations
+
+from typing import Any, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+
+from estimator_det.config.printing import quoted
+from estimator_det.config.problem import Problem, error, warning
+from estimator_det.config.ranges import MOST_CLASSES
+from estimator_det.config.text import ConfigError
+from inputs.checks import statistics
+from inputs.checks.statistics import Columns
+from inputs.label_map import LabelMap, read_label_map
+from model_fn.preflight.anchor_coverage import BETWEEN, ELONGATED, LARGE, SMALL, Coverage
+from model_fn.preflight.label_maps import RENUMBER
+
+FEW_BOXES = 10  # a class with fewer can hardly be learnt
+TINY_SIDE = 4.0  # pixels of the network's input; hardly anything is left to see
+NOTABLE_SHARE = 0.01  # of boxes, from which on they are worth a warning
+EMPTY_SHARE = 0.5  # of images without boxes
+NUM_SHOWN = 5
+TWO_STAGES = "model.faster_rcnn"
+KEEP_CROSSING = "set clip_anchors_to_image: true, which keeps anchors across the border"
+
+
+def read_map(field: str, path: str) -> Tuple[Optional[LabelMap], List[Problem]]:
+    """The label map of the reader `field`, and what makes it unreadable; "" is no label map."""
+    field = f"{field}.label_map_path"
+    if not path:
+        remedy = "set it, so that classes have names and are checked"
+        return None, [warning(field, "there is no label map", remedy)]
+    try:
+        return read_label_map(path), []
+    except ConfigError as reason:
+        text = str(reason).rstrip(".")
+        return None, [error(field, text, "correct the label map: ids from 1, each name once")]
+
+
+def check_labels(
+    field: str, label_map: LabelMap, columns: Columns, num_classes: int, *, is_training: bool
+) -> Iterator[Problem]:
+    """Label map, boxes and number of classes against each other.
+
+    `field` is the path of the reader; classes without boxes matter only if it `is_training`.
+    """
+    where = f"{field}.label_map_path"
+    ids = list(label_map.names)
+    above = [i for i in ids if i > num_classes]
+    if above:
+        yield error(
+            "model.num_classes",
+            f"label map {label_map.path} has ids up to {label_map.max_id}, the model "
+            f"{num_classes} classes: {_named(above, label_map.names)} cannot be learnt",
+            f"set num_classes: {label_map.max_id}, or shorten the label map"
+            if label_map.max_id <= MOST_CLASSES
+            else RENUMBER,
+        )
+    elif label_map.max_id < num_classes:
+        yield warning(
+            "model.num_classes",
+            f"the model has {num_classes} classes, label map {label_map.path} ids up to "
+            f"{label_map.max_id}: the others take time and memory and never occur",
+            f"set num_classes: {label_map.max_id}, unless a checkpoint needs them",
+        )
+    num_gaps = label_map.max_id - len(ids)
+    if num_gaps:
+        # Among as many numbers as there are ids, and as are shown, so many are free.
+        few = range(1, min(label_map.max_id, len(ids) + NUM_SHOWN + 1))
+        gaps = [i for i in few if i not in label_map.names][:NUM_SHOWN]
+        yield warning(
+            where,
+            f"{num_gaps} ids below {label_map.max_id} are of no class: {_listed(gaps, num_gaps)}",
+            "number the classes from 1 without gaps, unless a checkpoint needs these ids",
+        )
+    if is_training:
+        yield from _rare_classes(field, label_map, columns)
+
+
+def _rare_classes(field: str, label_map: LabelMap, columns: Columns) -> Iterator[Problem]:
+    ids, counts = list(label_map.names), statistics.class_counts(columns)
+    unused = [i for i in ids if i not in counts]
+    if unused and columns.num_boxes:
+        yield warning(
+            f"{field}.label_map_path",
+            f"{len(unused)} of {len(ids)} classes have no box in the data: "
+            f"{_named(unused, label_map.names)}",
+            "add examples, remove the classes, or correct names or ids in the records",
+        )
+    few = [i for i, (boxes, _) in counts.items() if boxes < FEW_BOXES and i in label_map.names]
+    if few:
+        yield warning(
+            field,
+            f"{len(few)} of {len(ids)} classes have fewer than {FEW_BOXES} boxes: "
+            f"{_named(few, label_map.names)}",
+            "add examples; the model will hardly find these classes",
+        )
+
+
+def check_content(field: str, columns: Columns) -> Iterator[Problem]:
+    """Images without boxes, and names that several images share."""
+    if not columns.num_images:
+        remedy = "repair the faults above; check input_path and input_type"
+        yield error(field, "not one record can be used", remedy)
+        return
+    if not columns.num_boxes:
+        text = f"none of {columns.num_images} images has a box that can be used"
+        yield error(field, text, "see the faults above; records need image/object/bbox/…")
+        return
+    empty = int(np.sum(statistics.boxes_per_image(columns) == 0))
+    if empty > EMPTY_SHARE * columns.num_images:
+        yield warning(
+            field,
+            f"{empty} of {columns.num_images} images have no box",
+            "check that they are meant as background; fewer of them train faster",
+        )
+    repeated = statistics.repeated_ids(columns)
+    if repeated:
+        most = sorted(repeated, key=lambda name: -len(repeated[name]))[:NUM_SHOWN]
+        shown = ", ".join(f"{quoted(name)} ({len(repeated[name])} times)" for name in most)
+        yield warning(
+            field,
+            f"{len(repeated)} source_ids stand for several records: {shown}",
+            "give each image a source_id of its own: metrics identify images by it",
+        )
+
+
+def check_overlap(train: Columns, others: Mapping[str, Columns]) -> Iterator[Problem]:
+    """Images of evaluation that the model also trains on, by source id."""
+    known = set(train.source_ids) - {""}
+    for field, columns in others.items():
+        common = sorted(known.intersection(columns.source_ids))
+        if common:
+            shown = ", ".join(map(quoted, common[:NUM_SHOWN]))
+            yield warning(
+                field,
+                f"{len(common)} source_ids occur in train_input_reader too, e.g. {shown}",
+                "evaluate on other images, or the metrics are too good",
+            )
+
+
+def check_anchors(model: str, coverage: Coverage) -> Iterator[Problem]:
+    """Boxes that the anchors do not match, and what would match them; `model` is its path."""
+    total = len(coverage.below)
+    two_stages = model == TWO_STAGES
+    field = f"{model}.first_stage_anchor_generator" if two_stages else f"{model}.anchor_generator"
+    lost = int(coverage.lost.sum())
+    if lost:
+        forced = coverage.forced
+        yield (error if lost == total else warning)(
+            field if two_stages else f"{model}.matcher",
+            f"{_share(lost, total)} boxes get no anchor at all and are never learnt"
+            + (": the only one that fits is taken by another box" if forced else ""),
+            "place anchors more densely (larger input, finer feature maps)"
+            if forced
+            else "set force_match_for_each_row: true, or lower matched_threshold",
+        )
+    for reason, below in coverage.reasons.items():
+        rows = below & coverage.poor
+        count = int(rows.sum())
+        if count >= max(1, NOTABLE_SHARE * total):
+            how = "match by force alone" if coverage.forced else "match no anchor"
+            yield warning(
+                field,
+                f"{_share(count, total)} boxes are {_REASON_TEXTS[reason]} and {how} (below "
+                f"{coverage.threshold:.2g})",
+                _remedy(reason, coverage, coverage.pixels[rows], two_stages=two_stages),
+            )
+    tiny = int(np.sum(coverage.pixels.min(axis=1) < TINY_SIDE)) if total else 0
+    if tiny >= max(1, NOTABLE_SHARE * total):
+        yield warning(
+            f"{model}.image_resizer",
+            f"{_share(tiny, total)} boxes have a side below {TINY_SIDE:.0f} pixels after resizing",
+            "enlarge the input, cut large images into tiles, or remove such boxes",
+        )
+
+
+_REASON_TEXTS = {
+    SMALL: "too small for the smallest anchor",
+    LARGE: "too large for the largest anchor",
+    ELONGATED: "too narrow or too flat for any anchor",
+    BETWEEN: "between the places of anchors",
+}
+
+
+def _remedy(reason: str, coverage: Coverage, pixels: np.ndarray, *, two_stages: bool) -> str:
+    shapes = np.concatenate([level.shapes for level in coverage.maps])
+    sides = np.sqrt(np.prod(shapes, axis=1))
+    median = float(np.median(np.sqrt(np.prod(pixels, axis=1))))
+    if reason == SMALL:
+        return (
+            f"anchors begin at {sides.min():.0f} pixels, half of these boxes are below "
+            f"{median:.0f}: add smaller scales or a finer feature map, or enlarge the input"
+        )
+    if reason == LARGE:
+        return (
+            f"anchors end at {sides.max():.0f} pixels, half of these boxes are above "
+            f"{median:.0f}: "
+            + (KEEP_CROSSING if coverage.num_left_out else "add larger scales")
+            + ("" if two_stages else " or a coarser feature map")
+        )
+    if reason == ELONGATED:
+        ratios = statistics.aspect_ratios(np.maximum(pixels, 1e-3))
+        own = statistics.aspect_ratios(shapes)
+        sides_of = (ratios[ratios > 1], ratios[ratios <= 1])
+        wanted = [f"{np.median(side):.3g}" for side in sides_of if len(side)]
+        return (
+            f"anchors have aspect ratios {own.min():.2g} to {own.max():.2g}: add aspect_ratios "
+            f"such as {' and '.join(wanted)}"
+        )
+    if two_stages:
+        others = f", {KEEP_CROSSING}" if coverage.num_left_out else ""
+        return f"place anchors more densely{others}, or enlarge the input"
+    return "place anchors more densely, lower matched_threshold, or enlarge the input"
+
+
+def _share(count: int, total: int) -> str:
+    return f"{count} of {total} ({count / max(total, 1):.1%})"
+
+
+def _listed(values: Sequence[Any], total: Optional[int] = None) -> str:
+    rest = (len(values) if total is None else total) - NUM_SHOWN
+    return ", ".join(str(value) for value in values[:NUM_SHOWN]) + (
+        f" and {rest} more" if rest > 0 else ""
+    )
+
+
+def _named(ids: Sequence[int], names: Mapping[int, str]) -> str:
+    return _listed([f"{quoted(names[i])} (id {i})" for i in ids])

@@ -1,0 +1,98 @@
+"""The metrics of a run, made before step 1: whether they can be, and what their names are."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional
+
+from estimator_det.compat import tf1
+from estimator_det.config.check_model import is_class_agnostic
+from estimator_det.config.files import is_remote
+from estimator_det.config.problem import Problem
+from estimator_det.config.text import ConfigError, nearest
+from estimator_det.detectors import ssd_loss
+from estimator_det.detectors.two_stage import losses as two_stage
+from estimator_det.detectors.two_stage import mask
+from inputs.label_map import LabelMap, read_label_map
+from model_fn.evaluation.metrics import make_metrics
+from model_fn.model_fn import AGNOSTIC_CATEGORIES, eval_categories
+from model_fn.preflight.as_problem import as_problem
+from model_fn.training import step
+
+_SHOWN = 20
+
+
+def check_metrics(pipeline_config: Any) -> List[Problem]:
+    """An error for the first metrics set that cannot be made for the classes of the label map.
+
+    Label maps that cannot be read, or are not on this machine, are left to other checks.
+    """
+    if not (pipeline_config.eval_input_reader and pipeline_config.model.WhichOneof("model")):
+        return []
+    paths = [reader.label_map_path for reader in pipeline_config.eval_input_reader]
+    path = next(filter(None, paths), "")
+    if is_remote(path):
+        return []
+    try:
+        label_map = read_label_map(path) if path else None
+    except ConfigError:
+        return []  # An error that the check of label maps reports.
+    try:
+        make_metrics(pipeline_config.eval_config, _categories(pipeline_config, label_map))
+    except ConfigError as reason:
+        return [as_problem(reason, pipeline_config)]
+    return []
+
+
+def check_best_metric(pipeline_config: Any, metric: Optional[str]) -> None:
+    """Refuses a metric that no evaluation of the configuration computes.
+
+    Raises:
+        ConfigError: naming the nearest one; or if the metrics cannot be made.
+    """
+    if metric is None:
+        return
+    known = metric_names(pipeline_config)
+    if metric not in known:
+        more = f", and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
+        raise ConfigError(
+            f"best_metric: {metric!r} is not evaluated{nearest(metric, known)} "
+            f"Known: {', '.join(known[:_SHOWN])}{more}"
+        )
+
+
+def metric_names(pipeline_config: Any) -> List[str]:
+    """Names of all that an evaluation computes, in the order of the metrics sets.
+
+    Raises:
+        ConfigError: if a label map cannot be read, or a metrics set cannot be made.
+    """
+    sets = make_metrics(pipeline_config.eval_config, _categories(pipeline_config))
+    names = [name for metrics in sets for name in metrics.names]
+    return [*names, *_loss_names(pipeline_config), "learning_rate", tf1.GraphKeys.GLOBAL_STEP]
+
+
+def _categories(pipeline_config: Any, label_map: Optional[LabelMap] = None) -> List[Dict[str, Any]]:
+    if is_class_agnostic(pipeline_config.model):
+        return AGNOSTIC_CATEGORIES
+    return eval_categories(pipeline_config, label_map)
+
+
+def _loss_names(pipeline_config: Any) -> List[str]:
+    """The total has two names: ours, and "loss" of the Estimator.
+
+    Terms that only some networks have are among them.
+    """
+    names = [step.TOTAL_LOSS, "loss"]
+    if pipeline_config.eval_config.use_dummy_loss_in_eval:
+        return names
+    if pipeline_config.train_config.add_regularization_loss:
+        names.append(step.REGULARIZATION_LOSS)
+    if pipeline_config.model.WhichOneof("model") == "ssd":
+        return [*names, ssd_loss.LOCALIZATION, ssd_loss.CLASSIFICATION, ssd_loss.EQUALIZATION]
+    stages = pipeline_config.model.faster_rcnn.number_of_stages
+    names += [two_stage.RPN_LOCALIZATION, two_stage.RPN_OBJECTNESS]
+    if stages > 1:
+        names += [two_stage.REGION_LOCALIZATION, two_stage.REGION_CLASSIFICATION]
+    if stages > 2:
+        names.append(mask.MASK_LOSS)
+    return names

@@ -1,0 +1,285 @@
+"""Builds the step of one TPU core without a TPU and finds what its compiler would refuse.
+
+A TPU takes a program only if the shape of every tensor is known and its compiler, XLA, knows every
+operation. Both are known from the graph, without a TPU. What the graph does not show: whether the
+program fits into a core's memory, and what this wheel's XLA, which is that for CPU, does otherwise
+than that of a TPU.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
+
+from estimator_det.compat import estimator, registered_kernels, tf, tf1
+from estimator_det.config.problem import Problem, error
+from estimator_det.config.text import ConfigError
+from inputs import schema
+from model_fn.model_fn import create_model_fn
+from model_fn.preflight import xla_check
+from model_fn.preflight.op_origin import Origin, origin_of
+from model_fn.preflight.placeholders import placeholders
+from model_fn.preflight.run_check import as_problem
+
+ModeKeys = estimator.ModeKeys
+
+# An evaluation computes what a prediction does, and losses.
+MODES = (ModeKeys.TRAIN, ModeKeys.EVAL)
+BATCH_PER_CORE = 8
+# Stands for a length that the configuration leaves open, so that the rest can be examined all the
+# same; a multiple of every stride.
+_STAND_IN = 512
+_IN_CORE = "_tpu_replicate"
+_JIT_DEVICE = "XLA_CPU_JIT"
+# The rewrite for TPU takes these away or has kernels for them that a CPU has not.
+_REPLICATION = ("TPUReplicateMetadata", "TPUReplicatedInput", "TPUReplicatedOutput")
+_CONTROL_FLOW = ("Enter", "Exit", "Switch", "Merge", "NextIteration", "LoopCond")
+_OF_THE_REWRITE = frozenset([*_REPLICATION, *_CONTROL_FLOW, "CrossReplicaSum"])
+# The rewrite leaves these out, with a line in the log.
+_SUMMARIES = ("AudioSummary", "HistogramSummary", "ImageSummary", "ScalarSummary", "TensorSummary")
+_SUMMARIES_V2 = ("AudioSummaryV2", "MergeSummary", "TensorSummaryV2")
+_LEFT_OUT = frozenset([*_SUMMARIES, *_SUMMARIES_V2, "Print", "PrintV2"])
+_BATCH_NORM = "FusedBatchNormV3"
+_RESERVED_OUTPUT = 5  # of batch norm: only for CPU and GPU, and never read on TPU
+
+
+class CompileReport(NamedTuple):
+    """What `compile_check` finds."""
+
+    findings: List[Problem]
+    num_operations: int  # that would run on a core
+    seconds: float
+
+
+class CoreGraph(NamedTuple):
+    """What one core would run."""
+
+    graph: tf.Graph
+    inputs: List[tf.Tensor]  # placeholders, for what the host feeds
+    outputs: List[tf.Tensor]  # of the core
+
+
+class Trouble(NamedTuple):
+    """Why an operation would be refused."""
+
+    operation: tf.Operation
+    severity: str
+    message: str
+
+
+def compile_check(
+    pipeline_config: Any,
+    *,
+    xla: bool = True,
+    batch_per_core: int = BATCH_PER_CORE,
+    modes: Sequence[str] = MODES,
+) -> CompileReport:
+    """Whether training and evaluation would compile for TPU, and what prevents it.
+
+    The real steps are built as `create_model_fn(…, use_tpu=True)` makes them, with
+    CrossShardOptimizer, and every operation of a core is checked.
+
+    Args:
+        pipeline_config: `TrainEvalPipelineConfig` proto. Files it names are not read.
+        xla: Whether to compile the steps with XLA for CPU, too, unless something was found before;
+            takes half a minute for a small network.
+        batch_per_core: Images per core.
+        modes: What is to run on TPU, of TRAIN, EVAL and PREDICT.
+    """
+    start = time.monotonic()
+    config = without_files(pipeline_config)
+    findings: List[Problem] = []
+    num_operations = 0
+    for mode in modes:
+        try:
+            core = build_core_graph(config, mode, batch_per_core, findings)
+        except ConfigError as reason:
+            findings.append(as_problem(reason, config))
+            continue
+        operations = list(core_operations(core.graph))
+        num_operations += len(operations)
+        found = as_problems(troubles_of(operations), config)
+        if xla and not any(problem.severity == "error" for problem in [*findings, *found]):
+            found += xla_check.check(core.graph, core.inputs, core.outputs, config)
+        findings += found
+    findings = list(dict.fromkeys(findings))
+    return CompileReport(findings, num_operations, time.monotonic() - start)
+
+
+def build_core_graph(
+    pipeline_config: Any, mode: str, batch_per_core: int, findings: List[Problem]
+) -> CoreGraph:
+    """The graph of a step in a TPU's rewrite, for one core.
+
+    `findings` gets a problem for each input whose shape the configuration, which names no files,
+    leaves open; the graph is built with some length in its place.
+
+    Raises:
+        ConfigError: if a part of the model cannot be built.
+    """
+    model_fn = create_model_fn(pipeline_config, use_tpu=True)
+    with tf.Graph().as_default() as graph:
+        tf1.train.get_or_create_global_step()
+        batch = _batch(pipeline_config, mode, batch_per_core, findings)
+        flat = tf.nest.flatten(batch)
+
+        def step(*tensors: tf.Tensor) -> List[tf.Tensor]:
+            features, labels = tf.nest.pack_sequence_as(batch, tensors)
+            spec = model_fn(features, labels or None, mode, {"use_tpu": True})
+            if mode == ModeKeys.TRAIN:
+                return [spec.train_op]
+            metrics = spec.eval_metrics[1] if mode == ModeKeys.EVAL else []
+            outputs = tf.nest.flatten([spec.loss, spec.predictions, metrics])
+            return [tensor for tensor in outputs if tensor is not None]
+
+        outputs = tf1.tpu.shard(step, inputs=flat, num_shards=1)
+    return CoreGraph(graph, flat, [_inside_core(tensor) for tensor in outputs])
+
+
+def core_operations(graph: tf.Graph) -> Iterator[tf.Operation]:
+    """Every operation that would run on a core, those of functions and loops included."""
+    seen: Set[str] = set()
+    waiting = [op for op in graph.get_operations() if _IN_CORE in op.node_def.attr]
+    while waiting:
+        operation = waiting.pop(0)
+        yield operation
+        for name in _functions_of(operation):
+            if name not in seen:
+                seen.add(name)
+                body = operation.graph._get_function(name).graph
+                waiting += [op for op in body.get_operations() if op.type != "Placeholder"]
+
+
+def without_files(pipeline_config: Any) -> Any:
+    """A copy that names no checkpoint and no label map."""
+    config = copy.deepcopy(pipeline_config)
+    config.train_config.ClearField("fine_tune_checkpoint")
+    for reader in (config.train_input_reader, *config.eval_input_reader):
+        reader.ClearField("label_map_path")
+    return config
+
+
+def _batch(
+    config: Any, mode: str, batch_size: int, findings: List[Problem]
+) -> Tuple[Dict[str, tf.Tensor], Dict[str, tf.Tensor]]:
+    """Placeholders of what the host hands over, all of known shape."""
+    with tf.Graph().as_default():
+        made = placeholders(config, mode)
+    kind = config.model.WhichOneof("model")
+    resizer = getattr(config.model, kind).image_resizer
+    field = f"model.{kind}.image_resizer.{resizer.WhichOneof('image_resizer_oneof')}"
+
+    def fixed(name: str, tensor: tf.Tensor) -> tf.Tensor:
+        lengths = [batch_size, *tensor.shape.as_list()[1:]]
+        if None in lengths and name == schema.IMAGE:
+            findings.append(
+                error(
+                    field,
+                    f"the size of the network's input depends on the picture: {name} is "
+                    f"{_shape_text(tf.TensorShape(lengths))}, a TPU needs every length",
+                    "take fixed_shape_resizer, or keep_aspect_ratio_resizer with "
+                    "pad_to_max_dimension: true",
+                )
+            )
+        shape = [_STAND_IN if length is None else length for length in lengths]
+        return tf1.placeholder(tensor.dtype, shape, name=name)
+
+    features, labels = (
+        {name: fixed(name, tensor) for name, tensor in tensors.items()} for tensors in made
+    )
+    return features, labels
+
+
+def _inside_core(tensor: tf.Tensor) -> tf.Tensor:
+    """The tensor of the core that a replicated output hands out."""
+    while _IN_CORE not in tensor.op.node_def.attr:
+        # An output is concatenated over shards along an axis, which is the other input.
+        (tensor,) = (given for given in tensor.op.inputs if given.op.type != "Const")
+    return tensor
+
+
+def _functions_of(operation: tf.Operation) -> List[str]:
+    values = operation.node_def.attr.values()
+    functions = [f for v in values for f in ([v.func] if v.HasField("func") else v.list.func)]
+    return [function.name for function in functions]
+
+
+def troubles_of(operations: List[tf.Operation]) -> Iterator[Trouble]:
+    """What would be refused of these operations, each after those it depends on."""
+    # What a tensor of unknown shape flows into is not to blame for its own.
+    tainted: Set[tf.Operation] = set()
+    known: Dict[str, List[Any]] = {}
+    for operation in operations:
+        unknown = list(_unknown_outputs(operation))
+        inherited = any(
+            tensor.op in tainted or (tensor.op.type == "Placeholder" and not _is_known(tensor))
+            for tensor in operation.inputs
+        )
+        if unknown or inherited:
+            tainted.add(operation)
+        if unknown and not inherited:
+            shape = _shape_text(operation.outputs[unknown[0]].shape)
+            yield Trouble(operation, "error", f"has an output of unknown shape, {shape}")
+        if operation.type in _LEFT_OUT:
+            yield Trouble(operation, "warning", "is left out on TPU")
+        elif not _has_kernel(operation, known):
+            yield Trouble(operation, "error", "has no XLA kernel")
+
+
+def _is_known(tensor: tf.Tensor) -> bool:
+    return tensor.dtype in (tf.resource, tf.variant) or tensor.shape.is_fully_defined()
+
+
+def _unknown_outputs(operation: tf.Operation) -> Iterator[int]:
+    for index, tensor in enumerate(operation.outputs):
+        if _is_known(tensor):
+            continue
+        if operation.type == _BATCH_NORM and index == _RESERVED_OUTPUT:
+            continue
+        if operation.type == "ZerosLike":  # that output's gradient
+            given = operation.inputs[0]
+            if given.op.type == _BATCH_NORM and given.value_index == _RESERVED_OUTPUT:
+                continue
+        yield index
+
+
+def _shape_text(shape: tf.TensorShape) -> str:
+    if shape.rank is None:
+        return "of unknown rank"
+    return f"[{', '.join('?' if length is None else str(length) for length in shape)}]"
+
+
+def _has_kernel(operation: tf.Operation, known: Dict[str, List[Any]]) -> bool:
+    """Whether XLA can run an operation on values of its types."""
+    if operation.type in _OF_THE_REWRITE:
+        return True
+    if operation.type not in known:
+        known[operation.type] = registered_kernels(operation.type, _JIT_DEVICE)
+    attr = operation.node_def.attr
+    return any(
+        all(_allows(constraint, attr[constraint.name]) for constraint in kernel.constraint)
+        for kernel in known[operation.type]
+    )
+
+
+def _allows(constraint: Any, value: Any) -> bool:
+    allowed = constraint.allowed_values.list.type
+    given = [value.type] if value.HasField("type") else value.list.type
+    return not allowed or all(one in allowed for one in given)
+
+
+def as_problems(troubles: Iterator[Trouble], config: Any) -> List[Problem]:
+    """One problem for all operations of a type that one line made."""
+    groups: Dict[Tuple[Origin, str, str, str], List[str]] = {}
+    for trouble in troubles:
+        origin = origin_of(trouble.operation, config)
+        key = (origin, trouble.operation.type, trouble.severity, trouble.message)
+        groups.setdefault(key, []).append(trouble.operation.name)
+    problems = []
+    for (origin, kind, severity, message), names in groups.items():
+        place = f" ({origin.location})" if origin.location else ""
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        text = f"operation {kind} {names[0]!r}{more}{place} {message}"
+        problems.append(Problem(severity, origin.field, text, origin.remedy))
+    return problems

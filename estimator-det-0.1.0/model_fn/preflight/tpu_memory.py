@@ -1,0 +1,185 @@
+"""How much of a TPU core's memory a training step takes, and which batch fits.
+
+An estimate from the graph of one core: variables, gradients, what the backward pass needs of the
+forward one, and the batch. Two habits of TPUs are taken into account. Their compiler computes
+elementwise operations, batch norm among them, again where they are needed, so that of a chain
+"convolution, batch norm, activation" the convolution's output is kept alone. And they store values
+in tiles of 8 x 128 numbers, which pads narrow layers. How the compiler really schedules a program,
+only a TPU shows: hence `MARGIN`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
+
+from estimator_det.compat import estimator, tf, tf1
+from estimator_det.config.problem import Problem
+from estimator_det.config.text import ConfigError
+from model_fn.preflight import tpu_graph
+
+# Bytes of high-bandwidth memory that a core has to itself.
+CORE_BYTES: Dict[str, int] = {"v2": 8 << 30, "v3": 16 << 30, "v5e": 16 << 30}
+# A batch is said to fit if the estimate times this stays within a core's memory.
+MARGIN = 1.3
+LANES, SUBLANES = 128, 8  # lengths of a tile's axes
+MOST_PER_CORE = 1024  # images; more are of no use
+_WIDE_STEP = 8  # larger batches are rounded down to multiples of this
+
+# What the compiler recomputes from its inputs where the backward pass needs it.
+_ACTIVATIONS = ("Relu", "Relu6", "Sigmoid", "Softplus")
+_OF_ONE = ("Abs", "Exp", "IsNan", "Log", "Log1p", "LogicalNot", "Neg", "Rsqrt", "Square")
+_OF_TWO = ("BiasAdd", "Maximum", "Minimum", "Mul", "Pow", "RealDiv", "Sub")
+_CHOICES = ("Greater", "GreaterEqual", "Less", "LessEqual", "Select", "SelectV2")
+_FORMS = ("BroadcastTo", "Cast", "ExpandDims", "Identity", "Pad", "PadV2", "Reshape", "Squeeze")
+_MARKS = ("PreventGradient", "Snapshot", "StopGradient")
+_RECOMPUTED = frozenset(
+    ["FusedBatchNormV3", *_ACTIVATIONS, *_OF_ONE, *_OF_TWO, *_CHOICES, *_FORMS, *_MARKS]
+)
+# Their values are variables, come with the batch or cost nothing.
+_FREE = frozenset(
+    ["Const", "Fill", "Range", "ReadVariableOp", "Shape", "TPUReplicatedInput", "VarHandleOp"]
+)
+_CONVOLUTIONS = frozenset(["Conv2D", "DepthwiseConv2dNative"])
+
+
+class Block(NamedTuple):
+    """Values of one shape."""
+
+    shape: Tuple[int, ...]
+    width: int  # bytes of a number
+    convolved: bool  # laid out by batch and channels, as convolutions want it
+
+
+class CoreMemory(NamedTuple):
+    """What a core holds in a training step."""
+
+    variables: int  # bytes of parameters, statistics, optimizer slots, moving averages
+    gradients: int  # bytes
+    kept: List[Block]  # for the backward pass
+    largest: Optional[Block]  # of the backward pass; two are alive at a time
+    batch: List[Block]  # what the host hands over; one waits while one is computed on
+    images: int  # per core, of the graph that was measured
+
+    def total(self, images: Optional[int] = None) -> int:
+        """Bytes at so many images a core, by default those of the graph."""
+        count = self.images if images is None else images
+        activations = sum(self._size(block, count) for block in self.kept)
+        alive = 2 * self._size(self.largest, count) if self.largest else 0
+        infeed = 2 * sum(self._size(block, count) for block in self.batch)
+        return self.variables + self.gradients + activations + alive + infeed
+
+    def activations(self) -> int:
+        """Bytes of what is kept for the backward pass."""
+        return sum(self._size(block, self.images) for block in self.kept)
+
+    def fitting(self, core_bytes: int) -> int:
+        """Images a core that fit into its memory with `MARGIN` to spare; 0 if not one does."""
+
+        def fits(images: int) -> bool:
+            return self.total(images) * MARGIN <= core_bytes
+
+        wide = [n for n in range(_WIDE_STEP, MOST_PER_CORE + 1, _WIDE_STEP) if fits(n)]
+        if wide:
+            return max(wide)
+        return max((n for n in range(1, _WIDE_STEP) if fits(n)), default=0)
+
+    def _size(self, block: Block, images: int) -> int:
+        shape = block.shape
+        if shape and shape[0] % self.images == 0:
+            shape = (shape[0] // self.images * images, *shape[1:])
+        return padded_size(shape, block.convolved) * block.width
+
+
+def padded_size(shape: Tuple[int, ...], convolved: bool) -> int:
+    """Numbers that a tensor of `shape` takes in tiles, in the layout that wastes least.
+
+    Args:
+        shape: Of the tensor.
+        convolved: Whether rows and columns of a tile are batch and channels, [B, h, w, C].
+    """
+    if len(shape) < 2:
+        return math.prod(shape)
+    axes = (0, len(shape) - 1) if convolved else range(len(shape))
+
+    def tiled(lanes: int, sublanes: int) -> int:
+        lengths = list(shape)
+        lengths[lanes] = -(-lengths[lanes] // LANES) * LANES
+        lengths[sublanes] = -(-lengths[sublanes] // SUBLANES) * SUBLANES
+        return math.prod(lengths)
+
+    return min(tiled(one, other) for one in axes for other in axes if one != other)
+
+
+def estimate(pipeline_config: Any, images_per_core: int) -> CoreMemory:
+    """Builds the step of one core and measures what it keeps.
+
+    Args:
+        pipeline_config: `TrainEvalPipelineConfig` proto of a static input size; files it names are
+            not read.
+        images_per_core: Its share of the batch.
+
+    Raises:
+        ConfigError: if the model cannot be built, or not with static shapes.
+    """
+    config = tpu_graph.without_files(pipeline_config)
+    findings: List[Problem] = []
+    core = tpu_graph.build_core_graph(config, estimator.ModeKeys.TRAIN, images_per_core, findings)
+    if findings:
+        raise ConfigError(findings[0].message)
+    with core.graph.as_default():
+        variables, trained = tf1.global_variables(), tf1.trainable_variables()
+    operations = list(tpu_graph.core_operations(core.graph))
+    backward = {op for op in operations if "gradients/" in op.name}
+    kept: Dict[Any, tf.Tensor] = {}
+    for op in backward:
+        for tensor in op.inputs:
+            if tensor.op not in backward:
+                kept.update({root.ref(): root for root in _roots(tensor)})
+    blocks = [_block(tensor) for tensor in kept.values()]
+    passed = [_block(tensor) for op in backward for tensor in op.outputs]
+    return CoreMemory(
+        variables=_bytes(variables),
+        gradients=_bytes(trained),
+        kept=[block for block in blocks if block],
+        largest=max(
+            (block for block in passed if block),
+            key=lambda block: padded_size(block.shape, block.convolved) * block.width,
+            default=None,
+        ),
+        batch=[block for block in map(_block, core.inputs) if block],
+        images=images_per_core,
+    )
+
+
+def _roots(tensor: tf.Tensor) -> List[tf.Tensor]:
+    """What must be kept so that `tensor` can be had again."""
+    roots: List[tf.Tensor] = []
+    seen: Set[Any] = set()
+    waiting = [tensor]
+    while waiting:
+        tensor = waiting.pop()
+        if tensor.ref() in seen:
+            continue
+        seen.add(tensor.ref())
+        if tensor.op.type in _RECOMPUTED or _adds_numbers(tensor.op):
+            waiting += list(tensor.op.inputs)
+        elif tensor.op.type not in _FREE:
+            roots.append(tensor)
+    return roots
+
+
+def _adds_numbers(operation: tf.Operation) -> bool:
+    """Whether it is an addition other than that of feature maps, whose terms lie far back."""
+    return operation.type in ("Add", "AddV2") and operation.outputs[0].shape.rank != 4
+
+
+def _block(tensor: tf.Tensor) -> Optional[Block]:
+    if tensor.dtype in (tf.resource, tf.variant, tf.string) or not tensor.shape.is_fully_defined():
+        return None
+    shape = tuple(tensor.shape.as_list())
+    return Block(shape, tensor.dtype.size, len(shape) == 4 and tensor.op.type in _CONVOLUTIONS)
+
+
+def _bytes(variables: List[tf.Variable]) -> int:
+    return sum(v.shape.num_elements() * v.dtype.base_dtype.size for v in variables)

@@ -1,0 +1,132 @@
+"""Compiles a core's step with XLA for CPU, as a check besides that of the graph."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Dict, List, Sequence
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config.problem import Problem, error
+from model_fn.preflight.op_origin import origin_of
+
+# Attributes of the rewrite for TPU, and of places, which have no meaning here.
+_MARKS = ("_tpu_replicate", "_xla_outside_compilation", "_class")
+_HANDLE = "VarHandleOp"
+_PASS_ON = ("TPUReplicatedInput", "TPUReplicatedOutput", "CrossReplicaSum")
+_NODE = re.compile(r"\{\{node ([^}]+)\}\}")
+_LONGEST = 400
+
+
+class XlaStep:
+    """What one core runs, as a function compiled by XLA for CPU.
+
+    Of the rewrite for TPU only sums over cores are replaced: with one core they are what they sum.
+
+    Args:
+        graph: Made under `tf.compat.v1.tpu.shard` with one shard.
+        inputs: Placeholders that the host feeds.
+        outputs: Tensors of the core.
+
+    Attributes:
+        variables: By name, all zero at first.
+    """
+
+    def __init__(
+        self, graph: tf.Graph, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.Tensor]
+    ) -> None:
+        definition = _for_one_core(graph, [tensor.op.name for tensor in outputs])
+        read = {_producer(name) for node in definition.node for name in node.input}
+        handles = [op for op in graph.get_operations() if op.type == _HANDLE and op.name in read]
+        self._inputs = list(inputs)
+        with tf.init_scope():
+            self.variables: Dict[str, tf.Variable] = {
+                op.name: tf.Variable(
+                    tf.zeros(op.get_attr("shape"), op.get_attr("dtype")), trainable=False
+                )
+                for op in handles
+            }
+
+        def run(*values: tf.Tensor) -> List[tf.Tensor]:
+            given = {tensor.op.name: value for tensor, value in zip(inputs, values)}
+            captured = tf1.get_default_graph().capture
+            given.update(
+                {name: captured(variable.handle) for name, variable in self.variables.items()}
+            )
+            return tf1.import_graph_def(
+                definition,
+                {f"{name}:0": value for name, value in given.items() if name in read},
+                [tensor.name for tensor in outputs],
+                name="",
+            )
+
+        self._run: Any = tf.function(run, autograph=False, jit_compile=True)
+
+    def __call__(self, *values: tf.Tensor) -> List[tf.Tensor]:
+        """Outputs for values of the inputs; moves the variables."""
+        return self._run(*values)
+
+    def compile(self) -> None:
+        """Compiles and runs nothing.
+
+        Raises:
+            tf.errors.OpError: if XLA cannot; ValueError likewise.
+        """
+        with tf.init_scope():
+            specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in self._inputs]
+            self._run.experimental_get_compiler_ir(*specs)(stage="optimized_hlo_serialized")
+
+
+def _producer(name: str) -> str:
+    """The node that an input of a `NodeDef` names."""
+    return name.lstrip("^").split(":")[0]
+
+
+def _for_one_core(graph: tf.Graph, output_names: List[str]) -> Any:
+    """The part of a graph that outputs need, without what it is given and marks of the rewrite."""
+    definition = tf1.graph_util.extract_sub_graph(graph.as_graph_def(), output_names)
+    inner = [node for node in definition.node if node.op not in (_HANDLE, "Placeholder")]
+    del definition.node[:]
+    definition.node.extend(inner)
+    for node in definition.node:
+        for mark in _MARKS:
+            node.attr.pop(mark, None)
+        if node.op in _PASS_ON:
+            kept = [name for name in node.input if not name.startswith("^")][:1]
+            kept += [name for name in node.input if name.startswith("^")]
+            dtype = node.attr["T"].type
+            node.ClearField("attr")
+            node.op = "Identity"
+            node.ClearField("input")
+            node.input.extend(kept)
+            node.attr["T"].type = dtype
+        elif node.op == "TPUReplicateMetadata":
+            node.op = "NoOp"
+            node.ClearField("attr")
+    return definition
+
+
+def check(
+    graph: tf.Graph, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.Tensor], config: Any
+) -> List[Problem]:
+    """Problems that XLA has with a core's step, as `XlaStep` takes it; none if it compiles."""
+    try:
+        XlaStep(graph, inputs, outputs).compile()
+    except (ValueError, tf.errors.OpError) as reason:
+        return _problems(str(getattr(reason, "message", None) or reason), graph, config)
+    return []
+
+
+def _problems(text: str, graph: tf.Graph, config: Any) -> List[Problem]:
+    """One for each operation that XLA's message names."""
+    short = " ".join(text.split())[:_LONGEST]
+    found = []
+    for name in dict.fromkeys(_NODE.findall(text)):
+        try:
+            operation = graph.get_operation_by_name(name)
+        except KeyError:
+            continue
+        origin = origin_of(operation, config)
+        message = f"XLA does not compile operation {operation.type} {name!r} ({origin.location})"
+        found.append(error(origin.field, f"{message}: {short}", origin.remedy))
+    remedy = "remove the part that the message names"
+    return found or [error("model", f"XLA does not compile the step: {short}", remedy)]

@@ -1,0 +1,1 @@
+"""Training and evaluation runs: backends, saving, progress, history, signals."""

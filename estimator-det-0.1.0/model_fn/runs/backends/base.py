@@ -1,0 +1,98 @@
+"""What a run asks of the engine that executes its steps."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Callable, ContextManager, Dict, List, Optional, Protocol, Sequence
+
+from inputs.bad_records.log import FaultLog
+from inputs.records.cursor import DataCursor
+from model_fn.runs.options import Saving
+from model_fn.training.step import TrainGraph
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSettings:
+    """What a run trains, and where.
+
+    Attributes:
+        pipeline_config: `TrainEvalPipelineConfig` proto.
+        model_dir: Where checkpoints, events and exports go.
+        num_steps: The global step at which training ends; None if it does not.
+        saving: When checkpoints are saved.
+        seed: Of initial values, shuffling and augmentation; None for any.
+    """
+
+    pipeline_config: Any
+    model_dir: str
+    num_steps: Optional[int]
+    saving: Saving
+    seed: Optional[int] = None
+
+
+class Evaluator(Protocol):
+    """Evaluates and exports checkpoints; an `Estimator` is one."""
+
+    model_dir: str
+
+    def evaluate(self, input_fn: Callable[..., Any], **arguments: Any) -> Dict[str, Any]:
+        """As `Estimator.evaluate`."""
+
+    def export_saved_model(self, *arguments: Any, **options: Any) -> bytes:
+        """As `Estimator.export_saved_model`."""
+
+
+class Backend(Protocol):
+    """Executes the steps of one run.
+
+    Attributes:
+        graph: What hooks take from the training graph, once it is built.
+        keeps_data_cursor: Whether the position in the data can be saved with checkpoints.
+        steps_per_call: Steps between two returns to the hooks.
+    """
+
+    graph: TrainGraph
+    keeps_data_cursor: bool
+    steps_per_call: int
+
+    def running(self) -> ContextManager[None]:
+        """Within, the backend can train; its errors become those of a run."""
+
+    def input_fn(
+        self, cursor: Optional[DataCursor], first_step: int, fault_log: FaultLog
+    ) -> Callable[..., Any]:
+        """The input function of training.
+
+        Args:
+            cursor: Position in the data; None where it is not kept.
+            first_step: Where training starts.
+            fault_log: Gets the faults of records.
+        """
+
+    def progress_hooks(self, *, every_steps: int, silent: bool, fault_log: FaultLog) -> List[Any]:
+        """The hooks that report progress, and end training at a step that is not finite.
+
+        Args:
+            every_steps: Steps between two reports.
+            silent: Nothing on the terminal; files are written all the same.
+            fault_log: Its counts go to TensorBoard.
+        """
+
+    def train(
+        self,
+        input_fn: Callable[..., Any],
+        hooks: Sequence[Any],
+        listeners: Sequence[Any] = (),
+        make_eval_input_fn: Optional[Callable[[], Any]] = None,
+    ) -> None:
+        """Trains to the last step.
+
+        Args:
+            input_fn: Of `input_fn`.
+            hooks: Called around each step, in this order.
+            listeners: `CheckpointSaverListener`s of the hook that saves.
+            make_eval_input_fn: Makes the input function of evaluations that a cluster runs itself.
+        """
+
+    def evaluator(self) -> Evaluator:
+        """Evaluates and exports the checkpoints of the run."""

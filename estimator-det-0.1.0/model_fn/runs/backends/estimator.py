@@ -1,0 +1,134 @@
+"""Runs steps by `tf.estimator.Estimator`: one process, or the cluster of TF_CONFIG."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+from typing import Any, Callable, ContextManager, List, Optional, Sequence
+
+from estimator_det.compat import estimator
+from estimator_det.detectors.base import make_preprocessor
+from inputs import pipeline as input_pipeline
+from inputs.bad_records.log import FaultLog
+from inputs.records.cursor import DataCursor, seed_at
+from model_fn.evaluation.matching import OnMatches
+from model_fn.model_fn import create_model_fn
+from model_fn.runs import cluster, progress
+from model_fn.runs.backends.base import Evaluator, RunSettings
+from model_fn.runs.options import Saving
+from model_fn.training.step import TrainGraph
+
+SUMMARY_STEPS = 100  # between two summaries
+
+
+@cluster.environment()
+def make_estimator(
+    pipeline_config: Any,
+    model_dir: str,
+    *,
+    saving: Optional[Saving] = None,
+    seed: Optional[int] = None,
+    graph: Optional[TrainGraph] = None,
+    on_matches: Optional[OnMatches] = None,
+) -> Any:
+    """An `Estimator` of a pipeline configuration.
+
+    Args:
+        pipeline_config: `TrainEvalPipelineConfig` proto.
+        model_dir: Where checkpoints and events go.
+        saving: When it saves; by default every ten minutes.
+        seed: Of initial values and whatever else is random in the graph.
+        graph: Gets what hooks need of a training graph.
+        on_matches: Gets the matches of an evaluation when it ends.
+    """
+    saving = saving or Saving()
+    run_config = estimator.RunConfig(
+        model_dir=model_dir,
+        tf_random_seed=seed,
+        save_summary_steps=SUMMARY_STEPS,
+        keep_checkpoint_max=saving.keep_max,
+        log_step_count_steps=SUMMARY_STEPS,
+        save_checkpoints_steps=saving.steps,
+        save_checkpoints_secs=saving.secs,
+    )
+    model_fn = create_model_fn(pipeline_config, graph=graph, on_matches=on_matches)
+    return estimator.Estimator(model_fn, config=run_config, params={})
+
+
+def estimator_maker(settings: RunSettings) -> Callable[..., Any]:
+    """`make_estimator` for a run."""
+    return functools.partial(
+        make_estimator,
+        settings.pipeline_config,
+        settings.model_dir,
+        saving=settings.saving,
+        seed=settings.seed,
+    )
+
+
+class EstimatorBackend:
+    """An Estimator in this process; `Backend` says what its methods do."""
+
+    steps_per_call = 1
+
+    def __init__(self, settings: RunSettings) -> None:
+        self._settings = settings
+        self._make_estimator = estimator_maker(settings)
+        self.graph = TrainGraph()
+        # The workers of a cluster read on at their own pace.
+        self.keeps_data_cursor = not cluster.is_in_cluster()
+
+    def running(self) -> ContextManager[None]:
+        return contextlib.nullcontext()
+
+    def input_fn(
+        self, cursor: Optional[DataCursor], first_step: int, fault_log: FaultLog
+    ) -> Callable[..., Any]:
+        settings = self._settings
+        config = copy.deepcopy(settings.pipeline_config)
+        # The report of a bad step names its images.
+        config.train_input_reader.include_source_id = True
+        made: Callable[..., Any] = input_pipeline.create_train_input_fn(
+            config,
+            make_preprocessor(config.model),
+            seed=settings.seed if cursor is not None else seed_at(settings.seed, first_step),
+            fault_log=fault_log,
+            cursor=cursor,
+            first_step=None if cluster.is_in_cluster() else first_step,
+        )
+        return made
+
+    def progress_hooks(self, *, every_steps: int, silent: bool, fault_log: FaultLog) -> List[Any]:
+        return progress.training_hooks(
+            self._settings.pipeline_config,
+            self._settings.model_dir,
+            self._settings.num_steps,
+            self.graph,
+            every_steps=every_steps,
+            silent=silent,
+            fault_log=fault_log,
+            writes=cluster.is_chief(),
+        )
+
+    def train(
+        self,
+        input_fn: Callable[..., Any],
+        hooks: Sequence[Any],
+        listeners: Sequence[Any] = (),
+        make_eval_input_fn: Optional[Callable[[], Any]] = None,
+    ) -> None:
+        trainer, steps = self._make_estimator(graph=self.graph), self._settings.num_steps
+        if make_eval_input_fn is not None and cluster.is_in_cluster():
+            # This starts servers by role.
+            train_spec = estimator.TrainSpec(input_fn, max_steps=steps, hooks=list(hooks))
+            eval_spec = estimator.EvalSpec(make_eval_input_fn())
+            estimator.train_and_evaluate(trainer, train_spec, eval_spec)
+            return
+        trainer.train(
+            input_fn, hooks=list(hooks), max_steps=steps, saving_listeners=list(listeners)
+        )
+
+    def evaluator(self) -> Evaluator:
+        made: Evaluator = self._make_estimator()
+        return made

@@ -1,0 +1,410 @@
+"""Runs steps by `TPUEstimator`: what it is fed, and what is reported of its loops."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import math
+import os
+import re
+import time
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence
+
+from estimator_det.compat import tf, tf1, tpu_estimator
+from estimator_det.config.text import ConfigError
+from estimator_det.detectors.base import make_preprocessor
+from inputs import pipeline as input_pipeline
+from inputs import schema
+from inputs.bad_records.log import FaultLog
+from inputs.records.cursor import DataCursor, seed_at
+from model_fn.checkpoints.errors import RunError
+from model_fn.model_fn import create_model_fn
+from model_fn.runs import cluster
+from model_fn.runs.backends import tpu_options
+from model_fn.runs.backends.base import Evaluator, RunSettings
+from model_fn.runs.backends.estimator import estimator_maker
+from model_fn.runs.backends.tpu_options import OnTpu
+from model_fn.runs.options import Saving
+from model_fn.runs.progress import (
+    PROGRESS_FILE,
+    JsonlLogger,
+    NotFiniteLossError,
+    TensorBoardLogger,
+    TrainingReport,
+)
+from model_fn.training.step import TrainGraph
+
+# What a train step reads; the rest would only fill the path from the host to the cores.
+FEATURES = tuple(key for key, spec in schema.FEATURES.items() if spec.in_train_step)
+EVALUATION_FEATURES = tuple(key for key, spec in schema.FEATURES.items() if spec.in_eval_step)
+_UNUSED_LABELS = tuple(key for key, spec in schema.LABELS.items() if not spec.on_tpu)
+_NO_TPU = ("Cannot find any TPU cores", "Failed to connect to the Tensorflow master")
+# What TPUEstimator reports of a variable after a loop, even where something else is NaN.
+_NOT_FINITE = re.compile(r"Gradient for (\S+?)(:0)? is NaN")
+_REMEDY = (
+    "Lower the learning rate or lengthen its warm-up; on CPU or GPU the step at fault would be "
+    "rejected and saved"
+)
+
+
+class NoTpuError(RunError):
+    """The TPU that a run is meant for cannot be reached."""
+
+
+def make_estimator(
+    pipeline_config: Any,
+    model_dir: str,
+    on_tpu: OnTpu,
+    *,
+    saving: Optional[Saving] = None,
+    seed: Optional[int] = None,
+    graph: Optional[TrainGraph] = None,
+) -> Any:
+    """A `TPUEstimator` of a pipeline configuration, that trains, and evaluates if asked to.
+
+    It saves no checkpoints by itself; runs bring a hook for that.
+
+    Args:
+        pipeline_config: `TrainEvalPipelineConfig` proto; its batch size is that of all cores.
+        model_dir: Where checkpoints and events go.
+        on_tpu: Which TPU, and how.
+        saving: How many checkpoints are kept.
+        seed: Of initial values and whatever else is random in the graph.
+        graph: Gets what hooks need of a training graph.
+
+    Raises:
+        ConfigError: if the configuration does not suit a TPU.
+        NoTpuError: if there is no such TPU.
+    """
+    tpu_options.check(pipeline_config, model_dir, on_tpu)
+    evaluation_batch = pipeline_config.eval_config.batch_size
+    return tpu_estimator.TPUEstimator(
+        create_model_fn(pipeline_config, use_tpu=True, graph=graph),
+        config=make_run_config(model_dir, on_tpu, saving=saving, seed=seed),
+        use_tpu=not on_tpu.rehearses,
+        train_batch_size=pipeline_config.train_config.batch_size,
+        eval_batch_size=evaluation_batch,
+        predict_batch_size=evaluation_batch,
+        eval_on_tpu=on_tpu.evaluates,
+        export_to_tpu=False,
+    )
+
+
+@cluster.environment()
+def make_run_config(
+    model_dir: str,
+    on_tpu: OnTpu,
+    *,
+    saving: Optional[Saving] = None,
+    seed: Optional[int] = None,
+) -> Any:
+    """The `RunConfig`: one synchronous batch over all cores, each host reading its own records.
+
+    Raises:
+        NoTpuError: if there is no such TPU.
+    """
+    try:
+        resolver = None
+        if not on_tpu.rehearses:
+            resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
+                tpu=on_tpu.name, zone=on_tpu.zone, project=on_tpu.project
+            )
+        # One entry of the speed a loop. TPUEstimator counts runs of its session, and without a TPU
+        # each of them is a step.
+        runs = on_tpu.iterations_per_loop if on_tpu.rehearses else 1
+        return tpu_estimator.RunConfig(
+            model_dir=model_dir,
+            tf_random_seed=seed,
+            cluster=resolver,
+            keep_checkpoint_max=(saving or Saving()).keep_max,
+            # A hook of the run saves; a second one would do so again.
+            save_checkpoints_secs=None,
+            save_checkpoints_steps=None,
+            log_step_count_steps=on_tpu.iterations_per_loop * runs,
+            tpu_config=tpu_estimator.TPUConfig(
+                iterations_per_loop=on_tpu.iterations_per_loop,
+                # Estimators handle a single shard as one that is not replicated at all.
+                num_shards=on_tpu.num_shards if on_tpu.num_shards > 1 else None,
+                per_host_input_for_training=tpu_estimator.InputPipelineConfig.PER_HOST_V2,
+            ),
+        )
+    except ImportError as error:
+        raise NoTpuError(
+            f"{error}. To find a TPU by its name, pip install cloud-tpu-client; or give its "
+            "address, grpc://host:8470, or 'local' on its own machine"
+        ) from error
+    except (ValueError, RuntimeError, OSError) as error:
+        raise NoTpuError(
+            f"TPU {on_tpu.name!r} (zone {on_tpu.zone or 'of this machine'}, project "
+            f"{on_tpu.project or 'of this machine'}) was not found: {error}. "
+            "gcloud compute tpus list --zone ZONE lists the TPUs of a zone"
+        ) from error
+
+
+class _LoopsInGraph:
+    """Makes loops of operations in the graph, not of functions, until the graph is built.
+
+    TPUEstimator puts the whole model into a loop. In a function, layers with a regularizer cannot
+    be built in bfloat16: the stand-in of a variable there cannot be looked up.
+    """
+
+    def __init__(self) -> None:
+        self._were_functions = False
+
+    def begin(self) -> None:
+        self._were_functions = tf1.control_flow_v2_enabled()
+        tf1.disable_control_flow_v2()
+
+    def end(self) -> None:
+        """Restores the setting; does nothing a second time."""
+        if self._were_functions:
+            tf1.enable_control_flow_v2()
+        self._were_functions = False
+
+
+_LOOPS = _LoopsInGraph()
+
+
+@contextlib.contextmanager
+def running(on_tpu: OnTpu) -> Iterator[None]:
+    """Within, a TPUEstimator can train: its graph is built as it must be, and errors are explained.
+
+    The error of a missing TPU becomes a `NoTpuError`, that of a variable that is NaN a
+    `NotFiniteLossError`.
+    """
+    _LOOPS.begin()
+    try:
+        yield
+    except tf.errors.InvalidArgumentError as error:
+        found = _NOT_FINITE.search(str(error))
+        if found is None:
+            raise
+        raise NotFiniteLossError(
+            f"not finite after a loop of {on_tpu.iterations_per_loop} steps: {found[1]}. {_REMEDY}"
+        ) from error
+    except (RuntimeError, ValueError) as error:
+        if not any(text in str(error) for text in _NO_TPU):
+            raise
+        raise NoTpuError(
+            f"TPU {on_tpu.name!r} has no cores that this machine can reach. Is it running, and "
+            "this its network? To try the run without one, rehearse it: --rehearse_tpu"
+        ) from error
+    finally:
+        _LOOPS.end()
+
+
+def static_batches(pipeline_config: Any) -> Any:
+    """The configuration with readers that leave incomplete batches out."""
+    config = copy.deepcopy(pipeline_config)
+    config.train_input_reader.drop_remainder = True
+    for reader in config.eval_input_reader:
+        reader.drop_remainder = True
+    return config
+
+
+def fed(input_fn: Callable[..., Any], *, evaluates: bool = False) -> Callable[..., Any]:
+    """An input function for `TPUEstimator`: batches of static shape, of what cores make use of.
+
+    Each host reads its own part of the records; a batch is that of one core,
+    `params["batch_size"]`.
+
+    Args:
+        input_fn: Of `inputs.pipeline`, with a configuration of `static_batches`.
+        evaluates: Whether it is for evaluation, which needs more.
+
+    Returns:
+        `input_fn(params)`; it raises `ConfigError` if the configuration leaves a shape open.
+    """
+    wanted = EVALUATION_FEATURES if evaluates else FEATURES
+
+    @tf.autograph.experimental.do_not_convert
+    def keep(features: Dict[str, tf.Tensor], labels: Dict[str, tf.Tensor]) -> Any:
+        return (
+            {key: tensor for key, tensor in features.items() if key in wanted},
+            {key: tensor for key, tensor in labels.items() if key not in _UNUSED_LABELS},
+        )
+
+    def feed(params: Dict[str, Any]) -> tf.data.Dataset:
+        dataset = input_fn(params, _part_of_host(params)).map(keep)
+        for specs in dataset.element_spec:
+            _check_static(specs)
+        return dataset
+
+    return feed
+
+
+def _part_of_host(params: Dict[str, Any]) -> Optional[tf.distribute.InputContext]:
+    """Which part of the records is this host's; None where there is one host."""
+    context = params.get("context")
+    if context is None:
+        return None
+    _, index, count, _ = context.current_input_fn_deployment()
+    # One replica: the batch size is that of a core already.
+    return tf.distribute.InputContext(count, index, num_replicas_in_sync=1)
+
+
+def _check_static(specs: Dict[str, tf.TensorSpec]) -> None:
+    for key, spec in specs.items():
+        if not spec.shape.is_fully_defined():
+            raise ConfigError(
+                f"{key} has shape {spec.shape}, but a TPU needs every length. Give the model a "
+                "fixed_shape_resizer, or a keep_aspect_ratio_resizer with pad_to_max_dimension: "
+                "true, and the reader num_keypoints where it loads keypoints; "
+                "estimator-det check-config --tpu lists all that is open"
+            )
+
+
+class LoopReport(TrainingReport):
+    """Reports progress after each loop on the TPU; in a rehearsal, as often as that.
+
+    The scalars are those of the last step that arrived at the host. One that is not finite ends the
+    training: nothing rejects a bad step within a loop, as it would be on CPU or GPU.
+    """
+
+    def begin(self) -> None:
+        _LOOPS.end()  # The graph about to run is built.
+        self._graph.host_values.prepare()
+        self._global_step = tf1.train.get_global_step()
+
+    def before_run(self, run_context: Any) -> Any:
+        del run_context
+        self._started = time.monotonic()
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        del run_values
+        before, now = self._step, time.monotonic()
+        self._step = int(run_context.session.run(self._global_step))
+        num_steps = self._step - before
+        if before > self._first_step and num_steps:  # The first run also compiles.
+            self._durations.append((now - self._started) / num_steps)
+        if self._bar is not None:
+            self._bar.update(num_steps)
+        step, values = self._graph.host_values.read(run_context.session)
+        bad = {name: value for name, value in values.items() if not math.isfinite(value)}
+        if bad:
+            raise NotFiniteLossError(
+                f"not finite in the steps up to {self._step}: {bad}; all, of step {step}: "
+                f"{values}. {_REMEDY}"
+            )
+        self._values = values
+        is_first, is_last = before == self._first_step, self._step == self._num_steps
+        if is_first or is_last or self._step - self._reported >= self._every_steps:
+            self._report()
+
+
+class TpuEvaluator:
+    """Evaluates on the TPU, and exports for CPU.
+
+    Args:
+        pipeline_config: `TrainEvalPipelineConfig` proto; `eval_config.num_examples` says how many
+            images there are, of which whole batches are evaluated.
+        tpu: Of `make_estimator`.
+
+    Attributes:
+        model_dir: Where it has its checkpoints.
+
+    Raises:
+        ConfigError: if there is not one whole batch.
+    """
+
+    def __init__(self, pipeline_config: Any, tpu: Any) -> None:
+        config = pipeline_config.eval_config
+        self._steps = config.num_examples // max(config.batch_size, 1)
+        if not self._steps:
+            raise ConfigError(
+                f"eval_config.num_examples is {config.num_examples}, less than a batch of "
+                f"{config.batch_size}: a TPU must know how many images to evaluate. Set it to the "
+                "number of images, or evaluate on this machine"
+            )
+        self._tpu = tpu
+        self.model_dir = tpu.model_dir
+
+    def evaluate(self, input_fn: Callable[..., Any], **arguments: Any) -> Dict[str, Any]:
+        """Over whole batches."""
+        return dict(
+            self._tpu.evaluate(fed(input_fn, evaluates=True), steps=self._steps, **arguments)
+        )
+
+    def export_saved_model(self, *arguments: Any, **options: Any) -> bytes:
+        exported: bytes = self._tpu.export_saved_model(*arguments, **options)
+        return exported
+
+
+class TpuBackend:
+    """A TPUEstimator, or its rehearsal on this machine; `Backend` says what its methods do."""
+
+    keeps_data_cursor = False
+
+    def __init__(self, settings: RunSettings, on_tpu: OnTpu) -> None:
+        self._settings, self._on_tpu = settings, on_tpu
+        self._make_estimator = functools.partial(
+            make_estimator,
+            settings.pipeline_config,
+            settings.model_dir,
+            on_tpu,
+            saving=settings.saving,
+            seed=settings.seed,
+        )
+        self.graph = TrainGraph()
+        # In a rehearsal the session returns after each step.
+        self.steps_per_call = 1 if on_tpu.rehearses else on_tpu.iterations_per_loop
+
+    def running(self) -> ContextManager[None]:
+        return running(self._on_tpu)
+
+    def input_fn(
+        self, cursor: Optional[DataCursor], first_step: int, fault_log: FaultLog
+    ) -> Callable[..., Any]:
+        del cursor
+        config = static_batches(self._settings.pipeline_config)
+        return fed(
+            input_pipeline.create_train_input_fn(
+                config,
+                make_preprocessor(config.model),
+                seed=seed_at(self._settings.seed, first_step),
+                fault_log=fault_log,
+                cursor=None,
+                runs_elsewhere=self._on_tpu.reads_elsewhere,
+                first_step=first_step,
+                images_per_step=config.train_config.batch_size,
+            )
+        )
+
+    def progress_hooks(self, *, every_steps: int, silent: bool, fault_log: FaultLog) -> List[Any]:
+        del every_steps  # Reports come once a loop.
+        model_dir = self._settings.model_dir
+        return [
+            LoopReport(
+                self._settings.pipeline_config.train_config.batch_size,
+                self.graph,
+                self._settings.num_steps,
+                every_steps=self._on_tpu.iterations_per_loop,
+                silent=silent,
+                listeners=[
+                    JsonlLogger(os.path.join(model_dir, PROGRESS_FILE)),
+                    TensorBoardLogger(model_dir, fault_log),
+                ],
+            )
+        ]
+
+    def train(
+        self,
+        input_fn: Callable[..., Any],
+        hooks: Sequence[Any],
+        listeners: Sequence[Any] = (),
+        make_eval_input_fn: Optional[Callable[[], Any]] = None,
+    ) -> None:
+        del make_eval_input_fn
+        self._make_estimator(graph=self.graph).train(
+            input_fn,
+            hooks=list(hooks),
+            max_steps=self._settings.num_steps,
+            saving_listeners=list(listeners),
+        )
+
+    def evaluator(self) -> Evaluator:
+        if self._on_tpu.evaluates:
+            return TpuEvaluator(self._settings.pipeline_config, self._make_estimator())
+        made: Evaluator = estimator_maker(self._settings)()
+        return made

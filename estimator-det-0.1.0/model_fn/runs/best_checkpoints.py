@@ -1,0 +1,165 @@
+"""The best checkpoints of a run: copied to a folder of their own, and exported."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from typing import Any, Dict, List, Optional
+
+from estimator_det.compat import tf
+from estimator_det.detectors.base import make_preprocessor
+from inputs import serving
+from model_fn.checkpoints.find import find_checkpoint
+from model_fn.checkpoints.label_map_asset import add_label_map, find_readable_label_map
+from model_fn.evaluation import threshold_files
+from model_fn.runs.backends import Evaluator
+from model_fn.runs.history import Evaluation, is_better
+from model_fn.serving import saved_model
+
+BEST_FOLDER = "best"
+BEST_FILE = "best.json"
+BEST_EXPORT = "best"
+
+
+class BestCheckpoints:
+    """Keeps copies of the checkpoints that did best in one metric.
+
+    `keep_checkpoint_max` does not delete these.
+
+    Args:
+        model_dir: Gets the folder `best`.
+        metric: Lower is better where its name says loss, otherwise higher.
+        keep: How many.
+    """
+
+    def __init__(self, model_dir: str, metric: str, keep: int) -> None:
+        self._folder = os.path.join(model_dir, BEST_FOLDER)
+        self._metric, self._keep = metric, keep
+
+    def kept(self) -> List[Dict[str, Any]]:
+        """The best first: dictionaries with "step", "value" and "checkpoint"."""
+        path = os.path.join(self._folder, BEST_FILE)
+        if not tf.io.gfile.exists(path):
+            return []
+        with tf.io.gfile.GFile(path) as file:
+            state = json.loads(file.read())
+        # Those of another metric cannot be compared.
+        return list(state["kept"]) if state["metric"] == self._metric else []
+
+    def offer(self, evaluation: Evaluation, checkpoint: str) -> bool:
+        """Keeps the checkpoint if it is good enough; whether it is the very best so far.
+
+        Raises:
+            ConfigError: if the metric was not evaluated.
+        """
+        value = evaluation.value(self._metric)
+        before = [entry for entry in self.kept() if entry["step"] != evaluation.step]
+        if math.isnan(value):
+            return False
+        better = [e for e in before if not is_better(self._metric, value, e["value"])]
+        if len(better) >= self._keep:
+            return False
+        name = os.path.basename(checkpoint)
+        self._copy(checkpoint, name)
+        entry = {"step": evaluation.step, "value": value, "checkpoint": name}
+        kept = [*better, entry, *before[len(better) :]]
+        self._write(kept[: self._keep])
+        for old in kept[self._keep :]:
+            self._delete(old["checkpoint"])
+        return not better
+
+    def _copy(self, checkpoint: str, name: str) -> None:
+        tf.io.gfile.makedirs(self._folder)
+        # The index last: without it, what an interrupted copy leaves is no checkpoint.
+        files = sorted(tf.io.gfile.glob(f"{checkpoint}.*"), key=lambda path: path.endswith("index"))
+        for path in files:
+            suffix = path[path.rindex(name) + len(name) :]
+            tf.io.gfile.copy(path, os.path.join(self._folder, name + suffix), overwrite=True)
+
+    def _write(self, kept: List[Dict[str, Any]]) -> None:
+        path = os.path.join(self._folder, BEST_FILE)
+        with tf.io.gfile.GFile(f"{path}.tmp", "w") as file:
+            file.write(json.dumps({"metric": self._metric, "kept": kept}, indent=1) + "\n")
+        tf.io.gfile.rename(f"{path}.tmp", path, overwrite=True)
+        # So that the folder means its best checkpoint wherever a checkpoint is asked for.
+        with tf.io.gfile.GFile(os.path.join(self._folder, "checkpoint"), "w") as file:
+            file.write(f'model_checkpoint_path: "{kept[0]["checkpoint"]}"\n')
+
+    def _delete(self, name: str) -> None:
+        for path in tf.io.gfile.glob(os.path.join(self._folder, f"{name}.*")):
+            tf.io.gfile.remove(path)
+
+
+def keep_if_best(
+    pipeline_config: Any,
+    evaluator: Evaluator,
+    model_dir: str,
+    evaluation: Evaluation,
+    checkpoint: str,
+    metric: str,
+    keep: int = 1,
+) -> None:
+    """Keeps the checkpoint if it is among the best, and exports it if it is the very best.
+
+    Args:
+        pipeline_config: `TrainEvalPipelineConfig` proto.
+        evaluator: Of the run's backend; exports.
+        model_dir: Gets the folders `best` and `export/best`.
+        evaluation: Of the checkpoint.
+        checkpoint: Its prefix.
+        metric: What decides; lower is better where its name says loss, otherwise higher.
+        keep: How many are kept.
+
+    Raises:
+        ConfigError: if the metric was not evaluated.
+    """
+    if BestCheckpoints(model_dir, metric, keep).offer(evaluation, checkpoint):
+        exported = export(pipeline_config, evaluator, model_dir, BEST_EXPORT, checkpoint)
+        for other in tf.io.gfile.listdir(os.path.dirname(exported)):
+            if other.rstrip("/") != os.path.basename(exported):
+                tf.io.gfile.rmtree(os.path.join(os.path.dirname(exported), other))
+
+
+def export(
+    pipeline_config: Any,
+    evaluator: Evaluator,
+    model_dir: str,
+    name: str,
+    checkpoint: Optional[str] = None,
+) -> str:
+    """A SavedModel in a new folder under export/<name>, with the time as its name.
+
+    Its weights are constants, as in `exporters`. The configuration's label map is added as an
+    asset, where it can be read, and the thresholds of the checkpoint's evaluation as
+    `threshold_files.IN_EXPORTS`.
+    """
+    make_receiver = serving.create_predict_input_fn(
+        pipeline_config, make_preprocessor(pipeline_config.model)
+    )
+    label_map = find_readable_label_map(pipeline_config)
+
+    def receiver() -> Any:
+        # Called within the graph that is exported, which is where assets are entered.
+        if label_map is not None:
+            add_label_map(label_map)
+        return make_receiver()
+
+    folder = os.path.join(model_dir, "export", name)
+    prefix = checkpoint or find_checkpoint(model_dir)
+    thresholds = threshold_files.find_usable(pipeline_config, prefix, evaluator.model_dir)
+    extra = {os.path.basename(threshold_files.IN_EXPORTS): thresholds} if thresholds else None
+    with tempfile.TemporaryDirectory() as with_variables:
+        exported = tf.compat.as_str(
+            evaluator.export_saved_model(
+                with_variables, receiver, checkpoint_path=checkpoint, assets_extra=extra
+            )
+        )
+        seconds = int(os.path.basename(exported.rstrip("/")))
+        while tf.io.gfile.exists(os.path.join(folder, str(seconds))):
+            seconds += 1
+        path = os.path.join(folder, str(seconds))
+        channels = serving.additional_channels(pipeline_config)
+        saved_model.rewrite_as_constants(exported, path, label_map, channels)
+    return path

@@ -1,0 +1,340 @@
+"""Evaluates detections of a file against records: the metrics of an evaluation without a model."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+
+import numpy as np
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config.printing import plain, quoted
+from estimator_det.config.text import ConfigError
+from estimator_det.detectors.base import Detections
+from estimator_det.images.preprocess import Preprocessor
+from estimator_det.images.resize import make_resizer
+from estimator_det.protos import image_resizer_pb2, pipeline_pb2
+from inputs import pipeline as input_pipeline
+from inputs import schema
+from inputs.bad_records.log import LOG_FILE, FaultLog
+from inputs.label_map import read_label_map
+from model_fn.checkpoints.errors import RunError
+from model_fn.evaluation import diagnostics, eval_ops
+from model_fn.evaluation.detections import file as detection_file
+from model_fn.evaluation.detections.file import DetectionFile, ImageDetections, Wanted
+from model_fn.evaluation.matching import Matches, OnMatches
+from model_fn.evaluation.metrics.base import make_metrics
+from model_fn.model_fn import eval_categories
+from model_fn.runs import history
+from model_fn.runs.evaluation_report import EvaluationReport, Metrics, write_figures
+from model_fn.runs.evaluator import TRAINING_DATA, folder_of, report
+from model_fn.training.step import groundtruth_from_labels
+
+_LOG = logging.getLogger(__name__)
+
+STEP = 0  # that files and events of such an evaluation name
+MAX_BOXES = 1_000  # of a record, without a configuration
+_SHOWN = 3  # images that a message names
+
+
+def config_of_records(records: Sequence[str], label_map: str) -> Any:
+    """A pipeline configuration that evaluates records by the default metrics.
+
+    Args:
+        records: Paths or patterns of TFRecord files.
+        label_map: Path of a label map.
+
+    Raises:
+        ConfigError: if the label map cannot be read.
+    """
+    config = pipeline_pb2.TrainEvalPipelineConfig()
+    config.model.ssd.num_classes = read_label_map(label_map).max_id
+    reader = config.eval_input_reader.add(label_map_path=label_map, max_number_of_boxes=MAX_BOXES)
+    reader.shuffle = False
+    reader.tf_record_input_reader.input_path.extend(records)
+    return config
+
+
+def evaluate_detections(
+    pipeline_config: Any,
+    path: str,
+    model_dir: str,
+    *,
+    on_training_data: bool = False,
+    matches: Optional[Dict[str, Matches]] = None,
+) -> Dict[str, Metrics]:
+    """Evaluates the detections of a file on every evaluation reader, or on the training data.
+
+    Images keep the size that they have in the records. Events, bad records and thresholds are
+    written to `model_dir` as by an evaluation of a checkpoint, and a line to `evaluations.jsonl`.
+
+    Args:
+        pipeline_config: `TrainEvalPipelineConfig` proto; of its model only `num_classes` counts.
+        path: See `model_fn.evaluation.detections.file`.
+        model_dir: Where events go.
+        on_training_data: Read what `train_input_reader` names.
+        matches: Gets the matches of each reader, by its name.
+
+    Returns:
+        Metrics by reader's name.
+
+    Raises:
+        ConfigError: if there is no reader, or a metrics set needs what such files lack.
+        FileNotFoundError: if there is no such file.
+        RunError: if it has faults, or none of its images is among the records.
+    """
+    config = _as_read(pipeline_config)
+    readers = (
+        {TRAINING_DATA: config.train_input_reader}
+        if on_training_data
+        else {reader.name or str(i): reader for i, reader in enumerate(config.eval_input_reader)}
+    )
+    if not readers:
+        raise ConfigError("eval_input_reader: the configuration has none to evaluate on")
+    categories = eval_categories(config)
+    needs = {need for one in make_metrics(config.eval_config, categories) for need in one.needs}
+    with_keypoints = "detection_keypoints" in needs
+    num_keypoints = max(reader.num_keypoints for reader in readers.values())
+    found = detection_file.read_detections(
+        path,
+        {c["id"]: c["name"] for c in categories},
+        Wanted("masks" in needs, num_keypoints if with_keypoints else 0),
+    )
+    metrics = {}
+    for name, reader in readers.items():
+        made: List[Matches] = []
+        lookup = Lookup(found)
+        folder = folder_of(model_dir, name)
+        faults = FaultLog(os.path.join(folder, LOG_FILE))
+        make_dataset = input_pipeline.create_eval_input_fn(
+            config, _untouched(), reader, fault_log=faults
+        )
+        results = _run(make_dataset, lookup, config.eval_config, categories, made.append)
+        counts = lookup.counts()
+        _write_summary(folder, {**results, **counts})
+        # The file does not say which model made its scores.
+        evaluation = report(None, name, folder, results, faults)
+        evaluation.metrics.update(counts)
+        for line in lookup.remarks():
+            _LOG.warning("%s", line)
+        history.record(model_dir, evaluation)
+        metrics[name] = evaluation.metrics
+        if matches is not None:
+            matches[name] = made[-1]
+    return metrics
+
+
+def _as_read(pipeline_config: Any) -> Any:
+    """The configuration with images as they are in the records, one by one, and their names."""
+    config = copy.deepcopy(pipeline_config)
+    config.eval_config.force_no_resize = True
+    config.eval_config.batch_size = 1
+    config.eval_config.retain_original_images = False
+    for reader in (*config.eval_input_reader, config.train_input_reader):
+        reader.include_source_id = True
+    return config
+
+
+def _untouched() -> Preprocessor:
+    resizer = image_resizer_pb2.ImageResizer()
+    resizer.identity_resizer.SetInParent()
+    return Preprocessor(make_resizer(resizer), lambda pixels: pixels)
+
+
+def _run(
+    make_dataset: Callable[[], tf.data.Dataset],
+    lookup: Lookup,
+    eval_config: Any,
+    categories: Sequence[Dict[str, Any]],
+    on_matches: OnMatches,
+) -> Dict[str, Any]:
+    """The results of all metrics."""
+    with tf.Graph().as_default():
+        batches = tf1.data.make_initializable_iterator(make_dataset())
+        features, labels = batches.get_next()
+        ops = eval_ops.evaluation_ops(
+            _found_ops(lookup, features),
+            groundtruth_from_labels(labels),
+            features,
+            eval_config=eval_config,
+            categories=categories,
+            on_matches=on_matches,
+        )
+        values = {name: value for name, (value, _) in ops.items()}
+        updates = [update for _, update in ops.values()]
+        progress = EvaluationReport(batch_size=1)
+        progress.begin()
+        with tf1.Session() as session:
+            session.run([tf1.tables_initializer(), batches.initializer])
+            while True:
+                try:
+                    session.run(updates)
+                except tf.errors.OutOfRangeError:
+                    break
+                lookup.raise_error()
+                progress.after_run(None, None)
+            lookup.check_any()
+            results: Dict[str, Any] = session.run(values)
+    return {**results, tf1.GraphKeys.GLOBAL_STEP: STEP}
+
+
+def _found_ops(lookup: Lookup, features: Dict[str, tf.Tensor]) -> Detections:
+    """The detections of a batch of one image, as a detector gives them."""
+    keys = (schema.SOURCE_ID, schema.FILENAME, schema.ORIGINAL_SPATIAL_SHAPE)
+    types = [tf.float32, tf.float32, tf.int32, tf.string, tf.float32]
+    found = tf.numpy_function(lookup.find, [features[key][0] for key in keys], types)
+    wanted = lookup.wanted
+    shapes = [[None, 4], [None], [None], [None], [None, wanted.num_keypoints, 2]]
+    boxes, scores, class_ids, masks, keypoints = (
+        tf.ensure_shape(values, shape)[tf.newaxis] for values, shape in zip(found, shapes)
+    )
+    return Detections(
+        boxes=boxes,
+        scores=scores,
+        classes=tf.cast(class_ids - 1, tf.float32),
+        num=tf.cast(tf.shape(scores)[1:], tf.float32),
+        raw_boxes=boxes,
+        raw_scores=scores[:, :, tf.newaxis],
+        masks=masks if wanted.masks else None,
+        keypoints=keypoints if wanted.num_keypoints else None,
+    )
+
+
+class _Use(NamedTuple):
+    """The record that got the detections of an image."""
+
+    source_id: str
+    filename: str
+
+
+class Lookup:
+    """Finds the detections of each record of one reader, and counts those without a record."""
+
+    def __init__(self, found: DetectionFile) -> None:
+        self.wanted = found.wanted
+        self._found = found
+        self._aliases = found.aliases()
+        self._used: Dict[int, _Use] = {}
+        self._records_without: List[str] = []
+        self._num_without = 0
+        self._error: Optional[RunError] = None
+
+    def find(self, source_id: bytes, filename: bytes, size: np.ndarray) -> ImageDetections:
+        """The detections of a record whose image has this height and width."""
+        use = _Use(*(name.decode("utf-8", "replace") for name in (source_id, filename)))
+        try:
+            image = self._image(use)
+            if image is not None:
+                return self._found.of_image(image, int(size[0]), int(size[1]))
+        except RunError as error:
+            # An exception within a graph would lose its type.
+            self._error = self._error or error
+            return self._found.nothing()
+        self._num_without += 1
+        if len(self._records_without) < _SHOWN:
+            self._records_without.append(use.source_id)
+        return self._found.nothing()
+
+    def raise_error(self) -> None:
+        """Raises the error of `find`, if there was one."""
+        if self._error is not None:
+            raise self._error
+
+    def _image(self, use: _Use) -> Optional[int]:
+        names = [use.source_id, use.filename]
+        for name in (use.source_id, use.filename):
+            names += detection_file.names_of_image(name)
+        if self._found.is_coco:
+            for name in (use.filename, use.source_id):
+                names += detection_file.number_of_image(name)
+        images = next((self._aliases[name] for name in names if name in self._aliases), [])
+        if len(images) > 1:
+            both = " and ".join(quoted(self._found.names[image]) for image in images[:2])
+            raise RunError(
+                f"{plain(self._found.path)}: {both} may both be the image {quoted(use.source_id)} "
+                "of the records; name images as source_id or filename of the records do"
+            )
+        if not images:
+            return None
+        before = self._used.setdefault(images[0], use)
+        if before != use:
+            raise RunError(
+                f"{plain(self._found.path)}: {quoted(self._found.names[images[0]])} may be each of "
+                f"two images of the records, {quoted(before.source_id)} and "
+                f"{quoted(use.source_id)}; name images as source_id or filename of the records do"
+            )
+        return images[0]
+
+    def check_any(self) -> None:
+        """Refuses a file none of whose images is among the records.
+
+        Raises:
+            RunError: naming some of both.
+        """
+        if self._used or not self._found.names:
+            return
+        names = ", ".join(map(quoted, self._found.names[:_SHOWN]))
+        records = ", ".join(map(quoted, self._records_without))
+        raise RunError(
+            f"{plain(self._found.path)}: none of its {len(self._found.names):,} images is among "
+            f"the records; its images are {names}, and the records have the source ids "
+            f"{records or '(none: there is no record)'}; evaluate on the records of these images"
+        )
+
+    def counts(self) -> Dict[str, float]:
+        """What was matched, as metrics."""
+        unknown = self._unknown_images()
+        return {
+            "detections_of_images_without_record": float(sum(map(self._found.count_of, unknown))),
+            "detections_of_unknown_classes": float(sum(self._found.unknown_classes.values())),
+            "detections_in_file": float(self._found.num_read),
+            "records_without_detections": float(self._num_without),
+        }
+
+    def _unknown_images(self) -> List[int]:
+        return [i for i in range(len(self._found.names)) if i not in self._used]
+
+    def remarks(self) -> List[str]:
+        """A line for each thing that was not scored."""
+        lines, found = [], self._found
+        unknown = self._unknown_images()
+        if unknown:
+            count = sum(map(found.count_of, unknown))
+            shown = ", ".join(quoted(found.names[i]) for i in unknown[:_SHOWN])
+            lines.append(
+                f"{count:,} detections of {len(unknown):,} images are not scored: no record has "
+                f"the source_id or filename {shown}{', …' if len(unknown) > _SHOWN else ''}"
+            )
+        if self._num_without:
+            shown = ", ".join(map(quoted, self._records_without))
+            more = ", …" if self._num_without > _SHOWN else ""
+            lines.append(
+                f"{self._num_without:,} images of the records have no detection in the file: "
+                f"{shown}{more}"
+            )
+        if found.num_failed:
+            lines.append(f"{found.num_failed:,} images could not be used by detect")
+        if found.unknown_classes:
+            common = found.unknown_classes.most_common(_SHOWN)
+            shown = ", ".join(f"{'others' if k < 0 else k} ({n:,})" for k, n in common)
+            more = ", …" if len(found.unknown_classes) > _SHOWN else ""
+            lines.append(
+                f"{sum(found.unknown_classes.values()):,} detections are not scored: the label map "
+                f"has no class of these ids: {shown}{more}"
+            )
+        return lines
+
+
+def _write_summary(folder: str, results: Dict[str, Any]) -> None:
+    """Writes the results to TensorBoard, as an Estimator does."""
+    numbers = {
+        name: float(value)
+        for name, value in results.items()
+        if not isinstance(value, bytes) and name != tf1.GraphKeys.GLOBAL_STEP
+    }
+    with tf.Graph().as_default():  # which its writer asks for
+        writer = tf1.summary.FileWriterCache.get(folder)
+    writer.add_summary(results[diagnostics.EVAL_DIAGNOSTICS], STEP)
+    write_figures(folder, numbers, STEP, flush=True)

@@ -1,0 +1,115 @@
+"""Progress and results of evaluations, on a terminal and in TensorBoard."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from typing import Any, Dict, List, Mapping, Optional, TextIO
+
+from estimator_det.compat import tf1
+from estimator_det.config import printing
+from inputs.bad_records.log import FaultLog
+from model_fn.evaluation import thresholds
+
+Metrics = Dict[str, float]
+
+# Loss, mAPs that are not of a category or size, AP of LVIS, panoptic quality.
+_HEADLINE = re.compile(r"loss|\w+_Precision/mAP[^/( ]*|\w+_AP|PanopticQuality@[\d.]+IOU")
+_NAMED = 4  # metrics that share a reason, by name
+
+
+class EvaluationReport(tf1.train.SessionRunHook):
+    """Prints every few seconds how many images are evaluated.
+
+    Args:
+        batch_size: Images per step.
+        every_secs: Seconds between two lines.
+        stream: Where to write; standard error by default.
+    """
+
+    def __init__(
+        self, batch_size: int, *, every_secs: float = 10.0, stream: Optional[TextIO] = None
+    ) -> None:
+        self._batch_size = batch_size
+        self._every_secs = every_secs
+        self._stream = stream or sys.stderr
+
+    def begin(self) -> None:
+        self._images = 0
+        self._start = self._reported = time.monotonic()
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        del run_context, run_values
+        self._images += self._batch_size
+        now = time.monotonic()
+        if now - self._reported >= self._every_secs:
+            self._reported = now
+            rate = self._images / (now - self._start)
+            line = f"evaluating: {self._images} images | {rate:.1f} images/s"
+            printing.report(line, self._stream)
+
+
+def scalars(results: Optional[Dict[str, Any]]) -> Metrics:
+    """The numbers among evaluation results, which also hold serialized pictures."""
+    return {
+        name: float(value)
+        for name, value in (results or {}).items()
+        if not isinstance(value, bytes)
+    }
+
+
+def print_results(name: str, results: Dict[str, Any], stream: Optional[TextIO] = None) -> None:
+    """Prints a line, on standard error by default, with the loss and mAPs of an evaluation.
+
+    Names are cut down to their last part, unless several metrics share it.
+    """
+    chosen = {key: value for key, value in scalars(results).items() if _HEADLINE.fullmatch(key)}
+    ends = [key.split("/")[-1] for key in chosen]
+    shown = {
+        end if ends.count(end) == 1 else key: value
+        for end, (key, value) in zip(ends, chosen.items())
+    }
+    numbers = " ".join(f"{key} {value:.4f}" for key, value in sorted(shown.items()))
+    step = int(results.get(tf1.GraphKeys.GLOBAL_STEP, 0))
+    printing.report(f"evaluation {name!r} at step {step} | {numbers}", stream or sys.stderr)
+
+
+def print_thresholds(table: thresholds.Table, path: str, stream: Optional[TextIO] = None) -> None:
+    """Prints the thresholds of the best F1; `path` is of the file with all of them."""
+    printing.report(thresholds.format_table(table, path), stream or sys.stderr)
+
+
+def write_figures(
+    folder: str, figures: Mapping[str, float], step: int, *, flush: bool = False
+) -> None:
+    """Writes numbers by tag to TensorBoard, into the event file of the Estimator."""
+    if not figures:
+        return
+    summary = tf1.Summary()
+    for tag, value in figures.items():
+        summary.value.add(tag=tag, simple_value=value)
+    writer = tf1.summary.FileWriterCache.get(folder)
+    writer.add_summary(summary, step)
+    if flush:
+        writer.flush()
+
+
+def print_faults(faults: FaultLog, stream: Optional[TextIO] = None) -> None:
+    """Prints what was wrong with records: in full if some of it is new, else in a line."""
+    text = faults.summary()
+    if text and not faults.has_new_faults:
+        text = f"  {text.splitlines()[0].rstrip(':')}, as before: see {faults.path}"
+    if text:
+        printing.report(text, stream or sys.stderr)
+
+
+def print_notes(notes: Mapping[str, str], stream: Optional[TextIO] = None) -> None:
+    """Prints why metrics are -1, 0 or NaN: a line for each reason."""
+    names: Dict[str, List[str]] = {}
+    for name, reason in notes.items():
+        names.setdefault(reason, []).append(name.split("/", 1)[-1])
+    for reason, metrics in names.items():
+        more = f" and {len(metrics) - _NAMED} more" if len(metrics) > _NAMED else ""
+        shown = ", ".join(map(printing.plain, metrics[:_NAMED]))
+        printing.report(f"  {shown}{more}: {reason}", stream or sys.stderr)

@@ -1,0 +1,309 @@
+"""Evaluation runs: one checkpoint, or checkpoints as they appear."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import time
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config.check_model import score_threshold_field
+from estimator_det.config.evaluated_model import evaluated_model
+from estimator_det.config.text import ConfigError
+from estimator_det.detectors.base import make_preprocessor
+from inputs import pipeline as input_pipeline
+from inputs.bad_records.log import LOG_FILE, FaultLog
+from model_fn.checkpoints.errors import CheckpointGoneError
+from model_fn.checkpoints.find import find_checkpoint, find_whole_checkpoint
+from model_fn.checkpoints.repair import find_damage, modified, step_of
+from model_fn.evaluation import diagnostics, threshold_files
+from model_fn.evaluation.matching import Matches
+from model_fn.preflight.metric_names import check_best_metric
+from model_fn.runs import history
+from model_fn.runs.backends import Evaluator
+from model_fn.runs.backends.estimator import make_estimator
+from model_fn.runs.best_checkpoints import keep_if_best
+from model_fn.runs.evaluation_report import (
+    EvaluationReport,
+    Metrics,
+    print_faults,
+    print_notes,
+    print_results,
+    print_thresholds,
+    scalars,
+    write_figures,
+)
+from model_fn.runs.history import Evaluation
+
+_LOG = logging.getLogger(__name__)
+
+TRAINING_DATA = "training_data"
+POLL_SECS = 1.0  # between two searches for a new checkpoint
+
+
+class Reader(NamedTuple):
+    """A reader of a configuration that is evaluated on."""
+
+    name: str  # events go to the folder eval_<name>
+    make_input_fn: Callable[[Optional[FaultLog]], Callable[..., Any]]  # the log gets faults
+
+
+def evaluation_inputs(
+    pipeline_config: Any,
+    *,
+    on_training_data: bool = False,
+    sample_1_of_n: Optional[int] = None,
+) -> List[Reader]:
+    """The evaluation readers, or the training reader; one without a name takes its number.
+
+    Raises:
+        ConfigError: if the configuration has no reader to evaluate on.
+    """
+    if on_training_data:
+        readers = [(TRAINING_DATA, pipeline_config.train_input_reader)]
+    else:
+        readers = [
+            (reader.name or str(number), reader)
+            for number, reader in enumerate(pipeline_config.eval_input_reader)
+        ]
+    if not readers:
+        raise ConfigError("eval_input_reader: the configuration has none to evaluate on")
+    preprocess = make_preprocessor(evaluated_model(pipeline_config))
+
+    def maker(reader: Any) -> Callable[[Optional[FaultLog]], Callable[..., Any]]:
+        return lambda log: input_pipeline.create_eval_input_fn(
+            pipeline_config, preprocess, reader, sample_1_of_n, log
+        )
+
+    return [Reader(name, maker(reader)) for name, reader in readers]
+
+
+def folder_of(model_dir: str, reader: str) -> str:
+    """Where the events and files of a reader's evaluations are."""
+    return os.path.join(model_dir, threshold_files.EVALUATION_FOLDER + reader)
+
+
+def evaluate_reader(
+    pipeline_config: Any,
+    evaluator: Evaluator,
+    reader: Reader,
+    checkpoint: str,
+    *,
+    verbose: bool = True,
+) -> Evaluation:
+    """One evaluation; with `verbose` its progress and result are printed on standard error.
+
+    Faults of records are counted, written to bad_records.jsonl in the evaluation's folder, and
+    printed in full where they are new. The thresholds of the best F1 are written to
+    thresholds-<step>.json beside it.
+    """
+    name, folder = reader.name, folder_of(evaluator.model_dir, reader.name)
+    faults = FaultLog(os.path.join(folder, LOG_FILE))
+    hooks = [EvaluationReport(pipeline_config.eval_config.batch_size)] if verbose else []
+    results = evaluator.evaluate(
+        reader.make_input_fn(faults), name=name, checkpoint_path=checkpoint, hooks=hooks
+    )
+    return report(pipeline_config.model, name, folder, results, faults, verbose=verbose)
+
+
+def report(
+    model: Optional[Any],
+    name: str,
+    folder: str,
+    results: Dict[str, Any],
+    faults: FaultLog,
+    *,
+    verbose: bool = True,
+) -> Evaluation:
+    """Writes and prints what follows from the results of an evaluation.
+
+    Args:
+        model: `DetectionModel` proto that made the detections; None if none did.
+        name: Of the reader.
+        folder: Of the evaluation's events.
+        results: Values by name; they contain the global step.
+        faults: Of the records.
+        verbose: Print on standard error.
+    """
+    metrics, step = scalars(results), int(results[tf1.GraphKeys.GLOBAL_STEP])
+    counts = diagnostics.counts_of(results)
+    score_field = "" if model is None else score_threshold_field(model)
+    notes = diagnostics.explain_metrics(metrics, counts, score_field) if counts else {}
+    bad_records = faults.counts()
+    figures = {f"bad_records/{kind}": count for kind, count in bad_records.items()}
+    write_figures(folder, figures, step, flush=True)
+    table = diagnostics.thresholds_of(results)
+    if table is not None:
+        path = threshold_files.write(folder, step, name, table, model)
+    if verbose:
+        print_results(name, results)
+        print_notes(notes)
+        if table is not None:
+            print_thresholds(table, path)
+        print_faults(faults)
+    return Evaluation(name, step, metrics, notes, bad_records)
+
+
+def evaluate(
+    pipeline_config: Any,
+    checkpoint: str,
+    *,
+    model_dir: Optional[str] = None,
+    on_training_data: bool = False,
+    sample_1_of_n: Optional[int] = None,
+    matches: Optional[Dict[str, Matches]] = None,
+) -> Dict[str, Metrics]:
+    """Evaluates one checkpoint on every evaluation reader, or on the training data.
+
+    Args:
+        pipeline_config: `TrainEvalPipelineConfig` proto.
+        checkpoint: A prefix, or a folder for its last checkpoint.
+        model_dir: Where events go; by default the checkpoint's folder.
+        on_training_data: Read what `train_input_reader` names.
+        sample_1_of_n: Evaluate on every n-th example.
+        matches: Gets the matches of each reader, by its name.
+
+    Returns:
+        Metrics by reader's name.
+
+    A checkpoint that training deletes meanwhile is replaced by the last one that is there then.
+
+    Raises:
+        FileNotFoundError: if there is no checkpoint.
+        CheckpointGoneError: if the checkpoint of this prefix is deleted before it is read.
+        DamagedCheckpointsError: if it cannot be read.
+    """
+    readers = evaluation_inputs(
+        pipeline_config, on_training_data=on_training_data, sample_1_of_n=sample_1_of_n
+    )
+    while True:
+        prefix = ""
+        try:
+            prefix = find_whole_checkpoint(checkpoint)
+            found: List[Matches] = []
+            evaluator = make_estimator(
+                pipeline_config, model_dir or os.path.dirname(prefix), on_matches=found.append
+            )
+            results = {
+                reader.name: evaluate_reader(pipeline_config, evaluator, reader, prefix).metrics
+                for reader in readers
+            }
+            if matches is not None:
+                matches.update(zip(results, found))
+            return results
+        except CheckpointGoneError as error:
+            if not tf.io.gfile.isdir(checkpoint) or find_checkpoint(checkpoint) == prefix:
+                raise
+            _LOG.warning("%s; evaluating the next one", error)
+
+
+def continuous_eval(
+    pipeline_config: Any,
+    checkpoint_dir: str,
+    *,
+    model_dir: Optional[str] = None,
+    num_train_steps: Optional[int] = None,
+    on_training_data: bool = False,
+    sample_1_of_n: Optional[int] = None,
+    max_retries: int = 0,
+    min_interval_secs: Optional[int] = None,
+    timeout_secs: Optional[float] = None,
+    best_metric: Optional[str] = None,
+) -> Dict[str, Metrics]:
+    """Evaluates checkpoints as they appear, until training is over.
+
+    Args:
+        pipeline_config: `TrainEvalPipelineConfig` proto.
+        checkpoint_dir: Where training saves.
+        model_dir: Where events go; by default `checkpoint_dir`.
+        num_train_steps: Training is over at this step, or where it says so itself, for it may stop
+            early; by default `train_config.num_steps`, where 0 means never.
+        on_training_data: Read what `train_input_reader` names.
+        sample_1_of_n: Evaluate on every n-th example.
+        max_retries: How many evaluations may fail on their data; negative for any number.
+        min_interval_secs: At least so long from one evaluation's start to the next; by default
+            `eval_config.eval_interval_secs`.
+        timeout_secs: End after so long without a new checkpoint; by default never.
+        best_metric: Keep and export the best checkpoint, as `run_options.Evaluating` says.
+
+    Returns:
+        Metrics of the last evaluation, by reader's name; empty if there was no checkpoint.
+
+    Raises:
+        ConfigError: if no evaluation computes `best_metric`.
+    """
+    check_best_metric(pipeline_config, best_metric)
+    if num_train_steps is None:
+        num_train_steps = pipeline_config.train_config.num_steps
+    if min_interval_secs is None:
+        min_interval_secs = pipeline_config.eval_config.eval_interval_secs
+    model_dir = model_dir or checkpoint_dir
+    evaluator = make_estimator(pipeline_config, model_dir)
+    readers = evaluation_inputs(
+        pipeline_config, on_training_data=on_training_data, sample_1_of_n=sample_1_of_n
+    )
+    latest: Dict[str, Metrics] = {}
+    failures = 0
+    for checkpoint in _appearing(checkpoint_dir, min_interval_secs, timeout_secs):
+        damage = find_damage(checkpoint)
+        if damage is not None:
+            # Training will move it aside when it resumes, or has deleted it as too old.
+            _LOG.warning("%s is not evaluated: %s", checkpoint, damage)
+            continue
+        try:
+            step = step_of(checkpoint)
+            evaluations = [
+                evaluate_reader(pipeline_config, evaluator, reader, checkpoint)
+                for reader in readers
+            ]
+        except tf.errors.InvalidArgumentError as error:
+            failures += 1
+            if 0 <= max_retries < failures:
+                raise
+            _LOG.warning("Evaluation of %s failed (%d so far): %s", checkpoint, failures, error)
+            continue
+        except CheckpointGoneError:
+            _LOG.warning("%s was deleted before it was evaluated", checkpoint)
+            continue
+        for evaluation in evaluations:
+            history.record(model_dir, evaluation)
+        latest = {evaluation.reader: evaluation.metrics for evaluation in evaluations}
+        if best_metric:
+            keep_if_best(
+                pipeline_config, evaluator, model_dir, evaluations[0], checkpoint, best_metric
+            )
+        if step == history.last_step(checkpoint_dir) or 0 < num_train_steps <= step:
+            _LOG.info("Training ended at step %d: no more evaluations", step)
+            break
+    return latest
+
+
+def _appearing(
+    checkpoint_dir: str, min_interval_secs: float, timeout_secs: Optional[float]
+) -> Iterator[str]:
+    """Checkpoints as they appear, until none has for `timeout_secs`, or training is over.
+
+    Does not wait after the last checkpoint of a training that is over.
+    """
+    last: Optional[Tuple[str, int]] = None
+    since = time.monotonic()
+    evaluated_at = -math.inf
+    while True:
+        prefix = tf1.train.latest_checkpoint(checkpoint_dir)
+        # The time identifies one that replaced a damaged one of the same step.
+        newest = None if prefix is None else (prefix, modified(f"{prefix}.index"))
+        now = time.monotonic()
+        if newest is not None and newest != last and now - evaluated_at >= min_interval_secs:
+            last, evaluated_at = newest, now
+            yield newest[0]
+            since = time.monotonic()
+            continue
+        if newest is None or newest == last:
+            if history.last_step(checkpoint_dir) is not None:
+                return
+            if timeout_secs is not None and now - since >= timeout_secs:
+                _LOG.info("No new checkpoint in %s for %g seconds", checkpoint_dir, timeout_secs)
+                return
+        time.sleep(POLL_SECS)

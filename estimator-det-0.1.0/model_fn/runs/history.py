@@ -1,0 +1,124 @@
+"""The evaluations of a run in order, saved in its folder, so that a resumed run knows them.
+
+`evaluations.jsonl` has a line for each evaluation; `training_over.json` exists once training has
+ended.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import time
+from typing import Dict, List, Optional
+
+from estimator_det.compat import tf
+from estimator_det.config import json_lines
+from estimator_det.config.text import ConfigError, nearest
+from model_fn.runs.evaluation_report import Metrics
+
+EVALUATIONS_FILE = "evaluations.jsonl"
+OVER_FILE = "training_over.json"
+_NEEDED = ("reader", "step", "metrics", "notes", "time")  # Earlier versions had no `bad_records`.
+
+
+def lower_is_better(metric: str) -> bool:
+    """Whether the metric is a loss; of all others more is better."""
+    return "loss" in metric.lower()
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """One line of `evaluations.jsonl`."""
+
+    reader: str
+    step: int
+    metrics: Metrics
+    notes: Dict[str, str] = dataclasses.field(default_factory=dict)  # why a metric is -1, 0 or NaN
+    bad_records: Dict[str, int] = dataclasses.field(default_factory=dict)  # `FaultLog.counts`
+    time: float = dataclasses.field(default_factory=time.time)  # seconds since 1970
+
+    def value(self, metric: str) -> float:
+        """The value of a metric.
+
+        Raises:
+            ConfigError: if it was not evaluated.
+        """
+        if metric not in self.metrics:
+            known = sorted(self.metrics)
+            raise ConfigError(
+                f"best_metric: {metric!r} is not evaluated{nearest(metric, known)} Known: {known}"
+            )
+        return self.metrics[metric]
+
+
+def record(model_dir: str, evaluation: Evaluation) -> None:
+    """Appends a line; `metrics` that are not finite become null, which JSON can say."""
+    line = dataclasses.asdict(evaluation)
+    line["metrics"] = {
+        name: value if math.isfinite(value) else None for name, value in evaluation.metrics.items()
+    }
+    json_lines.append(os.path.join(model_dir, EVALUATIONS_FILE), line)
+
+
+def read(model_dir: str, reader: str, up_to_step: Optional[int] = None) -> List[Evaluation]:
+    """The evaluations of a reader so far, in order of steps, the last one of each step.
+
+    Lines of later steps than `up_to_step` are those of a run that was lost or rolled back. A line
+    that is cut off, as a killed process leaves it, is skipped with a warning.
+    """
+    found: Dict[int, Evaluation] = {}
+    for line in json_lines.read(os.path.join(model_dir, EVALUATIONS_FILE), _NEEDED):
+        metrics = {k: math.nan if v is None else float(v) for k, v in line["metrics"].items()}
+        if line["reader"] == reader and (up_to_step is None or line["step"] <= up_to_step):
+            bad_records = line.get("bad_records", {})
+            found[line["step"]] = Evaluation(
+                reader, line["step"], metrics, line["notes"], bad_records, line["time"]
+            )
+    return [found[step] for step in sorted(found)]
+
+
+def mark_over(model_dir: str, step: int, reason: str) -> None:
+    """Marks for evaluations in other processes that no checkpoint will follow."""
+    with tf.io.gfile.GFile(os.path.join(model_dir, OVER_FILE), "w") as file:
+        file.write(json.dumps({"step": step, "reason": reason}) + "\n")
+
+
+def clear_over(model_dir: str) -> None:
+    """Undoes `mark_over`: training begins or resumes."""
+    path = os.path.join(model_dir, OVER_FILE)
+    if tf.io.gfile.exists(path):
+        tf.io.gfile.remove(path)
+
+
+def last_step(model_dir: str) -> Optional[int]:
+    """The step at which training ended; None while it may continue."""
+    path = os.path.join(model_dir, OVER_FILE)
+    if not tf.io.gfile.exists(path):
+        return None
+    with tf.io.gfile.GFile(path) as file:
+        return int(json.loads(file.read())["step"])
+
+
+def is_better(metric: str, value: float, than: float, min_delta: float = 0.0) -> bool:
+    """Whether `value` beats `than` by more than `min_delta`; NaN beats nothing."""
+    if math.isnan(value):
+        return False
+    if math.isnan(than):
+        return True
+    return than - value > min_delta if lower_is_better(metric) else value - than > min_delta
+
+
+def evaluations_without_progress(
+    evaluations: List[Evaluation], metric: str, min_delta: float = 0.0
+) -> int:
+    """How many evaluations have passed since the one that was better than all before it."""
+    best, since = math.nan, 0
+    for evaluation in evaluations:
+        value = evaluation.value(metric)
+        if is_better(metric, value, best, min_delta):
+            best, since = value, 0
+        elif not math.isnan(best):
+            since += 1
+    return since

@@ -1,0 +1,154 @@
+"""Evaluations during training: when they run, and what follows from them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any, Callable
+
+from model_fn.checkpoints.find import find_checkpoint
+from model_fn.runs import history
+from model_fn.runs.backends import Evaluator
+from model_fn.runs.best_checkpoints import export, keep_if_best
+from model_fn.runs.evaluation_report import Metrics
+from model_fn.runs.evaluator import evaluate_reader, evaluation_inputs
+from model_fn.runs.options import Evaluating
+from model_fn.runs.saver import CheckpointListener
+
+_LOG = logging.getLogger(__name__)
+
+FINAL_EXPORT = "Servo"
+
+
+class TrainingEvaluations(CheckpointListener):
+    """Evaluates checkpoints as they are saved, or when it is time, keeps the best, and exports.
+
+    The training session waits meanwhile, and keeps its graph and its position in the data. What
+    training starts from is not evaluated; the last checkpoint always is. The first reader decides
+    which checkpoint is best and when to stop.
+
+    Args:
+        pipeline_config: `TrainEvalPipelineConfig` proto.
+        model_dir: Of the training.
+        evaluating: What is evaluated, when, and what becomes of it.
+        make_evaluator: Of the run's backend.
+        first_step: Where training starts.
+        verbose: Print results on standard error.
+    """
+
+    def __init__(
+        self,
+        pipeline_config: Any,
+        model_dir: str,
+        evaluating: Evaluating,
+        make_evaluator: Callable[[], Evaluator],
+        first_step: int = 0,
+        *,
+        verbose: bool = True,
+    ) -> None:
+        self._config, self._model_dir = pipeline_config, model_dir
+        self._evaluating, self._make_evaluator = evaluating, make_evaluator
+        self._readers = evaluation_inputs(pipeline_config, sample_1_of_n=evaluating.sample_1_of_n)
+        if evaluating.on_training_data:
+            self._readers += evaluation_inputs(
+                pipeline_config,
+                on_training_data=True,
+                sample_1_of_n=evaluating.training_data_sample_1_of_n,
+            )
+        self._throttle_secs = (
+            pipeline_config.eval_config.eval_interval_secs
+            if evaluating.throttle_secs is None
+            else evaluating.throttle_secs
+        )
+        self._last_step, self._last_time = first_step, time.monotonic()
+        self._started = False
+        self._verbose = verbose
+        self._history = history.read(model_dir, self._readers[0].name, first_step)
+        self._evaluated_step = self._history[-1].step if self._history else None
+        self.metrics: Metrics = {}
+
+    def after_save(self, session: Any, global_step_value: int) -> bool:
+        """Evaluates, if it is time; whether training is to stop."""
+        del session
+        if not self._started:
+            self._started = True
+            return False
+        if not self._is_due(global_step_value):
+            return False
+        self.evaluate(global_step_value)
+        return self.is_exhausted()
+
+    def end(self, session: Any, global_step_value: int) -> None:
+        """Evaluates the last checkpoint, unless that is done, and exports it to export/Servo."""
+        del session
+        if global_step_value != self._evaluated_step:
+            self.evaluate(global_step_value)
+        if self._evaluating.export_final:
+            export(self._config, self._make_evaluator(), self._model_dir, FINAL_EXPORT)
+
+    def wants_checkpoint(self, step: int) -> bool:
+        """At the multiples of `every_steps`."""
+        return self._evaluating.every_steps is not None and self._is_due(step)
+
+    def _is_due(self, step: int) -> bool:
+        every = self._evaluating.every_steps
+        if every is not None:
+            # Of multiples, so that a run that was interrupted evaluates the same steps.
+            return step // every > self._last_step // every
+        return time.monotonic() - self._last_time >= self._throttle_secs
+
+    def evaluate(self, step: int) -> None:
+        """Evaluates the checkpoint of a step on every reader."""
+        self._last_step, self._last_time = int(step), time.monotonic()
+        self._evaluated_step = int(step)
+        checkpoint = find_checkpoint(self._model_dir)
+        evaluator = self._make_evaluator()
+        for number, reader in enumerate(self._readers):
+            evaluation = evaluate_reader(
+                self._config, evaluator, reader, checkpoint, verbose=self._verbose
+            )
+            history.record(self._model_dir, evaluation)
+            if number == 0:
+                self.metrics = evaluation.metrics
+                self._history.append(evaluation)
+                if self._evaluating.best_metric is not None:
+                    keep_if_best(
+                        self._config,
+                        evaluator,
+                        self._model_dir,
+                        evaluation,
+                        checkpoint,
+                        self._evaluating.best_metric,
+                        self._evaluating.keep_best,
+                    )
+
+    def catch_up(self, step: int) -> None:
+        """Evaluates and exports the last step, if an earlier run was stopped before that."""
+        if self._evaluated_step == step:
+            return
+        _LOG.info("Step %d was not evaluated: evaluating now", step)
+        self.end(None, step)
+
+    def resume(self, step: int) -> None:
+        """Evaluates the checkpoint that training resumes from, if it was stopped before that."""
+        every = self._evaluating.every_steps
+        if every is not None and step and step % every == 0 and step != self._evaluated_step:
+            self.evaluate(step)
+
+    def is_exhausted(self) -> bool:
+        """Whether the metric has not improved in as many evaluations as `patience` allows."""
+        options = self._evaluating
+        if options.best_metric is None or options.patience is None:
+            return False
+        without = history.evaluations_without_progress(
+            self._history, options.best_metric, options.min_delta
+        )
+        if without < options.patience:
+            return False
+        _LOG.warning(
+            "Stopping early at step %d: %s has not improved in %d evaluations",
+            self._last_step,
+            options.best_metric,
+            without,
+        )
+        return True

@@ -1,0 +1,128 @@
+"""How a served model is saved: its weights are constants, or variables.
+
+Constants make a model faster: TensorFlow merges them with the operations around them. A SavedModel
+of constants has an empty folder `variables`, which loaders do not need.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, Iterable, List, Optional
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config.files import is_remote
+from model_fn.checkpoints.label_map_asset import add_label_map
+from model_fn.serving import warmup
+from model_fn.serving.folding import fold_batch_norms
+
+MAX_FILE_BYTES = 2**31 - 1  # of a protobuf file, which contains a graph and its constants
+GRAPH_BYTES = 2**26  # enough for a graph without its weights
+
+Definitions = Dict[str, Any]  # `SignatureDef`s by key
+
+
+def fits_in_constants(variables: Iterable[Any]) -> bool:
+    """Whether a graph with these variables as constants can be written to a file."""
+    weights = sum(one.shape.num_elements() * one.dtype.size for one in variables)
+    return bool(weights + GRAPH_BYTES <= MAX_FILE_BYTES)
+
+
+def constant_graph(session: Any, definitions: Iterable[Any]) -> Any:
+    """`GraphDef` of what signatures need, the session's variables as constants of their names."""
+    return tf1.graph_util.convert_variables_to_constants(
+        session, session.graph.as_graph_def(), output_operations(definitions)
+    )
+
+
+def output_operations(definitions: Iterable[Any]) -> List[str]:
+    """Names of the operations whose tensors are outputs."""
+    infos = [info for definition in definitions for info in definition.outputs.values()]
+    return sorted({info.name.split(":")[0] for info in infos})
+
+
+def write_constants(
+    folder: str, graph_def: Any, definitions: Definitions, label_map: Optional[str]
+) -> None:
+    """A SavedModel of constants, batch norm folded into convolutions.
+
+    Args:
+        folder: A new one.
+        graph_def: Of `constant_graph`.
+        definitions: Signatures.
+        label_map: A file that becomes an asset.
+    """
+    folded = fold_batch_norms(graph_def, output_operations(definitions.values()))
+    with tf.Graph().as_default():
+        tf.import_graph_def(folded, name="")
+        with tf1.Session() as session:
+            write_session(folder, session, definitions, label_map)
+
+
+def write_session(
+    folder: str, session: Any, definitions: Definitions, label_map: Optional[str]
+) -> None:
+    """A SavedModel of a session's graph, which must be the current one, with its variables."""
+    if label_map is not None:
+        add_label_map(label_map)
+    builder = tf1.saved_model.Builder(folder)
+    builder.add_meta_graph_and_variables(
+        session,
+        [tf1.saved_model.tag_constants.SERVING],
+        signature_def_map=definitions,
+        assets_collection=tf1.get_collection(tf1.GraphKeys.ASSET_FILEPATHS),
+    )
+    builder.save()
+
+
+def rewrite_as_constants(
+    source: str, folder: str, label_map: Optional[str], num_additional_channels: int = 0
+) -> None:
+    """Copies a SavedModel with variables, which become constants unless they are too large.
+
+    It gets warm-up requests, and keeps other files of `assets.extra`.
+
+    Args:
+        source: Local folder of a SavedModel with predict signatures.
+        folder: A new one, which appears when it is complete.
+        label_map: A file that becomes an asset.
+        num_additional_channels: See `warmup.write_requests`.
+    """
+    with tf.Graph().as_default(), tf1.Session() as session:
+        meta = tf1.saved_model.load(session, [tf1.saved_model.tag_constants.SERVING], source)
+        predict = tf1.saved_model.signature_constants.PREDICT_METHOD_NAME
+        definitions = {
+            key: value for key, value in meta.signature_def.items() if value.method_name == predict
+        }
+        fits = fits_in_constants(tf1.global_variables())
+        graph_def = constant_graph(session, definitions.values()) if fits else None
+    # Object stores have no folders to rename.
+    beside = os.path.dirname(source if is_remote(folder) else folder)
+    unfinished = os.path.join(beside, f"temp-{os.path.basename(folder)}")
+    if tf.io.gfile.exists(unfinished):  # an earlier export was interrupted
+        tf.io.gfile.rmtree(unfinished)
+    if graph_def is None:
+        _copy_folder(source, unfinished)
+    else:
+        write_constants(unfinished, graph_def, definitions, label_map)
+        _copy_folder(
+            *(os.path.join(parent, warmup.EXTRA_ASSETS) for parent in (source, unfinished))
+        )
+    warmup.write_requests(unfinished, definitions, num_additional_channels=num_additional_channels)
+    if is_remote(folder):
+        _copy_folder(unfinished, folder)
+        tf.io.gfile.rmtree(unfinished)
+    else:
+        tf.io.gfile.rename(unfinished, folder)
+
+
+def _copy_folder(source: str, target: str) -> None:
+    """Copies all files, the graph last: servers wait for it. Nothing if there is no such folder."""
+    if not tf.io.gfile.exists(source):
+        return
+    paths = []
+    for folder, _, names in tf.io.gfile.walk(source):
+        inside = folder[len(source) :].strip("/")
+        tf.io.gfile.makedirs(os.path.join(target, inside))
+        paths += [os.path.join(inside, name) for name in names]
+    for path in sorted(paths, key=lambda path: path.endswith("saved_model.pb")):
+        tf.io.gfile.copy(os.path.join(source, path), os.path.join(target, path))

@@ -1,0 +1,93 @@
+"""Keeps a training step whose numbers are not finite away from the variables."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable, Dict, List, Optional, Sequence
+
+import numpy as np
+
+from estimator_det.compat import tf, tf1
+
+
+class RejectedBatch:
+    """The batch of the step that was rejected last.
+
+    Args:
+        tensors: Of the batch, by name.
+
+    Attributes:
+        arrays: By the same names; empty until a step is rejected.
+    """
+
+    def __init__(self, tensors: Dict[str, tf.Tensor]) -> None:
+        self._tensors = tensors
+        self.arrays: Dict[str, np.ndarray] = {}
+
+    def store(self) -> Optional[tf.Operation]:
+        """The operation that fills `arrays`; None for an empty batch."""
+        if not self._tensors:
+            return None
+
+        def copy(*arrays: np.ndarray) -> None:
+            # TensorFlow uses the memory of the arrays again.
+            copies = (np.array(array) for array in arrays)
+            self.arrays.update(zip(self._tensors, copies))
+
+        return tf.numpy_function(copy, list(self._tensors.values()), [])
+
+
+def written_values(updates: Sequence[Any]) -> List[tf.Tensor]:
+    """What assignments write, or add to their variables: their floating inputs."""
+    inputs = [tensor for update in updates for tensor in _operation(update).inputs]
+    return [tensor for tensor in inputs if tensor.dtype.is_floating]
+
+
+def nan_unless_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """float32 scalar: 0 if all elements of all tensors are finite, otherwise NaN."""
+    flat = [tf.reshape(tf.math.is_finite(tensor), [-1]) for tensor in tensors]
+    return tf.where(tf.reduce_all(tf.concat(flat, 0)), 0.0, math.nan)
+
+
+def _operation(update: Any) -> tf.Operation:
+    return update if isinstance(update, tf.Operation) else update.op
+
+
+def guarded(
+    values: Sequence[tf.Tensor],
+    updates: Sequence[Any],
+    apply: Callable[[], tf.Operation],
+    batch: Optional[RejectedBatch],
+) -> tf.Tensor:
+    """Runs `apply()` and `updates` where all `values` are finite, else stores the batch.
+
+    A switch has two outputs, of which one is available; what depends on the other does not run.
+    Unlike `tf.cond` this works on operations that exist already, optimizers may create their slots
+    as usual, and the batch is copied to Python in a rejected step alone.
+
+    Args:
+        values: float scalars that must be finite.
+        updates: Existing operations, tensors or assigned variables that belong to the step.
+        apply: Builds the operation that changes the variables.
+        batch: Gets the batch of a rejected step.
+
+    Returns:
+        A tensor that is available once either is done.
+    """
+    with tf1.name_scope("guard"):
+        finite = tf.reduce_all(tf.stack([tf.math.is_finite(value) for value in values]))
+        closed, opened = tf.raw_ops.Switch(data=finite, pred=finite)
+        closed, opened = tf.identity(closed, name="closed"), tf.identity(opened, name="opened")
+    for update in updates:
+        # The one way to order what other code has built; TensorFlow itself uses it for that.
+        _operation(update)._add_control_input(opened.op)
+    with tf.control_dependencies([opened]):
+        step = apply()
+    with tf1.name_scope("guard"):
+        with tf.control_dependencies([closed]):
+            stored = batch.store() if batch is not None else None
+        with tf.control_dependencies([stored] if stored is not None else []):
+            rejected = tf.identity(closed)
+        with tf.control_dependencies([tf.group(step, *updates)]):
+            taken = tf.identity(opened)
+        return tf.raw_ops.Merge(inputs=[taken, rejected]).output

@@ -1,0 +1,125 @@
+"""Optimizers from their configuration."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable, List, Optional, Tuple
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config.advice import TpuAdvice
+from estimator_det.config.registry import Registry
+from estimator_det.config.text import ConfigError
+from model_fn.training.schedules import make_learning_rate
+
+TPU = TpuAdvice("train_config.optimizer", "use momentum_optimizer")
+
+OPTIMIZERS: Registry[Callable[[Any, tf.Tensor], Any]] = Registry("optimizer")
+
+
+@OPTIMIZERS.register("rms_prop_optimizer")
+def _make_rms_prop(config: Any, learning_rate: tf.Tensor) -> Any:
+    return tf1.train.RMSPropOptimizer(
+        learning_rate,
+        decay=config.decay,
+        momentum=config.momentum_optimizer_value,
+        epsilon=config.epsilon,
+    )
+
+
+@OPTIMIZERS.register("momentum_optimizer")
+def _make_momentum(config: Any, learning_rate: tf.Tensor) -> Any:
+    return tf1.train.MomentumOptimizer(learning_rate, momentum=config.momentum_optimizer_value)
+
+
+@OPTIMIZERS.register("adam_optimizer")
+def _make_adam(config: Any, learning_rate: tf.Tensor) -> Any:
+    return tf1.train.AdamOptimizer(learning_rate, epsilon=config.epsilon)
+
+
+class OptimizerAround(tf1.train.Optimizer):
+    """Forwards everything to another optimizer; the base of those that add to one."""
+
+    def __init__(self, optimizer: Any, name: str) -> None:
+        super().__init__(use_locking=False, name=name)
+        self._optimizer = optimizer
+
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> List[Tuple[Any, Any]]:
+        return self._optimizer.compute_gradients(*args, **kwargs)
+
+    def apply_gradients(
+        self,
+        grads_and_vars: Any,
+        global_step: Optional[tf.Variable] = None,
+        name: Optional[str] = None,
+    ) -> tf.Operation:
+        return self._optimizer.apply_gradients(grads_and_vars, global_step=global_step, name=name)
+
+    def get_slot(self, *args: Any, **kwargs: Any) -> Any:
+        return self._optimizer.get_slot(*args, **kwargs)
+
+    def get_slot_names(self, *args: Any, **kwargs: Any) -> List[str]:
+        return self._optimizer.get_slot_names(*args, **kwargs)
+
+    def variables(self) -> List[tf.Variable]:
+        return self._optimizer.variables()
+
+
+class MovingAverageOptimizer(OptimizerAround):
+    """Keeps exponential moving averages of the variables that another optimizer trains.
+
+    The averages are updated after each step, start at the variables' initial values and are saved
+    as `<variable>/ExponentialMovingAverage`. Every trainable variable of the graph has one, a
+    frozen one too, so that an evaluation finds them all; moving statistics of batch norm have none.
+
+    Args:
+        optimizer: What computes and applies the gradients.
+        decay: Weight of the old average at each step.
+    """
+
+    def __init__(self, optimizer: Any, decay: float) -> None:
+        super().__init__(optimizer, "MovingAverage")
+        self._averages = tf1.train.ExponentialMovingAverage(decay)
+
+    def apply_gradients(
+        self,
+        grads_and_vars: Any,
+        global_step: Optional[tf.Variable] = None,
+        name: Optional[str] = None,
+    ) -> tf.Operation:
+        applied = super().apply_gradients(grads_and_vars, global_step, name)
+        with tf.control_dependencies([applied]):
+            return self._averages.apply(tf1.trainable_variables())
+
+
+def make_optimizer(config: Any, global_step: tf.Tensor) -> Tuple[Any, tf.Tensor]:
+    """The optimizer of an `Optimizer` proto and its learning rate.
+
+    With `use_moving_average` the optimizer is wrapped in `MovingAverageOptimizer`.
+
+    Raises:
+        ConfigError: if no optimizer or no learning rate is set, or a number is out of range.
+    """
+    kind = config.WhichOneof("optimizer")
+    if kind is None:
+        raise ConfigError(f"train_config.optimizer: set one of {sorted(OPTIMIZERS)}; found none")
+    options = getattr(config, kind)
+    _check_numbers(options, f"train_config.optimizer.{kind}")
+    _check_numbers(config, "train_config.optimizer")
+    learning_rate = make_learning_rate(options.learning_rate, global_step)
+    optimizer = OPTIMIZERS.get(kind)(options, learning_rate)
+    if config.use_moving_average:
+        optimizer = MovingAverageOptimizer(optimizer, config.moving_average_decay)
+    return optimizer, learning_rate
+
+
+def _check_numbers(options: Any, path: str) -> None:
+    """Refuses numbers with which an update writes NaN whatever the gradients are."""
+    for field in options.DESCRIPTOR.fields:
+        if field.cpp_type not in (field.CPPTYPE_FLOAT, field.CPPTYPE_DOUBLE):
+            continue
+        value = getattr(options, field.name)
+        if not math.isfinite(value):
+            raise ConfigError(f"{path}.{field.name}: {value} is not finite. Give a number")
+        if field.name == "epsilon" and value <= 0:
+            # Where a gradient is 0, the update divides 0 by the root of epsilon.
+            raise ConfigError(f"{path}.epsilon: {value} is not above 0. Give a small number: 1e-8")

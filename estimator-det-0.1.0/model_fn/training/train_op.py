@@ -1,0 +1,235 @@
+"""From a loss to the train op: which variables are trained, and how gradients are treated."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config.advice import TpuAdvice
+from estimator_det.config.text import ConfigError
+from model_fn.training.finite_gate import (
+    RejectedBatch,
+    guarded,
+    nan_unless_finite,
+    written_values,
+)
+
+TPU = TpuAdvice(
+    "train_config", "switch off what the operation's name says, for example summarize_gradients"
+)
+
+_LOG = logging.getLogger(__name__)
+
+MOVING_AVERAGES = "moving_averages"
+APPLIED_NORM = "learning_rate * gradient_norm"
+
+GradientsAndVariables = List[Tuple[tf.Tensor, tf.Variable]]
+
+
+class TrainOp(NamedTuple):
+    """One optimizer step."""
+
+    op: tf.Tensor  # float32 scalar, the loss before the step; running it takes the step
+    gradient_norm: Optional[tf.Tensor]  # float32 scalar before clipping; None where not guarded
+    gradients: Dict[str, tf.Tensor]  # by variable, as applied but for clipping
+    checks: Dict[str, tf.Tensor]  # more float32 scalars that must be finite for a step to be taken
+    written: Sequence[tf.Tensor]  # what the updates write
+
+
+def name_of(variable: tf.Variable) -> str:
+    """A variable's name in checkpoints; unlike `variable.op.name` it is known to TF2 loops too."""
+    return str(variable.name).rpartition(":")[0]
+
+
+def _matches(pattern: str, variable: tf.Variable) -> bool:
+    # With and without ":0": the reference searches the full name, people write the short one.
+    return any(re.search(pattern, name) for name in (name_of(variable), variable.name))
+
+
+def select_variables(
+    variables: Sequence[tf.Variable], update: Sequence[str], freeze: Sequence[str]
+) -> List[tf.Variable]:
+    """The variables that match some `update` pattern (all, if none is given) and no `freeze` one.
+
+    Patterns are regular expressions, searched anywhere in the variable's name. A pattern that
+    matches no variable is logged as a warning.
+
+    Raises:
+        ConfigError: if no variable is left to train.
+    """
+    for field, patterns in (("update_trainable_variables", update), ("freeze_variables", freeze)):
+        for pattern in patterns:
+            if not any(_matches(pattern, variable) for variable in variables):
+                _LOG.warning("train_config.%s: %r matches no variable", field, pattern)
+    chosen = [
+        variable
+        for variable in variables
+        if (not update or any(_matches(pattern, variable) for pattern in update))
+        and not any(_matches(pattern, variable) for pattern in freeze)
+    ]
+    if not chosen:
+        raise ConfigError(
+            "train_config: update_trainable_variables and freeze_variables leave no variable to "
+            f"train. update: {list(update)}, freeze: {list(freeze)}; trainable variables: "
+            f"{[name_of(variable) for variable in variables[:5]]}, …"
+        )
+    return chosen
+
+
+def multiply_bias_gradients(pairs: GradientsAndVariables, factor: float) -> GradientsAndVariables:
+    """Multiplies the gradients of variables whose name matches `.*/biases`."""
+    return [
+        (gradient * factor if re.match(".*/biases", name_of(variable)) else gradient, variable)
+        for gradient, variable in pairs
+    ]
+
+
+def clip_gradients(
+    pairs: GradientsAndVariables, max_norm: float, norm: Optional[tf.Tensor] = None
+) -> GradientsAndVariables:
+    """Scales all gradients by one factor so that their global norm stays within `max_norm`.
+
+    This is how the reference's Estimator reads `gradient_clipping_by_norm`; its older trainer
+    clipped each gradient by itself. `norm` is the global norm, where it is known already.
+    """
+    gradients, variables = zip(*pairs)
+    clipped, _ = tf.clip_by_global_norm(gradients, max_norm, use_norm=norm)
+    return list(zip(clipped, variables))
+
+
+def gradient_summaries(gradients: Dict[str, tf.Tensor]) -> List[tf.Tensor]:
+    """Histogram and norm of each gradient, and the global norm, as serialized summaries."""
+    summaries = []
+    for name, gradient in gradients.items():
+        summaries += [
+            tf1.summary.histogram(f"gradients/{name}", gradient, collections=[]),
+            tf1.summary.scalar(f"gradient_norm/{name}", tf.norm(gradient), collections=[]),
+        ]
+    norm = tf.linalg.global_norm(list(gradients.values()))
+    return [*summaries, tf1.summary.scalar("global_norm/gradient_norm", norm, collections=[])]
+
+
+def compute_gradients(
+    loss: tf.Tensor, optimizer: Any, train_config: Any, trainable: Sequence[tf.Variable]
+) -> GradientsAndVariables:
+    """Gradients of the variables to train, those of biases multiplied as configured.
+
+    Variables that the loss does not reach are left out.
+
+    Raises:
+        ConfigError: if there is nothing to train, or a number of `train_config` is not finite.
+    """
+    for field in ("gradient_clipping_by_norm", "bias_grad_multiplier"):
+        value = getattr(train_config, field)
+        if not math.isfinite(value):
+            raise ConfigError(
+                f"train_config.{field}: {value} is not finite. Give a number, or remove the field"
+            )
+    variables = select_variables(
+        trainable,
+        train_config.update_trainable_variables,
+        train_config.freeze_variables,
+    )
+    # Gates protect what reads a variable in place; resource variables are read by value.
+    computed = optimizer.compute_gradients(
+        loss, variables, gate_gradients=tf1.train.Optimizer.GATE_NONE
+    )
+    pairs = [(gradient, variable) for gradient, variable in computed if gradient is not None]
+    if not pairs:
+        raise ConfigError(
+            "train_config: the loss depends on none of the variables to train: "
+            f"{[name_of(variable) for variable in variables[:5]]}, …"
+        )
+    if train_config.bias_grad_multiplier:
+        pairs = multiply_bias_gradients(pairs, train_config.bias_grad_multiplier)
+    return pairs
+
+
+def make_train_op(
+    loss: tf.Tensor,
+    optimizer: Any,
+    global_step: tf.Variable,
+    train_config: Any,
+    updates: Sequence[tf.Operation],
+    *,
+    learning_rate: Optional[tf.Tensor] = None,
+    batch: Optional[RejectedBatch] = None,
+) -> TrainOp:
+    """One optimizer step that changes variables only where its numbers are finite.
+
+    Where the loss, the norm of the gradients, the learning rate, their product or what the updates
+    write is not, all variables stay as they are, the global step too. The constants of the
+    optimizer are finite: `make_optimizer` checks them.
+
+    Args:
+        loss: Scalar.
+        optimizer: Computes and applies gradients.
+        global_step: Counts the steps that were applied.
+        train_config: `TrainConfig` proto.
+        updates: Assignments that a step runs too, such as those to the moving averages of batch
+            norm.
+        learning_rate: That of the optimizer.
+        batch: Gets the batch of a rejected step.
+
+    Raises:
+        ConfigError: if there is nothing to train, or a number of `train_config` is not finite.
+    """
+    pairs = compute_gradients(loss, optimizer, train_config, tf1.trainable_variables())
+    gradients = _by_name(pairs)
+    written = written_values(updates)
+    norm = tf.linalg.global_norm([gradient for gradient, _ in pairs])
+    if train_config.gradient_clipping_by_norm > 0:
+        pairs = clip_gradients(pairs, train_config.gradient_clipping_by_norm, norm)
+    checks = {}
+    if learning_rate is not None:
+        checks[APPLIED_NORM] = learning_rate * norm
+    if written:
+        checks[MOVING_AVERAGES] = nan_unless_finite(written)
+    done = guarded(
+        [loss, norm, *([] if learning_rate is None else [learning_rate]), *checks.values()],
+        updates,
+        lambda: optimizer.apply_gradients(pairs, global_step=global_step),
+        batch,
+    )
+    with tf.control_dependencies([done]):
+        return TrainOp(tf.identity(loss, name="train_op"), norm, gradients, checks, written)
+
+
+def make_unguarded_train_op(
+    loss: tf.Tensor,
+    optimizer: Any,
+    global_step: tf.Variable,
+    train_config: Any,
+    updates: Sequence[tf.Operation],
+    trainable: Optional[Sequence[tf.Variable]] = None,
+) -> TrainOp:
+    """As `make_train_op`, of a step that is always taken: on a TPU core or in a replica.
+
+    One replica cannot hold back the others. Gradients are clipped as they are, before replicas
+    sum them. `trainable` is where there is no graph whose variables are meant by default.
+    """
+    if updates:
+        with tf.control_dependencies(list(updates)):
+            loss = tf.identity(loss)
+    if trainable is None:
+        trainable = tf1.trainable_variables()
+    pairs = compute_gradients(loss, optimizer, train_config, trainable)
+    gradients = _by_name(pairs)
+    if train_config.gradient_clipping_by_norm > 0:
+        pairs = clip_gradients(pairs, train_config.gradient_clipping_by_norm)
+    # A gradient may be known before the loss that is reported has read its variables.
+    with tf.control_dependencies([loss]):
+        step = optimizer.apply_gradients(pairs, global_step=global_step)
+    with tf.control_dependencies([step] if step is not None else []):
+        return TrainOp(tf.identity(loss, name="train_op"), None, gradients, {}, [])
+
+
+def _by_name(pairs: GradientsAndVariables) -> Dict[str, tf.Tensor]:
+    return {
+        name_of(variable): gradient
+        for gradient, variable in pairs
+        if isinstance(gradient, tf.Tensor)
+    }

@@ -1,0 +1,104 @@
+"""Installs estimator-det: `pip install -e .[test]` for a developer, `pip install .` for a user."""
+
+import pathlib
+import re
+
+from setuptools import find_packages, setup
+
+HERE = pathlib.Path(__file__).parent
+
+
+def version():
+    """The version in estimator_det/__init__.py, read as text: nothing is imported to build."""
+    text = (HERE / "estimator_det" / "__init__.py").read_text(encoding="utf-8")
+    return re.search(r'^__version__ = "(.+)"$', text, re.MULTILINE).group(1)
+
+
+def description():
+    readme = HERE / "README.md"
+    return readme.read_text(encoding="utf-8") if readme.is_file() else ""
+
+
+# What each of these is for: docs/dependencies.md.
+REQUIRED = [
+    "absl-py>=1.4",
+    "google-cloud-storage>=2.10",
+    "google-crc32c>=1.5",
+    "matplotlib>=3.7",
+    "numpy>=1.23.5",
+    "pillow>=9.5",
+    "protobuf>=4.21.6",
+    "pycocotools>=2.0.6",
+    "requests>=2.28",
+    "tensorboard>=2.15",
+    "tensorflow>=2.15.1,<2.22",
+    "tensorflow-estimator==2.15.0",
+    "tf-keras>=2.15.1,<2.22",
+    "tf-slim==1.1.0",
+    "tqdm>=4.64",
+]
+
+# Pinned, so that a check means the same everywhere. Python 3.9 and 3.10 run the tests; tools that
+# read the sources need a newer one.
+TEST = [
+    'gcp-storage-emulator==2026.7.19; python_version >= "3.10"',
+    'import-linter==2.16; python_version >= "3.11"',
+    'mypy==2.4.1; python_version >= "3.10"',
+    'pytest==9.2.0; python_version >= "3.10"',
+    'pytest==8.4.2; python_version < "3.10"',
+    "pytest-xdist==3.8.0",
+    "ruff==0.17.5",
+    "types-protobuf==4.25.0.20240417",
+]
+
+# Of protobuf 4, whose output all later releases read; so it stands beside TensorFlow 2.15 alone.
+PROTOS = ["grpcio-tools==1.62.3"]
+
+# For `convert --runner`; the range allows the protobuf of TensorFlow 2.15.
+BEAM = ["apache-beam>=2.55,<2.72"]
+
+setup(
+    name="estimator-det",
+    version=version(),
+    description="Object detection training, evaluation and export on tf.estimator",
+    long_description=description(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "License :: OSI Approved :: Apache Software License",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3.9",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Scientific/Engineering :: Image Recognition",
+    ],
+    keywords="object-detection tensorflow estimator ssd tpu",
+    python_requires=">=3.9,<3.14",
+    install_requires=REQUIRED,
+    extras_require={
+        "test": TEST,
+        "protos": PROTOS,
+        "beam": BEAM,
+        "dev": [*TEST, "build>=1.2", "nox>=2024.4.15", "pre-commit>=3.8"],
+    },
+    # Tests and benchmarks stay in the checkout: `tests` is a name that others use too.
+    packages=find_packages(
+        include=[
+            name + suffix
+            for name in ("estimator_det", "model_fn", "inputs", "exporters")
+            for suffix in ("", ".*")
+        ]
+    ),
+    package_data={
+        "estimator_det.protos": ["*.proto", "*.pyi"],
+        "estimator_det": ["configs/*.config"],
+    },
+    entry_points={"console_scripts": ["estimator-det = estimator_det.cli:main"]},
+    zip_safe=False,
+)
