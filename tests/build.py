@@ -24,8 +24,11 @@ OWN_TARGETS = (
     "inputs/machine",
     "inputs/schema",
     "model_fn/model_fn",
+    "model_fn/runs/backends/base",
+    "model_fn/runs/backends/estimator",
     "model_fn/runs/cluster",
     "model_fn/runs/evaluation_report",
+    "model_fn/runs/loop_options",
     "model_fn/runs/options",
     "model_fn/runs/progress",
 )

@@ -8,7 +8,7 @@ import os
 import threading
 from typing import Dict, Iterator
 
-from estimator_det.compat import tf
+from estimator_det.compat import tf, tf1
 
 EVERY_SECS = 60.0
 _EVENTS = "tfevents"
@@ -41,6 +41,7 @@ def copied(model_dir: str, log_dir: str, *, every_secs: float = EVERY_SECS) -> I
     finally:
         ended.set()
         thread.join()
+        tf1.summary.FileWriterCache.clear()  # closes writers, whose last events are in memory
         copy.update()
 
 

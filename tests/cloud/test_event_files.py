@@ -8,6 +8,7 @@ import time
 import pytest
 
 from estimator_det.cloud import event_files
+from estimator_det.compat import tf1
 
 
 def test_event_files_are_copied_while_they_grow(tmp_path: pathlib.Path) -> None:
@@ -29,6 +30,20 @@ def test_event_files_are_copied_while_they_grow(tmp_path: pathlib.Path) -> None:
         "eval_0/events.out.tfevents.2": b"eval",
         "events.out.tfevents.1": b"one and two",
     }
+
+
+def test_the_last_events_are_copied(tmp_path: pathlib.Path) -> None:
+    run, logs = tmp_path / "run", tmp_path / "logs"
+    with event_files.copied(str(run), str(logs)), tf1.Graph().as_default():
+        writer = tf1.summary.FileWriterCache.get(str(run))
+        writer.add_summary(tf1.Summary(value=[tf1.Summary.Value(tag="a", simple_value=1.0)]), 1)
+    (written,) = run.iterdir()
+    values = [
+        event.summary.value[0].simple_value
+        for event in tf1.train.summary_iterator(str(logs / written.name))
+        if event.summary.value
+    ]
+    assert values == [1.0]
 
 
 def test_a_failing_copy_does_not_end_the_training(

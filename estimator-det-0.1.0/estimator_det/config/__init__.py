@@ -1,1 +1,0 @@
-"""Reading, merging, overriding, checking and saving pipeline configurations."""

@@ -1,1 +1,0 @@
-"""Feature extractors of single-shot detectors: `recipe`, and one file per family of networks."""

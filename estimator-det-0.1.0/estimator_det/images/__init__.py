@@ -1,1 +1,0 @@
-"""What inputs and detectors both do to pixels."""

@@ -1,1 +1,0 @@
-"""Networks and their building blocks; importing the package builds nothing."""

@@ -1,1 +1,0 @@
-"""Feature maps of several resolutions, made of a backbone's activations."""

@@ -1,1 +1,0 @@
-"""Generated protocol buffer messages of pipeline configurations and label maps."""

@@ -1,1 +1,0 @@
-"""Imports published detectors: their weights become a checkpoint under the names of this model."""

@@ -1,1 +1,0 @@
-"""Faults of records: their kinds, the policy that handles them, and the log."""

@@ -1,1 +1,0 @@
-"""Checks of records, while a model trains and before."""

@@ -1,1 +1,0 @@
-"""Makes record files: from arrays in memory, and the coloured shapes of the demo."""

@@ -1,1 +1,0 @@
-"""One serialized record to one decoded sample."""

@@ -1,1 +1,0 @@
-"""TFRecord files as streams of serialized records, and the cursor in them."""

@@ -1,1 +1,0 @@
-"""Checkpoints of a model_dir: found, checked, repaired; what exports need beside them."""

@@ -1,1 +1,0 @@
-"""What is saved of a training step that was not finite, and how it is run again."""

@@ -1,1 +1,0 @@
-"""Drawing: boxes on images, charts, and batches as a grid of images."""

@@ -1,1 +1,0 @@
-"""What an evaluation computes: metrics, and diagnostics that explain them."""

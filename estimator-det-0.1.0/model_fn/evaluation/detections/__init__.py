@@ -1,1 +1,0 @@
-"""Detections of any tool in files, to be scored against records."""

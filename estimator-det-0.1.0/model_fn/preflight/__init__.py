@@ -1,1 +1,0 @@
-"""What is known before step 1: configuration, data, anchors, memory, TPU graph."""

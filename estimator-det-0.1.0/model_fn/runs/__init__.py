@@ -1,1 +1,0 @@
-"""Training and evaluation runs: backends, saving, progress, history, signals."""

@@ -1,1 +1,0 @@
-"""Served models: their graph, constants in place of variables, and warm-up requests."""

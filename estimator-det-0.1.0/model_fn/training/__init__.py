@@ -1,1 +1,0 @@
-"""The training step: optimizer, train op, warm start, and what a step reports."""
