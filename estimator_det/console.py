@@ -162,10 +162,13 @@ def unused_in_evaluation(on_training_data: bool) -> Sequence[str]:
 
 def unused_in_training(model_dir: str, *, on_tpu: bool = False) -> Sequence[str]:
     """Fields that `check_config` need not report before a training in this folder."""
-    from estimator_det.config import files
+    from estimator_det.config import check, files
+    from model_fn.runs import cluster
 
     resumes = files.exists(os.path.join(model_dir, "checkpoint"))
     unused = ["train_config.fine_tune_checkpoint"] if resumes else []
+    if cluster.read_cluster().servers:
+        unused += [f"train_config.{field}" for field in check.FOR_CLUSTER]
     return [*unused, *FOR_TPU] if on_tpu else unused
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from absl import flags
 
 from estimator_det import console, tpu_environment
 from estimator_det.cloud import environment
 from estimator_det.config import printing
+from estimator_det.verbs import legacy_cluster
 
 MODES = ("train_and_eval", "train", "eval")
 
@@ -72,7 +73,13 @@ _UNUSED_WITHOUT_EVALUATION = (
     "sample_1_of_n_eval_on_train_examples",
     "eval_on_tpu",
 )
-_UNUSED_IN_EVALUATION = ("train_batch_size", "use_tpu", "rehearse_tpu", "eval_on_tpu")
+_UNUSED_IN_EVALUATION = (
+    "train_batch_size",
+    "use_tpu",
+    "rehearse_tpu",
+    "eval_on_tpu",
+    "task_timeout_secs",
+)
 LOG_FORMATS = ("text", "json")
 _LOG_FORMAT_HELP = (
     "Lines of JSON with severity, message and time, or text. Default: json in a job of Vertex AI "
@@ -82,6 +89,7 @@ _MODE_HELP = (
     "What to run; eval evaluates each new checkpoint of --model_dir. Default: eval with "
     "--checkpoint_dir, else train_and_eval."
 )
+_DEFINERS = {bool: flags.DEFINE_boolean, int: flags.DEFINE_integer, str: flags.DEFINE_string}
 
 
 def define_flags() -> flags.FlagValues:
@@ -95,6 +103,16 @@ def define_flags() -> flags.FlagValues:
     for name, (number, text) in _NUMBERS.items():
         low = None if name in _MAY_BE_NEGATIVE else 1
         flags.DEFINE_integer(name, number, text, lower_bound=low, flag_values=values)
+    for name, flag in legacy_cluster.FLAGS.items():
+        define: Any = _DEFINERS[type(flag.default)]
+        define(name, flag.default, flag.help, flag_values=values)
+    flags.DEFINE_float(
+        "task_timeout_secs",
+        600.0,
+        "In a cluster (TF_CONFIG): end after another task was missing for so many seconds.",
+        lower_bound=0.001,
+        flag_values=values,
+    )
     flags.DEFINE_enum("mode", None, MODES, _MODE_HELP, flag_values=values)
     flags.DEFINE_enum("log_format", None, LOG_FORMATS, _LOG_FORMAT_HELP, flag_values=values)
     flags.DEFINE_integer(
@@ -134,6 +152,7 @@ def check_flags(values: flags.FlagValues, rest: List[str]) -> None:
         raise console.UsageError(
             "--use_tpu and --rehearse_tpu exclude each other: give one of them"
         )
+    legacy_cluster.apply({name: values[name].value for name in legacy_cluster.FLAGS})
     mode = values["mode"].value
     evaluates_only = values["checkpoint_dir"].value or mode == "eval"
     if values["use_tpu"].value and not evaluates_only:

@@ -117,7 +117,9 @@ def _train(config: Any, flag: Dict[str, Any], on_tpu: Any) -> Dict[str, float]:
     from model_fn.runs.options import Evaluating
 
     if flag["mode"] == "train":
-        runner.train(config, flag["model_dir"], on_tpu=on_tpu)
+        runner.train(
+            config, flag["model_dir"], on_tpu=on_tpu, task_timeout_secs=flag["task_timeout_secs"]
+        )
         return {}
     return runner.train_and_evaluate(
         config,
@@ -128,6 +130,7 @@ def _train(config: Any, flag: Dict[str, Any], on_tpu: Any) -> Dict[str, float]:
             training_data_sample_1_of_n=flag["sample_1_of_n_eval_on_train_examples"],
         ),
         on_tpu=on_tpu,
+        task_timeout_secs=flag["task_timeout_secs"],
     )
 
 

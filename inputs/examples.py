@@ -102,10 +102,12 @@ def make_examples(
     *,
     ignore_errors: bool,
     num_parallel_calls: int,
+    number_of: Optional[Callable[[Record], tf.Tensor]] = None,
 ) -> tf.data.Dataset:
     """Features and labels of one image each, with the keys that the guard needs.
 
-    `ignore_errors` skips records that cannot be used; the guard explains the gaps.
+    `ignore_errors` skips records that cannot be used; the guard explains the gaps. `number_of`
+    replaces the sequence numbers where no process sees all records.
     """
     first_stage = _first_stage(recipe, start)
 
@@ -119,11 +121,12 @@ def make_examples(
         return element if recipe.mixes else _finish(recipe, element)
 
     # Deterministic, so that a record that fails is a gap.
-    found = (
-        guard.expect_first(records, start.count)
-        .enumerate(start.count)
-        .map(begin, num_parallel_calls=num_parallel_calls, deterministic=True)
-    )
+    found = guard.expect_first(records, start.count)
+    if number_of is None:
+        found = found.enumerate(start.count)
+    else:
+        found = found.map(lambda record: (number_of(record), record))
+    found = found.map(begin, num_parallel_calls=num_parallel_calls, deterministic=True)
     found = found.ignore_errors() if ignore_errors else found
     return _mixed(found, recipe, start, num_parallel_calls) if recipe.mixes else found
 

@@ -33,6 +33,7 @@ from inputs.checks.guard import Guard
 from inputs.checks.masks import check_masks
 from inputs.examples import Recipe, make_examples, make_retry
 from inputs.machine import available_cpus
+from inputs.records import sharding, splits
 from inputs.records.cursor import DataCursor, order_fingerprint
 from inputs.records.stream import list_files, record_dataset
 
@@ -51,6 +52,9 @@ def create_train_input_fn(
     runs_elsewhere: bool = False,
     first_step: Optional[int] = 0,
     images_per_step: Optional[int] = None,
+    shard: sharding.Shard = sharding.WHOLE,
+    on_split: Optional[Callable[[sharding.Split], None]] = None,
+    data_service: Optional[str] = None,
 ) -> InputFn:
     """Input function of training: shuffled, augmented, endless unless `num_epochs` is set.
 
@@ -65,6 +69,11 @@ def create_train_input_fn(
         first_step: Global step that uses the first batch, for steps with `stop_at_step`; None if
             it is not known.
         images_per_step: Images that one step uses, over all hosts; None for the batch size.
+        shard: Number of workers that divide the records among them, and the index of this one; each
+            has batches of the whole batch size. An `input_context` says it in its place.
+        on_split: Gets how the records are divided, where there are several workers.
+        data_service: Address of the dispatcher of a `tf.data` service whose workers read, decode
+            and augment; each record once an epoch, see `inputs.records.splits`.
 
     Returns:
         `input_fn(params=None, input_context=None)` -> dataset of (features, labels);
@@ -97,7 +106,8 @@ def create_train_input_fn(
         links = make_links(train.data_augmentation_options)
         check_links(links, reader)
         whole_batch = _batch_size(params, train.batch_size)
-        batch_size, shard = _share(whole_batch, input_context)
+        batch_size, part = _share(whole_batch, input_context, shard)
+        num_pipelines = 1 if input_context is None else part[0]
         recipe = Recipe(
             reader=reader,
             options=options,
@@ -105,16 +115,18 @@ def create_train_input_fn(
             links=links,
             batch_size=batch_size,
             first_step=first_step,
-            images_per_step=(images_per_step or whole_batch) // shard[0],
+            images_per_step=(images_per_step or whole_batch) // num_pipelines,
         )
         stream = _Stream(
-            shard=shard,
-            seed=seed,
+            shard=part,
+            seed=sharding.seed_of_part(seed, part),
+            on_split=on_split,
             num_epochs=reader.num_epochs or None,
             sample_1_of_n=reader.sample_1_of_n_examples,
             drop_remainder=reader.drop_remainder,
-            runs_elsewhere=runs_elsewhere,
+            runs_elsewhere=runs_elsewhere or data_service is not None,
             cursor=cursor,
+            data_service=data_service,
         )
         return _batches(recipe, fault_log, stream, predicts_masks(pipeline_config.model))
 
@@ -179,12 +191,12 @@ def create_eval_input_fn(
             all_classes_labeled_by_default=evaluation.image_classes_field_map_empty_to_ones,
             context_shape=_context_shape(pipeline_config, reader),
         )
-        batch_size, shard = _share(_batch_size(params, evaluation.batch_size), input_context)
+        batch_size, part = _share(_batch_size(params, evaluation.batch_size), input_context)
         # A batch of one has no remainder: dropping it only makes the shape static.
         drop = batch_size == 1 or (reader.HasField("drop_remainder") and reader.drop_remainder)
         recipe = Recipe(reader, options, _policy(reader, options), batch_size=batch_size)
         stream = _Stream(
-            shard=shard,
+            shard=part,
             seed=DEFAULT_EVAL_SEED,
             num_epochs=1,
             sample_1_of_n=every,
@@ -198,13 +210,15 @@ def create_eval_input_fn(
 class _Stream(NamedTuple):
     """Order and sharding of records."""
 
-    shard: Tuple[int, int]
+    shard: sharding.Shard
     seed: Optional[int]
     num_epochs: Optional[int]
     sample_1_of_n: int
     drop_remainder: bool
     runs_elsewhere: bool = False
     cursor: Optional[DataCursor] = None
+    on_split: Optional[Callable[[sharding.Split], None]] = None
+    data_service: Optional[str] = None
 
 
 def _policy(reader: input_reader_pb2.InputReader, options: CollateOptions) -> BadRecordPolicy:
@@ -220,6 +234,8 @@ def _batches(
     check_class_names(reader, found.paths)
     if needs_masks and found.paths and reader.input_type != input_reader_pb2.TF_SEQUENCE_EXAMPLE:
         check_masks(found.paths[0])
+    if stream.on_split is not None and stream.shard[0] > 1:
+        stream.on_split(sharding.split(found.paths, found.stream_lengths, stream.shard[0]))
     order = order_fingerprint(reader, found, stream.sample_1_of_n, stream.shard, stream.seed)
     start = (stream.cursor or DataCursor()).begin(stream.seed, order)
 
@@ -230,16 +246,22 @@ def _batches(
             found.paths, policy, log, make_retry(recipe, start), num_waiting=recipe.num_waiting
         )
     )
-    records = record_dataset(
-        reader,
-        guard,
-        shuffle=reader.shuffle,
-        stream_lengths=found.stream_lengths,
-        start=start,
-        num_epochs=stream.num_epochs,
-        sample_1_of_n=stream.sample_1_of_n,
-        shard=stream.shard,
-    )
+    reading: Dict[str, Any] = {
+        "shuffle": reader.shuffle,
+        "start": start,
+        "num_epochs": stream.num_epochs,
+        "sample_1_of_n": stream.sample_1_of_n,
+    }
+    if stream.data_service is None:
+        records = record_dataset(
+            reader,
+            guard,
+            stream_lengths=found.stream_lengths,
+            shard=stream.shard,
+            **reading,
+        )
+    else:
+        records = splits.split_dataset(reader, guard, **reading)
     # AUTOTUNE may decode too few images at once; but another machine's CPUs are not known here.
     at_once = decoded_at_once(
         reader, recipe.batch_size, tf.data.AUTOTUNE if stream.runs_elsewhere else available_cpus()
@@ -251,6 +273,7 @@ def _batches(
         start,
         ignore_errors=not stream.runs_elsewhere,
         num_parallel_calls=at_once,
+        number_of=None if stream.data_service is None else splits.number_of,
     )
     dataset = dataset.batch(recipe.batch_size, drop_remainder=stream.drop_remainder)
     dataset = guard.check_batches(
@@ -260,6 +283,8 @@ def _batches(
         keep_source_id=reader.include_source_id,
         base_seed=start.seed,
     )
+    if stream.data_service is not None:
+        dataset = splits.distributed(dataset, stream.data_service)
     dataset = dataset.prefetch(reader.num_prefetch_batches)
     dataset_options = tf.data.Options()
     dataset_options.autotune.enabled = stream.runs_elsewhere
@@ -313,9 +338,11 @@ def _batch_size(params: Optional[Any], configured: int) -> int:
     return size
 
 
-def _share(batch_size: int, input_context: Any) -> Tuple[int, Tuple[int, int]]:
-    """Batch size of one replica; the number of workers that share the records, and this one's."""
+def _share(
+    batch_size: int, input_context: Any, shard: sharding.Shard = sharding.WHOLE
+) -> Tuple[int, sharding.Shard]:
+    """Batch size of one replica, and its part of the records."""
     if input_context is None:
-        return batch_size, (1, 0)
+        return batch_size, shard
     per_replica = input_context.get_per_replica_batch_size(batch_size)
     return per_replica, (input_context.num_input_pipelines, input_context.input_pipeline_id)

@@ -97,15 +97,37 @@ def _train_spec(pipeline_config: Any, batch: _Batch, graph: step.TrainGraph) -> 
     )
     if table:
         warm_start.initialize_from(table)
-    made = step.make_train_step(detector, passed, batch.features, batch.labels, pipeline_config)
+    made = step.make_train_step(
+        detector,
+        passed,
+        batch.features,
+        batch.labels,
+        pipeline_config,
+        _num_replicas(batch.run_config),
+    )
     saver = make_saver(train_config, _keep_checkpoint_max(batch))
     graph.fill(saver, made)
     return estimator.EstimatorSpec(
         ModeKeys.TRAIN,
         loss=passed.losses[step.TOTAL_LOSS],
         train_op=made.train_op,
+        training_hooks=_synchronization(made, graph, batch.run_config),
         scaffold=make_scaffold(saver, batch.run_config, step.summary_op(made)),
     )
+
+
+def _num_replicas(run_config: Optional[Any]) -> Optional[int]:
+    """How many workers, chief included, share the variables of parameter servers, if any do."""
+    if run_config is None or not run_config.num_ps_replicas:
+        return None
+    return int(run_config.num_worker_replicas)
+
+
+def _synchronization(made: step.TrainStep, graph: step.TrainGraph, run_config: Any) -> List[Any]:
+    """The hook of workers that share each step."""
+    if made.synchronizing is None:
+        return []
+    return [made.synchronizing.make_hook(run_config.is_chief, lambda: graph.stop_requested())]
 
 
 def _train_spec_for_tpu(

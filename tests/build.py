@@ -20,6 +20,7 @@ OWN_TARGETS = (
     "estimator_det/model_flags",
     "estimator_det/nets/spaghettinet",
     "estimator_det/tpu_environment",
+    "estimator_det/verbs/legacy_cluster",
     "inputs/label_map",
     "inputs/machine",
     "inputs/schema",

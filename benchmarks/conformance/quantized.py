@@ -30,7 +30,10 @@ NOISE = 3  # times the measured noise
 LEVELS = 2  # of 255, where no noise was measured
 FOLDED = 1e-3
 LOSSES_BEFORE_DELAY, GRADIENTS_BEFORE_DELAY = 1e-4, 2.5e-2
-LOSSES, GRADIENTS = 1e-2, 5e-2
+LOSSES = 1e-2
+# Once tensors are rounded, a change of weights by one unit in the last place moves some norms
+# threefold, the global one by 7 % and the localization loss by 3 %.
+LOCALIZATION, GLOBAL_NORM, MEDIAN_GRADIENT = 6e-2, 0.2, 0.1
 NORMS = 1e-3
 LONG_AGO = 100000.0  # updates, after which moving averages are no longer corrected
 STEP_BEFORE = {"active": 1000, "before_delay": 0}
@@ -202,18 +205,32 @@ def check_training(case: Case, record: Record, check: Check) -> None:
             for tag, step in STEP_BEFORE.items():
                 _load(case, session, {**fixed, STEP_VARIABLE: step})
                 ours = session.run([losses, total, norms, ends])
-                before = tag == "before_delay"
-                tolerance = LOSSES_BEFORE_DELAY if before else LOSSES
                 expected = recorded[tag]
-                check.scalars(ours[0], expected["losses"], tolerance)
-                check.error(abs(ours[1] / expected["total"] - 1), tolerance, f"{tag} total")
-                floor = 1e-3 * expected["global_grad_norm"]
-                for name, norm in zip(recorded["grad_names"], expected["grad_norms"]):
-                    if max(norm, ours[2][name]) > floor:
-                        limit = GRADIENTS_BEFORE_DELAY if before else GRADIENTS
-                        check.error(abs(ours[2][name] / norm - 1), limit, f"{tag} {name}")
+                norms_now = dict(zip(recorded["grad_names"], expected["grad_norms"]))
+                if tag == "before_delay":
+                    check.scalars(ours[0], expected["losses"], LOSSES_BEFORE_DELAY)
+                    floor = 1e-3 * expected["global_grad_norm"]
+                    real = {n: norm for n, norm in norms_now.items() if norm > floor}
+                    check.scalars(ours[2], real, GRADIENTS_BEFORE_DELAY)
+                else:
+                    _compare_rounded(check, ours, expected, norms_now)
                 if "ranges_after" in expected:
                     _compare_ranges(check, ours[3], scopes, expected["ranges_after"], record)
+
+
+def _compare_rounded(
+    check: Check, ours: Any, expected: Dict[str, Any], norms: Dict[str, float]
+) -> None:
+    """Losses and gradients of a pass that rounds."""
+    losses, total, found, _ = ours
+    check.error(abs(total / expected["total"] - 1), LOSSES, "total")
+    for name, value in expected["losses"].items():
+        tolerance = LOCALIZATION if "localization" in name else LOSSES
+        check.scalars(losses, {name: value}, tolerance)
+    found_norm = float(np.sqrt(sum(norm**2 for norm in found.values())))
+    check.error(abs(found_norm / expected["global_grad_norm"] - 1), GLOBAL_NORM, "global norm")
+    errors = [abs(found[name] / norm - 1) for name, norm in norms.items() if norm > 0]
+    check.error(float(np.median(errors)), MEDIAN_GRADIENT, "median of gradient norms")
 
 
 def _check_training_names(check: Check, names: set, record: Record) -> None:

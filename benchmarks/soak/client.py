@@ -15,13 +15,13 @@ PACKAGE = ("estimator_det", "exporters", "inputs", "model_fn", "tf_slim", "tenso
 REPORTS = 20
 
 
-def resident_bytes():
+def resident_bytes() -> int:
     """Memory of this process."""
     with open("/proc/self/status", encoding="ascii") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmRSS:"))
 
 
-def main():
+def main() -> None:
     """Sends the requests."""
     parser = argparse.ArgumentParser()
     parser.add_argument("saved_model")

@@ -17,7 +17,7 @@ from estimator_det.config.check_evaluation import check_evaluation
 from estimator_det.config.check_model import check_model
 from estimator_det.config.check_quantization import check_quantization
 from estimator_det.config.context import check_context_reader
-from estimator_det.config.fields import check_fields, no_effect
+from estimator_det.config.fields import check_fields, is_news, no_effect
 from estimator_det.config.files import is_remote
 from estimator_det.config.printing import quoted
 from estimator_det.config.problem import Problem, error, warning
@@ -37,6 +37,8 @@ Config = pipeline_pb2.TrainEvalPipelineConfig
 PLACEHOLDER = "PATH_TO_BE_CONFIGURED"
 _ENDLESS = sys.maxsize  # steps of a training that has no last one
 CHECKPOINT_TYPES = ("classification", "detection", "full")
+# Fields of train_config without effect outside a cluster.
+FOR_CLUSTER = ("replicas_to_aggregate", "startup_delay_steps", "sync_replicas")
 _LATER_CHECKPOINT_TYPES = ("fine_tune",)  # of the reference's schema, for TensorFlow 2 alone
 
 
@@ -108,6 +110,9 @@ def _check_training(config: Config) -> Iterator[Problem]:
             )
     if train.use_bfloat16:
         yield no_effect("train_config.use_bfloat16", "only a TPU computes in bfloat16")
+    for name in FOR_CLUSTER:
+        if is_news(train, train.DESCRIPTOR.fields_by_name[name]):
+            yield no_effect(f"train_config.{name}", "it is for a cluster with parameter servers")
     yield from _check_optimizer(train.optimizer, train.num_steps)
     yield from _check_fine_tuning(config)
     kind = config.model.WhichOneof("model")

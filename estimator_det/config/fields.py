@@ -96,13 +96,8 @@ NO_EFFECT: Dict[str, str] = {
     "TrainConfig.fine_tune_checkpoint_version": "the names in the checkpoint decide what is read",
     "TrainConfig.num_batch_queue_threads": _QUEUES,
     "TrainConfig.prefetch_queue_capacity": _QUEUES,
-    "TrainConfig.replicas_to_aggregate": "TPU cores always add up the gradients of all cores, "
-    "other workers never wait for each other",
     "TrainConfig.run_fine_tune_checkpoint_dummy_computation": "variables exist before a "
     "checkpoint is read",
-    "TrainConfig.startup_delay_steps": "workers start as soon as their cluster is ready",
-    "TrainConfig.sync_replicas": "TPU cores always add up their gradients, other workers never "
-    "wait for each other",
     "TrainConfig.unpad_groundtruth_tensors": "padding rows are always there and never count",
     "WeightSharedConvolutionalBoxPredictor.apply_conv_hyperparams_pointwise": "conv_hyperparams "
     "always apply to pointwise convolutions",

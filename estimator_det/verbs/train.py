@@ -8,8 +8,10 @@ import sys
 from typing import Any, Optional
 
 from estimator_det import console
+from estimator_det.verbs import data_worker, legacy_cluster
 from estimator_det.verbs.base import CONFIG_EXAMPLE, CONFIG_FILE, add_config_arguments, load
 from model_fn.runs import loop_options
+from model_fn.runs.options import DEFAULT_TASK_TIMEOUT_SECS as TASK_TIMEOUT_SECS
 
 SUMMARY = "Trains a detector and evaluates it during training"
 EXAMPLE = f"{CONFIG_EXAMPLE} --model_dir run --set train_config.batch_size=8"
@@ -48,6 +50,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run the TPU training loop on this machine, without a TPU; to train on a TPU, use "
         "python -m estimator_det.model_main --use_tpu",
     )
+    parser.add_argument(
+        "--task_timeout_secs",
+        type=float,
+        default=TASK_TIMEOUT_SECS,
+        help="in a cluster (TF_CONFIG): end after another task was missing for so many seconds "
+        "(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--tf_data_service",
+        metavar="HOST:PORT",
+        help="read and augment training records by the data workers of this dispatcher; see "
+        "estimator-det data-worker",
+    )
+    legacy_cluster.add_arguments(parser.add_argument_group("flags of the old trainer"))
     _add_loop_arguments(
         parser.add_argument_group("TF2 loop", "in place of Estimator; see docs/distributed.md")
     )
@@ -95,7 +111,7 @@ def _in_loop(given: argparse.Namespace) -> Optional[loop_options.InLoop]:
         UsageError: if an option of the loop is given without it.
     """
     fields = [field.name for field in dataclasses.fields(loop_options.InLoop)]
-    values = {name: getattr(given, name) for name in fields}
+    values = {name: getattr(given, name) for name in fields if name != "made"}
     chosen = {
         name: value for name, value in values.items() if value is not None and value is not False
     }
@@ -143,6 +159,10 @@ def _add_evaluation_arguments(evaluating: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
+    legacy_cluster.apply_options(options)
+    data_service = options.tf_data_service
+    if data_service is not None:
+        data_service = data_worker.check_address("--tf_data_service", data_service)
     from estimator_det.config import pipeline, printing
     from model_fn.runs.backends import tpu_options
     from model_fn.runs.backends.tpu_options import OnTpu
@@ -150,6 +170,10 @@ def run(options: argparse.Namespace) -> int:
 
     if options.progress_steps < 1:
         raise console.UsageError(f"--progress_steps is {options.progress_steps}: give 1 or more")
+    if not options.task_timeout_secs > 0:
+        raise console.UsageError(
+            f"--task_timeout_secs is {options.task_timeout_secs:g}: give a positive number"
+        )
     saving = Saving(
         options.save_checkpoints_steps,
         options.save_checkpoints_secs,
@@ -169,6 +193,10 @@ def run(options: argparse.Namespace) -> int:
             "--rehearse_tpu runs the training loop of a TPU, and --strategy another one: give one "
             "of them"
         )
+    if in_loop is not None:
+        from model_fn.runs.backends.distributed import strategies
+
+        in_loop = strategies.set_up(in_loop)
     config = pipeline.override(load(options), num_train_steps=options.num_train_steps)
     on_tpu = None
     if options.rehearse_tpu:
@@ -190,6 +218,8 @@ def run(options: argparse.Namespace) -> int:
             progress_steps=options.progress_steps,
             seed=options.seed,
             on_tpu=on_tpu,
+            task_timeout_secs=options.task_timeout_secs,
+            data_service=data_service,
             in_loop=in_loop,
         )
     if metrics:

@@ -109,15 +109,16 @@ def benchmark(path: str, options: BenchmarkOptions) -> Benchmark:
         printing.report(f"{name} ({number} of {len(models)} models)", sys.stderr)
         task = base._replace(name=name, path=each.path, expected=expected)
         rows.append(_measured(task))
-    return Benchmark(path, folder, images[0].shape[:2], tuple(rows))
+    height, width = images[0].shape[:2]
+    return Benchmark(path, folder, (height, width), tuple(rows))
 
 
 def _measured(task: Task) -> Row:
     """Measures in a new process."""
     try:
         (found,) = machine.in_processes(measure, [task], jobs=1, start=_quiet)
-    except (RunError, ConfigError, tf.errors.OpError) as error:
-        return Row(task.name, task.path, None, str(getattr(error, "message", None) or error))
+    except (RunError, ConfigError) as error:
+        return Row(task.name, task.path, None, str(error))
     except machine.ProcessDiedError:
         return Row(task.name, task.path, None, "its process died, perhaps because memory ran out")
     return Row(task.name, task.path, found)

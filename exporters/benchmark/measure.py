@@ -19,6 +19,7 @@ from exporters.benchmark.accuracy import evaluate_model
 from exporters.detector import ModelDetector
 from exporters.formats.base import FORMATS, check_runtime
 from exporters.formats.check import CheckpointDetector, Difference, compare
+from model_fn.checkpoints.errors import RunError
 
 CHECKPOINT = "checkpoint"  # in place of a format
 WARM_UP_RUNS = 3  # TensorFlow optimizes a graph in its first runs
@@ -71,8 +72,15 @@ def measure(task: Task) -> Measured:
     """Loads and runs the model of a task.
 
     Raises:
-        RunError: if it cannot be loaded, or is no detector.
+        RunError: if it cannot be loaded or run, or is no detector.
     """
+    try:
+        return _measure(task)
+    except tf.errors.OpError as error:  # which other processes cannot get
+        raise RunError(str(error.message).split("\n")[0]) from error
+
+
+def _measure(task: Task) -> Measured:
     before = memory_now()
     started = time.perf_counter()
     model = _load(task)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf
+from estimator_det.config.context import context_shape
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Detector, make_detector
@@ -151,10 +152,30 @@ def thresholds_beside(path: str) -> str:
     return inside if tf.io.gfile.exists(inside) and not tf.io.gfile.exists(beside) else beside
 
 
-def refuse_strings(name: str, plan: Plan) -> None:
-    """Raises ConfigError where the model decodes files or examples, which `name` cannot."""
+def check_graph_format(name: str, plan: Plan) -> None:
+    """Refuses what the graphs of `graph_file` do not contain.
+
+    Raises:
+        ConfigError: for models that decode files or examples, take context features, or have
+            simulated quantization.
+    """
     if plan.input_types[0] not in IMAGE_INPUT_TYPES:
         raise ConfigError(
             f"--format {name} takes images as tensors, and the first --input_type is "
             f"{plan.input_types[0]}; put one of {', '.join(IMAGE_INPUT_TYPES)} first"
         )
+    if context_shape(plan.config.model) is not None:
+        raise ConfigError(
+            f"--format {name}: models that attend to context features are not supported yet; "
+            "export saved_model or frozen_graph"
+        )
+    if is_quantized(plan.config):
+        raise ConfigError(
+            f"--format {name}: graph_rewriter.quantization is not supported yet; export "
+            "saved_model, frozen_graph or tflite, or the float model (--set graph_rewriter=null)"
+        )
+
+
+def is_quantized(config: Any) -> bool:
+    """Whether a `TrainEvalPipelineConfig` simulates quantization."""
+    return bool(config.graph_rewriter.HasField("quantization"))

@@ -89,7 +89,7 @@ def compare(
         else:
             parts.append(_of_anchors(wanted, found))
             if _keeps_scores(model_config.ssd):
-                parts.append(_of_suppression(found, model_config.ssd.num_classes))
+                parts.append(_of_suppression(wanted, found, model_config.ssd.num_classes))
     return Difference(
         max(each.scores for each in parts),
         max(each.boxes for each in parts),
@@ -147,11 +147,14 @@ def _of_proposals(wanted: Dict[str, np.ndarray], found: Dict[str, np.ndarray]) -
     return _difference(apart[kept, :-4], apart[kept, -4:])
 
 
-def _of_suppression(found: Dict[str, np.ndarray], num_classes: int) -> Difference:
+def _of_suppression(
+    wanted: Dict[str, np.ndarray], found: Dict[str, np.ndarray], num_classes: int
+) -> Difference:
     """Of each detection and the raw prediction that is most similar, in its class."""
     count = int(found[NUM])
     if not count:
-        return Difference(0.0, 0.0, 0, 0.0, 0.0)
+        none = float(wanted[SCORES].max(initial=0.0))  # an object of this score is not detected
+        return Difference(none, none, 0, none, none)
     columns = found[CLASSES][:count].astype(np.int64) - 1
     columns += found[RAW_SCORES].shape[-1] - num_classes  # past the background column
     scores = np.abs(found[RAW_SCORES][:, columns].T - found[SCORES][:count, None])  # [n, A]

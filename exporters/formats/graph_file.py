@@ -12,7 +12,7 @@ from typing import List, NamedTuple
 from estimator_det.compat import tf, tf1
 from estimator_det.config.static_shapes import with_static_shapes
 from exporters.formats.base import Source, inference_detector
-from inputs.serving import make_receiver
+from inputs.serving import additional_channels, make_receiver
 from model_fn.checkpoints.errors import RunError
 from model_fn.serving import saved_model as served
 from model_fn.serving.folding import fold_batch_norms
@@ -36,7 +36,12 @@ def write_graph_file(source: Source, folder: str) -> GraphFile:
     plan = source.plan
     detector = inference_detector(plan.config, with_static_shapes(plan.config.model))
     with tf.Graph().as_default() as graph:
-        receiver = make_receiver(plan.input_types[0], detector.preprocess, plan.input_shape)
+        receiver = make_receiver(
+            plan.input_types[0],
+            detector.preprocess,
+            plan.input_shape,
+            additional_channels(plan.config),
+        )
         outputs = serve(detector, receiver.inputs, receiver.true_shapes)
         variables = tf1.global_variables()
         if not served.fits_in_constants(variables):

@@ -14,8 +14,8 @@ from exporters.formats.base import (
     ExportFormat,
     Plan,
     Source,
+    check_graph_format,
     class_names_beside,
-    refuse_strings,
     thresholds_beside,
 )
 from exporters.formats.converters import run_converter
@@ -86,7 +86,7 @@ class OnnxDetector(ModelDetector):
 
 
 def _check(plan: Plan) -> None:
-    refuse_strings("onnx", plan)
+    check_graph_format("onnx", plan)
 
 
 def _write(source: Source, path: str) -> None:

@@ -15,8 +15,8 @@ from exporters.formats.base import (
     ExportFormat,
     Plan,
     Source,
+    check_graph_format,
     class_names_beside,
-    refuse_strings,
     thresholds_beside,
 )
 from exporters.formats.converters import run_converter
@@ -94,7 +94,7 @@ class OpenvinoDetector(ModelDetector):
 
 
 def _check(plan: Plan) -> None:
-    refuse_strings("openvino", plan)
+    check_graph_format("openvino", plan)
 
 
 def _write(source: Source, path: str) -> None:

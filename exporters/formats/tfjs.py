@@ -6,6 +6,7 @@ operations that the converter fused as the ones that they were made of.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import tempfile
@@ -16,7 +17,7 @@ from google.protobuf import json_format
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import files
-from exporters.formats.base import FORMATS, ExportFormat, Plan, Source, refuse_strings
+from exporters.formats.base import FORMATS, ExportFormat, Plan, Source, check_graph_format
 from exporters.formats.converters import run_converter
 from exporters.formats.frozen_graph import GraphDetector
 from exporters.formats.graph_file import write_graph_file
@@ -24,7 +25,13 @@ from exporters.importing.tfjs import MODEL_FILE, read_tfjs
 from model_fn.checkpoints.errors import RunError
 
 MODEL_FOLDER = "tfjs"
-_CONVERT = "from tensorflowjs.converters.converter import pip_main; pip_main()"
+# The converter imports decision forests, which detectors do not have; releases of that package need
+# another protobuf than TensorFlow.
+_CONVERT = (
+    "import sys, types; "
+    "sys.modules['tensorflow_decision_forests'] = types.ModuleType('tensorflow_decision_forests'); "
+    "from tensorflowjs.converters.converter import pip_main; pip_main()"
+)
 # Operations of the converter: the one that each begins with.
 _FUSED = {
     "_FusedConv2D": "Conv2D",
@@ -69,18 +76,27 @@ def load_tfjs(path: str) -> GraphDetector:
 
 
 def with_constants(graph_def: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """A copy of a graph with the values of its constants, and without fused operations."""
+    """A copy of a graph with the values of its constants, and without fused operations.
+
+    The constants of its functions, which are conditions and bodies of loops, are filled, too.
+
+    Raises:
+        RunError: if a constant has no value.
+    """
     copied = tf1.GraphDef(versions=graph_def.versions, library=graph_def.library)
     for node in graph_def.node:
         if node.op in _FUSED:
             _add_unfused(copied, node)
-            continue
-        new = copied.node.add()
-        new.CopyFrom(node)
+        else:
+            copied.node.add().CopyFrom(node)
+    functions = [function.node_def for function in copied.library.function]
+    for node in itertools.chain(copied.node, *functions):
         if node.op == "Const":
+            if node.name not in arrays:
+                raise RunError(f"the model has no weights for the constant {node.name}")
             dtype = tf.as_dtype(node.attr["dtype"].type)
             values = np.asarray(arrays[node.name]).astype(dtype.as_numpy_dtype)
-            new.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(values, dtype))
+            node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(values, dtype))
     return copied
 
 
@@ -104,7 +120,7 @@ def _add_unfused(graph_def: Any, node: Any) -> None:
 
 
 def _check(plan: Plan) -> None:
-    refuse_strings("tfjs", plan)
+    check_graph_format("tfjs", plan)
 
 
 def _write(source: Source, path: str) -> None:

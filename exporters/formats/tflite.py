@@ -16,6 +16,7 @@ from exporters.formats.base import (
     Plan,
     Source,
     Tolerance,
+    is_quantized,
 )
 from exporters.formats.samples import check_has_images, images_to_calibrate
 from exporters.formats.tflite_detector import TfliteDetector, find_postprocess, set_options
@@ -63,7 +64,7 @@ def convert(
     """Converts a graph.
 
     Args:
-        graph: If it has ranges of training, the result is int8 with these.
+        graph: If it has ranges of training, the result is uint8 with these.
         quantize: "int8", "float16", "dynamic", or None for float.
         representative: For "int8": yields [one network input] for each image.
 
@@ -78,16 +79,16 @@ def convert(
         output_arrays=list(graph.outputs),
     )
     converter.allow_custom_ops = True  # of which POSTPROCESS is the only one
-    if quantize is not None or graph.is_quantized:
+    if graph.is_quantized:
+        # The kernels of int8 need weights whose range is symmetric, and those of training are not.
+        converter.inference_type = converter.inference_input_type = tf.uint8
+        converter.quantized_input_stats = {INPUT: input_range(graph.normalization)}
+    elif quantize is not None:
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
     if quantize == "float16":
         converter.target_spec.supported_types = [tf.float16]
-    if graph.is_quantized or quantize == "int8":
+    if quantize == "int8" and not graph.is_quantized:
         converter.inference_input_type = tf.uint8
-    if graph.is_quantized:
-        converter.inference_type = tf.int8
-        converter.quantized_input_stats = {INPUT: input_range(graph.normalization)}
-    elif quantize == "int8":
         converter.representative_dataset = representative
     with quiet.tflite_messages():
         content = bytes(converter.convert())
@@ -103,18 +104,20 @@ def convert(
 
 def _check(plan: Plan) -> None:
     check_tflite(plan)
-    if plan.options.quantize == "int8":
+    quantize = plan.options.quantize
+    if is_quantized(plan.config):
+        if quantize is not None:
+            raise ConfigError(
+                f"--quantize: is {quantize}, and graph_rewriter.quantization gives the model the "
+                "ranges of its training; leave out --quantize"
+            )
+    elif quantize == "int8":
         check_has_images(plan.config, plan.options.sample_images)
 
 
 def _write(source: Source, path: str) -> None:
     config, options, *_ = source.plan
     graph = build_tflite_graph(config, source.exported.checkpoint, options.tflite)
-    if graph.is_quantized and options.quantize not in (None, "int8"):
-        raise ConfigError(
-            f"--quantize: is {options.quantize}, and the model has int8 ranges of its training; "
-            "leave out --quantize"
-        )
     preprocess = make_preprocessor(config.model)
 
     def representative() -> Iterator[List[np.ndarray]]:
@@ -141,4 +144,4 @@ def _recognizes(path: str) -> bool:
 
 
 def _tolerance(plan: Plan) -> Tolerance:
-    return _TOLERANCES[plan.options.quantize]
+    return _TOLERANCES["int8" if is_quantized(plan.config) else plan.options.quantize]

@@ -157,7 +157,7 @@ def measure_normalization(normalize: Any) -> Normalization:
 
 
 def input_range(normalization: Normalization) -> Tuple[float, float]:
-    """Mean and deviation of an int8 input q, the normalized pixel being (q - mean) / deviation.
+    """Mean and deviation of a uint8 input q, the normalized pixel being (q - mean) / deviation.
 
     Training gives no range to the input. As in the reference, (q - 128) / 128 for pixels q of 0 to
     255 stands for -1 to 1.
@@ -165,7 +165,7 @@ def input_range(normalization: Normalization) -> Tuple[float, float]:
     mean, std = (np.asarray(each) for each in normalization)
     least, most = float((-mean / std).min()), float(((255 - mean) / std).max())
     deviation = _LEVELS / (most - least)
-    return -_LEVELS / 2 - least * deviation, deviation
+    return -least * deviation, deviation
 
 
 def postprocessing_options(ssd: Any, options: TfliteOptions) -> Dict[str, Any]:

@@ -148,13 +148,13 @@ def explain_shapes(published: Published, model: Any) -> List[str]:
     if given.feature_extractor.type != proposed.feature_extractor.type:
         return []
     found = [_explained(given, proposed, "model.ssd", "num_classes")]
+    ours, theirs = given.feature_extractor, proposed.feature_extractor
     for field in ("depth_multiplier", "use_depthwise"):
-        extractors = (given.feature_extractor, proposed.feature_extractor)
-        found.append(_explained(*extractors, "model.ssd.feature_extractor", field))
+        found.append(_explained(ours, theirs, "model.ssd.feature_extractor", field))
     if kind == "convolutional_box_predictor":
-        heads = [getattr(each.box_predictor, kind) for each in (given, proposed)]
+        ours, theirs = (getattr(each.box_predictor, kind) for each in (given, proposed))
         for field in ("use_depthwise", "kernel_size"):
-            found.append(_explained(*heads, f"model.ssd.box_predictor.{kind}", field))
+            found.append(_explained(ours, theirs, f"model.ssd.box_predictor.{kind}", field))
     return [text for text in found if text]
 
 

@@ -1,6 +1,7 @@
 """The guard of a dataset that runs on another machine, where it cannot call Python.
 
-The input pipeline of a TPU with a host of its own runs on that host. There every fault that
+The input pipeline of a TPU with a host of its own runs on that host, that of a `tf.data` service on
+data workers. There every fault that
 `inputs.checks.guard` would examine ends the run with TensorFlow's own message: no record is
 skipped, whatever `bad_records` says. Boxes are corrected as usual, but not counted;
 `estimator-det check-data` reports them before the run.
@@ -28,8 +29,9 @@ class GraphGuard:
         compressed = [path for path in paths if is_compressed(path)]
         if compressed:
             raise ConfigError(
-                f"{compressed[0]}: compressed files cannot be read on the host of a TPU, where "
-                "damage to them would go unnoticed. Decompress them; reading becomes faster, too"
+                f"{compressed[0]}: compressed files cannot be read on the host of a TPU or by a "
+                "data worker, where damage to them would go unnoticed. Decompress them; reading "
+                "becomes faster, too"
             )
         self.paths: List[str] = list(paths)
         self._sizes = [tf.io.gfile.stat(path).length for path in self.paths]

@@ -20,7 +20,7 @@ from estimator_det.protos import input_reader_pb2
 from inputs.bad_records.kinds import FAIL
 from inputs.bad_records.log import FaultLog
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
-from inputs.records import cursor, tfrecord
+from inputs.records import cursor, sharding, tfrecord
 from inputs.records.cursor import CursorState
 from inputs.records.record_id import pack_record_ids
 from inputs.records.tfrecord import compression_of
@@ -210,7 +210,7 @@ def record_dataset(
     """Serialized records of all files of a reader.
 
     Files are read `num_readers` at a time, `read_block_length` records in turn. Shuffling permutes
-    the files (unless the stream is sharded or sampled), then the records, in a buffer of
+    the files (unless their records are shared or sampled), then the records, in a buffer of
     `shuffle_buffer_size` encoded records; every epoch is a pass over all records, in another
     order. With `sample_from_datasets_weights` each input_path is a stream of its own, and the next
     record comes from a stream drawn by weight.
@@ -224,7 +224,8 @@ def record_dataset(
         stream_lengths: Of `list_files`; None for one stream of all files.
         num_epochs: Passes over the data; None repeats without end.
         sample_1_of_n: Keeps every n-th record, the same ones in any order.
-        shard: Number of workers that share the records, and the index of this one.
+        shard: Number of workers that share the records, and the index of this one; see
+            `inputs.records.sharding`.
 
     Returns:
         Dataset of `Record`.
@@ -241,11 +242,14 @@ def record_dataset(
     for stream, length in enumerate(stream_lengths or [len(guard.paths)]):
         if not length:
             continue
-        indices = range(begin, begin + length)
+        indices, of_records = list(range(begin, begin + length)), shard
         begin += length
+        own = sharding.files_of_part(length, shard)
+        if own is not None:
+            indices, of_records = [indices[number] for number in own], sharding.WHOLE
         if num_epochs is None:
-            _check_not_empty([guard.paths[index] for index in indices], shard)
-        parts = (shard, (sample_1_of_n, 0))
+            _check_not_empty([guard.paths[index] for index in indices], of_records, shard)
+        parts = (of_records, (sample_1_of_n, 0))
         read_epoch = functools.partial(_epoch, indices, guard, config, shuffle, parts)
         streams.append(_epochs(read_epoch, guard, stream, start, num_epochs))
         chosen.append(weights[stream] if weights else 1.0)
@@ -257,7 +261,7 @@ def record_dataset(
 
 
 def _epoch(
-    indices: range,
+    indices: Sequence[int],
     guard: FileGuard,
     config: input_reader_pb2.InputReader,
     shuffle: bool,
@@ -275,15 +279,16 @@ def _epoch(
     return records
 
 
-def _check_not_empty(paths: List[str], shard: Tuple[int, int]) -> None:
+def _check_not_empty(paths: List[str], of_records: Tuple[int, int], shard: Tuple[int, int]) -> None:
     """Without any record, reading endless epochs would never return."""
-    least = shard[1] + 1  # the first record of this worker is always in the sample
+    least = of_records[1] + 1  # the first record of this worker is always in the sample
     records = itertools.chain.from_iterable(map(tfrecord.read_records, paths))
     found = sum(1 for _ in itertools.islice(records, least))
     if found < least:
+        others = " and others" if len(paths) > 3 else ""
         raise ConfigError(
-            f"{paths[0]} and the other files of its input_path contain {found} records, too few "
-            f"for worker {shard[1] + 1} of {shard[0]}. Add records, or use fewer workers"
+            f"{', '.join(paths[:3])}{others}: {found} records, too few for worker {shard[1] + 1} "
+            f"of {shard[0]}. Add records, or use fewer workers"
         )
 
 
@@ -328,13 +333,16 @@ def _choices(weights: List[float], start: CursorState) -> tf.data.Dataset:
     return tf.data.Dataset.range(start.count, tf.int64.max).map(choose)
 
 
-def _records_of(
-    indices: range,
-    guard: FileGuard,
-    config: input_reader_pb2.InputReader,
-    seed: Optional[tf.Tensor],
-) -> tf.data.Dataset:
-    """`FileRecord`s of one pass over some files; a seed shuffles the files."""
+def list_contents(guard: FileGuard, indices: Sequence[int]) -> Tuple[Any, ...]:
+    """What `file_reader` takes of each file: index, path, compression and size."""
+    paths = [guard.paths[index] for index in indices]
+    compressions = [compression_of(path) for path in paths]
+    sizes = [SIZE_UNKNOWN if kind else _size(path) for path, kind in zip(paths, compressions)]
+    return tf.constant(indices, tf.int64), paths, compressions, tf.constant(sizes, tf.int64)
+
+
+def file_reader(guard: FileGuard, indices: Sequence[int]) -> Callable[..., tf.data.Dataset]:
+    """A function from index, path, compression and size of a file to its `FileRecord`s."""
     paths = [guard.paths[index] for index in indices]
     buffer = REMOTE_BUFFER if files.is_remote(paths[0]) else LOCAL_BUFFER
     plain = not any(re.search(r"[*?\[\]\\]", path) for path in paths)
@@ -350,14 +358,22 @@ def _records_of(
         counted = uncounted.flat_map(lambda _: _counted(given, guard, file, size))
         return _expected(given, guard, file, tf.maximum(length, 0)).concatenate(counted)
 
-    compressions = [compression_of(path) for path in paths]
-    sizes = [SIZE_UNKNOWN if kind else _size(path) for path, kind in zip(paths, compressions)]
-    numbers = tf.range(indices.start, indices.stop, dtype=tf.int64)
-    listed = (numbers, paths, compressions, tf.constant(sizes, tf.int64))
+    return read
+
+
+def _records_of(
+    indices: Sequence[int],
+    guard: FileGuard,
+    config: input_reader_pb2.InputReader,
+    seed: Optional[tf.Tensor],
+) -> tf.data.Dataset:
+    """`FileRecord`s of one pass over some files; a seed shuffles the files."""
+    listed = list_contents(guard, indices)
+    read = file_reader(guard, indices)
     dataset = tf.data.Dataset.from_tensor_slices(listed).take_while(lambda *_: guard.may_continue())
     if seed is not None and config.filenames_shuffle_buffer_size > 1:
         dataset = dataset.shuffle(config.filenames_shuffle_buffer_size, seed)
-    num_readers = max(1, min(config.num_readers, len(paths)))
+    num_readers = max(1, min(config.num_readers, len(indices)))
     return dataset.interleave(
         read,
         cycle_length=num_readers,

@@ -21,3 +21,11 @@ class CheckpointGoneError(RunError):
 
 class DamagedCheckpointsError(RunError):
     """There are checkpoints, and none of them is whole."""
+
+
+class MissingTaskError(RunError):
+    """Another process of the cluster has not been there for too long."""
+
+
+class SessionLostError(RunError):
+    """The variables of a cluster were lost with a parameter server; training can begin again."""

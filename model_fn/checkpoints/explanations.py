@@ -99,7 +99,7 @@ def _anchors_beside(class_scope: str, heads: _Comparison) -> Optional[int]:
 
 def _explain_heads(message: Any, path: str, heads: _Comparison) -> Iterator[str]:
     kind = message.box_predictor.WhichOneof("box_predictor_oneof")
-    predictor = getattr(message.box_predictor, kind) if kind else None
+    predictor: Any = getattr(message.box_predictor, kind) if kind else None
     if not hasattr(predictor, "kernel_size"):
         return
     path = f"{path}.box_predictor.{kind}"

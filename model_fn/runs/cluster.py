@@ -1,7 +1,8 @@
-"""The part of this process in a cluster, as TF_CONFIG says.
+"""The part of this process in a cluster, as TF_CONFIG or CLUSTER_SPEC describe it.
 
 Training services set TF_CONFIG for a job of one machine, too: a cluster whose only task is this
-process. Such a process runs as if there were no TF_CONFIG.
+process. Such a process runs as if there were no TF_CONFIG. Vertex AI also sets CLUSTER_SPEC, which
+has worker pools in the place of jobs; it is read where TF_CONFIG names no cluster.
 """
 
 from __future__ import annotations
@@ -9,135 +10,296 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from typing import Any, Dict, Iterator, NamedTuple
+import re
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Tuple
 
-from estimator_det.config.text import ConfigError
+from estimator_det.config.text import ConfigError, nearest
 
 VARIABLE = "TF_CONFIG"
+VERTEX_VARIABLE = "CLUSTER_SPEC"
 CHIEFS = ("chief", "master")
-EVALUATOR = "evaluator"
+WORKER, PARAMETER_SERVER, EVALUATOR = "worker", "ps", "evaluator"
+JOBS = (*CHIEFS, WORKER, PARAMETER_SERVER, EVALUATOR)
+POOLS = {
+    "workerpool0": "chief",
+    "workerpool1": WORKER,
+    "workerpool2": PARAMETER_SERVER,
+    "workerpool3": EVALUATOR,
+}
 
 _CLUSTER, _TASK = "cluster", "task"
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s:/\[\]]+):(\d+)")  # host:port
+_LARGEST_PORT = 65535
 
 
 class Task(NamedTuple):
-    """What TF_CONFIG makes of this process."""
+    """A process of a cluster."""
 
-    type: str  # "" where this process is the only one
+    type: str  # of JOBS; "" where the process is the only one
     number: int  # task.index, among those of its type
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.number}"
 
     @property
     def is_alone(self) -> bool:
         """Whether no other process takes part."""
         return not self.type
 
+    @property
+    def file_name(self) -> str:
+        """For files that each task has of its own: "worker-0"."""
+        return f"{self.type}-{self.number}"
+
 
 ALONE = Task("", 0)
 
 
-def read_task() -> Task:
-    """The task of this process in TF_CONFIG; `ALONE` without a cluster or with one task in it.
+class Cluster(NamedTuple):
+    """Which processes take part in a training, and which one this is."""
+
+    jobs: Mapping[str, List[str]]  # addresses of each job, evaluators left out
+    task: Task
+
+    def tasks(self, *types: str) -> List[Task]:
+        """All tasks of some jobs, in order."""
+        return [Task(job, index) for job in types for index in range(len(self.jobs.get(job, [])))]
+
+    def address(self, task: Task) -> str:
+        """Host and port of a task, with a colon between."""
+        return self.jobs[task.type][task.number]
+
+    @property
+    def readers(self) -> List[Task]:
+        """The tasks that read records and compute steps: the chief first, then the workers."""
+        return self.tasks(*CHIEFS, WORKER)
+
+    @property
+    def servers(self) -> List[Task]:
+        """The parameter servers."""
+        return self.tasks(PARAMETER_SERVER)
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process saves; without a chief, worker 0 does."""
+        return self.task.is_alone or self.task == next(iter(self.readers), None)
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether the process that trains also evaluates; beside a chief an evaluator does."""
+        return self.task.is_alone or self.task.type == "master"
+
+
+def read_cluster() -> Cluster:
+    """The cluster of this process; that of `ALONE` without a cluster, or with one task in it.
 
     A chief whose cluster names no other task is alone, even if evaluators run beside it: their
     TF_CONFIG names them, that of the chief does not.
 
     Raises:
-        ConfigError: if TF_CONFIG is malformed, or its task is none of its cluster.
+        ConfigError: if the variable is malformed, names an unknown job or one address twice, or its
+            task is none of its cluster.
     """
-    settings = _read()
-    jobs = {job: _addresses(job, tasks) for job, tasks in _part(settings, _CLUSTER).items()}
-    task = _part(settings, _TASK)
-    num_tasks = sum(jobs.values())
-    if not num_tasks and task.get("type") == EVALUATOR:
-        raise ConfigError(f"{VARIABLE}: an evaluator needs a cluster with a chief; found none")
-    is_alone = num_tasks <= 1 and task.get("type") != EVALUATOR
+    variable, settings = _read()
+    jobs = _jobs(variable, settings)
+    task = _part(variable, settings, _TASK)
+    kind = task.get("type")
+    num_tasks = sum(len(addresses) for addresses in jobs.values())
+    if not num_tasks and kind == EVALUATOR:
+        raise ConfigError(f"{variable}: an evaluator needs a cluster with a chief; found none")
+    is_alone = num_tasks <= 1 and kind != EVALUATOR
     if is_alone and (not task or not num_tasks or _is_task_of(jobs, task)):
-        return ALONE
-    _check(jobs, task)
-    return Task(task["type"], int(task["index"]))
+        return Cluster({}, ALONE)
+    _check(variable, jobs, task)
+    return Cluster(jobs, Task(str(kind), int(task["index"])))
+
+
+def read_task() -> Task:
+    """The task of this process, or `ALONE`; errors are those of `read_cluster`."""
+    return read_cluster().task
 
 
 def is_chief() -> bool:
-    """Whether this process saves: it does unless TF_CONFIG gives it another part in a cluster."""
-    task = read_task()
-    return task.is_alone or task.type in CHIEFS
+    """Whether this process saves: it does unless it has another part in a cluster."""
+    return read_cluster().is_chief
 
 
 def is_evaluator() -> bool:
-    """Whether TF_CONFIG makes this process the evaluator of a cluster."""
+    """Whether this process is the evaluator of a cluster."""
     return read_task().type == EVALUATOR
 
 
+def serves_variables() -> bool:
+    """Whether this process is a parameter server."""
+    return read_task().type == PARAMETER_SERVER
+
+
 def is_in_cluster() -> bool:
-    """Whether TF_CONFIG makes this process one of several."""
+    """Whether this process is one of several."""
     return not read_task().is_alone
 
 
 @contextlib.contextmanager
 def environment() -> Iterator[None]:
-    """Within, TF_CONFIG names no cluster if this process is alone; for what makes a `RunConfig`.
+    """Within, TF_CONFIG is as `RunConfig` takes it: names no cluster if this process is alone.
 
-    TensorFlow takes a cluster of one task for a cluster, and refuses a task without a cluster.
+    TensorFlow takes a cluster of one task for a cluster, refuses a task without a cluster, and does
+    not read CLUSTER_SPEC.
 
     Raises:
-        ConfigError: as `read_task`.
+        ConfigError: as `read_cluster`.
     """
-    text = os.environ.get(VARIABLE)
-    if text is None or not read_task().is_alone:
+    before = os.environ.get(VARIABLE)
+    cluster = read_cluster()
+    if before is None and cluster.task.is_alone:
         yield
         return
-    others = {name: value for name, value in _read().items() if name not in (_CLUSTER, _TASK)}
-    os.environ[VARIABLE] = json.dumps(others)
+    settings = _parse(VARIABLE) if before is not None else {}
+    settings = {key: value for key, value in settings.items() if key not in (_CLUSTER, _TASK)}
+    if not cluster.task.is_alone:
+        settings[_CLUSTER] = dict(cluster.jobs)
+        settings[_TASK] = {"type": cluster.task.type, "index": cluster.task.number}
+    os.environ[VARIABLE] = json.dumps(settings)
     try:
         yield
     finally:
-        os.environ[VARIABLE] = text
+        if before is None:
+            del os.environ[VARIABLE]
+        else:
+            os.environ[VARIABLE] = before
 
 
-def _read() -> Dict[str, Any]:
-    text = os.environ.get(VARIABLE, "").strip()
+def _read() -> Tuple[str, Dict[str, Any]]:
+    """The variable that describes the cluster, and its content in terms of TF_CONFIG."""
+    settings = _parse(VARIABLE)
+    if settings.get(_CLUSTER) or not os.environ.get(VERTEX_VARIABLE, "").strip():
+        return VARIABLE, settings
+    found = _parse(VERTEX_VARIABLE)
+    pools = _part(VERTEX_VARIABLE, found, _CLUSTER)
+    for pool in pools:
+        if pool not in POOLS:
+            raise ConfigError(
+                f"{VERTEX_VARIABLE}: cluster.{pool} is not known{nearest(pool, list(POOLS))}. "
+                f"Known: {', '.join(POOLS)}"
+            )
+    task = dict(_part(VERTEX_VARIABLE, found, _TASK))
+    if task.get("type") in POOLS:
+        task["type"] = POOLS[task["type"]]
+    cluster = {POOLS[pool]: addresses for pool, addresses in pools.items()}
+    return VERTEX_VARIABLE, {_CLUSTER: cluster, _TASK: task}
+
+
+def _parse(variable: str) -> Dict[str, Any]:
+    text = os.environ.get(variable, "").strip()
     try:
         settings = json.loads(text or "{}")
     except json.JSONDecodeError as error:
-        raise ConfigError(f"{VARIABLE} is not JSON: {error}. Correct or unset it") from error
+        raise ConfigError(f"{variable} is not JSON: {error}. Correct or unset it") from error
     if not isinstance(settings, dict):
-        raise ConfigError(f"{VARIABLE} must be a JSON object; given {text}. Correct or unset it")
+        raise ConfigError(f"{variable} must be a JSON object; given {text}. Correct or unset it")
     return settings
 
 
-def _part(settings: Dict[str, Any], name: str) -> Dict[str, Any]:
+def _part(variable: str, settings: Dict[str, Any], name: str) -> Dict[str, Any]:
     found = settings.get(name) or {}
     if not isinstance(found, dict):
-        raise ConfigError(f"{VARIABLE}: {name} must be an object; given {found!r}")
+        raise ConfigError(f"{variable}: {name} must be an object; given {found!r}")
     return found
 
 
-def _addresses(job: str, tasks: Any) -> int:
-    """How many tasks a job has; they are a list, or an object from index to address."""
-    if not isinstance(tasks, (list, dict)):
+def _jobs(variable: str, settings: Dict[str, Any]) -> Dict[str, List[str]]:
+    """Addresses by job; those of evaluators are checked and left out, for they serve nobody."""
+    jobs: Dict[str, List[str]] = {}
+    names: Dict[str, str] = {}  # address -> its field
+    for job, tasks in _part(variable, settings, _CLUSTER).items():
+        if job not in JOBS:
+            raise ConfigError(
+                f"{variable}: cluster.{job} is not known{nearest(job, list(JOBS))}. Known: "
+                f"{', '.join(JOBS)}"
+            )
+        jobs[job] = _addresses(variable, job, tasks)
+        for index, address in enumerate(jobs[job]):
+            field = f"cluster.{job}[{index}]"
+            if address in names:
+                raise ConfigError(
+                    f"{variable}: {field} is {address}, as {names[address]}. Give each task an "
+                    "address of its own"
+                )
+            names[address] = field
+    jobs.pop(EVALUATOR, None)
+    return jobs
+
+
+def _addresses(variable: str, job: str, tasks: Any) -> List[str]:
+    """The addresses of a job; they are a list, or an object from index to address."""
+    if isinstance(tasks, dict):
+        if sorted(tasks) != sorted(str(index) for index in range(len(tasks))):
+            raise ConfigError(
+                f"{variable}: cluster.{job} must have the indices 0 to {len(tasks) - 1}; given "
+                f"{sorted(tasks)}"
+            )
+        tasks = [tasks[str(index)] for index in range(len(tasks))]
+    if not isinstance(tasks, list):
         raise ConfigError(
-            f'{VARIABLE}: cluster.{job} must be a list of addresses such as ["host:2222"]; given '
+            f'{variable}: cluster.{job} must be a list of addresses such as ["host:2222"]; given '
             f"{tasks!r}"
         )
-    return len(tasks)
+    for index, address in enumerate(tasks):
+        parts = _ADDRESS.fullmatch(address) if isinstance(address, str) else None
+        if parts is None or not 0 < int(parts[2]) <= _LARGEST_PORT:
+            raise ConfigError(
+                f"{variable}: cluster.{job}[{index}] must be an address such as host:2222; given "
+                f"{address!r}"
+            )
+    return tasks
 
 
-def _is_task_of(jobs: Dict[str, int], task: Dict[str, Any]) -> bool:
+def _is_task_of(jobs: Mapping[str, List[str]], task: Dict[str, Any]) -> bool:
     index = str(task.get("index", ""))
-    return index.isdecimal() and int(index) < jobs.get(str(task.get("type")), 0)
+    return index.isdecimal() and int(index) < len(jobs.get(str(task.get("type")), []))
 
 
-def _check(jobs: Dict[str, int], task: Dict[str, Any]) -> None:
+def _check(variable: str, jobs: Mapping[str, List[str]], task: Dict[str, Any]) -> None:
     """Refuses what TensorFlow's RunConfig would refuse with a traceback."""
-    chiefs = sum(jobs.get(chief, 0) for chief in CHIEFS)
-    if chiefs != 1:
+    chiefs = sum(len(jobs.get(chief, [])) for chief in CHIEFS)
+    counts = {job: len(addresses) for job, addresses in jobs.items()}
+    if chiefs > 1:
         raise ConfigError(
-            f"{VARIABLE}: a cluster needs one chief (or master); given {chiefs}. Jobs: {jobs}"
+            f"{variable}: a cluster needs one chief (or master); given {chiefs}. Jobs: {counts}"
         )
-    if task.get("type") == EVALUATOR and "chief" in jobs and str(task.get("index")) == "0":
+    kind, index = task.get("type"), str(task.get("index", ""))
+    if kind is not None and kind not in JOBS:
+        raise ConfigError(
+            f"{variable}: task.type {json.dumps(kind)} is not known"
+            f"{nearest(str(kind), list(JOBS))}. Known: {', '.join(JOBS)}"
+        )
+    if kind == EVALUATOR and index == "0":
         return
     if not _is_task_of(jobs, task):
         raise ConfigError(
-            f"{VARIABLE}: the task {json.dumps(task)} is none of its cluster, whose jobs have so "
-            f"many tasks: {json.dumps(jobs)}. Set task.type and task.index"
+            f"{variable}: the task {json.dumps(task)} is none of its cluster, whose jobs have so "
+            f"many tasks: {json.dumps(counts)}. Set task.type and task.index"
+        )
+
+
+def check_for_parameter_servers(cluster: Cluster) -> None:
+    """Refuses a cluster in which an Estimator could not train.
+
+    Raises:
+        ConfigError: if it lacks a chief, or workers have no parameter server.
+    """
+    if cluster.task.is_alone:
+        return
+    counts = {job: len(addresses) for job, addresses in cluster.jobs.items()}
+    if not cluster.tasks(*CHIEFS):
+        raise ConfigError(
+            f"{VARIABLE}: cluster.chief is missing, and a cluster with parameter servers needs one "
+            f"chief; given {counts}. Name the first worker as the chief, or choose a strategy that "
+            "needs none: estimator-det train --strategy multi_worker_mirrored"
+        )
+    if cluster.tasks(WORKER) and not cluster.tasks(PARAMETER_SERVER):
+        raise ConfigError(
+            f"{VARIABLE}: cluster.ps is missing, and workers share their variables through it; "
+            f"given {counts}. Add a parameter server, or choose a strategy that needs none: "
+            "estimator-det train --strategy multi_worker_mirrored"
         )

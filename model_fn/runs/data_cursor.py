@@ -2,24 +2,34 @@
 
 One small file of model_dir has an entry for the step of each checkpoint. It is written before the
 checkpoint, so that no checkpoint lacks its entry; without one, a run begins a new epoch.
+
+Each worker of a cluster has a file of its own. The chief saves without asking workers, so a worker
+enters its position when it notices a checkpoint: that after the last of its own steps that were
+taken before.
 """
 
 from __future__ import annotations
 
+import collections
 import json
 import logging
+import math
 import os
-from typing import Any, Dict, Optional
+import time
+from typing import Any, Deque, Dict, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
 from inputs import schema
 from inputs.records.cursor import CursorState, DataCursor
+from model_fn.runs.progress import step_after
 from model_fn.training.step import TrainGraph
 
 _LOG = logging.getLogger(__name__)
 
 POSITION_FILE = "data_position.json"
 
+_IS_LAST = "is_last"  # of an entry: the worker took no step after it
+_LOOK_SECS = 1.0  # between two searches of a worker for a new checkpoint
 _NO_ENTRIES = (TypeError, ValueError, AttributeError)  # what reading something else ends in
 
 
@@ -36,13 +46,70 @@ def read_cursor_state(model_dir: str, step: int) -> Optional[CursorState]:
     return None
 
 
-def write_cursor_state(model_dir: str, step: int, position: CursorState) -> None:
+def worker_file(task_name: str) -> str:
+    """The file of one worker of a cluster."""
+    return f"data_position-{task_name}.json"
+
+
+def newest_step(model_dir: str) -> Optional[int]:
+    """The step in the name of the newest checkpoint; None without one.
+
+    The step in it may be a later one, if other workers took steps while the chief saved.
+    """
+    prefix = tf1.train.latest_checkpoint(model_dir)
+    number = "" if prefix is None else prefix.rpartition("-")[2]
+    return int(number) if number.isdecimal() else None
+
+
+def read_worker_state(model_dir: str, step: int, file: str) -> Optional[CursorState]:
+    """Of a worker, for a training that begins at a step: its last one until then.
+
+    None, which is logged, where there is none.
+    """
+    path = os.path.join(model_dir, file)
+    try:
+        entries = {int(own): entry for own, entry in _entries(path).items() if int(own) <= step}
+        newest = max(entries, default=None)
+        state = None if newest is None else CursorState.from_json(entries[newest])
+    except tf.errors.NotFoundError:
+        newest = state = None
+    except _NO_ENTRIES as error:
+        _LOG.warning("%s cannot be read (%s)", path, error)
+        newest = state = None
+    if newest is None:
+        _LOG.warning(
+            "%s has no entry up to step %d: the data of this worker begin with a new epoch, in a "
+            "new order", path, step,
+        )  # fmt: skip
+    elif newest != step and not entries[newest].get(_IS_LAST):
+        _LOG.warning(
+            "%s has no entry for step %d: the records of this worker since step %d come again",
+            path, step, newest,
+        )  # fmt: skip
+    return state
+
+
+def write_cursor_state(
+    model_dir: str,
+    step: int,
+    position: CursorState,
+    file: str = POSITION_FILE,
+    *,
+    is_last: bool = False,
+) -> None:
     """Saves it for the checkpoint of a step, and drops entries of deleted checkpoints.
+
+    Args:
+        model_dir: Has the checkpoint.
+        step: Of the checkpoint.
+        position: What is saved.
+        file: Its name in `model_dir`.
+        is_last: Whether the worker that writes takes no step after that.
 
     Raises:
         OpError: if it cannot be written.
     """
-    path = os.path.join(model_dir, POSITION_FILE)
+    path = os.path.join(model_dir, file)
     try:
         entries = _entries(path)
     except (tf.errors.NotFoundError, *_NO_ENTRIES):
@@ -52,10 +119,10 @@ def write_cursor_state(model_dir: str, step: int, position: CursorState) -> None
         for old, entry in entries.items()
         if tf.io.gfile.exists(os.path.join(model_dir, f"model.ckpt-{old}.index"))
     }
-    entries[str(step)] = position.to_json()
+    entries[str(step)] = {**position.to_json(), **({_IS_LAST: True} if is_last else {})}
     temporary = f"{path}.tmp"
-    with tf.io.gfile.GFile(temporary, "w") as file:
-        file.write(json.dumps(entries, indent=1) + "\n")
+    with tf.io.gfile.GFile(temporary, "w") as handle:
+        handle.write(json.dumps(entries, indent=1) + "\n")
     tf.io.gfile.rename(temporary, path, overwrite=True)
 
 
@@ -79,9 +146,9 @@ class DataCursorHook(tf1.train.SessionRunHook):
     def begin(self) -> None:
         if self._cursor.is_rejected:
             _LOG.warning(
-                "The saved position in the data cannot be used: files, their sizes, the seed or "
-                "settings of the reader have changed. The data begin with a new epoch, in a new "
-                "order"
+                "The saved position in the data cannot be used: files, their sizes, the seed, "
+                "settings of the reader or the number of workers have changed. The data begin with "
+                "a new epoch, in a new order"
             )
         inputs = self._graph.step.inputs
         keys = (schema.STREAM_INDEX, schema.AUGMENTATION_SEED)
@@ -92,3 +159,61 @@ class DataCursorHook(tf1.train.SessionRunHook):
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         self._cursor.advance(*run_values.results)
+
+
+class WorkerPositionHook(tf1.train.SessionRunHook):
+    """Saves the position of a worker for the checkpoints of its chief; after `DataCursorHook`.
+
+    Args:
+        model_dir: Of the training.
+        cursor: Moved by `DataCursorHook`.
+        graph: Of the training.
+        file: See `worker_file`.
+        look_secs: Seconds between two searches for a new checkpoint.
+    """
+
+    def __init__(
+        self,
+        model_dir: str,
+        cursor: DataCursor,
+        graph: TrainGraph,
+        file: str,
+        look_secs: float = _LOOK_SECS,
+    ) -> None:
+        self._model_dir, self._cursor, self._graph = model_dir, cursor, graph
+        self._file, self._look_secs = file, look_secs
+        self._taken: Deque[Tuple[int, CursorState]] = collections.deque()  # since a checkpoint
+        self._saved_step, self._looked_at = -1, -math.inf
+        self._step: Any = None
+
+    def begin(self) -> None:
+        self._step = step_after(self._graph.step.train_op)
+
+    def before_run(self, run_context: Any) -> Any:
+        return tf1.train.SessionRunArgs(self._step)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        assert self._cursor.state is not None
+        self._taken.append((int(run_values.results), self._cursor.state))
+        if time.monotonic() - self._looked_at < self._look_secs:
+            return
+        self._looked_at = time.monotonic()
+        newest = newest_step(self._model_dir)
+        if newest is not None and newest > self._saved_step:
+            self._saved_step = newest
+            self._save(newest)
+
+    def end(self, session: tf1.Session) -> None:
+        del session
+        if self._taken:
+            step, state = self._taken[-1]
+            write_cursor_state(self._model_dir, step, state, self._file, is_last=True)
+
+    def _save(self, checkpoint_step: int) -> None:
+        found = None
+        while len(self._taken) > 1 and self._taken[0][0] <= checkpoint_step:
+            found = self._taken.popleft()[1]
+        if self._taken[0][0] <= checkpoint_step:
+            found = self._taken[0][1]
+        if found is not None:
+            write_cursor_state(self._model_dir, checkpoint_step, found, self._file)

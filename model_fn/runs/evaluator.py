@@ -211,6 +211,8 @@ def continuous_eval(
     min_interval_secs: Optional[int] = None,
     timeout_secs: Optional[float] = None,
     best_metric: Optional[str] = None,
+    keep_best: int = 1,
+    is_over: Optional[Callable[[], bool]] = None,
 ) -> Dict[str, Metrics]:
     """Evaluates checkpoints as they appear, until training is over.
 
@@ -227,6 +229,8 @@ def continuous_eval(
             `eval_config.eval_interval_secs`.
         timeout_secs: End after so long without a new checkpoint; by default never.
         best_metric: Keep and export the best checkpoint, as `run_options.Evaluating` says.
+        keep_best: How many checkpoints are kept as the best.
+        is_over: Whether training is over; by default, whether it has said so in `checkpoint_dir`.
 
     Returns:
         Metrics of the last evaluation, by reader's name; empty if there was no checkpoint.
@@ -248,7 +252,7 @@ def continuous_eval(
     )
     latest: Dict[str, Metrics] = {}
     failures = 0
-    for checkpoint in _appearing(checkpoint_dir, min_interval_secs, timeout_secs):
+    for checkpoint in _appearing(checkpoint_dir, min_interval_secs, timeout_secs, is_over):
         damage = find_damage(checkpoint)
         if damage is not None:
             # Training will move it aside when it resumes, or has deleted it as too old.
@@ -274,8 +278,9 @@ def continuous_eval(
         latest = {evaluation.reader: evaluation.metrics for evaluation in evaluations}
         if best_metric:
             keep_if_best(
-                pipeline_config, evaluator, model_dir, evaluations[0], checkpoint, best_metric
-            )
+                pipeline_config, evaluator, model_dir, evaluations[0], checkpoint, best_metric,
+                keep_best,
+            )  # fmt: skip
         if step == history.last_step(checkpoint_dir) or 0 < num_train_steps <= step:
             _LOG.info("Training ended at step %d: no more evaluations", step)
             break
@@ -283,27 +288,33 @@ def continuous_eval(
 
 
 def _appearing(
-    checkpoint_dir: str, min_interval_secs: float, timeout_secs: Optional[float]
+    checkpoint_dir: str,
+    min_interval_secs: float,
+    timeout_secs: Optional[float],
+    is_over: Optional[Callable[[], bool]] = None,
 ) -> Iterator[str]:
     """Checkpoints as they appear, until none has for `timeout_secs`, or training is over.
 
     Does not wait after the last checkpoint of a training that is over.
     """
+    is_over = is_over or (lambda: history.last_step(checkpoint_dir) is not None)
     last: Optional[Tuple[str, int]] = None
     since = time.monotonic()
     evaluated_at = -math.inf
     while True:
+        over = is_over()  # Before the search: what it finds is the last checkpoint, then.
         prefix = tf1.train.latest_checkpoint(checkpoint_dir)
         # The time identifies one that replaced a damaged one of the same step.
         newest = None if prefix is None else (prefix, modified(f"{prefix}.index"))
         now = time.monotonic()
-        if newest is not None and newest != last and now - evaluated_at >= min_interval_secs:
+        is_due = over or now - evaluated_at >= min_interval_secs
+        if newest is not None and newest != last and is_due:
             last, evaluated_at = newest, now
             yield newest[0]
             since = time.monotonic()
             continue
         if newest is None or newest == last:
-            if history.last_step(checkpoint_dir) is not None:
+            if over:
                 return
             if timeout_secs is not None and now - since >= timeout_secs:
                 _LOG.info("No new checkpoint in %s for %g seconds", checkpoint_dir, timeout_secs)

@@ -11,7 +11,7 @@ import json
 import math
 import os
 import time
-from typing import Dict, List, Optional
+from typing import Any, Dict, List, Optional
 
 from estimator_det.compat import tf
 from estimator_det.config import json_lines
@@ -80,9 +80,12 @@ def read(model_dir: str, reader: str, up_to_step: Optional[int] = None) -> List[
 
 
 def mark_over(model_dir: str, step: int, reason: str) -> None:
-    """Marks for evaluations in other processes that no checkpoint will follow."""
-    with tf.io.gfile.GFile(os.path.join(model_dir, OVER_FILE), "w") as file:
-        file.write(json.dumps({"step": step, "reason": reason}) + "\n")
+    """Marks for other processes that no step and no checkpoint will follow."""
+    mark = {"step": step, "reason": reason, "time": time.time()}
+    path = os.path.join(model_dir, OVER_FILE)
+    with tf.io.gfile.GFile(f"{path}.tmp", "w") as file:
+        file.write(json.dumps(mark) + "\n")
+    tf.io.gfile.rename(f"{path}.tmp", path, overwrite=True)
 
 
 def clear_over(model_dir: str) -> None:
@@ -94,11 +97,39 @@ def clear_over(model_dir: str) -> None:
 
 def last_step(model_dir: str) -> Optional[int]:
     """The step at which training ended; None while it may continue."""
-    path = os.path.join(model_dir, OVER_FILE)
-    if not tf.io.gfile.exists(path):
+    mark = _read_mark(model_dir)
+    return None if mark is None else int(mark["step"])
+
+
+def _read_mark(model_dir: str) -> Optional[Dict[str, Any]]:
+    try:
+        with tf.io.gfile.GFile(os.path.join(model_dir, OVER_FILE)) as file:
+            return dict(json.loads(file.read()))
+    except tf.errors.NotFoundError:
         return None
-    with tf.io.gfile.GFile(path) as file:
-        return int(json.loads(file.read())["step"])
+
+
+class EndOfTraining:
+    """Whether the chief of a cluster has ended training.
+
+    A mark that was there when this process started may be that of an earlier run, which the chief
+    resumes: it counts only if training had got to its last step.
+
+    Args:
+        model_dir: Of the training.
+        num_steps: Its last step; None if there is none.
+    """
+
+    def __init__(self, model_dir: str, num_steps: Optional[int]) -> None:
+        self._model_dir, self._num_steps = model_dir, num_steps
+        self._earlier = _read_mark(model_dir)
+
+    def has_come(self) -> bool:
+        mark = _read_mark(self._model_dir)
+        if mark is None:
+            return False
+        is_reached = self._num_steps is not None and int(mark["step"]) >= self._num_steps
+        return is_reached or mark != self._earlier
 
 
 def is_better(metric: str, value: float, than: float, min_delta: float = 0.0) -> bool:

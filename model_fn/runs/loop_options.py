@@ -35,6 +35,7 @@ class InLoop:
         steps_per_call: Steps between two returns to the hooks, at most.
         precision: One of `PRECISIONS`, what networks compute in; variables stay float32.
         jit_compile: Compile forward and backward pass by XLA.
+        made: The strategy of `tf.distribute`, where a program has made it.
 
     Raises:
         ConfigError: for a number out of range, or a strategy that the loop does not have.
@@ -46,6 +47,7 @@ class InLoop:
     steps_per_call: int = 1
     precision: str = FLOAT32
     jit_compile: bool = False
+    made: Optional[Any] = None
 
     def __post_init__(self) -> None:
         if self.strategy in REFUSED:

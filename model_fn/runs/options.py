@@ -9,6 +9,7 @@ from typing import Optional
 from estimator_det.config.text import ConfigError
 
 DEFAULT_SAVE_SECS = 600
+DEFAULT_TASK_TIMEOUT_SECS = 600.0  # another machine may need minutes to start again
 
 
 @dataclasses.dataclass(frozen=True)

@@ -99,6 +99,7 @@ class TrainingReport(tf1.train.SessionRunHook):
         stream: Where to write; standard error by default.
         listeners: Get the figures of every report.
         on_bad_step: Called where a value is not finite; gives the message of the error.
+        shares_steps: Whether other workers of a cluster take steps, too.
     """
 
     def __init__(
@@ -112,7 +113,9 @@ class TrainingReport(tf1.train.SessionRunHook):
         stream: Optional[TextIO] = None,
         listeners: Sequence[Listener] = (),
         on_bad_step: Optional[OnBadStep] = None,
+        shares_steps: bool = False,
     ) -> None:
+        self._shares_steps = shares_steps
         self._batch_size = batch_size
         self._graph = graph
         self._num_steps = num_steps
@@ -125,6 +128,7 @@ class TrainingReport(tf1.train.SessionRunHook):
         self._fetches: Any = {}
         self._step = 0
         self._first_step = 0
+        self._num_runs = 0  # in this session
         self._reported = 0  # step of the last report
         self._values: Dict[str, float] = {}  # of the current step
         self._started = 0.0  # the current step
@@ -142,11 +146,13 @@ class TrainingReport(tf1.train.SessionRunHook):
         if step.num_taken is not None:
             self._fetches["taken"] = step.num_taken
         self._global_step = tf1.train.get_global_step()
+        if self._shares_steps:
+            self._fetches["step"] = step_after(step.train_op)
 
     def after_create_session(self, session: tf1.Session, coord: Any) -> None:
         del coord
         self._step = self._first_step = int(session.run(self._global_step))
-        self._reported, self._values = self._step, {}
+        self._reported, self._values, self._num_runs = self._step, {}, 0
         self._durations, self._waits = [], []
         self._ended = time.monotonic()
         if self._bar is None and not self._silent and _has_room(self._stream):
@@ -161,10 +167,11 @@ class TrainingReport(tf1.train.SessionRunHook):
         return tf1.train.SessionRunArgs(self._fetches)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        before, now = self._step, time.monotonic()
-        taken = int(run_values.results.get("taken", 1))
-        self._step += taken
-        if taken and before > self._first_step:  # The first run also optimizes the graph.
+        before, now, results = self._step, time.monotonic(), run_values.results
+        taken = int(results.get("taken", 1))
+        self._step = int(results.get("step", before + taken))
+        self._num_runs += 1
+        if taken and before != self._first_step:  # The first run also optimizes the graph.
             self._durations.append((now - self._ended) / taken)
             self._waits.append((float(run_values.results["wait"]), now - self._started))
         self._ended = now
@@ -176,12 +183,13 @@ class TrainingReport(tf1.train.SessionRunHook):
                 self._step += 1  # Only steps before it were taken.
             raise NotFiniteLossError(self._bad_step(run_context, {**values, **bad}))
         self._values = values
-        is_first, is_last = before == self._first_step, self._step == self._num_steps
+        is_last = self._num_steps is not None and self._step >= self._num_steps
         every = self._every_steps
-        if is_first or is_last or self._step // every > before // every:
+        is_due = self._step // every > before // every
+        if before == self._first_step or is_last or is_due:
             self._report()
         if self._bar is not None:
-            self._bar.update(taken)
+            self._bar.update(self._step - before)
 
     def end(self, session: tf1.Session) -> None:
         del session
@@ -228,8 +236,17 @@ class TrainingReport(tf1.train.SessionRunHook):
         seconds = max(statistics.median(self._durations), 1e-6)
         report = report._replace(images_per_second=self._batch_size / seconds)
         if self._num_steps:
-            report = report._replace(seconds_left=(self._num_steps - self._step) * seconds)
+            runs_left = float(max(self._num_steps - self._step, 0))
+            if self._shares_steps:
+                runs_left *= self._num_runs / max(self._step - self._first_step, 1)
+            report = report._replace(seconds_left=runs_left * seconds)
         return report
+
+
+def step_after(train_op: tf.Tensor) -> tf.Tensor:
+    """int64 scalar: the global step once `train_op` has run; of a cluster, of all workers."""
+    with tf.control_dependencies([train_op]):
+        return tf.identity(tf1.train.get_global_step().read_value())
 
 
 def _short(name: str) -> str:
@@ -305,6 +322,7 @@ def training_hooks(
     silent: bool = False,
     fault_log: Optional[Any] = None,
     writes: bool = True,
+    shares_steps: bool = False,
 ) -> List[Any]:
     """The hooks that report progress, and stop training at a step that is not finite.
 
@@ -317,6 +335,7 @@ def training_hooks(
         silent: Nothing on the terminal; files are written all the same.
         fault_log: An `inputs.bad_records.kinds.FaultLog`, whose counts go to TensorBoard.
         writes: False for the workers of a cluster that leave files to their chief.
+        shares_steps: Whether other workers of a cluster take steps, too.
     """
     jsonl = JsonlLogger(os.path.join(model_dir, PROGRESS_FILE))
 
@@ -334,5 +353,6 @@ def training_hooks(
             silent=silent,
             listeners=[jsonl, TensorBoardLogger(model_dir, fault_log)] if writes else [],
             on_bad_step=on_bad_step if writes else None,
+            shares_steps=shares_steps,
         )
     ]

@@ -5,23 +5,33 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from typing import Any, Callable, Iterator, List, Optional, Sequence
+from typing import Any, Callable, Iterator, List, Optional, Sequence, TypeVar
 
 from estimator_det.compat import tf1
 from estimator_det.config import pipeline as configuration
 from inputs.bad_records.log import LOG_FILE, FaultLog
-from inputs.records.cursor import DataCursor
+from inputs.records.cursor import CursorState, DataCursor
 from model_fn.checkpoints import repair
+from model_fn.checkpoints.errors import SessionLostError
 from model_fn.preflight.metric_names import check_best_metric
 from model_fn.runs import cluster, history, lock
-from model_fn.runs.backends import Backend, RunSettings, make_backend
+from model_fn.runs.backends import Backend, RunSettings, make_backend, parameter_servers
 from model_fn.runs.backends.tpu_options import OnTpu
 from model_fn.runs.best_checkpoints import export
-from model_fn.runs.data_cursor import DataCursorHook, read_cursor_state
+from model_fn.runs.data_cursor import (
+    POSITION_FILE,
+    DataCursorHook,
+    WorkerPositionHook,
+    newest_step,
+    read_cursor_state,
+    read_worker_state,
+    worker_file,
+)
 from model_fn.runs.evaluation_report import Metrics
-from model_fn.runs.evaluator import continuous_eval, evaluation_inputs
+from model_fn.runs.evaluator import continuous_eval
+from model_fn.runs.history import EndOfTraining
 from model_fn.runs.loop_options import InLoop
-from model_fn.runs.options import Evaluating, Saving
+from model_fn.runs.options import DEFAULT_TASK_TIMEOUT_SECS, Evaluating, Saving
 from model_fn.runs.saver import (
     CheckpointSaver,
     StopAfterStep,
@@ -30,9 +40,12 @@ from model_fn.runs.saver import (
     removed_if_empty,
 )
 from model_fn.runs.signals import Stopped, StopSignals, signal_name
+from model_fn.runs.task_watch import TaskWatch
 from model_fn.runs.training_evaluations import FINAL_EXPORT, TrainingEvaluations
 
 _LOG = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 
 def train_and_evaluate(
@@ -48,6 +61,8 @@ def train_and_evaluate(
     seed: Optional[int] = None,
     on_tpu: Optional[OnTpu] = None,
     in_loop: Optional[InLoop] = None,
+    task_timeout_secs: float = DEFAULT_TASK_TIMEOUT_SECS,
+    data_service: Optional[str] = None,
 ) -> Metrics:
     """Trains to `num_train_steps`, evaluating checkpoints on the way and at the end.
 
@@ -65,8 +80,12 @@ def train_and_evaluate(
     in the same order and with the same augmentations as without the interruption: each record is
     seen once an epoch. To that end it reads the unfinished epoch again up to there, undecoded. It
     begins a new epoch instead, in a new order, and logs that, where files, their sizes, the
-    reader's settings (but for the batch size) or a given `seed` have changed, in a cluster and on
-    a TPU.
+    reader's settings (but for the batch size), a given `seed` or the number of workers have
+    changed, and on a TPU.
+
+    In a cluster (TF_CONFIG) this process does its part: it trains, serves variables, or evaluates
+    the checkpoints of the others. See docs/distributed.md. Where it waits inside TensorFlow for a
+    parameter server that is missing for too long, it exits with code 1.
 
     Args:
         pipeline_config: `TrainEvalPipelineConfig` proto.
@@ -83,6 +102,9 @@ def train_and_evaluate(
             otherwise, and reports come once a loop, whatever `progress_steps`.
         in_loop: Train by the TF2 loop, which restores the checkpoints of an Estimator, and an
             Estimator its; evaluations and exports are the same.
+        task_timeout_secs: In a cluster, for how long another task may be missing.
+        data_service: Address of the dispatcher of a `tf.data` service that reads and augments the
+            training records, "host:port"; None to do it in this process.
 
     Returns:
         Metrics of the last evaluation on the first reader; empty where nothing was left to do.
@@ -95,14 +117,36 @@ def train_and_evaluate(
         ConfigError: if the configuration does not suit the TPU, or no evaluation computes
             `evaluating.best_metric`.
         NoTpuError: if the TPU cannot be reached.
+        MissingTaskError: if another task of the cluster is missing for too long.
     """
-    settings = _settings(pipeline_config, model_dir, num_train_steps, saving, seed)
+    settings = _settings(
+        pipeline_config, model_dir, num_train_steps, saving, seed, task_timeout_secs, data_service
+    )
     evaluating = evaluating or Evaluating()
     check_best_metric(pipeline_config, evaluating.best_metric)
+    if in_loop is None and cluster.serves_variables():
+        parameter_servers.serve(settings)
+        return {}
     backend = make_backend(settings, on_tpu, in_loop)
+
+    def train_once() -> Metrics:
+        return _train_and_evaluate(settings, backend, evaluating, progress, progress_steps, hooks)
+
+    return _until_kept(train_once)
+
+
+def _train_and_evaluate(
+    settings: RunSettings,
+    backend: Backend,
+    evaluating: Evaluating,
+    progress: bool,
+    progress_steps: int,
+    hooks: Sequence[Any],
+) -> Metrics:
+    pipeline_config, model_dir = settings.pipeline_config, settings.model_dir
     with _training(settings, backend) as run:
         if cluster.is_evaluator():
-            return _evaluate_beside(pipeline_config, model_dir, evaluating, backend)
+            return _evaluate_beside(settings, evaluating, backend)
         evaluations = TrainingEvaluations(
             pipeline_config,
             model_dir,
@@ -111,24 +155,23 @@ def train_and_evaluate(
             run.first_step,
             verbose=progress,
         )
+        evaluates = cluster.read_cluster().evaluates
         if run.is_over():
-            if not cluster.is_in_cluster():
+            if evaluates:
                 evaluations.catch_up(run.first_step)
-                run.ended()
+            run.ended()
             return evaluations.metrics
-        if not cluster.is_in_cluster():
+        if evaluates:
             evaluations.resume(run.first_step)
-        elif evaluating.every_steps is not None:
-            _LOG.warning(
-                "every_steps has no effect in a cluster: its evaluator evaluates each checkpoint"
-            )
-        if evaluations.is_exhausted():
+        else:
+            _report_unused(evaluating)
+        if evaluates and evaluations.is_exhausted():
+            run.ended()
             return {}
         backend.train(
             run.input_fn(),
             run.hooks(progress, progress_steps, hooks),
-            [evaluations],
-            lambda: evaluation_inputs(pipeline_config)[0].make_input_fn(None),
+            [evaluations] if evaluates else [],
         )
         run.ended()
     return evaluations.metrics
@@ -146,18 +189,49 @@ def train(
     seed: Optional[int] = None,
     on_tpu: Optional[OnTpu] = None,
     in_loop: Optional[InLoop] = None,
+    task_timeout_secs: float = DEFAULT_TASK_TIMEOUT_SECS,
+    data_service: Optional[str] = None,
 ) -> None:
     """Trains without evaluation, as where evaluation is a process of its own.
 
     Arguments and errors are those of `train_and_evaluate`.
     """
-    settings = _settings(pipeline_config, model_dir, num_train_steps, saving, seed)
+    settings = _settings(
+        pipeline_config, model_dir, num_train_steps, saving, seed, task_timeout_secs, data_service
+    )
+    if in_loop is None and cluster.serves_variables():
+        parameter_servers.serve(settings)
+        return
     backend = make_backend(settings, on_tpu, in_loop)
-    with _training(settings, backend) as run:
-        if run.is_over():
-            return
-        backend.train(run.input_fn(), run.hooks(progress, progress_steps, hooks))
-        run.ended()
+
+    def train_once() -> None:
+        with _training(settings, backend) as run:
+            if not run.is_over():
+                backend.train(run.input_fn(), run.hooks(progress, progress_steps, hooks))
+            run.ended()
+
+    _until_kept(train_once)
+
+
+def _until_kept(attempt: Callable[[], Result]) -> Result:
+    """The result of an attempt; begins again where the cluster loses its variables meanwhile."""
+    while True:
+        try:
+            return attempt()
+        except SessionLostError as error:
+            _LOG.warning("%s", error)
+
+
+def _report_unused(evaluating: Evaluating) -> None:
+    """Logs the options that have no effect in a training that leaves evaluation to others."""
+    if evaluating.every_steps is not None:
+        _LOG.warning(
+            "every_steps has no effect in a cluster: its evaluator evaluates each checkpoint"
+        )
+    if evaluating.patience is not None:
+        _LOG.warning(
+            "patience has no effect in a cluster: the evaluator cannot stop the other tasks"
+        )
 
 
 def _settings(
@@ -166,10 +240,20 @@ def _settings(
     num_train_steps: Optional[int],
     saving: Optional[Saving],
     seed: Optional[int],
+    task_timeout_secs: float,
+    data_service: Optional[str],
 ) -> RunSettings:
     if num_train_steps is None:
         num_train_steps = pipeline_config.train_config.num_steps or None
-    return RunSettings(pipeline_config, model_dir, num_train_steps, saving or Saving(), seed)
+    return RunSettings(
+        pipeline_config,
+        model_dir,
+        num_train_steps,
+        saving or Saving(),
+        seed,
+        task_timeout_secs,
+        data_service,
+    )
 
 
 class _SaveConfiguration(tf1.train.SessionRunHook):
@@ -210,7 +294,14 @@ class _Run:
         self.first_step = 0
         self._saver: Optional[CheckpointSaver] = None
         self._cursor: Optional[DataCursor] = None
-        if may_save is not None:
+        self._task = cluster.read_task()
+        backend.graph.stop_requested = lambda: signals.arrived is not None
+        if may_save is None:
+            newest = newest_step(settings.model_dir)
+            self.first_step = newest or 0
+            if not cluster.is_evaluator():
+                self._cursor = self._make_cursor(newest)
+        else:
             resumed = repair.prepare(settings.model_dir, settings.saving.keep_max)
             self.first_step = resumed or 0
             self._cursor = self._make_cursor(resumed)
@@ -218,20 +309,27 @@ class _Run:
                 settings, backend, signals, may_save, resumed, self._cursor
             )
         log_file = os.path.join(settings.model_dir, LOG_FILE)
-        self._faults = FaultLog(log_file if cluster.is_chief() else None)
+        self._faults = FaultLog(log_file if may_save is not None else None)
 
     def _make_cursor(self, resumed: Optional[int]) -> Optional[DataCursor]:
         if self._backend.keeps_data_cursor:
-            state = None
-            if resumed is not None:
-                state = read_cursor_state(self._settings.model_dir, resumed)
+            state = self._read_state(resumed) if resumed is not None else None
             return DataCursor(state, self.first_step)
         if self.first_step:
             _LOG.warning(
-                "On a TPU and in a cluster the position in the data is not saved: the data begin "
-                "with a new epoch, in a new order"
+                "On a TPU and with a tf.data service the position in the data is not saved: the "
+                "data begin with a new epoch, in a new order"
             )
         return None
+
+    def _read_state(self, resumed: int) -> Optional[CursorState]:
+        model_dir = self._settings.model_dir
+        if self._task.is_alone:
+            return read_cursor_state(model_dir, resumed)
+        # The steps in names, for those in checkpoints may be later ones.
+        named = newest_step(model_dir)
+        file = POSITION_FILE if cluster.is_chief() else worker_file(self._task.file_name)
+        return read_worker_state(model_dir, resumed if named is None else named, file)
 
     def is_over(self) -> bool:
         """Whether there is nothing left to train, which is logged."""
@@ -263,15 +361,15 @@ class _Run:
         """Marks for evaluators that no checkpoint will follow, unless a signal ended training."""
         if self._saver is None or self._saver.saved_step is None or self._signals.requested:
             return
-        step = int(self._saver.saved_step)
-        reason = "num_train_steps" if step == self._settings.num_steps else "stopped early"
+        step, last = int(self._saver.saved_step), self._settings.num_steps
+        reason = "num_train_steps" if last is not None and step >= last else "stopped early"
         history.mark_over(self._settings.model_dir, step, reason)
 
     def hooks(self, progress: bool, progress_steps: int, others: Sequence[Any]) -> List[Any]:
         """All hooks of the run in order: a step that one of them rejects is not saved."""
         hooks = [
             StopAfterStep(self._signals),
-            *([_SaveConfiguration(self._settings)] if cluster.is_chief() else []),
+            *([_SaveConfiguration(self._settings)] if self._saver is not None else []),
             *self._backend.progress_hooks(
                 every_steps=progress_steps, silent=not progress, fault_log=self._faults
             ),
@@ -279,6 +377,13 @@ class _Run:
         ]
         if self._cursor is not None:
             hooks.append(DataCursorHook(self._cursor, self._backend.graph))
+            if self._saver is None:
+                file = worker_file(self._task.file_name)
+                hooks.append(
+                    WorkerPositionHook(
+                        self._settings.model_dir, self._cursor, self._backend.graph, file
+                    )
+                )
         if self._saver is not None:
             hooks.append(self._saver)
         return hooks
@@ -329,17 +434,32 @@ def _training(settings: RunSettings, backend: Backend) -> Iterator[_Run]:
                 run.log_faults()
 
 
-def _evaluate_beside(
-    pipeline_config: Any, model_dir: str, evaluating: Evaluating, backend: Backend
-) -> Metrics:
+def _evaluate_beside(settings: RunSettings, evaluating: Evaluating, backend: Backend) -> Metrics:
     """The evaluator of a cluster: checkpoints as they appear, and the exports."""
-    results = continuous_eval(
-        pipeline_config,
-        model_dir,
-        sample_1_of_n=evaluating.sample_1_of_n,
-        min_interval_secs=evaluating.throttle_secs,
-        best_metric=evaluating.best_metric,
-    )
-    if evaluating.export_final:
-        export(pipeline_config, backend.evaluator(), model_dir, FINAL_EXPORT)
+    config, model_dir = settings.pipeline_config, settings.model_dir
+    if evaluating.on_training_data:
+        _LOG.warning("The evaluator of a cluster does not evaluate on the training data")
+    _report_unused(evaluating)
+    end = EndOfTraining(model_dir, settings.num_steps)
+    members = cluster.read_cluster()
+    chiefs = members.tasks(*cluster.CHIEFS) if len(members.readers) > 1 or members.servers else []
+    watch = TaskWatch(members, chiefs, settings.task_timeout_secs, end.has_come)
+
+    def is_over() -> bool:
+        watch.raise_if_missing()
+        return end.has_come()
+
+    with watch.watching():
+        results = continuous_eval(
+            config,
+            model_dir,
+            num_train_steps=settings.num_steps or 0,
+            sample_1_of_n=evaluating.sample_1_of_n,
+            min_interval_secs=evaluating.throttle_secs,
+            best_metric=evaluating.best_metric,
+            keep_best=evaluating.keep_best,
+            is_over=is_over,
+        )
+    if evaluating.export_final and results:
+        export(config, backend.evaluator(), model_dir, FINAL_EXPORT)
     return next(iter(results.values()), {})

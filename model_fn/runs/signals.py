@@ -49,10 +49,12 @@ class StopSignals:
 
     Attributes:
         requested: The signal that has arrived.
+        arrived: The same, also while the main thread is inside TensorFlow; for other threads.
     """
 
     def __init__(self) -> None:
         self.requested: Optional[int] = None
+        self.arrived: Optional[int] = None
         self._raised: Optional[int] = None
         self._deferring = False
         self._old_handlers: Dict[int, Any] = {}
@@ -110,6 +112,7 @@ class StopSignals:
 
     def _arrived(self, number: int, count: int) -> None:
         """In the watching thread: confirms the first signal at once, exits on the second."""
+        self.arrived = number
         if count > 1:
             _end_at_once(number)
         if self._deferring:

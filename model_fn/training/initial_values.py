@@ -38,7 +38,7 @@ def initial_values(
         step.forward(
             detector, features, labels, add_regularization=train_config.add_regularization_loss
         )
-        table = warm_start.plan_warm_start(detector, train_config, None)
+        table = warm_start.plan_warm_start(detector, train_config, None, pipeline_config.model)
         if table:
             warm_start.initialize_from(table)
         session.run(tf1.global_variables_initializer())

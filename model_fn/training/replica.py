@@ -9,7 +9,7 @@ Letters: R replicas, N parts of a replica's share, taken one after the other.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf, track_tf1_style_variables
 from estimator_det.detectors.base import make_detector
@@ -127,7 +127,7 @@ class Replica:
     ) -> None:
         self._network, self._train_config, self._optimizer = network, train_config, optimizer
         self._num_parts = num_parts
-        self._compute_sums = self._sums
+        self._compute_sums: Callable[..., Sums] = self._sums
         if jit_compile:
             self._compute_sums = tf.function(self._sums, autograph=False, jit_compile=True)
         self._groups: List[List[str]] = []  # names of their terms

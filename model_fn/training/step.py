@@ -15,6 +15,7 @@ from model_fn.training import input_images
 from model_fn.training.finite_gate import RejectedBatch
 from model_fn.training.optimizers import make_optimizer
 from model_fn.training.quantization import range_summaries
+from model_fn.training.sync_replicas import SyncReplicas
 from model_fn.training.train_op import gradient_summaries, make_train_op
 
 REGULARIZATION_LOSS = "Loss/regularization_loss"
@@ -50,6 +51,7 @@ class TrainStep(NamedTuple):
     input_wait: tf.Tensor  # float64 scalar, seconds that the step waited for its batch
     rejected: RejectedBatch  # the batch of the step whose numbers were not finite
     num_taken: Optional[tf.Tensor] = None  # int32 scalar, steps of one return to hooks; None: 1
+    synchronizing: Optional[SyncReplicas] = None  # the optimizer, where workers share each step
 
 
 def groundtruth_from_labels(labels: Tensors) -> Groundtruth:
@@ -156,6 +158,7 @@ def make_train_step(
     features: Tensors,
     labels: Tensors,
     pipeline_config: Any,
+    num_replicas: Optional[int] = None,
 ) -> TrainStep:
     """The step that follows a forward pass, with `detector.updates()` among what it runs.
 
@@ -167,9 +170,11 @@ def make_train_step(
         features: Keys of `inputs.schema`.
         labels: Keys of `inputs.schema`.
         pipeline_config: `TrainEvalPipelineConfig` proto.
+        num_replicas: Workers, chief included, that share the variables of parameter servers, and
+            each step with `sync_replicas`; None without parameter servers.
 
     Raises:
-        ConfigError: if there is nothing to train.
+        ConfigError: if there is nothing to train, or `replicas_to_aggregate` is below 1.
     """
     train_config = pipeline_config.train_config
     inputs = {
@@ -180,6 +185,10 @@ def make_train_step(
     rejected = RejectedBatch(inputs)
     global_step = tf1.train.get_or_create_global_step()
     optimizer, learning_rate = make_optimizer(train_config.optimizer, global_step)
+    synchronizing = None
+    if train_config.sync_replicas and num_replicas is not None:
+        synchronizing = SyncReplicas(optimizer, train_config.replicas_to_aggregate, num_replicas)
+        optimizer = synchronizing
     taken = make_train_op(
         passed.losses[TOTAL_LOSS],
         optimizer,
@@ -206,6 +215,7 @@ def make_train_step(
         inputs=inputs,
         input_wait=measure_input_wait(list(inputs.values())),
         rejected=rejected,
+        synchronizing=synchronizing,
     )
 
 
@@ -238,12 +248,15 @@ class TrainGraph:
 
     Attributes:
         host_values: What the host of a TPU received last (`host_call.HostValues`); None elsewhere.
+        stop_requested: Set by the run: whether it is to stop after the current step. A step that
+            waits for other workers must end then.
     """
 
     def __init__(self) -> None:
         self._step: Optional[TrainStep] = None
         self._saver: Optional[tf1.train.Saver] = None
         self.host_values: Any = None
+        self.stop_requested: Callable[[], bool] = lambda: False
 
     def fill(self, saver: tf1.train.Saver, step: Optional[TrainStep] = None) -> None:
         """Called by the model_fn; on a TPU there is no step that hooks could fetch from."""

@@ -15,7 +15,7 @@ from benchmarks.conformance import __main__ as command
 from benchmarks.conformance import checks, goldens
 from benchmarks.conformance.compare import Check
 from estimator_det.config import pipeline
-from tests.programs.forking import Forker
+from tests.programs.forking import TIMEOUT, Forker
 
 # Light ones with a predictor, matcher and losses that tests/detectors/test_ssd.py does not compare;
 # and one with altered numbers.
@@ -119,7 +119,7 @@ def table(shared: pathlib.Path, forker: Forker, tmp_path_factory: pytest.TempPat
         f"    code = main({arguments!r})\n"
         "sys.exit(code)"
     )
-    code = run.wait()
+    code = run.wait(3 * TIMEOUT)
     assert printed.exists() and printed.read_text(), run.output()
     return _parse_table(printed.read_text(), code)
 

@@ -160,6 +160,7 @@ READERS: Dict[str, Tuple[str, ...]] = {
         "model_fn/training/tpu_step",
         "model_fn/training/train_op",
         "model_fn/training/warm_start",
+        "model_fn/runs/backends/parameter_servers",
         "model_fn/runs/runner",
     ),
     "TrainEvalPipelineConfig": ("inputs/pipeline", "model_fn/model_fn"),

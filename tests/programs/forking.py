@@ -92,9 +92,9 @@ class Forker:
         assert answer, f"the forking process ended with {self._process.wait()}"
         return json.loads(answer)
 
-    def command(self, *arguments: str) -> Run:
+    def command(self, *arguments: str, environment: Optional[Dict[str, str]] = None) -> Run:
         """Runs `estimator-det` with arguments; detectors have the small extractor."""
-        return self._start({"arguments": list(arguments)})
+        return self._start({"arguments": list(arguments), "environment": environment or {}})
 
     def model_main(self, *flags: str, environment: Optional[Dict[str, str]] = None) -> Run:
         """The same of `model_main`, with these environment variables besides."""
@@ -105,11 +105,15 @@ class Forker:
         return self._start({"source": source})
 
     def fake_training(
-        self, model_dir: str, file_size_limit: Optional[int] = None, **settings: Any
+        self,
+        model_dir: str,
+        file_size_limit: Optional[int] = None,
+        environment: Optional[Dict[str, str]] = None,
+        **settings: Any,
     ) -> Run:
         """Trains the fake detector; for settings see `_train_fake`."""
         request = {"model_dir": model_dir, "settings": settings, "limit": file_size_limit}
-        return self._start(request)
+        return self._start({**request, "environment": environment or {}})
 
     def _start(self, request: Dict[str, Any]) -> Run:
         self._count += 1
@@ -148,6 +152,8 @@ def _train_fake(
     eval_batches: int = 3,
     ballast: int = 2**22,
     seed: Optional[int] = None,
+    sync_replicas: int = 0,
+    task_timeout_secs: float = 600,
 ) -> int:
     import pytest
 
@@ -178,8 +184,12 @@ def _train_fake(
     model_fn.make_detector = Heavy
     inputs.create_train_input_fn = fake.make_train_input_fn
     inputs.create_eval_input_fn = lambda *_, **__: eval_input_fn
+    config = fake.pipeline_config()
+    config.train_config.startup_delay_steps = 0
+    config.train_config.sync_replicas = bool(sync_replicas)
+    config.train_config.replicas_to_aggregate = sync_replicas or 1
     runner.train_and_evaluate(
-        fake.pipeline_config(),
+        config,
         model_dir,
         num_train_steps=num_steps,
         saving=Saving(steps=save_steps),
@@ -187,6 +197,7 @@ def _train_fake(
         progress_steps=1,
         hooks=[Slow()],
         seed=seed,
+        task_timeout_secs=task_timeout_secs,
     )
     return 0
 
@@ -196,6 +207,7 @@ def _child(request: Dict[str, Any]) -> int:
 
     # A shell ignores SIGINT in what it runs in the background, such as a whole test run.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.update(request.get("environment", {}))
     log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(log, 1)

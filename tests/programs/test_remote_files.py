@@ -17,7 +17,7 @@ from inputs.datasets import shapes
 from tests import small_extractor
 from tests.programs.test_runs import PLAIN, SMALL
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_charts")]
 
 
 def _upload(folder: pathlib.Path, remote: str) -> None:

@@ -15,7 +15,8 @@ from inputs.datasets import shapes
 from model_fn.runs.history import EVALUATIONS_FILE
 
 # Real networks are those of tests/benchmarks/test_family.py, which takes them the same way.
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_network")]
+# Charts are drawn in `model_dir` and `resumed`.
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_network", "no_charts")]
 
 SMALL = [
     "train_config.batch_size=2",

@@ -1,10 +1,14 @@
-"""How steps are executed: by an Estimator, a TPUEstimator or a TF2 loop, behind one interface."""
+"""How steps are executed, behind one interface.
+
+By an Estimator, by those of a cluster, by a TPUEstimator or by a TF2 loop.
+"""
 
 from __future__ import annotations
 
 from typing import Optional
 
 from estimator_det.config.text import ConfigError
+from model_fn.runs import cluster
 from model_fn.runs.backends.base import Backend, Evaluator, RunSettings
 from model_fn.runs.backends.tpu_options import OnTpu
 from model_fn.runs.loop_options import InLoop
@@ -21,9 +25,18 @@ def make_backend(
         settings: Of the run.
         on_tpu: A TPU, or its rehearsal.
         in_loop: The TF2 loop; not together with `on_tpu`.
+
+    Raises:
+        ConfigError: if options contradict each other, TF_CONFIG is malformed, or its cluster cannot
+            train.
     """
     if on_tpu is not None and in_loop is not None:
         raise ConfigError("a run is on a TPU or in the TF2 loop; give one of on_tpu and in_loop")
+    if settings.data_service is not None and (on_tpu is not None or in_loop is not None):
+        raise ConfigError(
+            "tf_data_service works with Estimator alone; remove it, or the options of a TPU or of "
+            "the TF2 loop"
+        )
     if in_loop is not None:
         from model_fn.runs.backends.distributed.backend import LoopBackend
 
@@ -32,6 +45,11 @@ def make_backend(
         from model_fn.runs.backends.tpu_estimator import TpuBackend
 
         return TpuBackend(settings, on_tpu)
+    task = cluster.read_task()
+    if not task.is_alone and task.type != cluster.EVALUATOR:
+        from model_fn.runs.backends.parameter_servers import ParameterServerBackend
+
+        return ParameterServerBackend(settings)
     from model_fn.runs.backends.estimator import EstimatorBackend
 
     return EstimatorBackend(settings)

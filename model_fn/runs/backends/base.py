@@ -7,7 +7,7 @@ from typing import Any, Callable, ContextManager, Dict, List, Optional, Protocol
 
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor
-from model_fn.runs.options import Saving
+from model_fn.runs.options import DEFAULT_TASK_TIMEOUT_SECS, Saving
 from model_fn.training.step import TrainGraph
 
 
@@ -21,6 +21,8 @@ class RunSettings:
         num_steps: The global step at which training ends; None if it does not.
         saving: When checkpoints are saved.
         seed: Of initial values, shuffling and augmentation; None for any.
+        task_timeout_secs: In a cluster, for how long another task may be missing.
+        data_service: Address of a `tf.data` service that reads and augments; None to do it here.
     """
 
     pipeline_config: Any
@@ -28,6 +30,8 @@ class RunSettings:
     num_steps: Optional[int]
     saving: Saving
     seed: Optional[int] = None
+    task_timeout_secs: float = DEFAULT_TASK_TIMEOUT_SECS
+    data_service: Optional[str] = None
 
 
 class Evaluator(Protocol):
@@ -83,7 +87,6 @@ class Backend(Protocol):
         input_fn: Callable[..., Any],
         hooks: Sequence[Any],
         listeners: Sequence[Any] = (),
-        make_eval_input_fn: Optional[Callable[[], Any]] = None,
     ) -> None:
         """Trains to the last step.
 
@@ -91,7 +94,6 @@ class Backend(Protocol):
             input_fn: Of `input_fn`.
             hooks: Called around each step, in this order.
             listeners: `CheckpointSaverListener`s of the hook that saves.
-            make_eval_input_fn: Makes the input function of evaluations that a cluster runs itself.
         """
 
     def evaluator(self) -> Evaluator:

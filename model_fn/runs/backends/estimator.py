@@ -1,10 +1,11 @@
-"""Runs steps by `tf.estimator.Estimator`: one process, or the cluster of TF_CONFIG."""
+"""Runs steps by `tf.estimator.Estimator` in one process."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
 import functools
+import logging
 from typing import Any, Callable, ContextManager, List, Optional, Sequence
 
 from estimator_det.compat import estimator
@@ -19,6 +20,14 @@ from model_fn.runs.backends.base import Evaluator, RunSettings
 from model_fn.runs.options import Saving
 from model_fn.training.step import TrainGraph
 
+_LOG = logging.getLogger(__name__)
+
+SERVICE_LIMITS = (
+    "tf.data service: each record is read once an epoch as long as no data worker fails; those "
+    "that a failed one has not delivered are missing in that epoch. The position in the data is "
+    "not saved: a resumed run begins with a new epoch, in a new order. A record that cannot be "
+    "used ends the run, whatever bad_records says"
+)
 SUMMARY_STEPS = 100  # between two summaries
 
 
@@ -31,6 +40,7 @@ def make_estimator(
     seed: Optional[int] = None,
     graph: Optional[TrainGraph] = None,
     on_matches: Optional[OnMatches] = None,
+    **run_options: Any,
 ) -> Any:
     """An `Estimator` of a pipeline configuration.
 
@@ -41,6 +51,7 @@ def make_estimator(
         seed: Of initial values and whatever else is random in the graph.
         graph: Gets what hooks need of a training graph.
         on_matches: Gets the matches of an evaluation when it ends.
+        **run_options: More settings of its `RunConfig`.
     """
     saving = saving or Saving()
     run_config = estimator.RunConfig(
@@ -51,6 +62,7 @@ def make_estimator(
         log_step_count_steps=SUMMARY_STEPS,
         save_checkpoints_steps=saving.steps,
         save_checkpoints_secs=saving.secs,
+        **run_options,
     )
     model_fn = create_model_fn(pipeline_config, graph=graph, on_matches=on_matches)
     return estimator.Estimator(model_fn, config=run_config, params={})
@@ -67,6 +79,41 @@ def estimator_maker(settings: RunSettings) -> Callable[..., Any]:
     )
 
 
+def make_train_input_fn(
+    settings: RunSettings,
+    cursor: Optional[DataCursor],
+    first_step: int,
+    fault_log: FaultLog,
+    *,
+    shares_steps: bool = False,
+    **options: Any,
+) -> Callable[..., Any]:
+    """The input function of a training by Estimator.
+
+    Args:
+        settings: Of the run.
+        cursor: As in `Backend.input_fn`.
+        first_step: As there.
+        fault_log: As there.
+        shares_steps: Whether other workers take steps, too, so that the step is not known.
+        **options: More of `create_train_input_fn`.
+    """
+    config = copy.deepcopy(settings.pipeline_config)
+    # The report of a bad step names its images.
+    config.train_input_reader.include_source_id = True
+    made: Callable[..., Any] = input_pipeline.create_train_input_fn(
+        config,
+        make_preprocessor(config.model),
+        seed=settings.seed if cursor is not None else seed_at(settings.seed, first_step),
+        fault_log=fault_log,
+        cursor=cursor,
+        data_service=settings.data_service,
+        first_step=None if shares_steps or settings.data_service else first_step,
+        **options,
+    )
+    return made
+
+
 class EstimatorBackend:
     """An Estimator in this process; `Backend` says what its methods do."""
 
@@ -74,10 +121,11 @@ class EstimatorBackend:
 
     def __init__(self, settings: RunSettings) -> None:
         self._settings = settings
+        self.keeps_data_cursor = settings.data_service is None
+        if settings.data_service is not None:
+            _LOG.warning("%s", SERVICE_LIMITS)
         self._make_estimator = estimator_maker(settings)
         self.graph = TrainGraph()
-        # The workers of a cluster read on at their own pace.
-        self.keeps_data_cursor = not cluster.is_in_cluster()
 
     def running(self) -> ContextManager[None]:
         return contextlib.nullcontext()
@@ -85,19 +133,10 @@ class EstimatorBackend:
     def input_fn(
         self, cursor: Optional[DataCursor], first_step: int, fault_log: FaultLog
     ) -> Callable[..., Any]:
-        settings = self._settings
-        config = copy.deepcopy(settings.pipeline_config)
-        # The report of a bad step names its images.
-        config.train_input_reader.include_source_id = True
-        made: Callable[..., Any] = input_pipeline.create_train_input_fn(
-            config,
-            make_preprocessor(config.model),
-            seed=settings.seed if cursor is not None else seed_at(settings.seed, first_step),
-            fault_log=fault_log,
-            cursor=cursor,
-            first_step=None if cluster.is_in_cluster() else first_step,
+        shares_steps = cluster.is_in_cluster()
+        return make_train_input_fn(
+            self._settings, cursor, first_step, fault_log, shares_steps=shares_steps
         )
-        return made
 
     def progress_hooks(self, *, every_steps: int, silent: bool, fault_log: FaultLog) -> List[Any]:
         return progress.training_hooks(
@@ -108,7 +147,6 @@ class EstimatorBackend:
             every_steps=every_steps,
             silent=silent,
             fault_log=fault_log,
-            writes=cluster.is_chief(),
         )
 
     def train(
@@ -116,15 +154,8 @@ class EstimatorBackend:
         input_fn: Callable[..., Any],
         hooks: Sequence[Any],
         listeners: Sequence[Any] = (),
-        make_eval_input_fn: Optional[Callable[[], Any]] = None,
     ) -> None:
         trainer, steps = self._make_estimator(graph=self.graph), self._settings.num_steps
-        if make_eval_input_fn is not None and cluster.is_in_cluster():
-            # This starts servers by role.
-            train_spec = estimator.TrainSpec(input_fn, max_steps=steps, hooks=list(hooks))
-            eval_spec = estimator.EvalSpec(make_eval_input_fn())
-            estimator.train_and_evaluate(trainer, train_spec, eval_spec)
-            return
         trainer.train(
             input_fn, hooks=list(hooks), max_steps=steps, saving_listeners=list(listeners)
         )

@@ -393,9 +393,7 @@ class TpuBackend:
         input_fn: Callable[..., Any],
         hooks: Sequence[Any],
         listeners: Sequence[Any] = (),
-        make_eval_input_fn: Optional[Callable[[], Any]] = None,
     ) -> None:
-        del make_eval_input_fn
         self._make_estimator(graph=self.graph).train(
             input_fn,
             hooks=list(hooks),

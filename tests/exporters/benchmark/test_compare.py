@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-import shutil
 from typing import Any, Iterator
 
 import pytest
@@ -11,8 +10,9 @@ from estimator_det import cli
 from estimator_det.config.text import ConfigError
 from exporters import formats
 from exporters.benchmark import compare, measure, report
+from exporters.formats.base import FORMATS
 from inputs import machine
-from inputs.datasets import shapes
+from inputs.datasets import shapes, writer
 from model_fn.checkpoints.errors import RunError
 
 OPTIONS = {"batch_sizes": (1, 2), "seconds": 0.001, "num_records": 2}
@@ -36,6 +36,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "WARM_UP_RUNS", 1)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("in_this_process", "small_network")
 def test_an_export(
     exported: pathlib.Path,
@@ -58,52 +59,69 @@ def test_an_export(
     assert len(report.write(found, str(tmp_path / "report"))) == 3
 
 
-@pytest.mark.usefixtures("in_this_process", "small_network")
-def test_one_model_that_is_damaged(
-    exported: pathlib.Path,
+@pytest.fixture
+def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """An export without a checkpoint, of which nothing is read."""
+    found = tmp_path / "exported"
+    (found / "saved_model" / "assets").mkdir(parents=True)
+    writer.write_label_map({1: "circle"}, str(found / "saved_model" / "assets" / "map.pbtxt"))
+    models = [
+        formats.FoundModel(FORMATS.get(name)(), str(found / name))
+        for name in ("saved_model", "frozen_graph")
+    ]
+    monkeypatch.setattr(compare, "exported_models", lambda _: models)
+    return found
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_models_that_are_damaged(
+    folder: pathlib.Path,
     records: str,
-    tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    folder = tmp_path / "exported"
-    shutil.copytree(exported, folder)
-    (folder / "pipeline.config").unlink()
+    def measured(task: measure.Task) -> measure.Measured:
+        assert len(task.images) > 0 and not task.expected and task.batch_sizes == (1, 2)
+        if task.name == "saved_model":
+            raise RunError(f"{task.path} is damaged")
+        timings = (measure.Timing(1, 10, 2.0, 3.0, 500.0),)
+        return measure.Measured(task.name, task.path, 7, 0.5, 1, 2, timings, {}, None, ())
 
-    def refuse(task: measure.Task) -> None:
-        raise RunError(f"{task.path} is damaged")
-
-    monkeypatch.setattr(compare, "measure", refuse)
+    monkeypatch.setattr(compare, "measure", measured)
     arguments = ["benchmark", str(folder), "--data", records, "--batch_sizes", "1,2"]
     assert cli.main(arguments) == 1
     said = capsys.readouterr()
     assert "no difference from the checkpoint is measured" in said.err
     assert f"saved_model: {folder}/saved_model is damaged" in said.out
     document = json.loads((folder / "benchmark" / "benchmark.json").read_text())
-    names = [each.format.name for each in formats.exported_models(str(folder))]
-    assert [each["format"] for each in document["models"]] == names
+    damaged, sound = document["models"]
+    assert damaged["error"] and sound["timings"][0]["images_per_second"] == 500
 
 
-def test_what_cannot_be_measured(
-    exported: pathlib.Path,
-    records: str,
-    tmp_path: pathlib.Path,
+def test_a_process_that_dies(
+    folder: pathlib.Path, records: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def die(*_: Any, **__: Any) -> Iterator[Any]:
+        raise machine.ProcessDiedError([])
+        yield
+
+    monkeypatch.setattr(machine, "in_processes", die)
+    found = compare.benchmark(str(folder), compare.BenchmarkOptions([records]))
+    assert {row.error for row in found.rows} == {"its process died, perhaps because memory ran out"}
+
+
+def test_what_cannot_be_measured(folder: pathlib.Path, records: str) -> None:
     with pytest.raises(ConfigError, match="batch sizes"):
         compare.BenchmarkOptions([records], batch_sizes=(0,))
     with pytest.raises(ConfigError, match="seconds is 0"):
         compare.BenchmarkOptions([records], seconds=0)
     with pytest.raises(ConfigError, match="the number of images is 0"):
         compare.BenchmarkOptions([records], num_records=0)
-    options = compare.BenchmarkOptions([records])
-    with pytest.raises(FileNotFoundError, match="no such model"):
-        compare.benchmark(str(tmp_path / "nowhere"), options)
     with pytest.raises(FileNotFoundError, match="no such records"):
-        compare.benchmark(str(exported), compare.BenchmarkOptions([str(tmp_path / "no*")]))
-    graph = tmp_path / "frozen_inference_graph.pb"
-    shutil.copy(exported / graph.name, graph)
+        compare.benchmark(str(folder), compare.BenchmarkOptions([f"{folder}/no*"]))
+    next((folder / "saved_model" / "assets").glob("*")).unlink()
     with pytest.raises(ConfigError, match="contains no label map"):
-        compare.benchmark(str(graph), options)
+        compare.benchmark(str(folder), compare.BenchmarkOptions([records]))
 
 
 @pytest.mark.exhaustive

@@ -70,7 +70,10 @@ def test_detections_of_other_classes_differ(classes):
 def test_detections_that_no_anchor_has():
     boxes = [[[0.4, 0.2, 0.5, 0.6], [0.0, 0.3, 0.7, 1.0]]]
     assert _compare(_outputs(detection_boxes=boxes)).boxes == pytest.approx(0.3)
-    assert _compare(_outputs(detection_boxes=boxes, num_detections=[0])).boxes == 0
+    assert _compare(_outputs(num_detections=[0])).scores == pytest.approx(0.9)
+    nothing = _outputs(num_detections=[0], detection_scores=[[0, 0]])
+    equal = check.compare(_model(), [nothing], _Fixed(nothing), IMAGE)
+    assert equal.scores == equal.boxes == 0
 
 
 def test_proposals_may_change_places():

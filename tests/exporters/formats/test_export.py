@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from estimator_det import cli
+from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
 from exporters import formats
 from exporters.formats import check, converters
@@ -96,6 +97,31 @@ def test_a_missing_converter_is_reported_before_anything_is_written(
     with pytest.raises(ConfigError, match=f"--format {name} takes images as tensors"):
         _export(trained, tmp_path / "exported", name, input_types=["tf_example"])
     assert not (tmp_path / "exported").exists()
+
+
+QUANTIZED = "graph_rewriter { quantization { delay: 10 } }"
+CONTEXT = "model { faster_rcnn { context_config { max_num_context_features: 5 } } }"
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("onnx", QUANTIZED, "graph_rewriter.quantization is not supported yet; export saved_model"),
+        ("tfjs", CONTEXT, "attend to context features are not supported yet"),
+        ("tflite", QUANTIZED, "--quantize: is float16, and graph_rewriter.quantization gives"),
+        ("tflite", CONTEXT, "model is faster_rcnn"),
+    ],
+)
+def test_models_that_a_format_cannot_be(
+    name: str, change: str, message: str, trained: Trained
+) -> None:
+    plan = Plan(
+        pipeline.merge_text(trained.config, change),
+        FormatOptions(quantize="float16" if name == "tflite" else None),
+        ("image_tensor",),
+    )
+    with pytest.raises(ConfigError, match=message):
+        FORMATS.get(name)().check(plan)
 
 
 def test_int8_needs_images(trained: Trained, tmp_path: pathlib.Path) -> None:

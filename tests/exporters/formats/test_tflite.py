@@ -138,12 +138,12 @@ def test_quantization_after_training(quantize, graph, trained, expected, photos,
 
 
 def test_ranges_of_training(tmp_path):
-    """A graph with simulated quantization, as its training leaves it: int8 with these ranges."""
-    weights = np.linspace(-0.5, 0.5, 3 * 3 * 3 * 12).reshape(3, 3, 3, 12).astype(np.float32)
+    """A graph with simulated quantization, as its training leaves it: uint8 with its ranges."""
+    weights = np.linspace(-0.5, 0.4, 3 * 3 * 3 * 12).reshape(3, 3, 3, 12).astype(np.float32)
     with tf.Graph().as_default() as graph:
         images = tf1.placeholder(tf.float32, [1, 8, 8, 3], name=INPUT)
         fake = tf.quantization.fake_quant_with_min_max_vars
-        kernel = fake(tf.constant(weights), -0.5, 0.5, narrow_range=True, name="weights_quant")
+        kernel = fake(tf.constant(weights), -0.5, 0.4, narrow_range=True, name="weights_quant")
         features = tf.nn.relu6(tf.nn.conv2d(images, kernel, 4, "SAME") + tf.ones([12]))
         features = fake(features, 0.0, 3.0, name="act_quant")
         encodings = tf.reshape(features, [1, 12, 4])
@@ -169,10 +169,10 @@ def test_ranges_of_training(tmp_path):
     (image,) = interpreter.get_input_details()
     assert image["dtype"] == np.uint8 and image["name"] == INPUT
     assert image["quantization"] == (pytest.approx(1 / 128), 128)
-    details = {each["name"]: each for each in interpreter.get_tensor_details()}
+    details = {each["index"]: each for each in interpreter.get_tensor_details()}
     kernel = next(each for each in details.values() if each["shape"].tolist() == [12, 3, 3, 3])
-    assert kernel["dtype"] == np.int8
-    np.testing.assert_allclose(kernel["quantization_parameters"]["scales"], 0.5 / 127, rtol=1e-5)
+    assert kernel["dtype"] == np.uint8
+    np.testing.assert_allclose(kernel["quantization_parameters"]["scales"], 0.9 / 254, rtol=1e-5)
     interpreter.set_tensor(image["index"], pixels)
     interpreter.invoke()
     postprocess = find_postprocess(content)

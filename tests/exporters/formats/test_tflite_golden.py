@@ -12,25 +12,36 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
-from estimator_det.detectors.base import make_detector
 from exporters.formats import tflite
-from exporters.formats.base import TfliteOptions
+from exporters.formats.base import TfliteOptions, inference_detector
 from exporters.formats.tflite_detector import find_postprocess
 from exporters.formats.tflite_graph import POSTPROCESS, build_tflite_graph
 from tests.exporters.formats.models import operation_names
 
 
-@pytest.mark.exhaustive
-def test_the_reference(shared, tmp_path):
-    name = "ssd_mobilenet_v1_300x300_coco14_sync"
-    folder = shared / "golden" / "quantization" / "tflite"
+@pytest.fixture
+def golden_folder(shared):
+    folder = shared / "golden" / "quantization"
     if not folder.is_dir():
         pytest.skip(f"needs {folder}")
+    return folder
+
+
+@pytest.fixture
+def detinit(shared):
+    """The module that gives the weights of the golden models."""
+    spec = importlib.util.spec_from_file_location("detinit", shared / "golden" / "detinit.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.exhaustive
+def test_the_reference(shared, golden_folder, detinit, tmp_path):
+    name = "ssd_mobilenet_v1_300x300_coco14_sync"
+    folder = golden_folder / "tflite"
     golden = json.loads((folder / f"{name}.json").read_text())
     arrays = np.load(folder / f"{name}.npz")
-    spec = importlib.util.spec_from_file_location("detinit", shared / "golden" / "detinit.py")
-    detinit = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(detinit)
     config = pipeline.read_pipeline(str(shared / "data" / "configs" / f"{name}.config"))
     checkpoint = _save(config, detinit.det_value, str(tmp_path / "model.ckpt"))
     pixels = np.load(shared / "golden" / "numeric" / "_inputs.npz")["images_300"][:1]
@@ -64,6 +75,48 @@ def test_the_reference(shared, tmp_path):
             np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
+@pytest.mark.exhaustive
+def test_ranges_of_training_of_the_reference(shared, golden_folder, detinit, tmp_path):
+    """Of a model that was trained with simulated quantization."""
+    name = "ssd_mobilenet_v2_quantized_300x300_coco"
+    golden = json.loads((golden_folder / "tflite" / f"{name}.json").read_text())["uint8"]
+    arrays = np.load(golden_folder / "tflite" / f"{name}.npz")
+    trained = json.loads((golden_folder / f"{name}.json").read_text())
+    ranges = dict(zip(trained["quant_scopes"], trained["eval"]["damped"]["ranges"]))
+
+    def value(variable: str, shape: Any) -> Any:
+        scope, _, end = variable.rpartition("/")
+        if scope in ranges:
+            return np.float32(ranges[scope][("min", "max").index(end)])
+        return detinit.det_value_damped(variable, shape)
+
+    config = pipeline.read_pipeline(str(shared / "data" / "configs" / f"{name}.config"))
+    checkpoint = _save(config, value, str(tmp_path / "model.ckpt"))
+    graph = build_tflite_graph(config, checkpoint, TfliteOptions())
+    assert graph.is_quantized
+    content = tflite.convert(graph)
+    counts = dict(collections.Counter(operation_names(content)))
+    assert {key: counts[key] for key in golden["op_counts"] if key != "RESHAPE"} == {
+        key: count for key, count in golden["op_counts"].items() if key != "RESHAPE"
+    }
+    # Today's converter gives the operation float32, and concatenations one scale.
+    assert set(counts) - set(golden["op_counts"]) <= {"QUANTIZE", "DEQUANTIZE"}
+    interpreter = tf.lite.Interpreter(model_content=content, experimental_preserve_all_tensors=True)
+    interpreter.allocate_tensors()
+    (image,) = interpreter.get_input_details()
+    assert image["dtype"] == np.uint8 and image["quantization"] == (1 / 128, 128)
+    pixels = np.load(shared / "golden" / "numeric" / "_inputs.npz")["images_300"][:1]
+    interpreter.set_tensor(image["index"], pixels)
+    interpreter.invoke()
+    postprocess = find_postprocess(content)
+    for key, index in zip(("box_encodings", "class_predictions"), postprocess.inputs):
+        found = interpreter.get_tensor(index)[0]
+        difference = np.abs(found[arrays["raw_idx"]] - arrays[f"graph8__{key}"])
+        # Three times what the reference's own conversion differs by.
+        assert difference.mean() < 3 * golden[f"raw_{key}"]["mean_abs_diff_to_graph"]
+        assert difference.max() < 3 * golden[f"raw_{key}"]["max_abs_diff_to_graph"]
+
+
 def _check_raw(interpreter, postprocess, arrays):
     encodings, scores, anchors = map(interpreter.get_tensor, postprocess.inputs)
     rows = arrays["raw_idx"]
@@ -76,7 +129,7 @@ def _check_raw(interpreter, postprocess, arrays):
 def _save(config: Any, value: Any, path: str) -> str:
     with tf.Graph().as_default():
         size = config.model.ssd.image_resizer.fixed_shape_resizer
-        detector = make_detector(config.model, is_training=False)
+        detector = inference_detector(config)
         with tf1.variable_scope(tf1.get_variable_scope(), use_resource=True):
             detector.predict(tf.zeros([1, size.height, size.width, 3]))
         with tf1.Session() as session:

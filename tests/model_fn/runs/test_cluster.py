@@ -20,6 +20,10 @@ LONE = [
     {"task": {"type": "worker", "index": 0}},
     {},
 ]
+POOLS = {
+    "workerpool0": ["h:1"], "workerpool1": ["h:2", "h:3"], "workerpool2": ["h:4"],
+    "workerpool3": ["h:5"],
+}  # fmt: skip
 MANY = {"chief": ["h:1"], "worker": ["h:2", "h:3"]}
 
 
@@ -82,13 +86,24 @@ def test_the_evaluator_of_a_lone_chief_is_in_a_cluster(monkeypatch: pytest.Monke
         ("[1]", "must be a JSON object"),
         ('{"cluster": ["h:1"]}', "cluster must be an object"),
         ('{"cluster": {"chief": "h:1"}}', r"cluster\.chief must be a list of addresses"),
-        ('{"cluster": {"chief": ["h:1"]}, "task": {"type": "chef", "index": 0}}', '"chef"'),
+        (
+            '{"cluster": {"chief": ["h:1"]}, "task": {"type": "chef", "index": 0}}',
+            "task.type \"chef\" is not known; did you mean 'chief'",
+        ),
+        ('{"cluster": {"chef": ["h:1"]}}', "cluster.chef is not known; did you mean 'chief'"),
+        ('{"cluster": {"chief": ["h"]}}', r"cluster\.chief\[0\] must be an address .*given 'h'"),
+        ('{"cluster": {"chief": ["h:0"]}}', r"cluster\.chief\[0\] must be an address"),
+        ('{"cluster": {"ps": {"1": "h:1"}}}', r"cluster\.ps must have the indices 0 to 0; given"),
+        (
+            '{"cluster": {"chief": ["h:1"], "ps": ["g:1", "h:1"]}}',
+            r"cluster\.ps\[1\] is h:1, as cluster\.chief\[0\]\. Give each task",
+        ),
+        (
+            '{"cluster": {"chief": ["h:1"], "master": ["h:2"]}, "task": {"type": "chief"}}',
+            r"one chief \(or master\); given 2",
+        ),
         (json.dumps({"cluster": MANY}), "task .* is none of its cluster"),
         (json.dumps({"cluster": MANY, "task": {"type": "worker", "index": 2}}), "is none of its"),
-        (
-            '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}',
-            "needs one chief",
-        ),
         ('{"cluster": {}, "task": {"type": "evaluator", "index": 0}}', "an evaluator needs"),
     ],
 )
@@ -96,3 +111,69 @@ def test_malformed(monkeypatch: pytest.MonkeyPatch, text: str, message: str) -> 
     monkeypatch.setenv(cluster.VARIABLE, text)
     with pytest.raises(ConfigError, match=message):
         cluster.is_in_cluster()
+
+
+def test_pools_of_vertex_ai(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(cluster.VARIABLE, raising=False)
+    task = {"type": "workerpool1", "index": 1, "trial": "3"}
+    settings = {"cluster": POOLS, "environment": "cloud", "task": task, "job": "{}"}
+    monkeypatch.setenv(cluster.VERTEX_VARIABLE, json.dumps(settings))
+    found = cluster.read_cluster()
+    assert found.jobs == {"chief": ["h:1"], "worker": ["h:2", "h:3"], "ps": ["h:4"]}
+    assert found.task == ("worker", 1) and not found.is_chief
+    assert [str(task) for task in found.readers] == ["chief 0", "worker 0", "worker 1"]
+    with cluster.environment():
+        made = estimator.RunConfig()
+    assert cluster.VARIABLE not in os.environ
+    assert (made.task_type, made.task_id, made.master) == ("worker", 1, "grpc://h:3")
+
+    _set(monkeypatch, {"cluster": MANY, "task": {"type": "chief", "index": 0}})
+    assert cluster.read_task() == ("chief", 0)  # TF_CONFIG wins
+    _set(monkeypatch, {"environment": "cloud"})
+    assert cluster.read_task() == ("worker", 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[", "CLUSTER_SPEC is not JSON"),
+        ('{"cluster": {"pool0": ["h:1"]}}', "cluster.pool0 is not known; did you mean 'worker"),
+        (
+            '{"cluster": {"workerpool0": ["h:1", "h:2"]}, "task": {"type": "workerpool0"}}',
+            r"CLUSTER_SPEC: a cluster needs one chief \(or master\); given 2",
+        ),
+        (
+            '{"cluster": {"workerpool0": ["h:1"], "workerpool2": ["h:2"]}, "task": {}}',
+            r"CLUSTER_SPEC: the task \{\} is none of its cluster",
+        ),
+    ],
+)
+def test_malformed_pools(monkeypatch: pytest.MonkeyPatch, text: str, message: str) -> None:
+    monkeypatch.delenv(cluster.VARIABLE, raising=False)
+    monkeypatch.setenv(cluster.VERTEX_VARIABLE, text)
+    with pytest.raises(ConfigError, match=message):
+        cluster.read_cluster()
+
+
+@pytest.mark.parametrize(
+    ("jobs", "kind", "message"),
+    [
+        ({"worker": ["a:1", "b:1"], "ps": ["c:1"]}, "worker", r"cluster\.chief is missing"),
+        (MANY, "chief", r"cluster\.ps is missing, and workers share .*'worker': 2"),
+    ],
+)
+def test_what_parameter_servers_need(
+    monkeypatch: pytest.MonkeyPatch, jobs: Any, kind: str, message: str
+) -> None:
+    _set(monkeypatch, {"cluster": jobs, "task": {"type": kind, "index": 0}})
+    found = cluster.read_cluster()
+    assert found.is_chief  # the first worker is, for loops without a chief
+    with pytest.raises(ConfigError, match=message):
+        cluster.check_for_parameter_servers(found)
+
+
+def test_who_evaluates(monkeypatch: pytest.MonkeyPatch) -> None:
+    for chief, evaluates in (("chief", False), ("master", True)):
+        jobs = {chief: ["h:1"], "ps": ["h:2"]}
+        _set(monkeypatch, {"cluster": jobs, "task": {"type": chief, "index": 0}})
+        assert cluster.read_cluster().evaluates == evaluates

@@ -211,6 +211,24 @@ def test_continuous_eval_ends_where_the_latest_checkpoint_is_missing(
         find_checkpoint(str(tmp_path))
 
 
+def test_the_last_checkpoint_is_evaluated_however_soon_training_ends_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    saved = ["first"]
+    monkeypatch.setattr(evaluator.tf1.train, "latest_checkpoint", lambda _: saved[-1])
+    monkeypatch.setattr(evaluator, "modified", lambda _: 1)
+    moments = iter([False, True, True])
+
+    def is_over() -> bool:
+        """Training saves its last checkpoint and ends just before the second question."""
+        now = next(moments)
+        if now:
+            saved[1:] = ["last"]
+        return now
+
+    assert list(evaluator._appearing("folder", 10**6, None, is_over)) == ["first", "last"]
+
+
 def test_continuous_eval_retries(readers: List[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     calls: List[str] = []
 

@@ -71,6 +71,26 @@ def test_training_that_is_over(tmp_path):
     assert history.last_step(str(tmp_path)) is None
 
 
+def test_other_tasks_know_the_end_of_their_training_from_an_earlier_one(tmp_path):
+    folder = str(tmp_path)
+    first = history.EndOfTraining(folder, 10)
+    assert not first.has_come()
+    history.mark_over(folder, 7, "stopped early")
+    assert first.has_come()
+
+    resumed = history.EndOfTraining(folder, 10)
+    assert not resumed.has_come()  # The chief has not started yet.
+    history.clear_over(folder)
+    assert not resumed.has_come()
+    history.mark_over(folder, 7, "stopped early")
+    assert resumed.has_come()
+
+    history.mark_over(folder, 12, "num_train_steps")
+    assert history.EndOfTraining(folder, 10).has_come()
+    assert not history.EndOfTraining(folder, 20).has_come()
+    assert not history.EndOfTraining(folder, None).has_come()
+
+
 def test_best_checkpoints(tmp_path):
     keeper = best_checkpoints.BestCheckpoints(str(tmp_path), METRIC, 2)
     outcomes = []

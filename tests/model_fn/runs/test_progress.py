@@ -58,6 +58,23 @@ def test_the_last_step_has_its_line_once(steps: int, num_steps: Optional[int]) -
     assert last.images_per_second is not None
 
 
+def test_steps_of_other_workers_count() -> None:
+    """Three workers take turns: each of this worker's runs finds the step three further."""
+    moments: List[progress.ProgressReport] = []
+    with tf.Graph().as_default():
+        step = tf1.train.get_or_create_global_step()
+        taken = tf.identity(tf1.assign_add(step, 3))
+        graph = fake.graph_with(train_op=taken, loss=tf.constant(1.0))
+        report = progress.TrainingReport(
+            8, graph, 11, every_steps=5, silent=True, listeners=[moments.append], shares_steps=True
+        )
+        with tf1.train.MonitoredSession(hooks=[report]) as session:
+            for _ in range(4):
+                session.run(taken)
+    assert [moment.step for moment in moments] == [3, 6, 12]
+    assert moments[-1].seconds_left == 0 and (moments[1].seconds_left or 0) > 0
+
+
 def test_bar_on_a_terminal() -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import Any, Callable, Iterator, List, Optional, Sequence
+from typing import Any, Callable, Iterator, List, Sequence
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.fields import check_supported
-from estimator_det.config.text import ConfigError
 from inputs.bad_records.log import FaultLog
 from model_fn.runs import cluster, loop_options, progress
 from model_fn.runs.backends.base import RunSettings
@@ -42,6 +41,8 @@ class LoopBackend(EstimatorBackend):
     def __init__(self, settings: RunSettings, in_loop: InLoop) -> None:
         check_supported(settings.pipeline_config, "")
         super().__init__(settings)
+        # The workers of a cluster read on at their own pace.
+        self.keeps_data_cursor = not cluster.is_in_cluster()
         self._in_loop = in_loop
         self.steps_per_call = in_loop.steps_per_call
         # Workers do not save where they are.
@@ -54,8 +55,7 @@ class LoopBackend(EstimatorBackend):
         if cluster.is_evaluator():
             yield
             return
-        _check_cluster(self._in_loop)
-        self._strategy = strategies.make_strategy(self._in_loop)
+        self._strategy = strategies.set_up(self._in_loop).made
         number = self._strategy.num_replicas_in_sync
         loop_options.check_batch(self._settings.pipeline_config, self._in_loop, number)
         _LOG.info("Strategy %s: %d replicas", self._in_loop.strategy, number)
@@ -86,9 +86,7 @@ class LoopBackend(EstimatorBackend):
         input_fn: Callable[..., Any],
         hooks: Sequence[Any],
         listeners: Sequence[Any] = (),
-        make_eval_input_fn: Optional[Callable[[], Any]] = None,
     ) -> None:
-        del make_eval_input_fn  # An evaluator is a process of its own, which this is not.
         settings = self._settings
         iterator, batch_spec = self._data(input_fn)
         loop_step = LoopStep(
@@ -101,6 +99,9 @@ class LoopBackend(EstimatorBackend):
         loop_step.build(batch_spec)
         call = loop_step.function(iterator._type_spec, loops=self.steps_per_call > 1)
         start(loop_step, settings, input_fn)
+        for hook in hooks:
+            if isinstance(hook, tf1.train.CheckpointSaverHook):
+                hook._listeners.extend(listeners)  # as Estimator does
         session = LoopSession(loop_step, call.graph)
         self.graph.fill(LoopSaver(loop_step), session.train_step(call.structured_outputs))
         hooked = HookedLoop(session, [*hooks, *self._summaries(loop_step)])
@@ -150,23 +151,3 @@ class LoopBackend(EstimatorBackend):
             if bool(outcome.wants_stop) or (wants_stop and alone):
                 break
         hooked.end()
-
-
-def _check_cluster(in_loop: InLoop) -> None:
-    """Refuses a cluster where the strategy has none, and the reverse."""
-    if in_loop.strategy == loop_options.MULTI_WORKER:
-        if not cluster.is_in_cluster():
-            raise ConfigError(
-                f"strategy {in_loop.strategy!r} trains on the machines that {cluster.VARIABLE} "
-                f"lists, and it lists no others. Set it, or use strategy {loop_options.MIRRORED!r}"
-            )
-        if cluster.read_task().type == "ps":
-            raise ConfigError(
-                f"strategy {in_loop.strategy!r} has no parameter servers, and {cluster.VARIABLE} "
-                "makes this process one. Leave the job ps out of the cluster"
-            )
-    elif cluster.is_in_cluster():
-        raise ConfigError(
-            f"strategy {in_loop.strategy!r} trains on one machine, and {cluster.VARIABLE} makes "
-            f"this process one of several. Unset it, or use strategy {loop_options.MULTI_WORKER!r}"
-        )

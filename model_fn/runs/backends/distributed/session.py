@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
@@ -19,6 +20,10 @@ class Fetch:
 
     def __init__(self, read: Callable[[Outcome], Any]) -> None:
         self.read = read
+
+
+def _item(field: str, name: str, last: Outcome) -> Any:
+    return getattr(last, field)[name]
 
 
 class LoopSession:
@@ -80,7 +85,7 @@ class LoopSession:
         """
 
         def named(field: str, names: Any) -> Dict[str, Fetch]:
-            return {name: Fetch(lambda last, n=name: getattr(last, field)[n]) for name in names}
+            return {name: Fetch(functools.partial(_item, field, name)) for name in names}
 
         return TrainStep(
             train_op=None,

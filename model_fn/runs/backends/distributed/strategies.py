@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Callable, Dict, List
 
 from estimator_det.compat import tf
+from estimator_det.config.text import ConfigError
 from model_fn.checkpoints.errors import RunError
+from model_fn.runs import cluster
 from model_fn.runs.loop_options import MIRRORED, MULTI_WORKER, NONE, InLoop
 
 
-def make_strategy(in_loop: InLoop) -> Any:
-    """The strategy of a run.
+def set_up(in_loop: InLoop) -> InLoop:
+    """The options with the strategy made; workers wait here for each other.
+
+    Programs call this before anything else uses TensorFlow, whose devices cannot be set up later.
+    An evaluator, which is not part of a strategy, has none.
 
     Raises:
+        ConfigError: if the cluster does not fit the strategy.
         RunError: if this machine has fewer devices than are asked for, or TensorFlow is in use
-            already so that its devices cannot be set up any more.
+            already.
     """
-    return _MAKERS[in_loop.strategy](in_loop)
+    if in_loop.made is not None or cluster.is_evaluator():
+        return in_loop
+    _check_cluster(in_loop)
+    return dataclasses.replace(in_loop, made=_MAKERS[in_loop.strategy](in_loop))
 
 
 def _one_device(in_loop: InLoop) -> Any:
@@ -76,3 +86,23 @@ def _logical_cpus(number: int) -> List[str]:
                     "must be made before TensorFlow starts. Train in a new process"
                 ) from error
     return [device.name for device in tf.config.list_logical_devices("CPU")][:number]
+
+
+def _check_cluster(in_loop: InLoop) -> None:
+    """Refuses a cluster where the strategy has none, and the reverse."""
+    if in_loop.strategy == MULTI_WORKER:
+        if not cluster.is_in_cluster():
+            raise ConfigError(
+                f"strategy {in_loop.strategy!r} trains on the machines that {cluster.VARIABLE} "
+                f"lists, and it lists no others. Set it, or use strategy {MIRRORED!r}"
+            )
+        if cluster.read_task().type == "ps":
+            raise ConfigError(
+                f"strategy {in_loop.strategy!r} has no parameter servers, and {cluster.VARIABLE} "
+                "makes this process one. Leave the job ps out of the cluster"
+            )
+    elif cluster.is_in_cluster():
+        raise ConfigError(
+            f"strategy {in_loop.strategy!r} trains on one machine, and {cluster.VARIABLE} makes "
+            f"this process one of several. Unset it, or use strategy {MULTI_WORKER!r}"
+        )

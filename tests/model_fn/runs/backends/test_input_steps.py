@@ -14,7 +14,7 @@ from model_fn.runs.backends import OnTpu, RunSettings, make_backend
 from model_fn.runs.options import Saving
 from tests.model_fn import fake
 
-CLUSTER = {"chief": ["h:1"], "worker": ["h:2"]}
+CLUSTER = {"chief": ["h:1"], "worker": ["h:2"], "ps": ["h:3"]}
 
 
 @pytest.fixture
@@ -49,7 +49,9 @@ def test_a_cluster_does_not_know_the_step(
         settings = {"cluster": CLUSTER, "task": {"type": task, "index": 0}}
         monkeypatch.setenv("TF_CONFIG", json.dumps(settings))
         input_fn(tmp_path)
-        assert asked.pop()["first_step"] is None
+        call = asked.pop()
+        assert call["first_step"] is None
+        assert call["shard"] == (2, int(task == "worker"))
 
 
 def test_the_cores_of_a_tpu_share_a_step(

@@ -21,7 +21,6 @@ from model_fn.runs.options import Evaluating, Saving
 from model_fn.runs.progress import PROGRESS_FILE, NotFiniteLossError
 from model_fn.runs.signals import Stopped
 from tests.model_fn import fake
-from tests.model_fn.runs.test_runner import _SignalAt
 
 AVERAGED = "train_config { optimizer { use_moving_average: true moving_average_decay: 0.5 } }"
 ADAM = """train_config { optimizer { adam_optimizer { learning_rate {
@@ -159,7 +158,7 @@ def test_evaluations_and_signals(tmp_path: pathlib.Path) -> None:
             progress=False,
             saving=Saving(steps=100),
             evaluating=Evaluating(every_steps=2, export_final=False),
-            hooks=[_SignalAt(step=3)],
+            hooks=[fake.SignalAt(step=3)],
             in_loop=LOOP,
         )
     assert [each.step for each in history.read(model_dir, "0")] == [2]

@@ -1,0 +1,90 @@
+"""How the records of a training run are divided among the workers of a cluster.
+
+Each stream of files is divided by itself. Where it has at least as many files as there are workers,
+worker `i` of `n` reads the files i, i + n, i + 2 n, … whole. Elsewhere all workers read all files
+in one order, and worker `i` keeps the records i, i + n, … . So parts never overlap, and together
+they are everything, whatever seeds the workers draw.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+Shard = Tuple[int, int]  # the number of workers, and the index of one
+WHOLE: Shard = (1, 0)
+
+BY_FILES, BY_RECORDS = "files", "records"
+
+
+def files_of_part(num_files: int, shard: Shard) -> Optional[List[int]]:
+    """Indices of the files that one worker reads whole; None where it reads a part of each file.
+
+    Args:
+        num_files: Of one stream.
+        shard: Number of workers, and the index of this one.
+    """
+    number, index = shard
+    return list(range(index, num_files, number)) if num_files >= number else None
+
+
+def seed_of_part(seed: Optional[int], shard: Shard) -> Optional[int]:
+    """The seed of one worker: the first one has `seed` itself.
+
+    With the same seed, the images that workers read at the same time would be augmented alike.
+    """
+    if seed is None or shard[1] == 0:
+        return seed
+    return zlib.crc32(f"{seed} of worker {shard[1]}".encode()) & 0x7FFFFFFF
+
+
+class Split(NamedTuple):
+    """How all records of a run are divided."""
+
+    num_workers: int
+    streams: List[List[str]]  # the files of each stream
+
+    def describe(self, index: int) -> str:
+        """What one worker reads, in a line."""
+        return "; ".join(self._describe_stream(files, index) for files in self.streams)
+
+    def _describe_stream(self, files: Sequence[str], index: int) -> str:
+        worker = f"worker {index + 1} of {self.num_workers} reads"
+        own = files_of_part(len(files), (self.num_workers, index))
+        if own is None:
+            return (
+                f"{worker} one record in {self.num_workers} of each of the {len(files)} files, "
+                "which are fewer than the workers"
+            )
+        uneven = len(files) % self.num_workers
+        note = (
+            " (not all workers read the same number of files, so an epoch of one is shorter than "
+            "that of another)"
+        )
+        return f"{worker} {len(own)} of {len(files)} files{note if uneven else ''}"
+
+    def to_json(self) -> Dict[str, Any]:
+        """All parts, for a file."""
+        streams = []
+        for files in self.streams:
+            entry: Dict[str, Any] = {"divided_by": BY_RECORDS, "files": list(files)}
+            parts = [
+                files_of_part(len(files), (self.num_workers, index))
+                for index in range(self.num_workers)
+            ]
+            if len(files) >= self.num_workers:
+                entry = {
+                    "divided_by": BY_FILES,
+                    "files_of_workers": [[files[i] for i in part or []] for part in parts],
+                }
+            streams.append(entry)
+        return {"num_workers": self.num_workers, "streams": streams}
+
+
+def split(paths: Sequence[str], stream_lengths: Sequence[int], num_workers: int) -> Split:
+    """The split of the files of a reader; see `stream.Files` for the first two arguments."""
+    streams, begin = [], 0
+    for length in stream_lengths:
+        streams.append(list(paths[begin : begin + length]))
+        begin += length
+    return Split(num_workers, [files for files in streams if files])

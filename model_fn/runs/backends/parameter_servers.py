@@ -1,0 +1,371 @@
+"""Runs steps by an Estimator in each worker of a cluster, with variables on parameter servers.
+
+Every task runs one TensorFlow server. Chief and workers build the same graph, each with its own
+part of the records; what they train is on the parameter servers, which save their part of each
+checkpoint when the chief says so. All tasks need the same model_dir.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import time
+from typing import Any, Callable, ContextManager, Iterator, List, Optional, Sequence
+
+from estimator_det.compat import tf, tf1, versions
+from estimator_det.config.text import ConfigError
+from inputs.bad_records.log import FaultLog
+from inputs.records.cursor import DataCursor
+from inputs.records.sharding import Split
+from model_fn.checkpoints.errors import RunError, SessionLostError
+from model_fn.runs import cluster as clusters
+from model_fn.runs import progress
+from model_fn.runs.backends.base import Evaluator, RunSettings
+from model_fn.runs.backends.estimator import estimator_maker, make_train_input_fn
+from model_fn.runs.history import EndOfTraining
+from model_fn.runs.signals import StopSignals
+from model_fn.runs.task_watch import TaskWatch, is_listening
+from model_fn.training.step import TrainGraph
+
+_LOG = logging.getLogger(__name__)
+
+SPLIT_FILE = "data_split.json"  # how the records are divided among the workers
+_POLL_SECS = 0.5
+_NOT_READY = "Session was not ready"  # of a worker's session whose variables have no values
+
+
+class Tasks:
+    """What all tasks of a cluster do, whatever their part: serve, watch the others, leave.
+
+    Args:
+        settings: Of the run.
+        cluster: Of this process.
+    """
+
+    def __init__(self, settings: RunSettings, cluster: clusters.Cluster) -> None:
+        self._settings, self.cluster = settings, cluster
+        self._server: Optional[Any] = None
+        end = EndOfTraining(settings.model_dir, settings.num_steps)
+        others = [*cluster.readers, *cluster.servers]
+        self.watch = TaskWatch(
+            cluster,
+            [task for task in others if task != cluster.task],
+            settings.task_timeout_secs,
+            # The chief itself decides that.
+            (lambda: False) if cluster.is_chief else end.has_come,
+        )
+
+    @property
+    def server(self) -> Any:
+        """TensorFlow's server of this task, started at the first use.
+
+        Raises:
+            RunError: if another process listens on the task's address, or no server can.
+        """
+        if self._server is None:
+            task = self.cluster.task
+            address = self.cluster.address(task)
+            field = f"cluster.{task.type}[{task.number}]"
+            if is_listening(address):
+                raise RunError(
+                    f"{field} is {address}, where another process listens already. End that "
+                    "process, or give the task another port in the TF_CONFIG of all tasks"
+                )
+            spec = tf.train.ClusterSpec(dict(self.cluster.jobs))
+            try:
+                self._server = tf.distribute.Server(spec, task.type, task.number)
+            except tf.errors.OpError as error:
+                raise RunError(
+                    f"{field} is {address}, where no server can be started: {error.message}. "
+                    "Correct the address in the TF_CONFIG of all tasks"
+                ) from error
+            _LOG.info("%s of the cluster serves at %s", task, address)
+        return self._server
+
+    def wait_for_servers(self) -> None:
+        """Waits until all parameter servers are there; a signal interrupts it, unlike TensorFlow.
+
+        Raises:
+            MissingTaskError: if another task is missing meanwhile.
+        """
+        while not all(is_listening(self.cluster.address(task)) for task in self.cluster.servers):
+            self.watch.raise_if_missing()
+            time.sleep(_POLL_SECS)
+
+    def wait_for_variables(self, min_step: int) -> None:
+        """Waits until the chief has initialized the variables, and the step is `min_step` or more.
+
+        Raises:
+            MissingTaskError: if another task is missing meanwhile.
+        """
+        if min_step:
+            _LOG.info("%s starts at step %d (startup_delay_steps)", self.cluster.task, min_step)
+        config = tf1.ConfigProto(device_filters=["/job:ps", self.device])
+        with tf.Graph().as_default():
+            with tf.device("/job:ps/task:0/cpu:0"):  # where the step is, for it is made first
+                handle = tf.raw_ops.VarHandleOp(
+                    dtype=tf.int64, shape=[], shared_name=tf1.GraphKeys.GLOBAL_STEP
+                )
+                has_value = tf.raw_ops.VarIsInitializedOp(resource=handle)
+                value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.int64)
+            with tf1.Session(self.server.target, config=config) as session:
+                while not self.watch.wants_stop:
+                    with contextlib.suppress(tf.errors.UnavailableError, tf.errors.AbortedError):
+                        if session.run(has_value) and session.run(value) >= min_step:
+                            return
+                    time.sleep(_POLL_SECS)
+        self.watch.raise_if_missing()
+
+    def wait_for_end(self) -> None:
+        """Waits until the chief has ended training.
+
+        Raises:
+            MissingTaskError: if another task is missing meanwhile.
+        """
+        while not self.watch.wants_stop:
+            time.sleep(_POLL_SECS)
+        self.watch.raise_if_missing()
+
+    @property
+    def device(self) -> str:
+        """The devices of this task."""
+        return f"/job:{self.cluster.task.type}/task:{self.cluster.task.number}"
+
+
+class ParameterServerBackend:
+    """The chief or a worker of a cluster; `Backend` says what its methods do.
+
+    Raises:
+        ConfigError: if the cluster or the configuration does not allow it.
+    """
+
+    steps_per_call = 1
+    keeps_data_cursor = True
+
+    def __init__(self, settings: RunSettings) -> None:
+        self._settings = settings
+        self._cluster = clusters.read_cluster()
+        check(settings, self._cluster)
+        _report_unused(settings.pipeline_config.train_config)
+        self._tasks = Tasks(settings, self._cluster)
+        self._make_estimator = estimator_maker(settings)
+        self.graph = TrainGraph()
+
+    @contextlib.contextmanager
+    def _watching(self) -> Iterator[None]:
+        stop_requested, watch = self.graph.stop_requested, self._tasks.watch
+        self.graph.stop_requested = lambda: stop_requested() or watch.wants_stop
+        try:
+            with watch.watching():
+                yield
+        finally:
+            self.graph.stop_requested = stop_requested
+
+    def running(self) -> ContextManager[None]:
+        return contextlib.nullcontext()
+
+    def input_fn(
+        self, cursor: Optional[DataCursor], first_step: int, fault_log: FaultLog
+    ) -> Callable[..., Any]:
+        readers = self._cluster.readers
+        index = readers.index(self._cluster.task)
+        made = make_train_input_fn(
+            self._settings,
+            cursor,
+            first_step,
+            fault_log,
+            shares_steps=True,
+            shard=(len(readers), index),
+            on_split=self._report_split,
+        )
+
+        def input_fn() -> Any:
+            # Its tables are this process's own: an Estimator would put them on parameter servers.
+            with tf.device(f"{self._tasks.device}/cpu:0"):
+                return made()
+
+        return input_fn
+
+    def _report_split(self, split: Split) -> None:
+        readers = self._cluster.readers
+        index = readers.index(self._cluster.task)
+        _LOG.info("%s is %s", self._cluster.task, split.describe(index))
+        if self._cluster.is_chief:
+            entry = {"workers": [str(task) for task in readers], **split.to_json()}
+            path = os.path.join(self._settings.model_dir, SPLIT_FILE)
+            with tf.io.gfile.GFile(path, "w") as file:
+                file.write(json.dumps(entry, indent=1) + "\n")
+
+    def progress_hooks(self, *, every_steps: int, silent: bool, fault_log: FaultLog) -> List[Any]:
+        return progress.training_hooks(
+            self._settings.pipeline_config,
+            self._settings.model_dir,
+            self._settings.num_steps,
+            self.graph,
+            every_steps=every_steps,
+            silent=silent,
+            fault_log=fault_log,
+            writes=self._cluster.is_chief,
+            shares_steps=True,
+        )
+
+    def train(
+        self,
+        input_fn: Callable[..., Any],
+        hooks: Sequence[Any],
+        listeners: Sequence[Any] = (),
+    ) -> None:
+        tasks, is_chief = self._tasks, self._cluster.is_chief
+        # A worker that finds no values does not wait for them here: TensorFlow sleeps too long.
+        options = {} if is_chief else {"session_creation_timeout_secs": 1}
+        trainer = self._make_estimator(graph=self.graph, **options)
+        with self._watching():
+            assert tasks.server
+            tasks.wait_for_servers()
+            if not is_chief:
+                tasks.wait_for_variables(_first_step(self._settings))
+                if tasks.watch.wants_stop:
+                    return
+            try:
+                trainer.train(
+                    input_fn,
+                    hooks=[
+                        _SessionOnce(),
+                        _StopWithCluster(tasks.watch, self.graph, self._settings.num_steps),
+                        *hooks,
+                    ],
+                    max_steps=self._settings.num_steps,
+                    saving_listeners=list(listeners) if is_chief else None,
+                )
+            except tf.errors.DeadlineExceededError as error:
+                if _NOT_READY not in error.message:
+                    raise
+                raise SessionLostError(_SessionOnce.MESSAGE) from error
+            tasks.watch.raise_if_missing()
+            if not is_chief and not self.graph.stop_requested():
+                tasks.wait_for_end()
+
+    def evaluator(self) -> Evaluator:
+        made: Evaluator = self._make_estimator()
+        return made
+
+
+def _first_step(settings: RunSettings) -> int:
+    """The step from which on workers take part."""
+    train = settings.pipeline_config.train_config
+    if train.sync_replicas:
+        return 0  # The first step needs them.
+    delay = int(train.startup_delay_steps)
+    return delay if settings.num_steps is None else min(delay, settings.num_steps)
+
+
+class _SessionOnce(tf1.train.SessionRunHook):
+    """Refuses a second session: the graph would read the data from its start once more."""
+
+    MESSAGE = (
+        "the variables were lost with a parameter server: training begins again at the last "
+        "checkpoint"
+    )
+
+    def __init__(self) -> None:
+        self._has_session = False
+
+    def after_create_session(self, session: tf1.Session, coord: Any) -> None:
+        del session, coord
+        if self._has_session:
+            raise SessionLostError(self.MESSAGE)
+        self._has_session = True
+
+
+class _StopWithCluster(tf1.train.SessionRunHook):
+    """Ends training at its last step, where the chief has ended it, or a task is missing.
+
+    The hook of an Estimator for the last step reads the step before the batch is applied: of steps
+    that other workers take meanwhile, it hears one batch later.
+    """
+
+    def __init__(self, watch: TaskWatch, graph: TrainGraph, num_steps: Optional[int]) -> None:
+        self._watch, self._graph, self._num_steps = watch, graph, num_steps
+        self._step: Any = None
+
+    def begin(self) -> None:
+        self._step = progress.step_after(self._graph.step.train_op)
+
+    def before_run(self, run_context: Any) -> Any:
+        return tf1.train.SessionRunArgs(self._step)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        is_last = self._num_steps is not None and int(run_values.results) >= self._num_steps
+        if is_last or self._watch.wants_stop:
+            run_context.request_stop()
+
+
+def serve(settings: RunSettings) -> None:
+    """A parameter server: serves until training has ended and the others have left.
+
+    Raises:
+        Stopped: after SIGINT or SIGTERM, once the others have left.
+        MissingTaskError: if another task is missing for too long.
+        RunError: if the server cannot be started.
+        ConfigError: if the cluster or the configuration does not allow it.
+    """
+    cluster = clusters.read_cluster()
+    check(settings, cluster)
+    with StopSignals() as signals:
+        tasks = Tasks(settings, cluster)
+        assert tasks.server
+        signals.defer()  # The chief needs this task to save.
+        with tasks.watch.watching():
+            while not tasks.watch.wants_stop and signals.requested is None:
+                time.sleep(_POLL_SECS)
+        _wait_for_leavers(cluster, settings.task_timeout_secs)
+        tasks.watch.raise_if_missing()
+        signals.raise_if_requested()
+    _LOG.info("Training has ended: %s ends", cluster.task)
+
+
+def _wait_for_leavers(cluster: clusters.Cluster, timeout_secs: float) -> None:
+    end = time.monotonic() + timeout_secs
+    while time.monotonic() < end:
+        if not any(is_listening(cluster.address(task)) for task in cluster.readers):
+            return
+        time.sleep(_POLL_SECS)
+
+
+def _report_unused(train_config: Any) -> None:
+    """Logs the fields that are set and have no effect beside the others."""
+    delay, aggregate = "startup_delay_steps", "replicas_to_aggregate"
+    has_delay = train_config.HasField(delay) and train_config.startup_delay_steps
+    if train_config.sync_replicas and has_delay:
+        _LOG.warning(
+            "train_config.%s has no effect with sync_replicas: each step needs the workers", delay
+        )
+    if not train_config.sync_replicas and train_config.HasField(aggregate):
+        _LOG.warning("train_config.%s has no effect: sync_replicas is not set", aggregate)
+
+
+def check(settings: RunSettings, cluster: clusters.Cluster) -> None:
+    """Refuses what does not work with parameter servers.
+
+    Raises:
+        ConfigError: see there.
+    """
+    clusters.check_for_parameter_servers(cluster)
+    if versions.release(tf.__version__) >= versions.WITHOUT_ESTIMATOR:
+        raise ConfigError(
+            f"{clusters.VARIABLE}: an Estimator's parameter servers need TensorFlow 2.15; this is "
+            f"{tf.__version__}. pip install 'tensorflow==2.15.1', or train by another loop: "
+            "estimator-det train --strategy multi_worker_mirrored"
+        )
+    if settings.data_service is not None:
+        raise ConfigError(
+            "tf_data_service does not work in a cluster yet, whose tasks divide the records among "
+            "them. Remove it, or train without a cluster"
+        )
+    if settings.pipeline_config.train_input_reader.num_epochs:
+        raise ConfigError(
+            "train_input_reader.num_epochs: in a cluster data do not end, for the workers would "
+            "end at different steps. Set it to 0, and the end of training by train_config.num_steps"
+        )

@@ -1,0 +1,140 @@
+"""Notices that another task of the cluster is missing, or that training is over.
+
+A task is there while something listens on its address, as TensorFlow's server does from its start
+to the end of its process. TensorFlow itself waits for missing tasks without end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+from typing import Callable, Dict, Iterator, NoReturn, Optional, Sequence
+
+from estimator_det.compat import tf
+from model_fn.checkpoints.errors import MissingTaskError
+from model_fn.runs.cluster import PARAMETER_SERVER, Cluster, Task
+
+_LOG = logging.getLogger(__name__)
+
+POLL_SECS = 1.0  # between two looks at all tasks
+_CONNECT_SECS = 2.0
+_EXIT_FAILED = 1  # as for any other `RunError`
+
+
+def is_listening(address: str) -> bool:
+    """Whether a process accepts connections at "host:port"."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECS):
+            return True
+    except OSError:
+        return False
+
+
+def _leave(error: MissingTaskError) -> NoReturn:
+    """Ends the process, whose main thread waits inside TensorFlow."""
+    os.write(2, f"error: {error}\n".encode())
+    os._exit(_EXIT_FAILED)
+
+
+class TaskWatch:
+    """Watches the other tasks that train, in a thread.
+
+    Where one is missing for too long, `missing` is set, and the process is expected to end by
+    itself: the chief saves before. It is ended where it has not done so in the same time once more,
+    and at once for a parameter server, without which no step ends and nothing can be saved.
+
+    Args:
+        cluster: Of this process.
+        tasks: The tasks to watch.
+        timeout_secs: For how long a task may be missing.
+        is_over: Whether training is over, so that tasks leave.
+        is_there: Whether a process listens on an address.
+        clock: Seconds.
+        leave: Ends the process.
+
+    Attributes:
+        missing: The error that names the missing task.
+        over: Whether training was found to be over.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        tasks: Sequence[Task],
+        timeout_secs: float,
+        is_over: Callable[[], bool] = lambda: False,
+        *,
+        is_there: Callable[[str], bool] = is_listening,
+        clock: Callable[[], float] = time.monotonic,
+        leave: Callable[[MissingTaskError], None] = _leave,
+    ) -> None:
+        self._cluster, self._timeout = cluster, timeout_secs
+        self._is_over, self._is_there = is_over, is_there
+        self._clock, self._leave = clock, leave
+        now = clock()
+        self._seen: Dict[Task, float] = {task: now for task in tasks if task != cluster.task}
+        self._missing_since = now
+        self._ended = threading.Event()
+        self.missing: Optional[MissingTaskError] = None
+        self.over = False
+
+    def raise_if_missing(self) -> None:
+        """Raises `missing`, if it is set."""
+        if self.missing is not None:
+            raise self.missing
+
+    @property
+    def wants_stop(self) -> bool:
+        """Whether this process is to end."""
+        return self.over or self.missing is not None
+
+    def look(self) -> None:
+        """Looks once at all tasks."""
+        self.over = self.over or self._is_over()
+        if self.over:
+            return
+        if self.missing is not None:
+            if self._clock() - self._missing_since >= self._timeout:
+                self._leave(self.missing)
+            return
+        for task, seen in self._seen.items():
+            if self._is_there(self._cluster.address(task)):
+                self._seen[task] = self._clock()
+            elif self._clock() - seen >= self._timeout:
+                self.missing = self._error(task)
+                self._missing_since = self._clock()
+                if task.type == PARAMETER_SERVER:
+                    self._leave(self.missing)
+                return
+
+    def _error(self, task: Task) -> MissingTaskError:
+        return MissingTaskError(
+            f"{task} of the cluster is missing: nothing has listened on "
+            f"{self._cluster.address(task)} for {self._timeout:g} seconds. See the log of that "
+            "process, then start all tasks again: the run resumes from its last checkpoint. "
+            "--task_timeout_secs sets the time"
+        )
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Within, the thread runs."""
+        self._ended.clear()
+        thread = threading.Thread(target=self._run, name="task watch", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(POLL_SECS):
+            try:
+                self.look()
+            except tf.errors.OpError as error:  # Remote storage may fail now and then.
+                _LOG.warning("Whether training is over cannot be read: %s", error.message)

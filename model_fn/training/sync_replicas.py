@@ -1,0 +1,180 @@
+"""Synchronous replicas: the workers of a cluster add up their gradients before each step.
+
+TensorFlow's SyncReplicasOptimizer collects the gradients in accumulators on the parameter servers.
+The chief averages the first `replicas_to_aggregate` of them, applies the average and puts a token
+into a queue for each worker; a worker that has sent its gradients waits for one. Gradients of an
+earlier step are dropped, so workers beyond `replicas_to_aggregate` are backups.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, Callable, NamedTuple, Optional
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config.text import ConfigError
+from model_fn.training.optimizers import OptimizerAround
+
+_MOST_STARTS = 1_000_000  # of chiefs
+_POLL_SECS = 0.2  # between two looks at whether the run is to stop
+# The session was closed, or the parameter server was lost, of which the main thread hears as well.
+_SESSION_ENDED = (tf.errors.CancelledError, tf.errors.AbortedError, tf.errors.UnavailableError)
+
+
+class Operations(NamedTuple):
+    """Operations of a graph whose workers share each step."""
+
+    initialize: tf.Operation  # of this process's part
+    num_starts: tf.Tensor  # how many chiefs have started since the parameter servers did
+    count_start: tf.Operation  # one more
+    first_tokens: tf.Operation  # makes those without which the first step would never come
+    tokens: tf.Operation  # makes one for each worker
+    apply_mean: tf.Operation  # applies the next mean gradient, then makes tokens
+
+
+class SyncReplicas(OptimizerAround):
+    """Applies the mean gradient of several workers.
+
+    Args:
+        optimizer: Computes gradients, and applies the mean.
+        replicas_to_aggregate: How many gradients make a step.
+        num_replicas: Workers, chief included.
+
+    Raises:
+        ConfigError: if `replicas_to_aggregate` is below 1.
+    """
+
+    def __init__(self, optimizer: Any, replicas_to_aggregate: int, num_replicas: int) -> None:
+        if replicas_to_aggregate < 1:
+            raise ConfigError(
+                f"train_config.replicas_to_aggregate is {replicas_to_aggregate}; it must be 1 or "
+                "more. Give the number of workers, chief included"
+            )
+        synchronizing = tf1.train.SyncReplicasOptimizer(
+            optimizer, replicas_to_aggregate, num_replicas
+        )
+        super().__init__(synchronizing, "SyncReplicas")
+        self._num_tokens = max(replicas_to_aggregate, num_replicas)
+        self._num_first_tokens = max(replicas_to_aggregate - num_replicas, 0)
+        self._starts: Any = None
+
+    def apply_gradients(
+        self,
+        grads_and_vars: Any,
+        global_step: Optional[tf.Variable] = None,
+        name: Optional[str] = None,
+    ) -> tf.Operation:
+        """Sends the gradients of this worker and waits for the step.
+
+        What the caller makes a step depend on holds back the gradients of this worker alone: the
+        chief applies a mean when it is there, whatever happens to its own batch.
+        """
+        own = [(_after_dependencies(gradient), variable) for gradient, variable in grads_and_vars]
+        assert global_step is not None
+        with tf.control_dependencies(None):
+            with tf1.device(global_step.device):
+                self._starts = tf.queue.FIFOQueue(
+                    _MOST_STARTS, [tf.bool], [[]], shared_name="sync_replicas_starts"
+                )
+            sent = super().apply_gradients(own, global_step, name)
+        # Its hook would run this; TensorFlow logs an error for what nobody uses.
+        synchronizing: Any = self._optimizer
+        assert synchronizing.ready_for_local_init_op.op is not None
+        return sent
+
+    def make_hook(self, is_chief: bool, stop_requested: Callable[[], bool]) -> SyncReplicasHook:
+        """The hook that a training session needs; after `apply_gradients`.
+
+        Args:
+            is_chief: Whether this process applies the mean gradients.
+            stop_requested: Whether the run is to stop, so that nobody may wait for its gradients.
+        """
+        return SyncReplicasHook(self, is_chief, stop_requested)
+
+    def operations(self, is_chief: bool) -> Operations:
+        """What a hook runs."""
+        synchronizing: Any = self._optimizer
+        (apply_mean,) = synchronizing.get_chief_queue_runner().enqueue_ops
+        return Operations(
+            initialize=synchronizing.chief_init_op
+            if is_chief
+            else synchronizing.local_step_init_op,
+            num_starts=self._starts.size(),
+            count_start=self._starts.enqueue(True),
+            first_tokens=synchronizing.get_init_tokens_op(self._num_first_tokens),
+            tokens=synchronizing.get_init_tokens_op(self._num_tokens),
+            apply_mean=apply_mean,
+        )
+
+
+def _after_dependencies(gradient: Any) -> Any:
+    """The same gradient, which is there only if the current control dependencies are."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(
+            tf.identity(gradient.values), gradient.indices, gradient.dense_shape
+        )
+    return tf.identity(gradient)
+
+
+class SyncReplicasHook(tf1.train.SessionRunHook):
+    """Initializes a worker's part, and applies mean gradients in the chief.
+
+    TensorFlow's own hook leaves that to a queue runner. It waits for gradients that never come when
+    training ends, and the session waits two minutes for it; and workers wait for tokens without
+    end.
+    """
+
+    def __init__(
+        self, optimizer: SyncReplicas, is_chief: bool, stop_requested: Callable[[], bool]
+    ) -> None:
+        self._optimizer, self._is_chief = optimizer, is_chief
+        self._stop_requested = stop_requested
+        self._operations: Any = None
+
+    def begin(self) -> None:
+        # The graph is final when the session is there.
+        self._operations = self._optimizer.operations(self._is_chief)
+
+    def after_create_session(self, session: tf1.Session, coord: Any) -> None:
+        run = self._operations
+        session.run(run.initialize)
+        targets = [self._release]
+        if self._is_chief:
+            # Workers may wait for tokens that an earlier chief, which was killed, owes them.
+            is_first = session.run(run.num_starts) == 0
+            session.run(run.count_start)
+            session.run(run.first_tokens if is_first else run.tokens)
+            targets.append(self._apply_means)
+        for target in targets:
+            # Not threads of the coordinator, which would wait for them: the end of the session
+            # ends what they do.
+            threading.Thread(target=target, args=(session, coord), daemon=True).start()
+
+    def end(self, session: tf1.Session) -> None:
+        if self._is_chief:  # Nobody else makes tokens for the workers that wait.
+            session.run(self._operations.tokens)
+
+    def _apply_means(self, session: tf1.Session, coord: Any) -> None:
+        while not coord.should_stop():
+            try:
+                session.run(self._operations.apply_mean)
+            except _SESSION_ENDED:
+                return
+            except RuntimeError:  # of a closed session
+                return
+            except tf.errors.OpError as error:
+                coord.request_stop(error)
+                session.run(self._operations.tokens)
+                return
+
+    def _release(self, session: tf1.Session, coord: Any) -> None:
+        """Ends the wait for a token once the run is to stop."""
+        while not coord.should_stop():
+            if self._stop_requested():
+                try:
+                    session.run(self._operations.tokens)
+                except (RuntimeError, *_SESSION_ENDED):
+                    pass
+                return
+            time.sleep(_POLL_SECS)

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import collections
+import logging
+import pathlib
+from typing import Any, List
+
+import pytest
+
+import inputs
+from estimator_det.config.text import ConfigError
+from inputs import schema
+from inputs.records import sharding
+from tests.inputs.examples import example, pipeline, write
+from tests.inputs.test_pipeline import preprocess_of
+
+NUM_RECORDS, NUM_WORKERS = 1000, 3
+
+
+@pytest.mark.parametrize("num_files", range(1, 9))
+@pytest.mark.parametrize("number", range(1, 6))
+def test_files_are_all_there_once(num_files: int, number: int) -> None:
+    parts = [sharding.files_of_part(num_files, (number, index)) for index in range(number)]
+    if num_files < number:
+        assert parts == [None] * number
+        return
+    assert all(parts)
+    assert sorted(file for part in parts for file in part or []) == list(range(num_files))
+
+
+def test_workers_have_seeds_of_their_own() -> None:
+    seeds = [sharding.seed_of_part(7, (3, index)) for index in range(3)]
+    assert seeds[0] == 7 and len(set(seeds)) == 3
+    assert sharding.seed_of_part(None, (3, 2)) is None
+
+
+def _config(tmp_path: pathlib.Path, num_files: int, text: str = "") -> Any:
+    """Records of one name each, in files of different lengths."""
+    config = pipeline(f"train_input_reader {{ {text} num_epochs: 1 drop_remainder: false }}")
+    config.train_config.batch_size = 32
+    ends = [round(NUM_RECORDS * (index / num_files) ** 1.5) for index in range(num_files + 1)]
+    for index, (begin, end) in enumerate(zip(ends, ends[1:])):
+        examples = [example({"image/source_id": f"{number:04d}"}) for number in range(begin, end)]
+        write(tmp_path / f"r-{index}", examples)
+    config.train_input_reader.tf_record_input_reader.input_path.append(str(tmp_path / "r-*"))
+    config.train_input_reader.include_source_id = True
+    return config
+
+
+def _entering_model(config: Any, index: int, on_split: Any = None) -> List[str]:
+    """The source ids of all batches of one worker, as they enter the model."""
+    input_fn = inputs.create_train_input_fn(
+        config, preprocess_of(config), 5, shard=(NUM_WORKERS, index), on_split=on_split
+    )
+    batches = input_fn().as_numpy_iterator()
+    return [name.decode() for features, _ in batches for name in features[schema.SOURCE_ID]]
+
+
+@pytest.mark.parametrize(
+    ("num_files", "by"),
+    [(7, sharding.BY_FILES), (2, sharding.BY_RECORDS)],
+    ids=["files", "records"],
+)
+def test_every_record_enters_the_model_once_an_epoch(
+    tmp_path: pathlib.Path, num_files: int, by: str
+) -> None:
+    config = _config(tmp_path, num_files, "num_readers: 2")
+    splits: List[sharding.Split] = []
+    seen = [_entering_model(config, index, splits.append) for index in range(NUM_WORKERS)]
+    counts = collections.Counter(name for part in seen for name in part)
+    assert counts == {f"{number:04d}": 1 for number in range(NUM_RECORDS)}
+    assert all(part != sorted(part) for part in seen)  # shuffled
+    assert [split.to_json()["streams"][0]["divided_by"] for split in splits] == [by] * NUM_WORKERS
+
+
+def test_the_split_in_words_and_as_json() -> None:
+    split = sharding.split(["a", "b", "c", "d", "e"], [4, 0, 1], 3)
+    assert split.describe(1) == (
+        "worker 2 of 3 reads 1 of 4 files (not all workers read the same number of files, so an "
+        "epoch of one is shorter than that of another); worker 2 of 3 reads one record in 3 of "
+        "each of the 1 files, which are fewer than the workers"
+    )
+    assert split.to_json() == {
+        "num_workers": 3,
+        "streams": [
+            {"divided_by": "files", "files_of_workers": [["a", "d"], ["b"], ["c"]]},
+            {"divided_by": "records", "files": ["e"]},
+        ],
+    }
+
+
+def test_a_worker_without_records_is_refused(tmp_path: pathlib.Path) -> None:
+    config = pipeline("train_input_reader {}")
+    for index in range(3):
+        write(tmp_path / f"r-{index}", [example({})] if index else [])
+    config.train_input_reader.tf_record_input_reader.input_path.append(str(tmp_path / "r-*"))
+    logging.disable(logging.WARNING)
+    try:
+        with pytest.raises(ConfigError, match=r"r-0: 0 records, too few for worker 1 of 3\. Add"):
+            inputs.create_train_input_fn(config, preprocess_of(config), shard=(3, 0))()
+    finally:
+        logging.disable(logging.NOTSET)

@@ -1,0 +1,68 @@
+"""Records through a `tf.data` service of one dispatcher and two data workers in this process."""
+
+from __future__ import annotations
+
+import collections
+import pathlib
+from typing import Any, Iterator
+
+import pytest
+
+import inputs
+from estimator_det.compat import tf, tf1
+from estimator_det.config.text import ConfigError
+from inputs import schema
+from tests.inputs.examples import example, pipeline, write
+from tests.inputs.test_pipeline import preprocess_of
+
+NUM_FILES, EACH = 5, 8
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """Of the dispatcher."""
+    service = tf.data.experimental.service
+    dispatcher = service.DispatchServer()
+    address = dispatcher.target.partition("://")[2]
+    workers = [service.WorkerServer(service.WorkerConfig(address)) for _ in range(2)]
+    yield address
+    del workers, dispatcher
+
+
+def _config(tmp_path: pathlib.Path, text: str = "") -> Any:
+    config = pipeline(f"train_input_reader {{ drop_remainder: false {text} }}")
+    config.train_config.batch_size = 3
+    for file in range(NUM_FILES):
+        names = [f"{file}.{number}" for number in range(EACH)]
+        write(tmp_path / f"r-{file}", [example({"image/source_id": name}) for name in names])
+    config.train_input_reader.tf_record_input_reader.input_path.append(str(tmp_path / "r-*"))
+    config.train_input_reader.include_source_id = True
+    return config
+
+
+def test_each_record_enters_the_model_once_an_epoch(tmp_path: pathlib.Path, address: str) -> None:
+    config = _config(tmp_path, "num_epochs: 2")
+    input_fn = inputs.create_train_input_fn(config, preprocess_of(config), 5, data_service=address)
+    with tf.Graph().as_default(), tf1.Session() as session:  # as in an Estimator
+        iterator = tf1.data.make_initializable_iterator(input_fn())
+        features, _ = iterator.get_next()
+        session.run([tf1.tables_initializer(), iterator.initializer])
+        names, seeds = [], set()
+        while True:
+            try:
+                batch = session.run(features)
+            except tf.errors.OutOfRangeError:
+                break
+            names += [name.decode() for name in batch[schema.SOURCE_ID]]
+            seeds |= {tuple(seed) for seed in batch[schema.AUGMENTATION_SEED]}
+    everything = {f"{file}.{number}": 2 for file in range(NUM_FILES) for number in range(EACH)}
+    assert collections.Counter(names) == everything
+    assert names != sorted(names)
+    assert len(seeds) == len(names)  # Each has an augmentation of its own in each epoch.
+
+
+def test_weights_are_refused(tmp_path: pathlib.Path) -> None:
+    config = _config(tmp_path, "sample_from_datasets_weights: 1")
+    input_fn = inputs.create_train_input_fn(config, preprocess_of(config), data_service="h:1")
+    with pytest.raises(ConfigError, match="sample_from_datasets_weights does not work with a tf"):
+        input_fn()

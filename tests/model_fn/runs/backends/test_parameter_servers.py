@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any, Dict
+
+import pytest
+
+from estimator_det.compat import tf
+from estimator_det.config.text import ConfigError
+from inputs.records.sharding import Split
+from model_fn.runs import cluster
+from model_fn.runs.backends import RunSettings, make_backend, parameter_servers
+from model_fn.runs.options import Saving
+from tests.model_fn import fake
+
+JOBS = {"chief": ["h:1"], "worker": ["h:2", "h:3"], "ps": ["h:4"]}
+
+
+def _settings(tmp_path: pathlib.Path, text: str = "") -> RunSettings:
+    return RunSettings(fake.pipeline_config(text), str(tmp_path), 100, Saving())
+
+
+def _be(monkeypatch: pytest.MonkeyPatch, kind: str, jobs: Dict[str, Any] = JOBS) -> None:
+    settings = {"cluster": jobs, "task": {"type": kind, "index": 0}}
+    monkeypatch.setenv(cluster.VARIABLE, json.dumps(settings))
+
+
+def test_the_cluster_chooses_the_backend(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    for kind in ("chief", "worker"):
+        _be(monkeypatch, kind)
+        made = make_backend(_settings(tmp_path))
+        assert isinstance(made, parameter_servers.ParameterServerBackend)
+    _be(monkeypatch, "evaluator")
+    made = make_backend(_settings(tmp_path))
+    assert not isinstance(made, parameter_servers.ParameterServerBackend)
+
+
+def test_newer_tensorflow_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    _be(monkeypatch, "chief")
+    monkeypatch.setattr(tf, "__version__", "2.16.1")
+    with pytest.raises(ConfigError, match=r"need TensorFlow 2\.15; this is 2\.16\.1.*--strategy"):
+        make_backend(_settings(tmp_path))
+
+
+def test_data_that_end_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    _be(monkeypatch, "worker")
+    settings = _settings(tmp_path, "train_input_reader { num_epochs: 2 }")
+    with pytest.raises(ConfigError, match=r"^train_input_reader\.num_epochs: in a cluster data do"):
+        make_backend(settings)
+    _be(monkeypatch, "ps")
+    with pytest.raises(ConfigError, match=r"^train_input_reader\.num_epochs"):
+        parameter_servers.serve(settings)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "train_config { sync_replicas: true startup_delay_steps: 3 }",
+            "train_config.startup_delay_steps has no effect with sync_replicas",
+        ),
+        (
+            "train_config { replicas_to_aggregate: 3 }",
+            "train_config.replicas_to_aggregate has no effect: sync_replicas is not set",
+        ),
+        ("train_config { startup_delay_steps: 3 }", ""),
+        ("train_config { sync_replicas: true replicas_to_aggregate: 3 }", ""),
+    ],
+)
+def test_fields_without_effect_beside_others(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: pathlib.Path,
+    caplog: pytest.LogCaptureFixture,
+    text: str,
+    message: str,
+) -> None:
+    _be(monkeypatch, "chief")
+    make_backend(_settings(tmp_path, text))
+    assert message in caplog.text and bool(message) == bool(caplog.text)
+
+
+def test_the_chief_writes_how_records_are_divided(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    split = Split(3, [["a", "b", "c"]])
+    for kind in ("worker", "chief"):
+        _be(monkeypatch, kind)
+        made: Any = make_backend(_settings(tmp_path))
+        made._report_split(split)
+        assert (tmp_path / parameter_servers.SPLIT_FILE).exists() == (kind == "chief")
+    assert "worker 0 is worker 2 of 3 reads 1 of 3 files" in caplog.text
+    written = json.loads((tmp_path / parameter_servers.SPLIT_FILE).read_text())
+    assert written["workers"] == ["chief 0", "worker 0", "worker 1"]
+    assert written["streams"][0]["files_of_workers"] == [["a"], ["b"], ["c"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("", 15),  # the default of the field
+        ("train_config { startup_delay_steps: 40 }", 40),
+        ("train_config { startup_delay_steps: 400 }", 100),  # training ends before
+        ("train_config { startup_delay_steps: 40 sync_replicas: true }", 0),
+    ],
+)
+def test_when_workers_start(tmp_path: pathlib.Path, text: str, first: int) -> None:
+    assert parameter_servers._first_step(_settings(tmp_path, text)) == first

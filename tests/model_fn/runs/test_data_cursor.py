@@ -1,0 +1,107 @@
+"""Positions of the workers of a cluster, whose chief saves without asking them."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any, List, Optional
+
+import pytest
+
+from inputs.records.cursor import CursorState, StreamOffset
+from model_fn.runs import data_cursor
+from model_fn.training.step import TrainGraph
+
+FILE = data_cursor.worker_file("worker-0")
+
+
+def _state(count: int) -> CursorState:
+    return CursorState(3, count, {0: StreamOffset(0, count)}, "order")
+
+
+class _Cursor:
+    state: Optional[CursorState] = None
+
+
+class _Results:
+    def __init__(self, results: Any) -> None:
+        self.results = results
+
+
+class Worker:
+    """Takes steps of a cluster; a batch has two records."""
+
+    def __init__(self, folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.count = folder, 0
+        self.cursor: Any = _Cursor()
+        self.newest: Optional[int] = None
+        monkeypatch.setattr(data_cursor, "newest_step", lambda _: self.newest)
+        self.hook = data_cursor.WorkerPositionHook(
+            str(folder), self.cursor, TrainGraph(), FILE, look_secs=0
+        )
+
+    def take(self, step: int) -> None:
+        self.count += 2
+        self.cursor.state = _state(self.count)
+        self.hook.after_run(None, _Results(step))
+
+    def saved(self, step: int) -> None:
+        """The chief saves."""
+        self.newest = step
+        (self.folder / f"model.ckpt-{step}.index").write_text("")
+
+
+def _read(folder: pathlib.Path, step: int) -> Optional[int]:
+    state = data_cursor.read_worker_state(str(folder), step, FILE)
+    return None if state is None else state.count
+
+
+def test_the_position_of_a_checkpoint(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = Worker(tmp_path, monkeypatch)
+    for step in (2, 5, 8):
+        worker.take(step)
+    worker.saved(6)
+    worker.take(11)  # notices the checkpoint three steps later
+    assert _read(tmp_path, 6) == 4  # after the step 5
+    worker.take(13)
+    worker.saved(16)
+    worker.take(18)
+    assert (_read(tmp_path, 6), _read(tmp_path, 16)) == (4, 10)
+    assert not caplog.text
+    assert _read(tmp_path, 20) == 10
+    assert (
+        "no entry for step 20: the records of this worker since step 16 come again" in caplog.text
+    )
+
+
+def test_a_worker_that_ends_before_the_last_checkpoint(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = Worker(tmp_path, monkeypatch)
+    worker.take(3)
+    worker.hook.end(None)
+    assert _read(tmp_path, 7) == 2 and not caplog.text  # took no step after it
+    assert json.loads((tmp_path / FILE).read_text())["3"]["is_last"] is True
+    assert _read(tmp_path, 2) is None
+    assert "no entry up to step 2: the data of this worker begin with a new epoch" in caplog.text
+
+
+def test_no_position_and_a_broken_file(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert _read(tmp_path, 4) is None
+    assert f"{tmp_path / FILE} has no entry up to step 4" in caplog.text
+    (tmp_path / FILE).write_text("{")
+    assert _read(tmp_path, 4) is None
+    assert f"{tmp_path / FILE} cannot be read" in caplog.text
+
+
+def test_the_step_in_a_name(tmp_path: pathlib.Path) -> None:
+    assert data_cursor.newest_step(str(tmp_path)) is None
+    names: List[str] = ["model.ckpt-3", "model.ckpt-12"]
+    for name in names:
+        (tmp_path / f"{name}.index").write_text("")
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-12"\n')
+    assert data_cursor.newest_step(str(tmp_path)) == 12

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import socket
+from typing import Any, List, Set
+
+import pytest
+
+from model_fn.checkpoints.errors import MissingTaskError
+from model_fn.runs.cluster import Cluster, Task
+from model_fn.runs.task_watch import TaskWatch, is_listening
+
+JOBS = {"chief": ["c:1"], "worker": ["w:1", "w:2"], "ps": ["p:1"]}
+CLUSTER = Cluster(JOBS, Task("worker", 0))
+OTHERS = [Task("chief", 0), Task("worker", 0), Task("worker", 1), Task("ps", 0)]
+
+
+class World:
+    """A clock, and what listens."""
+
+    def __init__(self, **options: Any) -> None:
+        self.now, self.there = 0.0, {"c:1", "w:2", "p:1"}
+        self.left: List[MissingTaskError] = []
+        self.asked: Set[str] = set()
+        self.watch = TaskWatch(
+            CLUSTER, OTHERS, 10, is_there=self._is_there, clock=lambda: self.now,
+            leave=self.left.append, **options,
+        )  # fmt: skip
+
+    def _is_there(self, address: str) -> bool:
+        self.asked.add(address)
+        return address in self.there
+
+    def look_at(self, now: float) -> None:
+        self.now = now
+        self.watch.look()
+
+
+def test_a_task_may_be_missing_for_a_while() -> None:
+    world = World()
+    world.there = set()  # Nobody has started yet.
+    world.look_at(9)
+    assert not world.watch.wants_stop
+    world.there = {"c:1", "w:2", "p:1"}
+    for now in (10, 30):
+        world.look_at(now)
+        assert not world.watch.wants_stop
+    world.there.remove("w:2")
+    world.look_at(39)
+    world.there.add("w:2")  # started again
+    world.look_at(41)
+    world.watch.raise_if_missing()
+    assert world.asked == {"c:1", "w:2", "p:1"} and not world.left  # not itself
+
+
+def test_a_missing_worker_ends_the_process_later() -> None:
+    world = World()
+    world.there.remove("w:2")
+    world.look_at(5)
+    world.look_at(10)
+    assert world.watch.wants_stop
+    with pytest.raises(MissingTaskError, match=r"^worker 1 of the cluster is missing: nothing has"):
+        world.watch.raise_if_missing()
+    world.look_at(19)
+    assert not world.left
+    world.look_at(20)
+    assert world.left == [world.watch.missing]
+
+
+def test_a_missing_server_ends_the_process_at_once() -> None:
+    world = World()
+    world.there = {"c:1", "w:2"}
+    world.look_at(10)
+    (error,) = world.left
+    assert "ps 0 of the cluster is missing: nothing has listened on p:1 for 10 seconds" in str(
+        error
+    )
+    assert "--task_timeout_secs" in str(error)
+
+
+def test_when_training_is_over_tasks_leave() -> None:
+    over: List[bool] = []
+    world = World(is_over=lambda: bool(over))
+    over.append(True)
+    world.there = set()
+    world.look_at(50)
+    assert world.watch.over and world.watch.wants_stop and not world.left
+    world.watch.raise_if_missing()
+
+
+def test_the_thread_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("model_fn.runs.task_watch.POLL_SECS", 0.001)
+    world = World(is_over=lambda: True)
+    with world.watch.watching():
+        while not world.watch.over:
+            pass
+
+
+def test_what_listens() -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        assert not is_listening(address)
+        server.listen()
+        assert is_listening(address)
+    assert not is_listening(address)
+    assert not is_listening("host.invalid:1")

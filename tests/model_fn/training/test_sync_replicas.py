@@ -1,0 +1,55 @@
+"""Mean gradients of several batches, with the accumulators in this process."""
+
+from __future__ import annotations
+
+from typing import List, Tuple
+
+import numpy as np
+import pytest
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config.text import ConfigError
+from model_fn.training.sync_replicas import SyncReplicas
+
+
+def _train(slopes: List[float], aggregate: int, closed_at: int = -1) -> Tuple[float, int]:
+    """Weight and step after as many runs of one worker; the gradient of a run is its slope.
+
+    The gradient of the run `closed_at` is held back by what the step depends on.
+    """
+    with tf.Graph().as_default():
+        step = tf1.train.get_or_create_global_step()
+        weight = tf1.get_variable("weight", initializer=1.0)
+        slope = tf1.placeholder(tf.float32, [])
+        is_open = tf1.placeholder(tf.bool, [])
+        optimizer = SyncReplicas(tf1.train.GradientDescentOptimizer(0.5), aggregate, 1)
+        pairs = optimizer.compute_gradients(weight * slope, [weight])
+        closed, opened = tf.raw_ops.Switch(data=is_open, pred=is_open)
+        with tf.control_dependencies([tf.identity(opened)]):
+            taken = optimizer.apply_gradients(pairs, step)
+        with tf.control_dependencies([taken]):
+            taken = tf.identity(opened)
+        done = tf.raw_ops.Merge(inputs=[taken, tf.identity(closed)]).output
+        hook = optimizer.make_hook(is_chief=True, stop_requested=lambda: False)
+        with tf1.train.MonitoredSession(hooks=[hook]) as session:
+            for number, value in enumerate(slopes):
+                session.run(done, {slope: value, is_open: number != closed_at})
+            result = session.run([weight, step])
+    return float(result[0]), int(result[1])
+
+
+def test_each_step_applies_the_mean() -> None:
+    weight, step = _train([1.0, 3.0, 5.0, 7.0], aggregate=2)
+    assert step == 2
+    np.testing.assert_allclose(weight, 1 - 0.5 * 2 - 0.5 * 6, rtol=1e-6)
+
+
+def test_a_rejected_step_sends_no_gradient() -> None:
+    weight, step = _train([1.0, 100.0, 3.0], aggregate=2, closed_at=1)
+    assert step == 1
+    np.testing.assert_allclose(weight, 1 - 0.5 * 2, rtol=1e-6)
+
+
+def test_the_numbers_are_checked() -> None:
+    with pytest.raises(ConfigError, match="replicas_to_aggregate is 0; it must be 1 or more"):
+        SyncReplicas(tf1.train.GradientDescentOptimizer(0.5), 0, 2)

@@ -1,0 +1,76 @@
+"""Clusters of processes on the loopback interface."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any, Callable, Dict, List
+
+from tests.programs.forking import Run
+
+Start = Callable[[Dict[str, str]], Run]  # from an environment
+
+
+def free_addresses(number: int) -> List[str]:
+    """Addresses of this machine on which nothing listens."""
+    sockets = [socket.socket() for _ in range(number)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+class LocalCluster:
+    """A chief, workers and parameter servers, and an evaluator beside them.
+
+    Args:
+        start: Starts a process with an environment.
+        workers: Number of workers beside the chief.
+        servers: Number of parameter servers.
+        chief: Its job: chief or master.
+    """
+
+    def __init__(self, start: Start, workers: int = 2, servers: int = 1, chief: str = "chief"):
+        addresses = free_addresses(1 + workers + servers)
+        self.jobs: Dict[str, List[str]] = {chief: addresses[:1]}
+        if workers:
+            self.jobs["worker"] = addresses[1 : 1 + workers]
+        self.jobs["ps"] = addresses[1 + workers :]
+        self._start = start
+        self.runs: Dict[str, Run] = {}
+
+    def environment(self, job: str, index: int = 0) -> Dict[str, str]:
+        """That of one task."""
+        task: Dict[str, Any] = {"type": job, "index": index}
+        return {"TF_CONFIG": json.dumps({"cluster": self.jobs, "task": task})}
+
+    def start(self, job: str, index: int = 0) -> Run:
+        """Starts one task, for the first time or once more."""
+        run = self._start(self.environment(job, index))
+        self.runs[f"{job}-{index}"] = run
+        return run
+
+    def start_all(self, *others: str) -> None:
+        """Starts all tasks of the cluster, and others such as its evaluator."""
+        for job in reversed(self.jobs):
+            for index in range(len(self.jobs[job])):
+                self.start(job, index)
+        for job in others:
+            self.start(job)
+
+    def outputs(self) -> str:
+        """What all tasks have printed."""
+        return "\n".join(f"== {name}\n{run.output()}" for name, run in self.runs.items())
+
+    def wait(self) -> Dict[str, int]:
+        """Exit codes of all tasks."""
+        return {name: run.wait() for name, run in self.runs.items()}
+
+    def kill(self) -> None:
+        """Ends whatever still runs."""
+        for run in self.runs.values():
+            if run.poll() is None:
+                run.signal(9)

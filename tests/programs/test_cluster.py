@@ -1,0 +1,236 @@
+"""Clusters of real processes: parameter servers, workers, a chief and an evaluator.
+
+Training ends at its last step, or up to one step later for each worker beside the chief: that
+worker may be in the middle of a step.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import signal
+import time
+from typing import Any, Callable, Dict, Iterator, List
+
+import pytest
+
+from estimator_det import console
+from model_fn.checkpoints import repair
+from model_fn.runs.backends import parameter_servers
+from model_fn.runs.data_cursor import newest_step
+from tests.checkpoints import trained_steps
+from tests.programs.clusters import LocalCluster, free_addresses
+from tests.programs.forking import TIMEOUT, Forker, Run, small_config
+
+pytestmark = pytest.mark.slow
+
+Make = Callable[..., LocalCluster]
+ENDLESS = 10**6
+
+
+@pytest.fixture
+def fake_cluster(forker: Forker, tmp_path: pathlib.Path) -> Iterator[Make]:
+    """Makes a cluster that trains the fake detector in `tmp_path`/model."""
+    made: List[LocalCluster] = []
+
+    def make(workers: int = 2, servers: int = 1, chief: str = "chief", **settings: Any) -> Any:
+        settings = {"ballast": 10, "eval_secs": 0, "save_steps": 10, **settings}
+
+        def start(environment: Dict[str, str]) -> Run:
+            return forker.fake_training(
+                str(tmp_path / "model"), environment=environment, **settings
+            )
+
+        made.append(LocalCluster(start, workers, servers, chief))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.kill()
+
+
+def _wait_for_step(folder: pathlib.Path, step: int, cluster: LocalCluster) -> None:
+    end = time.monotonic() + TIMEOUT
+    while trained_steps(str(folder)) < step:
+        assert time.monotonic() < end, cluster.outputs()
+        time.sleep(0.05)
+
+
+def _check_checkpoints(folder: pathlib.Path) -> None:
+    indexes = list(folder.glob("model.ckpt-*.index"))
+    assert indexes
+    for index in indexes:
+        assert repair.find_damage(str(index.with_suffix(""))) is None
+
+
+def test_chief_worker_and_server(fake_cluster: Make, tmp_path: pathlib.Path) -> None:
+    cluster = fake_cluster(workers=1, num_steps=12, step_secs=0.02)
+    cluster.start_all()
+    codes = cluster.wait()
+    assert set(codes.values()) == {0}, cluster.outputs()
+    assert 12 <= trained_steps(str(tmp_path / "model")) <= 13
+    assert "Training has ended: ps 0 ends" in cluster.runs["ps-0"].output()
+    steps = [
+        re.findall(r"^step (\d+)/12", cluster.runs[name].output(), re.MULTILINE)
+        for name in ("chief-0", "worker-0")
+    ]
+    assert all(steps), cluster.outputs()
+    _check_checkpoints(tmp_path / "model")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("sync_replicas", [0, 2, 3], ids=["async", "backup", "sync"])
+def test_evaluator_and_replicas(
+    fake_cluster: Make, tmp_path: pathlib.Path, sync_replicas: int
+) -> None:
+    cluster = fake_cluster(num_steps=30, sync_replicas=sync_replicas, servers=2)
+    cluster.start_all("evaluator")
+    assert set(cluster.wait().values()) == {0}, cluster.outputs()
+    folder = tmp_path / "model"
+    last = trained_steps(str(folder))
+    assert 30 <= last <= 32
+    lines = (folder / "evaluations.jsonl").read_text().splitlines()
+    assert json.loads(lines[-1])["step"] == last
+    _check_checkpoints(folder)
+
+
+@pytest.mark.exhaustive
+def test_a_master_evaluates_itself(fake_cluster: Make, tmp_path: pathlib.Path) -> None:
+    cluster = fake_cluster(workers=1, chief="master", num_steps=20)
+    cluster.start_all()
+    assert set(cluster.wait().values()) == {0}, cluster.outputs()
+    last = json.loads((tmp_path / "model/evaluations.jsonl").read_text().splitlines()[-1])
+    assert last["step"] == trained_steps(str(tmp_path / "model"))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("sync_replicas", [0, 3], ids=["async", "sync"])
+@pytest.mark.parametrize("killed", ["worker", "ps", "chief", "evaluator"])
+def test_a_task_is_killed_and_started_again(
+    fake_cluster: Make, tmp_path: pathlib.Path, killed: str, sync_replicas: int
+) -> None:
+    folder = tmp_path / "model"
+    cluster = fake_cluster(num_steps=120, step_secs=0.2, sync_replicas=sync_replicas)
+    cluster.start_all("evaluator")
+    _wait_for_step(folder, 20, cluster)
+    run = cluster.runs[f"{killed}-0"]
+    run.signal(signal.SIGKILL)
+    assert run.wait() == -signal.SIGKILL
+    again = cluster.start(killed)
+    codes = cluster.wait()
+    assert set(codes.values()) == {0}, cluster.outputs()
+    last = trained_steps(str(folder))
+    assert 120 <= last <= 122
+    assert f"step {last}" in cluster.outputs() or killed == "chief"
+    if killed == "chief":
+        assert "Resuming at step" in again.output()
+    if killed == "ps":
+        assert "training begins again at the last checkpoint" in cluster.runs["chief-0"].output()
+    _check_checkpoints(folder)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("killed", ["worker", "ps", "chief"])
+def test_a_task_that_stays_away_ends_the_others(
+    fake_cluster: Make, tmp_path: pathlib.Path, killed: str
+) -> None:
+    folder = tmp_path / "model"
+    cluster = fake_cluster(num_steps=ENDLESS, step_secs=0.2, task_timeout_secs=15)
+    cluster.start_all("evaluator")
+    _wait_for_step(folder, 20, cluster)
+    gone = cluster.runs.pop(f"{killed}-0")
+    gone.signal(signal.SIGKILL)
+    codes = cluster.wait()
+    assert set(codes.values()) == {console.EXIT_FAILED}, cluster.outputs()
+    for name, run in cluster.runs.items():
+        # The evaluator knows of the chief, which ended with an error.
+        missing = "chief" if name.startswith("evaluator") else killed
+        assert f"error: {missing} 0 of the cluster is missing" in run.output(), cluster.outputs()
+        assert "Traceback" not in run.output()
+    _check_checkpoints(folder)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("sync_replicas", [0, 3], ids=["async", "sync"])
+def test_sigterm_to_all(fake_cluster: Make, tmp_path: pathlib.Path, sync_replicas: int) -> None:
+    folder = tmp_path / "model"
+    settings = {"num_steps": ENDLESS, "step_secs": 0.1, "sync_replicas": sync_replicas}
+    cluster = fake_cluster(save_steps=ENDLESS, **settings)
+    cluster.start_all("evaluator")
+    cluster.runs["worker-1"].wait_for("step 5")
+    before = set(folder.glob("model.ckpt-*.index"))
+    for run in cluster.runs.values():
+        run.signal(signal.SIGTERM)
+    codes = cluster.wait()
+    assert set(codes.values()) == {console.EXIT_TERMINATED}, cluster.outputs()
+    saved = set(folder.glob("model.ckpt-*.index")) - before
+    assert len(saved) == 1, cluster.outputs()
+    # Its name has the step at which the chief began to save; others took steps meanwhile.
+    named, step = newest_step(str(folder)), trained_steps(str(folder))
+    assert f"stopped by SIGTERM at step {named}, which is saved in {folder}" in cluster.outputs()
+
+    # All of it resumes, each worker with its next record.
+    again = fake_cluster(save_steps=ENDLESS, **{**settings, "num_steps": step + 20})
+    again.start_all()
+    assert set(again.wait().values()) == {0}, again.outputs()
+    assert f"Resuming at step {step}" in again.runs["chief-0"].output()
+    assert "new epoch" not in again.outputs()
+
+
+def _command_cluster(forker: Forker, *arguments: str, workers: int = 2) -> LocalCluster:
+    return LocalCluster(
+        lambda environment: forker.command("train", *arguments, environment=environment), workers
+    )
+
+
+@pytest.mark.exhaustive
+def test_the_command_divides_the_records(forker: Forker, tmp_path: pathlib.Path) -> None:
+    config, folder = small_config(tmp_path, num_steps=20), tmp_path / "model"
+    arguments = [config, "--model_dir", str(folder), "--save_checkpoints_steps=5"]
+    arguments += ["--set", "train_config.startup_delay_steps=2", "--eval_throttle_secs=0"]
+    arguments += ["--best_metric", "DetectionBoxes_Precision/mAP"]
+    cluster = _command_cluster(forker, *arguments)
+    try:
+        cluster.start_all("evaluator")
+        assert set(cluster.wait().values()) == {0}, cluster.outputs()
+        assert 20 <= trained_steps(str(folder)) <= 22
+        split = json.loads((folder / parameter_servers.SPLIT_FILE).read_text())
+        assert split["workers"] == ["chief 0", "worker 0", "worker 1"]
+        assert "worker 0 is worker 2 of 3 reads" in cluster.runs["worker-0"].output()
+        assert "worker 0 starts at step 2 (startup_delay_steps)" in cluster.outputs()
+        assert os.listdir(folder / "export" / "Servo") and os.listdir(folder / "export" / "best")
+        assert "has no effect" not in cluster.outputs()
+        _check_checkpoints(folder)
+    finally:
+        cluster.kill()
+
+
+@pytest.mark.exhaustive
+def test_a_port_that_is_taken(forker: Forker, tmp_path: pathlib.Path) -> None:
+    config = small_config(tmp_path, num_steps=3)
+    cluster = _command_cluster(forker, config, "--model_dir", str(tmp_path / "model"), workers=0)
+    try:
+        first = cluster.start("ps")
+        first.wait_for("serves at")
+        second = cluster.start("ps")
+        assert second.wait() == console.EXIT_FAILED
+        assert "where another process listens already" in second.output()
+        first.signal(signal.SIGKILL)
+        first.wait()
+    finally:
+        cluster.kill()
+
+
+def test_refused_before_a_server_starts(forker: Forker, tmp_path: pathlib.Path) -> None:
+    config = tmp_path / "none.config"
+    config.write_text("model { ssd { num_classes: 1 } }")
+    (address,) = free_addresses(1)
+    settings = {"cluster": {"worker": [address, "h:1"]}, "task": {"type": "worker", "index": 5}}
+    run = forker.command(
+        "train", str(config), "--model_dir", str(tmp_path / "model"),
+        environment={"TF_CONFIG": json.dumps(settings)},
+    )  # fmt: skip
+    assert run.wait() == console.EXIT_USAGE
+    assert 'TF_CONFIG: the task {"type": "worker", "index": 5} is none of its' in run.output()

@@ -1,0 +1,79 @@
+"""The examples of docs/distributed.md, and the shapes demo trained by them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+from typing import Any, List
+
+import pytest
+
+from estimator_det import demo
+from estimator_det.config import pipeline
+from inputs.datasets import shapes
+from tests.checkpoints import trained_steps
+from tests.messages import ROOT
+from tests.programs.clusters import free_addresses
+
+pytestmark = pytest.mark.slow
+
+PAGE = ROOT / "docs" / "distributed.md"
+EXAMPLES: List[str] = [
+    text
+    for text in re.findall(r"^```bash\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    if "cluster=" in text or "data-worker" in text
+]
+COMMAND = 'estimator-det() { "$PYTHON" -m estimator_det.cli "$@"; }\n'
+
+
+def _run(example: str, folder: pathlib.Path, config: Any) -> str:
+    """Runs an example with other ports; what its tasks printed."""
+    (folder / "my.config").write_text(pipeline.format_pipeline(config))
+    if "data-worker" in example:  # The second one has a port that nobody else names.
+        example = example.replace("--port 5051", f"--port {free_addresses(1)[0].partition(':')[2]}")
+    ports = sorted(set(re.findall(r"127\.0\.0\.1:\d{4}", example)))
+    for port, free in zip(ports, free_addresses(len(ports))):
+        example = example.replace(port, free)
+        example = example.replace(f"--port {port[-4:]}", f"--port {free.partition(':')[2]}")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHON": sys.executable}
+    subprocess.run(["bash", "-mc", COMMAND + example], cwd=folder, env=environment, check=True)
+    return "".join(path.read_text() for path in folder.glob("*.log"))
+
+
+def test_there_are_examples() -> None:
+    assert len(EXAMPLES) == 3
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("number", range(2), ids=["async", "sync"])
+def test_examples_run(tmp_path: pathlib.Path, number: int) -> None:
+    files = shapes.make_dataset(str(tmp_path / "data"), seed=0, size="tiny")
+    settings = ["train_config.batch_size=2", "train_config.startup_delay_steps=1"]
+    output = _run(EXAMPLES[number], tmp_path, demo.demo_config(files, 6, settings))
+    assert 6 <= trained_steps(str(tmp_path / "run")) <= 8, output
+    assert "Training has ended: ps 0 ends" in output and "error" not in output, output
+
+
+@pytest.mark.exhaustive
+def test_data_workers(tmp_path: pathlib.Path) -> None:
+    files = shapes.make_dataset(str(tmp_path / "data"), seed=0, size="tiny")
+    output = _run(EXAMPLES[2], tmp_path, demo.demo_config(files, 6, ["train_config.batch_size=2"]))
+    assert trained_steps(str(tmp_path / "run")) == 6, output
+    assert "each record is read once an epoch as long as no data worker fails" in output
+    assert "step 6/6" in output and "error" not in output, output
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("number", range(2), ids=["async", "sync"])
+def test_the_demo_is_trained_by_a_cluster(tmp_path: pathlib.Path, number: int) -> None:
+    files = shapes.make_dataset(str(tmp_path / "data"), seed=0, size="small")
+    output = _run(EXAMPLES[number], tmp_path, demo.demo_config(files))
+    if number:  # This example has no evaluator.
+        command = [sys.executable, "-m", "estimator_det.cli", "evaluate", "--checkpoint_dir"]
+        subprocess.run([*command, str(tmp_path / "run")], cwd=ROOT, check=True)
+    lines = (tmp_path / "run" / "evaluations.jsonl").read_text().splitlines()
+    assert json.loads(lines[-1])["metrics"][demo.MAP_50] >= 0.85, output
