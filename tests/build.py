@@ -29,9 +29,12 @@ OWN_TARGETS = (
     "model_fn/runs/backends/estimator",
     "model_fn/runs/cluster",
     "model_fn/runs/evaluation_report",
+    "model_fn/runs/history",
     "model_fn/runs/loop_options",
     "model_fn/runs/options",
     "model_fn/runs/progress",
+    "model_fn/runs/signals",
+    "model_fn/runs/task_watch",
 )
 PROGRAMS = {"estimator-det": "estimator_det/cli.py", "model_main": "estimator_det/model_main.py"}
 DATA = {"estimator_det": "configs/*.config", "estimator_det/protos": "*.proto"}
