@@ -15,6 +15,7 @@ _DEPTHWISE_PART = f"_depthwise/{_DEPTHWISE}"
 _SAME_NETWORK = 0.5  # of the backbone's names; below it, another network explains everything
 _SAME_MULTIPLIER = 0.9  # of the layers, whose widths are rounded
 _WIDTH_ROUNDING = 8  # channels
+_EXPANDED_ROUNDING = 1 / 3  # of the channels of layers that are multiples of rounded ones
 
 
 class _Comparison(NamedTuple):
@@ -138,7 +139,10 @@ def _explain_backbone(message: Any, path: str, backbone: _Comparison) -> Iterato
         return
     theirs, ours = max(differing, key=lambda pair: pair[1])
     factor = theirs / ours
-    agreeing = sum(abs(other - own * factor) <= _WIDTH_ROUNDING for other, own in differing)
+    agreeing = sum(
+        abs(other - own * factor) <= max(_WIDTH_ROUNDING, own * factor * _EXPANDED_ROUNDING)
+        for other, own in differing
+    )
     value = round(extractor.depth_multiplier * factor, 2)
     if agreeing >= _SAME_MULTIPLIER * len(differing) and value > 0:
         current = round(extractor.depth_multiplier, 6)
