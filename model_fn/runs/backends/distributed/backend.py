@@ -9,6 +9,7 @@ from typing import Any, Callable, Iterator, List, Sequence
 from estimator_det.compat import tf, tf1
 from estimator_det.config.fields import check_supported
 from inputs.bad_records.log import FaultLog
+from model_fn.checkpoints.errors import RunError
 from model_fn.runs import cluster, loop_options, progress
 from model_fn.runs.backends.base import RunSettings
 from model_fn.runs.backends.distributed import strategies
@@ -41,8 +42,6 @@ class LoopBackend(EstimatorBackend):
     def __init__(self, settings: RunSettings, in_loop: InLoop) -> None:
         check_supported(settings.pipeline_config, "")
         super().__init__(settings)
-        # The workers of a cluster read on at their own pace.
-        self.keeps_data_cursor = not cluster.is_in_cluster()
         self._in_loop = in_loop
         self.steps_per_call = in_loop.steps_per_call
         # Workers do not save where they are.
@@ -59,12 +58,16 @@ class LoopBackend(EstimatorBackend):
         number = self._strategy.num_replicas_in_sync
         loop_options.check_batch(self._settings.pipeline_config, self._in_loop, number)
         _LOG.info("Strategy %s: %d replicas", self._in_loop.strategy, number)
-        if self._settings.seed is None:
-            yield
-            return
         tf.random.set_seed(self._settings.seed)
         try:
             yield
+        except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
+            if self._in_loop.strategy != loop_options.MULTI_WORKER:
+                raise
+            raise RunError(
+                f"another worker is lost or cannot be reached: {error.message.splitlines()[0]}. "
+                "Start all tasks of the cluster again; training resumes from the last checkpoint"
+            ) from error
         finally:
             tf.random.set_seed(None)
 
