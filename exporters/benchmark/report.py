@@ -104,8 +104,9 @@ def _model(row: Row) -> Dict[str, Any]:
     difference = None
     if one.difference is not None:
         difference = {
-            "scores": _finite(one.difference.scores),
-            "boxes": _finite(one.difference.boxes),
+            name: _finite(value)
+            for name, value in one.difference._asdict().items()
+            if name != "rows"
         }
     return {
         "format": row.name,
