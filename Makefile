@@ -27,7 +27,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help venv lint types contracts unit smoke versions test test-all test-newest test-matrix \
-  demo protos format clean
+  demo protos build-file format clean
 
 help:
 	@echo "make test       lint, types, import contracts and tests: about 17 minutes on two cores"
@@ -41,6 +41,7 @@ help:
 	@echo "make lint | types | contracts | unit    the parts of make test"
 	@echo "make format     put sources into the house format"
 	@echo "make protos     regenerate estimator_det/protos/*_pb2.py"
+	@echo "make build-file write BUILD again, after a change of files, imports or contracts"
 	@echo "make clean      remove what was built, the environment included"
 
 venv: $(STAMP)
@@ -105,6 +106,9 @@ format: $(STAMP)
 
 protos: $(STAMP)
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. estimator_det/protos/*.proto
+
+build-file: $(STAMP)
+	$(BIN)/python -m tests.build
 
 clean:
 	rm -rf $(VENV) $(VENV)-newest .nox build dist *.egg-info demo_output .mypy_cache .ruff_cache .pytest_cache \

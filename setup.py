@@ -29,6 +29,7 @@ REQUIRED = [
     "pillow>=9.5",
     "protobuf>=4.21.6",
     "pycocotools>=2.0.6",
+    "requests>=2.28",
     "tensorboard>=2.15",
     "tensorflow>=2.15.1,<2.22",
     "tensorflow-estimator==2.15.0",
@@ -40,6 +41,7 @@ REQUIRED = [
 # Pinned, so that a check means the same everywhere. Python 3.9 and 3.10 run the tests; tools that
 # read the sources need a newer one.
 TEST = [
+    'gcp-storage-emulator==2026.7.19; python_version >= "3.10"',
     'import-linter==2.16; python_version >= "3.11"',
     'mypy==2.4.1; python_version >= "3.10"',
     'pytest==9.2.0; python_version >= "3.10"',

@@ -21,6 +21,8 @@ from estimator_det.verbs import (
     import_model,
     replay,
     show_data,
+    submit,
+    sync,
     train,
 )
 
@@ -33,11 +35,13 @@ VERBS = (
     show_data,
     import_model,
     train,
+    submit,
     data_worker,
     replay,
     evaluate,
     export,
     detect,
+    sync,
     benchmark,
 )
 
@@ -73,11 +77,26 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     printing.open_closed_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        options = make_parser().parse_args([_with_underscores(text) for text in arguments])
+        options = _parse(arguments)
     except SystemExit as stop:  # argparse has printed the reason
         return int(stop.code or 0)
     console.quiet_logging()
     return console.run(lambda: options.run(options))
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options; what follows `--` is `passed_on` by the verbs that start another program."""
+    own, passed_on = list(arguments), []
+    if "--" in own and any(own[0] == name_of(verb) for verb in VERBS if _passes_on(verb)):
+        end = own.index("--")
+        own, passed_on = own[:end], own[end + 1 :]
+    options = make_parser().parse_args([_with_underscores(text) for text in own])
+    options.passed_on = passed_on
+    return options
+
+
+def _passes_on(verb: Any) -> bool:
+    return bool(getattr(verb, "PASSES_ON", False))
 
 
 def name_of(verb: Any) -> str:

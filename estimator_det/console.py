@@ -70,6 +70,7 @@ def quiet_logging(level: int = logging.INFO, *, of_libraries: bool = False) -> N
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(printing.LogFormatter("%(message)s"))
     logging.basicConfig(handlers=[handler], level=level)
+    logging.captureWarnings(printing.is_json())
     # tf-slim calls layers by a method that Keras has renamed.
     warnings.filterwarnings("ignore", message="`layer.apply` is deprecated")
     for noisy in ("tensorflow", "absl", "matplotlib", "PIL", "h5py"):
@@ -201,7 +202,10 @@ def run(main: Callable[[], int]) -> int:
     except Exception as error:
         code = _exit_code(error)
         if code is None:
-            raise
+            if not printing.is_json():
+                raise
+            printing.report(traceback.format_exc(), sys.stderr, severity="CRITICAL")
+            return EXIT_FAILED
         if os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0"):
             printing.report(traceback.format_exc(), sys.stderr)
         printing.report(f"error: {error_text(error)}", sys.stderr)

@@ -101,6 +101,14 @@ def forker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
+def source_distribution(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The source distribution of this checkout."""
+    from estimator_det.cloud import source_package
+
+    return source_package.build(tmp_path_factory.mktemp("dist"))
+
+
+@pytest.fixture(scope="session")
 def shared() -> pathlib.Path:
     """Folder with real images, records and configurations, which are not ours to commit."""
     if not SHARED.is_dir():

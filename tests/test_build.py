@@ -1,7 +1,7 @@
 """BUILD has a target for each folder, and its dependencies tell the truth and go downward.
 
 A module that its folder and another one both need from opposite sides, such as `inputs.schema`
-with `inputs.augment`, has a target of its own, named after it.
+with `inputs.augment`, has a target of its own, named after it. `tests/build.py` writes the file.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ import re
 from typing import Any, Dict, Iterator, List, NamedTuple, Set
 
 import pytest
+from packaging.requirements import Requirement
 
+import estimator_det
+from tests import build
 from tests.conftest import TESTS
 
 ROOT = TESTS.parent
@@ -22,7 +25,11 @@ COMPAT = "estimator_det/compat"
 class Target(NamedTuple):
     name: str
     srcs: Set[str]  # files, relative to the root
-    deps: List[str]
+    deps: List[str]  # of our own
+    packages: Set[str]  # of PyPI
+
+
+PYPI = "@pypi//"
 
 
 def _files(pattern: str) -> Set[str]:
@@ -47,9 +54,11 @@ def _read_build() -> Dict[str, Target]:
         arguments: Dict[str, Any] = {keyword.arg or "": keyword.value for keyword in call.keywords}
         name = ast.literal_eval(arguments["name"])
         deps = ast.literal_eval(arguments["deps"]) if "deps" in arguments else []
-        assert all(dep.startswith(":") for dep in deps), name
+        assert all(dep.startswith((":", PYPI)) for dep in deps), name
+        packages = {dep[len(PYPI) :] for dep in deps if dep.startswith(PYPI)}
         assert name not in targets, f"two targets {name}"
-        targets[name] = Target(name, _sources(arguments["srcs"]), [dep[1:] for dep in deps])
+        own = [dep[1:] for dep in deps if dep.startswith(":")]
+        targets[name] = Target(name, _sources(arguments["srcs"]), own, packages)
     return targets
 
 
@@ -186,3 +195,69 @@ def test_dependencies_are_what_the_files_import(name: str) -> None:
     target = TARGETS[name]
     needed = {_owner(other) for file in target.srcs for other in _imported(file)} - {name}
     assert set(target.deps) == needed, f"deps of {name} should be {sorted(needed)}"
+
+
+@pytest.mark.parametrize("name", sorted(set(TARGETS) - {"tests"}))
+def test_packages_are_what_the_files_import(name: str) -> None:
+    needed = {package for file in TARGETS[name].srcs for package in build.packages(file)}
+    assert TARGETS[name].packages == needed | set(build.BY_NAME.get(name, ()))
+
+
+def test_it_is_what_the_generator_writes() -> None:
+    assert build.text() == (ROOT / "BUILD").read_text(), "run: python -m tests.build"
+
+
+def _statements(kind: str) -> List[Dict[str, Any]]:
+    """The arguments of all calls of a rule at the top of BUILD."""
+    return [
+        {keyword.arg or "": ast.literal_eval(keyword.value) for keyword in call.keywords}
+        for statement in ast.parse((ROOT / "BUILD").read_text()).body
+        if isinstance(call := getattr(statement, "value", None), ast.Call)
+        and getattr(call.func, "id", "") == kind
+    ]
+
+
+def test_both_programs_have_their_target() -> None:
+    programs = {each["name"]: each for each in _statements("py_binary")}
+    assert set(programs) == {"estimator-det", "model_main"}
+    for each in programs.values():
+        assert each["srcs"] == [each["main"]] and each["deps"] == [":estimator_det"]
+        assert 'if __name__ == "__main__":' in (ROOT / each["main"]).read_text()
+
+
+def _locked() -> Dict[str, str]:
+    """Versions by name of requirements_lock.txt, names with underscores."""
+    lines = (ROOT / "requirements_lock.txt").read_text().splitlines()
+    pins = [line.partition("==") for line in lines if line and not line.startswith("#")]
+    assert all(version for _, _, version in pins)
+    return {name.lower().replace("-", "_").replace(".", "_"): version for name, _, version in pins}
+
+
+def test_packages_are_locked() -> None:
+    locked = _locked()
+    for target in TARGETS.values():
+        assert target.packages <= set(locked), target.name
+
+
+def test_locked_versions_are_those_of_setup() -> None:
+    locked = _locked()
+    text = (ROOT / "setup.py").read_text()
+    required = ast.literal_eval(re.search(r"^REQUIRED = (\[.*?^\])", text, re.M | re.S)[1])
+    for requirement in map(Requirement, required):
+        name = requirement.name.lower().replace("-", "_")
+        assert requirement.specifier.contains(locked[name]), f"{requirement}: {locked[name]}"
+
+
+def test_the_module_has_the_version_of_the_package() -> None:
+    text = (ROOT / "MODULE.bazel").read_text()
+    calls = {
+        statement.value.func.id: {
+            keyword.arg: ast.literal_eval(keyword.value) for keyword in statement.value.keywords
+        }
+        for statement in ast.parse(text).body
+        if isinstance(getattr(statement, "value", None), ast.Call)
+        and isinstance(statement.value.func, ast.Name)
+    }
+    assert calls["module"]["version"] == estimator_det.__version__
+    assert calls["bazel_dep"]["name"] == "rules_python"
+    assert "//:requirements_lock.txt" in text and (ROOT / "requirements_lock.txt").is_file()

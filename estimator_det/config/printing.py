@@ -4,11 +4,16 @@ Records, file names, label maps and configurations may contain control character
 reverse the direction of writing, and values of any length. `report` and `LogFormatter` escape and
 cut what they print; whoever puts such a value into a message shortens it with `plain` or `quoted`,
 so that the rest of the message stays readable. `json_lines` does the same for JSON.
+
+After `use_json` each of them is a line of JSON with the fields of Google's Cloud Logging, severity,
+message and time: https://cloud.google.com/logging/docs/structured-logging.
 """
 
 from __future__ import annotations
 
+import datetime
 import fcntl
+import json
 import logging
 import os
 import sys
@@ -17,6 +22,36 @@ from typing import Any, Optional, TextIO
 LONGEST_VALUE = 200  # characters of one value in a message
 LONGEST_LINE = 4_000  # characters of one printed line
 _LAYOUT = "\n\t"  # characters that lay out a text of several lines
+_PREFIXES = {"error:": "ERROR", "warning:": "WARNING"}  # of reports
+
+
+class _Format:
+    """How this process prints; programs set it."""
+
+    is_json = False
+
+
+def use_json(is_json: bool = True) -> None:
+    """Prints lines of JSON from now on, or text again; for programs."""
+    _Format.is_json = is_json
+
+
+def is_json() -> bool:
+    """Whether lines of JSON are printed."""
+    return _Format.is_json
+
+
+def entry(message: str, severity: str = "INFO") -> str:
+    """A line as this process prints it: of JSON, or the message itself.
+
+    Args:
+        message: Without characters that need escapes; it may have several lines.
+        severity: DEBUG, INFO, WARNING, ERROR or CRITICAL.
+    """
+    if not _Format.is_json:
+        return message
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
+    return json.dumps({"severity": severity, "message": message, "time": now})
 
 
 def escaped(text: str, keep: str = "") -> str:
@@ -63,18 +98,23 @@ def printable(text: str) -> str:
     return escaped(text, keep=_LAYOUT)
 
 
-def report(text: Any, stream: Optional[TextIO] = None, *, whole: bool = False) -> None:
+def report(
+    text: Any, stream: Optional[TextIO] = None, *, whole: bool = False, severity: str = ""
+) -> None:
     """Prints a line or several, escaped, at once, also into a pipe; on standard output by default.
 
+    As JSON, its severity is that given, or else that of "error:" or "warning:" at its beginning.
     Lines are cut to `LONGEST_LINE` unless the `whole` text is wanted, as of a document. Once the
     reader has closed the pipe, as `head` does after a few lines, nothing is printed. The program
     continues, for its files and its exit code.
     """
     text = str(text)
     shown = escaped(text, keep=_LAYOUT) if whole else printable(text)
+    by_prefix = (kind for begin, kind in _PREFIXES.items() if text.startswith(begin))
+    severity = severity or next(by_prefix, "INFO")
     stream = stream or sys.stdout
     try:
-        print(shown, file=stream, flush=True)
+        print(entry(shown, severity), file=stream, flush=True)
     except BrokenPipeError:
         # Also for what is still buffered, which the interpreter flushes when it exits.
         with open(os.devnull, "w") as nothing:
@@ -104,7 +144,7 @@ def open_closed_streams() -> None:
 
 
 class LogFormatter(logging.Formatter):
-    """Formats log lines as their format says, escaped and cut."""
+    """Formats log lines as their format says, escaped and cut; or as JSON, after `use_json`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record))
+        return entry(printable(super().format(record)), record.levelname)

@@ -27,8 +27,8 @@ class Difference(NamedTuple):
     scores: float  # the largest one
     boxes: float
     rows: int  # boxes that were compared
-    usual_scores: float  # USUAL of all differences are not larger
-    usual_boxes: float
+    usual_scores: float = np.inf  # USUAL of all differences are not larger
+    usual_boxes: float = np.inf
 
 
 class CheckpointDetector(ModelDetector):

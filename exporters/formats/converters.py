@@ -42,34 +42,37 @@ def python_of(given: Optional[str]) -> str:
     return path
 
 
-def check_converter(chosen: ExportFormat, given_python: Optional[str]) -> None:
-    """Refuses a format whose converter is not installed.
+def find_converter(chosen: ExportFormat, given_python: Optional[str]) -> str:
+    """The interpreter of `python_of`, or this one if only it has the converter of a format.
 
     Raises:
-        ConfigError: with the extra to install.
+        ConfigError: if neither has it; with the extra to install.
     """
-    if not chosen.converter:
-        return
-    python = python_of(given_python)
-    result = subprocess.run(
-        [python, "-c", _FIND, *chosen.converter], capture_output=True, text=True, check=False
+    named = python_of(given_python)
+    missing = ""
+    for python in dict.fromkeys((named, sys.executable)):
+        command = [python, "-c", _FIND, *chosen.converter]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if not result.returncode:
+            return python
+        missing = missing or "".join(result.stderr.strip().splitlines()[-1:])
+    raise ConfigError(
+        f"--format {chosen.name}: its converter is not installed: {named} has no module {missing}; "
+        f"run pip install 'estimator-det[{chosen.extra}]', or set {CONVERTERS_VARIABLE} to an "
+        "environment that has it"
     )
-    if result.returncode:
-        missing = result.stderr.strip().splitlines()[-1:]
-        raise ConfigError(
-            f"--format {chosen.name}: its converter is not installed: {python} has no module "
-            f"{''.join(missing)}; run pip install 'estimator-det[{chosen.extra}]', or set "
-            f"{CONVERTERS_VARIABLE} to an environment that has it"
-        )
 
 
-def run_converter(name: str, arguments: Sequence[str], given_python: Optional[str]) -> None:
-    """Runs a converter with the interpreter of `python_of`.
+def run_converter(
+    chosen: ExportFormat, arguments: Sequence[str], given_python: Optional[str]
+) -> None:
+    """Runs the converter of a format with the interpreter of `find_converter`.
 
     Raises:
+        ConfigError: if it is not installed.
         RunError: if it fails, with the end of its output.
     """
-    command = [python_of(given_python), *arguments]
+    command = [find_converter(chosen, given_python), *arguments]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     result = subprocess.run(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -78,6 +81,6 @@ def run_converter(name: str, arguments: Sequence[str], given_python: Optional[st
     if result.returncode:
         lines = "\n  ".join(result.stdout.strip().splitlines()[-_SHOWN_LINES:])
         raise RunError(
-            f"the converter to {name} fails with code {result.returncode}; its last lines:\n"
+            f"the converter to {chosen.name} fails with code {result.returncode}; its last lines:\n"
             f"  {lines}"
         )

@@ -18,7 +18,7 @@ from exporters.formats.base import (
     Source,
     check_runtime,
 )
-from exporters.formats.converters import check_converter
+from exporters.formats.converters import find_converter
 from exporters.formats.samples import images_to_compare
 from exporters.saved_model import ExportedModel, export_saved_model
 from inputs.serving import additional_channels
@@ -78,7 +78,8 @@ def export_formats(
     plan = Plan(pipeline_config, options, types, input_shape)
     for each in formats:
         each.check(plan)
-        check_converter(each, options.converter_python)
+        if each.converter:
+            find_converter(each, options.converter_python)
         check_runtime(each)
     exported = export_saved_model(
         pipeline_config,

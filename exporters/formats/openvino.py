@@ -102,7 +102,7 @@ def _write(source: Source, path: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         graph = write_graph_file(source, folder)
         arguments = ["-c", _CONVERT, graph.path, os.path.join(path, MODEL_FILE)]
-        run_converter("openvino", arguments, source.plan.options.converter_python)
+        run_converter(openvino(), arguments, source.plan.options.converter_python)
 
 
 def _model_file(path: str) -> str:

@@ -304,7 +304,7 @@ class TensorBoardLogger:
 
 def _has_room(stream: TextIO) -> bool:
     """Whether a bar can be drawn: some terminals, as of containers, say that they have no size."""
-    if not stream.isatty():
+    if printing.is_json() or not stream.isatty():
         return False
     try:
         return all(size > 0 for size in os.get_terminal_size(stream.fileno()))

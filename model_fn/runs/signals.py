@@ -12,6 +12,8 @@ import sys
 import threading
 from typing import Any, Callable, Dict, Iterator, NoReturn, Optional
 
+from estimator_det.config import printing
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -114,10 +116,9 @@ class StopSignals:
         if count > 1:
             _end_at_once(number)
         if self._deferring:
-            os.write(
-                2,
+            _write(
                 f"{signal_name(number)}: finishing this step and saving a checkpoint; "
-                "once more stops at once\n".encode(),
+                "once more stops at once"
             )
 
     def _handle(self, number: int, frame: Any) -> None:
@@ -137,8 +138,13 @@ def _install(handle: Any) -> Dict[int, Any]:
 
 
 def _end_at_once(number: int) -> NoReturn:
-    os.write(2, f"{signal_name(number)} again: stopped at once\n".encode())
+    _write(f"{signal_name(number)} again: stopped at once")
     os._exit(exit_code(number))
+
+
+def _write(text: str) -> None:
+    """Writes a line to standard error past Python's buffers, which another thread may hold."""
+    os.write(2, f"{printing.entry(text, 'WARNING')}\n".encode())
 
 
 class _Watcher:

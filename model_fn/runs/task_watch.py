@@ -15,6 +15,7 @@ import time
 from typing import Callable, Dict, Iterator, NoReturn, Optional, Sequence
 
 from estimator_det.compat import tf
+from estimator_det.config import printing
 from model_fn.checkpoints.errors import MissingTaskError
 from model_fn.runs.cluster import PARAMETER_SERVER, Cluster, Task
 
@@ -37,7 +38,8 @@ def is_listening(address: str) -> bool:
 
 def _leave(error: MissingTaskError) -> NoReturn:
     """Ends the process, whose main thread waits inside TensorFlow."""
-    os.write(2, f"error: {error}\n".encode())
+    line = printing.entry(f"error: {error}", "ERROR")
+    os.write(2, f"{line}\n".encode())
     os._exit(_EXIT_FAILED)
 
 

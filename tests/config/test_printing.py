@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import ast
+import datetime
 import io
+import json
 import logging
 import pathlib
 import re
@@ -90,6 +92,49 @@ def test_programs_log_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     console.quiet_logging()
     (handler,) = root.handlers
     assert isinstance(handler.formatter, printing.LogFormatter)
+
+
+@pytest.fixture
+def json_lines() -> Iterator[None]:
+    printing.use_json()
+    yield
+    printing.use_json(False)
+
+
+@pytest.mark.parametrize(
+    ("text", "severity"),
+    [("step 1/2", "INFO"), ("error: a\n  b", "ERROR"), ("warning: x: y", "WARNING")],
+)
+def test_reports_as_json(json_lines: None, text: str, severity: str) -> None:
+    stream = io.StringIO()
+    printing.report(text, stream)
+    (line,) = stream.getvalue().splitlines()
+    entry = json.loads(line)
+    assert (entry["severity"], entry["message"]) == (severity, text)
+    moment = datetime.datetime.fromisoformat(entry["time"])
+    assert moment.utcoffset() == datetime.timedelta(0)
+
+    stream = io.StringIO()
+    printing.report(f"{CONTROLS}\n{text}", stream, severity="CRITICAL")
+    assert json.loads(stream.getvalue())["severity"] == "CRITICAL"
+    assert shows_as_itself(json.loads(stream.getvalue())["message"])
+
+
+def test_log_lines_as_json(json_lines: None) -> None:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(printing.LogFormatter("%(message)s"))
+    logger = logging.Logger("of this test")
+    logger.addHandler(handler)
+    logger.warning("read %s", "a")
+    try:
+        raise RuntimeError("why")
+    except RuntimeError:
+        logger.exception("what")
+    first, second = map(json.loads, stream.getvalue().splitlines())
+    assert (first["severity"], first["message"]) == ("WARNING", "read a")
+    assert second["severity"] == "ERROR"
+    assert second["message"].startswith("what\nTraceback") and "why" in second["message"]
 
 
 @pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-", "<&- >&- 2>&-", "2</dev/null"])

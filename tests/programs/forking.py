@@ -96,9 +96,9 @@ class Forker:
         """Runs `estimator-det` with arguments; detectors have the small extractor."""
         return self._start({"arguments": list(arguments), "environment": environment or {}})
 
-    def model_main(self, *flags: str) -> Run:
-        """The same of `model_main`."""
-        return self._start({"flags": list(flags)})
+    def model_main(self, *flags: str, environment: Optional[Dict[str, str]] = None) -> Run:
+        """The same of `model_main`, with these environment variables besides."""
+        return self._start({"flags": list(flags), "environment": environment or {}})
 
     def program(self, source: str) -> Run:
         """Runs the text of a program, from the root of the sources."""
@@ -220,6 +220,7 @@ def _child(request: Dict[str, Any]) -> int:
             small_extractor.use(pytest.MonkeyPatch())
             return cli.main(request["arguments"])
         if "flags" in request:
+            os.environ.update(request["environment"])
             small_extractor.use(pytest.MonkeyPatch())
             return model_main.main(["model_main", *request["flags"]])
         if request["limit"]:

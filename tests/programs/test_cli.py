@@ -16,7 +16,7 @@ from tests.model_fn.preflight.small import SMALL
 
 ROOT = pathlib.Path(__file__).parents[2]
 CONFIG = ROOT / "estimator_det" / "configs" / "ssd_mobilenet_v1_shapes.config"
-VERBS = ("demo", "import", "train", "evaluate", "export", "detect", "check-config")
+VERBS = ("demo", "import", "train", "evaluate", "export", "detect", "check-config", "sync")
 
 
 def _python(*arguments):

@@ -25,7 +25,7 @@ PAGE = ROOT / "docs" / "distributed.md"
 EXAMPLES: List[str] = [
     text
     for text in re.findall(r"^```bash\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    if "cluster=" in text or "data-worker" in text
+    if ("cluster=" in text or "data-worker" in text) and "--strategy" not in text
 ]
 COMMAND = 'estimator-det() { "$PYTHON" -m estimator_det.cli "$@"; }\n'
 

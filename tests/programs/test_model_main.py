@@ -1,3 +1,4 @@
+import json
 import logging
 import os
 import subprocess
@@ -5,8 +6,8 @@ import sys
 
 import pytest
 
-from estimator_det import cli, console, model_main
-from estimator_det.config import pipeline
+from estimator_det import cli, console, model_flags, model_main
+from estimator_det.config import pipeline, printing
 from estimator_det.config.text import ConfigError
 from tests.programs.test_cli import CONFIG, ROOT
 
@@ -41,11 +42,11 @@ def _main(*arguments):
 
 
 def test_all_flags_of_the_reference_are_there():
-    assert set(REFERENCE_FLAGS) <= set(model_main.define_flags())
+    assert set(REFERENCE_FLAGS) <= set(model_flags.define_flags())
 
 
 def test_flags_parse():
-    values = model_main.define_flags()
+    values = model_flags.define_flags()
     values(
         ["model_main", "--job-dir=gs://b/run", "--use_tpu=false", "--run_once", "--num_shards=4"]
     )
@@ -55,10 +56,86 @@ def test_flags_parse():
 
 
 def test_job_dir_stands_in_for_model_dir():
-    values = model_main.define_flags()
+    values = model_flags.define_flags()
     values(["model_main", "--job-dir=run", "--pipeline_config_path=a.config"])
-    model_main._check_flags(values, [])
+    model_flags.check_flags(values, [])
     assert values["model_dir"].value == "run"
+
+
+def test_model_dir_of_the_environment(monkeypatch, capsys):
+    monkeypatch.setenv("AIP_MODEL_DIR", "gs://b/model/")
+    monkeypatch.setenv("AIP_CHECKPOINT_DIR", "gs://b/checkpoints/")
+    values = model_flags.define_flags()
+    values(["model_main", "--pipeline_config_path=a.config"])
+    model_flags.check_flags(values, [])
+    assert values["model_dir"].value == "gs://b/model"
+    notes = capsys.readouterr().err
+    assert "model_dir is gs://b/model, from AIP_MODEL_DIR" in notes
+    assert "AIP_CHECKPOINT_DIR=gs://b/checkpoints has no effect" in notes
+
+
+@pytest.mark.parametrize(
+    ("log_dir", "task", "copies"),
+    [
+        ("{}/logs/", "", True),
+        ("{}/run/", "", False),
+        ("", "", False),
+        ("{}/logs/", "chief", True),
+        ("{}/logs/", "worker", False),
+    ],
+)
+def test_tensorboard_of_the_environment(monkeypatch, tmp_path, capsys, log_dir, task, copies):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "events.out.tfevents.1").write_text("events")
+    monkeypatch.setenv("AIP_TENSORBOARD_LOG_DIR", log_dir.format(tmp_path))
+    if task:
+        cluster = {"chief": ["a:1"], "worker": ["b:1"]}
+        settings = {"cluster": cluster, "task": {"type": task, "index": 0}}
+        monkeypatch.setenv("TF_CONFIG", json.dumps(settings))
+    with model_main._copied_events(str(run)):
+        pass
+    assert (tmp_path / "logs" / "events.out.tfevents.1").exists() == copies
+    assert ("event files are copied to" in capsys.readouterr().err) == copies
+
+
+@pytest.mark.parametrize(
+    ("variable", "flags", "is_json"),
+    [
+        ("CLOUD_ML_JOB_ID", [], True),
+        ("CLOUD_ML_JOB_ID", ["--log_format=text"], False),
+        ("", ["--log_format=json"], True),
+        ("", [], False),
+    ],
+)
+def test_log_format(monkeypatch, capsys, variable, flags, is_json):
+    monkeypatch.setattr(printing._Format, "is_json", not is_json)
+    if variable:
+        monkeypatch.setenv(variable, "job")
+    assert _main("--model_dir=m", "--pipeline_config_path=none.config", *flags) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith('{"severity": "ERROR", "message": "error: no such') == is_json
+    assert line.startswith("error: no such configuration") == (not is_json)
+
+
+def test_flags_that_cannot_be_parsed_are_json_in_a_job(monkeypatch, capsys):
+    monkeypatch.setattr(printing._Format, "is_json", False)
+    monkeypatch.setenv("CLOUD_ML_JOB_ID", "job")
+    assert _main("--mdel_dir=m") == 2
+    entry = json.loads(capsys.readouterr().err)
+    assert entry["severity"] == "ERROR" and "mdel_dir" in entry["message"]
+
+
+def test_a_bug_in_a_job_is_one_entry(monkeypatch, capsys):
+    monkeypatch.setattr(printing._Format, "is_json", True)
+
+    def fail():
+        raise KeyError("a bug")
+
+    assert console.run(fail) == console.EXIT_FAILED
+    entry = json.loads(capsys.readouterr().err)
+    assert entry["severity"] == "CRITICAL"
+    assert entry["message"].startswith("Traceback") and "KeyError: 'a bug'" in entry["message"]
 
 
 @pytest.mark.parametrize(
@@ -210,9 +287,9 @@ def test_the_tpu_of_the_environment(environment, flags, expected, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    values = model_main.define_flags()
+    values = model_flags.define_flags()
     values(["model_main", "--use_tpu", "--model_dir=m", "--pipeline_config_path=c", *flags])
-    model_main._check_flags(values, [])
+    model_flags.check_flags(values, [])
     names = ("tpu_name", "tpu_zone", "gcp_project")
     assert tuple(values[name].value for name in names) == expected
 
@@ -226,7 +303,7 @@ def test_a_broken_tpu_config_is_a_usage_error(monkeypatch, capsys):
 
 
 def _flags(*arguments):
-    values = model_main.define_flags()
+    values = model_flags.define_flags()
     values(["model_main", "--model_dir=run", *arguments])
     return {name: values[name].value for name in values}
 

@@ -28,11 +28,20 @@ def _format(**modules):
 
 
 def test_a_missing_converter_names_the_extra():
-    converters.check_converter(_format(), None)
-    converters.check_converter(_format(converter=("json",)), None)
+    find = converters.find_converter
+    assert find(_format(converter=("json",)), None) == sys.executable
     message = r"no module none_a,none_b; run pip install 'estimator-det\[x-extra\]'"
     with pytest.raises(ConfigError, match=message):
-        converters.check_converter(_format(converter=("none_a", "json", "none_b")), None)
+        find(_format(converter=("none_a", "json", "none_b")), None)
+
+
+def test_this_interpreter_is_used_if_only_it_has_the_converter(tmp_path):
+    other = tmp_path / "python"
+    other.write_text("#!/bin/sh\necho tf2onnx >&2\nexit 1\n")
+    other.chmod(0o755)
+    assert converters.find_converter(_format(converter=("json",)), str(other)) == sys.executable
+    other.write_text("#!/bin/sh\nexit 0\n")
+    assert converters.find_converter(_format(converter=("json",)), str(other)) == str(other)
 
 
 def test_a_missing_runtime_names_the_extra():
@@ -43,6 +52,7 @@ def test_a_missing_runtime_names_the_extra():
 
 
 def test_the_output_of_a_converter_that_fails():
-    converters.run_converter("x", ["-c", "pass"], None)
+    chosen = _format(converter=("json",))
+    converters.run_converter(chosen, ["-c", "pass"], None)
     with pytest.raises(RunError, match=r"(?s)to x fails with code 3.*the reason"):
-        converters.run_converter("x", ["-c", "print('the reason'); raise SystemExit(3)"], None)
+        converters.run_converter(chosen, ["-c", "print('the reason'); raise SystemExit(3)"], None)

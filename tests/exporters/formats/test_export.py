@@ -181,7 +181,7 @@ def test_converters_that_are_installed(
     for module in modules:
         pytest.importorskip(module)
     try:
-        converters.check_converter(FORMATS.get(name)(), None)
+        converters.find_converter(FORMATS.get(name)(), None)
     except ConfigError as error:
         pytest.skip(str(error))
     export = _export(trained, tmp_path / "exported", name, sample_images=photos)

@@ -1,0 +1,178 @@
+"""What happens to a configuration before its job is created: checks, staging of data, upload."""
+
+from __future__ import annotations
+
+import glob
+import os
+import pathlib
+import sys
+from typing import Any, List, NamedTuple, Sequence
+
+from estimator_det import console
+from estimator_det.cloud.jobs import Job
+from estimator_det.cloud.machines import CHIEF, host_memory
+from estimator_det.config import printing
+from estimator_det.config.problem import Problem
+from estimator_det.config.text import ConfigError
+
+_CHECKPOINT = "train_config.fine_tune_checkpoint"
+
+
+class Staged(NamedTuple):
+    """A path of the configuration that the job reads from Cloud Storage."""
+
+    field: str
+    local: str  # a path, a pattern, or the prefix of a checkpoint
+    folder: str  # gs:// folder that its files are uploaded to
+
+    @property
+    def remote(self) -> str:
+        """What the job's configuration names instead."""
+        if os.path.isdir(self.local):
+            return self.folder
+        return f"{self.folder}/{os.path.basename(self.local)}"
+
+    def files(self) -> List[str]:
+        """The local files and folders.
+
+        Raises:
+            FileNotFoundError: if there are none.
+        """
+        found = sorted(glob.glob(self.local + (".*" if self.field == _CHECKPOINT else "")))
+        if os.path.isdir(self.local):
+            found = [self.local]
+        if not found:
+            raise FileNotFoundError(
+                f"{self.field}: no file matches {printing.quoted(self.local)} (from {os.getcwd()})"
+            )
+        return found
+
+
+def staged_paths(config: Any, job: Job, *, stages: bool) -> List[Staged]:
+    """The local paths of a configuration, each with its place in Cloud Storage.
+
+    Raises:
+        ConfigError: if there are any, and data is not staged.
+        FileNotFoundError: if a local path matches no file.
+    """
+    from estimator_det.config.check import named_paths
+    from estimator_det.config.files import is_remote
+
+    found = [
+        Staged(field, path, f"{job.job_dir}/data/{_folder(field)}")
+        for field, path in named_paths(config)
+        if not is_remote(path)
+    ]
+    for each in found:
+        each.files()
+    if found and not stages:
+        named = "\n".join(f"  {each.field}: {printing.plain(each.local)}" for each in found)
+        raise ConfigError(
+            "a job reads files of Cloud Storage only; the configuration names local ones:\n"
+            f"{named}\nGive --stage_data to upload them, or --set FIELD=gs://…"
+        )
+    return found
+
+
+def _folder(field: str) -> str:
+    """A name for a field that is no pattern: `eval_input_reader-0.label_map_path`."""
+    return field.replace("[", "-").replace("]", "")
+
+
+def with_remote_paths(config: Any, staged: Sequence[Staged]) -> Any:
+    """The configuration of the job."""
+    from estimator_det.config import pipeline
+
+    return pipeline.apply_overrides(config, [f"{each.field}={each.remote}" for each in staged])
+
+
+def check_config(config: Any, job: Job, *, reads_files: bool) -> None:
+    """Prints the warnings about a configuration, by what this machine can read of its files.
+
+    Args:
+        config: A `TrainEvalPipelineConfig`, before its paths are staged.
+        job: Of the configuration.
+        reads_files: Whether the files that it names are opened, those in Cloud Storage included.
+
+    Raises:
+        ConfigError: listing its errors.
+        FileNotFoundError: if the only errors are missing files.
+    """
+    ignore = console.FOR_TPU if job.uses_tpu else ()
+    if reads_files:
+        console.check_config(config, ignore=ignore)
+        return
+    console.say("files of the configuration are not checked: nothing is uploaded")
+    problems = console.problems_of(config, check_files=False)
+    _report([problem for problem in problems if problem.field not in ignore])
+
+
+def check_paths(config: Any, job: Job, staged: Sequence[Staged]) -> None:
+    """Checks that the job can read the paths of its configuration, and write to its folder.
+
+    Args:
+        config: A `TrainEvalPipelineConfig`, before its paths are staged.
+        job: Of the configuration.
+        staged: Paths that are uploaded later.
+
+    Raises:
+        ConfigError: listing what it cannot read or write.
+        RunError: without credentials, or if the service keeps failing.
+    """
+    from estimator_det.cloud import checks
+
+    later = {each.field for each in staged}
+    problems = checks.check_paths(config, model_dir=job.job_dir, region=job.region)
+    _report([problem for problem in problems if problem.field not in later])
+
+
+def _report(problems: Sequence[Problem]) -> None:
+    """Prints warnings; raises a ConfigError with all errors."""
+    errors = [str(problem) for problem in problems if problem.severity == "error"]
+    if errors:
+        raise ConfigError("the configuration cannot be run\n" + "\n".join(errors))
+    for problem in problems:
+        printing.report(problem, sys.stderr)
+
+
+def check_memory(config: Any, job: Job) -> None:
+    """Checks that the chief has the memory that training takes by its graph.
+
+    With an accelerator, or on a machine type whose memory is not known, nothing is checked.
+
+    Raises:
+        ConfigError: if it has less.
+    """
+    from model_fn.preflight import run_check
+
+    (chief,) = (pool.machine for pool in job.pools if pool.role == CHIEF)
+    memory = host_memory(chief.machine_type)
+    if chief.accelerator_type or chief.is_tpu or memory is None:
+        return
+    needed = run_check.examine(config).memory
+    if needed is None or needed.training <= memory:
+        return
+    raise ConfigError(
+        f"train_config.batch_size: training takes about {needed.training / 1e9:.1f} GB at batch "
+        f"{needed.images}, a machine {chief.machine_type} has {memory / 1e9:.1f} GB. Lower it or "
+        "the size in image_resizer, or give a machine with more memory by --machine_type"
+    )
+
+
+def upload(
+    job: Job, config_file: pathlib.Path, package: pathlib.Path, staged: Sequence[Staged]
+) -> None:
+    """Uploads what the job reads: data, configuration and package.
+
+    Raises:
+        FileNotFoundError: if there is no such bucket.
+        RunError: without credentials or permission, or if the service keeps failing.
+    """
+    from estimator_det.cloud import storage
+
+    for each in staged:
+        copied = storage.upload(each.files(), each.folder)
+        console.say(f"{each.folder}: {copied.files} files uploaded, {copied.same} were there")
+    sources = [str(config_file)] if job.image.has_package else [str(config_file), str(package)]
+    storage.upload(sources, job.staging)
+    console.say(f"{job.staging}: {', '.join(map(os.path.basename, sources))} uploaded")

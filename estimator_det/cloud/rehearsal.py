@@ -1,0 +1,201 @@
+"""Runs a job on this machine before it is paid for: its package, command, variables and data.
+
+The source distribution is installed into a new virtual environment, and the command of the job runs
+for a few steps on the first records, as one process for each replica.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from typing import Any, List, NamedTuple, Sequence
+
+from estimator_det import console
+from estimator_det.cloud import replicas
+from estimator_det.cloud.jobs import CONFIG_FILE, MODULE, Job
+from estimator_det.cloud.replicas import LAST_LINES, Environment, clean_environment
+from estimator_det.cloud.source_package import ROOMS
+from estimator_det.config import printing
+from model_fn.checkpoints.errors import RunError
+
+_PATH_FILE = "rehearsal.pth"
+_FOLDERS = ("environment", "records", "work", "logs", "output")
+
+
+class Extent(NamedTuple):
+    """How much is rehearsed."""
+
+    steps: int
+    records: int  # of each input path
+    reuses_packages: bool  # of this environment, instead of installing all
+
+
+def rehearse(
+    job: Job,
+    config: Any,
+    package: pathlib.Path,
+    folder: pathlib.Path,
+    environment: Environment,
+    extent: Extent,
+) -> None:
+    """Installs and runs a job below `folder`.
+
+    Args:
+        job: What is rehearsed.
+        config: Its `TrainEvalPipelineConfig`, with paths that this machine can read.
+        package: The source distribution.
+        folder: What an earlier rehearsal left in it is replaced.
+        environment: `environment` of the module of the platform.
+        extent: How much is rehearsed.
+
+    Raises:
+        RunError: if the package cannot be installed, or a process fails.
+        FileNotFoundError: if an input path matches no file.
+    """
+    from estimator_det.config import pipeline
+
+    started = time.monotonic()
+    folder = folder.resolve()
+    for name in _FOLDERS:  # of an earlier rehearsal, whose run would resume
+        shutil.rmtree(folder / name, ignore_errors=True)
+    python = install(package, folder / "environment", extent.reuses_packages)
+    console.say(f"rehearsal: {package.name} is installed ({time.monotonic() - started:.0f} s)")
+    short = first_records(config, folder / "records", extent.records)
+    config_path = folder / CONFIG_FILE
+    config_path.write_text(pipeline.format_pipeline(short), encoding="utf-8")
+    output = folder / "output"
+    arguments = _arguments(job, str(config_path), str(output), extent.steps)
+    replicas.run(job, [str(python), "-m", MODULE, *arguments], folder, environment)
+    console.say(
+        f"rehearsal: {extent.steps} steps with the package, command and variables of the job "
+        f"succeeded ({time.monotonic() - started:.0f} s in total); logs: {folder / 'logs'}"
+    )
+
+
+def _arguments(job: Job, config_path: str, output: str, steps: int) -> List[str]:
+    """The flags of the job with paths and a number of steps for this machine."""
+    arguments = []
+    for argument in job.arguments():
+        argument = argument.replace(job.config_uri, config_path).replace(job.job_dir, output)
+        arguments.append("--rehearse_tpu" if argument == "--use_tpu" else argument)
+    if job.uses_tpu:
+        console.say("rehearsal: --use_tpu is replaced by --rehearse_tpu: there is no TPU here")
+    return [*arguments, f"--num_train_steps={steps}"]
+
+
+def install(package: pathlib.Path, folder: pathlib.Path, reuses_packages: bool) -> pathlib.Path:
+    """Installs a source distribution into a new virtual environment; returns its interpreter.
+
+    Args:
+        package: The source distribution.
+        folder: Of the environment.
+        reuses_packages: Whether the dependencies are those of the environment that runs; else pip
+            installs them.
+
+    Raises:
+        RunError: if that fails, or what is installed cannot be imported.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    create = [sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)]
+    _checked(create, "a virtual environment cannot be made", folder)
+    python = folder / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", f"--python={python}", "--quiet"]
+    pip += ["--disable-pip-version-check", "install"]
+    if reuses_packages:
+        asked = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+        site = pathlib.Path(_run(asked, folder).stdout.strip())
+        # Only a folder on the path: what is installed there as editable stays hidden.
+        (site / _PATH_FILE).write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+        pip += ["--no-deps", "--no-build-isolation"]
+    _checked([*pip, str(package)], f"{package.name} cannot be installed", folder)
+    _check_imports(python, package, folder)
+    return python
+
+
+def _check_imports(python: pathlib.Path, package: pathlib.Path, folder: pathlib.Path) -> None:
+    """Checks that all packages of estimator-det come from the new environment."""
+    code = (
+        "import importlib.util\n"
+        f"for name in {ROOMS!r}:\n"
+        "    spec = importlib.util.find_spec(name)\n"
+        "    print(name, spec.origin if spec else '')"
+    )
+    for line in _run([str(python), "-c", code], folder).stdout.splitlines():
+        name, _, origin = line.partition(" ")
+        if folder.resolve() not in pathlib.Path(origin).parents:
+            found = f"{origin} is imported instead" if origin else "it cannot be imported"
+            raise RunError(
+                f"{package.name} does not install {name}: {found}. Check packages in setup.py"
+            )
+
+
+def _checked(command: Sequence[str], what: str, folder: pathlib.Path) -> None:
+    done = _run(command, folder.parent)
+    if done.returncode:
+        last = "\n".join((done.stdout + done.stderr).strip().splitlines()[-LAST_LINES:])
+        raise RunError(
+            f"rehearsal: {what} in {folder}: {shlex.join(command)} ended with exit code "
+            f"{done.returncode}:\n{printing.printable(last)}"
+        )
+
+
+def _run(command: Sequence[str], folder: pathlib.Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=folder, env=clean_environment(), capture_output=True, text=True, check=False
+    )
+
+
+def first_records(config: Any, folder: pathlib.Path, count: int) -> Any:
+    """The configuration with the first `count` records of each input path, copied to `folder`.
+
+    Its other local paths are absolute, for programs that run in another folder.
+
+    Raises:
+        FileNotFoundError: naming the field of an input path that matches no file.
+        RunError: if its first file has no records.
+    """
+    from estimator_det.config import files, pipeline
+    from estimator_det.config.check import named_paths, readers
+    from inputs.records import stream
+
+    short = pipeline.apply_overrides(
+        config,
+        [
+            f"{field}={os.path.abspath(path)}"
+            for field, path in named_paths(config)
+            if not files.is_remote(path)
+        ],
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, (name, reader) in enumerate(readers(short)):
+        paths = reader.tf_record_input_reader.input_path
+        for index, pattern in enumerate(list(paths)):
+            field = f"{name}.tf_record_input_reader.input_path[{index}]"
+            try:
+                first, *_ = stream.find_files(pattern)
+            except FileNotFoundError as error:
+                raise FileNotFoundError(f"{field}: {error}") from error
+            target = folder / f"reader-{number}-{index}.record"
+            _copy_records(first, target, count)
+            paths[index] = str(target)
+    return short
+
+
+def _copy_records(source: str, target: pathlib.Path, count: int) -> None:
+    from estimator_det.compat import tf
+    from inputs.records.stream import compression_of
+
+    records = tf.data.TFRecordDataset(source, compression_of(source)).take(count)
+    number = 0
+    with tf.io.TFRecordWriter(str(target)) as writer:
+        for record in records:
+            writer.write(record.numpy())
+            number += 1
+    if not number:
+        raise RunError(f"{source}: the file has no records; name a file with records")

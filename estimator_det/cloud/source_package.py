@@ -1,0 +1,116 @@
+"""The source distribution that a job installs: built from the checkout, and checked."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from typing import Optional, Set
+
+import estimator_det
+from estimator_det import console
+from estimator_det.config import printing
+from model_fn.checkpoints.errors import RunError
+
+ROOMS = ("estimator_det", "exporters", "inputs", "model_fn")
+_DATA = (".py", ".proto", ".config")
+_ROOT_FILES = ("setup.py", "pyproject.toml", "LICENSE", "PKG-INFO")
+_MOST_NAMED = 3
+
+
+def installed_root() -> pathlib.Path:
+    """The folder that contains the packages of this installation."""
+    return pathlib.Path(estimator_det.__file__).resolve().parent.parent
+
+
+def get(given: Optional[str], target: pathlib.Path) -> pathlib.Path:
+    """The checked source distribution at `target`: a copy of the given one, or built.
+
+    Raises:
+        UsageError: if none is given, and estimator-det does not run from a checkout.
+        FileNotFoundError: if there is no such file.
+        RunError: if it cannot be built, or is not complete.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        source = pathlib.Path(given) if given else build(pathlib.Path(folder))
+        check(source)
+        shutil.copyfile(source, target)
+    return target
+
+
+def build(folder: pathlib.Path) -> pathlib.Path:
+    """Builds the source distribution of the checkout that runs.
+
+    Nothing is written but in `folder`.
+
+    Raises:
+        UsageError: if estimator-det does not run from a checkout.
+        RunError: if it cannot be built.
+    """
+    root = installed_root()
+    if not (root / "setup.py").is_file():
+        raise console.UsageError(
+            f"{root} is no checkout of estimator-det: it has no setup.py, from which the package "
+            "of a job is built. Run submit in a checkout, or give --package FILE.tar.gz"
+        )
+    command = [sys.executable, "-W", "ignore", "setup.py", "-q"]
+    command += ["egg_info", f"--egg-base={folder}"]
+    command += ["sdist", "--formats=gztar", f"--dist-dir={folder}"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RunError(
+            f"the package cannot be built in {root}: {printing.plain(done.stderr[-2000:])}. "
+            "Correct setup.py or install setuptools, and submit again"
+        )
+    (package,) = folder.glob("*.tar.gz")
+    return package
+
+
+def check(package: pathlib.Path) -> None:
+    """Checks that a source distribution contains all that this installation has.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        RunError: if it is no archive, or naming the folders and files that are missing.
+    """
+    there = _names(package)
+    missing = sorted(_expected() - there)
+    if not missing:
+        return
+    lost = [f"{room}/" for room in ROOMS if not any(name.startswith(f"{room}/") for name in there)]
+    what = f"has no {', '.join(lost)}" if lost else "is not complete"
+    named = ", ".join(missing[:_MOST_NAMED]) + (", …" if len(missing) > _MOST_NAMED else "")
+    raise RunError(
+        f"{package}: the package {what}: {len(missing)} files of estimator-det "
+        f"{estimator_det.__version__} are missing ({named}). Check packages and package_data in "
+        "setup.py, and MANIFEST.in; or build the package from the checkout that runs submit"
+    )
+
+
+def _expected() -> Set[str]:
+    """The files that a source distribution of this installation has."""
+    root = installed_root()
+    files = {
+        str(path.relative_to(root))
+        for room in ROOMS
+        for path in (root / room).rglob("*")
+        if path.suffix in _DATA and "__pycache__" not in path.parts
+    }
+    return files | set(_ROOT_FILES)
+
+
+def _names(package: pathlib.Path) -> Set[str]:
+    """The files of an archive, without its top folder."""
+    if not package.is_file():
+        raise FileNotFoundError(f"no such package: {package}")
+    try:
+        with tarfile.open(package, "r:gz") as archive:
+            return {name.partition("/")[2] for name in archive.getnames()}
+    except (tarfile.TarError, OSError) as error:
+        raise RunError(
+            f"{package}: not a source distribution: {error}. Give the .tar.gz that "
+            "`python setup.py sdist` writes, or leave --package out"
+        ) from error

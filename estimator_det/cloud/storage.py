@@ -1,0 +1,334 @@
+"""Copies between local folders and Cloud Storage: parallel, resumable, checked by CRC32C.
+
+    uploaded = storage.upload(["records", "label_map.pbtxt"], "gs://bucket/data")
+    storage.download(["gs://bucket/run"], "run")
+
+Both copy only what differs in size or checksum. Files that name others are copied after them, so
+that a reader never finds a `checkpoint` file before its checkpoint.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import fnmatch
+import logging
+import os
+import sys
+import threading
+import time
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+from estimator_det.cloud import checksums, listing
+from estimator_det.cloud.connection import Connection, Options, StorageError, connect, no_file
+from estimator_det.cloud.downloads import PART, FileGone, download_file
+from estimator_det.cloud.listing import RemoteFile
+from estimator_det.cloud.paths import SCHEME, CloudPath, is_cloud, parse
+from estimator_det.cloud.uploads import upload_file
+from estimator_det.config.files import special_kind
+from estimator_det.config.printing import quoted
+from estimator_det.config.text import ConfigError
+
+__all__ = ["Copied", "Options", "RemoteFile", "StorageError", "download", "list_files", "upload"]
+
+# Never copied: the lock of a running training, and what an interrupted write or download leaves.
+NEVER = ("training.lock", "*.tmp-*", f"*{PART}*", "*_temp/*", "*.tempstate*")
+# Name others, which must be there first: these last, in this order.
+_LAST = ("*.index", "saved_model.pb", "checkpoint")
+_PASSES = 3
+LOG_SECS = 10.0  # between log lines of a long copy
+
+_LOG = logging.getLogger(__name__)
+
+Work = Tuple[str, int, Callable[[Callable[[int], Any]], None]]  # name, bytes, the transfer
+
+
+class Copied(NamedTuple):
+    """What a copy has done."""
+
+    files: int  # copied
+    size: int  # their bytes
+    same: int  # files that were there already
+    paths: List[str]  # where each file is now, copied or not; by name
+
+
+def list_files(path: str, options: Optional[Options] = None) -> List[RemoteFile]:
+    """The files that gs://bucket/name means: one file, all of a folder, or those of a pattern.
+
+    `*`, `?` and `[…]` match no slash.
+
+    Raises:
+        ConfigError: if the path has another form.
+        FileNotFoundError: if there is no such bucket.
+        StorageError: without credentials or permission, or if the service keeps failing.
+    """
+    return listing.list_files(connect(options), parse(path))
+
+
+def upload(
+    sources: Sequence[str],
+    destination: str,
+    *,
+    exclude: Sequence[str] = (),
+    options: Optional[Options] = None,
+    connection: Optional[Connection] = None,
+) -> Copied:
+    """Uploads files, and the contents of folders, into a folder of a bucket.
+
+    Args:
+        sources: Local files and folders.
+        destination: gs://bucket/folder; made as it is needed.
+        exclude: Patterns of names, or of paths below a source, that are left out.
+        options: How.
+        connection: One that exists already, in place of `options`.
+
+    Raises:
+        FileNotFoundError: if there is no such source or bucket.
+        ConfigError: if two files would have the same name, or for a path of another form.
+        StorageError: without credentials or permission, or if the service keeps failing.
+    """
+    folder = parse(destination)
+    wanted = _local_files(sources, exclude)
+    connection = connection or connect(options)
+    where = CloudPath(folder.bucket, folder.folder)
+    there = {one.path: one for one in listing.list_files(connection, where)}
+
+    def is_there(name: str, local: str) -> bool:
+        remote = there.get(folder.join(name))
+        return remote is not None and checksums.is_same(local, remote.size, remote.crc32c)
+
+    def work(name: str, local: str) -> Work:
+        target = folder.join(name)
+        return (
+            name,
+            os.path.getsize(local),
+            lambda advance: upload_file(connection, local, target, advance),
+        )
+
+    new = {name: local for name, local in wanted.items() if not is_there(name, local)}
+    tasks = [work(name, local) for name, local in new.items()]
+    size = run_all(connection, tasks, "uploading")
+    paths = [str(folder.join(name)) for name in sorted(wanted)]
+    return Copied(len(new), size, len(wanted) - len(new), paths)
+
+
+def download(
+    sources: Sequence[str],
+    folder: str,
+    *,
+    exclude: Sequence[str] = (),
+    options: Optional[Options] = None,
+    connection: Optional[Connection] = None,
+) -> Copied:
+    """Downloads files, and the contents of folders, into a local folder.
+
+    A file that is deleted or replaced meanwhile is listed again, as in the folder of a running
+    training.
+
+    Args:
+        sources: gs://bucket/name of files, folders or patterns.
+        folder: Local; made as it is needed.
+        exclude: Patterns of names, or of paths below a source, that are left out.
+        options: How.
+        connection: One that exists already, in place of `options`.
+
+    Raises:
+        FileNotFoundError: if there is no such bucket, or a source means no file.
+        ConfigError: if two files would have the same name, or for a path of another form.
+        StorageError: without credentials or permission, if bytes fail their checksum, or if the
+            service keeps failing.
+    """
+    parsed = [parse(source) for source in sources]
+    connection = connection or connect(options)
+    total = Copied(0, 0, 0, [])
+    for _ in range(_PASSES):
+        wanted = remote_files(connection, parsed, exclude)
+        done, gone = fetch(connection, wanted, folder)
+        total = Copied(total.files + done.files, total.size + done.size, done.same, done.paths)
+        if not gone:
+            return total
+    raise StorageError(
+        f"{sources[0]}: files are replaced faster than they can be copied, at last {gone[0]}",
+        "Give --follow for the folder of a running training",
+    )
+
+
+def remote_files(
+    connection: Connection,
+    sources: Sequence[CloudPath],
+    exclude: Sequence[str],
+    *,
+    may_be_empty: bool = False,
+) -> Dict[str, RemoteFile]:
+    """Path below the local folder -> file, of all sources.
+
+    Raises:
+        MissingError: if there is no such bucket, or a source means no file, unless it may.
+        ConfigError: if two files would have the same path.
+        StorageError: if a name would leave the local folder.
+    """
+    found: Dict[str, RemoteFile] = {}
+    for source in sources:
+        files = listing.list_files(connection, source)
+        if not files and not may_be_empty:
+            raise no_file(source, "file or folder")
+        for one in files:
+            name = one.path.name
+            is_inside = not source.is_pattern and name != source.name
+            below = name[len(source.folder) :] if is_inside else name.rpartition("/")[2]
+            if _is_excluded(below, exclude):
+                continue
+            if ".." in below.split("/") or os.path.isabs(below):
+                raise StorageError(
+                    f"{one.path}: the name leaves the local folder",
+                    "Rename the file in the bucket, or give --exclude for it",
+                )
+            _add(found, below, one)
+    return found
+
+
+def fetch(
+    connection: Connection, wanted: Dict[str, RemoteFile], folder: str
+) -> Tuple[Copied, List[str]]:
+    """Downloads what differs; also returns the paths that were deleted or replaced meanwhile.
+
+    If there are any, files that name others are left as they are.
+    """
+    gone: List[str] = []
+
+    def work(below: str, remote: RemoteFile) -> Work:
+        def transfer(advance: Callable[[int], Any]) -> None:
+            if gone and _rank(below):
+                return
+            try:
+                download_file(connection, remote, os.path.join(folder, below), advance)
+            except FileGone:
+                gone.append(str(remote.path))
+
+        return below, remote.size, transfer
+
+    new = {
+        below: remote
+        for below, remote in wanted.items()
+        if not checksums.is_same(os.path.join(folder, below), remote.size, remote.crc32c)
+    }
+    size = run_all(connection, [work(*pair) for pair in new.items()], "downloading")
+    paths = [os.path.join(folder, below) for below in sorted(wanted)]
+    return Copied(len(new) - len(gone), size, len(wanted) - len(new), paths), gone
+
+
+def run_all(connection: Connection, tasks: Sequence[Work], title: str) -> int:
+    """Runs transfers in threads, those of files that name others last; returns the bytes.
+
+    The first failure, or a signal, cancels the others and is raised.
+    """
+    with _bar(connection.options, title, sum(size for _, size, _ in tasks)) as advance:
+        for rank in range(len(_LAST) + 1):
+            _run_together(connection, [task for task in tasks if _rank(task[0]) == rank], advance)
+    return sum(size for _, size, _ in tasks)
+
+
+def _run_together(
+    connection: Connection, tasks: Sequence[Work], advance: Callable[[int], Any]
+) -> None:
+    with concurrent.futures.ThreadPoolExecutor(connection.options.threads) as pool:
+        futures = [pool.submit(transfer, advance) for _, _, transfer in tasks]
+        try:
+            for future in concurrent.futures.as_completed(futures):
+                future.result()
+        except BaseException:
+            connection.stop.set()
+            for future in futures:
+                future.cancel()
+            raise
+
+
+@contextlib.contextmanager
+def _bar(options: Options, title: str, size: int) -> Iterator[Callable[[int], Any]]:
+    """A progress bar on a terminal, elsewhere log lines; yields what adds bytes."""
+    from tqdm import tqdm
+
+    shown = options.shows_progress and sys.stderr.isatty() and size > 0
+    lock = threading.Lock()
+    done, logged = 0, time.monotonic()
+    with tqdm(
+        total=size, desc=title, unit="B", unit_scale=True, file=sys.stderr, disable=not shown
+    ) as bar:
+
+        def advance(count: int) -> None:
+            nonlocal done, logged
+            with lock:
+                bar.update(count)
+                done += count
+                if options.shows_progress and not shown and time.monotonic() - logged >= LOG_SECS:
+                    logged = time.monotonic()
+                    _LOG.info("%s: %.1f of %.1f MB", title, done / 1e6, size / 1e6)
+
+        yield advance
+
+
+def _rank(name: str) -> int:
+    """0 for most files; those that name others come later."""
+    base = name.rpartition("/")[2]
+    matching = (rank for rank, pattern in enumerate(_LAST, 1) if fnmatch.fnmatchcase(base, pattern))
+    return next(matching, 0)
+
+
+def _local_files(sources: Sequence[str], exclude: Sequence[str]) -> Dict[str, str]:
+    """Name below the destination -> local path, of all sources."""
+    found: Dict[str, str] = {}
+    for source in sources:
+        for below, path in _files_of(source):
+            if _is_excluded(below, exclude):
+                continue
+            if kind := special_kind(path):
+                raise ConfigError(
+                    f"{path} is {kind}, not a file: move it, or give --exclude for it"
+                )
+            _add(found, below, path)
+    return found
+
+
+def _files_of(source: str) -> Iterator[Tuple[str, str]]:
+    """(name below the destination, path) of a file, or of each file in a folder."""
+    if not os.path.exists(source):
+        raise FileNotFoundError(f"{source}: no such file or folder")
+    if not os.path.isdir(source):
+        yield os.path.basename(source), source
+    for folder, _, names in os.walk(source):
+        for name in names:
+            path = os.path.join(folder, name)
+            yield os.path.relpath(path, source).replace(os.sep, "/"), path
+
+
+def _is_excluded(name: str, exclude: Sequence[str]) -> bool:
+    base = name.rpartition("/")[2]
+    return any(
+        fnmatch.fnmatchcase(base, pattern) or fnmatch.fnmatchcase(name, pattern)
+        for pattern in (*NEVER, *exclude)
+    )
+
+
+def _add(found: Dict[str, Any], name: str, path: Any) -> None:
+    if name in found:
+        raise ConfigError(
+            f"two sources have a file {quoted(name)}: copy them to different destinations"
+        )
+    found[name] = path
+
+
+def check_direction(sources: Sequence[str], destination: str) -> bool:
+    """Whether a copy downloads.
+
+    Raises:
+        ConfigError: unless all sources are on the one side and the destination on the other.
+    """
+    remote = [is_cloud(source) for source in sources]
+    if all(remote) and not is_cloud(destination):
+        return True
+    if not any(remote) and is_cloud(destination):
+        return False
+    raise ConfigError(
+        f"give local sources and a {SCHEME}… destination, or {SCHEME}… sources and a local "
+        f"destination; given {' '.join(map(quoted, sources))} and {quoted(destination)}"
+    )

@@ -1,0 +1,138 @@
+"""Custom jobs of Vertex AI: the YAML and the command that creates one."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from typing import Any, Dict, List, Mapping, Sequence
+
+from estimator_det.cloud.jobs import MODULE, Image, Job, num_shards, region_part
+from estimator_det.cloud.machines import ROLES, Machine, Pool
+
+# The newest images of the service for these machines, and the last day of their availability by
+# https://cloud.google.com/vertex-ai/docs/training/pre-built-containers (docs/cloud.md).
+PREBUILT = {
+    "cpu": ("tf-cpu.2-17.py310", datetime.date(2026, 7, 11)),
+    "gpu": ("tf-gpu.2-17.py310", datetime.date(2026, 7, 11)),
+    "tpu": ("tf-tpu.2-15.cp310", datetime.date(2025, 10, 23)),
+}
+
+
+def prebuilt_image(machine: Machine, region: str) -> Image:
+    """The image of the service that a machine needs, without estimator-det."""
+    name, _ = PREBUILT[_kind(machine)]
+    uri = f"{region_part(region)}-docker.pkg.dev/vertex-ai/training/{name}:latest"
+    return Image(uri, has_package=False)
+
+
+def image_warnings(machine: Machine, today: datetime.date) -> List[str]:
+    """What is wrong with the image of the service for a machine."""
+    name, end = PREBUILT[_kind(machine)]
+    if machine.tpu_topology:
+        return [
+            f"{machine.machine_type}: Vertex AI has no prebuilt image for TPU v5e. Give "
+            "--container_image"
+        ]
+    if today <= end:
+        return []
+    return [
+        f"the prebuilt image {name} is available until {end} by the documentation, which is over. "
+        "Give --container_image, or a newer --executor_image"
+    ]
+
+
+def _kind(machine: Machine) -> str:
+    if machine.is_tpu:
+        return "tpu"
+    return "gpu" if machine.accelerator_type else "cpu"
+
+
+def job_spec(job: Job) -> Dict[str, Any]:
+    """The `CustomJobSpec` of a job; pools in the order chief, workers, servers, evaluator."""
+    pools = sorted(job.pools, key=lambda pool: ROLES.index(pool.role))
+    spec: Dict[str, Any] = {
+        "workerPoolSpecs": [_worker_pool(pool, job) for pool in pools],
+        "baseOutputDirectory": {"outputUriPrefix": job.job_dir},
+    }
+    scheduling: Dict[str, Any] = {}
+    if job.spot:
+        scheduling["strategy"] = "SPOT"
+    if job.spot or len(job.pools) > 1:
+        scheduling["restartJobOnWorkerRestart"] = True  # The run resumes from its checkpoint.
+    if scheduling:
+        spec["scheduling"] = scheduling
+    if job.service_account:
+        spec["serviceAccount"] = job.service_account
+    return spec
+
+
+def _worker_pool(pool: Pool, job: Job) -> Dict[str, Any]:
+    machine: Dict[str, Any] = {"machineType": pool.machine.machine_type}
+    if pool.machine.accelerator_type:
+        machine["acceleratorType"] = pool.machine.accelerator_type
+        machine["acceleratorCount"] = pool.machine.accelerator_count
+    if pool.machine.tpu_topology:
+        machine["tpuTopology"] = pool.machine.tpu_topology
+    spec: Dict[str, Any] = {"machineSpec": machine, "replicaCount": pool.replicas}
+    if job.image.has_package:
+        spec["containerSpec"] = {
+            "imageUri": job.image.uri,
+            "command": ["python", "-m", MODULE],
+            "args": job.arguments(),
+        }
+    else:
+        spec["pythonPackageSpec"] = {
+            "executorImageUri": job.image.uri,
+            "packageUris": [job.package_uri],
+            "pythonModule": MODULE,
+            "args": job.arguments(),
+        }
+    return spec
+
+
+def command(job: Job, yaml_path: str) -> List[str]:
+    """The `gcloud` command that creates the job from its YAML."""
+    project = [f"--project={job.project}"] if job.project else []
+    return [
+        *("gcloud", "ai", "custom-jobs", "create"),
+        *project,
+        f"--region={job.region}",
+        f"--display-name={job.name}",
+        f"--config={yaml_path}",
+    ]
+
+
+def tpu_flags(num_cores: int, flags: Sequence[str]) -> List[str]:
+    """The flags that the job gets on the host of a TPU, besides those that are given."""
+    return ["--use_tpu", "--tpu_name=local", *num_shards(num_cores, flags)]
+
+
+def environment(
+    job_dir: str, addresses: Mapping[str, Sequence[str]], role: str, index: int
+) -> Dict[str, str]:
+    """The variables that the service sets in a replica.
+
+    Args:
+        job_dir: `baseOutputDirectory` of the job.
+        addresses: host:port of the replicas of each role.
+        role: Of the replica, a key of `addresses`.
+        index: Of the replica, among those of its role.
+    """
+    pools = {name: f"workerpool{ROLES.index(name)}" for name in addresses}
+    cluster_spec = {
+        "cluster": {pools[name]: list(hosts) for name, hosts in addresses.items()},
+        "environment": "cloud",
+        "task": {"type": pools[role], "index": index},
+    }
+    tf_config = {
+        "cluster": {name: list(hosts) for name, hosts in addresses.items()},
+        "environment": "cloud",
+        "task": {"type": role, "index": index},
+    }
+    return {
+        "AIP_MODEL_DIR": f"{job_dir}/model/",
+        "AIP_CHECKPOINT_DIR": f"{job_dir}/checkpoints/",
+        "AIP_TENSORBOARD_LOG_DIR": f"{job_dir}/logs/",
+        "CLUSTER_SPEC": json.dumps(cluster_spec),
+        "TF_CONFIG": json.dumps(tf_config),
+    }

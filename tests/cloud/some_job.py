@@ -1,0 +1,35 @@
+"""A job for tests."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from estimator_det.cloud.jobs import Image, Job
+from estimator_det.cloud.machines import Machine, Pool
+
+CPU = Machine("n1-standard-8")
+GPU = Machine("n1-standard-8", "NVIDIA_TESLA_T4", 2)
+IMAGE = Image("us-docker.pkg.dev/vertex-ai/training/tf-cpu.2-17.py310:latest", has_package=False)
+CLUSTER = (
+    Pool("chief", GPU, 1),
+    Pool("worker", GPU, 2),
+    Pool("ps", CPU, 1),
+    Pool("evaluator", GPU, 1),
+)
+
+LONE = Job(
+    name="first-job",
+    region="us-central1",
+    project="my-project",
+    job_dir="gs://bucket/run",
+    pools=(Pool("chief", CPU, 1),),
+    package="estimator_det-0.1.0.tar.gz",
+    image=IMAGE,
+    flags=("--num_train_steps=1000",),
+)
+
+
+def job(**changes: Any) -> Job:
+    """The job of one machine with changes."""
+    return dataclasses.replace(LONE, **changes)

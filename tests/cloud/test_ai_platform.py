@@ -1,0 +1,75 @@
+import json
+
+import pytest
+
+from estimator_det.cloud import ai_platform
+from estimator_det.cloud.jobs import Image
+from estimator_det.cloud.machines import TPUS, Pool
+from tests.cloud import documented
+from tests.cloud.some_job import CLUSTER, LONE, job
+
+TPU_JOB = job(pools=(Pool("chief", TPUS["v3-8"].machine, 1),))
+CONTAINER = Image("gcr.io/my-project/estimator-det", has_package=True)
+JOBS = [LONE, TPU_JOB, job(pools=CLUSTER), job(image=CONTAINER, service_account="a@b.iam")]
+
+
+@pytest.mark.parametrize("one", JOBS)
+def test_the_command_and_yaml_have_documented_names_only(one):
+    command = ai_platform.command(one, "job.yaml")
+    own = command[6 : command.index("--")]
+    known = documented.names("Flag of `gcloud ai-platform jobs submit training`")
+    assert {part.partition("=")[0] for part in own} <= known
+    fields = set(documented.fields(ai_platform.job_spec(one)["trainingInput"]))
+    assert fields <= documented.names("Field of `trainingInput`")
+
+
+def test_the_command_of_a_lone_chief():
+    assert ai_platform.command(LONE, "job.yaml") == [
+        *("gcloud", "ai-platform", "jobs", "submit", "training", "first_job"),
+        "--project=my-project",
+        "--region=us-central1",
+        "--job-dir=gs://bucket/run",
+        "--config=job.yaml",
+        "--module-name=estimator_det.model_main",
+        f"--packages={LONE.package_uri}",
+        "--runtime-version=2.11",
+        "--python-version=3.7",
+        "--",
+        *LONE.arguments(),
+    ]
+
+
+def test_a_cluster():
+    training = ai_platform.job_spec(job(pools=CLUSTER))["trainingInput"]
+    gpu = {"acceleratorConfig": {"count": 2, "type": "NVIDIA_TESLA_T4"}}
+    assert training == {
+        "scaleTier": "CUSTOM",
+        "region": "us-central1",
+        "masterType": "n1-standard-8",
+        "masterConfig": gpu,
+        "workerType": "n1-standard-8",
+        "workerCount": 2,
+        "workerConfig": gpu,
+        "parameterServerType": "n1-standard-8",
+        "parameterServerCount": 1,
+        "evaluatorType": "n1-standard-8",
+        "evaluatorCount": 1,
+        "evaluatorConfig": gpu,
+    }
+
+
+def test_a_tpu_is_the_worker_of_its_host():
+    training = ai_platform.job_spec(TPU_JOB)["trainingInput"]
+    assert (training["masterType"], training["workerType"]) == ("n1-standard-8", "cloud_tpu")
+    tpu = {"acceleratorConfig": {"count": 8, "type": "TPU_V3"}}
+    assert (training["workerCount"], training["workerConfig"]) == (1, tpu)
+    assert ai_platform.tpu_flags(8, []) == ["--use_tpu", "--num_shards=8"]
+
+
+def test_variables_call_the_chief_master():
+    variables = ai_platform.environment("gs://b/run", {"chief": ["c:1"]}, "chief", 0)
+    assert variables["JOB_DIR"] == "gs://b/run"
+    settings = json.loads(variables["TF_CONFIG"])
+    assert settings["cluster"] == {"master": ["c:1"]}
+    assert settings["task"] == {"type": "master", "index": 0}
+    assert set(variables) <= documented.names("Variable")

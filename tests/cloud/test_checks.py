@@ -1,0 +1,137 @@
+"""Checks of the paths of a job."""
+
+from __future__ import annotations
+
+from typing import Any, List
+
+import pytest
+
+from estimator_det.cloud import checks
+from estimator_det.cloud.connection import MissingError, Options, connect
+from estimator_det.cloud.listing import read_bytes
+from estimator_det.cloud.paths import parse
+from estimator_det.cloud.uploads import upload_bytes
+from estimator_det.config import pipeline
+from estimator_det.config.problem import Problem
+from estimator_det.protos import pipeline_pb2
+from tests.cloud.emulator import Emulator, status
+
+READER = "train_input_reader.tf_record_input_reader.input_path"
+LABELS = "train_input_reader.label_map_path"
+CHECKPOINT = "train_config.fine_tune_checkpoint"
+
+
+def _config(**paths: str) -> Any:
+    assignments = {
+        READER: "[gs://data/train.record-*]",
+        LABELS: "gs://data/map.pbtxt",
+        CHECKPOINT: "gs://data/old/model.ckpt",
+        **paths,
+    }
+    config = pipeline_pb2.TrainEvalPipelineConfig()
+    return pipeline.apply_overrides(config, [f"{k}={v}" for k, v in assignments.items()])
+
+
+def _fill() -> None:
+    for name in ("train.record-0", "train.record-1", "map.pbtxt", "old/model.ckpt.index"):
+        upload_bytes(connect(), b"content", parse(f"gs://data/{name}"))
+
+
+def _check(config: Any, **settings: Any) -> List[Problem]:
+    return checks.check_paths(config, options=Options(sleep=lambda _: None), **settings)
+
+
+def test_nothing_is_wrong(emulator: Emulator):
+    _fill()
+    before = set(emulator.storage.objects["data"])
+    assert _check(_config(), model_dir="gs://data/run", region="us-central1") == []
+    assert set(emulator.storage.objects["data"]) == before
+    assert emulator.count("DELETE", "run%2Festimator-det-write-check") == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "path", "message", "remedy"),
+    [
+        (f"{READER}[0]", "gs://data/val*", "no file matches 'gs://data/val*'", "gcloud storage ls"),
+        (LABELS, "gs://none/map.pbtxt", "there is no bucket gs://none", "buckets create gs://none"),
+        (LABELS, "data/map.pbtxt", "'data/map.pbtxt' is not in Cloud Storage", f"--set {LABELS}="),
+        (LABELS, "gs://data//map", "has two slashes in a row", "correct the path"),
+        (LABELS, "gs://Data/map", "has no valid name of a bucket", "correct the path"),
+        (CHECKPOINT, "gs://data/old/mod", "no file matches 'gs://data/old/mod.*'", "gcloud"),
+        (LABELS, "gs://data/empty", "gs://data/empty is empty", "upload it again"),
+    ],
+)
+def test_what_is_wrong(emulator: Emulator, field: str, path: str, message: str, remedy: str):
+    _fill()
+    upload_bytes(connect(), b"", parse("gs://data/empty"))
+    value = f"[{path}]" if field.endswith("]") else path
+    (problem,) = _check(_config(**{field.partition("[")[0]: value}))
+    assert (problem.severity, problem.field) == ("error", field)
+    assert message in problem.message and remedy in problem.remedy
+
+
+def test_no_permission_to_read(emulator: Emulator):
+    _fill()
+    emulator.fail("GET", "alt=media", status(403, "no storage.objects.get access"), times=99)
+    problems = _check(_config())
+    assert {problem.field for problem in problems} == {f"{READER}[0]", LABELS, CHECKPOINT}
+    assert all("no permission to read (HTTP 403: no sto" in one.message for one in problems)
+    assert all("roles/storage.objectViewer" in one.remedy for one in problems)
+
+
+@pytest.mark.parametrize("method", ["POST", "DELETE"])
+def test_model_dir_that_cannot_be_written(emulator: Emulator, method: str):
+    _fill()
+    emulator.fail(method, "", status(403))
+    (problem,) = _check(_config(), model_dir="gs://data/run")
+    assert problem.field == "--model_dir" and "no permission to write" in problem.message
+    assert "roles/storage.objectAdmin" in problem.remedy
+
+
+def test_local_model_dir(emulator: Emulator):
+    _fill()
+    (problem,) = _check(_config(), model_dir="run")
+    assert problem.field == "--model_dir" and problem.remedy == "give gs://BUCKET/FOLDER"
+
+
+def test_bucket_in_another_region(emulator: Emulator):
+    _fill()
+    (problem,) = _check(_config(), region="europe-west4")
+    assert (problem.severity, problem.field) == ("warning", "gs://data")
+    assert "the bucket is in us-central1, the job in europe-west4" in problem.message
+    assert "bucket in europe-west4" in problem.remedy
+
+
+def test_region_that_cannot_be_read(emulator: Emulator):
+    _fill()
+    emulator.fail("GET", "/b/data?", status(403), times=99)
+    (problem,) = _check(_config(), region="us-central1")
+    assert problem.severity == "warning"
+    assert problem.message == "the region of the bucket cannot be read"
+
+
+@pytest.mark.parametrize(
+    ("location", "parts", "region", "expected"),
+    [
+        ("US-CENTRAL1", [], "us-central1", True),
+        ("US-CENTRAL1", [], "us-central2", False),
+        ("US", [], "us-west4", True),
+        ("US", [], "northamerica-northeast1", False),
+        ("EU", [], "europe-west4", True),
+        ("EU", [], "europe-west2", False),
+        ("ASIA", [], "asia-east1", True),
+        ("NAM4", ["us-central1", "us-east1"], "us-east1", True),
+        ("NAM4", ["us-central1", "us-east1"], "us-west1", False),
+    ],
+)
+def test_regions(location: str, parts: List[str], region: str, expected: bool):
+    assert checks.is_near(location, parts, region) == expected
+
+
+def test_parts_of_files(emulator: Emulator):
+    _fill()
+    connection = connect()
+    assert read_bytes(connection, parse("gs://data/map.pbtxt")) == b"content"
+    assert read_bytes(connection, parse("gs://data/map.pbtxt"), 1, 4) == b"ont"
+    with pytest.raises(MissingError, match="gs://data/none: no such file"):
+        read_bytes(connection, parse("gs://data/none"))

@@ -1,0 +1,57 @@
+"""Copies of event files for a hosted TensorBoard."""
+
+from __future__ import annotations
+
+import pathlib
+import time
+
+import pytest
+
+from estimator_det.cloud import event_files
+from estimator_det.compat import tf1
+
+
+def test_event_files_are_copied_while_they_grow(tmp_path: pathlib.Path) -> None:
+    run, logs = tmp_path / "run", tmp_path / "logs"
+    (run / "eval_0").mkdir(parents=True)
+    (run / "eval_0" / "events.out.tfevents.2").write_bytes(b"eval")
+    (run / "model.ckpt-1.index").write_bytes(b"index")
+    with event_files.copied(f"{run}/", f"{logs}/", every_secs=0.01):
+        copy = logs / "eval_0" / "events.out.tfevents.2"
+        while not copy.exists():
+            time.sleep(0.01)
+        (run / "events.out.tfevents.1").write_bytes(b"one")
+        while not (logs / "events.out.tfevents.1").exists():
+            time.sleep(0.01)
+    with event_files.copied(str(run), str(logs)):  # only at the end
+        (run / "events.out.tfevents.1").write_bytes(b"one and two")
+    found = {str(p.relative_to(logs)): p.read_bytes() for p in logs.rglob("*") if p.is_file()}
+    assert found == {
+        "eval_0/events.out.tfevents.2": b"eval",
+        "events.out.tfevents.1": b"one and two",
+    }
+
+
+def test_the_last_events_are_copied(tmp_path: pathlib.Path) -> None:
+    run, logs = tmp_path / "run", tmp_path / "logs"
+    with event_files.copied(str(run), str(logs)), tf1.Graph().as_default():
+        writer = tf1.summary.FileWriterCache.get(str(run))
+        writer.add_summary(tf1.Summary(value=[tf1.Summary.Value(tag="a", simple_value=1.0)]), 1)
+    (written,) = run.iterdir()
+    values = [
+        event.summary.value[0].simple_value
+        for event in tf1.train.summary_iterator(str(logs / written.name))
+        if event.summary.value
+    ]
+    assert values == [1.0]
+
+
+def test_a_failing_copy_does_not_end_the_training(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "events.out.tfevents.1").write_bytes(b"one")
+    (tmp_path / "file").write_bytes(b"")
+    with event_files.copied(str(tmp_path / "run"), str(tmp_path / "file" / "logs")):
+        pass
+    assert "event files could not be copied to" in caplog.text

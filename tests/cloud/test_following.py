@@ -1,0 +1,142 @@
+"""A local copy of a folder that a training writes to."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any, Callable, Dict, List
+
+import pytest
+
+from estimator_det.cloud import following, storage
+from estimator_det.cloud.connection import Options, connect
+from estimator_det.cloud.listing import list_files
+from estimator_det.cloud.paths import parse
+from estimator_det.cloud.uploads import upload_bytes
+from tests.cloud.emulator import Emulator, corrupt, cut
+
+RUN = "gs://data/run"
+EVENTS = "events.out.tfevents.1"
+
+
+class _Training:
+    """Writes to the bucket between two copies."""
+
+    def __init__(self, emulator: Emulator, steps: List[Callable[[], Any]]) -> None:
+        self._emulator, self._steps, self._now = emulator, steps, 0.0
+        self.downloads: List[int] = []  # requests of each copy
+
+    def wait(self, seconds: float) -> None:
+        self._now += seconds
+        self.downloads.append(self._emulator.count("GET", "alt=media"))
+        self._emulator.requests.clear()
+        if self._steps:
+            self._steps.pop(0)()
+
+    def clock(self) -> float:
+        return self._now
+
+
+def _write(name: str, data: bytes) -> None:
+    upload_bytes(connect(), data, parse(f"{RUN}/{name}"))
+
+
+def _follow(training: _Training, folder: pathlib.Path, **settings: Any) -> None:
+    following.follow(
+        [RUN], str(folder), timeout_secs=60, wait=training.wait, clock=training.clock,
+        options=Options(sleep=lambda _: None), **settings,
+    )  # fmt: skip
+
+
+def _found(folder: pathlib.Path) -> Dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_new_files_come_and_old_ones_stay(emulator: Emulator, tmp_path: pathlib.Path, caplog: Any):
+    caplog.set_level("INFO")
+
+    def save(step: int) -> None:
+        _write(f"model.ckpt-{step}.index", b"%d" % step)
+        _write("checkpoint", b"%d" % step)
+        _write("training.lock", b"lease")
+
+    def next_checkpoint() -> None:
+        save(2)
+        emulator.storage.delete_file("data", "run/model.ckpt-1.index")
+
+    training = _Training(emulator, [lambda: save(1), next_checkpoint])
+    _follow(training, tmp_path / "l")
+    assert _found(tmp_path / "l") == {
+        "checkpoint": b"2",
+        "model.ckpt-1.index": b"1",
+        "model.ckpt-2.index": b"2",
+    }
+    assert training.downloads == [0, 2, 2, 0]  # what is here is not asked for again
+    assert training.clock() == 120.0
+    assert "nothing there yet" in caplog.text and "nothing new for 60 s: done" in caplog.text
+
+
+def test_files_that_grow_get_their_end_only(emulator: Emulator, tmp_path: pathlib.Path):
+    first, second = b"x" * 1000, b"y" * 500
+    ranges: List[str] = []
+    _write(EVENTS, first)
+    local = tmp_path / "l" / EVENTS
+    inodes = []
+
+    def grow() -> None:
+        inodes.append(local.stat().st_ino)
+        _write(EVENTS, first + second)
+        emulator.fail("GET", "alt=media", lambda handler: ranges.append(handler.headers["Range"]))
+
+    _follow(_Training(emulator, [grow]), tmp_path / "l")
+    assert _found(tmp_path / "l") == {EVENTS: first + second}
+    assert ranges == ["bytes=1000-1499"]
+    assert inodes == [local.stat().st_ino]  # a reader that has it open sees the end
+
+
+@pytest.mark.parametrize("content", [b"z" * 1000 + b"y" * 500, b"short", b"x" * 1000])
+def test_files_that_are_replaced_come_whole(
+    emulator: Emulator, tmp_path: pathlib.Path, content: bytes
+):
+    _write(EVENTS, b"x" * 1000)
+    training = _Training(emulator, [lambda: _write(EVENTS, content)])
+    _follow(training, tmp_path / "l")
+    assert _found(tmp_path / "l") == {EVENTS: content}
+
+
+def test_a_damaged_end_is_not_appended(emulator: Emulator, tmp_path: pathlib.Path):
+    _write(EVENTS, b"x" * 1000)
+    (tmp_path / EVENTS).write_bytes(b"x" * 400)
+    (remote,) = list_files(connect(), parse(RUN))
+    emulator.fail("GET", "alt=media", corrupt)
+    assert not following.append_end(connect(), remote, str(tmp_path / EVENTS))
+    assert _found(tmp_path) == {EVENTS: b"x" * 400}
+    assert following.append_end(connect(), remote, str(tmp_path / EVENTS))
+    assert _found(tmp_path) == {EVENTS: b"x" * 1000}
+
+
+def test_failures_pass(emulator: Emulator, tmp_path: pathlib.Path):
+    _write(EVENTS, b"x" * 1000)
+    emulator.fail("GET", "/o?", cut, times=2)
+    _follow(_Training(emulator, []), tmp_path / "l", exclude=["*.index"])
+    assert _found(tmp_path / "l") == {EVENTS: b"x" * 1000}
+
+
+def test_a_file_that_vanishes_is_listed_again(emulator: Emulator, tmp_path: pathlib.Path):
+    _write("model.ckpt-1.data", b"1")
+    _write("checkpoint", b"1")
+
+    def vanish(handler: Any) -> bool:
+        emulator.storage.delete_file("data", "run/model.ckpt-1.data")
+        return False
+
+    emulator.fail("GET", "alt=media", vanish)
+    training = _Training(emulator, [lambda: None, lambda: _write("checkpoint", b"2")])
+    _follow(training, tmp_path / "l")
+    assert _found(tmp_path / "l") == {"checkpoint": b"2"}
+    assert training.downloads[0] == 1  # no checkpoint file without its checkpoint
+
+
+def test_missing_bucket(emulator: Emulator, tmp_path: pathlib.Path):
+    with pytest.raises(FileNotFoundError, match="there is no bucket gs://none"):
+        following.follow(["gs://none/run"], str(tmp_path))
+    assert storage.list_files("gs://data") == []

@@ -1,0 +1,85 @@
+import pytest
+
+from estimator_det.cloud import jobs
+from estimator_det.cloud.machines import TPUS, Pool
+from estimator_det.console import UsageError
+from tests.cloud.some_job import CLUSTER, CPU, GPU, LONE, job
+
+CHIEF = Pool("chief", CPU, 1)
+
+
+def test_what_the_job_reads_is_below_its_folder():
+    assert LONE.config_uri == "gs://bucket/run/jobs/first-job/pipeline.config"
+    assert LONE.package_uri == "gs://bucket/run/jobs/first-job/estimator_det-0.1.0.tar.gz"
+
+
+def test_arguments_name_configuration_and_folder():
+    assert LONE.arguments() == [
+        "--pipeline_config_path=gs://bucket/run/jobs/first-job/pipeline.config",
+        "--model_dir=gs://bucket/run",
+        "--num_train_steps=1000",
+    ]
+
+
+def test_a_given_folder_stays():
+    flags = ("--model_dir", "gs://other/run")
+    arguments = job(flags=flags).arguments()
+    assert arguments[1:] == list(flags) and len(arguments) == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "1st"}, "--name 1st: give a letter"),
+        ({"job_dir": "run"}, "--job_dir run: give a folder in Cloud Storage"),
+        ({"job_dir": "gs://b/"}, "--job_dir gs://b/: give a folder"),
+        ({"pools": (CHIEF, Pool("worker", CPU, -1))}, "1 or more"),
+        ({"pools": (CHIEF, Pool("ps", CPU, 1))}, "leave the pool of worker empty"),
+        ({"pools": (*CLUSTER[:2], CLUSTER[3])}, "leave the pool of ps empty"),
+        ({"pools": (*CLUSTER[:3], Pool("evaluator", CPU, 2))}, "one evaluator at most"),
+        (
+            {"pools": (Pool("chief", TPUS["v3-8"].machine, 1), CLUSTER[1])},
+            "a job with a TPU has one machine: remove --workers",
+        ),
+    ],
+)
+def test_jobs_that_no_service_runs_are_refused(changes, message):
+    with pytest.raises(UsageError, match=message):
+        job(**changes)
+
+
+@pytest.mark.parametrize("flag", ["--pipeline_config_path=a", "--job-dir=b", "-use_tpu"])
+def test_flags_that_submit_sets_are_refused(flag):
+    with pytest.raises(UsageError, match=f"{flag} after the --: submit sets this flag"):
+        jobs.check_flags_of_job(["--num_train_steps=1", flag])
+
+
+@pytest.mark.parametrize(
+    ("region", "part"),
+    [
+        ("us-central1", "us"),
+        ("northamerica-northeast1", "us"),
+        ("europe-west4", "europe"),
+        ("asia-east1", "asia"),
+        ("australia-southeast1", "asia"),
+    ],
+)
+def test_images_are_near_the_machines(region, part):
+    assert jobs.region_part(region) == part
+
+
+def test_hours_and_price():
+    lines = jobs.cost_lines(CLUSTER, 9000, 0.4, 3.5)
+    assert lines == [
+        "training: 9,000 steps of 0.4 s = 1.00 hours",
+        "  4.00 machine-hours of n1-standard-8 with 2 x NVIDIA_TESLA_T4",
+        "  1.00 machine-hours of n1-standard-8",
+        "  price: 3.50 at 3.5 per hour",
+        "  without evaluations, the start of machines, storage and network",
+    ]
+
+
+def test_without_a_price_there_is_none():
+    lines = jobs.cost_lines([Pool("chief", GPU, 1)], 3600, 1.0)
+    assert not [line for line in lines if "price" in line]
+    assert "  1.00 machine-hours of n1-standard-8 with 2 x NVIDIA_TESLA_T4" in lines

@@ -1,0 +1,91 @@
+import pytest
+
+from estimator_det.cloud import rehearsal
+from estimator_det.cloud.machines import TPUS, Pool
+from estimator_det.compat import tf
+from estimator_det.config import pipeline
+from inputs.records import stream
+from model_fn.checkpoints.errors import RunError
+from tests.cloud.some_job import LONE, job
+from tests.programs.test_cli import CONFIG
+
+
+def _write(path, count, options=""):
+    with tf.io.TFRecordWriter(str(path), options) as writer:
+        for index in range(count):
+            writer.write(f"{path.name} {index}".encode())
+
+
+def _config(*paths, eval_path):
+    return pipeline.apply_overrides(
+        pipeline.read_pipeline(str(CONFIG)),
+        [
+            f"train_input_reader.tf_record_input_reader.input_path=[{','.join(paths)}]",
+            f"eval_input_reader.tf_record_input_reader.input_path=[{eval_path}]",
+        ],
+    )
+
+
+def _records(path):
+    return [record.numpy() for record in tf.data.TFRecordDataset(path)]
+
+
+def test_the_first_records_of_each_path_are_copied(tmp_path):
+    for name in ("a-0", "a-1", "b"):
+        _write(tmp_path / name, 5)
+    _write(tmp_path / "e.gz", 2, "GZIP")
+    config = _config(f"{tmp_path}/a-*", f"{tmp_path}/b", eval_path=f"{tmp_path}/e.gz")
+    short = rehearsal.first_records(config, tmp_path / "records", 3)
+    first, second = stream.input_patterns(short.train_input_reader)
+    assert _records(first) == [b"a-0 0", b"a-0 1", b"a-0 2"]
+    assert _records(second) == [b"b 0", b"b 1", b"b 2"]
+    (third,) = stream.input_patterns(short.eval_input_reader[0])
+    assert _records(third) == [b"e.gz 0", b"e.gz 1"]
+    assert not set("[]*?") & set(first + second + third), "patterns match other files"
+    assert list(config.train_input_reader.tf_record_input_reader.input_path)[1] == f"{tmp_path}/b"
+
+
+def test_relative_paths_become_absolute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _write(tmp_path / "a", 1)
+    config = _config("a", eval_path="a")
+    config.train_input_reader.label_map_path = "map.pbtxt"
+    config.eval_input_reader[0].label_map_path = "gs://bucket/map.pbtxt"
+    short = rehearsal.first_records(config, tmp_path / "records", 1)
+    assert short.train_input_reader.label_map_path == f"{tmp_path}/map.pbtxt"
+    assert short.eval_input_reader[0].label_map_path == "gs://bucket/map.pbtxt"
+    assert _records(short.train_input_reader.tf_record_input_reader.input_path[0]) == [b"a 0"]
+
+
+def test_a_missing_record_file_is_named_with_its_field(tmp_path):
+    _write(tmp_path / "a", 1)
+    config = _config(f"{tmp_path}/a", eval_path=f"{tmp_path}/none-*")
+    expected = r"eval_input_reader\[0\]\.tf_record_input_reader\.input_path\[0\]: .*none-\*"
+    with pytest.raises(FileNotFoundError, match=expected):
+        rehearsal.first_records(config, tmp_path / "records", 3)
+
+
+def test_an_empty_record_file_is_named(tmp_path):
+    _write(tmp_path / "a", 0)
+    with pytest.raises(RunError, match=f"{tmp_path}/a: the file has no records"):
+        rehearsal.first_records(
+            _config(f"{tmp_path}/a", eval_path=f"{tmp_path}/a"), tmp_path / "records", 3
+        )
+
+
+def test_arguments_become_local():
+    arguments = rehearsal._arguments(LONE, "/w/pipeline.config", "/w/output", 2)
+    assert arguments == [
+        "--pipeline_config_path=/w/pipeline.config",
+        "--model_dir=/w/output",
+        "--num_train_steps=1000",
+        "--num_train_steps=2",
+    ]
+
+
+def test_a_tpu_is_rehearsed_here(capsys):
+    flags = ("--use_tpu", "--tpu_name=local", "--num_shards=8")
+    one = job(pools=(Pool("chief", TPUS["v3-8"].machine, 1),), flags=flags)
+    arguments = rehearsal._arguments(one, "c", "o", 1)
+    assert arguments[2:] == ["--rehearse_tpu", *flags[1:], "--num_train_steps=1"]
+    assert "--use_tpu is replaced by --rehearse_tpu" in capsys.readouterr().out

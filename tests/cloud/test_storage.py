@@ -1,0 +1,545 @@
+"""Copies to and from a bucket of an emulator."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+from typing import Any, List
+
+import pytest
+
+from estimator_det.cloud import downloads, sessions, storage
+from estimator_det.cloud.connection import MIB, Options, StorageError, connect
+from estimator_det.config.text import ConfigError
+from tests.cloud.emulator import Emulator, corrupt, cut, half, hang, status
+from tests.conftest import TESTS
+
+QUARTER = MIB // 4
+
+
+def _options(waits: List[float], **changes: Any) -> Options:
+    return Options(
+        **{"chunk_bytes": QUARTER, "sleep": waits.append, "timeout_secs": 5.0, **changes}
+    )
+
+
+def _large(folder: pathlib.Path) -> pathlib.Path:
+    """Three chunks and a bit, without repetition."""
+    path = folder / "large.record"
+    path.write_bytes(b"".join(i.to_bytes(4, "big") for i in range(3 * QUARTER // 4 + 7)))
+    return path
+
+
+def test_folder_there_and_back(emulator: Emulator, tmp_path: pathlib.Path, waits: List[float]):
+    source = tmp_path / "source"
+    (source / "sub").mkdir(parents=True)
+    (source / "a.record").write_bytes(b"a")
+    (source / "sub" / "b.record").write_bytes(b"bb")
+    (source / "empty").write_bytes(b"")
+    (source / "training.lock").write_text("of this machine")
+    large = _large(source)
+    done = storage.upload([str(source)], "gs://data/x/", options=_options(waits))
+    assert done.paths == [
+        f"gs://data/x/{n}" for n in ("a.record", "empty", large.name, "sub/b.record")
+    ]
+    assert (done.files, done.same) == (4, 0)
+    assert emulator.content("x/large.record") == large.read_bytes()
+
+    again = storage.upload([str(source)], "gs://data/x", options=_options(waits))
+    assert (again.files, again.same, again.size) == (0, 4, 0)
+
+    target = tmp_path / "target"
+    done = storage.download(["gs://data/x"], str(target), options=_options(waits))
+    assert done.files == 4 and done.size == large.stat().st_size + 3
+    found = {str(p.relative_to(target)): p.read_bytes() for p in target.rglob("*") if p.is_file()}
+    assert found == {
+        "a.record": b"a", "empty": b"", "sub/b.record": b"bb", large.name: large.read_bytes()
+    }  # fmt: skip
+    (target / "a.record").write_bytes(b"A")  # the same size
+    again = storage.download(["gs://data/x"], str(target), options=_options(waits))
+    assert (again.files, again.same) == (1, 3)
+    assert (target / "a.record").read_bytes() == b"a"
+    assert not waits
+
+
+def test_progress_without_a_terminal(
+    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float], monkeypatch: Any, caplog: Any
+):
+    monkeypatch.setattr(storage, "LOG_SECS", 0.0)
+    caplog.set_level("INFO")
+    large = _large(tmp_path)
+    storage.upload([str(large)], "gs://data", options=_options(waits, shows_progress=False))
+    assert "MB" not in caplog.text
+    storage.download(["gs://data"], str(tmp_path / "l"), options=_options(waits))
+    total = large.stat().st_size / 1e6
+    assert f"downloading: {total:.1f} of {total:.1f} MB" in caplog.text
+
+
+def test_listing_and_patterns(emulator: Emulator, tmp_path: pathlib.Path, waits: List[float]):
+    for name in ("train.record-0", "train.record-1", "val.record", "deep/train.record-2"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(name.encode())
+    sources = [
+        str(tmp_path / n) for n in ("train.record-0", "train.record-1", "val.record", "deep")
+    ]
+    storage.upload(sources, "gs://data/d", options=_options(waits))
+
+    def names(path: str) -> List[str]:
+        return [one.path.name for one in storage.list_files(path, _options(waits))]
+
+    assert names("gs://data/d/train*") == [
+        "d/train.record-0",
+        "d/train.record-1",
+        "d/train.record-2",
+    ]
+    assert names("gs://data/*") == []  # matches no slash
+    assert names("gs://data/d/val.record") == ["d/val.record"]
+    assert names("gs://data/d/val") == []
+    (one,) = storage.list_files("gs://data/d/val.record", _options(waits))
+    assert one.size == len(b"val.record") and one.generation > 0 and len(one.crc32c) == 8
+    done = storage.download(
+        ["gs://data/d/train*-[01]"], str(tmp_path / "t"), options=_options(waits)
+    )
+    assert [os.path.basename(path) for path in done.paths] == ["train.record-0", "train.record-1"]
+    left = storage.download(
+        ["gs://data"], str(tmp_path / "u"), exclude=["d/train*", "nothing"], options=_options(waits)
+    )
+    assert left.paths == [str(tmp_path / "u" / "d" / "val.record")]
+
+
+def test_pieces_do_not_grow_with_the_file(
+    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float], monkeypatch: Any
+):
+    """Of which each thread holds one; benchmarks.storage measures the memory."""
+    sent: List[int] = []
+    received: List[int] = []
+
+    def note(handler: Any) -> bool:
+        sent.append(int(handler.headers["Content-Length"]))
+        return False
+
+    emulator.fail("PUT", "upload_id", note, times=99)
+    large = _large(tmp_path)
+    storage.upload([str(large)], "gs://data", options=_options(waits))
+    assert sent == [QUARTER, QUARTER, QUARTER, large.stat().st_size - 3 * QUARTER]
+
+    write = downloads.Writer.write
+
+    def noted(self: Any, data: bytes) -> int:
+        received.append(len(data))
+        return write(self, data)
+
+    monkeypatch.setattr(downloads.Writer, "write", noted)
+    storage.download(["gs://data"], str(tmp_path / "l"), options=_options(waits))
+    assert sum(received) == large.stat().st_size and max(received) <= 2**16
+
+
+def test_failed_upload_is_resumed_by_the_next_one(
+    emulator: Emulator, own_cache: pathlib.Path, tmp_path: pathlib.Path, waits: List[float]
+):
+    large = _large(tmp_path)
+    emulator.fail("PUT", "upload_id", cut, times=99, after=2)
+    with pytest.raises(StorageError, match=r"large.record: writing failed 3 times in a row"):
+        storage.upload([str(large)], "gs://data", options=_options(waits, attempts=3))
+    (saved,) = (own_cache / "estimator-det" / "uploads").iterdir()
+    assert saved.stat().st_mode & 0o077 == 0
+    assert emulator.count("POST") == 1
+
+    emulator.faults.clear()
+    sent = emulator.count("PUT")
+    storage.upload([str(large)], "gs://data", options=_options(waits))
+    assert emulator.content("large.record") == large.read_bytes()
+    assert emulator.count("POST") == 1  # the same session
+    assert emulator.count("PUT") == sent + 3  # what it has; then two of the four chunks
+    assert not saved.exists()
+
+
+def test_killed_upload_is_resumed(
+    emulator: Emulator, own_cache: pathlib.Path, tmp_path: pathlib.Path, waits: List[float]
+):
+    """A process that ends without any handler, as of a machine that is switched off."""
+    large = _large(tmp_path)
+    program = (
+        "import os; from estimator_det.cloud import storage\n"
+        "def die(count):\n"
+        "    sent.append(count)\n"
+        "    if sum(sent): os._exit(9)\n"
+        "sent = []\n"
+        "from estimator_det.cloud import uploads, connection, paths\n"
+        f"options = connection.Options(chunk_bytes={QUARTER})\n"
+        "target = paths.CloudPath('data', 'large.record')\n"
+        f"uploads.upload_file(connection.connect(options), {str(large)!r}, target, die)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=TESTS.parent, check=False)
+    assert done.returncode == 9
+    emulator.requests.clear()
+    storage.upload([str(large)], "gs://data", options=_options(waits))
+    assert emulator.content("large.record") == large.read_bytes()
+    assert emulator.count("POST") == 0 and emulator.count("PUT") == 4
+
+
+def test_file_that_has_changed_is_uploaded_anew(
+    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float]
+):
+    large = _large(tmp_path)
+    emulator.fail("PUT", "upload_id", cut, times=99, after=2)
+    with pytest.raises(StorageError):
+        storage.upload([str(large)], "gs://data", options=_options(waits, attempts=1))
+    emulator.faults.clear()
+    large.write_bytes(large.read_bytes()[::-1])
+    storage.upload([str(large)], "gs://data", options=_options(waits))
+    assert emulator.content("large.record") == large.read_bytes()
+
+
+@pytest.mark.parametrize("code", [404, 410])
+def test_session_that_has_ended_is_replaced(
+    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float], code: int
+):
+    large = _large(tmp_path)
+    emulator.fail("PUT", "upload_id", status(code), after=1)
+    storage.upload([str(large)], "gs://data", options=_options(waits))
+    assert emulator.content("large.record") == large.read_bytes()
+    assert emulator.count("POST") == 2
+
+
+def test_address_of_a_week_ago_is_not_used(own_cache: pathlib.Path):
+    sessions.save("name", "http://address")
+    assert sessions.find("name") == "http://address"
+    path = own_cache / "estimator-det" / "uploads" / "name"
+    os.utime(path, (0, path.stat().st_mtime - sessions.WEEK_SECS - 1))
+    assert sessions.find("name") is None and not path.exists()
+
+
+def test_no_place_for_addresses_is_a_warning(
+    own_cache: pathlib.Path, caplog: pytest.LogCaptureFixture
+):
+    own_cache.write_text("a file")
+    sessions.save("name", "http://secret")
+    assert "if the upload is interrupted, it starts anew" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_interrupted_download_is_resumed(
+    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float]
+):
+    large = _large(tmp_path)
+    storage.upload([str(large)], "gs://data", options=_options(waits))
+    local = tmp_path / "local"
+    emulator.fail("GET", "alt=media", half)
+    emulator.fail("GET", "alt=media", status(503), times=99)
+    with pytest.raises(StorageError, match=r"reading failed 2 times in a row.* HTTP 503"):
+        storage.download(["gs://data"], str(local), options=_options(waits, attempts=2))
+    (part,) = local.iterdir()
+    assert large.stat().st_size // 2 <= part.stat().st_size + 8192
+    assert large.read_bytes().startswith(part.read_bytes())
+
+    emulator.faults.clear()
+    ranges: List[str] = []
+    emulator.fail("GET", "alt=media", lambda handler: ranges.append(handler.headers["Range"]))
+    size = part.stat().st_size
+    storage.download(["gs://data"], str(local), options=_options(waits))
+    assert ranges == [f"bytes={size}-{large.stat().st_size - 1}"]
+    assert (local / large.name).read_bytes() == large.read_bytes()
+    assert [path.name for path in local.iterdir()] == [large.name]
+
+
+def test_connection_that_ends_within_a_file(
+    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float]
+):
+    large = _large(tmp_path)
+    storage.upload([str(large)], "gs://data", options=_options(waits))
+    # Each answer brings half of the rest: progress, so that failures do not add up.
+    emulator.fail("GET", "alt=media", half, times=5)
+    storage.download(["gs://data"], str(tmp_path / "l"), options=_options(waits, attempts=2))
+    assert (tmp_path / "l" / large.name).read_bytes() == large.read_bytes()
+    assert len(waits) == 5
+
+
+@pytest.mark.parametrize("fault", [status(503), status(429), status(500), cut])
+def test_failures_that_pass_are_retried_with_growing_delays(
+    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float], fault: Any
+):
+    (tmp_path / "small").write_bytes(b"small")
+    large = _large(tmp_path)
+    emulator.fail("POST", "uploadType=multipart", fault, times=3)
+    storage.upload([str(tmp_path / "small")], "gs://data", options=_options(waits))
+    assert len(waits) == 3
+    for wait, longest in zip(waits, (1.0, 2.0, 4.0)):
+        assert longest / 2 <= wait <= longest
+    emulator.fail("PUT", "upload_id", fault, times=2, after=1)
+    storage.upload([str(large)], "gs://data", options=_options(waits))
+    emulator.fail("GET", "/o?", fault)
+    emulator.fail("GET", "alt=media", fault)
+    done = storage.download(["gs://data"], str(tmp_path / "l"), options=_options(waits))
+    assert done.files == 2 and len(waits) == 7
+    assert (tmp_path / "l" / large.name).read_bytes() == large.read_bytes()
+
+
+def test_delays_have_a_limit(emulator: Emulator, waits: List[float]):
+    emulator.fail("GET", "/o?", status(503), times=99)
+    options = _options(waits, attempts=9, longest_delay_secs=4.0)
+    with pytest.raises(StorageError, match="9 times in a row, at last with: HTTP 503"):
+        storage.list_files("gs://data", options)
+    assert len(waits) == 8 and max(waits) <= 4.0
+
+
+def test_timeouts_are_retried(
+    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float], caplog: Any
+):
+    large = _large(tmp_path)
+    options = _options(waits, timeout_secs=0.2)
+    emulator.fail("PUT", "upload_id", hang, after=1)
+    storage.upload([str(large)], "gs://data", options=options)
+    emulator.fail("GET", "alt=media", hang)
+    storage.download(["gs://data"], str(tmp_path / "l"), options=options)
+    assert (tmp_path / "l" / large.name).read_bytes() == large.read_bytes()
+    assert len(waits) == 2
+    assert "large.record: writing failed: no answer in time; attempt 2 of 8" in caplog.text
+
+
+def test_corrupted_download_is_repeated_once(
+    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float], caplog: Any
+):
+    (tmp_path / "small").write_bytes(b"small")
+    storage.upload([str(tmp_path / "small")], "gs://data", options=_options(waits))
+    emulator.fail("GET", "alt=media", corrupt)
+    storage.download(["gs://data"], str(tmp_path / "l"), options=_options(waits))
+    assert (tmp_path / "l" / "small").read_bytes() == b"small"
+    assert "downloading the file again" in caplog.text
+
+    emulator.fail("GET", "alt=media", corrupt, times=2)
+    with pytest.raises(StorageError, match=r"gs://data/small: the bytes received have .* twice"):
+        storage.download(["gs://data"], str(tmp_path / "m"), options=_options(waits))
+    assert not list((tmp_path / "m").iterdir())
+
+
+def _flip(handler: Any) -> bool:
+    """The first bit of an upload flips on its way."""
+    length = int(handler.headers["Content-Length"])
+    data = handler.rfile.read(length)
+    rest = handler.rfile
+
+    class Body:
+        def read(self, size: int) -> bytes:
+            assert size == length
+            return bytes([data[0] ^ 1]) + data[1:]
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(rest, name)
+
+    handler.rfile = Body()
+    return False
+
+
+def test_corrupted_upload_is_deleted(
+    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float]
+):
+    large = _large(tmp_path)
+    emulator.fail("PUT", "upload_id", _flip)
+    with pytest.raises(StorageError, match=r"the stored bytes have the checksum .* is deleted"):
+        storage.upload([str(large)], "gs://data", options=_options(waits))
+    assert storage.list_files("gs://data", _options(waits)) == []
+
+
+def test_file_that_changes_during_its_upload(
+    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float]
+):
+    large = _large(tmp_path)
+
+    def change(handler: Any) -> bool:
+        large.write_bytes(large.read_bytes()[:-1] + b"!")
+        return False
+
+    emulator.fail("PUT", "upload_id", change, after=1)
+    with pytest.raises(StorageError, match="changed while it was uploaded"):
+        storage.upload([str(large)], "gs://data", options=_options(waits))
+
+    def shorten(handler: Any) -> bool:
+        large.write_bytes(large.read_bytes()[:QUARTER])
+        return False
+
+    emulator.fail("PUT", "upload_id", shorten, after=1)
+    with pytest.raises(StorageError, match="became shorter while it was uploaded"):
+        storage.upload([str(large)], "gs://data", options=_options(waits))
+
+
+def test_missing_bucket(emulator: Emulator, tmp_path: pathlib.Path, waits: List[float]):
+    (tmp_path / "small").write_bytes(b"small")
+    message = "there is no bucket gs://none. Correct its name .* gcloud storage buckets create"
+    with pytest.raises(FileNotFoundError, match=message):
+        storage.upload([str(tmp_path / "small")], "gs://none/x", options=_options(waits))
+    with pytest.raises(FileNotFoundError, match=message):
+        storage.download(["gs://none/x"], str(tmp_path), options=_options(waits))
+    # Deleted after it was listed.
+    emulator.fail("GET", "/o?", lambda handler: emulator.storage.buckets.pop("data") and False)
+    with pytest.raises(FileNotFoundError, match="there is no bucket gs://data"):
+        storage.upload([str(_large(tmp_path))], "gs://data", options=_options(waits))
+    assert not waits
+
+
+def test_missing_sources(emulator: Emulator, tmp_path: pathlib.Path, waits: List[float]):
+    with pytest.raises(FileNotFoundError, match="gs://data/x: no such file or folder"):
+        storage.download(["gs://data/x"], str(tmp_path), options=_options(waits))
+    with pytest.raises(FileNotFoundError, match=r"none\.record: no such file or folder"):
+        storage.upload([str(tmp_path / "none.record")], "gs://data", options=_options(waits))
+
+
+def test_no_permission(emulator: Emulator, tmp_path: pathlib.Path, waits: List[float]):
+    (tmp_path / "small").write_bytes(b"small")
+    large = _large(tmp_path)
+    denied = status(403, "me@x.com does not have storage.objects.create access.")
+    for method, part, path in (
+        ("POST", "multipart", tmp_path / "small"),
+        ("POST", "resumable", large),
+        ("PUT", "upload_id", large),
+    ):
+        emulator.fail(method, part, denied)
+        with pytest.raises(StorageError) as caught:
+            storage.upload([str(path)], "gs://data", options=_options(waits))
+        assert str(caught.value) == (
+            f"gs://data/{path.name}: no permission to write (HTTP 403: me@x.com does not have "
+            "storage.objects.create access). Give your account the role: gcloud storage buckets "
+            "add-iam-policy-binding gs://data --member=user:YOU --role=roles/storage.objectAdmin; "
+            "or log in as an account that has it"
+        )
+    emulator.fail("GET", "/o?", denied)
+    with pytest.raises(StorageError, match=r"gs://data/: no permission to read .*objectViewer"):
+        storage.download(["gs://data"], str(tmp_path / "l"), options=_options(waits))
+    emulator.fail("PUT", "upload_id", status(401))
+    with pytest.raises(StorageError, match=r"does not accept the credentials .* gcloud auth"):
+        storage.upload([str(large)], "gs://data", options=_options(waits))
+    assert not waits
+
+
+def test_no_credentials(own_cache: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(StorageError, match=r"^no usable credentials .* gcloud auth application-de"):
+        connect()
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/none/key.json")
+    with pytest.raises(StorageError, match=r"in GOOGLE_APPLICATION_CREDENTIALS=/none/key.json"):
+        connect()
+
+
+def test_nothing_secret_is_logged(
+    emulator: Emulator,
+    tmp_path: pathlib.Path,
+    waits: List[float],
+    caplog: pytest.LogCaptureFixture,
+):
+    caplog.set_level("DEBUG")
+    emulator.fail("PUT", "upload_id", cut, times=99, after=1)
+    with pytest.raises(StorageError) as caught:
+        storage.upload([str(_large(tmp_path))], "gs://data", options=_options(waits, attempts=3))
+    assert "writing failed" in caplog.text
+    ours = [
+        record.getMessage()
+        for record in caplog.records
+        if not record.name.startswith("gcp_storage_emulator")
+    ]
+    assert len(ours) > 2 and not [line for line in ours if "upload_id" in line]
+    assert "upload_id" not in str(caught.value)
+
+
+def test_files_that_name_others_come_last(
+    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float]
+):
+    names = ["checkpoint", "model.ckpt-2.index", "z.record", "model.ckpt-2.data-00000-of-00001"]
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in names:
+        (source / name).write_text(name)
+    storage.upload([str(source)], "gs://data/run", options=_options(waits))
+    sent = list(emulator.storage.objects["data"])
+    assert sent[2:] == ["run/model.ckpt-2.index", "run/checkpoint"]
+
+    # The data file is deleted after the listing: `checkpoint` is not copied by that pass.
+    def vanish(handler: Any) -> bool:
+        emulator.storage.delete_file("data", "run/model.ckpt-2.data-00000-of-00001")
+        return False
+
+    emulator.fail("GET", "model.ckpt-2.data", vanish)
+    emulator.requests.clear()
+    done = storage.download(["gs://data/run"], str(tmp_path / "l"), options=_options(waits))
+    assert [os.path.basename(path) for path in done.paths] == sorted({*names} - {names[3]})
+    lines = [line for line in emulator.requests if "/o?" in line or "run%2Fcheckpoint" in line]
+    assert ["/o?" in line for line in lines] == [True, True, False]
+
+
+def test_names_that_leave_the_folder_are_refused(
+    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float]
+):
+    (tmp_path / "small").write_bytes(b"small")
+    storage.upload([str(tmp_path / "small")], "gs://data/x", options=_options(waits))
+    objects = emulator.storage.objects["data"]
+    objects["x/../../evil"] = {**objects["x/small"], "name": "x/../../evil"}
+    with pytest.raises(StorageError, match=r"x/\.\./\.\./evil: the name leaves the local folder"):
+        storage.download(["gs://data/x"], str(tmp_path / "l"), options=_options(waits))
+
+
+def test_compressed_files_are_refused(
+    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float]
+):
+    (tmp_path / "small").write_bytes(b"small")
+    storage.upload([str(tmp_path / "small")], "gs://data", options=_options(waits))
+    emulator.storage.objects["data"]["small"]["contentEncoding"] = "gzip"
+    with pytest.raises(StorageError, match=r"is stored compressed .*Upload it again without"):
+        storage.download(["gs://data"], str(tmp_path / "l"), options=_options(waits))
+
+
+def test_two_files_of_one_name_are_refused(
+    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float]
+):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "same").write_text(folder)
+    with pytest.raises(ConfigError, match="two sources have a file 'same'"):
+        storage.upload([str(tmp_path / "a"), str(tmp_path / "b")], "gs://data")
+
+
+def test_named_pipes_are_refused(emulator: Emulator, tmp_path: pathlib.Path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="pipe is a named pipe, not a file"):
+        storage.upload([str(tmp_path)], "gs://data")
+
+
+@pytest.mark.parametrize(
+    ("sources", "destination", "downloads"),
+    [(["a", "b"], "gs://x/y", False), (["gs://x/y"], "a", True)],
+)
+def test_direction(sources: List[str], destination: str, downloads: bool):
+    assert storage.check_direction(sources, destination) == downloads
+
+
+@pytest.mark.parametrize(
+    ("sources", "destination"), [(["a"], "b"), (["gs://x"], "gs://y"), (["a", "gs://x"], "gs://y")]
+)
+def test_wrong_direction(sources: List[str], destination: str):
+    with pytest.raises(ConfigError, match=r"give local sources and a gs://… destination, or"):
+        storage.check_direction(sources, destination)
+
+
+@pytest.mark.parametrize("options", [{"threads": 0}, {"attempts": 0}, {"chunk_bytes": 1000}])
+def test_options_are_checked(options: Any):
+    with pytest.raises(ValueError, match="must be"):
+        Options(**options)
+
+
+def test_nothing_of_google_cloud_is_imported_until_it_is_needed():
+    program = (
+        "import sys\n"
+        "from estimator_det import cli, model_main\n"
+        "from estimator_det.cloud import checks, following, storage, uploads\n"
+        "cli.make_parser(); storage.check_direction(['a'], 'gs://data/b')\n"
+        "names = ('google.cloud.storage', 'google.auth', 'google.api_core', 'requests')\n"
+        "print([name for name in (*names, 'tensorflow') if name in sys.modules])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=TESTS.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,74 @@
+"""`estimator-det sync` on a bucket of an emulator."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import List
+
+import pytest
+
+from estimator_det import cli
+from estimator_det.cloud import following
+from tests.cloud.emulator import Emulator, status
+
+
+def test_up_and_down(
+    emulator: Emulator, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+):
+    for name in ("a.record", "b.record"):
+        (tmp_path / name).write_bytes(name.encode())
+    assert cli.main(["sync", str(tmp_path), "gs://data/x", "--exclude", "b.*"]) == 0
+    assert cli.main(["sync", str(tmp_path), "gs://data/x", "--threads=1"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "copied to gs://data/x: 1 (0.0 MB); already there: 0"
+    assert second == "copied to gs://data/x: 1 (0.0 MB); already there: 1"
+    target = str(tmp_path / "down")
+    assert cli.main(["sync", "gs://data/x/a*", "gs://data/x/b.record", target]) == 0
+    assert sorted(path.name for path in pathlib.Path(target).iterdir()) == ["a.record", "b.record"]
+
+
+def test_follow(emulator: Emulator, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    calls = []
+    monkeypatch.setattr(following, "follow", lambda *args, **named: calls.append((args, named)))
+    assert cli.main(["sync", "gs://data/x", "run", "--follow", "--timeout_secs=5"]) == 0
+    ((sources, folder), named) = calls[0]
+    assert (sources, folder) == (["gs://data/x"], "run")
+    assert (named["interval_secs"], named["timeout_secs"]) == (30.0, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["a"], 2, "give one source or more, and a destination"),
+        (["a", "b"], 2, "give local sources and a gs://"),
+        (["gs://data/x", "b", "--threads=0"], 2, "--threads is 0: give 1 or more"),
+        (["gs://data/x", "b", "--timeout_secs=5"], 2, "--timeout_secs requires --follow"),
+        (["gs://data/x", "b", "--follow", "--interval_secs=0"], 2, "--interval_secs is 0: give a"),
+        (["b", "gs://data/x", "--follow"], 2, "--follow is for downloads"),
+        (["none", "gs://data/x"], 3, "none: no such file or folder"),
+        (["gs://none/x", "b"], 3, "there is no bucket gs://none"),
+        (["gs://data/x", "b"], 3, "gs://data/x: no such file or folder"),
+        (["gs://data//x", "b"], 2, "two slashes in a row"),
+    ],
+)
+def test_errors(
+    emulator: Emulator,
+    capsys: pytest.CaptureFixture[str],
+    arguments: List[str],
+    code: int,
+    message: str,
+):
+    assert cli.main(["sync", *arguments]) == code
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and message in error and "Traceback" not in error
+
+
+def test_no_permission(emulator: Emulator, capsys: pytest.CaptureFixture[str]):
+    emulator.fail("GET", "/o?", status(403))
+    assert cli.main(["sync", "gs://data/x", "b"]) == 1
+    assert "no permission to read" in capsys.readouterr().err
+
+
+def test_no_credentials(own_cache: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["sync", "gs://data/x", "b"]) == 1
+    assert "error: no usable credentials for Google Cloud" in capsys.readouterr().err

@@ -1,0 +1,135 @@
+import datetime
+import json
+
+import pytest
+
+from estimator_det.cloud import machines, vertex
+from estimator_det.cloud.jobs import Image
+from estimator_det.cloud.machines import TPUS, Pool
+from tests.cloud import documented
+from tests.cloud.some_job import CLUSTER, CPU, GPU, LONE, job
+
+TPU_JOBS = [job(pools=(Pool("chief", tpu.machine, 1),)) for tpu in TPUS.values()]
+CONTAINER = Image("us-docker.pkg.dev/my-project/images/estimator-det:latest", has_package=True)
+JOBS = [
+    LONE,
+    *TPU_JOBS,
+    job(pools=CLUSTER),
+    job(pools=CLUSTER, spot=True, service_account="a@b.iam", image=CONTAINER),
+]
+
+
+@pytest.mark.parametrize("one", JOBS)
+def test_the_command_and_yaml_have_documented_names_only(one):
+    known = documented.names("Flag of `gcloud ai custom-jobs create`")
+    given = {part.partition("=")[0] for part in vertex.command(one, "job.yaml")[4:]}
+    assert given == {"--project", "--region", "--display-name", "--config"} and given <= known
+    unknown = set(documented.fields(vertex.job_spec(one))) - documented.names(
+        "Field of `CustomJobSpec`"
+    )
+    assert not unknown
+
+
+def test_accelerators_are_documented():
+    known = documented.names("Accelerator of Vertex AI")
+    assert set(machines.ACCELERATORS) <= known
+    assert {tpu.machine.accelerator_type for tpu in TPUS.values()} - {""} <= known
+
+
+def test_a_lone_chief():
+    assert vertex.job_spec(LONE) == {
+        "workerPoolSpecs": [
+            {
+                "machineSpec": {"machineType": "n1-standard-8"},
+                "replicaCount": 1,
+                "pythonPackageSpec": {
+                    "executorImageUri": LONE.image.uri,
+                    "packageUris": [LONE.package_uri],
+                    "pythonModule": "estimator_det.model_main",
+                    "args": LONE.arguments(),
+                },
+            }
+        ],
+        "baseOutputDirectory": {"outputUriPrefix": "gs://bucket/run"},
+    }
+
+
+def test_pools_have_the_order_of_the_service():
+    spec = vertex.job_spec(job(pools=tuple(reversed(CLUSTER))))
+    pools = spec["workerPoolSpecs"]
+    assert [pool["replicaCount"] for pool in pools] == [1, 2, 1, 1]
+    assert ["acceleratorType" in pool["machineSpec"] for pool in pools] == [True, True, False, True]
+    assert pools[1]["machineSpec"]["acceleratorCount"] == 2
+    assert spec["scheduling"] == {"restartJobOnWorkerRestart": True}
+
+
+def test_spot_machines_restart():
+    spec = vertex.job_spec(job(spot=True))
+    assert spec["scheduling"] == {"strategy": "SPOT", "restartJobOnWorkerRestart": True}
+
+
+def test_tpus():
+    (old,) = vertex.job_spec(TPU_JOBS[1])["workerPoolSpecs"]
+    assert old["machineSpec"] == {
+        "machineType": "cloud-tpu",
+        "acceleratorType": "TPU_V3",
+        "acceleratorCount": 8,
+    }
+    (new,) = vertex.job_spec(TPU_JOBS[3])["workerPoolSpecs"]
+    assert new["machineSpec"] == {"machineType": "ct5lp-hightpu-4t", "tpuTopology": "2x2"}
+    flags = ["--use_tpu", "--tpu_name=local"]
+    assert vertex.tpu_flags(8, []) == [*flags, "--num_shards=8"]
+    assert vertex.tpu_flags(8, ["--num_shards=4"]) == flags
+
+
+def test_a_container_needs_no_package():
+    (pool,) = vertex.job_spec(job(image=CONTAINER))["workerPoolSpecs"]
+    assert "pythonPackageSpec" not in pool
+    assert pool["containerSpec"] == {
+        "imageUri": CONTAINER.uri,
+        "command": ["python", "-m", "estimator_det.model_main"],
+        "args": LONE.arguments(),
+    }
+
+
+@pytest.mark.parametrize(
+    ("machine", "region", "image"),
+    [
+        (CPU, "us-central1", "us-docker.pkg.dev/vertex-ai/training/tf-cpu.2-17.py310:latest"),
+        (GPU, "europe-west4", "europe-docker.pkg.dev/vertex-ai/training/tf-gpu.2-17.py310:latest"),
+        (
+            TPUS["v2-8"].machine,
+            "asia-east1",
+            "asia-docker.pkg.dev/vertex-ai/training/tf-tpu.2-15.cp310:latest",
+        ),
+    ],
+)
+def test_prebuilt_images(machine, region, image):
+    assert vertex.prebuilt_image(machine, region) == Image(image, has_package=False)
+    assert image.partition("/training/")[2].partition(":")[0] in documented.PAGE.read_text()
+
+
+def test_images_that_are_gone_are_reported():
+    last = vertex.PREBUILT["cpu"][1]
+    assert not vertex.image_warnings(CPU, last)
+    (warning,) = vertex.image_warnings(CPU, last + datetime.timedelta(days=1))
+    assert "tf-cpu.2-17.py310 is available until 2026-07-11" in warning
+    (warning,) = vertex.image_warnings(TPUS["v5litepod-1"].machine, last)
+    assert "no prebuilt image for TPU v5e. Give --container_image" in warning
+
+
+def test_variables_of_a_cluster():
+    addresses = {"chief": ["c:1"], "worker": ["w:1", "w:2"], "ps": ["p:1"], "evaluator": ["e:1"]}
+    variables = vertex.environment("gs://b/run", addresses, "worker", 1)
+    assert variables["AIP_MODEL_DIR"] == "gs://b/run/model/"
+    assert variables["AIP_CHECKPOINT_DIR"] == "gs://b/run/checkpoints/"
+    assert variables["AIP_TENSORBOARD_LOG_DIR"] == "gs://b/run/logs/"
+    assert json.loads(variables["TF_CONFIG"]) == {
+        "cluster": addresses,
+        "environment": "cloud",
+        "task": {"type": "worker", "index": 1},
+    }
+    spec = json.loads(variables["CLUSTER_SPEC"])
+    assert list(spec["cluster"]) == ["workerpool0", "workerpool1", "workerpool2", "workerpool3"]
+    assert spec["task"] == {"type": "workerpool1", "index": 1}
+    assert set(variables) <= documented.names("Variable")

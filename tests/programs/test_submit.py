@@ -1,0 +1,296 @@
+"""`estimator-det submit`: what it refuses, prints, rehearses and runs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+
+import pytest
+
+from estimator_det import cli, demo
+from estimator_det.cloud import checks, storage
+from estimator_det.config import pipeline, problem
+from estimator_det.verbs import submit as submit_verb
+from inputs.datasets import shapes
+from tests import messages
+from tests.cloud.test_source_package import without
+from tests.programs.test_cli import CONFIG, ROOT
+from tests.programs.test_runs import SMALL
+
+REMOTE = [
+    "train_input_reader.label_map_path=gs://data/map.pbtxt",
+    "train_input_reader.tf_record_input_reader.input_path=[gs://data/train-*]",
+    "eval_input_reader.label_map_path=gs://data/map.pbtxt",
+    "eval_input_reader.tf_record_input_reader.input_path=[gs://data/eval-*]",
+]
+
+
+@pytest.fixture(scope="module")
+def config_path(tmp_path_factory):
+    """A small configuration of real records."""
+    folder = tmp_path_factory.mktemp("data")
+    files = shapes.make_dataset(str(folder), seed=0, size="tiny")
+    path = folder / "small.config"
+    path.write_text(pipeline.format_pipeline(demo.demo_config(files, 2, SMALL)))
+    return str(path)
+
+
+@pytest.fixture
+def submit(tmp_path, source_distribution, monkeypatch):
+    """Runs the verb on a remote configuration, without gcloud, in a folder of its own."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in ("TPU_NAME", "TPU_CONFIG", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(*arguments, config=None):
+        given = [config] if config else [str(CONFIG), *(f"--set={text}" for text in REMOTE)]
+        if not any(text.startswith("--package") for text in arguments):
+            given.append(f"--package={source_distribution}")
+        given += ["--job_dir=gs://bucket/run/", "--region=us-central1", "--name=first"]
+        return cli.main(["submit", *given, f"--output_dir={tmp_path}/job", *arguments])
+
+    return run
+
+
+def _printed(capsys):
+    """The command that is printed, as its parts."""
+    lines = capsys.readouterr().out.splitlines()
+    (line,) = [line for line in lines if line.startswith("gcloud ai")]
+    return shlex.split(line)
+
+
+def test_a_dry_run_prints_the_command_and_writes_what_it_needs(submit, tmp_path, capsys):
+    assert submit("--project=mine", "--", "--num_train_steps=10", "--mode=train") == 0
+    assert _printed(capsys) == [
+        *("gcloud", "ai", "custom-jobs", "create", "--project=mine", "--region=us-central1"),
+        *("--display-name=first", f"--config={tmp_path}/job/job.yaml"),
+    ]
+    yaml = (tmp_path / "job" / "job.yaml").read_text()
+    assert '- "--pipeline_config_path=gs://bucket/run/jobs/first/pipeline.config"\n' in yaml
+    assert '- "--num_train_steps=10"\n    - "--mode=train"\n' in yaml
+    config = pipeline.read_pipeline(tmp_path / "job" / "pipeline.config")
+    assert config.train_input_reader.label_map_path == "gs://data/map.pbtxt"
+    assert list((tmp_path / "job").glob("estimator_det-*.tar.gz"))
+
+
+def test_without_gcloud_nothing_is_uploaded(submit, capsys):
+    assert submit() == 0
+    output = capsys.readouterr().out
+    assert "gcloud is not in PATH: --dry_run, nothing is uploaded" in output
+    assert "files of the configuration are not checked" in output
+
+
+def test_a_cluster_with_gpus(submit, tmp_path):
+    machines = ["--workers=2", "--parameter_servers=1", "--evaluators=1"]
+    machines += ["--accelerator=NVIDIA_TESLA_T4:2", "--parameter_server_machine_type=n1-highmem-4"]
+    assert submit(*machines) == 0
+    yaml = (tmp_path / "job" / "job.yaml").read_text()
+    assert yaml.count("machineType: n1-standard-8") == 3 == yaml.count("acceleratorCount: 2")
+    assert yaml.count("machineType: n1-highmem-4") == 1
+    assert "tf-gpu.2-17.py310" in yaml
+
+
+def test_a_tpu(submit, tmp_path, capsys):
+    assert submit("--tpu=v3-8", "--container_image=gcr.io/p/i") == 0
+    assert "warning: the prebuilt image" not in capsys.readouterr().err
+    yaml = (tmp_path / "job" / "job.yaml").read_text()
+    assert "acceleratorType: TPU_V3" in yaml and "imageUri: gcr.io/p/i" in yaml
+    assert all(flag in yaml for flag in ("--use_tpu", "--tpu_name=local", "--num_shards=8"))
+
+
+def test_the_classic_service_prints_its_command_and_says_that_it_is_closed(submit, capsys):
+    assert submit("--platform=ai-platform", "--tpu=v2-8") == 0
+    captured = capsys.readouterr()
+    assert "gcloud ai-platform jobs submit training first " in captured.out
+    assert " -- --pipeline_config_path=gs://" in captured.out and "--use_tpu" in captured.out
+    assert "AI Platform Training is closed since January 31, 2025" in captured.err
+
+
+def test_hours_of_the_steps_of_the_job(submit, capsys):
+    assert submit("--cost=0.5", "--price_per_hour=2", "--", "--num_train_steps=7200") == 0
+    output = capsys.readouterr().out
+    assert "training: 7,200 steps of 0.5 s = 1.00 hours" in output
+    assert "price: 2.00 at 2 per hour" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--", "--num_train_stps=5"], "after the --: Unknown command line flag 'num_train_stps'"),
+        (["--", "--num_train_steps=many"], "after the --: flag --num_train_steps=many"),
+        (["--", "5"], "unknown arguments: 5"),
+        (["--", "--run_once"], "--run_once requires --checkpoint_dir or --mode=eval"),
+        (["--", "--job-dir=x"], "--job-dir=x after the --: submit sets this flag"),
+        (["--num_train_steps=5"], "unrecognized arguments: --num_train_steps=5"),
+        (["--machines=5"], "unrecognized arguments: --machines=5"),
+        (["--accelerator=T4"], "T4 is not known"),
+        (["--tpu=v2-8", "--accelerator=NVIDIA_L4:1"], "exclude each other"),
+        (["--tpu=v5litepod-4", "--platform=ai-platform"], "--tpu v5litepod-4: AI Platform has"),
+        (["--evaluators=1"], "leave the pool of worker empty"),
+        (["--workers=-1"], "1 or more"),
+        (["--run", "--dry_run"], "exclude each other"),
+        (["--run"], "--run needs gcloud"),
+        (["--run", "--platform=ai-platform"], "--run: AI Platform Training is closed"),
+        (["--cost=0"], "--cost is 0.0"),
+        (["--price_per_hour=3"], "--price_per_hour requires --cost"),
+        (["--rehearse_steps=0"], "--rehearse_steps is 0"),
+        (["--set=train_config.batch_size=-1"], "batch_size"),
+    ],
+)
+def test_what_is_refused(submit, arguments, message, tmp_path, capsys):
+    assert submit(*arguments) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "job").exists(), "nothing is built before that is known"
+
+
+def test_a_package_without_inputs_is_caught(submit, source_distribution, tmp_path, capsys):
+    broken = without(source_distribution, tmp_path, "inputs/")
+    assert submit(f"--package={broken}") == 1
+    assert "the package has no inputs/" in capsys.readouterr().err
+
+
+def test_local_paths_are_named(submit, config_path, capsys):
+    assert submit(config=config_path) == 2
+    error = capsys.readouterr().err
+    assert "a job reads files of Cloud Storage only" in error
+    assert "train_input_reader.label_map_path: /" in error and "--stage_data" in error
+
+
+def test_staged_paths_are_in_the_configuration_of_the_job(submit, config_path, tmp_path):
+    assert submit("--stage_data", config=config_path) == 0
+    config = pipeline.read_pipeline(tmp_path / "job" / "pipeline.config")
+    reader = config.train_input_reader
+    folder = "gs://bucket/run/data/train_input_reader"
+    assert reader.label_map_path == f"{folder}.label_map_path/label_map.pbtxt"
+    assert "[" not in config.eval_input_reader[0].tf_record_input_reader.input_path[0]
+    (pattern,) = reader.tf_record_input_reader.input_path
+    assert pattern == (f"{folder}.tf_record_input_reader.input_path-0/train.record-?????-of-00002")
+
+
+def test_a_missing_record_file_is_named(submit, config_path, tmp_path, capsys):
+    path = "train_input_reader.tf_record_input_reader.input_path[0]"
+    arguments = ["--stage_data", "--rehearse", f"--set={path}={tmp_path}/none-*"]
+    assert submit(*arguments, config=config_path) == 3
+    assert f"{path}: no file matches '{tmp_path}/none-*'" in capsys.readouterr().err
+
+
+@pytest.fixture
+def service(tmp_path, monkeypatch):
+    """A gcloud that records its arguments, and records instead of uploads and checks."""
+    program = tmp_path / "gcloud"
+    program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/called\nexit ${{GCLOUD_CODE:-0}}\n')
+    program.chmod(0o755)
+    calls = []
+
+    def upload(sources, destination):
+        calls.append(([os.path.basename(source) for source in sources], destination))
+        return storage.Copied(len(sources), 0, 0, [])
+
+    def check_paths(config, *, model_dir, region):
+        calls.append((model_dir, region))
+        return [] if region == "us-central1" else [problem.error("--model_dir", "is full", "go")]
+
+    monkeypatch.setattr(storage, "upload", upload)
+    monkeypatch.setattr(checks, "check_paths", check_paths)
+    return calls
+
+
+def test_run_executes_the_printed_command(submit, service, tmp_path, config_path):
+    assert submit("--run", "--stage_data", config=config_path) == 0
+    called = (tmp_path / "called").read_text().split()
+    assert called[:3] == ["ai", "custom-jobs", "create"]
+    assert called[-1] == f"--config={tmp_path}/job/job.yaml"
+    assert service[0] == ("gs://bucket/run", "us-central1"), "paths are checked first"
+    (package,) = (path.name for path in (tmp_path / "job").glob("*.tar.gz"))
+    assert service[-1] == (["pipeline.config", package], "gs://bucket/run/jobs/first")
+    records = [f"train.record-0000{shard}-of-00002" for shard in (0, 1)]
+    folder = "gs://bucket/run/data/train_input_reader.tf_record_input_reader.input_path-0"
+    assert (records, folder) in service
+
+
+def test_a_failing_gcloud_is_reported(submit, service, config_path, monkeypatch, capsys):
+    monkeypatch.setenv("GCLOUD_CODE", "7")
+    assert submit("--run", "--stage_data", config=config_path) == 1
+    assert "gcloud ended with exit code 7" in capsys.readouterr().err
+
+
+def test_nothing_is_uploaded_if_a_path_cannot_be_used(submit, service, config_path, capsys):
+    assert submit("--stage_data", "--region=us-west1", config=config_path) == 2
+    assert "--model_dir: is full" in capsys.readouterr().err
+    assert service == [("gs://bucket/run", "us-west1")]
+
+
+def test_with_an_image_that_has_the_package_only_the_configuration_is_uploaded(
+    submit, service, config_path, tmp_path
+):
+    assert submit("--stage_data", "--container_image=gcr.io/p/i", config=config_path) == 0
+    assert service[-1] == (["pipeline.config"], "gs://bucket/run/jobs/first")
+    assert not (tmp_path / "called").exists(), "without --run, gcloud is not called"
+
+
+def _section(page, title):
+    text = (ROOT / "docs" / page).read_text()
+    return text.partition(f"# {title}\n")[2].partition("\n#")[0]
+
+
+def test_every_option_is_documented():
+    parser = argparse.ArgumentParser()
+    submit_verb.add_arguments(parser)
+    section = _section("cli.md", "submit")
+    of_all_verbs = {"--help", "--pipeline_config_path", "--config_override", "--set"}
+    given = {name for action in parser._actions for name in action.option_strings}
+    missing = {name for name in given - of_all_verbs - {"-h"} if f"`{name}`" not in section}
+    assert not missing
+
+
+def test_documented_messages_are_messages_of_the_sources():
+    quoted = messages.quoted_messages(_section("cloud.md", "Troubleshooting submit"))
+    assert len(quoted) >= 7
+    missing = messages.unmatched(quoted, messages.literals())
+    assert not missing, "\n" + "\n".join(missing)
+
+
+def test_documented_commands_parse():
+    page = (ROOT / "docs" / "cloud.md").read_text().replace("\\\n", " ")
+    commands = re.findall(r"^ *estimator-det (submit [^`\n]*)", page, re.MULTILINE)
+    assert len(commands) >= 2
+    for command in commands:
+        options = cli.make_parser().parse_args(shlex.split(command))
+        assert options.job_dir.startswith("gs://")
+
+
+# Rehearsals: each makes an environment and processes that import TensorFlow.
+
+
+@pytest.mark.exhaustive
+def test_a_rehearsal_trains_with_the_package_in_an_environment_of_its_own(
+    submit, config_path, tmp_path, capsys
+):
+    arguments = ["--stage_data", "--rehearse", "--reuse_packages"]
+    assert submit(*arguments, config=config_path) == 0, capsys.readouterr().err
+    folder = tmp_path / "job" / "rehearsal"
+    log = (folder / "logs" / "chief-0.log").read_text()
+    assert "step 2/2" in log
+    assert (folder / "output" / "model.ckpt-2.index").exists()
+    assert list((folder / "environment").glob("lib/*/site-packages/inputs/pipeline.py"))
+
+
+@pytest.mark.exhaustive
+def test_a_batch_that_memory_cannot_hold_is_named(submit, config_path, capsys):
+    arguments = ["--stage_data", "--rehearse", "--reuse_packages", "--machine_type=n1-standard-1"]
+    batch = "--set=train_config.batch_size=20000"
+    assert submit(*arguments, batch, config=config_path) == 2
+    error = capsys.readouterr().err
+    assert "train_config.batch_size: training takes about " in error
+    assert "a machine n1-standard-1 has 4.0 GB" in error
+
+
+@pytest.mark.exhaustive
+def test_a_run_that_fails_in_the_rehearsal_is_reported_with_its_log(submit, config_path, capsys):
+    broken = "--config_override=train_config { num_steps: 0 }"
+    arguments = ["--stage_data", "--rehearse", "--reuse_packages", "--", broken, "--mode=eval"]
+    assert submit(*arguments, "--run_once", config=config_path) == 1
+    error = capsys.readouterr().err
+    assert "rehearsal: chief 0 failed with exit code 3" in error

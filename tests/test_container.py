@@ -1,0 +1,149 @@
+"""Dockerfile and .dockerignore: linted, and the steps of the training image carried out."""
+
+from __future__ import annotations
+
+import fnmatch
+import importlib.util
+import json
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from typing import Dict, List, NamedTuple
+
+import pytest
+from setuptools import find_packages
+
+from tests.conftest import TESTS
+
+ROOT = TESTS.parent
+ROOMS = ("estimator_det", "inputs", "model_fn", "exporters")
+
+
+class Step(NamedTuple):
+    stage: str  # "" before the first one
+    keyword: str
+    value: str
+
+
+def _steps() -> List[Step]:
+    text = re.sub(r"\\\n", " ", (ROOT / "Dockerfile").read_text())
+    found, stage = [], ""
+    for line in text.splitlines():
+        if not line or line.startswith("#"):
+            continue
+        keyword, _, value = line.partition(" ")
+        if keyword == "FROM":
+            stage = value.split(" AS ")[1]
+        found.append(Step(stage, keyword, value))
+    return found
+
+
+STEPS = _steps()
+
+
+def _values(stage: str, keyword: str) -> List[str]:
+    return [step.value for step in STEPS if (step.stage, step.keyword) == (stage, keyword)]
+
+
+def _arguments() -> Dict[str, str]:
+    return dict(step.value.split("=", 1) for step in STEPS if step.keyword == "ARG")
+
+
+def _filled(value: str) -> str:
+    return re.sub(r"\$\{(\w+)\}", lambda match: _arguments()[match[1]], value)
+
+
+def test_stages() -> None:
+    assert [step.stage for step in STEPS if step.keyword == "FROM"] == ["train", "serving"]
+    known = {"ARG", "FROM", "WORKDIR", "RUN", "COPY", "ENV", "ENTRYPOINT"}
+    assert {step.keyword for step in STEPS} <= known
+    assert _filled(_values("train", "FROM")[0]) == "python:3.11-slim-bookworm AS train"
+
+
+def test_every_build_step_is_a_package_install() -> None:
+    runs = [step for step in STEPS if step.keyword == "RUN"]
+    assert len(runs) == 2
+    for step in runs:
+        assert re.fullmatch(r"pip install [^;&|]+", step.value), step
+
+
+def test_everything_that_is_installed_is_copied_and_not_ignored() -> None:
+    copied = [name for value in _values("train", "COPY") for name in value.split()[:-1]]
+    assert all((ROOT / name).exists() for name in copied)
+    manifest = re.findall(r"^include (.+)", (ROOT / "MANIFEST.in").read_text(), re.MULTILINE)
+    needed = {"setup.py", "pyproject.toml", "MANIFEST.in", *manifest[0].split()} - {"CHANGELOG.md"}
+    packages = find_packages(str(ROOT), include=[f"{room}*" for room in ROOMS])
+    assert needed | {package.partition(".")[0] for package in packages} == set(copied)
+
+    patterns = [
+        line
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
+        if line and not line.startswith("#")
+    ]
+    sources = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]
+    sources += (ROOT / "estimator_det").rglob("*.proto")
+    sources += (ROOT / "estimator_det").rglob("*.config")
+    names = [str(path.relative_to(ROOT)) for path in sources]
+    for name in [*copied, *names, "exported/saved_model/saved_model.pb"]:
+        for pattern in patterns:
+            # Docker's ** also means no folder at all.
+            assert not fnmatch.fnmatchcase(name, pattern), (name, pattern)
+            assert not fnmatch.fnmatchcase(name, pattern.replace("**/", "")), (name, pattern)
+
+
+def test_entry_point_is_a_program() -> None:
+    (entry,) = _values("train", "ENTRYPOINT")
+    command = json.loads(entry)
+    assert command[:2] == ["python", "-m"] and importlib.util.find_spec(command[2])
+
+
+def test_serving_has_the_layout_of_tensorflow_serving() -> None:
+    (copy,) = _values("serving", "COPY")
+    assert _filled(copy) == "exported/saved_model /models/detector/1"
+    assert _values("serving", "ENV") == ["MODEL_NAME=detector"]
+
+
+def test_docs_name_every_stage_and_argument() -> None:
+    page = (ROOT / "docs" / "cloud.md").read_text()
+    for name, value in _arguments().items():
+        assert f"| `{name}` | `{value}` |" in page
+    for stage in ("train", "serving"):
+        assert f"docker build --target {stage}" in page
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="the image has Python 3.11")
+def test_training_image_in_a_clean_environment(tmp_path: pathlib.Path) -> None:
+    """COPY into an empty folder, RUN in a new environment, and the entry point from elsewhere."""
+    image, environment = tmp_path / "image", tmp_path / "environment"
+    image.mkdir()
+    for value in _values("train", "COPY"):
+        *sources, target = value.split()
+        for source in sources:
+            if (ROOT / source).is_dir():
+                ignored = shutil.ignore_patterns("__pycache__")
+                shutil.copytree(ROOT / source, image / target, ignore=ignored)
+            else:
+                shutil.copy(ROOT / source, image / target)
+    subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
+    binaries = environment / "bin"
+    for value in _values("train", "RUN"):
+        pip, *arguments = shlex.split(_filled(value))
+        subprocess.run([str(binaries / pip), "-q", *arguments], cwd=image, check=True)
+    (entry,) = _values("train", "ENTRYPOINT")
+    program, *arguments = json.loads(entry)
+
+    def run(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    done = run(str(binaries / program), *arguments, "--help")
+    assert done.returncode == 0 and "--pipeline_config_path" in done.stdout
+    done = run(str(binaries / "estimator-det"), "check-config", "none.config")
+    assert done.returncode == 3, done.stderr
+    code = "import estimator_det, pathlib; print(pathlib.Path(estimator_det.__file__).parents[1])"
+    installed = run(str(binaries / program), "-c", code).stdout.strip()
+    assert pathlib.Path(installed).is_relative_to(environment)
