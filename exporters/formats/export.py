@@ -173,7 +173,7 @@ def _compare(source: Source, found: Sequence[FoundModel]) -> Dict[str, check.Dif
     checkpoint = check.CheckpointDetector(config, source.exported.checkpoint)
     expected = [checkpoint.run(pixels[None]) for pixels in images]
     differences = {}
-    for each in found:
+    for each in (each for each in found if each.format.detects(source.plan)):
         load = each.format.load_raw or each.format.load
         difference = check.compare(config.model, expected, load(each.path), images)
         check.refuse_different(each.path, difference, each.format.tolerance(source.plan))
