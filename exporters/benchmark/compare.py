@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import warnings
 from dataclasses import dataclass
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -125,6 +126,8 @@ def _measured(task: Task) -> Row:
 
 
 def _quiet() -> None:
+    # tf-slim calls layers by a method that Keras has renamed.
+    warnings.filterwarnings("ignore", message="`layer.apply` is deprecated")
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
 
 
