@@ -110,7 +110,9 @@ def num_bytes(path: str) -> int:
     paths = [
         os.path.join(folder, name) for folder, _, names in tf.io.gfile.walk(path) for name in names
     ]
-    return sum(int(tf.io.gfile.stat(each).length) for each in paths)
+    # TensorFlow's file system in memory also lists parts of the names of other folders.
+    found = [each for each in paths if tf.io.gfile.exists(each)]
+    return sum(int(tf.io.gfile.stat(each).length) for each in found)
 
 
 def _remove_earlier(output_dir: str) -> None:
