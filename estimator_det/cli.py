@@ -86,12 +86,12 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The options; what follows `--` is `passed_on` by the verbs that start another program."""
-    own, passed_on = list(arguments), []
-    if "--" in own and any(own[0] == name_of(verb) for verb in VERBS if _passes_on(verb)):
-        end = own.index("--")
-        own, passed_on = own[:end], own[end + 1 :]
-    options = make_parser().parse_args([_with_underscores(text) for text in own])
-    options.passed_on = passed_on
+    own = list(arguments)
+    if own[:1] not in [[name_of(verb)] for verb in VERBS if _passes_on(verb)]:
+        return make_parser().parse_args([_with_underscores(text) for text in own])
+    end = own.index("--") if "--" in own else len(own)
+    options = make_parser().parse_args([_with_underscores(text) for text in own[:end]])
+    options.passed_on = own[end + 1 :]
     return options
 
 

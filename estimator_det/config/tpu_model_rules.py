@@ -273,6 +273,18 @@ def _raw_detections(config: Config, _: Target) -> Iterator[Problem]:
         )
 
 
+@rule("quantization")
+def _quantization(config: Config, _: Target) -> Iterator[Problem]:
+    if config.HasField("graph_rewriter"):
+        yield Problem(
+            "error",
+            "graph_rewriter",
+            "asks for simulated quantization, which is not supported yet on a TPU",
+            edits=("graph_rewriter=null",),
+            remedy="the model then trains in float; or train on CPU or GPU",
+        )
+
+
 @rule("static-suppression")
 def _suppression(config: Config, target: Target) -> Iterator[Problem]:
     if not target.inference:

@@ -98,6 +98,7 @@ class ExportFormat:
         runtime: Modules that `load` needs in this one.
         extra: Of the package, `pip install 'estimator-det[EXTRA]'`, with these modules.
         tolerance: Of a plan.
+        detects: Whether what a plan writes is a detector that can be run and compared.
     """
 
     name: str
@@ -111,6 +112,7 @@ class ExportFormat:
     load_raw: Optional[Callable[[str], ModelDetector]] = None
     extra: str = ""
     tolerance: Callable[[Plan], Tolerance] = lambda plan: EXACT
+    detects: Callable[[Plan], bool] = lambda plan: True
 
 
 FORMATS: Registry[Callable[[], ExportFormat]] = Registry("export format")

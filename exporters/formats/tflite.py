@@ -53,6 +53,7 @@ def tflite() -> ExportFormat:
         check=_check,
         load_raw=lambda path: TfliteDetector(path, keeps_raw=True),
         tolerance=_tolerance,
+        detects=lambda plan: plan.options.tflite.add_postprocessing_op,
     )
 
 

@@ -13,4 +13,5 @@ def sans(pixels: int) -> Any:
     import matplotlib
 
     path = os.path.join(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
-    return ImageFont.truetype(path, pixels)
+    # The other engine of Pillow, which not all machines have, fails for control characters.
+    return ImageFont.truetype(path, pixels, layout_engine=ImageFont.Layout.BASIC)

@@ -110,7 +110,7 @@ def _examine_training(config: Any, train_config: Any, problems: List[Problem]) -
         create_model_fn(config)(features, labels, ModeKeys.TRAIN)
         table = None
         if train_config.fine_tune_checkpoint:
-            table = _table(detector, config, problems)
+            table = _table(detector, config.model, train_config, problems)
         static = all(features[schema.IMAGE].shape.as_list())
         memory = training_memory(graph, {**features, **labels}) if static else None
         num_variables = len(tf1.global_variables())
@@ -120,12 +120,12 @@ def _examine_training(config: Any, train_config: Any, problems: List[Problem]) -
 
 
 def _table(
-    detector: Any, config: Any, problems: List[Problem]
+    detector: Any, model: Any, train_config: Any, problems: List[Problem]
 ) -> Optional[warm_start.RestoreTable]:
     field = "train_config.fine_tune_checkpoint"
     try:
-        table = warm_start.table_of(detector, config.train_config, config.model)
-        warm_start.check_table(table, config.train_config)
+        table = warm_start.table_of(detector, train_config, model)
+        warm_start.check_table(table, train_config)
     except (FileNotFoundError, RunError, ConfigError, tf.errors.OpError) as reason:
         text = str(getattr(reason, "message", None) or reason).removeprefix(f"{field}: ")
         remedy = "correct the path and fine_tune_checkpoint_type, or leave both out"

@@ -294,12 +294,10 @@ def check_for_parameter_servers(cluster: Cluster) -> None:
     if not cluster.tasks(*CHIEFS):
         raise ConfigError(
             f"{VARIABLE}: cluster.chief is missing, and a cluster with parameter servers needs one "
-            f"chief; given {counts}. Name the first worker as the chief, or choose a strategy that "
-            "needs none: estimator-det train --strategy multi_worker_mirrored"
+            f"chief; given {counts}. Name the first worker as the chief"
         )
     if cluster.tasks(WORKER) and not cluster.tasks(PARAMETER_SERVER):
         raise ConfigError(
             f"{VARIABLE}: cluster.ps is missing, and workers share their variables through it; "
-            f"given {counts}. Add a parameter server, or choose a strategy that needs none: "
-            "estimator-det train --strategy multi_worker_mirrored"
+            f"given {counts}. Add a parameter server"
         )

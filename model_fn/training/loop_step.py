@@ -232,11 +232,6 @@ class LoopStep:
     def _put_back(self, reduced: Reduced) -> None:
         self._strategy.run(self._replica.put_back, (reduced.statistics,))
 
-    def start_averages(self) -> None:
-        """Moving averages start where variables do, which have their values now."""
-        for variable in self.network.trainable_variables if self._averages else []:
-            self._averages[name_of(variable)].assign(variable.read_value())
-
     def values(self) -> Dict[str, np.ndarray]:
         """All variables by their names in checkpoints; statistics are averaged over replicas.
 

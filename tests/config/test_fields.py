@@ -118,6 +118,10 @@ READERS: Dict[str, Tuple[str, ...]] = {
     "FasterRcnn": (*TWO_STAGE, "estimator_det/predictors/rpn"),
     "FasterRcnnFeatureExtractor": ("estimator_det/extractors/two_stage/recipe",),
     "FeaturePyramidNetworks": ("estimator_det/extractors/base",),
+    **dict.fromkeys(
+        ("GraphRewriter", "Quantization"),
+        ("estimator_det/nets/quantization", "estimator_det/config/check_quantization"),
+    ),
     "HardExampleMiner": ("estimator_det/losses/mining",),
     "InputReader": (
         "inputs/pipeline",

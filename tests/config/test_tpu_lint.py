@@ -245,6 +245,7 @@ NO_MATMUL = f"{SSD}.matcher.argmax_matcher.use_matmul_gather"
 MINER = f"{SSD}.loss.hard_example_miner"
 IN_PLACE = f"{SSD}.inplace_batchnorm_update"
 UNFIT_SSD = {NO_MATMUL, MINER, IN_PLACE}
+QUANTIZED = "graph_rewriter"
 UNFIT_TWO_STAGE = {f"{RCNN}.use_static_shapes", f"{RCNN}.use_matmul_crop_and_resize"}
 UNFIT = {
     "embedded_ssd_mobilenet_v1_coco": UNFIT_SSD,
@@ -257,11 +258,11 @@ UNFIT = {
     "ssdlite_mobilenet_v1_coco": UNFIT_SSD,
     "ssdlite_mobilenet_v2_coco": UNFIT_SSD,
     "ssd_mobilenet_v1_focal_loss_pets_inference": {NO_MATMUL, IN_PLACE},
-    "ssd_mobilenet_v2_quantized_300x300_coco": UNFIT_SSD,
+    "ssd_mobilenet_v1_0.75_depth_quantized_300x300_coco14_sync": {QUANTIZED},
+    "ssd_mobilenet_v1_0.75_depth_quantized_300x300_pets_sync": {QUANTIZED},
+    "ssd_mobilenet_v2_quantized_300x300_coco": UNFIT_SSD | {QUANTIZED},
 }
 KNOWN_FIT = {
-    "ssd_mobilenet_v1_0.75_depth_quantized_300x300_coco14_sync",
-    "ssd_mobilenet_v1_0.75_depth_quantized_300x300_pets_sync",
     "ssd_mobilenet_v1_300x300_coco14_sync",
     "ssd_mobilenet_v1_fpn_shared_box_predictor_640x640_coco14_sync",
     "ssd_mobilenet_v1_ppn_shared_box_predictor_300x300_coco14_sync",

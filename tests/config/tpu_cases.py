@@ -100,6 +100,7 @@ BROKEN = (
         [f"{SSD}.return_raw_detections_during_predict=true"],
         f"{SSD}.return_raw_detections_during_predict",
     ),
+    ("quantization", "error", ["graph_rewriter={ quantization { } }"], "graph_rewriter"),
     ("batch-size", "error", ["train_config.batch_size=100"], "train_config.batch_size"),
     ("batch-size", "error", ["train_config.batch_size=0"], "train_config.batch_size"),
     ("batch-size", "advice", ["train_config.batch_size=72"], "train_config.batch_size"),

@@ -225,7 +225,8 @@ def test_export_verb(trained, tmp_path, capsys):
     assert cli.main(arguments) == 0
     assert (tmp_path / "out" / "inference_graph.pbtxt").exists()
     shown = capsys.readouterr().out
-    assert "(image_tensor, tf_example)" in shown and "its weights:   variables" in shown
+    assert "inputs:        image_tensor, tf_example" in shown
+    assert "weights:       variables" in shown and "scores differ by" in shown
     assert f"thresholds:    {thresholds}" in shown
     copied = tmp_path / "out" / "saved_model" / threshold_files.IN_EXPORTS
     assert threshold_files.read(str(copied)).table == THRESHOLDS

@@ -43,7 +43,8 @@ class FakeDetector:
 
     is_class_agnostic = False
 
-    def __init__(self, config: Any, is_training: bool) -> None:
+    def __init__(self, config: Any, is_training: bool, graph_rewriter: Any = None) -> None:
+        del graph_rewriter
         self.is_training = is_training
         self._inplace = config.ssd.inplace_batchnorm_update
         self._freeze = config.ssd.freeze_batchnorm
@@ -118,11 +119,6 @@ class FakeDetector:
         }
 
 
-def make_fake_detector(config: Any, is_training: bool, graph_rewriter: Any = None) -> FakeDetector:
-    del graph_rewriter
-    return FakeDetector(config, is_training)
-
-
 def without_charts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replaces figures, which take most of the time of a small evaluation, by a pixel."""
     buffer = io.BytesIO()
@@ -134,7 +130,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Puts the fake detector in place of all others, and draws no charts."""
     without_charts(monkeypatch)
     for maker in (model_fn, initial_values, replica):
-        monkeypatch.setattr(maker, "make_detector", make_fake_detector)
+        monkeypatch.setattr(maker, "make_detector", FakeDetector)
     for user in (best_checkpoints, evaluator, estimator, tpu_estimator):
         monkeypatch.setattr(user, "make_preprocessor", lambda model: None)
 

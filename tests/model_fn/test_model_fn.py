@@ -116,7 +116,7 @@ def test_every_mode_hands_the_rewriter_to_the_detector(
 
     def make_detector(model: Any, is_training: bool, graph_rewriter: Any) -> Any:
         given.append(graph_rewriter.quantization.delay)
-        return fake.make_fake_detector(model, is_training)
+        return fake.FakeDetector(model, is_training)
 
     monkeypatch.setattr(create, "make_detector", make_detector)
     config = fake.pipeline_config("graph_rewriter { quantization { delay: 7 } }")

@@ -12,7 +12,7 @@ from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
 from exporters import formats
 from exporters.formats import check, converters
-from exporters.formats.base import FORMATS, FormatOptions, Plan, Source
+from exporters.formats.base import FORMATS, FormatOptions, Plan, Source, TfliteOptions
 from exporters.formats.export import export_formats, num_bytes
 from exporters.formats.frozen_graph import load_frozen_graph
 from exporters.formats.graph_file import write_graph_file
@@ -68,6 +68,15 @@ def test_formats_are_written_compared_and_found(
     assert again.models[0].num_bytes < export.models[2].num_bytes
     assert [each.format.name for each in formats.exported_models(str(folder))] == ["tflite"]
     assert {path.name for path in folder.iterdir()} >= {"pipeline.config", "checkpoint"}
+
+
+def test_a_model_without_detections_is_written_and_not_compared(
+    trained: Trained, photos: List[str], tmp_path: pathlib.Path
+) -> None:
+    tflite = TfliteOptions(add_postprocessing_op=False)
+    export = _export(trained, tmp_path, "tflite", sample_images=photos, tflite=tflite)
+    (model,) = export.models
+    assert model.difference is None and model.num_bytes > 10_000
 
 
 def test_a_model_that_differs_is_refused(

@@ -14,7 +14,7 @@ from estimator_det.config.text import ConfigError
 from inputs import pipeline as input_pipeline
 from inputs.bad_records import log as fault_log
 from inputs.bad_records.kinds import SKIP, RecordFault
-from model_fn.checkpoints.errors import CheckpointGoneError, DamagedCheckpointsError
+from model_fn.checkpoints.errors import CheckpointGoneError, DamagedCheckpointsError, RunError
 from model_fn.checkpoints.find import find_checkpoint
 from model_fn.preflight.placeholders import placeholders
 from model_fn.runs import (
@@ -256,7 +256,7 @@ def test_a_refused_evaluation_leaves_no_folder(readers: List[Any], tmp_path: pat
         tf1.train.create_global_step()
         session.run(tf1.global_variables_initializer())
         tf1.train.Saver().save(session, prefix)
-    with pytest.raises(tf.errors.NotFoundError):
+    with pytest.raises(RunError, match="does not fit the configuration"):
         evaluator.evaluate(config, prefix, model_dir=other)
     config.ClearField("eval_input_reader")
     with pytest.raises(ConfigError, match="none to evaluate on"):

@@ -107,7 +107,8 @@ def _by_loop(
     call = loop_step.function(iterator._type_spec, loops=False)
     if os.environ.get("TF_CONFIG"):
         is_first = json.loads(os.environ["TF_CONFIG"])["task"]["type"] == "chief"
-        loop_step.restore(expected["start"] if is_first else {})
+        others = {name: np.zeros_like(value) for name, value in expected["start"].items()}
+        loop_step.restore(expected["start"] if is_first else others)
         loop_step.agree()
     else:
         loop_step.restore(expected["start"])

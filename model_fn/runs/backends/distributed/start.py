@@ -28,12 +28,17 @@ def start(loop_step: LoopStep, settings: RunSettings, input_fn: Callable[..., An
         RunError: if the checkpoint to resume from does not fit the configuration.
         ConfigError: if a checkpoint to fine-tune from does not.
     """
+    # The same assignments in every worker, in the same order: some count as communication.
+    values = loop_step.values()
     latest = tf1.train.latest_checkpoint(settings.model_dir)
     if latest is not None:
-        loop_step.restore(_stored(latest, loop_step))
+        values.update(_stored(latest, loop_step))
     else:
-        loop_step.restore(initial_values(settings.pipeline_config, input_fn, settings.seed))
-        loop_step.start_averages()
+        values.update(initial_values(settings.pipeline_config, input_fn, settings.seed))
+        for name in values:
+            if name.endswith(AVERAGE_SUFFIX):  # They start where variables do.
+                values[name] = values[name[: -len(AVERAGE_SUFFIX)]]
+    loop_step.restore(values)
     if cluster.is_in_cluster():
         # The others may not see the folder, and without a seed they start elsewhere.
         loop_step.agree()

@@ -104,5 +104,5 @@ def _check_cluster(in_loop: InLoop) -> None:
     elif cluster.is_in_cluster():
         raise ConfigError(
             f"strategy {in_loop.strategy!r} trains on one machine, and {cluster.VARIABLE} makes "
-            f"this process one of several. Unset it, or use strategy {MULTI_WORKER!r}"
+            "this process one of several. Unset it, or leave --strategy out"
         )
