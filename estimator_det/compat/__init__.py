@@ -11,6 +11,7 @@ All other packages import these names from here:
 * `registered_kernels`: kernels of an operation for a device, with their types.
 * `num_tpu_shards`: number of TPU cores of the computation being built.
 * `apply_summed`: TF1 optimizers in a TF2 loop over replicas.
+* `shared_state`: variables that a TF1 optimizer has once.
 * `eagerly`: a context in which operations run at once.
 * `quiet_layers`: a context in which layers of TF1 do not warn of TF2.
 * `global_seed`: the seed of TensorFlow itself.
@@ -35,7 +36,13 @@ with quiet.startup_messages():
 
 from estimator_det.compat import patches
 from estimator_det.compat.kernels import num_tpu_shards, registered_kernels
-from estimator_det.compat.replicas import apply_summed, eagerly, global_seed, quiet_layers
+from estimator_det.compat.replicas import (
+    apply_summed,
+    eagerly,
+    global_seed,
+    quiet_layers,
+    shared_state,
+)
 
 patches.apply_needed()
 
@@ -55,6 +62,7 @@ __all__ = [
     "num_tpu_shards",
     "quiet_layers",
     "registered_kernels",
+    "shared_state",
     "slim",
     "tf",
     "tf1",

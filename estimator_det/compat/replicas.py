@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from typing import Any, Iterator, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, Optional, Sequence, Tuple
 
 import tensorflow as tf
 from tensorflow.python.eager import context as _context
@@ -44,6 +44,14 @@ def apply_summed(optimizer: Any, strategy: Any, pairs: Sequence[Tuple[Any, Any]]
         pairs: Gradients, equal on all replicas, and variables.
     """
     optimizer._distributed_apply(_Summed(strategy), list(pairs))
+
+
+def shared_state(optimizer: Any) -> Dict[str, Any]:
+    """Variables that a TF1 optimizer has once, by the names that it gives them: "beta1_power".
+
+    `optimizer.variables()` leaves those out that were created under a strategy of several replicas.
+    """
+    return {name: variable for (name, _), variable in optimizer._non_slot_dict.items()}
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
 
 import numpy as np
 
-from estimator_det.compat import apply_summed, quiet_layers, tf
+from estimator_det.compat import apply_summed, quiet_layers, shared_state, tf
 from inputs import schema
 from model_fn.checkpoints.variables import AVERAGE_SUFFIX
 from model_fn.training import step
@@ -296,8 +296,7 @@ class LoopStep:
                 value = self._optimizer.get_slot(variable, slot)
                 if value is not None:
                     named[name + suffix] = value
-        # They are created where a function is traced, which adds to their names.
-        others = {name_of(each).split("/")[-1]: each for each in self._optimizer.variables()}
+        others = shared_state(self._optimizer)
         named.update({name: others[name] for name in states.others})
         averages = {name + AVERAGE_SUFFIX: each for name, each in self._averages.items()}
         return {**named, **averages, GLOBAL_STEP: self.global_step}
