@@ -236,7 +236,7 @@ def _run_together(
         try:
             for future in concurrent.futures.as_completed(futures):
                 future.result()
-        except BaseException:
+        except BaseException:  # A signal, too: threads must not outlive it. Raised again.
             connection.stop.set()
             for future in futures:
                 future.cancel()

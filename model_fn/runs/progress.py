@@ -128,7 +128,7 @@ class TrainingReport(tf1.train.SessionRunHook):
         self._fetches: Any = {}
         self._step = 0
         self._first_step = 0
-        self._num_runs = 0  # in this session
+        self._num_runs = 0  # of this process
         self._reported = 0  # step of the last report
         self._values: Dict[str, float] = {}  # of the current step
         self._started = 0.0  # the current step

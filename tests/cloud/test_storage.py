@@ -10,22 +10,22 @@ from typing import Any, List
 
 import pytest
 
-from estimator_det.cloud import downloads, sessions, storage
+from estimator_det.cloud import downloads, storage
 from estimator_det.cloud.connection import MIB, Options, StorageError, connect
 from estimator_det.config.text import ConfigError
-from tests.cloud.emulator import Emulator, corrupt, cut, half, hang, status
+from tests.cloud.emulator import Emulator, cut, status
 from tests.conftest import TESTS
 
 QUARTER = MIB // 4
 
 
-def _options(waits: List[float], **changes: Any) -> Options:
+def options_of(waits: List[float], **changes: Any) -> Options:
     return Options(
         **{"chunk_bytes": QUARTER, "sleep": waits.append, "timeout_secs": 5.0, **changes}
     )
 
 
-def _large(folder: pathlib.Path) -> pathlib.Path:
+def make_large(folder: pathlib.Path) -> pathlib.Path:
     """Three chunks and a bit, without repetition."""
     path = folder / "large.record"
     path.write_bytes(b"".join(i.to_bytes(4, "big") for i in range(3 * QUARTER // 4 + 7)))
@@ -39,26 +39,26 @@ def test_folder_there_and_back(emulator: Emulator, tmp_path: pathlib.Path, waits
     (source / "sub" / "b.record").write_bytes(b"bb")
     (source / "empty").write_bytes(b"")
     (source / "training.lock").write_text("of this machine")
-    large = _large(source)
-    done = storage.upload([str(source)], "gs://data/x/", options=_options(waits))
+    large = make_large(source)
+    done = storage.upload([str(source)], "gs://data/x/", options=options_of(waits))
     assert done.paths == [
         f"gs://data/x/{n}" for n in ("a.record", "empty", large.name, "sub/b.record")
     ]
     assert (done.files, done.same) == (4, 0)
     assert emulator.content("x/large.record") == large.read_bytes()
 
-    again = storage.upload([str(source)], "gs://data/x", options=_options(waits))
+    again = storage.upload([str(source)], "gs://data/x", options=options_of(waits))
     assert (again.files, again.same, again.size) == (0, 4, 0)
 
     target = tmp_path / "target"
-    done = storage.download(["gs://data/x"], str(target), options=_options(waits))
+    done = storage.download(["gs://data/x"], str(target), options=options_of(waits))
     assert done.files == 4 and done.size == large.stat().st_size + 3
     found = {str(p.relative_to(target)): p.read_bytes() for p in target.rglob("*") if p.is_file()}
     assert found == {
         "a.record": b"a", "empty": b"", "sub/b.record": b"bb", large.name: large.read_bytes()
     }  # fmt: skip
     (target / "a.record").write_bytes(b"A")  # the same size
-    again = storage.download(["gs://data/x"], str(target), options=_options(waits))
+    again = storage.download(["gs://data/x"], str(target), options=options_of(waits))
     assert (again.files, again.same) == (1, 3)
     assert (target / "a.record").read_bytes() == b"a"
     assert not waits
@@ -69,10 +69,10 @@ def test_progress_without_a_terminal(
 ):
     monkeypatch.setattr(storage, "LOG_SECS", 0.0)
     caplog.set_level("INFO")
-    large = _large(tmp_path)
-    storage.upload([str(large)], "gs://data", options=_options(waits, shows_progress=False))
+    large = make_large(tmp_path)
+    storage.upload([str(large)], "gs://data", options=options_of(waits, shows_progress=False))
     assert "MB" not in caplog.text
-    storage.download(["gs://data"], str(tmp_path / "l"), options=_options(waits))
+    storage.download(["gs://data"], str(tmp_path / "l"), options=options_of(waits))
     total = large.stat().st_size / 1e6
     assert f"downloading: {total:.1f} of {total:.1f} MB" in caplog.text
 
@@ -85,10 +85,10 @@ def test_listing_and_patterns(emulator: Emulator, tmp_path: pathlib.Path, waits:
     sources = [
         str(tmp_path / n) for n in ("train.record-0", "train.record-1", "val.record", "deep")
     ]
-    storage.upload(sources, "gs://data/d", options=_options(waits))
+    storage.upload(sources, "gs://data/d", options=options_of(waits))
 
     def names(path: str) -> List[str]:
-        return [one.path.name for one in storage.list_files(path, _options(waits))]
+        return [one.path.name for one in storage.list_files(path, options_of(waits))]
 
     assert names("gs://data/d/train*") == [
         "d/train.record-0",
@@ -98,14 +98,17 @@ def test_listing_and_patterns(emulator: Emulator, tmp_path: pathlib.Path, waits:
     assert names("gs://data/*") == []  # matches no slash
     assert names("gs://data/d/val.record") == ["d/val.record"]
     assert names("gs://data/d/val") == []
-    (one,) = storage.list_files("gs://data/d/val.record", _options(waits))
+    (one,) = storage.list_files("gs://data/d/val.record", options_of(waits))
     assert one.size == len(b"val.record") and one.generation > 0 and len(one.crc32c) == 8
     done = storage.download(
-        ["gs://data/d/train*-[01]"], str(tmp_path / "t"), options=_options(waits)
+        ["gs://data/d/train*-[01]"], str(tmp_path / "t"), options=options_of(waits)
     )
     assert [os.path.basename(path) for path in done.paths] == ["train.record-0", "train.record-1"]
     left = storage.download(
-        ["gs://data"], str(tmp_path / "u"), exclude=["d/train*", "nothing"], options=_options(waits)
+        ["gs://data"],
+        str(tmp_path / "u"),
+        exclude=["d/train*", "nothing"],
+        options=options_of(waits),
     )
     assert left.paths == [str(tmp_path / "u" / "d" / "val.record")]
 
@@ -122,8 +125,8 @@ def test_pieces_do_not_grow_with_the_file(
         return False
 
     emulator.fail("PUT", "upload_id", note, times=99)
-    large = _large(tmp_path)
-    storage.upload([str(large)], "gs://data", options=_options(waits))
+    large = make_large(tmp_path)
+    storage.upload([str(large)], "gs://data", options=options_of(waits))
     assert sent == [QUARTER, QUARTER, QUARTER, large.stat().st_size - 3 * QUARTER]
 
     write = downloads.Writer.write
@@ -133,263 +136,34 @@ def test_pieces_do_not_grow_with_the_file(
         return write(self, data)
 
     monkeypatch.setattr(downloads.Writer, "write", noted)
-    storage.download(["gs://data"], str(tmp_path / "l"), options=_options(waits))
+    storage.download(["gs://data"], str(tmp_path / "l"), options=options_of(waits))
     assert sum(received) == large.stat().st_size and max(received) <= 2**16
-
-
-def test_failed_upload_is_resumed_by_the_next_one(
-    emulator: Emulator, own_cache: pathlib.Path, tmp_path: pathlib.Path, waits: List[float]
-):
-    large = _large(tmp_path)
-    emulator.fail("PUT", "upload_id", cut, times=99, after=2)
-    with pytest.raises(StorageError, match=r"large.record: writing failed 3 times in a row"):
-        storage.upload([str(large)], "gs://data", options=_options(waits, attempts=3))
-    (saved,) = (own_cache / "estimator-det" / "uploads").iterdir()
-    assert saved.stat().st_mode & 0o077 == 0
-    assert emulator.count("POST") == 1
-
-    emulator.faults.clear()
-    sent = emulator.count("PUT")
-    storage.upload([str(large)], "gs://data", options=_options(waits))
-    assert emulator.content("large.record") == large.read_bytes()
-    assert emulator.count("POST") == 1  # the same session
-    assert emulator.count("PUT") == sent + 3  # what it has; then two of the four chunks
-    assert not saved.exists()
-
-
-def test_killed_upload_is_resumed(
-    emulator: Emulator, own_cache: pathlib.Path, tmp_path: pathlib.Path, waits: List[float]
-):
-    """A process that ends without any handler, as of a machine that is switched off."""
-    large = _large(tmp_path)
-    program = (
-        "import os; from estimator_det.cloud import storage\n"
-        "def die(count):\n"
-        "    sent.append(count)\n"
-        "    if sum(sent): os._exit(9)\n"
-        "sent = []\n"
-        "from estimator_det.cloud import uploads, connection, paths\n"
-        f"options = connection.Options(chunk_bytes={QUARTER})\n"
-        "target = paths.CloudPath('data', 'large.record')\n"
-        f"uploads.upload_file(connection.connect(options), {str(large)!r}, target, die)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], cwd=TESTS.parent, check=False)
-    assert done.returncode == 9
-    emulator.requests.clear()
-    storage.upload([str(large)], "gs://data", options=_options(waits))
-    assert emulator.content("large.record") == large.read_bytes()
-    assert emulator.count("POST") == 0 and emulator.count("PUT") == 4
-
-
-def test_file_that_has_changed_is_uploaded_anew(
-    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float]
-):
-    large = _large(tmp_path)
-    emulator.fail("PUT", "upload_id", cut, times=99, after=2)
-    with pytest.raises(StorageError):
-        storage.upload([str(large)], "gs://data", options=_options(waits, attempts=1))
-    emulator.faults.clear()
-    large.write_bytes(large.read_bytes()[::-1])
-    storage.upload([str(large)], "gs://data", options=_options(waits))
-    assert emulator.content("large.record") == large.read_bytes()
-
-
-@pytest.mark.parametrize("code", [404, 410])
-def test_session_that_has_ended_is_replaced(
-    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float], code: int
-):
-    large = _large(tmp_path)
-    emulator.fail("PUT", "upload_id", status(code), after=1)
-    storage.upload([str(large)], "gs://data", options=_options(waits))
-    assert emulator.content("large.record") == large.read_bytes()
-    assert emulator.count("POST") == 2
-
-
-def test_address_of_a_week_ago_is_not_used(own_cache: pathlib.Path):
-    sessions.save("name", "http://address")
-    assert sessions.find("name") == "http://address"
-    path = own_cache / "estimator-det" / "uploads" / "name"
-    os.utime(path, (0, path.stat().st_mtime - sessions.WEEK_SECS - 1))
-    assert sessions.find("name") is None and not path.exists()
-
-
-def test_no_place_for_addresses_is_a_warning(
-    own_cache: pathlib.Path, caplog: pytest.LogCaptureFixture
-):
-    own_cache.write_text("a file")
-    sessions.save("name", "http://secret")
-    assert "if the upload is interrupted, it starts anew" in caplog.text
-    assert "secret" not in caplog.text
-
-
-def test_interrupted_download_is_resumed(
-    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float]
-):
-    large = _large(tmp_path)
-    storage.upload([str(large)], "gs://data", options=_options(waits))
-    local = tmp_path / "local"
-    emulator.fail("GET", "alt=media", half)
-    emulator.fail("GET", "alt=media", status(503), times=99)
-    with pytest.raises(StorageError, match=r"reading failed 2 times in a row.* HTTP 503"):
-        storage.download(["gs://data"], str(local), options=_options(waits, attempts=2))
-    (part,) = local.iterdir()
-    assert large.stat().st_size // 2 <= part.stat().st_size + 8192
-    assert large.read_bytes().startswith(part.read_bytes())
-
-    emulator.faults.clear()
-    ranges: List[str] = []
-    emulator.fail("GET", "alt=media", lambda handler: ranges.append(handler.headers["Range"]))
-    size = part.stat().st_size
-    storage.download(["gs://data"], str(local), options=_options(waits))
-    assert ranges == [f"bytes={size}-{large.stat().st_size - 1}"]
-    assert (local / large.name).read_bytes() == large.read_bytes()
-    assert [path.name for path in local.iterdir()] == [large.name]
-
-
-def test_connection_that_ends_within_a_file(
-    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float]
-):
-    large = _large(tmp_path)
-    storage.upload([str(large)], "gs://data", options=_options(waits))
-    # Each answer brings half of the rest: progress, so that failures do not add up.
-    emulator.fail("GET", "alt=media", half, times=5)
-    storage.download(["gs://data"], str(tmp_path / "l"), options=_options(waits, attempts=2))
-    assert (tmp_path / "l" / large.name).read_bytes() == large.read_bytes()
-    assert len(waits) == 5
-
-
-@pytest.mark.parametrize("fault", [status(503), status(429), status(500), cut])
-def test_failures_that_pass_are_retried_with_growing_delays(
-    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float], fault: Any
-):
-    (tmp_path / "small").write_bytes(b"small")
-    large = _large(tmp_path)
-    emulator.fail("POST", "uploadType=multipart", fault, times=3)
-    storage.upload([str(tmp_path / "small")], "gs://data", options=_options(waits))
-    assert len(waits) == 3
-    for wait, longest in zip(waits, (1.0, 2.0, 4.0)):
-        assert longest / 2 <= wait <= longest
-    emulator.fail("PUT", "upload_id", fault, times=2, after=1)
-    storage.upload([str(large)], "gs://data", options=_options(waits))
-    emulator.fail("GET", "/o?", fault)
-    emulator.fail("GET", "alt=media", fault)
-    done = storage.download(["gs://data"], str(tmp_path / "l"), options=_options(waits))
-    assert done.files == 2 and len(waits) == 7
-    assert (tmp_path / "l" / large.name).read_bytes() == large.read_bytes()
-
-
-def test_delays_have_a_limit(emulator: Emulator, waits: List[float]):
-    emulator.fail("GET", "/o?", status(503), times=99)
-    options = _options(waits, attempts=9, longest_delay_secs=4.0)
-    with pytest.raises(StorageError, match="9 times in a row, at last with: HTTP 503"):
-        storage.list_files("gs://data", options)
-    assert len(waits) == 8 and max(waits) <= 4.0
-
-
-def test_timeouts_are_retried(
-    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float], caplog: Any
-):
-    large = _large(tmp_path)
-    options = _options(waits, timeout_secs=0.2)
-    emulator.fail("PUT", "upload_id", hang, after=1)
-    storage.upload([str(large)], "gs://data", options=options)
-    emulator.fail("GET", "alt=media", hang)
-    storage.download(["gs://data"], str(tmp_path / "l"), options=options)
-    assert (tmp_path / "l" / large.name).read_bytes() == large.read_bytes()
-    assert len(waits) == 2
-    assert "large.record: writing failed: no answer in time; attempt 2 of 8" in caplog.text
-
-
-def test_corrupted_download_is_repeated_once(
-    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float], caplog: Any
-):
-    (tmp_path / "small").write_bytes(b"small")
-    storage.upload([str(tmp_path / "small")], "gs://data", options=_options(waits))
-    emulator.fail("GET", "alt=media", corrupt)
-    storage.download(["gs://data"], str(tmp_path / "l"), options=_options(waits))
-    assert (tmp_path / "l" / "small").read_bytes() == b"small"
-    assert "downloading the file again" in caplog.text
-
-    emulator.fail("GET", "alt=media", corrupt, times=2)
-    with pytest.raises(StorageError, match=r"gs://data/small: the bytes received have .* twice"):
-        storage.download(["gs://data"], str(tmp_path / "m"), options=_options(waits))
-    assert not list((tmp_path / "m").iterdir())
-
-
-def _flip(handler: Any) -> bool:
-    """The first bit of an upload flips on its way."""
-    length = int(handler.headers["Content-Length"])
-    data = handler.rfile.read(length)
-    rest = handler.rfile
-
-    class Body:
-        def read(self, size: int) -> bytes:
-            assert size == length
-            return bytes([data[0] ^ 1]) + data[1:]
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(rest, name)
-
-    handler.rfile = Body()
-    return False
-
-
-def test_corrupted_upload_is_deleted(
-    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float]
-):
-    large = _large(tmp_path)
-    emulator.fail("PUT", "upload_id", _flip)
-    with pytest.raises(StorageError, match=r"the stored bytes have the checksum .* is deleted"):
-        storage.upload([str(large)], "gs://data", options=_options(waits))
-    assert storage.list_files("gs://data", _options(waits)) == []
-
-
-def test_file_that_changes_during_its_upload(
-    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float]
-):
-    large = _large(tmp_path)
-
-    def change(handler: Any) -> bool:
-        large.write_bytes(large.read_bytes()[:-1] + b"!")
-        return False
-
-    emulator.fail("PUT", "upload_id", change, after=1)
-    with pytest.raises(StorageError, match="changed while it was uploaded"):
-        storage.upload([str(large)], "gs://data", options=_options(waits))
-
-    def shorten(handler: Any) -> bool:
-        large.write_bytes(large.read_bytes()[:QUARTER])
-        return False
-
-    emulator.fail("PUT", "upload_id", shorten, after=1)
-    with pytest.raises(StorageError, match="became shorter while it was uploaded"):
-        storage.upload([str(large)], "gs://data", options=_options(waits))
 
 
 def test_missing_bucket(emulator: Emulator, tmp_path: pathlib.Path, waits: List[float]):
     (tmp_path / "small").write_bytes(b"small")
     message = "there is no bucket gs://none. Correct its name .* gcloud storage buckets create"
     with pytest.raises(FileNotFoundError, match=message):
-        storage.upload([str(tmp_path / "small")], "gs://none/x", options=_options(waits))
+        storage.upload([str(tmp_path / "small")], "gs://none/x", options=options_of(waits))
     with pytest.raises(FileNotFoundError, match=message):
-        storage.download(["gs://none/x"], str(tmp_path), options=_options(waits))
+        storage.download(["gs://none/x"], str(tmp_path), options=options_of(waits))
     # Deleted after it was listed.
     emulator.fail("GET", "/o?", lambda handler: emulator.storage.buckets.pop("data") and False)
     with pytest.raises(FileNotFoundError, match="there is no bucket gs://data"):
-        storage.upload([str(_large(tmp_path))], "gs://data", options=_options(waits))
+        storage.upload([str(make_large(tmp_path))], "gs://data", options=options_of(waits))
     assert not waits
 
 
 def test_missing_sources(emulator: Emulator, tmp_path: pathlib.Path, waits: List[float]):
     with pytest.raises(FileNotFoundError, match="gs://data/x: no such file or folder"):
-        storage.download(["gs://data/x"], str(tmp_path), options=_options(waits))
+        storage.download(["gs://data/x"], str(tmp_path), options=options_of(waits))
     with pytest.raises(FileNotFoundError, match=r"none\.record: no such file or folder"):
-        storage.upload([str(tmp_path / "none.record")], "gs://data", options=_options(waits))
+        storage.upload([str(tmp_path / "none.record")], "gs://data", options=options_of(waits))
 
 
 def test_no_permission(emulator: Emulator, tmp_path: pathlib.Path, waits: List[float]):
     (tmp_path / "small").write_bytes(b"small")
-    large = _large(tmp_path)
+    large = make_large(tmp_path)
     denied = status(403, "me@x.com does not have storage.objects.create access.")
     for method, part, path in (
         ("POST", "multipart", tmp_path / "small"),
@@ -398,7 +172,7 @@ def test_no_permission(emulator: Emulator, tmp_path: pathlib.Path, waits: List[f
     ):
         emulator.fail(method, part, denied)
         with pytest.raises(StorageError) as caught:
-            storage.upload([str(path)], "gs://data", options=_options(waits))
+            storage.upload([str(path)], "gs://data", options=options_of(waits))
         assert str(caught.value) == (
             f"gs://data/{path.name}: no permission to write (HTTP 403: me@x.com does not have "
             "storage.objects.create access). Give your account the role: gcloud storage buckets "
@@ -407,10 +181,10 @@ def test_no_permission(emulator: Emulator, tmp_path: pathlib.Path, waits: List[f
         )
     emulator.fail("GET", "/o?", denied)
     with pytest.raises(StorageError, match=r"gs://data/: no permission to read .*objectViewer"):
-        storage.download(["gs://data"], str(tmp_path / "l"), options=_options(waits))
+        storage.download(["gs://data"], str(tmp_path / "l"), options=options_of(waits))
     emulator.fail("PUT", "upload_id", status(401))
     with pytest.raises(StorageError, match=r"does not accept the credentials .* gcloud auth"):
-        storage.upload([str(large)], "gs://data", options=_options(waits))
+        storage.upload([str(large)], "gs://data", options=options_of(waits))
     assert not waits
 
 
@@ -431,7 +205,9 @@ def test_nothing_secret_is_logged(
     caplog.set_level("DEBUG")
     emulator.fail("PUT", "upload_id", cut, times=99, after=1)
     with pytest.raises(StorageError) as caught:
-        storage.upload([str(_large(tmp_path))], "gs://data", options=_options(waits, attempts=3))
+        storage.upload(
+            [str(make_large(tmp_path))], "gs://data", options=options_of(waits, attempts=3)
+        )
     assert "writing failed" in caplog.text
     ours = [
         record.getMessage()
@@ -450,7 +226,7 @@ def test_files_that_name_others_come_last(
     source.mkdir()
     for name in names:
         (source / name).write_text(name)
-    storage.upload([str(source)], "gs://data/run", options=_options(waits))
+    storage.upload([str(source)], "gs://data/run", options=options_of(waits))
     sent = list(emulator.storage.objects["data"])
     assert sent[2:] == ["run/model.ckpt-2.index", "run/checkpoint"]
 
@@ -461,7 +237,7 @@ def test_files_that_name_others_come_last(
 
     emulator.fail("GET", "model.ckpt-2.data", vanish)
     emulator.requests.clear()
-    done = storage.download(["gs://data/run"], str(tmp_path / "l"), options=_options(waits))
+    done = storage.download(["gs://data/run"], str(tmp_path / "l"), options=options_of(waits))
     assert [os.path.basename(path) for path in done.paths] == sorted({*names} - {names[3]})
     lines = [line for line in emulator.requests if "/o?" in line or "run%2Fcheckpoint" in line]
     assert ["/o?" in line for line in lines] == [True, True, False]
@@ -471,21 +247,21 @@ def test_names_that_leave_the_folder_are_refused(
     emulator: Emulator, tmp_path: pathlib.Path, waits: List[float]
 ):
     (tmp_path / "small").write_bytes(b"small")
-    storage.upload([str(tmp_path / "small")], "gs://data/x", options=_options(waits))
+    storage.upload([str(tmp_path / "small")], "gs://data/x", options=options_of(waits))
     objects = emulator.storage.objects["data"]
     objects["x/../../evil"] = {**objects["x/small"], "name": "x/../../evil"}
     with pytest.raises(StorageError, match=r"x/\.\./\.\./evil: the name leaves the local folder"):
-        storage.download(["gs://data/x"], str(tmp_path / "l"), options=_options(waits))
+        storage.download(["gs://data/x"], str(tmp_path / "l"), options=options_of(waits))
 
 
 def test_compressed_files_are_refused(
     emulator: Emulator, tmp_path: pathlib.Path, waits: List[float]
 ):
     (tmp_path / "small").write_bytes(b"small")
-    storage.upload([str(tmp_path / "small")], "gs://data", options=_options(waits))
+    storage.upload([str(tmp_path / "small")], "gs://data", options=options_of(waits))
     emulator.storage.objects["data"]["small"]["contentEncoding"] = "gzip"
     with pytest.raises(StorageError, match=r"is stored compressed .*Upload it again without"):
-        storage.download(["gs://data"], str(tmp_path / "l"), options=_options(waits))
+        storage.download(["gs://data"], str(tmp_path / "l"), options=options_of(waits))
 
 
 def test_two_files_of_one_name_are_refused(

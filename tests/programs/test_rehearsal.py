@@ -63,8 +63,8 @@ def _check_starts_at(checkpoint: pathlib.Path, source: pathlib.Path) -> None:
 def _check_reports(folder: pathlib.Path) -> None:
     """Checks what two loops of two steps report."""
     assert tf1.train.load_variable(str(folder), "global_step") == 4
-    told = _scalars(folder, f"events.*{host_call.FILE_SUFFIX}")
-    assert set(told) == FIGURES and all(steps == [2, 4] for steps in told.values())
+    found = _scalars(folder, f"events.*{host_call.FILE_SUFFIX}")
+    assert set(found) == FIGURES and all(steps == [2, 4] for steps in found.values())
     assert _scalars(folder, "events.*")["global_step/sec"] == [3], "one entry a loop"
 
 

@@ -111,8 +111,8 @@ def test_faults_of_evaluated_records_are_told(
     runner.train_and_evaluate(config, model_dir, num_train_steps=2, evaluating=NO_EXPORT)
     assert "truncated_image: an image file ends too early: 1 record" in capsys.readouterr().err
     evaluator.evaluate(config, model_dir)
-    told = capsys.readouterr().err
-    assert "(1 record skipped), as before: see" in told and "truncated_image" not in told
+    printed = capsys.readouterr().err
+    assert "(1 record skipped), as before: see" in printed and "truncated_image" not in printed
     (line,) = (tmp_path / "eval_0" / fault_log.LOG_FILE).read_text().splitlines()
     assert json.loads(line)["source_id"] == "cat"
     (evaluation,) = history.read(model_dir, "0")

@@ -15,7 +15,7 @@ from inputs import pipeline as input_pipeline
 from inputs import schema
 from model_fn.checkpoints.errors import RunError
 from model_fn.debugging.replay import BATCH_FILE, CHECKPOINT
-from model_fn.runs import data_cursor, history, runner
+from model_fn.runs import data_cursor, history, runner, training_run
 from model_fn.runs.loop_options import InLoop
 from model_fn.runs.options import Evaluating, Saving
 from model_fn.runs.progress import PROGRESS_FILE, NotFiniteLossError
@@ -137,7 +137,7 @@ def test_a_step_that_is_not_finite_changes_nothing(
     monkeypatch.setattr(
         input_pipeline, "create_train_input_fn", lambda *_, **__: _poisoned(number=2)
     )
-    monkeypatch.setattr(runner._Run, "_make_cursor", lambda *_: None)
+    monkeypatch.setattr(training_run.TrainingRun, "_make_cursor", lambda *_: None)
     with pytest.raises(NotFiniteLossError, match="step 3: not finite: Loss/localization_loss"):
         _train(tmp_path / "bad", fake.pipeline_config(), 4, in_loop, saving=Saving(steps=1))
     good = tmp_path if steps_per_call > 1 else tmp_path / "bad"
