@@ -25,7 +25,7 @@ PAGE = ROOT / "docs" / "distributed.md"
 EXAMPLES: List[str] = [
     text
     for text in re.findall(r"^```bash\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    if ("cluster=" in text or "data-worker" in text) and "--strategy" not in text
+    if "cluster=" in text or "data-worker" in text
 ]
 COMMAND = 'estimator-det() { "$PYTHON" -m estimator_det.cli "$@"; }\n'
 
@@ -45,7 +45,7 @@ def _run(example: str, folder: pathlib.Path, config: Any) -> str:
 
 
 def test_there_are_examples() -> None:
-    assert len(EXAMPLES) == 3
+    assert len(EXAMPLES) == 4
 
 
 @pytest.mark.exhaustive
@@ -65,6 +65,14 @@ def test_data_workers(tmp_path: pathlib.Path) -> None:
     assert trained_steps(str(tmp_path / "run")) == 6, output
     assert "each record is read once an epoch as long as no data worker fails" in output
     assert "step 6/6" in output and "error" not in output, output
+
+
+@pytest.mark.exhaustive
+def test_workers_of_the_loop(tmp_path: pathlib.Path) -> None:
+    files = shapes.make_dataset(str(tmp_path / "data"), seed=0, size="tiny")
+    output = _run(EXAMPLES[3], tmp_path, demo.demo_config(files, 6, ["train_config.batch_size=4"]))
+    assert trained_steps(str(tmp_path / "run")) == 6, output
+    assert "step 6/6" in output and "evaluation" in output and "error" not in output, output
 
 
 @pytest.mark.exhaustive

@@ -18,7 +18,7 @@ from estimator_det.compat import estimator, tf, tf1
 from estimator_det.protos import pipeline_pb2
 from inputs import schema
 from model_fn.model_fn import create_model_fn
-from model_fn.training.loop_step import LoopStep
+from model_fn.training.loop_step import NO_STOP, LoopStep
 from tests import small_extractor
 from tests.detectors import configs
 
@@ -112,7 +112,7 @@ def _by_loop(
         loop_step.agree()
     else:
         loop_step.restore(expected["start"])
-    outcomes = [call(iterator, tf.constant(1), tf.constant(0.0)) for _ in expected["losses"]]
+    outcomes = [call(iterator, tf.constant(1), tf.constant(NO_STOP)) for _ in expected["losses"]]
     found, end = loop_step.values(), expected["end"]
     moved = [
         name

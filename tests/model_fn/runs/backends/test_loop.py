@@ -221,7 +221,7 @@ def test_what_the_loop_refuses(tmp_path: pathlib.Path, monkeypatch: pytest.Monke
         ({"precision": "float64"}, "one of float32"),
         ({"accumulate_steps": 0}, "accumulate_steps is 0; give 1 or more"),
         ({"num_replicas": 2}, "give strategy 'mirrored'"),
-        ({"strategy": "multi_worker_mirrored"}, "not supported yet. Describe the cluster"),
+        ({"strategy": "multi_worker_mirrored", "num_replicas": 2}, "set CUDA_VISIBLE_DEVICES"),
     ):
         with pytest.raises(ConfigError, match=message):
             InLoop(**options)
@@ -234,11 +234,17 @@ def test_what_the_loop_refuses(tmp_path: pathlib.Path, monkeypatch: pytest.Monke
         _train(tmp_path, synchronized, 1, InLoop(accumulate_steps=2))
     with pytest.raises(RunError, match="logical CPUs, and num_replicas is 64"):
         _train(tmp_path, config, 1, InLoop("mirrored", num_replicas=64))
+    workers = InLoop("multi_worker_mirrored")
+    with pytest.raises(ConfigError, match="TF_CONFIG lists, and it lists no others"):
+        _train(tmp_path, config, 1, workers)
     cluster = {"chief": ["h:1"], "worker": ["h:2"]}
     task = {"cluster": cluster, "task": {"type": "chief", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(task))
-    with pytest.raises(ConfigError, match="makes this process one of several"):
+    with pytest.raises(ConfigError, match="use strategy 'multi_worker_mirrored'"):
         _train(tmp_path, config, 1)
+    monkeypatch.setenv("TF_CONFIG", json.dumps({**task, "cluster": {**cluster, "ps": ["h:3"]}}))
+    with pytest.raises(ConfigError, match=r"cluster\.ps has 1 tasks, and strategy"):
+        _train(tmp_path, config, 1, workers)
 
 
 def test_checkpoints_that_do_not_fit(tmp_path: pathlib.Path) -> None:
