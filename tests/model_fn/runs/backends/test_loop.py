@@ -25,6 +25,8 @@ from tests.model_fn import fake
 AVERAGED = "train_config { optimizer { use_moving_average: true moving_average_decay: 0.5 } }"
 ADAM = """train_config { optimizer { adam_optimizer { learning_rate {
   exponential_decay_learning_rate { initial_learning_rate: 0.01 decay_steps: 2 } } } } }"""
+MOMENTUM = """train_config { optimizer { momentum_optimizer { momentum_optimizer_value: 0.9
+  learning_rate { constant_learning_rate { learning_rate: 0.1 } } } } }"""
 RMS = """train_config { optimizer { rms_prop_optimizer { learning_rate {
   constant_learning_rate { learning_rate: 0.01 } } } } }"""
 LOOP = InLoop()
@@ -88,7 +90,7 @@ def _tags(folder: pathlib.Path) -> Set[str]:
     "optimizer",
     [
         ADAM + AVERAGED,
-        pytest.param(AVERAGED, marks=pytest.mark.exhaustive),
+        pytest.param(MOMENTUM + AVERAGED, marks=pytest.mark.exhaustive),
         pytest.param(RMS, marks=pytest.mark.exhaustive),
     ],
 )
