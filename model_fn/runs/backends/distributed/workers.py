@@ -108,11 +108,10 @@ def together(cluster: Cluster, task_timeout_secs: float) -> Iterator[None]:
         gone = [task for task in others if not is_listening(cluster.address(task))]
         if not gone and not isinstance(error, tf.errors.UnavailableError):
             raise
-        names = " and ".join(str(task) for task in gone) or "another task"
-        are = "are" if len(gone) > 1 else "is"
+        names = " and ".join(str(task) for task in gone) or "a task that has started again"
         raise MissingTaskError(
-            f"{names} of the cluster {are} missing: steps need all workers. See the log of that "
-            f"process. {_REMEDY}"
+            f"the cluster has lost {names}: steps need all workers. See the log of that process. "
+            f"{_REMEDY}"
         ) from error
 
 
