@@ -65,6 +65,8 @@ class ConvertOptions:
         for name, allowed in (("on_error", (STOP, SKIP)), ("duplicates", (KEEP, SKIP, STOP))):
             if getattr(self, name) not in allowed:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; allowed: {allowed}")
+        if not self.output_dir:
+            raise ConfigError("output_dir is empty; name a folder")
         if files.is_remote(self.output_dir):
             raise ConfigError(
                 f"output_dir is {self.output_dir}: conversion writes to local folders; copy the "

@@ -196,7 +196,7 @@ class SourceOptions:
     classes: str = ""  # file with the names of classes
     image_labels: str = ""  # file with classes of whole images
     min_score: Optional[float] = None  # of detections
-    scratch: str = ""  # folder for temporary files; it exists
+    scratch: str = ""  # folder for temporary files, which exists; "": those of the system
 
 
 class Source(NamedTuple):
