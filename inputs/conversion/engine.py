@@ -290,7 +290,10 @@ def _classes(
 def _make_job(
     options: ConvertOptions, work_dir: str, folder: str, ids: Dict[str, int], count: int
 ) -> Job:
-    example = ExampleOptions(folder, ids, options.image, options.masks, options.clip_boxes)
+    mask_images = options.source.mask_images and os.path.realpath(options.source.mask_images)
+    example = ExampleOptions(
+        folder, ids, options.image, options.masks, mask_images, options.clip_boxes
+    )
     relevant = [
         RELEASE,
         asdict(example),
