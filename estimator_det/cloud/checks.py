@@ -102,7 +102,7 @@ def _check_readable(connection: Connection, field: str, path: CloudPath) -> Iter
 
 
 def _write(connection: Connection, path: CloudPath) -> None:
-    probe = path.join(f"estimator-det-write-check.tmp-{uuid.uuid4().hex}")
+    probe = path.join(f"estimator-det-write-check.{uuid.uuid4().hex}")
     uploads.upload_bytes(connection, b"written and deleted by a check\n", probe)
     # A training deletes as well: old checkpoints, and files that it renames.
     call(

@@ -21,7 +21,7 @@ def copied(model_dir: str, log_dir: str, *, every_secs: float = EVERY_SECS) -> I
     """Within, event files of a run are copied again and again, and once more at the end.
 
     A copy that fails is a warning, and the next one tries again. `log_dir` may be inside of
-    `model_dir`, as for jobs whose `baseOutputDirectory` is their model_dir: nothing in it is copied.
+    `model_dir`, as for jobs whose `baseOutputDirectory` is their model_dir.
 
     Args:
         model_dir: Of the run, local or gs://.
