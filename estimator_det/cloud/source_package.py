@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import pathlib
 import shutil
 import subprocess
@@ -88,7 +89,8 @@ def check(package: pathlib.Path) -> None:
     raise RunError(
         f"{package}: the package {what}: {printing.counted(len(missing), 'file')} of "
         f"estimator-det {estimator_det.__version__} not found in it ({named}). Check packages and "
-        "package_data in setup.py, and MANIFEST.in; or build the package from the checkout that runs submit"
+        "package_data in setup.py, and MANIFEST.in; or build the package from the checkout that "
+        "runs submit"
     )
 
 
@@ -109,6 +111,10 @@ def _names(package: pathlib.Path) -> Set[str]:
     if not package.is_file():
         raise FileNotFoundError(f"no such package: {package}")
     try:
+        # To its checksum: a damaged header of tar may look like the end of the archive.
+        with gzip.open(package) as stream:
+            while stream.read(2**20):
+                pass
         with tarfile.open(package, "r:gz") as archive:
             return {name.partition("/")[2] for name in archive.getnames()}
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:

@@ -95,10 +95,11 @@ class LoopBackend(EstimatorBackend):
             on_split=functools.partial(report_split, model_dir, cluster.read_cluster()),
         )
 
-    def progress_hooks(self, *, silent: bool, **options: Any) -> List[Any]:
+    def progress_hooks(self, **options: Any) -> List[Any]:
         is_chief = cluster.is_chief()
         # All workers have the same numbers.
-        return super().progress_hooks(silent=silent or not is_chief, writes=is_chief, **options)
+        options["silent"] = options["silent"] or not is_chief
+        return super().progress_hooks(writes=is_chief, **options)
 
     def train(
         self,
