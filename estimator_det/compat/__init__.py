@@ -13,6 +13,7 @@ All other packages import these names from here:
 * `apply_summed`: TF1 optimizers in a TF2 loop over replicas.
 * `shared_state`: variables that a TF1 optimizer has once.
 * `limit_waiting`: for how long workers wait for each other.
+* `quick_callable`: a function of a session that is called very often.
 * `eagerly`: a context in which operations run at once.
 * `quiet_layers`: a context in which layers of TF1 do not warn of TF2.
 * `global_seed`: the seed of TensorFlow itself.
@@ -45,6 +46,7 @@ from estimator_det.compat.replicas import (
     quiet_layers,
     shared_state,
 )
+from estimator_det.compat.sessions import quick_callable
 
 patches.apply_needed()
 
@@ -63,6 +65,7 @@ __all__ = [
     "keras_initializer",
     "limit_waiting",
     "num_tpu_shards",
+    "quick_callable",
     "quiet_layers",
     "registered_kernels",
     "shared_state",

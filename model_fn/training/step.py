@@ -177,11 +177,7 @@ def make_train_step(
         ConfigError: if there is nothing to train, or `replicas_to_aggregate` is below 1.
     """
     train_config = pipeline_config.train_config
-    inputs = {
-        f"{prefix}/{key}": tensor
-        for prefix, tensors in (("features", features), ("labels", labels))
-        for key, tensor in tensors.items()
-    }
+    inputs = _by_path(features=features, labels=labels)
     rejected = RejectedBatch(inputs)
     global_step = tf1.train.get_or_create_global_step()
     optimizer, learning_rate = make_optimizer(train_config.optimizer, global_step)
@@ -217,6 +213,15 @@ def make_train_step(
         rejected=rejected,
         synchronizing=synchronizing,
     )
+
+
+def _by_path(**tensors: Tensors) -> Tensors:
+    """All tensors by path: features/image, labels/groundtruth_boxes, …."""
+    return {
+        f"{prefix}/{key}": tensor
+        for prefix, by_key in tensors.items()
+        for key, tensor in by_key.items()
+    }
 
 
 def measure_input_wait(batch: List[tf.Tensor]) -> tf.Tensor:

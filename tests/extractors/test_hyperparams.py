@@ -30,7 +30,11 @@ def test_override_of_mobilenet_v1() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "penalties", "decay"), [("", 2 + 17 + 16, 0.9997), (OVERRIDE, 0, 0.999)]
+    ("option", "penalties", "decay"),
+    [
+        pytest.param("", 2 + 17 + 16, 0.9997, marks=pytest.mark.exhaustive),
+        (OVERRIDE, 0, 0.999),
+    ],
 )
 def test_override_of_mobilenet_v2_keeps_the_network(
     option: str, penalties: int, decay: float

@@ -209,6 +209,15 @@ def _train_fake(
     return 0
 
 
+def _simplify() -> None:
+    """The small network, and no charts, whose drawing takes longer than such a run."""
+    from tests.model_fn import fake
+
+    patch = pytest.MonkeyPatch()
+    small_extractor.use(patch)
+    fake.without_charts(patch)
+
+
 def _child(request: Dict[str, Any]) -> int:
     from estimator_det import cli, console, model_main
 
@@ -224,11 +233,11 @@ def _child(request: Dict[str, Any]) -> int:
             exec(compile(request["source"], "program", "exec"), {"__name__": "__main__"})
             return 0
         if "arguments" in request:
-            small_extractor.use(pytest.MonkeyPatch())
+            _simplify()
             return cli.main(request["arguments"])
         if "flags" in request:
             os.environ.update(request["environment"])
-            small_extractor.use(pytest.MonkeyPatch())
+            _simplify()
             return model_main.main(["model_main", *request["flags"]])
         if request["limit"]:
             resource.setrlimit(resource.RLIMIT_FSIZE, (request["limit"], request["limit"]))
@@ -242,8 +251,7 @@ def _child(request: Dict[str, Any]) -> int:
 
 
 def _serve() -> None:
-    import exporters.saved_model  # noqa: F401
-    import model_fn.runs.runner  # noqa: F401
+    import tests.model_fn.fake  # noqa: F401
 
     children: List[int] = []
     for line in sys.stdin:

@@ -97,7 +97,8 @@ class LoopBackend(EstimatorBackend):
 
     def progress_hooks(self, **options: Any) -> List[Any]:
         is_chief = cluster.is_chief()
-        options["silent"] = options["silent"] or not is_chief  # All workers have the same numbers.
+        # All workers have the same numbers.
+        options["silent"] = options["silent"] or not is_chief
         return super().progress_hooks(writes=is_chief, **options)
 
     def train(
