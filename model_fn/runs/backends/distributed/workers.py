@@ -100,7 +100,7 @@ def _silent(others: Sequence[Task], error: Any) -> str:
     """The task from which TensorFlow has heard nothing."""
     found = _REPORTED.search(error.message)
     names = {(TENSORFLOW_JOBS.get(task.type, task.type), str(task.number)): task for task in others}
-    return str(names.get(found.groups(), "a task")) if found else "a task"
+    return str(names.get((found[1], found[2]), "a task")) if found else "a task"
 
 
 @contextlib.contextmanager
