@@ -87,7 +87,7 @@ def test_endless_by_default(tmp_path: pathlib.Path) -> None:
     assert names(dataset.take(5)) == ["0.0", "0.1", "0.0", "0.1", "0.0"]
 
 
-# Which part is read, the next test shows; tests/inputs/records/test_sharding.py has whole pipelines.
+# Which part is read, the next test shows; test_sharding.py has whole pipelines.
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_parts_of_a_stream(tmp_path: pathlib.Path, shuffle: bool) -> None:
