@@ -29,6 +29,7 @@ OWN_TARGETS = (
     "model_fn/runs/backends/base",
     "model_fn/runs/backends/estimator",
     "model_fn/runs/cluster",
+    "model_fn/runs/data_split",
     "model_fn/runs/evaluation_report",
     "model_fn/runs/history",
     "model_fn/runs/loop_options",

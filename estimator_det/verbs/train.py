@@ -74,7 +74,8 @@ def _add_loop_arguments(looping: Any) -> None:
     looping.add_argument(
         "--strategy",
         choices=[*loop_options.STRATEGIES, *loop_options.REFUSED],
-        help="train by the TF2 loop: on one device, or on all GPUs of this machine",
+        help="train by the TF2 loop: on one device, on all GPUs of this machine, or of all "
+        "machines in TF_CONFIG",
     )
     looping.add_argument(
         "--num_replicas",
@@ -209,7 +210,7 @@ def run(options: argparse.Namespace) -> int:
     if in_loop is not None:
         from model_fn.runs.backends.distributed import strategies
 
-        in_loop = strategies.set_up(in_loop)
+        in_loop = strategies.set_up(in_loop, options.task_timeout_secs)
     config = pipeline.override(load(options), num_train_steps=options.num_train_steps)
     on_tpu = None
     if options.rehearse_tpu:

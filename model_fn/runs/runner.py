@@ -242,7 +242,7 @@ def _evaluate_beside(settings: RunSettings, evaluating: Evaluating, backend: Bac
     _report_unused(evaluating)
     end = EndOfTraining(model_dir, settings.num_steps)
     members = cluster.read_cluster()
-    chiefs = members.tasks(*cluster.CHIEFS) if len(members.readers) > 1 or members.servers else []
+    chiefs = members.readers[:1] if len(members.readers) > 1 or members.servers else []
     watch = TaskWatch(members, chiefs, settings.task_timeout_secs, end.has_come)
 
     def is_over() -> bool:

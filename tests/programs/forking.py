@@ -154,6 +154,7 @@ def _train_fake(
     seed: Optional[int] = None,
     sync_replicas: int = 0,
     task_timeout_secs: float = 600,
+    strategy: Optional[str] = None,
 ) -> int:
     import pytest
 
@@ -161,7 +162,9 @@ def _train_fake(
     from inputs import pipeline as inputs
     from model_fn import model_fn
     from model_fn.runs import runner
+    from model_fn.runs.loop_options import InLoop
     from model_fn.runs.options import Evaluating, Saving
+    from model_fn.training import initial_values, replica
     from tests.model_fn import fake
 
     class Slow(tf1.train.SessionRunHook):
@@ -181,7 +184,8 @@ def _train_fake(
             return super().predict(inputs, true_shapes)
 
     fake.install(pytest.MonkeyPatch())
-    model_fn.make_detector = Heavy
+    for maker in (model_fn, initial_values, replica):
+        maker.make_detector = Heavy
     inputs.create_train_input_fn = fake.make_train_input_fn
     inputs.create_eval_input_fn = lambda *_, **__: eval_input_fn
     config = fake.pipeline_config()
@@ -198,6 +202,7 @@ def _train_fake(
         hooks=[Slow()],
         seed=seed,
         task_timeout_secs=task_timeout_secs,
+        in_loop=None if strategy is None else InLoop(strategy),
     )
     return 0
 

@@ -4,7 +4,7 @@ import pytest
 
 from estimator_det.config.text import ConfigError
 from estimator_det.protos.pipeline_pb2 import TrainEvalPipelineConfig
-from model_fn.runs.loop_options import InLoop, check_batch
+from model_fn.runs.loop_options import MULTI_WORKER, InLoop, check_batch
 
 
 def test_simulated_quantization_is_refused() -> None:
@@ -14,3 +14,13 @@ def test_simulated_quantization_is_refused() -> None:
     config.graph_rewriter.quantization.delay = 10
     with pytest.raises(ConfigError, match=r"quantization: is not supported yet"):
         check_batch(config, InLoop(), 1)
+
+
+def test_data_of_workers_do_not_end() -> None:
+    config = TrainEvalPipelineConfig()
+    config.train_config.batch_size = 2
+    config.train_input_reader.num_epochs = 3
+    config.train_input_reader.drop_remainder = True
+    check_batch(config, InLoop("mirrored"), 2)
+    with pytest.raises(ConfigError, match="num_epochs is 3: with strategy 'multi_worker_mirrored'"):
+        check_batch(config, InLoop(MULTI_WORKER), 2)

@@ -89,6 +89,16 @@ def test_deferred_is_noted_and_told(capfd: pytest.CaptureFixture[str]) -> None:
     assert "SIGTERM: finishing this step and saving" in capfd.readouterr().err
 
 
+def test_a_signal_of_another_process_is_not_the_first_one_here() -> None:
+    with StopSignals() as signals:
+        signals.defer()
+        signals.pass_on(signal.SIGTERM)
+        with pytest.raises(Stopped):
+            signals.raise_if_requested()
+        _kill(signal.SIGINT)  # would end the process if it were the second
+        assert signals.requested == signal.SIGINT
+
+
 def test_immediate_within_deferred() -> None:
     with StopSignals() as signals:
         signals.defer()
