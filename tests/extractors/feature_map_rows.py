@@ -294,7 +294,7 @@ ROWS = [
                 f"{last}_2_Conv2d_4_3x3_s2_25_depthwise/depthwise_weights": None,
                 f"{last}_2_Conv2d_4_3x3_s2_25/weights": None,
             },
-            is_exhaustive=kind == "ssd_inception_v3",
+            is_exhaustive=True,
         )
         for kind, scope, last, maps in (
             (

@@ -41,8 +41,8 @@ MESSAGES: Dict[str, Tuple[str, str, int]] = {
     "ssdlite_mobilenet_v2_coco": ("ssd_mobilenet_v2", "use_depthwise: true", 300),
     "ssdlite_mobilenet_v3_large_320x320_coco": ("ssd_mobilenet_v3_large", LITE, 320),
 }
-# Networks of the same kinds of layers as others, and those of test_golden_graphs.py,
-# test_inception.py and two_stage/test_golden.py.
+# Networks of the same kinds of layers as others, and those of
+# tests/benchmarks/test_golden_graphs.py and tests/extractors/two_stage/test_golden.py.
 ALIKE = {
     "ssd_inception_v2_coco",
     "ssd_mobiledet_cpu",
