@@ -18,7 +18,6 @@ def quick_callable(session: Any, fetch: Any, feed: Any) -> Callable[[Any], Any]:
     options.feed.append(feed.name)
     options.fetch.append(fetch.name)
     run = session._make_callable_from_options(options)
-    dtype = (
-        feed.dtype.as_numpy_dtype
-    )  # of a string `object`: NumPy's own type drops zeros at its end
+    # Of texts `object`: NumPy's own type drops zeros at their ends.
+    dtype = feed.dtype.as_numpy_dtype
     return lambda value: run(np.asarray(value, dtype))[0]

@@ -150,6 +150,22 @@ def _install(handle: Any) -> Dict[int, Any]:
     return {number: signal.signal(number, handle) for number in heeded}
 
 
+@contextlib.contextmanager
+def handlers_kept() -> Iterator[None]:
+    """At the end, signals have Python's handlers again, where TensorFlow has replaced them in C++.
+
+    Its coordination of workers does so for SIGTERM.
+    """
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                handler = signal.getsignal(number)
+                if handler is not None:
+                    signal.signal(number, handler)
+
+
 def _end_at_once(number: int) -> NoReturn:
     _write(f"{signal_name(number)} again: stopped at once")
     os._exit(exit_code(number))

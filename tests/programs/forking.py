@@ -189,6 +189,8 @@ def _train_fake(
     inputs.create_train_input_fn = fake.make_train_input_fn
     inputs.create_eval_input_fn = lambda *_, **__: eval_input_fn
     config = fake.pipeline_config()
+    if strategy is not None:
+        config.train_config.batch_size = 6  # which up to three workers can share
     config.train_config.startup_delay_steps = 0
     config.train_config.sync_replicas = bool(sync_replicas)
     config.train_config.replicas_to_aggregate = sync_replicas or 1

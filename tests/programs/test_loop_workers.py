@@ -144,7 +144,8 @@ def test_the_command(forker: Forker, tmp_path: pathlib.Path) -> None:
     arguments += ["--best_metric", "DetectionBoxes_Precision/mAP", "--seed=1"]
 
     def start(environment: Dict[str, str]) -> Run:
-        return forker.command(*arguments, "--strategy", STRATEGY, environment=environment)
+        loop = ["--strategy", STRATEGY, "--steps_per_call=3", "--precision=mixed_float16"]
+        return forker.command(*arguments, *loop, environment=environment)
 
     cluster = LocalCluster(start, workers=1, servers=0, chief="master")
     try:

@@ -338,8 +338,8 @@ def check(settings: RunSettings, cluster: clusters.Cluster) -> None:
     if versions.release(tf.__version__) >= versions.WITHOUT_ESTIMATOR:
         raise ConfigError(
             f"{clusters.VARIABLE}: an Estimator's parameter servers need TensorFlow 2.15; this is "
-            f"{tf.__version__}. pip install 'tensorflow==2.15.1', or train on several GPUs of one "
-            "machine: estimator-det train --strategy mirrored"
+            f"{tf.__version__}. pip install 'tensorflow==2.15.1', or train by another loop, "
+            "without parameter servers: estimator-det train --strategy multi_worker_mirrored"
         )
     if settings.data_service is not None:
         raise ConfigError(

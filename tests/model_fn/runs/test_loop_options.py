@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
 from estimator_det.protos.pipeline_pb2 import TrainEvalPipelineConfig
 from model_fn.runs.loop_options import MULTI_WORKER, InLoop, check_batch
@@ -12,8 +15,10 @@ def test_simulated_quantization_is_refused() -> None:
     config.train_config.batch_size = 1
     check_batch(config, InLoop(), 1)
     config.graph_rewriter.quantization.delay = 10
-    with pytest.raises(ConfigError, match=r"quantization: is not supported yet"):
+    with pytest.raises(ConfigError, match=r"^graph_rewriter.quantization: is not") as no:
         check_batch(config, InLoop(), 1)
+    (assignment,) = re.findall(r"--set (\S+)\)", str(no.value))
+    check_batch(pipeline.apply_overrides(config, [assignment]), InLoop(), 1)
 
 
 def test_data_of_workers_do_not_end() -> None:

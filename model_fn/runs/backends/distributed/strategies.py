@@ -12,6 +12,7 @@ from model_fn.runs import cluster
 from model_fn.runs.backends.distributed import workers
 from model_fn.runs.loop_options import MIRRORED, MULTI_WORKER, NONE, InLoop
 from model_fn.runs.options import DEFAULT_TASK_TIMEOUT_SECS
+from model_fn.runs.signals import handlers_kept
 
 
 def set_up(in_loop: InLoop, task_timeout_secs: float = DEFAULT_TASK_TIMEOUT_SECS) -> InLoop:
@@ -76,7 +77,7 @@ def _multi_worker(task_timeout_secs: float) -> Any:
         rpc_layer="grpc",
     )
     try:
-        with workers.together(members, task_timeout_secs):
+        with handlers_kept(), workers.together(members, task_timeout_secs):
             limit_waiting(resolver, task_timeout_secs)
             return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
     except RuntimeError as error:

@@ -39,14 +39,14 @@ def wait_for_others(cluster: Cluster, task_timeout_secs: float) -> None:
         task_timeout_secs: For how long another worker may be missing.
 
     Raises:
-        RunError: if the address of this worker is taken.
+        RunError: if the address of this worker is taken, or not possible.
         MissingTaskError: if another worker does not come.
     """
     check_free(cluster)
     missing = [task for task in cluster.readers if task != cluster.task]
     _LOG.info("%s waits for %s", cluster.task, ", ".join(map(str, missing)))
     watch = TaskWatch(cluster, missing, task_timeout_secs)
-    with _listening(int(cluster.address(cluster.task).rpartition(":")[2])) as server:
+    with _listening(cluster) as server:
         while missing:
             watch.look()
             watch.raise_if_missing()
@@ -56,11 +56,19 @@ def wait_for_others(cluster: Cluster, task_timeout_secs: float) -> None:
             time.sleep(_POLL_SECS)
 
 
-def _listening(port: int) -> socket.socket:
-    if socket.has_dualstack_ipv6():
-        server = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
-    else:
-        server = socket.create_server(("", port))
+def _listening(cluster: Cluster) -> socket.socket:
+    address = cluster.address(cluster.task)
+    anywhere = ("", int(address.rpartition(":")[2]))
+    try:
+        if socket.has_dualstack_ipv6():
+            server = socket.create_server(anywhere, family=socket.AF_INET6, dualstack_ipv6=True)
+        else:
+            server = socket.create_server(anywhere)
+    except OSError as error:
+        raise RunError(
+            f"{cluster.task.field} is {address}, where no server can be started: {error}. Correct "
+            "the address in the TF_CONFIG of all tasks"
+        ) from error
     server.setblocking(False)
     return server
 

@@ -64,6 +64,14 @@ def test_a_worker_that_does_not_come(members: Any, monkeypatch: pytest.MonkeyPat
         workers.wait_for_others(chief, 60)
 
 
+def test_an_address_that_no_server_can_have() -> None:
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        address = f"localhost:{taken.getsockname()[1]}"
+        with pytest.raises(RunError, match=rf"cluster\.chief\[0\] is {address}, where no server"):
+            workers.wait_for_others(Cluster({"chief": [address]}, Task("chief", 0)), 60)
+
+
 def test_a_lost_worker_is_named(members: Any) -> None:
     chief = members("chief", 0)
     with contextlib.ExitStack() as stack:
