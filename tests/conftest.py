@@ -47,11 +47,16 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_sessions() -> Iterator[None]:
+    """Graphs are not optimized; commands that tests start as processes of their own do that."""
+    with pytest.MonkeyPatch.context() as patch:
+        quicken(patch)
+        yield
+
+
+def quicken(patch: pytest.MonkeyPatch) -> None:
     """Nothing optimizes graphs, for most run once or twice: that takes less time than Grappler.
 
     Nor are input pipelines rewritten, and graphs are built faster.
-
-    Programs that tests start as processes of their own optimize theirs.
     """
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     make, make_options = tf1.Session.__init__, tf.data.Options
@@ -78,11 +83,9 @@ def quick_sessions() -> Iterator[None]:
         )
         return False if is_plain_graph else runs_eagerly_outside()
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ops, "executing_eagerly_outside_functions", quick_runs_eagerly_outside)
-        patch.setattr(tf1.Session, "__init__", make_quick)
-        patch.setattr(tf.data, "Options", make_quick_options)
-        yield
+    patch.setattr(ops, "executing_eagerly_outside_functions", quick_runs_eagerly_outside)
+    patch.setattr(tf1.Session, "__init__", make_quick)
+    patch.setattr(tf.data, "Options", make_quick_options)
 
 
 @pytest.fixture(scope="module")

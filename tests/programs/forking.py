@@ -20,7 +20,7 @@ from typing import Any, Dict, List, Optional
 import pytest
 
 from tests import small_extractor
-from tests.conftest import TESTS
+from tests.conftest import TESTS, quicken
 
 TIMEOUT = 300.0  # seconds, for a machine that does much else
 
@@ -183,6 +183,7 @@ def _train_fake(
             tf1.get_variable("ballast", [ballast], trainable=False)
             return super().predict(inputs, true_shapes)
 
+    quicken(pytest.MonkeyPatch())
     fake.install(pytest.MonkeyPatch())
     for maker in (model_fn, initial_values, replica):
         maker.make_detector = Heavy

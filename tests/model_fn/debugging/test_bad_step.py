@@ -23,11 +23,19 @@ from model_fn.training import optimizers
 from model_fn.training.step import TrainGraph
 from model_fn.training.train_op import MOVING_AVERAGES
 from tests.detectors import configs
+from tests.model_fn import fake
 
 pytestmark = pytest.mark.usefixtures("small_network")
 
 RATE = "train_config.optimizer.momentum_optimizer.learning_rate.constant_learning_rate"
 IMAGE = f"features/{schema.IMAGE}"
+
+
+@pytest.fixture
+def fake_detector(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For steps whose losses are not the point: built in a third of the time."""
+    fake.install(monkeypatch)
+    monkeypatch.setattr(fake, "NUM_CLASSES", 2)  # those of the batch
 
 
 def _config(folder: pathlib.Path, *assignments: str) -> Any:
@@ -122,6 +130,7 @@ def _replay(folder: pathlib.Path, *arguments: str) -> int:
     return verb.run(parser.parse_args([str(folder), *arguments]))
 
 
+@pytest.mark.usefixtures("fake_detector")
 def test_a_poisoned_image(tmp_path: pathlib.Path) -> None:
     model_dir = tmp_path / "model"
     poisoned = _batch()
@@ -172,6 +181,7 @@ def test_a_box_without_end(tmp_path: pathlib.Path) -> None:
     assert f"{tmp_path}/a.record, record 3" in report["causes"][0]
 
 
+@pytest.mark.usefixtures("fake_detector")
 def test_a_learning_rate_that_is_nan(
     tmp_path: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -195,6 +205,7 @@ def test_a_learning_rate_that_is_nan(
     assert "not finite at step 2: learning_rate" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("fake_detector")
 def test_statistics_of_batch_norm_that_overflow(tmp_path: pathlib.Path) -> None:
     """Their inverse is 0, so that loss and gradients are finite, but not what would be saved."""
     model_dir = tmp_path / "model"
