@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.conformance.compare import Check
 from estimator_det.boxes import geometry
 from estimator_det.compat import tf
-from estimator_det.detectors.two_stage.detections import decoded
+from estimator_det.detectors.two_stage.detections import coded_boxes
 
 PIXELS = 0.05  # how far a region's corners may be from the recorded ones
 FEW = 0.1  # of the regions may have no partner
@@ -154,5 +154,5 @@ def with_recorded_regions(
 
 def areas_overflow(predictions: Any) -> tf.Tensor:
     """Whether any box of the second stage is too large for its area to be a float32."""
-    areas = geometry.area(decoded(*predictions.of_regions))
+    areas = geometry.area(coded_boxes(*predictions.of_regions).decoded())
     return ~tf.reduce_all(tf.math.is_finite(areas))

@@ -81,13 +81,17 @@ def _local(field: str, path: str) -> Problem:
 
 
 def _check_readable(connection: Connection, field: str, path: CloudPath) -> Iterator[Problem]:
-    if field == _CHECKPOINT:  # a prefix
-        path = CloudPath(path.bucket, f"{path.name}.*")
-    files = listing.list_files(connection, path)
+    wanted = [path]
+    if field == _CHECKPOINT:  # a prefix, one of the files that share it, or a folder
+        from model_fn.checkpoints.find import stem_of
+
+        patterns = (f"{stem_of(path.name)}.*", f"{path.folder}*.index")
+        wanted = [CloudPath(path.bucket, pattern) for pattern in patterns]
+    files = next(filter(None, (listing.list_files(connection, each) for each in wanted)), [])
     if not files:
         yield error(
             field,
-            f"no file matches {quoted(str(path))}",
+            f"no file matches {quoted(str(wanted[0]))}",
             f"correct the path; gcloud storage ls gs://{path.bucket} lists the bucket",
         )
     empty = [one for one in files if not one.size]
@@ -102,7 +106,7 @@ def _check_readable(connection: Connection, field: str, path: CloudPath) -> Iter
 
 
 def _write(connection: Connection, path: CloudPath) -> None:
-    probe = path.join(f"estimator-det-write-check.tmp-{uuid.uuid4().hex}")
+    probe = path.join(f"estimator-det-write-check.{uuid.uuid4().hex}")
     uploads.upload_bytes(connection, b"written and deleted by a check\n", probe)
     # A training deletes as well: old checkpoints, and files that it renames.
     call(

@@ -29,6 +29,7 @@ LOGIN = (
     "the key file of a service account; or, on a machine of Google Cloud, give it a service account"
 )
 _TRANSIENT_CODES = (408, 429, 500, 502, 503, 504)
+_UNKNOWN_CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"  # of OpenSSL
 _ROLES = {"read": "roles/storage.objectViewer", "write": "roles/storage.objectAdmin"}
 
 _LOG = logging.getLogger(__name__)
@@ -232,7 +233,8 @@ def is_transient(error: BaseException) -> bool:
         http.client.HTTPException,
         TransportError,
     )
-    return isinstance(error, passing) or _code(error) in _TRANSIENT_CODES
+    is_passing = isinstance(error, passing) or getattr(error, "retryable", False)
+    return bool(is_passing) or _code(error) in _TRANSIENT_CODES
 
 
 def reason(error: BaseException) -> str:
@@ -251,9 +253,16 @@ def reason(error: BaseException) -> str:
 
 def explained(error: BaseException, path: CloudPath, action: str) -> Optional[Exception]:
     """The error for the user where the service or the credentials refuse; None for others."""
-    from google.auth.exceptions import GoogleAuthError, TransportError
+    from google.auth.exceptions import GoogleAuthError
 
-    if isinstance(error, GoogleAuthError) and not isinstance(error, TransportError):
+    if _UNKNOWN_CERTIFICATE in str(error):
+        return StorageError(
+            f"{path}: the certificate of the service is not signed by an authority that this "
+            "machine trusts, as behind a proxy that decrypts",
+            "Set REQUESTS_CA_BUNDLE to the file of your network's certificates, and check the "
+            "clock of this machine",
+        )
+    if isinstance(error, GoogleAuthError) and not is_transient(error):
         return StorageError(
             f"{path}: the credentials for Google Cloud are not valid, or no longer "
             f"({type(error).__name__})",

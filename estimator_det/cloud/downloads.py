@@ -1,7 +1,7 @@
 """Downloads that resume and are checked.
 
-A download goes to FILE.part-GENERATION and takes the file's name once its checksum is right. A
-later download of the same generation resumes the part.
+A download goes to FILE.estimator-det-part-GENERATION and takes the file's name once its checksum is
+right. A later download of the same generation resumes the part.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from estimator_det.cloud.connection import (
 )
 from estimator_det.cloud.listing import RemoteFile
 
-PART = ".part-"
+# Of a name that no other program gives: parts of earlier downloads are removed.
+PART = ".estimator-det-part-"
 
 _LOG = logging.getLogger(__name__)
 

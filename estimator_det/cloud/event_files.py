@@ -20,7 +20,8 @@ _LOG = logging.getLogger(__name__)
 def copied(model_dir: str, log_dir: str, *, every_secs: float = EVERY_SECS) -> Iterator[None]:
     """Within, event files of a run are copied again and again, and once more at the end.
 
-    A copy that fails is a warning, and the next one tries again.
+    A copy that fails is a warning, and the next one tries again. `log_dir` may be inside of
+    `model_dir`, as for jobs whose `baseOutputDirectory` is their model_dir.
 
     Args:
         model_dir: Of the run, local or gs://.
@@ -56,6 +57,8 @@ class _Copy:
         """Copies the files that have grown."""
         try:
             for folder, _, names in tf.io.gfile.walk(self._model_dir):
+                if f"{folder.rstrip('/')}/".startswith(f"{self._log_dir}/"):
+                    continue  # copies, of which copies would have copies
                 for name in names:
                     if _EVENTS in name:
                         self._copy(os.path.join(folder, name))

@@ -38,7 +38,12 @@ class Staged(NamedTuple):
         Raises:
             FileNotFoundError: if there are none.
         """
-        found = sorted(glob.glob(self.local + (".*" if self.field == _CHECKPOINT else "")))
+        if self.field == _CHECKPOINT:
+            from model_fn.checkpoints.find import stem_of
+
+            found = sorted(glob.glob(f"{stem_of(self.local)}.*"))
+        else:
+            found = sorted(glob.glob(self.local))
         if os.path.isdir(self.local):
             found = [self.local]
         if not found:
@@ -172,7 +177,9 @@ def upload(
 
     for each in staged:
         copied = storage.upload(each.files(), each.folder)
-        console.say(f"{each.folder}: {copied.files} files uploaded, {copied.same} were there")
+        uploaded = printing.counted(copied.files, "file")
+        were = "was" if copied.same == 1 else "were"
+        console.say(f"{each.folder}: {uploaded} uploaded, {copied.same:,} {were} there")
     sources = [str(config_file)] if job.image.has_package else [str(config_file), str(package)]
     storage.upload(sources, job.staging)
     console.say(f"{job.staging}: {', '.join(map(os.path.basename, sources))} uploaded")

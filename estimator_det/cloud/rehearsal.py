@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import shlex
 import shutil
 import subprocess
@@ -81,8 +82,11 @@ def rehearse(
 def _arguments(job: Job, config_path: str, output: str, steps: int) -> List[str]:
     """The flags of the job with paths and a number of steps for this machine."""
     arguments = []
+    # Not of a folder whose name only begins like this one.
+    job_dir = re.compile(rf"{re.escape(job.job_dir)}(?![^/,])")
     for argument in job.arguments():
-        argument = argument.replace(job.config_uri, config_path).replace(job.job_dir, output)
+        argument = argument.replace(job.config_uri, config_path)
+        argument = job_dir.sub(lambda _: output, argument)
         arguments.append("--rehearse_tpu" if argument == "--use_tpu" else argument)
     if job.uses_tpu:
         console.say("rehearsal: --use_tpu is replaced by --rehearse_tpu: there is no TPU here")

@@ -56,7 +56,7 @@ def find(name: str) -> Optional[str]:
             return None
         with open(path, encoding="ascii") as file:
             return file.read() or None
-    except FileNotFoundError:
+    except OSError:  # None is saved, or there is no such place: `save` warns of that.
         return None
 
 
@@ -64,7 +64,7 @@ def remove(name: str) -> None:
     """Drops a saved address, if there is one."""
     try:
         os.remove(_path(name))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError, PermissionError):  # as in `find`
         return
 
 

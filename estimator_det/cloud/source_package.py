@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import pathlib
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
+import zlib
 from typing import Optional, Set
 
 import estimator_det
@@ -37,7 +39,8 @@ def get(given: Optional[str], target: pathlib.Path) -> pathlib.Path:
     with tempfile.TemporaryDirectory() as folder:
         source = pathlib.Path(given) if given else build(pathlib.Path(folder))
         check(source)
-        shutil.copyfile(source, target)
+        if source.resolve() != target.resolve():
+            shutil.copyfile(source, target)
     return target
 
 
@@ -84,9 +87,10 @@ def check(package: pathlib.Path) -> None:
     what = f"has no {', '.join(lost)}" if lost else "is not complete"
     named = ", ".join(missing[:_MOST_NAMED]) + (", …" if len(missing) > _MOST_NAMED else "")
     raise RunError(
-        f"{package}: the package {what}: {len(missing)} files of estimator-det "
-        f"{estimator_det.__version__} are missing ({named}). Check packages and package_data in "
-        "setup.py, and MANIFEST.in; or build the package from the checkout that runs submit"
+        f"{package}: the package {what}: {printing.counted(len(missing), 'file')} of "
+        f"estimator-det {estimator_det.__version__} not found in it ({named}). Check packages and "
+        "package_data in setup.py, and MANIFEST.in; or build the package from the checkout that "
+        "runs submit"
     )
 
 
@@ -107,9 +111,13 @@ def _names(package: pathlib.Path) -> Set[str]:
     if not package.is_file():
         raise FileNotFoundError(f"no such package: {package}")
     try:
+        # To its checksum: a damaged header of tar may look like the end of the archive.
+        with gzip.open(package) as stream:
+            while stream.read(2**20):
+                pass
         with tarfile.open(package, "r:gz") as archive:
             return {name.partition("/")[2] for name in archive.getnames()}
-    except (tarfile.TarError, OSError) as error:
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         raise RunError(
             f"{package}: not a source distribution: {error}. Give the .tar.gz that "
             "`python setup.py sdist` writes, or leave --package out"

@@ -31,8 +31,17 @@ from estimator_det.config.text import ConfigError
 
 __all__ = ["Copied", "Options", "RemoteFile", "StorageError", "download", "list_files", "upload"]
 
-# Never copied: the lock of a running training, and what an interrupted write or download leaves.
-NEVER = ("training.lock", "*.tmp-*", f"*{PART}*", "*_temp/*", "*.tempstate*")
+# Never copied: the lock of a running training, and what an interrupted write or download leaves, of
+# this package, of TensorFlow's savers and of its `atomic_write_string_to_file`.
+NEVER = (
+    "training.lock",
+    "*.tmp-[0-9]*",
+    "estimator-det-write-check.*",
+    f"*{PART}*",
+    "*_temp/part-*",
+    "*.tempstate[0-9]*",
+    f"*.tmp{'[0-9a-f]' * 32}",
+)
 # Name others, which must be there first: these last, in this order.
 _LAST = ("*.index", "saved_model.pb", "checkpoint")
 _PASSES = 3
@@ -176,7 +185,7 @@ def remote_files(
             name = one.path.name
             is_inside = not source.is_pattern and name != source.name
             below = name[len(source.folder) :] if is_inside else name.rpartition("/")[2]
-            if _is_excluded(below, exclude):
+            if _matches(below, (*NEVER, *exclude)):
                 continue
             if ".." in below.split("/") or os.path.isabs(below):
                 raise StorageError(
@@ -279,7 +288,10 @@ def _local_files(sources: Sequence[str], exclude: Sequence[str]) -> Dict[str, st
     found: Dict[str, str] = {}
     for source in sources:
         for below, path in _files_of(source):
-            if _is_excluded(below, exclude):
+            if _matches(below, exclude):
+                continue
+            if _matches(below, NEVER):
+                _LOG.info("%s is left out: a lock, or what an unfinished write leaves", path)
                 continue
             if kind := special_kind(path):
                 raise ConfigError(
@@ -290,22 +302,39 @@ def _local_files(sources: Sequence[str], exclude: Sequence[str]) -> Dict[str, st
 
 
 def _files_of(source: str) -> Iterator[Tuple[str, str]]:
-    """(name below the destination, path) of a file, or of each file in a folder."""
+    """(name below the destination, path) of a file, or of each file in a folder.
+
+    Links to folders are followed, as links to files are.
+
+    Raises:
+        ConfigError: if one leads to a folder that contains it.
+        OSError: if a folder cannot be read.
+    """
     if not os.path.exists(source):
         raise FileNotFoundError(f"{source}: no such file or folder")
     if not os.path.isdir(source):
         yield os.path.basename(source), source
-    for folder, _, names in os.walk(source):
+        return
+    for folder, inside, names in os.walk(source, onerror=_raise, followlinks=True):
+        here = os.path.join(os.path.realpath(folder), "")
+        for name in inside:
+            path = os.path.join(folder, name)
+            if os.path.islink(path) and here.startswith(os.path.join(os.path.realpath(path), "")):
+                raise ConfigError(f"{path} is a link to a folder that contains it: remove the link")
         for name in names:
             path = os.path.join(folder, name)
             yield os.path.relpath(path, source).replace(os.sep, "/"), path
 
 
-def _is_excluded(name: str, exclude: Sequence[str]) -> bool:
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
     base = name.rpartition("/")[2]
     return any(
         fnmatch.fnmatchcase(base, pattern) or fnmatch.fnmatchcase(name, pattern)
-        for pattern in (*NEVER, *exclude)
+        for pattern in patterns
     )
 
 

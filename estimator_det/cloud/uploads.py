@@ -47,7 +47,7 @@ def upload_file(
     """
     before = os.stat(local)
     if before.st_size <= connection.options.chunk_bytes:
-        _upload_small(connection, local, target, advance)
+        _upload_small(connection, local, target, before, advance)
         return
     expected = of_file(local).text()
     session = _Session(connection, local, target, before)
@@ -56,8 +56,7 @@ def upload_file(
     if stored.get("crc32c") == expected:
         return
     _delete(connection, target, stored)
-    after = os.stat(local)
-    if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+    if _has_changed(local, before):
         raise StorageError(
             f"{local} changed while it was uploaded to {target}; the upload is deleted",
             "Run the command again once the file is complete",
@@ -90,9 +89,25 @@ def upload_bytes(connection: Connection, data: bytes, target: CloudPath) -> None
     call(connection, target, "write", request)
 
 
-def _upload_small(connection: Connection, local: str, target: CloudPath, advance: Advance) -> None:
+def _has_changed(local: str, before: os.stat_result) -> bool:
+    after = os.stat(local)
+    return (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns)
+
+
+def _upload_small(
+    connection: Connection,
+    local: str,
+    target: CloudPath,
+    before: os.stat_result,
+    advance: Advance,
+) -> None:
     with open(local, "rb") as file:
         data = file.read(connection.options.chunk_bytes)
+    if len(data) != before.st_size or _has_changed(local, before):
+        raise StorageError(
+            f"{local} changed while it was read, and is not uploaded to {target}",
+            "Run the command again once the file is complete",
+        )
     upload_bytes(connection, data, target)
     advance(len(data))
 

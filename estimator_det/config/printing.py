@@ -91,6 +91,11 @@ def quoted(value: Any, most: int = LONGEST_VALUE) -> str:
     return repr(shortened(str(value), most))
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 file`, `2 files`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def printable(text: str) -> str:
     """A text of several lines, each of them escaped and cut to `LONGEST_LINE`."""
     if len(text) > LONGEST_LINE:

@@ -45,6 +45,23 @@ PASSES_ON = True  # what follows `--`, as flags of model_main
 
 PLATFORMS: Dict[str, Any] = {"vertex": vertex, "ai-platform": ai_platform}
 YAML_FILE = "job.yaml"
+_MACHINE_TYPE = "n1-standard-8"
+_STEPS, _RECORDS = 2, 64  # of a rehearsal
+
+# Options without effect unless another one is given, and options of which one is given at most.
+_REQUIRED = {
+    "rehearse_steps": "rehearse",
+    "rehearse_records": "rehearse",
+    "reuse_packages": "rehearse",
+    "parameter_server_machine_type": "parameter_servers",
+    "price_per_hour": "cost",
+}
+_EXCLUSIVE = (
+    ("tpu", "accelerator"),
+    ("tpu", "machine_type"),
+    ("container_image", "executor_image"),
+)
+_VERTEX_ONLY = ("spot", "executor_image")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,16 +99,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     costs.add_argument(
         "--cost", type=float, metavar="SECONDS", help="estimate hours from the time of a step"
     )
-    costs.add_argument(
-        "--price_per_hour", type=float, default=0.0, help="of all machines of the job together"
-    )
+    costs.add_argument("--price_per_hour", type=float, help="of all machines of the job together")
 
 
 def _add_machines(group: Any) -> None:
     group.add_argument(
-        "--machine_type",
-        default="n1-standard-8",
-        help="of the chief, workers and evaluator (default: %(default)s)",
+        "--machine_type", help=f"of the chief, workers and evaluator (default: {_MACHINE_TYPE})"
     )
     group.add_argument(
         "--accelerator", metavar="TYPE:COUNT", help="of these machines, e.g. NVIDIA_TESLA_T4:1"
@@ -120,12 +133,11 @@ def _add_rehearsal(group: Any) -> None:
         action="store_true",
         help="first install the package into a new environment and run the job's command there",
     )
-    group.add_argument("--rehearse_steps", type=int, default=2, help="(default: %(default)s)")
+    group.add_argument("--rehearse_steps", type=int, help=f"(default: {_STEPS})")
     group.add_argument(
         "--rehearse_records",
         type=int,
-        default=64,
-        help="the first records of each input path that are read (default: %(default)s)",
+        help=f"the first records of each input path that are read (default: {_RECORDS})",
     )
     group.add_argument(
         "--reuse_packages",
@@ -138,8 +150,9 @@ def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
     from estimator_det.config import pipeline
 
+    _check_options(options)
     job = _job(options)
-    _check_options(job, options)
+    _check_flags(job)
     config = load(options)
     is_dry = _is_dry(options)
     staged = preparation.staged_paths(config, job, stages=options.stage_data)
@@ -153,7 +166,9 @@ def run(options: argparse.Namespace) -> int:
     if options.rehearse:
         preparation.check_memory(config, job)
         extent = rehearsal.Extent(
-            options.rehearse_steps, options.rehearse_records, options.reuse_packages
+            options.rehearse_steps or _STEPS,
+            options.rehearse_records or _RECORDS,
+            options.reuse_packages,
         )
         rehearsal.rehearse(job, config, package, folder / "rehearsal", platform.environment, extent)
     config_file, yaml_file = folder / CONFIG_FILE, folder / YAML_FILE
@@ -167,7 +182,7 @@ def run(options: argparse.Namespace) -> int:
     printing.report(shlex.join(command), whole=True)
     if options.cost is not None:
         for line in jobs.cost_lines(
-            job.pools, _num_steps(config, job), options.cost, options.price_per_hour
+            job.pools, _num_steps(config, job), options.cost, options.price_per_hour or 0.0
         ):
             console.say(line)
     if options.platform == "ai-platform":
@@ -218,18 +233,17 @@ def _job(options: argparse.Namespace) -> Job:
 
 
 def _pools(options: argparse.Namespace) -> Tuple[Pool, ...]:
-    machine = Machine(options.machine_type)
+    machine_type = options.machine_type or _MACHINE_TYPE
+    machine = Machine(machine_type)
     if options.accelerator:
-        machine = Machine(options.machine_type, *parse_accelerator(options.accelerator))
+        machine = Machine(machine_type, *parse_accelerator(options.accelerator))
     if options.tpu:
-        if options.accelerator:
-            raise console.UsageError("--tpu and --accelerator exclude each other: give one of them")
         machine = TPUS[options.tpu].machine
         if options.platform == "ai-platform" and machine.tpu_topology:
             raise console.UsageError(
                 f"--tpu {options.tpu}: AI Platform has no such TPU. Give v2-8 or v3-8"
             )
-    server = Machine(options.parameter_server_machine_type or options.machine_type)
+    server = Machine(options.parameter_server_machine_type or machine_type)
     counts = (
         (WORKER, machine, options.workers),
         (PARAMETER_SERVER, server, options.parameter_servers),
@@ -239,19 +253,34 @@ def _pools(options: argparse.Namespace) -> Tuple[Pool, ...]:
     return (Pool(CHIEF, machine, 1), *others)
 
 
-def _check_options(job: Job, options: argparse.Namespace) -> None:
-    """Checks options together, and the job's flags by the parser of `model_main`."""
+def _check_options(options: argparse.Namespace) -> None:
+    """Refuses options that have no effect, or no sense, together."""
     if options.runs and options.dry_run:
         raise console.UsageError("--run and --dry_run exclude each other: give one of them")
+    for one, other in _EXCLUSIVE:
+        if getattr(options, one) and getattr(options, other):
+            raise console.UsageError(f"--{one} and --{other} exclude each other: give one of them")
     if options.runs and options.platform == "ai-platform":
         raise console.UsageError(f"--run: {ai_platform.CLOSED}")
+    for name in _VERTEX_ONLY:
+        if getattr(options, name) and options.platform != "vertex":
+            raise console.UsageError(f"--{name} is for --platform vertex: remove it")
     for name in ("rehearse_steps", "rehearse_records"):
-        if getattr(options, name) < 1:
-            raise console.UsageError(f"--{name} is {getattr(options, name)}: give 1 or more")
-    if options.cost is not None and options.cost <= 0:
-        raise console.UsageError(f"--cost is {options.cost}: give the seconds of a step")
-    if options.price_per_hour and options.cost is None:
-        raise console.UsageError("--price_per_hour requires --cost SECONDS")
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise console.UsageError(f"--{name} is {value}: give 1 or more")
+    for name, unit in (("cost", "the seconds of a step"), ("price_per_hour", "a number above 0")):
+        value = getattr(options, name)
+        if value is not None and not 0 < value < float("inf"):
+            raise console.UsageError(f"--{name} is {value}: give {unit}")
+    for name, other in _REQUIRED.items():
+        is_given = getattr(options, name) not in (None, False)
+        if is_given and not getattr(options, other):
+            raise console.UsageError(f"--{name} requires --{other}: add it, or remove --{name}")
+
+
+def _check_flags(job: Job) -> None:
+    """Checks the job's flags by the parser of `model_main`."""
     try:
         _parsed(job)
     except flags.Error as error:

@@ -18,10 +18,7 @@ def find_checkpoint(prefix: str) -> str:
     Raises:
         FileNotFoundError: if there is none, with the nearest that exists.
     """
-    stem = prefix
-    for suffix in (".index", ".meta"):
-        stem = stem[: -len(suffix)] if stem.endswith(suffix) else stem
-    stem = stem.split(".data-")[0]
+    stem = stem_of(prefix)
     if tf.io.gfile.exists(f"{stem}.index"):
         return stem
     refuse_model(prefix)
@@ -51,6 +48,14 @@ def find_checkpoint(prefix: str) -> str:
         f"no checkpoint {stem}{nearest(os.path.basename(stem), names)} {folder} holds: "
         f"{', '.join(names)}"
     )
+
+
+def stem_of(path: str) -> str:
+    """The prefix of a checkpoint, from itself or the path of one of its files."""
+    for suffix in (".index", ".meta"):
+        path = path[: -len(suffix)] if path.endswith(suffix) else path
+    folder, name = os.path.split(path)
+    return os.path.join(folder, name.split(".data-")[0])
 
 
 def refuse_model(path: str) -> None:

@@ -102,6 +102,12 @@ def test_bucket_in_another_region(emulator: Emulator):
     assert "bucket in europe-west4" in problem.remedy
 
 
+@pytest.mark.parametrize("path", ["old", "old/", "old/model.ckpt.index"])
+def test_checkpoint_as_a_folder_or_one_of_its_files(emulator: Emulator, path: str):
+    _fill()
+    assert not _check(_config(**{CHECKPOINT: f"gs://data/{path}"}))
+
+
 def test_region_that_cannot_be_read(emulator: Emulator):
     _fill()
     emulator.fail("GET", "/b/data?", status(403), times=99)

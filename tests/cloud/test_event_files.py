@@ -55,3 +55,16 @@ def test_a_failing_copy_does_not_end_the_training(
     with event_files.copied(str(tmp_path / "run"), str(tmp_path / "file" / "logs")):
         pass
     assert "event files could not be copied to" in caplog.text
+
+
+def test_copies_are_not_copied_where_their_folder_is_inside_of_the_run(tmp_path) -> None:
+    run, logs = tmp_path / "run", tmp_path / "run" / "logs"
+    (run / "eval_0").mkdir(parents=True)
+    (run / "eval_0" / "events.out.tfevents.1").write_bytes(b"one")
+    (run / "logs_of_others").mkdir()
+    (run / "logs_of_others" / "events.out.tfevents.2").write_bytes(b"two")
+    for _ in range(3):
+        with event_files.copied(f"{run}/", f"{logs}/"):
+            pass
+    found = {str(path.relative_to(logs)) for path in logs.rglob("*") if path.is_file()}
+    assert found == {"eval_0/events.out.tfevents.1", "logs_of_others/events.out.tfevents.2"}

@@ -83,6 +83,12 @@ def test_arguments_become_local():
     ]
 
 
+def test_folders_whose_names_only_begin_like_that_of_the_job_stay():
+    flags = ("--a=gs://bucket/run2/x", "--b=gs://bucket/run,gs://bucket/run/y")
+    arguments = rehearsal._arguments(job(flags=flags), "c", "/w/output", 1)
+    assert arguments[2:4] == ["--a=gs://bucket/run2/x", "--b=/w/output,/w/output/y"]
+
+
 def test_a_tpu_is_rehearsed_here(capsys):
     flags = ("--use_tpu", "--tpu_name=local", "--num_shards=8")
     one = job(pools=(Pool("chief", TPUS["v3-8"].machine, 1),), flags=flags)

@@ -41,7 +41,7 @@ def test_a_package_without_inputs_is_refused(source_distribution, tmp_path):
 
 def test_a_missing_data_file_is_named(source_distribution, tmp_path):
     name = "estimator_det/configs/ssd_mobilenet_v1_shapes.config"
-    with pytest.raises(RunError, match=rf"is not complete: 1 files .* are missing \({name}\)"):
+    with pytest.raises(RunError, match=rf"is not complete: 1 file of .* \({name}\)"):
         source_package.check(without(source_distribution, tmp_path, name))
 
 
@@ -51,6 +51,23 @@ def test_what_is_no_archive_is_refused(tmp_path):
     (tmp_path / "text.tar.gz").write_text("text")
     with pytest.raises(RunError, match="not a source distribution"):
         source_package.check(tmp_path / "text.tar.gz")
+
+
+def test_an_archive_that_is_cut_off_or_damaged_is_refused(source_distribution, tmp_path):
+    content = source_distribution.read_bytes()
+    middle = len(content) // 2
+    flipped = content[:middle] + bytes(255 - each for each in content[middle : middle + 99])
+    for damaged in (content[:middle], flipped + content[middle + 99 :]):
+        (tmp_path / "damaged.tar.gz").write_bytes(damaged)
+        with pytest.raises(RunError, match=r"damaged.tar.gz: not a source distribution"):
+            source_package.check(tmp_path / "damaged.tar.gz")
+
+
+def test_the_package_of_an_earlier_submission_may_be_given(source_distribution, tmp_path):
+    target = tmp_path / "package.tar.gz"
+    shutil.copyfile(source_distribution, target)
+    assert source_package.get(str(target), target) == target
+    assert target.read_bytes() == source_distribution.read_bytes()
 
 
 def test_a_given_package_is_copied(source_distribution, tmp_path):

@@ -64,6 +64,50 @@ def test_folder_there_and_back(emulator: Emulator, tmp_path: pathlib.Path, waits
     assert not waits
 
 
+def test_names_like_those_of_unfinished_files(
+    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float], caplog: Any
+):
+    """Files of users are copied, and never removed, whatever other programs call theirs."""
+    caplog.set_level("INFO")
+    source, target = tmp_path / "source", tmp_path / "target"
+    kept = ["my_temp/a", "train", "train.part-00000", "train.part-00001", "x.tmp-new"]
+    unfinished = ["checkpoint.tmp" + "0f" * 16, "model.ckpt-5_temp/part-0", "x.json.tmp-123"]
+    for name in (*kept, *unfinished):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_bytes(name.encode())
+    done = storage.upload([str(source)], "gs://data", options=options_of(waits))
+    assert done.paths == [f"gs://data/{name}" for name in kept]
+    assert [name for name in unfinished if f"{name} is left out" in caplog.text] == unfinished
+    target.mkdir()
+    (target / "train.part-00000").write_bytes(b"of the user")
+    storage.download(["gs://data/train"], str(target), options=options_of(waits))
+    assert (target / "train.part-00000").read_bytes() == b"of the user"
+
+
+def test_links_to_folders_are_followed(
+    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float]
+):
+    source, other = tmp_path / "source", tmp_path / "other"
+    source.mkdir()
+    other.mkdir()
+    (other / "a.record").write_bytes(b"a")
+    (source / "linked").symlink_to(other, target_is_directory=True)
+    done = storage.upload([str(source)], "gs://data", options=options_of(waits))
+    assert done.paths == ["gs://data/linked/a.record"]
+    (other / "loop").symlink_to(tmp_path, target_is_directory=True)
+    with pytest.raises(ConfigError, match=r"loop is a link to a folder that contains it"):
+        storage.upload([str(tmp_path)], "gs://data", options=options_of(waits))
+
+
+def test_folder_that_cannot_be_read_is_an_error(tmp_path: pathlib.Path, monkeypatch: Any):
+    def refuse(folder: str) -> Any:
+        raise PermissionError(13, "Permission denied", folder)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(PermissionError):
+        storage.upload([str(tmp_path)], "gs://data")
+
+
 def test_progress_without_a_terminal(
     emulator: Emulator, tmp_path: pathlib.Path, waits: List[float], monkeypatch: Any, caplog: Any
 ):

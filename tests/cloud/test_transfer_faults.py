@@ -9,9 +9,12 @@ import sys
 from typing import Any, List
 
 import pytest
+import requests
+from google.auth.exceptions import RefreshError, TransportError
 
-from estimator_det.cloud import sessions, storage
-from estimator_det.cloud.connection import StorageError
+from estimator_det.cloud import sessions, storage, uploads
+from estimator_det.cloud.connection import StorageError, connect, explained, is_transient
+from estimator_det.cloud.paths import CloudPath
 from tests.cloud.emulator import Emulator, corrupt, cut, half, hang, status
 from tests.cloud.test_storage import QUARTER, make_large, options_of
 from tests.conftest import TESTS
@@ -97,7 +100,9 @@ def test_no_place_for_addresses_is_a_warning(
     own_cache: pathlib.Path, caplog: pytest.LogCaptureFixture
 ):
     own_cache.write_text("a file")
+    assert sessions.find("name") is None
     sessions.save("name", "http://secret")
+    sessions.remove("name")
     assert "if the upload is interrupted, it starts anew" in caplog.text
     assert "secret" not in caplog.text
 
@@ -244,3 +249,47 @@ def test_file_that_changes_during_its_upload(
     emulator.fail("PUT", "upload_id", shorten, after=1)
     with pytest.raises(StorageError, match="became shorter while it was uploaded"):
         storage.upload([str(large)], "gs://data", options=options_of(waits))
+
+
+@pytest.mark.parametrize("change", [b"x" * 12, b"", b"other"])
+def test_small_file_that_changes_while_it_is_read_is_not_uploaded(
+    emulator: Emulator, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, change: bytes
+):
+    path = tmp_path / "small"
+    path.write_bytes(b"small")
+    os.utime(path, (1, 1))
+    before = os.stat(path)
+    status_of = os.stat
+    statuses = [before]
+
+    def first_the_old_one(*arguments: Any, **named: Any) -> os.stat_result:
+        return statuses.pop() if statuses else status_of(*arguments, **named)
+
+    path.write_bytes(change)
+    monkeypatch.setattr(uploads.os, "stat", first_the_old_one)
+    target = CloudPath("data", "small")
+    with pytest.raises(StorageError, match="small changed while it was read, and is not uploaded"):
+        uploads.upload_file(connect(options_of([])), str(path), target)
+    assert emulator.count("POST") == 0
+
+
+def test_unknown_certificate_is_not_tried_again():
+    """Of a proxy that decrypts: `requests` counts it to the failures of a connection."""
+    path = CloudPath("data", "x")
+    found = requests.exceptions.SSLError(
+        "HTTPSConnectionPool(host='storage.googleapis.com', port=443): Max retries exceeded with "
+        "url: /upload?upload_id=secret (Caused by SSLError(SSLCertVerificationError(1, "
+        "'[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: unable to get issuer')))"
+    )
+    for error in (found, TransportError(found)):
+        known = explained(error, path, "read")
+        assert isinstance(known, StorageError) and "REQUESTS_CA_BUNDLE" in known.remedy
+        assert "secret" not in str(known)
+    assert explained(requests.exceptions.SSLError("EOF occurred"), path, "read") is None
+
+
+def test_login_service_that_is_busy_is_tried_again():
+    path = CloudPath("data", "x")
+    busy = RefreshError("503", retryable=True)
+    assert is_transient(busy) and explained(busy, path, "read") is None
+    assert explained(RefreshError("revoked"), path, "read") is not None

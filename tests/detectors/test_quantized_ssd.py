@@ -109,10 +109,11 @@ def _losses(rewritten: Any) -> Any:
         terms = detector.loss(predictions, groundtruth()).terms
         values = {**terms, "penalty": tf.add_n(detector.regularization_losses())}
         model = [v for v in tf1.global_variables() if "quant" not in v.op.name]
-        session.run(tf1.global_variables_initializer())
+        start = {}
         for variable in model:
             random = np.random.default_rng(sum(variable.op.name.encode()))
-            variable.load(0.5 + random.random(variable.shape.as_list()) / 9, session)
+            start[variable.initial_value] = 0.5 + random.random(variable.shape.as_list()) / 9
+        session.run(tf1.global_variables_initializer(), start)
         names = {v.op.name for v in tf1.global_variables()}
         return session.run(values), names, len(detector.updates())
 

@@ -10,7 +10,7 @@ import shlex
 import pytest
 
 from estimator_det import cli, demo
-from estimator_det.cloud import checks, storage
+from estimator_det.cloud import checks, preparation, storage
 from estimator_det.config import pipeline, problem
 from estimator_det.verbs import submit as submit_verb
 from inputs.datasets import shapes
@@ -135,7 +135,16 @@ def test_hours_of_the_steps_of_the_job(submit, capsys):
         (["--run", "--platform=ai-platform"], "--run: AI Platform Training is closed"),
         (["--cost=0"], "--cost is 0.0"),
         (["--price_per_hour=3"], "--price_per_hour requires --cost"),
-        (["--rehearse_steps=0"], "--rehearse_steps is 0"),
+        (["--cost=nan"], "--cost is nan: give the seconds of a step"),
+        (["--cost=1", "--price_per_hour=-1"], "--price_per_hour is -1.0: give a number above 0"),
+        (["--rehearse", "--rehearse_steps=0"], "--rehearse_steps is 0"),
+        (["--rehearse_steps=5"], "--rehearse_steps requires --rehearse: add it, or remove"),
+        (["--rehearse_records=5"], "--rehearse_records requires --rehearse"),
+        (["--reuse_packages"], "--reuse_packages requires --rehearse"),
+        (["--parameter_server_machine_type=n1-standard-4"], "requires --parameter_servers"),
+        (["--tpu=v2-8", "--machine_type=n1-standard-4"], "--tpu and --machine_type exclude"),
+        (["--container_image=a", "--executor_image=b"], "--executor_image exclude each other"),
+        (["--spot", "--platform=ai-platform"], "--spot is for --platform vertex"),
         (["--set=train_config.batch_size=-1"], "batch_size"),
     ],
 )
@@ -169,6 +178,17 @@ def test_staged_paths_are_in_the_configuration_of_the_job(submit, config_path, t
     assert pattern == (f"{folder}.tf_record_input_reader.input_path-0/train.record-?????-of-00002")
 
 
+def test_a_checkpoint_may_be_named_by_one_of_its_files(submit, config_path, tmp_path):
+    for end in ("index", "data-00000-of-00001"):
+        (tmp_path / f"model.ckpt-5.{end}").write_text(end)
+    field = "train_config.fine_tune_checkpoint"
+    for name in ("model.ckpt-5", "model.ckpt-5.index"):
+        path = tmp_path / name
+        assert submit("--stage_data", f"--set={field}={path}", config=config_path) == 0
+        files = preparation.Staged(field, str(path), "gs://bucket/x").files()
+        assert files == sorted(str(each) for each in tmp_path.glob("model.ckpt-5.*"))
+
+
 def test_a_missing_record_file_is_named(submit, config_path, tmp_path, capsys):
     path = "train_input_reader.tf_record_input_reader.input_path[0]"
     arguments = ["--stage_data", "--rehearse", f"--set={path}={tmp_path}/none-*"]
@@ -197,7 +217,7 @@ def service(tmp_path, monkeypatch):
     return calls
 
 
-def test_run_executes_the_printed_command(submit, service, tmp_path, config_path):
+def test_run_executes_the_printed_command(submit, service, tmp_path, config_path, capsys):
     assert submit("--run", "--stage_data", config=config_path) == 0
     called = (tmp_path / "called").read_text().split()
     assert called[:3] == ["ai", "custom-jobs", "create"]
@@ -208,6 +228,9 @@ def test_run_executes_the_printed_command(submit, service, tmp_path, config_path
     records = [f"train.record-0000{shard}-of-00002" for shard in (0, 1)]
     folder = "gs://bucket/run/data/train_input_reader.tf_record_input_reader.input_path-0"
     assert (records, folder) in service
+    output = capsys.readouterr().out
+    assert f"{folder}: 2 files uploaded, 0 were there" in output
+    assert ".label_map_path: 1 file uploaded, 0 were there" in output
 
 
 def test_a_failing_gcloud_is_reported(submit, service, config_path, monkeypatch, capsys):

@@ -12,6 +12,7 @@ from typing import Callable, NamedTuple, Optional, Tuple
 
 import numpy as np
 
+from estimator_det.boxes.nms.rows import Boxes, CodedBoxes, has_area, picked_boxes
 from estimator_det.compat import tf
 
 # Candidates of the first attempt; where they are too few, the next has GROWTH times as many.
@@ -61,24 +62,6 @@ def best_picks(picks: Picks, count: int) -> Picks:
         tf.where(valid, tf.gather(picks.anchors, rows, batch_dims=1), zero_as),
         valid,
     )
-
-
-def picked_boxes(boxes: tf.Tensor, anchors: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
-    """Boxes (or masks, or other rows) of picks: [B, A, q, ...], [B, S] twice -> [B, S, ...]."""
-    per_class = boxes.shape[2]
-    if per_class == 1:
-        return tf.gather(boxes[:, :, 0], anchors, batch_dims=1)
-    return tf.gather_nd(boxes, tf.stack([anchors, classes], axis=-1), batch_dims=1)
-
-
-def has_area(boxes: tf.Tensor, windows: tf.Tensor) -> tf.Tensor:
-    """Whether the window of its image leaves something of a box: [B, S, 4], [B, 4] -> [B, S]."""
-    low, high = tf.split(boxes, 2, axis=-1)
-    floor, ceiling = tf.split(windows[:, None, :], 2, axis=-1)
-    sides = tf.maximum(tf.minimum(high, ceiling), floor) - tf.maximum(
-        tf.minimum(low, ceiling), floor
-    )
-    return sides[..., 0] * sides[..., 1] > 0.0
 
 
 def floor_of(score_threshold: float) -> float:
@@ -135,16 +118,47 @@ def _rank(scores: tf.Tensor, num_candidates: tf.Tensor, floor: float) -> _Rankin
     )
 
 
+def _boxes_of_rows(
+    boxes: Boxes, candidates: tf.Tensor, places: tf.Tensor, anchor_of_row: tf.Tensor
+) -> tf.Tensor:
+    """What the kernel reads, [B, R, q, 4]: all boxes of the rows, or of coded ones the candidates.
+
+    Args:
+        boxes: Of all anchors.
+        candidates: float32 [B, K, 4], those that take part.
+        places: int32 [B, K, 3], image, row and class of each of them.
+        anchor_of_row: int32 [B, R].
+    """
+    if not isinstance(boxes, CodedBoxes):
+        return tf.gather(boxes, anchor_of_row, batch_dims=1)
+    num_boxes = boxes.shape[2]
+    if num_boxes == 1:
+        places = places * [1, 1, 0]
+    shape = tf.concat([tf.shape(anchor_of_row), [num_boxes, 4]], axis=0)
+    return tf.tensor_scatter_nd_update(tf.zeros(shape), places, candidates)
+
+
 def _suppress(
-    boxes: tf.Tensor, ranking: _Ranking, num_classes: int, iou_threshold: float, max_per_class: int
-) -> Picks:
+    boxes: Boxes,
+    ranking: _Ranking,
+    windows: Optional[tf.Tensor],
+    *,
+    num_anchors: tf.Tensor,
+    num_classes: int,
+    iou_threshold: float,
+    max_per_class: int,
+) -> Tuple[Picks, tf.Tensor]:
     """Greedy suppression inside every class of the ranked candidates.
 
     TensorFlow's combined kernel does it for all images and classes in one op, but leaves the order
     of equal scores open and does not say which anchors it took. Given ranks in place of scores,
     there are no equals, and the rank that comes back names the candidate.
+
+    Returns:
+        Picks of which the windows [B, 4] leave something; how many each image had before, int32
+        [B].
     """
-    batch, num_anchors = tf.unstack(tf.shape(boxes)[:2], num=2)
+    batch = tf.shape(ranking.ranks)[0]
     num_candidates = tf.shape(ranking.ranks)[1]
     images = tf.broadcast_to(tf.range(batch)[:, None], tf.shape(ranking.anchors))
 
@@ -162,14 +176,11 @@ def _suppress(
         tf.stack([images, rows], axis=-1),
         ranking.anchors,
     )
-    row_scores = tf.scatter_nd(
-        tf.stack([images, rows, ranking.classes], axis=-1),
-        ranking.ranks,
-        tf.stack([batch, num_rows, num_classes]),
-    )
+    places = tf.stack([images, rows, ranking.classes], axis=-1)
+    candidates = picked_boxes(boxes, ranking.anchors, ranking.classes)
     result = tf.image.combined_non_max_suppression(
-        tf.gather(boxes, anchor_of_row, batch_dims=1),
-        row_scores,
+        _boxes_of_rows(boxes, candidates, places, anchor_of_row),
+        tf.scatter_nd(places, ranking.ranks, tf.stack([batch, num_rows, num_classes])),
         max_output_size_per_class=max_per_class,
         max_total_size=num_candidates,
         iou_threshold=iou_threshold,
@@ -177,21 +188,17 @@ def _suppress(
         clip_boxes=False,
     )
     valid = result.nmsed_scores > 0.0
-    places = tf.where(valid, num_candidates - tf.cast(result.nmsed_scores, tf.int32), 0)
-    return Picks(
-        tf.gather(ranking.scores, places, batch_dims=1),
-        tf.gather(ranking.classes, places, batch_dims=1),
-        tf.gather(ranking.anchors, places, batch_dims=1),
+    kept = tf.where(valid, num_candidates - tf.cast(result.nmsed_scores, tf.int32), 0)
+    picks = Picks(
+        tf.gather(ranking.scores, kept, batch_dims=1),
+        tf.gather(ranking.classes, kept, batch_dims=1),
+        tf.gather(ranking.anchors, kept, batch_dims=1),
         valid,
     )
-
-
-def _keep_with_area(picks: Picks, boxes: tf.Tensor, windows: Optional[tf.Tensor]) -> Picks:
-    """Drops picks of which the window [B, 4] leaves nothing."""
-    if windows is None:
-        return picks
-    inside = has_area(picked_boxes(boxes, picks.anchors, picks.classes), windows)
-    return picks._replace(valid=picks.valid & inside)
+    if windows is not None:
+        visible = tf.gather(has_area(candidates, windows), kept, batch_dims=1)
+        picks = picks._replace(valid=valid & visible)
+    return picks, tf.reduce_sum(tf.cast(valid, tf.int32), axis=1)
 
 
 def _in_stages(
@@ -242,7 +249,7 @@ def _in_stages(
 
 
 def hard_picks(
-    boxes: tf.Tensor,
+    boxes: Boxes,
     scores: tf.Tensor,
     windows: Optional[tf.Tensor],
     *,
@@ -258,7 +265,7 @@ def hard_picks(
     although it has further candidates. The result is that of running on all of them.
 
     Args:
-        boxes: float32 [B, A, q, 4].
+        boxes: float32 [B, A, q, 4], or their codes, of which candidates are decoded.
         scores: float32 [B, A, C].
         windows: float32 [B, 4]; boxes of which nothing lies inside are dropped after suppression.
         score_threshold: only scores above it take part.
@@ -274,13 +281,20 @@ def hard_picks(
 
     def attempt(num_candidates: tf.Tensor) -> Tuple[Picks, tf.Tensor]:
         ranking = _rank(scores, num_candidates, floor)
-        picks = _suppress(boxes, ranking, num_classes, iou_threshold, max_per_class)
-        num_suppressed = tf.reduce_sum(tf.cast(picks.valid, tf.int32), axis=1)
-        best = best_picks(_keep_with_area(picks, boxes, windows), max_total)
+        picks, num_before = _suppress(
+            boxes,
+            ranking,
+            windows,
+            num_anchors=tf.shape(scores)[1],
+            num_classes=num_classes,
+            iou_threshold=iou_threshold,
+            max_per_class=max_per_class,
+        )
+        best = best_picks(picks, max_total)
         complete = (
             tf.reduce_all(best.valid, axis=1)
             | ranking.exhausted
-            | (num_suppressed >= num_classes * max_per_class)
+            | (num_before >= num_classes * max_per_class)
         )
         return best, complete
 
@@ -348,7 +362,10 @@ def soft_picks(
             anchors=tf.reshape(anchors, shape),
             valid=tf.reshape(valid, shape) & (lowered >= cuts[:, None]),
         )
-        best = best_picks(_keep_with_area(picks, boxes, windows), max_total)
+        if windows is not None:
+            chosen = picked_boxes(boxes, picks.anchors, picks.classes)
+            picks = picks._replace(valid=picks.valid & has_area(chosen, windows))
+        best = best_picks(picks, max_total)
         return best, tf.reduce_all(best.valid, axis=1) | (cuts <= floor)
 
     return _in_stages(scores, max_total, attempt)

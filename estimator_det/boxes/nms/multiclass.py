@@ -10,7 +10,8 @@ import dataclasses
 from typing import Any, Dict, NamedTuple, Optional
 
 from estimator_det.boxes import geometry
-from estimator_det.boxes.nms.kernels import Picks, hard_picks, picked_boxes, soft_picks
+from estimator_det.boxes.nms.kernels import Picks, hard_picks, soft_picks
+from estimator_det.boxes.nms.rows import Boxes, CodedBoxes, picked_boxes
 from estimator_det.boxes.nms.static import static_picks
 from estimator_det.compat import tf
 from estimator_det.config.advice import TpuAdvice
@@ -110,7 +111,7 @@ def make_nms_options(config: Any) -> NmsOptions:
 
 
 def _check_shapes(
-    boxes: tf.Tensor, scores: tf.Tensor, masks: Optional[tf.Tensor], windows: Optional[tf.Tensor]
+    boxes: Boxes, scores: tf.Tensor, masks: Optional[tf.Tensor], windows: Optional[tf.Tensor]
 ) -> None:
     if scores.shape.rank != 3 or scores.shape[2] is None:
         raise ValueError(f"scores must be [B, A, C] with C known; given shape: {scores.shape}")
@@ -135,7 +136,7 @@ def _zero_past(rows: tf.Tensor, valid: tf.Tensor) -> tf.Tensor:
 
 
 def _pick(
-    boxes: tf.Tensor, scores: tf.Tensor, options: NmsOptions, windows: Optional[tf.Tensor]
+    boxes: Boxes, scores: tf.Tensor, options: NmsOptions, windows: Optional[tf.Tensor]
 ) -> Picks:
     num_anchors, num_classes = scores.shape[1], scores.shape[2]
     max_per_class = options.max_per_class
@@ -150,6 +151,8 @@ def _pick(
         "max_per_class": max_per_class,
         "max_total": max_total,
     }
+    if isinstance(boxes, CodedBoxes) and (options.static_shapes or options.soft_sigma > 0.0):
+        boxes = boxes.decoded()
     if options.static_shapes:
         return static_picks(
             boxes,
@@ -165,7 +168,7 @@ def _pick(
 
 
 def multiclass_nms(
-    boxes: tf.Tensor,
+    boxes: Boxes,
     scores: tf.Tensor,
     options: NmsOptions,
     clip_windows: Optional[tf.Tensor] = None,
@@ -179,7 +182,7 @@ def multiclass_nms(
     area left are dropped, and the best `max_total` remain.
 
     Args:
-        boxes: float32 [B, A, q, 4].
+        boxes: float32 [B, A, q, 4], or their codes.
         scores: float32 [B, A, C], without a background column; C known when the graph is built.
         options: thresholds and limits.
         clip_windows: float32 [B, 4], in the frame of the boxes.
@@ -206,7 +209,9 @@ def multiclass_nms(
     if options.class_agnostic:
         best_class = tf.argmax(scores, axis=2, output_type=tf.int32)
         own_boxes = boxes
-        if boxes.shape[2] != 1:
+        if isinstance(boxes, CodedBoxes):
+            own_boxes = boxes.of_classes(best_class)
+        elif boxes.shape[2] != 1:
             own_boxes = tf.gather(boxes, best_class[:, :, None], batch_dims=2)
         picks = _pick(own_boxes, tf.reduce_max(scores, axis=2)[:, :, None], options, clip_windows)
         own_class = tf.gather(best_class, picks.anchors, batch_dims=1)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Optional, Tuple
 
-from estimator_det.boxes.nms.kernels import Picks, floor_of, has_area, picked_boxes
+from estimator_det.boxes.nms.kernels import Picks, floor_of
+from estimator_det.boxes.nms.rows import has_area, picked_boxes
 from estimator_det.compat import tf
 
 # Below every score. Not infinite: converters write a choice as a product with 0, which is then NaN.

@@ -11,6 +11,7 @@ from typing import Any, Callable, Optional
 
 from estimator_det.boxes import geometry
 from estimator_det.boxes.nms.multiclass import NmsOptions, make_nms_options, multiclass_nms
+from estimator_det.boxes.nms.rows import CodedBoxes
 from estimator_det.boxes.score_conversion import make_score_converter
 from estimator_det.compat import tf
 from estimator_det.detectors.base import Detections
@@ -67,17 +68,15 @@ def proposals_as_detections(proposals: Proposals, frame: Frame) -> Detections:
     )
 
 
-def decoded(regions: Regions, output: RegionOutput) -> tf.Tensor:
-    """float32 [B, N, q, 4]: boxes of the second stage, in pixels."""
-    return BOX_CODER.decode(output.box_encodings, regions.boxes[:, :, tf.newaxis, :]).boxes
+def coded_boxes(regions: Regions, output: RegionOutput) -> CodedBoxes:
+    """[B, N, q, 4]: boxes of the second stage, in pixels."""
+    return CodedBoxes(output.box_encodings, regions.boxes, BOX_CODER)
 
 
-def box_of_best_class(boxes: tf.Tensor, class_logits: tf.Tensor) -> tf.Tensor:
+def boxes_of_best_classes(boxes: CodedBoxes, class_logits: tf.Tensor) -> tf.Tensor:
     """Boxes [B, N, q, 4] of the classes that score highest, [B, N, K + 1] -> [B, N, 4]."""
-    if boxes.shape[2] == 1:
-        return boxes[:, :, 0]
     best = tf.argmax(class_logits[:, :, 1:], axis=2, output_type=tf.int32)
-    return tf.gather(boxes, best, batch_dims=2)
+    return boxes.of_classes(best).decoded()[:, :, 0]
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ class Postprocessing:
             frame: Where the real images are; detections are cut to them.
             mask_logits: float32 [B, N, K or 1, h, w] of the regions.
         """
-        boxes = decoded(regions, output)
+        boxes = coded_boxes(regions, output)
         scores = self.convert_scores(output.class_logits)
         kept = multiclass_nms(
             boxes,
@@ -124,7 +123,7 @@ class Postprocessing:
             classes=kept.classes,
             num=tf.cast(kept.num, tf.float32),
             raw_boxes=geometry.clip_to_window(
-                frame.of_real_image(box_of_best_class(boxes, output.class_logits)),
+                frame.of_real_image(boxes_of_best_classes(boxes, output.class_logits)),
                 tf.constant([0.0, 0.0, 1.0, 1.0]),
             ),
             raw_scores=scores,
