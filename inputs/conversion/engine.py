@@ -121,6 +121,8 @@ def convert(
     started = time.monotonic()
     work_dir = os.path.join(options.output_dir, WORK_DIR)
     folder = paths.real_folder(options.source.images, "--images")
+    if options.label_map and not files.is_remote(options.label_map):
+        paths.require_file(options.label_map, "--label_map")
     os.makedirs(work_dir, exist_ok=True)
     with _lock(work_dir):
         _check_free(options, work_dir)

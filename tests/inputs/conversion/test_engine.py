@@ -317,6 +317,12 @@ def test_a_label_map_of_other_classes_is_refused(tmp_path):
         samples.convert(many(tmp_path, 3), tmp_path / "out", label_map=str(tmp_path / "map.pbtxt"))
 
 
+def test_a_label_map_that_is_not_there_is_refused_by_option(tmp_path):
+    with pytest.raises(ConfigError, match=r"--label_map is .*none\.pbtxt': there is no such file"):
+        samples.convert(many(tmp_path, 3), tmp_path / "out", label_map=str(tmp_path / "none.pbtxt"))
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_source_without_images_is_refused(tmp_path):
     sample = many(tmp_path, 2)
     for name in ("000.png", "001.png"):
