@@ -3,7 +3,7 @@ from __future__ import annotations
 import collections
 import logging
 import pathlib
-from typing import Any, List
+from typing import Any, List, Tuple
 
 import pytest
 
@@ -13,8 +13,6 @@ from inputs import schema
 from inputs.records import sharding
 from tests.inputs.examples import example, pipeline, write
 from tests.inputs.test_pipeline import preprocess_of
-
-NUM_RECORDS, NUM_WORKERS = 300, 2
 
 
 @pytest.mark.parametrize("num_files", range(1, 9))
@@ -34,11 +32,11 @@ def test_workers_have_seeds_of_their_own() -> None:
     assert sharding.seed_of_part(None, (3, 2)) is None
 
 
-def _config(tmp_path: pathlib.Path, num_files: int, text: str = "") -> Any:
+def _config(tmp_path: pathlib.Path, num_files: int, num_records: int) -> Any:
     """Records of one name each, in files of different lengths."""
-    config = pipeline(f"train_input_reader {{ {text} num_epochs: 1 drop_remainder: false }}")
+    config = pipeline("train_input_reader { num_readers: 2 num_epochs: 1 drop_remainder: false }")
     config.train_config.batch_size = 32
-    ends = [round(NUM_RECORDS * (index / num_files) ** 1.5) for index in range(num_files + 1)]
+    ends = [round(num_records * (index / num_files) ** 1.5) for index in range(num_files + 1)]
     for index, (begin, end) in enumerate(zip(ends, ends[1:])):
         examples = [example({"image/source_id": f"{number:04d}"}) for number in range(begin, end)]
         write(tmp_path / f"r-{index}", examples)
@@ -47,10 +45,10 @@ def _config(tmp_path: pathlib.Path, num_files: int, text: str = "") -> Any:
     return config
 
 
-def _entering_model(config: Any, index: int, on_split: Any = None) -> List[str]:
+def _entering_model(config: Any, worker: Tuple[int, int], on_split: Any) -> List[str]:
     """The source ids of all batches of one worker, as they enter the model."""
     input_fn = inputs.create_train_input_fn(
-        config, preprocess_of(config), 5, shard=(NUM_WORKERS, index), on_split=on_split
+        config, preprocess_of(config), 5, shard=worker, on_split=on_split
     )
     batches = input_fn().as_numpy_iterator()
     return [name.decode() for features, _ in batches for name in features[schema.SOURCE_ID]]
@@ -61,16 +59,21 @@ def _entering_model(config: Any, index: int, on_split: Any = None) -> List[str]:
     [(7, sharding.BY_FILES), (1, sharding.BY_RECORDS)],
     ids=["files", "records"],
 )
+@pytest.mark.parametrize(
+    ("num_records", "num_workers"),
+    [(300, 2), pytest.param(1000, 3, marks=pytest.mark.exhaustive)],
+)
 def test_every_record_enters_the_model_once_an_epoch(
-    tmp_path: pathlib.Path, num_files: int, by: str
+    tmp_path: pathlib.Path, num_records: int, num_workers: int, num_files: int, by: str
 ) -> None:
-    config = _config(tmp_path, num_files, "num_readers: 2")
+    config = _config(tmp_path, num_files, num_records)
     splits: List[sharding.Split] = []
-    seen = [_entering_model(config, index, splits.append) for index in range(NUM_WORKERS)]
+    workers = [(num_workers, index) for index in range(num_workers)]
+    seen = [_entering_model(config, worker, splits.append) for worker in workers]
     counts = collections.Counter(name for part in seen for name in part)
-    assert counts == {f"{number:04d}": 1 for number in range(NUM_RECORDS)}
+    assert counts == {f"{number:04d}": 1 for number in range(num_records)}
     assert all(part != sorted(part) for part in seen)  # shuffled
-    assert [split.to_json()["streams"][0]["divided_by"] for split in splits] == [by] * NUM_WORKERS
+    assert [split.to_json()["streams"][0]["divided_by"] for split in splits] == [by] * num_workers
 
 
 def test_the_split_in_words_and_as_json() -> None:
