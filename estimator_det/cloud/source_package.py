@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import pathlib
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ ROOMS = ("estimator_det", "exporters", "inputs", "model_fn")
 _DATA = (".py", ".proto", ".config")
 _ROOT_FILES = ("setup.py", "pyproject.toml", "LICENSE", "PKG-INFO")
 _MOST_NAMED = 3
+_BLOCK = 1 << 20  # bytes
 
 
 def installed_root() -> pathlib.Path:
@@ -88,7 +90,8 @@ def check(package: pathlib.Path) -> None:
     raise RunError(
         f"{package}: the package {what}: {printing.counted(len(missing), 'file')} of "
         f"estimator-det {estimator_det.__version__} not found in it ({named}). Check packages and "
-        "package_data in setup.py, and MANIFEST.in; or build the package from the checkout that runs submit"
+        "package_data in setup.py, and MANIFEST.in; or build the package from the checkout that "
+        "runs submit"
     )
 
 
@@ -109,6 +112,9 @@ def _names(package: pathlib.Path) -> Set[str]:
     if not package.is_file():
         raise FileNotFoundError(f"no such package: {package}")
     try:
+        with gzip.open(package) as content:  # tarfile takes what is cut off as the end
+            while content.read(_BLOCK):
+                pass
         with tarfile.open(package, "r:gz") as archive:
             return {name.partition("/")[2] for name in archive.getnames()}
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:

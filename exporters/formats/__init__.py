@@ -49,7 +49,7 @@ def resolve_formats(names: Sequence[str]) -> List[ExportFormat]:
     Raises:
         ConfigError: for an unknown or repeated name, or none.
     """
-    chosen = [FORMATS.get(name.strip())() for name in names]
+    chosen = [FORMATS.get(name)() for name in names]
     if not chosen or len({each.name for each in chosen}) != len(chosen):
         raise ConfigError(f"formats {list(names)}: give at least one, and each only once")
     return chosen

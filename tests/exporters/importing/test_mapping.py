@@ -23,7 +23,7 @@ def expected(original):
 
 
 def _published(graph_def):
-    return frozen_graph.publish(graph_def, constants_of(graph_def))
+    return frozen_graph.publish(graph_def, constants_of(graph_def), "a.pb")
 
 
 def _states(mapped):
