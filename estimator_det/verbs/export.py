@@ -221,7 +221,7 @@ def _report(export: Any) -> None:
 
 def _compared(difference: Optional[Any]) -> str:
     if difference is None:
-        return "; not compared: it takes more than one color image"
+        return "; not compared: it does not make detections of one color image"
     from exporters.formats.check import describe
 
     return f"; {describe(difference)}"

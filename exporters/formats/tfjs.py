@@ -18,7 +18,15 @@ from google.protobuf import json_format
 from estimator_det.compat import tf, tf1
 from estimator_det.config import files
 from estimator_det.config.printing import plain
-from exporters.formats.base import FORMATS, ExportFormat, Plan, Source, check_graph_format
+from exporters.formats.base import (
+    FORMATS,
+    ExportFormat,
+    Plan,
+    Source,
+    check_graph_format,
+    folder_of,
+    written_at,
+)
 from exporters.formats.converters import run_converter
 from exporters.formats.frozen_graph import GraphDetector
 from exporters.formats.graph_file import write_graph_file
@@ -79,7 +87,7 @@ def load_tfjs(path: str) -> GraphDetector:
         raise RunError(
             f"{path}: modelTopology is no graph: {plain(error)}. Export the model again"
         ) from error
-    return GraphDetector(os.path.dirname(file_path), complete)
+    return GraphDetector(folder_of(file_path), complete)
 
 
 class DamagedGraph(Exception):
@@ -139,10 +147,10 @@ def _check(plan: Plan) -> None:
 
 
 def _write(source: Source, path: str) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, written_at(path) as output:
         graph = write_graph_file(source, folder)
         arguments = ["-c", _CONVERT, "--input_format=tf_frozen_model"]
-        arguments += [f"--output_node_names={','.join(graph.outputs)}", graph.path, path]
+        arguments += [f"--output_node_names={','.join(graph.outputs)}", graph.path, output]
         run_converter(tfjs(), arguments, source.plan.options.converter_python)
 
 

@@ -105,6 +105,11 @@ def import_model(
             " for inference, but training with it starts from a far too high loss. Import with "
             "--calibrate photos/ to fine-tune, or train with batch norm frozen"
         )
+    elif images:
+        warnings.append(
+            "warning: --calibrate has no effect: no batch norm is folded in the file, so its "
+            "statistics are taken as they are"
+        )
     notes += [each for each in warnings if each not in notes]
     return _write(output_dir, f"{source_format} {path}", mapped, notes, num_neutral, published,
                   pipeline_config, warnings)  # fmt: skip
@@ -197,10 +202,13 @@ def _write(
     tf.io.gfile.makedirs(output_dir)
     prefix = os.path.join(output_dir, CHECKPOINT_NAME)
     write_checkpoint(prefix, mapped.values, num_neutral)
-    label_map = None
+    label_map: Optional[str] = os.path.join(output_dir, LABEL_MAP_FILE)
     if published.label_map:
-        label_map = os.path.join(output_dir, LABEL_MAP_FILE)
         write_label_map(published.label_map, label_map)
+    else:
+        if tf.io.gfile.exists(label_map):  # of an earlier import
+            tf.io.gfile.remove(label_map)
+        label_map = None
     report = os.path.join(output_dir, REPORT_FILE)
     files.write_text(report, report_text(source, mapped, notes))
     config_file = pipeline.save_pipeline(config, output_dir)
