@@ -1,4 +1,21 @@
-"""Exports a trained checkpoint as SavedModel, frozen graph and checkpoint without slots."""
+"""Exports a trained checkpoint as SavedModel, frozen graph and checkpoint without slots.
+
+The first input type is the signature `serving_default`, which the SavedModel also contains as
+`tensorflow/serving/predict`. The names of its tensors are their keys: `image_tensor:0`,
+`detection_boxes:0`, … With several input types, each also has a signature of its own name. All
+signatures share the variables. The outputs of the second and later ones have names such as
+`<input type>_outputs/detection_boxes`. The frozen graph contains only the first input type.
+
+A model with `num_additional_channels` n takes images of 3 + n channels. Side inputs are further
+inputs of every signature, under their names.
+
+The weights of the SavedModel are constants, and its convolutions contain their batch norm, which
+changes scores by less than 1e-5. The frozen graph has the weights of the checkpoint. Weights of
+more than 2 GB fit in neither: a warning is logged, the SavedModel has variables, and there is no
+frozen graph. With `eval_config.use_moving_averages` the exported weights are the moving averages.
+
+`assets.extra/tf_serving_warmup_requests` in the SavedModel has requests for TensorFlow Serving.
+"""
 
 from __future__ import annotations
 
@@ -77,25 +94,6 @@ def export_saved_model(
 ) -> ExportedModel:
     """Writes `saved_model/`, the frozen graph, a checkpoint and `pipeline.config` to a folder.
 
-    The first input type is the signature `serving_default`, which the SavedModel also contains as
-    `tensorflow/serving/predict`. The names of its tensors are their keys: `image_tensor:0`,
-    `detection_boxes:0`, … With several input types, each also has a signature of its own name. All
-    signatures share the variables. The outputs of the second and later ones have names such as
-    `<input type>_outputs/detection_boxes`. The frozen graph contains only the first input type.
-
-    A model with `num_additional_channels` n takes images of 3 + n channels.
-
-    Side inputs are further inputs of every signature, under their names.
-
-    The weights of the SavedModel are constants, and its convolutions contain their batch norm,
-    which changes scores by less than 1e-5. The frozen graph has the weights of the checkpoint.
-    Weights of more than 2 GB fit in neither: a warning is logged, the SavedModel has variables, and
-    there is no frozen graph.
-
-    `assets.extra/tf_serving_warmup_requests` in the SavedModel has requests for TensorFlow Serving.
-
-    With `eval_config.use_moving_averages` the exported weights are the moving averages.
-
     Args:
         pipeline_config: A `TrainEvalPipelineConfig`.
         checkpoint_prefix: The trained checkpoint, or a model_dir for its latest.
@@ -133,9 +131,7 @@ def export_saved_model(
     detector = make_detector(pipeline_config.model, False, pipeline_config.graph_rewriter)
     with tf.Graph().as_default():
         definitions = _build_signatures(detector, chosen, input_shape, channels, max_batch, sides)
-        first = definitions[chosen[0]].outputs
-        for name, tensor in signatures.additional_outputs(extras.output_tensors).items():
-            first[name].CopyFrom(tf1.saved_model.build_tensor_info(tensor))
+        _add_outputs(definitions[chosen[0]], extras.output_tensors)
         graph_def = tf1.get_default_graph().as_graph_def()
         variables = inference_variables(pipeline_config.eval_config.use_moving_averages)
         check_variables(checkpoint, variables, pipeline_config.model)
@@ -234,6 +230,11 @@ def _build_signatures(
         placeholders = {**receiver.placeholders, **further}
         definitions[input_type] = signatures.predict_signature(placeholders, outputs)
     return definitions
+
+
+def _add_outputs(definition: Any, names: Sequence[str]) -> None:
+    for name, tensor in signatures.additional_outputs(names).items():
+        definition.outputs[name].CopyFrom(tf1.saved_model.build_tensor_info(tensor))
 
 
 def _by_key(definitions: Dict[str, Any]) -> Dict[str, Any]:

@@ -99,23 +99,34 @@ def read_label_map(path: str) -> LabelMap:
 def parse_label_map(text: str, source: str = "<text>") -> LabelMap:
     """Like `read_label_map`, from text; errors name it `source`."""
     items = _read_items(text, source)
-    numbers, names, display_names, _ = items
-    if all(names) and min((number or 0 for number in numbers), default=0) > 0:
-        classes: Any = range(len(numbers))  # as nearly always
-    else:
-        classes = [x for x in range(len(numbers)) if _is_class(items, x, source)]
+    # Whole columns at a time: a loop over a million items takes a second.
+    numbers: List[Any] = items.ids
+    names, display_names = items.names, items.display_names
+    classes: Sequence[int] = range(len(numbers))
+    if None in numbers or "" in names or min(numbers, default=0) <= 0:
+        classes = [x for x in classes if _is_class(items, x, source)]
     if not classes:
         raise ConfigError(f"{source}: no item has an id of 1 or more; list the classes")
-    classes = sorted(classes, key=numbers.__getitem__)
-    named = [x for x in classes if names[x]]
-    by_id: Dict[Any, str] = {numbers[x]: display_names[x] or names[x] for x in classes}
-    by_name: Dict[str, Any] = {names[x]: numbers[x] for x in named}
-    if len(by_id) < len(classes):
-        raise ConfigError(f"{source}: {_duplicate('id', numbers, classes, items)}")
+    ordered = sorted(classes, key=numbers.__getitem__)
+    if ordered != list(range(len(numbers))):
+        numbers, names, display_names = (
+            [column[x] for x in ordered] for column in (numbers, names, display_names)
+        )
+    has_displayed = any(display_names)
+    displayed = [x or y for x, y in zip(display_names, names)] if has_displayed else names
+    by_id: Dict[int, str] = dict(zip(numbers, displayed))
+    if len(by_id) < len(numbers):
+        raise ConfigError(f"{source}: {_duplicate('id', items.ids, ordered, items)}")
+    by_name: Dict[str, int] = dict(zip(names, numbers))
+    named = [x for x in ordered if items.names[x]] if "" in by_name else ordered
+    by_name.pop("", None)
     if len(by_name) < len(named):
-        raise ConfigError(f"{source}: {_duplicate('name', names, named, items)}")
-    ids: Dict[str, Any] = {display_names[x]: numbers[x] for x in classes if display_names[x]}
-    ids.update(by_name)
+        raise ConfigError(f"{source}: {_duplicate('name', items.names, named, items)}")
+    ids = by_name
+    if has_displayed:
+        ids = dict(zip(display_names, numbers))
+        ids.pop("", None)
+        ids.update(by_name)
     label_map = LabelMap(
         path=source,
         names=by_id,
@@ -123,7 +134,7 @@ def parse_label_map(text: str, source: str = "<text>") -> LabelMap:
         ancestors=dict.fromkeys(by_id, ()),
         descendants=dict.fromkeys(by_id, ()),
     )
-    for position in classes if items.messages else ():
+    for position in ordered if items.messages else ():
         if position in items.messages:
             _add_details(label_map, items.messages[position], items.quoted(position))
     return label_map

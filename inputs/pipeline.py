@@ -92,16 +92,7 @@ def create_train_input_fn(
     def input_fn(
         params: Optional[Dict[str, Any]] = None, input_context: Any = None
     ) -> tf.data.Dataset:
-        options = CollateOptions(
-            preprocess=preprocess,
-            resizer=make_resizer(model.image_resizer),
-            num_classes=model.num_classes,
-            max_boxes=_max_boxes(reader, train.max_number_of_boxes),
-            retain_original_image=train.retain_original_images,
-            merge_boxes=train.merge_multiple_label_boxes,
-            use_multiclass_scores=train.use_multiclass_scores,
-            context_shape=_context_shape(pipeline_config, reader),
-        )
+        options = _training_options(pipeline_config, preprocess)
         _refuse(check_augmentation(train.data_augmentation_options, model.num_classes))
         links = make_links(train.data_augmentation_options)
         check_links(links, reader)
@@ -166,7 +157,7 @@ def create_eval_input_fn(
         ConfigError: if there is no eval_input_reader, or settings contradict each other.
         FileNotFoundError: from the input function, if an input path matches nothing.
     """
-    model = _model_of(pipeline_config)
+    _model_of(pipeline_config)  # refuses an empty model
     evaluation = pipeline_config.eval_config
     if input_config is None:
         if not pipeline_config.eval_input_reader:
@@ -180,17 +171,7 @@ def create_eval_input_fn(
     def input_fn(
         params: Optional[Dict[str, Any]] = None, input_context: Any = None
     ) -> tf.data.Dataset:
-        options = CollateOptions(
-            preprocess=preprocess,
-            resizer=make_resizer(_detector(evaluated_model(pipeline_config)).image_resizer),
-            num_classes=model.num_classes,
-            max_boxes=_max_boxes(reader, reader.max_number_of_boxes),
-            retain_original_image=evaluation.retain_original_images,
-            retain_additional_channels=evaluation.retain_original_images
-            and evaluation.retain_original_image_additional_channels,
-            all_classes_labeled_by_default=evaluation.image_classes_field_map_empty_to_ones,
-            context_shape=_context_shape(pipeline_config, reader),
-        )
+        options = _evaluation_options(pipeline_config, preprocess, reader)
         batch_size, part = _share(_batch_size(params, evaluation.batch_size), input_context)
         # A batch of one has no remainder: dropping it only makes the shape static.
         drop = batch_size == 1 or (reader.HasField("drop_remainder") and reader.drop_remainder)
@@ -205,6 +186,38 @@ def create_eval_input_fn(
         return _batches(recipe, fault_log, stream, predicts_masks(pipeline_config.model))
 
     return input_fn
+
+
+def _training_options(pipeline_config: Any, preprocess: Preprocess) -> CollateOptions:
+    model = _model_of(pipeline_config)
+    train, reader = pipeline_config.train_config, pipeline_config.train_input_reader
+    return CollateOptions(
+        preprocess=preprocess,
+        resizer=make_resizer(model.image_resizer),
+        num_classes=model.num_classes,
+        max_boxes=_max_boxes(reader, train.max_number_of_boxes),
+        retain_original_image=train.retain_original_images,
+        merge_boxes=train.merge_multiple_label_boxes,
+        use_multiclass_scores=train.use_multiclass_scores,
+        context_shape=_context_shape(pipeline_config, reader),
+    )
+
+
+def _evaluation_options(
+    pipeline_config: Any, preprocess: Preprocess, reader: input_reader_pb2.InputReader
+) -> CollateOptions:
+    evaluation = pipeline_config.eval_config
+    return CollateOptions(
+        preprocess=preprocess,
+        resizer=make_resizer(_detector(evaluated_model(pipeline_config)).image_resizer),
+        num_classes=_model_of(pipeline_config).num_classes,
+        max_boxes=_max_boxes(reader, reader.max_number_of_boxes),
+        retain_original_image=evaluation.retain_original_images,
+        retain_additional_channels=evaluation.retain_original_images
+        and evaluation.retain_original_image_additional_channels,
+        all_classes_labeled_by_default=evaluation.image_classes_field_map_empty_to_ones,
+        context_shape=_context_shape(pipeline_config, reader),
+    )
 
 
 class _Stream(NamedTuple):

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import pathlib
 import re
 from typing import Dict, Iterator, List, Sequence, Set, Tuple
@@ -28,6 +29,7 @@ OWN_TARGETS = (
     "model_fn/runs/backends/base",
     "model_fn/runs/backends/estimator",
     "model_fn/runs/cluster",
+    "model_fn/runs/data_split",
     "model_fn/runs/evaluation_report",
     "model_fn/runs/history",
     "model_fn/runs/loop_options",
@@ -186,8 +188,13 @@ def packages(file: str) -> Set[str]:
     return found
 
 
-def _imports(file: str) -> Iterator[Tuple[str, List[str]]]:
+@functools.cache
+def _imports(file: str) -> Tuple[Tuple[str, List[str]], ...]:
     """(module, names imported from it) of all imports in a file."""
+    return tuple(_read_imports(file))
+
+
+def _read_imports(file: str) -> Iterator[Tuple[str, List[str]]]:
     for node in ast.walk(ast.parse((ROOT / file).read_text())):
         if isinstance(node, ast.Import):
             for alias in node.names:

@@ -7,6 +7,7 @@ with `inputs.augment`, has a target of its own, named after it. `tests/build.py`
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from typing import Any, Dict, Iterator, List, NamedTuple, Set
 
@@ -176,6 +177,7 @@ def _module_file(module: str) -> List[str]:
     return [name for name in names if path.split("/")[0] in ROOMS and (ROOT / name).is_file()]
 
 
+@functools.cache
 def _imported(file: str) -> Set[str]:
     """Files of our own that a file imports by name, anywhere in it."""
     found: Set[str] = set()

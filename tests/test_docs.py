@@ -12,6 +12,7 @@ from estimator_det import cli
 from inputs.bad_records.kinds import KINDS
 from inputs.datasets import source
 from inputs.datasets.converters import CONVERTERS, options_of
+from inputs.datasets.converters.base import FIELDS
 from tests import messages
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -62,7 +63,7 @@ def test_commands_of_converting_data_are_parsed_and_name_what_the_format_takes()
         formats.add(options.source_format)
         if options.source_format in CONVERTERS:
             known = options_of(options.source_format)
-            for field in ("annotations", "classes", "image_labels", "min_score"):
+            for field in FIELDS[1:]:
                 is_given = getattr(options, field) is not None
                 assert is_given >= (field in known.required), command
                 assert is_given <= (field in (*known.required, *known.optional)), command

@@ -15,7 +15,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from benchmarks.conformance import checks, goldens
 from benchmarks.conformance.case import Case
 from benchmarks.conformance.compare import Check
-from benchmarks.conformance.quantized import check_quantized
+from benchmarks.conformance.quantized_training import check_quantized
 from benchmarks.conformance.trace import check_trace
 from estimator_det.config import pipeline
 

@@ -2,14 +2,14 @@
 
 Rounding is chaotic: a change of one unit in the last place moves values to another level, which
 layers multiply. Predictions are therefore held to three times the mean difference that was
-measured when the input changed by one millionth.
+measured when the input changed by one millionth. `quantized_training` has the training graph.
 """
 
 from __future__ import annotations
 
 import json
 import pathlib
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -17,26 +17,13 @@ from benchmarks.conformance import goldens
 from benchmarks.conformance.case import Case, load
 from benchmarks.conformance.checks import build, model_variables, prediction_values
 from benchmarks.conformance.compare import Check
-from benchmarks.conformance.trace import padded_batch
-from estimator_det.compat import estimator, tf, tf1
+from estimator_det.compat import tf, tf1
 from estimator_det.nets.quantization import STEP_VARIABLE
-from model_fn.model_fn import create_model_fn
 
-WEIGHT_RANGES = 1e-5
-RANGES = 1e-3  # of activations, of their largest limit
 WEIGHTS = 1e-5
-ACTIVATIONS = 5e-3  # of their sum
 NOISE = 3  # times the measured noise
-LEVELS = 2  # of 255, where no noise was measured
-FOLDED = 1e-3
-LOSSES_BEFORE_DELAY, GRADIENTS_BEFORE_DELAY = 1e-4, 2.5e-2
-LOSSES = 1e-2
-# Once tensors are rounded, a change of weights by one unit in the last place moves some norms
-# threefold, the global one by 7 % and the localization loss by 3 %.
-LOCALIZATION, GLOBAL_NORM, MEDIAN_GRADIENT = 6e-2, 0.2, 0.1
-NORMS = 1e-3
+LEVELS = 2  # of 255, for MobileNet v1 and damped weights
 LONG_AGO = 100000.0  # updates, after which moving averages are no longer corrected
-STEP_BEFORE = {"active": 1000, "before_delay": 0}
 
 Ranges = Dict[str, Tuple[float, float]]
 
@@ -61,17 +48,6 @@ def read(golden_dir: pathlib.Path, name: str) -> Optional[Record]:
         return Record(json.loads(path.read_text()), {key: stored[key] for key in stored.files})
 
 
-def check_quantized(case: Case, cells: Dict[str, Check]) -> None:
-    """Everything that is recorded."""
-    record = read(case.golden_dir, case.golden.config_name)
-    if record is None or case.golden.name != case.golden.config_name:
-        return
-    check_inference(case, record, cells["quantized"])
-    check_training(case, record, cells["quantized"])
-    for tag in ("own", "fixed"):
-        check_steps(case, record, tag, cells["quantized"])
-
-
 def is_weight(scope: str) -> bool:
     """Whether a scope is that of a kernel."""
     return scope.endswith("/weights_quant")
@@ -88,14 +64,14 @@ def range_values(ranges: Ranges) -> Dict[str, float]:
     return values
 
 
-def _load(case: Case, session: Any, values: Dict[str, float], variant: str = "det_value") -> None:
-    seeded = goldens.seeded_value(case.golden_dir, variant)
+def with_ranges(seeded: goldens.SeededValue, ranges: Dict[str, float]) -> goldens.SeededValue:
+    """`seeded`, but for variables that `ranges` gives a value."""
 
     def value(name: str, shape: Sequence[int]) -> np.ndarray:
-        given = values.get(name)
+        given = ranges.get(name)
         return seeded(name, shape) if given is None else np.asarray(given)
 
-    load(session, model_variables(), value)
+    return value
 
 
 def check_inference(case: Case, record: Record, check: Check) -> None:
@@ -127,7 +103,8 @@ def check_inference(case: Case, record: Record, check: Check) -> None:
                     continue
                 variant = "det_value_damped" if tag == "damped" else "det_value"
                 ranges = record.ranges(expected_values["ranges"])
-                _load(case, session, range_values(ranges), variant)
+                seeded = goldens.seeded_value(case.golden_dir, variant)
+                load(session, model_variables(), with_ranges(seeded, range_values(ranges)))
                 fetched = session.run([outputs, losses, penalties, tensors])
                 _compare_predictions(check, fetched[0], record, tag)
                 if tag != "damped":
@@ -151,7 +128,9 @@ def _compare_predictions(
         kept = value[:, record.arrays["idx_eval"]]
         difference = float(np.mean(np.abs(kept - expected)))
         noise = statistics.get("noise") or recorded["calibrated"]["noise"][key]
-        tolerance = max(NOISE * noise["mean"], LEVELS * _level(record, tag))
+        tolerance = NOISE * noise["mean"]
+        if tag == "damped" or "_v1_" in record.values["config"]:
+            tolerance = max(tolerance, LEVELS * _level(record, tag))
         check.error(difference, tolerance, f"{tag} {key}")
 
 
@@ -166,159 +145,22 @@ def _level(record: Record, tag: str) -> float:
 
 
 def _compare_tensors(check: Check, ours: Dict[str, Any], record: Record) -> None:
-    """Sums of weights and activations before and after they are rounded."""
+    """Sums of weights and activations before and after they are rounded.
+
+    One measurement of the noise of a sum may be small by chance: each activation is held to the
+    largest noise of the network, and their mean difference to the mean noise.
+    """
     recorded = record.values["eval"]["calibrated"]
+    noise = [each for each in recorded["noise_activation"] if each is not None]
+    errors = []
     for index, scope in enumerate(record.values["quant_scopes"]):
-        before, after = (each.astype(np.float64) for each in ours[scope])
+        found = [float(np.abs(each.astype(np.float64)).sum()) for each in ours[scope]]
         if is_weight(scope):
-            for value, (_, absolute) in zip((before, after), recorded["weights_stats"][index]):
-                check.error(abs(np.abs(value).sum() / absolute - 1), WEIGHTS, scope)
+            for value, (_, absolute) in zip(found, recorded["weights_stats"][index]):
+                check.error(abs(value / absolute - 1), WEIGHTS, scope)
             continue
-        expected_before, expected_after, _ = recorded["activation_stats"][index]
-        tolerance = max(ACTIVATIONS, NOISE * 3 * recorded["noise_activation"][index])
-        for value, (_, absolute, *_rest) in (
-            (before, expected_before),
-            (after, [*expected_after, 0.0]),
-        ):
-            check.error(abs(np.abs(value).sum() / absolute - 1), tolerance, scope)
-
-
-def check_training(case: Case, record: Record, check: Check) -> None:
-    """Losses, gradients and ranges of one pass in training, before and after the delay."""
-    recorded = record.values["train"]
-    config = case.overridden(recorded["overrides"])
-    images = goldens.images_300(case.golden_dir)
-    with tf.Graph().as_default():
-        built = build(case, config, images, is_training=True, quantized=True)
-        detector, predictions = built.detector, built.predictions
-        losses = dict(detector.loss(predictions, built.groundtruth).terms)
-        total = tf.add_n([*losses.values(), *detector.regularization_losses()])
-        variables = {v.op.name: v for v in tf1.trainable_variables()}
-        gradients = tf1.gradients(total, list(variables.values()))
-        norms = {name: tf.norm(tf.cast(g, tf.float64)) for name, g in zip(variables, gradients)}
-        names = {v.op.name for v in model_variables()}
-        _check_training_names(check, names, record)
-        scopes = record.values["quant_scopes"]
-        ends = {(each.scope): (each.least, each.most) for each in predictions.quantized}
-        with tf1.Session() as session:
-            fixed = range_values(record.ranges(record.values["eval"]["fixed"]["ranges"]))
-            for tag, step in STEP_BEFORE.items():
-                _load(case, session, {**fixed, STEP_VARIABLE: step})
-                ours = session.run([losses, total, norms, ends])
-                expected = recorded[tag]
-                norms_now = dict(zip(recorded["grad_names"], expected["grad_norms"]))
-                if tag == "before_delay":
-                    check.scalars(ours[0], expected["losses"], LOSSES_BEFORE_DELAY)
-                    floor = 1e-3 * expected["global_grad_norm"]
-                    real = {n: norm for n, norm in norms_now.items() if norm > floor}
-                    check.scalars(ours[2], real, GRADIENTS_BEFORE_DELAY)
-                else:
-                    _compare_rounded(check, ours, expected, norms_now)
-                if "ranges_after" in expected:
-                    _compare_ranges(check, ours[3], scopes, expected["ranges_after"], record)
-
-
-def _compare_rounded(
-    check: Check, ours: Any, expected: Dict[str, Any], norms: Dict[str, float]
-) -> None:
-    """Losses and gradients of a pass that rounds."""
-    losses, total, found, _ = ours
-    check.error(abs(total / expected["total"] - 1), LOSSES, "total")
-    for name, value in expected["losses"].items():
-        tolerance = LOCALIZATION if "localization" in name else LOSSES
-        check.scalars(losses, {name: value}, tolerance)
-    found_norm = float(np.sqrt(sum(norm**2 for norm in found.values())))
-    check.error(abs(found_norm / expected["global_grad_norm"] - 1), GLOBAL_NORM, "global norm")
-    errors = [abs(found[name] / norm - 1) for name, norm in norms.items() if norm > 0]
-    check.error(float(np.median(errors)), MEDIAN_GRADIENT, "median of gradient norms")
-
-
-def _check_training_names(check: Check, names: set, record: Record) -> None:
-    scopes = record.values["quant_scopes"]
-    expected = set(record.values["variables"]["float"]) | {STEP_VARIABLE}
-    for scope in scopes:
-        for end in ("min", "max"):
-            expected.add(f"{scope}/{end}")
-            if not is_weight(scope):
-                beside = f"{scope}/{scope}/{end}"
-                expected |= {f"{beside}/biased", f"{beside}/local_step"}
-    check.equal(sorted(names ^ expected), [], "training variables")
-    check.equal(len(names), record.values["variables"]["total_train"], "training variables")
-
-
-def _moved_scopes(record: Record) -> List[str]:
-    """Where the reference rounds before the activation in training, and we after it."""
-    return list(record.values["eval"].get("fake_quant_differs", {}))
-
-
-def _compare_ranges(
-    check: Check,
-    ours: Dict[str, Any],
-    scopes: Sequence[str],
-    expected: Sequence[Sequence[float]],
-    record: Record,
-    tolerance: float = RANGES,
-) -> None:
-    moved = _moved_scopes(record)
-    for scope, limits in zip(scopes, expected):
-        if scope not in moved:
-            limit = WEIGHT_RANGES if is_weight(scope) else tolerance
-            check.close(ours[scope], limits, limit, f"range of {scope}")
-
-
-def check_steps(case: Case, record: Record, tag: str, check: Check) -> None:
-    """Six optimizer steps of the model_fn, from ranges of its own or from fixed ones."""
-    recorded = record.values["train"]
-    trace = recorded[f"trace_{tag}"]
-    config = case.overridden(recorded["overrides"])
-    config.train_config.fine_tune_checkpoint = ""
-    config.train_input_reader.label_map_path = ""
-    scopes = record.values["quant_scopes"]
-    with tf.Graph().as_default():
-        tf1.train.get_or_create_global_step()
-        features, labels = padded_batch(case, config)
-        spec = create_model_fn(config)(features, labels, estimator.ModeKeys.TRAIN, {})
-        variables = {v.op.name: v for v in tf1.global_variables()}
-        counts = record.values["variables"]
-        slots = recorded["num_optimizer_slots_and_global_step"]
-        check.equal(len(variables), counts["total_train"] + slots, "variables and slots")
-        ends = {s: (variables[f"{s}/min"], variables[f"{s}/max"]) for s in scopes}
-        norms = {
-            name: tf.norm(variables[name])
-            for name in (*recorded["bn_names"], *recorded["weight_names"])
-        }
-        with tf1.Session() as session:
-            session.run(tf1.global_variables_initializer())
-            if tag == "own":
-                start = range_values(record.ranges(record.values["own_initial"]))
-                start = {n: 0.0 if n.endswith(("biased", "_step")) else v for n, v in start.items()}
-            else:
-                start = range_values(record.ranges(record.values["eval"]["fixed"]["ranges"]))
-            floats = set(counts["float"]) | set(start)
-            _load_some(case, session, floats, start)
-            for index, expected in enumerate(trace["total_loss_per_step"]):
-                loss, _ = session.run([spec.loss, spec.train_op])
-                tolerance = LOSSES_BEFORE_DELAY if index == 0 else LOSSES
-                check.error(abs(loss / expected - 1), tolerance, f"{tag} loss {index}")
-                after = trace["ranges_after"].get(str(index + 1))
-                if after is not None:
-                    loose = RANGES if index == 0 else 5e-2
-                    _compare_ranges(check, session.run(ends), scopes, after, record, loose)
-            ours = session.run(norms)
-            step, count = session.run([tf1.train.get_global_step(), variables[STEP_VARIABLE]])
-    check.equal(int(step), trace["global_step_after"], "global step")
-    check.equal(int(count), trace["fake_quantization_step_after"], STEP_VARIABLE)
-    for name, norm in zip(recorded["weight_names"], trace["weight_norms_after"]):
-        check.scalars(ours, {name: norm}, NORMS)
-    for name, norm in zip(recorded["bn_names"], trace["bn_norms_after"]):
-        check.scalars(ours, {name: norm}, 1e-2)
-
-
-def _load_some(case: Case, session: Any, names: set, values: Dict[str, float]) -> None:
-    seeded = goldens.seeded_value(case.golden_dir, "det_value")
-
-    def value(name: str, shape: Sequence[int]) -> np.ndarray:
-        given = values.get(name)
-        return seeded(name, shape) if given is None else np.asarray(given)
-
-    load(session, [v for v in tf1.global_variables() if v.op.name in names], value)
+        before, after, _ = recorded["activation_stats"][index]
+        for value, absolute in zip(found, (before[1], after[1])):
+            errors.append(abs(value / absolute - 1))
+            check.error(errors[-1], NOISE * max(noise), scope)
+    check.error(float(np.mean(errors)), NOISE * float(np.mean(noise)), "mean of activations")

@@ -68,7 +68,7 @@ def measure(num_replicas: int, batch_size: int, num_steps: int) -> float:
     from estimator_det.compat import tf
     from estimator_det.config import pipeline
     from inputs import schema
-    from model_fn.training.loop_step import LoopStep
+    from model_fn.training.loop_step import NO_STOP, LoopStep
 
     # Operations of a replica use one thread each; replicas run beside each other.
     tf.config.threading.set_intra_op_parallelism_threads(1)
@@ -100,10 +100,10 @@ def measure(num_replicas: int, batch_size: int, num_steps: int) -> float:
     loop_step.build(dataset.element_spec)
     call = loop_step.function(iterator._type_spec, loops=False)
     for _ in range(WARM_UP):
-        call(iterator, tf.constant(1), tf.constant(0.0))
+        call(iterator, tf.constant(1), tf.constant(NO_STOP))
     start = time.perf_counter()
     for _ in range(num_steps):
-        float(call(iterator, tf.constant(1), tf.constant(0.0)).scalars["Loss/total_loss"])
+        float(call(iterator, tf.constant(1), tf.constant(NO_STOP)).scalars["Loss/total_loss"])
     return num_replicas * batch_size * num_steps / (time.perf_counter() - start)
 
 

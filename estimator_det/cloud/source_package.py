@@ -21,7 +21,6 @@ ROOMS = ("estimator_det", "exporters", "inputs", "model_fn")
 _DATA = (".py", ".proto", ".config")
 _ROOT_FILES = ("setup.py", "pyproject.toml", "LICENSE", "PKG-INFO")
 _MOST_NAMED = 3
-_BLOCK = 1 << 20  # bytes
 
 
 def installed_root() -> pathlib.Path:
@@ -112,8 +111,9 @@ def _names(package: pathlib.Path) -> Set[str]:
     if not package.is_file():
         raise FileNotFoundError(f"no such package: {package}")
     try:
-        with gzip.open(package) as content:  # tarfile takes what is cut off as the end
-            while content.read(_BLOCK):
+        # To its checksum: a damaged header of tar may look like the end of the archive.
+        with gzip.open(package) as stream:
+            while stream.read(2**20):
                 pass
         with tarfile.open(package, "r:gz") as archive:
             return {name.partition("/")[2] for name in archive.getnames()}

@@ -12,6 +12,8 @@ All other packages import these names from here:
 * `num_tpu_shards`: number of TPU cores of the computation being built.
 * `apply_summed`: TF1 optimizers in a TF2 loop over replicas.
 * `shared_state`: variables that a TF1 optimizer has once.
+* `limit_waiting`: for how long workers wait for each other.
+* `quick_callable`: a function of a session that is called very often.
 * `eagerly`: a context in which operations run at once.
 * `quiet_layers`: a context in which layers of TF1 do not warn of TF2.
 * `global_seed`: the seed of TensorFlow itself.
@@ -40,9 +42,11 @@ from estimator_det.compat.replicas import (
     apply_summed,
     eagerly,
     global_seed,
+    limit_waiting,
     quiet_layers,
     shared_state,
 )
+from estimator_det.compat.sessions import quick_callable
 
 patches.apply_needed()
 
@@ -59,7 +63,9 @@ __all__ = [
     "estimator",
     "global_seed",
     "keras_initializer",
+    "limit_waiting",
     "num_tpu_shards",
+    "quick_callable",
     "quiet_layers",
     "registered_kernels",
     "shared_state",

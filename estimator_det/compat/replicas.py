@@ -7,6 +7,7 @@ import warnings
 from typing import Any, Dict, Iterator, Optional, Sequence, Tuple
 
 import tensorflow as tf
+from tensorflow.python.distribute import multi_worker_util as _multi_worker_util
 from tensorflow.python.eager import context as _context
 
 tf1: Any = tf.compat.v1
@@ -74,3 +75,22 @@ def global_seed() -> Optional[int]:
         return seed
     of_graph: Optional[int] = tf1.get_default_graph().seed
     return of_graph
+
+
+def limit_waiting(resolver: Any, secs: float) -> None:
+    """Has workers wait for each other for so long, when their strategy is made; by default an hour.
+
+    Args:
+        resolver: `ClusterResolver` of the strategy.
+        secs: After these, it ends with a `DeadlineExceededError`.
+    """
+    spec = resolver.cluster_spec()
+    found = tf1.ConfigProto().experimental.coordination_config
+    for job in spec.jobs:
+        found.coordinated_job_list.add(name=job, num_tasks=spec.num_tasks(job))
+    _context.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader=_multi_worker_util.coordination_leader(spec),
+        cluster_register_timeout_in_ms=int(secs * 1000),
+        coordinated_jobs=list(found.coordinated_job_list),
+    )

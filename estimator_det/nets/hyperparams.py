@@ -114,6 +114,21 @@ NORMALIZERS: Dict[str, Normalizer] = {
 }
 
 
+def _batch_norm_settings(config: Any, is_training: bool) -> Dict[str, Any]:
+    """Arguments of batch norm layers; none where the message has no batch norm."""
+    kind = config.WhichOneof("normalizer_oneof")
+    if kind not in ("batch_norm", "sync_batch_norm"):
+        return {}
+    norm = getattr(config, kind)
+    return {
+        "decay": norm.decay,
+        "center": norm.center,
+        "scale": norm.scale,
+        "epsilon": norm.epsilon,
+        "is_training": is_training and norm.train,
+    }
+
+
 def make_arg_scope(config: Any, is_training: bool) -> ArgScope:
     """Argument scope that gives layers the settings of a `Hyperparams` message.
 
@@ -154,16 +169,7 @@ def make_arg_scope(config: Any, is_training: bool) -> ArgScope:
     settings["normalizer_fn"] = (
         with_bias(normalizer) if normalizer and config.force_use_bias else normalizer
     )
-    norm_settings: Dict[str, Any] = {}
-    if kind in ("batch_norm", "sync_batch_norm"):
-        norm = getattr(config, kind)
-        norm_settings = {
-            "decay": norm.decay,
-            "center": norm.center,
-            "scale": norm.scale,
-            "epsilon": norm.epsilon,
-            "is_training": is_training and norm.train,
-        }
+    norm_settings = _batch_norm_settings(config, is_training)
     spare_depthwise = (
         not dense and config.HasField("regularize_depthwise") and not config.regularize_depthwise
     )

@@ -49,6 +49,8 @@ def _add_source_arguments(group: Any) -> None:
         "--classes", metavar="FILE", help="yolo: data.yaml or names; open_images: ids and names"
     )
     group.add_argument("--image_labels", metavar="FILE", help="open_images: classes of images")
+    group.add_argument("--segmentations", metavar="FILE", help="open_images: names of masks")
+    group.add_argument("--mask_images", metavar="DIR", help="open_images: folder of these masks")
     group.add_argument("--min_score", type=float, help="detection_jsonl: the lowest score read")
 
 
@@ -159,7 +161,8 @@ def _to_records(given: Dict[str, Any]) -> int:
     for name, needs in (("quality", ("encode", "exif")), ("runner_options", ("runner",))):
         if name in given and not any(other in given for other in needs):
             raise console.UsageError(f"--{name} has no effect without --{needs[0]}; remove it")
-    files = ("images", "annotations", "classes", "image_labels", "min_score")
+    files = ("images", "annotations", "classes", "image_labels", "segmentations", "mask_images",
+             "min_score")  # fmt: skip
     image = ("verify", "exif", "encode", "quality", "max_megapixels")
     records = ("num_shards", "label_map", "masks", "clip_boxes", "on_error", "duplicates",
                "overwrite")  # fmt: skip

@@ -49,6 +49,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with commas between, of saved_model, frozen_graph, tflite, onnx, tfjs, openvino "
         "(default: %(default)s)",
     )
+    parser.add_argument("--overwrite", action="store_true", help="replace an earlier export")
+    _add_input_arguments(parser)
+    _add_output_arguments(parser)
+    _add_format_arguments(parser)
+
+
+def _add_input_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--input_type", default="image_tensor", help=INPUT_TYPES_HELP)
     parser.add_argument(
         "--input_shape",
@@ -56,6 +63,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="B,H,W,C",
         help="sizes of the input images, -1 for any size; default: any size",
     )
+    parser.add_argument(
+        "--use_side_inputs",
+        nargs="?",
+        const=True,
+        default=False,
+        type=_boolean,
+        metavar="true|false",
+        help="needed for models with a context_config: context features are inputs, too",
+    )
+    for name, text in SIDE_INPUTS.items():
+        by_default = "default: what the model needs"
+        parser.add_argument(f"--{name}", default="", help=f"{text}; {by_default}")
+
+
+def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--label_map_path", help="becomes an asset; default: the label map of the configuration"
     )
@@ -65,7 +87,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="thresholds for detect --threshold auto; default: those of the checkpoint's "
         "evaluation, eval_READER/thresholds-STEP.json, if there are any",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace an earlier export")
     parser.add_argument(
         "--trainable",
         action="store_true",
@@ -93,19 +114,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAMES",
         help="tensors with commas between; further outputs of serving_default and frozen graph",
     )
-    parser.add_argument(
-        "--use_side_inputs",
-        nargs="?",
-        const=True,
-        default=False,
-        type=_boolean,
-        metavar="true|false",
-        help="needed for models with a context_config: context features are inputs, too",
-    )
-    _add_format_arguments(parser)
-    for name, text in SIDE_INPUTS.items():
-        by_default = "default: what the model needs"
-        parser.add_argument(f"--{name}", default="", help=f"{text}; {by_default}")
 
 
 # Options of TFLite alone: those of the reference's exporter for it, and quantization.

@@ -74,7 +74,8 @@ def _add_loop_arguments(looping: Any) -> None:
     looping.add_argument(
         "--strategy",
         choices=[*loop_options.STRATEGIES, *loop_options.REFUSED],
-        help="train by the TF2 loop: on one device, or on all GPUs of this machine",
+        help="train by the TF2 loop: on one device, on all GPUs of this machine, or of all "
+        "machines in TF_CONFIG",
     )
     looping.add_argument(
         "--num_replicas",
@@ -107,7 +108,7 @@ def _in_loop(given: argparse.Namespace) -> Optional[loop_options.InLoop]:
     """The options of the TF2 loop; None without --strategy.
 
     Raises:
-        UsageError: if an option of the loop is given without it.
+        UsageError: if an option of the loop is given without it, or together with --rehearse_tpu.
     """
     fields = [field.name for field in dataclasses.fields(loop_options.InLoop)]
     values = {name: getattr(given, name) for name in fields if name != "made"}
@@ -118,6 +119,11 @@ def _in_loop(given: argparse.Namespace) -> Optional[loop_options.InLoop]:
         raise console.UsageError(
             f"--{next(iter(chosen))} is an option of the TF2 loop: give --strategy too, for "
             f"example --strategy {loop_options.NONE}"
+        )
+    if chosen and given.rehearse_tpu:
+        raise console.UsageError(
+            "--rehearse_tpu runs the training loop of a TPU, and --strategy another one: give one "
+            "of them"
         )
     return loop_options.InLoop(**chosen) if chosen else None
 
@@ -156,6 +162,38 @@ def _add_evaluation_arguments(evaluating: Any) -> None:
     )
 
 
+def _check_usage(options: argparse.Namespace) -> None:
+    if options.progress_steps < 1:
+        raise console.UsageError(f"--progress_steps is {options.progress_steps}: give 1 or more")
+    if not options.task_timeout_secs > 0:
+        raise console.UsageError(
+            f"--task_timeout_secs is {options.task_timeout_secs:g}: give a positive number"
+        )
+
+
+def _saving(options: argparse.Namespace) -> Any:
+    from model_fn.runs.options import Saving
+
+    return Saving(
+        options.save_checkpoints_steps,
+        options.save_checkpoints_secs,
+        options.keep_checkpoint_max,
+    )
+
+
+def _evaluating(options: argparse.Namespace) -> Any:
+    from model_fn.runs.options import Evaluating
+
+    return Evaluating(
+        every_steps=options.eval_every_steps,
+        throttle_secs=options.eval_throttle_secs,
+        best_metric=options.best_metric,
+        keep_best=options.keep_best,
+        patience=options.patience,
+        min_delta=options.min_delta,
+    )
+
+
 def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
     legacy_cluster.apply_options(options)
@@ -165,37 +203,14 @@ def run(options: argparse.Namespace) -> int:
     from estimator_det.config import pipeline, printing
     from model_fn.runs.backends import tpu_options
     from model_fn.runs.backends.tpu_options import OnTpu
-    from model_fn.runs.options import Evaluating, Saving
 
-    if options.progress_steps < 1:
-        raise console.UsageError(f"--progress_steps is {options.progress_steps}: give 1 or more")
-    if not options.task_timeout_secs > 0:
-        raise console.UsageError(
-            f"--task_timeout_secs is {options.task_timeout_secs:g}: give a positive number"
-        )
-    saving = Saving(
-        options.save_checkpoints_steps,
-        options.save_checkpoints_secs,
-        options.keep_checkpoint_max,
-    )
-    evaluating = Evaluating(
-        every_steps=options.eval_every_steps,
-        throttle_secs=options.eval_throttle_secs,
-        best_metric=options.best_metric,
-        keep_best=options.keep_best,
-        patience=options.patience,
-        min_delta=options.min_delta,
-    )
+    _check_usage(options)
+    saving, evaluating = _saving(options), _evaluating(options)
     in_loop = _in_loop(options)
-    if in_loop is not None and options.rehearse_tpu:
-        raise console.UsageError(
-            "--rehearse_tpu runs the training loop of a TPU, and --strategy another one: give one "
-            "of them"
-        )
     if in_loop is not None:
         from model_fn.runs.backends.distributed import strategies
 
-        in_loop = strategies.set_up(in_loop)
+        in_loop = strategies.set_up(in_loop, options.task_timeout_secs)
     config = pipeline.override(load(options), num_train_steps=options.num_train_steps)
     on_tpu = None
     if options.rehearse_tpu:

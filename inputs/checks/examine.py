@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tup
 
 import numpy as np
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import quick_callable, tf, tf1
 from estimator_det.config.printing import quoted
 from estimator_det.protos import input_reader_pb2
 from inputs.bad_records.kinds import FAIL, KINDS, SKIP, RecordFault
@@ -357,9 +357,8 @@ class _Examination:
 
 def decode_mask(encoded: bytes) -> Optional[np.ndarray]:
     """uint8 [h, w] of a PNG mask as the pipeline decodes it; None if it cannot be decoded."""
-    session, placeholder, _, grey = _image_decoder(os.getpid())
     try:
-        mask: np.ndarray = session.run(grey, {placeholder: encoded})
+        mask: np.ndarray = _image_decoder(os.getpid()).mask(encoded)
     except tf.errors.OpError:  # `decode_size` reports it
         return None
     return mask
@@ -367,9 +366,8 @@ def decode_mask(encoded: bytes) -> Optional[np.ndarray]:
 
 def decode_size(encoded: bytes) -> Any:
     """Height and width of an image as TensorFlow decodes it, or the reason why it cannot."""
-    session, placeholder, shape, _ = _image_decoder(os.getpid())
     try:
-        height, width = session.run(shape, {placeholder: encoded})[:2]
+        height, width = _image_decoder(os.getpid()).shape(encoded)[:2]
     except tf.errors.OpError as error:
         return reason(error)
     return int(height), int(width)
@@ -382,13 +380,19 @@ def reason(error: tf.errors.OpError) -> str:
     return lines[nodes[-1] + 1] if nodes else (lines or ["no reason given"])[0]
 
 
+class _Decoder(NamedTuple):
+    shape: Callable[[bytes], np.ndarray]
+    mask: Callable[[bytes], np.ndarray]
+
+
 @functools.lru_cache(maxsize=1)
-def _image_decoder(process: int) -> Tuple[Any, Any, Any, Any]:
-    """Session, placeholder, shape and pixels as a mask; not shared with a forked process."""
+def _image_decoder(process: int) -> _Decoder:
+    """Functions that decode; not shared with a forked process."""
     del process
     with tf.Graph().as_default() as graph:
         placeholder = tf1.placeholder(tf.string, [])
         image = tf.io.decode_image(placeholder, channels=3, expand_animations=False)
         shape = tf.shape(image)
         mask = tf.io.decode_png(placeholder, channels=1)[..., 0]
-        return tf1.Session(graph=graph), placeholder, shape, mask
+        session = tf1.Session(graph=graph)
+        return _Decoder(*(quick_callable(session, fetch, placeholder) for fetch in (shape, mask)))

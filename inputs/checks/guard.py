@@ -104,7 +104,7 @@ class Guard:
             with tf.control_dependencies([self._pending.insert(key, value)]):
                 return tf.constant(False)
 
-        return _empty(reset, records.element_spec).concatenate(records)
+        return _empty(reset, records).concatenate(records)
 
     def add_pending(
         self, sequence_number: tf.Tensor, record_id: tf.Tensor, serialized: tf.Tensor
@@ -146,7 +146,7 @@ class Guard:
             with tf.control_dependencies([_stop_unless_empty(error)]):
                 return tf.constant(False)
 
-        return checked.concatenate(_empty(check_end, checked.element_spec))
+        return checked.concatenate(_empty(check_end, checked))
 
     def _check_batch(
         self,
@@ -360,15 +360,18 @@ def without_guard_keys(
     return features
 
 
-def _empty(act: Callable[[tf.Tensor], tf.Tensor], spec: Any) -> tf.data.Dataset:
-    """A dataset without elements; reading it runs `act`, which must return False."""
+def _empty(act: Callable[[tf.Tensor], tf.Tensor], like: tf.data.Dataset) -> tf.data.Dataset:
+    """A dataset without elements, of the types of another; reading it runs `act`.
 
-    def zeros(one: tf.TensorSpec) -> tf.Tensor:
-        shape = [length or 0 for length in one.shape.as_list()]
-        return tf.fill(shape, "") if one.dtype == tf.string else tf.zeros(shape, one.dtype)
+    `act` must return False.
+    """
 
-    nothing = tf.data.Dataset.from_tensors(0).filter(act)
-    return nothing.map(lambda _: tf.nest.map_structure(zeros, spec))
+    # Traced faster than a map that makes an element of these types.
+    @tf.autograph.experimental.do_not_convert
+    def none(_: tf.Tensor) -> tf.data.Dataset:
+        return like.take(0)
+
+    return tf.data.Dataset.from_tensors(0).filter(act).flat_map(none)
 
 
 def _stop_unless_empty(error: tf.Tensor) -> tf.Operation:

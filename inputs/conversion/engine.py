@@ -65,6 +65,8 @@ class ConvertOptions:
         for name, allowed in (("on_error", (STOP, SKIP)), ("duplicates", (KEEP, SKIP, STOP))):
             if getattr(self, name) not in allowed:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; allowed: {allowed}")
+        if not self.output_dir:
+            raise ConfigError("output_dir is empty; name a folder")
         if files.is_remote(self.output_dir):
             raise ConfigError(
                 f"output_dir is {self.output_dir}: conversion writes to local folders; copy the "
@@ -288,7 +290,10 @@ def _classes(
 def _make_job(
     options: ConvertOptions, work_dir: str, folder: str, ids: Dict[str, int], count: int
 ) -> Job:
-    example = ExampleOptions(folder, ids, options.image, options.masks, options.clip_boxes)
+    mask_images = options.source.mask_images and os.path.realpath(options.source.mask_images)
+    example = ExampleOptions(
+        folder, ids, options.image, options.masks, mask_images, options.clip_boxes
+    )
     relevant = [
         RELEASE,
         asdict(example),

@@ -38,6 +38,7 @@ class ExampleOptions:
     ids: Mapping[str, int]  # class name -> id of the label map
     image: ImageOptions = field(default_factory=ImageOptions)
     masks: bool = False  # whether masks are written
+    mask_images: str = ""  # real folder of masks that are files
     clip_boxes: bool = False  # clips boxes to the image, and drops what has nothing in it
 
 
@@ -83,8 +84,9 @@ def convert_image(
         return Converted(b"", [*faults, _of_image(image, "no_image", message)])
     size = (checked.height, checked.width)
     objects, found = check_objects(
-        image, size, options.ids, with_masks=options.masks, clip_boxes=options.clip_boxes
-    )
+        image, size, options.ids, with_masks=options.masks, mask_images=options.mask_images,
+        clip_boxes=options.clip_boxes,
+    )  # fmt: skip
     labels, unknown = _image_labels(image, options.ids)
     example = writer.make_example(
         checked.encoded,
@@ -240,7 +242,9 @@ def _object_fields(
         del fields["bbox"]
     if given.area is not None and decimals.shortest(given.area) != given.area:
         fields["area"] = given.area
-    if one.mask is not None:  # polygons are more than their pixels, run lengths have two forms
+    if (
+        one.mask is not None and given.mask_file is None
+    ):  # polygons are more than their pixels, run lengths have two forms
         fields["segmentation"] = (
             in_pixels(given.polygons, image, size)
             if given.polygons is not None

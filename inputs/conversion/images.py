@@ -5,17 +5,16 @@ from __future__ import annotations
 import functools
 import io
 import os
-import struct
 import warnings
-import zlib
 from dataclasses import dataclass
 from typing import Any, Callable, NamedTuple, Optional, Tuple
 
 from PIL import Image, ImageOps
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import quick_callable, tf, tf1
 from estimator_det.config.text import ConfigError
 from inputs.checks.examine import decode_size, reason
+from inputs.datasets.masks import DECODER_ERRORS
 from inputs.decoding import image_header
 from inputs.decoding.image_header import JPEG, PNG
 
@@ -26,9 +25,6 @@ DECODE, HEADER = "decode", "header"
 ENCODINGS = ("jpeg", "png")
 # First bytes of a format -> what it contains if it has EXIF data.
 _EXIF_MARKS = {JPEG[:2]: (b"Exif",), PNG[:2]: (b"eXIf", b"Raw profile type exif")}
-# What Pillow raises for damaged files, besides OSError.
-_DAMAGE = (SyntaxError, ValueError, EOFError, LookupError, TypeError, OverflowError, struct.error,
-           zlib.error)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -136,8 +132,7 @@ def _jpeg_decoder(process: int) -> Callable[[bytes], Any]:
         image = tf.io.decode_jpeg(placeholder, channels=3, ratio=8)
         # A negative number runs operations in the thread of the caller, without waiting for others.
         config = tf1.ConfigProto(inter_op_parallelism_threads=-1, intra_op_parallelism_threads=1)
-        session = tf1.Session(graph=graph, config=config)
-        return session.make_callable(tf.size(image), [placeholder])
+        return quick_callable(tf1.Session(graph=graph, config=config), tf.size(image), placeholder)
 
 
 def _orientation(encoded: bytes) -> Any:
@@ -147,7 +142,7 @@ def _orientation(encoded: bytes) -> Any:
     try:
         with Image.open(io.BytesIO(encoded)) as image:
             return image.getexif().get(EXIF_ORIENTATION)
-    except (OSError, *_DAMAGE) as error:
+    except DECODER_ERRORS as error:
         raise ImageFault("undecodable_image", f"its EXIF data cannot be read: {error}") from error
 
 
@@ -161,7 +156,7 @@ def _other_format(encoded: bytes, options: ImageOptions, limit: float) -> Checke
                 orientation = image.getexif().get(EXIF_ORIENTATION)
     except Image.DecompressionBombError as error:
         raise ImageFault("huge_image", str(error)) from error
-    except (OSError, *_DAMAGE) as error:
+    except DECODER_ERRORS as error:
         raise ImageFault("undecodable_image", f"it is no image: {error}") from error
     _check_pixels(size, limit)
     if not options.encode:
@@ -186,7 +181,7 @@ def _encoded_again(encoded: bytes, options: ImageOptions, limit: float) -> Check
                 upright.save(buffer, kind.upper(), **_settings(kind, options), exif=b"")
     except Image.DecompressionBombError as error:
         raise ImageFault("huge_image", str(error)) from error
-    except (OSError, *_DAMAGE) as error:
+    except DECODER_ERRORS as error:
         raise ImageFault("undecodable_image", f"the decoder says: {error}") from error
     after = (upright.height, upright.width)
     _check_pixels(after, limit)

@@ -20,8 +20,10 @@ from inputs.conversion.splits import Split, SplitLists
 from inputs.datasets import grouping, paths
 from inputs.datasets.source import KEPT, SKIPPED, AnnotatedImage, Source, SourceError, SourceFault
 
-HASHED_AT_ONCE = 256  # images
+HASHED_AT_ONCE = 1024  # images
+HASHED_IN_TURN = 64  # images, by one thread
 READ_AT_ONCE = 2**20  # bytes
+TAIL = 4096  # bytes, which differ between images that are not copies, with few exceptions
 MAX_CLASSES = 100_000
 
 Report = Callable[[SourceFault], None]
@@ -67,11 +69,12 @@ def build(
     database = grouping.connect(_path(scratch))
     database.execute(
         "CREATE TABLE images (position INTEGER PRIMARY KEY, image TEXT UNIQUE, source_id TEXT "
-        "UNIQUE, size INTEGER, changed INTEGER, split TEXT, sha256 TEXT, file TEXT, line INTEGER, "
-        "text TEXT)"
+        "UNIQUE, size INTEGER, changed INTEGER, split TEXT, tail TEXT, sha256 TEXT, file TEXT, "
+        "line INTEGER, text TEXT)"
     )
     lists = SplitLists(splits, database) if splits[0].list_file else None
     names: Set[str] = set()
+    images = paths.ImageFolder(folder)
     unlisted = 0
     for image in source.images:
         advance(1)
@@ -85,7 +88,7 @@ def build(
             if split is None:
                 unlisted += 1
                 continue
-            _add(database, image, folder, split)
+            _add(database, image, images, split)
         except SourceError as error:
             report(error.fault._replace(action=SKIPPED))
             continue
@@ -146,8 +149,10 @@ def _split(
     return splits[0].name if len(splits) == 1 else ""
 
 
-def _add(database: sqlite3.Connection, image: AnnotatedImage, folder: str, split: str) -> None:
-    _, status = paths.find_image(folder, image.image, image.file, image.line)
+def _add(
+    database: sqlite3.Connection, image: AnnotatedImage, images: paths.ImageFolder, split: str
+) -> None:
+    status = images.find(image.image, image.file, image.line)
     row = (
         image.image, image.source_id or image.image, status.st_size, status.st_mtime_ns, split,
         image.file, image.line, image.to_json(),
@@ -185,20 +190,12 @@ def _drop_copies(
 ) -> None:
     """Reports images with the same content, and removes them unless they are kept.
 
-    Copies have the same size, so only images that share their size are read.
+    Copies have the same size and the same last bytes, so only images that share these are read.
     """
     database.execute("CREATE INDEX by_size ON images (size)")
-    rows = database.execute(
-        "SELECT position, image FROM images WHERE size IN (SELECT size FROM images GROUP BY size "
-        "HAVING COUNT(*) > 1) ORDER BY position"
-    )
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        while some := rows.fetchmany(HASHED_AT_ONCE):
-            hashes = pool.map(lambda row: _sha256(os.path.join(folder, row[1])), some)
-            database.executemany(
-                "UPDATE images SET sha256 = ? WHERE position = ?",
-                [(found, position) for found, (position, _) in zip(hashes, some)],
-            )
+    _fill(database, folder, "tail", "size", lambda path: _sha256(path, TAIL))
+    database.execute("CREATE INDEX by_tail ON images (tail)")
+    _fill(database, folder, "sha256", "tail", _sha256)
     database.execute("CREATE INDEX by_hash ON images (sha256)")
     copies = database.execute(
         "SELECT a.position, a.image, a.file, a.line, a.split, b.image, b.split FROM images a JOIN "
@@ -219,11 +216,39 @@ def _drop_copies(
     database.executemany("DELETE FROM images WHERE position = ?", removed)
 
 
-def _sha256(path: str) -> Optional[str]:
-    """None if the file cannot be read, which is reported when its record is made."""
+def _fill(
+    database: sqlite3.Connection,
+    folder: str,
+    column: str,
+    shared: str,
+    compute: Callable[[str], Optional[str]],
+) -> None:
+    """Sets a column to `compute(path)` of the images that share their value of another column."""
+    rows = database.execute(
+        f"SELECT position, image FROM images WHERE {shared} IN (SELECT {shared} FROM images "
+        f"GROUP BY {shared} HAVING COUNT(*) > 1) ORDER BY position"
+    )
+
+    def compute_some(some: Sequence[Any]) -> List[Any]:
+        return [(compute(os.path.join(folder, image)), position) for position, image in some]
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        while some := rows.fetchmany(HASHED_AT_ONCE):
+            parts = [some[i : i + HASHED_IN_TURN] for i in range(0, len(some), HASHED_IN_TURN)]
+            for found in pool.map(compute_some, parts):
+                database.executemany(f"UPDATE images SET {column} = ? WHERE position = ?", found)
+
+
+def _sha256(path: str, tail: Optional[int] = None) -> Optional[str]:
+    """Of a file, or of so many bytes at its end.
+
+    None if the file cannot be read, which is reported when its record is made.
+    """
     found = hashlib.sha256()
     try:
         with open(path, "rb") as file:
+            if tail is not None:
+                file.seek(max(os.fstat(file.fileno()).st_size - tail, 0))
             while part := file.read(READ_AT_ONCE):
                 found.update(part)
     except OSError:

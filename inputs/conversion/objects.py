@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from inputs.datasets import masks
 from inputs.datasets.source import CLIPPED, DROPPED, AnnotatedImage, AnnotatedObject, SourceFault
 from inputs.decoding.box_rules import NUMPY, Boxes, MaskExtents, box_flags, mask_flags
 
+CERTAIN_SIDE = 1e-6  # of a box within 0 to 1: larger than what float32 rounds
 _BOX_CHECKS = ("box_nan", "box_inverted", "box_degenerate", "box_outside")
 
 
@@ -27,7 +29,7 @@ class SoundObject(NamedTuple):
 
 def has_mask(given: AnnotatedObject) -> bool:
     """Whether the source gives a mask."""
-    return given.polygons is not None or given.run_lengths is not None
+    return any(x is not None for x in (given.polygons, given.run_lengths, given.mask_file))
 
 
 @np.errstate(invalid="ignore", over="ignore")  # of boxes that are a fault
@@ -37,6 +39,7 @@ def check_objects(
     ids: Mapping[str, int],
     *,
     with_masks: bool = False,
+    mask_images: str = "",
     clip_boxes: bool = False,
 ) -> Tuple[List[SoundObject], List[SourceFault]]:
     """The objects for the record, and the faults of the others.
@@ -46,6 +49,7 @@ def check_objects(
         size: Height and width of the image itself.
         ids: Class name -> id of the label map.
         with_masks: Whether masks are made; an object without one is a fault then.
+        mask_images: Folder of masks that are files.
         clip_boxes: Whether boxes are clipped to the image, which is a fault that drops nothing.
     """
     kept: List[SoundObject] = []
@@ -62,7 +66,8 @@ def check_objects(
             report(given, *fault)
             continue
         try:
-            mask = _mask(given, image, size) if with_masks and has_mask(given) else None
+            needs_mask = with_masks and has_mask(given)
+            mask = _mask(given, image, size, mask_images) if needs_mask else None
             one = SoundObject(given, _box(given, mask, image, size), class_id)
             if mask is not None:
                 one = one._replace(mask=masks.to_png(mask), mask_extent=masks.extent(mask))
@@ -104,7 +109,11 @@ def _class_id(
     return found, None
 
 
-def _mask(given: AnnotatedObject, image: AnnotatedImage, size: Tuple[int, int]) -> np.ndarray:
+def _mask(
+    given: AnnotatedObject, image: AnnotatedImage, size: Tuple[int, int], mask_images: str
+) -> np.ndarray:
+    if given.mask_file is not None:
+        return masks.from_file(os.path.join(mask_images, given.mask_file[0]), size)
     if given.run_lengths is not None:
         return masks.from_run_lengths(given.run_lengths, size)
     assert given.polygons is not None
@@ -142,14 +151,21 @@ def _box(
 
 def _box_faults(boxes: Sequence[np.ndarray]) -> List[str]:
     """The first fault of each box; "" without one."""
-    if not boxes:
-        return []
+    if all(map(_is_sound, boxes)):
+        return [""] * len(boxes)
     ones = np.ones([len(boxes)], np.int64)
     absent = np.zeros([2], np.int64)
     stored = np.asarray(boxes, np.float32)  # as training sees them
     flags = box_flags(Boxes(stored, ones, ones, np.bool_(True), absent, absent), None, NUMPY)
     rows = zip(*(flags[kind].tolist() for kind in _BOX_CHECKS))
     return [next((k for k, flag in zip(_BOX_CHECKS, row) if flag), "") for row in rows]
+
+
+def _is_sound(box: np.ndarray) -> bool:
+    """Whether a box has no fault for certain, which takes a tenth of the time of `box_flags`."""
+    ymin, xmin, ymax, xmax = box.tolist()
+    least = CERTAIN_SIDE
+    return ymin >= 0 and xmin >= 0 and ymin + least < ymax <= 1 and xmin + least < xmax <= 1
 
 
 def _with_box(one: SoundObject, box: np.ndarray) -> SoundObject:

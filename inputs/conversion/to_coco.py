@@ -49,6 +49,10 @@ class ExportOptions:
     write_images: str = ""  # folder for the image files; "" writes none
     max_megapixels: float = 178.95697  # of a mask
 
+    def __post_init__(self) -> None:
+        if not self.output:
+            raise ConfigError("output is empty; name a JSON file")
+
 
 class Exported(NamedTuple):
     """How much was written."""

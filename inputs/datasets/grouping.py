@@ -19,8 +19,11 @@ class Part(NamedTuple):
 
 
 def connect(path: str) -> sqlite3.Connection:
-    """A new database for temporary data: quick, and lost after a crash."""
-    if os.path.exists(path):
+    """A new database for temporary data: quick, and lost after a crash.
+
+    SQLite keeps that of path "" in a temporary file without name.
+    """
+    if path and os.path.exists(path):
         os.remove(path)
     database = sqlite3.connect(path, isolation_level=None)
     for setting in (
@@ -35,10 +38,10 @@ def connect(path: str) -> sqlite3.Connection:
 
 
 class Groups:
-    """Parts by a key, such as the id of an image."""
+    """Parts by a key, such as the id of an image, in a file of `folder` ("": without name)."""
 
     def __init__(self, folder: str) -> None:
-        self._path = os.path.join(folder, "groups.sqlite")
+        self._path = os.path.join(folder, "groups.sqlite") if folder else ""
         self._database = connect(self._path)
         self._database.execute(
             "CREATE TABLE parts (number INTEGER PRIMARY KEY, key TEXT, source TEXT, line INTEGER, "
@@ -89,4 +92,5 @@ class Groups:
     def close(self) -> None:
         """Deletes all parts."""
         self._database.close()
-        os.remove(self._path)
+        if self._path:
+            os.remove(self._path)

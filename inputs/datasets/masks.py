@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import io
 import math
+import struct
+import zlib
 from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
-from PIL import Image
+from PIL import Image, PngImagePlugin
 from pycocotools import mask as coco_mask
 
+MAX_FILE_PIXELS = 100_000_000  # of the file of a mask
+# What Pillow raises for files that it cannot decode.
+DECODER_ERRORS = (
+    OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, OverflowError, struct.error,
+    zlib.error,
+)  # fmt: skip
 MAX_OVERSHOOT = 1.0  # of the image's side; farther points of a polygon are an error
 _Size = Tuple[int, int]  # height and width
 
@@ -67,6 +75,30 @@ def from_run_lengths(run_lengths: Dict[str, Any], size: _Size) -> np.ndarray:
         )
     values = np.arange(len(counts)) % 2 == 1
     return np.repeat(values, counts).reshape(size[1], size[0]).T
+
+
+def from_file(path: str, size: _Size) -> np.ndarray:
+    """Bool [h, w] of a PNG file, whose pixels are 0 outside of the object.
+
+    A file of another size is scaled to that of the image, each pixel from the nearest one.
+
+    Raises:
+        MaskError: if the file is no PNG that can be decoded, or is larger than MAX_FILE_PIXELS.
+    """
+    try:
+        with PngImagePlugin.PngImageFile(path) as image:
+            if image.width * image.height > MAX_FILE_PIXELS:
+                raise MaskError(
+                    f"a file of {image.width} x {image.height} pixels; allowed: {MAX_FILE_PIXELS:,}"
+                )
+            pixels = np.asarray(image)
+    except DECODER_ERRORS as error:
+        raise MaskError(f"a file that is no PNG image: {error}") from None
+    inside = pixels.any(axis=2) if pixels.ndim == 3 else pixels != 0
+    rows, columns = (
+        (np.arange(side) * 2 + 1) * given // (2 * side) for side, given in zip(size, inside.shape)
+    )
+    return inside[rows[:, np.newaxis], columns]
 
 
 def to_run_lengths(mask: np.ndarray) -> Dict[str, Any]:

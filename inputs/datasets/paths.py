@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import stat
 from typing import Iterator, Tuple
@@ -13,6 +14,7 @@ from inputs.datasets.source import SourceError, broken
 
 MAX_FILE_BYTES = 64 * 2**20  # of the annotations of one image
 MAX_IMAGE_BYTES = 2**30
+FOLDERS_KEPT = 1024  # resolved ones
 
 
 def real_folder(path: str, option: str) -> str:
@@ -30,33 +32,51 @@ def real_folder(path: str, option: str) -> str:
     return os.path.realpath(path)
 
 
-def find_image(folder: str, name: str, file: str, line: int) -> Tuple[str, os.stat_result]:
-    """The path of an image in a real folder, and its status.
+class ImageFolder:
+    """The images in a real folder. Each folder within is resolved once, not for every image.
 
-    Raises:
-        SourceError: if the name leads out of the folder, directly or by a symbolic link, or is not
-            that of a regular file; `file` and `line` are those of the annotation.
+    `what` they are is for messages.
     """
-    if not name or "\0" in name:
-        raise SourceError("missing_key", file, line, f"the image's path is {quoted(name)}")
-    if os.path.isabs(name) or ".." in name.split("/"):
-        raise SourceError("outside_folder", file, line, f"the image is {quoted(name)}")
-    path = os.path.realpath(os.path.join(folder, name))
-    if os.path.commonpath([folder, path]) != folder:
-        message = f"the image {quoted(name)} is a symbolic link to {quoted(path)}"
-        raise SourceError("outside_folder", file, line, message)
-    try:
-        status = os.stat(path)
-    except OSError as error:
-        message = f"the image {quoted(name)} cannot be opened: {error.strerror}"
-        raise SourceError("no_image", file, line, message) from None
-    if not stat.S_ISREG(status.st_mode):
-        message = f"the image {quoted(name)} is {files.special_kind(path)}"
-        raise SourceError("special_file", file, line, message)
-    if status.st_size > MAX_IMAGE_BYTES:
-        message = f"the image {quoted(name)} has {status.st_size:,} bytes, more than 1 GiB"
-        raise SourceError("huge_image", file, line, message)
-    return path, status
+
+    def __init__(self, folder: str, what: str = "image") -> None:
+        self._folder, self._what = folder, f"the {what}"
+        self._resolve = functools.lru_cache(FOLDERS_KEPT)(os.path.realpath)
+
+    def find(self, name: str, file: str, line: int) -> os.stat_result:
+        """The status of an image.
+
+        Raises:
+            SourceError: if the name leads out of the folder, directly or by a symbolic link, or is
+                not that of a regular file; `file` and `line` are those of the annotation.
+        """
+        if not name or "\0" in name:
+            raise SourceError("missing_key", file, line, f"{self._what}'s path is {quoted(name)}")
+        if os.path.isabs(name) or ".." in name.split("/"):
+            raise SourceError("outside_folder", file, line, f"{self._what} is {quoted(name)}")
+        parent, base = os.path.split(os.path.join(self._folder, name))
+        path = os.path.join(self._resolve(parent), base)
+        try:
+            status = os.lstat(path)
+            if stat.S_ISLNK(status.st_mode):
+                path = os.path.realpath(path)
+                status = os.stat(path)
+        except OSError as error:
+            self._check_inside(name, os.path.realpath(path), file, line)
+            message = f"{self._what} {quoted(name)} cannot be opened: {error.strerror}"
+            raise SourceError("no_image", file, line, message) from None
+        self._check_inside(name, path, file, line)
+        if not stat.S_ISREG(status.st_mode):
+            message = f"{self._what} {quoted(name)} is {files.special_kind(path)}"
+            raise SourceError("special_file", file, line, message)
+        if status.st_size > MAX_IMAGE_BYTES:
+            message = f"{self._what} {quoted(name)} has {status.st_size:,} bytes, more than 1 GiB"
+            raise SourceError("huge_image", file, line, message)
+        return status
+
+    def _check_inside(self, name: str, path: str, file: str, line: int) -> None:
+        if not path.startswith(self._folder.rstrip("/") + "/"):
+            message = f"{self._what} {quoted(name)} is a symbolic link to {quoted(path)}"
+            raise SourceError("outside_folder", file, line, message)
 
 
 def require_file(path: str, option: str) -> str:

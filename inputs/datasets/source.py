@@ -98,7 +98,7 @@ KINDS: Dict[str, SourceFaultKind] = {
         "keypoints that are not finite or have an unknown visibility", "correct the keypoints", BOX
     ),
     "broken_mask": SourceFaultKind(
-        "a polygon or run-length mask is not valid", "correct the mask", BOX
+        "a polygon, run-length mask or file of a mask is not valid", "correct the mask", BOX
     ),
     "mask_empty": SourceFaultKind("boxes whose mask is missing or empty", "correct the mask", BOX),
     "mask_mismatch": SourceFaultKind(
@@ -152,8 +152,13 @@ class AnnotatedObject(NamedTuple):
     score: Optional[float] = None  # confidence, 0 to 1
     polygons: Optional[Sequence[Sequence[float]]] = None  # x, y, x, y, …, in the unit of the box
     run_lengths: Optional[Dict[str, Any]] = None  # of COCO: "size" and "counts"
+    # A PNG file, 0 outside of the object: path below `mask_images`, size, time of the last change.
+    mask_file: Optional[Sequence[Any]] = None
     keypoints: Optional[Sequence[float]] = None  # x, y, visibility, …; 0 absent, 1 hidden, 2 seen
     fields: Optional[Dict[str, Any]] = None  # others that no key of a record takes
+
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
 class AnnotatedImage(NamedTuple):
@@ -175,7 +180,7 @@ class AnnotatedImage(NamedTuple):
 
     def to_json(self) -> str:
         """One line of text."""
-        return json.dumps(self, separators=(",", ":"))
+        return _ENCODER.encode(self)
 
     @classmethod
     def of_values(cls, values: List[Any]) -> AnnotatedImage:
@@ -195,8 +200,10 @@ class SourceOptions:
     annotations: str = ""  # file or folder
     classes: str = ""  # file with the names of classes
     image_labels: str = ""  # file with classes of whole images
+    segmentations: str = ""  # file that names the mask of each object
+    mask_images: str = ""  # folder of these masks; none outside of it is read
     min_score: Optional[float] = None  # of detections
-    scratch: str = ""  # folder for temporary files; it exists
+    scratch: str = ""  # folder for temporary files, which exists; "": those of the system
 
 
 class Source(NamedTuple):

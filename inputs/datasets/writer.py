@@ -9,8 +9,8 @@ import contextlib
 import hashlib
 import io
 import os
-from dataclasses import dataclass, fields
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from dataclasses import dataclass
+from typing import Any, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 from PIL import Image
@@ -42,13 +42,14 @@ class Annotations:
     def __post_init__(self) -> None:
         boxes = np.asarray(self.boxes, np.float32).reshape(-1, 4)
         object.__setattr__(self, "boxes", boxes)
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for name, value in vars(self).items():
             if value is not None and len(value) != len(boxes):
-                raise ValueError(f"{field.name}: {len(value)} values for {len(boxes)} boxes")
-        inside = (boxes >= -BOX_TOLERANCE).all() and (boxes <= 1 + BOX_TOLERANCE).all()
-        ordered = (boxes[:, :2] <= boxes[:, 2:]).all()
-        if not (inside and ordered):
+                raise ValueError(f"{name}: {len(value)} values for {len(boxes)} boxes")
+        least, most = -BOX_TOLERANCE, 1 + BOX_TOLERANCE
+        if not all(
+            least <= ymin <= ymax <= most and least <= xmin <= xmax <= most
+            for ymin, xmin, ymax, xmax in boxes.tolist()
+        ):
             raise ValueError(
                 "boxes must be ymin <= ymax, xmin <= xmax as fractions of the image in 0..1 "
                 f"(divide pixels by height and width); given {boxes.tolist()}"
@@ -103,72 +104,65 @@ def make_example(
     width, height, image_format = (
         _inspect(encoded, filename) if size is None else (size[1], size[0], _format(encoded))
     )
-    boxes = annotations.boxes
+    example = tf.train.Example()
+    feature = example.features.feature
     # The type of a list is that of its key, not of its values: an image may have no object.
-    features = {
-        "image/encoded": _bytes([encoded]),
-        "image/format": _bytes([image_format.encode()]),
-        "image/filename": _bytes([filename.encode()]),
-        "image/source_id": _bytes([(source_id or filename).encode()]),
-        "image/key/sha256": _bytes([hashlib.sha256(encoded).hexdigest().encode()]),
-        "image/height": _integers([height]),
-        "image/width": _integers([width]),
-        "image/object/bbox/ymin": _floats(boxes[:, 0]),
-        "image/object/bbox/xmin": _floats(boxes[:, 1]),
-        "image/object/bbox/ymax": _floats(boxes[:, 2]),
-        "image/object/bbox/xmax": _floats(boxes[:, 3]),
-        "image/object/class/label": _integers(annotations.class_ids),
-    }
-    features.update(_object_features(annotations))
-    features.update(_label_features(labels))
-    for key, values in (other or {}).items():
-        features[key] = _bytes(values)
-    return tf.train.Example(features=tf.train.Features(feature=features))
+    _add_bytes(feature, "image/encoded", [encoded])
+    _add_bytes(feature, "image/format", [image_format.encode()])
+    _add_bytes(feature, "image/filename", [filename.encode()])
+    _add_bytes(feature, "image/source_id", [(source_id or filename).encode()])
+    _add_bytes(feature, "image/key/sha256", [hashlib.sha256(encoded).hexdigest().encode()])
+    _add_integers(feature, "image/height", [height])
+    _add_integers(feature, "image/width", [width])
+    for side, values in zip(("ymin", "xmin", "ymax", "xmax"), annotations.boxes.T.tolist()):
+        _add_floats(feature, f"image/object/bbox/{side}", values)
+    _add_integers(feature, "image/object/class/label", annotations.class_ids)
+    _add_objects(feature, annotations)
+    _add_labels(feature, labels)
+    for key, texts in (other or {}).items():
+        _add_bytes(feature, key, texts)
+    return example
 
 
-def _object_features(annotations: Annotations) -> Dict[str, tf.train.Feature]:
-    """What is not None beside boxes and class ids."""
-    features = {}
+def _add_objects(feature: Any, annotations: Annotations) -> None:
+    """Adds what is not None beside boxes and class ids."""
     if annotations.class_names is not None:
         names = [name.encode() for name in annotations.class_names]
-        features["image/object/class/text"] = _bytes(names)
+        _add_bytes(feature, "image/object/class/text", names)
     if annotations.keypoints is not None:
         points = np.asarray(annotations.keypoints, np.float32).reshape(-1, 2)
-        features["image/object/keypoint/y"] = _floats(points[:, 0])
-        features["image/object/keypoint/x"] = _floats(points[:, 1])
+        _add_floats(feature, "image/object/keypoint/y", points[:, 0].tolist())
+        _add_floats(feature, "image/object/keypoint/x", points[:, 1].tolist())
         seen = ~np.isnan(points).any(axis=1)
         given = annotations.keypoint_visibilities
         visibilities = np.where(seen, 2, 0) if given is None else np.ravel(given)
-        features["image/object/keypoint/visibility"] = _integers(visibilities)
+        _add_integers(feature, "image/object/keypoint/visibility", visibilities)
     if annotations.masks is not None:
-        features["image/object/mask"] = _bytes(annotations.masks)
+        _add_bytes(feature, "image/object/mask", annotations.masks)
     for name, numbers in (
         ("weight", annotations.weights),
         ("area", annotations.area),
         ("class/confidence", annotations.confidences),
     ):
         if numbers is not None:
-            features[f"image/object/{name}"] = _floats(numbers)
+            _add_floats(feature, f"image/object/{name}", numbers)
     for name in ("is_crowd", "difficult", "group_of"):
         marks = getattr(annotations, name)
         if marks is not None:
-            features[f"image/object/{name}"] = _integers(marks)
-    return features
+            _add_integers(feature, f"image/object/{name}", marks)
 
 
-def _label_features(labels: ImageLabels) -> Dict[str, tf.train.Feature]:
-    features = {}
+def _add_labels(feature: Any, labels: ImageLabels) -> None:
     if labels.class_ids:
-        features["image/class/label"] = _integers(labels.class_ids)
-        features["image/class/text"] = _bytes(name.encode() for name in labels.class_names)
-        features["image/class/confidence"] = _floats(labels.confidences)
+        _add_integers(feature, "image/class/label", labels.class_ids)
+        _add_bytes(feature, "image/class/text", [name.encode() for name in labels.class_names])
+        _add_floats(feature, "image/class/confidence", labels.confidences)
     for key, ids in (
         ("image/neg_category_ids", labels.absent_ids),
         ("image/not_exhaustive_category_ids", labels.incomplete_ids),
     ):
         if ids:
-            features[key] = _integers(ids)
-    return features
+            _add_integers(feature, key, ids)
 
 
 def shard_paths(path: str, num_shards: int) -> List[str]:
@@ -233,13 +227,22 @@ def _inspect(encoded: bytes, filename: str) -> Tuple[int, int, str]:
     return width, height, image_format
 
 
-def _bytes(values: Iterable[bytes]) -> tf.train.Feature:
-    return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+# A list without values has its type, too.
 
 
-def _integers(values: Iterable[Any]) -> tf.train.Feature:
-    return tf.train.Feature(int64_list=tf.train.Int64List(value=[int(value) for value in values]))
+def _add_bytes(feature: Any, key: str, values: Iterable[bytes]) -> None:
+    made = feature[key].bytes_list
+    made.SetInParent()
+    made.value.extend(values)
 
 
-def _floats(values: Iterable[Any]) -> tf.train.Feature:
-    return tf.train.Feature(float_list=tf.train.FloatList(value=[float(value) for value in values]))
+def _add_integers(feature: Any, key: str, values: Iterable[Any]) -> None:
+    made = feature[key].int64_list
+    made.SetInParent()
+    made.value.extend(map(int, values))
+
+
+def _add_floats(feature: Any, key: str, values: Iterable[Any]) -> None:
+    made = feature[key].float_list
+    made.SetInParent()
+    made.value.extend(map(float, values))

@@ -315,10 +315,17 @@ def _epochs(
 
     last = cursor.LAST_EPOCH if num_epochs is None else num_epochs
     epochs = tf.data.Dataset.range(first.epoch, max(last, first.epoch))
-    epochs = epochs.take_while(lambda _: guard.may_continue())
-    return epochs.flat_map(one).map(
-        lambda found, stream_index: Record(found.record_id, stream_index, found.serialized)
-    )
+
+    # Without autograph, of which nothing here has a use, tracing is faster.
+    @tf.autograph.experimental.do_not_convert
+    def may_continue(_: tf.Tensor) -> tf.Tensor:
+        return guard.may_continue()
+
+    @tf.autograph.experimental.do_not_convert
+    def with_index(found: FileRecord, stream_index: tf.Tensor) -> Record:
+        return Record(found.record_id, stream_index, found.serialized)
+
+    return epochs.take_while(may_continue).flat_map(one).map(with_index)
 
 
 def _choices(weights: List[float], start: CursorState) -> tf.data.Dataset:

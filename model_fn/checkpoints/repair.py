@@ -167,18 +167,9 @@ def prepare(model_dir: str, keep_checkpoint_max: int = 5) -> Optional[int]:
     names = [os.path.basename(path) for path in listed]
     parts = _parts(model_dir)
     chosen, damaged = _choose(model_dir, parts, names)
-    orphans = [
-        _Damaged(name, "its .index file is missing")
-        for name, files in parts.items()
-        if any(".data-" in file for file in files) and f"{name}.index" not in files
-    ]
+    orphans = _without_index(parts)
     if chosen is None:
-        if any(_step_in(bad.name) for bad in damaged):
-            raise DamagedCheckpointsError(
-                f"{model_dir}: none of its checkpoints is whole. Put a sound copy there, or choose "
-                f"another model_dir; for a new run in this one, delete its file '{STATE_FILE}' and "
-                f"its model.ckpt-* files\n{_reasons(damaged)}"
-            )
+        _refuse_to_lose_steps(model_dir, damaged)
         _move_aside(model_dir, parts, [*damaged, *orphans])
         if state_problem or names:
             _delete_state(model_dir)
@@ -197,12 +188,36 @@ def prepare(model_dir: str, keep_checkpoint_max: int = 5) -> Optional[int]:
     if state_problem or elsewhere or names[-1] != chosen:
         moved = {bad.name for bad in [*damaged, *orphans]}
         present = [name for name in _by_step(parts) if name not in moved]
-        older = [name for name in names if name in present and name != chosen]
-        if not older:
-            older = present[: present.index(chosen)]
-            older = older[max(len(older) - (keep_checkpoint_max - 1), 0) :]
+        older = _older(chosen, names, present, keep_checkpoint_max)
         write_state(model_dir, [*older, chosen])
     return step
+
+
+def _older(chosen: str, listed: List[str], present: List[str], keep: int) -> List[str]:
+    """What is named before `chosen`: those listed that are still there, else the last ones."""
+    older = [name for name in listed if name in present and name != chosen]
+    if older:
+        return older
+    older = present[: present.index(chosen)]
+    return older[max(len(older) - (keep - 1), 0) :]
+
+
+def _without_index(parts: Dict[str, List[str]]) -> List[_Damaged]:
+    return [
+        _Damaged(name, "its .index file is missing")
+        for name, files in parts.items()
+        if any(".data-" in file for file in files) and f"{name}.index" not in files
+    ]
+
+
+def _refuse_to_lose_steps(model_dir: str, damaged: List[_Damaged]) -> None:
+    """Raises DamagedCheckpointsError if one of the damaged checkpoints is of a trained step."""
+    if any(_step_in(bad.name) for bad in damaged):
+        raise DamagedCheckpointsError(
+            f"{model_dir}: none of its checkpoints is whole. Put a sound copy there, or choose "
+            f"another model_dir; for a new run in this one, delete its file '{STATE_FILE}' and "
+            f"its model.ckpt-* files\n{_reasons(damaged)}"
+        )
 
 
 def remove_temporaries(model_dir: str, *, log: bool = True) -> List[str]:

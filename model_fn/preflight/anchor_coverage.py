@@ -113,47 +113,57 @@ def measure(
     boxes = columns.boxes * np.tile(share[columns.images], 2)
     pixels = (boxes[:, 2:] - boxes[:, :2]) * outer[columns.images].astype(np.float32)
 
-    layouts: Dict[Tuple[int, int], _Layout] = {}
-    best_iou = np.zeros(len(boxes), np.float32)
-    best_similarity = np.zeros(len(boxes), np.float32)
-    best_map = np.full(len(boxes), -1, np.int64)
-    num_anchors = np.zeros(len(boxes), np.int64)
     sizes, kinds = np.unique(outer, axis=0, return_inverse=True)
     kinds = kinds.reshape(-1)
-    counts, places = boxes_per_image(columns), ranks(columns)
+    layouts: Dict[Tuple[int, int], _Layout] = {}
+    best = _BestAnchors(assigner, columns, boxes)
     for kind, (height, width) in enumerate(sizes.tolist()):
-        layout = source.lay(height, width, num_channels)
-        layouts[height, width] = layout
-        rows = np.flatnonzero(kinds == kind)
-        for chunk in _chunks(rows, counts, len(layout.anchors)):
-            place_of = np.full(columns.num_images, -1)
-            place_of[chunk] = np.arange(len(chunk))
-            here = np.flatnonzero(place_of[columns.images] >= 0)
-            if len(here):
-                where = (place_of[columns.images[here]], places[here])
-                met = _match(assigner, layout.anchors, boxes[here], where, len(chunk))
-                best_iou[here], best_similarity[here], best_anchor, num_anchors[here] = met
-                best_map[here] = layout.map_of[best_anchor]
-            advance(len(chunk))
+        layouts[height, width] = layout = source.lay(height, width, num_channels)
+        best.match(layout, np.flatnonzero(kinds == kind), advance)
 
     matcher = assigner.matcher
     threshold = getattr(matcher, "matched_threshold", None)
     unmatched = getattr(matcher, "unmatched_threshold", None)
-    below = np.zeros(len(boxes), bool) if threshold is None else best_similarity < threshold
+    below = np.zeros(len(boxes), bool) if threshold is None else best.similarity < threshold
     shapes = _distinct([shape for layout in layouts.values() for shape in layout.shapes])
     return Coverage(
         pixels=pixels,
-        best_iou=best_iou,
-        num_anchors=num_anchors,
+        best_iou=best.iou,
+        num_anchors=best.num_anchors,
         below=below,
         reasons=_reasons(pixels, below, shapes, threshold or 0.0),
-        maps=_maps(layouts, best_map, best_iou),
+        maps=_maps(layouts, best.map_index, best.iou),
         input_sizes=list(layouts),
         threshold=threshold,
         forced=bool(getattr(matcher, "force_match_for_each_row", True)),
-        poor=below if unmatched is None else best_similarity < unmatched,
+        poor=below if unmatched is None else best.similarity < unmatched,
         num_left_out=next((layout.num_left_out for layout in layouts.values()), 0),
     )
+
+
+class _BestAnchors:
+    """The best anchor of each box, of images that are matched part by part."""
+
+    def __init__(self, assigner: Any, columns: Columns, boxes: np.ndarray) -> None:
+        self.iou = np.zeros(len(boxes), np.float32)
+        self.similarity = np.zeros(len(boxes), np.float32)
+        self.map_index = np.full(len(boxes), -1, np.int64)
+        self.num_anchors = np.zeros(len(boxes), np.int64)  # matched ones
+        self._assigner, self._columns, self._boxes = assigner, columns, boxes
+        self._counts, self._ranks = boxes_per_image(columns), ranks(columns)
+
+    def match(self, layout: _Layout, images: np.ndarray, advance: Callable[[int], Any]) -> None:
+        """Matches the boxes of `images` [N], indices of images of one size, to its anchors."""
+        for chunk in _chunks(images, self._counts, len(layout.anchors)):
+            place_of = np.full(self._columns.num_images, -1)
+            place_of[chunk] = np.arange(len(chunk))
+            here = np.flatnonzero(place_of[self._columns.images] >= 0)
+            if len(here):
+                where = (place_of[self._columns.images[here]], self._ranks[here])
+                found = _match(self._assigner, layout.anchors, self._boxes[here], where, len(chunk))
+                self.iou[here], self.similarity[here], anchor, self.num_anchors[here] = found
+                self.map_index[here] = layout.map_of[anchor]
+            advance(len(chunk))
 
 
 def concentric_iou(pixels: np.ndarray, shapes: np.ndarray) -> np.ndarray:

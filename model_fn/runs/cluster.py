@@ -47,6 +47,11 @@ class Task(NamedTuple):
         return not self.type
 
     @property
+    def field(self) -> str:
+        """Where its address is in TF_CONFIG."""
+        return f"cluster.{self.type}[{self.number}]"
+
+    @property
     def file_name(self) -> str:
         """For files that each task has of its own: "worker-0"."""
         return f"{self.type}-{self.number}"
@@ -156,7 +161,8 @@ def environment() -> Iterator[None]:
         return
     settings = _parse(VARIABLE) if before is not None else {}
     settings = {key: value for key, value in settings.items() if key not in (_CLUSTER, _TASK)}
-    if not cluster.task.is_alone:
+    # It needs a chief; an evaluator of workers without one is on its own.
+    if cluster.tasks(*CHIEFS):
         settings[_CLUSTER] = dict(cluster.jobs)
         settings[_TASK] = {"type": cluster.task.type, "index": cluster.task.number}
     os.environ[VARIABLE] = json.dumps(settings)

@@ -105,25 +105,35 @@ def evaluate_detections(
     metrics = {}
     for name, reader in readers.items():
         made: List[Matches] = []
-        lookup = Lookup(found)
-        folder = folder_of(model_dir, name)
-        faults = FaultLog(os.path.join(folder, LOG_FILE))
-        make_dataset = input_pipeline.create_eval_input_fn(
-            config, untouched(), reader, fault_log=faults
+        evaluation = _evaluate_reader(
+            config, reader, name, folder_of(model_dir, name), found, made.append
         )
-        results = _run(make_dataset, lookup, config.eval_config, categories, made.append)
-        counts = lookup.counts()
-        _write_summary(folder, {**results, **counts})
-        # The file does not say which model made its scores.
-        evaluation = report(None, name, folder, results, faults)
-        evaluation.metrics.update(counts)
-        for line in lookup.remarks():
-            _LOG.warning("%s", line)
         history.record(model_dir, evaluation)
         metrics[name] = evaluation.metrics
         if matches is not None:
             matches[name] = made[-1]
     return metrics
+
+
+def _evaluate_reader(
+    config: Any, reader: Any, name: str, folder: str, found: DetectionFile, on_matches: OnMatches
+) -> history.Evaluation:
+    """The detections `found` on the images of one reader; writes events to `folder`."""
+    lookup = Lookup(found)
+    faults = FaultLog(os.path.join(folder, LOG_FILE))
+    make_dataset = input_pipeline.create_eval_input_fn(
+        config, untouched(), reader, fault_log=faults
+    )
+    categories = eval_categories(config)
+    results = _run(make_dataset, lookup, config.eval_config, categories, on_matches)
+    counts = lookup.counts()
+    _write_summary(folder, {**results, **counts})
+    # The file does not say which model made its scores.
+    evaluation = report(None, name, folder, results, faults)
+    evaluation.metrics.update(counts)
+    for line in lookup.remarks():
+        _LOG.warning("%s", line)
+    return evaluation
 
 
 def as_read(pipeline_config: Any) -> Any:

@@ -17,7 +17,7 @@ from inputs import pipeline as input_pipeline
 from inputs.bad_records.log import LOG_FILE, FaultLog
 from model_fn.checkpoints.errors import CheckpointGoneError
 from model_fn.checkpoints.find import find_checkpoint, find_whole_checkpoint, refuse_model
-from model_fn.checkpoints.repair import find_damage, modified, step_of
+from model_fn.checkpoints.repair import find_damage, modified
 from model_fn.evaluation import diagnostics, threshold_files
 from model_fn.evaluation.matching import Matches
 from model_fn.preflight.metric_names import check_best_metric
@@ -253,25 +253,15 @@ def continuous_eval(
     latest: Dict[str, Metrics] = {}
     failures = 0
     for checkpoint in _appearing(checkpoint_dir, min_interval_secs, timeout_secs, is_over):
-        damage = find_damage(checkpoint)
-        if damage is not None:
-            # Training will move it aside when it resumes, or has deleted it as too old.
-            _LOG.warning("%s is not evaluated: %s", checkpoint, damage)
-            continue
         try:
-            step = step_of(checkpoint)
-            evaluations = [
-                evaluate_reader(pipeline_config, evaluator, reader, checkpoint)
-                for reader in readers
-            ]
+            evaluations = _evaluate_if_whole(pipeline_config, evaluator, readers, checkpoint)
         except tf.errors.InvalidArgumentError as error:
             failures += 1
             if 0 <= max_retries < failures:
                 raise
             _LOG.warning("Evaluation of %s failed (%d so far): %s", checkpoint, failures, error)
             continue
-        except CheckpointGoneError:
-            _LOG.warning("%s was deleted before it was evaluated", checkpoint)
+        if not evaluations:
             continue
         for evaluation in evaluations:
             history.record(model_dir, evaluation)
@@ -281,10 +271,29 @@ def continuous_eval(
                 pipeline_config, evaluator, model_dir, evaluations[0], checkpoint, best_metric,
                 keep_best,
             )  # fmt: skip
+        step = evaluations[0].step
         if step == history.last_step(checkpoint_dir) or 0 < num_train_steps <= step:
             _LOG.info("Training ended at step %d: no more evaluations", step)
             break
     return latest
+
+
+def _evaluate_if_whole(
+    pipeline_config: Any, evaluator: Evaluator, readers: List[Reader], checkpoint: str
+) -> List[Evaluation]:
+    """One evaluation for each reader; none, and a warning, without the whole checkpoint."""
+    damage = find_damage(checkpoint)
+    if damage is not None:
+        # Training will move it aside when it resumes, or has deleted it as too old.
+        _LOG.warning("%s is not evaluated: %s", checkpoint, damage)
+        return []
+    try:
+        return [
+            evaluate_reader(pipeline_config, evaluator, reader, checkpoint) for reader in readers
+        ]
+    except CheckpointGoneError:
+        _LOG.warning("%s was deleted before it was evaluated", checkpoint)
+        return []
 
 
 def _appearing(

@@ -11,13 +11,11 @@ NONE, MIRRORED, MULTI_WORKER = "none", "mirrored", "multi_worker_mirrored"
 FLOAT32 = "float32"
 MIXED_FLOAT16, MIXED_BFLOAT16 = "mixed_float16", "mixed_bfloat16"
 
-STRATEGIES = (NONE, MIRRORED)
+STRATEGIES = (NONE, MIRRORED, MULTI_WORKER)
 PRECISIONS = (FLOAT32, MIXED_FLOAT16, MIXED_BFLOAT16)
 
 # Strategies that the loop does not have, and what to do instead.
 REFUSED: Dict[str, str] = {
-    MULTI_WORKER: "it is not supported yet. Describe the cluster in TF_CONFIG with a parameter "
-    "server, set train_config.sync_replicas=true and leave --strategy out, on TensorFlow 2.15",
     "parameter_server": "describe the cluster in TF_CONFIG and leave --strategy out: Estimator "
     "trains with parameter servers",
     "tpu": "use python -m estimator_det.model_main --use_tpu, which trains by TPUEstimator",
@@ -29,7 +27,8 @@ class InLoop:
     """How the TF2 loop takes its steps.
 
     Attributes:
-        strategy: One of `STRATEGIES`: a single device, or all GPUs of this machine.
+        strategy: One of `STRATEGIES`: a single device, all GPUs of this machine, or those of all
+            machines in TF_CONFIG.
         num_replicas: Devices of this machine that share a batch; None for all GPUs. Where there is
             no GPU, so many logical CPUs, by default 1.
         accumulate_steps: Parts of a replica's share of the batch, taken one after the other.
@@ -65,6 +64,11 @@ class InLoop:
             value = getattr(self, field)
             if value is not None and value < 1:
                 raise ConfigError(f"{field} is {value}; give 1 or more")
+        if self.strategy == MULTI_WORKER and self.num_replicas is not None:
+            raise ConfigError(
+                f"num_replicas is {self.num_replicas}, and strategy {MULTI_WORKER!r} takes all "
+                "GPUs of each machine, or its CPU. Leave it out, or set CUDA_VISIBLE_DEVICES"
+            )
         if self.strategy == NONE and self.num_replicas not in (None, 1):
             raise ConfigError(
                 f"num_replicas is {self.num_replicas}, and strategy {NONE!r} has one; give "
@@ -103,6 +107,12 @@ def check_batch(pipeline_config: Any, in_loop: InLoop, num_replicas: int) -> Non
             "jit_compile out"
         )
     reader = pipeline_config.train_input_reader
+    if in_loop.strategy == MULTI_WORKER and reader.num_epochs:
+        raise ConfigError(
+            f"train_input_reader.num_epochs is {reader.num_epochs}: with strategy "
+            f"{MULTI_WORKER!r} data do not end, for the parts of the workers would end at "
+            "different steps. Set it to 0, and the end of training by train_config.num_steps"
+        )
     if shares > 1 and not reader.drop_remainder:
         raise ConfigError(
             "train_input_reader.drop_remainder is false: the last batch of an epoch cannot be "

@@ -15,6 +15,7 @@ from tqdm import tqdm
 from estimator_det.compat import tf, tf1
 from estimator_det.config import json_lines, printing
 from model_fn.debugging import bad_step
+from model_fn.runs.backends.base import RunSettings
 from model_fn.runs.evaluation_report import write_figures
 from model_fn.training.step import GRADIENT_NORM, TrainGraph
 
@@ -243,8 +244,13 @@ class TrainingReport(tf1.train.SessionRunHook):
         return report
 
 
-def step_after(train_op: tf.Tensor) -> tf.Tensor:
-    """int64 scalar: the global step once `train_op` has run; of a cluster, of all workers."""
+def step_after(train_op: Optional[tf.Tensor]) -> Any:
+    """int64 scalar: the global step once `train_op` has run; of a cluster, of all workers.
+
+    Without a `train_op`, in the TF2 loop, hooks read the step when all of it was taken.
+    """
+    if train_op is None:
+        return tf1.train.get_global_step()
     with tf.control_dependencies([train_op]):
         return tf.identity(tf1.train.get_global_step().read_value())
 
@@ -313,9 +319,7 @@ def _has_room(stream: TextIO) -> bool:
 
 
 def training_hooks(
-    pipeline_config: Any,
-    model_dir: str,
-    num_steps: Optional[int],
+    settings: RunSettings,
     graph: TrainGraph,
     *,
     every_steps: int = 20,
@@ -327,9 +331,8 @@ def training_hooks(
     """The hooks that report progress, and stop training at a step that is not finite.
 
     Args:
-        pipeline_config: `TrainEvalPipelineConfig` proto.
-        model_dir: Gets progress.jsonl, events, and the folder of a bad step.
-        num_steps: The global step at which training ends; None if it does not.
+        settings: Of the run; its model_dir gets progress.jsonl, events, and the folder of a bad
+            step.
         graph: Of the training.
         every_steps: Steps between two reports.
         silent: Nothing on the terminal; files are written all the same.
@@ -337,6 +340,7 @@ def training_hooks(
         writes: False for the workers of a cluster that leave files to their chief.
         shares_steps: Whether other workers of a cluster take steps, too.
     """
+    pipeline_config, model_dir = settings.pipeline_config, settings.model_dir
     jsonl = JsonlLogger(os.path.join(model_dir, PROGRESS_FILE))
 
     def on_bad_step(session: tf1.Session, step: int, values: Dict[str, float]) -> str:
@@ -348,7 +352,7 @@ def training_hooks(
         TrainingReport(
             pipeline_config.train_config.batch_size,
             graph,
-            num_steps,
+            settings.num_steps,
             every_steps=every_steps,
             silent=silent,
             listeners=[jsonl, TensorBoardLogger(model_dir, fault_log)] if writes else [],

@@ -1,4 +1,24 @@
-"""Training runs: a backend, input functions, evaluations and hooks, wired together."""
+"""Training runs: a backend, input functions, evaluations and hooks, wired together.
+
+A checkpoint in `model_dir` is resumed with its step, optimizer slots and moving averages, after it
+was checked; see `repair.prepare`. The configuration as run is saved there as pipeline.config. Only
+one process may train in a folder.
+
+SIGINT and SIGTERM end a run after the current step, with a checkpoint; an evaluation ends at once.
+A second signal ends the process. A process that is killed loses the steps since its last
+checkpoint.
+
+The position in the data: evaluations have a session of their own, and training continues with the
+next record. A resumed run continues with the record after the last one of its checkpoint, in the
+same order and with the same augmentations as without the interruption: each record is seen once an
+epoch. To that end it reads the unfinished epoch again up to there, undecoded. It begins a new epoch
+instead, in a new order, and logs that, where files, their sizes, the reader's settings (but for the
+batch size), a given `seed` or the number of workers have changed, and on a TPU.
+
+In a cluster (TF_CONFIG) this process does its part: it trains, serves variables, or evaluates the
+checkpoints of the others. See docs/distributed.md. Where it waits inside TensorFlow for a parameter
+server that is missing for too long, it exits with code 1.
+"""
 
 from __future__ import annotations
 
@@ -43,26 +63,7 @@ def train_and_evaluate(
 ) -> Metrics:
     """Trains to `num_train_steps`, evaluating checkpoints on the way and at the end.
 
-    A checkpoint in `model_dir` is resumed with its step, optimizer slots and moving averages,
-    after it was checked; see `repair.prepare`. The configuration as run is saved there
-    as pipeline.config. Several evaluation readers are all evaluated; the first one decides about
-    exports. Only one process may train in a folder.
-
-    SIGINT and SIGTERM end the run after the current step, with a checkpoint; an evaluation ends
-    at once. A second signal ends the process. A process that is killed loses the steps since its
-    last checkpoint.
-
-    The position in the data: evaluations have a session of their own, and training continues with
-    the next record. A resumed run continues with the record after the last one of its checkpoint,
-    in the same order and with the same augmentations as without the interruption: each record is
-    seen once an epoch. To that end it reads the unfinished epoch again up to there, undecoded. It
-    begins a new epoch instead, in a new order, and logs that, where files, their sizes, the
-    reader's settings (but for the batch size), a given `seed` or the number of workers have
-    changed, and on a TPU.
-
-    In a cluster (TF_CONFIG) this process does its part: it trains, serves variables, or evaluates
-    the checkpoints of the others. See docs/distributed.md. Where it waits inside TensorFlow for a
-    parameter server that is missing for too long, it exits with code 1.
+    Several evaluation readers are all evaluated; the first one decides about exports.
 
     Args:
         pipeline_config: `TrainEvalPipelineConfig` proto.
@@ -241,7 +242,7 @@ def _evaluate_beside(settings: RunSettings, evaluating: Evaluating, backend: Bac
     _report_unused(evaluating)
     end = EndOfTraining(model_dir, settings.num_steps)
     members = cluster.read_cluster()
-    chiefs = members.tasks(*cluster.CHIEFS) if len(members.readers) > 1 or members.servers else []
+    chiefs = members.readers[:1] if len(members.readers) > 1 or members.servers else []
     watch = TaskWatch(members, chiefs, settings.task_timeout_secs, end.has_come)
 
     def is_over() -> bool:

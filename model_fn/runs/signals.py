@@ -48,17 +48,30 @@ class StopSignals:
     than the main one, where Python has no signals, the context does nothing.
 
     Attributes:
-        requested: The signal that has arrived.
-        arrived: The same, also while the main thread is inside TensorFlow; for other threads.
+        arrived: As `requested`, also while the main thread is inside TensorFlow; for other threads.
     """
 
     def __init__(self) -> None:
-        self.requested: Optional[int] = None
+        self._received: Optional[int] = None
+        self._passed_on: Optional[int] = None
         self.arrived: Optional[int] = None
         self._raised: Optional[int] = None
         self._deferring = False
         self._old_handlers: Dict[int, Any] = {}
         self._watcher: Optional[_Watcher] = None
+
+    @property
+    def requested(self) -> Optional[int]:
+        """The signal that has arrived, here or at another process of the run."""
+        return self._passed_on if self._received is None else self._received
+
+    def pass_on(self, number: int) -> None:
+        """Stops as after a signal, because another process of the run got one.
+
+        The first signal that arrives here afterwards does not end the process at once: where all
+        processes get one, that is the same stop.
+        """
+        self._passed_on = number
 
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
@@ -69,8 +82,8 @@ class StopSignals:
     def __exit__(self, *_: Any) -> None:
         for number, handler in self._old_handlers.items():
             signal.signal(number, handler)
-            if isinstance(handler, _Terminator) and self.requested is not None:
-                handler.requested = self.requested  # The next one is the second.
+            if isinstance(handler, _Terminator) and self._received is not None:
+                handler.requested = self._received  # The next one is the second.
         self._old_handlers = {}
         if self._watcher is not None:
             self._watcher.stop()
@@ -123,9 +136,9 @@ class StopSignals:
 
     def _handle(self, number: int, frame: Any) -> None:
         del frame
-        if self.requested is not None:
+        if self._received is not None:
             _end_at_once(number)
-        self.requested = number
+        self._received = number
         if not self._deferring:
             self._raised = number
             raise Stopped(number)
@@ -135,6 +148,22 @@ def _install(handle: Any) -> Dict[int, Any]:
     """Sets the handler of the signals that are not ignored; returns those before."""
     heeded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
     return {number: signal.signal(number, handle) for number in heeded}
+
+
+@contextlib.contextmanager
+def handlers_kept() -> Iterator[None]:
+    """At the end, signals have Python's handlers again, where TensorFlow has replaced them in C++.
+
+    Its coordination of workers does so for SIGTERM.
+    """
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                handler = signal.getsignal(number)
+                if handler is not None:
+                    signal.signal(number, handler)
 
 
 def _end_at_once(number: int) -> NoReturn:

@@ -16,7 +16,7 @@ from typing import Callable, Dict, Iterator, NoReturn, Optional, Sequence
 
 from estimator_det.compat import tf
 from estimator_det.config import printing
-from model_fn.checkpoints.errors import MissingTaskError
+from model_fn.checkpoints.errors import MissingTaskError, RunError
 from model_fn.runs.cluster import PARAMETER_SERVER, Cluster, Task
 
 _LOG = logging.getLogger(__name__)
@@ -36,6 +36,20 @@ def is_listening(address: str) -> bool:
         return False
 
 
+def check_free(cluster: Cluster) -> None:
+    """Refuses an address of this process where another one listens.
+
+    Raises:
+        RunError: see there.
+    """
+    address = cluster.address(cluster.task)
+    if is_listening(address):
+        raise RunError(
+            f"{cluster.task.field} is {address}, where another process listens already. End that "
+            "process, or give the task another port in the TF_CONFIG of all tasks"
+        )
+
+
 def _leave(error: MissingTaskError) -> NoReturn:
     """Ends the process, whose main thread waits inside TensorFlow."""
     line = printing.entry(f"error: {error}", "ERROR")
@@ -48,13 +62,15 @@ class TaskWatch:
 
     Where one is missing for too long, `missing` is set, and the process is expected to end by
     itself: the chief saves before. It is ended where it has not done so in the same time once more,
-    and at once for a parameter server, without which no step ends and nothing can be saved.
+    and at once for a parameter server, without which no step ends and nothing can be saved, or
+    where all tasks are needed.
 
     Args:
         cluster: Of this process.
         tasks: The tasks to watch.
         timeout_secs: For how long a task may be missing.
         is_over: Whether training is over, so that tasks leave.
+        needs_all: Whether no step ends without each of the tasks.
         is_there: Whether a process listens on an address.
         clock: Seconds.
         leave: Ends the process.
@@ -71,11 +87,13 @@ class TaskWatch:
         timeout_secs: float,
         is_over: Callable[[], bool] = lambda: False,
         *,
+        needs_all: bool = False,
         is_there: Callable[[str], bool] = is_listening,
         clock: Callable[[], float] = time.monotonic,
         leave: Callable[[MissingTaskError], None] = _leave,
     ) -> None:
         self._cluster, self._timeout = cluster, timeout_secs
+        self._needs_all = needs_all
         self._is_over, self._is_there = is_over, is_there
         self._clock, self._leave = clock, leave
         now = clock()
@@ -110,7 +128,7 @@ class TaskWatch:
             elif self._clock() - seen >= self._timeout:
                 self.missing = self._error(task)
                 self._missing_since = self._clock()
-                if task.type == PARAMETER_SERVER:
+                if self._needs_all or task.type == PARAMETER_SERVER:
                     self._leave(self.missing)
                 return
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 from typing import Any, Callable, Iterator, List, Optional, Sequence
 
 from estimator_det.compat import tf1
@@ -75,14 +76,14 @@ class TrainingRun:
         self._cursor: Optional[DataCursor] = None
         self._task = cluster.read_task()
         backend.graph.stop_requested = lambda: signals.arrived is not None
+        backend.graph.pass_on_stop = lambda: signals.pass_on(signal.SIGTERM)
         if may_save is None:
-            newest = newest_step(settings.model_dir)
-            self.first_step = newest or 0
+            self.first_step = backend.common_step(newest_step(settings.model_dir) or 0)
             if not cluster.is_evaluator():
-                self._cursor = self._make_cursor(newest)
+                self._cursor = self._make_cursor(newest_step(settings.model_dir))
         else:
             resumed = repair.prepare(settings.model_dir, settings.saving.keep_max)
-            self.first_step = resumed or 0
+            self.first_step = backend.common_step(resumed or 0)
             self._cursor = self._make_cursor(resumed)
             self._saver = CheckpointSaver(
                 settings, backend, signals, may_save, resumed, self._cursor

@@ -33,12 +33,15 @@ _LABELS = (
 _POSITION = (schema.STREAM_INDEX, schema.AUGMENTATION_SEED)
 
 
+NO_STOP = (0.0, 0.0)  # of `LoopStep.function`: no hook wants to stop, and no signal has arrived
+
+
 class Outcome(NamedTuple):
     """What a call of the loop's function returns, of its last step."""
 
     num_taken: tf.Tensor  # int32 scalar, steps that changed the variables
     is_finite: tf.Tensor  # bool scalar: whether the last step did
-    wants_stop: tf.Tensor  # bool scalar: whether a worker wants to stop
+    stops: tf.Tensor  # bool [2]: whether a worker wants to stop; whether one got a signal
     scalars: Tensors  # losses, LEARNING_RATE, GRADIENT_NORM
     counts: Tensors  # of `Forward`
     gradients: Tensors  # by variable, before clipping, where `summarize_gradients` is set
@@ -125,15 +128,16 @@ class LoopStep:
             loops: Whether a call takes more than one step.
 
         Returns:
-            Concrete function: iterator, num_steps int32, wants_stop float32 -> `Outcome`.
+            Concrete function: iterator, num_steps int32, stops float32 [2] as in `Replica.compute`
+            -> `Outcome`.
         """
-        signature = [iterator_spec, tf.TensorSpec([], tf.int32), tf.TensorSpec([])]
+        signature = [iterator_spec, tf.TensorSpec([], tf.int32), tf.TensorSpec([2])]
 
         @tf.function(autograph=False, input_signature=signature)
-        def call(iterator: Any, num_steps: tf.Tensor, wants_stop: tf.Tensor) -> Outcome:
+        def call(iterator: Any, num_steps: tf.Tensor, stops: tf.Tensor) -> Outcome:
             if loops:
-                return self._take_several(iterator, num_steps, wants_stop)
-            return self._take(iterator, wants_stop)
+                return self._take_several(iterator, num_steps, stops)
+            return self._take(iterator, stops)
 
         with self._strategy.scope(), quiet_layers():
             traced = call.get_concrete_function()
@@ -141,13 +145,13 @@ class LoopStep:
         self._variables = self._all_variables()
         return traced
 
-    def _take(self, iterator: Any, wants_stop: tf.Tensor) -> Outcome:
+    def _take(self, iterator: Any, stops: tf.Tensor) -> Outcome:
         """One step, outside of replicas."""
         strategy, batch = self._strategy, next(iterator)
         share = _used(batch)
 
         def compute(scale: tf.Tensor) -> Any:
-            return strategy.run(self._replica.compute, (*share, scale, wants_stop))
+            return strategy.run(self._replica.compute, (*share, scale, stops))
 
         def first(values: Any) -> Any:
             return strategy.experimental_local_results(values)[0]
@@ -166,7 +170,7 @@ class LoopStep:
         return Outcome(
             num_taken=num_taken,
             is_finite=is_finite,
-            wants_stop=first(reduced.wants_stop),
+            stops=first(reduced.stops),
             scalars={**losses, step.LEARNING_RATE: rate, step.GRADIENT_NORM: norm},
             counts=counts,
             gradients={name: first(value) for name, value in reduced.unclipped.items()},
@@ -176,15 +180,15 @@ class LoopStep:
             position=_position(batches),
         )
 
-    def _take_several(self, iterator: Any, num_steps: tf.Tensor, wants_stop: tf.Tensor) -> Outcome:
+    def _take_several(self, iterator: Any, num_steps: tf.Tensor, stops: tf.Tensor) -> Outcome:
         """Up to `num_steps` steps; the last one is that which was not finite, or wants to stop."""
 
         def goes_on(before: Outcome) -> tf.Tensor:
-            stops = tf.logical_or(before.wants_stop, tf.logical_not(before.is_finite))
-            return tf.logical_and(before.num_taken < num_steps, tf.logical_not(stops))
+            ends = tf.reduce_any(before.stops) | tf.logical_not(before.is_finite)
+            return (before.num_taken < num_steps) & tf.logical_not(ends)
 
         def take(before: Outcome) -> Tuple[Outcome]:
-            taken = self._take(iterator, wants_stop)
+            taken = self._take(iterator, stops)
             position = {
                 key: tf.concat([value, taken.position[key]], 0)
                 for key, value in before.position.items()
@@ -197,7 +201,7 @@ class LoopStep:
             return (taken,)
 
         # The first one has the structure of all.
-        first = self._take(iterator, wants_stop)
+        first = self._take(iterator, stops)
         shapes = tf.nest.map_structure(lambda tensor: tensor.shape, first)
         growing = {key: [None, *value.shape[1:]] for key, value in first.position.items()}
         growing = {key: tf.TensorShape(shape) for key, shape in growing.items()}
@@ -253,7 +257,8 @@ class LoopStep:
 
         Every worker must call this.
         """
-        strategy, variables = self._strategy, list(self.variables().values())
+        strategy = self._strategy
+        variables = [*self.variables().values(), *self.own_variables().values()]
 
         def of_first() -> Any:
             context = tf.distribute.get_replica_context()

@@ -76,7 +76,7 @@ class Reduced(NamedTuple):
     counts: Tensors  # float32 scalars, averaged over parts
     norm: tf.Tensor  # float32 scalar, global norm of the gradients before clipping
     is_moved_finite: tf.Tensor  # float32 scalar: 0, or NaN where a moving average is not finite
-    wants_stop: tf.Tensor  # bool scalar: whether a worker wants to stop
+    stops: tf.Tensor  # bool [2]: whether a worker wants to stop; whether one got a signal
     gradients: Gradients  # of the whole batch, clipped
     unclipped: Tensors  # by variable, where `summarize_gradients` is set
     statistics: List[tf.Tensor]  # of `Network.statistics`, before the step
@@ -153,7 +153,7 @@ class Replica:
         self.trained = variables_to_train(self._train_config, self._network.trainable_variables)
 
     def compute(
-        self, features: Tensors, labels: Tensors, scale: tf.Tensor, wants_stop: tf.Tensor
+        self, features: Tensors, labels: Tensors, scale: tf.Tensor, stops: tf.Tensor
     ) -> Reduced:
         """Forward and backward pass of this replica's share, and the sums over all replicas.
 
@@ -161,14 +161,14 @@ class Replica:
             features: Keys of `inputs.schema`, of this replica's images.
             labels: Keys of `inputs.schema`.
             scale: float32 scalar, factor of the loss in the backward pass alone.
-            wants_stop: float32 scalar, 1 where this worker wants to stop.
+            stops: float32 [2], 1 where this worker wants to stop, and where it got a signal.
         """
         context = tf.distribute.get_replica_context()
         statistics = self._network.statistics()
         before = [variable.read_value() for variable in statistics]
         sums = self._sums_of_parts(features, labels, scale)
         moved = nan_unless_finite([each.read_value() for each in statistics] or [scale])
-        summed = _all_reduce(context, (sums.terms, sums.counts, sums.divisors, moved, wants_stop))
+        summed = _all_reduce(context, (sums.terms, sums.counts, sums.divisors, moved, stops))
         terms, counts, divisors, moved, stops = summed
         divisors = [tf.maximum(divisor, 1.0) for divisor in divisors]
         losses = {
@@ -190,7 +190,7 @@ class Replica:
             counts={name: count / num_shares for name, count in counts.items()},
             norm=norm,
             is_moved_finite=moved,
-            wants_stop=stops > 0.0,
+            stops=stops > 0.0,
             gradients=self._clipped(gradients, norm),
             unclipped=self._to_summarize(gradients),
             statistics=before,

@@ -177,11 +177,7 @@ def make_train_step(
         ConfigError: if there is nothing to train, or `replicas_to_aggregate` is below 1.
     """
     train_config = pipeline_config.train_config
-    inputs = {
-        f"{prefix}/{key}": tensor
-        for prefix, tensors in (("features", features), ("labels", labels))
-        for key, tensor in tensors.items()
-    }
+    inputs = _by_path(features=features, labels=labels)
     rejected = RejectedBatch(inputs)
     global_step = tf1.train.get_or_create_global_step()
     optimizer, learning_rate = make_optimizer(train_config.optimizer, global_step)
@@ -219,6 +215,15 @@ def make_train_step(
     )
 
 
+def _by_path(**tensors: Tensors) -> Tensors:
+    """All tensors by path: features/image, labels/groundtruth_boxes, …."""
+    return {
+        f"{prefix}/{key}": tensor
+        for prefix, by_key in tensors.items()
+        for key, tensor in by_key.items()
+    }
+
+
 def measure_input_wait(batch: List[tf.Tensor]) -> tf.Tensor:
     """Seconds from the start of a step to its batch being there, by two clocks in the graph.
 
@@ -250,6 +255,7 @@ class TrainGraph:
         host_values: What the host of a TPU received last (`host_call.HostValues`); None elsewhere.
         stop_requested: Set by the run: whether it is to stop after the current step. A step that
             waits for other workers must end then.
+        pass_on_stop: Set by the run: stops it as after a signal, which another worker got.
     """
 
     def __init__(self) -> None:
@@ -257,6 +263,7 @@ class TrainGraph:
         self._saver: Optional[tf1.train.Saver] = None
         self.host_values: Any = None
         self.stop_requested: Callable[[], bool] = lambda: False
+        self.pass_on_stop: Callable[[], None] = lambda: None
 
     def fill(self, saver: tf1.train.Saver, step: Optional[TrainStep] = None) -> None:
         """Called by the model_fn; on a TPU there is no step that hooks could fetch from."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import subprocess
 import sys
@@ -95,6 +96,7 @@ def test_the_commands_tell_what_is_wrong_in_a_line() -> None:
         capture_output=True,
         text=True,
         check=False,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
     )
     assert done.returncode == 1
     assert re.fullmatch(r"error: tensorflow-estimator .* Remedy: pip install .*\n", done.stderr)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, List
 
 import numpy as np
 import pytest
 from google.protobuf import text_format
 
+from estimator_det import demo
 from estimator_det.compat import tf, tf1
+from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors import make_detector
 from estimator_det.nets.quantization import STEP_VARIABLE, is_range, quantized_scopes
-from estimator_det.protos import graph_rewriter_pb2, model_pb2
+from estimator_det.protos import graph_rewriter_pb2, pipeline_pb2
 from tests.detectors.configs import groundtruth, small_config
 
 LIGHT_PYRAMID = """
@@ -106,10 +109,11 @@ def _losses(rewritten: Any) -> Any:
         terms = detector.loss(predictions, groundtruth()).terms
         values = {**terms, "penalty": tf.add_n(detector.regularization_losses())}
         model = [v for v in tf1.global_variables() if "quant" not in v.op.name]
-        session.run(tf1.global_variables_initializer())
+        start = {}
         for variable in model:
             random = np.random.default_rng(sum(variable.op.name.encode()))
-            variable.load(0.5 + random.random(variable.shape.as_list()) / 9, session)
+            start[variable.initial_value] = 0.5 + random.random(variable.shape.as_list()) / 9
+        session.run(tf1.global_variables_initializer(), start)
         names = {v.op.name for v in tf1.global_variables()}
         return session.run(values), names, len(detector.updates())
 
@@ -128,16 +132,37 @@ def test_training_before_and_after_the_delay() -> None:
     assert num_quantized_updates - num_updates == (2 + 6) * num_tensors // 2 + 1
 
 
-def test_models_that_cannot_be_quantized_are_refused() -> None:
-    for name in ("ssd_pnasnet", "ssd_spaghettinet", "ssd_mobilenet_v2_mnasfpn"):
-        config = small_config()
-        config.ssd.feature_extractor.ClearField("num_layers")
-        config.ssd.feature_extractor.type = name
-        if name == "ssd_spaghettinet":
-            config.ssd.feature_extractor.spaghettinet_arch_name = "spaghettinet_edgetpu_s"
-        with pytest.raises(ConfigError, match="quantization: is not supported yet by the type"):
-            make_detector(config, True, rewriter())
-    two_stage = model_pb2.DetectionModel()
-    two_stage.faster_rcnn.SetInParent()
-    with pytest.raises(ConfigError, match=r"graph_rewriter|faster_rcnn"):
-        make_detector(two_stage, True, rewriter())
+def _small_pipeline(extractor: str) -> Any:
+    pipeline_config = pipeline_pb2.TrainEvalPipelineConfig(model=small_config())
+    extractor_config = pipeline_config.model.ssd.feature_extractor
+    extractor_config.ClearField("num_layers")
+    extractor_config.type = extractor
+    if extractor == "ssd_spaghettinet":
+        extractor_config.spaghettinet_arch_name = "spaghettinet_edgetpu_s"
+    return pipeline_config
+
+
+REFUSED = {
+    "ssd_pnasnet": "by the type of the feature_extractor",
+    "ssd_spaghettinet": "by the type of the feature_extractor",
+    "ssd_mobilenet_v2_mnasfpn": "by the type of the feature_extractor",
+    "faster_rcnn_resnet50_pets": "in faster_rcnn models, only in ssd",
+    "mask_rcnn_mobilenet_v1_shapes": "in faster_rcnn models, only in ssd",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_models_that_cannot_be_quantized_are_refused_with_a_remedy_that_works(name: str) -> None:
+    if name.startswith("ssd"):
+        config = _small_pipeline(name)
+    else:
+        config = pipeline.read_pipeline(str(demo.CONFIG_FILE.parent / f"{name}.config"))
+    config = pipeline.apply_overrides(config, ["graph_rewriter.quantization={ delay: 5 }"])
+    with pytest.raises(ConfigError) as refused:
+        make_detector(config.model, True, config.graph_rewriter)
+    message = str(refused.value)
+    assert message.startswith("graph_rewriter.quantization: is not supported yet")
+    assert REFUSED[name] in message
+    (assignment,) = re.findall(r"--set (\S+)\)", message)
+    remedied = pipeline.apply_overrides(config, [assignment])
+    assert make_detector(remedied.model, True, remedied.graph_rewriter)

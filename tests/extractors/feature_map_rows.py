@@ -61,6 +61,15 @@ def split(layer: str) -> Dict[str, None]:
     return {f"{layer}/{leaf}": None for leaf in ("depthwise_weights", "pointwise_weights", *LEAVES)}
 
 
+RESNET_PPN = Row(
+    "ssd_resnet50_v1_ppn",
+    NORM,
+    (160, 192),
+    wide(1024, (10, 12), (5, 6), (3, 3), (2, 2), (1, 1), (1, 1)),
+    scope="resnet_v1_50/",
+    has={"Base_Conv2d_1x1_1024/weights": [1, 1, 1024, 1024]},
+)
+
 ROWS = [
     Row(
         "ssd_mobilenet_v1",
@@ -285,7 +294,7 @@ ROWS = [
                 f"{last}_2_Conv2d_4_3x3_s2_25_depthwise/depthwise_weights": None,
                 f"{last}_2_Conv2d_4_3x3_s2_25/weights": None,
             },
-            is_exhaustive=kind == "ssd_inception_v2",
+            is_exhaustive=True,
         )
         for kind, scope, last, maps in (
             (
@@ -357,14 +366,7 @@ ROWS = [
         wide(12, (5, 6), (3, 3)),
         is_exhaustive=True,
     ),
-    Row(
-        "ssd_resnet50_v1_ppn",
-        NORM,
-        (160, 192),
-        wide(1024, (10, 12), (5, 6), (3, 3), (2, 2), (1, 1), (1, 1)),
-        scope="resnet_v1_50/",
-        has={"Base_Conv2d_1x1_1024/weights": [1, 1, 1024, 1024]},
-    ),
+    RESNET_PPN._replace(is_exhaustive=True),
     Row(
         "ssd_resnet50_v1_ppn",
         f"{NORM} min_depth: 200 use_depthwise: true use_explicit_padding: true",
@@ -378,6 +380,7 @@ ROWS = [
 
 # Networks that `short_networks` makes short.
 SHORT_ROWS = [
+    RESNET_PPN,
     Row(  # padded to 96 x 160; the multiplier applies to the extra layers alone
         "ssd_pnasnet",
         f"{SMALL} num_layers: 4 pad_to_multiple: 32",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import List, Tuple
+
 import pytest
 
 from estimator_det.compat import tf, tf1
@@ -30,7 +32,11 @@ def test_override_of_mobilenet_v1() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "penalties", "decay"), [("", 2 + 17 + 16, 0.9997), (OVERRIDE, 0, 0.999)]
+    ("option", "penalties", "decay"),
+    [
+        pytest.param("", 2 + 17 + 16, 0.9997, marks=pytest.mark.exhaustive),
+        (OVERRIDE, 0, 0.999),
+    ],
 )
 def test_override_of_mobilenet_v2_keeps_the_network(
     option: str, penalties: int, decay: float
@@ -62,12 +68,19 @@ def test_override_of_resnet_keeps_the_numbers_of_its_norms(
 
 
 @pytest.mark.parametrize(
-    "kind", ["ssd_inception_v2", pytest.param("ssd_inception_v3", marks=pytest.mark.exhaustive)]
+    ("kind", "maps"),
+    [
+        ("ssd_inception_v2", [(7, 9, 55), (4, 5, 101)]),
+        pytest.param("ssd_inception_v3", [(11, 15, 27), (5, 7, 76)], marks=pytest.mark.exhaustive),
+    ],
 )
-def test_inception_takes_every_setting_of_the_message(kind: str) -> None:
+def test_inception_takes_every_setting_of_the_message(
+    kind: str, maps: List[Tuple[int, int, int]]
+) -> None:
     text = f"""{OVERRIDE} depth_multiplier: 0.1 min_depth: 4 num_layers: 2
         conv_hyperparams {{ activation: NONE }}"""
     built = build(kind, text, (107, 139))
+    assert built.maps == maps
     assert not [op for op in built.ops if "Relu" in op]
     assert not [name for name in built.variables if "BatchNorm" in name]
 

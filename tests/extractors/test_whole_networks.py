@@ -32,6 +32,7 @@ def test_deeper_resnets(layers: int, units: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive  # another MobileDet is compared with the reference
 def test_mobiledet_gpu() -> None:
     built = build("ssd_mobiledet_gpu", PENALIZED, (320, 320))
     assert built.maps[:3] == [(20, 20, 128), (10, 10, 384), (5, 5, 512)]

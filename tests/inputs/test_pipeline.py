@@ -249,9 +249,11 @@ def seeded_batches(config: Any, seed: int) -> List[Any]:
     return run_in_graph(input_fn, 6)
 
 
-def test_same_seed_same_batches(tmp_path: pathlib.Path) -> None:
+def test_same_seed_same_batches_however_many_are_made_at_once(tmp_path: pathlib.Path) -> None:
     config = reading(tmp_path, records_with_boxes(6), AUGMENTED)
-    first, again = seeded_batches(config, 7), seeded_batches(config, 7)
+    first = seeded_batches(config, 7)
+    config.train_input_reader.num_parallel_batches = 2
+    again = seeded_batches(config, 7)
     tf.nest.map_structure(np.testing.assert_array_equal, first, again)
     # The same record comes out differently in another epoch.
     images: Dict[int, List[np.ndarray]] = {}
@@ -269,6 +271,7 @@ def test_another_seed_other_batches(tmp_path: pathlib.Path) -> None:
     assert any((a[0]["image"] != b[0]["image"]).any() for a, b in pairs)
 
 
+@pytest.mark.exhaustive  # tests/inputs/test_fault_storm.py has unknown ids among its faults
 def test_class_above_num_classes_names_the_record(tmp_path: pathlib.Path) -> None:
     record = example({**BOXES, "image/object/class/label": [1, 5]})
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)rec7.*num_classes = 4"):
@@ -332,11 +335,3 @@ def test_real_records(shared: pathlib.Path) -> None:
         assert (boxes[:, :2] < boxes[:, 2:]).all()
         assert boxes.min() >= 0
         assert boxes.max() <= 1
-
-
-def test_parallel_batches_do_not_change_the_batches(tmp_path: pathlib.Path) -> None:
-    config = reading(tmp_path, records_with_boxes(5))
-    config.train_input_reader.num_parallel_batches = 2
-    batches = inputs.create_train_input_fn(config, preprocess_of(config))().take(5)
-    records = [features[schema.RECORD][:, 1] for features, _ in batches.as_numpy_iterator()]
-    assert np.concatenate(records).tolist() == [0, 1, 2, 3, 4] * 2

@@ -4,6 +4,7 @@ import zlib
 from typing import Dict, List
 
 import numpy as np
+import pytest
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.nets import inception
@@ -24,6 +25,7 @@ def check_variables(count: int, checksum: int) -> None:
     assert zlib.crc32("\n".join(lines).encode()) == checksum
 
 
+@pytest.mark.exhaustive  # tests/extractors/two_stage/test_golden.py has its variables
 def test_v2_as_published() -> None:
     with tf.Graph().as_default():
         found = shapes(inception.inception(tf.zeros([1, 97, 64, 3]), scaled_depth(1, 16)))

@@ -113,6 +113,57 @@ def test_an_inference_folds_batch_norm_into_what_it_rounds(name: str) -> None:
     assert ours["penalty"] == pytest.approx(theirs["penalty"])  # of the kernel as it is
 
 
+@pytest.mark.parametrize("name", ["plain", "strided", "depthwise", "synchronized"])
+def test_a_training_step_computes_what_the_formulas_of_the_reference_give(name: str) -> None:
+    """Outputs and gradients of the folded layer, in the order in which the rewriter computes."""
+    with tf.Graph().as_default(), tf1.Session() as session:
+        pixels = tf.constant(PIXELS)
+        quantizer = Quantizer(Quantization(delay=0), is_training=True)
+        with (
+            quantized_by(quantizer),
+            slim.arg_scope(list(BATCH_NORMS), is_training=True, scale=True),
+            slim.arg_scope([slim.conv2d, slim.separable_conv2d], normalizer_fn=batch_norm),
+        ):
+            LAYERS[name](pixels)
+        _, ours = quantizer.tensors  # the kernel, and the outputs before they are rounded
+        found = {v.op.name.rpartition("/")[2]: v for v in tf1.global_variables()}
+        kernel = found["depthwise_weights" if name == "depthwise" else "weights"]
+
+        def convolve(weights: tf.Tensor) -> tf.Tensor:
+            if name == "depthwise":
+                return tf.nn.depthwise_conv2d(pixels, weights, (1, 2, 2, 1), "SAME")
+            stride, padding = (2, "VALID") if name == "strided" else (1, "SAME")
+            return tf.nn.conv2d(pixels, weights, stride, padding)
+
+        def of_kernel(factor: tf.Tensor) -> tf.Tensor:
+            return tf.reshape(factor, kernel.shape[2:]) if name == "depthwise" else factor
+
+        mean, variance = tf.nn.moments(convolve(kernel), [0, 1, 2])
+        factor = found["gamma"] * tf1.rsqrt(variance + 1e-3)
+        correction = tf1.rsqrt(found["moving_variance"] + 1e-3) / tf1.rsqrt(variance + 1e-3)
+        folded = (of_kernel(correction) * kernel) * of_kernel(factor)
+        ends = tf.stop_gradient([tf.reduce_min(folded), tf.reduce_max(folded)])
+        folded = tf.quantization.fake_quant_with_min_max_vars(
+            folded, ends[0], ends[1], narrow_range=True
+        )
+        theirs = convolve(folded) / correction + (found["beta"] - mean * factor)
+        theirs = theirs if name == "strided" else tf.nn.relu(theirs)
+
+        trained = [pixels, kernel, found["gamma"], found["beta"]]
+        slope = np.sin(np.arange(theirs.shape.num_elements(), dtype=np.float32) + 1)
+        slope = slope.reshape(theirs.shape.as_list())
+        values = [
+            [outputs, *tf1.gradients(outputs * slope, trained)] for outputs in (ours.values, theirs)
+        ]
+        session.run(tf1.global_variables_initializer())
+        random = np.random.default_rng(5)
+        kernel.load(random.standard_normal(kernel.shape.as_list()), session)
+        for part in ("gamma", "beta", "moving_variance"):
+            found[part].load(random.uniform(0.5, 2.0, found[part].shape.as_list()), session)
+        for mine, expected in zip(*session.run(values)):
+            np.testing.assert_allclose(mine, expected, atol=2e-5 * np.max(np.abs(expected)))
+
+
 def _scopes(build: Layer, *, is_training: bool = True) -> Any:
     with tf.Graph().as_default():
         quantizer = Quantizer(Quantization(), is_training)

@@ -30,15 +30,16 @@ class LocalCluster:
         start: Starts a process with an environment.
         workers: Number of workers beside the chief.
         servers: Number of parameter servers.
-        chief: Its job: chief or master.
+        chief: Its job: chief or master, or worker, whose task 0 is the chief then.
     """
 
     def __init__(self, start: Start, workers: int = 2, servers: int = 1, chief: str = "chief"):
         addresses = free_addresses(1 + workers + servers)
         self.jobs: Dict[str, List[str]] = {chief: addresses[:1]}
         if workers:
-            self.jobs["worker"] = addresses[1 : 1 + workers]
-        self.jobs["ps"] = addresses[1 + workers :]
+            self.jobs.setdefault("worker", []).extend(addresses[1 : 1 + workers])
+        if servers:
+            self.jobs["ps"] = addresses[1 + workers :]
         self._start = start
         self.runs: Dict[str, Run] = {}
 

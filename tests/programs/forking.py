@@ -154,6 +154,7 @@ def _train_fake(
     seed: Optional[int] = None,
     sync_replicas: int = 0,
     task_timeout_secs: float = 600,
+    strategy: Optional[str] = None,
 ) -> int:
     import pytest
 
@@ -161,7 +162,9 @@ def _train_fake(
     from inputs import pipeline as inputs
     from model_fn import model_fn
     from model_fn.runs import runner
+    from model_fn.runs.loop_options import InLoop
     from model_fn.runs.options import Evaluating, Saving
+    from model_fn.training import initial_values, replica
     from tests.model_fn import fake
 
     class Slow(tf1.train.SessionRunHook):
@@ -181,10 +184,13 @@ def _train_fake(
             return super().predict(inputs, true_shapes)
 
     fake.install(pytest.MonkeyPatch())
-    model_fn.make_detector = Heavy
+    for maker in (model_fn, initial_values, replica):
+        maker.make_detector = Heavy
     inputs.create_train_input_fn = fake.make_train_input_fn
     inputs.create_eval_input_fn = lambda *_, **__: eval_input_fn
     config = fake.pipeline_config()
+    if strategy is not None:
+        config.train_config.batch_size = 6  # which up to three workers can share
     config.train_config.startup_delay_steps = 0
     config.train_config.sync_replicas = bool(sync_replicas)
     config.train_config.replicas_to_aggregate = sync_replicas or 1
@@ -198,8 +204,18 @@ def _train_fake(
         hooks=[Slow()],
         seed=seed,
         task_timeout_secs=task_timeout_secs,
+        in_loop=None if strategy is None else InLoop(strategy),
     )
     return 0
+
+
+def _simplify() -> None:
+    """The small network, and no charts, whose drawing takes longer than such a run."""
+    from tests.model_fn import fake
+
+    patch = pytest.MonkeyPatch()
+    small_extractor.use(patch)
+    fake.without_charts(patch)
 
 
 def _child(request: Dict[str, Any]) -> int:
@@ -217,11 +233,11 @@ def _child(request: Dict[str, Any]) -> int:
             exec(compile(request["source"], "program", "exec"), {"__name__": "__main__"})
             return 0
         if "arguments" in request:
-            small_extractor.use(pytest.MonkeyPatch())
+            _simplify()
             return cli.main(request["arguments"])
         if "flags" in request:
             os.environ.update(request["environment"])
-            small_extractor.use(pytest.MonkeyPatch())
+            _simplify()
             return model_main.main(["model_main", *request["flags"]])
         if request["limit"]:
             resource.setrlimit(resource.RLIMIT_FSIZE, (request["limit"], request["limit"]))
@@ -235,8 +251,7 @@ def _child(request: Dict[str, Any]) -> int:
 
 
 def _serve() -> None:
-    import exporters.saved_model  # noqa: F401
-    import model_fn.runs.runner  # noqa: F401
+    import tests.model_fn.fake  # noqa: F401
 
     children: List[int] = []
     for line in sys.stdin:

@@ -13,8 +13,11 @@ from typing import Any, List
 import pytest
 
 from estimator_det import demo
+from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
+from estimator_det.detectors.base import make_detector
 from inputs.datasets import shapes
+from model_fn.training.train_op import variables_to_train
 from tests.checkpoints import trained_steps
 from tests.messages import ROOT
 from tests.programs.clusters import free_addresses
@@ -25,7 +28,7 @@ PAGE = ROOT / "docs" / "distributed.md"
 EXAMPLES: List[str] = [
     text
     for text in re.findall(r"^```bash\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    if ("cluster=" in text or "data-worker" in text) and "--strategy" not in text
+    if "cluster=" in text or "data-worker" in text
 ]
 COMMAND = 'estimator-det() { "$PYTHON" -m estimator_det.cli "$@"; }\n'
 
@@ -45,7 +48,7 @@ def _run(example: str, folder: pathlib.Path, config: Any) -> str:
 
 
 def test_there_are_examples() -> None:
-    assert len(EXAMPLES) == 3
+    assert len(EXAMPLES) == 4
 
 
 @pytest.mark.exhaustive
@@ -68,6 +71,14 @@ def test_data_workers(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.exhaustive
+def test_workers_of_the_loop(tmp_path: pathlib.Path) -> None:
+    files = shapes.make_dataset(str(tmp_path / "data"), seed=0, size="tiny")
+    output = _run(EXAMPLES[3], tmp_path, demo.demo_config(files, 6, ["train_config.batch_size=4"]))
+    assert trained_steps(str(tmp_path / "run")) == 6, output
+    assert "step 6/6" in output and "evaluation" in output and "error" not in output, output
+
+
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("number", range(2), ids=["async", "sync"])
 def test_the_demo_is_trained_by_a_cluster(tmp_path: pathlib.Path, number: int) -> None:
     files = shapes.make_dataset(str(tmp_path / "data"), seed=0, size="small")
@@ -77,3 +88,25 @@ def test_the_demo_is_trained_by_a_cluster(tmp_path: pathlib.Path, number: int) -
         subprocess.run([*command, str(tmp_path / "run")], cwd=ROOT, check=True)
     lines = (tmp_path / "run" / "evaluations.jsonl").read_text().splitlines()
     assert json.loads(lines[-1])["metrics"][demo.MAP_50] >= 0.85, output
+
+
+@pytest.mark.exhaustive
+def test_bytes_per_step() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| ([\d.]+) million \|(.*)\|$", PAGE.read_text(), re.MULTILINE)
+    assert len(rows) == 2
+    for name, millions, cells in rows:
+        number = _trained_numbers(name)
+        expected = [8 * 7 / 8, 8 * 63 / 64, 4 * 64]
+        found = [float(cell.strip(" MB").replace(",", "")) for cell in cells.split("|")]
+        assert float(millions) == round(number / 1e6, 2)
+        assert found == pytest.approx([number * each / 1e6 for each in expected], abs=0.5)
+
+
+def _trained_numbers(name: str) -> int:
+    config = pipeline.read_pipeline(str(ROOT / "estimator_det" / "configs" / f"{name}.config"))
+    with tf.Graph().as_default():
+        detector = make_detector(config.model, is_training=True)
+        size = config.model.ssd.image_resizer.fixed_shape_resizer.height
+        detector.predict(tf.zeros([1, size, size, 3]), tf.constant([[size, size, 3]]))
+        trained = variables_to_train(config.train_config, tf1.trainable_variables())
+        return sum(variable.shape.num_elements() for variable in trained)

@@ -13,9 +13,10 @@ from estimator_det.config import pipeline
 from exporters.saved_model_detector import DETECTIONS_FILE
 from inputs.datasets import shapes
 from model_fn.runs.history import EVALUATIONS_FILE
+from tests.model_fn import fake
 
 # Real networks are those of tests/benchmarks/test_family.py, which takes them the same way.
-# Charts are drawn in `model_dir` and `resumed`.
+# Charts are drawn in `model_dir`.
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_network", "no_charts")]
 
 SMALL = [
@@ -27,6 +28,14 @@ SMALL = [
     "model.ssd.feature_extractor.num_layers=2",
     "model.ssd.anchor_generator.ssd_anchor_generator.num_layers=2",
     "model.ssd.anchor_generator.ssd_anchor_generator.scales=[0.3, 0.5]",
+]
+# So many detections that some are correct, after two steps.
+_NMS = "model.ssd.post_processing.batch_non_max_suppression"
+MANY_DETECTIONS = [
+    f"--set={_NMS}.max_detections_per_class=100",
+    f"--set={_NMS}.max_total_detections=400",
+    f"--set={_NMS}.iou_threshold=0.7",
+    "--set=eval_input_reader[0].sample_1_of_n_examples=2",
 ]
 # For runs in which the data are not the point.
 PLAIN = "train_config.data_augmentation_options=[]"
@@ -76,6 +85,41 @@ def test_evaluate_export_detect(model_dir, config_path, tmp_path, capsys):
         assert (found / "shape_detections.png").exists()
 
 
+@pytest.mark.exhaustive
+def test_a_calibration_from_evaluation_to_detection(model_dir, config_path, tmp_path, capsys):
+    evaluate = ["evaluate", f"--checkpoint_dir={model_dir}", f"--model_dir={tmp_path / 'eval'}"]
+    evaluate += MANY_DETECTIONS
+    assert cli.main([*evaluate, "--calibrate"]) == 0
+    (written,) = (tmp_path / "eval" / "eval_0").glob("calibration-2.pbtxt")
+    text = written.read_text()
+    assert f'--config_override "$(cat {written})"' in capsys.readouterr().out
+    (thresholds,) = (tmp_path / "eval" / "eval_0").glob("thresholds-2.json")
+    before = json.loads(thresholds.read_text())
+    assert cli.main([*evaluate, "--config_override", text]) == 0
+    after = json.loads(thresholds.read_text())
+    assert after["scores"] != before["scores"]
+    export = ["export", f"--pipeline_config_path={config_path}", f"--thresholds={thresholds}"]
+    export += [f"--trained_checkpoint_prefix={model_dir}", f"--output_directory={tmp_path / 'out'}"]
+    export += MANY_DETECTIONS
+    capsys.readouterr()
+    assert cli.main(export) != 0  # these are thresholds of calibrated scores
+    assert "calibration" in capsys.readouterr().err
+    assert cli.main([*export, "--config_override", text]) == 0
+    config = pipeline.read_pipeline(config_path)
+    (records,) = config.eval_input_reader[0].tf_record_input_reader.input_path
+    record = next(iter(tf.data.TFRecordDataset(tf.io.gfile.glob(records)))).numpy()
+    encoded = tf.train.Example.FromString(record).features.feature["image/encoded"]
+    (tmp_path / "shape.jpg").write_bytes(encoded.bytes_list.value[0])
+    detect = ["detect", str(tmp_path / "shape.jpg"), f"--model={tmp_path / 'out'}"]
+    scores = []
+    for threshold in ("auto", "0"):
+        found = tmp_path / f"found_{threshold}"
+        assert cli.main([*detect, f"--output_dir={found}", f"--threshold={threshold}"]) == 0
+        (line,) = (found / DETECTIONS_FILE).read_text().splitlines()
+        scores.append([entry["score"] for entry in json.loads(line)["detections"]])
+    assert scores[1] and set(scores[0]) <= set(scores[1])
+
+
 def test_a_step_that_is_not_finite(config_path, tmp_path, capsys):
     folder = tmp_path / "model"
     rate = "train_config.optimizer.momentum_optimizer.learning_rate.constant_learning_rate"
@@ -98,9 +142,11 @@ def resumed(small_network, config_path, tmp_path_factory):
     """Folder of a run of `model_main` that trained a step, ended, and trained two more."""
     folder = tmp_path_factory.mktemp("resumed") / "model"
     common = ["model_main", f"--pipeline_config_path={config_path}", f"--model_dir={folder}"]
-    assert model_main.main([*common, "--mode=train", "--num_train_steps=1"]) == 0
-    assert tf.train.latest_checkpoint(str(folder)).endswith("model.ckpt-1")
-    assert model_main.main([*common, "--num_train_steps=3", "--train_batch_size=1"]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        fake.without_charts(patch)
+        assert model_main.main([*common, "--mode=train", "--num_train_steps=1"]) == 0
+        assert tf.train.latest_checkpoint(str(folder)).endswith("model.ckpt-1")
+        assert model_main.main([*common, "--num_train_steps=3", "--train_batch_size=1"]) == 0
     return folder
 
 

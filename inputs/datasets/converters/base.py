@@ -13,24 +13,31 @@ Converter = Callable[[SourceOptions], Source]
 CONVERTERS: Registry[Converter] = Registry("dataset format")
 
 
+# Of SourceOptions, as options of `convert`.
+FIELDS = (
+    "images", "annotations", "classes", "image_labels", "segmentations", "mask_images", "min_score",
+)  # fmt: skip
+
+
 class Takes(NamedTuple):
     """What a converter takes besides its files."""
 
     required: Tuple[str, ...]  # fields of SourceOptions
     optional: Tuple[str, ...] = ()
     masks: bool = False  # whether the format has masks
+    masks_from: str = ""  # the field that names them; "" if they are among the annotations
 
 
 _TAKES: Dict[Converter, Takes] = {}
 
 
 def takes(
-    *required: str, optional: Tuple[str, ...] = (), masks: bool = False
+    *required: str, optional: Tuple[str, ...] = (), masks: bool = False, masks_from: str = ""
 ) -> Callable[[Converter], Converter]:
     """Decorator that names the fields of `SourceOptions` that a converter uses."""
 
     def enter(converter: Converter) -> Converter:
-        _TAKES[converter] = Takes(required, optional, masks)
+        _TAKES[converter] = Takes(required, optional, masks, masks_from)
         return converter
 
     return enter
@@ -49,7 +56,7 @@ def open_source(name: str, options: SourceOptions, *, masks: bool = False) -> So
             source cannot be read at all.
     """
     convert, known = CONVERTERS.get(name), options_of(name)
-    for field in ("images", "annotations", "classes", "image_labels", "min_score"):
+    for field in FIELDS:
         is_given = getattr(options, field) not in ("", None)
         if field in known.required and not is_given:
             raise ConfigError(f"--from {name} needs --{field}; add it")
@@ -57,4 +64,6 @@ def open_source(name: str, options: SourceOptions, *, masks: bool = False) -> So
             raise ConfigError(f"--{field} has no effect with --from {name}; remove it")
     if masks and not known.masks:
         raise ConfigError(f"--masks has no effect with --from {name}, which has none; remove it")
+    if masks and known.masks_from and not getattr(options, known.masks_from):
+        raise ConfigError(f"--masks needs --{known.masks_from} with --from {name}; add it")
     return convert(options)

@@ -3,16 +3,19 @@
 Boxes have the columns ImageID, LabelName, XMin, XMax, YMin, YMax (fractions), and mostly
 IsOccluded, IsTruncated, IsGroupOf and others. Labels of images have ImageID, LabelName and
 Confidence: 1 somebody has seen the class, 0 it is certainly absent
-(storage.googleapis.com/openimages/web/download_v7.html).
+(storage.googleapis.com/openimages/web/download_v7.html). Masks are PNG files, which a file of
+segmentations names by image, class and box: MaskPath, ImageID, LabelName, BoxXMin, BoxXMax, BoxYMin
+and BoxYMax. A mask belongs to the box of the same class with these sides.
 """
 
 from __future__ import annotations
 
 import csv
 import json
-from typing import Dict, Iterator, List, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from estimator_det.config import files
+from estimator_det.config.printing import quoted
 from estimator_det.config.text import ConfigError
 from inputs.datasets import paths
 from inputs.datasets.converters.base import CONVERTERS, takes
@@ -35,16 +38,34 @@ from inputs.datasets.source import (
 BOX_COLUMNS = ("ImageID", "LabelName", "XMin", "XMax", "YMin", "YMax")
 LABEL_COLUMNS = ("ImageID", "LabelName", "Confidence")
 SIDES = ("YMin", "XMin", "YMax", "XMax")
+MASK_SIDES = ("BoxYMin", "BoxXMin", "BoxYMax", "BoxXMax")
+MASK_COLUMNS = ("MaskPath", "ImageID", "LabelName", *MASK_SIDES)
+SAME_SIDE = 1e-4  # difference between a box in the two files: they round differently
 GROUP, SCORE = "IsGroupOf", "Confidence"
 
 
+class _Files(NamedTuple):
+    tables: Dict[str, str]  # name of a table -> path of its file
+    images: ImageFinder
+    names: Dict[str, str]  # id of a class -> its name
+    masks: Optional[paths.ImageFolder]
+
+
 @CONVERTERS.register("open_images")
-@takes("images", "annotations", optional=("classes", "image_labels"))
+@takes(
+    "images", "annotations", optional=("classes", "image_labels", "segmentations", "mask_images"),
+    masks=True, masks_from="segmentations",
+)  # fmt: skip
 def read_open_images(options: SourceOptions) -> Source:
-    """Reads the file of boxes, and those of image labels and names; images are `ImageID.jpg`.
+    """Reads the files of boxes, masks, image labels and names; images are `ImageID.jpg`.
 
     Classes have the names of `classes`, or their ids such as /m/01g317 without that file.
     """
+    if bool(options.segmentations) != bool(options.mask_images):
+        raise ConfigError(
+            "--segmentations and --mask_images belong together: the file that names masks, and "
+            "their folder; add the other one"
+        )
     boxes = paths.require_file(options.annotations, "--annotations")
     finder = ImageFinder(paths.real_folder(options.images, "--images"))
     names = _names(options.classes) if options.classes else {}
@@ -52,12 +73,19 @@ def read_open_images(options: SourceOptions) -> Source:
     groups = Groups(options.scratch)
     for line, row in read_rows(boxes, BOX_COLUMNS):
         groups.add(row.get("ImageID", ""), "boxes", line, json.dumps(row))
-    if options.image_labels:
-        tables["labels"] = paths.require_file(options.image_labels, "--image_labels")
-        for line, row in read_rows(tables["labels"], LABEL_COLUMNS):
-            groups.add(row.get("ImageID", ""), "labels", line, json.dumps(row))
+    for table, option, columns in (
+        ("labels", "image_labels", LABEL_COLUMNS), ("masks", "segmentations", MASK_COLUMNS),
+    ):  # fmt: skip
+        if getattr(options, option):
+            tables[table] = paths.require_file(getattr(options, option), f"--{option}")
+            for line, row in read_rows(tables[table], columns):
+                groups.add(row.get("ImageID", ""), table, line, json.dumps(row))
     groups.finish()
-    return Source(_images(groups, tables, finder, names))
+    masks = None
+    if options.mask_images:
+        folder = paths.real_folder(options.mask_images, "--mask_images")
+        masks = paths.ImageFolder(folder, "mask")
+    return Source(_images(groups, _Files(tables, finder, names, masks)))
 
 
 def _names(path: str) -> Dict[str, str]:
@@ -74,43 +102,64 @@ def _names(path: str) -> Dict[str, str]:
     return names
 
 
-def _images(
-    groups: Groups, tables: Dict[str, str], finder: ImageFinder, names: Dict[str, str]
-) -> Iterator[AnnotatedImage]:
+def _images(groups: Groups, source: _Files) -> Iterator[AnnotatedImage]:
     for identifier, parts in groups.all():
-        file = tables[parts[0].table]
+        file = source.tables[parts[0].table]
         try:
-            image = finder.find(identifier, file)
+            image = source.images.find(identifier, file)
         except SourceError as error:
             found = error.fault._replace(line=parts[0].line)
             yield AnnotatedImage("", file, parts[0].line, faults=[found])
             continue
-        yield _image(image, identifier, parts, tables, names)
+        yield _image(image, identifier, parts, source)
     groups.close()
 
 
-def _image(
-    image: str, identifier: str, parts: List[Part], tables: Dict[str, str], names: Dict[str, str]
-) -> AnnotatedImage:
+def _image(image: str, identifier: str, parts: List[Part], source: _Files) -> AnnotatedImage:
     objects: List[AnnotatedObject] = []
     labels: List[Tuple[str, float]] = []
     faults: List[SourceFault] = []
     for part in parts:
-        file = tables[part.table]
+        file = source.tables[part.table]
         with left_out(faults):
             if "" in part.value:
                 raise broken(file, part.line, part.value[""])
             name = part.value["LabelName"]
-            name = names.get(name, name)
+            name = source.names.get(name, name)
             if part.table == "boxes":
                 objects.append(_object(name, part, file))
+            elif part.table == "masks":
+                _add_mask(objects, name, part, source)
             else:
                 labels.append((name, number(part.value[SCORE], file, part.line, SCORE)))
     absent = [name for name, confidence in labels if confidence == 0]
     return AnnotatedImage(
-        image, tables[parts[0].table], parts[0].line, identifier, normalized=True, objects=objects,
-        image_classes=labels, absent_classes=absent, faults=faults,
+        image, source.tables[parts[0].table], parts[0].line, identifier, normalized=True,
+        objects=objects, image_classes=labels, absent_classes=absent, faults=faults,
     )  # fmt: skip
+
+
+def _add_mask(objects: List[AnnotatedObject], name: str, part: Part, source: _Files) -> None:
+    """Gives the object of a row of segmentations its mask."""
+    file, line, masks = source.tables["masks"], part.line, source.masks
+    assert masks is not None  # as both options are given
+    sides = [number(part.value[side].strip(), file, line, side) for side in MASK_SIDES]
+    found = [
+        index
+        for index, one in enumerate(objects)
+        if one.class_name == name and one.mask_file is None and one.box is not None
+        and all(abs(a - b) <= SAME_SIDE for a, b in zip(one.box, sides))
+    ]  # fmt: skip
+    if not found:
+        message = f"no box of class {quoted(name)} without a mask has the sides {sides}"
+        raise SourceError("broken_mask", file, line, message)
+    path = part.value["MaskPath"].strip()
+    try:
+        status = masks.find(path, file, line)
+    except SourceError as error:
+        raise SourceError("broken_mask", file, line, error.fault.message) from None
+    mask_file = (path, status.st_size, status.st_mtime_ns)
+    objects[found[0]] = objects[found[0]]._replace(mask_file=mask_file)
 
 
 def _object(name: str, part: Part, file: str) -> AnnotatedObject:

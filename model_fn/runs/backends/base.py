@@ -62,6 +62,13 @@ class Backend(Protocol):
     def running(self) -> ContextManager[None]:
         """Within, the backend can train; its errors become those of a run."""
 
+    def common_step(self, own_step: int) -> int:
+        """The step at which all processes of the run start; for some this is where they meet.
+
+        Args:
+            own_step: Where this process would start, by what it has found in model_dir.
+        """
+
     def input_fn(
         self, cursor: Optional[DataCursor], first_step: int, fault_log: FaultLog
     ) -> Callable[..., Any]:

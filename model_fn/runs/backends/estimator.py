@@ -130,24 +130,16 @@ class EstimatorBackend:
     def running(self) -> ContextManager[None]:
         return contextlib.nullcontext()
 
+    def common_step(self, own_step: int) -> int:
+        return own_step
+
     def input_fn(
         self, cursor: Optional[DataCursor], first_step: int, fault_log: FaultLog
     ) -> Callable[..., Any]:
-        shares_steps = cluster.is_in_cluster()
-        return make_train_input_fn(
-            self._settings, cursor, first_step, fault_log, shares_steps=shares_steps
-        )
+        return make_train_input_fn(self._settings, cursor, first_step, fault_log)
 
-    def progress_hooks(self, *, every_steps: int, silent: bool, fault_log: FaultLog) -> List[Any]:
-        return progress.training_hooks(
-            self._settings.pipeline_config,
-            self._settings.model_dir,
-            self._settings.num_steps,
-            self.graph,
-            every_steps=every_steps,
-            silent=silent,
-            fault_log=fault_log,
-        )
+    def progress_hooks(self, **options: Any) -> List[Any]:
+        return progress.training_hooks(self._settings, self.graph, **options)
 
     def train(
         self,

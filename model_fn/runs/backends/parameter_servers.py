@@ -8,9 +8,8 @@ checkpoint when the chief says so. All tasks need the same model_dir.
 from __future__ import annotations
 
 import contextlib
-import json
+import functools
 import logging
-import os
 import time
 from typing import Any, Callable, ContextManager, Iterator, List, Optional, Sequence
 
@@ -18,20 +17,19 @@ from estimator_det.compat import tf, tf1, versions
 from estimator_det.config.text import ConfigError
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor
-from inputs.records.sharding import Split
 from model_fn.checkpoints.errors import RunError, SessionLostError
 from model_fn.runs import cluster as clusters
 from model_fn.runs import progress
 from model_fn.runs.backends.base import Evaluator, RunSettings
 from model_fn.runs.backends.estimator import estimator_maker, make_train_input_fn
+from model_fn.runs.data_split import report_split
 from model_fn.runs.history import EndOfTraining
 from model_fn.runs.signals import StopSignals
-from model_fn.runs.task_watch import TaskWatch, is_listening
+from model_fn.runs.task_watch import TaskWatch, check_free, is_listening
 from model_fn.training.step import TrainGraph
 
 _LOG = logging.getLogger(__name__)
 
-SPLIT_FILE = "data_split.json"  # how the records are divided among the workers
 _POLL_SECS = 0.5
 _NOT_READY = "Session was not ready"  # of a worker's session whose variables have no values
 
@@ -67,18 +65,13 @@ class Tasks:
         if self._server is None:
             task = self.cluster.task
             address = self.cluster.address(task)
-            field = f"cluster.{task.type}[{task.number}]"
-            if is_listening(address):
-                raise RunError(
-                    f"{field} is {address}, where another process listens already. End that "
-                    "process, or give the task another port in the TF_CONFIG of all tasks"
-                )
+            check_free(self.cluster)
             spec = tf.train.ClusterSpec(dict(self.cluster.jobs))
             try:
                 self._server = tf.distribute.Server(spec, task.type, task.number)
             except tf.errors.OpError as error:
                 raise RunError(
-                    f"{field} is {address}, where no server can be started: {error.message}. "
+                    f"{task.field} is {address}, where no server can be started: {error.message}. "
                     "Correct the address in the TF_CONFIG of all tasks"
                 ) from error
             _LOG.info("%s of the cluster serves at %s", task, address)
@@ -166,6 +159,9 @@ class ParameterServerBackend:
     def running(self) -> ContextManager[None]:
         return contextlib.nullcontext()
 
+    def common_step(self, own_step: int) -> int:
+        return own_step  # Variables and step are on the parameter servers.
+
     def input_fn(
         self, cursor: Optional[DataCursor], first_step: int, fault_log: FaultLog
     ) -> Callable[..., Any]:
@@ -178,7 +174,7 @@ class ParameterServerBackend:
             fault_log,
             shares_steps=True,
             shard=(len(readers), index),
-            on_split=self._report_split,
+            on_split=functools.partial(report_split, self._settings.model_dir, self._cluster),
         )
 
         def input_fn() -> Any:
@@ -188,27 +184,13 @@ class ParameterServerBackend:
 
         return input_fn
 
-    def _report_split(self, split: Split) -> None:
-        readers = self._cluster.readers
-        index = readers.index(self._cluster.task)
-        _LOG.info("%s is %s", self._cluster.task, split.describe(index))
-        if self._cluster.is_chief:
-            entry = {"workers": [str(task) for task in readers], **split.to_json()}
-            path = os.path.join(self._settings.model_dir, SPLIT_FILE)
-            with tf.io.gfile.GFile(path, "w") as file:
-                file.write(json.dumps(entry, indent=1) + "\n")
-
-    def progress_hooks(self, *, every_steps: int, silent: bool, fault_log: FaultLog) -> List[Any]:
+    def progress_hooks(self, **options: Any) -> List[Any]:
         return progress.training_hooks(
-            self._settings.pipeline_config,
-            self._settings.model_dir,
-            self._settings.num_steps,
+            self._settings,
             self.graph,
-            every_steps=every_steps,
-            silent=silent,
-            fault_log=fault_log,
             writes=self._cluster.is_chief,
             shares_steps=True,
+            **options,
         )
 
     def train(
@@ -356,8 +338,8 @@ def check(settings: RunSettings, cluster: clusters.Cluster) -> None:
     if versions.release(tf.__version__) >= versions.WITHOUT_ESTIMATOR:
         raise ConfigError(
             f"{clusters.VARIABLE}: an Estimator's parameter servers need TensorFlow 2.15; this is "
-            f"{tf.__version__}. pip install 'tensorflow==2.15.1', or train on several GPUs of one "
-            "machine: estimator-det train --strategy mirrored"
+            f"{tf.__version__}. pip install 'tensorflow==2.15.1', or train by another loop, "
+            "without parameter servers: estimator-det train --strategy multi_worker_mirrored"
         )
     if settings.data_service is not None:
         raise ConfigError(

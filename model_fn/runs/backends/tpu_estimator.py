@@ -353,6 +353,9 @@ class TpuBackend:
     def running(self) -> ContextManager[None]:
         return running(self._on_tpu)
 
+    def common_step(self, own_step: int) -> int:
+        return own_step
+
     def input_fn(
         self, cursor: Optional[DataCursor], first_step: int, fault_log: FaultLog
     ) -> Callable[..., Any]:

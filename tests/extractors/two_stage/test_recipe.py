@@ -104,8 +104,15 @@ def test_images_that_are_too_small(kind: str) -> None:
         make(kind).proposal_features(tf.zeros([1, 32, 64, 3]))
 
 
-@pytest.mark.parametrize("kind", [RESNET, INCEPTION_RESNET])
-@pytest.mark.parametrize("stride", [8, 16])
+@pytest.mark.parametrize(
+    ("kind", "stride"),
+    [
+        (RESNET, 8),
+        (INCEPTION_RESNET, 16),
+        pytest.param(RESNET, 16, marks=pytest.mark.exhaustive),
+        pytest.param(INCEPTION_RESNET, 8, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_sizes_of_maps(kind: str, stride: int) -> None:
     extractor = make(kind, f"first_stage_features_stride: {stride}", is_training=False)
     with tf.Graph().as_default():
@@ -132,7 +139,11 @@ def test_boxes_share_the_variables_of_their_stage() -> None:
 
 @pytest.mark.parametrize(
     ("trains", "is_training", "learns"),
-    [(True, True, True), (True, False, False), (False, True, False)],
+    [
+        (True, True, True),
+        pytest.param(True, False, False, marks=pytest.mark.exhaustive),
+        (False, True, False),
+    ],
 )
 def test_batch_norm_learns_if_asked_and_training(
     trains: bool, is_training: bool, learns: bool
@@ -146,7 +157,7 @@ def test_batch_norm_learns_if_asked_and_training(
     assert (len(learning_norms(graph)), len(updates)) == ((norms, 2 * norms) if learns else (0, 0))
 
 
-@pytest.mark.parametrize("trains", [True, False])
+@pytest.mark.parametrize("trains", [pytest.param(True, marks=pytest.mark.exhaustive), False])
 def test_searched_networks_always_learn_in_the_first_stage(trains: bool) -> None:
     first, second = searched.stages(TINY_NASNET, ("Cell_2", "Cell_3"))
     options = recipe.ExtractorOptions(is_training=True, train_batch_norm=trains)

@@ -331,6 +331,7 @@ def test_a_source_without_images_is_refused(tmp_path):
         ({"num_shards": 0}, "num_shards is 0; allowed: 1 to 99,999"),
         ({"on_error": "go"}, "on_error is 'go'"),
         ({"output_dir": "gs://b/c"}, "conversion writes to local folders"),
+        ({"output_dir": ""}, "output_dir is empty"),
     ],
 )
 def test_wrong_options(options, message):

@@ -8,6 +8,7 @@ from typing import Any, Dict
 import numpy as np
 import pytest
 
+from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from inputs.conversion import to_coco
 from inputs.conversion.images import ImageOptions
@@ -17,6 +18,13 @@ from tests.inputs.conversion import samples
 
 H, W = 48, 64
 PERSON = ["nose", "left_eye", "right_eye"]
+
+
+def feature_of(values: Any) -> tf.train.Feature:
+    lists = {bytes: "bytes_list", int: "int64_list", float: "float_list"}
+    feature = tf.train.Feature()
+    getattr(feature, lists[type(values[0]) if values else float]).value.extend(values)
+    return feature
 
 
 def disc(y: float, x: float, radius: float) -> np.ndarray:
@@ -251,13 +259,13 @@ def test_faults_of_records_are_reported_by_file_and_number(tmp_path):
     path = _records(tmp_path)
     message = _refusal(tmp_path, path, write_images=str(tmp_path / "images"))
     assert "record 0: the file name '../../x.png' leads out of" in message
-    lengths = {"object__class__label": writer._integers([1, 1])}
+    lengths = {"object__class__label": feature_of([1, 1])}
     assert "record 0: lists of boxes differ in length" in _refusal(
         tmp_path, _records(tmp_path, **lengths)
     )
-    mask = {"object__mask": writer._bytes([samples.png(0, 4, 4)])}
+    mask = {"object__mask": feature_of([samples.png(0, 4, 4)])}
     assert "a mask is no PNG of the image's size" in _refusal(tmp_path, _records(tmp_path, **mask))
-    no_image = {"encoded": writer._bytes([b"x"])}
+    no_image = {"encoded": feature_of([b"x"])}
     assert "image/encoded is no image" in _refusal(tmp_path, _records(tmp_path, **no_image))
     with open(path, "r+b") as file:
         file.seek(40)
@@ -278,15 +286,14 @@ def test_fields_that_no_longer_agree_with_the_record_are_not_used(tmp_path):
         del name
         features = {}
         for key, found in values.items():
-            kind = {bytes: writer._bytes, int: writer._integers, float: writer._floats}
-            features[key] = kind[type(found[0])](found) if found else writer._floats(found)
+            features[key] = feature_of(found)
         count = len(values["image/object/bbox/ymin"])
         for side, value in (("ymin", 0.0), ("xmin", 0.0), ("ymax", 0.5), ("xmax", 0.5)):
-            features[f"image/object/bbox/{side}"] = writer._floats([value] * count)
+            features[f"image/object/bbox/{side}"] = feature_of([value] * count)
         if count:
             mask = masks.to_png(disc(3, 3, 3))
-            features["image/object/mask"] = writer._bytes([mask] * count)
-        example = writer.tf.train.Example(features=writer.tf.train.Features(feature=features))
+            features["image/object/mask"] = feature_of([mask] * count)
+        example = tf.train.Example(features=tf.train.Features(feature=features))
         changed.append(example)
     writer.write_sharded(changed, str(tmp_path / "out" / "train.record"), 1)
     assert path.exists()

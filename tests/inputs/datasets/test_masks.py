@@ -85,3 +85,26 @@ def test_run_lengths_that_no_mask_can_be_made_of(given, message):
 def test_polygons_that_no_mask_can_be_made_of(polygons, message):
     with pytest.raises(masks.MaskError, match=message):
         masks.from_polygons(polygons, (6, 8))
+
+
+def test_a_file_of_another_size_is_scaled_to_the_nearest_pixels(tmp_path):
+    path = tmp_path / "m.png"
+    Image.fromarray(np.array([[0, 1], [2, 0]], np.uint8)).save(path)
+    found = masks.from_file(str(path), (4, 3))
+    expected = [[0, 1, 1], [0, 1, 1], [1, 0, 0], [1, 0, 0]]
+    np.testing.assert_array_equal(found, np.array(expected, bool))
+    Image.fromarray(np.array([[[0, 0, 0], [0, 9, 0]]], np.uint8)).save(path)
+    np.testing.assert_array_equal(masks.from_file(str(path), (1, 2)), [[False, True]])
+
+
+def test_files_of_masks_that_are_refused(tmp_path, monkeypatch):
+    path = tmp_path / "m.png"
+    path.write_bytes(masks.to_png(np.ones([4, 5], bool))[:-30])
+    with pytest.raises(masks.MaskError, match="a file that is no PNG image"):
+        masks.from_file(str(path), (4, 5))
+    path.write_bytes(masks.to_png(np.ones([4, 5], bool)))
+    monkeypatch.setattr(masks, "MAX_FILE_PIXELS", 19)
+    with pytest.raises(masks.MaskError, match="a file of 5 x 4 pixels; allowed: 19"):
+        masks.from_file(str(path), (4, 5))
+    with pytest.raises(masks.MaskError, match="No such file"):
+        masks.from_file(str(tmp_path / "none.png"), (4, 5))

@@ -101,7 +101,12 @@ def test_a_resumed_run_reads_the_same_batches(tmp_path: pathlib.Path) -> None:
 )
 @pytest.mark.parametrize(
     "text",
-    ["", "shuffle: false", "sample_from_datasets_weights: [1, 3]", "sample_1_of_n_examples: 2"],
+    [
+        "",
+        pytest.param("shuffle: false", marks=pytest.mark.exhaustive),
+        "sample_from_datasets_weights: [1, 3]",
+        pytest.param("sample_1_of_n_examples: 2", marks=pytest.mark.exhaustive),
+    ],
 )
 def test_each_order_of_records_is_resumed(
     tmp_path: pathlib.Path, text: str, counts: Tuple[int, ...]

@@ -14,7 +14,7 @@ from inputs.records import sharding
 from tests.inputs.examples import example, pipeline, write
 from tests.inputs.test_pipeline import preprocess_of
 
-NUM_RECORDS, NUM_WORKERS = 1000, 3
+NUM_RECORDS, NUM_WORKERS = 300, 2
 
 
 @pytest.mark.parametrize("num_files", range(1, 9))
@@ -58,7 +58,7 @@ def _entering_model(config: Any, index: int, on_split: Any = None) -> List[str]:
 
 @pytest.mark.parametrize(
     ("num_files", "by"),
-    [(7, sharding.BY_FILES), (2, sharding.BY_RECORDS)],
+    [(7, sharding.BY_FILES), (1, sharding.BY_RECORDS)],
     ids=["files", "records"],
 )
 def test_every_record_enters_the_model_once_an_epoch(

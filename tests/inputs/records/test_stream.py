@@ -67,7 +67,9 @@ def test_readers_take_turns_in_blocks(tmp_path: pathlib.Path) -> None:
     assert order == ["0.0", "0.1", "1.0", "1.1", "0.2", "0.3", "1.2", "1.3"]
 
 
-def test_every_epoch_is_one_pass_in_another_order(tmp_path: pathlib.Path) -> None:
+def test_every_epoch_is_one_pass_in_another_order_and_every_seed_has_its_own(
+    tmp_path: pathlib.Path,
+) -> None:
     expected = shards(tmp_path)
     dataset = stream(config(tmp_path), shuffle=True, seed=3, num_epochs=2)
     order = names(dataset)
@@ -75,18 +77,8 @@ def test_every_epoch_is_one_pass_in_another_order(tmp_path: pathlib.Path) -> Non
     assert sorted(first) == sorted(second) == sorted(expected)
     assert first != second
     assert first != expected
-
-
-def test_seed_decides_the_order(tmp_path: pathlib.Path) -> None:
-    shards(tmp_path)
-
-    def order(seed: int) -> List[str]:
-        options = config(tmp_path)
-        return names(stream(options, shuffle=True, seed=seed, num_epochs=2))
-
-    first = order(1)
-    assert first == order(1)
-    assert first != order(2)
+    assert names(dataset) == order
+    assert names(stream(config(tmp_path), shuffle=True, seed=4, num_epochs=2)) != order
 
 
 def test_endless_by_default(tmp_path: pathlib.Path) -> None:
@@ -95,8 +87,9 @@ def test_endless_by_default(tmp_path: pathlib.Path) -> None:
     assert names(dataset.take(5)) == ["0.0", "0.1", "0.0", "0.1", "0.0"]
 
 
-# Which part of files in order is read, the next test shows.
-@pytest.mark.parametrize("shuffle", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
+# Which part is read, the next test shows; test_sharding.py has whole pipelines.
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("shuffle", [True, False])
 def test_parts_of_a_stream(tmp_path: pathlib.Path, shuffle: bool) -> None:
     expected = shards(tmp_path)
 

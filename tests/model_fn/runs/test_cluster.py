@@ -73,6 +73,14 @@ def test_tasks_of_several(
     assert (made.task_type, made.task_id, made.is_chief) == (kind, index, is_chief)
 
 
+def test_the_evaluator_of_workers_without_a_chief(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = {"type": "evaluator", "index": 0}
+    _set(monkeypatch, {"cluster": {"worker": ["h:1", "h:2"]}, "task": task})
+    assert cluster.is_evaluator()
+    with cluster.environment():
+        assert not estimator.RunConfig().cluster_spec.jobs
+
+
 def test_the_evaluator_of_a_lone_chief_is_in_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     task = {"type": "evaluator", "index": 0}
     _set(monkeypatch, {"cluster": {"chief": ["h:1"]}, "task": task})

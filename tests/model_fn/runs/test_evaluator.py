@@ -237,7 +237,6 @@ def test_continuous_eval_retries(readers: List[Any], monkeypatch: pytest.MonkeyP
         raise tf.errors.InvalidArgumentError(None, None, "bad record")
 
     monkeypatch.setattr(evaluator, "evaluate_reader", broken)
-    monkeypatch.setattr(evaluator, "step_of", lambda checkpoint: 1)
     monkeypatch.setattr(evaluator, "find_damage", lambda checkpoint: None)
     monkeypatch.setattr(evaluator, "_appearing", lambda *_: iter("abc"))
     config = fake.pipeline_config()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -87,6 +88,31 @@ def test_deferred_is_noted_and_told(capfd: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(Stopped, match="text"):
             signals.raise_if_requested("text")
     assert "SIGTERM: finishing this step and saving" in capfd.readouterr().err
+
+
+def test_a_signal_of_another_process_is_not_the_first_one_here() -> None:
+    with StopSignals() as signals:
+        signals.defer()
+        signals.pass_on(signal.SIGTERM)
+        with pytest.raises(Stopped):
+            signals.raise_if_requested()
+        _kill(signal.SIGINT)  # would end the process if it were the second
+        assert signals.requested == signal.SIGINT
+
+
+def test_handlers_that_are_replaced_past_python() -> None:
+    install = ctypes.CDLL(None).signal
+    install.restype = None
+    install.argtypes = [ctypes.c_int, ctypes.c_void_p]
+    ignore = int(signal.SIG_IGN)
+    with StopSignals() as signals:
+        signals.defer()
+        with stopping.handlers_kept():
+            install(signal.SIGTERM, ignore)
+            _kill(signal.SIGTERM)
+            assert signals.requested is None
+        _kill(signal.SIGTERM)
+        assert signals.requested == signal.SIGTERM
 
 
 def test_immediate_within_deferred() -> None:

@@ -77,6 +77,13 @@ def test_a_missing_server_ends_the_process_at_once() -> None:
     assert "--task_timeout_secs" in str(error)
 
 
+def test_a_missing_worker_ends_the_process_at_once_where_all_are_needed() -> None:
+    world = World(needs_all=True)
+    world.there.remove("w:2")
+    world.look_at(10)
+    assert world.left == [world.watch.missing]
+
+
 def test_when_training_is_over_tasks_leave() -> None:
     over: List[bool] = []
     world = World(is_over=lambda: bool(over))

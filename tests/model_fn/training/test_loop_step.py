@@ -18,7 +18,7 @@ from estimator_det.compat import estimator, tf, tf1
 from estimator_det.protos import pipeline_pb2
 from inputs import schema
 from model_fn.model_fn import create_model_fn
-from model_fn.training.loop_step import LoopStep
+from model_fn.training.loop_step import NO_STOP, LoopStep
 from tests import small_extractor
 from tests.detectors import configs
 
@@ -86,7 +86,7 @@ def _mirrored() -> Any:
 def _by_loop(
     strategy: Any, config: Any, arrays: Any, expected: Dict[str, Any], num_parts: int = 1
 ) -> Dict[str, Any]:
-    """How steps on two replicas differ from those expected.
+    """How steps on replicas differ from those expected.
 
     Replicas of a machine are fed `arrays` in turn, each worker that of its number.
     """
@@ -112,7 +112,7 @@ def _by_loop(
         loop_step.agree()
     else:
         loop_step.restore(expected["start"])
-    outcomes = [call(iterator, tf.constant(1), tf.constant(0.0)) for _ in expected["losses"]]
+    outcomes = [call(iterator, tf.constant(1), tf.constant(NO_STOP)) for _ in expected["losses"]]
     found, end = loop_step.values(), expected["end"]
     moved = [
         name
@@ -143,6 +143,12 @@ def _compare(case: str, num_steps: int) -> Dict[str, Any]:
     small_extractor.use(pytest.MonkeyPatch())
     # Workers must be the first to use TensorFlow.
     strategy = tf.distribute.MultiWorkerMirroredStrategy() if case == "workers" else _mirrored()
+    if case == "images":  # each one a part
+        config = _config(freeze_batchnorm=True)
+        arrays = _arrays([2, 1, 2, 0, 1, 1, 2, 2])
+        expected = _by_model_fn(config, arrays, num_steps)
+        one = tf.distribute.OneDeviceStrategy("/cpu:0")
+        return _by_loop(one, config, [arrays], expected, 8)
     if case in ("replicas", "parts", "workers"):
         config = _config(freeze_batchnorm=True)
         # Replicas and parts match different numbers of anchors, the last part none.
@@ -188,20 +194,10 @@ def _run(cases: Dict[str, int]) -> Dict[str, Any]:
     return _result(_start(cases))
 
 
-@pytest.fixture(scope="module")
-def compared() -> Dict[str, Any]:
-    return _run({"parts": 3, "updates": 2})
-
-
 def _assert_equal(found: Dict[str, Any], num_steps: int, tolerance: float) -> None:
     assert found["names"] == [] and found["step"] == num_steps
     np.testing.assert_allclose(found["losses"], found["expected"], rtol=tolerance)
     assert found["difference"] < tolerance
-
-
-def test_parts_of_replicas_add_up_to_one_batch(compared: Dict[str, Any]) -> None:
-    _assert_equal(compared["parts"], 3, 1e-5)
-    assert compared["parts"]["moved"][0] == 0
 
 
 def _assert_statistics(found: Dict[str, Any]) -> None:
@@ -211,8 +207,15 @@ def _assert_statistics(found: Dict[str, Any]) -> None:
     assert moved == total > 0
 
 
-def test_replicas_keep_their_own_statistics(compared: Dict[str, Any]) -> None:
-    _assert_statistics(compared["updates"])
+def test_replicas_keep_their_own_statistics() -> None:
+    _assert_statistics(_run({"updates": 2})["updates"])
+
+
+@pytest.mark.exhaustive  # the test above has replicas, backends/test_loop.py parts of one
+def test_parts_of_replicas_add_up_to_one_batch() -> None:
+    found = _run({"parts": 3})["parts"]
+    _assert_equal(found, 3, 1e-5)
+    assert found["moved"][0] == 0
 
 
 @pytest.mark.exhaustive
@@ -222,7 +225,7 @@ def test_statistics_that_are_updated_in_place() -> None:
 
 @pytest.mark.exhaustive
 def test_twenty_steps() -> None:
-    for found in _run({"replicas": 20, "parts": 20}).values():
+    for found in _run({"replicas": 20, "parts": 20, "images": 20}).values():
         _assert_equal(found, 20, 1e-5)
 
 

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
-from typing import Any, Callable, Iterator, List, Sequence
+from typing import Any, Callable, ContextManager, Iterator, List, Optional, Sequence
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.fields import check_supported
 from inputs.bad_records.log import FaultLog
-from model_fn.checkpoints.errors import RunError
-from model_fn.runs import cluster, loop_options, progress
+from inputs.records.cursor import DataCursor
+from model_fn.runs import cluster, loop_options
 from model_fn.runs.backends.base import RunSettings
-from model_fn.runs.backends.distributed import strategies
+from model_fn.runs.backends.distributed import strategies, workers
 from model_fn.runs.backends.distributed.session import HookedLoop, LoopSaver, LoopSession
 from model_fn.runs.backends.distributed.start import start
 from model_fn.runs.backends.distributed.summaries import LoopSummaries
-from model_fn.runs.backends.estimator import SUMMARY_STEPS, EstimatorBackend
+from model_fn.runs.backends.estimator import (
+    SUMMARY_STEPS,
+    EstimatorBackend,
+    make_train_input_fn,
+)
+from model_fn.runs.data_split import report_split
 from model_fn.runs.loop_options import InLoop
 from model_fn.training.loop_step import LoopStep, Outcome
 
@@ -44,8 +50,7 @@ class LoopBackend(EstimatorBackend):
         super().__init__(settings)
         self._in_loop = in_loop
         self.steps_per_call = in_loop.steps_per_call
-        # Workers do not save where they are.
-        self.keeps_data_cursor = in_loop.strategy != loop_options.MULTI_WORKER
+        self._has_workers = in_loop.strategy == loop_options.MULTI_WORKER
         self._strategy: Any = None
 
     @contextlib.contextmanager
@@ -54,35 +59,47 @@ class LoopBackend(EstimatorBackend):
         if cluster.is_evaluator():
             yield
             return
-        self._strategy = strategies.set_up(self._in_loop).made
+        secs = self._settings.task_timeout_secs
+        self._strategy = strategies.set_up(self._in_loop, secs).made
         number = self._strategy.num_replicas_in_sync
         loop_options.check_batch(self._settings.pipeline_config, self._in_loop, number)
         _LOG.info("Strategy %s: %d replicas", self._in_loop.strategy, number)
         tf.random.set_seed(self._settings.seed)
         try:
             yield
-        except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
-            if self._in_loop.strategy != loop_options.MULTI_WORKER:
-                raise
-            raise RunError(
-                f"another worker is lost or cannot be reached: {error.message.splitlines()[0]}. "
-                "Start all tasks of the cluster again; training resumes from the last checkpoint"
-            ) from error
         finally:
             tf.random.set_seed(None)
 
-    def progress_hooks(self, *, every_steps: int, silent: bool, fault_log: FaultLog) -> List[Any]:
-        settings = self._settings
-        return progress.training_hooks(
-            settings.pipeline_config,
-            settings.model_dir,
-            settings.num_steps,
-            self.graph,
-            every_steps=every_steps,
-            silent=silent,
-            fault_log=fault_log,
-            writes=cluster.is_chief(),
+    def _together(self) -> ContextManager[None]:
+        if not self._has_workers:
+            return contextlib.nullcontext()
+        return workers.together(cluster.read_cluster(), self._settings.task_timeout_secs)
+
+    def common_step(self, own_step: int) -> int:
+        if not self._has_workers or cluster.is_evaluator():
+            return own_step
+        with self._together():
+            step = workers.of_first(self._strategy, own_step)
+        workers.check_folder(self._settings.model_dir)
+        return step
+
+    def input_fn(
+        self, cursor: Optional[DataCursor], first_step: int, fault_log: FaultLog
+    ) -> Callable[..., Any]:
+        model_dir = self._settings.model_dir
+        return make_train_input_fn(
+            self._settings,
+            cursor,
+            first_step,
+            fault_log,
+            on_split=functools.partial(report_split, model_dir, cluster.read_cluster()),
         )
+
+    def progress_hooks(self, **options: Any) -> List[Any]:
+        is_chief = cluster.is_chief()
+        # All workers have the same numbers.
+        options["silent"] = options["silent"] or not is_chief
+        return super().progress_hooks(writes=is_chief, **options)
 
     def train(
         self,
@@ -90,33 +107,41 @@ class LoopBackend(EstimatorBackend):
         hooks: Sequence[Any],
         listeners: Sequence[Any] = (),
     ) -> None:
-        settings = self._settings
-        iterator, batch_spec = self._data(input_fn)
-        loop_step = LoopStep(
-            self._strategy,
-            settings.pipeline_config,
-            num_parts=self._in_loop.accumulate_steps,
-            in_type=_TYPES[self._in_loop.precision],
-            jit_compile=self._in_loop.jit_compile,
-        )
-        loop_step.build(batch_spec)
-        call = loop_step.function(iterator._type_spec, loops=self.steps_per_call > 1)
-        start(loop_step, settings, input_fn)
         for hook in hooks:
             if isinstance(hook, tf1.train.CheckpointSaverHook):
                 hook._listeners.extend(listeners)  # as Estimator does
-        session = LoopSession(loop_step, call.graph)
-        self.graph.fill(LoopSaver(loop_step), session.train_step(call.structured_outputs))
-        hooked = HookedLoop(session, [*hooks, *self._summaries(loop_step)])
-        self._run(call, iterator, loop_step, hooked)
+        with self._together():
+            iterator, batch_spec = self._data(input_fn)
+            loop_step = LoopStep(
+                self._strategy,
+                self._settings.pipeline_config,
+                num_parts=self._in_loop.accumulate_steps,
+                in_type=_TYPES[self._in_loop.precision],
+                jit_compile=self._in_loop.jit_compile,
+            )
+            loop_step.build(batch_spec)
+            call = loop_step.function(iterator._type_spec, loops=self.steps_per_call > 1)
+            start(loop_step, self._settings)
+            session = LoopSession(loop_step, call.graph)
+            self.graph.fill(LoopSaver(loop_step), session.train_step(call.structured_outputs))
+            hooked = HookedLoop(session, [*hooks, *self._summaries(loop_step)])
+            self._take_steps(call, iterator, loop_step, hooked)
+        hooked.end()
 
     def _data(self, input_fn: Callable[..., Any]) -> Any:
         """The iterator of the replicas' batches, and their type."""
         # Texts, such as names of images, cannot go to a GPU.
         on_host = tf.distribute.InputOptions(experimental_fetch_to_device=False)
-        distributed = self._strategy.distribute_datasets_from_function(
-            lambda context: input_fn(input_context=context), on_host
-        )
+
+        def of_worker(context: Any) -> tf.data.Dataset:
+            dataset = input_fn(input_context=context)
+            if not self._has_workers:
+                return dataset
+            # Where data may end, workers would agree at each step whether they have.
+            endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
+            return dataset.apply(endless)
+
+        distributed = self._strategy.distribute_datasets_from_function(of_worker, on_host)
         return iter(distributed), distributed.element_spec
 
     def _summaries(self, loop_step: LoopStep) -> List[Any]:
@@ -129,7 +154,7 @@ class LoopBackend(EstimatorBackend):
             LoopSummaries(pipeline_config, model_dir, loop_step, SUMMARY_STEPS),
         ]
 
-    def _run(
+    def _take_steps(
         self, call: Callable[..., Outcome], iterator: Any, loop_step: LoopStep, hooked: HookedLoop
     ) -> None:
         """Calls until the last step, the end of the data, or a stop that a hook asked for."""
@@ -143,14 +168,18 @@ class LoopBackend(EstimatorBackend):
                 num_steps = min(num_steps, last - number)
             hooked.before_call()
             try:
-                outcome = call(iterator, tf.constant(num_steps), tf.constant(float(wants_stop)))
+                outcome = call(iterator, tf.constant(num_steps), self._stops(wants_stop))
             except tf.errors.OutOfRangeError:
                 _LOG.info("The data ended after step %d", number)
                 break
+            stops, is_signalled = (bool(each) for each in outcome.stops)
+            if is_signalled:
+                self.graph.pass_on_stop()  # before hooks save and evaluate
             wants_stop = hooked.after_call(outcome) or wants_stop
             number += int(outcome.num_taken)
             # Workers stop together: those that do not want to learn of it in the next step.
-            alone = self._in_loop.strategy != loop_options.MULTI_WORKER
-            if bool(outcome.wants_stop) or (wants_stop and alone):
+            if stops or is_signalled or (wants_stop and not self._has_workers):
                 break
-        hooked.end()
+
+    def _stops(self, wants_stop: bool) -> tf.Tensor:
+        return tf.constant([float(wants_stop), float(self.graph.stop_requested())])

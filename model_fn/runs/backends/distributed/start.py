@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict
+from typing import Dict
 
 import numpy as np
 
 from estimator_det.compat import tf1
+from inputs.bad_records.log import FaultLog
 from model_fn.checkpoints.errors import RunError
 from model_fn.checkpoints.repair import gone_explained
 from model_fn.checkpoints.variables import AVERAGE_SUFFIX, check_variables
 from model_fn.runs import cluster
 from model_fn.runs.backends.base import RunSettings
+from model_fn.runs.backends.estimator import make_train_input_fn
 from model_fn.training.initial_values import initial_values
 from model_fn.training.loop_step import LoopStep
 
 
-def start(loop_step: LoopStep, settings: RunSettings, input_fn: Callable[..., Any]) -> None:
-    """Gives the variables of a loop their values.
+def start(loop_step: LoopStep, settings: RunSettings) -> None:
+    """Gives the variables of a loop their values; in a cluster, those that its chief has.
 
     Args:
         loop_step: Built.
         settings: Of the run.
-        input_fn: Of training.
 
     Raises:
         RunError: if the checkpoint to resume from does not fit the configuration.
@@ -30,18 +31,24 @@ def start(loop_step: LoopStep, settings: RunSettings, input_fn: Callable[..., An
     """
     # The same assignments in every worker, in the same order: some count as communication.
     values = loop_step.values()
-    latest = tf1.train.latest_checkpoint(settings.model_dir)
-    if latest is not None:
-        values.update(_stored(latest, loop_step))
-    else:
-        values.update(initial_values(settings.pipeline_config, input_fn, settings.seed))
-        for name in values:
-            if name.endswith(AVERAGE_SUFFIX):  # They start where variables do.
-                values[name] = values[name[: -len(AVERAGE_SUFFIX)]]
+    if cluster.is_chief():
+        values.update(_values(loop_step, settings))
     loop_step.restore(values)
     if cluster.is_in_cluster():
-        # The others may not see the folder, and without a seed they start elsewhere.
         loop_step.agree()
+
+
+def _values(loop_step: LoopStep, settings: RunSettings) -> Dict[str, np.ndarray]:
+    latest = tf1.train.latest_checkpoint(settings.model_dir)
+    if latest is not None:
+        return _stored(latest, loop_step)
+    # The data of one machine, whatever the cluster: random numbers depend on the graph.
+    input_fn = make_train_input_fn(settings, None, 0, FaultLog())
+    values = initial_values(settings.pipeline_config, input_fn, settings.seed)
+    for name in loop_step.variables():
+        if name.endswith(AVERAGE_SUFFIX):  # They start where variables do.
+            values[name] = values[name[: -len(AVERAGE_SUFFIX)]]
+    return values
 
 
 def _stored(checkpoint: str, loop_step: LoopStep) -> Dict[str, np.ndarray]:

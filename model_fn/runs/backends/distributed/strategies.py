@@ -5,27 +5,37 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Callable, Dict, List
 
-from estimator_det.compat import tf
+from estimator_det.compat import limit_waiting, tf
 from estimator_det.config.text import ConfigError
 from model_fn.checkpoints.errors import RunError
 from model_fn.runs import cluster
+from model_fn.runs.backends.distributed import workers
 from model_fn.runs.loop_options import MIRRORED, MULTI_WORKER, NONE, InLoop
+from model_fn.runs.options import DEFAULT_TASK_TIMEOUT_SECS
+from model_fn.runs.signals import handlers_kept
 
 
-def set_up(in_loop: InLoop) -> InLoop:
+def set_up(in_loop: InLoop, task_timeout_secs: float = DEFAULT_TASK_TIMEOUT_SECS) -> InLoop:
     """The options with the strategy made; workers wait here for each other.
 
     Programs call this before anything else uses TensorFlow, whose devices cannot be set up later.
     An evaluator, which is not part of a strategy, has none.
 
+    Args:
+        in_loop: The options.
+        task_timeout_secs: For how long another worker may be missing.
+
     Raises:
         ConfigError: if the cluster does not fit the strategy.
-        RunError: if this machine has fewer devices than are asked for, or TensorFlow is in use
-            already.
+        RunError: if this machine has fewer devices than are asked for, TensorFlow is in use
+            already, or the address of this worker is taken.
+        MissingTaskError: if another worker is missing for too long.
     """
     if in_loop.made is not None or cluster.is_evaluator():
         return in_loop
     _check_cluster(in_loop)
+    if in_loop.strategy == MULTI_WORKER:
+        return dataclasses.replace(in_loop, made=_multi_worker(task_timeout_secs))
     return dataclasses.replace(in_loop, made=_MAKERS[in_loop.strategy](in_loop))
 
 
@@ -53,10 +63,23 @@ def _mirrored(in_loop: InLoop) -> Any:
     return tf.distribute.MirroredStrategy(devices[:wanted])
 
 
-def _multi_worker(in_loop: InLoop) -> Any:
-    del in_loop
+def _multi_worker(task_timeout_secs: float) -> Any:
+    members = cluster.read_cluster()
+    workers.wait_for_others(members, task_timeout_secs)
+    # TensorFlow has no master, and reads no CLUSTER_SPEC.
+    names = {"master": "chief"}
+    jobs = {names.get(job, job): list(addresses) for job, addresses in members.jobs.items()}
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec(jobs),
+        task_type=names.get(members.task.type, members.task.type),
+        task_id=members.task.number,
+        num_accelerators={"GPU": len(tf.config.list_physical_devices("GPU"))},
+        rpc_layer="grpc",
+    )
     try:
-        return tf.distribute.MultiWorkerMirroredStrategy()
+        with handlers_kept(), workers.together(members, task_timeout_secs):
+            limit_waiting(resolver, task_timeout_secs)
+            return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
     except RuntimeError as error:
         raise RunError(
             "TensorFlow has started in this process, which can no longer join the other workers: "
@@ -67,7 +90,6 @@ def _multi_worker(in_loop: InLoop) -> Any:
 _MAKERS: Dict[str, Callable[[InLoop], Any]] = {
     NONE: _one_device,
     MIRRORED: _mirrored,
-    MULTI_WORKER: _multi_worker,
 }
 
 
@@ -96,13 +118,15 @@ def _check_cluster(in_loop: InLoop) -> None:
                 f"strategy {in_loop.strategy!r} trains on the machines that {cluster.VARIABLE} "
                 f"lists, and it lists no others. Set it, or use strategy {MIRRORED!r}"
             )
-        if cluster.read_task().type == "ps":
+        servers = cluster.read_cluster().servers
+        if servers:
             raise ConfigError(
-                f"strategy {in_loop.strategy!r} has no parameter servers, and {cluster.VARIABLE} "
-                "makes this process one. Leave the job ps out of the cluster"
+                f"{cluster.VARIABLE}: cluster.ps has {len(servers)} tasks, and strategy "
+                f"{in_loop.strategy!r} has no parameter servers. Leave ps out of the cluster, or "
+                "--strategy out of the command: Estimator trains with parameter servers"
             )
     elif cluster.is_in_cluster():
         raise ConfigError(
             f"strategy {in_loop.strategy!r} trains on one machine, and {cluster.VARIABLE} makes "
-            "this process one of several. Unset it, or leave --strategy out"
+            f"this process one of several. Unset it, or use strategy {MULTI_WORKER!r}"
         )

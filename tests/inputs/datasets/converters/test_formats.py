@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import pathlib
@@ -9,6 +10,7 @@ from typing import Any, List
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from estimator_det.config.text import ConfigError
 from inputs.datasets import masks
@@ -155,6 +157,90 @@ def test_open_images_labels_in_records(root):
     assert found["c"]["image/neg_category_ids"] == [1]
     assert found["a"]["image/class/label"] == [2] and "image/neg_category_ids" not in found["a"]
     assert found["a"]["image/object/group_of"] == [0, 0]
+
+
+SEGMENTATIONS = (
+    "MaskPath,ImageID,LabelName,BoxID,BoxXMin,BoxXMax,BoxYMin,BoxYMax,PredictedIoU,Clicks\n"
+)
+
+
+def open_images_masks(root, rows):
+    """The sample, with masks of its cat at full size and of the dog of `a` at half its size."""
+    sample = samples.make(root, "open_images")
+    folder = root / "masks"
+    folder.mkdir()
+    cat, dog = np.zeros([20, 32], bool), np.zeros([10, 16], np.uint8)
+    cat[5:14, 8:24] = True
+    dog[:, 1:] = 255
+    (folder / "cat.png").write_bytes(masks.to_png(cat))
+    Image.fromarray(dog).save(folder / "dog.png")
+    (root / "m.csv").write_text(SEGMENTATIONS + "".join(row + "\n" for row in rows))
+    names = {"segmentations": str(root / "m.csv"), "mask_images": str(folder)}
+    options = SourceOptions(**{**sample.options.__dict__, **names})
+    return sample._replace(options=options), cat
+
+
+CAT_ROW = "cat.png,a,/m/01yrx,1,0.250000,0.750000,0.200000,0.700000,0.9,"
+
+
+def test_open_images_masks(root):
+    rows = ["dog.png,a,/m/0bt9lr,2,0,1,0,1,0.8,0.1 0.2 1;", CAT_ROW.replace("0.25", "0.25004")]
+    sample, cat = open_images_masks(root, rows)
+    samples.convert(sample, root / "out", masks=True, on_error="skip")
+    found = samples.records(root / "out")
+    pixels = [
+        np.asarray(Image.open(io.BytesIO(png))) for png in found["a"]["image/object/mask"]
+    ]  # fmt: skip
+    np.testing.assert_array_equal(pixels[0], cat)
+    np.testing.assert_array_equal(pixels[1], np.arange(32)[np.newaxis].repeat(20, 0) >= 2)
+    assert samples.boxes_of(found["a"]) == samples.OBJECTS["a"]
+    assert "image/object/source_fields" not in found["a"]
+    # The dog of b has no mask.
+    assert samples.boxes_of(found["b"]) == []
+    reported = [(fault["kind"], fault["line"]) for fault in samples.faults(root / "out")]
+    assert reported == [("mask_empty", 4)]
+    left_out = samples.convert(sample, root / "boxes")
+    assert left_out.tally["masks_left_out"] == 2
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (CAT_ROW.replace("cat.png", "none.png"), "the mask 'none.png' cannot be opened: No such"),
+        (CAT_ROW.replace("cat.png", "../out.png"), "the mask is '../out.png'"),
+        (CAT_ROW.replace("cat.png", "link.png"), "the mask 'link.png' is a symbolic link to"),
+        (CAT_ROW.replace("0.75", "0.76"), "no box of class 'cat' without a mask has the sides"),
+        (CAT_ROW.replace("01yrx", "0bt9lr"), "no box of class 'dog' without a mask has the sides"),
+        (CAT_ROW.replace("0.75", "x"), "BoxXMax is 'x0000', not a number"),
+    ],
+)
+def test_open_images_faults_of_masks(row, message, root):
+    sample, _ = open_images_masks(root, [row])
+    (root / "out.png").write_bytes(samples.png(1))
+    (root / "masks" / "link.png").symlink_to(root / "out.png")
+    image = next(open_source("open_images", sample.options).images)
+    (fault,) = image.faults
+    assert (fault.file, fault.line) == (str(root / "m.csv"), 2) and message in fault.message
+    assert [one.mask_file for one in image.objects] == [None, None]
+
+
+def test_open_images_masks_that_cannot_be_decoded(root):
+    sample, _ = open_images_masks(root, [CAT_ROW])
+    (root / "masks" / "cat.png").write_bytes(samples.png(1, kind="BMP"))
+    samples.convert(sample, root / "out", masks=True, on_error="skip")
+    first = samples.faults(root / "out")[0]
+    assert first["kind"] == "broken_mask" and "a file that is no PNG image" in first["message"]
+
+
+@pytest.mark.parametrize("given", ["segmentations", "mask_images"])
+def test_open_images_masks_need_both_options(given, root):
+    sample, _ = open_images_masks(root, [CAT_ROW])
+    options = SourceOptions(**{**sample.options.__dict__, given: ""})
+    with pytest.raises(ConfigError, match="--segmentations and --mask_images belong together"):
+        open_source("open_images", options)
+    bare = samples.SAMPLES["open_images"](root, samples.OBJECTS).options
+    with pytest.raises(ConfigError, match="--masks needs --segmentations with --from open_images"):
+        open_source("open_images", bare, masks=True)
 
 
 # YOLO

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 
@@ -227,6 +228,18 @@ def test_damage_anywhere_gives_records_or_a_fault(name, seeds, tmp_path):
         except (ConfigError, ConversionError) as error:
             assert str(error) and len(str(error)) < 10_000, seed
         path.write_bytes(sound)
+
+
+@every_format
+def test_reading_without_a_scratch_folder_writes_nothing(name, tmp_path, monkeypatch):
+    sample = samples.make(tmp_path, name)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert len(list(open_source(name, sample.options).images)) == 3
+    pathlib.Path(sample.cat_file).write_bytes(b"\xff")
+    with contextlib.suppress(ConfigError):  # of the formats that have one file
+        list(open_source(name, sample.options).images)
+    assert os.listdir() == []
 
 
 def test_the_nearest_format_is_named():

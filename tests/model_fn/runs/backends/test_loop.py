@@ -25,6 +25,8 @@ from tests.model_fn import fake
 AVERAGED = "train_config { optimizer { use_moving_average: true moving_average_decay: 0.5 } }"
 ADAM = """train_config { optimizer { adam_optimizer { learning_rate {
   exponential_decay_learning_rate { initial_learning_rate: 0.01 decay_steps: 2 } } } } }"""
+MOMENTUM = """train_config { optimizer { momentum_optimizer { momentum_optimizer_value: 0.9
+  learning_rate { constant_learning_rate { learning_rate: 0.1 } } } } }"""
 RMS = """train_config { optimizer { rms_prop_optimizer { learning_rate {
   constant_learning_rate { learning_rate: 0.01 } } } } }"""
 LOOP = InLoop()
@@ -88,7 +90,7 @@ def _tags(folder: pathlib.Path) -> Set[str]:
     "optimizer",
     [
         ADAM + AVERAGED,
-        pytest.param(AVERAGED, marks=pytest.mark.exhaustive),
+        pytest.param(MOMENTUM + AVERAGED, marks=pytest.mark.exhaustive),
         pytest.param(RMS, marks=pytest.mark.exhaustive),
     ],
 )
@@ -221,7 +223,7 @@ def test_what_the_loop_refuses(tmp_path: pathlib.Path, monkeypatch: pytest.Monke
         ({"precision": "float64"}, "one of float32"),
         ({"accumulate_steps": 0}, "accumulate_steps is 0; give 1 or more"),
         ({"num_replicas": 2}, "give strategy 'mirrored'"),
-        ({"strategy": "multi_worker_mirrored"}, "not supported yet. Describe the cluster"),
+        ({"strategy": "multi_worker_mirrored", "num_replicas": 2}, "set CUDA_VISIBLE_DEVICES"),
     ):
         with pytest.raises(ConfigError, match=message):
             InLoop(**options)
@@ -234,11 +236,17 @@ def test_what_the_loop_refuses(tmp_path: pathlib.Path, monkeypatch: pytest.Monke
         _train(tmp_path, synchronized, 1, InLoop(accumulate_steps=2))
     with pytest.raises(RunError, match="logical CPUs, and num_replicas is 64"):
         _train(tmp_path, config, 1, InLoop("mirrored", num_replicas=64))
+    workers = InLoop("multi_worker_mirrored")
+    with pytest.raises(ConfigError, match="TF_CONFIG lists, and it lists no others"):
+        _train(tmp_path, config, 1, workers)
     cluster = {"chief": ["h:1"], "worker": ["h:2"]}
     task = {"cluster": cluster, "task": {"type": "chief", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(task))
-    with pytest.raises(ConfigError, match="makes this process one of several"):
+    with pytest.raises(ConfigError, match="use strategy 'multi_worker_mirrored'"):
         _train(tmp_path, config, 1)
+    monkeypatch.setenv("TF_CONFIG", json.dumps({**task, "cluster": {**cluster, "ps": ["h:3"]}}))
+    with pytest.raises(ConfigError, match=r"cluster\.ps has 1 tasks, and strategy"):
+        _train(tmp_path, config, 1, workers)
 
 
 def test_checkpoints_that_do_not_fit(tmp_path: pathlib.Path) -> None:

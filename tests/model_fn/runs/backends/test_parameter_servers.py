@@ -8,7 +8,6 @@ import pytest
 
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
-from inputs.records.sharding import Split
 from model_fn.runs import cluster
 from model_fn.runs.backends import RunSettings, make_backend, parameter_servers
 from model_fn.runs.options import Saving
@@ -82,22 +81,6 @@ def test_fields_without_effect_beside_others(
     _be(monkeypatch, "chief")
     make_backend(_settings(tmp_path, text))
     assert message in caplog.text and bool(message) == bool(caplog.text)
-
-
-def test_the_chief_writes_how_records_are_divided(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    split = Split(3, [["a", "b", "c"]])
-    for kind in ("worker", "chief"):
-        _be(monkeypatch, kind)
-        made: Any = make_backend(_settings(tmp_path))
-        made._report_split(split)
-        assert (tmp_path / parameter_servers.SPLIT_FILE).exists() == (kind == "chief")
-    assert "worker 0 is worker 2 of 3 reads 1 of 3 files" in caplog.text
-    written = json.loads((tmp_path / parameter_servers.SPLIT_FILE).read_text())
-    assert written["workers"] == ["chief 0", "worker 0", "worker 1"]
-    assert written["streams"][0]["files_of_workers"] == [["a"], ["b"], ["c"]]
 
 
 @pytest.mark.parametrize(

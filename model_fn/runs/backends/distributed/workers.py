@@ -1,0 +1,144 @@
+"""What workers of a loop do about each other: none can take a step without all the others."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import time
+from typing import Any, Iterator
+
+from estimator_det.compat import tf
+from model_fn.checkpoints.errors import MissingTaskError, RunError
+from model_fn.runs.cluster import Cluster
+from model_fn.runs.task_watch import TaskWatch, check_free, is_listening
+
+_LOG = logging.getLogger(__name__)
+
+_POLL_SECS = 0.5
+_REMEDY = "Start all tasks again: training resumes from the last checkpoint"
+# What a collective operation ends in where a worker has gone.
+_LOST = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.InternalError,
+)
+
+
+def wait_for_others(cluster: Cluster, task_timeout_secs: float) -> None:
+    """Waits until all workers have started; a signal interrupts it.
+
+    TensorFlow waits, too, but nothing interrupts it. Until all are there, this process listens in
+    the place of TensorFlow's server, so that the others see it.
+
+    Args:
+        cluster: Of this process.
+        task_timeout_secs: For how long another worker may be missing.
+
+    Raises:
+        RunError: if the address of this worker is taken, or not possible.
+        MissingTaskError: if another worker does not come.
+    """
+    check_free(cluster)
+    missing = [task for task in cluster.readers if task != cluster.task]
+    _LOG.info("%s waits for %s", cluster.task, ", ".join(map(str, missing)))
+    watch = TaskWatch(cluster, missing, task_timeout_secs)
+    with _listening(cluster) as server:
+        while missing:
+            watch.look()
+            watch.raise_if_missing()
+            _accept_all(server)
+            # One that was seen once may be changing to TensorFlow's server.
+            missing = [task for task in missing if not is_listening(cluster.address(task))]
+            time.sleep(_POLL_SECS)
+
+
+def _listening(cluster: Cluster) -> socket.socket:
+    address = cluster.address(cluster.task)
+    anywhere = ("", int(address.rpartition(":")[2]))
+    try:
+        if socket.has_dualstack_ipv6():
+            server = socket.create_server(anywhere, family=socket.AF_INET6, dualstack_ipv6=True)
+        else:
+            server = socket.create_server(anywhere)
+    except OSError as error:
+        raise RunError(
+            f"{cluster.task.field} is {address}, where no server can be started: {error}. Correct "
+            "the address in the TF_CONFIG of all tasks"
+        ) from error
+    server.setblocking(False)
+    return server
+
+
+def _accept_all(server: socket.socket) -> None:
+    """Empties the queue of connections, which are refused where it is full."""
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            server.accept()[0].close()
+
+
+def check_folder(model_dir: str) -> None:
+    """Refuses a worker that does not see the folder that the chief has made.
+
+    Raises:
+        RunError: see there.
+    """
+    if not tf.io.gfile.isdir(model_dir):
+        raise RunError(
+            f"model_dir {model_dir} is not there, and the chief has made it: all tasks of a "
+            "cluster need the same folder, on a network file system or gs://"
+        )
+
+
+@contextlib.contextmanager
+def together(cluster: Cluster, task_timeout_secs: float) -> Iterator[None]:
+    """Within, workers take steps together, and the loss of one ends the others.
+
+    A worker that only waits is ended with the same message once another one was missing for too
+    long.
+
+    Args:
+        cluster: Of this process.
+        task_timeout_secs: For how long another worker may be missing.
+
+    Raises:
+        MissingTaskError: if another worker is lost.
+    """
+    others = [task for task in cluster.readers if task != cluster.task]
+    watch = TaskWatch(cluster, others, task_timeout_secs, needs_all=True)
+    try:
+        with watch.watching():
+            yield
+    except _LOST as error:
+        gone = [task for task in others if not is_listening(cluster.address(task))]
+        if not gone and not isinstance(error, tf.errors.UnavailableError):
+            raise
+        names = " and ".join(str(task) for task in gone) or "a task that has started again"
+        raise MissingTaskError(
+            f"the cluster has lost {names}: steps need all workers. See the log of that process. "
+            f"{_REMEDY}"
+        ) from error
+
+
+def of_first(strategy: Any, number: int) -> int:
+    """The number that the chief gives; all workers must call this.
+
+    Args:
+        strategy: Of several workers.
+        number: Of this worker.
+    """
+
+    def chosen() -> tf.Tensor:
+        context = tf.distribute.get_replica_context()
+        is_first = tf.equal(context.replica_id_in_sync_group, 0)
+        given = tf.where(is_first, tf.constant(number, tf.int64), tf.constant(0, tf.int64))
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, given)
+
+    @tf.function(autograph=False)
+    def collect() -> Any:
+        return strategy.experimental_local_results(strategy.run(chosen))[0]
+
+    return int(collect())

@@ -1,0 +1,155 @@
+"""Checkpoints with the names of the reference's quantized models are restored, every variable."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pathlib
+import types
+from typing import Any, Callable, Dict
+
+import numpy as np
+import pytest
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config import pipeline
+from estimator_det.detectors import make_detector
+from estimator_det.detectors.restore import variables_to_restore
+from estimator_det.nets import layers
+from estimator_det.nets.quantization import (
+    STEP_VARIABLE,
+    Quantization,
+    Quantizer,
+    quantized_by,
+)
+from estimator_det.protos import train_pb2
+from model_fn.checkpoints import savers
+from model_fn.training import warm_start
+
+NAMES = (
+    "ssd_mobilenet_v1_0.75_depth_quantized_300x300_pets_sync",
+    "ssd_mobilenet_v1_0.75_depth_quantized_300x300_coco14_sync",
+    "ssd_mobilenet_v2_quantized_300x300_coco",
+)
+ENDS = ("min", "max")
+STEPS = (tf1.GraphKeys.GLOBAL_STEP, STEP_VARIABLE)
+
+Values = Dict[str, np.ndarray]
+
+
+def _stored(shared: pathlib.Path, name: str) -> Values:
+    """Random values for each variable that the reference has in training, but for slots."""
+    golden = shared / "golden"
+    shapes = json.loads((golden / "configs" / f"{name}.json").read_text())["variables"]
+    record = json.loads((golden / "quantization" / f"{name}.json").read_text())
+    random = np.random.default_rng(0)
+    values = {
+        each: random.standard_normal(shapes[each][0]).astype(np.float32)
+        for each in record["variables"]["float"]
+    }
+    for scope in record["quant_scopes"]:
+        ends = [f"{scope}/{end}" for end in ENDS]
+        if not scope.endswith("/weights_quant"):
+            ends += [f"{scope}/{end}/{part}" for end in ends for part in ("biased", "local_step")]
+        values.update({end: random.standard_normal([]).astype(np.float32) for end in ends})
+    assert len(values) + 1 == record["variables"]["total_train"]
+    return {**values, **{step: np.int64(random.integers(100, 1000)) for step in STEPS}}
+
+
+def _saved(folder: pathlib.Path, values: Values) -> str:
+    with tf.Graph().as_default(), tf1.Session() as session:
+        prefix = str(folder / "model.ckpt-7")
+        tensors = [tf.constant(value) for value in values.values()]
+        session.run(tf.raw_ops.SaveV2(
+            prefix=prefix, tensor_names=list(values), shape_and_slices=[""] * len(values),
+            tensors=tensors,
+        ))  # fmt: skip
+    return prefix
+
+
+def _check(stored: Values, folder: pathlib.Path, build: Callable[[bool], Any], caplog: Any) -> None:
+    """Fine-tunes from, resumes and evaluates a checkpoint of `stored`.
+
+    Args:
+        stored: Values by name.
+        folder: For the checkpoint.
+        build: Builds the network, for training or not, and returns the detector.
+        caplog: The fixture.
+    """
+    checkpoint = _saved(folder, stored)
+    config = train_pb2.TrainConfig(
+        fine_tune_checkpoint=checkpoint, fine_tune_checkpoint_type="full"
+    )
+    of_model = {name: value for name, value in stored.items() if name not in STEPS}
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.train.get_or_create_global_step()
+        detector = build(True)
+        saver = savers.make_saver(config)
+        session.run(tf1.global_variables_initializer())
+        saver.restore(session, checkpoint)
+        variables = {v.op.name: v for v in tf1.global_variables()}
+        np.testing.assert_equal(session.run(variables), stored)
+        table = warm_start.plan_warm_start(detector, config, None)
+        assert table is not None and sorted(table.restored) == sorted(of_model)
+        assert (table.missing, table.mismatched, table.unused, table.new_ranges) == ([], [], [], [])
+        assert sorted(table.unused_slots) == sorted(STEPS)
+        warm_start.initialize_from(table)
+        session.run(tf1.global_variables_initializer())
+        started = session.run(variables)
+        assert [started.pop(step) for step in STEPS] == [0, 0]
+        np.testing.assert_equal(started, of_model)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.train.get_or_create_global_step()
+        build(False)
+        saver = savers.evaluation_saver(None, use_moving_averages=False)
+        with caplog.at_level(logging.WARNING):
+            saver.restore(session, checkpoint)
+        assert "no place for" not in caplog.text
+        found = session.run({v.op.name: v for v in tf1.global_variables()})
+    parts_of_training = ("/biased", "/local_step", STEP_VARIABLE)
+    expected = {n: v for n, v in stored.items() if not n.endswith(parts_of_training)}
+    np.testing.assert_equal(found, expected)
+
+
+def test_every_variable_of_a_quantized_layer_is_restored(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    head = "BoxPredictor_0/BoxEncodingPredictor"
+    averages = [
+        f"{head}/act_quant/{head}/act_quant/{end}/{part}"
+        for end in ("min", "max")
+        for part in ("biased", "local_step")
+    ]
+    ends = [f"{head}/{kind}/{end}" for kind in ("weights_quant", "act_quant") for end in ENDS]
+    stored = {name: np.float32(number) for number, name in enumerate([*averages, *ends])}
+    stored[f"{head}/weights"] = np.ones([1, 1, 3, 2], np.float32)
+    stored[f"{head}/biases"] = np.ones([2], np.float32)
+    stored.update({step: np.int64(9) for step in STEPS})
+
+    def build(is_training: bool) -> Any:
+        quantizer = Quantizer(Quantization(), is_training)
+        with tf1.variable_scope("BoxPredictor_0"), quantized_by(quantizer):
+            layers.conv2d(tf.zeros([1, 4, 4, 3]), 2, 1, scope="BoxEncodingPredictor")
+
+        def restore_map(kind: str, load_all: bool = False) -> Dict[str, tf.Variable]:
+            return variables_to_restore(kind, load_all, ["BoxPredictor_0"], lambda name: name)
+
+        return types.SimpleNamespace(restore_map=restore_map)
+
+    _check(stored, tmp_path, build, caplog)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", NAMES)
+def test_every_variable_of_a_quantized_model_is_restored(
+    shared: pathlib.Path, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    config = pipeline.read_pipeline(shared / "data" / "configs" / f"{name}.config")
+
+    def build(is_training: bool) -> Any:
+        detector = make_detector(config.model, is_training, config.graph_rewriter)
+        inputs, _ = detector.preprocess(tf.zeros([1, 300, 300, 3]))
+        detector.predict(inputs)
+        return detector
+
+    _check(_stored(shared, name), tmp_path, build, caplog)

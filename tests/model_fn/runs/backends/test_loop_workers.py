@@ -1,0 +1,104 @@
+"""What workers of the TF2 loop do about each other; several processes are in tests/programs."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import socket
+import threading
+from typing import Any, Callable, List
+
+import pytest
+
+from estimator_det.compat import tf
+from model_fn.checkpoints.errors import MissingTaskError, RunError
+from model_fn.runs import task_watch
+from model_fn.runs.backends.distributed import workers
+from model_fn.runs.cluster import Cluster, Task
+from tests.programs.clusters import free_addresses
+
+
+@pytest.fixture
+def members() -> Callable[[str, int], Cluster]:
+    """Makes a chief and two workers, seen by one of them."""
+    addresses = free_addresses(3)
+    jobs = {"chief": addresses[:1], "worker": addresses[1:]}
+    return lambda job, index: Cluster(jobs, Task(job, index))
+
+
+def _in_thread(errors: List[Exception], cluster: Cluster, secs: float) -> threading.Thread:
+    def run() -> None:
+        try:
+            workers.wait_for_others(cluster, secs)
+        except RunError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def test_workers_wait_until_all_have_come(members: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_POLL_SECS", 0.01)
+    errors: List[Exception] = []
+    first = _in_thread(errors, members("chief", 0), 60)
+    second = _in_thread(errors, members("worker", 0), 60)
+    second.join(0.1)
+    assert first.is_alive() and second.is_alive()
+    workers.wait_for_others(members("worker", 1), 60)
+    # It is there as long as TensorFlow's server would be.
+    address = members("worker", 1).address(Task("worker", 1)).rpartition(":")
+    with socket.create_server((address[0], int(address[2]))):
+        first.join()
+        second.join()
+    assert not errors
+
+
+def test_a_worker_that_does_not_come(members: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_POLL_SECS", 0.01)
+    chief = members("chief", 0)
+    with pytest.raises(MissingTaskError, match="worker 0 of the cluster is missing: nothing has"):
+        workers.wait_for_others(chief, 0.05)
+    host, _, port = chief.address(chief.task).rpartition(":")
+    with socket.create_server((host, int(port))), pytest.raises(RunError, match="listens already"):
+        workers.wait_for_others(chief, 60)
+
+
+def test_an_address_that_no_server_can_have() -> None:
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        address = f"localhost:{taken.getsockname()[1]}"
+        with pytest.raises(RunError, match=rf"cluster\.chief\[0\] is {address}, where no server"):
+            workers.wait_for_others(Cluster({"chief": [address]}, Task("chief", 0)), 60)
+
+
+def test_a_lost_worker_is_named(members: Any) -> None:
+    chief = members("chief", 0)
+    with contextlib.ExitStack() as stack:
+        host, _, port = chief.address(Task("worker", 1)).rpartition(":")
+        stack.enter_context(socket.create_server((host, int(port))))
+        stack.enter_context(
+            pytest.raises(MissingTaskError, match="cluster has lost worker 0: steps need")
+        )
+        with workers.together(chief, 60):
+            raise tf.errors.InternalError(None, None, "Connection reset by peer")
+
+
+def test_other_errors_stay_what_they_are(members: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "is_listening", lambda address: True)
+    monkeypatch.setattr(task_watch, "is_listening", lambda address: True)
+    with pytest.raises(tf.errors.InternalError), workers.together(members("chief", 0), 60):
+        raise tf.errors.InternalError(None, None, "a bug")
+    raises = pytest.raises(MissingTaskError, match="lost a task that has started again")
+    with raises, workers.together(members("chief", 0), 60):
+        raise tf.errors.UnavailableError(None, None, "it has started again")
+
+
+def test_a_folder_that_a_worker_does_not_see(tmp_path: pathlib.Path) -> None:
+    workers.check_folder(str(tmp_path))
+    with pytest.raises(RunError, match="all tasks of a cluster need the same folder"):
+        workers.check_folder(str(tmp_path / "model"))
+
+
+def test_the_number_of_the_first_one() -> None:
+    assert workers.of_first(tf.distribute.OneDeviceStrategy("/cpu:0"), 2**40) == 2**40

@@ -1,0 +1,171 @@
+"""Real processes that train together by the TF2 loop: `--strategy multi_worker_mirrored`."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import signal
+import time
+from typing import Any, Callable, Dict, Iterator, List, Optional
+
+import pytest
+
+from estimator_det import console
+from model_fn.checkpoints import repair
+from model_fn.runs import data_split
+from tests.checkpoints import trained_steps
+from tests.programs.clusters import LocalCluster
+from tests.programs.forking import TIMEOUT, Forker, Run, small_config
+
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
+
+Make = Callable[..., LocalCluster]
+ENDLESS = 10**6
+STRATEGY = "multi_worker_mirrored"
+
+
+@pytest.fixture
+def fake_workers(forker: Forker, tmp_path: pathlib.Path) -> Iterator[Make]:
+    """Makes workers that train the fake detector in `tmp_path`/model."""
+    made: List[LocalCluster] = []
+
+    def make(workers: int = 1, chief: str = "chief", **settings: Any) -> Any:
+        settings = {"ballast": 10, "eval_secs": 0, "save_steps": 10, **settings}
+
+        def start(environment: Dict[str, str]) -> Run:
+            return forker.fake_training(
+                str(tmp_path / "model"), environment=environment, strategy=STRATEGY, **settings
+            )
+
+        made.append(LocalCluster(start, workers, servers=0, chief=chief))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.kill()
+
+
+def _steps(folder: pathlib.Path) -> List[int]:
+    return sorted(int(path.stem.split("-")[1]) for path in folder.glob("model.ckpt-*.index"))
+
+
+def _check_whole(folder: pathlib.Path) -> None:
+    assert _steps(folder)
+    for index in folder.glob("model.ckpt-*.index"):
+        assert repair.find_damage(str(index.with_suffix(""))) is None
+
+
+def _wait_for_step(folder: pathlib.Path, step: int, cluster: LocalCluster) -> None:
+    end = time.monotonic() + TIMEOUT
+    while trained_steps(str(folder)) < step:
+        assert time.monotonic() < end, cluster.outputs()
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("chief", "evaluator"), [("chief", "evaluator"), ("worker", "evaluator"), ("master", None)]
+)
+def test_two_workers(
+    fake_workers: Make, tmp_path: pathlib.Path, chief: str, evaluator: Optional[str]
+) -> None:
+    cluster, folder = fake_workers(chief=chief, num_steps=12), tmp_path / "model"
+    cluster.start_all(*([evaluator] if evaluator else []))
+    assert set(cluster.wait().values()) == {0}, cluster.outputs()
+    assert trained_steps(str(folder)) == 12
+    _check_whole(folder)
+    # Reports are those of the chief alone.
+    reported = (folder / "progress.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in reported] == list(range(1, 13))
+    other = "worker-1" if chief == "worker" else "worker-0"
+    assert "step 12/12" in cluster.runs[f"{chief}-0"].output()
+    assert "step 1" not in cluster.runs[other].output()
+    evaluated = (folder / "evaluations.jsonl").read_text().splitlines()
+    assert json.loads(evaluated[-1])["step"] == 12
+
+
+@pytest.mark.parametrize("killed", ["worker", "chief"])
+def test_a_worker_that_is_lost_ends_the_others(
+    fake_workers: Make, tmp_path: pathlib.Path, killed: str
+) -> None:
+    folder = tmp_path / "model"
+    cluster = fake_workers(workers=2, num_steps=60, step_secs=0.3, task_timeout_secs=30)
+    cluster.start_all()
+    _wait_for_step(folder, 20, cluster)
+    cluster.runs.pop(f"{killed}-0").signal(signal.SIGKILL)
+    assert set(cluster.wait().values()) == {console.EXIT_FAILED}, cluster.outputs()
+    for run in cluster.runs.values():
+        assert re.search(f"error: the cluster has lost .*{killed} 0", run.output())
+        assert "Traceback" not in run.output()
+    _check_whole(folder)
+    cluster.start_all()
+    assert set(cluster.wait().values()) == {0}, cluster.outputs()
+    assert trained_steps(str(folder)) == 60
+    assert "Resuming at step" in cluster.runs["chief-0"].output()
+
+
+@pytest.mark.parametrize("signalled", [["worker-0"], ["chief-0", "worker-0"]])
+def test_sigterm(fake_workers: Make, tmp_path: pathlib.Path, signalled: List[str]) -> None:
+    folder = tmp_path / "model"
+    settings = {"save_steps": ENDLESS, "step_secs": 0.1}
+    cluster = fake_workers(num_steps=ENDLESS, **settings)
+    cluster.start_all()
+    cluster.runs["chief-0"].wait_for("step 5")
+    for name in signalled:
+        cluster.runs[name].signal(signal.SIGTERM)
+    assert set(cluster.wait().values()) == {console.EXIT_TERMINATED}, cluster.outputs()
+    first, stopped = _steps(folder)
+    assert first == 0
+    text = f"stopped by SIGTERM at step {stopped}, which is saved in {folder}"
+    assert text in cluster.runs["chief-0"].output()
+    assert not (folder / "training_over.json").exists()
+
+    # All of it resumes, each worker with its next record.
+    again = fake_workers(num_steps=stopped + 5, **settings)
+    again.start_all()
+    assert set(again.wait().values()) == {0}, again.outputs()
+    assert trained_steps(str(folder)) == stopped + 5
+    assert f"Resuming at step {stopped}" in again.runs["chief-0"].output()
+    assert "new epoch" not in again.outputs() and "come again" not in again.outputs()
+    position = json.loads((folder / "data_position-worker-0.json").read_text())
+    assert position[str(stopped + 5)]["count"] == 2 * (stopped + 5)
+
+
+def test_a_worker_that_never_comes(fake_workers: Make) -> None:
+    alone = fake_workers(num_steps=5, task_timeout_secs=5)
+    alone.start("chief")
+    assert alone.wait() == {"chief-0": console.EXIT_FAILED}
+    assert "error: worker 0 of the cluster is missing" in alone.outputs()
+
+
+def test_the_command(forker: Forker, tmp_path: pathlib.Path) -> None:
+    config, folder = small_config(tmp_path, num_steps=6), tmp_path / "model"
+    arguments = ["train", config, "--model_dir", str(folder), "--eval_every_steps=3"]
+    arguments += ["--best_metric", "DetectionBoxes_Precision/mAP", "--seed=1"]
+
+    def start(environment: Dict[str, str]) -> Run:
+        loop = ["--strategy", STRATEGY, "--steps_per_call=3", "--precision=mixed_float16"]
+        return forker.command(*arguments, *loop, environment=environment)
+
+    cluster = LocalCluster(start, workers=1, servers=0, chief="master")
+    try:
+        waiting = cluster.start("worker")
+        waiting.wait_for("worker 0 waits for master 0")
+        waiting.signal(signal.SIGTERM)
+        assert waiting.wait() == console.EXIT_TERMINATED
+        cluster.start_all()
+        assert set(cluster.wait().values()) == {0}, cluster.outputs()
+    finally:
+        cluster.kill()
+    assert _steps(folder) == [0, 3, 6]
+    split = json.loads((folder / data_split.SPLIT_FILE).read_text())
+    assert split["workers"] == ["master 0", "worker 0"]
+    assert "worker 0 is worker 2 of 2 reads" in cluster.runs["worker-0"].output()
+    assert list((folder / "export" / "Servo").iterdir())
+    assert list((folder / "export" / "best").iterdir())
+    evaluated = (folder / "evaluations.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in evaluated] == [3, 6]
+    # An Estimator on one machine resumes from that.
+    estimator = forker.command(*arguments, "--num_train_steps=8")
+    assert estimator.wait() == 0, estimator.output()
+    assert trained_steps(str(folder)) == 8 and "Resuming at step 6" in estimator.output()
