@@ -94,7 +94,11 @@ class OpenvinoDetector(ModelDetector):
         self._compiled = compiled
 
     def run(self, images: np.ndarray) -> Dict[str, np.ndarray]:
-        found = self._compiled([images.astype(self._type)])
+        try:
+            found = self._compiled([images.astype(self._type)])
+        except RuntimeError as error:
+            reason = str(error).split("\n")[0]
+            raise RunError(f"{self.path} fails: {reason}. Export it again") from error
         return {name: found[output] for name, output in self._outputs.items()}
 
 

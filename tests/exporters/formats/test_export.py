@@ -187,7 +187,7 @@ def test_int8_needs_images(trained: Trained, tmp_path: pathlib.Path) -> None:
         (["--quantize=int8"], "--quantize: for TFLite only; add tflite to --format"),
         (["--max_detections=3", "--use_regular_nms"], "--max_detections, --use_regular_nms: for"),
         (["--format=tflit"], "did you mean 'tflite'"),
-        (["--format=onnx, tflite", "--max_detections=0"], "--max_detections: is 0"),
+        (["--format=frozen_graph, tflite", "--max_detections=0"], "--max_detections: is 0"),
         (["--format=tflite, tflite"], "give at least one, and each only once"),
         (["--format=tflite", "--max_detections=0"], "--max_detections: is 0"),
         (["--format=onnx", "--converter_python=none"], "--converter_python: none is no Python"),
