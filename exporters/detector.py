@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import abc
 import os
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
+from PIL import Image
 
 from estimator_det.compat import tf
 from estimator_det.config.printing import plain
@@ -52,6 +53,7 @@ class ModelDetector(abc.ABC):
         path: The file or folder of the model.
         class_names: Id -> name of its label map; empty without one.
         batch_size: The only number of images that `run` takes; None for any.
+        image_size: The only height and width that `run` takes; None for any.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class ModelDetector(abc.ABC):
         self.path = path
         self.class_names = dict(class_names)
         self.batch_size = batch_size
+        self.image_size: Tuple[Optional[int], Optional[int]] = (None, None)
         self._thresholds_file = thresholds_file
 
     @abc.abstractmethod
@@ -76,8 +79,15 @@ class ModelDetector(abc.ABC):
         """
 
     def detect(self, pixels: np.ndarray) -> ImageDetections:
-        """Detects on one image, uint8 [h, w, 3] RGB."""
-        return self.detect_batch(pixels[None])[0]
+        """Detects on one image, uint8 [h, w, 3] RGB, of any size."""
+        return self.detect_batch(self.fitted(pixels)[None])[0]
+
+    def fitted(self, pixels: np.ndarray) -> np.ndarray:
+        """An image, uint8 [h, w, 3], resized if the model takes one height or width only."""
+        height, width = (wanted or size for wanted, size in zip(self.image_size, pixels.shape[:2]))
+        if (height, width) == pixels.shape[:2]:
+            return pixels
+        return np.asarray(Image.fromarray(pixels).resize((width, height)))
 
     def detect_batch(self, images: np.ndarray) -> List[ImageDetections]:
         """Detects on images of one size, uint8 [B, h, w, 3] RGB."""

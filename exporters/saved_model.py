@@ -191,13 +191,13 @@ def _check_folder(output_dir: str, overwrite: bool) -> None:
 
 
 def _make_folder(output_dir: str) -> None:
-    """Removes SavedModel and frozen graph of an earlier export; other files stay."""
+    """Removes SavedModel and graphs of an earlier export; other files stay."""
     saved_model = os.path.join(output_dir, SAVED_MODEL_FOLDER)
     if tf.io.gfile.exists(saved_model):
         tf.io.gfile.rmtree(saved_model)
-    frozen_graph = os.path.join(output_dir, FROZEN_GRAPH_FILE)
-    if tf.io.gfile.exists(frozen_graph):
-        tf.io.gfile.remove(frozen_graph)
+    for name in (FROZEN_GRAPH_FILE, INFERENCE_GRAPH_FILE):
+        if tf.io.gfile.exists(path := os.path.join(output_dir, name)):
+            tf.io.gfile.remove(path)
     tf.io.gfile.makedirs(output_dir)
 
 

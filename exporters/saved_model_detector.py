@@ -74,6 +74,8 @@ class SavedModelDetector(ModelDetector):
         self._input_key, spec = self._find_input()
         placeholder = self._signature.inputs[0].name
         self._feed = image_feed(placeholder, spec.dtype, spec.shape.rank)
+        if spec.shape.rank == 4:
+            self.image_size = (spec.shape[1], spec.shape[2])
         if spec.shape.rank == 0 or spec.shape[0] == 1:  # the Estimator's exports take one example
             self.batch_size = 1
 

@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _numbers(text: str) -> Tuple[int, ...]:
     try:
-        return tuple(int(part) for part in text.split(","))
+        return tuple(dict.fromkeys(int(part) for part in text.split(",")))
     except ValueError:
         raise argparse.ArgumentTypeError(
             f"{text!r} must be whole numbers with commas between"
@@ -73,10 +73,10 @@ def run(options: argparse.Namespace) -> int:
             options.num_images,
         ),
     )
-    folder = options.output_dir or os.path.join(found.folder, FOLDER)
-    paths = report.write(found, folder)
+    # Before what may fail: measuring takes minutes.
     for line in report.text_lines(found):
         console.say(line)
-    console.say(f"written: {', '.join(paths)}")
+    folder = options.output_dir or os.path.join(found.folder, FOLDER)
+    console.say(f"written: {', '.join(report.write(found, folder))}")
     failed = [row for row in found.rows if row.measured is None]
     return console.EXIT_FAILED if failed else console.EXIT_OK

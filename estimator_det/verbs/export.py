@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from estimator_det import console
 from estimator_det.verbs.base import CONFIG_EXAMPLE, add_config_arguments, load
@@ -161,12 +161,17 @@ def _add_format_arguments(parser: argparse.ArgumentParser) -> None:
         )  # fmt: skip
 
 
+def _names(text: str) -> List[str]:
+    """`"a, b"` -> `["a", "b"]`."""
+    return [name.strip() for name in text.split(",")]
+
+
 def _format_options(options: argparse.Namespace) -> Any:
     from exporters.formats.base import FormatOptions, TfliteOptions
 
     given = {name: getattr(options, name) for name in TFLITE_OPTIONS}
     given = {name: value for name, value in given.items() if value is not None}
-    if given and "tflite" not in options.format.split(","):
+    if given and "tflite" not in _names(options.format):
         names = ", ".join(f"--{name}" for name in given)
         raise console.UsageError(f"{names}: for TFLite only; add tflite to --format")
     quantize = given.pop("quantize", None)
@@ -188,9 +193,9 @@ def run(options: argparse.Namespace) -> int:
         config,
         options.trained_checkpoint_prefix,
         options.output_directory,
-        formats.resolve_formats(options.format.split(",")),
+        formats.resolve_formats(_names(options.format)),
         _format_options(options),
-        input_types=options.input_type.split(","),
+        input_types=_names(options.input_type),
         input_shape=signatures.parse_input_shape(options.input_shape),
         label_map_path=options.label_map_path,
         side_inputs=_side_inputs(options, config),
@@ -198,9 +203,7 @@ def run(options: argparse.Namespace) -> int:
         serving_options=saved_model.ServingOptions(options.trainable, options.max_batch),
         extras=saved_model.GraphExtras(
             inference_graph=options.write_inference_graph,
-            output_tensors=[
-                name.strip() for name in options.additional_output_tensor_names.split(",") if name
-            ],
+            output_tensors=list(filter(None, _names(options.additional_output_tensor_names))),
             thresholds=options.thresholds,
         ),
     )
@@ -213,9 +216,10 @@ def _report(export: Any) -> None:
     for each in models:
         what = f"{each.path} ({each.num_bytes / 1e6:.1f} MB)"
         console.say(f"{each.name + ':':<14} {what}{_compared(each.difference)}")
-    kind = "variables" if exported.has_variables else "constants"
     console.say(f"inputs:        {', '.join(exported.input_types)}")
-    console.say(f"weights:       {kind} in the SavedModel")
+    if "saved_model" in [each.name for each in models]:
+        kind = "variables" if exported.has_variables else "constants"
+        console.say(f"weights:       {kind} in the SavedModel")
     if exported.frozen_graph is None:
         console.say("frozen_graph:  none (too many weights)")
     console.say(f"checkpoint:    {exported.checkpoint}")
@@ -225,7 +229,7 @@ def _report(export: Any) -> None:
 
 def _compared(difference: Optional[Any]) -> str:
     if difference is None:
-        return "; not compared: it takes more than one color image"
+        return "; not compared: it does not make detections of one color image"
     from exporters.formats.check import describe
 
     return f"; {describe(difference)}"

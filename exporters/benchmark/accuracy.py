@@ -89,6 +89,6 @@ def _placeholders() -> Detections:
 
 def _detect(model: ModelDetector, pixels: np.ndarray) -> List[np.ndarray]:
     """The first fields of `Detections` for an image, float32 [1, h, w, 3]."""
-    outputs = model.run(pixels.astype(np.uint8))
+    outputs = model.run(model.fitted(pixels[0].astype(np.uint8))[None])
     boxes, scores = outputs[BOXES], outputs[SCORES]
     return [boxes, scores, outputs[CLASSES] - CLASS_OFFSET, outputs[NUM], boxes, scores[..., None]]

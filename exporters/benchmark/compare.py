@@ -82,7 +82,7 @@ def benchmark(path: str, options: BenchmarkOptions) -> Benchmark:
         RunError: if a record cannot be read.
     """
     models = exported_models(path)
-    folder = os.path.dirname(models[0].path.rstrip("/")) or "."
+    folder = models[0].folder
     config = _config_of(folder)
     records = _records(options, folder)
     images = sample_images(records, (), NUM_IMAGES)

@@ -20,7 +20,7 @@ from exporters.formats import (  # noqa: F401  (imports fill the registry)
     tfjs,
     tflite,
 )
-from exporters.formats.base import FORMATS, ExportFormat, check_runtime
+from exporters.formats.base import FORMATS, ExportFormat, check_runtime, folder_of
 
 __all__ = ["FoundModel", "exported_models", "load_model", "resolve_formats"]
 
@@ -32,6 +32,13 @@ class FoundModel(NamedTuple):
 
     format: ExportFormat
     path: str  # file or folder
+
+    @property
+    def folder(self) -> str:
+        """The folder of the export."""
+        found = folder_of(self.path)
+        is_inside = not (os.path.splitext(self.format.file)[1] or tf.io.gfile.isdir(self.path))
+        return folder_of(found) if is_inside else found
 
     def load(self) -> ModelDetector:
         """The model, ready to run.
@@ -49,7 +56,7 @@ def resolve_formats(names: Sequence[str]) -> List[ExportFormat]:
     Raises:
         ConfigError: for an unknown or repeated name, or none.
     """
-    chosen = [FORMATS.get(name.strip())() for name in names]
+    chosen = [FORMATS.get(name)() for name in names]
     if not chosen or len({each.name for each in chosen}) != len(chosen):
         raise ConfigError(f"formats {list(names)}: give at least one, and each only once")
     return chosen

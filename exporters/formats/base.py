@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
+import tempfile
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf
+from estimator_det.config import files
 from estimator_det.config.context import context_shape
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
@@ -129,7 +132,9 @@ def check_runtime(chosen: ExportFormat) -> None:
     Raises:
         RunError: if a module is missing; the text contains the extra to install.
     """
-    missing = [name for name in chosen.runtime if importlib.util.find_spec(name) is None]
+    found = {name: importlib.util.find_spec(name) for name in chosen.runtime}
+    # A folder of this name in the current one, as of an export, has no origin.
+    missing = [name for name, spec in found.items() if spec is None or spec.origin is None]
     if missing:
         raise RunError(
             f"{chosen.name} models need {', '.join(missing)}, which is not installed; "
@@ -137,9 +142,31 @@ def check_runtime(chosen: ExportFormat) -> None:
         )
 
 
+@contextlib.contextmanager
+def written_at(path: str) -> Iterator[str]:
+    """A local path for the file or folder of a converter, which is copied to `path` once complete.
+
+    What fails leaves nothing, and `path` may be remote.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        local = os.path.join(folder, os.path.basename(path))
+        yield local
+        if os.path.isdir(local):
+            tf.io.gfile.makedirs(path)
+            for name in sorted(os.listdir(local)):
+                tf.io.gfile.copy(os.path.join(local, name), files.join(path, name), overwrite=True)
+        else:
+            tf.io.gfile.copy(local, path, overwrite=True)
+
+
+def folder_of(path: str) -> str:
+    """The folder that contains a file or folder."""
+    return os.path.dirname(path.rstrip("/") if files.is_remote(path) else os.path.abspath(path))
+
+
 def class_names_beside(path: str) -> Dict[int, str]:
     """Class names of the label map in the export that a file or folder belongs to."""
-    folder = os.path.dirname(path.rstrip("/")) or "."
+    folder = folder_of(path)
     found = os.path.join(folder, LABEL_MAP_FILE)
     if tf.io.gfile.exists(found):
         return dict(read_label_map(found).names)
@@ -148,7 +175,7 @@ def class_names_beside(path: str) -> Dict[int, str]:
 
 def thresholds_beside(path: str) -> str:
     """Where the thresholds of an export are that a file or folder belongs to."""
-    folder = os.path.dirname(path.rstrip("/")) or "."
+    folder = folder_of(path)
     inside = os.path.join(folder, SAVED_MODEL_FOLDER, threshold_files.IN_EXPORTS)
     beside = os.path.join(folder, THRESHOLDS_FILE)
     return inside if tf.io.gfile.exists(inside) and not tf.io.gfile.exists(beside) else beside

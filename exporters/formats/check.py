@@ -90,13 +90,9 @@ def compare(
             parts.append(_of_anchors(wanted, found))
             if _keeps_scores(model_config.ssd):
                 parts.append(_of_suppression(wanted, found, model_config.ssd.num_classes))
-    return Difference(
-        max(each.scores for each in parts),
-        max(each.boxes for each in parts),
-        sum(each.rows for each in parts),
-        max(each.usual_scores for each in parts),
-        max(each.usual_boxes for each in parts),
-    )
+    # np.max, since that of Python depends on the order if one is NaN.
+    scores, boxes, _, *usual = (float(np.max(column)) for column in zip(*parts))
+    return Difference(scores, boxes, sum(each.rows for each in parts), *usual)
 
 
 def describe(difference: Difference) -> str:

@@ -7,6 +7,7 @@ environment of their own, whose interpreter CONVERTERS_VARIABLE or `--converter_
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from typing import Optional, Sequence
@@ -19,6 +20,7 @@ CONVERTERS_VARIABLE = "ESTIMATOR_DET_CONVERTERS"
 _SHOWN_LINES = 15  # of the output of a converter that fails
 _FIND = (
     "import importlib.util, sys; "
+    "sys.path = [p for p in sys.path if p]; "  # not a folder of this name in the current one
     "sys.exit(','.join(n for n in sys.argv[1:] if importlib.util.find_spec(n) is None) or 0)"
 )
 
@@ -37,7 +39,7 @@ def python_of(given: Optional[str]) -> str:
         flag = "--converter_python" if given else CONVERTERS_VARIABLE
         raise ConfigError(
             f"{flag}: {named} is no Python interpreter and no virtual environment; make one with "
-            f"python3 -m venv {named}, then install converters there"
+            f"python3 -m venv {shlex.quote(named)}, then install converters there"
         )
     return path
 
@@ -76,7 +78,7 @@ def run_converter(
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     result = subprocess.run(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        check=False,
+        errors="replace", check=False,
     )  # fmt: skip
     if result.returncode:
         lines = "\n  ".join(result.stdout.strip().splitlines()[-_SHOWN_LINES:])

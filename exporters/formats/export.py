@@ -6,6 +6,7 @@ import os
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf
+from estimator_det.config import files
 from exporters import signatures
 from exporters.formats import FoundModel, check
 from exporters.formats.base import (
@@ -20,6 +21,7 @@ from exporters.formats.base import (
 )
 from exporters.formats.converters import find_converter
 from exporters.formats.samples import images_to_compare
+from exporters.image_files import list_images
 from exporters.saved_model import ExportedModel, export_saved_model
 from inputs.serving import additional_channels
 
@@ -70,6 +72,7 @@ def export_formats(
     Raises:
         ConfigError: if a format cannot be written, or its converter is not installed; before
             anything is written.
+        FileNotFoundError: if a sample image does not exist; before anything is written.
         RunError: if a module that runs a format is not installed, a converter fails, or a model
             differs from the checkpoint by more than the tolerance of its format.
     """
@@ -81,6 +84,7 @@ def export_formats(
         if each.converter:
             find_converter(each, options.converter_python)
         check_runtime(each)
+    list_images(options.sample_images)  # raises for what does not exist
     exported = export_saved_model(
         pipeline_config,
         checkpoint_prefix,
@@ -90,7 +94,7 @@ def export_formats(
         **saved_model_options,
     )
     source = Source(plan, exported)
-    _remove_earlier(output_dir)
+    _remove_earlier(output_dir, (exported.label_map, exported.thresholds))
     found = _write(source, formats, output_dir)
     _copy_label_map_and_thresholds(exported, output_dir, formats)
     is_comparable = not channels and not saved_model_options.get("side_inputs")
@@ -115,15 +119,24 @@ def num_bytes(path: str) -> int:
     return sum(int(tf.io.gfile.stat(each).length) for each in found)
 
 
-def _remove_earlier(output_dir: str) -> None:
-    """Removes formats of an earlier export, except those that `export_saved_model` replaces."""
+def _remove_earlier(output_dir: str, used: Sequence[Optional[str]]) -> None:
+    """Removes formats of an earlier export, except those that `export_saved_model` replaces.
+
+    Label map and thresholds stay if they are `used`, as those of an import in the same folder.
+    """
+    kept = [_absolute(each) for each in used if each is not None]
     for each in (FORMATS.get(name)() for name in FORMATS):
         path = os.path.join(output_dir, each.file)
         if each.write is not None and tf.io.gfile.exists(path):
             _remove(path)
     for name in (LABEL_MAP_FILE, THRESHOLDS_FILE):
-        if tf.io.gfile.exists(path := os.path.join(output_dir, name)):
+        path = os.path.join(output_dir, name)
+        if tf.io.gfile.exists(path) and _absolute(path) not in kept:
             _remove(path)
+
+
+def _absolute(path: str) -> str:
+    return path if files.is_remote(path) else os.path.realpath(path)
 
 
 def _remove_unwanted(output_dir: str, formats: Sequence[ExportFormat]) -> None:
@@ -161,8 +174,9 @@ def _copy_label_map_and_thresholds(
         (exported.label_map, LABEL_MAP_FILE),
         (exported.thresholds, THRESHOLDS_FILE),
     ):
-        if source is not None:
-            tf.io.gfile.copy(source, os.path.join(output_dir, name), overwrite=True)
+        target = os.path.join(output_dir, name)
+        if source is not None and _absolute(source) != _absolute(target):
+            tf.io.gfile.copy(source, target, overwrite=True)
 
 
 def _compare(source: Source, found: Sequence[FoundModel]) -> Dict[str, check.Difference]:

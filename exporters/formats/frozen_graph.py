@@ -109,6 +109,8 @@ class GraphDetector(ModelDetector):
                 f"{self.path} takes images of {shape[3]} channels, and detect reads files of red, "
                 "green and blue only; call its graph directly"
             )
+        if shape.rank == 4:
+            self.image_size = (shape[1], shape[2])
         self.batch_size = 1 if shape.rank == 0 or (shape.rank and shape[0] == 1) else None
         return found[0]
 

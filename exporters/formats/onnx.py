@@ -17,6 +17,7 @@ from exporters.formats.base import (
     check_graph_format,
     class_names_beside,
     thresholds_beside,
+    written_at,
 )
 from exporters.formats.converters import run_converter
 from exporters.formats.graph_file import write_graph_file
@@ -69,13 +70,16 @@ class OnnxDetector(ModelDetector):
         inputs = self._session.get_inputs()
         self._names = {node.name.split(":")[0]: node.name for node in self._session.get_outputs()}
         missing = sorted(set(REQUIRED_OUTPUTS) - set(self._names))
-        if len(inputs) != 1 or inputs[0].type not in _TYPES or missing:
+        is_image = len(inputs) == 1 and len(inputs[0].shape) == 4
+        if not is_image or inputs[0].type not in _TYPES or missing:
             raise RunError(
                 f"{path} is not an exported detector: it has the inputs "
                 f"{[each.name for each in inputs]} and the outputs {sorted(self._names)}"
             )
-        batch = inputs[0].shape[0] if isinstance(inputs[0].shape[0], int) else None
+        # Sizes that are not fixed have names.
+        batch, *size = (each if isinstance(each, int) else None for each in inputs[0].shape)
         super().__init__(path, class_names_beside(path), thresholds_beside(path), batch)
+        self.image_size = (size[0], size[1])
         self._input, self._type = inputs[0].name, _TYPES[inputs[0].type]
 
     def run(self, images: np.ndarray) -> Dict[str, np.ndarray]:
@@ -90,9 +94,9 @@ def _check(plan: Plan) -> None:
 
 
 def _write(source: Source, path: str) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, written_at(path) as output:
         graph = write_graph_file(source, folder)
-        arguments = ["-m", "tf2onnx.convert", "--graphdef", graph.path, "--output", path]
+        arguments = ["-m", "tf2onnx.convert", "--graphdef", graph.path, "--output", output]
         arguments += ["--inputs", f"{graph.input}:0", "--opset", str(OPSET)]
         arguments += ["--outputs", ",".join(f"{name}:0" for name in graph.outputs)]
         run_converter(onnx(), arguments, source.plan.options.converter_python)

@@ -17,7 +17,9 @@ from exporters.formats.base import (
     Source,
     check_graph_format,
     class_names_beside,
+    folder_of,
     thresholds_beside,
+    written_at,
 )
 from exporters.formats.converters import run_converter
 from exporters.formats.graph_file import write_graph_file
@@ -62,7 +64,7 @@ class OpenvinoDetector(ModelDetector):
     def __init__(self, path: str) -> None:
         import openvino as runtime
 
-        folder = path if os.path.isdir(path) else os.path.dirname(path)
+        folder = path if os.path.isdir(path) else folder_of(path)
         super().__init__(path, class_names_beside(folder), thresholds_beside(folder))
         core = runtime.Core()
         try:
@@ -78,18 +80,25 @@ class OpenvinoDetector(ModelDetector):
         }
         missing = sorted(set(REQUIRED_OUTPUTS) - set(self._outputs))
         inputs = compiled.inputs
-        if len(inputs) != 1 or inputs[0].element_type.get_type_name() not in _TYPES or missing:
+        is_image = len(inputs) == 1 and len(inputs[0].partial_shape) == 4
+        if not is_image or inputs[0].element_type.get_type_name() not in _TYPES or missing:
             raise RunError(
                 f"{path} is not an exported detector: it has {len(inputs)} inputs and the outputs "
                 f"{sorted(self._outputs)}"
             )
-        batch = inputs[0].partial_shape[0]
-        self.batch_size = None if batch.is_dynamic else batch.get_length()
+        batch, *size = (
+            None if each.is_dynamic else each.get_length() for each in inputs[0].partial_shape
+        )
+        self.batch_size, self.image_size = batch, (size[0], size[1])
         self._type = _TYPES[inputs[0].element_type.get_type_name()]
         self._compiled = compiled
 
     def run(self, images: np.ndarray) -> Dict[str, np.ndarray]:
-        found = self._compiled([images.astype(self._type)])
+        try:
+            found = self._compiled([images.astype(self._type)])
+        except RuntimeError as error:
+            reason = str(error).split("\n")[0]
+            raise RunError(f"{self.path} fails: {reason}. Export it again") from error
         return {name: found[output] for name, output in self._outputs.items()}
 
 
@@ -98,10 +107,10 @@ def _check(plan: Plan) -> None:
 
 
 def _write(source: Source, path: str) -> None:
-    os.makedirs(path)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, written_at(path) as output:
+        os.makedirs(output)
         graph = write_graph_file(source, folder)
-        arguments = ["-c", _CONVERT, graph.path, os.path.join(path, MODEL_FILE)]
+        arguments = ["-c", _CONVERT, graph.path, os.path.join(output, MODEL_FILE)]
         run_converter(openvino(), arguments, source.plan.options.converter_python)
 
 

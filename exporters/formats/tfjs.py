@@ -17,7 +17,16 @@ from google.protobuf import json_format
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import files
-from exporters.formats.base import FORMATS, ExportFormat, Plan, Source, check_graph_format
+from estimator_det.config.printing import plain
+from exporters.formats.base import (
+    FORMATS,
+    ExportFormat,
+    Plan,
+    Source,
+    check_graph_format,
+    folder_of,
+    written_at,
+)
 from exporters.formats.converters import run_converter
 from exporters.formats.frozen_graph import GraphDetector
 from exporters.formats.graph_file import write_graph_file
@@ -37,6 +46,11 @@ _FUSED = {
     "_FusedConv2D": "Conv2D",
     "FusedDepthwiseConv2dNative": "DepthwiseConv2dNative",
     "_FusedMatMul": "MatMul",
+}
+# Types of constants.
+_NUMBERS = {
+    each.as_datatype_enum: each
+    for each in (tf.bool, tf.uint8, tf.int8, tf.int16, tf.int32, tf.int64, tf.float16, tf.float32)
 }
 _OWN_ATTRIBUTES = ("fused_ops", "num_args", "epsilon", "leakyrelu_alpha", "explicit_paddings")
 
@@ -62,17 +76,22 @@ def load_tfjs(path: str) -> GraphDetector:
     Raises:
         RunError: if the model is damaged or no detector.
     """
-    folder = path if os.path.isdir(path) else os.path.dirname(path)
-    arrays = read_tfjs(path).arrays
-    topology = json.loads(files.read_text(_model_file(path)))["modelTopology"]
+    file_path = _model_file(path)
+    arrays = read_tfjs(file_path).arrays
+    topology = json.loads(files.read_text(file_path))["modelTopology"]
     graph_def = tf1.GraphDef()
     try:
         json_format.ParseDict(topology, graph_def, ignore_unknown_fields=True)
-    except json_format.ParseError as error:
+        complete = with_constants(graph_def, arrays)
+    except (json_format.ParseError, DamagedGraph) as error:
         raise RunError(
-            f"{path}: modelTopology is no graph: {error}. Export the model again"
+            f"{path}: modelTopology is no graph: {plain(error)}. Export the model again"
         ) from error
-    return GraphDetector(folder, with_constants(graph_def, arrays))
+    return GraphDetector(folder_of(file_path), complete)
+
+
+class DamagedGraph(Exception):
+    """A graph of TensorFlow.js lacks something."""
 
 
 def with_constants(graph_def: Any, arrays: Mapping[str, np.ndarray]) -> Any:
@@ -81,7 +100,7 @@ def with_constants(graph_def: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     The constants of its functions, which are conditions and bodies of loops, are filled, too.
 
     Raises:
-        RunError: if a constant has no value.
+        DamagedGraph: if a constant has no value, or a fused operation lacks an input.
     """
     copied = tf1.GraphDef(versions=graph_def.versions, library=graph_def.library)
     for node in graph_def.node:
@@ -93,8 +112,10 @@ def with_constants(graph_def: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     for node in itertools.chain(copied.node, *functions):
         if node.op == "Const":
             if node.name not in arrays:
-                raise RunError(f"the model has no weights for the constant {node.name}")
-            dtype = tf.as_dtype(node.attr["dtype"].type)
+                raise DamagedGraph(f"there are no weights for the constant {node.name}")
+            dtype = _NUMBERS.get(node.attr["dtype"].type)
+            if dtype is None:
+                raise DamagedGraph(f"the constant {node.name} has no type of numbers")
             values = np.asarray(arrays[node.name]).astype(dtype.as_numpy_dtype)
             node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(values, dtype))
     return copied
@@ -102,7 +123,9 @@ def with_constants(graph_def: Any, arrays: Mapping[str, np.ndarray]) -> Any:
 
 def _add_unfused(graph_def: Any, node: Any) -> None:
     """Adds a fused operation as the first one, and those after it, the last under its name."""
-    steps = [name.decode() for name in node.attr["fused_ops"].list.s]
+    steps = [name.decode("utf-8", "replace") for name in node.attr["fused_ops"].list.s]
+    if len(node.input) < 2 + steps.count("BiasAdd"):
+        raise DamagedGraph(f"{node.name} has {len(node.input)} inputs, too few for {steps}")
     first = graph_def.node.add(name=f"{node.name}/{_FUSED[node.op]}", op=_FUSED[node.op])
     first.input.extend(node.input[:2])
     for key, value in node.attr.items():
@@ -124,10 +147,10 @@ def _check(plan: Plan) -> None:
 
 
 def _write(source: Source, path: str) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, written_at(path) as output:
         graph = write_graph_file(source, folder)
         arguments = ["-c", _CONVERT, "--input_format=tf_frozen_model"]
-        arguments += [f"--output_node_names={','.join(graph.outputs)}", graph.path, path]
+        arguments += [f"--output_node_names={','.join(graph.outputs)}", graph.path, output]
         run_converter(tfjs(), arguments, source.plan.options.converter_python)
 
 

@@ -15,7 +15,7 @@ from exporters.detector import BOXES, CLASSES, NUM, SCORES, ModelDetector
 from exporters.formats.base import class_names_beside, thresholds_beside
 from exporters.formats.check import RAW_BOXES, RAW_SCORES
 from exporters.formats.tflite_graph import COLOR_CHANNELS, POSTPROCESS, Normalization
-from exporters.formats.tflite_metadata import pack, read_metadata
+from exporters.formats.tflite_metadata import pack, packed_anew, read_metadata
 from model_fn.checkpoints.errors import RunError
 from model_fn.serving.graph import CLASS_OFFSET
 
@@ -84,7 +84,7 @@ class TfliteDetector(ModelDetector):
             metadata = read_metadata(content)
             with quiet.tflite_messages():
                 interpreter = tf.lite.Interpreter(
-                    model_content=content, experimental_preserve_all_tensors=keeps_raw
+                    model_content=packed_anew(content), experimental_preserve_all_tensors=keeps_raw
                 )
                 interpreter.allocate_tensors()
         except (*_DAMAGE, RuntimeError) as error:
@@ -112,7 +112,13 @@ class TfliteDetector(ModelDetector):
 
     def run(self, images: np.ndarray) -> Dict[str, np.ndarray]:
         self._interpreter.set_tensor(self._input["index"], self._as_input(images))
-        self._interpreter.invoke()
+        try:
+            self._interpreter.invoke()
+        except RuntimeError as error:
+            reason = str(error).split("\n")[0]
+            raise RunError(
+                f"{self.path} fails: {reason}. The file is damaged; get it or export it again"
+            ) from error
         boxes, classes, scores, number = map(self._value, self._postprocess.outputs)
         # The operation fills its outputs up to the number only.
         valid = np.arange(scores.shape[1])[None] < number.reshape(-1, 1)

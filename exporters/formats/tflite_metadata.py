@@ -17,14 +17,13 @@ from flatbuffers.table import Table
 
 from estimator_det.compat.model_files import tflite_schema
 from exporters.formats.tflite_graph import COLOR_CHANNELS, Normalization
+from exporters.importing.tflite import attached_labels
 
 IDENTIFIER = b"TFL3"  # bytes 4 to 8 of a model file
 METADATA_NAME = b"TFLITE_METADATA"  # of the model's buffer
 LABELS_FILE = "labels.txt"
-BACKGROUND = "???"  # the first line of lists that begin with the background
 _PARSER_VERSION = "1.0.0"  # the least that reads these fields
 _METADATA_IDENTIFIER = b"M001"
-_MAX_LABELS = 1 << 20  # bytes
 # Codes of the schema.
 _VALUE_LABELS = 3  # AssociatedFileType: names by the value of the tensor
 _FEATURE_PROPERTY, _IMAGE_PROPERTIES, _BOX_PROPERTIES = 1, 2, 3  # ContentProperties
@@ -94,26 +93,25 @@ def pack(model: Any) -> bytes:
     return bytes(builder.Output())
 
 
+def packed_anew(content: bytes) -> bytes:
+    """A model with the same tables, at places that are right.
+
+    TFLite follows the offsets in a file without a check; Python checks them.
+
+    Raises:
+        struct.error, IndexError, ValueError, …: if the model is damaged.
+    """
+    schema = tflite_schema()
+    return pack(schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content, 0)))
+
+
 def read_metadata(content: bytes) -> Metadata:
     """The metadata of a TFLite model, as far as there is some.
 
     Raises:
         struct.error, IndexError, ValueError: if the model is damaged.
     """
-    return Metadata(_read_labels(content), _read_normalization(content))
-
-
-def _read_labels(content: bytes) -> Dict[int, str]:
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as attached:
-            lists = [each for each in attached.infolist() if each.filename.endswith(".txt")]
-            if not lists or lists[0].file_size > _MAX_LABELS:
-                return {}
-            lines = attached.read(lists[0]).decode("utf-8", "replace").splitlines()
-    except zipfile.BadZipFile:
-        return {}  # nothing is attached
-    first = 0 if lines and lines[0].strip() == BACKGROUND else 1
-    return {i: line.strip() for i, line in enumerate(lines, first) if i and line.strip()}
+    return Metadata(attached_labels(content), _read_normalization(content))
 
 
 def _read_normalization(content: bytes) -> Optional[Normalization]:

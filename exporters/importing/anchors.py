@@ -13,8 +13,10 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 import numpy as np
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.printing import plain
 from estimator_det.config.text import ConfigError
-from exporters.importing.graphs import Graph, evaluate
+from exporters.importing.graphs import MAX_NUMBERS, Graph, evaluate
+from model_fn.checkpoints.errors import RunError
 
 LAST = "last"
 OF_2017 = "2017"
@@ -44,7 +46,7 @@ def _source(graph: Graph) -> Optional[str]:
             for _ in range(len(graph.nodes)):
                 inner = graph.nodes.get(name)
                 if inner is None or inner.op not in _SHAPING or not inner.inputs:
-                    return name
+                    return None if inner is None else name
                 name = inner.inputs[0]
     return None
 
@@ -55,17 +57,51 @@ def constant_anchors(graph: Graph) -> Optional[np.ndarray]:
     return None if name is None else _as_anchors(evaluate(graph, name))
 
 
-def computed_anchors(graph_def: Any, graph: Graph) -> Optional[np.ndarray]:
-    """The same if the graph computes its anchors from constants, by plain arithmetic."""
+def computed_anchors(graph_def: Any, graph: Graph, path: str) -> Optional[np.ndarray]:
+    """The same if the graph computes its anchors from constants, by plain arithmetic.
+
+    Raises:
+        RunError: if that fails, or takes too much memory.
+    """
     name = _source(graph)
-    if name is None:
+    part = None if name is None else _arithmetic(graph_def, graph, name)
+    if part is None:
         return None
-    part = tf1.graph_util.extract_sub_graph(graph_def, [name])
-    if not {node.op for node in part.node} <= _COMPUTING:
-        return None
-    with tf.Graph().as_default() as computing, tf1.Session() as session:
-        tf1.import_graph_def(part, name="")
-        return _as_anchors(session.run(computing.get_tensor_by_name(f"{name}:0")))
+    try:
+        with tf.Graph().as_default() as computing, tf1.Session() as session:
+            tf1.import_graph_def(part, name="")
+            for each in computing.get_operations():
+                if any((output.shape.num_elements() or 0) > MAX_NUMBERS for output in each.outputs):
+                    raise RunError(
+                        f"{path}: {plain(each.name)} has more than {MAX_NUMBERS} numbers"
+                    )
+            return _as_anchors(session.run(computing.get_tensor_by_name(f"{name}:0")))
+    except (ValueError, tf.errors.OpError) as error:  # as TensorFlow refuses a damaged graph
+        reason = plain(str(error).split("\n")[0])
+        raise RunError(
+            f"{path}: the anchors cannot be computed: {reason}. The file is damaged; get it again"
+        ) from error
+
+
+def _arithmetic(graph_def: Any, graph: Graph, name: str) -> Optional[Any]:
+    """The part of a `GraphDef` before an operation; None if it is more than arithmetic."""
+    waiting, needed = [name], set()
+    while waiting:
+        each = waiting.pop()
+        if each in needed:
+            continue
+        if each not in graph.nodes or graph.nodes[each].op not in _COMPUTING:
+            return None
+        needed.add(each)
+        waiting += graph.nodes[each].inputs
+    part = tf1.GraphDef(versions=graph_def.versions)
+    for node in graph_def.node:
+        if node.name in needed:
+            copied = part.node.add()
+            copied.CopyFrom(node)
+            del copied.input[:]
+            copied.input.extend(source for source in node.input if not source.startswith("^"))
+    return part
 
 
 def _as_anchors(values: Optional[np.ndarray]) -> Optional[np.ndarray]:

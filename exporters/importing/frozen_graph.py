@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import files
+from estimator_det.config.printing import plain
 from exporters.importing import anchors, graphs
 from exporters.importing.published import FORMATS, Published
 from model_fn.checkpoints.errors import RunError
@@ -30,10 +31,10 @@ def read_frozen_graph(path: str) -> Published:
             "contains no weights. Give the frozen graph, in which they are constants, or the "
             "checkpoint (--from checkpoint)"
         )
-    return publish(graph_def, constants(graph_def, path))
+    return publish(graph_def, constants(graph_def, path), path)
 
 
-_MAX_NUMBERS = 1 << 28  # of a constant; a few bytes of a file can state any shape
+_MOST_NUMBERS = 1 << 29  # of all constants: a file has 2 GB at most
 VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
 
 
@@ -66,20 +67,24 @@ def constants(graph_def: Any, path: str) -> Dict[str, np.ndarray]:
         RunError: if one does not have the size that its shape states.
     """
     found = {}
+    total = 0
     for node in graph_def.node:
         if node.op != "Const" or node.attr["dtype"].type == tf.string.as_datatype_enum:
             continue
         shape = [dimension.size for dimension in node.attr["value"].tensor.tensor_shape.dim]
-        if math.prod(max(size, 0) for size in shape) > _MAX_NUMBERS:
+        count = math.prod(max(size, 0) for size in shape)
+        total += count
+        if count > graphs.MAX_NUMBERS or total > _MOST_NUMBERS:
             raise RunError(
-                f"{path}: the constant {node.name} has shape {shape}, more than {_MAX_NUMBERS} "
-                "numbers. Get the file again"
+                f"{path}: the constant {plain(node.name)} has shape {plain(shape)}: more than "
+                f"{graphs.MAX_NUMBERS} numbers in it, or {_MOST_NUMBERS} in all constants. Get the "
+                "file again"
             )
         try:
             found[node.name] = as_float32(tf.make_ndarray(node.attr["value"].tensor))
         except (ValueError, TypeError) as error:
             raise RunError(
-                f"{path}: the constant {node.name} is damaged: {error}. Get the file again"
+                f"{path}: the constant {plain(node.name)} is damaged: {error}. Get the file again"
             ) from error
     return found
 
@@ -90,12 +95,16 @@ def as_float32(values: np.ndarray) -> np.ndarray:
     return values.astype(np.float32) if is_half else values
 
 
-def publish(graph_def: Any, arrays: Dict[str, np.ndarray]) -> Published:
-    """What a `GraphDef` and the values of its constants and variables contain."""
+def publish(graph_def: Any, arrays: Dict[str, np.ndarray], path: str) -> Published:
+    """What a `GraphDef` and the values of its constants and variables contain.
+
+    Raises:
+        RunError: if its anchors cannot be computed.
+    """
     graph = graphs.from_graph_def(graph_def, arrays)
     found = anchors.constant_anchors(graph)
     if found is None:
-        found = anchors.computed_anchors(graph_def, graph)
+        found = anchors.computed_anchors(graph_def, graph, path)
     return Published(
         arrays, graphs.read_structure(graph), has_names=True, anchors=found,
         image_size=graphs.image_size(graph),

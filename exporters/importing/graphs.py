@@ -6,6 +6,7 @@ layers are found by what operations do. Names decide only which layer is which.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 import numpy as np
@@ -29,6 +30,7 @@ _SAME_VALUE = (
 _BATCH_NORMS = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
 _NOT_DATA = ("Shape", "Assert")
 _MAX_DEPTH = 64  # of constants that are computed from constants
+MAX_NUMBERS = 1 << 28  # of a constant; a few bytes of a file can state any shape
 
 
 class Node(NamedTuple):
@@ -100,31 +102,52 @@ def leaf(graph: Graph, name: str) -> Optional[str]:
     return None
 
 
-def evaluate(graph: Graph, name: str, depth: int = 0) -> Optional[np.ndarray]:
+def evaluate(graph: Graph, name: str) -> Optional[np.ndarray]:
     """The value of an operation on constants; None if it depends on anything else."""
+    return _evaluate(graph, name, {}, 0)
+
+
+def _evaluate(
+    graph: Graph, name: str, known: Dict[str, Optional[np.ndarray]], depth: int
+) -> Optional[np.ndarray]:
+    """As `evaluate`; `known` keeps a chain of `y = x * x` from being walked 2 ** n times."""
     if name in graph.arrays:
         return np.asarray(graph.arrays[name])
     node = graph.nodes.get(name)
-    if node is None or not node.inputs or depth > _MAX_DEPTH:
-        return None
+    if name in known or node is None or not node.inputs or depth > _MAX_DEPTH:
+        return known.get(name)
     if node.op in _SAME_VALUE:
-        return evaluate(graph, node.inputs[0], depth + 1)
-    compute = _ARITHMETIC.get(node.op)
-    if compute is None:
+        known[name] = _evaluate(graph, node.inputs[0], known, depth + 1)
+    elif node.op in _ARITHMETIC:
+        values = [_evaluate(graph, each, known, depth + 1) for each in node.inputs]
+        present = [value for value in values if value is not None]
+        known[name] = _compute(node.op, present) if len(present) == len(values) else None
+    return known.get(name)
+
+
+def _compute(op: str, values: List[np.ndarray]) -> Optional[np.ndarray]:
+    """The result of an operation; None for values that it does not take."""
+    count, compute = _ARITHMETIC[op]
+    if len(values) != count:
         return None
-    values = [evaluate(graph, each, depth + 1) for each in node.inputs]
-    return None if any(value is None for value in values) else compute(*values)
+    try:
+        if op != "Reshape" and math.prod(np.broadcast_shapes(*map(np.shape, values))) > MAX_NUMBERS:
+            return None
+        with np.errstate(all="ignore"):  # what is not finite is refused later, by name
+            return np.asarray(compute(*values))
+    except (ValueError, TypeError):  # shapes and types that do not fit
+        return None
 
 
-_ARITHMETIC: Dict[str, Callable[..., Any]] = {
-    "Mul": np.multiply,
-    "Add": np.add,
-    "AddV2": np.add,
-    "Sub": np.subtract,
-    "RealDiv": np.divide,
-    "Rsqrt": lambda x: 1 / np.sqrt(x),
-    "Sqrt": np.sqrt,
-    "Reshape": lambda x, shape: np.reshape(x, shape.astype(int)),
+_ARITHMETIC: Dict[str, Tuple[int, Callable[..., Any]]] = {
+    "Mul": (2, np.multiply),
+    "Add": (2, np.add),
+    "AddV2": (2, np.add),
+    "Sub": (2, np.subtract),
+    "RealDiv": (2, np.divide),
+    "Rsqrt": (1, lambda x: 1 / np.sqrt(x)),
+    "Sqrt": (1, np.sqrt),
+    "Reshape": (2, lambda x, shape: np.reshape(x, shape.astype(int))),
 }
 
 
@@ -200,7 +223,7 @@ def _follow(
         if node.op in _SAME_VALUE and not others:
             pass
         elif node.op in _BATCH_NORMS and node.inputs[0] == name:
-            return _norm(graph, node)
+            return _norm(graph, node, affine.channels)
         elif (
             node.op == "Mul" and len(others) == 1 and affine.multiply(_named(graph, others[0]))
         ) or (
@@ -216,8 +239,11 @@ def _follow(
     return None
 
 
-def _norm(graph: Graph, node: Node) -> Optional[Norm]:
-    gamma, beta, mean, variance = (_named(graph, name) for name in node.inputs[1:5])
+def _norm(graph: Graph, node: Node, channels: int) -> Optional[Norm]:
+    parts = [_named(graph, name) for name in node.inputs[1:]]
+    if len(parts) != 4 or any(part and part.values.shape != (channels,) for part in parts):
+        return None
+    gamma, beta, mean, variance = parts
     if mean is None or variance is None:
         return None
     return Norm(node.name, gamma, beta, mean, variance, node.epsilon)

@@ -105,6 +105,11 @@ def import_model(
             " for inference, but training with it starts from a far too high loss. Import with "
             "--calibrate photos/ to fine-tune, or train with batch norm frozen"
         )
+    elif images:
+        warnings.append(
+            "warning: --calibrate has no effect: no batch norm is folded in the file, so its "
+            "statistics are taken as they are"
+        )
     notes += [each for each in warnings if each not in notes]
     return _write(output_dir, f"{source_format} {path}", mapped, notes, num_neutral, published,
                   pipeline_config, warnings)  # fmt: skip
@@ -197,15 +202,17 @@ def _write(
     tf.io.gfile.makedirs(output_dir)
     prefix = os.path.join(output_dir, CHECKPOINT_NAME)
     write_checkpoint(prefix, mapped.values, num_neutral)
-    label_map = None
+    label_map = os.path.join(output_dir, LABEL_MAP_FILE)
     if published.label_map:
-        label_map = os.path.join(output_dir, LABEL_MAP_FILE)
         write_label_map(published.label_map, label_map)
+    elif tf.io.gfile.exists(label_map):  # of an earlier import
+        tf.io.gfile.remove(label_map)
     report = os.path.join(output_dir, REPORT_FILE)
     files.write_text(report, report_text(source, mapped, notes))
     config_file = pipeline.save_pipeline(config, output_dir)
     said = summary(mapped) + [each for each in notes if each not in warnings]
-    return Imported(prefix, config_file, label_map, report, said, warnings)
+    written_map = label_map if published.label_map else None
+    return Imported(prefix, config_file, written_map, report, said, warnings)
 
 
 def write_checkpoint(prefix: str, values: Dict[str, np.ndarray], num_neutral: int) -> None:

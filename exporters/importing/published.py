@@ -6,6 +6,7 @@ from typing import Callable, Dict, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 
+from estimator_det.config.printing import plain
 from estimator_det.config.registry import Registry
 from model_fn.checkpoints.errors import RunError
 
@@ -75,14 +76,18 @@ def refuse_not_finite(published: Published, path: str) -> None:
     """Raises RunError for the first array with NaN or infinite numbers."""
     arrays = {**published.arrays}
     for layer in published.structure.convolutions:
-        arrays.setdefault(layer.weights.name, layer.weights.values)
-        for part in (layer.scale, layer.offset):
-            if part is not None:
-                arrays.setdefault(part.name, part.values)
+        norm = layer.norm
+        parts = [layer.weights, layer.scale, layer.offset]
+        parts += [] if norm is None else [norm.gamma, norm.beta, norm.mean, norm.variance]
+        for part in parts:
+            # A part may be computed from the constant with its name.
+            if part is not None and np.isfinite(arrays.get(part.name, part.values)).all():
+                arrays[part.name] = part.values
     for name, values in arrays.items():
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             bad = int(np.size(values) - np.isfinite(values).sum())
             raise RunError(
-                f"{path}: {name} has {bad} numbers of {np.size(values)} that are NaN or infinite. "
-                "The weights of a model must be finite; get the file again from its publisher"
+                f"{path}: {plain(name)} has {bad} numbers of {np.size(values)} that are NaN or "
+                "infinite. The weights of a model must be finite; get the file again from its "
+                "publisher"
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import List, Sequence
 
+from estimator_det.config.printing import escaped
 from exporters.importing.mapping import COPIED, MISSING, OTHER_SHAPE, REBUILT, Mapped
 
 REPORT_FILE = "import_report.txt"
@@ -42,4 +43,4 @@ def report_text(source: str, mapped: Mapped, notes: Sequence[str]) -> str:
     lines += [f"  {each.norm}" for each in mapped.folded]
     lines += ["", f"Arrays of the file that are not used: {len(mapped.unused)}"]
     lines += [f"  {name}" for name in mapped.unused]
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(escaped, lines)) + "\n"

@@ -39,7 +39,7 @@ def read_saved_model(path: str) -> Published:
         for name, kind in reader.get_variable_to_dtype_map().items():
             if kind.is_floating:
                 arrays[name] = as_float32(reader.get_tensor(name))
-    published = publish(graph_def, arrays)
+    published = publish(graph_def, arrays, file)
     if not published.structure.convolutions and graph_def.library.function:
         raise RunError(
             f"{folder} keeps its network in functions, as SavedModels of TensorFlow 2 do; this is "

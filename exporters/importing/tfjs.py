@@ -17,6 +17,7 @@ from model_fn.checkpoints.errors import RunError
 MODEL_FILE = "model.json"
 _TYPES = {"float32": "<f4", "float16": "<f2", "int32": "<i4", "uint8": "u1", "uint16": "<u2",
           "bool": "?", "int8": "i1", "int16": "<i2"}  # fmt: skip
+_DAMAGE = (KeyError, TypeError, AttributeError, ValueError, OverflowError)
 _AGAIN = "Get the model again from its publisher"
 
 
@@ -35,7 +36,7 @@ def read_tfjs(path: str) -> Published:
     try:
         for group in model["weightsManifest"]:
             arrays.update(_read_group(group, os.path.dirname(path) or ".", path))
-    except (KeyError, TypeError, AttributeError) as error:
+    except _DAMAGE as error:
         raise RunError(f"{path}: weightsManifest is damaged: {error!r}. {_AGAIN}") from error
     missing = [node.name for node in nodes.values() if node.op == "Const"]
     missing = [name for name in missing if name not in arrays]
@@ -56,9 +57,10 @@ def read_tfjs(path: str) -> Published:
 
 
 def _parse(path: str) -> Dict[str, Any]:
+    text = files.read_text(path)
     try:
-        model = json.loads(files.read_text(path))
-    except (json.JSONDecodeError, RecursionError) as error:
+        model = json.loads(text)
+    except (ValueError, RecursionError) as error:  # also for numbers of too many digits
         raise RunError(f"{path} is not a TensorFlow.js model: {error}. {_AGAIN}") from error
     if not isinstance(model, dict) or "modelTopology" not in model:
         raise RunError(f"{path} is not a TensorFlow.js model: it has no modelTopology. {_AGAIN}")
@@ -82,8 +84,11 @@ def _nodes(model: Dict[str, Any], path: str) -> Dict[str, graphs.Node]:
         for node in topology["node"]:
             epsilon = float(node.get("attr", {}).get("epsilon", {}).get("f", 1e-3))
             inputs = graphs.operation_names(node.get("input", []))
-            nodes[node["name"]] = graphs.Node(node["name"], node["op"], inputs, epsilon)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+            name, op = node["name"], node["op"]
+            if not isinstance(name, str) or not isinstance(op, str):
+                raise TypeError("its name or op is no text")
+            nodes[name] = graphs.Node(name, op, inputs, epsilon)
+    except _DAMAGE as error:
         raise RunError(
             f"{path}: a node of modelTopology is damaged: {error!r}. {_AGAIN}"
         ) from error

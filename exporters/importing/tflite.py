@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import zipfile
+import zlib
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -25,6 +26,7 @@ _POOLS = {"MAX_POOL_2D": "max_pool", "AVERAGE_POOL_2D": "average_pool"}
 _SAME_VALUE = ("DEQUANTIZE", "QUANTIZE", "CAST")
 _TYPES = {0: "<f4", 1: "<f2", 2: "<i4", 3: "u1", 9: "i1"}  # TensorType -> NumPy type
 _MAX_LABELS = 1 << 20  # bytes of a list of labels
+_BACKGROUND = "???"  # the first line of lists that begin with the background
 
 
 class _Operator(NamedTuple):
@@ -68,7 +70,7 @@ def read_tflite(path: str) -> Published:
             for index in range(len(model.tensors))
             if (array := _constant(model, index)) is not None
         }
-        return _publish(model, values, _labels(content))
+        return _publish(model, values, attached_labels(content))
     except _DAMAGE as error:
         raise RunError(f"{path} is damaged or cut off: {error!r}. {_AGAIN}") from error
 
@@ -146,9 +148,7 @@ def _dequantized(values: np.ndarray, quantization: Any) -> np.ndarray:
     return (values.astype(np.float32) - zero.astype(np.float32)) * scale
 
 
-def _publish(
-    model: _Model, values: Dict[int, np.ndarray], labels: Optional[Dict[int, str]]
-) -> Published:
+def _publish(model: _Model, values: Dict[int, np.ndarray], labels: Dict[int, str]) -> Published:
     makers = {
         output: number for number, each in enumerate(model.operators) for output in each.outputs
     }
@@ -209,6 +209,9 @@ def _layer(name: str, operator: _Operator, constant: Any) -> Optional[Convolutio
     if kind == "depthwise":
         values = values.reshape(*values.shape[:2], -1, operator.depth_multiplier)
     values = np.ascontiguousarray(values)
+    channels = values.shape[2] * values.shape[3] if kind == "depthwise" else values.shape[-1]
+    if offset is not None and offset.values.shape != (channels,):
+        raise ValueError(f"{offset.name} has shape {offset.values.shape}, its layer {channels}")
     return Convolution(name, kind, Named(weights.name, values), None, offset, None)
 
 
@@ -218,16 +221,22 @@ def _corners(anchors: np.ndarray) -> np.ndarray:
     return np.concatenate([centers - half, centers + half], 1)
 
 
-def _labels(content: bytes) -> Optional[Dict[int, str]]:
-    """Class names of a list of labels that is attached to the file, as TFLite metadata has it."""
+def attached_labels(content: bytes) -> Dict[int, str]:
+    """Class names by id from 1, of a list that is attached to a file as TFLite metadata has it.
+
+    Raises:
+        ValueError: if the list is damaged.
+    """
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as attached:
             lists = [each for each in attached.infolist() if each.filename.endswith(".txt")]
             if not lists or lists[0].file_size > _MAX_LABELS:
-                return None
+                return {}
             lines = attached.read(lists[0]).decode("utf-8", "replace").split("\n")
     except zipfile.BadZipFile:
-        return None  # most models have nothing attached
+        return {}  # most models have nothing attached
+    except (RuntimeError, EOFError, zlib.error) as error:  # encrypted, or damaged inside
+        raise ValueError(f"the attached list of labels cannot be read: {error}") from error
     names = [line.strip() for line in lines]
-    first = 0 if names and names[0] == "???" else 1  # "???" stands for the background
+    first = 0 if names and names[0] == _BACKGROUND else 1
     return {index: name for index, name in enumerate(names, first) if index and name}

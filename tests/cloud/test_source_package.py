@@ -57,7 +57,7 @@ def test_an_archive_that_is_cut_off_or_damaged_is_refused(source_distribution, t
     content = source_distribution.read_bytes()
     middle = len(content) // 2
     flipped = content[:middle] + bytes(255 - each for each in content[middle : middle + 99])
-    for damaged in (content[:middle], flipped + content[middle + 99 :]):
+    for damaged in (content[:-9], content[:middle], flipped + content[middle + 99 :]):
         (tmp_path / "damaged.tar.gz").write_bytes(damaged)
         with pytest.raises(RunError, match=r"damaged.tar.gz: not a source distribution"):
             source_package.check(tmp_path / "damaged.tar.gz")

@@ -52,6 +52,21 @@ def test_equal_models():
     assert _compare(_outputs()) == (0.0, 0.0, 4, 0.0, 0.0)  # two anchors, two detections
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_nan_for_one_of_two_images_is_refused(place):
+    class Model(ModelDetector):
+        def run(self, images):
+            raw = _outputs()["raw_detection_scores"]
+            spoiled = images.max() == place
+            return _outputs(raw_detection_scores=raw * np.nan if spoiled else raw)
+
+    images = [np.full([4, 4, 3], i, np.uint8) for i in range(2)]
+    found = check.compare(_model(), [_outputs()] * 2, Model("model", {}, ""), images)
+    assert np.isnan(found.scores) and np.isnan(found.usual_scores) and found.rows == 8
+    with pytest.raises(RunError, match="does not give what the checkpoint gives"):
+        check.refuse_different("model", found, Tolerance(1.0, 1.0))
+
+
 def test_differences_of_raw_predictions():
     raw = _outputs()["raw_detection_scores"]
     found = _compare(_outputs(raw_detection_scores=raw + np.float32([0.0, 0.0, 0.25])))

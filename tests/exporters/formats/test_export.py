@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import os
 import pathlib
+import shutil
 from typing import Any, List
 
 import numpy as np
@@ -8,15 +10,17 @@ import pytest
 from PIL import Image
 
 from estimator_det import cli
+from estimator_det.compat import tf
 from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
 from exporters import formats
 from exporters.formats import check, converters
-from exporters.formats.base import FORMATS, FormatOptions, Plan, Source, TfliteOptions
+from exporters.formats.base import FORMATS, FormatOptions, Plan, Source, TfliteOptions, written_at
 from exporters.formats.export import export_formats, num_bytes
 from exporters.formats.frozen_graph import load_frozen_graph
 from exporters.formats.graph_file import write_graph_file
 from exporters.importing.frozen_graph import parse_graph
+from exporters.saved_model import FROZEN_GRAPH_FILE
 from model_fn.checkpoints.errors import RunError
 from tests.exporters.conftest import NAMES, Trained
 
@@ -24,7 +28,7 @@ from tests.exporters.conftest import NAMES, Trained
 def _export(trained: Trained, folder: pathlib.Path, *names: str, **options: Any) -> Any:
     keywords = {
         key: options.pop(key)
-        for key in ("overwrite", "input_types", "input_shape")
+        for key in ("overwrite", "input_types", "input_shape", "label_map_path")
         if key in options
     }
     return export_formats(
@@ -68,6 +72,45 @@ def test_formats_are_written_compared_and_found(
     assert again.models[0].num_bytes < export.models[2].num_bytes
     assert [each.format.name for each in formats.exported_models(str(folder))] == ["tflite"]
     assert {path.name for path in folder.iterdir()} >= {"pipeline.config", "checkpoint"}
+
+
+def test_an_absent_sample_image_is_reported_before_anything_is_written(
+    trained: Trained, tmp_path: pathlib.Path
+) -> None:
+    with pytest.raises(FileNotFoundError, match=r"none.jpg does not exist"):
+        _export(trained, tmp_path / "exported", "saved_model", sample_images=["none.jpg"])
+    assert not (tmp_path / "exported").exists()
+
+
+def test_a_label_map_in_the_folder_of_the_export_stays(
+    trained: Trained, photos: List[str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of an import, whose folder the export replaces; and paths may be relative."""
+    names = tmp_path / "label_map.pbtxt"
+    shutil.copyfile(trained.config.train_input_reader.label_map_path, names)
+    monkeypatch.chdir(tmp_path)
+    keywords = {"overwrite": True, "sample_images": photos, "label_map_path": str(names)}
+    export = _export(
+        trained, pathlib.Path(), "frozen_graph", input_shape=[1, 50, 70, 3], **keywords
+    )
+    assert names.exists() and os.path.basename(export.models[0].path) == FROZEN_GRAPH_FILE
+    model = formats.load_model(FROZEN_GRAPH_FILE)
+    assert model.class_names == NAMES
+    assert model.image_size == (50, 70)
+    pixels = np.zeros([30, 200, 3], np.uint8)
+    assert model.detect(pixels).boxes.shape[1] == 4, "resized"
+
+
+def test_what_a_converter_leaves_when_it_fails(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(RunError), written_at(str(tmp_path / "model")) as output:
+        os.makedirs(output)
+        (pathlib.Path(output) / "half").write_bytes(b"a")
+        raise RunError("the converter fails")
+    assert not list(tmp_path.iterdir())
+    with written_at("ram://written/model") as output:
+        os.makedirs(output)
+        (pathlib.Path(output) / "whole").write_bytes(b"a")
+    assert tf.io.gfile.listdir("ram://written/model") == ["whole"]
 
 
 def test_a_model_without_detections_is_written_and_not_compared(
@@ -144,6 +187,8 @@ def test_int8_needs_images(trained: Trained, tmp_path: pathlib.Path) -> None:
         (["--quantize=int8"], "--quantize: for TFLite only; add tflite to --format"),
         (["--max_detections=3", "--use_regular_nms"], "--max_detections, --use_regular_nms: for"),
         (["--format=tflit"], "did you mean 'tflite'"),
+        (["--format=frozen_graph, tflite", "--max_detections=0"], "--max_detections: is 0"),
+        (["--format=tflite, tflite"], "give at least one, and each only once"),
         (["--format=tflite", "--max_detections=0"], "--max_detections: is 0"),
         (["--format=onnx", "--converter_python=none"], "--converter_python: none is no Python"),
     ],

@@ -7,6 +7,7 @@ import pytest
 from estimator_det.config.text import ConfigError
 from exporters import formats
 from exporters.detector import REQUIRED_OUTPUTS
+from exporters.formats.base import FORMATS, class_names_beside
 from exporters.saved_model import FROZEN_GRAPH_FILE
 from tests.exporters.conftest import NAMES
 
@@ -41,6 +42,23 @@ def test_formats_detect_the_same(exported: pathlib.Path, pictures: np.ndarray) -
     one, both = frozen.detect(pictures[1]), frozen.detect_batch(pictures)[1]
     np.testing.assert_allclose(one.boxes, both.boxes, atol=1e-5)
     np.testing.assert_array_equal(one.class_ids, both.class_ids)
+
+
+def test_the_folder_of_the_export_that_a_model_is_in(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "saved_model").mkdir()
+    (tmp_path / "openvino").mkdir()
+    (tmp_path / "openvino" / "model.xml").write_text("")
+    for name, path in (
+        ("saved_model", "saved_model"),
+        ("saved_model", f"{tmp_path}/saved_model/"),
+        ("openvino", "openvino/model.xml"),
+        ("frozen_graph", "frozen_inference_graph.pb"),
+    ):
+        assert formats.FoundModel(FORMATS.get(name)(), path).folder == str(tmp_path)
+    (tmp_path / "label_map.pbtxt").write_text('item { id: 1 name: "cat" }')
+    monkeypatch.chdir(tmp_path / "openvino")
+    assert class_names_beside(".") == {1: "cat"}
 
 
 def test_files_that_are_no_model(tmp_path: pathlib.Path, exported: pathlib.Path) -> None:

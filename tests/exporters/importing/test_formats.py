@@ -95,7 +95,7 @@ def test_not_finite_weights_are_named(original):
     graph_def.CopyFrom(original.graph_def)
     name = "BoxPredictor_0/ClassPredictor/biases"
     set_constant(graph_def, name, np.array([np.nan, 1, np.inf]))
-    published = frozen_graph.publish(graph_def, constants_of(graph_def))
+    published = frozen_graph.publish(graph_def, constants_of(graph_def), "model.pb")
     with pytest.raises(RunError, match=f"{name} has 2 numbers of 3 that are NaN or infinite"):
         refuse_not_finite(published, "model.pb")
 
@@ -210,13 +210,13 @@ def test_quantized_tflite_tensors():
 
 
 def test_labels_attached_to_a_tflite_model(converted, tmp_path):
-    assert tflite._labels(converted) is None
+    assert tflite.attached_labels(converted) == {}
     file = tmp_path / "m.tflite"
     file.write_bytes(converted)
     with zipfile.ZipFile(file, "a") as attached:
         attached.writestr("labels.txt", "???\ncat\ndog\n")
     assert tflite.read_tflite(str(file)).label_map == {1: "cat", 2: "dog"}
-    assert tflite._labels(b"") is None
+    assert tflite.attached_labels(b"") == {}
 
 
 def test_checkpoint(original, tmp_path):

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pathlib
+import zipfile
+from typing import Any
 
 import flatbuffers
 import numpy as np
 import pytest
 
 from estimator_det import cli
+from estimator_det.compat import tf, tf1
 from estimator_det.compat.model_files import tflite_schema
 from estimator_det.config import pipeline
-from exporters.importing import importer
+from exporters.formats.tfjs import load_tfjs
+from exporters.formats.tflite_detector import TfliteDetector
+from exporters.importing import graphs, importer
+from exporters.importing.published import FORMATS, Published
+from model_fn.checkpoints.errors import RunError
 from tests.exporters.importing.conftest import constants_of, set_constant, to_tflite, write_tfjs
 
 WEIGHTS = "BoxPredictor_0/ClassPredictor/weights"
@@ -154,3 +162,170 @@ def test_refused_by_name(
     assert str(path) in error and text in error
     assert "Traceback" not in error
     assert not output.exists()
+
+
+DECODED = "Decode/get_center_coordinates_and_sizes/transpose"
+
+
+def _graph(**nodes: Any) -> Any:
+    """A graph of constants (arrays), and operations (name, inputs)."""
+    graph_def = tf1.GraphDef()
+    for name, content in nodes.items():
+        if isinstance(content, tuple):
+            op, *inputs = content
+            node = graph_def.node.add(name=name, op=op, input=inputs)
+        else:
+            node = graph_def.node.add(name=name, op="Const")
+            node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(content))
+            node.attr["dtype"].type = node.attr["value"].tensor.dtype
+        if node.op == "Fill":
+            node.attr["T"].type = tf.float32.as_datatype_enum
+            node.attr["index_type"].type = tf.int32.as_datatype_enum
+    return graph_def
+
+
+def _read(graph_def: Any, folder: pathlib.Path) -> Published:
+    (folder / "a.pb").write_bytes(graph_def.SerializeToString())
+    return FORMATS.get("frozen_graph")(str(folder / "a.pb"))
+
+
+def test_anchors_of_an_absent_operation_are_none(tmp_path: pathlib.Path) -> None:
+    graph_def = _graph()
+    graph_def.node.add(name=DECODED, op="Transpose", input=["absent"])
+    assert _read(graph_def, tmp_path).anchors is None
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        {"a": np.zeros((3, 4), np.float32), "b": np.zeros((5, 4), np.float32),
+         "x": ("Add", "a", "b")},
+        {"a": np.zeros((3, 4), np.float32), "x": ("Mul", "a")},
+        {"a": np.zeros((1 << 14, 1), np.float32), "b": np.zeros((1, 1 << 15), np.float32),
+         "x": ("Mul", "a", "b")},
+        {"a": np.array([1 << 20, 1 << 20], np.int32), "b": np.float32(0), "x": ("Fill", "a", "b")},
+    ],
+)  # fmt: skip
+def test_anchors_that_cannot_be_computed(nodes: Any, tmp_path: pathlib.Path) -> None:
+    graph_def = _graph(**nodes)
+    graph_def.node.add(name=DECODED, op="Transpose", input=["x"])
+    with pytest.raises(RunError, match=r"a.pb: (the anchors cannot be computed|x has more than)"):
+        _read(graph_def, tmp_path)
+
+
+def test_a_chain_of_squares_is_computed_once() -> None:
+    """2 ** 60 multiplications, if each is computed whenever it is needed."""
+    chain = {f"x{i + 1}": ("Mul", f"x{i}", f"x{i}") for i in range(60)}
+    graph_def = _graph(x0=np.float32(1), **chain)
+    graph = graphs.from_graph_def(graph_def, {"x0": np.float32(1)})
+    assert graphs.evaluate(graph, "x60") == 1
+
+
+def test_batch_norm_that_does_not_fit_its_layer_is_none(tmp_path: pathlib.Path) -> None:
+    graph_def = _graph(image=("Placeholder",), w=np.zeros((1, 1, 3, 4), np.float32),
+                       five=np.zeros(5, np.float32), y=("Conv2D", "image", "w"))  # fmt: skip
+    for inputs in (["y", "w"], ["y", "five", "five", "five", "five"]):
+        changed = tf1.GraphDef()
+        changed.CopyFrom(graph_def)
+        changed.node.add(name="z", op="FusedBatchNorm", input=inputs)
+        (layer,) = _read(changed, tmp_path).structure.convolutions
+        assert layer.norm is None
+
+
+def test_constants_whose_shapes_state_too_many_numbers_together(tmp_path: pathlib.Path) -> None:
+    graph_def = _graph(a=np.float32(0))
+    for size in (1 << 14, 1 << 13):
+        graph_def.node[0].attr["value"].tensor.tensor_shape.dim.add(size=size)
+    graph_def.node[0].attr["value"].tensor.ClearField("float_val")
+    copies = tf1.GraphDef()
+    for i in range(5):
+        copies.node.add().CopyFrom(graph_def.node[0])
+        copies.node[i].name = f"a{i}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tf, "make_ndarray", lambda tensor: np.zeros(1, np.float32))
+        with pytest.raises(RunError, match=r"a4 has shape \[16384, 8192\]: more than"):
+            _read(copies, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"shape": [float("inf")]}, {"shape": "ab"}, {"shape": [0, 1 << 70]}, {"shape": [1] * 70},
+        {"quantization": {"dtype": "float32", "scale": "x", "min": 0}}, {"quantization": [1]},
+    ],
+)  # fmt: skip
+def test_damaged_weights_of_tfjs(original, tmp_path: pathlib.Path, change: Any) -> None:
+    model = write_tfjs(original.graph_def, tmp_path / "model") / "model.json"
+    content = json.loads(model.read_text())
+    content["weightsManifest"][0]["weights"][0].update(change)
+    model.write_text(json.dumps(content))
+    with pytest.raises(RunError, match=r"weightsManifest is damaged|the shards end after"):
+        FORMATS.get("tfjs")(str(model))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"modelTopology":' + "1" * 5000 + "}", "is not a TensorFlow.js model"),
+        ("[" * 1_000_000, "is not a TensorFlow.js model"),
+        ('{"modelTopology": {"node": [{"name": "x", "op": ["a"]}]}, "weightsManifest": []}',
+         "a node of modelTopology is damaged"),
+        ('{"modelTopology": {"node": []}, "weightsManifest": [{"paths": ["\\u0000"]}]}',
+         "weightsManifest is damaged"),
+    ],
+)  # fmt: skip
+def test_damaged_json_of_tfjs(tmp_path: pathlib.Path, text: str, message: str) -> None:
+    (tmp_path / "model.json").write_text(text)
+    for read in (FORMATS.get("tfjs"), load_tfjs):
+        with pytest.raises(RunError, match=message):
+            read(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        {"name": "c", "op": "Const", "attr": {}},
+        {"name": "c", "op": "Const", "attr": {"dtype": {"type": "DT_STRING"}}},
+        {"name": "f", "op": "_FusedConv2D", "input": ["c", "c"],
+         "attr": {"fused_ops": {"list": {"s": ["Qmlhc0FkZA=="]}}}},
+        {"name": "f", "op": "_FusedConv2D", "input": ["c", "c"],
+         "attr": {"fused_ops": {"list": {"s": ["/////w=="]}}}},
+    ],
+)  # fmt: skip
+def test_damaged_graph_of_tfjs(tmp_path: pathlib.Path, node: Any) -> None:
+    nodes = [{"name": "c", "op": "Const", "attr": {"dtype": {"type": "DT_FLOAT"}}}]
+    weights = [{"name": "c", "shape": [1], "dtype": "float32"}]
+    model = {
+        "modelTopology": {"node": [*nodes[node["name"] == "c" :], node]},
+        "weightsManifest": [{"paths": ["shard"], "weights": weights}],
+    }
+    (tmp_path / "shard").write_bytes(bytes(4))
+    (tmp_path / "model.json").write_text(json.dumps(model))
+    with pytest.raises(RunError, match=r"modelTopology is no graph|cannot be loaded|is damaged"):
+        load_tfjs(str(tmp_path))
+
+
+def test_offset_past_the_end_of_a_tflite_file(tflite_file, tmp_path: pathlib.Path) -> None:
+    """TFLite follows it without a check, which ends the process."""
+    model = tflite_schema().Model.GetRootAsModel(tflite_file, 0)
+    tensor = model.Subgraphs(0).Tensors(0)._tab
+    place = tensor.Pos + tensor.Offset(4)  # of its shape
+    content = tflite_file[:place] + b"\xff\xff\xff\x7f" + tflite_file[place + 4 :]
+    (tmp_path / "offset.tflite").write_bytes(content)
+    with pytest.raises(RunError, match=r"offset.tflite is damaged"):
+        TfliteDetector(str(tmp_path / "offset.tflite"))
+
+
+def test_attached_labels_that_cannot_be_read(tflite_file, tmp_path: pathlib.Path) -> None:
+    attached = io.BytesIO()
+    with zipfile.ZipFile(attached, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("labels.txt", "cat\n" * 99)
+    content = attached.getvalue()
+    for damaged in (
+        content.replace(b"\x08\x00", b"\x63\x00"),  # another method
+        content.replace(b"\x00\x00\x08\x00", b"\x01\x00\x08\x00"),  # encrypted
+    ):
+        assert damaged != content
+        (tmp_path / "labels.tflite").write_bytes(tflite_file + damaged)
+        with pytest.raises(RunError, match=r"labels.tflite is damaged.* list of labels"):
+            FORMATS.get("tflite")(str(tmp_path / "labels.tflite"))

@@ -178,6 +178,28 @@ def test_what_cannot_be_imported(original, published_file, photos, tmp_path):
     assert not (tmp_path / "d").exists()
 
 
+def test_an_import_replaces_an_earlier_one(original, photos, tmp_path):
+    """Its label map, too; a report has one line for each name, and options without effect."""
+    graph_def = tf1.GraphDef()
+    graph_def.CopyFrom(original.graph_def)
+    set_constant(graph_def, "not\x1b[2J\nused", np.zeros([3]))
+    file, output = tmp_path / "frozen.pb", tmp_path / "out"
+    file.write_bytes(graph_def.SerializeToString())
+    output.mkdir()
+    (output / "label_map.pbtxt").write_text('item { id: 1 name: "of an earlier import" }')
+    imported = importer.import_model(
+        "frozen_graph",
+        str(file),
+        original.config,
+        str(output),
+        calibration_images=[photos],
+        overwrite=True,
+    )
+    assert imported.label_map is None and not (output / "label_map.pbtxt").exists()
+    assert any("--calibrate has no effect: no batch norm" in line for line in imported.warnings)
+    assert "\n  not\\x1b[2J\\nused\n" in (output / "import_report.txt").read_text()
+
+
 def test_the_verb_knows_all_formats_and_orders():
     assert sorted(FORMATS) == sorted(verb.SOURCES)
     assert sorted(anchors.ORDERS) == sorted(verb.ANCHOR_ORDERS)

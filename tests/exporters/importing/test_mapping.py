@@ -23,7 +23,7 @@ def expected(original):
 
 
 def _published(graph_def):
-    return frozen_graph.publish(graph_def, constants_of(graph_def))
+    return frozen_graph.publish(graph_def, constants_of(graph_def), "a.pb")
 
 
 def _states(mapped):
@@ -142,7 +142,7 @@ def test_what_is_missing_and_what_is_not_used_is_reported(original):
     arrays = constants_of(graph_def)
     del arrays[bias]
     arrays["more/weights"] = np.zeros([3], np.float32)
-    mapped = mapping.map_variables(original.own, frozen_graph.publish(graph_def, arrays))
+    mapped = mapping.map_variables(original.own, frozen_graph.publish(graph_def, arrays, "a.pb"))
     rows = {row.variable: row for row in mapped.rows}
     assert rows[name].state == mapping.OTHER_SHAPE
     assert "[1, 1, 16, 7]" in rows[name].source
