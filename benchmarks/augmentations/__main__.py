@@ -21,7 +21,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     parser.add_argument("--boxes", type=int, default=8)
     parser.add_argument("--masks", action="store_true", help="with a mask for each box")
     parser.add_argument("--images", type=int, default=16, help="that each step is applied to")
-    parser.add_argument("--repeats", type=int, default=3, help="of which the fastest counts")
+    parser.add_argument("--repeats", type=int, default=10, help="of which the fastest counts")
     parser.add_argument(
         "--limit", type=float, default=LIMIT, help="ratio to mark (default: %(default)s)"
     )

@@ -3,16 +3,18 @@
 Both measurements apply the step to the same image with the same seeds, on one thread.
 
 * The step: processor time of the graph for each image, less that of a graph that returns its input.
-* Its kernels: processor time between the start and the end of each kernel, summed over all nodes
-  of the step's graph. The difference is what starting kernels costs.
+* Its kernels: the time between the start and the end of each kernel, summed over all nodes of the
+  step's graph. The difference is what starting kernels costs, and what frees memory.
 
-Of repeated measurements the smallest counts: whatever else the machine does only adds time.
+Of repeated measurements of the step, and of each kernel, the smallest counts: whatever else the
+machine does only adds time.
 """
 
 from __future__ import annotations
 
+import collections
 import time
-from typing import Any, Callable, List, NamedTuple, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
 import numpy as np
 from google.protobuf import text_format
@@ -131,25 +133,30 @@ def _unshaped(name: str, tensor: Any) -> Any:
 
 
 def _seconds(given: Any, change: Change, images: int, repeats: int) -> Tuple[float, float, int]:
-    """Processor time of `images` images, that of their kernels, and how many kernels ran."""
+    """Processor time of `images` images, that of their kernels, and how many kernels ran.
+
+    The sample is in variables: feeding it would take longer than many steps.
+    """
     fields, tensors = given
     with tf.Graph().as_default():
         seed = tf1.placeholder(tf.int64, [2])
         inputs = [
-            tf1.placeholder(one.dtype, _unshaped(name, one)) for name, one in zip(fields, tensors)
+            tf.Variable(one.numpy(), dtype=one.dtype, shape=_unshaped(name, one))
+            for name, one in zip(fields, tensors)
         ]
-        results = change((fields, [tf.identity(one) for one in inputs]), seed)
+        results = change((fields, [one.read_value() for one in inputs]), seed)
         options = tf1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
         with tf1.Session(config=options) as session:
-            feeds = dict(zip(inputs, (tensor.numpy() for tensor in tensors)))
+            session.run([one.initializer for one in inputs])
             whole, kernels, count = 0.0, 0.0, 0
             for number in range(images):
-                feeds[seed] = np.array([number, 7])
+                feeds = {seed: np.array([number, 7])}
                 if not number:  # The first run also prepares the graph.
                     session.run(results, feeds)
                 whole += min(_run(session, results, feeds) for _ in range(repeats))
-                seconds, ran = min(_trace(session, results, feeds) for _ in range(repeats))
-                kernels, count = kernels + seconds, count + ran
+                traces = [_trace(session, results, feeds) for _ in range(repeats)]
+                kernels += sum(min(one[name] for one in traces) for name in traces[0])
+                count += len(traces[0])
     return whole, kernels, count
 
 
@@ -160,17 +167,19 @@ def _run(session: Any, results: Any, feeds: Any) -> float:
     return time.process_time() - start
 
 
-def _trace(session: Any, results: Any, feeds: Any) -> Tuple[float, int]:
-    """Processor time in kernels, and how many ran.
+def _trace(session: Any, results: Any, feeds: Any) -> Dict[Tuple[str, int], float]:
+    """Seconds from the start to the end of each kernel that ran.
 
-    TensorFlow records the time from the start to the end of a kernel. Of that, the share counts
-    that this process had of a processor during the run.
+    A kernel that runs several times, in a loop, has a number for each of its runs.
     """
     metadata = tf1.RunMetadata()
     options = tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE)
-    begin, used = time.perf_counter(), time.process_time()
     session.run(results, feeds, options=options, run_metadata=metadata)
-    share = (time.process_time() - used) / (time.perf_counter() - begin)
+    found: Dict[Tuple[str, int], float] = {}
+    runs: Dict[str, int] = collections.Counter()
     nodes = [node for device in metadata.step_stats.dev_stats for node in device.node_stats]
-    lasted = sum(node.op_end_rel_nanos - node.op_start_rel_nanos for node in nodes)
-    return 1e-9 * lasted * min(share, 1.0), len(nodes)
+    for node in sorted(nodes, key=lambda node: node.all_start_micros):
+        name = node.node_name
+        found[name, runs[name]] = 1e-9 * (node.op_end_rel_nanos - node.op_start_rel_nanos)
+        runs[name] += 1
+    return found

@@ -14,6 +14,8 @@ from __future__ import annotations
 import functools
 from typing import Any, Callable, List, NamedTuple, Optional, Protocol, Sequence, Tuple, TypeVar
 
+import numpy as np
+
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError, nearest
@@ -149,20 +151,30 @@ def check_probability(name: str, value: float) -> None:
 
 
 def split_seed(seed: tf.Tensor, num: int) -> List[tf.Tensor]:
-    """`num` independent seeds from one: [2] -> list of [2], same dtype."""
-    seeds: List[tf.Tensor] = tf.unstack(tf.random.split(seed, num), num=num)
+    """`num` independent seeds from one: [2] -> list of [2], same dtype; as `tf.random.split`."""
+    seed = tf.convert_to_tensor(seed)
+    drawn = tf.raw_ops.StatelessRandomUniformFullInt(shape=[num, 2], seed=seed, dtype=seed.dtype)
+    seeds: List[tf.Tensor] = tf.unstack(drawn, num=num)
     return seeds
 
 
-def random_between(seed: tf.Tensor, low: float, high: float) -> tf.Tensor:
-    """Float32 scalar, uniform in [low, high)."""
-    return tf.random.stateless_uniform([], seed, low, high)
+def uniform(shape: Any, seed: tf.Tensor) -> tf.Tensor:
+    """Float32 of a shape, uniform in [0, 1): the numbers of `tf.random.stateless_uniform`.
+
+    One kernel in place of its five, each of which takes longer to start than to draw a few numbers.
+    """
+    return tf.raw_ops.StatelessRandomUniform(shape=shape, seed=seed)
+
+
+def random_between(seed: tf.Tensor, low: float, high: float, shape: Any = ()) -> tf.Tensor:
+    """Float32 of a shape, uniform in [low, high)."""
+    return uniform(shape, seed) * (np.float32(high) - np.float32(low)) + low
 
 
 def random_integers(seed: tf.Tensor, low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
     """Int32 [k], uniform in [low, high) each; `low` if the range is empty."""
     span = tf.cast(tf.maximum(high - low, 0), tf.float32)
-    fraction = tf.random.stateless_uniform(tf.shape(span), seed)
+    fraction = uniform(tf.shape(span), seed)
     return low + tf.cast(fraction * span, tf.int32)
 
 
@@ -185,7 +197,7 @@ def apply_with_probability(
         return sample
     if probability >= 1:
         return change(sample)
-    return change_if(tf.random.stateless_uniform([], seed) < probability, sample, change)
+    return change_if(uniform([], seed) < probability, sample, change)
 
 
 def change_if(condition: tf.Tensor, sample: Sample, change: Callable[[Sample], Sample]) -> Sample:
@@ -193,10 +205,21 @@ def change_if(condition: tf.Tensor, sample: Sample, change: Callable[[Sample], S
 
     `image_level` never changes.
     """
-    image_level = sample.image_level
     bare = sample._replace(image_level=None)
-    result: Sample = tf.cond(condition, lambda: change(bare), lambda: bare)
-    return result._replace(image_level=image_level)
+    if tf.executing_eagerly():
+        return (change(bare) if condition else bare)._replace(image_level=sample.image_level)
+    names: List[str] = []  # of the fields that change: the others need no branch
+
+    def changed() -> List[tf.Tensor]:
+        result = change(bare)
+        names[:] = [
+            name for name in bare._fields if getattr(result, name) is not getattr(bare, name)
+        ]
+        return [getattr(result, name) for name in names]
+
+    # The branches are built in this order.
+    values = tf.cond(condition, changed, lambda: [getattr(bare, name) for name in names])
+    return sample._replace(**dict(zip(names, values))) if names else sample
 
 
 def per_channel(

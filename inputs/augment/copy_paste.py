@@ -21,6 +21,7 @@ from inputs.augment.base import (
     random_between,
     scale_area,
     split_seed,
+    uniform,
 )
 from inputs.augment.mixing import merge, mixes
 from inputs.augment.placing import Placement, largest_scale, mask_boxes, place, scaled_window
@@ -115,12 +116,12 @@ def copy_paste(samples: Sequence[Sample], seed: tf.Tensor, config: Any) -> Sampl
     canvas, size = image_size(sample.image), image_size(other.image)
     scale = random_between(scale_seed, config.min_scale, config.max_scale)
     scale *= largest_scale(size, canvas)
-    where = tf.random.stateless_uniform([2], where_seed)
+    where = uniform([2], where_seed)
     begin, window, target = tf.unstack(scaled_window(size, canvas, scale, where))
     room = tf.cast(canvas - target + 1, tf.float32)
-    offset = tf.cast(tf.random.stateless_uniform([2], offset_seed) * room, tf.int32)
+    offset = tf.cast(uniform([2], offset_seed) * room, tf.int32)
     offset = tf.minimum(offset, canvas - target)
-    is_drawn = tf.random.stateless_uniform(tf.shape(other.classes), choice_seed)
+    is_drawn = uniform(tf.shape(other.classes), choice_seed)
     is_drawn = is_drawn < config.object_probability
     for flag in (other.is_crowd, other.group_of):
         is_drawn = is_drawn if flag is None else is_drawn & ~flag

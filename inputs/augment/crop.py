@@ -25,6 +25,7 @@ from inputs.augment.base import (
     reframe,
     scale_area,
     split_seed,
+    uniform,
 )
 from inputs.schema import Sample
 
@@ -84,7 +85,7 @@ class Crop(NamedTuple):
 def draw_crop(sample: Sample, seed: tf.Tensor, operations: Sequence[Operation]) -> Crop:
     """One of the operations, all equally likely, and a window within its bounds."""
     draw_seed, window_seed = split_seed(seed, 2)
-    fractions = tf.random.stateless_uniform([2], draw_seed)
+    fractions = uniform([2], draw_seed)
     index = tf.cast(fractions[0] * len(operations), tf.int32)
     return Crop(index, fractions[1], _sample_window(sample, window_seed, operations, index))
 

@@ -22,6 +22,7 @@ from inputs.augment.base import (
     random_integers,
     scale_area,
     split_seed,
+    uniform,
 )
 from inputs.schema import Sample
 
@@ -291,7 +292,7 @@ def random_downscale_to_target_pixels(sample: Sample, seed: tf.Tensor, config: A
     chance_seed, pixels_seed = split_seed(seed, 2)
     low, high = _target_pixels(config)
     pixels = random_integers(pixels_seed, tf.constant([low]), tf.constant([high]))[0]
-    is_drawn = tf.random.stateless_uniform([], chance_seed) >= config.random_coef
+    is_drawn = uniform([], chance_seed) >= config.random_coef
     return change_if(is_drawn, sample, lambda old: downscale(old, pixels))
 
 

@@ -13,6 +13,7 @@ from inputs.augment.base import (
     checked_by,
     random_integers,
     split_seed,
+    uniform,
 )
 from inputs.augment.operations import on_rgb
 from inputs.schema import Sample
@@ -54,7 +55,7 @@ def random_jpeg_quality(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     bounds = tf.constant([[config.min_jpeg_quality], [config.max_jpeg_quality]])
     quality = random_integers(quality_seed, bounds[0], bounds[1])[0]
     return change_if(
-        tf.random.stateless_uniform([], chance_seed) >= config.random_coef,
+        uniform([], chance_seed) >= config.random_coef,
         sample,
         lambda old: old._replace(image=compress(old.image, quality)),
     )

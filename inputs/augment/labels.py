@@ -7,7 +7,7 @@ from typing import Any
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import preprocessor_pb2
-from inputs.augment.base import AUGMENTATIONS, check_probability, checked_by, keep_boxes
+from inputs.augment.base import AUGMENTATIONS, check_probability, checked_by, keep_boxes, uniform
 from inputs.schema import Sample
 
 LEAST_BOX_SIDE = 1e-6  # of a box that is jittered, as a share of the image
@@ -55,7 +55,7 @@ def _check_jitter(config: Any) -> None:
 def random_jitter_boxes(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Moves the sides of all boxes; masks, keypoints and `area` show the object and stay."""
     drawn = 2 if config.jitter_mode in SYMMETRIC + SYMMETRIC_XY else 4
-    fractions = tf.random.stateless_uniform([tf.shape(sample.boxes)[0], drawn], seed)
+    fractions = uniform([tf.shape(sample.boxes)[0], drawn], seed)
     boxes = jitter(sample.boxes, fractions, config.ratio, config.jitter_mode)
     return sample._replace(boxes=boxes)
 
@@ -83,7 +83,7 @@ def _check_drop(config: Any) -> None:
 @checked_by(_check_drop)
 def drop_label_probabilistically(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     """Drops each box of the class `label` with `drop_probability`."""
-    fractions = tf.random.stateless_uniform(tf.shape(sample.classes), seed)
+    fractions = uniform(tf.shape(sample.classes), seed)
     return drop_label(sample, fractions, config.label, config.drop_probability)
 
 

@@ -32,6 +32,7 @@ from inputs.augment.base import (
     check_probability,
     records_of,
     split_seed,
+    uniform,
 )
 from inputs.schema import PER_BOX_FIELDS, Sample
 
@@ -136,7 +137,7 @@ def apply_mixture(
     """
     mixture, *others = links
     chance_seed, seed = split_seed(seeds[0], 2)
-    chance = tf.random.stateless_uniform([], chance_seed)
+    chance = uniform([], chance_seed)
     mixed = allowed & (chance < mixture.config.probability)
     first = samples[0]._replace(image=tf.cast(samples[0].image, tf.float32))
     with tf.name_scope(mixture.name):

@@ -10,7 +10,7 @@ from typing import Any, Sequence
 
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
-from inputs.augment.base import AUGMENTATIONS, image_size
+from inputs.augment.base import AUGMENTATIONS, image_size, uniform
 from inputs.augment.mixing import merge, mixes
 from inputs.augment.pad import pad
 from inputs.schema import Sample
@@ -43,7 +43,7 @@ def random_share(seed: tf.Tensor, alpha: float) -> tf.Tensor:
     parts = tf.random.stateless_gamma([2], seed, alpha)  # their shares of the sum have it
     total = tf.reduce_sum(parts)
     # For a small alpha both may be too small for a float32: TensorFlow returns its least number.
-    even = tf.random.stateless_uniform([], seed) < 0.5
+    even = uniform([], seed) < 0.5
     return tf.where(total > SMALLEST_SUM, parts[0] / total, tf.cast(even, tf.float32))
 
 

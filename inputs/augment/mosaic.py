@@ -16,7 +16,9 @@ from inputs.augment.base import (
     check_probability,
     check_range,
     image_size,
+    random_between,
     split_seed,
+    uniform,
 )
 from inputs.augment.mixing import merge, mixes
 from inputs.augment.pad import check_color, mean_color
@@ -89,12 +91,10 @@ def mosaic(samples: Sequence[Sample], seed: tf.Tensor, config: Any) -> Sample:
     if config.HasField("height"):
         canvas = tf.constant([config.height, config.width])
     center_seed, scale_seed, where_seed = split_seed(seed, 3)
-    share = tf.random.stateless_uniform([2], center_seed)
+    share = uniform([2], center_seed)
     share = config.min_center + share * (config.max_center - config.min_center)
     center = tf.cast(tf.round(share * tf.cast(canvas, tf.float32)), tf.int32)
     center = tf.clip_by_value(center, 1, canvas - 1)
-    scales = tf.random.stateless_uniform(
-        [NUM_RECORDS], scale_seed, config.min_scale, config.max_scale
-    )
-    where = tf.random.stateless_uniform([NUM_RECORDS, 2], where_seed)
+    scales = random_between(scale_seed, config.min_scale, config.max_scale, [NUM_RECORDS])
+    where = uniform([NUM_RECORDS, 2], where_seed)
     return arrange(samples, canvas, center, scales, where, config.overlap_thresh, color)

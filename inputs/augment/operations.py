@@ -28,7 +28,7 @@ Change = Callable[[Sample, tf.Tensor], Sample]
 def on_rgb(image: tf.Tensor, change: Pixels) -> tf.Tensor:
     """Applies `change` to the colour channels; further channels do not change."""
     channels = image.shape[-1]
-    changed = change(image[..., :3]) if channels != 1 else change(image)
+    changed = change(image) if channels in (1, 3) else change(image[..., :3])
     if channels is None or channels > 3:
         changed = tf.concat([changed, image[..., 3:]], axis=-1)
     changed.set_shape(image.shape)

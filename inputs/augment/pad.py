@@ -17,6 +17,7 @@ from inputs.augment.base import (
     random_integers,
     reframe,
     split_seed,
+    uniform,
 )
 from inputs.schema import Sample
 
@@ -106,7 +107,7 @@ def random_pad_to_aspect_ratio(
     most = tf.reduce_min(tf.maximum(size * tf.constant(max_ratio), tight) / tight)
     least = tf.reduce_max(tf.maximum(size * tf.constant(min_ratio), tight) / tight)
     least = tf.minimum(least, most)
-    scale = least + tf.random.stateless_uniform([], seed) * (most - least)
+    scale = least + uniform([], seed) * (most - least)
     return pad_to_aspect_ratio(sample, aspect_ratio, scale)
 
 

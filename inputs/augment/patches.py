@@ -20,6 +20,7 @@ from inputs.augment.base import (
     random_between,
     random_integers,
     split_seed,
+    uniform,
 )
 from inputs.augment.operations import overwrite
 from inputs.schema import Sample
@@ -61,8 +62,8 @@ def random_black_patches(sample: Sample, seed: tf.Tensor, config: Any) -> Sample
     """Covers up to max_black_patches squares, each with `probability`, in all channels."""
     chance_seed, place_seed = split_seed(seed, 2)
     count, ratio = config.max_black_patches, config.size_to_image_ratio
-    is_drawn = tf.random.stateless_uniform([count], chance_seed) < config.probability
-    places = tf.random.stateless_uniform([count, 2], place_seed, 0.0, 1.0 - ratio)
+    is_drawn = uniform([count], chance_seed) < config.probability
+    places = random_between(place_seed, 0.0, 1.0 - ratio, [count, 2])
     return sample._replace(image=blacken(sample.image, places, is_drawn, ratio))
 
 
@@ -110,5 +111,5 @@ def random_patch_gaussian(sample: Sample, seed: tf.Tensor, config: Any) -> Sampl
         )
         return old._replace(image=add_noise(old.image, first, noise))
 
-    is_drawn = tf.random.stateless_uniform([], chance_seed) >= config.random_coef
+    is_drawn = uniform([], chance_seed) >= config.random_coef
     return change_if(is_drawn, sample, change)

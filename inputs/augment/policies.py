@@ -15,7 +15,14 @@ from estimator_det.compat import tf
 from estimator_det.config.printing import quoted
 from estimator_det.config.text import ConfigError, nearest
 from inputs.augment import operations
-from inputs.augment.base import AUGMENTATIONS, checked_by, image_size, random_integers, split_seed
+from inputs.augment.base import (
+    AUGMENTATIONS,
+    checked_by,
+    image_size,
+    random_integers,
+    split_seed,
+    uniform,
+)
 from inputs.augment.geometry import FLIP_X, move
 from inputs.schema import Sample
 
@@ -115,7 +122,7 @@ def _signed(change: Callable[[Sample, tf.Tensor], Sample]) -> Apply:
     """In one direction or the other, both equally likely."""
 
     def apply(sample: Sample, seed: tf.Tensor, magnitude: tf.Tensor) -> Sample:
-        is_negative = tf.random.stateless_uniform([], seed) < 0.5
+        is_negative = uniform([], seed) < 0.5
         return change(sample, tf.where(is_negative, -magnitude, magnitude))
 
     return apply
@@ -231,7 +238,7 @@ def apply_policy(sample: Sample, seed: tf.Tensor, policy: Policy) -> Sample:
 
         branches = [branch_of(OPERATIONS[name]) for name in names]
         in_boxes = tf.constant([OPERATIONS[name].in_boxes for name in names])
-        is_chosen = tf.random.stateless_uniform([], chance_seed) < probability[position]
+        is_chosen = uniform([], chance_seed) < probability[position]
         is_chosen |= tf.gather(in_boxes, kind[position])
         branch = tf.where(is_chosen, kind[position], len(names))
         return position + 1, tf.switch_case(branch, [*branches, lambda: state])
@@ -253,8 +260,8 @@ def _in_boxes(
     """Applies the operation to some boxes, in random order."""
     order_seed, chance_seed, change_seed = split_seed(seed, 3)
     count = tf.shape(sample.boxes)[:1]
-    is_chosen = tf.random.stateless_uniform(count, chance_seed) < probability
-    order = tf.argsort(tf.random.stateless_uniform(count, order_seed))
+    is_chosen = uniform(count, chance_seed) < probability
+    order = tf.argsort(uniform(count, order_seed))
     return operations.on_boxes(
         sample,
         tf.boolean_mask(order, tf.gather(is_chosen, order)),

@@ -24,6 +24,7 @@ from inputs.augment.base import (
     random_integers,
     scale_area,
     split_seed,
+    uniform,
 )
 from inputs.schema import Sample
 
@@ -150,7 +151,7 @@ def rand_augment(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     number_seed, sign_seed = split_seed(seed, 2)
     count = tf.fill([config.num_operations], len(OPERATIONS))
     numbers = random_integers(number_seed, tf.zeros_like(count), count)
-    is_negative = tf.random.stateless_uniform(tf.shape(count), sign_seed) < 0.5
+    is_negative = uniform(tf.shape(count), sign_seed) < 0.5
     strengths = tf.where(is_negative, -1.0, 1.0) * config.magnitude / MAX_MAGNITUDE
     sample = apply_operations(sample, numbers, strengths, config.overlap_thresh)
     return sample._replace(image=tf.cast(sample.image, dtype))

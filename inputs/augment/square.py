@@ -21,6 +21,7 @@ from inputs.augment.base import (
     random_between,
     random_integers,
     split_seed,
+    uniform,
 )
 from inputs.augment.crop import crop_labels
 from inputs.augment.geometry import resize
@@ -158,6 +159,6 @@ def random_scale_crop_and_pad_to_square(sample: Sample, seed: tf.Tensor, config:
     scale_seed, place_seed = split_seed(seed, 2)
     scale = random_between(scale_seed, config.scale_min, config.scale_max)
     scaled = scale_to(sample, config.output_size, scale)
-    fractions = tf.random.stateless_uniform([2], place_seed)
+    fractions = uniform([2], place_seed)
     frame = frame_of_size(image_size(scaled.image), config.output_size, fractions)
     return to_square(scaled, frame)

@@ -11,10 +11,13 @@ from estimator_det.config.text import ConfigError
 from inputs.augment import AUGMENTATIONS, base, make_augmentation, operations
 from inputs.augment.base import (
     apply_with_probability,
+    change_if,
     keep_boxes,
+    random_between,
     random_integers,
     reframe,
     split_seed,
+    uniform,
 )
 from tests.inputs.augment.helpers import run_step, sample_of, step
 
@@ -181,6 +184,36 @@ def test_split_seed_gives_different_seeds_of_the_same_type() -> None:
     seeds = split_seed(tf.constant([1, 2], tf.int64), 3)
     assert [seed.dtype for seed in seeds] == [tf.int64] * 3
     assert len({tuple(seed.numpy()) for seed in seeds}) == 3
+
+
+@pytest.mark.parametrize("dtype", [tf.int32, tf.int64])
+def test_draws_are_those_of_the_public_functions(dtype: Any) -> None:
+    for number in (0, 1, -(2**31), 2**31 - 1):
+        seed = tf.constant([number, 7], dtype)
+        expected = tf.random.stateless_uniform([5, 3], seed)
+        np.testing.assert_array_equal(uniform(tf.constant([5, 3]), seed), expected)
+        expected = tf.random.stateless_uniform([], seed, -32.0 / 255.0, 0.3)
+        assert random_between(seed, -32.0 / 255.0, 0.3).numpy() == expected.numpy()
+        np.testing.assert_array_equal(tf.stack(split_seed(seed, 4)), tf.random.split(seed, 4))
+
+
+@pytest.mark.parametrize("is_changed", [True, False])
+def test_a_condition_has_branches_only_for_the_fields_that_change(is_changed: bool) -> None:
+    given = sample_of("full")
+    with tf.Graph().as_default() as graph, tf1.Session() as session:
+        sample = sample_of("full")
+        condition = tf1.placeholder_with_default(is_changed, [])
+        result = change_if(
+            condition, sample, lambda old: old._replace(image=old.image + 1, boxes=old.boxes / 2)
+        )
+        (branch,) = (op for op in graph.get_operations() if op.type in ("If", "StatelessIf"))
+        assert len(branch.outputs) == 2 and result.masks is sample.masks
+        assert result.image_level is sample.image_level
+        unchanged = change_if(condition, sample, lambda old: old._replace(area=old.area))
+        assert unchanged.boxes is sample.boxes
+        image, boxes = session.run((result.image, result.boxes))
+    np.testing.assert_array_equal(image, given.image + tf.cast(is_changed, tf.uint8))
+    np.testing.assert_array_equal(boxes, given.boxes / (2.0 if is_changed else 1.0))
 
 
 def test_random_integers_stay_below_the_upper_bound() -> None:

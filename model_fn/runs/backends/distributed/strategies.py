@@ -66,8 +66,8 @@ def _mirrored(in_loop: InLoop) -> Any:
 def _multi_worker(task_timeout_secs: float) -> Any:
     members = cluster.read_cluster()
     workers.wait_for_others(members, task_timeout_secs)
-    # TensorFlow has no master, and reads no CLUSTER_SPEC.
-    names = {"master": "chief"}
+    # TensorFlow reads no CLUSTER_SPEC.
+    names = workers.TENSORFLOW_JOBS
     jobs = {names.get(job, job): list(addresses) for job, addresses in members.jobs.items()}
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(jobs),

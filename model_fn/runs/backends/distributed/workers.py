@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import socket
 import time
-from typing import Any, Iterator
+from typing import Any, Iterator, Sequence
 
 from estimator_det.compat import tf
 from model_fn.checkpoints.errors import MissingTaskError, RunError
-from model_fn.runs.cluster import Cluster
+from model_fn.runs.cluster import Cluster, Task
 from model_fn.runs.task_watch import TaskWatch, check_free, is_listening
 
 _LOG = logging.getLogger(__name__)
 
 _POLL_SECS = 0.5
+TENSORFLOW_JOBS = {"master": "chief"}  # of which it has no master
+_REPORTED = re.compile(r"reported from /job:(\w+)/(?:replica:\d+/)?task:(\d+)")
 _REMEDY = "Start all tasks again: training resumes from the last checkpoint"
 # What a collective operation ends in where a worker has gone.
 _LOST = (
@@ -93,6 +96,13 @@ def check_folder(model_dir: str) -> None:
         )
 
 
+def _silent(others: Sequence[Task], error: Any) -> str:
+    """The task from which TensorFlow has heard nothing."""
+    found = _REPORTED.search(error.message)
+    names = {(TENSORFLOW_JOBS.get(task.type, task.type), str(task.number)): task for task in others}
+    return str(names.get((found[1], found[2]), "a task")) if found else "a task"
+
+
 @contextlib.contextmanager
 def together(cluster: Cluster, task_timeout_secs: float) -> Iterator[None]:
     """Within, workers take steps together, and the loss of one ends the others.
@@ -113,10 +123,10 @@ def together(cluster: Cluster, task_timeout_secs: float) -> Iterator[None]:
         with watch.watching():
             yield
     except _LOST as error:
-        gone = [task for task in others if not is_listening(cluster.address(task))]
+        gone = [str(task) for task in others if not is_listening(cluster.address(task))]
         if not gone and not isinstance(error, tf.errors.UnavailableError):
             raise
-        names = " and ".join(str(task) for task in gone) or "a task that has started again"
+        names = " and ".join(gone) or f"{_silent(others, error)}, which hangs or has started again"
         raise MissingTaskError(
             f"the cluster has lost {names}: steps need all workers. See the log of that process. "
             f"{_REMEDY}"

@@ -89,9 +89,14 @@ def test_other_errors_stay_what_they_are(members: Any, monkeypatch: pytest.Monke
     monkeypatch.setattr(task_watch, "is_listening", lambda address: True)
     with pytest.raises(tf.errors.InternalError), workers.together(members("chief", 0), 60):
         raise tf.errors.InternalError(None, None, "a bug")
-    raises = pytest.raises(MissingTaskError, match="lost a task that has started again")
-    with raises, workers.together(members("chief", 0), 60):
-        raise tf.errors.UnavailableError(None, None, "it has started again")
+    for message, name in (
+        ("Error reported from /job:worker/task:1: heartbeat timeout", "worker 1"),
+        ("Error reported from /job:worker/replica:0/task:0: heartbeat timeout", "worker 0"),
+        ("it has started again", "a task"),
+    ):
+        raises = pytest.raises(MissingTaskError, match=f"has lost {name}, which hangs or has")
+        with raises, workers.together(members("chief", 0), 60):
+            raise tf.errors.UnavailableError(None, None, message)
 
 
 def test_a_folder_that_a_worker_does_not_see(tmp_path: pathlib.Path) -> None:
