@@ -5,6 +5,7 @@ from __future__ import annotations
 from estimator_det.compat import tf1
 from exporters.importing.published import FORMATS, NO_STRUCTURE, Published
 from model_fn.checkpoints.find import find_whole_checkpoint
+from model_fn.checkpoints.imported import num_neutral_layers
 
 
 @FORMATS.register("checkpoint")
@@ -15,10 +16,11 @@ def read_checkpoint(path: str) -> Published:
         FileNotFoundError: if there is none.
         DamagedCheckpointsError: if it cannot be read.
     """
-    reader = tf1.train.NewCheckpointReader(find_whole_checkpoint(path))
+    prefix = find_whole_checkpoint(path)
+    reader = tf1.train.NewCheckpointReader(prefix)
     arrays = {
         name: reader.get_tensor(name)
         for name, kind in reader.get_variable_to_dtype_map().items()
         if kind.is_floating
     }
-    return Published(arrays, NO_STRUCTURE, has_names=True)
+    return Published(arrays, NO_STRUCTURE, has_names=True, num_neutral=num_neutral_layers(prefix))

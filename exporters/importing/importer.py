@@ -93,7 +93,7 @@ def import_model(
     notes = _apply_anchor_order(own, published, mapped, pipeline_config.model, anchor_order)
     warnings = [note for note in notes if note.startswith("warning: ")]
     warnings += _absent(mapped, published, pipeline_config.model)
-    num_neutral = len(mapped.folded)
+    num_neutral = len(mapped.folded) + published.num_neutral
     if images and mapped.folded:
         _refuse_incomplete(mapped)
         mapped.values.update(calibrate(own, mapped.values, mapped.folded, images))
@@ -104,6 +104,12 @@ def import_model(
             f"warning: batch norm of {num_neutral} layers is rebuilt with neutral statistics: exact"
             " for inference, but training with it starts from a far too high loss. Import with "
             "--calibrate photos/ to fine-tune, or train with batch norm frozen"
+        )
+    elif num_neutral:
+        warnings.append(
+            f"warning: batch norm of {num_neutral} layers of this checkpoint has neutral statistics"
+            " from an earlier import: training with it starts from a far too high loss. Import the"
+            " published file with --calibrate photos/ to fine-tune"
         )
     elif images:
         warnings.append(

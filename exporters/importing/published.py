@@ -65,6 +65,7 @@ class Published(NamedTuple):
     anchors: Optional[np.ndarray] = None  # float32 [A, 4], ymin, xmin, ymax, xmax
     label_map: Optional[Dict[int, str]] = None  # id -> name
     image_size: Optional[Tuple[int, int]] = None  # height and width that images are resized to
+    num_neutral: int = 0  # layers whose statistics an earlier import has made neutral
 
 
 NO_STRUCTURE = Structure((), {}, {})

@@ -71,6 +71,14 @@ def test_files_of_an_import(original, published_file, plain):
         importer.import_model("frozen_graph", published_file, original.config, str(output))
 
 
+def test_the_mark_of_neutral_statistics_outlives_another_import(original, plain, tmp_path):
+    again = importer.import_model(
+        "checkpoint", plain.checkpoint, original.config, str(tmp_path / "again")
+    )
+    assert num_neutral_layers(again.checkpoint) == 2
+    assert any("from an earlier import" in line for line in again.warnings)
+
+
 def test_calibration_changes_statistics_and_no_output(
     original, published_file, plain, photos, tmp_path
 ):
