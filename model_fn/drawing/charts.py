@@ -131,7 +131,8 @@ def bar_chart(
         axes.margins(x=0.01, y=0.12 if len(series) == 1 else 0.28)  # room for the legend
         axes.set_ylabel(y_label)
         if len(labels) <= MAX_NAMED_BARS:
-            slanted = sum(map(len, labels)) > 55 * width
+            longest = max(map(len, labels), default=0)
+            slanted = max(sum(map(len, labels)), 0.75 * longest * len(labels)) > 55 * width
             axes.set_xticks(
                 places,
                 [_plain(_shortened(label)) for label in labels],
@@ -352,4 +353,4 @@ def _short_number(value: float) -> str:
         return f"{value / 1e6:.1f}M"
     if abs(value) >= 1e4:
         return f"{value / 1e3:.0f}k"
-    return f"{value:.0f}" if value == int(value) else f"{value:.2f}"
+    return f"{value:.0f}" if value == int(value) or abs(value) >= 100 else f"{value:.2f}"
