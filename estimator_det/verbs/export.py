@@ -55,6 +55,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_format_arguments(parser)
 
 
+def _add_switch(parser: argparse.ArgumentParser, name: str, text: str) -> None:
+    """A flag alone, or with a value, as flags of the reference's exporter have."""
+    parser.add_argument(
+        name,
+        nargs="?",
+        const=True,
+        default=False,
+        type=_boolean,
+        metavar="true|false",
+        help=text,
+    )
+
+
 def _add_input_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--input_type", default="image_tensor", help=INPUT_TYPES_HELP)
     parser.add_argument(
@@ -63,14 +76,10 @@ def _add_input_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="B,H,W,C",
         help="sizes of the input images, -1 for any size; default: any size",
     )
-    parser.add_argument(
+    _add_switch(
+        parser,
         "--use_side_inputs",
-        nargs="?",
-        const=True,
-        default=False,
-        type=_boolean,
-        metavar="true|false",
-        help="needed for models with a context_config: context features are inputs, too",
+        "needed for models with a context_config: context features are inputs, too",
     )
     for name, text in SIDE_INPUTS.items():
         by_default = "default: what the model needs"
@@ -99,14 +108,8 @@ def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
         help="the SavedModel refuses larger batches, and its warm-up requests are of batches up to "
         "N; default: no limit, and requests of one image",
     )
-    parser.add_argument(
-        "--write_inference_graph",
-        nargs="?",
-        const=True,
-        default=False,
-        type=_boolean,
-        metavar="true|false",
-        help="also write the graph as text, inference_graph.pbtxt",
+    _add_switch(
+        parser, "--write_inference_graph", "also write the graph as text, inference_graph.pbtxt"
     )
     parser.add_argument(
         "--additional_output_tensor_names",
