@@ -10,11 +10,12 @@ import os
 import re
 from typing import Tuple
 
-# The warnings of libjpeg's jerror.h and of libpng, as far as an image file can cause them.
+# The messages of libjpeg's jerror.h and of libpng, as far as damaged images cause them.
 _WARNING = re.compile(
     rb"(Corrupt JPEG data: |Premature end of JPEG file|Warning: unknown JFIF revision number "
     rb"|Inconsistent progression sequence for component |Invalid SOS parameters for sequential JPEG"
-    rb"|Unknown Adobe color transform code |libpng warning: )[^\r\n]*\r?\n"
+    rb"|Unknown Adobe color transform code |Improper call to JPEG library in state "
+    rb"|libpng warning: )[^\r\n]*\r?\n"
 )
 _BEGINNINGS = (
     b"Corrupt JPEG data",
@@ -23,6 +24,7 @@ _BEGINNINGS = (
     b"Inconsistent progression",
     b"Invalid SOS parameters",
     b"Unknown Adobe color",
+    b"Improper call to",
     b"libpng warning",
 )
 _HINT = (

@@ -29,6 +29,13 @@ def test_warnings_are_counted_and_other_text_stays(capfd) -> None:
     )
 
 
+def test_errors_of_calls_to_libjpeg_are_counted(capfd) -> None:
+    error = b"Improper call to JPEG library in state 201\n"
+    lines = filtered(capfd, error[:9], error[9:], b"step 1\n", error)
+    assert lines.count("Improper call") == 1
+    assert lines.endswith("step 1\nimage decoder: 2 warnings in all\n")
+
+
 @pytest.mark.parametrize("text", [b"", b"step 1", b"\x1b[31m\n", b"Corrupt", b"a\r\nb\n" * 40000])
 def test_text_without_warnings_passes_unchanged(capfd, text) -> None:
     with decoder_warnings.count():
