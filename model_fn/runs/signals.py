@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from typing import Any, Callable, Dict, Iterator, NoReturn, Optional
 
 from estimator_det.config import printing
@@ -225,7 +226,8 @@ def _unfailing(raised: Callable[[], Optional[int]]) -> Iterator[None]:
 
     TensorFlow's type checks in C++ read an exception of the check as a match and continue, so that
     another error follows elsewhere, or a wrong result. Python itself continues after one in a
-    `__del__`, with a traceback on the terminal, which is suppressed here.
+    `__del__`, with a traceback on the terminal, which is suppressed here; so is that of the
+    `__del__` of an object that the signal left half made.
 
     Args:
         raised: Gives the signal for which a handler has raised `Stopped`.
@@ -233,12 +235,16 @@ def _unfailing(raised: Callable[[], Optional[int]]) -> Iterator[None]:
     old_hook = sys.unraisablehook
 
     def hook(arguments: Any) -> None:
-        if not isinstance(arguments.exc_value, Stopped):
+        if raised() is None:
             old_hook(arguments)
 
     sys.unraisablehook = hook
     try:
         yield
+    except Stopped as stop:
+        # Half-made objects go now, while the hook is there; `stop` would keep them alive.
+        traceback.clear_frames(stop.__traceback__)
+        raise
     except Exception as error:
         number = raised()
         if number is None:

@@ -189,6 +189,23 @@ def test_a_stop_in_a_destructor_is_not_lost(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err == ""
 
 
+def test_an_object_that_a_stop_leaves_half_made_is_silent(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class HalfMade:
+        def __init__(self) -> None:
+            _kill(signal.SIGTERM)
+            self.name = "whole"
+
+        def __del__(self) -> None:
+            assert self.name
+
+    with pytest.raises(Stopped) as caught, stopping.terminable():
+        HalfMade()
+    del caught
+    assert capsys.readouterr().err == ""
+
+
 def test_an_error_after_a_noted_signal_is_an_error() -> None:
     with pytest.raises(OSError), StopSignals() as signals, signals.unfailing():
         signals.defer()
