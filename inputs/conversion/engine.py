@@ -144,13 +144,11 @@ def convert(
         job = _make_job(options, work_dir, folder, ids, count)
         _forget_other_publishing(options, job)
         index.write_entries(scratch, [job.entries_file(shard) for shard in range(count)])
-        advance = progress("converting", found.num_images)
-        results: List[ShardResult] = []
         resumed = sum(shards.read_result(job, shard) is not None for shard in range(count))
-        is_small = found.num_images <= FEW_IMAGES
-        for result in (run or _run)(job, range(count), 1 if is_small and run is None else jobs):
-            results.append(result)
-            advance(sum(split["images"] for split in result.tally["splits"].values()))
+        advance = progress("converting", found.num_images)
+        if run is None:
+            run, jobs = _run, 1 if found.num_images <= FEW_IMAGES else jobs
+        results = _convert_shards(run(job, range(count), jobs), advance)
         _publish(options, job, source, names, label_map)
     return Conversion(
         {split.name: _pattern(job, split) for split in options.splits},
@@ -158,6 +156,17 @@ def convert(
         tally.add([*(result.tally for result in results), {"faults": faults.tally}]),
         found.num_unlisted, resumed, time.monotonic() - started,
     )  # fmt: skip
+
+
+def _convert_shards(
+    converted: Iterator[ShardResult], advance: Callable[[int], Any]
+) -> List[ShardResult]:
+    """Results of all shards; `advance` gets the number of images of each as it comes."""
+    results = []
+    for result in converted:
+        results.append(result)
+        advance(sum(split["images"] for split in result.tally["splits"].values()))
+    return results
 
 
 def _run(job: Job, numbers: Sequence[int], jobs: int) -> Iterator[ShardResult]:
