@@ -40,6 +40,7 @@ from inputs.records.stream import Files, list_files, record_dataset
 InputFn = Callable[..., tf.data.Dataset]
 
 DEFAULT_EVAL_SEED = 0  # evaluation shuffles, if at all, into the same order each time
+TRAIN_READER = "train_input_reader."
 
 
 def create_train_input_fn(
@@ -128,7 +129,7 @@ def _path_of(reader: Any, pipeline_config: Any) -> str:
     for index, one in enumerate(pipeline_config.eval_input_reader):
         if one is reader or one == reader:
             return f"eval_input_reader[{index}]."
-    return "train_input_reader."
+    return TRAIN_READER
 
 
 def create_eval_input_fn(
@@ -138,7 +139,9 @@ def create_eval_input_fn(
     sample_1_of_n: Optional[int] = None,
     fault_log: Optional[FaultLog] = None,
 ) -> InputFn:
-    """Input function of evaluation: one pass, in the same order each time, no augmentation.
+    """Input function of evaluation: in the same order each time, no augmentation.
+
+    It ends after one pass, or after the `num_epochs` of an `eval_input_reader`.
 
     The last batch may be smaller, unless the reader itself sets `drop_remainder: true`.
 
@@ -165,7 +168,9 @@ def create_eval_input_fn(
         input_config = pipeline_config.eval_input_reader[0]
     reader: input_reader_pb2.InputReader = input_config
     refuse_absurd(evaluation, "eval_config.")
-    refuse_absurd(reader, _path_of(reader, pipeline_config))
+    path = _path_of(reader, pipeline_config)
+    refuse_absurd(reader, path)
+    passes = 1 if path == TRAIN_READER else max(reader.num_epochs, 1)
     every = reader.sample_1_of_n_examples if sample_1_of_n is None else sample_1_of_n
 
     def input_fn(
@@ -179,7 +184,7 @@ def create_eval_input_fn(
         stream = _Stream(
             shard=part,
             seed=DEFAULT_EVAL_SEED,
-            num_epochs=1,
+            num_epochs=passes,
             sample_1_of_n=every,
             drop_remainder=drop,
         )
