@@ -11,14 +11,18 @@ estimates. So every run is repeated with moved weights. A number that the repeat
 half of its tolerance, is held to it. Of the others, all but `FEW` must not be outside of the
 repeats by more than `OUTSIDE` times what these differ by. (The exceptions are gradients of the
 smallest map of MobileNet v2: one of its anchors is mined, as in the golden run, or none, as in 9 of
-12 of ours.) And half must be as near to the mean of the repeats as each repeat is to the mean of
-the others, up to the factor `NEAR`, or within the tolerance.
+12 of ours.) And half must be as near to the mean of the repeats as half of those of the farthest
+repeat are to the mean of the others, up to the factor `NEAR`, or within the tolerance.
+
+The farthest counts, not the average one, because numbers of one run are not independent. Batch norm
+of a 1x1 map normalizes two values of a channel: where rounding leaves them nearly equal, it
+multiplies gradients by up to 30, and the gradients of all layers below share what that adds.
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, Dict, Iterator, List, Sequence
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence
 from unittest import mock
 
 import numpy as np
@@ -48,9 +52,24 @@ LOSSES_BEFORE_DELAY, GRADIENTS_BEFORE_DELAY = 1e-4, 2.5e-2
 LOSSES, GRADIENTS = 1e-2, 5e-2
 NORMS = 1e-3
 
-REPEATS = 2
+REPEATS = 2  # of several steps
 OUTSIDE, FEW, NEAR = 3, 0.05, 1.5
-STEP_BEFORE = {"before_delay": 0, "active": 1000}
+MANY = 8  # runs that do not agree by chance
+
+
+class Pass(NamedTuple):
+    """How one pass in training is run and compared."""
+
+    step_before: int  # fake_quantization_step
+    repeats: int
+    losses: float  # tolerances
+    gradients: float
+
+
+PASSES = {
+    "before_delay": Pass(0, REPEATS, LOSSES_BEFORE_DELAY, GRADIENTS_BEFORE_DELAY),
+    "active": Pass(1000, 24, LOSSES, GRADIENTS),
+}
 
 Values = Dict[str, Any]  # numbers or arrays by name
 
@@ -87,7 +106,7 @@ def compare_runs(
     usual = float(np.median(list(spread.values())))
     outside, worst, such_as = [], 0.0, ""
     for name in names:
-        noise = max(spread[name], usual)  # a number may agree by chance
+        noise = spread[name] if len(runs) >= MANY else max(spread[name], usual)
         if 2 * noise <= tolerance:
             difference = float(np.max(np.abs(recorded[name] - ours[name][0])))
             check.error(difference, tolerance, f"{kind} of {name}")
@@ -101,14 +120,14 @@ def compare_runs(
         share = float(np.mean(outside))
         check.error(share, FEW, f"{kind}, the share that is far from the repeats, as {such_as}")
     theirs = np.median([np.mean(np.abs(recorded[n] - ours[n].mean(axis=0))) for n in names])
-    among_ours = np.median([_from_the_others(ours[name]) for name in names])
-    check.error(float(theirs), max(tolerance, NEAR * float(among_ours)), f"median {kind}")
+    farthest = np.max(np.median([_from_the_others(ours[n]) for n in names], axis=0))
+    check.error(float(theirs), max(tolerance, NEAR * float(farthest)), f"median {kind}")
 
 
-def _from_the_others(runs: np.ndarray) -> float:
-    """Mean distance of each run to the mean of all others."""
+def _from_the_others(runs: np.ndarray) -> np.ndarray:
+    """Mean distance of each run to the mean of all others, [number of runs]."""
     rest = (runs.sum(axis=0) - runs) / (len(runs) - 1)
-    return float(np.mean(np.abs(runs - rest)))
+    return np.mean(np.abs(runs - rest).reshape(len(runs), -1), axis=1)
 
 
 @contextlib.contextmanager
@@ -152,11 +171,12 @@ def _repeated(
     variables: Sequence[Any],
     start: Dict[str, float],
     run: Callable[[], Any],
+    repeats: int = REPEATS,
 ) -> List[Any]:
     """What `run` returns for the exact weights and for moved ones."""
     seeded = goldens.seeded_value(case.golden_dir, "det_value")
     found = []
-    for repeat in range(1 + REPEATS):
+    for repeat in range(1 + repeats):
         value = moved(seeded, repeat) if repeat else seeded
         load(session, variables, with_ranges(value, start))
         found.append(run())
@@ -183,10 +203,15 @@ def check_training(case: Case, record: Record, check: Check) -> None:
         }
         _check_training_names(check, {v.op.name for v in model_variables()}, record)
         with tf1.Session() as session:
-            for tag, step in STEP_BEFORE.items():
-                start = {**fixed_start(record), STEP_VARIABLE: step}
+            for tag, settings in PASSES.items():
+                start = {**fixed_start(record), STEP_VARIABLE: settings.step_before}
                 runs = _repeated(
-                    case, session, model_variables(), start, lambda: session.run(fetched)
+                    case,
+                    session,
+                    model_variables(),
+                    start,
+                    lambda: session.run(fetched),
+                    settings.repeats,
                 )
                 _compare_pass(check, runs, record, tag)
 
@@ -194,10 +219,7 @@ def check_training(case: Case, record: Record, check: Check) -> None:
 def _compare_pass(check: Check, runs: Sequence[Values], record: Record, tag: str) -> None:
     recorded = record.values["train"]
     expected = recorded[tag]
-    losses, gradients = {
-        "before_delay": (LOSSES_BEFORE_DELAY, GRADIENTS_BEFORE_DELAY),
-        "active": (LOSSES, GRADIENTS),
-    }[tag]
+    settings = PASSES[tag]
 
     def part(name: str) -> List[Values]:
         return [run[name] for run in runs]
@@ -206,13 +228,13 @@ def _compare_pass(check: Check, runs: Sequence[Values], record: Record, tag: str
         check,
         part("losses"),
         {**expected["losses"], "total": expected["total"]},
-        losses,
+        settings.losses,
         f"{tag} loss",
     )
     norms = dict(zip(recorded["grad_names"], expected["grad_norms"]))
     floor = 1e-6 * expected["global_grad_norm"]  # less is rounding, where batch norm cancels all
     norms = {name: norm for name, norm in norms.items() if norm > floor}
-    compare_runs(check, part("norms"), norms, gradients, f"{tag} gradient")
+    compare_runs(check, part("norms"), norms, settings.gradients, f"{tag} gradient")
     for key in expected["predictions"]:
         rows = [run["predictions"][key][:, record.arrays["idx_train"]] for run in runs]
         golden = record.arrays[f"train_{tag}__{key}"]

@@ -102,6 +102,21 @@ def test_half_of_the_numbers_must_lie_where_repeats_do() -> None:
     assert "median number" in _compared((1 + noise).tolist(), [0.87] * 50)
 
 
+def test_numbers_of_one_run_may_share_a_factor_that_runs_differ_in() -> None:
+    """As gradients do below a layer that rounding changes much."""
+    numbers = np.linspace(1, 9, 50)
+    runs = (np.linspace(0.8, 1.25, 25)[:, np.newaxis] * numbers).tolist()
+    assert _compared(runs, (1.25 * numbers).tolist()).startswith("ok")
+    assert "median number" in _compared(runs, (1.6 * numbers).tolist())
+
+
+def test_what_many_runs_agree_on_is_exact_among_noisy_numbers() -> None:
+    noisy = 1 + np.random.default_rng(0).uniform(-0.3, 0.3, (25, 30))
+    runs = np.concatenate([noisy, np.ones([25, 1])], axis=1).tolist()
+    assert _compared(runs, [1.0] * 31).startswith("ok")
+    assert _compared(runs, [1.0] * 30 + [1.02]) == "rel 2.0e-02 at number of 30"
+
+
 def test_training_that_is_compared_rounds_before_the_recorded_activations() -> None:
     record = quantized.Record({"eval": {"fake_quant_differs": {"moved": []}}}, {})
     with quantized_training.rounding_as_the_reference(record), tf.Graph().as_default():
