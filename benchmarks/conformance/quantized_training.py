@@ -52,7 +52,7 @@ LOSSES_BEFORE_DELAY, GRADIENTS_BEFORE_DELAY = 1e-4, 2.5e-2
 LOSSES, GRADIENTS = 1e-2, 5e-2
 NORMS = 1e-3
 
-REPEATS = 2  # of several steps
+REPEATS = 4  # of several steps
 OUTSIDE, FEW, NEAR = 3, 0.05, 1.5
 MANY = 8  # runs that do not agree by chance
 
@@ -264,13 +264,31 @@ def _compare_ranges(
     record: Record,
     recorded: Sequence[Sequence[float]],
     kind: str,
+    left_out: Sequence[str] = (),
 ) -> None:
     expected = record.ranges(recorded)
+    for scope in left_out:
+        del expected[scope]
     for weights, tolerance in ((True, WEIGHT_RANGES), (False, RANGES)):
         of_kind = {
             scope: limits for scope, limits in expected.items() if is_weight(scope) == weights
         }
         compare_runs(check, runs, of_kind, tolerance, f"{kind} range")
+
+
+def kernels_with_updated_averages(record: Record, after: Sequence[Sequence[float]]) -> List[str]:
+    """Scopes of kernels whose recorded ranges after one step and after one pass differ.
+
+    Both are of the same weights and averages. The reference does not order the read of a moving
+    variance and its update, so now and then it folds the updated one into a kernel: one of 166 in
+    the recorded first steps.
+    """
+    once = record.ranges(record.values["train"]["active"]["ranges_after"])
+    return [
+        scope
+        for scope, limits in record.ranges(after).items()
+        if is_weight(scope) and not np.allclose(limits, once[scope], rtol=WEIGHT_RANGES, atol=0)
+    ]
 
 
 def check_steps(case: Case, record: Record, check: Check) -> None:
@@ -329,7 +347,9 @@ def _compare_steps(check: Check, runs: Sequence[Values], record: Record, tag: st
     compare_runs(check, losses, expected, LOSSES, f"{tag} loss")
     for number, after in trace["ranges_after"].items():
         ranges = [run["ranges"][number] for run in runs]
-        _compare_ranges(check, ranges, record, after, f"{tag} step {number}")
+        left_out = kernels_with_updated_averages(record, after) if number == "1" else []
+        check.error(len(left_out) / len(after), FEW, f"{tag} kernels with updated averages")
+        _compare_ranges(check, ranges, record, after, f"{tag} step {number}", left_out)
     norms = [run["norms"] for run in runs]
     for part in ("weight", "bn"):
         after = dict(zip(recorded[f"{part}_names"], trace[f"{part}_norms_after"]))

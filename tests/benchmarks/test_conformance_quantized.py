@@ -142,3 +142,18 @@ def test_ranges_before_an_activation_start_on_both_sides_of_zero() -> None:
     )
     start = quantized_training.fixed_start(record)
     assert start["a/act_quant/min"] == -INITIAL_LIMIT and start["b/act_quant/min"] == 0.0
+
+
+def test_kernels_that_the_reference_folds_with_updated_averages() -> None:
+    once = [[-1.0, 2.0], [-1.0, 2.0], [0.0, 6.0]]
+    record = quantized.Record(
+        {
+            "quant_scopes": ["a/weights_quant", "b/weights_quant", "b/act_quant"],
+            "train": {"active": {"ranges_after": once}},
+        },
+        {},
+    )
+    found = quantized_training.kernels_with_updated_averages(
+        record, [[-1.0, 2.000001], [-1.01, 2.02], [0.0, 5.0]]
+    )
+    assert found == ["b/weights_quant"]
