@@ -99,8 +99,8 @@ def shapes_files(tmp_path_factory: pytest.TempPathFactory) -> shapes.DatasetFile
 def test_the_demo_is_trained(
     tmp_path: pathlib.Path, shapes_files: shapes.DatasetFiles, name: str
 ) -> None:
-    """With 16 images in a step, of the demo's 24; three synchronous tasks have 6 each."""
-    settings = [f"train_config.batch_size={6 if name == 'sync' else 16}"]
+    """In the demo's own steps of 24 images, of which each of three synchronous tasks has 8."""
+    settings = ["train_config.batch_size=8"] if name == "sync" else []
     config = demo.demo_config(shapes_files, assignments=settings)
     output = _run(EXAMPLES[name], tmp_path, config)
     if name == "sync":  # This example has no evaluator.
