@@ -6,6 +6,8 @@ one. Two programs of one replica each show the most that the cores allow: they w
 share nothing but the memory and, on some machines, parts of one core.
 
 The kinds take steps in turn. Rounds of turns count in which other programs used the cores least.
+Ready threads run, or wait for a core alone. With less than one for each replica, replicas wait for
+each other; other programs hardly change that number.
 """
 
 from __future__ import annotations

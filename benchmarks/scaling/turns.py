@@ -22,6 +22,7 @@ class Turn(NamedTuple):
 
     images_per_second: float  # of all programs together
     cpu_seconds_per_image: float
+    ready: float  # threads of a replica that ran, or waited for a core alone, on average
     others: float  # share of the cores' time that anything else used
 
 
@@ -37,7 +38,7 @@ class Program:
     """
 
     def __init__(self, cores: Sequence[int], batch_size: int) -> None:
-        self.step_images = len(cores) * batch_size
+        self.replicas, self.step_images = len(cores), len(cores) * batch_size
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.scaling.replicas", str(len(cores)), str(batch_size)],
             stdin=subprocess.PIPE,
@@ -58,7 +59,7 @@ class Program:
         print(num_steps, file=self._process.stdin, flush=True)
 
     def wait(self) -> Dict[str, float]:
-        """The `seconds` and `cpu_seconds` of the steps that it has taken."""
+        """The `seconds`, `cpu_seconds` and `ready_seconds` of the steps that it has taken."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -85,6 +86,8 @@ def take(programs: Sequence[Program], cores: Sequence[int], num_steps: int) -> T
     return Turn(
         sum(number / answer["seconds"] for number, answer in zip(images, answers)),
         own / sum(images),
+        sum(answer["ready_seconds"] for answer in answers)
+        / sum(program.replicas * answer["seconds"] for program, answer in zip(programs, answers)),
         max(busy - own, 0.0) / (seconds * len(cores)),
     )
 
@@ -109,10 +112,10 @@ def report(rounds: Sequence[Round]) -> List[str]:
     """Lines with the medians of rounds, and the efficiency."""
     lines = []
     for name in (ONE, TWO, APART):
-        speed, cpu, others = map(statistics.median, zip(*(each[name] for each in rounds)))
+        speed, cpu, ready, others = map(statistics.median, zip(*(each[name] for each in rounds)))
         lines.append(
-            f"{name}: {speed:.1f} images/s, {1000 * cpu:.1f} ms of processor time an image; "
-            f"others used {others:.0%} of the cores"
+            f"{name}: {speed:.1f} images/s, {1000 * cpu:.1f} ms of processor time an image, "
+            f"{ready:.2f} threads of a replica ready; others used {others:.0%} of the cores"
         )
     lines.append(f"efficiency: {_efficiency(rounds, TWO):.2f}")
     lines.append(
