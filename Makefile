@@ -7,6 +7,8 @@ NEWEST ?= 2.21.0
 VENV ?= .venv
 # Processes that run tests at once.
 JOBS ?= 2
+# How often a test that fails is run again; each failure is printed all the same.
+RERUNS ?= 0
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(notdir $(PYTHON))-$(TENSORFLOW)
@@ -68,7 +70,7 @@ contracts: $(STAMP)
 	$(BIN)/lint-imports
 
 # A file's tests stay in one process, for they share what is slow to make.
-PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --reruns $(RERUNS)
 
 unit: $(STAMP)
 	$(PYTEST) -m "not exhaustive"

@@ -46,6 +46,8 @@ TEST = [
     'mypy==2.4.1; python_version >= "3.10"',
     'pytest==9.2.0; python_version >= "3.10"',
     'pytest==8.4.2; python_version < "3.10"',
+    'pytest-rerunfailures==16.7; python_version >= "3.10"',
+    'pytest-rerunfailures==16.0.1; python_version < "3.10"',
     "pytest-xdist==3.8.0",
     "ruff==0.17.5",
     "types-protobuf==4.25.0.20240417",

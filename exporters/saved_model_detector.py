@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from estimator_det.boxes.mask_regions import paste_mask, run_lengths
-from estimator_det.compat import tf
+from estimator_det.compat import failures, tf
 from estimator_det.config import json_lines
 from exporters.detector import (
     REQUIRED_OUTPUTS,
@@ -158,7 +158,7 @@ def detect_files(
             except (OSError, tf.errors.OpError) as error:
                 reason = str(error)
                 if isinstance(error, tf.errors.OpError):
-                    reason = f"{path}: the model fails: {str(error.message).splitlines()[0]}"
+                    reason = f"{path}: the model fails: {failures.reason(error)}"
                 result = FileResult(path, None, None, reason)
                 lines.write(json_lines.dumps({"file": path, "error": result.error}) + "\n")
                 yield result
@@ -174,10 +174,9 @@ def _load(saved_model_dir: str) -> Any:
     try:
         return tf.saved_model.load(saved_model_dir)
     except (tf.errors.OpError, OSError) as error:
-        reason = str(getattr(error, "message", None) or error).split(" [Op:")[0].splitlines()[0]
         raise RunError(
-            f"{saved_model_dir} cannot be loaded: {reason}. Its files are damaged or incomplete; "
-            "copy the folder again, or export the checkpoint again"
+            f"{saved_model_dir} cannot be loaded: {failures.reason(error)}. Its files are damaged "
+            "or incomplete; copy the folder again, or export the checkpoint again"
         ) from error
 
 

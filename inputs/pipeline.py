@@ -34,12 +34,13 @@ from inputs.checks.masks import check_masks
 from inputs.examples import Recipe, make_examples, make_retry
 from inputs.machine import available_cpus
 from inputs.records import sharding, splits
-from inputs.records.cursor import DataCursor, order_fingerprint
-from inputs.records.stream import list_files, record_dataset
+from inputs.records.cursor import CursorState, DataCursor, order_fingerprint
+from inputs.records.stream import Files, list_files, record_dataset
 
 InputFn = Callable[..., tf.data.Dataset]
 
 DEFAULT_EVAL_SEED = 0  # evaluation shuffles, if at all, into the same order each time
+TRAIN_READER = "train_input_reader."
 
 
 def create_train_input_fn(
@@ -128,7 +129,7 @@ def _path_of(reader: Any, pipeline_config: Any) -> str:
     for index, one in enumerate(pipeline_config.eval_input_reader):
         if one is reader or one == reader:
             return f"eval_input_reader[{index}]."
-    return "train_input_reader."
+    return TRAIN_READER
 
 
 def create_eval_input_fn(
@@ -138,7 +139,9 @@ def create_eval_input_fn(
     sample_1_of_n: Optional[int] = None,
     fault_log: Optional[FaultLog] = None,
 ) -> InputFn:
-    """Input function of evaluation: one pass, in the same order each time, no augmentation.
+    """Input function of evaluation: in the same order each time, no augmentation.
+
+    It ends after one pass, or after the `num_epochs` of an `eval_input_reader`.
 
     The last batch may be smaller, unless the reader itself sets `drop_remainder: true`.
 
@@ -165,7 +168,9 @@ def create_eval_input_fn(
         input_config = pipeline_config.eval_input_reader[0]
     reader: input_reader_pb2.InputReader = input_config
     refuse_absurd(evaluation, "eval_config.")
-    refuse_absurd(reader, _path_of(reader, pipeline_config))
+    path = _path_of(reader, pipeline_config)
+    refuse_absurd(reader, path)
+    passes = 1 if path == TRAIN_READER else max(reader.num_epochs, 1)
     every = reader.sample_1_of_n_examples if sample_1_of_n is None else sample_1_of_n
 
     def input_fn(
@@ -179,7 +184,7 @@ def create_eval_input_fn(
         stream = _Stream(
             shard=part,
             seed=DEFAULT_EVAL_SEED,
-            num_epochs=1,
+            num_epochs=passes,
             sample_1_of_n=every,
             drop_remainder=drop,
         )
@@ -238,20 +243,47 @@ def _policy(reader: input_reader_pb2.InputReader, options: CollateOptions) -> Ba
     return make_policy(reader, options.num_classes, options.max_boxes, options.context_shape[1])
 
 
-def _batches(
-    recipe: Recipe, fault_log: Optional[FaultLog], stream: _Stream, needs_masks: bool
-) -> tf.data.Dataset:
-    reader, policy = recipe.reader, recipe.policy
-    log = FaultLog() if fault_log is None else fault_log
-    found = list_files(reader, policy, log)
+def _find_files(recipe: Recipe, log: FaultLog, stream: _Stream, needs_masks: bool) -> Files:
+    """The reader's files, if classes and masks of their first records suit the reader."""
+    reader = recipe.reader
+    found = list_files(reader, recipe.policy, log)
     check_class_names(reader, found.paths)
     if needs_masks and found.paths and reader.input_type != input_reader_pb2.TF_SEQUENCE_EXAMPLE:
         check_masks(found.paths[0])
     if stream.on_split is not None and stream.shard[0] > 1:
         stream.on_split(sharding.split(found.paths, found.stream_lengths, stream.shard[0]))
+    return found
+
+
+def _records(
+    reader: input_reader_pb2.InputReader,
+    guard: Any,
+    start: CursorState,
+    found: Files,
+    stream: _Stream,
+) -> tf.data.Dataset:
+    """Encoded records, of this worker's part or divided by a `tf.data` service."""
+    reading: Dict[str, Any] = {
+        "shuffle": reader.shuffle,
+        "start": start,
+        "num_epochs": stream.num_epochs,
+        "sample_1_of_n": stream.sample_1_of_n,
+    }
+    if stream.data_service is not None:
+        return splits.split_dataset(reader, guard, **reading)
+    return record_dataset(
+        reader, guard, stream_lengths=found.stream_lengths, shard=stream.shard, **reading
+    )
+
+
+def _batches(
+    recipe: Recipe, fault_log: Optional[FaultLog], stream: _Stream, needs_masks: bool
+) -> tf.data.Dataset:
+    reader, policy = recipe.reader, recipe.policy
+    log = FaultLog() if fault_log is None else fault_log
+    found = _find_files(recipe, log, stream, needs_masks)
     order = order_fingerprint(reader, found, stream.sample_1_of_n, stream.shard, stream.seed)
     start = (stream.cursor or DataCursor()).begin(stream.seed, order)
-
     guard: Any = (
         GraphGuard(found.paths)
         if stream.runs_elsewhere
@@ -259,22 +291,7 @@ def _batches(
             found.paths, policy, log, make_retry(recipe, start), num_waiting=recipe.num_waiting
         )
     )
-    reading: Dict[str, Any] = {
-        "shuffle": reader.shuffle,
-        "start": start,
-        "num_epochs": stream.num_epochs,
-        "sample_1_of_n": stream.sample_1_of_n,
-    }
-    if stream.data_service is None:
-        records = record_dataset(
-            reader,
-            guard,
-            stream_lengths=found.stream_lengths,
-            shard=stream.shard,
-            **reading,
-        )
-    else:
-        records = splits.split_dataset(reader, guard, **reading)
+    records = _records(reader, guard, start, found, stream)
     # AUTOTUNE may decode too few images at once; but another machine's CPUs are not known here.
     at_once = decoded_at_once(
         reader, recipe.batch_size, tf.data.AUTOTUNE if stream.runs_elsewhere else available_cpus()

@@ -38,6 +38,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: List[pytest.Item
     items.sort(key=lambda item: -slow[item.path])
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """With `--reruns`: the failures of tests that passed or failed again afterwards."""
+    for report in terminalreporter.stats.get("rerun", []):
+        terminalreporter.section(f"first failure of {report.nodeid}")
+        terminalreporter.write_line(report.longreprtext)
+
+
 def pytest_collection_finish() -> None:
     """The garbage collector passes over what is imported, and comes less often: 4% of the time."""
     gc.collect()

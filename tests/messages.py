@@ -9,6 +9,7 @@ In a quoted message, a number, `N` and `<name>` stand for one value, and `…` f
 from __future__ import annotations
 
 import ast
+import functools
 import pathlib
 import re
 import sys
@@ -45,6 +46,7 @@ def quoted_messages(page: str) -> List[str]:
     return [quote for quote in quotes if " " in quote and not _NO_MESSAGE.match(quote)]
 
 
+@functools.cache
 def literals(rooms: Sequence[str] = ROOMS) -> List[Literal]:
     """Every string literal and f-string of the rooms, docstrings left out."""
     return [
@@ -58,18 +60,15 @@ def literals(rooms: Sequence[str] = ROOMS) -> List[Literal]:
 
 def literals_of(source: str, file: str) -> Iterator[Literal]:
     """The literals of one module; parts that Python joins are one literal."""
-    tree = ast.parse(source)
-    skipped = {
-        id(node.value)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.JoinedStr):
+    skipped = set()
+    for node in ast.walk(ast.parse(source)):  # a node comes before its parts
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            skipped.add(id(node.value))
+        elif isinstance(node, ast.JoinedStr):
             skipped.update(id(part) for part in node.values)
-    for node in ast.walk(tree):
-        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
-        if id(node) not in skipped and (is_text or isinstance(node, ast.JoinedStr)):
+        elif not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+            continue
+        if isinstance(node, (ast.JoinedStr, ast.Constant)) and id(node) not in skipped:
             yield Literal(_normalized(_template(node)), f"{file}:{node.lineno}")
 
 

@@ -26,13 +26,15 @@ def main(argv: Optional[List[str]] = None) -> int:
         "--limit", type=float, default=LIMIT, help="ratio to mark (default: %(default)s)"
     )
     options = parser.parse_args(argv)
+    if hasattr(os, "sched_setaffinity"):  # Before TensorFlow starts its threads.
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     from benchmarks.augmentations import measure
 
     known = measure.names()
     unknown = set(options.only or []) - set(known)
     if unknown:
         parser.error(f"{sorted(unknown)} are not registered; known: {known}")
-    print(f"{options.width} x {options.height} pixels, {options.boxes} boxes, one thread")
+    print(f"{options.width} x {options.height} pixels, {options.boxes} boxes, one processor")
     print(f"{'step':<42} {'µs an image':>11} {'in kernels':>10} {'ratio':>6} {'kernels':>8}")
     above = []
     for name in options.only or known:

@@ -1,8 +1,10 @@
 """Measures one step: what running its graph costs, and the kernels in it.
 
-Both measurements apply the step to the same image with the same seeds, on one thread.
+Both measurements apply the step to the same image with the same seeds, on one processor: a kernel
+shares its work with the thread that starts it, and on two processors would seem to take half as
+long.
 
-* The step: processor time of the graph for each image, less that of a graph that returns its input.
+* The step: processor time of the graph for each image, less that of returning its input.
 * Its kernels: the time between the start and the end of each kernel, summed over all nodes of the
   step's graph. The difference is what starting kernels costs, and what frees memory.
 
@@ -86,11 +88,10 @@ def measure(
     sample = make_sample(
         *size, num_boxes, masks=masks or name in NEEDS_MASKS, scores=name in NEEDS_SCORES
     )
-    idle, _, _ = _seconds(_tensors(sample), lambda given, _: given[1], images, repeats)
-    busy, kernels, ran = _seconds(_tensors(sample), _on_tensors(link), images, repeats)
+    seconds, kernels, ran = _seconds(sample, _on_tensors(link), images, repeats)
     return Figures(
         name,
-        step_us=1e6 * max(busy - idle, 0.0) / images,
+        step_us=1e6 * max(seconds, 0.0) / images,
         kernels_us=1e6 * kernels / images,
         num_kernels=ran / images,
     )
@@ -101,24 +102,17 @@ def names() -> List[str]:
     return sorted(AUGMENTATIONS)
 
 
-# (names of fields and their tensors, seed) -> tensors
-Change = Callable[[Any, Any], Any]
-
-
-def _tensors(sample: Sample) -> Tuple[List[str], List[Any]]:
-    fields = [name for name, value in sample._asdict().items() if value is not None]
-    return fields, [getattr(sample, name) for name in fields]
+# (tensors by field, seed) -> tensors by field
+Change = Callable[[Dict[str, Any], Any], Dict[str, Any]]
 
 
 def _on_tensors(link: Link) -> Change:
     """The step as a function of named tensors; a mixture takes the same sample several times."""
 
-    def change(given: Any, seed: Any) -> Any:
-        names_, tensors = given
-        sample = Sample(**dict(zip(names_, tensors)))
-        samples = [sample] * records_of(link)
-        result = link.function(samples if len(samples) > 1 else sample, seed, link.config)
-        return [getattr(result, name) for name in names_]
+    def change(given: Dict[str, Any], seed: Any) -> Dict[str, Any]:
+        samples = [Sample(**given)] * records_of(link)
+        result = link.function(samples if len(samples) > 1 else samples[0], seed, link.config)
+        return {name: getattr(result, name) for name in given}
 
     return change
 
@@ -132,28 +126,38 @@ def _unshaped(name: str, tensor: Any) -> Any:
     return [None, *tensor.shape[1:]] if name in PER_BOX_FIELDS else tensor.shape
 
 
-def _seconds(given: Any, change: Change, images: int, repeats: int) -> Tuple[float, float, int]:
+def _seconds(sample: Sample, change: Change, images: int, repeats: int) -> Tuple[float, float, int]:
     """Processor time of `images` images, that of their kernels, and how many kernels ran.
 
-    The sample is in variables: feeding it would take longer than many steps.
+    The sample is in variables: feeding it would take longer than many steps. Only what the step
+    changes is returned from the graph, and the time to return the same unchanged is subtracted.
     """
-    fields, tensors = given
+    given = {name: value for name, value in sample._asdict().items() if value is not None}
     with tf.Graph().as_default():
         seed = tf1.placeholder(tf.int64, [2])
-        inputs = [
-            tf.Variable(one.numpy(), dtype=one.dtype, shape=_unshaped(name, one))
-            for name, one in zip(fields, tensors)
-        ]
-        results = change((fields, [one.read_value() for one in inputs]), seed)
+        variables = {
+            name: tf.Variable(one.numpy(), dtype=one.dtype, shape=_unshaped(name, one))
+            for name, one in given.items()
+        }
+        inputs = {name: one.read_value() for name, one in variables.items()}
+        outputs = change(inputs, seed)
+        changed = [name for name in given if outputs[name] is not inputs[name]]
+        results, same = ([tensors[name] for name in changed] for tensors in (outputs, inputs))
         options = tf1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
+        options.experimental.disable_thread_spinning = True  # Waiting would count as work.
         with tf1.Session(config=options) as session:
-            session.run([one.initializer for one in inputs])
+            session.run([one.initializer for one in variables.values()])
             whole, kernels, count = 0.0, 0.0, 0
             for number in range(images):
                 feeds = {seed: np.array([number, 7])}
                 if not number:  # The first run also prepares the graph.
                     session.run(results, feeds)
-                whole += min(_run(session, results, feeds) for _ in range(repeats))
+                    session.run(same, feeds)
+                runs = [
+                    (_run(session, results, feeds), _run(session, same, feeds))
+                    for _ in range(repeats)
+                ]
+                whole += min(busy for busy, _ in runs) - min(idle for _, idle in runs)
                 traces = [_trace(session, results, feeds) for _ in range(repeats)]
                 kernels += sum(min(one[name] for one in traces) for name in traces[0])
                 count += len(traces[0])

@@ -6,14 +6,14 @@ from typing import Any, Iterator
 
 from estimator_det.config.check_model import predicts_masks
 from estimator_det.config.fields import no_effect
-from estimator_det.config.problem import Problem, error, warning
+from estimator_det.config.problem import Problem, error
 
 
 def check_evaluation(config: Any) -> Iterator[Problem]:
     """Problems of `eval_config` and `eval_input_reader` of a `TrainEvalPipelineConfig`."""
     evaluation = config.eval_config
     if evaluation.force_no_resize and evaluation.batch_size > 1:
-        yield warning(
+        yield error(
             "eval_config.batch_size",
             f"is {evaluation.batch_size}, but force_no_resize leaves images of different sizes, "
             "which do not stack",
@@ -44,8 +44,6 @@ def check_evaluation(config: Any) -> Iterator[Problem]:
                 "is false, but eval_config.metrics_set asks for mask metrics",
                 f"--set {path}.load_instance_masks=true",
             )
-        if reader.HasField("num_epochs") and reader.num_epochs != 1:
-            yield no_effect(f"{path}.num_epochs", "an evaluation reads its records once")
     yield from _check_keypoint_edges(config)
     yield from _check_unused(config)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import stat
-from typing import Any, Union
+from typing import Any, Iterator, List, Union
 
 from estimator_det.config.text import ConfigError
 
@@ -26,6 +27,26 @@ def _gfile() -> Any:
 def exists(path: str) -> bool:
     """Whether there is such a file or folder."""
     return bool(_gfile().exists(path)) if is_remote(path) else os.path.exists(path)
+
+
+@contextlib.contextmanager
+def removed_if_empty(folder: str) -> Iterator[None]:
+    """At the end, a folder that did not exist before is removed if nothing is in it.
+
+    So are the folders above it that did not exist. What is refused leaves no trace.
+    """
+    new: List[str] = []
+    path = folder.rstrip("/")
+    while path and not exists(path):
+        new.append(path)
+        path = os.path.dirname(path)
+    try:
+        yield
+    finally:
+        for path in new:
+            if not _gfile().isdir(path) or _gfile().listdir(path):
+                break
+            _gfile().rmtree(path)
 
 
 def special_kind(path: AnyPath) -> str:

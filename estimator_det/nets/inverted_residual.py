@@ -266,6 +266,21 @@ def _block(
     return made
 
 
+def _convolution(
+    net: tf.Tensor, row: Conv, depth: Depth, explicit_padding: bool, scope: str
+) -> tf.Tensor:
+    pads = explicit_padding and row.kernel > 1
+    return conv2d(
+        pad_for_kernel(net, row.kernel) if pads else net,
+        depth(row.depth),
+        row.kernel,
+        stride=row.stride,
+        padding="VALID" if pads else "SAME",
+        activation_fn=row.activation,
+        scope=scope,
+    )
+
+
 def inverted_residual_net(
     inputs: tf.Tensor,
     layers: Layers,
@@ -303,16 +318,7 @@ def inverted_residual_net(
             suffix = f"_{count}" if count else ""
             name = f"layer_{number}"
             if isinstance(row, Conv):
-                valid = explicit_padding and row.kernel > 1
-                net = conv2d(
-                    pad_for_kernel(net, row.kernel) if valid else net,
-                    depth(row.depth),
-                    row.kernel,
-                    stride=row.stride,
-                    padding="VALID" if valid else "SAME",
-                    activation_fn=row.activation,
-                    scope=f"Conv{suffix}",
-                )
+                net = _convolution(net, row, depth, explicit_padding, f"Conv{suffix}")
                 end_points[name] = net
                 continue
             if explicit_padding and row.fused:

@@ -6,7 +6,7 @@ from typing import Any, List, Sequence
 
 import numpy as np
 
-from estimator_det.compat import tf
+from estimator_det.compat import failures, tf
 from estimator_det.config.text import ConfigError
 from exporters.image_files import list_images, read_image
 from inputs.datasets import shapes
@@ -73,7 +73,7 @@ def _images_of_records(config: Any, most: int) -> List[np.ndarray]:
                 records = tf.data.TFRecordDataset(path, compression_of(path))
                 found += [decode_example_image(each).numpy() for each in records.take(most)]
             except tf.errors.OpError as error:
-                reason = str(error.message).splitlines()[0]
+                reason = failures.reason(error)
                 raise RunError(
                     f"{path}: an image cannot be read: {reason}; check the records with "
                     "estimator-det check-data, or give images with --sample_images"

@@ -99,23 +99,8 @@ def import_model(
         mapped.values.update(calibrate(own, mapped.values, mapped.folded, images))
         notes.append(f"statistics of {num_neutral} layers recomputed from {len(images)} images")
         num_neutral = 0
-    elif mapped.folded:
-        warnings.append(
-            f"warning: batch norm of {num_neutral} layers is rebuilt with neutral statistics: exact"
-            " for inference, but training with it starts from a far too high loss. Import with "
-            "--calibrate photos/ to fine-tune, or train with batch norm frozen"
-        )
-    elif num_neutral:
-        warnings.append(
-            f"warning: batch norm of {num_neutral} layers of this checkpoint has neutral statistics"
-            " from an earlier import: training with it starts from a far too high loss. Import the"
-            " published file with --calibrate photos/ to fine-tune"
-        )
-    elif images:
-        warnings.append(
-            "warning: --calibrate has no effect: no batch norm is folded in the file, so its "
-            "statistics are taken as they are"
-        )
+    else:
+        warnings += _of_statistics(num_neutral, bool(mapped.folded), bool(images))
     notes += [each for each in warnings if each not in notes]
     return _write(output_dir, f"{source_format} {path}", mapped, notes, num_neutral, published,
                   pipeline_config, warnings)  # fmt: skip
@@ -147,6 +132,34 @@ def _absent(mapped: Mapped, published: Published, model: Any) -> List[str]:
         f"warning: {len(rows)} variables of the model are not in the checkpoint: {shown}{more}. "
         "Fine-tuning can start from it, evaluation and export cannot"
     ] + [f"warning: {text}" for text in explain_shapes(published, model)]
+
+
+def _of_statistics(num_neutral: int, has_folded: bool, calibrates: bool) -> List[str]:
+    """A warning if statistics of batch norm are neutral, or calibration finds none to recompute.
+
+    Args:
+        num_neutral: Layers with neutral statistics.
+        has_folded: Whether the file has folded batch norm.
+        calibrates: Whether images for calibration are given.
+    """
+    if has_folded:
+        return [
+            f"warning: batch norm of {num_neutral} layers is rebuilt with neutral statistics: exact"
+            " for inference, but training with it starts from a far too high loss. Import with "
+            "--calibrate photos/ to fine-tune, or train with batch norm frozen"
+        ]
+    if num_neutral:
+        return [
+            f"warning: batch norm of {num_neutral} layers of this checkpoint has neutral statistics"
+            " from an earlier import: training with it starts from a far too high loss. Import the"
+            " published file with --calibrate photos/ to fine-tune"
+        ]
+    if calibrates:
+        return [
+            "warning: --calibrate has no effect: no batch norm is folded in the file, so its "
+            "statistics are taken as they are"
+        ]
+    return []
 
 
 def _refuse_incomplete(mapped: Mapped) -> None:

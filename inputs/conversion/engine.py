@@ -34,7 +34,10 @@ from inputs.label_map import read_label_map
 WORK_DIR = ".convert"
 LABEL_MAP_FILE = "label_map.pbtxt"
 FAULTS_FILE = "faults.jsonl"
-PUBLISHING = "publishing"  # exists in WORK_DIR while shards get their names
+# In WORK_DIR:
+LOCK, SCRATCH = "lock", "scratch"
+FIRST_FAULTS = "faults-index.jsonl"  # of the first pass
+PUBLISHING = "publishing"  # exists while shards get their names
 IMAGES_PER_SHARD = 1000
 MAX_SHARDS = 99_999
 FEW_IMAGES = 400  # take less time than starting another process
@@ -123,11 +126,10 @@ def convert(
     folder = paths.real_folder(options.source.images, "--images")
     if options.label_map and not files.is_remote(options.label_map):
         paths.require_file(options.label_map, "--label_map")
-    os.makedirs(work_dir, exist_ok=True)
-    with _lock(work_dir):
+    with files.removed_if_empty(options.output_dir), _working(work_dir):
         _check_free(options, work_dir)
-        faults = _Faults(options, os.path.join(work_dir, "faults-index.jsonl"))
-        scratch = os.path.join(work_dir, "scratch")
+        faults = _Faults(options, os.path.join(work_dir, FIRST_FAULTS))
+        scratch = os.path.join(work_dir, SCRATCH)
         shutil.rmtree(scratch, ignore_errors=True)
         os.makedirs(scratch)
         source = _open(options, scratch)
@@ -144,13 +146,11 @@ def convert(
         job = _make_job(options, work_dir, folder, ids, count)
         _forget_other_publishing(options, job)
         index.write_entries(scratch, [job.entries_file(shard) for shard in range(count)])
-        advance = progress("converting", found.num_images)
-        results: List[ShardResult] = []
         resumed = sum(shards.read_result(job, shard) is not None for shard in range(count))
-        is_small = found.num_images <= FEW_IMAGES
-        for result in (run or _run)(job, range(count), 1 if is_small and run is None else jobs):
-            results.append(result)
-            advance(sum(split["images"] for split in result.tally["splits"].values()))
+        advance = progress("converting", found.num_images)
+        if run is None:
+            run, jobs = _run, 1 if found.num_images <= FEW_IMAGES else jobs
+        results = _convert_shards(run(job, range(count), jobs), advance)
         _publish(options, job, source, names, label_map)
     return Conversion(
         {split.name: _pattern(job, split) for split in options.splits},
@@ -158,6 +158,17 @@ def convert(
         tally.add([*(result.tally for result in results), {"faults": faults.tally}]),
         found.num_unlisted, resumed, time.monotonic() - started,
     )  # fmt: skip
+
+
+def _convert_shards(
+    converted: Iterator[ShardResult], advance: Callable[[int], Any]
+) -> List[ShardResult]:
+    """Results of all shards; `advance` gets the number of images of each as it comes."""
+    results = []
+    for result in converted:
+        results.append(result)
+        advance(sum(split["images"] for split in result.tally["splits"].values()))
+    return results
 
 
 def _run(job: Job, numbers: Sequence[int], jobs: int) -> Iterator[ShardResult]:
@@ -179,8 +190,24 @@ def _run(job: Job, numbers: Sequence[int], jobs: int) -> Iterator[ShardResult]:
 
 
 @contextlib.contextmanager
+def _working(work_dir: str) -> Iterator[None]:
+    """Within, the folder of temporary files exists, for this process only.
+
+    It is removed if the conversion fails before it has a shard.
+    """
+    os.makedirs(work_dir, exist_ok=True)
+    with _lock(work_dir):
+        try:
+            yield
+        except (ConfigError, ConversionError):
+            if not set(os.listdir(work_dir)) - {LOCK, FIRST_FAULTS, SCRATCH}:
+                shutil.rmtree(work_dir)
+            raise
+
+
+@contextlib.contextmanager
 def _lock(work_dir: str) -> Iterator[None]:
-    path = os.path.join(work_dir, "lock")
+    path = os.path.join(work_dir, LOCK)
     with open(path, "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -330,7 +357,7 @@ def _publish(
     for split in options.splits if source.dataset is not None else ():
         path = os.path.join(options.output_dir, f"{split.name}.dataset.json")
         files.write_text(path, json.dumps(source.dataset))
-    parts = [os.path.join(job.work_dir, "faults-index.jsonl")]
+    parts = [os.path.join(job.work_dir, FIRST_FAULTS)]
     parts += [job.faults_file(shard) for shard in range(job.num_shards)]
     with open(os.path.join(options.output_dir, FAULTS_FILE), "wb") as target:
         for part in parts:

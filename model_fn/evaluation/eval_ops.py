@@ -170,6 +170,20 @@ def _with_needed(
     )
 
 
+def _images(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> EvaluationImages:
+    return EvaluationImages(
+        eval_config.num_visualizations,
+        {category["id"]: category["name"] for category in categories},
+        DrawOptions(
+            min_score=eval_config.min_score_threshold,
+            max_boxes=eval_config.max_num_boxes_to_visualize,
+            skip_labels=eval_config.skip_labels,
+            skip_scores=eval_config.skip_scores,
+            keypoint_edges=tuple((edge.start, edge.end) for edge in eval_config.keypoint_edge),
+        ),
+    )
+
+
 def evaluation_ops(
     detections: Detections,
     groundtruth: Groundtruth,
@@ -207,17 +221,7 @@ def evaluation_ops(
     diagnostics = EvalDiagnostics(categories, eval_config.min_score_threshold, on_matches)
     ops.update(diagnostics_ops(diagnostics, batch))
     if schema.ORIGINAL_IMAGE in features and eval_config.num_visualizations:
-        images = EvaluationImages(
-            eval_config.num_visualizations,
-            {category["id"]: category["name"] for category in categories},
-            DrawOptions(
-                min_score=eval_config.min_score_threshold,
-                max_boxes=eval_config.max_num_boxes_to_visualize,
-                skip_labels=eval_config.skip_labels,
-                skip_scores=eval_config.skip_scores,
-                keypoint_edges=tuple((edge.start, edge.end) for edge in eval_config.keypoint_edge),
-            ),
-        )
+        images = _images(eval_config, categories)
         evaluated = EvaluatedImage(
             image=features[schema.ORIGINAL_IMAGE],
             detection_boxes=detections.boxes,

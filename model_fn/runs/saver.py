@@ -8,7 +8,7 @@ import re
 import shutil
 import threading
 import time
-from typing import Any, Callable, Iterator, List, Optional
+from typing import Any, Callable, Iterator, Optional
 
 from estimator_det.compat import tf, tf1
 from inputs.records.cursor import DataCursor
@@ -261,26 +261,6 @@ def check_writable(model_dir: str) -> None:
             f"model_dir cannot be written to: {_cause(error)} ({model_dir}; {_free(model_dir)}). "
             "Nothing was started. Free space or grant permission there, or choose another model_dir"
         ) from error
-
-
-@contextlib.contextmanager
-def removed_if_empty(folder: str) -> Iterator[None]:
-    """At the end, a folder that did not exist before is removed if nothing is in it.
-
-    So are the folders above it that did not exist. A run that is refused leaves no trace.
-    """
-    new: List[str] = []
-    path = folder.rstrip("/")
-    while path and not tf.io.gfile.exists(path):
-        new.append(path)
-        path = os.path.dirname(path)
-    try:
-        yield
-    finally:
-        for path in new:
-            if not tf.io.gfile.isdir(path) or tf.io.gfile.listdir(path):
-                break
-            tf.io.gfile.rmtree(path)
 
 
 @contextlib.contextmanager

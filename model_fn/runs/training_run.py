@@ -9,6 +9,7 @@ import signal
 from typing import Any, Callable, Iterator, List, Optional, Sequence
 
 from estimator_det.compat import tf1
+from estimator_det.config import files
 from estimator_det.config import pipeline as configuration
 from inputs.bad_records.log import LOG_FILE, FaultLog
 from inputs.records.cursor import CursorState, DataCursor
@@ -29,7 +30,6 @@ from model_fn.runs.saver import (
     StopAfterStep,
     check_writable,
     explained_errors,
-    removed_if_empty,
 )
 from model_fn.runs.signals import Stopped, StopSignals, signal_name
 
@@ -204,7 +204,7 @@ def running(settings: RunSettings, backend: Backend) -> Iterator[TrainingRun]:
         stack.enter_context(backend.running())
         may_save: Optional[Callable[[], None]] = None
         if cluster.is_chief():
-            stack.enter_context(removed_if_empty(settings.model_dir))
+            stack.enter_context(files.removed_if_empty(settings.model_dir))
             check_writable(settings.model_dir)
             may_save = stack.enter_context(lock.locked(settings.model_dir))
         try:

@@ -181,13 +181,10 @@ def make_train_step(
     rejected = RejectedBatch(inputs)
     global_step = tf1.train.get_or_create_global_step()
     optimizer, learning_rate = make_optimizer(train_config.optimizer, global_step)
-    synchronizing = None
-    if train_config.sync_replicas and num_replicas is not None:
-        synchronizing = SyncReplicas(optimizer, train_config.replicas_to_aggregate, num_replicas)
-        optimizer = synchronizing
+    synchronizing = _synchronizing(optimizer, train_config, num_replicas)
     taken = make_train_op(
         passed.losses[TOTAL_LOSS],
-        optimizer,
+        synchronizing or optimizer,
         global_step,
         train_config,
         detector.updates(),
@@ -213,6 +210,15 @@ def make_train_step(
         rejected=rejected,
         synchronizing=synchronizing,
     )
+
+
+def _synchronizing(
+    optimizer: Any, train_config: Any, num_replicas: Optional[int]
+) -> Optional[SyncReplicas]:
+    """Aggregates the gradients of workers for the optimizer; None where each takes own steps."""
+    if not train_config.sync_replicas or num_replicas is None:
+        return None
+    return SyncReplicas(optimizer, train_config.replicas_to_aggregate, num_replicas)
 
 
 def _by_path(**tensors: Tensors) -> Tensors:

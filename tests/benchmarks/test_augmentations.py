@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
@@ -35,9 +37,12 @@ def test_the_program_prints_a_table(
         return measure.Figures(name, 300.0, 100.0 if name == "mixup" else 250.0, 7)
 
     monkeypatch.setattr(measure, "measure", figures)
+    chosen = []
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, cpus: chosen.append(cpus), raising=False)
     assert program.main(["--only", "mixup", "--only", "mosaic", "--width", "20"]) == 0
+    assert chosen == [{min(os.sched_getaffinity(0))}]
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "20 x 480 pixels, 8 boxes, one thread"
+    assert lines[0] == "20 x 480 pixels, 8 boxes, one processor"
     assert lines[2].split() == ["mixup", "300", "100", "3.00", "7", "*"]
     assert lines[3].split() == ["mosaic", "300", "250", "1.20", "7"]
     assert lines[4] == "above 1.5 times: mixup"

@@ -185,7 +185,6 @@ def test_errors(assignment: str, field: str, message: str) -> None:
         ("train_config.batch_queue_capacity=3", "train_config.batch_queue_capacity", "no effect"),
         ("eval_config.num_examples=3", "eval_config.num_examples", "deprecated"),
         ("train_config.use_bfloat16=true", "train_config.use_bfloat16", "only a TPU computes"),
-        ("eval_input_reader[0].num_epochs=3", "eval_input_reader[0].num_epochs", "records once"),
         (
             "eval_config.image_classes_field_map_empty_to_ones=false",
             "eval_config.image_classes_field_map_empty_to_ones",
@@ -237,7 +236,6 @@ def test_warnings(assignment: str, field: str, message: str) -> None:
 @pytest.mark.parametrize(
     "assignments",
     [
-        ["eval_input_reader[0].num_epochs=1"],
         ["eval_config.keypoint_edge=[{start: 0 end: 1}]", "eval_input_reader[0].num_keypoints=2"],
         [
             "eval_config.image_classes_field_map_empty_to_ones=false",
@@ -267,7 +265,7 @@ def test_edges_connect_keypoints_that_exist() -> None:
 
 def test_images_that_are_not_resized_do_not_stack() -> None:
     problem = only(problems("eval_config.force_no_resize=true", "eval_config.batch_size=2"))
-    assert (problem.severity, problem.field) == ("warning", "eval_config.batch_size")
+    assert (problem.severity, problem.field) == ("error", "eval_config.batch_size")
     assert "force_no_resize" in problem.message
 
 

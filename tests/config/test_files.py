@@ -1,3 +1,4 @@
+import pathlib
 from typing import Any
 
 import pytest
@@ -19,3 +20,18 @@ def test_a_bucket_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_remote_file_that_is_absent() -> None:
     with pytest.raises(ConfigError, match=r"^ram://nowhere/a\.pbtxt: no such file$"):
         files.read_bytes("ram://nowhere/a.pbtxt")
+
+
+def test_new_folders_without_content_are_removed(tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "a" / "b" / "c"
+    with pytest.raises(KeyError), files.removed_if_empty(str(folder)):
+        folder.mkdir(parents=True)
+        raise KeyError
+    assert list(tmp_path.iterdir()) == []
+    with files.removed_if_empty(f"{folder}/"):
+        folder.mkdir(parents=True)
+        (tmp_path / "a" / "file").write_text("kept")
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["file"]
+    with files.removed_if_empty(str(tmp_path / "a")):
+        (tmp_path / "a" / "file").unlink()
+    assert (tmp_path / "a").exists()  # It was there before.

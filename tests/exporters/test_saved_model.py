@@ -188,7 +188,9 @@ def test_damaged_variables_are_named(exported_trainable, tmp_path):
     shutil.copytree(exported_trainable / "saved_model", copy)
     data = copy / "variables" / "variables.data-00000-of-00001"
     data.write_bytes(data.read_bytes()[:1000])
-    with pytest.raises(RunError, match=r"cannot be loaded: .*damaged or incomplete"):
+    with pytest.raises(
+        RunError, match=r"cannot be loaded: Read less bytes than requested. .*damaged or incomplete"
+    ):
         SavedModelDetector(str(copy))
 
 

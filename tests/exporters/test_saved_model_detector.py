@@ -37,18 +37,20 @@ def test_detections_of_one_image(model, pictures):
     assert model.name(99) == "99"
 
 
-# That all of them agree, test_saved_model.py shows without the detector.
+# That all of them agree, test_saved_model.py shows without the detector; test_export_verb has one.
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    "input_type",
-    [
-        pytest.param("encoded_image_string_tensor", marks=pytest.mark.exhaustive),
-        "tf_example",
-        pytest.param("float_image_tensor", marks=pytest.mark.exhaustive),
-    ],
+    "input_type", ["encoded_image_string_tensor", "tf_example", "float_image_tensor"]
 )
 def test_signatures_of_other_input_types(model, exported_all, pictures, input_type):
-    found = SavedModelDetector(str(exported_all), input_type).detect(pictures[1])
-    expected = model.detect(pictures[1])
+    _check_signature(exported_all, input_type, model, pictures[1])
+
+
+def _check_signature(folder, input_type, model, picture):
+    found, expected = (
+        SavedModelDetector(str(folder), input_type).detect(picture),
+        model.detect(picture),
+    )
     np.testing.assert_allclose(found.boxes, expected.boxes, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(found.class_ids, expected.class_ids)
 
@@ -209,7 +211,7 @@ def test_detect_verb(exported, pictures, tmp_path, capsys):
     assert len((tmp_path / "out" / "detections.jsonl").read_text().splitlines()) == 2
 
 
-def test_export_verb(trained, tmp_path, capsys):
+def test_export_verb(trained, model, pictures, tmp_path, capsys):
     config = tmp_path / "pipeline.config"
     config.write_text(pipeline.format_pipeline(trained.config))
     arguments = ["export", "--pipeline_config_path", str(config)]
@@ -232,6 +234,7 @@ def test_export_verb(trained, tmp_path, capsys):
     assert threshold_files.read(str(copied)).table == THRESHOLDS
     saved = pipeline.read_pipeline(str(tmp_path / "out" / "pipeline.config"))
     assert saved.eval_config.batch_size == 3
+    _check_signature(tmp_path / "out", "tf_example", model, pictures[1])
     assert cli.main(arguments) == 2
     assert "is not empty" in capsys.readouterr().err
 

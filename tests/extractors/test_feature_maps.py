@@ -10,7 +10,16 @@ from tests.extractors.build import (
     TYPES,
     build,
 )
-from tests.extractors.feature_map_rows import MOBILEDET_ROWS, ROWS, SHORT_ROWS, Row
+from tests.extractors.feature_maps import (
+    inception_resnet,
+    mobiledet,
+    mobilenet_v1,
+    mobilenet_v2_v3,
+    short,
+)
+from tests.extractors.feature_maps.row import Row
+
+ROWS = [*mobilenet_v1.ROWS, *mobilenet_v2_v3.ROWS, *inception_resnet.ROWS]
 
 
 def check(row: Row) -> None:
@@ -43,13 +52,13 @@ def test_row(row: Row) -> None:
 
 
 @pytest.mark.usefixtures("short_networks", "fresh_builds")
-@pytest.mark.parametrize("row", marked(SHORT_ROWS), ids=row_name)
+@pytest.mark.parametrize("row", marked(short.ROWS), ids=row_name)
 def test_short_row(row: Row) -> None:
     check(row)
 
 
 @pytest.mark.usefixtures("tiny_mobiledet")
-@pytest.mark.parametrize("row", MOBILEDET_ROWS, ids=lambda row: row.text)
+@pytest.mark.parametrize("row", mobiledet.ROWS, ids=lambda row: row.text)
 def test_mobiledet_row(row: Row) -> None:
     check(row)
 
@@ -57,5 +66,5 @@ def test_mobiledet_row(row: Row) -> None:
 def test_every_type_has_a_row_or_a_golden() -> None:
     others = {f"ssd_mobiledet_{name}" for name in ("cpu", "dsp", "edgetpu", "gpu")}
     deep = {f"ssd_resnet{layers}_v1_{neck}" for layers in (101, 152) for neck in ("fpn", "ppn")}
-    in_rows = {row.kind.replace("_keras", "") for row in (*ROWS, *SHORT_ROWS)}
+    in_rows = {row.kind.replace("_keras", "") for row in (*ROWS, *short.ROWS)}
     assert in_rows | others | deep == set(TYPES)

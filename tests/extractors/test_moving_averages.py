@@ -97,7 +97,7 @@ def averages_after_a_pass(kind: str, in_place: bool) -> Dict[str, np.ndarray]:
 @pytest.mark.parametrize(
     "kind",
     [
-        "ssd_mobilenet_v1",
+        pytest.param("ssd_mobilenet_v1", marks=pytest.mark.exhaustive),  # the same layers
         pytest.param("ssd_mobilenet_v1_ppn", marks=pytest.mark.exhaustive),
         "ssd_resnet50_v1_fpn",
     ],

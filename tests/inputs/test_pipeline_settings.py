@@ -96,7 +96,7 @@ def test_images_of_a_step(asked: List[Any]) -> None:
 
 
 def test_settings_of_evaluation(asked: List[Any]) -> None:
-    """One pass over what is to be read; training's settings do not count."""
+    """Passes over what is to be read; training's settings do not count."""
     text = """train_config { merge_multiple_label_boxes: true use_multiclass_scores: true
         max_number_of_boxes: 9 data_augmentation_options { random_horizontal_flip {} } }
         eval_config { batch_size: 4 retain_original_images: false }
@@ -109,12 +109,15 @@ def test_settings_of_evaluation(asked: List[Any]) -> None:
         recipe, _, stream = asked.pop()
         options = recipe.options
         assert recipe.reader is reader_config and not recipe.links
-        assert (stream.num_epochs, stream.sample_1_of_n, recipe.batch_size) == (1, expected, 4)
+        assert (stream.num_epochs, stream.sample_1_of_n, recipe.batch_size) == (7, expected, 4)
         assert not stream.drop_remainder and stream.seed is not None and stream.cursor is None
         assert options.max_boxes == 8 and not options.retain_original_image
         assert not options.merge_boxes and not options.use_multiclass_scores
     make({"batch_size": 1})
     assert asked.pop()[-1].drop_remainder
+    config.train_input_reader.num_epochs = 9
+    inputs.create_eval_input_fn(config, preprocess_of(config), config.train_input_reader)()
+    assert asked.pop()[-1].num_epochs == 1
     for drop in (True, False):
         reader_config.drop_remainder = drop
         make()

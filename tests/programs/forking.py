@@ -23,6 +23,7 @@ from tests import small_extractor
 from tests.conftest import TESTS, quicken
 
 TIMEOUT = 300.0  # seconds, for a machine that does much else
+EVALUATION_BEGINS = "the first batch of an evaluation"  # what training of the fake detector prints
 
 
 class Run:
@@ -158,7 +159,7 @@ def _train_fake(
 ) -> int:
     import pytest
 
-    from estimator_det.compat import tf1
+    from estimator_det.compat import tf, tf1
     from inputs import pipeline as inputs
     from model_fn import model_fn
     from model_fn.runs import runner
@@ -171,8 +172,13 @@ def _train_fake(
         def after_run(self, run_context: Any, run_values: Any) -> None:
             time.sleep(step_secs)
 
+    def announced(*batch: Any) -> Any:
+        tf.print(EVALUATION_BEGINS)
+        return batch
+
     def eval_input_fn() -> Any:
-        return fake.eval_input_fn().repeat(eval_batches)
+        batches = fake.eval_input_fn()
+        return batches.take(1).map(announced).concatenate(batches.repeat(eval_batches).skip(1))
 
     class Heavy(fake.FakeDetector):
         """With weights that take some time to save."""

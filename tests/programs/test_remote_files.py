@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from estimator_det import cli, demo
+from estimator_det import cli, demo, model_main
 from estimator_det.compat import tf
 from estimator_det.config import pipeline
 from inputs.datasets import shapes
@@ -40,10 +40,10 @@ def test_train_evaluate_and_export(tmp_path, capsys, monkeypatch):
     assert str(tmp_path) not in pipeline.format_pipeline(config)
     with tf.io.gfile.GFile(f"{remote}/small.config", "w") as target:
         target.write(pipeline.format_pipeline(config))
-    train = ["train", f"--pipeline_config_path={remote}/small.config"]
-    train += [f"--model_dir={remote}/model"]
-    assert cli.main(train) == 0, capsys.readouterr().err
-    assert cli.main([*train, "--num_train_steps=3"]) == 0  # resumed
+    train = [f"--pipeline_config_path={remote}/small.config", f"--model_dir={remote}/model"]
+    assert model_main.main(["model_main", *train, "--mode=train"]) == 0, capsys.readouterr().err
+    assert tf.train.latest_checkpoint(f"{remote}/model").endswith("model.ckpt-2")
+    assert cli.main(["train", *train, "--num_train_steps=3"]) == 0  # resumed
     assert tf.train.latest_checkpoint(f"{remote}/model").endswith("model.ckpt-3")
     assert cli.main(["evaluate", f"--checkpoint_dir={remote}/model"]) == 0
     export = ["export", f"--pipeline_config_path={remote}/small.config"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import shutil
 
 import pytest
 
@@ -125,7 +126,7 @@ def test_a_step_that_is_not_finite(config_path, tmp_path, capsys):
     rate = "train_config.optimizer.momentum_optimizer.learning_rate.constant_learning_rate"
     arguments = ["train", "--pipeline_config_path", config_path, "--model_dir", str(folder)]
     arguments += ["--num_train_steps=50", "--set", "train_config.optimizer=null"]
-    arguments += ["--set", "train_config.gradient_clipping_by_norm=0"]
+    arguments += ["--set", "train_config.gradient_clipping_by_norm=0", "--set", PLAIN]
     assert cli.main([*arguments, "--set", f"{rate}.learning_rate=1e6"]) == console.EXIT_NOT_FINITE
     assert "learning rate 1e+06 is too high" in capsys.readouterr().err
     (bad_step,) = folder.glob("bad_step-*")
@@ -138,15 +139,17 @@ def test_a_step_that_is_not_finite(config_path, tmp_path, capsys):
 
 
 @pytest.fixture(scope="module")
-def resumed(small_network, config_path, tmp_path_factory):
-    """Folder of a run of `model_main` that trained a step, ended, and trained two more."""
+def resumed(model_dir, config_path, tmp_path_factory):
+    """Folder of a run of `estimator-det train` of two steps that `model_main` resumed for one.
+
+    tests/programs/test_remote_files.py has a run that `model_main` began.
+    """
     folder = tmp_path_factory.mktemp("resumed") / "model"
-    common = ["model_main", f"--pipeline_config_path={config_path}", f"--model_dir={folder}"]
+    shutil.copytree(model_dir, folder)
+    command = ["model_main", f"--pipeline_config_path={config_path}", f"--model_dir={folder}"]
     with pytest.MonkeyPatch.context() as patch:
         fake.without_charts(patch)
-        assert model_main.main([*common, "--mode=train", "--num_train_steps=1"]) == 0
-        assert tf.train.latest_checkpoint(str(folder)).endswith("model.ckpt-1")
-        assert model_main.main([*common, "--num_train_steps=3", "--train_batch_size=1"]) == 0
+        assert model_main.main([*command, "--num_train_steps=3", "--train_batch_size=1"]) == 0
     return folder
 
 
@@ -189,7 +192,7 @@ def test_demo(tmp_path, capsys):
     for left in (demo.MARKER_FILE, "model/of_an_earlier_demo"):
         (folder / left).touch()
     arguments = ["demo", "--output_dir", str(folder), "--size=tiny", "--num_train_steps=2"]
-    for text in SMALL:
+    for text in [*SMALL, PLAIN]:
         arguments += ["--set", text]
     assert cli.main(arguments) == 0
     summary = json.loads((folder / "summary.json").read_text())

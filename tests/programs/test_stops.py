@@ -18,7 +18,7 @@ from model_fn.checkpoints import repair
 from model_fn.checkpoints.repair import DAMAGED_FOLDER, STATE_FILE
 from model_fn.runs import lock
 from tests.checkpoints import trained_steps
-from tests.programs.forking import Forker, Run, small_config
+from tests.programs.forking import EVALUATION_BEGINS, Forker, Run, small_config
 
 pytestmark = pytest.mark.slow
 
@@ -156,10 +156,7 @@ def test_sigterm_leaves_an_evaluation(forker: Forker, tmp_path: pathlib.Path) ->
     run = forker.fake_training(
         str(folder), num_steps=100, eval_secs=0, eval_batches=10**7, ballast=1
     )
-    while not (folder / "model.ckpt-2.meta").exists():
-        assert run.poll() is None, run.output()
-        time.sleep(0.02)
-    time.sleep(1.5)
+    run.wait_for(EVALUATION_BEGINS)
     assert "step 3/" not in run.output()  # The evaluation would take a day.
     run.signal(signal.SIGTERM)
     assert run.wait() == console.EXIT_TERMINATED, run.output()

@@ -138,6 +138,34 @@ def _boxes_of_rows(
     return tf.tensor_scatter_nd_update(tf.zeros(shape), places, candidates)
 
 
+def _rows_with_candidates(
+    images: tf.Tensor, anchors: tf.Tensor, num_anchors: tf.Tensor
+) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Gives each anchor with a candidate a row: the kernel reads every class of every row.
+
+    Args:
+        images: int32 [B, K], of each candidate.
+        anchors: int32 [B, K], of each candidate.
+        num_anchors: int32 scalar.
+
+    Returns:
+        The row of each candidate, int32 [B, K]; the anchor of each row, int32 [B, R]; R.
+    """
+    batch = tf.shape(anchors)[0]
+    used = tf.tensor_scatter_nd_max(
+        tf.zeros([batch, num_anchors], tf.int32),
+        tf.stack([images, anchors], axis=-1),
+        tf.ones_like(anchors),
+    )
+    num_rows = tf.reduce_max(tf.reduce_sum(used, axis=1))
+    row_of_anchor = tf.cumsum(used, axis=1, exclusive=True)
+    rows = tf.gather(row_of_anchor, anchors, batch_dims=1)
+    anchor_of_row = tf.tensor_scatter_nd_max(
+        tf.zeros([batch, num_rows], tf.int32), tf.stack([images, rows], axis=-1), anchors
+    )
+    return rows, anchor_of_row, num_rows
+
+
 def _suppress(
     boxes: Boxes,
     ranking: _Ranking,
@@ -161,21 +189,7 @@ def _suppress(
     batch = tf.shape(ranking.ranks)[0]
     num_candidates = tf.shape(ranking.ranks)[1]
     images = tf.broadcast_to(tf.range(batch)[:, None], tf.shape(ranking.anchors))
-
-    # Only anchors with a candidate get a row: the kernel reads every class of every row.
-    used = tf.tensor_scatter_nd_max(
-        tf.zeros([batch, num_anchors], tf.int32),
-        tf.stack([images, ranking.anchors], axis=-1),
-        tf.ones_like(ranking.anchors),
-    )
-    num_rows = tf.reduce_max(tf.reduce_sum(used, axis=1))
-    row_of_anchor = tf.cumsum(used, axis=1, exclusive=True)
-    rows = tf.gather(row_of_anchor, ranking.anchors, batch_dims=1)
-    anchor_of_row = tf.tensor_scatter_nd_max(
-        tf.zeros([batch, num_rows], tf.int32),
-        tf.stack([images, rows], axis=-1),
-        ranking.anchors,
-    )
+    rows, anchor_of_row, num_rows = _rows_with_candidates(images, ranking.anchors, num_anchors)
     places = tf.stack([images, rows, ranking.classes], axis=-1)
     candidates = picked_boxes(boxes, ranking.anchors, ranking.classes)
     result = tf.image.combined_non_max_suppression(
@@ -301,6 +315,61 @@ def hard_picks(
     return _in_stages(scores, max_total, attempt)
 
 
+def _suppress_softly(
+    box_rows: tf.Tensor,
+    score_rows: tf.Tensor,
+    cuts: tf.Tensor,
+    *,
+    num_rows: tf.Tensor,
+    num_classes: int,
+    classes_per_box_row: int,
+    max_per_class: int,
+    score_threshold: float,
+    sigma: float,
+) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Soft suppression class by class, since TensorFlow's kernel takes one class of one image.
+
+    Args:
+        box_rows: float32 [B * q, A, 4].
+        score_rows: float32 [B * C, A].
+        cuts: float32 [B], the lowest score of each image that takes part.
+        num_rows: B * C.
+        num_classes: C.
+        classes_per_box_row: C / q.
+        max_per_class: S, picks of each class.
+        score_threshold: lowered scores that fall to it are out.
+        sigma: of the factor exp(-IoU^2 / (2 sigma)).
+
+    Returns:
+        Anchors int32 [B * C, S], lowered scores float32, and whether there is a pick, bool.
+    """
+
+    def suppress_row(row: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        row_scores = score_rows[row]
+        above_cut = row_scores >= cuts[row // num_classes]
+        anchors, lowered, num_valid = tf.raw_ops.NonMaxSuppressionV5(
+            boxes=box_rows[row // classes_per_box_row],
+            scores=tf.where(above_cut, row_scores, -float("inf")),
+            max_output_size=max_per_class,
+            iou_threshold=1.0,
+            score_threshold=score_threshold,
+            soft_nms_sigma=sigma,
+            pad_to_max_output_size=True,
+        )
+        return anchors, lowered, tf.range(max_per_class) < num_valid
+
+    return tf.map_fn(
+        suppress_row,
+        tf.range(num_rows),
+        fn_output_signature=(
+            tf.TensorSpec([max_per_class], tf.int32),
+            tf.TensorSpec([max_per_class], tf.float32),
+            tf.TensorSpec([max_per_class], tf.bool),
+        ),
+        parallel_iterations=16,
+    )
+
+
 def soft_picks(
     boxes: tf.Tensor,
     scores: tf.Tensor,
@@ -323,35 +392,20 @@ def soft_picks(
     floor = floor_of(score_threshold)
     # [B * q, A, 4]: one slice serves every class of an image where boxes are shared.
     box_rows = tf.reshape(tf.transpose(boxes, [0, 2, 1, 3]), [-1, num_anchors, 4])
-    classes_per_box_row = num_classes // boxes.shape[2]
     score_rows = tf.reshape(tf.transpose(scores, [0, 2, 1]), [-1, num_anchors])
 
     def attempt(num_candidates: tf.Tensor) -> Tuple[Picks, tf.Tensor]:
         cuts = _cuts(scores, num_candidates, floor)
-
-        def suppress_row(row: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            row_scores = score_rows[row]
-            above_cut = row_scores >= cuts[row // num_classes]
-            indices, lowered, num_valid = tf.raw_ops.NonMaxSuppressionV5(
-                boxes=box_rows[row // classes_per_box_row],
-                scores=tf.where(above_cut, row_scores, -float("inf")),
-                max_output_size=max_per_class,
-                iou_threshold=1.0,
-                score_threshold=score_threshold,
-                soft_nms_sigma=sigma,
-                pad_to_max_output_size=True,
-            )
-            return indices, lowered, tf.range(max_per_class) < num_valid
-
-        anchors, lowered, valid = tf.map_fn(
-            suppress_row,
-            tf.range(batch * num_classes),
-            fn_output_signature=(
-                tf.TensorSpec([max_per_class], tf.int32),
-                tf.TensorSpec([max_per_class], tf.float32),
-                tf.TensorSpec([max_per_class], tf.bool),
-            ),
-            parallel_iterations=16,
+        anchors, lowered, valid = _suppress_softly(
+            box_rows,
+            score_rows,
+            cuts,
+            num_rows=batch * num_classes,
+            num_classes=num_classes,
+            classes_per_box_row=num_classes // boxes.shape[2],
+            max_per_class=max_per_class,
+            score_threshold=score_threshold,
+            sigma=sigma,
         )
         shape = tf.stack([batch, num_classes * max_per_class])
         classes = tf.repeat(tf.range(num_classes), max_per_class)[None, :]

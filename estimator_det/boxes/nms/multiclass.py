@@ -167,6 +167,21 @@ def _pick(
     return hard_picks(boxes, scores, windows, iou_threshold=options.iou_threshold, **limits)
 
 
+def _pick_across_classes(
+    boxes: Boxes, scores: tf.Tensor, options: NmsOptions, windows: Optional[tf.Tensor]
+) -> Picks:
+    """As `_pick`, where every anchor takes part with its best class, and all are one class."""
+    best_class = tf.argmax(scores, axis=2, output_type=tf.int32)
+    own_boxes = boxes
+    if isinstance(boxes, CodedBoxes):
+        own_boxes = boxes.of_classes(best_class)
+    elif boxes.shape[2] != 1:
+        own_boxes = tf.gather(boxes, best_class[:, :, None], batch_dims=2)
+    picks = _pick(own_boxes, tf.reduce_max(scores, axis=2)[:, :, None], options, windows)
+    own_class = tf.gather(best_class, picks.anchors, batch_dims=1)
+    return picks._replace(classes=_zero_past(own_class, picks.valid))
+
+
 def multiclass_nms(
     boxes: Boxes,
     scores: tf.Tensor,
@@ -205,19 +220,8 @@ def multiclass_nms(
     if num_valid is not None:
         real = tf.sequence_mask(num_valid, tf.shape(scores)[1])
         scores = tf.where(real[:, :, None], scores, -float("inf"))
-
-    if options.class_agnostic:
-        best_class = tf.argmax(scores, axis=2, output_type=tf.int32)
-        own_boxes = boxes
-        if isinstance(boxes, CodedBoxes):
-            own_boxes = boxes.of_classes(best_class)
-        elif boxes.shape[2] != 1:
-            own_boxes = tf.gather(boxes, best_class[:, :, None], batch_dims=2)
-        picks = _pick(own_boxes, tf.reduce_max(scores, axis=2)[:, :, None], options, clip_windows)
-        own_class = tf.gather(best_class, picks.anchors, batch_dims=1)
-        picks = picks._replace(classes=_zero_past(own_class, picks.valid))
-    else:
-        picks = _pick(boxes, scores, options, clip_windows)
+    pick = _pick_across_classes if options.class_agnostic else _pick
+    picks = pick(boxes, scores, options, clip_windows)
 
     kept_boxes = picked_boxes(boxes, picks.anchors, picks.classes)
     if clip_windows is not None:

@@ -51,19 +51,36 @@ def _corners(boxes: tf.Tensor) -> tf.Tensor:
     return tf.concat([tf.minimum(one, other), tf.maximum(one, other)], axis=2)
 
 
+def _corners_of_class(corners_by_slot: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
+    """Corners [B, q, 4, A] of all classes, label [B] -> [B, 4, A]."""
+    if corners_by_slot.shape[1] == 1:
+        return corners_by_slot[:, 0]
+    return tf.gather(corners_by_slot, label, batch_dims=1)
+
+
 def _put(rows: tf.Tensor, here: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
     """Rows [B, S] with values [B] where `here` [B, S] is."""
     return tf.where(here, values[:, None], rows)
 
 
-def _lower_scores(
-    column: tf.Tensor, overlap: tf.Tensor, floor: float, iou_threshold: float, sigma: float
-) -> Tuple[tf.Tensor, tf.Tensor]:
-    """Scores [B, A] of the pick's class, lowered where suppression is soft, and which are out."""
+def _suppress(
+    column: tf.Tensor,
+    overlap: tf.Tensor,
+    is_pick: tf.Tensor,
+    floor: float,
+    iou_threshold: float,
+    sigma: float,
+) -> tf.Tensor:
+    """Scores [B, A] of the pick's class after it: its own and those it suppresses are out.
+
+    With `sigma` above 0, overlap lowers scores, and those below `floor` are out.
+    """
     if sigma > 0.0:
-        lowered = column * tf.exp(-0.5 / sigma * tf.square(overlap))
-        return lowered, ~(lowered >= floor)
-    return column, overlap > iou_threshold
+        column = column * tf.exp(-0.5 / sigma * tf.square(overlap))
+        out = ~(column >= floor)
+    else:
+        out = overlap > iou_threshold
+    return tf.where(out | is_pick, _SUPPRESSED, column)
 
 
 def _with_pick(
@@ -131,14 +148,9 @@ def static_picks(
         label = tf.argmax(state.best, axis=1, output_type=tf.int32)
         column = tf.gather(state.left, label, batch_dims=1)
         anchor = tf.argmax(column, axis=1, output_type=tf.int32)
-        corners = corners_by_slot[:, 0]
-        if boxes.shape[2] > 1:
-            corners = tf.gather(corners_by_slot, label, batch_dims=1)
-
-        overlap = _overlaps(corners, anchor)
-        lowered, out = _lower_scores(column, overlap, floor, iou_threshold, sigma)
-        out |= tf.equal(anchor_numbers, anchor[:, None])
-        lowered = tf.where(out, _SUPPRESSED, lowered)
+        overlap = _overlaps(_corners_of_class(corners_by_slot, label), anchor)
+        is_pick = tf.equal(anchor_numbers, anchor[:, None])
+        lowered = _suppress(column, overlap, is_pick, floor, iou_threshold, sigma)
         column = tf.where(active[:, None], lowered, column)
 
         is_label = tf.equal(tf.range(num_classes), label[:, None])

@@ -329,6 +329,15 @@ def test_a_source_without_images_is_refused(tmp_path):
         (tmp_path / "images" / name).unlink()
     with pytest.raises(ConfigError, match=r"boxes.csv gives no image. The first fault: .*no_image"):
         samples.convert(sample, tmp_path / "out", on_error="skip")
+    assert not (tmp_path / "out").exists()
+
+
+def test_annotations_that_are_not_there_leave_no_folder(tmp_path):
+    sample = many(tmp_path, 2)
+    (tmp_path / "boxes.csv").unlink()
+    with pytest.raises(ConfigError, match="there is no such file"):
+        samples.convert(sample, tmp_path / "new" / "out")
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,11 @@ import json
 import os
 import pathlib
 import re
-import time
+import threading
+import types
 from typing import Any, Callable, Dict, List, Optional
 
+import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
@@ -116,66 +118,91 @@ def test_bad_loss_is_named_though_silent() -> None:
     assert stream.getvalue() == ""
 
 
-def _train_on(
-    dataset: Callable[[], tf.data.Dataset], compute_secs: float
-) -> progress.ProgressReport:
-    """The last figures of some steps that take so long once the batch is there."""
+class _Clock:
+    """A clock that only `pass_time` moves; the graph reads it twice a step, around its batch."""
 
-    def compute(value: Any) -> Any:
-        time.sleep(compute_secs)
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.num_reads = self.num_batches = 0
+        self._changed = threading.Condition()
+
+    def read(self) -> np.float64:
+        with self._changed:
+            self.num_reads += 1
+            self._changed.notify_all()
+            return np.float64(self.now)
+
+    def pass_time(self, seconds: float, once: Callable[[], bool]) -> None:
+        with self._changed:
+            assert self._changed.wait_for(once, timeout=60)
+            self.now += seconds
+            self._changed.notify_all()
+
+    def make_batch(self, seconds: float, num_reads: int) -> None:
+        """Makes the next batch, once the graph has read the clock so often in its step."""
+        before = 2 * self.num_batches + num_reads
+        self.pass_time(seconds, lambda: self.num_reads >= before)
+        with self._changed:
+            self.num_batches += 1
+            self._changed.notify_all()
+
+
+class _Computing(tf1.train.SessionRunHook):
+    """Seconds that a step takes once its batch is there, and until the next one is made."""
+
+    def __init__(self, clock: _Clock, seconds: float, num_ahead: int) -> None:
+        self._clock, self._seconds, self._num_ahead = clock, seconds, num_ahead
+        self._num_steps = 0
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self._num_steps += 1
+        made = self._num_steps + self._num_ahead
+        self._clock.pass_time(self._seconds, lambda: self._clock.num_batches >= made)
+
+
+def _share_of_input(
+    monkeypatch: pytest.MonkeyPatch, batch_secs: float, compute_secs: float, num_ahead: int
+) -> Optional[float]:
+    """What a training reports whose batches are made when it asks for them, or one ahead."""
+    clock = _Clock()
+    monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(tf, "timestamp", lambda: tf.numpy_function(clock.read, [], tf.float64))
+
+    def make(value: Any) -> Any:
+        clock.make_batch(batch_secs, num_reads=1 - num_ahead)
         return value
 
     moments: List[progress.ProgressReport] = []
     with tf.Graph().as_default():
         step = tf1.train.get_or_create_global_step()
-        iterator = tf1.data.make_initializable_iterator(dataset())
+        dataset = tf.data.Dataset.from_tensors(1.0).repeat()
+        dataset = dataset.map(lambda value: tf.numpy_function(make, [value], tf.float32))
+        dataset = dataset.prefetch(num_ahead) if num_ahead else dataset
+        options = tf.data.Options()
+        options.experimental_optimization.inject_prefetch = False
+        iterator = tf1.data.make_initializable_iterator(dataset.with_options(options))
         tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
-        features = {"image": iterator.get_next()}
-        wait = training_step.measure_input_wait(list(features.values()))
-        loss = tf.numpy_function(compute, [features["image"]], tf.float32)
-        graph = fake.graph_with(wait=wait, **{"Loss/total_loss": tf.reshape(loss, [])})
+        batch = iterator.get_next()
+        wait = training_step.measure_input_wait([batch])
+        graph = fake.graph_with(wait=wait, **{"Loss/total_loss": tf.reshape(batch, [])})
         report = progress.TrainingReport(
-            1, graph, every_steps=8, silent=True, listeners=[moments.append]
+            1, graph, every_steps=4, silent=True, listeners=[moments.append]
         )
-        with tf.control_dependencies([loss]):
-            train_op = tf1.assign_add(step, 1)
+        train_op = tf1.assign_add(step, 1)
+        hooks = [_Computing(clock, compute_secs, num_ahead), report]
         with tf1.train.MonitoredTrainingSession(
-            hooks=[report, tf1.train.StopAtStepHook(last_step=8)]
+            hooks=[*hooks, tf1.train.StopAtStepHook(last_step=4)]
         ) as session:
             while not session.should_stop():
                 session.run(train_op)
-    return moments[-1]
+    return moments[-1].input_wait
 
 
-def _slowly(seconds: float) -> tf.data.Dataset:
-    def make(value: Any) -> Any:
-        time.sleep(seconds)
-        return value
-
-    return (
-        tf.data.Dataset.from_tensors(1.0)
-        .repeat()
-        .map(lambda value: tf.ensure_shape(tf.numpy_function(make, [value], tf.float32), []))
-    )
-
-
-def _measures(low: float, high: float, make: Callable[[], Any], compute_secs: float) -> bool:
-    """Whether a training waits so much for input; again while others take the processor away."""
-    for _ in range(20):
-        wait = _train_on(make, compute_secs).input_wait
-        assert wait is not None
-        if low < wait < high:
-            return True
-    return False
-
-
-def test_input_wait_is_the_time_without_a_batch() -> None:
-    # Without prefetching the parts of a step follow each other: 60 of 80 ms, 0 of 60 ms.
-    assert _measures(0.55, 0.9, lambda: _slowly(0.06), compute_secs=0.02)
-    always = tf.data.Dataset.from_tensors
-    assert _measures(-0.01, 0.2, lambda: always(1.0).repeat(), compute_secs=0.06)
+def test_input_wait_is_the_time_without_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _share_of_input(monkeypatch, 6.0, 2.0, num_ahead=0) == pytest.approx(6 / (6 + 2))
+    assert _share_of_input(monkeypatch, 0.0, 2.0, num_ahead=0) == 0
     # A batch that is made while the step before computes is there in time.
-    assert _measures(-0.01, 0.2, lambda: _slowly(0.01).prefetch(2), compute_secs=0.06)
+    assert _share_of_input(monkeypatch, 6.0, 2.0, num_ahead=1) == 0
 
 
 def test_journal_goes_on_over_runs(tmp_path: pathlib.Path) -> None:

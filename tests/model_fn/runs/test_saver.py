@@ -166,21 +166,6 @@ def test_check_writable(tmp_path: pathlib.Path) -> None:
     assert str(tmp_path / "file") in str(caught.value) and "MB free" in str(caught.value)
 
 
-def test_new_folders_without_content_are_removed(tmp_path: pathlib.Path) -> None:
-    folder = tmp_path / "a" / "b" / "c"
-    with pytest.raises(KeyError), saving.removed_if_empty(str(folder)):
-        saving.check_writable(str(folder))
-        raise KeyError
-    assert list(tmp_path.iterdir()) == []
-    with saving.removed_if_empty(f"{folder}/"):
-        folder.mkdir(parents=True)
-        (tmp_path / "a" / "file").write_text("kept")
-    assert [path.name for path in (tmp_path / "a").iterdir()] == ["file"]
-    with saving.removed_if_empty(str(tmp_path / "a")):
-        (tmp_path / "a" / "file").unlink()
-    assert (tmp_path / "a").exists()  # It was there before.
-
-
 def test_explained_errors(tmp_path: pathlib.Path) -> None:
     folder = str(tmp_path)
     path = f"{folder}/eval_0/events.1"

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+from estimator_det.compat import failures
+
+
+def test_the_words_of_a_failed_graph() -> None:
+    """Its message begins with `Graph execution error` and source lines."""
+
+    @tf.function
+    def fails(x: tf.Tensor) -> tf.Tensor:
+        return tf.debugging.check_numerics(x, "loss")
+
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        fails(tf.constant(float("nan")))
+    assert str(caught.value.message).startswith("Graph execution error")
+    assert failures.reason(caught.value) == "loss : Tensor had NaN values"
+
+
+def test_the_words_of_a_failed_operation() -> None:
+    with pytest.raises(tf.errors.NotFoundError) as caught:
+        tf.io.read_file("/no/such file")
+    assert failures.reason(caught.value) == "/no/such file; No such file or directory"
+
+
+def test_other_errors() -> None:
+    assert failures.reason(OSError("first\nsecond")) == "first"
+    assert failures.reason(ValueError("")) == ""
