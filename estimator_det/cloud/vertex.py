@@ -68,7 +68,7 @@ def image_warnings(machine: Machine, today: datetime.date) -> List[str]:
         return []
     return [
         f"prebuilt images, {name} the newest of this kind, are available until {end} by the "
-        "documentation, which is over. Give --container_image, or a newer --executor_image"
+        "documentation, which is over. Give --container_image, or another --executor_image"
     ]
 
 
