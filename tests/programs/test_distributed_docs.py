@@ -8,7 +8,7 @@ import pathlib
 import re
 import subprocess
 import sys
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Tuple
 
 import pytest
 
@@ -105,14 +105,24 @@ def test_the_demo_is_trained(
     """
     settings = ["train_config.batch_size=8"] if name == "sync" else []
     config = demo.demo_config(shapes_files, 1800 if name == "async" else None, settings)
-    output = _run(EXAMPLES[name], tmp_path, config)
-    if name == "sync":  # This example has no evaluator.
-        command = [sys.executable, "-m", "estimator_det.cli", "evaluate", "--checkpoint_dir"]
-        subprocess.run([*command, str(tmp_path / "run")], cwd=ROOT, check=True)
-    lines = (tmp_path / "run" / "evaluations.jsonl").read_text().splitlines()
-    last = json.loads(lines[-1])
-    assert last["step"] == trained_steps(str(tmp_path / "run")) >= config.train_config.num_steps
-    assert last["metrics"][demo.MAP_50] >= 0.85, output
+    output, run = _run(EXAMPLES[name], tmp_path, config), tmp_path / "run"
+    step, precision = _evaluate(run) if name == "sync" else _last_evaluation(run)
+    assert step == trained_steps(str(run)) >= config.train_config.num_steps
+    assert precision >= 0.85, output
+
+
+def _evaluate(run: pathlib.Path) -> Tuple[int, float]:
+    """Step and mAP@.50IOU that `evaluate` prints; for a run without an evaluator."""
+    command = [sys.executable, "-m", "estimator_det.cli", "evaluate", "--checkpoint_dir", str(run)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    line = r"^evaluation '0' at step (\d+) \|.* mAP@\.50IOU (\d\.\d+)"
+    ((step, precision),) = re.findall(line, result.stdout + result.stderr, re.MULTILINE)
+    return int(step), float(precision)
+
+
+def _last_evaluation(run: pathlib.Path) -> Tuple[int, float]:
+    last = json.loads((run / "evaluations.jsonl").read_text().splitlines()[-1])
+    return last["step"], last["metrics"][demo.MAP_50]
 
 
 @pytest.mark.exhaustive
