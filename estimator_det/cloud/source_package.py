@@ -57,7 +57,8 @@ def build(folder: pathlib.Path) -> pathlib.Path:
     if not (root / "setup.py").is_file():
         raise console.UsageError(
             f"{root} is no checkout of estimator-det: it has no setup.py, from which the package "
-            "of a job is built. Run submit in a checkout, or give --package FILE.tar.gz"
+            "of a job is built. Run python -m estimator_det.cli submit in a checkout, or give "
+            "--package FILE.tar.gz"
         )
     command = [sys.executable, "-W", "ignore", "setup.py", "-q"]
     command += ["egg_info", f"--egg-base={folder}"]

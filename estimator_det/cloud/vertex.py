@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from typing import Any, Dict, List, Mapping, Sequence
 
+from estimator_det import console
 from estimator_det.cloud.jobs import MODULE, Image, Job, num_shards, region_part
-from estimator_det.cloud.machines import ROLES, Machine, Pool
+from estimator_det.cloud.machines import PARAMETER_SERVER, ROLES, Machine, Pool
 
 # The newest images of the service for these machines, and the last day of their availability by
 # https://cloud.google.com/vertex-ai/docs/training/pre-built-containers (docs/cloud.md).
@@ -16,6 +18,9 @@ PREBUILT = {
     "gpu": ("tf-gpu.2-17.py310", datetime.date(2026, 7, 11)),
     "tpu": ("tf-tpu.2-15.cp310", datetime.date(2025, 10, 23)),
 }
+# The last minor version of TensorFlow 2 whose Estimator has parameter servers.
+_LAST_WITH_SERVERS = 15
+_MINOR_VERSION = re.compile(r"(/tf-\w+\.2-)(\d+)(?=\.)")
 
 
 def prebuilt_image(machine: Machine, region: str) -> Image:
@@ -23,6 +28,32 @@ def prebuilt_image(machine: Machine, region: str) -> Image:
     name, _ = PREBUILT[_kind(machine)]
     uri = f"{region_part(region)}-docker.pkg.dev/vertex-ai/training/{name}:latest"
     return Image(uri, has_package=False)
+
+
+def image_with_servers(image: Image, pools: Sequence[Pool]) -> Image:
+    """The image of the service for these pools: with parameter servers, of TensorFlow 2.15."""
+    if not _serves(pools):
+        return image
+    return image._replace(uri=_MINOR_VERSION.sub(rf"\g<1>{_LAST_WITH_SERVERS}", image.uri))
+
+
+def check_image(image: Image, pools: Sequence[Pool]) -> None:
+    """Refuses parameter servers in an image of the service whose TensorFlow has none.
+
+    Raises:
+        UsageError: see there.
+    """
+    found = _MINOR_VERSION.search(image.uri)
+    if found and _serves(pools) and int(found[2]) > _LAST_WITH_SERVERS:
+        raise console.UsageError(
+            f"--executor_image {image.uri} has TensorFlow 2.{found[2]}, and parameter servers need "
+            f"2.{_LAST_WITH_SERVERS}. Give {image_with_servers(image, pools).uri}, or with "
+            "--container_image an image of your own"
+        )
+
+
+def _serves(pools: Sequence[Pool]) -> bool:
+    return any(pool.role == PARAMETER_SERVER for pool in pools)
 
 
 def image_warnings(machine: Machine, today: datetime.date) -> List[str]:
@@ -36,8 +67,8 @@ def image_warnings(machine: Machine, today: datetime.date) -> List[str]:
     if today <= end:
         return []
     return [
-        f"the prebuilt image {name} is available until {end} by the documentation, which is over. "
-        "Give --container_image, or a newer --executor_image"
+        f"prebuilt images, {name} the newest of this kind, are available until {end} by the "
+        "documentation, which is over. Give --container_image, or another --executor_image"
     ]
 
 

@@ -209,8 +209,9 @@ def _job(options: argparse.Namespace) -> Job:
         image = Image(options.container_image, has_package=True)
     elif options.executor_image:
         image = Image(options.executor_image, has_package=False)
+        vertex.check_image(image, pools)
     else:
-        image = vertex.prebuilt_image(chief, options.region)
+        image = vertex.image_with_servers(vertex.prebuilt_image(chief, options.region), pools)
         if options.platform == "vertex":
             for text in vertex.image_warnings(chief, datetime.date.today()):
                 printing.report(f"warning: {text}", sys.stderr)

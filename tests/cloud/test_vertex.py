@@ -5,7 +5,7 @@ import pytest
 
 from estimator_det.cloud import machines, vertex
 from estimator_det.cloud.jobs import Image
-from estimator_det.cloud.machines import TPUS, Pool
+from estimator_det.cloud.machines import CHIEF, PARAMETER_SERVER, TPUS, Pool
 from tests.cloud import documented
 from tests.cloud.some_job import CLUSTER, CPU, GPU, LONE, job
 
@@ -109,11 +109,23 @@ def test_prebuilt_images(machine, region, image):
     assert image.partition("/training/")[2].partition(":")[0] in documented.PAGE.read_text()
 
 
+def test_parameter_servers_need_an_older_image():
+    server = Pool(PARAMETER_SERVER, CPU, 1)
+    for machine, name in ((CPU, "tf-cpu.2-15.py310"), (TPUS["v2-8"].machine, "tf-tpu.2-15.cp310")):
+        newest = vertex.prebuilt_image(machine, "us-central1")
+        chosen = vertex.image_with_servers(newest, [server])
+        assert chosen.uri.endswith(f"/vertex-ai/training/{name}:latest")
+        vertex.check_image(chosen, [server])
+        vertex.check_image(newest, [Pool(CHIEF, machine, 1)])
+    for other in ("gcr.io/me/tf-cpu:2-17", "registry:5000/detector"):
+        vertex.check_image(Image(other, has_package=False), [server])
+
+
 def test_images_that_are_gone_are_reported():
     last = vertex.PREBUILT["cpu"][1]
     assert not vertex.image_warnings(CPU, last)
     (warning,) = vertex.image_warnings(CPU, last + datetime.timedelta(days=1))
-    assert "tf-cpu.2-17.py310 is available until 2026-07-11" in warning
+    assert "tf-cpu.2-17.py310 the newest of this kind, are available until 2026-07-11" in warning
     (warning,) = vertex.image_warnings(TPUS["v5litepod-1"].machine, last)
     assert "no prebuilt image for TPU v5e. Give --container_image" in warning
 

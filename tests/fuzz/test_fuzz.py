@@ -58,7 +58,7 @@ def test_damaged_inputs_end_well(
 ) -> None:
     arguments = [str(tmp_path / "fuzz"), *(f"{name}:{count}" for name, count in counts.items())]
     run = forker.program(f"from tests.fuzz import runner; runner.main({arguments!r})")
-    assert run.wait() == 0, run.output()
+    assert run.wait(timeout=sum(counts.values())) == 0, run.output()  # a second each, at most
     lines = [line for line in run.output().splitlines() if line.startswith("{")]
     *problems, last = map(json.loads, lines or ["{}"])
     text = "\n".join(f"{one['target']}, seed {one['seed']}: {one['what']}" for one in problems)

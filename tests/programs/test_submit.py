@@ -89,12 +89,12 @@ def test_a_cluster_with_gpus(submit, tmp_path):
     yaml = (tmp_path / "job" / "job.yaml").read_text()
     assert yaml.count("machineType: n1-standard-8") == 3 == yaml.count("acceleratorCount: 2")
     assert yaml.count("machineType: n1-highmem-4") == 1
-    assert "tf-gpu.2-17.py310" in yaml
+    assert "tf-gpu.2-15.py310" in yaml, "later ones have no parameter servers"
 
 
 def test_a_tpu(submit, tmp_path, capsys):
     assert submit("--tpu=v3-8", "--container_image=gcr.io/p/i") == 0
-    assert "warning: the prebuilt image" not in capsys.readouterr().err
+    assert "warning: prebuilt images" not in capsys.readouterr().err
     yaml = (tmp_path / "job" / "job.yaml").read_text()
     assert "acceleratorType: TPU_V3" in yaml and "imageUri: gcr.io/p/i" in yaml
     assert all(flag in yaml for flag in ("--use_tpu", "--tpu_name=local", "--num_shards=8"))
@@ -143,6 +143,13 @@ def test_hours_of_the_steps_of_the_job(submit, capsys):
         (["--reuse_packages"], "--reuse_packages requires --rehearse"),
         (["--parameter_server_machine_type=n1-standard-4"], "requires --parameter_servers"),
         (["--tpu=v2-8", "--machine_type=n1-standard-4"], "--tpu and --machine_type exclude"),
+        (
+            [
+                *("--workers=1", "--parameter_servers=1"),
+                "--executor_image=us-docker.pkg.dev/vertex-ai/training/tf-cpu.2-17.py310:latest",
+            ],
+            "parameter servers need 2.15. Give us-docker.pkg.dev/vertex-ai/training/tf-cpu.2-15.py",
+        ),
         (["--container_image=a", "--executor_image=b"], "--executor_image exclude each other"),
         (["--spot", "--platform=ai-platform"], "--spot is for --platform vertex"),
         (["--set=train_config.batch_size=-1"], "batch_size"),

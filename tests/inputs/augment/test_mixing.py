@@ -190,7 +190,7 @@ def tensors(sample: Sample) -> Dict[str, tf.Tensor]:
 
 
 @functools.cache
-def in_graph(name: str) -> Any:
+def mixture_in_graph(name: str) -> Any:
     """A mixture as a function of the tensors of its samples, of unknown shapes, and of the seed."""
     (link,) = links(f"{name} {{}}")
 
@@ -226,7 +226,7 @@ def test_every_mixture(name: str, kinds: str) -> None:
     seeds = [tf.constant([seed, 11], tf.int64) for seed in range(6)]
     fed = [tensors(other) for other in others]
     results = [
-        {field: value.numpy() for field, value in in_graph(name)(fed, seed).items()}
+        {field: value.numpy() for field, value in mixture_in_graph(name)(fed, seed).items()}
         for seed in seeds
     ]
     for result in results:
