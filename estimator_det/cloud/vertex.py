@@ -18,7 +18,8 @@ PREBUILT = {
     "gpu": ("tf-gpu.2-17.py310", datetime.date(2026, 7, 11)),
     "tpu": ("tf-tpu.2-15.cp310", datetime.date(2025, 10, 23)),
 }
-# The last minor version of TensorFlow 2 whose Estimator has parameter servers.
+# The last minor version of TensorFlow 2 whose Estimator has parameter servers; `compat.versions`,
+# which says so too, imports TensorFlow.
 _LAST_WITH_SERVERS = 15
 _MINOR_VERSION = re.compile(r"(/tf-\w+\.2-)(\d+)(?=\.)")
 
@@ -41,7 +42,7 @@ def check_image(image: Image, pools: Sequence[Pool]) -> None:
     """Refuses parameter servers in an image of the service whose TensorFlow has none.
 
     Raises:
-        UsageError: see there.
+        UsageError: if its TensorFlow is newer than the last that has them.
     """
     found = _MINOR_VERSION.search(image.uri)
     if found and _serves(pools) and int(found[2]) > _LAST_WITH_SERVERS:

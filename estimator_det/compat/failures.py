@@ -11,9 +11,11 @@ _NODE = re.compile(r"\{\{[^{}]*\}\} ")
 def reason(error: Any) -> str:
     """The line of an `OpError`, or of another exception, that says what is wrong.
 
-    From 2.6 on the message of a failed graph is a heading, the node with the source lines that
-    made it, and only then the kernel's own words, after an empty line.
+    The message of a failed graph is a heading, the node with the source lines that made it, and
+    only then the kernel's own words, after an empty line.
     """
     text = str(getattr(error, "message", None) or error)
-    words = _NODE.sub("", text.split("\n\t [[")[0].split(" [Op:")[0])
-    return words.split("\n\n")[-1].strip().splitlines()[0] if words.strip() else text.strip()
+    words = _NODE.sub("", text.split("\n\t [[")[0].split(" [Op:")[0]).strip()
+    if words.startswith("Graph execution error"):
+        words = words.split("\n\n")[-1]
+    return words.strip().partition("\n")[0]

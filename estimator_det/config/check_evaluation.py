@@ -44,6 +44,8 @@ def check_evaluation(config: Any) -> Iterator[Problem]:
                 "is false, but eval_config.metrics_set asks for mask metrics",
                 f"--set {path}.load_instance_masks=true",
             )
+        if reader.HasField("num_epochs") and not reader.num_epochs:
+            yield no_effect(f"{path}.num_epochs", "0 is without end, and an evaluation ends")
     yield from _check_keypoint_edges(config)
     yield from _check_unused(config)
 

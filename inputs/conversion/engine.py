@@ -199,7 +199,7 @@ def _working(work_dir: str) -> Iterator[None]:
     with _lock(work_dir):
         try:
             yield
-        except (ConfigError, ConversionError):
+        except Exception:
             if not set(os.listdir(work_dir)) - {LOCK, FIRST_FAULTS, SCRATCH}:
                 shutil.rmtree(work_dir)
             raise

@@ -40,7 +40,7 @@ def check_free(cluster: Cluster) -> None:
     """Refuses an address of this process where another one listens.
 
     Raises:
-        RunError: see there.
+        RunError: if one does.
     """
     address = cluster.address(cluster.task)
     if is_listening(address):

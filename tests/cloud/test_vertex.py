@@ -6,6 +6,7 @@ import pytest
 from estimator_det.cloud import machines, vertex
 from estimator_det.cloud.jobs import Image
 from estimator_det.cloud.machines import CHIEF, PARAMETER_SERVER, TPUS, Pool
+from estimator_det.compat import versions
 from tests.cloud import documented
 from tests.cloud.some_job import CLUSTER, CPU, GPU, LONE, job
 
@@ -110,6 +111,7 @@ def test_prebuilt_images(machine, region, image):
 
 
 def test_parameter_servers_need_an_older_image():
+    assert versions.WITHOUT_ESTIMATOR[:2] == (2, vertex._LAST_WITH_SERVERS + 1)
     server = Pool(PARAMETER_SERVER, CPU, 1)
     for machine, name in ((CPU, "tf-cpu.2-15.py310"), (TPUS["v2-8"].machine, "tf-tpu.2-15.cp310")):
         newest = vertex.prebuilt_image(machine, "us-central1")

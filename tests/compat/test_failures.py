@@ -26,5 +26,6 @@ def test_the_words_of_a_failed_operation() -> None:
 
 
 def test_other_errors() -> None:
-    assert failures.reason(OSError("first\nsecond")) == "first"
+    assert failures.reason(OSError("first\n\nsecond\n\n")) == "first"
+    assert failures.reason(tf.errors.InternalError(None, None, "all\n\n")) == "all"
     assert failures.reason(ValueError("")) == ""

@@ -185,6 +185,7 @@ def test_errors(assignment: str, field: str, message: str) -> None:
         ("train_config.batch_queue_capacity=3", "train_config.batch_queue_capacity", "no effect"),
         ("eval_config.num_examples=3", "eval_config.num_examples", "deprecated"),
         ("train_config.use_bfloat16=true", "train_config.use_bfloat16", "only a TPU computes"),
+        ("eval_input_reader[0].num_epochs=0", "eval_input_reader[0].num_epochs", "without end"),
         (
             "eval_config.image_classes_field_map_empty_to_ones=false",
             "eval_config.image_classes_field_map_empty_to_ones",
@@ -236,6 +237,7 @@ def test_warnings(assignment: str, field: str, message: str) -> None:
 @pytest.mark.parametrize(
     "assignments",
     [
+        ["eval_input_reader[0].num_epochs=2"],
         ["eval_config.keypoint_edge=[{start: 0 end: 1}]", "eval_input_reader[0].num_keypoints=2"],
         [
             "eval_config.image_classes_field_map_empty_to_ones=false",

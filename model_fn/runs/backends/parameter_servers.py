@@ -332,7 +332,7 @@ def check(settings: RunSettings, cluster: clusters.Cluster) -> None:
     """Refuses what does not work with parameter servers.
 
     Raises:
-        ConfigError: see there.
+        ConfigError: if TensorFlow is too new, data come from a service, or data end.
     """
     clusters.check_for_parameter_servers(cluster)
     if versions.release(tf.__version__) >= versions.WITHOUT_ESTIMATOR:

@@ -87,7 +87,7 @@ def check_folder(model_dir: str) -> None:
     """Refuses a worker that does not see the folder that the chief has made.
 
     Raises:
-        RunError: see there.
+        RunError: if it is not there.
     """
     if not tf.io.gfile.isdir(model_dir):
         raise RunError(
