@@ -16,7 +16,7 @@ from model_fn.runs.signals import Stopped, StopSignals
 from tests.conftest import TESTS
 
 SECOND_SIGNAL = """
-import contextlib, os, signal, sys, time
+import contextlib, os, signal, sys, threading, time
 from model_fn.runs import signals
 
 number, place = int(sys.argv[1]), sys.argv[2]
@@ -42,8 +42,10 @@ with outer:
             if place == "step":
                 run.defer()
             send()
-            if place == "computing":  # The main thread runs no handler.
+            if place == "computing":  # The main thread is outside of Python, and runs no handler.
                 signal.pthread_sigmask(signal.SIG_BLOCK, signals.SIGNALS)
+                threading.Timer(0.3, os.kill, (os.getpid(), number)).start()
+                os.read(os.pipe()[0], 1)
             if place != "after a run":
                 send()
                 time.sleep(5)
