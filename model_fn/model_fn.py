@@ -112,7 +112,7 @@ def _train_spec(pipeline_config: Any, batch: _Batch, graph: step.TrainGraph) -> 
         loss=passed.losses[step.TOTAL_LOSS],
         train_op=made.train_op,
         training_hooks=_synchronization(made, graph, batch.run_config),
-        scaffold=make_scaffold(saver, batch.run_config, step.summary_op(made)),
+        scaffold=make_scaffold(saver, batch.run_config, made.summary and made.summary.serialized),
     )
 
 

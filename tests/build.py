@@ -36,6 +36,7 @@ OWN_TARGETS = (
     "model_fn/runs/options",
     "model_fn/runs/progress",
     "model_fn/runs/signals",
+    "model_fn/runs/summaries",
     "model_fn/runs/task_watch",
 )
 PROGRAMS = {"estimator-det": "estimator_det/cli.py", "model_main": "estimator_det/model_main.py"}

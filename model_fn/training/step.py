@@ -6,7 +6,7 @@ collection of the graph and no table beside it carries anything from one to the 
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors.base import Context, Detector, Groundtruth
@@ -15,6 +15,7 @@ from model_fn.training import input_images
 from model_fn.training.finite_gate import RejectedBatch
 from model_fn.training.optimizers import make_optimizer
 from model_fn.training.quantization import range_summaries
+from model_fn.training.step_summary import StepSummary, make_summary
 from model_fn.training.sync_replicas import SyncReplicas
 from model_fn.training.train_op import gradient_summaries, make_train_op
 
@@ -43,7 +44,7 @@ class TrainStep(NamedTuple):
     losses: Tensors  # of `Forward`
     scalars: Tensors  # what reports show: losses, LEARNING_RATE, GRADIENT_NORM
     counts: Tensors  # of `Forward`
-    summaries: List[tf.Tensor]  # string scalars, serialized Summary protos: pictures, histograms
+    summary: Optional[StepSummary]  # None where hooks make it themselves
     gradients: Tensors  # by variable, as applied but for clipping
     checks: Tensors  # more float32 scalars that must be finite; NaN or infinite ones are reported
     written: Sequence[tf.Tensor]  # what `Detector.updates` write
@@ -191,17 +192,16 @@ def make_train_step(
         learning_rate=learning_rate,
         batch=rejected,
     )
-    images = input_images.summary(
-        features, passed.groundtruth, detector.preprocess, pipeline_config.train_input_reader
-    )
-    histograms = gradient_summaries(taken.gradients) if train_config.summarize_gradients else []
     scalars = {**passed.losses, LEARNING_RATE: learning_rate, GRADIENT_NORM: taken.gradient_norm}
     return TrainStep(
         train_op=taken.op,
         losses=passed.losses,
         scalars=scalars,
         counts=passed.counts,
-        summaries=[images, *histograms, *range_summaries(passed.predictions)],
+        summary=make_summary(
+            {**scalars, **passed.counts, "loss": passed.losses[TOTAL_LOSS]},
+            lambda: _costly_summaries(detector, passed, features, taken.gradients, pipeline_config),
+        ),
         gradients=taken.gradients,
         checks=taken.checks,
         written=taken.written,
@@ -210,6 +210,18 @@ def make_train_step(
         rejected=rejected,
         synchronizing=synchronizing,
     )
+
+
+def _costly_summaries(
+    detector: Detector, passed: Forward, features: Tensors, gradients: Tensors, pipeline_config: Any
+) -> List[tf.Tensor]:
+    """Pictures of the batch, gradients where configured, and the table of quantized tensors."""
+    images = input_images.summary(
+        features, passed.groundtruth, detector.preprocess, pipeline_config.train_input_reader
+    )
+    is_wanted = pipeline_config.train_config.summarize_gradients
+    histograms = gradient_summaries(gradients) if is_wanted else []
+    return [images, *histograms, *range_summaries(passed.predictions)]
 
 
 def _synchronizing(
@@ -239,16 +251,6 @@ def measure_input_wait(batch: List[tf.Tensor]) -> tf.Tensor:
         start = tf.timestamp()
         with tf.control_dependencies(batch):
             return tf.timestamp() - start
-
-
-def summary_op(step: TrainStep) -> tf.Tensor:
-    """All that a step reports, for TensorBoard, as one serialized Summary; tags are the names."""
-    named: List[Tuple[str, tf.Tensor]] = [*step.scalars.items(), *step.counts.items()]
-    named.append(("loss", step.losses[TOTAL_LOSS]))
-    scalars = tf.raw_ops.ScalarSummary(
-        tags=[name for name, _ in named], values=tf.stack([value for _, value in named])
-    )
-    return tf1.summary.merge([scalars, *step.summaries], collections=[])
 
 
 class TrainGraph:

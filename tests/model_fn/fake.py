@@ -156,7 +156,7 @@ def graph_with(
         losses={},
         scalars=scalars,
         counts={},
-        summaries=[],
+        summary=None,
         gradients={},
         checks={},
         written=[],

@@ -8,7 +8,7 @@ import functools
 import logging
 from typing import Any, Callable, ContextManager, List, Optional, Sequence
 
-from estimator_det.compat import estimator
+from estimator_det.compat import estimator, tf1
 from estimator_det.detectors.base import make_preprocessor
 from inputs import pipeline as input_pipeline
 from inputs.bad_records.log import FaultLog
@@ -18,6 +18,7 @@ from model_fn.model_fn import create_model_fn
 from model_fn.runs import cluster, progress
 from model_fn.runs.backends.base import Evaluator, RunSettings
 from model_fn.runs.options import Saving
+from model_fn.runs.summaries import SummaryHook
 from model_fn.training.step import TrainGraph
 
 _LOG = logging.getLogger(__name__)
@@ -57,9 +58,10 @@ def make_estimator(
     run_config = estimator.RunConfig(
         model_dir=model_dir,
         tf_random_seed=seed,
-        save_summary_steps=SUMMARY_STEPS,
         keep_checkpoint_max=saving.keep_max,
-        log_step_count_steps=SUMMARY_STEPS,
+        # `summary_hooks` do that: an Estimator's fetch something else in some steps.
+        save_summary_steps=0,
+        log_step_count_steps=None,
         save_checkpoints_steps=saving.steps,
         save_checkpoints_secs=saving.secs,
         **run_options,
@@ -114,6 +116,14 @@ def make_train_input_fn(
     return made
 
 
+def summary_hooks(settings: RunSettings, graph: TrainGraph) -> List[Any]:
+    """Write what a run reports to TensorBoard besides its progress."""
+    return [
+        tf1.train.StepCounterHook(SUMMARY_STEPS, output_dir=settings.model_dir),
+        SummaryHook(settings.model_dir, graph, SUMMARY_STEPS),
+    ]
+
+
 class EstimatorBackend:
     """An Estimator in this process; `Backend` says what its methods do."""
 
@@ -139,7 +149,10 @@ class EstimatorBackend:
         return make_train_input_fn(self._settings, cursor, first_step, fault_log)
 
     def progress_hooks(self, **options: Any) -> List[Any]:
-        return progress.training_hooks(self._settings, self.graph, **options)
+        return [
+            *progress.training_hooks(self._settings, self.graph, **options),
+            *summary_hooks(self._settings, self.graph),
+        ]
 
     def train(
         self,

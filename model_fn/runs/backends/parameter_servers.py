@@ -21,7 +21,11 @@ from model_fn.checkpoints.errors import RunError, SessionLostError
 from model_fn.runs import cluster as clusters
 from model_fn.runs import progress
 from model_fn.runs.backends.base import Evaluator, RunSettings
-from model_fn.runs.backends.estimator import estimator_maker, make_train_input_fn
+from model_fn.runs.backends.estimator import (
+    estimator_maker,
+    make_train_input_fn,
+    summary_hooks,
+)
 from model_fn.runs.data_split import report_split
 from model_fn.runs.history import EndOfTraining
 from model_fn.runs.signals import StopSignals
@@ -185,13 +189,12 @@ class ParameterServerBackend:
         return input_fn
 
     def progress_hooks(self, **options: Any) -> List[Any]:
-        return progress.training_hooks(
-            self._settings,
-            self.graph,
-            writes=self._cluster.is_chief,
-            shares_steps=True,
-            **options,
+        is_chief = self._cluster.is_chief
+        reports = progress.training_hooks(
+            self._settings, self.graph, writes=is_chief, shares_steps=True, **options
         )
+        summaries = summary_hooks(self._settings, self.graph) if is_chief else []
+        return [*reports, *summaries]
 
     def train(
         self,

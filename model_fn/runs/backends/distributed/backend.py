@@ -11,7 +11,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config.fields import check_supported
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor
-from model_fn.runs import cluster, loop_options
+from model_fn.runs import cluster, loop_options, progress
 from model_fn.runs.backends.base import RunSettings
 from model_fn.runs.backends.distributed import strategies, workers
 from model_fn.runs.backends.distributed.session import HookedLoop, LoopSaver, LoopSession
@@ -99,7 +99,7 @@ class LoopBackend(EstimatorBackend):
         is_chief = cluster.is_chief()
         # All workers have the same numbers.
         options["silent"] = options["silent"] or not is_chief
-        return super().progress_hooks(writes=is_chief, **options)
+        return progress.training_hooks(self._settings, self.graph, writes=is_chief, **options)
 
     def train(
         self,

@@ -92,7 +92,7 @@ class LoopSession:
             losses={},
             scalars=named("scalars", outcome.scalars),
             counts=named("counts", outcome.counts),
-            summaries=[],
+            summary=None,
             gradients=dict.fromkeys(self._loop_step.trained_names()),
             checks=named("checks", outcome.checks),
             written=[],
