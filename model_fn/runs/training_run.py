@@ -15,6 +15,7 @@ from inputs.bad_records.log import LOG_FILE, FaultLog
 from inputs.records.cursor import CursorState, DataCursor
 from model_fn.checkpoints import repair
 from model_fn.runs import cluster, history, lock
+from model_fn.runs.allocator import return_freed_memory
 from model_fn.runs.backends import Backend, RunSettings
 from model_fn.runs.data_cursor import (
     POSITION_FILE,
@@ -198,6 +199,7 @@ def running(settings: RunSettings, backend: Backend) -> Iterator[TrainingRun]:
         FolderNotWritableError: if the folder cannot be written to.
     """
     run: Optional[TrainingRun] = None
+    return_freed_memory()
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
         stack.enter_context(explained_errors(settings.model_dir))
