@@ -11,7 +11,6 @@ from estimator_det.compat import tf, tf1
 from exporters.detector import BOXES, CLASSES, NUM, SCORES, ModelDetector
 from exporters.formats.base import Tolerance, inference_detector
 from inputs.serving import make_receiver
-from model_fn.checkpoints.errors import RunError
 from model_fn.serving.graph import serve
 
 RAW_BOXES, RAW_SCORES = "raw_detection_boxes", "raw_detection_scores"
@@ -104,15 +103,15 @@ def describe(difference: Difference) -> str:
     return f"{text} ({difference.rows} boxes)"
 
 
-def refuse_different(path: str, difference: Difference, tolerance: Tolerance) -> None:
-    """Raises RunError above the tolerance."""
+def why_refused(path: str, difference: Difference, tolerance: Tolerance) -> Optional[str]:
+    """Why a model that differs by more than the tolerance must not be used; None below it."""
     found = (difference.scores, difference.boxes)
     if tolerance.is_of_usual:
         found = (difference.usual_scores, difference.usual_boxes)
     if found[0] <= tolerance.scores and found[1] <= tolerance.boxes:
-        return
+        return None
     which = f" for {USUAL:.1%} of them" if tolerance.is_of_usual else ""
-    raise RunError(
+    return (
         f"{path} does not give what the checkpoint gives: {describe(difference)}; allowed are "
         f"{tolerance.scores} and {tolerance.boxes}{which}. Do not use it; export another format, "
         "or another --quantize, on photos like those of the training (--sample_images)"

@@ -24,8 +24,10 @@ from exporters.formats.samples import images_to_compare
 from exporters.image_files import list_images
 from exporters.saved_model import ExportedModel, export_saved_model
 from inputs.serving import additional_channels
+from model_fn.checkpoints.errors import RunError
 
 DEFAULT_FORMATS = ("saved_model", "frozen_graph")
+REFUSED_SUFFIX = ".differs"  # of a model that does not give what the checkpoint gives
 
 
 class WrittenModel(NamedTuple):
@@ -74,7 +76,7 @@ def export_formats(
             anything is written.
         FileNotFoundError: if a sample image does not exist; before anything is written.
         RunError: if a module that runs a format is not installed, a converter fails, or a model
-            differs from the checkpoint by more than the tolerance of its format.
+            differs from the checkpoint by more than the tolerance of its format, and is renamed.
     """
     channels = additional_channels(pipeline_config)
     types = signatures.resolve_input_types(input_types, channels)
@@ -98,8 +100,10 @@ def export_formats(
     found = _write(source, formats, output_dir)
     _copy_label_map_and_thresholds(exported, output_dir, formats)
     is_comparable = not channels and not saved_model_options.get("side_inputs")
-    differences = _compare(source, found) if is_comparable else {}
-    _remove_unwanted(output_dir, formats)
+    try:
+        differences = _compare(source, found) if is_comparable else {}
+    finally:
+        _remove_unwanted(output_dir, formats)
     models = [
         WrittenModel(name, path, num_bytes(path), differences.get(name))
         for name, path in ((each.format.name, each.path) for each in found)
@@ -127,8 +131,9 @@ def _remove_earlier(output_dir: str, used: Sequence[Optional[str]]) -> None:
     kept = [_absolute(each) for each in used if each is not None]
     for each in (FORMATS.get(name)() for name in FORMATS):
         path = os.path.join(output_dir, each.file)
-        if each.write is not None and tf.io.gfile.exists(path):
-            _remove(path)
+        for earlier in ([path] if each.write is not None else []) + [path + REFUSED_SUFFIX]:
+            if tf.io.gfile.exists(earlier):
+                _remove(earlier)
     for name in (LABEL_MAP_FILE, THRESHOLDS_FILE):
         path = os.path.join(output_dir, name)
         if tf.io.gfile.exists(path) and _absolute(path) not in kept:
@@ -180,7 +185,11 @@ def _copy_label_map_and_thresholds(
 
 
 def _compare(source: Source, found: Sequence[FoundModel]) -> Dict[str, check.Difference]:
-    """The differences by the name of the format; RunError above its tolerance."""
+    """The differences by the name of the format.
+
+    Raises:
+        RunError: for those above their tolerance, once they have names by which nobody serves them.
+    """
     config, options, _, input_shape = source.plan
     if input_shape and input_shape[0] not in (None, 1):
         return {}
@@ -188,10 +197,21 @@ def _compare(source: Source, found: Sequence[FoundModel]) -> Dict[str, check.Dif
     images = check.fit_images(images, input_shape)
     checkpoint = check.CheckpointDetector(config, source.exported.checkpoint)
     expected = [checkpoint.run(pixels[None]) for pixels in images]
-    differences = {}
+    differences, refused = {}, []
     for each in (each for each in found if each.format.detects(source.plan)):
         load = each.format.load_raw or each.format.load
         difference = check.compare(config.model, expected, load(each.path), images)
-        check.refuse_different(each.path, difference, each.format.tolerance(source.plan))
+        why = check.why_refused(each.path, difference, each.format.tolerance(source.plan))
+        if why is not None:
+            refused.append(f"{why}. It is kept as {_set_aside(each.path)}")
         differences[each.format.name] = difference
+    if refused:
+        raise RunError("\n".join(refused))
     return differences
+
+
+def _set_aside(path: str) -> str:
+    """Renames a refused model; its new path."""
+    aside = path + REFUSED_SUFFIX
+    tf.io.gfile.rename(path, aside)
+    return aside

@@ -8,6 +8,7 @@ from typing import Any, Dict
 import numpy as np
 
 from estimator_det.compat import tf
+from estimator_det.config import files
 from exporters.detector import REQUIRED_OUTPUTS, ModelDetector
 from exporters.formats.base import (
     FORMATS,
@@ -59,7 +60,8 @@ class OnnxDetector(ModelDetector):
         errors = onnxruntime.capi.onnxruntime_pybind11_state
         try:
             self._session: Any = onnxruntime.InferenceSession(
-                path, providers=["CPUExecutionProvider"]
+                files.read_bytes(path) if files.is_remote(path) else path,
+                providers=["CPUExecutionProvider"],
             )
         except (errors.InvalidProtobuf, errors.InvalidGraph, errors.Fail, errors.NotImplemented,
                 errors.InvalidArgument, errors.NoSuchFile) as error:  # fmt: skip

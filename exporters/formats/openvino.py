@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-from typing import Any, Dict
+from typing import Any, Dict, Tuple, Union
 
 import numpy as np
 
 from estimator_det.compat import tf
+from estimator_det.config import files
 from exporters.detector import REQUIRED_OUTPUTS, ModelDetector
 from exporters.formats.base import (
     FORMATS,
@@ -64,11 +65,11 @@ class OpenvinoDetector(ModelDetector):
     def __init__(self, path: str) -> None:
         import openvino as runtime
 
-        folder = path if os.path.isdir(path) else folder_of(path)
+        folder = path if tf.io.gfile.isdir(path) else folder_of(path)
         super().__init__(path, class_names_beside(folder), thresholds_beside(folder))
         core = runtime.Core()
         try:
-            model = core.read_model(_model_file(path))
+            model = core.read_model(*_readable(_model_file(path)))
             compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
         except RuntimeError as error:
             raise RunError(
@@ -115,7 +116,15 @@ def _write(source: Source, path: str) -> None:
 
 
 def _model_file(path: str) -> str:
-    return os.path.join(path, MODEL_FILE) if os.path.isdir(path) else path
+    return os.path.join(path, MODEL_FILE) if tf.io.gfile.isdir(path) else path
+
+
+def _readable(model_file: str) -> Tuple[Union[str, bytes], ...]:
+    """What OpenVINO reads a model from: its file, or the contents of remote ones."""
+    if not files.is_remote(model_file):
+        return (model_file,)
+    weights_file = os.path.splitext(model_file)[0] + ".bin"
+    return files.read_bytes(model_file), files.read_bytes(weights_file)
 
 
 def _recognizes(path: str) -> bool:

@@ -155,7 +155,7 @@ def _write(source: Source, path: str) -> None:
 
 
 def _model_file(path: str) -> str:
-    return os.path.join(path, MODEL_FILE) if os.path.isdir(path) else path
+    return os.path.join(path, MODEL_FILE) if tf.io.gfile.isdir(path) else path
 
 
 def _recognizes(path: str) -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Dict, List
+import posixpath
+from typing import Any, Dict, List, Optional
 
 import numpy as np
 
+from estimator_det.compat import tf
 from estimator_det.config import files
 from estimator_det.config.text import ConfigError
 from exporters.importing import anchors, graphs
@@ -28,8 +30,8 @@ def read_tfjs(path: str) -> Published:
     Raises:
         RunError: if the model is damaged, no graph model, or names files outside its folder.
     """
-    if os.path.isdir(path):
-        path = os.path.join(path, MODEL_FILE)
+    if tf.io.gfile.isdir(path):
+        path = files.join(path, MODEL_FILE)
     model = _parse(path)
     nodes = _nodes(model, path)
     arrays: Dict[str, np.ndarray] = {}
@@ -114,9 +116,8 @@ def _read_group(group: Dict[str, Any], folder: str, path: str) -> Dict[str, np.n
 
 def _read_shard(name: str, folder: str, path: str) -> bytes:
     """The content of a file directly in the folder of the model or below it."""
-    root = os.path.realpath(folder)
-    target = os.path.realpath(os.path.join(root, name))
-    if os.path.commonpath([root, target]) != root or target == root:
+    target = _inside(folder, name)
+    if target is None:
         raise RunError(
             f"{path}: weightsManifest names the shard {name!r}, which is outside the folder of the "
             "model. Only files in that folder are read; do not trust this model"
@@ -128,6 +129,17 @@ def _read_shard(name: str, folder: str, path: str) -> bytes:
     if not content:
         raise RunError(f"{path}: the shard {name!r} is empty (0 bytes). {_AGAIN}")
     return content
+
+
+def _inside(folder: str, name: str) -> Optional[str]:
+    """The path of a file below a folder, local or remote; None where the name leads elsewhere."""
+    if files.is_remote(folder):
+        inner = posixpath.normpath(name)
+        leads_out = inner.startswith(("/", "..")) or inner == "." or files.is_remote(name)
+        return None if leads_out else files.join(folder, inner)
+    root = os.path.realpath(folder)
+    target = os.path.realpath(os.path.join(root, name))
+    return target if os.path.commonpath([root, target]) == root and target != root else None
 
 
 def _take(entry: Dict[str, Any], content: bytes, position: int, path: str) -> Any:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import shutil
 from typing import Any, List
 
@@ -122,7 +123,7 @@ def test_a_model_without_detections_is_written_and_not_compared(
     assert model.difference is None and model.num_bytes > 10_000
 
 
-def test_a_model_that_differs_is_refused(
+def test_a_model_that_differs_is_refused_and_set_aside(
     trained: Trained, photos: List[str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = check.CheckpointDetector.run
@@ -131,11 +132,19 @@ def test_a_model_that_differs_is_refused(
         found = run(self, images)
         return {**found, check.RAW_SCORES: found[check.RAW_SCORES] + 0.1}
 
-    monkeypatch.setattr(check.CheckpointDetector, "run", other)
-    with pytest.raises(
-        RunError, match=r"frozen_inference_graph.pb does not give .* differ by 0.1,"
-    ):
-        _export(trained, tmp_path / "exported", "frozen_graph", sample_images=photos)
+    folder = tmp_path / "exported"
+    with monkeypatch.context() as patched:
+        patched.setattr(check.CheckpointDetector, "run", other)
+        with pytest.raises(RunError) as refused:
+            _export(trained, folder, "saved_model", "frozen_graph", sample_images=photos)
+    for name in ("saved_model", "frozen_inference_graph.pb"):
+        assert re.search(rf"{name} does not give .* differ by 0.1,", str(refused.value))
+        assert not (folder / name).exists() and (folder / f"{name}.differs").exists()
+    with pytest.raises(FileNotFoundError, match="no model in"):
+        formats.exported_models(str(folder))
+
+    _export(trained, folder, "frozen_graph", sample_images=photos, overwrite=True)
+    assert not list(folder.glob("*.differs"))
 
 
 @pytest.mark.parametrize("name", ["onnx", "tfjs", "openvino"])
@@ -247,3 +256,12 @@ def test_converters_that_are_installed(
     both, one = model.detect_batch(pixels), model.detect(pixels[2])
     assert len(both) == 3 and len(one.scores)
     np.testing.assert_allclose(both[2].scores, one.scores, atol=1e-4)
+
+    # As from a bucket, which the runtimes cannot read themselves.
+    remote = f"ram://{tmp_path.name}/{os.path.basename(written.path)}"
+    for folder, _, found in os.walk(written.path) if os.path.isdir(written.path) else []:
+        for file in found:
+            tf.io.gfile.copy(os.path.join(folder, file), f"{remote}/{file}")
+    if not os.path.isdir(written.path):
+        tf.io.gfile.copy(written.path, remote)
+    np.testing.assert_array_equal(formats.load_model(remote).detect(pixels[2]).scores, one.scores)

@@ -106,6 +106,31 @@ def test_tfjs_takes_the_file_and_the_folder(original, tmp_path):
     assert set(by_folder.arrays) == set(by_file.arrays)
 
 
+def _upload(folder, bucket):
+    for path in folder.iterdir():
+        tf.io.gfile.copy(str(path), f"{bucket}/{path.name}", overwrite=True)
+
+
+def test_tfjs_in_a_bucket(original, tmp_path):
+    folder = write_tfjs(original.graph_def, tmp_path / "model")
+    bucket = f"ram://{tmp_path.name}"
+    _upload(folder, bucket)
+    local = tfjs.read_tfjs(str(folder)).arrays
+    for path in (bucket, f"{bucket}/model.json"):
+        remote = tfjs.read_tfjs(path).arrays
+        assert set(remote) == set(local)
+        assert all(np.array_equal(remote[name], local[name]) for name in local)
+
+
+@pytest.mark.parametrize("name", ["../secret", "/secret", "sub/../../secret", ".", "ram://s/x"])
+def test_tfjs_shard_outside_the_folder_of_a_bucket(original, tmp_path, name):
+    manifest = [{"paths": [name], "weights": []}]
+    folder = write_tfjs(original.graph_def, tmp_path / "model", weightsManifest=manifest)
+    bucket = f"ram://{tmp_path.name}/{len(name)}"
+    _upload(folder, bucket)
+    _refused(tfjs.read_tfjs, f"{bucket}/model.json", repr(name), "outside the folder")
+
+
 def test_quantized_tfjs_weights(tmp_path):
     entry = {
         "name": "w", "shape": [2], "dtype": "float32",
