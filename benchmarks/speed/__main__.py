@@ -43,13 +43,16 @@ def _table(m: Dict[str, Any]) -> List[str]:
     lines: List[str] = []
 
     def ratio(name: str, value: str, floor: str, unit: str) -> None:
-        if value in m and floor in m:
-            lines.append(
-                f"{name}: {m[value]:.3g} {unit}; {m[value] / m[floor]:.2f} x {floor} {m[floor]:.3g}"
-            )
+        if value not in m:
+            return
+        share = f"; {m[value] / m[floor]:.2f} x {floor} {m[floor]:.3g}" if floor in m else ""
+        lines.append(f"{name}: {m[value]:.3g} {unit}{share}")
 
     ratio("training step with input", "step_seconds", "floor_seconds", "s")
     ratio("training step, input taken away", "step_cached_seconds", "floor_seconds", "s")
+    to_first_step = "process start to first finished step"
+    ratio(to_first_step, "first_step_seconds", "floor_first_step_seconds", "s")
+    ratio("peak memory of training", "peak_memory_gb", "floor_memory_gb", "GB")
     ratio("input pipeline", "pipeline_images_per_second", "decode_images_per_second", "images/s")
     if "checks_cpu_ratio" in m:
         lines.append(
@@ -58,8 +61,6 @@ def _table(m: Dict[str, Any]) -> List[str]:
             "{checks_step_ratio:.3f} x that without".format(**m)
         )
     for key, text in (
-        ("first_step_seconds", "process start to first finished step: {:.1f} s"),
-        ("peak_memory_gb", "peak memory of training: {:.2f} GB"),
         ("evaluate_seconds", "evaluation of 10 images: {:.1f} s"),
         ("evaluate_images_per_second", "evaluation, graph warm: {:.1f} images/s"),
         ("latency_1_ms", "SavedModel, batch 1: {:.0f} ms"),

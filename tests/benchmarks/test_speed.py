@@ -32,12 +32,14 @@ def arguments(folder: pathlib.Path, overrides: str) -> argparse.Namespace:
     path = folder / "small.config"
     path.write_text(text_format.MessageToString(config))
     return argparse.Namespace(
-        config=str(path), batch_size=2, label_map="", record="none", overrides=[]
+        config=str(path), batch_size=2, label_map="", record="none", overrides=[], started=0.0
     )
 
 
 def test_floor_of_two_stages(tmp_path: pathlib.Path) -> None:
-    assert parts.floor(arguments(tmp_path, configs.MASKS))["floor_seconds"] > 0
+    figures = parts.floor(arguments(tmp_path, configs.MASKS))
+    assert 0 < figures["floor_seconds"] < figures["floor_first_step_seconds"]
+    assert figures["floor_memory_gb"] > 0.1
 
 
 @pytest.mark.parametrize(
