@@ -28,7 +28,7 @@ EXTRAS := test$(if $(filter 2.15.%,$(TENSORFLOW)),$(comma)protos)
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint types contracts unit smoke versions test test-all test-newest test-matrix \
+.PHONY: help venv lint types contracts unit smoke smoke-newest versions test test-all test-newest test-matrix \
   demo protos build-file format clean
 
 help:
@@ -85,8 +85,10 @@ versions: $(STAMP)
 	$(BIN)/python -m benchmarks.versions --steps $(STEPS) \
 	  --python $(BIN)/python --python $(VENV)-newest/bin/python
 
-test-newest: $(STAMP)
+smoke-newest:
 	$(MAKE) smoke VENV=$(VENV)-newest TENSORFLOW=$(NEWEST)
+
+test-newest: $(STAMP) smoke-newest
 	$(MAKE) versions STEPS=5
 
 test-all: lint types contracts
