@@ -13,6 +13,7 @@ All other packages import these names from here:
 * `apply_summed`: TF1 optimizers in a TF2 loop over replicas.
 * `shared_state`: variables that a TF1 optimizer has once.
 * `limit_waiting`: for how long workers wait for each other.
+* `WorkerPool`, `iterator_spec`: workers to which a coordinator gives steps.
 * `quick_callable`: a function of a session that is called very often.
 * `eagerly`: a context in which operations run at once.
 * `quiet_layers`: a context in which layers of TF1 do not warn of TF2.
@@ -20,8 +21,8 @@ All other packages import these names from here:
 
 Modules: `versions` defines the supported versions; `patches` adds what each version lacks;
 `removed` contains modules that newer versions removed and Estimator still imports; `quiet` hides
-TensorFlow's start-up messages; `kernels` reads the registry of operations; `replicas` is for loops
-of `tf.distribute`.
+TensorFlow's start-up messages; `kernels` reads the registry of operations; `replicas` and
+`coordination` are for loops of `tf.distribute`.
 
 The package switches no global TensorFlow behaviour: it runs in a TF2 process, and an Estimator
 builds its own graphs.
@@ -37,6 +38,7 @@ with quiet.startup_messages():
     tf: Any = versions.import_tensorflow()
 
 from estimator_det.compat import patches
+from estimator_det.compat.coordination import WorkerPool, iterator_spec
 from estimator_det.compat.kernels import num_tpu_shards, registered_kernels
 from estimator_det.compat.replicas import (
     apply_summed,
@@ -58,10 +60,12 @@ keras_initializer = patches.keras_initializer
 track_tf1_style_variables = patches.track_tf1_style_variables
 
 __all__ = [
+    "WorkerPool",
     "apply_summed",
     "eagerly",
     "estimator",
     "global_seed",
+    "iterator_spec",
     "keras_initializer",
     "limit_waiting",
     "num_tpu_shards",

@@ -74,8 +74,8 @@ def _add_loop_arguments(looping: Any) -> None:
     looping.add_argument(
         "--strategy",
         choices=[*loop_options.STRATEGIES, *loop_options.REFUSED],
-        help="train by the TF2 loop: on one device, on all GPUs of this machine, or of all "
-        "machines in TF_CONFIG",
+        help="train by the TF2 loop: on one device, on all GPUs of this machine, on those of all "
+        "machines in TF_CONFIG together, or on those of its workers, each for itself",
     )
     looping.add_argument(
         "--num_replicas",

@@ -86,8 +86,11 @@ class DataCursor:
     def begin(self, seed: Optional[int], order: str) -> CursorState:
         """The state to start from: the saved one if the order of records is still the same.
 
-        `seed` None draws one; `order` is of `order_fingerprint`, with the same seed.
+        Data that have begun before, as on a worker that was lost, begin where they are now. `seed`
+        None draws one; `order` is of `order_fingerprint`, with the same seed.
         """
+        if self.state is not None and self.state.order == order:
+            return self.state
         if self._saved is not None and self._saved.order == order:
             self.state = self._saved
         else:

@@ -27,5 +27,10 @@ class MissingTaskError(RunError):
     """Another process of the cluster has not been there for too long."""
 
 
+VARIABLES_LOST = (
+    "the variables were lost with a parameter server: training begins again at the last checkpoint"
+)
+
+
 class SessionLostError(RunError):
     """The variables of a cluster were lost with a parameter server; training can begin again."""

@@ -134,11 +134,6 @@ def is_evaluator() -> bool:
     return read_task().type == EVALUATOR
 
 
-def serves_variables() -> bool:
-    """Whether this process is a parameter server."""
-    return read_task().type == PARAMETER_SERVER
-
-
 def is_in_cluster() -> bool:
     """Whether this process is one of several."""
     return not read_task().is_alone

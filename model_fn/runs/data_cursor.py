@@ -19,10 +19,10 @@ import time
 from typing import Any, Deque, Dict, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
-from inputs import schema
 from inputs.records.cursor import CursorState, DataCursor
+from model_fn.runs import cluster
 from model_fn.runs.progress import step_after
-from model_fn.training.step import TrainGraph
+from model_fn.training.step import POSITION, TrainGraph
 
 _LOG = logging.getLogger(__name__)
 
@@ -49,6 +49,12 @@ def read_cursor_state(model_dir: str, step: int) -> Optional[CursorState]:
 def worker_file(task_name: str) -> str:
     """The file of one worker of a cluster."""
     return f"data_position-{task_name}.json"
+
+
+def own_position_file() -> str:
+    """The file of this process."""
+    task = cluster.read_task()
+    return POSITION_FILE if cluster.is_chief() else worker_file(task.file_name)
 
 
 def newest_step(model_dir: str) -> Optional[int]:
@@ -137,10 +143,11 @@ class DataCursorHook(tf1.train.SessionRunHook):
     Args:
         cursor: Given to the input function, too.
         graph: Of the training.
+        reader: Whose batches the cursor passes, of `TrainStep.positions`.
     """
 
-    def __init__(self, cursor: DataCursor, graph: TrainGraph) -> None:
-        self._cursor, self._graph = cursor, graph
+    def __init__(self, cursor: DataCursor, graph: TrainGraph, reader: int = 0) -> None:
+        self._cursor, self._graph, self._reader = cursor, graph, reader
         self._fetches: Any = None
 
     def begin(self) -> None:
@@ -150,15 +157,16 @@ class DataCursorHook(tf1.train.SessionRunHook):
                 "settings of the reader or the number of workers have changed. The data begin with "
                 "a new epoch, in a new order"
             )
-        inputs = self._graph.step.inputs
-        keys = (schema.STREAM_INDEX, schema.AUGMENTATION_SEED)
-        self._fetches = [inputs[f"features/{key}"] for key in keys]
+        position = self._graph.step.positions[self._reader]
+        self._fetches = [position[key] for key in POSITION]
 
     def before_run(self, run_context: Any) -> Any:
         return tf1.train.SessionRunArgs(self._fetches)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        self._cursor.advance(*run_values.results)
+        stream_indices, seeds = run_values.results
+        if len(seeds):  # A worker that takes steps when it is free may have taken none.
+            self._cursor.advance(stream_indices, seeds)
 
 
 class WorkerPositionHook(tf1.train.SessionRunHook):

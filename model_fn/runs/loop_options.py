@@ -8,18 +8,20 @@ from typing import Any, Dict, Optional
 from estimator_det.config.text import ConfigError, entries
 
 NONE, MIRRORED, MULTI_WORKER = "none", "mirrored", "multi_worker_mirrored"
+PARAMETER_SERVER = "parameter_server"
 FLOAT32 = "float32"
 MIXED_FLOAT16, MIXED_BFLOAT16 = "mixed_float16", "mixed_bfloat16"
 
-STRATEGIES = (NONE, MIRRORED, MULTI_WORKER)
+STRATEGIES = (NONE, MIRRORED, MULTI_WORKER, PARAMETER_SERVER)
+OF_MACHINES = (MULTI_WORKER, PARAMETER_SERVER)  # which TF_CONFIG lists
 PRECISIONS = (FLOAT32, MIXED_FLOAT16, MIXED_BFLOAT16)
 
 # Strategies that the loop does not have, and what to do instead.
 REFUSED: Dict[str, str] = {
-    "parameter_server": "describe the cluster in TF_CONFIG and leave --strategy out: Estimator "
-    "trains with parameter servers",
     "tpu": "use python -m estimator_det.model_main --use_tpu, which trains by TPUEstimator",
 }
+
+STEPS_OF_WORKER = 16  # between two returns to the hooks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,12 +29,13 @@ class InLoop:
     """How the TF2 loop takes its steps.
 
     Attributes:
-        strategy: One of `STRATEGIES`: a single device, all GPUs of this machine, or those of all
-            machines in TF_CONFIG.
+        strategy: One of `STRATEGIES`: a single device, all GPUs of this machine, those of all
+            machines in TF_CONFIG, or those of its workers, which share variables but not steps.
         num_replicas: Devices of this machine that share a batch; None for all GPUs. Where there is
             no GPU, so many logical CPUs, by default 1.
         accumulate_steps: Parts of a replica's share of the batch, taken one after the other.
-        steps_per_call: Steps between two returns to the hooks, at most.
+        steps_per_call: Steps between two returns to the hooks, at most; None for 1, and with
+            parameter servers for `STEPS_OF_WORKER` of each worker.
         precision: One of `PRECISIONS`, what networks compute in; variables stay float32.
         jit_compile: Compile forward and backward pass by XLA.
         made: The strategy of `tf.distribute`, where a program has made it.
@@ -44,7 +47,7 @@ class InLoop:
     strategy: str = NONE
     num_replicas: Optional[int] = None
     accumulate_steps: int = 1
-    steps_per_call: int = 1
+    steps_per_call: Optional[int] = None
     precision: str = FLOAT32
     jit_compile: bool = False
     made: Optional[Any] = None
@@ -64,10 +67,16 @@ class InLoop:
             value = getattr(self, field)
             if value is not None and value < 1:
                 raise ConfigError(f"{field} is {value}; give 1 or more")
-        if self.strategy == MULTI_WORKER and self.num_replicas is not None:
+        if self.strategy in OF_MACHINES and self.num_replicas is not None:
             raise ConfigError(
-                f"num_replicas is {self.num_replicas}, and strategy {MULTI_WORKER!r} takes all "
+                f"num_replicas is {self.num_replicas}, and strategy {self.strategy!r} takes all "
                 "GPUs of each machine, or its CPU. Leave it out, or set CUDA_VISIBLE_DEVICES"
+            )
+        if self.strategy == PARAMETER_SERVER and self.jit_compile:
+            raise ConfigError(
+                f"jit_compile: functions of XLA cannot read variables of another machine, as those "
+                f"of strategy {PARAMETER_SERVER!r} are. Leave it out, or use strategy "
+                f"{MULTI_WORKER!r}"
             )
         if self.strategy == NONE and self.num_replicas not in (None, 1):
             raise ConfigError(
@@ -107,10 +116,10 @@ def check_batch(pipeline_config: Any, in_loop: InLoop, num_replicas: int) -> Non
             "jit_compile out"
         )
     reader = pipeline_config.train_input_reader
-    if in_loop.strategy == MULTI_WORKER and reader.num_epochs:
+    if in_loop.strategy in OF_MACHINES and reader.num_epochs:
         raise ConfigError(
             f"train_input_reader.num_epochs is {reader.num_epochs}: with strategy "
-            f"{MULTI_WORKER!r} data do not end, for the parts of the workers would end at "
+            f"{in_loop.strategy!r} data do not end, for the parts of the workers would end at "
             "different steps. Set it to 0, and the end of training by train_config.num_steps"
         )
     if shares > 1 and not reader.drop_remainder:

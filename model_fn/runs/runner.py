@@ -28,7 +28,7 @@ from typing import Any, Callable, Optional, Sequence, TypeVar
 from model_fn.checkpoints.errors import SessionLostError
 from model_fn.preflight.metric_names import check_best_metric
 from model_fn.runs import cluster
-from model_fn.runs.backends import Backend, RunSettings, make_backend, parameter_servers
+from model_fn.runs.backends import Backend, RunSettings, make_backend, serve_others
 from model_fn.runs.backends.tpu_options import OnTpu
 from model_fn.runs.best_checkpoints import export
 from model_fn.runs.evaluation_report import Metrics
@@ -102,8 +102,7 @@ def train_and_evaluate(
     )
     evaluating = evaluating or Evaluating()
     check_best_metric(pipeline_config, evaluating.best_metric)
-    if in_loop is None and cluster.serves_variables():
-        parameter_servers.serve(settings)
+    if serve_others(settings, in_loop):
         return {}
     backend = make_backend(settings, on_tpu, in_loop)
 
@@ -177,8 +176,7 @@ def train(
     settings = _settings(
         pipeline_config, model_dir, num_train_steps, saving, seed, task_timeout_secs, data_service
     )
-    if in_loop is None and cluster.serves_variables():
-        parameter_servers.serve(settings)
+    if serve_others(settings, in_loop):
         return
     backend = make_backend(settings, on_tpu, in_loop)
 

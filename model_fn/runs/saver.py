@@ -8,7 +8,7 @@ import re
 import shutil
 import threading
 import time
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Iterator, Mapping, Optional
 
 from estimator_det.compat import tf, tf1
 from inputs.records.cursor import DataCursor
@@ -85,7 +85,7 @@ class CheckpointSaver(tf1.train.CheckpointSaverHook):
         signals: Entered.
         may_save: Raises where the folder has become another process's.
         resumed_step: Step of the checkpoint that is restored; None where there is none.
-        cursor: Its state is saved with each checkpoint; None saves none.
+        cursors: By the files where their states are saved with each checkpoint.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class CheckpointSaver(tf1.train.CheckpointSaverHook):
         signals: StopSignals,
         may_save: Callable[[], None],
         resumed_step: Optional[int],
-        cursor: Optional[DataCursor] = None,
+        cursors: Mapping[str, DataCursor],
     ) -> None:
         saving = settings.saving
         super().__init__(settings.model_dir, save_secs=saving.secs, save_steps=saving.steps)
@@ -103,7 +103,7 @@ class CheckpointSaver(tf1.train.CheckpointSaverHook):
         self._model_dir, self._graph = settings.model_dir, backend.graph
         self._signals = signals
         self._may_save = may_save
-        self._cursor = cursor
+        self._cursors = cursors
         keep_hours = settings.pipeline_config.train_config.keep_checkpoint_every_n_hours
         self._kept = KeptCheckpoints(settings.model_dir, saving.keep_max, keep_hours)
         self.saved_step = resumed_step
@@ -176,8 +176,9 @@ class CheckpointSaver(tf1.train.CheckpointSaverHook):
         prefix = f"{self._save_path}-{step}"
         self._may_save()
         try:
-            if self._cursor is not None and self._cursor.state is not None:
-                data_cursor.write_cursor_state(self._model_dir, step, self._cursor.state)
+            for file, cursor in self._cursors.items():
+                if cursor.state is not None:
+                    data_cursor.write_cursor_state(self._model_dir, step, cursor.state, file)
             self._graph.saver.save(session, self._save_path, global_step=step, write_state=False)
             repair.write_through(prefix)
             self._kept.add(os.path.basename(prefix))

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import signal
-from typing import Any, Callable, Iterator, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 from estimator_det.compat import tf1
 from estimator_det.config import files
@@ -18,13 +18,11 @@ from model_fn.runs import cluster, history, lock
 from model_fn.runs.allocator import return_freed_memory
 from model_fn.runs.backends import Backend, RunSettings
 from model_fn.runs.data_cursor import (
-    POSITION_FILE,
     DataCursorHook,
     WorkerPositionHook,
     newest_step,
     read_cursor_state,
     read_worker_state,
-    worker_file,
 )
 from model_fn.runs.saver import (
     CheckpointSaver,
@@ -74,42 +72,42 @@ class TrainingRun:
         self._settings, self._backend, self._signals = settings, backend, signals
         self.first_step = 0
         self._saver: Optional[CheckpointSaver] = None
-        self._cursor: Optional[DataCursor] = None
+        self._cursors: Dict[str, DataCursor] = {}  # by the files where they are saved
         self._task = cluster.read_task()
         backend.graph.stop_requested = lambda: signals.arrived is not None
         backend.graph.pass_on_stop = lambda: signals.pass_on(signal.SIGTERM)
         if may_save is None:
             self.first_step = backend.common_step(newest_step(settings.model_dir) or 0)
             if not cluster.is_evaluator():
-                self._cursor = self._make_cursor(newest_step(settings.model_dir))
+                self._cursors = self._make_cursors(newest_step(settings.model_dir))
         else:
             resumed = repair.prepare(settings.model_dir, settings.saving.keep_max)
             self.first_step = backend.common_step(resumed or 0)
-            self._cursor = self._make_cursor(resumed)
+            self._cursors = self._make_cursors(resumed)
             self._saver = CheckpointSaver(
-                settings, backend, signals, may_save, resumed, self._cursor
+                settings, backend, signals, may_save, resumed, self._cursors
             )
         log_file = os.path.join(settings.model_dir, LOG_FILE)
         self._faults = FaultLog(log_file if may_save is not None else None)
 
-    def _make_cursor(self, resumed: Optional[int]) -> Optional[DataCursor]:
-        if self._backend.keeps_data_cursor:
-            state = self._read_state(resumed) if resumed is not None else None
-            return DataCursor(state, self.first_step)
-        if self.first_step:
+    def _make_cursors(self, resumed: Optional[int]) -> Dict[str, DataCursor]:
+        files = self._backend.position_files
+        if self.first_step and not files:
             _LOG.warning(
                 "On a TPU and with a tf.data service the position in the data is not saved: the "
                 "data begin with a new epoch, in a new order"
             )
-        return None
+        found = {
+            file: None if resumed is None else self._read_state(resumed, file) for file in files
+        }
+        return {file: DataCursor(state, self.first_step) for file, state in found.items()}
 
-    def _read_state(self, resumed: int) -> Optional[CursorState]:
+    def _read_state(self, resumed: int, file: str) -> Optional[CursorState]:
         model_dir = self._settings.model_dir
         if self._task.is_alone:
             return read_cursor_state(model_dir, resumed)
         # The steps in names, for those in checkpoints may be later ones.
         named = newest_step(model_dir)
-        file = POSITION_FILE if cluster.is_chief() else worker_file(self._task.file_name)
         return read_worker_state(model_dir, resumed if named is None else named, file)
 
     def is_over(self) -> bool:
@@ -130,7 +128,8 @@ class TrainingRun:
 
     def input_fn(self) -> Callable[..., Any]:
         """Of training; reports faults of records to this run's log."""
-        return self._backend.input_fn(self._cursor, self.first_step, self._faults)
+        cursors = list(self._cursors.values())
+        return self._backend.input_fn(cursors, self.first_step, self._faults)
 
     def log_faults(self) -> None:
         """Logs what was wrong with records so far."""
@@ -156,15 +155,11 @@ class TrainingRun:
             ),
             *others,
         ]
-        if self._cursor is not None:
-            hooks.append(DataCursorHook(self._cursor, self._backend.graph))
+        graph = self._backend.graph
+        for reader, (file, cursor) in enumerate(self._cursors.items()):
+            hooks.append(DataCursorHook(cursor, graph, reader))
             if self._saver is None:
-                file = worker_file(self._task.file_name)
-                hooks.append(
-                    WorkerPositionHook(
-                        self._settings.model_dir, self._cursor, self._backend.graph, file
-                    )
-                )
+                hooks.append(WorkerPositionHook(self._settings.model_dir, cursor, graph, file))
         if self._saver is not None:
             hooks.append(self._saver)
         return hooks

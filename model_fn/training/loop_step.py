@@ -29,9 +29,6 @@ _LABELS = (
     schema.NUM_BOXES,
     *(key for key, spec in schema.LABELS.items() if spec.groundtruth_field),
 )
-# Where the images of a step are in the data, see `inputs.records.cursor`.
-_POSITION = (schema.STREAM_INDEX, schema.AUGMENTATION_SEED)
-
 
 NO_STOP = (0.0, 0.0)  # of `LoopStep.function`: no hook wants to stop, and no signal has arrived
 
@@ -48,7 +45,7 @@ class Outcome(NamedTuple):
     checks: Tensors  # more float32 scalars that must be finite
     batches: Tuple[Any, ...]  # (features, labels) of each replica of this process
     input_wait: tf.Tensor  # float64 scalar, seconds that all steps waited for their batches
-    position: Tensors  # STREAM_INDEX and AUGMENTATION_SEED of all steps of the call
+    positions: Tuple[Tensors, ...]  # of each reader of records: `step.POSITION` of all its images
 
 
 class LoopStep:
@@ -139,6 +136,35 @@ class LoopStep:
                 return self._take_several(iterator, num_steps, stops)
             return self._take(iterator, stops)
 
+        return self._traced(call)
+
+    def function_of_worker(self, iterator_spec: Any) -> Any:
+        """Traces one step of a worker that shares the variables with others, but not its steps.
+
+        Args:
+            iterator_spec: Type of the iterator of the worker's dataset.
+
+        Returns:
+            Concrete function: iterator, worker int32, wants_batch bool -> the same worker, and an
+            `Outcome` whose `batches` are empty unless they are wanted or the step was not finite.
+        """
+        signature = [iterator_spec, tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.bool)]
+
+        @tf.function(autograph=False, input_signature=signature)
+        def call(
+            iterator: Any, worker: tf.Tensor, wants_batch: tf.Tensor
+        ) -> Tuple[tf.Tensor, Outcome]:
+            outcome = self._take(iterator, tf.constant(NO_STOP))
+            # Images are many bytes for a network.
+            is_kept = wants_batch | tf.logical_not(outcome.is_finite)
+            batches = tf.nest.map_structure(
+                lambda tensor: tensor[: tf.where(is_kept, tf.shape(tensor)[0], 0)], outcome.batches
+            )
+            return worker, outcome._replace(batches=batches)
+
+        return self._traced(call)
+
+    def _traced(self, call: Any) -> Any:
         with self._strategy.scope(), quiet_layers():
             traced = call.get_concrete_function()
         # Here, for an optimizer gives its variables only where no graph is the default one.
@@ -177,7 +203,7 @@ class LoopStep:
             checks=checks,
             batches=batches,
             input_wait=step.measure_input_wait(tf.nest.flatten(batches)),
-            position=_position(batches),
+            positions=(_position(batches),),
         )
 
     def _take_several(self, iterator: Any, num_steps: tf.Tensor, stops: tf.Tensor) -> Outcome:
@@ -190,22 +216,22 @@ class LoopStep:
         def take(before: Outcome) -> Tuple[Outcome]:
             taken = self._take(iterator, stops)
             position = {
-                key: tf.concat([value, taken.position[key]], 0)
-                for key, value in before.position.items()
+                key: tf.concat([value, taken.positions[0][key]], 0)
+                for key, value in before.positions[0].items()
             }
             taken = taken._replace(
                 num_taken=before.num_taken + taken.num_taken,
                 input_wait=before.input_wait + taken.input_wait,
-                position=position,
+                positions=(position,),
             )
             return (taken,)
 
         # The first one has the structure of all.
         first = self._take(iterator, stops)
         shapes = tf.nest.map_structure(lambda tensor: tensor.shape, first)
-        growing = {key: [None, *value.shape[1:]] for key, value in first.position.items()}
+        growing = {key: [None, *value.shape[1:]] for key, value in first.positions[0].items()}
         growing = {key: tf.TensorShape(shape) for key, shape in growing.items()}
-        invariants = (shapes._replace(position=growing),)
+        invariants = (shapes._replace(positions=(growing,)),)
         (last,) = tf.while_loop(goes_on, take, (first,), invariants, parallel_iterations=1)
         return last
 
@@ -331,6 +357,6 @@ def _position(batches: Tuple[Any, ...]) -> Tensors:
     features = [each for each, _ in batches]
     return {
         key: tf.concat([each[key] for each in features], 0)
-        for key in _POSITION
+        for key in step.POSITION
         if key in features[0]
     }

@@ -24,6 +24,9 @@ TOTAL_LOSS = "Loss/total_loss"
 LEARNING_RATE = "learning_rate"
 GRADIENT_NORM = "gradient_norm"
 
+# Features that say where in the data an image is, see `inputs.records.cursor`.
+POSITION = (schema.STREAM_INDEX, schema.AUGMENTATION_SEED)
+
 Tensors = Dict[str, tf.Tensor]
 
 
@@ -48,7 +51,7 @@ class TrainStep(NamedTuple):
     gradients: Tensors  # by variable, as applied but for clipping
     checks: Tensors  # more float32 scalars that must be finite; NaN or infinite ones are reported
     written: Sequence[tf.Tensor]  # what `Detector.updates` write
-    inputs: Tensors  # the batch: "features/image", …, "labels/groundtruth_boxes", …
+    positions: Sequence[Tensors]  # of each reader of records: POSITION of the images that it gave
     input_wait: tf.Tensor  # float64 scalar, seconds that the step waited for its batch
     rejected: RejectedBatch  # the batch of the step whose numbers were not finite
     num_taken: Optional[tf.Tensor] = None  # int32 scalar, steps of one return to hooks; None: 1
@@ -205,7 +208,7 @@ def make_train_step(
         gradients=taken.gradients,
         checks=taken.checks,
         written=taken.written,
-        inputs=inputs,
+        positions=[{key: features[key] for key in POSITION if key in features}],
         input_wait=measure_input_wait(list(inputs.values())),
         rejected=rejected,
         synchronizing=synchronizing,

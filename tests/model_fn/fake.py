@@ -146,9 +146,7 @@ class SaverHook(tf1.train.CheckpointSaverHook):
         return self._graph.saver
 
 
-def graph_with(
-    train_op: Any = None, wait: Any = None, inputs: Any = None, **scalars: tf.Tensor
-) -> TrainGraph:
+def graph_with(train_op: Any = None, wait: Any = None, **scalars: tf.Tensor) -> TrainGraph:
     """A training graph whose step reports some scalars."""
     graph = TrainGraph()
     made = TrainStep(
@@ -160,7 +158,7 @@ def graph_with(
         gradients={},
         checks={},
         written=[],
-        inputs=inputs or {},
+        positions=[],
         input_wait=tf.constant(0.0, tf.float64) if wait is None else wait,
         rejected=RejectedBatch({}),
     )

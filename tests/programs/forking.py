@@ -156,6 +156,7 @@ def _train_fake(
     sync_replicas: int = 0,
     task_timeout_secs: float = 600,
     strategy: Optional[str] = None,
+    steps_per_call: Optional[int] = None,
 ) -> int:
     import pytest
 
@@ -211,7 +212,7 @@ def _train_fake(
         hooks=[Slow()],
         seed=seed,
         task_timeout_secs=task_timeout_secs,
-        in_loop=None if strategy is None else InLoop(strategy),
+        in_loop=None if strategy is None else InLoop(strategy, steps_per_call=steps_per_call),
     )
     return 0
 

@@ -25,9 +25,18 @@ from tests.programs.clusters import free_addresses
 pytestmark = pytest.mark.slow
 
 PAGE = ROOT / "docs" / "distributed.md"
-NAMES = ("async", "sync", "data-workers", "mirrored", "multi-worker")  # in their order on the page
+NAMES = (
+    "async",
+    "sync",
+    "data-workers",
+    "mirrored",
+    "multi-worker",
+    "coordinator",
+)  # in their order
 BLOCKS: List[str] = re.findall(r"^```bash\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 EXAMPLES: Dict[str, str] = dict(zip(NAMES, BLOCKS))
+# None for those of the demo.
+STEPS = {"async": 1800, "sync": None, "mirrored": None, "multi-worker": None, "coordinator": 1500}
 COMMAND = 'estimator-det() { "$PYTHON" -m estimator_det.cli "$@"; }\n'
 
 
@@ -51,6 +60,7 @@ def test_there_are_examples() -> None:
     assert "data-worker --host" in EXAMPLES["data-workers"]
     assert "--strategy mirrored" in EXAMPLES["mirrored"]
     assert "--strategy multi_worker_mirrored" in EXAMPLES["multi-worker"]
+    assert "--strategy parameter_server" in EXAMPLES["coordinator"]
 
 
 @pytest.mark.exhaustive
@@ -77,10 +87,11 @@ def test_data_workers(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.exhaustive
-def test_workers_of_the_loop(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("name", ["multi-worker", "coordinator"])
+def test_workers_of_the_loop(tmp_path: pathlib.Path, name: str) -> None:
     files = shapes.make_dataset(str(tmp_path / "data"), seed=0, size="tiny")
     output = _run(
-        EXAMPLES["multi-worker"],
+        EXAMPLES[name],
         tmp_path,
         demo.demo_config(files, 6, ["train_config.batch_size=4"]),
     )
@@ -95,7 +106,7 @@ def shapes_files(tmp_path_factory: pytest.TempPathFactory) -> shapes.DatasetFile
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", ["async", "sync", "mirrored", "multi-worker"])
+@pytest.mark.parametrize("name", list(STEPS))
 def test_the_demo_is_trained(
     tmp_path: pathlib.Path, shapes_files: shapes.DatasetFiles, name: str
 ) -> None:
@@ -104,7 +115,7 @@ def test_the_demo_is_trained(
     Asynchronous ones learn less in a step, for the weights are two steps older, so they take more.
     """
     settings = ["train_config.batch_size=8"] if name == "sync" else []
-    config = demo.demo_config(shapes_files, 1800 if name == "async" else None, settings)
+    config = demo.demo_config(shapes_files, STEPS[name], settings)
     output, run = _run(EXAMPLES[name], tmp_path, config), tmp_path / "run"
     step, precision = _evaluate(run) if name == "sync" else _last_evaluation(run)
     assert step == trained_steps(str(run)) >= config.train_config.num_steps

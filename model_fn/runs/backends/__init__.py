@@ -11,9 +11,9 @@ from estimator_det.config.text import ConfigError
 from model_fn.runs import cluster
 from model_fn.runs.backends.base import Backend, Evaluator, RunSettings
 from model_fn.runs.backends.tpu_options import OnTpu
-from model_fn.runs.loop_options import InLoop
+from model_fn.runs.loop_options import PARAMETER_SERVER, InLoop
 
-__all__ = ["Backend", "Evaluator", "RunSettings", "make_backend"]
+__all__ = ["Backend", "Evaluator", "RunSettings", "make_backend", "serve_others"]
 
 
 def make_backend(
@@ -37,6 +37,10 @@ def make_backend(
             "tf_data_service works with Estimator alone; remove it, or the options of a TPU or of "
             "the TF2 loop"
         )
+    if in_loop is not None and in_loop.strategy == PARAMETER_SERVER and cluster.is_chief():
+        from model_fn.runs.backends.distributed.coordinator import CoordinatorBackend
+
+        return CoordinatorBackend(settings, in_loop)
     if in_loop is not None:
         from model_fn.runs.backends.distributed.backend import LoopBackend
 
@@ -53,3 +57,30 @@ def make_backend(
     from model_fn.runs.backends.estimator import EstimatorBackend
 
     return EstimatorBackend(settings)
+
+
+def serve_others(settings: RunSettings, in_loop: Optional[InLoop] = None) -> bool:
+    """Whether this process has a part without steps of its own, which is over at the return.
+
+    Args:
+        settings: Of the run.
+        in_loop: The TF2 loop, or None for an Estimator.
+
+    Raises:
+        ConfigError: if the cluster or the configuration does not allow it.
+        Stopped: and the other errors of `cluster_tasks.serve`.
+    """
+    task = cluster.read_task()
+    if in_loop is None:
+        if task.type != cluster.PARAMETER_SERVER:
+            return False
+        from model_fn.runs.backends import parameter_servers
+
+        parameter_servers.serve(settings)
+        return True
+    if in_loop.strategy != PARAMETER_SERVER or cluster.is_chief() or cluster.is_evaluator():
+        return False
+    from model_fn.runs.backends.distributed import coordinator
+
+    coordinator.serve(settings, in_loop)
+    return True

@@ -51,12 +51,13 @@ class Backend(Protocol):
 
     Attributes:
         graph: What hooks take from the training graph, once it is built.
-        keeps_data_cursor: Whether the position in the data can be saved with checkpoints.
+        position_files: Where in model_dir positions in the data are saved, one for each reader of
+            records whose batches this process uses; none where positions are not kept.
         steps_per_call: Steps between two returns to the hooks.
     """
 
     graph: TrainGraph
-    keeps_data_cursor: bool
+    position_files: Sequence[str]
     steps_per_call: int
 
     def running(self) -> ContextManager[None]:
@@ -70,12 +71,12 @@ class Backend(Protocol):
         """
 
     def input_fn(
-        self, cursor: Optional[DataCursor], first_step: int, fault_log: FaultLog
+        self, cursors: Sequence[DataCursor], first_step: int, fault_log: FaultLog
     ) -> Callable[..., Any]:
         """The input function of training.
 
         Args:
-            cursor: Position in the data; None where it is not kept.
+            cursors: Positions in the data, of `position_files`.
             first_step: Where training starts.
             fault_log: Gets the faults of records.
         """

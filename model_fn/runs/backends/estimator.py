@@ -17,6 +17,7 @@ from model_fn.evaluation.matching import OnMatches
 from model_fn.model_fn import create_model_fn
 from model_fn.runs import cluster, progress
 from model_fn.runs.backends.base import Evaluator, RunSettings
+from model_fn.runs.data_cursor import own_position_file
 from model_fn.runs.options import Saving
 from model_fn.runs.summaries import SummaryHook
 from model_fn.training.step import TrainGraph
@@ -94,8 +95,8 @@ def make_train_input_fn(
 
     Args:
         settings: Of the run.
-        cursor: As in `Backend.input_fn`.
-        first_step: As there.
+        cursor: Position in the data; None where it is not kept.
+        first_step: As in `Backend.input_fn`.
         fault_log: As there.
         shares_steps: Whether other workers take steps, too, so that the step is not known.
         **options: More of `create_train_input_fn`.
@@ -131,7 +132,7 @@ class EstimatorBackend:
 
     def __init__(self, settings: RunSettings) -> None:
         self._settings = settings
-        self.keeps_data_cursor = settings.data_service is None
+        self.position_files: Sequence[str] = [] if settings.data_service else [own_position_file()]
         if settings.data_service is not None:
             _LOG.warning("%s", SERVICE_LIMITS)
         self._make_estimator = estimator_maker(settings)
@@ -144,9 +145,9 @@ class EstimatorBackend:
         return own_step
 
     def input_fn(
-        self, cursor: Optional[DataCursor], first_step: int, fault_log: FaultLog
+        self, cursors: Sequence[DataCursor], first_step: int, fault_log: FaultLog
     ) -> Callable[..., Any]:
-        return make_train_input_fn(self._settings, cursor, first_step, fault_log)
+        return make_train_input_fn(self._settings, next(iter(cursors), None), first_step, fault_log)
 
     def progress_hooks(self, **options: Any) -> List[Any]:
         return [

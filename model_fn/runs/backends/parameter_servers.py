@@ -17,118 +17,25 @@ from estimator_det.compat import tf, tf1, versions
 from estimator_det.config.text import ConfigError
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor
-from model_fn.checkpoints.errors import RunError, SessionLostError
+from model_fn.checkpoints.errors import VARIABLES_LOST, SessionLostError
 from model_fn.runs import cluster as clusters
 from model_fn.runs import progress
+from model_fn.runs.backends import cluster_tasks
 from model_fn.runs.backends.base import Evaluator, RunSettings
+from model_fn.runs.backends.cluster_tasks import POLL_SECS, Tasks
 from model_fn.runs.backends.estimator import (
     estimator_maker,
     make_train_input_fn,
     summary_hooks,
 )
+from model_fn.runs.data_cursor import own_position_file
 from model_fn.runs.data_split import report_split
-from model_fn.runs.history import EndOfTraining
-from model_fn.runs.signals import StopSignals
-from model_fn.runs.task_watch import TaskWatch, check_free, is_listening
+from model_fn.runs.task_watch import TaskWatch
 from model_fn.training.step import TrainGraph
 
 _LOG = logging.getLogger(__name__)
 
-_POLL_SECS = 0.5
 _NOT_READY = "Session was not ready"  # of a worker's session whose variables have no values
-
-
-class Tasks:
-    """What all tasks of a cluster do, whatever their part: serve, watch the others, leave.
-
-    Args:
-        settings: Of the run.
-        cluster: Of this process.
-    """
-
-    def __init__(self, settings: RunSettings, cluster: clusters.Cluster) -> None:
-        self._settings, self.cluster = settings, cluster
-        self._server: Optional[Any] = None
-        end = EndOfTraining(settings.model_dir, settings.num_steps)
-        others = [*cluster.readers, *cluster.servers]
-        self.watch = TaskWatch(
-            cluster,
-            [task for task in others if task != cluster.task],
-            settings.task_timeout_secs,
-            # The chief itself decides that.
-            (lambda: False) if cluster.is_chief else end.has_come,
-        )
-
-    @property
-    def server(self) -> Any:
-        """TensorFlow's server of this task, started at the first use.
-
-        Raises:
-            RunError: if another process listens on the task's address, or no server can.
-        """
-        if self._server is None:
-            task = self.cluster.task
-            address = self.cluster.address(task)
-            check_free(self.cluster)
-            spec = tf.train.ClusterSpec(dict(self.cluster.jobs))
-            try:
-                self._server = tf.distribute.Server(spec, task.type, task.number)
-            except tf.errors.OpError as error:
-                raise RunError(
-                    f"{task.field} is {address}, where no server can be started: {error.message}. "
-                    "Correct the address in the TF_CONFIG of all tasks"
-                ) from error
-            _LOG.info("%s of the cluster serves at %s", task, address)
-        return self._server
-
-    def wait_for_servers(self) -> None:
-        """Waits until all parameter servers are there; a signal interrupts it, unlike TensorFlow.
-
-        Raises:
-            MissingTaskError: if another task is missing meanwhile.
-        """
-        while not all(is_listening(self.cluster.address(task)) for task in self.cluster.servers):
-            self.watch.raise_if_missing()
-            time.sleep(_POLL_SECS)
-
-    def wait_for_variables(self, min_step: int) -> None:
-        """Waits until the chief has initialized the variables, and the step is `min_step` or more.
-
-        Raises:
-            MissingTaskError: if another task is missing meanwhile.
-        """
-        if min_step:
-            _LOG.info("%s starts at step %d (startup_delay_steps)", self.cluster.task, min_step)
-        config = tf1.ConfigProto(device_filters=["/job:ps", self.device])
-        with tf.Graph().as_default():
-            with tf.device("/job:ps/task:0/cpu:0"):  # where the step is, for it is made first
-                handle = tf.raw_ops.VarHandleOp(
-                    dtype=tf.int64, shape=[], shared_name=tf1.GraphKeys.GLOBAL_STEP
-                )
-                has_value = tf.raw_ops.VarIsInitializedOp(resource=handle)
-                value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.int64)
-            with tf1.Session(self.server.target, config=config) as session:
-                while not self.watch.wants_stop:
-                    with contextlib.suppress(tf.errors.UnavailableError, tf.errors.AbortedError):
-                        if session.run(has_value) and session.run(value) >= min_step:
-                            return
-                    time.sleep(_POLL_SECS)
-        self.watch.raise_if_missing()
-
-    def wait_for_end(self) -> None:
-        """Waits until the chief has ended training.
-
-        Raises:
-            MissingTaskError: if another task is missing meanwhile.
-        """
-        while not self.watch.wants_stop:
-            time.sleep(_POLL_SECS)
-        self.watch.raise_if_missing()
-
-    @property
-    def device(self) -> str:
-        """The devices of this task."""
-        return f"/job:{self.cluster.task.type}/task:{self.cluster.task.number}"
 
 
 class ParameterServerBackend:
@@ -139,7 +46,6 @@ class ParameterServerBackend:
     """
 
     steps_per_call = 1
-    keeps_data_cursor = True
 
     def __init__(self, settings: RunSettings) -> None:
         self._settings = settings
@@ -148,6 +54,7 @@ class ParameterServerBackend:
         _report_unused(settings.pipeline_config.train_config)
         self._tasks = Tasks(settings, self._cluster)
         self._make_estimator = estimator_maker(settings)
+        self.position_files: Sequence[str] = [own_position_file()]
         self.graph = TrainGraph()
 
     @contextlib.contextmanager
@@ -167,13 +74,13 @@ class ParameterServerBackend:
         return own_step  # Variables and step are on the parameter servers.
 
     def input_fn(
-        self, cursor: Optional[DataCursor], first_step: int, fault_log: FaultLog
+        self, cursors: Sequence[DataCursor], first_step: int, fault_log: FaultLog
     ) -> Callable[..., Any]:
         readers = self._cluster.readers
         index = readers.index(self._cluster.task)
         made = make_train_input_fn(
             self._settings,
-            cursor,
+            next(iter(cursors), None),
             first_step,
             fault_log,
             shares_steps=True,
@@ -208,9 +115,9 @@ class ParameterServerBackend:
         trainer = self._make_estimator(graph=self.graph, **options)
         with self._watching():
             assert tasks.server
-            tasks.wait_for_servers()
+            tasks.wait_for(self._cluster.servers)
             if not is_chief:
-                tasks.wait_for_variables(_first_step(self._settings))
+                _wait_for_variables(tasks, _first_step(self._settings))
                 if tasks.watch.wants_stop:
                     return
             try:
@@ -227,7 +134,7 @@ class ParameterServerBackend:
             except tf.errors.DeadlineExceededError as error:
                 if _NOT_READY not in error.message:
                     raise
-                raise SessionLostError(_SessionOnce.MESSAGE) from error
+                raise SessionLostError(VARIABLES_LOST) from error
             tasks.watch.raise_if_missing()
             if not is_chief and not self.graph.stop_requested():
                 tasks.wait_for_end()
@@ -235,6 +142,31 @@ class ParameterServerBackend:
     def evaluator(self) -> Evaluator:
         made: Evaluator = self._make_estimator()
         return made
+
+
+def _wait_for_variables(tasks: Tasks, min_step: int) -> None:
+    """Waits until the chief has initialized the variables, and the step is `min_step` or more.
+
+    Raises:
+        MissingTaskError: if another task is missing meanwhile.
+    """
+    if min_step:
+        _LOG.info("%s starts at step %d (startup_delay_steps)", tasks.cluster.task, min_step)
+    config = tf1.ConfigProto(device_filters=["/job:ps", tasks.device])
+    with tf.Graph().as_default():
+        with tf.device("/job:ps/task:0/cpu:0"):  # where the step is, for it is made first
+            handle = tf.raw_ops.VarHandleOp(
+                dtype=tf.int64, shape=[], shared_name=tf1.GraphKeys.GLOBAL_STEP
+            )
+            has_value = tf.raw_ops.VarIsInitializedOp(resource=handle)
+            value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.int64)
+        with tf1.Session(tasks.server.target, config=config) as session:
+            while not tasks.watch.wants_stop:
+                with contextlib.suppress(tf.errors.UnavailableError, tf.errors.AbortedError):
+                    if session.run(has_value) and session.run(value) >= min_step:
+                        return
+                time.sleep(POLL_SECS)
+    tasks.watch.raise_if_missing()
 
 
 def _first_step(settings: RunSettings) -> int:
@@ -249,18 +181,13 @@ def _first_step(settings: RunSettings) -> int:
 class _SessionOnce(tf1.train.SessionRunHook):
     """Refuses a second session: the graph would read the data from its start once more."""
 
-    MESSAGE = (
-        "the variables were lost with a parameter server: training begins again at the last "
-        "checkpoint"
-    )
-
     def __init__(self) -> None:
         self._has_session = False
 
     def after_create_session(self, session: tf1.Session, coord: Any) -> None:
         del session, coord
         if self._has_session:
-            raise SessionLostError(self.MESSAGE)
+            raise SessionLostError(VARIABLES_LOST)
         self._has_session = True
 
 
@@ -288,35 +215,15 @@ class _StopWithCluster(tf1.train.SessionRunHook):
 
 
 def serve(settings: RunSettings) -> None:
-    """A parameter server: serves until training has ended and the others have left.
+    """A parameter server, until training has ended and the others have left.
 
     Raises:
-        Stopped: after SIGINT or SIGTERM, once the others have left.
-        MissingTaskError: if another task is missing for too long.
-        RunError: if the server cannot be started.
         ConfigError: if the cluster or the configuration does not allow it.
+        Stopped: and the other errors of `cluster_tasks.serve`.
     """
     cluster = clusters.read_cluster()
     check(settings, cluster)
-    with StopSignals() as signals:
-        tasks = Tasks(settings, cluster)
-        assert tasks.server
-        signals.defer()  # The chief needs this task to save.
-        with tasks.watch.watching():
-            while not tasks.watch.wants_stop and signals.requested is None:
-                time.sleep(_POLL_SECS)
-        _wait_for_leavers(cluster, settings.task_timeout_secs)
-        tasks.watch.raise_if_missing()
-        signals.raise_if_requested()
-    _LOG.info("Training has ended: %s ends", cluster.task)
-
-
-def _wait_for_leavers(cluster: clusters.Cluster, timeout_secs: float) -> None:
-    end = time.monotonic() + timeout_secs
-    while time.monotonic() < end:
-        if not any(is_listening(cluster.address(task)) for task in cluster.readers):
-            return
-        time.sleep(_POLL_SECS)
+    cluster_tasks.serve(settings, cluster, cluster.readers)
 
 
 def _report_unused(train_config: Any) -> None:
@@ -341,8 +248,8 @@ def check(settings: RunSettings, cluster: clusters.Cluster) -> None:
     if versions.release(tf.__version__) >= versions.WITHOUT_ESTIMATOR:
         raise ConfigError(
             f"{clusters.VARIABLE}: an Estimator's parameter servers need TensorFlow 2.15; this is "
-            f"{tf.__version__}. pip install 'tensorflow==2.15.1', or train by another loop, "
-            "without parameter servers: estimator-det train --strategy multi_worker_mirrored"
+            f"{tf.__version__}. pip install 'tensorflow==2.15.1', or train by another loop: "
+            "estimator-det train --strategy parameter_server"
         )
     if settings.data_service is not None:
         raise ConfigError(

@@ -334,7 +334,7 @@ class TpuEvaluator:
 class TpuBackend:
     """A TPUEstimator, or its rehearsal on this machine; `Backend` says what its methods do."""
 
-    keeps_data_cursor = False
+    position_files: Sequence[str] = ()
 
     def __init__(self, settings: RunSettings, on_tpu: OnTpu) -> None:
         self._settings, self._on_tpu = settings, on_tpu
@@ -357,9 +357,9 @@ class TpuBackend:
         return own_step
 
     def input_fn(
-        self, cursor: Optional[DataCursor], first_step: int, fault_log: FaultLog
+        self, cursors: Sequence[DataCursor], first_step: int, fault_log: FaultLog
     ) -> Callable[..., Any]:
-        del cursor
+        del cursors
         config = static_batches(self._settings.pipeline_config)
         return fed(
             input_pipeline.create_train_input_fn(

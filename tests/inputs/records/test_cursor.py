@@ -197,3 +197,14 @@ def test_stream_indices_hold_stream_epoch_and_number() -> None:
     assert data_cursor.state == CursorState(
         1, 10, {0: StreamOffset(0, 6), 3: StreamOffset(100_000, 70_001)}
     )
+
+
+def test_data_that_begin_again_begin_where_they_are() -> None:
+    saved = CursorState(5, 8, {0: StreamOffset(0, 8)}, "order")
+    data = cursor.DataCursor(saved)
+    assert data.begin(5, "order") == saved
+    indices = np.int64([8, 9])
+    data.advance(indices, np.stack([np.full(2, 5), indices], 1))
+    again = data.begin(5, "order")
+    assert again.count == 10 and again.streams == {0: StreamOffset(0, 10)}
+    assert data.begin(5, "another order").count == 0 and data.is_rejected

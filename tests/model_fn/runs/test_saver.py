@@ -61,7 +61,7 @@ def _train(
             config or fake.pipeline_config(), str(folder), max_steps, Saving(steps=2, keep_max=keep)
         )
         backend = make_backend(settings)
-        saver = saving.CheckpointSaver(settings, backend, signals, lambda: None, resumed)
+        saver = saving.CheckpointSaver(settings, backend, signals, lambda: None, resumed, {})
         hooks = [saving.StopAfterStep(signals), saver]
         backend.train(input_fn or fake.train_input_fn, hooks, [listener])
         return signals.requested

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from typing import Any, Callable, ContextManager, Iterator, List, Optional, Sequence
+from typing import Any, Callable, ContextManager, Iterator, List, NamedTuple, Sequence
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.fields import check_supported
@@ -35,6 +35,17 @@ _TYPES = {
 }
 
 
+Take = Callable[[int, Sequence[bool]], Outcome]
+
+
+class Call(NamedTuple):
+    """What takes steps between two returns to the hooks."""
+
+    graph: tf.Graph  # of a step, for TensorBoard
+    example: Outcome  # its structure counts
+    take: Take  # num_steps, and `Outcome.stops` of this process
+
+
 class LoopBackend(EstimatorBackend):
     """A TF2 loop in this process; evaluations and exports are those of an Estimator.
 
@@ -49,7 +60,7 @@ class LoopBackend(EstimatorBackend):
         check_supported(settings.pipeline_config, "")
         super().__init__(settings)
         self._in_loop = in_loop
-        self.steps_per_call = in_loop.steps_per_call
+        self.steps_per_call = in_loop.steps_per_call or 1
         self._has_workers = in_loop.strategy == loop_options.MULTI_WORKER
         self._strategy: Any = None
 
@@ -84,12 +95,12 @@ class LoopBackend(EstimatorBackend):
         return step
 
     def input_fn(
-        self, cursor: Optional[DataCursor], first_step: int, fault_log: FaultLog
+        self, cursors: Sequence[DataCursor], first_step: int, fault_log: FaultLog
     ) -> Callable[..., Any]:
         model_dir = self._settings.model_dir
         return make_train_input_fn(
             self._settings,
-            cursor,
+            next(iter(cursors), None),
             first_step,
             fault_log,
             on_split=functools.partial(report_split, model_dir, cluster.read_cluster()),
@@ -111,7 +122,6 @@ class LoopBackend(EstimatorBackend):
             if isinstance(hook, tf1.train.CheckpointSaverHook):
                 hook._listeners.extend(listeners)  # as Estimator does
         with self._together():
-            iterator, batch_spec = self._data(input_fn)
             loop_step = LoopStep(
                 self._strategy,
                 self._settings.pipeline_config,
@@ -119,17 +129,16 @@ class LoopBackend(EstimatorBackend):
                 in_type=_TYPES[self._in_loop.precision],
                 jit_compile=self._in_loop.jit_compile,
             )
-            loop_step.build(batch_spec)
-            call = loop_step.function(iterator._type_spec, loops=self.steps_per_call > 1)
-            start(loop_step, self._settings)
+            call = self._make_call(loop_step, input_fn)
+            start(loop_step, self._settings, has_copies=self._has_workers)
             session = LoopSession(loop_step, call.graph)
-            self.graph.fill(LoopSaver(loop_step), session.train_step(call.structured_outputs))
+            self.graph.fill(LoopSaver(loop_step), session.train_step(call.example))
             hooked = HookedLoop(session, [*hooks, *self._summaries(loop_step)])
-            self._take_steps(call, iterator, loop_step, hooked)
+            self._take_steps(call.take, loop_step, hooked)
         hooked.end()
 
-    def _data(self, input_fn: Callable[..., Any]) -> Any:
-        """The iterator of the replicas' batches, and their type."""
+    def _make_call(self, loop_step: LoopStep, input_fn: Callable[..., Any]) -> Call:
+        """Builds the variables, and what a call of the loop executes."""
         # Texts, such as names of images, cannot go to a GPU.
         on_host = tf.distribute.InputOptions(experimental_fetch_to_device=False)
 
@@ -142,7 +151,15 @@ class LoopBackend(EstimatorBackend):
             return dataset.apply(endless)
 
         distributed = self._strategy.distribute_datasets_from_function(of_worker, on_host)
-        return iter(distributed), distributed.element_spec
+        iterator = iter(distributed)
+        loop_step.build(distributed.element_spec)
+        function = loop_step.function(iterator._type_spec, loops=self.steps_per_call > 1)
+
+        def take(num_steps: int, stops: Sequence[bool]) -> Outcome:
+            given = tf.constant([float(each) for each in stops])
+            return function(iterator, tf.constant(num_steps), given)
+
+        return Call(function.graph, function.structured_outputs, take)
 
     def _summaries(self, loop_step: LoopStep) -> List[Any]:
         if not cluster.is_chief():
@@ -154,9 +171,7 @@ class LoopBackend(EstimatorBackend):
             LoopSummaries(pipeline_config, model_dir, loop_step, SUMMARY_STEPS),
         ]
 
-    def _take_steps(
-        self, call: Callable[..., Outcome], iterator: Any, loop_step: LoopStep, hooked: HookedLoop
-    ) -> None:
+    def _take_steps(self, take: Take, loop_step: LoopStep, hooked: HookedLoop) -> None:
         """Calls until the last step, the end of the data, or a stop that a hook asked for."""
         last, wants_stop = self._settings.num_steps, False
         hooked.begin()
@@ -168,7 +183,7 @@ class LoopBackend(EstimatorBackend):
                 num_steps = min(num_steps, last - number)
             hooked.before_call()
             try:
-                outcome = call(iterator, tf.constant(num_steps), self._stops(wants_stop))
+                outcome = take(num_steps, (wants_stop, self.graph.stop_requested()))
             except tf.errors.OutOfRangeError:
                 _LOG.info("The data ended after step %d", number)
                 break
@@ -180,6 +195,3 @@ class LoopBackend(EstimatorBackend):
             # Workers stop together: those that do not want to learn of it in the next step.
             if stops or is_signalled or (wants_stop and not self._has_workers):
                 break
-
-    def _stops(self, wants_stop: bool) -> tf.Tensor:
-        return tf.constant([float(wants_stop), float(self.graph.stop_requested())])

@@ -26,6 +26,10 @@ def _item(field: str, name: str, last: Outcome) -> Any:
     return getattr(last, field)[name]
 
 
+def _position_item(reader: int, key: str, last: Outcome) -> Any:
+    return last.positions[reader][key]
+
+
 class LoopSession:
     """Stands for the session that hooks expect.
 
@@ -96,10 +100,10 @@ class LoopSession:
             gradients=dict.fromkeys(self._loop_step.trained_names()),
             checks=named("checks", outcome.checks),
             written=[],
-            inputs={
-                f"features/{name}": fetch
-                for name, fetch in named("position", outcome.position).items()
-            },
+            positions=[
+                {key: Fetch(functools.partial(_position_item, reader, key)) for key in position}
+                for reader, position in enumerate(outcome.positions)
+            ],
             input_wait=Fetch(lambda last: last.input_wait),
             rejected=self.rejected,
             num_taken=Fetch(lambda last: last.num_taken),
@@ -107,7 +111,7 @@ class LoopSession:
 
 
 def named_inputs(batch: Any) -> Dict[str, tf.Tensor]:
-    """(features, labels) under the names that `TrainStep.inputs` has."""
+    """(features, labels) under the names that `TrainStep.rejected` has."""
     return {
         f"{prefix}/{key}": tensor
         for prefix, tensors in zip(("features", "labels"), batch)

@@ -18,12 +18,13 @@ from model_fn.training.initial_values import initial_values
 from model_fn.training.loop_step import LoopStep
 
 
-def start(loop_step: LoopStep, settings: RunSettings) -> None:
+def start(loop_step: LoopStep, settings: RunSettings, *, has_copies: bool) -> None:
     """Gives the variables of a loop their values; in a cluster, those that its chief has.
 
     Args:
         loop_step: Built.
         settings: Of the run.
+        has_copies: Whether each worker of a cluster has the variables, and calls this.
 
     Raises:
         RunError: if the checkpoint to resume from does not fit the configuration.
@@ -34,7 +35,7 @@ def start(loop_step: LoopStep, settings: RunSettings) -> None:
     if cluster.is_chief():
         values.update(_values(loop_step, settings))
     loop_step.restore(values)
-    if cluster.is_in_cluster():
+    if has_copies:
         loop_step.agree()
 
 

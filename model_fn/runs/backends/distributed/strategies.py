@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from typing import Any, Callable, Dict, List
 
 from estimator_det.compat import limit_waiting, tf
 from estimator_det.config.text import ConfigError
 from model_fn.checkpoints.errors import RunError
 from model_fn.runs import cluster
+from model_fn.runs.backends import cluster_tasks
 from model_fn.runs.backends.distributed import workers
-from model_fn.runs.loop_options import MIRRORED, MULTI_WORKER, NONE, InLoop
+from model_fn.runs.loop_options import (
+    MIRRORED,
+    MULTI_WORKER,
+    NONE,
+    OF_MACHINES,
+    PARAMETER_SERVER,
+    InLoop,
+)
 from model_fn.runs.options import DEFAULT_TASK_TIMEOUT_SECS
 from model_fn.runs.signals import handlers_kept
+from model_fn.runs.task_watch import TaskWatch, check_free
+
+_LOG = logging.getLogger(__name__)
 
 
 def set_up(in_loop: InLoop, task_timeout_secs: float = DEFAULT_TASK_TIMEOUT_SECS) -> InLoop:
     """The options with the strategy made; workers wait here for each other.
 
     Programs call this before anything else uses TensorFlow, whose devices cannot be set up later.
-    An evaluator, which is not part of a strategy, has none.
+    An evaluator, which is not part of a strategy, has none, nor have tasks that only serve.
 
     Args:
         in_loop: The options.
@@ -29,23 +41,25 @@ def set_up(in_loop: InLoop, task_timeout_secs: float = DEFAULT_TASK_TIMEOUT_SECS
         ConfigError: if the cluster does not fit the strategy.
         RunError: if this machine has fewer devices than are asked for, TensorFlow is in use
             already, or the address of this worker is taken.
-        MissingTaskError: if another worker is missing for too long.
+        MissingTaskError: if another task is missing for too long.
     """
     if in_loop.made is not None or cluster.is_evaluator():
         return in_loop
-    _check_cluster(in_loop)
-    if in_loop.strategy == MULTI_WORKER:
-        return dataclasses.replace(in_loop, made=_multi_worker(task_timeout_secs))
-    return dataclasses.replace(in_loop, made=_MAKERS[in_loop.strategy](in_loop))
+    check_cluster(in_loop)
+    if in_loop.strategy == PARAMETER_SERVER and not cluster.is_chief():
+        return in_loop
+    made = _MAKERS[in_loop.strategy](in_loop, task_timeout_secs)
+    return dataclasses.replace(in_loop, made=made)
 
 
-def _one_device(in_loop: InLoop) -> Any:
-    del in_loop
+def _one_device(in_loop: InLoop, task_timeout_secs: float) -> Any:
+    del in_loop, task_timeout_secs
     gpus = tf.config.list_logical_devices("GPU")
     return tf.distribute.OneDeviceStrategy(gpus[0].name if gpus else "/cpu:0")
 
 
-def _mirrored(in_loop: InLoop) -> Any:
+def _mirrored(in_loop: InLoop, task_timeout_secs: float) -> Any:
+    del task_timeout_secs
     gpus = [gpu.name for gpu in tf.config.list_physical_devices("GPU")]
     if not gpus:
         # Sums on one device: CPUs have no communication of their own.
@@ -63,19 +77,53 @@ def _mirrored(in_loop: InLoop) -> Any:
     return tf.distribute.MirroredStrategy(devices[:wanted])
 
 
-def _multi_worker(task_timeout_secs: float) -> Any:
-    members = cluster.read_cluster()
-    workers.wait_for_others(members, task_timeout_secs)
-    # TensorFlow reads no CLUSTER_SPEC.
+def _resolver(members: cluster.Cluster, **options: Any) -> Any:
+    """The cluster as TensorFlow takes it, which reads no CLUSTER_SPEC."""
     names = workers.TENSORFLOW_JOBS
     jobs = {names.get(job, job): list(addresses) for job, addresses in members.jobs.items()}
-    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+    return tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(jobs),
         task_type=names.get(members.task.type, members.task.type),
         task_id=members.task.number,
-        num_accelerators={"GPU": len(tf.config.list_physical_devices("GPU"))},
         rpc_layer="grpc",
+        **options,
     )
+
+
+def _parameter_server(in_loop: InLoop, task_timeout_secs: float) -> Any:
+    del in_loop
+    members = cluster.read_cluster()
+    check_free(members)
+    return connected(members, task_timeout_secs)
+
+
+def connected(members: cluster.Cluster, task_timeout_secs: float) -> Any:
+    """A strategy of parameter servers; the servers and workers are waited for.
+
+    It may be made again where the parameter servers have lost the variables of an earlier one.
+
+    Args:
+        members: Of this process, the chief.
+        task_timeout_secs: For how long a task may be missing.
+
+    Raises:
+        MissingTaskError: if one is missing for too long.
+    """
+    others = [*members.tasks(cluster.WORKER), *members.servers]
+    watch = TaskWatch(members, others, task_timeout_secs)
+    _LOG.info("%s waits for %s", members.task, ", ".join(map(str, others)))
+    with watch.watching():
+        cluster_tasks.wait_for(members, others, watch)
+        with handlers_kept():
+            return tf.distribute.ParameterServerStrategy(_resolver(members))
+
+
+def _multi_worker(in_loop: InLoop, task_timeout_secs: float) -> Any:
+    del in_loop
+    members = cluster.read_cluster()
+    workers.wait_for_others(members, task_timeout_secs)
+    gpus = len(tf.config.list_physical_devices("GPU"))
+    resolver = _resolver(members, num_accelerators={"GPU": gpus})
     try:
         with handlers_kept(), workers.together(members, task_timeout_secs):
             limit_waiting(resolver, task_timeout_secs)
@@ -87,9 +135,11 @@ def _multi_worker(task_timeout_secs: float) -> Any:
         ) from error
 
 
-_MAKERS: Dict[str, Callable[[InLoop], Any]] = {
+_MAKERS: Dict[str, Callable[[InLoop, float], Any]] = {
     NONE: _one_device,
     MIRRORED: _mirrored,
+    MULTI_WORKER: _multi_worker,
+    PARAMETER_SERVER: _parameter_server,
 }
 
 
@@ -110,20 +160,32 @@ def _logical_cpus(number: int) -> List[str]:
     return [device.name for device in tf.config.list_logical_devices("CPU")][:number]
 
 
-def _check_cluster(in_loop: InLoop) -> None:
-    """Refuses a cluster where the strategy has none, and the reverse."""
-    if in_loop.strategy == MULTI_WORKER:
-        if not cluster.is_in_cluster():
+def check_cluster(in_loop: InLoop) -> None:
+    """Refuses a cluster where the strategy has none, and the reverse.
+
+    Raises:
+        ConfigError: with the field of TF_CONFIG.
+    """
+    if in_loop.strategy in OF_MACHINES and not cluster.is_in_cluster():
+        raise ConfigError(
+            f"strategy {in_loop.strategy!r} trains on the machines that {cluster.VARIABLE} "
+            f"lists, and it lists no others. Set it, or use strategy {MIRRORED!r}"
+        )
+    if in_loop.strategy == PARAMETER_SERVER:
+        members = cluster.read_cluster()
+        cluster.check_for_parameter_servers(members)
+        if not members.tasks(cluster.WORKER):
             raise ConfigError(
-                f"strategy {in_loop.strategy!r} trains on the machines that {cluster.VARIABLE} "
-                f"lists, and it lists no others. Set it, or use strategy {MIRRORED!r}"
+                f"{cluster.VARIABLE}: cluster.worker is missing, and with strategy "
+                f"{in_loop.strategy!r} the chief takes no steps itself. Add a worker"
             )
+    elif in_loop.strategy == MULTI_WORKER:
         servers = cluster.read_cluster().servers
         if servers:
             raise ConfigError(
                 f"{cluster.VARIABLE}: cluster.ps has {len(servers)} tasks, and strategy "
                 f"{in_loop.strategy!r} has no parameter servers. Leave ps out of the cluster, or "
-                "--strategy out of the command: Estimator trains with parameter servers"
+                f"use strategy {PARAMETER_SERVER!r}"
             )
     elif cluster.is_in_cluster():
         raise ConfigError(

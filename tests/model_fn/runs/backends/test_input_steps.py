@@ -34,7 +34,7 @@ def input_fn(model_dir: pathlib.Path, on_tpu: Any = None) -> None:
     config = fake.pipeline_config()
     config.train_config.batch_size = 6
     settings = RunSettings(config, str(model_dir), 9, Saving())
-    make_backend(settings, on_tpu).input_fn(None, 4, FaultLog())
+    make_backend(settings, on_tpu).input_fn([], 4, FaultLog())
 
 
 def test_one_process(asked: List[Dict[str, Any]], tmp_path: pathlib.Path) -> None:

@@ -139,7 +139,7 @@ def test_a_step_that_is_not_finite_changes_nothing(
     monkeypatch.setattr(
         input_pipeline, "create_train_input_fn", lambda *_, **__: _poisoned(number=2)
     )
-    monkeypatch.setattr(training_run.TrainingRun, "_make_cursor", lambda *_: None)
+    monkeypatch.setattr(training_run.TrainingRun, "_make_cursors", lambda *_: {})
     with pytest.raises(NotFiniteLossError, match="step 3: not finite: Loss/localization_loss"):
         _train(tmp_path / "bad", fake.pipeline_config(), 4, in_loop, saving=Saving(steps=1))
     good = tmp_path if steps_per_call > 1 else tmp_path / "bad"
@@ -217,7 +217,8 @@ def test_mixed_precision_stays_near_float32(
 def test_what_the_loop_refuses(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = fake.pipeline_config()
     for options, message in (
-        ({"strategy": "parameter_server"}, "leave --strategy out"),
+        ({"strategy": "parameter_server", "jit_compile": True}, "variables of another machine"),
+        ({"strategy": "parameter_server", "num_replicas": 2}, "set CUDA_VISIBLE_DEVICES"),
         ({"strategy": "tpu"}, "--use_tpu"),
         ({"strategy": "quick"}, "one of none, mirrored"),
         ({"precision": "float64"}, "one of float32"),

@@ -1,0 +1,131 @@
+"""What a task of a cluster does whatever its part: it serves, watches the others, and leaves."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any, Optional, Sequence
+
+from estimator_det.compat import tf
+from model_fn.checkpoints.errors import RunError
+from model_fn.runs.backends.base import RunSettings
+from model_fn.runs.cluster import Cluster, Task
+from model_fn.runs.history import EndOfTraining
+from model_fn.runs.signals import StopSignals
+from model_fn.runs.task_watch import TaskWatch, check_free, is_listening
+
+_LOG = logging.getLogger(__name__)
+
+POLL_SECS = 0.5
+
+
+class Tasks:
+    """What all tasks of a cluster do, whatever their part: serve, watch the others, leave.
+
+    Args:
+        settings: Of the run.
+        cluster: Of this process.
+    """
+
+    def __init__(self, settings: RunSettings, cluster: Cluster) -> None:
+        self._settings, self.cluster = settings, cluster
+        self._server: Optional[Any] = None
+        end = EndOfTraining(settings.model_dir, settings.num_steps)
+        others = [*cluster.readers, *cluster.servers]
+        self.watch = TaskWatch(
+            cluster,
+            [task for task in others if task != cluster.task],
+            settings.task_timeout_secs,
+            # The chief itself decides that.
+            (lambda: False) if cluster.is_chief else end.has_come,
+        )
+
+    @property
+    def server(self) -> Any:
+        """TensorFlow's server of this task, started at the first use.
+
+        Raises:
+            RunError: if another process listens on the task's address, or no server can.
+        """
+        if self._server is None:
+            task = self.cluster.task
+            address = self.cluster.address(task)
+            check_free(self.cluster)
+            spec = tf.train.ClusterSpec(dict(self.cluster.jobs))
+            try:
+                self._server = tf.distribute.Server(spec, task.type, task.number)
+            except tf.errors.OpError as error:
+                raise RunError(
+                    f"{task.field} is {address}, where no server can be started: {error.message}. "
+                    "Correct the address in the TF_CONFIG of all tasks"
+                ) from error
+            _LOG.info("%s of the cluster serves at %s", task, address)
+        return self._server
+
+    def wait_for(self, others: Sequence[Task]) -> None:
+        """Waits until other tasks are there; a signal interrupts it, unlike TensorFlow.
+
+        Raises:
+            MissingTaskError: if a task is missing for too long meanwhile.
+        """
+        wait_for(self.cluster, others, self.watch)
+
+    def wait_for_end(self) -> None:
+        """Waits until the chief has ended training.
+
+        Raises:
+            MissingTaskError: if another task is missing meanwhile.
+        """
+        while not self.watch.wants_stop:
+            time.sleep(POLL_SECS)
+        self.watch.raise_if_missing()
+
+    @property
+    def device(self) -> str:
+        """The devices of this task."""
+        return f"/job:{self.cluster.task.type}/task:{self.cluster.task.number}"
+
+
+def wait_for(cluster: Cluster, tasks: Sequence[Task], watch: TaskWatch) -> None:
+    """Waits until tasks are there, while a thread watches them.
+
+    Raises:
+        MissingTaskError: if a watched task is missing for too long.
+    """
+    while not all(is_listening(cluster.address(task)) for task in tasks):
+        watch.raise_if_missing()
+        time.sleep(POLL_SECS)
+
+
+def serve(settings: RunSettings, cluster: Cluster, leave_first: Sequence[Task]) -> None:
+    """Serves until training has ended, and tasks that use this one have left.
+
+    Args:
+        settings: Of the run.
+        cluster: Of this process.
+        leave_first: The tasks that use this one.
+
+    Raises:
+        Stopped: after SIGINT or SIGTERM, once the others have left.
+        MissingTaskError: if another task is missing for too long.
+        RunError: if the server cannot be started.
+    """
+    with StopSignals() as signals:
+        tasks = Tasks(settings, cluster)
+        assert tasks.server
+        signals.defer()  # The chief needs this task to save.
+        with tasks.watch.watching():
+            while not tasks.watch.wants_stop and signals.requested is None:
+                time.sleep(POLL_SECS)
+        _wait_for_leavers(cluster, leave_first, settings.task_timeout_secs)
+        tasks.watch.raise_if_missing()
+        signals.raise_if_requested()
+    _LOG.info("Training has ended: %s ends", cluster.task)
+
+
+def _wait_for_leavers(cluster: Cluster, tasks: Sequence[Task], timeout_secs: float) -> None:
+    end = time.monotonic() + timeout_secs
+    while time.monotonic() < end:
+        if not any(is_listening(cluster.address(task)) for task in tasks):
+            return
+        time.sleep(POLL_SECS)

@@ -1,0 +1,250 @@
+"""Steps of workers that share their variables on parameter servers, but not their steps.
+
+The chief is TensorFlow's coordinator: it takes no steps itself, and gives each step to a worker
+that is free. Workers and parameter servers only serve it. A call of the loop is a number of steps,
+whoever takes them; between two calls no worker takes one, so what is saved there is whole, and
+belongs to a step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import logging
+import time
+from typing import Any, Callable, Dict, Iterator, List, Sequence, Set, Tuple
+
+from estimator_det.compat import WorkerPool, iterator_spec, tf
+from estimator_det.config.text import ConfigError
+from inputs.bad_records.log import FaultLog
+from inputs.records.cursor import DataCursor
+from model_fn.checkpoints.errors import VARIABLES_LOST, SessionLostError
+from model_fn.runs import cluster as clusters
+from model_fn.runs import loop_options
+from model_fn.runs.backends import cluster_tasks
+from model_fn.runs.backends.base import RunSettings
+from model_fn.runs.backends.distributed import strategies
+from model_fn.runs.backends.distributed.backend import Call, LoopBackend
+from model_fn.runs.backends.estimator import make_train_input_fn
+from model_fn.runs.cluster import WORKER, Cluster, Task
+from model_fn.runs.data_cursor import worker_file
+from model_fn.runs.data_split import report_split
+from model_fn.runs.loop_options import InLoop
+from model_fn.runs.task_watch import TaskWatch
+from model_fn.training.loop_step import LoopStep, Outcome
+
+_LOG = logging.getLogger(__name__)
+
+LIMITS = (
+    "Workers of a coordinator read records without Python: one that cannot be used ends the run, "
+    "whatever bad_records says"
+)
+_AHEAD = 2  # steps that are given to each worker: one that it takes, and one that waits
+_POLL_SECS = 0.002
+
+_Taken = Tuple[int, Outcome]  # by which worker
+
+
+class CoordinatorBackend(LoopBackend):
+    """The chief of such a cluster; `Backend` says what its methods do.
+
+    Args:
+        settings: Of the run.
+        in_loop: How the loop takes its steps.
+
+    Raises:
+        ConfigError: if the configuration does not allow it.
+    """
+
+    def __init__(self, settings: RunSettings, in_loop: InLoop) -> None:
+        super().__init__(settings, in_loop)
+        check(settings.pipeline_config.train_config)
+        _LOG.warning("%s", LIMITS)
+        self._cluster = clusters.read_cluster()
+        self._workers = self._cluster.tasks(WORKER)
+        self.steps_per_call = in_loop.steps_per_call or (
+            loop_options.STEPS_OF_WORKER * len(self._workers)
+        )
+        self.position_files = [worker_file(task.file_name) for task in self._workers]
+        others = [*self._workers, *self._cluster.servers]
+        self._watch = TaskWatch(self._cluster, others, settings.task_timeout_secs)
+
+    @contextlib.contextmanager
+    def _watching(self) -> Iterator[None]:
+        with self._watch.watching():
+            try:
+                yield
+            except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
+                _LOG.warning("A parameter server was lost, and waited for: %s", error.message)
+                made = strategies.connected(self._cluster, self._settings.task_timeout_secs)
+                self._in_loop = dataclasses.replace(self._in_loop, made=made)
+                raise SessionLostError(VARIABLES_LOST) from error
+
+    def input_fn(
+        self, cursors: Sequence[DataCursor], first_step: int, fault_log: FaultLog
+    ) -> Callable[..., Any]:
+        """The input function of one worker, by its number."""
+        readers = {WORKER: list(self._cluster.jobs[WORKER])}
+        reported: Set[int] = set()
+
+        def of_worker(number: int) -> Callable[..., Any]:
+            made = Cluster(readers, Task(WORKER, number))
+            report = functools.partial(report_split, self._settings.model_dir, made)
+            is_new = number not in reported
+            reported.add(number)
+            return make_train_input_fn(
+                self._settings,
+                cursors[number],
+                first_step,
+                fault_log,
+                shares_steps=True,
+                runs_elsewhere=True,
+                on_split=report if is_new else None,
+            )
+
+        return of_worker
+
+    def train(
+        self,
+        input_fn: Callable[..., Any],
+        hooks: Sequence[Any],
+        listeners: Sequence[Any] = (),
+    ) -> None:
+        with self._watching():
+            super().train(input_fn, hooks, listeners)
+        self._watch.raise_if_missing()
+
+    def _make_call(self, loop_step: LoopStep, input_fn: Callable[..., Any]) -> Call:
+        strategy = self._strategy
+
+        def of_worker(number: int, context: Any) -> Any:
+            """TensorFlow tells each worker that it is the only one."""
+            replicas = context.num_replicas_in_sync
+            return tf.distribute.InputContext(len(self._workers), number, replicas)
+
+        def make_dataset(number: int) -> Any:
+            """A function that runs on a worker: its dataset, from where its data are now."""
+
+            @tf.function(autograph=False)
+            def dataset() -> Any:
+                return strategy.distribute_datasets_from_function(
+                    lambda context: input_fn(number)(input_context=of_worker(number, context))
+                )
+
+            return dataset.get_concrete_function()
+
+        pool = WorkerPool(strategy)
+        dataset = make_dataset(0).structured_outputs
+        loop_step.build(dataset.element_spec)
+        spec = iterator_spec(strategy, dataset)
+        function = loop_step.function_of_worker(spec)
+        iterators = pool.on_each(lambda number: iter(make_dataset(number)()), spec)
+        numbers = pool.on_each(tf.constant, tf.TensorSpec([], tf.int32))
+
+        def begin(wants_batch: bool) -> Any:
+            return pool.schedule(function, iterators, numbers, tf.constant(wants_batch))
+
+        def take(num_steps: int, stops: Sequence[bool]) -> Outcome:
+            del stops
+            before = int(loop_step.global_step.numpy())
+            outcome = _merged(self._steps_of_workers(pool, begin, num_steps), len(self._workers))
+            # A step of a worker that is lost meanwhile may have been taken twice.
+            loop_step.global_step.assign(before + int(outcome.num_taken))
+            return outcome._replace(stops=tf.constant([self._watch.missing is not None, False]))
+
+        outcome = function.structured_outputs[1]
+        example = outcome._replace(positions=outcome.positions * len(self._workers))
+        return Call(function.graph, example, take)
+
+    def _steps_of_workers(
+        self, pool: WorkerPool, begin: Callable[[bool], Any], num_steps: int
+    ) -> List[_Taken]:
+        """Steps in the order in which they began; fewer where training is to stop.
+
+        Where a task is missing, steps that were not over then are left alone.
+
+        Raises:
+            MissingTaskError: if no step was taken because a task is missing.
+        """
+        results: List[Any] = []
+        running: List[Any] = []
+        is_over = False
+        while self._watch.missing is None:
+            while len(results) < num_steps and len(running) < _AHEAD * len(self._workers):
+                if results and (is_over or self.graph.stop_requested()):
+                    break
+                running.append(begin(not results))
+                results.append(running[-1])
+            if not running:
+                break
+            for ended in [each for each in running if pool.has_ended(each)]:
+                running.remove(ended)
+                is_over = is_over or not bool(ended.get()[1].is_finite)
+            time.sleep(_POLL_SECS)
+        taken = [
+            (int(worker), outcome)
+            for worker, outcome in (each.get() for each in results if each not in running)
+        ]
+        if not taken:
+            self._watch.raise_if_missing()
+        return taken
+
+
+def _merged(taken: Sequence[_Taken], num_workers: int) -> Outcome:
+    """What a call returns: of the step that was not finite, or else of the last one."""
+    outcomes = [outcome for _, outcome in taken]
+    bad = [outcome for outcome in outcomes if not bool(outcome.is_finite)]
+    told = bad[0] if bad else outcomes[-1]
+    pictured = bad[0] if bad else outcomes[0]  # The others left their batches where they were.
+    nothing = {key: value[:0] for key, value in told.positions[0].items()}
+    positions: List[Dict[str, List[Any]]] = [
+        {key: [value] for key, value in nothing.items()} for _ in range(num_workers)
+    ]
+    for worker, outcome in taken:
+        for key, value in outcome.positions[0].items():
+            positions[worker][key].append(value)
+    return told._replace(
+        num_taken=tf.add_n([outcome.num_taken for outcome in outcomes]),
+        batches=pictured.batches,
+        # Workers wait for their batches at the same time.
+        input_wait=tf.add_n([outcome.input_wait for outcome in outcomes]) / num_workers,
+        positions=tuple(
+            {key: tf.concat(values, 0) for key, values in of_worker.items()}
+            for of_worker in positions
+        ),
+    )
+
+
+def check(train_config: Any) -> None:
+    """Refuses what needs steps that workers take together; logs what has no effect.
+
+    Raises:
+        ConfigError: for `sync_replicas`.
+    """
+    if train_config.sync_replicas:
+        raise ConfigError(
+            "train_config.sync_replicas is true: workers of strategy "
+            f"{loop_options.PARAMETER_SERVER!r} do not wait for each other. Set it to false (--set "
+            f"train_config.sync_replicas=false), or use strategy {loop_options.MULTI_WORKER!r}"
+        )
+    for field in ("replicas_to_aggregate", "startup_delay_steps"):
+        if train_config.HasField(field):
+            _LOG.warning(
+                "train_config.%s has no effect with strategy %s",
+                field,
+                loop_options.PARAMETER_SERVER,
+            )
+
+
+def serve(settings: RunSettings, in_loop: InLoop) -> None:
+    """A worker or a parameter server, until training has ended and the chief has left.
+
+    Raises:
+        ConfigError: if the cluster or the configuration does not allow it.
+        Stopped: and the other errors of `cluster_tasks.serve`.
+    """
+    check(settings.pipeline_config.train_config)
+    strategies.check_cluster(in_loop)
+    cluster = clusters.read_cluster()
+    cluster_tasks.serve(settings, cluster, cluster.readers[:1])

@@ -1,0 +1,183 @@
+"""Which steps of workers a call of the coordinator has, and what it returns of them."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any, Callable, List
+
+import numpy as np
+import pytest
+
+from estimator_det.compat import tf
+from estimator_det.config.text import ConfigError
+from inputs import schema
+from model_fn.checkpoints.errors import MissingTaskError
+from model_fn.runs.backends import RunSettings, make_backend
+from model_fn.runs.backends.distributed import coordinator, strategies
+from model_fn.runs.loop_options import PARAMETER_SERVER, InLoop
+from model_fn.runs.options import Saving
+from model_fn.training.loop_step import Outcome
+from tests.model_fn import fake
+
+JOBS = {"chief": ["h:1"], "worker": ["h:2", "h:3"], "ps": ["h:4"]}
+IN_LOOP = InLoop(PARAMETER_SERVER)
+
+
+def _set_cluster(patch: pytest.MonkeyPatch, jobs: Any = JOBS, job: str = "chief") -> None:
+    task = {"type": job, "index": 0}
+    patch.setenv("TF_CONFIG", json.dumps({"cluster": jobs, "task": task}))
+
+
+def _backend(folder: pathlib.Path, text: str = "", **options: Any) -> Any:
+    settings = RunSettings(fake.pipeline_config(text), str(folder), None, Saving(steps=10))
+    return make_backend(settings, in_loop=InLoop(PARAMETER_SERVER, **options))
+
+
+def _outcome(first: int, size: int, *, is_finite: bool = True, has_batch: bool = False) -> Outcome:
+    numbers = tf.range(first, first + size, dtype=tf.int64)
+    images = tf.ones([size if has_batch else 0, 1]) * float(first)
+    return Outcome(
+        num_taken=tf.constant(int(is_finite)),
+        is_finite=tf.constant(is_finite),
+        stops=tf.constant([False, False]),
+        scalars={"loss": tf.constant(float(first))},
+        counts={},
+        gradients={},
+        checks={},
+        batches=(({schema.IMAGE: images}, {}),),
+        input_wait=tf.constant(1.0, tf.float64),
+        positions=(
+            {schema.STREAM_INDEX: numbers, schema.AUGMENTATION_SEED: tf.stack([numbers] * 2, 1)},
+        ),
+    )
+
+
+class _Pool:
+    """Workers take turns, and end a step when the test says so."""
+
+    def __init__(self, make: Callable[[int, bool], Outcome]) -> None:
+        self._make = make
+        self.begun: List[Any] = []
+        self.most = 0
+        self.ends = True
+
+    def begin(self, wants_batch: bool) -> Any:
+        number = len(self.begun)
+        self.begun.append(_Result((tf.constant(number % 2), self._make(number, wants_batch))))
+        self.most = max(self.most, sum(not each.is_over for each in self.begun))
+        return self.begun[-1]
+
+    def has_ended(self, result: Any) -> bool:
+        result.is_over = self.ends
+        return self.ends
+
+
+class _Result:
+    def __init__(self, value: Any) -> None:
+        self._value, self.is_over = value, False
+
+    def get(self) -> Any:
+        return self._value
+
+
+def _good(number: int, wants_batch: bool) -> Outcome:
+    return _outcome(10 * number, 2, has_batch=wants_batch)
+
+
+def test_a_call_has_its_steps(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _set_cluster(monkeypatch)
+    backend, pool = _backend(tmp_path), _Pool(_good)
+    assert backend.steps_per_call == 32
+    taken = backend._steps_of_workers(pool, pool.begin, 7)
+    assert [worker for worker, _ in taken] == [0, 1, 0, 1, 0, 1, 0]
+    assert pool.most == 4  # two for each worker
+    merged = coordinator._merged(taken, 2)
+    assert int(merged.num_taken) == 7 and float(merged.scalars["loss"]) == 60
+    assert float(merged.input_wait) == 3.5
+    first, second = (each[schema.STREAM_INDEX].numpy().tolist() for each in merged.positions)
+    assert first == [0, 1, 20, 21, 40, 41, 60, 61] and second == [10, 11, 30, 31, 50, 51]
+    # The first step is the one that gives its batch.
+    np.testing.assert_array_equal(merged.batches[0][0][schema.IMAGE], [[0.0], [0.0]])
+
+
+def test_a_worker_without_a_step(tmp_path: pathlib.Path) -> None:
+    merged = coordinator._merged([(1, _good(3, True))], 3)
+    assert [len(each[schema.STREAM_INDEX]) for each in merged.positions] == [0, 2, 0]
+    assert merged.positions[0][schema.AUGMENTATION_SEED].shape == [0, 2]
+
+
+def test_no_step_begins_after_one_that_is_not_finite(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _set_cluster(monkeypatch)
+
+    def bad(number: int, wants_batch: bool) -> Outcome:
+        is_finite = number != 1
+        return _outcome(number, 2, is_finite=is_finite, has_batch=wants_batch or not is_finite)
+
+    pool = _Pool(bad)
+    taken = _backend(tmp_path)._steps_of_workers(pool, pool.begin, 20)
+    assert len(taken) == 4  # those that had begun
+    merged = coordinator._merged(taken, 2)
+    assert int(merged.num_taken) == 3 and not bool(merged.is_finite)
+    assert float(merged.scalars["loss"]) == 1
+    np.testing.assert_array_equal(merged.batches[0][0][schema.IMAGE], [[1.0], [1.0]])
+
+
+def test_no_step_begins_after_a_signal(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _set_cluster(monkeypatch)
+    backend, pool = _backend(tmp_path), _Pool(_good)
+    backend.graph.stop_requested = lambda: True
+    assert len(backend._steps_of_workers(pool, pool.begin, 20)) == 1
+
+
+def test_steps_of_missing_workers_are_not_waited_for(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _set_cluster(monkeypatch)
+    backend, pool = _backend(tmp_path), _Pool(_good)
+    pool.ends = False
+
+    def look(_: float) -> None:
+        backend._watch.missing = MissingTaskError("worker 0 is missing")
+
+    monkeypatch.setattr(coordinator.time, "sleep", look)
+    with pytest.raises(MissingTaskError, match="worker 0 is missing"):
+        backend._steps_of_workers(pool, pool.begin, 20)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "message"),
+    [
+        ({"worker": ["h:1", "h:2"], "ps": ["h:3"]}, "cluster.chief is missing"),
+        ({"chief": ["h:1"], "worker": ["h:2"]}, "cluster.ps is missing"),
+        ({"chief": ["h:1"], "ps": ["h:2"]}, "cluster.worker is missing"),
+    ],
+)
+def test_clusters_that_cannot_train(
+    monkeypatch: pytest.MonkeyPatch, jobs: Any, message: str
+) -> None:
+    _set_cluster(monkeypatch, jobs, next(iter(jobs)))
+    with pytest.raises(ConfigError, match=message):
+        strategies.set_up(IN_LOOP)
+
+
+def test_it_needs_a_cluster() -> None:
+    with pytest.raises(ConfigError, match="TF_CONFIG lists, and it lists no others"):
+        strategies.set_up(IN_LOOP)
+
+
+def test_fields_of_synchronous_replicas(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    _set_cluster(monkeypatch)
+    with pytest.raises(ConfigError, match=r"sync_replicas is true: .*=false\), or use strategy"):
+        _backend(tmp_path, "train_config { sync_replicas: true }")
+    assert not caplog.records
+    _backend(tmp_path, "train_config { startup_delay_steps: 3 replicas_to_aggregate: 2 }")
+    for field in ("startup_delay_steps", "replicas_to_aggregate"):
+        assert f"train_config.{field} has no effect with strategy parameter_server" in caplog.text
+    assert "one that cannot be used ends the run" in caplog.text

@@ -1,0 +1,187 @@
+"""Real processes that train by the TF2 loop with parameter servers."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import signal
+import time
+from typing import Any, Callable, Dict, Iterator, List, Optional
+
+import pytest
+
+from estimator_det import console
+from model_fn.checkpoints import repair
+from model_fn.runs import data_split
+from tests.checkpoints import trained_steps
+from tests.programs.clusters import LocalCluster
+from tests.programs.forking import TIMEOUT, Forker, Run, small_config
+
+pytestmark = pytest.mark.slow
+
+Make = Callable[..., LocalCluster]
+ENDLESS = 10**6
+STRATEGY = "parameter_server"
+
+
+@pytest.fixture
+def fake_cluster(forker: Forker, tmp_path: pathlib.Path) -> Iterator[Make]:
+    """Makes a cluster that trains the fake detector in `tmp_path`/model."""
+    made: List[LocalCluster] = []
+
+    def make(workers: int = 2, servers: int = 1, chief: str = "chief", **settings: Any) -> Any:
+        usual = {"ballast": 10, "eval_secs": 0, "save_steps": 10, "steps_per_call": 5}
+        settings = {**usual, **settings}
+
+        def start(environment: Dict[str, str]) -> Run:
+            return forker.fake_training(
+                str(tmp_path / "model"), environment=environment, strategy=STRATEGY, **settings
+            )
+
+        made.append(LocalCluster(start, workers, servers, chief))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.kill()
+
+
+def _steps(folder: pathlib.Path) -> List[int]:
+    return sorted(int(path.stem.split("-")[1]) for path in folder.glob("model.ckpt-*.index"))
+
+
+def _check_whole(folder: pathlib.Path) -> None:
+    """Each checkpoint is whole, and has the step of its name."""
+    assert _steps(folder)
+    for index in folder.glob("model.ckpt-*.index"):
+        assert repair.find_damage(str(index.with_suffix(""))) is None
+    assert _steps(folder)[-1] == trained_steps(str(folder))
+
+
+def _wait_for_step(folder: pathlib.Path, step: int, cluster: LocalCluster) -> None:
+    end = time.monotonic() + TIMEOUT
+    while trained_steps(str(folder)) < step:
+        assert time.monotonic() < end, cluster.outputs()
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("chief", "other"),
+    [("chief", "evaluator"), pytest.param("master", None, marks=pytest.mark.exhaustive)],
+)
+def test_a_training(
+    fake_cluster: Make, tmp_path: pathlib.Path, chief: str, other: Optional[str]
+) -> None:
+    cluster, folder = fake_cluster(chief=chief, servers=2, num_steps=32), tmp_path / "model"
+    cluster.start_all(*([other] if other else []))
+    assert set(cluster.wait().values()) == {0}, cluster.outputs()
+    assert _steps(folder)[-1] == 32
+    _check_whole(folder)
+    evaluated = (folder / "evaluations.jsonl").read_text().splitlines()
+    assert json.loads(evaluated[-1])["step"] == 32
+    assert "step 32/32" in cluster.runs[f"{chief}-0"].output()
+    # Each record of the workers' steps is counted.
+    counts = [
+        json.loads((folder / f"data_position-worker-{i}.json").read_text())["32"]["count"]
+        for i in range(2)
+    ]
+    assert sum(counts) == 2 * 32 and all(counts)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("killed", ["worker", "ps", "chief", "evaluator"])
+def test_a_task_is_killed_and_started_again(
+    fake_cluster: Make, tmp_path: pathlib.Path, killed: str
+) -> None:
+    folder = tmp_path / "model"
+    cluster = fake_cluster(num_steps=300, step_secs=0.4)
+    cluster.start_all("evaluator")
+    _wait_for_step(folder, 30, cluster)
+    run = cluster.runs[f"{killed}-0"]
+    run.signal(signal.SIGKILL)
+    assert run.wait() == -signal.SIGKILL
+    again = cluster.start(killed)
+    assert set(cluster.wait().values()) == {0}, cluster.outputs()
+    assert _steps(folder)[-1] == 300
+    _check_whole(folder)
+    if killed == "chief":
+        assert "Resuming at step" in again.output()
+    if killed == "ps":
+        assert "training begins again at the last checkpoint" in cluster.runs["chief-0"].output()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("killed", ["worker", "ps", "chief"])
+def test_a_task_that_stays_away_ends_the_others(
+    fake_cluster: Make, tmp_path: pathlib.Path, killed: str
+) -> None:
+    folder = tmp_path / "model"
+    cluster = fake_cluster(num_steps=ENDLESS, step_secs=0.2, task_timeout_secs=15)
+    cluster.start_all("evaluator")
+    _wait_for_step(folder, 20, cluster)
+    gone = cluster.runs.pop(f"{killed}-0")
+    gone.signal(signal.SIGKILL)
+    assert set(cluster.wait().values()) == {console.EXIT_FAILED}, cluster.outputs()
+    for name, run in cluster.runs.items():
+        # The evaluator knows of the chief, which ended with an error.
+        missing = "chief" if name.startswith("evaluator") else killed
+        assert f"error: {missing} 0 of the cluster is missing" in run.output(), cluster.outputs()
+        assert "Traceback" not in run.output()
+    _check_whole(folder)
+
+
+@pytest.mark.exhaustive
+def test_sigterm_to_all(fake_cluster: Make, tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "model"
+    settings = {"save_steps": ENDLESS, "step_secs": 0.1}
+    cluster = fake_cluster(num_steps=ENDLESS, **settings)
+    cluster.start_all("evaluator")
+    cluster.runs["chief-0"].wait_for("step 5")
+    for run in cluster.runs.values():
+        run.signal(signal.SIGTERM)
+    assert set(cluster.wait().values()) == {console.EXIT_TERMINATED}, cluster.outputs()
+    first, stopped = _steps(folder)
+    assert first == 0
+    text = f"stopped by SIGTERM at step {stopped}, which is saved in {folder}"
+    assert text in cluster.runs["chief-0"].output()
+    _check_whole(folder)
+
+    # All of it resumes, each worker with its next record.
+    again = fake_cluster(num_steps=stopped + 20, **settings)
+    again.start_all()
+    assert set(again.wait().values()) == {0}, again.outputs()
+    assert _steps(folder)[-1] == stopped + 20
+    assert f"Resuming at step {stopped}" in again.runs["chief-0"].output()
+    assert "new epoch" not in again.outputs() and "come again" not in again.outputs()
+
+
+@pytest.mark.exhaustive
+def test_the_command(forker: Forker, tmp_path: pathlib.Path) -> None:
+    config, folder = small_config(tmp_path, num_steps=20), tmp_path / "model"
+    arguments = ["train", config, "--model_dir", str(folder), "--save_checkpoints_steps=10"]
+    arguments += ["--best_metric", "DetectionBoxes_Precision/mAP", "--eval_throttle_secs=0"]
+    loop = ["--strategy", STRATEGY, "--steps_per_call=5", "--precision=mixed_float16"]
+    cluster = LocalCluster(
+        lambda environment: forker.command(
+            *arguments, *loop, "--accumulate_steps=2", environment=environment
+        )
+    )
+    try:
+        waiting = cluster.start("chief")
+        waiting.wait_for("chief 0 waits for worker 0, worker 1, ps 0")
+        waiting.signal(signal.SIGTERM)
+        assert waiting.wait() == console.EXIT_TERMINATED
+        cluster.start_all("evaluator")
+        assert set(cluster.wait().values()) == {0}, cluster.outputs()
+    finally:
+        cluster.kill()
+    assert _steps(folder) == [0, 10, 20]
+    split = json.loads((folder / data_split.SPLIT_FILE).read_text())
+    assert split["workers"] == ["worker 0", "worker 1"]
+    assert "worker 1 is worker 2 of 2 reads" in cluster.runs["chief-0"].output()
+    assert list((folder / "export" / "Servo").iterdir())
+    assert list((folder / "export" / "best").iterdir())
+    # An Estimator on one machine resumes from that.
+    estimator = forker.command(*arguments, "--num_train_steps=22")
+    assert estimator.wait() == 0, estimator.output()
+    assert trained_steps(str(folder)) == 22 and "Resuming at step 20" in estimator.output()
