@@ -7,6 +7,7 @@ from typing import Any, List, Optional
 
 import tensorflow as tf
 from tensorflow.python.framework import kernels as _kernels
+from tensorflow.python.framework import op_def_registry as _op_def_registry
 from tensorflow.python.tpu import tpu_function as _tpu_function
 
 from estimator_det.compat import quiet
@@ -25,6 +26,11 @@ def registered_kernels(operation_type: str, device_type: str) -> List[Any]:
         _register_xla_kernels()
     found = _kernels.get_registered_kernels_for_op(operation_type).kernel
     return [kernel for kernel in found if kernel.device_type == device_type]
+
+
+def operation_definition(operation_type: str) -> Optional[Any]:
+    """The `OpDef` message of an operation; None of one that this TensorFlow does not know."""
+    return _op_def_registry.get(operation_type)
 
 
 def num_tpu_shards() -> Optional[int]:

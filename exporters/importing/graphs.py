@@ -13,7 +13,7 @@ import numpy as np
 
 from exporters.importing.published import Convolution, Named, Norm, Structure
 
-_CONVOLUTIONS = {
+CONVOLUTIONS = {
     "Conv2D": "conv",
     "_FusedConv2D": "conv",
     "DepthwiseConv2dNative": "depthwise",
@@ -23,11 +23,12 @@ _CONVOLUTIONS = {
     "_FusedMatMul": "dense",
 }
 _POOLS = {"MaxPool": "max_pool", "AvgPool": "average_pool"}
-_SAME_VALUE = (
+SAME_VALUE = (
     "Identity", "ReadVariableOp", "Enter", "Cast", "CheckNumerics", "StopGradient",
     "FakeQuantWithMinMaxVars", "FakeQuantWithMinMaxVarsPerChannel",
 )  # fmt: skip
 _BATCH_NORMS = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
+_DEFAULT_EPSILON = 1e-4  # of batch norm, which SavedModels without default values leave out
 _NOT_DATA = ("Shape", "Assert")
 _MAX_DEPTH = 64  # of constants that are computed from constants
 MAX_NUMBERS = 1 << 28  # of a constant; a few bytes of a file can state any shape
@@ -58,7 +59,7 @@ def from_graph_def(graph_def: Any, arrays: Mapping[str, np.ndarray]) -> Graph:
     """The graph of a `GraphDef` message."""
     nodes = {}
     for node in graph_def.node:
-        epsilon = node.attr["epsilon"].f if node.op in _BATCH_NORMS else 0.0
+        epsilon = node.attr["epsilon"].f if "epsilon" in node.attr else _DEFAULT_EPSILON
         nodes[node.name] = Node(node.name, node.op, operation_names(node.input), epsilon or 1e-3)
     return Graph(nodes, arrays)
 
@@ -71,7 +72,7 @@ def read_structure(graph: Graph) -> Structure:
     for node in graph.nodes.values():
         if node.op in _POOLS:
             tokens[node.name] = (_POOLS[node.op],)
-        elif node.op in _CONVOLUTIONS and len(node.inputs) > 1:
+        elif node.op in CONVOLUTIONS and len(node.inputs) > 1:
             layer = _convolution(graph, node, users)
             if layer is not None:
                 found.append(layer)
@@ -116,7 +117,7 @@ def _evaluate(
     node = graph.nodes.get(name)
     if name in known or node is None or not node.inputs or depth > _MAX_DEPTH:
         return known.get(name)
-    if node.op in _SAME_VALUE:
+    if node.op in SAME_VALUE:
         known[name] = _evaluate(graph, node.inputs[0], known, depth + 1)
     elif node.op in _ARITHMETIC:
         values = [_evaluate(graph, each, known, depth + 1) for each in node.inputs]
@@ -166,7 +167,7 @@ def _named(graph: Graph, name: str) -> Optional[Named]:
 
 
 def _convolution(graph: Graph, node: Node, users: Dict[str, List[Node]]) -> Optional[Convolution]:
-    kind = _CONVOLUTIONS[node.op]
+    kind = CONVOLUTIONS[node.op]
     weights = _named(graph, node.inputs[1])
     if weights is None or weights.values.ndim != (2 if kind == "dense" else 4):
         return None
@@ -220,7 +221,7 @@ def _follow(
             return None
         node = followers[0]
         others = [each for each in node.inputs if each != name]
-        if node.op in _SAME_VALUE and not others:
+        if node.op in SAME_VALUE and not others:
             pass
         elif node.op in _BATCH_NORMS and node.inputs[0] == name:
             return _norm(graph, node, affine.channels)
