@@ -22,6 +22,7 @@ from exporters.importing import (  # noqa: F401 (unused here: each registers its
 )
 from exporters.importing.calibration import calibrate
 from exporters.importing.mapping import MISSING, OTHER_SHAPE, Mapped, map_variables
+from exporters.importing.names import align_names
 from exporters.importing.own_model import OwnModel, build_own_model
 from exporters.importing.proposal import explain_shapes, propose_config
 from exporters.importing.published import FORMATS, Published, refuse_not_finite
@@ -83,6 +84,7 @@ def import_model(
     published = _read(source_format, path)
     refuse_not_finite(published, path)
     own = build_own_model(pipeline_config)
+    published, naming = align_names(published, own.structure, path)
     mapped = map_variables(own, published)
     if not mapped.values:
         raise RunError(
@@ -90,7 +92,9 @@ def import_model(
             f"variables none is found, such as {mapped.rows[0].variable}. Give the configuration "
             "of this model, or the right format with --from"
         )
-    notes = _apply_anchor_order(own, published, mapped, pipeline_config.model, anchor_order)
+    notes = naming + _apply_anchor_order(
+        own, published, mapped, pipeline_config.model, anchor_order
+    )
     warnings = [note for note in notes if note.startswith("warning: ")]
     warnings += _absent(mapped, published, pipeline_config.model)
     num_neutral = len(mapped.folded) + published.num_neutral

@@ -83,7 +83,12 @@ class _Mapping:
 def map_variables(own: OwnModel, published: Published) -> Mapped:
     """The value of each variable of our model that the file gives one."""
     mapping = _Mapping(own, published)
-    matches = match_layers(own.structure, published.structure, by_name=published.has_names)
+    matches = match_layers(
+        own.structure,
+        published.structure,
+        by_name=published.has_names,
+        in_order=not published.from_functions,
+    )
     for layer in own.structure.convolutions:
         names = _variables_of(layer)
         match = matches[layer.name][0] if layer.name in matches else None

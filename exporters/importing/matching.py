@@ -6,7 +6,7 @@ them. Where that leaves several, the layers after them decide, and then the orde
 
 from __future__ import annotations
 
-from typing import Dict, Hashable, List, Mapping, Sequence, Tuple
+from typing import Container, Dict, Hashable, List, Mapping, Sequence, Tuple
 
 from exporters.importing.published import Convolution, Structure
 
@@ -19,15 +19,22 @@ def scope_of(name: str) -> str:
 
 
 def match_layers(
-    ours: Structure, theirs: Structure, *, by_name: bool
+    ours: Structure, theirs: Structure, *, by_name: bool, in_order: bool = True
 ) -> Dict[str, Tuple[Convolution, str]]:
-    """Our convolutions by name of operation -> theirs, with how it was found: name or structure."""
+    """Our convolutions by name of operation -> theirs, with how it was found: name or structure.
+
+    Args:
+        ours: The layers to find.
+        theirs: Those of the file.
+        by_name: Whether the names of the file are those of our layers.
+        in_order: Whether the order of the file decides where nothing else does.
+    """
     found: Dict[str, Tuple[Convolution, str]] = {}
     if by_name:
         for name, layer in _by_scope(ours, theirs).items():
             found[name] = (layer, "name")
     taken = {layer.name for layer, _ in found.values()}
-    for name, layer in _by_structure(ours, theirs).items():
+    for name, layer in _by_structure(ours, theirs, in_order).items():
         if name not in found and layer.name not in taken:
             found[name] = (layer, "structure")
     return found
@@ -41,7 +48,7 @@ def _by_scope(ours: Structure, theirs: Structure) -> Dict[str, Convolution]:
     candidates: Dict[str, List[Convolution]] = {}
     for layer in theirs.convolutions:
         for name in (layer.name, layer.weights.name):
-            scope = _longest_scope(name, scopes)
+            scope = longest_scope(name, scopes)
             if scope:
                 candidates.setdefault(scope, []).append(layer)
                 break
@@ -52,7 +59,8 @@ def _by_scope(ours: Structure, theirs: Structure) -> Dict[str, Convolution]:
     }
 
 
-def _longest_scope(name: str, scopes: Mapping[str, object]) -> str:
+def longest_scope(name: str, scopes: Container[str]) -> str:
+    """The innermost of some scopes that a name is in; an empty text if it is in none."""
     while name:
         name = scope_of(name)
         if name in scopes:
@@ -60,13 +68,13 @@ def _longest_scope(name: str, scopes: Mapping[str, object]) -> str:
     return ""
 
 
-def _by_structure(ours: Structure, theirs: Structure) -> Dict[str, Convolution]:
+def _by_structure(ours: Structure, theirs: Structure, in_order: bool) -> Dict[str, Convolution]:
     layers = {layer.name: layer for layer in theirs.convolutions}
     found: Dict[str, Convolution] = {}
     mine, other = _groups(ours), _groups(theirs)
     for color, names in mine.items():
         candidates = other.get(color, [])
-        if len(candidates) == len(names):
+        if len(candidates) == len(names) and (in_order or len(names) == 1):
             found.update((name, layers[each]) for name, each in zip(names, candidates))
     return found
 

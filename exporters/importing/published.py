@@ -66,6 +66,7 @@ class Published(NamedTuple):
     label_map: Optional[Dict[int, str]] = None  # id -> name
     image_size: Optional[Tuple[int, int]] = None  # height and width that images are resized to
     num_neutral: int = 0  # layers whose statistics an earlier import has made neutral
+    from_functions: bool = False  # layers of functions have no order, so names must decide
 
 
 NO_STRUCTURE = Structure((), {}, {})
