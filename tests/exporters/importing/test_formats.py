@@ -286,8 +286,3 @@ def test_saved_models_that_cannot_be_used(original, tmp_path):
     _refused(saved_model.read_saved_model, folder, "cut off after 5000 bytes")
     file.write_bytes(b"")
     _refused(saved_model.read_saved_model, folder, "contains no graph")
-    graph_def = tf1.GraphDef()
-    graph_def.node.add(name="call", op="StatefulPartitionedCall")
-    graph_def.library.function.add().signature.name = "inference"
-    second = _saved_model(tmp_path / "second", graph_def)
-    _refused(saved_model.read_saved_model, second, "TensorFlow 2", "not supported yet")

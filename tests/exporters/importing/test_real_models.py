@@ -12,6 +12,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.detectors.base import make_detector
 from exporters.importing import importer, mapping
+from exporters.importing.names import align_names
 from exporters.importing.own_model import build_own_model
 from exporters.importing.published import FORMATS, refuse_not_finite
 from inputs import serving
@@ -114,3 +115,38 @@ def test_frozen_graph_that_the_reference_wrote(shared):
     reader = tf1.train.NewCheckpointReader(prefix)
     for name, values in mapped.values.items():
         np.testing.assert_array_equal(values, reader.get_tensor(name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prefix", [pytest.param("", marks=pytest.mark.exhaustive), "import"])
+def test_frozen_graph_that_tensorflow_2_saved(shared, tmp_path, prefix):
+    base = shared / "real_models" / "native_tf115_pets"
+    if not base.is_dir():
+        pytest.skip(f"needs {base}")
+    graph_def = tf1.GraphDef()
+    graph_def.ParseFromString((base / "frozen_inference_graph.pb").read_bytes())
+    images = [tf.TensorSpec([None, None, None, 3], tf.uint8, name="image")]
+    outputs = ["detection_boxes:0", "detection_scores:0"]
+    network = tf1.wrap_function(
+        lambda image: tf1.import_graph_def(
+            graph_def, {"image_tensor:0": image}, outputs, name=prefix
+        ),
+        images,
+    )
+    module = tf.Module()
+    module.run = tf.function(lambda image: dict(zip("ab", network(image))), input_signature=images)
+    module.network = network
+    tf.saved_model.save(module, str(tmp_path), signatures=module.run)
+    config = pipeline.read_pipeline(str(base / "pipeline.config"))
+    published = FORMATS.get("saved_model")(str(tmp_path))
+    assert importer.propose("saved_model", str(tmp_path)).model.ssd.num_classes == 37
+    own = build_own_model(config)
+    assert np.abs(published.anchors - own.anchors).max() < 1e-6
+    published, _ = align_names(published, own.structure, str(tmp_path))
+    mapped = mapping.map_variables(own, published)
+    assert {row.state for row in mapped.rows} == {mapping.COPIED}
+    pixels = np.asarray(Image.open(shared / "data" / "image1.jpg").convert("RGB"))
+    expected = module.run(tf.constant(pixels[np.newaxis]))
+    found = _detect(config, mapped.values, pixels)
+    np.testing.assert_allclose(found["detection_boxes"], expected["a"], atol=1e-6)
+    np.testing.assert_allclose(found["detection_scores"], expected["b"], atol=1e-6)
