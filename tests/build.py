@@ -29,6 +29,8 @@ OWN_TARGETS = (
     "model_fn/runs/backends/base",
     "model_fn/runs/backends/cluster_tasks",
     "model_fn/runs/backends/estimator",
+    "model_fn/runs/backends/tpu_options",
+    "model_fn/runs/backends/tpu_resolver",
     "model_fn/runs/cluster",
     "model_fn/runs/data_split",
     "model_fn/runs/data_cursor",

@@ -11,6 +11,7 @@ All other packages import these names from here:
 * `registered_kernels`: kernels of an operation for a device, with their types.
 * `num_tpu_shards`: number of TPU cores of the computation being built.
 * `apply_summed`: TF1 optimizers in a TF2 loop over replicas.
+* `make_slots`: the variables of a TF1 optimizer, before it applies gradients.
 * `shared_state`: variables that a TF1 optimizer has once.
 * `limit_waiting`: for how long workers wait for each other.
 * `WorkerPool`, `iterator_spec`: workers to which a coordinator gives steps.
@@ -45,6 +46,7 @@ from estimator_det.compat.replicas import (
     eagerly,
     global_seed,
     limit_waiting,
+    make_slots,
     quiet_layers,
     shared_state,
 )
@@ -68,6 +70,7 @@ __all__ = [
     "iterator_spec",
     "keras_initializer",
     "limit_waiting",
+    "make_slots",
     "num_tpu_shards",
     "quick_callable",
     "quiet_layers",

@@ -47,6 +47,12 @@ def apply_summed(optimizer: Any, strategy: Any, pairs: Sequence[Tuple[Any, Any]]
     optimizer._distributed_apply(_Summed(strategy), list(pairs))
 
 
+def make_slots(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Creates the variables of a TF1 optimizer now, not when it applies gradients first."""
+    optimizer._prepare()
+    optimizer._create_slots(list(variables))
+
+
 def shared_state(optimizer: Any) -> Dict[str, Any]:
     """Variables that a TF1 optimizer has once, by the names that it gives them: "beta1_power".
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import sys
 from typing import Any, Optional
 
-from estimator_det import console
+from estimator_det import console, tpu_environment
 from estimator_det.verbs import data_worker, legacy_cluster
 from estimator_det.verbs.base import CONFIG_EXAMPLE, CONFIG_FILE, add_config_arguments, load
 from model_fn.runs import loop_options
@@ -73,9 +74,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_loop_arguments(looping: Any) -> None:
     looping.add_argument(
         "--strategy",
-        choices=[*loop_options.STRATEGIES, *loop_options.REFUSED],
+        choices=loop_options.STRATEGIES,
         help="train by the TF2 loop: on one device, on all GPUs of this machine, on those of all "
-        "machines in TF_CONFIG together, or on those of its workers, each for itself",
+        "machines in TF_CONFIG together, on those of its workers, each for itself, or on a TPU",
     )
     looping.add_argument(
         "--num_replicas",
@@ -99,6 +100,13 @@ def _add_loop_arguments(looping: Any) -> None:
         choices=loop_options.PRECISIONS,
         help="what the network computes in; variables and losses stay float32",
     )
+    looping.add_argument(
+        "--tpu_name",
+        help="with --strategy tpu: name of the TPU, its grpc:// address, or local on its own "
+        "machine; default: that of KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, TPU_NAME or TPU_CONFIG",
+    )
+    looping.add_argument("--tpu_zone", help="zone of the TPU")
+    looping.add_argument("--gcp_project", help="project of the TPU")
     looping.add_argument(
         "--jit_compile", action="store_true", help="compile forward and backward pass by XLA"
     )
@@ -125,6 +133,10 @@ def _in_loop(given: argparse.Namespace) -> Optional[loop_options.InLoop]:
             "--rehearse_tpu runs the training loop of a TPU, and --strategy another one: give one "
             "of them"
         )
+    if given.strategy == loop_options.TPU and given.tpu_name is None:
+        found = tpu_environment.read_tpu_address(os.environ)
+        named = {"tpu_name": found.name, "tpu_zone": found.zone, "gcp_project": found.project}
+        chosen = {**named, **chosen}
     return loop_options.InLoop(**chosen) if chosen else None
 
 
@@ -217,8 +229,9 @@ def run(options: argparse.Namespace) -> int:
         on_tpu = OnTpu(iterations_per_loop=options.progress_steps, rehearses=True)
         for finding in tpu_options.check(config, options.model_dir, on_tpu):
             printing.report(finding, sys.stderr)
+    is_for_tpu = options.rehearse_tpu or options.strategy == loop_options.TPU
     console.check_config(
-        config, ignore=console.unused_in_training(options.model_dir, on_tpu=options.rehearse_tpu)
+        config, ignore=console.unused_in_training(options.model_dir, on_tpu=is_for_tpu)
     )
     from inputs.checks import decoder_warnings
     from model_fn.runs import runner

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, Optional
+from typing import Any, Optional
 
 from estimator_det.config.text import ConfigError, entries
 
 NONE, MIRRORED, MULTI_WORKER = "none", "mirrored", "multi_worker_mirrored"
-PARAMETER_SERVER = "parameter_server"
+PARAMETER_SERVER, TPU = "parameter_server", "tpu"
+LOCAL = "local"  # name of a TPU on its own machine
 FLOAT32 = "float32"
 MIXED_FLOAT16, MIXED_BFLOAT16 = "mixed_float16", "mixed_bfloat16"
 
-STRATEGIES = (NONE, MIRRORED, MULTI_WORKER, PARAMETER_SERVER)
+STRATEGIES = (NONE, MIRRORED, MULTI_WORKER, PARAMETER_SERVER, TPU)
 OF_MACHINES = (MULTI_WORKER, PARAMETER_SERVER)  # which TF_CONFIG lists
 PRECISIONS = (FLOAT32, MIXED_FLOAT16, MIXED_BFLOAT16)
-
-# Strategies that the loop does not have, and what to do instead.
-REFUSED: Dict[str, str] = {
-    "tpu": "use python -m estimator_det.model_main --use_tpu, which trains by TPUEstimator",
-}
 
 STEPS_OF_WORKER = 16  # between two returns to the hooks
 
@@ -30,7 +26,8 @@ class InLoop:
 
     Attributes:
         strategy: One of `STRATEGIES`: a single device, all GPUs of this machine, those of all
-            machines in TF_CONFIG, or those of its workers, which share variables but not steps.
+            machines in TF_CONFIG, those of its workers, which share variables but not steps, or all
+            cores of a TPU.
         num_replicas: Devices of this machine that share a batch; None for all GPUs. Where there is
             no GPU, so many logical CPUs, by default 1.
         accumulate_steps: Parts of a replica's share of the batch, taken one after the other.
@@ -38,10 +35,13 @@ class InLoop:
             parameter servers for `STEPS_OF_WORKER` of each worker.
         precision: One of `PRECISIONS`, what networks compute in; variables stay float32.
         jit_compile: Compile forward and backward pass by XLA.
+        tpu_name: Of the TPU; "local" on its own machine, or an address, grpc://host:port.
+        tpu_zone: Of the TPU; by default that of this machine.
+        gcp_project: Of the TPU; by default that of this machine.
         made: The strategy of `tf.distribute`, where a program has made it.
 
     Raises:
-        ConfigError: for a number out of range, or a strategy that the loop does not have.
+        ConfigError: for a number out of range, or an option that a strategy does not have.
     """
 
     strategy: str = NONE
@@ -50,14 +50,12 @@ class InLoop:
     steps_per_call: Optional[int] = None
     precision: str = FLOAT32
     jit_compile: bool = False
+    tpu_name: Optional[str] = None
+    tpu_zone: Optional[str] = None
+    gcp_project: Optional[str] = None
     made: Optional[Any] = None
 
     def __post_init__(self) -> None:
-        if self.strategy in REFUSED:
-            raise ConfigError(
-                f"the TF2 loop has no strategy {self.strategy!r}; {REFUSED[self.strategy]}. The "
-                f"loop has {', '.join(STRATEGIES)}"
-            )
         for field, allowed in (("strategy", STRATEGIES), ("precision", PRECISIONS)):
             if getattr(self, field) not in allowed:
                 raise ConfigError(
@@ -72,6 +70,7 @@ class InLoop:
                 f"num_replicas is {self.num_replicas}, and strategy {self.strategy!r} takes all "
                 "GPUs of each machine, or its CPU. Leave it out, or set CUDA_VISIBLE_DEVICES"
             )
+        self._check_tpu()
         if self.strategy == PARAMETER_SERVER and self.jit_compile:
             raise ConfigError(
                 f"jit_compile: functions of XLA cannot read variables of another machine, as those "
@@ -83,6 +82,27 @@ class InLoop:
                 f"num_replicas is {self.num_replicas}, and strategy {NONE!r} has one; give "
                 f"strategy {MIRRORED!r}"
             )
+
+    def _check_tpu(self) -> None:
+        if self.strategy != TPU:
+            for field in ("tpu_name", "tpu_zone", "gcp_project"):
+                if getattr(self, field) is not None:
+                    raise ConfigError(f"{field} is for strategy {TPU!r}; leave it out")
+            return
+        if not self.tpu_name:
+            raise ConfigError(
+                f"strategy {TPU!r} needs tpu_name: that of a Cloud TPU, {LOCAL!r} on the TPU's own "
+                "machine, or an address such as grpc://10.0.0.2:8470"
+            )
+        if self.num_replicas is not None:
+            raise ConfigError(
+                f"num_replicas is {self.num_replicas}, and strategy {TPU!r} takes all cores of the "
+                "TPU. Leave it out"
+            )
+        if self.jit_compile:
+            raise ConfigError(f"jit_compile: strategy {TPU!r} always compiles. Leave it out")
+        if self.precision == MIXED_FLOAT16:
+            raise ConfigError(f"precision is {MIXED_FLOAT16}; a TPU has {MIXED_BFLOAT16}")
 
 
 def check_batch(pipeline_config: Any, in_loop: InLoop, num_replicas: int) -> None:

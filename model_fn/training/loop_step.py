@@ -7,11 +7,11 @@ norm get their values back.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Tuple
 
 import numpy as np
 
-from estimator_det.compat import apply_summed, quiet_layers, shared_state, tf
+from estimator_det.compat import apply_summed, make_slots, quiet_layers, shared_state, tf
 from inputs import schema
 from model_fn.checkpoints.variables import AVERAGE_SUFFIX
 from model_fn.training import step
@@ -48,6 +48,20 @@ class Outcome(NamedTuple):
     positions: Tuple[Tensors, ...]  # of each reader of records: `step.POSITION` of all its images
 
 
+class _Taken(NamedTuple):
+    """What a step leaves behind, the same on all replicas."""
+
+    num_taken: tf.Tensor
+    is_finite: tf.Tensor
+    stops: tf.Tensor
+    losses: Tensors
+    counts: Tensors
+    norm: tf.Tensor
+    rate: tf.Tensor
+    checks: Tensors
+    gradients: Tensors
+
+
 class LoopStep:
     """Network, optimizer and their variables under a strategy.
 
@@ -72,6 +86,7 @@ class LoopStep:
         jit_compile: bool = False,
     ) -> None:
         self._strategy = strategy
+        self._is_on_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
         self._config = pipeline_config.train_config.optimizer
         with strategy.scope():
             self.global_step = tf.Variable(
@@ -109,6 +124,8 @@ class LoopStep:
         with strategy.scope(), quiet_layers():
             forward.get_concrete_function()
             self._replica.choose_variables()
+            if self._is_on_tpu:
+                make_slots(self._optimizer, self._replica.trained)
             if self._config.use_moving_average:
                 self._averages = {
                     name_of(variable): tf.Variable(
@@ -173,37 +190,88 @@ class LoopStep:
 
     def _take(self, iterator: Any, stops: tf.Tensor) -> Outcome:
         """One step, outside of replicas."""
-        strategy, batch = self._strategy, next(iterator)
-        share = _used(batch)
+        batch = next(iterator)
+        take = self._take_on_tpu if self._is_on_tpu else self._take_over_replicas
+        taken = take(_used(batch), stops)
+        batches = _local(self._strategy, batch)
+        return Outcome(
+            num_taken=taken.num_taken,
+            is_finite=taken.is_finite,
+            stops=taken.stops,
+            scalars={
+                **taken.losses,
+                step.LEARNING_RATE: taken.rate,
+                step.GRADIENT_NORM: taken.norm,
+            },
+            counts=taken.counts,
+            gradients=taken.gradients,
+            checks=taken.checks,
+            batches=batches,
+            input_wait=step.measure_input_wait(tf.nest.flatten(batches)),
+            positions=(_position(batches),),
+        )
+
+    def _take_over_replicas(self, share: Tuple[Any, Any], stops: tf.Tensor) -> _Taken:
+        """Replicas compute, and their sums are applied outside of them."""
 
         def compute(scale: tf.Tensor) -> Any:
-            return strategy.run(self._replica.compute, (*share, scale, stops))
-
-        def first(values: Any) -> Any:
-            return strategy.experimental_local_results(values)[0]
+            return self._strategy.run(self._replica.compute, (*share, scale, stops))
 
         if self._loss_scale is None:
             reduced = compute(tf.constant(1.0))
         else:
-            reduced = self._loss_scale.compute(compute, self._put_back, first)
-        losses, counts = tf.nest.map_structure(first, (reduced.losses, reduced.counts))
-        norm, rate = first(reduced.norm), self._learning_rate()
-        checks = {APPLIED_NORM: rate * norm, MOVING_AVERAGES: first(reduced.is_moved_finite)}
-        values = [losses[step.TOTAL_LOSS], norm, rate, *checks.values()]
+            reduced = self._loss_scale.compute(compute, self._put_back, self._first)
+        told = reduced._replace(
+            **{
+                name: tf.nest.map_structure(self._first, getattr(reduced, name))
+                for name in ("losses", "counts", "norm", "is_moved_finite", "stops", "unclipped")
+            }
+        )
+        return self._judged(told, lambda: self._apply(reduced), lambda: self._put_back(reduced))
+
+    def _take_on_tpu(self, share: Tuple[Any, Any], stops: tf.Tensor) -> _Taken:
+        """All of it in one computation of the cores, for each one goes by way of the host."""
+
+        def take(features: Tensors, labels: Tensors, stops: tf.Tensor) -> _Taken:
+            reduced = self._replica.compute(features, labels, tf.constant(1.0), stops)
+            context = tf.distribute.get_replica_context()
+            return self._judged(
+                reduced,
+                lambda: context.merge_call(lambda _: self._apply(reduced)),
+                lambda: self._replica.put_back(reduced.statistics),
+            )
+
+        return tf.nest.map_structure(self._first, self._strategy.run(take, (*share, stops)))
+
+    def _first(self, value: Any) -> tf.Tensor:
+        return self._strategy.experimental_local_results(value)[0]
+
+    def _judged(
+        self, reduced: Reduced, apply: Callable[[], None], reject: Callable[[], None]
+    ) -> _Taken:
+        """Applies a step whose numbers are finite, and rejects any other."""
+        rate, norm = self._learning_rate(), reduced.norm
+        checks = {APPLIED_NORM: rate * norm, MOVING_AVERAGES: reduced.is_moved_finite}
+        values = [reduced.losses[step.TOTAL_LOSS], norm, rate, *checks.values()]
         is_finite = tf.reduce_all(tf.math.is_finite(tf.stack(values)))
-        batches = _local(strategy, batch)
-        num_taken = tf.cond(is_finite, lambda: self._apply(reduced), lambda: self._reject(reduced))
-        return Outcome(
-            num_taken=num_taken,
+
+        def counted(act: Callable[[], None], number: int) -> Callable[[], tf.Tensor]:
+            def branch() -> tf.Tensor:
+                act()
+                return tf.constant(number)
+
+            return branch
+
+        return _Taken(
+            num_taken=tf.cond(is_finite, counted(apply, 1), counted(reject, 0)),
             is_finite=is_finite,
-            stops=first(reduced.stops),
-            scalars={**losses, step.LEARNING_RATE: rate, step.GRADIENT_NORM: norm},
-            counts=counts,
-            gradients={name: first(value) for name, value in reduced.unclipped.items()},
+            stops=reduced.stops,
+            losses=reduced.losses,
+            counts=reduced.counts,
+            norm=norm,
+            rate=rate,
             checks=checks,
-            batches=batches,
-            input_wait=step.measure_input_wait(tf.nest.flatten(batches)),
-            positions=(_position(batches),),
+            gradients=reduced.unclipped,
         )
 
     def _take_several(self, iterator: Any, num_steps: tf.Tensor, stops: tf.Tensor) -> Outcome:
@@ -235,7 +303,7 @@ class LoopStep:
         (last,) = tf.while_loop(goes_on, take, (first,), invariants, parallel_iterations=1)
         return last
 
-    def _apply(self, reduced: Reduced) -> tf.Tensor:
+    def _apply(self, reduced: Reduced) -> None:
         pairs = [
             (gradient, variable)
             for gradient, variable in zip(reduced.gradients, self._replica.trained)
@@ -253,11 +321,6 @@ class LoopStep:
         for variable in self.network.trainable_variables if self._averages else []:
             average = self._averages[name_of(variable)]
             self._strategy.extended.update(average, approach, args=(variable,))
-        return tf.constant(1)
-
-    def _reject(self, reduced: Reduced) -> tf.Tensor:
-        self._put_back(reduced)
-        return tf.constant(0)
 
     def _put_back(self, reduced: Reduced) -> None:
         self._strategy.run(self._replica.put_back, (reduced.statistics,))
@@ -337,13 +400,15 @@ class LoopStep:
         return {} if self._loss_scale is None else self._loss_scale.variables()
 
 
+def used_by_step(named: Mapping[str, Any]) -> Dict[str, Any]:
+    """What of features or labels network and loss read."""
+    return {key: value for key, value in named.items() if key in _FEATURES + _LABELS}
+
+
 def _used(batch: Any) -> Tuple[Any, Any]:
-    """What of (features, labels) network and loss read."""
+    """The same of (features, labels)."""
     features, labels = batch
-    return (
-        {key: value for key, value in features.items() if key in _FEATURES},
-        {key: value for key, value in labels.items() if key in _LABELS},
-    )
+    return used_by_step(features), used_by_step(labels)
 
 
 def _local(strategy: Any, batch: Any) -> Tuple[Any, ...]:

@@ -33,9 +33,16 @@ def test_flags_of_the_loop_need_a_strategy(flag: str) -> None:
         _chosen(flag)
 
 
-def test_strategies_of_other_backends_are_refused() -> None:
-    with pytest.raises(ConfigError, match="which trains by TPUEstimator"):
-        _chosen("--strategy", "tpu")
+def test_the_tpu_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPU_CONFIG", '{"tpu_node_name": "one", "zone": "here"}')
+    assert _chosen("--strategy", "tpu") == InLoop("tpu", tpu_name="one", tpu_zone="here")
+    found = _chosen("--strategy", "tpu", "--tpu_name", "local")
+    assert found == InLoop("tpu", tpu_name="local")
+    with pytest.raises(ConfigError, match="tpu_name is for strategy 'tpu'"):
+        _chosen("--strategy", "none", "--tpu_name", "local")
+
+
+def test_numbers_out_of_range_are_refused() -> None:
     with pytest.raises(ConfigError, match="accumulate_steps is -1; give 1 or more"):
         _chosen("--strategy", "none", "--accumulate_steps", "-1")
     with pytest.raises(ConfigError, match="accumulate_steps is 0; give 1 or more"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import math
 import os
@@ -18,13 +17,13 @@ from inputs import pipeline as input_pipeline
 from inputs import schema
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor, seed_at
-from model_fn.checkpoints.errors import RunError
 from model_fn.model_fn import create_model_fn
 from model_fn.runs import cluster
-from model_fn.runs.backends import tpu_options
+from model_fn.runs.backends import tpu_options, tpu_resolver
 from model_fn.runs.backends.base import Evaluator, RunSettings
 from model_fn.runs.backends.estimator import estimator_maker
 from model_fn.runs.backends.tpu_options import OnTpu
+from model_fn.runs.backends.tpu_resolver import NoTpuError
 from model_fn.runs.options import Saving
 from model_fn.runs.progress import (
     PROGRESS_FILE,
@@ -46,10 +45,6 @@ _REMEDY = (
     "Lower the learning rate or lengthen its warm-up; on CPU or GPU the step at fault would be "
     "rejected and saved"
 )
-
-
-class NoTpuError(RunError):
-    """The TPU that a run is meant for cannot be reached."""
 
 
 def make_estimator(
@@ -104,12 +99,10 @@ def make_run_config(
     Raises:
         NoTpuError: if there is no such TPU.
     """
-    try:
+    with tpu_resolver.finding(on_tpu.name, on_tpu.zone, on_tpu.project):
         resolver = None
         if not on_tpu.rehearses:
-            resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
-                tpu=on_tpu.name, zone=on_tpu.zone, project=on_tpu.project
-            )
+            resolver = tpu_resolver.make_resolver(on_tpu.name, on_tpu.zone, on_tpu.project)
         # One entry of the speed a loop. TPUEstimator counts runs of its session, and without a TPU
         # each of them is a step.
         runs = on_tpu.iterations_per_loop if on_tpu.rehearses else 1
@@ -129,17 +122,6 @@ def make_run_config(
                 per_host_input_for_training=tpu_estimator.InputPipelineConfig.PER_HOST_V2,
             ),
         )
-    except ImportError as error:
-        raise NoTpuError(
-            f"{error}. To find a TPU by its name, pip install cloud-tpu-client; or give its "
-            "address, grpc://host:8470, or 'local' on its own machine"
-        ) from error
-    except (ValueError, RuntimeError, OSError) as error:
-        raise NoTpuError(
-            f"TPU {on_tpu.name!r} (zone {on_tpu.zone or 'of this machine'}, project "
-            f"{on_tpu.project or 'of this machine'}) was not found: {error}. "
-            "gcloud compute tpus list --zone ZONE lists the TPUs of a zone"
-        ) from error
 
 
 class _LoopsInGraph:
@@ -194,15 +176,6 @@ def running(on_tpu: OnTpu) -> Iterator[None]:
         _LOOPS.end()
 
 
-def static_batches(pipeline_config: Any) -> Any:
-    """The configuration with readers that leave incomplete batches out."""
-    config = copy.deepcopy(pipeline_config)
-    config.train_input_reader.drop_remainder = True
-    for reader in config.eval_input_reader:
-        reader.drop_remainder = True
-    return config
-
-
 def fed(input_fn: Callable[..., Any], *, evaluates: bool = False) -> Callable[..., Any]:
     """An input function for `TPUEstimator`: batches of static shape, of what cores make use of.
 
@@ -210,7 +183,7 @@ def fed(input_fn: Callable[..., Any], *, evaluates: bool = False) -> Callable[..
     `params["batch_size"]`.
 
     Args:
-        input_fn: Of `inputs.pipeline`, with a configuration of `static_batches`.
+        input_fn: Of `inputs.pipeline`, with a configuration of `tpu_options.static_batches`.
         evaluates: Whether it is for evaluation, which needs more.
 
     Returns:
@@ -228,7 +201,7 @@ def fed(input_fn: Callable[..., Any], *, evaluates: bool = False) -> Callable[..
     def feed(params: Dict[str, Any]) -> tf.data.Dataset:
         dataset = input_fn(params, _part_of_host(params)).map(keep)
         for specs in dataset.element_spec:
-            _check_static(specs)
+            tpu_options.check_static(specs)
         return dataset
 
     return feed
@@ -242,17 +215,6 @@ def _part_of_host(params: Dict[str, Any]) -> Optional[tf.distribute.InputContext
     _, index, count, _ = context.current_input_fn_deployment()
     # One replica: the batch size is that of a core already.
     return tf.distribute.InputContext(count, index, num_replicas_in_sync=1)
-
-
-def _check_static(specs: Dict[str, tf.TensorSpec]) -> None:
-    for key, spec in specs.items():
-        if not spec.shape.is_fully_defined():
-            raise ConfigError(
-                f"{key} has shape {spec.shape}, but a TPU needs every length. Give the model a "
-                "fixed_shape_resizer, or a keep_aspect_ratio_resizer with pad_to_max_dimension: "
-                "true, and the reader num_keypoints where it loads keypoints; "
-                "estimator-det check-config --tpu lists all that is open"
-            )
 
 
 class LoopReport(TrainingReport):
@@ -360,7 +322,7 @@ class TpuBackend:
         self, cursors: Sequence[DataCursor], first_step: int, fault_log: FaultLog
     ) -> Callable[..., Any]:
         del cursors
-        config = static_batches(self._settings.pipeline_config)
+        config = tpu_options.static_batches(self._settings.pipeline_config)
         return fed(
             input_pipeline.create_train_input_fn(
                 config,

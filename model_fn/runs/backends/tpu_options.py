@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from typing import Any, List, Optional
+from typing import Any, List, Mapping, Optional
 
 from estimator_det.config import tpu_lint
 from estimator_det.config.problem import Problem
 from estimator_det.config.text import ConfigError
-
-LOCAL = "local"
+from model_fn.runs.loop_options import LOCAL
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,3 +77,31 @@ def check(pipeline_config: Any, model_dir: str, on_tpu: OnTpu) -> List[Problem]:
             "the configuration does not suit a TPU\n" + "\n".join(str(finding) for finding in fatal)
         )
     return [finding for finding in found if finding not in fatal]
+
+
+def static_batches(pipeline_config: Any) -> Any:
+    """The configuration with readers that leave incomplete batches out."""
+    config = copy.deepcopy(pipeline_config)
+    config.train_input_reader.drop_remainder = True
+    for reader in config.eval_input_reader:
+        reader.drop_remainder = True
+    return config
+
+
+def check_static(specs: Mapping[str, Any]) -> None:
+    """Refuses tensors with an open length.
+
+    Args:
+        specs: `tf.TensorSpec`s of what the cores get.
+
+    Raises:
+        ConfigError: naming one, with the fields that set its length.
+    """
+    for key, spec in specs.items():
+        if not spec.shape.is_fully_defined():
+            raise ConfigError(
+                f"{key} has shape {spec.shape}, but a TPU needs every length. Give the model a "
+                "fixed_shape_resizer, or a keep_aspect_ratio_resizer with pad_to_max_dimension: "
+                "true, and the reader num_keypoints where it loads keypoints; "
+                "estimator-det check-config --tpu lists all that is open"
+            )

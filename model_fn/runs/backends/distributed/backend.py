@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import logging
 from typing import Any, Callable, ContextManager, Iterator, List, NamedTuple, Sequence
@@ -12,6 +13,7 @@ from estimator_det.config.fields import check_supported
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor
 from model_fn.runs import cluster, loop_options, progress
+from model_fn.runs.backends import tpu_options
 from model_fn.runs.backends.base import RunSettings
 from model_fn.runs.backends.distributed import strategies, workers
 from model_fn.runs.backends.distributed.session import HookedLoop, LoopSaver, LoopSession
@@ -22,9 +24,10 @@ from model_fn.runs.backends.estimator import (
     EstimatorBackend,
     make_train_input_fn,
 )
+from model_fn.runs.backends.tpu_options import OnTpu
 from model_fn.runs.data_split import report_split
 from model_fn.runs.loop_options import InLoop
-from model_fn.training.loop_step import LoopStep, Outcome
+from model_fn.training.loop_step import LoopStep, Outcome, used_by_step
 
 _LOG = logging.getLogger(__name__)
 
@@ -62,6 +65,9 @@ class LoopBackend(EstimatorBackend):
         self._in_loop = in_loop
         self.steps_per_call = in_loop.steps_per_call or 1
         self._has_workers = in_loop.strategy == loop_options.MULTI_WORKER
+        self._is_on_tpu = in_loop.strategy == loop_options.TPU
+        is_narrow = self._is_on_tpu and settings.pipeline_config.train_config.use_bfloat16
+        self._precision = loop_options.MIXED_BFLOAT16 if is_narrow else in_loop.precision
         self._strategy: Any = None
 
     @contextlib.contextmanager
@@ -73,13 +79,34 @@ class LoopBackend(EstimatorBackend):
         secs = self._settings.task_timeout_secs
         self._strategy = strategies.set_up(self._in_loop, secs).made
         number = self._strategy.num_replicas_in_sync
+        if self._is_on_tpu:
+            self._suit_tpu(number)
         loop_options.check_batch(self._settings.pipeline_config, self._in_loop, number)
-        _LOG.info("Strategy %s: %d replicas", self._in_loop.strategy, number)
+        plural = "" if number == 1 else "s"
+        _LOG.info("Strategy %s: %d replica%s", self._in_loop.strategy, number, plural)
+        if self._precision == loop_options.MIXED_FLOAT16 and not _has_gpu():
+            _LOG.warning(
+                "precision is %s, and there is no GPU: a CPU takes many times as long in float16 "
+                "as in float32. Use %s, or leave --precision out",
+                loop_options.MIXED_FLOAT16,
+                loop_options.MIXED_BFLOAT16,
+            )
         tf.random.set_seed(self._settings.seed)
         try:
             yield
         finally:
             tf.random.set_seed(None)
+
+    def _suit_tpu(self, num_cores: int) -> None:
+        config = tpu_options.static_batches(self._settings.pipeline_config)
+        on_tpu = OnTpu(self._in_loop.tpu_name, num_shards=num_cores)
+        for finding in tpu_options.check(config, self._settings.model_dir, on_tpu):
+            if finding.severity == "warning":
+                _LOG.warning("%s", finding)
+        self._settings = dataclasses.replace(self._settings, pipeline_config=config)
+        if self._strategy.extended.num_hosts > 1:
+            # Each host reads a part of the records, and this process sees one position.
+            self.position_files = []
 
     def _together(self) -> ContextManager[None]:
         if not self._has_workers:
@@ -103,6 +130,7 @@ class LoopBackend(EstimatorBackend):
             next(iter(cursors), None),
             first_step,
             fault_log,
+            runs_elsewhere=self._is_on_tpu and self._in_loop.tpu_name != loop_options.LOCAL,
             on_split=functools.partial(report_split, model_dir, cluster.read_cluster()),
         )
 
@@ -126,7 +154,7 @@ class LoopBackend(EstimatorBackend):
                 self._strategy,
                 self._settings.pipeline_config,
                 num_parts=self._in_loop.accumulate_steps,
-                in_type=_TYPES[self._in_loop.precision],
+                in_type=_TYPES[self._precision],
                 jit_compile=self._in_loop.jit_compile,
             )
             call = self._make_call(loop_step, input_fn)
@@ -152,6 +180,9 @@ class LoopBackend(EstimatorBackend):
 
         distributed = self._strategy.distribute_datasets_from_function(of_worker, on_host)
         iterator = iter(distributed)
+        if self._is_on_tpu:
+            for specs in distributed.element_spec:
+                tpu_options.check_static(used_by_step(specs))
         loop_step.build(distributed.element_spec)
         function = loop_step.function(iterator._type_spec, loops=self.steps_per_call > 1)
 
@@ -195,3 +226,7 @@ class LoopBackend(EstimatorBackend):
             # Workers stop together: those that do not want to learn of it in the next step.
             if stops or is_signalled or (wants_stop and not self._has_workers):
                 break
+
+
+def _has_gpu() -> bool:
+    return bool(tf.config.list_logical_devices("GPU"))

@@ -10,19 +10,21 @@ from estimator_det.compat import limit_waiting, tf
 from estimator_det.config.text import ConfigError
 from model_fn.checkpoints.errors import RunError
 from model_fn.runs import cluster
-from model_fn.runs.backends import cluster_tasks
+from model_fn.runs.backends import cluster_tasks, tpu_resolver
 from model_fn.runs.backends.distributed import workers
 from model_fn.runs.loop_options import (
+    LOCAL,
     MIRRORED,
     MULTI_WORKER,
     NONE,
     OF_MACHINES,
     PARAMETER_SERVER,
+    TPU,
     InLoop,
 )
 from model_fn.runs.options import DEFAULT_TASK_TIMEOUT_SECS
 from model_fn.runs.signals import handlers_kept
-from model_fn.runs.task_watch import TaskWatch, check_free
+from model_fn.runs.task_watch import TaskWatch, check_free, is_listening
 
 _LOG = logging.getLogger(__name__)
 
@@ -40,7 +42,7 @@ def set_up(in_loop: InLoop, task_timeout_secs: float = DEFAULT_TASK_TIMEOUT_SECS
     Raises:
         ConfigError: if the cluster does not fit the strategy.
         RunError: if this machine has fewer devices than are asked for, TensorFlow is in use
-            already, or the address of this worker is taken.
+            already, the address of this worker is taken, or the TPU cannot be reached.
         MissingTaskError: if another task is missing for too long.
     """
     if in_loop.made is not None or cluster.is_evaluator():
@@ -118,6 +120,33 @@ def connected(members: cluster.Cluster, task_timeout_secs: float) -> Any:
             return tf.distribute.ParameterServerStrategy(_resolver(members))
 
 
+def _tpu(in_loop: InLoop, task_timeout_secs: float) -> Any:
+    del task_timeout_secs
+    name = in_loop.tpu_name
+    with tpu_resolver.finding(name, in_loop.tpu_zone, in_loop.gcp_project):
+        resolver = tpu_resolver.make_resolver(name, in_loop.tpu_zone, in_loop.gcp_project)
+        if name != LOCAL:
+            _check_reachable(resolver.master())
+    try:
+        if name != LOCAL:
+            tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+        return tf.distribute.TPUStrategy(resolver)
+    except (tf.errors.OpError, RuntimeError, ValueError) as error:
+        raise tpu_resolver.NoTpuError(
+            f"TPU {name!r} has no cores that this machine can reach: {str(error).splitlines()[0]}. "
+            "Is it running, and is this its network? To rehearse a training by TPUEstimator "
+            "without a TPU: --rehearse_tpu in place of --strategy"
+        ) from error
+
+
+def _check_reachable(master: str) -> None:
+    """Refuses an address where nothing listens, for which TensorFlow would wait without end."""
+    address = master.rpartition("/")[2]
+    if not is_listening(address):
+        raise OSError(f"nothing listens at {address}")
+
+
 def _multi_worker(in_loop: InLoop, task_timeout_secs: float) -> Any:
     del in_loop
     members = cluster.read_cluster()
@@ -140,6 +169,7 @@ _MAKERS: Dict[str, Callable[[InLoop, float], Any]] = {
     MIRRORED: _mirrored,
     MULTI_WORKER: _multi_worker,
     PARAMETER_SERVER: _parameter_server,
+    TPU: _tpu,
 }
 
 

@@ -219,7 +219,6 @@ def test_what_the_loop_refuses(tmp_path: pathlib.Path, monkeypatch: pytest.Monke
     for options, message in (
         ({"strategy": "parameter_server", "jit_compile": True}, "variables of another machine"),
         ({"strategy": "parameter_server", "num_replicas": 2}, "set CUDA_VISIBLE_DEVICES"),
-        ({"strategy": "tpu"}, "--use_tpu"),
         ({"strategy": "quick"}, "one of none, mirrored"),
         ({"precision": "float64"}, "one of float32"),
         ({"accumulate_steps": 0}, "accumulate_steps is 0; give 1 or more"),

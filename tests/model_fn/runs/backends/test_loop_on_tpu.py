@@ -1,0 +1,144 @@
+"""The TF2 loop on a TPU: what cores compute, run by the CPU in place of a core."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from typing import Any, Dict, List
+
+import numpy as np
+import pytest
+
+from estimator_det.compat import tf1
+from estimator_det.config.text import ConfigError
+from inputs import pipeline as input_pipeline
+from model_fn.runs import data_cursor, runner
+from model_fn.runs.backends import tpu_resolver
+from model_fn.runs.backends.distributed import strategies
+from model_fn.runs.loop_options import NONE, TPU, InLoop
+from model_fn.runs.progress import NotFiniteLossError
+from model_fn.training.loop_step import LoopStep
+from tests.model_fn import fake
+from tests.model_fn.runs.backends import tpu_stand_in
+from tests.model_fn.runs.backends.test_loop import ADAM, AVERAGED, MOMENTUM, RMS
+
+ON_TPU = {"strategy": TPU, "tpu_name": "local"}
+FIXED = """model { ssd { inplace_batchnorm_update: true
+  image_resizer { fixed_shape_resizer { height: 8 width: 8 } } } }"""
+CLIPPED = "train_config { gradient_clipping_by_norm: 0.1 }"
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> List[tpu_stand_in.Runnable]:
+    """The functions of runs on the stand-in, which trains the fake detector."""
+    functions: List[tpu_stand_in.Runnable] = []
+    trace = LoopStep._traced
+
+    def traced(self: LoopStep, call: Any) -> Any:
+        function = trace(self, call)
+        if not self._is_on_tpu:
+            return function
+        functions.append(tpu_stand_in.Runnable(function))
+        return functions[-1]
+
+    fake.install(monkeypatch)
+    monkeypatch.setattr(
+        input_pipeline,
+        "create_train_input_fn",
+        lambda *_, cursor=None, **__: fake.make_train_input_fn(cursor=cursor),
+    )
+    monkeypatch.setattr(LoopStep, "_traced", traced)
+    monkeypatch.setitem(strategies._MAKERS, TPU, lambda *_: tpu_stand_in.strategy())
+    return functions
+
+
+def _train(folder: pathlib.Path, config: Any, num_steps: int, **options: Any) -> Dict[str, Any]:
+    runner.train(
+        config,
+        str(folder),
+        num_train_steps=num_steps,
+        seed=3,
+        progress=False,
+        in_loop=InLoop(**options),
+    )
+    reader = tf1.train.load_checkpoint(tf1.train.latest_checkpoint(str(folder)))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "options"),
+    [
+        (ADAM + AVERAGED, {"steps_per_call": 3}),
+        pytest.param(MOMENTUM, {"accumulate_steps": 2}, marks=pytest.mark.exhaustive),
+        pytest.param(RMS, {"precision": "mixed_bfloat16"}, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_a_core_takes_the_same_steps(
+    tmp_path: pathlib.Path,
+    made: List[tpu_stand_in.Runnable],
+    optimizer: str,
+    options: Dict[str, Any],
+) -> None:
+    config = fake.pipeline_config(FIXED + CLIPPED + optimizer)
+    _train(tmp_path / "cpu", config, 2, strategy=NONE, **options)
+    expected = _train(tmp_path / "cpu", config, 7, strategy=NONE, **options)
+    # By turns: it resumes from another strategy's checkpoint, and another from its own.
+    _train(tmp_path / "both", config, 2, **ON_TPU, **options)
+    _train(tmp_path / "both", config, 4, strategy=NONE, **options)
+    found = _train(tmp_path / "both", config, 7, **ON_TPU, **options)
+    assert set(found) == set(expected)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+    positions = [tmp_path / name / data_cursor.POSITION_FILE for name in ("cpu", "both")]
+    assert len({json.dumps(json.loads(each.read_text())["7"]) for each in positions}) == 1
+    # The cores do all of a step at once.
+    assert made[-1].operations.count("TPUReplicateMetadata") in (0, 1)
+
+
+def test_a_step_that_is_not_finite_is_rejected(
+    tmp_path: pathlib.Path, made: List[tpu_stand_in.Runnable]
+) -> None:
+    config = fake.pipeline_config(FIXED + MOMENTUM)
+    before = _train(tmp_path, config, 2, **ON_TPU)
+    momentum = config.train_config.optimizer.momentum_optimizer
+    momentum.learning_rate.constant_learning_rate.learning_rate = 1e38
+    with pytest.raises(NotFiniteLossError):
+        _train(tmp_path, config, 4, **ON_TPU)
+    reader = tf1.train.load_checkpoint(tf1.train.latest_checkpoint(str(tmp_path)))
+    for name, value in before.items():
+        np.testing.assert_array_equal(reader.get_tensor(name), value)
+
+
+def test_shapes_must_be_fixed(tmp_path: pathlib.Path, made: List[tpu_stand_in.Runnable]) -> None:
+    open_shape = "model { ssd { image_resizer { keep_aspect_ratio_resizer {} } } }"
+    with pytest.raises(ConfigError, match="does not suit a TPU"):
+        _train(tmp_path, fake.pipeline_config(open_shape + MOMENTUM), 2, **ON_TPU)
+    assert not os.listdir(tmp_path) and not made
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tpu_name": None}, "needs tpu_name"),
+        ({"num_replicas": 2}, "takes all cores"),
+        ({"jit_compile": True}, "always compiles"),
+        ({"precision": "mixed_float16"}, "a TPU has mixed_bfloat16"),
+        ({"strategy": NONE}, "tpu_name is for strategy 'tpu'"),
+    ],
+)
+def test_options_that_a_tpu_does_not_have(options: Dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        InLoop(**{**ON_TPU, **options})
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("local", "'local' has no cores that this machine can reach"),
+        ("grpc://127.0.0.1:1", "nothing listens at 127.0.0.1:1"),
+    ],
+)
+def test_a_tpu_that_cannot_be_reached(name: str, message: str) -> None:
+    with pytest.raises(tpu_resolver.NoTpuError, match=message):
+        strategies.set_up(InLoop(TPU, tpu_name=name))
