@@ -155,31 +155,34 @@ class LoopStep:
 
         return self._traced(call)
 
-    def function_of_worker(self, iterator_spec: Any) -> Any:
+    def function_of_worker(self, iterator_spec: Any) -> Tuple[Any, Outcome]:
         """Traces one step of a worker that shares the variables with others, but not its steps.
 
         Args:
             iterator_spec: Type of the iterator of the worker's dataset.
 
         Returns:
-            Concrete function: iterator, worker int32, wants_batch bool -> the same worker, and an
-            `Outcome` whose `batches` are empty unless they are wanted or the step was not finite.
+            Concrete function: iterator, worker int32, wants_batch bool -> string vector for
+            `unpacked`, since each tensor is a message between machines. And an example of the
+            outcome in it, whose `batches` are empty unless they are wanted or the step was not
+            finite.
         """
         signature = [iterator_spec, tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.bool)]
+        example: List[Outcome] = []
 
         @tf.function(autograph=False, input_signature=signature)
-        def call(
-            iterator: Any, worker: tf.Tensor, wants_batch: tf.Tensor
-        ) -> Tuple[tf.Tensor, Outcome]:
+        def call(iterator: Any, worker: tf.Tensor, wants_batch: tf.Tensor) -> tf.Tensor:
             outcome = self._take(iterator, tf.constant(NO_STOP))
             # Images are many bytes for a network.
             is_kept = wants_batch | tf.logical_not(outcome.is_finite)
             batches = tf.nest.map_structure(
                 lambda tensor: tensor[: tf.where(is_kept, tf.shape(tensor)[0], 0)], outcome.batches
             )
-            return worker, outcome._replace(batches=batches)
+            example.append(outcome._replace(batches=batches))
+            tensors = [worker, *tf.nest.flatten(example[-1])]
+            return tf.stack([tf.io.serialize_tensor(tensor) for tensor in tensors])
 
-        return self._traced(call)
+        return self._traced(call), example[-1]
 
     def _traced(self, call: Any) -> Any:
         with self._strategy.scope(), quiet_layers():
@@ -398,6 +401,16 @@ class LoopStep:
     def own_variables(self) -> Dict[str, Any]:
         """Further variables, which an Estimator does not have."""
         return {} if self._loss_scale is None else self._loss_scale.variables()
+
+
+def unpacked(packed: tf.Tensor, example: Outcome) -> Tuple[int, Outcome]:
+    """The worker and the outcome that a function of `LoopStep.function_of_worker` returned."""
+    worker, *tensors = tf.unstack(packed)
+    parsed = [
+        tf.io.parse_tensor(tensor, like.dtype)
+        for tensor, like in zip(tensors, tf.nest.flatten(example))
+    ]
+    return int(tf.io.parse_tensor(worker, tf.int32)), tf.nest.pack_sequence_as(example, parsed)
 
 
 def used_by_step(named: Mapping[str, Any]) -> Dict[str, Any]:

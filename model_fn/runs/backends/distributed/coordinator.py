@@ -32,7 +32,7 @@ from model_fn.runs.data_cursor import worker_file
 from model_fn.runs.data_split import report_split
 from model_fn.runs.loop_options import InLoop
 from model_fn.runs.task_watch import TaskWatch
-from model_fn.training.loop_step import LoopStep, Outcome
+from model_fn.training.loop_step import LoopStep, Outcome, unpacked
 
 _LOG = logging.getLogger(__name__)
 
@@ -76,7 +76,8 @@ class CoordinatorBackend(LoopBackend):
             try:
                 yield
             except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
-                _LOG.warning("A parameter server was lost, and waited for: %s", error.message)
+                reason = error.message.partition("\n")[0]
+                _LOG.warning("A parameter server was lost, and is waited for: %s", reason)
                 made = strategies.connected(self._cluster, self._settings.task_timeout_secs)
                 self._in_loop = dataclasses.replace(self._in_loop, made=made)
                 raise SessionLostError(VARIABLES_LOST) from error
@@ -138,57 +139,67 @@ class CoordinatorBackend(LoopBackend):
         dataset = make_dataset(0).structured_outputs
         loop_step.build(dataset.element_spec)
         spec = iterator_spec(strategy, dataset)
-        function = loop_step.function_of_worker(spec)
+        function, example = loop_step.function_of_worker(spec)
         iterators = pool.on_each(lambda number: iter(make_dataset(number)()), spec)
         numbers = pool.on_each(tf.constant, tf.TensorSpec([], tf.int32))
 
         def begin(wants_batch: bool) -> Any:
             return pool.schedule(function, iterators, numbers, tf.constant(wants_batch))
 
+        def read(result: Any) -> _Taken:
+            return unpacked(result.get(), example)
+
         def take(num_steps: int, stops: Sequence[bool]) -> Outcome:
             del stops
             before = int(loop_step.global_step.numpy())
-            outcome = _merged(self._steps_of_workers(pool, begin, num_steps), len(self._workers))
+            taken = self._steps_of_workers(pool, begin, read, num_steps)
+            outcome = _merged(taken, len(self._workers))
             # A step of a worker that is lost meanwhile may have been taken twice.
             loop_step.global_step.assign(before + int(outcome.num_taken))
             return outcome._replace(stops=tf.constant([self._watch.missing is not None, False]))
 
-        outcome = function.structured_outputs[1]
-        example = outcome._replace(positions=outcome.positions * len(self._workers))
-        return Call(function.graph, example, take)
+        of_all = example._replace(positions=example.positions * len(self._workers))
+        return Call(function.graph, of_all, take)
 
     def _steps_of_workers(
-        self, pool: WorkerPool, begin: Callable[[bool], Any], num_steps: int
+        self,
+        pool: WorkerPool,
+        begin: Callable[[bool], Any],
+        read: Callable[[Any], _Taken],
+        num_steps: int,
     ) -> List[_Taken]:
         """Steps in the order in which they began; fewer where training is to stop.
 
         Where a task is missing, steps that were not over then are left alone.
 
+        Args:
+            pool: Of the workers.
+            begin: Starts a step, whose batch is wanted or not; its result in the future.
+            read: Of a result that is there.
+            num_steps: How many.
+
         Raises:
             MissingTaskError: if no step was taken because a task is missing.
         """
-        results: List[Any] = []
-        running: List[Any] = []
-        is_over = False
+        running: List[Tuple[int, Any]] = []  # numbers and results
+        taken: Dict[int, _Taken] = {}  # by number
+        number, is_over = 0, False
         while self._watch.missing is None:
-            while len(results) < num_steps and len(running) < _AHEAD * len(self._workers):
-                if results and (is_over or self.graph.stop_requested()):
+            while number < num_steps and len(running) < _AHEAD * len(self._workers):
+                if number and (is_over or self.graph.stop_requested()):
                     break
-                running.append(begin(not results))
-                results.append(running[-1])
+                running.append((number, begin(number == 0)))
+                number += 1
             if not running:
                 break
-            for ended in [each for each in running if pool.has_ended(each)]:
-                running.remove(ended)
-                is_over = is_over or not bool(ended.get()[1].is_finite)
+            for each in [each for each in running if pool.has_ended(each[1])]:
+                running.remove(each)
+                taken[each[0]] = read(each[1])
+                is_over = is_over or not bool(taken[each[0]][1].is_finite)
             time.sleep(_POLL_SECS)
-        taken = [
-            (int(worker), outcome)
-            for worker, outcome in (each.get() for each in results if each not in running)
-        ]
         if not taken:
             self._watch.raise_if_missing()
-        return taken
+        return [taken[number] for number in sorted(taken)]
 
 
 def _merged(taken: Sequence[_Taken], num_workers: int) -> Outcome:

@@ -85,11 +85,16 @@ def _good(number: int, wants_batch: bool) -> Outcome:
     return _outcome(10 * number, 2, has_batch=wants_batch)
 
 
+def _read(result: _Result) -> Any:
+    worker, outcome = result.get()
+    return int(worker), outcome
+
+
 def test_a_call_has_its_steps(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _set_cluster(monkeypatch)
     backend, pool = _backend(tmp_path), _Pool(_good)
     assert backend.steps_per_call == 32
-    taken = backend._steps_of_workers(pool, pool.begin, 7)
+    taken = backend._steps_of_workers(pool, pool.begin, _read, 7)
     assert [worker for worker, _ in taken] == [0, 1, 0, 1, 0, 1, 0]
     assert pool.most == 4  # two for each worker
     merged = coordinator._merged(taken, 2)
@@ -117,7 +122,7 @@ def test_no_step_begins_after_one_that_is_not_finite(
         return _outcome(number, 2, is_finite=is_finite, has_batch=wants_batch or not is_finite)
 
     pool = _Pool(bad)
-    taken = _backend(tmp_path)._steps_of_workers(pool, pool.begin, 20)
+    taken = _backend(tmp_path)._steps_of_workers(pool, pool.begin, _read, 20)
     assert len(taken) == 4  # those that had begun
     merged = coordinator._merged(taken, 2)
     assert int(merged.num_taken) == 3 and not bool(merged.is_finite)
@@ -131,7 +136,7 @@ def test_no_step_begins_after_a_signal(
     _set_cluster(monkeypatch)
     backend, pool = _backend(tmp_path), _Pool(_good)
     backend.graph.stop_requested = lambda: True
-    assert len(backend._steps_of_workers(pool, pool.begin, 20)) == 1
+    assert len(backend._steps_of_workers(pool, pool.begin, _read, 20)) == 1
 
 
 def test_steps_of_missing_workers_are_not_waited_for(
@@ -146,7 +151,7 @@ def test_steps_of_missing_workers_are_not_waited_for(
 
     monkeypatch.setattr(coordinator.time, "sleep", look)
     with pytest.raises(MissingTaskError, match="worker 0 is missing"):
-        backend._steps_of_workers(pool, pool.begin, 20)
+        backend._steps_of_workers(pool, pool.begin, _read, 20)
 
 
 @pytest.mark.parametrize(
