@@ -15,11 +15,11 @@ import logging
 import time
 from typing import Any, Callable, Dict, Iterator, List, Sequence, Set, Tuple
 
-from estimator_det.compat import WorkerPool, iterator_spec, tf
+from estimator_det.compat import WorkerPool, failures, iterator_spec, tf
 from estimator_det.config.text import ConfigError
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor
-from model_fn.checkpoints.errors import VARIABLES_LOST, SessionLostError
+from model_fn.checkpoints.errors import VARIABLES_LOST, RunError, SessionLostError
 from model_fn.runs import cluster as clusters
 from model_fn.runs import loop_options
 from model_fn.runs.backends import cluster_tasks
@@ -76,11 +76,18 @@ class CoordinatorBackend(LoopBackend):
             try:
                 yield
             except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
-                reason = error.message.partition("\n")[0]
-                _LOG.warning("A parameter server was lost, and is waited for: %s", reason)
+                _LOG.warning(
+                    "A parameter server was lost, and is waited for: %s", failures.reason(error)
+                )
                 made = strategies.connected(self._cluster, self._settings.task_timeout_secs)
                 self._in_loop = dataclasses.replace(self._in_loop, made=made)
                 raise SessionLostError(VARIABLES_LOST) from error
+            except (tf.errors.InvalidArgumentError, tf.errors.DataLossError) as error:
+                reason = failures.reason(error).rstrip(".")
+                raise RunError(
+                    f"a worker failed: {reason}. If a record is at fault, "
+                    "estimator-det check-data names it; remove it, for these workers cannot skip it"
+                ) from error
 
     def input_fn(
         self, cursors: Sequence[DataCursor], first_step: int, fault_log: FaultLog

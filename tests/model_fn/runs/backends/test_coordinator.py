@@ -12,7 +12,7 @@ import pytest
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from inputs import schema
-from model_fn.checkpoints.errors import MissingTaskError
+from model_fn.checkpoints.errors import MissingTaskError, RunError
 from model_fn.runs.backends import RunSettings, make_backend
 from model_fn.runs.backends.distributed import coordinator, strategies
 from model_fn.runs.loop_options import PARAMETER_SERVER, InLoop
@@ -186,3 +186,14 @@ def test_fields_of_synchronous_replicas(
     for field in ("startup_delay_steps", "replicas_to_aggregate"):
         assert f"train_config.{field} has no effect with strategy parameter_server" in caplog.text
     assert "one that cannot be used ends the run" in caplog.text
+
+
+def test_a_worker_that_cannot_use_a_record(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _set_cluster(monkeypatch)
+    backend = _backend(tmp_path)
+    message = "Graph execution error:\n\nDetected at node x\n\nUnknown image file format."
+    refused = pytest.raises(RunError, match=r"worker failed: Unknown image file format\. If a rec")
+    with refused, backend._watching():
+        raise tf.errors.InvalidArgumentError(None, None, message)
