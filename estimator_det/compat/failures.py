@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+# Where the graph has no source lines, because another machine ran it.
+_OF_ANOTHER_MACHINE = ("Detected at node ", "<stack traces unavailable>")
 _NODE = re.compile(r"\{\{[^{}]*\}\} ")
 
 
@@ -18,4 +20,5 @@ def reason(error: Any) -> str:
     words = _NODE.sub("", text.split("\n\t [[")[0].split(" [Op:")[0]).strip()
     if words.startswith("Graph execution error"):
         words = words.split("\n\n")[-1]
-    return words.strip().partition("\n")[0]
+    lines = (line for line in words.strip().split("\n") if not line.startswith(_OF_ANOTHER_MACHINE))
+    return next(lines, "")

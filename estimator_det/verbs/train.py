@@ -219,11 +219,12 @@ def run(options: argparse.Namespace) -> int:
     _check_usage(options)
     saving, evaluating = _saving(options), _evaluating(options)
     in_loop = _in_loop(options)
+    config = pipeline.override(load(options), num_train_steps=options.num_train_steps)
     if in_loop is not None:
+        loop_options.check_config(config, in_loop)
         from model_fn.runs.backends.distributed import strategies
 
         in_loop = strategies.set_up(in_loop, options.task_timeout_secs)
-    config = pipeline.override(load(options), num_train_steps=options.num_train_steps)
     on_tpu = None
     if options.rehearse_tpu:
         on_tpu = OnTpu(iterations_per_loop=options.progress_steps, rehearses=True)

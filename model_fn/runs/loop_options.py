@@ -105,18 +105,39 @@ class InLoop:
             raise ConfigError(f"precision is {MIXED_FLOAT16}; a TPU has {MIXED_BFLOAT16}")
 
 
-def check_batch(pipeline_config: Any, in_loop: InLoop, num_replicas: int) -> None:
-    """Refuses what replicas and their parts cannot share: a batch, or its statistics.
+def check_config(pipeline_config: Any, in_loop: InLoop) -> None:
+    """Refuses what a strategy does not have, before any machine is waited for.
 
     Raises:
-        ConfigError: with batch sizes that they can; or for simulated quantization, whose ranges
-            the loop does not average.
+        ConfigError: for simulated quantization, whose ranges the loop does not average; for data
+            that end, and for synchronous replicas, where workers do not take the same steps.
     """
     if pipeline_config.graph_rewriter.HasField("quantization"):
         raise ConfigError(
             "graph_rewriter.quantization: is not supported yet by the TF2 loop. Leave --strategy "
             "out, or train in float (--set graph_rewriter=null)"
         )
+    num_epochs = pipeline_config.train_input_reader.num_epochs
+    if in_loop.strategy in OF_MACHINES and num_epochs:
+        raise ConfigError(
+            f"train_input_reader.num_epochs is {num_epochs}: with strategy "
+            f"{in_loop.strategy!r} data do not end, for the parts of the workers would end at "
+            "different steps. Set it to 0, and the end of training by train_config.num_steps"
+        )
+    if in_loop.strategy == PARAMETER_SERVER and pipeline_config.train_config.sync_replicas:
+        raise ConfigError(
+            f"train_config.sync_replicas is true: workers of strategy {PARAMETER_SERVER!r} do not "
+            "wait for each other. Set it to false (--set train_config.sync_replicas=false), or use "
+            f"strategy {MULTI_WORKER!r}"
+        )
+
+
+def check_batch(pipeline_config: Any, in_loop: InLoop, num_replicas: int) -> None:
+    """Refuses what replicas and their parts cannot share: a batch, or its statistics.
+
+    Raises:
+        ConfigError: with batch sizes that they can.
+    """
     size = pipeline_config.train_config.batch_size
     shares = num_replicas * in_loop.accumulate_steps
     if size % shares:
@@ -135,14 +156,7 @@ def check_batch(pipeline_config: Any, in_loop: InLoop, num_replicas: int) -> Non
             "batch and functions of XLA cannot. Use batch_norm, or leave accumulate_steps and "
             "jit_compile out"
         )
-    reader = pipeline_config.train_input_reader
-    if in_loop.strategy in OF_MACHINES and reader.num_epochs:
-        raise ConfigError(
-            f"train_input_reader.num_epochs is {reader.num_epochs}: with strategy "
-            f"{in_loop.strategy!r} data do not end, for the parts of the workers would end at "
-            "different steps. Set it to 0, and the end of training by train_config.num_steps"
-        )
-    if shares > 1 and not reader.drop_remainder:
+    if shares > 1 and not pipeline_config.train_input_reader.drop_remainder:
         raise ConfigError(
             "train_input_reader.drop_remainder is false: the last batch of an epoch cannot be "
             "shared equally by replicas and their parts. Set it to true"

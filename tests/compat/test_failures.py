@@ -19,6 +19,15 @@ def test_the_words_of_a_failed_graph() -> None:
     assert failures.reason(caught.value) == "loss : Tensor had NaN values"
 
 
+def test_the_words_of_a_graph_on_another_machine() -> None:
+    heading = (
+        "Detected at node a/B defined at (most recent call last):\n<stack traces unavailable>\n"
+    )
+    message = f"Graph execution error:\n\n{heading}{heading}Unknown image file format."
+    error = tf.errors.InvalidArgumentError(None, None, message)
+    assert failures.reason(error) == "Unknown image file format."
+
+
 def test_the_words_of_a_failed_operation() -> None:
     with pytest.raises(tf.errors.NotFoundError) as caught:
         tf.io.read_file("/no/such file")

@@ -7,18 +7,18 @@ import pytest
 from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
 from estimator_det.protos.pipeline_pb2 import TrainEvalPipelineConfig
-from model_fn.runs.loop_options import MULTI_WORKER, InLoop, check_batch
+from model_fn.runs.loop_options import MULTI_WORKER, PARAMETER_SERVER, InLoop, check_config
 
 
 def test_simulated_quantization_is_refused() -> None:
     config = TrainEvalPipelineConfig()
     config.train_config.batch_size = 1
-    check_batch(config, InLoop(), 1)
+    check_config(config, InLoop())
     config.graph_rewriter.quantization.delay = 10
     with pytest.raises(ConfigError, match=r"^graph_rewriter.quantization: is not") as no:
-        check_batch(config, InLoop(), 1)
+        check_config(config, InLoop())
     (assignment,) = re.findall(r"--set (\S+)\)", str(no.value))
-    check_batch(pipeline.apply_overrides(config, [assignment]), InLoop(), 1)
+    check_config(pipeline.apply_overrides(config, [assignment]), InLoop())
 
 
 def test_data_of_workers_do_not_end() -> None:
@@ -26,6 +26,14 @@ def test_data_of_workers_do_not_end() -> None:
     config.train_config.batch_size = 2
     config.train_input_reader.num_epochs = 3
     config.train_input_reader.drop_remainder = True
-    check_batch(config, InLoop("mirrored"), 2)
+    check_config(config, InLoop("mirrored"))
     with pytest.raises(ConfigError, match="num_epochs is 3: with strategy 'multi_worker_mirrored'"):
-        check_batch(config, InLoop(MULTI_WORKER), 2)
+        check_config(config, InLoop(MULTI_WORKER))
+
+
+def test_coordinated_workers_are_asynchronous() -> None:
+    config = TrainEvalPipelineConfig()
+    config.train_config.sync_replicas = True
+    check_config(config, InLoop(MULTI_WORKER))
+    with pytest.raises(ConfigError, match=r"sync_replicas is true: .*=false\), or use strategy"):
+        check_config(config, InLoop(PARAMETER_SERVER))

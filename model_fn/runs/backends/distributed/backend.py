@@ -61,6 +61,7 @@ class LoopBackend(EstimatorBackend):
 
     def __init__(self, settings: RunSettings, in_loop: InLoop) -> None:
         check_supported(settings.pipeline_config, "")
+        loop_options.check_config(settings.pipeline_config, in_loop)
         super().__init__(settings)
         self._in_loop = in_loop
         self.steps_per_call = in_loop.steps_per_call or 1

@@ -16,7 +16,6 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, Sequence, Set, Tuple
 
 from estimator_det.compat import WorkerPool, failures, iterator_spec, tf
-from estimator_det.config.text import ConfigError
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor
 from model_fn.checkpoints.errors import VARIABLES_LOST, RunError, SessionLostError
@@ -52,14 +51,11 @@ class CoordinatorBackend(LoopBackend):
     Args:
         settings: Of the run.
         in_loop: How the loop takes its steps.
-
-    Raises:
-        ConfigError: if the configuration does not allow it.
     """
 
     def __init__(self, settings: RunSettings, in_loop: InLoop) -> None:
         super().__init__(settings, in_loop)
-        check(settings.pipeline_config.train_config)
+        _report_unused(settings.pipeline_config.train_config)
         _LOG.warning("%s", LIMITS)
         self._cluster = clusters.read_cluster()
         self._workers = self._cluster.tasks(WORKER)
@@ -234,18 +230,7 @@ def _merged(taken: Sequence[_Taken], num_workers: int) -> Outcome:
     )
 
 
-def check(train_config: Any) -> None:
-    """Refuses what needs steps that workers take together; logs what has no effect.
-
-    Raises:
-        ConfigError: for `sync_replicas`.
-    """
-    if train_config.sync_replicas:
-        raise ConfigError(
-            "train_config.sync_replicas is true: workers of strategy "
-            f"{loop_options.PARAMETER_SERVER!r} do not wait for each other. Set it to false (--set "
-            f"train_config.sync_replicas=false), or use strategy {loop_options.MULTI_WORKER!r}"
-        )
+def _report_unused(train_config: Any) -> None:
     for field in ("replicas_to_aggregate", "startup_delay_steps"):
         if train_config.HasField(field):
             _LOG.warning(
@@ -262,7 +247,7 @@ def serve(settings: RunSettings, in_loop: InLoop) -> None:
         ConfigError: if the cluster or the configuration does not allow it.
         Stopped: and the other errors of `cluster_tasks.serve`.
     """
-    check(settings.pipeline_config.train_config)
+    loop_options.check_config(settings.pipeline_config, in_loop)
     strategies.check_cluster(in_loop)
     cluster = clusters.read_cluster()
     cluster_tasks.serve(settings, cluster, cluster.readers[:1])

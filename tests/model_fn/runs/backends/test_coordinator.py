@@ -179,7 +179,7 @@ def test_fields_of_synchronous_replicas(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     _set_cluster(monkeypatch)
-    with pytest.raises(ConfigError, match=r"sync_replicas is true: .*=false\), or use strategy"):
+    with pytest.raises(ConfigError, match="sync_replicas is true"):
         _backend(tmp_path, "train_config { sync_replicas: true }")
     assert not caplog.records
     _backend(tmp_path, "train_config { startup_delay_steps: 3 replicas_to_aggregate: 2 }")
