@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import pathlib
 import socket
+import time
 from typing import Any, Callable, Dict, List
 
-from tests.programs.forking import Run
+from model_fn.checkpoints import repair
+from tests.checkpoints import trained_steps
+from tests.programs.forking import TIMEOUT, Run
 
 Start = Callable[[Dict[str, str]], Run]  # from an environment
 
@@ -75,3 +79,23 @@ class LocalCluster:
         for run in self.runs.values():
             if run.poll() is None:
                 run.signal(9)
+
+
+def saved_steps(folder: pathlib.Path) -> List[int]:
+    """Steps of the checkpoints, by their names."""
+    return sorted(int(path.stem.split("-")[1]) for path in folder.glob("model.ckpt-*.index"))
+
+
+def check_whole(folder: pathlib.Path) -> None:
+    """There are checkpoints, and all of them are whole."""
+    assert saved_steps(folder)
+    for index in folder.glob("model.ckpt-*.index"):
+        assert repair.find_damage(str(index.with_suffix(""))) is None
+
+
+def wait_for_step(folder: pathlib.Path, step: int, cluster: LocalCluster) -> None:
+    """Waits for a checkpoint of a step, or of a later one."""
+    end = time.monotonic() + TIMEOUT
+    while trained_steps(str(folder)) < step:
+        assert time.monotonic() < end, cluster.outputs()
+        time.sleep(0.05)

@@ -11,18 +11,16 @@ import os
 import pathlib
 import re
 import signal
-import time
 from typing import Any, Callable, Dict, Iterator, List
 
 import pytest
 
 from estimator_det import console
-from model_fn.checkpoints import repair
 from model_fn.runs import data_split
 from model_fn.runs.data_cursor import newest_step
 from tests.checkpoints import trained_steps
-from tests.programs.clusters import LocalCluster, free_addresses
-from tests.programs.forking import TIMEOUT, Forker, Run, small_config
+from tests.programs.clusters import LocalCluster, check_whole, free_addresses, wait_for_step
+from tests.programs.forking import Forker, Run, small_config
 
 pytestmark = pytest.mark.slow
 
@@ -51,20 +49,6 @@ def fake_cluster(forker: Forker, tmp_path: pathlib.Path) -> Iterator[Make]:
         each.kill()
 
 
-def _wait_for_step(folder: pathlib.Path, step: int, cluster: LocalCluster) -> None:
-    end = time.monotonic() + TIMEOUT
-    while trained_steps(str(folder)) < step:
-        assert time.monotonic() < end, cluster.outputs()
-        time.sleep(0.05)
-
-
-def _check_checkpoints(folder: pathlib.Path) -> None:
-    indexes = list(folder.glob("model.ckpt-*.index"))
-    assert indexes
-    for index in indexes:
-        assert repair.find_damage(str(index.with_suffix(""))) is None
-
-
 def test_chief_worker_and_server(fake_cluster: Make, tmp_path: pathlib.Path) -> None:
     cluster = fake_cluster(workers=1, num_steps=12, step_secs=0.02)
     cluster.start_all()
@@ -77,7 +61,7 @@ def test_chief_worker_and_server(fake_cluster: Make, tmp_path: pathlib.Path) -> 
         for name in ("chief-0", "worker-0")
     ]
     assert all(steps), cluster.outputs()
-    _check_checkpoints(tmp_path / "model")
+    check_whole(tmp_path / "model")
 
 
 @pytest.mark.exhaustive
@@ -93,7 +77,7 @@ def test_evaluator_and_replicas(
     assert 30 <= last <= 32
     lines = (folder / "evaluations.jsonl").read_text().splitlines()
     assert json.loads(lines[-1])["step"] == last
-    _check_checkpoints(folder)
+    check_whole(folder)
 
 
 @pytest.mark.exhaustive
@@ -114,7 +98,7 @@ def test_a_task_is_killed_and_started_again(
     folder = tmp_path / "model"
     cluster = fake_cluster(num_steps=120, step_secs=0.2, sync_replicas=sync_replicas)
     cluster.start_all("evaluator")
-    _wait_for_step(folder, 20, cluster)
+    wait_for_step(folder, 20, cluster)
     run = cluster.runs[f"{killed}-0"]
     run.signal(signal.SIGKILL)
     assert run.wait() == -signal.SIGKILL
@@ -128,7 +112,7 @@ def test_a_task_is_killed_and_started_again(
         assert "Resuming at step" in again.output()
     if killed == "ps":
         assert "training begins again at the last checkpoint" in cluster.runs["chief-0"].output()
-    _check_checkpoints(folder)
+    check_whole(folder)
 
 
 @pytest.mark.exhaustive
@@ -139,7 +123,7 @@ def test_a_task_that_stays_away_ends_the_others(
     folder = tmp_path / "model"
     cluster = fake_cluster(num_steps=ENDLESS, step_secs=0.2, task_timeout_secs=15)
     cluster.start_all("evaluator")
-    _wait_for_step(folder, 20, cluster)
+    wait_for_step(folder, 20, cluster)
     gone = cluster.runs.pop(f"{killed}-0")
     gone.signal(signal.SIGKILL)
     codes = cluster.wait()
@@ -149,7 +133,7 @@ def test_a_task_that_stays_away_ends_the_others(
         missing = "chief" if name.startswith("evaluator") else killed
         assert f"error: {missing} 0 of the cluster is missing" in run.output(), cluster.outputs()
         assert "Traceback" not in run.output()
-    _check_checkpoints(folder)
+    check_whole(folder)
 
 
 @pytest.mark.exhaustive
@@ -202,7 +186,7 @@ def test_the_command_divides_the_records(forker: Forker, tmp_path: pathlib.Path)
         assert "worker 0 starts at step 2 (startup_delay_steps)" in cluster.outputs()
         assert os.listdir(folder / "export" / "Servo") and os.listdir(folder / "export" / "best")
         assert "has no effect" not in cluster.outputs()
-        _check_checkpoints(folder)
+        check_whole(folder)
     finally:
         cluster.kill()
 

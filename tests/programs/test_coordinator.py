@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import pathlib
 import signal
-import time
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
 import pytest
 
 from estimator_det import console
-from model_fn.checkpoints import repair
 from model_fn.runs import data_split
 from tests.checkpoints import trained_steps
-from tests.programs.clusters import LocalCluster
-from tests.programs.forking import TIMEOUT, Forker, Run, small_config
+from tests.programs.clusters import LocalCluster, check_whole, saved_steps, wait_for_step
+from tests.programs.forking import Forker, Run, small_config
 
 pytestmark = pytest.mark.slow
 
@@ -46,25 +44,6 @@ def fake_cluster(forker: Forker, tmp_path: pathlib.Path) -> Iterator[Make]:
         each.kill()
 
 
-def _steps(folder: pathlib.Path) -> List[int]:
-    return sorted(int(path.stem.split("-")[1]) for path in folder.glob("model.ckpt-*.index"))
-
-
-def _check_whole(folder: pathlib.Path) -> None:
-    """Each checkpoint is whole, and has the step of its name."""
-    assert _steps(folder)
-    for index in folder.glob("model.ckpt-*.index"):
-        assert repair.find_damage(str(index.with_suffix(""))) is None
-    assert _steps(folder)[-1] == trained_steps(str(folder))
-
-
-def _wait_for_step(folder: pathlib.Path, step: int, cluster: LocalCluster) -> None:
-    end = time.monotonic() + TIMEOUT
-    while trained_steps(str(folder)) < step:
-        assert time.monotonic() < end, cluster.outputs()
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize(
     ("chief", "other"),
     [("chief", "evaluator"), pytest.param("master", None, marks=pytest.mark.exhaustive)],
@@ -75,8 +54,8 @@ def test_a_training(
     cluster, folder = fake_cluster(chief=chief, servers=2, num_steps=32), tmp_path / "model"
     cluster.start_all(*([other] if other else []))
     assert set(cluster.wait().values()) == {0}, cluster.outputs()
-    assert _steps(folder)[-1] == 32
-    _check_whole(folder)
+    assert saved_steps(folder)[-1] == 32
+    check_whole(folder)
     evaluated = (folder / "evaluations.jsonl").read_text().splitlines()
     assert json.loads(evaluated[-1])["step"] == 32
     assert "step 32/32" in cluster.runs[f"{chief}-0"].output()
@@ -96,14 +75,14 @@ def test_a_task_is_killed_and_started_again(
     folder = tmp_path / "model"
     cluster = fake_cluster(num_steps=300, step_secs=0.4)
     cluster.start_all("evaluator")
-    _wait_for_step(folder, 30, cluster)
+    wait_for_step(folder, 30, cluster)
     run = cluster.runs[f"{killed}-0"]
     run.signal(signal.SIGKILL)
     assert run.wait() == -signal.SIGKILL
     again = cluster.start(killed)
     assert set(cluster.wait().values()) == {0}, cluster.outputs()
-    assert _steps(folder)[-1] == 300
-    _check_whole(folder)
+    assert saved_steps(folder)[-1] == trained_steps(str(folder)) == 300
+    check_whole(folder)
     if killed == "chief":
         assert "Resuming at step" in again.output()
     if killed == "ps":
@@ -118,7 +97,7 @@ def test_a_task_that_stays_away_ends_the_others(
     folder = tmp_path / "model"
     cluster = fake_cluster(num_steps=ENDLESS, step_secs=0.2, task_timeout_secs=15)
     cluster.start_all("evaluator")
-    _wait_for_step(folder, 20, cluster)
+    wait_for_step(folder, 20, cluster)
     gone = cluster.runs.pop(f"{killed}-0")
     gone.signal(signal.SIGKILL)
     assert set(cluster.wait().values()) == {console.EXIT_FAILED}, cluster.outputs()
@@ -127,7 +106,7 @@ def test_a_task_that_stays_away_ends_the_others(
         missing = "chief" if name.startswith("evaluator") else killed
         assert f"error: {missing} 0 of the cluster is missing" in run.output(), cluster.outputs()
         assert "Traceback" not in run.output()
-    _check_whole(folder)
+    check_whole(folder)
 
 
 @pytest.mark.exhaustive
@@ -140,17 +119,17 @@ def test_sigterm_to_all(fake_cluster: Make, tmp_path: pathlib.Path) -> None:
     for run in cluster.runs.values():
         run.signal(signal.SIGTERM)
     assert set(cluster.wait().values()) == {console.EXIT_TERMINATED}, cluster.outputs()
-    first, stopped = _steps(folder)
+    first, stopped = saved_steps(folder)
     assert first == 0
     text = f"stopped by SIGTERM at step {stopped}, which is saved in {folder}"
     assert text in cluster.runs["chief-0"].output()
-    _check_whole(folder)
+    check_whole(folder)
 
     # All of it resumes, each worker with its next record.
     again = fake_cluster(num_steps=stopped + 20, **settings)
     again.start_all()
     assert set(again.wait().values()) == {0}, again.outputs()
-    assert _steps(folder)[-1] == stopped + 20
+    assert saved_steps(folder)[-1] == trained_steps(str(folder)) == stopped + 20
     assert f"Resuming at step {stopped}" in again.runs["chief-0"].output()
     assert "new epoch" not in again.outputs() and "come again" not in again.outputs()
 
@@ -175,7 +154,7 @@ def test_the_command(forker: Forker, tmp_path: pathlib.Path) -> None:
         assert set(cluster.wait().values()) == {0}, cluster.outputs()
     finally:
         cluster.kill()
-    assert _steps(folder) == [0, 10, 20]
+    assert saved_steps(folder) == [0, 10, 20]
     split = json.loads((folder / data_split.SPLIT_FILE).read_text())
     assert split["workers"] == ["worker 0", "worker 1"]
     assert "worker 1 is worker 2 of 2 reads" in cluster.runs["chief-0"].output()

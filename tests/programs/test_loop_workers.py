@@ -6,17 +6,15 @@ import json
 import pathlib
 import re
 import signal
-import time
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
 import pytest
 
 from estimator_det import console
-from model_fn.checkpoints import repair
 from model_fn.runs import data_split
 from tests.checkpoints import trained_steps
-from tests.programs.clusters import LocalCluster
-from tests.programs.forking import TIMEOUT, Forker, Run, small_config
+from tests.programs.clusters import LocalCluster, check_whole, saved_steps, wait_for_step
+from tests.programs.forking import Forker, Run, small_config
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
@@ -46,23 +44,6 @@ def fake_workers(forker: Forker, tmp_path: pathlib.Path) -> Iterator[Make]:
         each.kill()
 
 
-def _steps(folder: pathlib.Path) -> List[int]:
-    return sorted(int(path.stem.split("-")[1]) for path in folder.glob("model.ckpt-*.index"))
-
-
-def _check_whole(folder: pathlib.Path) -> None:
-    assert _steps(folder)
-    for index in folder.glob("model.ckpt-*.index"):
-        assert repair.find_damage(str(index.with_suffix(""))) is None
-
-
-def _wait_for_step(folder: pathlib.Path, step: int, cluster: LocalCluster) -> None:
-    end = time.monotonic() + TIMEOUT
-    while trained_steps(str(folder)) < step:
-        assert time.monotonic() < end, cluster.outputs()
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize(
     ("chief", "evaluator"), [("chief", "evaluator"), ("worker", "evaluator"), ("master", None)]
 )
@@ -73,7 +54,7 @@ def test_two_workers(
     cluster.start_all(*([evaluator] if evaluator else []))
     assert set(cluster.wait().values()) == {0}, cluster.outputs()
     assert trained_steps(str(folder)) == 12
-    _check_whole(folder)
+    check_whole(folder)
     # Reports are those of the chief alone.
     reported = (folder / "progress.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in reported] == list(range(1, 13))
@@ -91,13 +72,13 @@ def test_a_worker_that_is_lost_ends_the_others(
     folder = tmp_path / "model"
     cluster = fake_workers(workers=2, num_steps=60, step_secs=0.3, task_timeout_secs=30)
     cluster.start_all()
-    _wait_for_step(folder, 20, cluster)
+    wait_for_step(folder, 20, cluster)
     cluster.runs.pop(f"{killed}-0").signal(signal.SIGKILL)
     assert set(cluster.wait().values()) == {console.EXIT_FAILED}, cluster.outputs()
     for run in cluster.runs.values():
         assert re.search(f"error: the cluster has lost .*{killed} 0", run.output())
         assert "Traceback" not in run.output()
-    _check_whole(folder)
+    check_whole(folder)
     cluster.start_all()
     assert set(cluster.wait().values()) == {0}, cluster.outputs()
     assert trained_steps(str(folder)) == 60
@@ -114,7 +95,7 @@ def test_sigterm(fake_workers: Make, tmp_path: pathlib.Path, signalled: List[str
     for name in signalled:
         cluster.runs[name].signal(signal.SIGTERM)
     assert set(cluster.wait().values()) == {console.EXIT_TERMINATED}, cluster.outputs()
-    first, stopped = _steps(folder)
+    first, stopped = saved_steps(folder)
     assert first == 0
     text = f"stopped by SIGTERM at step {stopped}, which is saved in {folder}"
     assert text in cluster.runs["chief-0"].output()
@@ -157,7 +138,7 @@ def test_the_command(forker: Forker, tmp_path: pathlib.Path) -> None:
         assert set(cluster.wait().values()) == {0}, cluster.outputs()
     finally:
         cluster.kill()
-    assert _steps(folder) == [0, 3, 6]
+    assert saved_steps(folder) == [0, 3, 6]
     split = json.loads((folder / data_split.SPLIT_FILE).read_text())
     assert split["workers"] == ["master 0", "worker 0"]
     assert "worker 0 is worker 2 of 2 reads" in cluster.runs["worker-0"].output()
