@@ -7,11 +7,12 @@ import pathlib
 import signal
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
+import numpy as np
 import pytest
 
 from estimator_det import console
 from model_fn.runs import data_split
-from tests.checkpoints import trained_steps
+from tests.checkpoints import stored, trained_steps
 from tests.programs.clusters import LocalCluster, check_whole, saved_steps, wait_for_step
 from tests.programs.forking import Forker, Run, small_config
 
@@ -164,3 +165,20 @@ def test_the_command(forker: Forker, tmp_path: pathlib.Path) -> None:
     estimator = forker.command(*arguments, "--num_train_steps=22")
     assert estimator.wait() == 0, estimator.output()
     assert trained_steps(str(folder)) == 22 and "Resuming at step 20" in estimator.output()
+
+
+@pytest.mark.exhaustive
+def test_one_worker_takes_the_steps_of_one_device(
+    fake_cluster: Make, forker: Forker, tmp_path: pathlib.Path
+) -> None:
+    settings = {"num_steps": 12, "seed": 3}
+    cluster = fake_cluster(workers=1, **settings)
+    cluster.start_all()
+    assert set(cluster.wait().values()) == {0}, cluster.outputs()
+    alone = tmp_path / "alone"
+    run = forker.fake_training(str(alone), strategy="none", ballast=10, save_steps=10, **settings)
+    assert run.wait() == 0, run.output()
+    found, expected = (stored(each / "model.ckpt-12") for each in (tmp_path / "model", alone))
+    assert set(found) == set(expected)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)

@@ -20,6 +20,7 @@ from model_fn.runs.loop_options import InLoop
 from model_fn.runs.options import Evaluating, Saving
 from model_fn.runs.progress import PROGRESS_FILE, NotFiniteLossError
 from model_fn.runs.signals import Stopped
+from tests.checkpoints import stored
 from tests.model_fn import fake
 
 AVERAGED = "train_config { optimizer { use_moving_average: true moving_average_decay: 0.5 } }"
@@ -59,12 +60,7 @@ def _train(
         in_loop=in_loop,
         **how,
     )
-    return _stored(tf1.train.latest_checkpoint(str(folder)))
-
-
-def _stored(prefix: str) -> Dict[str, np.ndarray]:
-    reader = tf1.train.load_checkpoint(prefix)
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    return stored(tf1.train.latest_checkpoint(str(folder)))
 
 
 def _assert_equal(found: Dict[str, np.ndarray], expected: Dict[str, np.ndarray]) -> None:
@@ -144,7 +140,7 @@ def test_a_step_that_is_not_finite_changes_nothing(
         _train(tmp_path / "bad", fake.pipeline_config(), 4, in_loop, saving=Saving(steps=1))
     good = tmp_path if steps_per_call > 1 else tmp_path / "bad"
     folder = tmp_path / "bad" / "bad_step-3"
-    _assert_equal(_stored(str(folder / CHECKPOINT)), _stored(str(good / "model.ckpt-2")))
+    _assert_equal(stored(str(folder / CHECKPOINT)), stored(str(good / "model.ckpt-2")))
     with np.load(folder / BATCH_FILE) as batch:
         assert np.isnan(batch["features/image"]).all()
     assert _reports(tmp_path / "bad")[-1]["step"] == 3
