@@ -245,7 +245,8 @@ def _evaluate_beside(settings: RunSettings, evaluating: Evaluating, backend: Bac
 
     def is_over() -> bool:
         watch.raise_if_missing()
-        return end.has_come()
+        # Where code that takes no exceptions was interrupted, that of the signal was lost.
+        return backend.graph.stop_requested() or end.has_come()
 
     with watch.watching():
         results = continuous_eval(
@@ -258,6 +259,6 @@ def _evaluate_beside(settings: RunSettings, evaluating: Evaluating, backend: Bac
             keep_best=evaluating.keep_best,
             is_over=is_over,
         )
-    if evaluating.export_final and results:
+    if evaluating.export_final and results and not backend.graph.stop_requested():
         export(config, backend.evaluator(), model_dir, FINAL_EXPORT)
     return next(iter(results.values()), {})

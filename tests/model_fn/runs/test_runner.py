@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
+import signal
+import time
 from typing import Any, List
 
 import numpy as np
@@ -184,3 +187,24 @@ def test_a_refused_run_leaves_no_trace(
         run(refused, str(new))
     assert (new / "pipeline.config").read_text() == "of the run before"
     assert history.last_step(str(new)) == 4 and len(list(new.iterdir())) == 2
+
+
+def test_an_evaluator_ends_where_the_exception_of_a_signal_was_lost(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = {"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"], "ps": ["127.0.0.1:3"]}
+    task = {"type": "evaluator", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+
+    def evaluate(*_: Any, is_over: Any, **__: Any) -> Any:
+        with contextlib.suppress(BaseException):  # as in a `__del__`
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+        while not is_over():
+            time.sleep(0.01)
+        return {"": {"loss": 1.0}}
+
+    monkeypatch.setattr(runner, "continuous_eval", evaluate)
+    with pytest.raises(Stopped):
+        runner.train_and_evaluate(fake.pipeline_config(), str(tmp_path))
+    assert not (tmp_path / "export").exists()
