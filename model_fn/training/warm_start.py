@@ -7,6 +7,7 @@ from typing import Any, Collection, Dict, List, NamedTuple, Optional, Sequence, 
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.check import CHECKPOINT_TYPES
+from estimator_det.config.problem import Problem, error
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Detector
 from estimator_det.nets.quantization import is_range
@@ -14,11 +15,18 @@ from model_fn.checkpoints.errors import DamagedCheckpointsError
 from model_fn.checkpoints.explanations import explain_shapes
 from model_fn.checkpoints.find import find_whole_checkpoint
 from model_fn.checkpoints.imported import num_neutral_layers
+from model_fn.checkpoints.networks import (
+    is_of_detector,
+    network_name,
+    network_scopes,
+    scopes_text,
+)
 from model_fn.checkpoints.variables import SLOT, unused_variables
 
 _LOG = logging.getLogger(__name__)
 
-_ROWS_SHOWN = 30
+_FIELD = "train_config.fine_tune_checkpoint"
+_ROWS_SHOWN = 10
 
 
 class RestoreTable(NamedTuple):
@@ -35,6 +43,7 @@ class RestoreTable(NamedTuple):
     unused_slots: Sequence[str] = ()  # of optimizers, and moving averages
     backbone: int = 0  # variables of the feature extractor
     backbone_restored: int = 0
+    backbone_names: Sequence[str] = ()  # that a checkpoint of the configured type may have
     new_ranges: Sequence[str] = ()  # of simulated quantization, which a float checkpoint lacks
     explanations: Sequence[str] = ()  # options of the model that explain shapes
 
@@ -64,15 +73,16 @@ class RestoreTable(NamedTuple):
 
     def __str__(self) -> str:
         lines = [self.heading()]
-        lines += [
-            f"  {'shape':<8} {name}: checkpoint {theirs}, model {ours}; keeps its initializer"
-            for name, theirs, ours in self.mismatched
-        ]
+        lines += _rows("shape", [_shapes_text(*row) for row in self.mismatched])
         lines += [f"  {text}" for text in self.explanations]
         lines += _rows("missing", self.missing)
         lines += _rows("unused", self.unused)
         lines += _rows("restored", sorted(self.restored))
         return "\n".join(lines)
+
+
+def _shapes_text(name: str, theirs: List[int], ours: List[int]) -> str:
+    return f"{name}: checkpoint {theirs}, model {ours}; keeps its initializer"
 
 
 def _rows(state: str, names: List[str]) -> List[str]:
@@ -151,6 +161,7 @@ def restore_table(
         unused_slots=[name for name in unused if SLOT.search(name)],
         backbone=len(of_backbone),
         backbone_restored=sum(v.op.name in of_backbone for v in restored.values()),
+        backbone_names=sorted(n for n, v in variables.items() if v.op.name in of_backbone),
         new_ranges=new_ranges,
         explanations=[] if model is None else explain_shapes(model, available, shapes),
     )
@@ -198,7 +209,8 @@ def plan_warm_start(
     Raises:
         FileNotFoundError: if there is no such checkpoint.
         DamagedCheckpointsError: if it cannot be read.
-        ConfigError: if it gives no variable, or less than `train_config.min_restored_share`.
+        ConfigError: if it gives no variable of the backbone, or less than
+            `train_config.min_restored_share`.
     """
     if not train_config.fine_tune_checkpoint:
         return None
@@ -206,7 +218,7 @@ def plan_warm_start(
         _LOG.info("Resuming in %s; the fine-tuning checkpoint is not read again", model_dir)
         return None
     table = table_of(detector, train_config, model)
-    check_table(table, train_config)
+    check_table(table, train_config, model)
     incomplete = table.mismatched or table.missing
     _LOG.log(logging.WARNING if incomplete else logging.INFO, "%s", table)
     _warn_of_neutral_statistics(table)
@@ -232,26 +244,74 @@ def _warn_of_neutral_statistics(table: RestoreTable) -> None:
         )
 
 
-def check_table(table: RestoreTable, train_config: Any) -> None:
+def check_table(table: RestoreTable, train_config: Any, model: Optional[Any] = None) -> None:
     """Refuses a checkpoint that gives nothing, or less than `min_restored_share`.
 
     Raises:
-        ConfigError: with the table.
+        ConfigError: with the reason.
     """
-    kind = checkpoint_type(train_config)
-    if not table.restored:
-        raise ConfigError(
-            f"train_config.fine_tune_checkpoint: no variable of the model matches as a {kind!r} "
-            "checkpoint. Check fine_tune_checkpoint_type and that the checkpoint is of this "
-            f"feature extractor.\n{table}"
-        )
+    problem = backbone_problem(table, train_config, model)
+    if problem is not None:
+        raise ConfigError(f"{problem.field}: {problem.message}. Remedy: {problem.remedy}")
     if table.share < train_config.min_restored_share:
         raise ConfigError(
-            f"train_config.fine_tune_checkpoint: restores {table.share:.1%} of the backbone, less "
+            f"{_FIELD}: restores {table.share:.1%} of the backbone, less "
             f"than train_config.min_restored_share, {train_config.min_restored_share:.1%}. Check "
             "that feature extractor and depth_multiplier are those of the checkpoint, or lower "
             f"the share.\n{table}"
         )
+
+
+def backbone_problem(
+    table: RestoreTable, train_config: Any, model: Optional[Any] = None
+) -> Optional[Problem]:
+    """That a checkpoint has no variable of the backbone; None if it has one.
+
+    Args:
+        table: Of the checkpoint.
+        train_config: `TrainConfig` proto.
+        model: `DetectionModel` proto, whose extractor the message names.
+    """
+    if table.backbone_restored or (table.restored and not table.backbone):
+        return None
+    shapes = [name for name, _, _ in table.mismatched]
+    stored = network_scopes([*table.restored, *shapes, *table.unused])
+    wanted = network_scopes(table.backbone_names)
+    extractor = _extractor_type(model) if model is not None else "the configuration"
+    return error(
+        _FIELD,
+        f"no variable of the backbone can be restored from {table.path} as a "
+        f"{checkpoint_type(train_config)!r} checkpoint: the checkpoint contains "
+        f"{scopes_text(stored)}, {extractor} needs {scopes_text(wanted)}",
+        _remedy(table, stored, wanted),
+    )
+
+
+def _extractor_type(model: Any) -> str:
+    kind = model.WhichOneof("model")
+    return f"model.{kind}.feature_extractor.type {getattr(model, kind).feature_extractor.type!r}"
+
+
+def _remedy(table: RestoreTable, stored: Collection[str], wanted: Collection[str]) -> str:
+    """What to do about a checkpoint with other networks, or with another form of the same."""
+    if set(stored) & set(wanted):
+        rows = [row for row in table.mismatched if row[0] in set(table.backbone_names)]
+        example = f", e.g. {_shapes_text(*rows[0]).partition(';')[0]}" if rows else ""
+        options = [text for text in table.explanations if ".feature_extractor." in text]
+        reasons = "".join(f". {text}" for text in options)  # none about heads
+        return (
+            "use the depth_multiplier and the other options of the feature extractor that the "
+            f"checkpoint was trained with{example}{reasons}"
+        )
+    if {network_name(scope) for scope in stored} & {network_name(scope) for scope in wanted}:
+        of_detector = [any(map(is_of_detector, scopes)) for scopes in (stored, wanted)]
+        if of_detector[0] != of_detector[1]:
+            kind = "detection" if of_detector[0] else "classification"
+            return f"use --set train_config.fine_tune_checkpoint_type={kind}"
+    return (
+        "use the feature_extractor.type of the checkpoint's network, or a checkpoint of the "
+        "configured feature extractor"
+    )
 
 
 def initialize_from(table: RestoreTable) -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
-from estimator_det.protos import train_pb2
+from estimator_det.config.text import ConfigError
+from estimator_det.protos import model_pb2, train_pb2
 from model_fn.checkpoints.imported import NEUTRAL_STATISTICS
 from model_fn.training import optimizers, warm_start
 
@@ -73,7 +74,7 @@ def test_nothing_in_common_is_an_error(checkpoint: str) -> None:
     config = train_pb2.TrainConfig(fine_tune_checkpoint=checkpoint)
     with tf.Graph().as_default():
         detector: Any = _Restores({"w": tf1.get_variable("w", [2])})
-        with pytest.raises(ValueError, match=r"no variable of the model matches(.|\n)*net/old"):
+        with pytest.raises(ValueError, match=r"contains net \(3 .* needs w \(1 variable\)"):
             warm_start.plan_warm_start(detector, config, None)
 
 
@@ -152,6 +153,67 @@ def test_share_of_the_backbone_and_least_share(tmp_path: pathlib.Path) -> None:
         config.min_restored_share = 0.5
         with pytest.raises(ValueError, match=r"restores 33.3% of the backbone, less than(.|\n)*b:"):
             warm_start.plan_warm_start(detector, config, None)
+
+
+V1, V2 = "FeatureExtractor/MobilenetV1", "FeatureExtractor/MobilenetV2"
+HEAD = "BoxPredictor_0/ClassPredictor/biases"
+
+
+def _planned(backbone: str, *, shape: int = 1, **settings: Any) -> warm_start.RestoreTable:
+    """The table of a model with one layer of a backbone and a head."""
+    config = train_pb2.TrainConfig(**settings)
+    model = model_pb2.DetectionModel()
+    model.ssd.feature_extractor.type = "ssd_mobilenet_v1"
+    with tf.Graph().as_default():
+        layer = tf1.get_variable(f"{backbone}/Conv2d_0/weights", [shape])
+        names = {layer.op.name: layer}
+        head = tf1.get_variable(HEAD, [3])
+        detector = _backboned({**names, HEAD: head}, names)
+        table = warm_start.plan_warm_start(detector, config, None, model)
+    assert table is not None
+    return table
+
+
+@pytest.mark.parametrize(
+    ("stored", "wanted", "shape", "remedy"),
+    [
+        (V2, V1, 1, "use the feature_extractor.type of the checkpoint's network"),
+        ("FirstStageFeatureExtractor/MobilenetV1", V1, 1, "use the feature_extractor.type of"),
+        (V1, "MobilenetV1", 1, "use --set train_config.fine_tune_checkpoint_type=detection"),
+        ("MobilenetV1", V1, 1, "use --set train_config.fine_tune_checkpoint_type=classification"),
+        (V1, V1, 2, "use the depth_multiplier and the other options of the feature extractor"),
+    ],
+)
+def test_another_network_is_refused_by_name(
+    tmp_path: pathlib.Path, stored: str, wanted: str, shape: int, remedy: str
+) -> None:
+    """Also where the heads fit, which `load_all_detection_checkpoint_vars` restores."""
+    others = {f"{stored}/Conv2d_{i}/weights/Momentum": [1.0] for i in range(3)}
+    checkpoint = _save(
+        tmp_path, {f"{stored}/Conv2d_0/weights": [1.0], HEAD: [1.0, 2.0, 3.0], **others}
+    )
+    with pytest.raises(ConfigError) as refused:
+        _planned(wanted, shape=shape, fine_tune_checkpoint=checkpoint)
+    text = str(refused.value)
+    assert text.startswith("train_config.fine_tune_checkpoint: no variable of the backbone")
+    assert f"the checkpoint contains {stored} (1 variable)" in text
+    of_extractor = "model.ssd.feature_extractor.type 'ssd_mobilenet_v1'"
+    assert f"{of_extractor} needs {wanted} (1 variable)" in text
+    assert f"Remedy: {remedy}" in text
+    assert "num_classes" not in text and "heads" not in text and "\n" not in text
+
+
+def test_one_variable_of_the_backbone_is_enough(tmp_path: pathlib.Path) -> None:
+    checkpoint = _save(tmp_path, {f"{V1}/Conv2d_0/weights": [1.0], f"{V2}/a": 1.0, f"{V2}/b": 1.0})
+    table = _planned(V1, fine_tune_checkpoint=checkpoint)
+    assert (table.backbone, table.backbone_restored, table.missing) == (1, 1, [HEAD])
+
+
+def test_long_lists_of_names_are_cut() -> None:
+    rows = [(f"net/{i}", [1], [2]) for i in range(40)]
+    names = [f"net/{i}" for i in range(40)]
+    text = str(warm_start.RestoreTable("model.ckpt", {}, rows, names, names))
+    assert text.count("net/") == 30 and text.count("… and 30 more") == 3
 
 
 @pytest.mark.parametrize("marked", [True, False])
