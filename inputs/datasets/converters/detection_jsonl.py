@@ -1,7 +1,8 @@
 """JSON lines that `estimator-det detect` writes: detections become labels for further training.
 
 Boxes have their scores as `image/object/class/confidence`. Corrected by people, or filtered by
-`min_score`, detections are a start for labels of new images.
+`min_score`, detections are a start for labels of new images. Paths of images are those that
+`detect` was given, or relative to the folder of images.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from estimator_det.config.printing import plain, quoted
 from estimator_det.config.text import ConfigError
 from inputs.datasets import paths
 from inputs.datasets.converters.base import CONVERTERS, takes
+from inputs.datasets.converters.lookup import PathFinder
 from inputs.datasets.source import (
     AnnotatedImage,
     AnnotatedObject,
@@ -40,7 +42,9 @@ def read_detection_jsonl(options: SourceOptions) -> Source:
     if not 0 <= least <= 1:
         raise ConfigError(f"--min_score is {least}; allowed: 0 to 1")
     names: Dict[int, str] = {}  # complete when all images are read
-    return Source(_images(path, least, names), names)
+    finder = PathFinder(paths.real_folder(options.images, "--images"))
+    images = _images(path, least, names)
+    return Source((one._replace(image=finder.find(one.image)) for one in images), names)
 
 
 def _images(path: str, least: float, names: Dict[int, str]) -> Iterator[AnnotatedImage]:
@@ -62,10 +66,11 @@ def _document(text: str, path: str, line: int) -> Dict[str, Any]:
         document = json.loads(text)
     except (RecursionError, ValueError) as error:
         raise broken(path, line, f"not valid JSON: {error}") from None
-    if not isinstance(document, dict) or not isinstance(document.get("file"), str):
+    name = document.get("file") if isinstance(document, dict) else None
+    if not isinstance(name, str) or not name:
         raise SourceError("missing_key", path, line, "there is no file")
     if "error" in document:
-        message = f"detection failed for {quoted(document['file'])}: {plain(document['error'])}"
+        message = f"detection failed for {quoted(name)}: {plain(document['error'])}"
         raise SourceError("undecodable_image", path, line, message)
     if not isinstance(document.get("detections"), list):
         raise SourceError("missing_key", path, line, "there is no list of detections")

@@ -11,7 +11,8 @@ import pytest
 
 from estimator_det.config.text import ConfigError
 from inputs.datasets import masks
-from inputs.datasets.source import AnnotatedImage, SourceOptions
+from inputs.datasets.converters.detection_jsonl import read_detection_jsonl
+from inputs.datasets.source import AnnotatedImage, ConversionError, SourceOptions
 from tests.inputs.conversion import samples
 from tests.inputs.datasets.converters.test_formats import faults_of, read
 
@@ -105,6 +106,64 @@ def test_detections_above_a_score(root):
         ("undecodable_image", 2), ("missing_key", 4), ("broken_source", 5),
         ("label_contradiction", 3),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("prefix", ["", "images/", "./images/../images/", "{root}/images/"])
+def test_detections_of_paths_as_detect_was_given_them(root, monkeypatch, prefix):
+    """Relative to the current folder, as in `detect images/`, to `--images`, or absolute."""
+    monkeypatch.chdir(root)
+    sample = samples.make(root, "detection_jsonl")
+    path = pathlib.Path(sample.cat_file)
+    path.write_text(path.read_text().replace('"file": "', f'"file": "{prefix.format(root=root)}'))
+    options = SourceOptions("images", str(path))
+    samples.convert(sample._replace(options=options), root / "out")
+    assert sorted(samples.records(root / "out")) == sorted(
+        path.stem for path in (root / "images").iterdir()
+    )
+
+
+def test_detections_of_the_current_folder_come_before_those_relative_to_the_images(
+    root, monkeypatch
+):
+    monkeypatch.chdir(root)
+    inner = root / "images" / "images"
+    inner.mkdir()
+    (inner / "a.png").write_bytes((root / "images" / "b.png").read_bytes())
+    path = root / "d.jsonl"
+    files = ("images/a.png", "images/images/a.png")
+    path.write_text("".join(json.dumps({"file": name, "detections": []}) + "\n" for name in files))
+    source = read_detection_jsonl(SourceOptions(str(root / "images"), str(path)))
+    assert [image.image for image in source.images] == ["a.png", "images/a.png"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("{root}/secret.png", "outside_folder"),
+        ("secret.png", "no_image"),
+        ("images/../secret.png", "outside_folder"),
+        ("../images/../secret.png", "outside_folder"),
+        ("images/link.png", "outside_folder"),
+        ("images/folder/secret.png", "no_image"),
+        ("folder/secret.png", "outside_folder"),
+        ("images/none.png", "no_image"),
+        ("images/\0.png", "missing_key"),
+        ("images/\ud800.png", "missing_key"),
+        ("", "missing_key"),
+    ],
+)
+def test_detections_of_no_file_outside_the_images(root, monkeypatch, name, kind):
+    monkeypatch.chdir(root)
+    (root / "secret.png").write_bytes((root / "images" / "a.png").read_bytes())
+    (root / "images" / "link.png").symlink_to(root / "secret.png")
+    (root / "images" / "folder").symlink_to(root)
+    path = root / "d.jsonl"
+    path.write_text(json.dumps({"file": name.format(root=root), "detections": []}))
+    sample = samples.Sample(
+        "detection_jsonl", SourceOptions(str(root / "images"), str(path)), str(path), 1
+    )
+    with pytest.raises(ConversionError, match=f"line 1: {kind}: "):
+        samples.convert(sample, root / "out")
 
 
 # COCO
