@@ -18,6 +18,9 @@ from estimator_det.config.printing import escaped
 COLORS = ("#2f6fab", "#e08a2c", "#3f9a5f", "#c2474f", "#7d62a8", "#4fa6a6", "#8a8a8a", "#b0892f")
 TEXT_COLOR = "#333333"
 PANEL_INCHES = (5.2, 3.5)
+TITLE_POINTS = 6  # between the title and what is below
+LEGEND_ROW_POINTS = 14
+LEGEND_COLUMNS = 3  # above a chart; long names of readers fill them
 DOTS_PER_INCH = 110
 MAX_NAMED_BARS = 60  # more names are not legible
 MAX_NUMBERED_CELLS = 400  # of a heatmap; more numbers are not legible
@@ -33,6 +36,7 @@ class Panel(NamedTuple):
     title: str
     draw: Callable[[Any], None]  # (matplotlib Axes) -> None
     width: int = 1  # columns of the figure
+    legend_rows: int = 0  # between title and chart
 
 
 class Curve(NamedTuple):
@@ -78,15 +82,26 @@ def figure(panels: Sequence[Panel], *, title: str = "", columns: int = 3) -> byt
     grid = page.add_gridspec(row + 1, max(first + wide for _, first, wide in places))
     for panel, (at_row, first, wide) in zip(panels, places):
         axes = page.add_subplot(grid[at_row, first : first + wide])
-        _style(axes)
-        axes.set_title(panel.title, fontsize=11, loc="left", color=TEXT_COLOR, fontweight="bold")
-        panel.draw(axes)
+        _draw(axes, panel)
     if title:
         page.suptitle(_plain(title), fontsize=14, color=TEXT_COLOR, x=0.01, ha="left")
     canvas.draw()  # `savefig` would draw all of it twice
     buffer = io.BytesIO()
     Image.fromarray(np.asarray(canvas.buffer_rgba())).save(buffer, "png")
     return buffer.getvalue()
+
+
+def _draw(axes: Any, panel: Panel) -> None:
+    _style(axes)
+    axes.set_title(
+        panel.title,
+        fontsize=11,
+        loc="left",
+        color=TEXT_COLOR,
+        fontweight="bold",
+        pad=TITLE_POINTS + LEGEND_ROW_POINTS * panel.legend_rows,
+    )
+    panel.draw(axes)
 
 
 def bar_chart(
@@ -128,7 +143,7 @@ def bar_chart(
             axes.set_ylim(0, 1)
         else:
             _whole_ticks(axes, list(series.values()))
-        axes.margins(x=0.01, y=0.12 if len(series) == 1 else 0.28)  # room for the legend
+        axes.margins(x=0.01, y=0.12)
         axes.set_ylabel(y_label)
         if len(labels) <= MAX_NAMED_BARS:
             longest = max(map(len, labels), default=0)
@@ -142,9 +157,9 @@ def bar_chart(
             )
         axes.grid(axis="x", visible=False)
         if len(series) > 1:
-            _legend(axes)
+            _legend_above(axes)
 
-    return Panel(title, draw, width)
+    return Panel(title, draw, width, _legend_rows(series))
 
 
 def histogram(
@@ -203,9 +218,9 @@ def histogram(
         axes.set_xlabel(x_label)
         axes.set_ylabel(y_label)
         if len(series) > 1:
-            _legend(axes)
+            _legend_above(axes)
 
-    return Panel(title, draw)
+    return Panel(title, draw, legend_rows=_legend_rows(series))
 
 
 def heatmap(
@@ -326,9 +341,28 @@ def _style(axes: Any) -> None:
     axes.set_axisbelow(True)
 
 
-def _legend(axes: Any, place: str = "upper right") -> None:
+def _legend(axes: Any, place: str) -> None:
     """At a fixed place, because finding the best one takes seconds with much data."""
     axes.legend(loc=place, fontsize=8, framealpha=0.8, edgecolor="none")
+
+
+def _legend_above(axes: Any) -> None:
+    """Between title and chart, where it covers nothing."""
+    axes.legend(
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=LEGEND_COLUMNS,
+        fontsize=8,
+        frameon=False,
+        borderaxespad=0.2,
+        borderpad=0.2,
+        handlelength=1.2,
+        columnspacing=1.2,
+    )
+
+
+def _legend_rows(series: Mapping[str, Numbers]) -> int:
+    return -(-len(series) // LEGEND_COLUMNS) if len(series) > 1 else 0
 
 
 def _whole_ticks(axes: Any, values: Sequence[Numbers]) -> None:

@@ -117,7 +117,7 @@ def _areas_panel(report: DataReport, columns: Mapping[str, Columns]) -> charts.P
         title: np.bincount(statistics.area_classes(pixels), minlength=3)
         for title, pixels in _pixels(report, columns).items()
     }
-    labels = ["small\n<32²", "medium", "large\n≥96²"]
+    labels = ["small, <32²", "medium", "large, ≥96²"]
     return charts.bar_chart("area of boxes, pixels", labels, series, y_label="boxes")
 
 

@@ -4,6 +4,8 @@ import io
 
 import numpy as np
 import pytest
+from matplotlib import figure
+from matplotlib.backends import backend_agg
 from PIL import Image
 
 from model_fn.drawing import charts
@@ -32,6 +34,28 @@ def test_every_series_has_its_colour() -> None:
     pixels = picture(charts.bar_chart("a", ["x", "y"], {"n": [1, 3], "m": [2, 2]}))
     assert share_of_color(pixels, 0) > 0.05 and share_of_color(pixels, 1) > 0.05
     assert share_of_color(pixels, 2) == 0
+
+
+@pytest.mark.parametrize("kind", ["bars", "histogram"])
+def test_legends_cover_no_bar(kind: str) -> None:
+    """Between title and chart, however long the names are and whatever the bars."""
+    names = ["train_input_reader", "eval_input_reader[0]", "eval_input_reader[1]", "other"]
+    series = {name: [9.0, 9.0, 9.0] for name in names}
+    panel = (
+        charts.bar_chart("title", ["x", "y", "z"], series)
+        if kind == "bars"
+        else charts.histogram("title", [0, 1, 2, 3], series)
+    )
+    page = figure.Figure(
+        figsize=charts.PANEL_INCHES, dpi=charts.DOTS_PER_INCH, layout="constrained"
+    )
+    canvas = backend_agg.FigureCanvasAgg(page)
+    axes = page.add_subplot()
+    charts._draw(axes, panel)
+    canvas.draw()
+    legend, title = axes.get_legend().get_window_extent(), axes._left_title.get_window_extent()
+    assert legend.y0 >= axes.get_window_extent().y1 and legend.y1 <= title.y0
+    assert legend.x1 <= page.bbox.x1
 
 
 def test_histogram_marks_a_place() -> None:
