@@ -288,8 +288,9 @@ def _classes(
     """Path of the label map, id -> name, and name -> id of all names that it knows.
 
     Raises:
-        ConfigError: if the label map has none of the source's classes, or differs from the one in
-            the output folder.
+        ConversionError: if faults leave no object with a class.
+        ConfigError: if there is none without faults, if the label map has none of the source's
+            classes, or differs from the one in the output folder.
     """
     if options.label_map:
         given = read_label_map(options.label_map)
@@ -301,6 +302,11 @@ def _classes(
             )
         return options.label_map, given.names, given.ids
     path = os.path.join(options.output_dir, LABEL_MAP_FILE)
+    if not found.names and not source.names and found.first_fault is not None:
+        fault = found.first_fault.sentence()
+        raise ConversionError(
+            fault if options.on_error == STOP else f"no object is left. The first fault: {fault}"
+        )
     names_by_id = index.label_ids(found.names, source.names)
     if os.path.exists(path):
         other = read_label_map(path)

@@ -43,6 +43,7 @@ class Index(NamedTuple):
     num_images: int  # that remain
     num_unlisted: int  # images that no list of a split names
     names: Set[str]  # of classes
+    first_fault: Optional[SourceFault]  # of an object that is left out of an image that remains
 
 
 def build(
@@ -76,6 +77,7 @@ def build(
     names: Set[str] = set()
     images = paths.ImageFolder(folder)
     unlisted = 0
+    first_fault: Optional[SourceFault] = None
     for image in source.images:
         advance(1)
         if not image.image:
@@ -93,13 +95,14 @@ def build(
             report(error.fault._replace(action=SKIPPED))
             continue
         _collect_names(image, names)
+        first_fault = first_fault or next(iter(image.faults), None)
     for fault in lists.unused() if lists is not None else ():
         report(fault._replace(action=SKIPPED))
     _drop_copies(database, folder, duplicates, report)
     database.execute("COMMIT")
     (count,) = database.execute("SELECT COUNT(*) FROM images").fetchone()
     database.close()
-    return Index(count, unlisted, names)
+    return Index(count, unlisted, names, first_fault)
 
 
 def write_entries(scratch: str, files: Sequence[str]) -> None:

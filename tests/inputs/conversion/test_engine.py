@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 from typing import Any, Dict, List
 
 import pytest
@@ -321,6 +322,25 @@ def test_a_label_map_that_is_not_there_is_refused_by_option(tmp_path):
     with pytest.raises(ConfigError, match=r"--label_map is .*none\.pbtxt': there is no such file"):
         samples.convert(many(tmp_path, 3), tmp_path / "out", label_map=str(tmp_path / "none.pbtxt"))
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["csv", "kitti", "pascal_voc"])
+def test_the_fault_that_leaves_no_object_is_named_first(tmp_path, name):
+    samples.write_images(tmp_path / "images")
+    sample = samples.SAMPLES[name](tmp_path, {"a": [("cat", ["x"] * 4)], "b": [], "c": []})
+    fault = rf"{re.escape(sample.cat_file)}, line \d+: broken_source: .*'x'"
+    with pytest.raises(ConversionError, match=f"^{fault}"):
+        samples.convert(sample, tmp_path / "out")
+    with pytest.raises(ConversionError, match=f"^no object is left. The first fault: {fault}"):
+        samples.convert(sample, tmp_path / "out", on_error="skip")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_source_without_any_object_needs_a_label_map(tmp_path):
+    samples.write_images(tmp_path / "images")
+    sample = samples.kitti(tmp_path, {"a": [], "b": []})
+    with pytest.raises(ConfigError, match="no object with a class; name the classes by"):
+        samples.convert(sample, tmp_path / "out")
 
 
 def test_a_source_without_images_is_refused(tmp_path):
