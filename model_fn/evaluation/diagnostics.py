@@ -387,7 +387,8 @@ def _why_zero(name: str, counts: Mapping[str, Any], score_field: str) -> str:
     if not labelled & found:
         return (
             f"no detected class ({_first_names(found)}) is among the groundtruth classes "
-            f"({_first_names(labelled)}): use the label map of the training"
+            f"({_first_names(labelled)}): the model needs more training, or its label map in "
+            "training was another one"
         )
     if counts["best_iou_within_class"] < MATCH_IOU:
         return (
