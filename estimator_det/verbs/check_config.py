@@ -46,6 +46,7 @@ def run(options: argparse.Namespace) -> int:
         for problem in console.problems_of(config)
         if not (on_tpu and problem.field in console.FOR_TPU)
     ]
+    problems = _with_label_maps(config, problems)
     lines = summary_lines(config)
     can_build = bool(config.model.WhichOneof("model"))
     can_build = can_build and not check_names(config) and not any(check_ranges(config))
@@ -77,6 +78,15 @@ def run(options: argparse.Namespace) -> int:
     errors, warnings = severities.count("error"), severities.count("warning")
     console.say(f"{errors} errors, {warnings} warnings")
     return console.EXIT_FAILED if errors else console.EXIT_OK
+
+
+def _with_label_maps(config: Any, problems: List[Any]) -> List[Any]:
+    """Adds label maps that do not fit the records, in place of all else about these maps."""
+    from model_fn.preflight.first_records import check_first_records
+
+    wrong = list(check_first_records(config))
+    fields = {problem.field for problem in wrong}
+    return [*wrong, *(problem for problem in problems if problem.field not in fields)]
 
 
 class _Found(NamedTuple):

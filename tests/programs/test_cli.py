@@ -12,6 +12,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from model_fn.checkpoints import errors
 from tests import small_extractor
+from tests.inputs import examples
 from tests.model_fn.preflight.small import SMALL
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -184,6 +185,20 @@ def test_check_config_refuses_components_that_no_run_can_make(more, capsys):
     printed = capsys.readouterr().out
     assert "'ssd_mobilenet_v7' is not known. Remedy: did you mean 'ssd_mobilenet_v" in printed
     assert "metrics_set[0]: 'lvis_masks' is not known. Remedy: did you mean 'lvis_" in printed
+
+
+def test_check_config_refuses_a_label_map_of_other_classes(tmp_path, capsys):
+    """And does not advise to fit the number of classes to it."""
+    sets, record = _mended(tmp_path)
+    image = {"image/encoded": examples.encoded(examples.picture()), **examples.BOXES}
+    features = {**image, "image/object/class/text": ["owl", "fox"]}
+    examples.write(record, [examples.example(features)])
+    more = ["--set", "model.ssd.num_classes=7", "--no_build"]
+    assert cli.main(["check-config", str(CONFIG), *sets, *more]) == 1
+    printed = capsys.readouterr().out
+    assert "error: train_input_reader.label_map_path: of 2 boxes in the first records" in printed
+    assert "error: eval_input_reader[0].label_map_path: of 2 boxes" in printed
+    assert "2 errors" in printed and "num_classes=" not in printed
 
 
 @pytest.mark.parametrize("program", ["train", "evaluate", "model_main"])
