@@ -192,8 +192,8 @@ def _apply_anchor_order(
             )
         else:
             notes.append(
-                f"anchors: those of the configuration to {found.difference:.1g}, in the order "
-                f"{found.order}"
+                "anchors: those of the file and of the configuration are equal (largest difference "
+                f"{found.difference:.1g} of an image's side); order of anchors: {found.order}"
             )
         if chosen and found.order not in (None, chosen):
             raise ConfigError(
