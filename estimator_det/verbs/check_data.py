@@ -69,13 +69,16 @@ def run(options: argparse.Namespace) -> int:
         records = sum(scan.num_records for scan in report.scans)
         console.say("")
         console.say(f"read {records:,} records in {seconds:.1f} s")
-        console.say(f"all faults, charts and this report: {options.output_dir}")
+        console.say(f"all errors and warnings, charts and this report: {options.output_dir}")
         console.say(f"{report.num_errors:,} errors, {report.num_warnings:,} warnings")
     return console.EXIT_FAILED if report.num_errors else console.EXIT_OK
 
 
 def _write(report: Any, folder: str) -> None:
-    """Writes all files of a report; those of an earlier check are replaced."""
+    """Writes all files of a report; those of an earlier check are replaced.
+
+    The findings are a line for each error and warning: first those of records, then all others.
+    """
     from estimator_det.compat import tf
     from estimator_det.config import files
     from model_fn.drawing import charts
@@ -92,6 +95,7 @@ def _write(report: Any, folder: str) -> None:
         for scan in report.scans
         for entry in scan.entries
     ]
+    lines += [json_lines.dumps(problem.__dict__) for problem in report.problems]
     document = json_lines.dumps(data_report.as_dictionary(report), indent=2)
     for name, text in (
         (FINDINGS_FILE, "\n".join(lines)),

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.config import files
+from estimator_det.config.printing import counted
 from estimator_det.config.text import ConfigError
 from inputs import machine
 from inputs.conversion import index, shards, tally
@@ -246,9 +247,10 @@ def _forget_other_publishing(options: ConvertOptions, job: Job) -> None:
 def _check_free(options: ConvertOptions, work_dir: str) -> None:
     found = _record_files(options, finished=True)
     if found and not options.overwrite and not os.path.exists(os.path.join(work_dir, PUBLISHING)):
+        others = f" and {counted(len(found) - 1, 'more file')}" if len(found) > 1 else ""
         raise FileExistsError(
-            f"{options.output_dir} contains {found[0]} and {len(found) - 1} more files of the same "
-            "splits: name another --output_dir or --split, or add --overwrite"
+            f"{options.output_dir} contains {found[0]}{others} of the same splits: name another "
+            "--output_dir or --split, or add --overwrite"
         )
 
 

@@ -122,7 +122,7 @@ def text_bars(histogram: Histogram, *, indent: str = "    ") -> List[str]:
 
 
 def as_dictionary(report: DataReport) -> Dict[str, Any]:
-    """The report as JSON takes it; findings are counted by kind, each is in a file of its own."""
+    """The report as JSON takes it; findings of records are counted by kind."""
     readers = {}
     for scan in report.scans:
         columns = scan.columns

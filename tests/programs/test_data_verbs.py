@@ -62,7 +62,9 @@ def test_check_data_writes_report_findings_and_charts(config, tmp_path, capfd):
         "report.json",
         "report.txt",
     ]
-    assert (folder / "findings.jsonl").read_text() == ""
+    findings = [json.loads(line) for line in (folder / "findings.jsonl").read_text().splitlines()]
+    document = json.loads((folder / "report.json").read_text())
+    assert findings == document["problems"] and document["warnings"] == len(findings) > 0
     assert (folder / "report.txt").read_text().splitlines()[0] in out
     assert Image.open(folder / "histograms.png").width > 1000
 
@@ -77,8 +79,9 @@ def test_check_data_fails_where_records_would_stop_a_run(config, tmp_path, capfd
     document = json.loads(capfd.readouterr().out)
     assert document["errors"] == 1
     assert document == json.loads((folder / "report.json").read_text())
-    (line,) = (folder / "findings.jsonl").read_text().splitlines()
-    found = json.loads(line)
+    lines = (folder / "findings.jsonl").read_text().splitlines()
+    assert len(lines) == document["errors"] + document["warnings"]
+    found = json.loads(lines[0])
     assert (found["kind"], found["record"], found["source_id"], found["severity"]) == (
         "undecodable_image",
         0,

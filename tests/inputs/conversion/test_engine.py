@@ -206,11 +206,13 @@ def test_earlier_records_are_replaced_only_if_asked(tmp_path):
     sample = many(tmp_path, 3)
     output = tmp_path / "out"
     samples.convert(sample, output, num_shards=3, image=HEADER)
-    with pytest.raises(FileExistsError, match=r"contains train.record-00000-of-00003 and 2 more"):
+    with pytest.raises(FileExistsError, match=r"record-00000-of-00003 and 2 more files of"):
         samples.convert(sample, output, num_shards=1, image=HEADER)
     assert len(samples.records(output)) == 3 and not (output / ".convert").exists()
     samples.convert(sample, output, num_shards=1, image=HEADER, overwrite=True)
     assert [path.name for path in output.glob("train*")] == ["train.record-00000-of-00001"]
+    with pytest.raises(FileExistsError, match=r"contains train\.record-00000-of-00001 of the"):
+        samples.convert(sample, output, image=HEADER)
     # Another split of the same classes may follow.
     samples.convert(sample, output, splits=(Split("val"),), image=HEADER)
     assert len(samples.records(output, "val")) == 3
