@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from typing import Any, Callable, Dict, Optional
 
 from estimator_det import console
 from estimator_det.config import json_lines, printing
+from estimator_det.config.bars import ProgressBar
 from inputs.machine import available_cpus
 
 SUMMARY = "Converts a data set of another format to records, or records to COCO JSON"
@@ -142,7 +142,7 @@ def _to_coco(given: Dict[str, Any]) -> int:
 
     names = ("records", "output", "label_map", "dataset", "write_images")
     export = to_coco.ExportOptions(**_present(given, names))
-    with _Bar() as bar:
+    with _Bars() as bar:
         exported = to_coco.export_coco(export, advance=bar("writing", None))
     console.say(
         f"{exported.images:,} images and {exported.annotations:,} annotations: {given['output']}"
@@ -179,7 +179,7 @@ def _to_records(given: Dict[str, Any]) -> int:
         from inputs.conversion import beam_pipeline
 
         run_shards = beam_pipeline.make_runner(given["runner"], given.get("runner_options", ""))
-    with _Bar() as bar:
+    with _Bars() as bar:
         conversion = engine.convert(
             options, jobs=given.get("jobs") or available_cpus(), run=run_shards, progress=bar
         )
@@ -191,26 +191,22 @@ def _present(given: Dict[str, Any], names: Any) -> Dict[str, Any]:
     return {name: given[name] for name in names if name in given}
 
 
-class _Bar:
-    """Progress bars on standard error, one after the other."""
+class _Bars:
+    """Progress of one part of the work after the other."""
 
     def __init__(self) -> None:
-        self._bar: Any = None
+        self._bar: Optional[ProgressBar] = None
 
-    def __enter__(self) -> _Bar:
+    def __enter__(self) -> _Bars:
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *error: Any) -> None:
         if self._bar is not None:
-            self._bar.close()
+            self._bar.__exit__(*error)
 
     def __call__(self, title: str, total: Optional[int]) -> Callable[[int], Any]:
-        from tqdm import tqdm
-
         self.__exit__()
-        self._bar = tqdm(
-            total=total, desc=title, unit=" images", file=sys.stderr, dynamic_ncols=True
-        )
+        self._bar = ProgressBar(title, total, "images")
         return self._bar.update
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-import sys
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
-from tqdm import tqdm
 
 from estimator_det.config import check
+from estimator_det.config.bars import ProgressBar
 from estimator_det.config.context import context_shape
 from estimator_det.config.problem import Problem, error
 from estimator_det.config.ranges import refuse_absurd
@@ -46,7 +45,7 @@ def check_data(
         readers: One of `READERS`.
         jobs: Processes that read.
         max_records: At most so many records of each file; None for all.
-        progress: Whether bars are drawn on standard error.
+        progress: Whether progress is reported on standard error.
 
     Raises:
         ConfigError: if there is no model or no reader, or a reader's `bad_records` make no sense.
@@ -119,7 +118,7 @@ def _rules(
 def _run(plans: Sequence[Plan], jobs: int, progress: bool) -> List[Scan]:
     known = [one.num_records for one in plans]
     total = None if None in known else sum(number or 0 for number in known)
-    with _bar("records", total, "rec", progress) as bar:
+    with ProgressBar("reading", total, "records", shown=progress) as bar:
         return scan.run(plans, jobs=jobs, advance=bar.update)
 
 
@@ -157,7 +156,7 @@ def _coverage(
         columns = statistics.first_boxes(columns, max_boxes)
     channels = 3 + plans[0].policy.reader.num_additional_channels
     try:
-        with _bar("anchors", columns.num_images, "img", progress) as bar:
+        with ProgressBar("anchors", columns.num_images, "images", shown=progress) as bar:
             coverage = anchor_coverage.measure(
                 detector, columns, num_channels=channels, advance=bar.update
             )
@@ -179,9 +178,3 @@ def _resized(model: Any, scans: Sequence[Scan]) -> Dict[str, np.ndarray]:
         )
         for one in scans
     }
-
-
-def _bar(title: str, total: Optional[int], unit: str, shown: bool) -> Any:
-    return tqdm(
-        total=total, desc=title, unit=unit, file=sys.stderr, disable=not shown, dynamic_ncols=True
-    )

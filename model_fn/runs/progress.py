@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import json_lines, printing
+from estimator_det.config.bars import has_room
 from model_fn.debugging import bad_step
 from model_fn.runs.backends.base import RunSettings
 from model_fn.runs.evaluation_report import write_figures
@@ -156,7 +157,7 @@ class TrainingReport(tf1.train.SessionRunHook):
         self._reported, self._values, self._num_runs = self._step, {}, 0
         self._durations, self._waits = [], []
         self._ended = time.monotonic()
-        if self._bar is None and not self._silent and _has_room(self._stream):
+        if self._bar is None and not self._silent and has_room(self._stream):
             self._bar = tqdm(
                 total=self._num_steps, initial=self._step, unit="step", file=self._stream
             )
@@ -306,16 +307,6 @@ class TensorBoardLogger:
             counts = self._fault_log.counts().items()
             figures.update({f"bad_records/{kind}": count for kind, count in counts})
         write_figures(self._model_dir, figures, report.step)
-
-
-def _has_room(stream: TextIO) -> bool:
-    """Whether a bar can be drawn: some terminals, as of containers, say that they have no size."""
-    if printing.is_json() or not stream.isatty():
-        return False
-    try:
-        return all(size > 0 for size in os.get_terminal_size(stream.fileno()))
-    except OSError:  # No terminal of the system's, as in a notebook.
-        return True
 
 
 def training_hooks(
