@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import itertools
 import pathlib
 import re
 import shlex
@@ -118,6 +120,38 @@ def test_missing_message_is_reported_with_the_nearest_literal():
 def test_commands_and_settings_are_no_messages():
     page = "`a b` `estimator-det train --x` `bad: true` `reader { a: 1 }` `word`\n```\n`c d`\n```\n"
     assert messages.quoted_messages(page) == ["a b"]
+
+
+def _linked_text(section: str) -> str:
+    """A part of a page, and the pages that it links to."""
+    pages = {ROOT / "docs" / name for name in re.findall(r"\]\(([\w.]+\.md)", section)}
+    return "\n".join([section, *(page.read_text() for page in sorted(pages))])
+
+
+@pytest.mark.parametrize("verb", cli.VERBS, ids=cli.name_of)
+def test_every_option_of_a_verb_is_documented(verb):
+    """In the verb's row or section of cli.md or a page that they link to, or for all verbs."""
+    page = (ROOT / "docs" / "cli.md").read_text()
+    name = cli.name_of(verb)
+    of_all, *sections = re.split(r"^(?=##+ )", page.partition("## estimator-det\n")[2], flags=re.M)
+    (row,) = re.findall(rf"^\| `{name}` \|.*$", of_all, re.M)
+    changes = next(each for each in sections if each.startswith("### Changing a configuration"))
+    start = next((i for i, each in enumerate(sections) if each.startswith(f"### {name}\n")), None)
+    own = [row]
+    if start is not None:
+        own.append(sections[start])
+        own += itertools.takewhile(lambda each: each.startswith("####"), sections[start + 1 :])
+    intro = re.sub(r"^\|.*$", "", of_all, flags=re.M)
+    text = _linked_text("".join(own)) + intro + changes
+    parser = argparse.ArgumentParser()
+    verb.add_arguments(parser)
+    options = [option for action in parser._actions for option in action.option_strings]
+    missing = [
+        option
+        for option in options
+        if option not in ("-h", "--help") and not re.search(rf"{option}(?![\w-])", text)
+    ]
+    assert not missing, f"docs/cli.md says nothing about {missing} of {name}"
 
 
 FILE = re.compile(r"`((?:estimator_det|inputs|model_fn|exporters|benchmarks)/[^`]*)`")
