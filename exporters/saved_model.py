@@ -126,7 +126,8 @@ def export_saved_model(
     max_batch = _check_max_batch(serving_options.max_batch)
     checkpoint = find_whole_checkpoint(checkpoint_prefix)
     label_map = _existing(label_map_path) or find_label_map(pipeline_config)
-    thresholds = _thresholds(pipeline_config, checkpoint, extras.thresholds)
+    if extras.thresholds is not None:
+        threshold_files.check(extras.thresholds, pipeline_config.model)
     _check_folder(output_dir, overwrite)
     detector = make_detector(pipeline_config.model, False, pipeline_config.graph_rewriter)
     with tf.Graph().as_default():
@@ -139,6 +140,9 @@ def export_saved_model(
         saver = tf1.train.Saver(save_relative_paths=True)  # the folder may be moved
         with tf1.Session() as session:
             restorer.restore(session, checkpoint)
+            thresholds = extras.thresholds
+            if thresholds is None:  # only now, for a warning is of no use if the model is refused
+                thresholds = threshold_files.find_usable(pipeline_config, checkpoint)
             _make_folder(output_dir)
             if extras.inference_graph:
                 tf1.train.write_graph(graph_def, output_dir, INFERENCE_GRAPH_FILE)
@@ -166,13 +170,6 @@ def _check_max_batch(max_batch: Optional[int]) -> Optional[int]:
     if max_batch is not None and not 1 <= max_batch <= MAX_BATCH:
         raise ConfigError(f"max_batch is {max_batch}; it must be between 1 and {MAX_BATCH}")
     return max_batch
-
-
-def _thresholds(pipeline_config: Any, checkpoint: str, given: Optional[str]) -> Optional[str]:
-    if given is None:
-        return threshold_files.find_usable(pipeline_config, checkpoint)
-    threshold_files.check(given, pipeline_config.model)
-    return given
 
 
 def _existing(label_map_path: Optional[str]) -> Optional[str]:

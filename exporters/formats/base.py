@@ -132,14 +132,22 @@ def check_runtime(chosen: ExportFormat) -> None:
     Raises:
         RunError: if a module is missing; the text contains the extra to install.
     """
+    missing = missing_runtime(chosen)
+    if missing:
+        raise RunError(missing)
+
+
+def missing_runtime(chosen: ExportFormat) -> str:
+    """What to install for the models of a format, empty if nothing is missing."""
     found = {name: importlib.util.find_spec(name) for name in chosen.runtime}
     # A folder of this name in the current one, as of an export, has no origin.
     missing = [name for name, spec in found.items() if spec is None or spec.origin is None]
-    if missing:
-        raise RunError(
-            f"{chosen.name} models need {', '.join(missing)}, which is not installed; "
-            f"run pip install 'estimator-det[{chosen.extra}]'"
-        )
+    if not missing:
+        return ""
+    return (
+        f"{chosen.name} models need {', '.join(missing)}, which is not installed; "
+        f"run pip install 'estimator-det[{chosen.extra}]'"
+    )
 
 
 @contextlib.contextmanager

@@ -10,10 +10,10 @@ import os
 import shlex
 import subprocess
 import sys
-from typing import Optional, Sequence
+from typing import Optional, Sequence, Tuple
 
 from estimator_det.config.text import ConfigError
-from exporters.formats.base import ExportFormat
+from exporters.formats.base import ExportFormat, missing_runtime
 from model_fn.checkpoints.errors import RunError
 
 CONVERTERS_VARIABLE = "ESTIMATOR_DET_CONVERTERS"
@@ -50,15 +50,39 @@ def find_converter(chosen: ExportFormat, given_python: Optional[str]) -> str:
     Raises:
         ConfigError: if neither has it; with the extra to install.
     """
+    python, missing = _find(chosen, given_python)
+    if missing:
+        raise ConfigError(missing)
+    return python
+
+
+def check_installed(chosen: Sequence[ExportFormat], given_python: Optional[str]) -> None:
+    """Refuses formats that cannot be written or run; the text lists all, with what to install.
+
+    Raises:
+        ConfigError: if a converter is not installed.
+        RunError: if only modules that run a format are missing.
+    """
+    unwritable = {each.name: _find(each, given_python)[1] for each in chosen if each.converter}
+    missing = [unwritable.get(each.name) or missing_runtime(each) for each in chosen]
+    text = "\n".join(filter(None, missing))
+    if any(unwritable.values()):
+        raise ConfigError(text)
+    if text:
+        raise RunError(text)
+
+
+def _find(chosen: ExportFormat, given_python: Optional[str]) -> Tuple[str, str]:
+    """The interpreter that has the converter of a format, or what is missing."""
     named = python_of(given_python)
     missing = ""
     for python in dict.fromkeys((named, sys.executable)):
         command = [python, "-c", _FIND, *chosen.converter]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if not result.returncode:
-            return python
+            return python, ""
         missing = missing or "".join(result.stderr.strip().splitlines()[-1:])
-    raise ConfigError(
+    return "", (
         f"--format {chosen.name}: its converter is not installed: {named} has no module {missing}; "
         f"run pip install 'estimator-det[{chosen.extra}]', or set {CONVERTERS_VARIABLE} to an "
         "environment that has it"

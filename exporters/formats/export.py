@@ -17,9 +17,8 @@ from exporters.formats.base import (
     FormatOptions,
     Plan,
     Source,
-    check_runtime,
 )
-from exporters.formats.converters import find_converter
+from exporters.formats.converters import check_installed
 from exporters.formats.samples import images_to_compare
 from exporters.image_files import list_images
 from exporters.saved_model import ExportedModel, export_saved_model
@@ -83,9 +82,7 @@ def export_formats(
     plan = Plan(pipeline_config, options, types, input_shape)
     for each in formats:
         each.check(plan)
-        if each.converter:
-            find_converter(each, options.converter_python)
-        check_runtime(each)
+    check_installed(formats, options.converter_python)
     list_images(options.sample_images)  # raises for what does not exist
     exported = export_saved_model(
         pipeline_config,

@@ -51,6 +51,28 @@ def test_a_missing_runtime_names_the_extra():
     assert onnx().runtime == ("onnxruntime",)
 
 
+def test_all_that_is_missing_is_named_at_once():
+    def named(name, **modules):
+        return base.ExportFormat(name, "x", None, None, None, extra=f"{name}-extra", **modules)
+
+    chosen = [
+        named("a", converter=("none_a",), runtime=("none_a",)),
+        named("b"),
+        named("c", converter=("json",), runtime=("none_c",)),
+        named("d", converter=("none_d",)),
+    ]
+    with pytest.raises(ConfigError) as caught:
+        converters.check_installed(chosen, None)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 3
+    for name, line in zip("acd", lines):
+        assert f"no module none_{name};" in line or f"need none_{name}, " in line
+        assert f"run pip install 'estimator-det[{name}-extra]'" in line
+    with pytest.raises(RunError, match=r"^c models need none_c"):
+        converters.check_installed(chosen[1:3], None)
+    converters.check_installed(chosen[1:2], None)
+
+
 def test_the_output_of_a_converter_that_fails():
     chosen = _format(converter=("json",))
     converters.run_converter(chosen, ["-c", "pass"], None)
