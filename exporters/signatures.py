@@ -33,7 +33,7 @@ def resolve_input_types(names: Sequence[str], num_additional_channels: int = 0) 
     for name in chosen:
         if name not in INPUT_TYPES:
             known = [*INPUT_TYPES, ALL_INPUT_TYPES]
-            hint = nearest(name, known)
+            hint = nearest(name, known) or "."
             raise ConfigError(f"input type {name!r} is not known{hint} Known: {known}")
     if not chosen or len(set(chosen)) != len(chosen):
         raise ConfigError(f"input types {list(names)}: give at least one, and each only once")

@@ -19,6 +19,8 @@ from estimator_det.protos import input_reader_pb2, optimizer_pb2, pipeline_pb2
 Config = pipeline_pb2.TrainEvalPipelineConfig
 Setter = Callable[[Config, Any], None]
 
+_LARGEST = 2**32 - 1  # of a field of type uint32
+
 
 def merge_text(config: Config, text: str, source: str = "config_override") -> Config:
     """`config` with the fields of a second configuration text merged over it.
@@ -80,7 +82,7 @@ def override(config: Config, **settings: Any) -> Config:
     for name, value in settings.items():
         if name not in _SETTERS:
             raise ConfigError(
-                f"there is no setting {name!r}{nearest(name, list(_SETTERS))} "
+                f"there is no setting {name!r}{nearest(name, list(_SETTERS)) or '.'} "
                 f"Known: {', '.join(sorted(_SETTERS))}; any other field: apply_overrides"
             )
         if value is None:
@@ -103,6 +105,12 @@ def _eval_readers(config: Config) -> List[input_reader_pb2.InputReader]:
 def _readers(config: Config) -> Iterator[input_reader_pb2.InputReader]:
     yield config.train_input_reader
     yield from config.eval_input_reader
+
+
+def _not_negative(value: int) -> int:
+    if not 0 <= value <= _LARGEST:
+        raise ValueError(f"must be between 0 and {_LARGEST:,}")
+    return value
 
 
 def _at_least_one(value: int) -> int:
@@ -226,7 +234,7 @@ def _ratio(new: float, old: float) -> float:
 _SETTERS: Dict[str, Setter] = {
     "batch_size": _setter("train_config.batch_size", _at_least_one),
     "eval_batch_size": _setter("eval_config.batch_size", _at_least_one),
-    "num_train_steps": _setter("train_config.num_steps"),
+    "num_train_steps": _setter("train_config.num_steps", _not_negative),
     "learning_rate": _set_learning_rate,
     "momentum_optimizer_value": _set_momentum,
     "use_bfloat16": _setter("train_config.use_bfloat16"),
@@ -237,7 +245,7 @@ _SETTERS: Dict[str, Setter] = {
     "eval_input_path": _set_eval_input_path,
     "mask_type": _set_mask_type,
     "sample_1_of_n_eval_examples": _eval_setter("sample_1_of_n_examples", _at_least_one),
-    "eval_num_epochs": _eval_setter("num_epochs"),
+    "eval_num_epochs": _eval_setter("num_epochs", _not_negative),
     "eval_with_moving_averages": _setter("eval_config.use_moving_averages"),
     "retain_original_images": _setter("eval_config.retain_original_images"),
     "retain_original_image_additional_channels": _setter(

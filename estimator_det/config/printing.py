@@ -91,9 +91,9 @@ def quoted(value: Any, most: int = LONGEST_VALUE) -> str:
     return repr(shortened(str(value), most))
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 file`, `2 files`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """`1 file`, `2 files`; the plural ends in s unless it is given."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def printable(text: str) -> str:

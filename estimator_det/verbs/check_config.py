@@ -6,6 +6,7 @@ import argparse
 from typing import Any, List, NamedTuple, Sequence, Tuple
 
 from estimator_det import console
+from estimator_det.config import printing
 from estimator_det.verbs import tpu_checks
 from estimator_det.verbs.base import add_config_arguments, load
 
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
-    from estimator_det.config import pipeline, printing, tpu_lint
+    from estimator_det.config import pipeline, tpu_lint
     from estimator_det.config.ranges import check_ranges
     from model_fn.preflight.names import check_names
 
@@ -76,7 +77,8 @@ def run(options: argparse.Namespace) -> int:
         problems += tpu_checks.run(config, options, problems, build=build)
     severities = [problem.severity for problem in problems]
     errors, warnings = severities.count("error"), severities.count("warning")
-    console.say(f"{errors} errors, {warnings} warnings")
+    totals = printing.counted(errors, "error"), printing.counted(warnings, "warning")
+    console.say(", ".join(totals))
     return console.EXIT_FAILED if errors else console.EXIT_OK
 
 
@@ -205,7 +207,8 @@ def summary_lines(config: Any) -> List[str]:
     lines = [f"model:      {kind or 'none'}"]
     extractor = getattr(model, "feature_extractor", None)
     if extractor is not None:
-        lines[0] += f", {extractor.type}, {model.num_classes} classes"
+        classes = printing.counted(model.num_classes, "class", "classes")
+        lines[0] = ", ".join(filter(None, [lines[0], extractor.type, classes]))
     resizer = getattr(model, "image_resizer", None)
     if resizer is not None and resizer.WhichOneof("image_resizer_oneof"):
         name = resizer.WhichOneof("image_resizer_oneof")

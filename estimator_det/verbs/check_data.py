@@ -70,7 +70,11 @@ def run(options: argparse.Namespace) -> int:
         console.say("")
         console.say(f"read {records:,} records in {seconds:.1f} s")
         console.say(f"all errors and warnings, charts and this report: {options.output_dir}")
-        console.say(f"{report.num_errors:,} errors, {report.num_warnings:,} warnings")
+        totals = (
+            printing.counted(report.num_errors, "error"),
+            printing.counted(report.num_warnings, "warning"),
+        )
+        console.say(", ".join(totals))
     return console.EXIT_FAILED if report.num_errors else console.EXIT_OK
 
 

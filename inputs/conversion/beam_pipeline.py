@@ -33,7 +33,8 @@ def make_runner(name: str, options: str = "") -> Runner:
     beam, pipeline_options = _import_beam()
     known = list(pipeline_options.StandardOptions.KNOWN_RUNNER_NAMES)
     if name not in known:
-        raise ConfigError(f"--runner {name!r} is not known{nearest(name, known)} Allowed: {known}")
+        hint = nearest(name, known) or "."
+        raise ConfigError(f"--runner {name!r} is not known{hint} Allowed: {known}")
 
     def run(job: Job, numbers: Sequence[int], jobs: int) -> Iterator[ShardResult]:
         del jobs  # the runner has its own workers

@@ -44,10 +44,8 @@ def find_checkpoint(prefix: str) -> str:
     if not found:
         raise FileNotFoundError(f"no checkpoint {stem}, and no other one in {folder}")
     names = [os.path.basename(path) for path in found]
-    raise FileNotFoundError(
-        f"no checkpoint {stem}{nearest(os.path.basename(stem), names)} {folder} holds: "
-        f"{', '.join(names)}"
-    )
+    hint = nearest(os.path.basename(stem), names) or "."
+    raise FileNotFoundError(f"no checkpoint {stem}{hint} {folder} holds: {', '.join(names)}")
 
 
 def stem_of(path: str) -> str:

@@ -55,7 +55,7 @@ def check_best_metric(pipeline_config: Any, metric: Optional[str]) -> None:
     if metric not in known:
         more = f", and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
         raise ConfigError(
-            f"best_metric: {metric!r} is not evaluated{nearest(metric, known)} "
+            f"best_metric: {metric!r} is not evaluated{nearest(metric, known) or '.'} "
             f"Known: {', '.join(known[:_SHOWN])}{more}"
         )
 

@@ -47,9 +47,8 @@ class Evaluation:
         """
         if metric not in self.metrics:
             known = sorted(self.metrics)
-            raise ConfigError(
-                f"best_metric: {metric!r} is not evaluated{nearest(metric, known)} Known: {known}"
-            )
+            hint = nearest(metric, known) or "."
+            raise ConfigError(f"best_metric: {metric!r} is not evaluated{hint} Known: {known}")
         return self.metrics[metric]
 
 

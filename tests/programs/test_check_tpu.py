@@ -92,7 +92,7 @@ def test_fix_writes_and_shows_the_edits(tmp_path, capsys):
     assert "edited: model.ssd.inplace_batchnorm_update: " in told
     assert f"written: {fixed}; 1 problems fixed, 1 left" in told
     assert "error: model.ssd.loss.hard_example_miner: " in told
-    assert "1 errors, 0 warnings" in told
+    assert "1 error, 0 warnings" in told
     text = fixed.read_text()
     assert text.startswith(FIT.read_text()[:200]), "the heading stays"
     config = pipeline.parse_pipeline(text)

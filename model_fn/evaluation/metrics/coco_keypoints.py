@@ -155,7 +155,7 @@ def _check_sigmas(field: str, category: Mapping[str, Any], sigmas: Mapping[str, 
         if name not in known:
             raise ConfigError(
                 f"{field}.keypoint_label_to_sigmas: {name!r} is no keypoint of class "
-                f"{category['name']!r} in the label map{nearest(name, known)} Known: {known}"
+                f"{category['name']!r} in the label map{nearest(name, known) or '.'} Known: {known}"
             )
         if not 0 < sigma < np.inf:
             raise ConfigError(
@@ -172,9 +172,9 @@ def _make_for_class(
     name = config.class_label
     if name not in by_name:
         known = sorted(by_name)
+        hint = nearest(name, known) or "."
         raise ConfigError(
-            f"{field}.class_label: {name!r} is no class of the label map{nearest(name, known)} "
-            f"Known: {known}"
+            f"{field}.class_label: {name!r} is no class of the label map{hint} Known: {known}"
         )
     if not by_name[name].get("keypoints"):
         raise ConfigError(

@@ -10,6 +10,7 @@ from typing import Any, Callable, ContextManager, Iterator, List, NamedTuple, Se
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.fields import check_supported
+from estimator_det.config.printing import counted
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor
 from model_fn.runs import cluster, loop_options, progress
@@ -83,8 +84,7 @@ class LoopBackend(EstimatorBackend):
         if self._is_on_tpu:
             self._suit_tpu(number)
         loop_options.check_batch(self._settings.pipeline_config, self._in_loop, number)
-        plural = "" if number == 1 else "s"
-        _LOG.info("Strategy %s: %d replica%s", self._in_loop.strategy, number, plural)
+        _LOG.info("Strategy %s: %s", self._in_loop.strategy, counted(number, "replica"))
         if self._precision == loop_options.MIXED_FLOAT16 and not _has_gpu():
             _LOG.warning(
                 "precision is %s, and there is no GPU: a CPU takes many times as long in float16 "
