@@ -136,22 +136,22 @@ def check_config(config: Any, *, ignore: Sequence[str] = ()) -> None:
         ConfigError: listing its errors.
         FileNotFoundError: if the only errors are missing files.
     """
+    from estimator_det.config.check import missing_files
     from estimator_det.config.pipeline import ConfigError
 
     def is_used(problem: Problem) -> bool:
         return not any(re.match(rf"{re.escape(field)}($|[.\[])", problem.field) for field in ignore)
 
     problems = list(filter(is_used, problems_of(config)))
-    errors = [str(problem) for problem in problems if problem.severity == "error"]
+    errors = [problem for problem in problems if problem.severity == "error"]
     for problem in problems[len(errors) :]:
         printing.report(problem, sys.stderr)
     if not errors:
         return
-    text = "the configuration cannot be run\n" + "\n".join(errors)
-    without_files = filter(is_used, problems_of(config, check_files=False))
-    if any(problem.severity == "error" for problem in without_files):
-        raise ConfigError(text)
-    raise FileNotFoundError(text)
+    text = "the configuration cannot be run\n" + "\n".join(map(str, errors))
+    if {problem.field for problem in errors} <= set(missing_files(config)):
+        raise FileNotFoundError(text)
+    raise ConfigError(text)
 
 
 def unused_in_evaluation(on_training_data: bool) -> Sequence[str]:

@@ -294,6 +294,15 @@ def _check_placeholders(config: Config) -> Iterator[Problem]:
             yield error(path, f"is still the placeholder {quoted(value)}", f"--set {path}=…")
 
 
+def missing_files(config: Config) -> List[str]:
+    """The fields whose local files do not exist: checkpoint, label maps, hierarchies, records."""
+    named = {field: path for field, path in named_paths(config) if _missing(path)}
+    checkpoint = "train_config.fine_tune_checkpoint"
+    if checkpoint in named and not _missing(named[checkpoint] + ".index"):
+        del named[checkpoint]
+    return list(named)
+
+
 def _missing(pattern: str) -> bool:
     """Whether no local file matches; remote and placeholder paths count as present."""
     if not pattern or is_remote(pattern) or PLACEHOLDER in pattern:
@@ -302,16 +311,18 @@ def _missing(pattern: str) -> bool:
 
 
 def _check_paths(config: Config) -> Iterator[Problem]:
+    missing = missing_files(config)
     for name, reader in readers(config):
         for index, pattern in enumerate(reader.tf_record_input_reader.input_path):
-            if _missing(pattern):
+            field = f"{name}.tf_record_input_reader.input_path[{index}]"
+            if field in missing:
                 yield error(
-                    f"{name}.tf_record_input_reader.input_path[{index}]",
+                    field,
                     f"no file matches {quoted(pattern)} (from {os.getcwd()})",
                     "correct the path; patterns such as train-*.record are allowed",
                 )
     checkpoint = config.train_config.fine_tune_checkpoint
-    if checkpoint and _missing(checkpoint) and _missing(checkpoint + ".index"):
+    if "train_config.fine_tune_checkpoint" in missing:
         yield error(
             "train_config.fine_tune_checkpoint",
             f"there is no checkpoint {quoted(checkpoint)}",
