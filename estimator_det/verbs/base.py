@@ -55,6 +55,21 @@ def add_set_argument(parser: Any) -> None:
     )
 
 
+def score(text: str) -> float:
+    """The value of an option that takes a score.
+
+    Raises:
+        ArgumentTypeError: if it is not a number between 0 and 1.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a score: give a number between 0 and 1")
+    return value
+
+
 def config_path(options: argparse.Namespace, default: Optional[str] = None) -> str:
     """The path of the configuration from the options of `add_config_arguments`.
 

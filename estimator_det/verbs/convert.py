@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, Optional
 from estimator_det import console
 from estimator_det.config import json_lines, printing
 from estimator_det.config.bars import ProgressBar
+from estimator_det.verbs.base import score
 from inputs.machine import available_cpus
 
 SUMMARY = "Converts a data set of another format to records, or records to COCO JSON"
@@ -51,7 +52,7 @@ def _add_source_arguments(group: Any) -> None:
     group.add_argument("--image_labels", metavar="FILE", help="open_images: classes of images")
     group.add_argument("--segmentations", metavar="FILE", help="open_images: names of masks")
     group.add_argument("--mask_images", metavar="DIR", help="open_images: folder of these masks")
-    group.add_argument("--min_score", type=float, help="detection_jsonl: the lowest score read")
+    group.add_argument("--min_score", type=score, help="detection_jsonl: the lowest score read")
 
 
 def _add_record_arguments(group: Any) -> None:

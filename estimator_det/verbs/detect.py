@@ -9,6 +9,7 @@ from typing import Union
 
 from estimator_det import console
 from estimator_det.config import printing
+from estimator_det.verbs.base import score
 
 SUMMARY = "Runs an exported detector on images and draws the detections"
 AUTO = "auto"
@@ -38,12 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _threshold(text: str) -> Union[float, str]:
-    if text == AUTO:
-        return AUTO
     try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a score nor {AUTO}") from None
+        return AUTO if text == AUTO else score(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}, or {AUTO}") from None
 
 
 def run(options: argparse.Namespace) -> int:

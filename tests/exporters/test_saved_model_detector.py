@@ -196,7 +196,8 @@ def test_classes_without_threshold_get_that_of_all():
 @pytest.mark.parametrize("option", ["--threshold", "--min_score"])
 def test_thresholds_are_a_number_or_auto(option, capsys):
     assert cli.main(["detect", "--model=m", option, "high", "a.png"]) == 2
-    assert "'high' is neither a score nor auto" in capsys.readouterr().err
+    message = "'high' is not a score: give a number between 0 and 1, or auto"
+    assert message in capsys.readouterr().err
 
 
 def test_detect_verb(exported, pictures, tmp_path, capsys):
