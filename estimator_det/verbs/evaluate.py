@@ -66,6 +66,8 @@ def run(options: argparse.Namespace) -> int:
     from model_fn.checkpoints.find import refuse_model
 
     refuse_model(options.checkpoint_dir)  # before its configuration is missing
+    if not (options.config or options.pipeline_config_path):
+        _check_run(options.checkpoint_dir)
     return run_evaluation(
         load(options, os.path.join(options.checkpoint_dir, CONFIG_FILE)),
         options.checkpoint_dir,
@@ -75,6 +77,20 @@ def run(options: argparse.Namespace) -> int:
         timeout_secs=options.timeout_secs,
         calibrate=options.calibrate,
     )
+
+
+def _check_run(folder: str) -> None:
+    """Refuses a folder without the configuration of a run."""
+    from estimator_det.config import files
+
+    if not files.exists(folder):
+        raise FileNotFoundError(f"checkpoint_dir: there is no folder {folder}; correct the path")
+    if not files.exists(files.join(folder, CONFIG_FILE)):
+        raise FileNotFoundError(
+            f"checkpoint_dir: there is no training run in {folder}, for it has no {CONFIG_FILE}. "
+            "Give the model_dir of a run, or the configuration of the checkpoint with "
+            "--pipeline_config_path FILE"
+        )
 
 
 def _check_options(options: argparse.Namespace) -> None:

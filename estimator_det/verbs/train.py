@@ -124,9 +124,11 @@ def _in_loop(given: argparse.Namespace) -> Optional[loop_options.InLoop]:
         name: value for name, value in values.items() if value is not None and value is not False
     }
     if given.strategy is None and chosen:
+        option = next(iter(chosen))
+        example = loop_options.MIRRORED if option == "num_replicas" else loop_options.NONE
         raise console.UsageError(
-            f"--{next(iter(chosen))} is an option of the TF2 loop: give --strategy too, for "
-            f"example --strategy {loop_options.NONE}"
+            f"--{option} is an option of the TF2 loop: give --strategy too, for example "
+            f"--strategy {example}"
         )
     if chosen and given.rehearse_tpu:
         raise console.UsageError(
