@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
+import platform
 import sys
-from typing import Any, Optional, Sequence
+from typing import Any, Iterable, Optional, Sequence
 
+import estimator_det
 from estimator_det import console
 from estimator_det.config import printing
 from estimator_det.verbs import (
@@ -46,8 +49,60 @@ VERBS = (
 )
 
 
+class _Version(argparse.Action):
+    """Prints the versions and ends; TensorFlow is not imported, which takes seconds."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
+        text = "print the versions of estimator-det and TensorFlow, and exit"
+        super().__init__(option_strings, dest, nargs=0, help=text)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        console.say(f"estimator-det {estimator_det.__version__}")
+        console.say(f"TensorFlow {_installed_tensorflow()}")
+        console.say(f"Python {platform.python_version()}")
+        parser.exit()
+
+
+def _installed_tensorflow() -> str:
+    for package in ("tensorflow", "tensorflow-cpu"):
+        try:
+            return importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "is not installed"
+
+
 class _Parser(argparse.ArgumentParser):
     """Its errors repeat arguments, which may be names of files."""
+
+    lists = "verbs"  # in its help
+
+    def error(self, message: str) -> Any:
+        """Prints the error without the usage, which is long."""
+        self.exit(
+            console.EXIT_USAGE, f"error: {message}\n{self.prog} --help lists all {self.lists}\n"
+        )
+
+    def refuse_unknown(self, what: str, name: str, known: Iterable[str]) -> None:
+        """Ends with an error if a name is not known; the error contains the nearest one."""
+        names = list(known)
+        if name not in names:
+            from estimator_det.config.text import nearest
+
+            self.error(f"unknown {what} {name}{nearest(name, names)}")
+
+    def refuse_unknown_options(self, arguments: Iterable[str]) -> None:
+        """Comes before argparse, which first reports a required option that is only misspelt."""
+        known = self._option_string_actions
+        before = ""
+        for text in arguments:
+            name = text.partition("=")[0]
+            if name == "--":
+                break
+            is_value = before in known and " " in text  # '--a=1 --b=2', as argparse reads it
+            if name.startswith("--") and not is_value:
+                self.refuse_unknown("option", name, known)
+            before = text
 
     def _print_message(self, message: str, file: Any = None) -> None:
         printing.report(message.rstrip("\n"), file or sys.stderr)
@@ -56,16 +111,21 @@ class _Parser(argparse.ArgumentParser):
 class _VerbParser(_Parser):
     """Takes arguments before, between and after options."""
 
+    lists = "options"
     _is_within = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         if self._is_within:
             return super().parse_known_args(args, namespace)
+        self.refuse_unknown_options(args)
         self._is_within = True
         try:
-            return self.parse_known_intermixed_args(args, namespace)
+            options, others = self.parse_known_intermixed_args(args, namespace)
         finally:
             self._is_within = False
+        if others:
+            self.error(f"unknown arguments: {' '.join(others)}")
+        return options, others
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -87,10 +147,14 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The options; what follows `--` is `passed_on` by the verbs that start another program."""
     own = list(arguments)
+    parser = make_parser()
+    parser.refuse_unknown_options(_with_underscores(text) for text in own[:1])
+    if own and not own[0].startswith("-"):
+        parser.refuse_unknown("verb", own[0], [name_of(verb) for verb in VERBS])
     if own[:1] not in [[name_of(verb)] for verb in VERBS if _passes_on(verb)]:
-        return make_parser().parse_args([_with_underscores(text) for text in own])
+        return parser.parse_args([_with_underscores(text) for text in own])
     end = own.index("--") if "--" in own else len(own)
-    options = make_parser().parse_args([_with_underscores(text) for text in own[:end]])
+    options = parser.parse_args([_with_underscores(text) for text in own[:end]])
     options.passed_on = own[end + 1 :]
     return options
 
@@ -104,14 +168,15 @@ def name_of(verb: Any) -> str:
     return getattr(verb, "NAME", verb.__name__.rpartition(".")[2].replace("_", "-"))
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> _Parser:
     """The parser of the command and all its verbs."""
-    parser = _parser(
+    parser: _Parser = _parser(
         _Parser,
         prog="estimator-det",
         description=DESCRIPTION,
         example="estimator-det demo --output_dir demo_output",
     )
+    parser.add_argument("--version", action=_Version)
     verbs = parser.add_subparsers(
         title="verbs", metavar="VERB", dest="verb", required=True, parser_class=_VerbParser
     )

@@ -1,5 +1,6 @@
 import json
 import pathlib
+import platform
 import subprocess
 import sys
 
@@ -7,9 +8,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import estimator_det
 from estimator_det import cli, console, model_main
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
+from estimator_det.protos import pipeline_pb2
+from estimator_det.verbs import check_config
 from model_fn.checkpoints import errors
 from tests import small_extractor
 from tests.inputs import examples
@@ -98,7 +102,14 @@ def test_options_with_dashes(capsys):
     ("arguments", "code", "message"),
     [
         ([], 2, "VERB"),
-        (["trian"], 2, "invalid choice"),
+        (["trian"], 2, "unknown verb trian; did you mean 'train'?"),
+        (["train", "--num_replicas=2", "--model_dir=r", str(CONFIG)], 2, "--strategy mirrored"),
+        (["train", "--accumulate_steps=2", "--model_dir=r", str(CONFIG)], 2, "--strategy none"),
+        (
+            ["train", str(CONFIG), "--model_dir=r", "--num_train_steps=-5"],
+            2,
+            "setting num_train_steps=-5: must be between 0 and 4,294,967,295",
+        ),
         (["train", "--model_dir", "run"], 2, "--pipeline_config_path"),
         (["check-config"], 2, "no configuration is given"),
         (
@@ -118,7 +129,15 @@ def test_options_with_dashes(capsys):
         (["check-config", str(CONFIG), "--config_override", "modle {}"], 2, "model"),
         (["train", "--pipeline_config_path", str(CONFIG), "--model_dir", "r"], 2, "placeholder"),
         (["detect", "--model", "none", "none.jpg"], 3, "none.jpg"),
-        (["evaluate", "--checkpoint_dir", "none"], 3, "none"),
+        (["detect", "--model=m", "a.jpg", "--threshold=50"], 2, "'50' is not a score: give a num"),
+        (["detect", "--model=m", "a.jpg", "--threshold=nan"], 2, "between 0 and 1, or auto"),
+        (["detect", "--model=m", "a.jpg", "--min_score=-.1"], 2, "between 0 and 1, or auto"),
+        (
+            ["convert", "--from=detection_jsonl", "--to=tfrecord", "--min_score=1.5"],
+            2,
+            "'1.5' is not a score: give a number between 0 and 1",
+        ),
+        (["evaluate", "--checkpoint_dir", "none"], 3, "checkpoint_dir: there is no folder none"),
     ],
 )
 def test_errors_have_exit_codes_and_no_traceback(arguments, code, message, capsys):
@@ -126,6 +145,81 @@ def test_errors_have_exit_codes_and_no_traceback(arguments, code, message, capsy
     error = capsys.readouterr().err
     assert message in error
     assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "my.config", "--model_dri", "r1"], "--model_dri; did you mean '--model_dir'?"),
+        (["train", "my.config", "--model-dri=r1"], "--model_dri; did you mean '--model_dir'?"),
+        (
+            ["train", "my.config", "--model_dir=r1", "--num_steps", "5"],
+            "--num_steps; did you mean '--num_train_steps'?",
+        ),
+        (["check-config", "--config_overide=model { }"], "--config_overide; did you mean '--conf"),
+        (["check-config", "--xyzzy"], "--xyzzy"),
+    ],
+)
+def test_unknown_options_are_named(arguments, message, capsys):
+    assert cli.main(arguments) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith(f"error: unknown option {message}")
+    assert second == f"estimator-det {arguments[0]} --help lists all options"
+
+
+def test_an_unknown_option_in_place_of_a_verb(capsys):
+    assert cli.main(["--versoin"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "error: unknown option --versoin; did you mean '--version'?",
+        "estimator-det --help lists all verbs",
+    ]
+
+
+def test_other_wrong_arguments_take_two_lines(capsys):
+    for arguments, message in (
+        (["train", "my.config"], "the following arguments are required: --model_dir"),
+        (["check-config", "a", "b", "c"], "unknown arguments: b c"),
+        (["train", "my.config", "--model_dir"], "argument --model_dir: expected one argument"),
+    ):
+        assert cli.main(arguments) == 2
+        first, second = capsys.readouterr().err.splitlines()
+        assert first == f"error: {message}"
+        assert second == f"estimator-det {arguments[0]} --help lists all options"
+
+
+def test_values_may_look_like_options():
+    options = cli.make_parser().parse_args(["convert", "--from=coco", "--to=tfrecord",
+        "--runner_options", "--project=p --region=r"])  # fmt: skip
+    assert options.runner_options == "--project=p --region=r"
+
+
+def test_version_imports_nothing_heavy():
+    code = (
+        "import sys\nfrom estimator_det import cli\nstatus = cli.main(['--version'])\n"
+        "print(status, 'tensorflow' in sys.modules, 'numpy' in sys.modules)"
+    )
+    first, second, third, loaded = _python("-c", code).stdout.splitlines()
+    assert first == f"estimator-det {estimator_det.__version__}"
+    assert second == f"TensorFlow {tf.__version__}"
+    assert third == f"Python {platform.python_version()}"
+    assert loaded == "0 False False"
+
+
+def test_evaluation_of_a_folder_without_a_run(tmp_path, capsys):
+    assert cli.main(["evaluate", "--checkpoint_dir", str(tmp_path)]) == 3
+    error = capsys.readouterr().err
+    assert f"there is no training run in {tmp_path}" in error and "pipeline_config_path" in error
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_label_map_that_does_not_fit_is_wrong_usage(tmp_path, capsys):
+    sets, _ = _mended(tmp_path)
+    train = ["train", str(CONFIG), "--model_dir", str(tmp_path / "m"), *sets]
+    assert cli.main([*train, "--set", "model.ssd.num_classes=2"]) == 2
+    assert "has id 4, the model has 2 classes" in capsys.readouterr().err
+    (tmp_path / "map.pbtxt").unlink()
+    assert cli.main(train) == 3
+    assert "map.pbtxt" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("more", [[], ["--continuous"], [str(CONFIG), "--continuous"]])
@@ -243,6 +337,16 @@ def test_check_config_without_a_graph_refuses_what_components_refuse(assignment,
     cli.main(["check-config", str(CONFIG), *sets, "--no_build"])
     printed = capsys.readouterr().out
     assert text in printed and "graph:      not built (--no_build)" in printed
+
+
+def test_the_summary_has_no_empty_parts():
+    config = pipeline_pb2.TrainEvalPipelineConfig()
+    config.model.center_net.num_classes = 1
+    assert check_config.summary_lines(config)[0] == "model:      center_net, 1 class"
+    config.model.center_net.num_classes = 3
+    config.model.center_net.feature_extractor.type = "resnet_v2_50"
+    line = check_config.summary_lines(config)[0]
+    assert line == "model:      center_net, resnet_v2_50, 3 classes"
 
 
 def test_check_config_prints_the_changed_configuration(capsys):

@@ -147,7 +147,7 @@ def test_check_data(
 
 def test_arguments(capsys: pytest.CaptureFixture) -> None:
     assert cli.main(["detect", f"--{CONTROLS}", "--model=m", "a.png"]) == console.EXIT_USAGE
-    assert "unrecognized arguments: --a\\x1b[2J" in _output(capsys)
+    assert "unknown option --a\\x1b[2J" in _output(capsys)
     assert model_main.main(["model_main", f"--{CONTROLS}"]) == console.EXIT_USAGE
     _output(capsys)
 
