@@ -5,6 +5,7 @@ Importing this module imports no TensorFlow.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -33,12 +34,14 @@ EXIT_CODES_HELP = """exit codes:
   1    the run failed, or some of its inputs could not be used
   2    wrong usage, or a configuration that cannot be run
   3    an input is missing: a configuration, record, checkpoint, model or image
-  4    model_dir cannot be written to: no space, no permission, read-only
+  4    an output folder or file cannot be written to: no space, no permission, read-only
   5    another process trains in model_dir
   6    a loss became NaN or infinite
   130  interrupted from the keyboard (SIGINT); training has saved a checkpoint
   143  terminated (SIGTERM); training has saved a checkpoint
 """
+
+_FULL_OR_READ_ONLY = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # of writing, whatever the file
 
 FOR_TPU = ("train_config.use_bfloat16",)  # fields without effect elsewhere
 DEBUG_VARIABLE = "ESTIMATOR_DET_DEBUG"
@@ -217,6 +220,10 @@ def error_text(error: BaseException) -> str:
     text = getattr(error, "message", None) or str(error) or type(error).__name__
     if isinstance(error, FileNotFoundError) and error.filename is not None:
         text = f"{error.filename}: no such file or folder"
+    elif isinstance(error, OSError) and error.errno in _FULL_OR_READ_ONLY:
+        reason = os.strerror(error.errno).lower()
+        text = f"{error.filename or 'a file'} cannot be written to: {reason}. Free space there, or "
+        text += "choose another folder, then run the same command again"
     text = text.split("\n\nOriginal stack trace")[0].split("\n\t [[")[0].strip()
     _, failed, values = text.partition(_ASSERTION)
     if failed and values.endswith("]"):
@@ -253,5 +260,6 @@ def _exit_code(error: Exception) -> Optional[int]:
     for kind, code in codes:
         if isinstance(error, kind):
             return code
-    of_system = isinstance(error, OSError) and error.errno is not None  # of a file or disk
-    return EXIT_FAILED if of_system else None
+    if not isinstance(error, OSError) or error.errno is None:
+        return None
+    return EXIT_NOT_WRITABLE if error.errno in _FULL_OR_READ_ONLY else EXIT_FAILED

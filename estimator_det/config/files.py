@@ -44,9 +44,22 @@ def removed_if_empty(folder: str) -> Iterator[None]:
         yield
     finally:
         for path in new:
-            if not _gfile().isdir(path) or _gfile().listdir(path):
+            if not _remove_empty(path):
                 break
-            _gfile().rmtree(path)
+
+
+def _remove_empty(folder: str) -> bool:
+    """Removes a folder, unless something is in it; whether that was done."""
+    if is_remote(folder):
+        if not _gfile().isdir(folder) or _gfile().listdir(folder):
+            return False
+        _gfile().rmtree(folder)
+        return True
+    try:
+        os.rmdir(folder)  # fails if another process has written there meanwhile
+    except OSError:
+        return False
+    return True
 
 
 def special_kind(path: AnyPath) -> str:

@@ -62,21 +62,23 @@ def _numbers(text: str) -> Tuple[int, ...]:
 def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
     from exporters.benchmark import compare, report
+    from model_fn.checkpoints import writing
 
-    found = compare.benchmark(
-        options.model,
-        compare.BenchmarkOptions(
-            options.data,
-            options.label_map,
-            options.batch_sizes,
-            options.seconds,
-            options.num_images,
-        ),
-    )
-    # Before what may fail: measuring takes minutes.
-    for line in report.text_lines(found):
-        console.say(line)
-    folder = options.output_dir or os.path.join(found.folder, FOLDER)
-    console.say(f"written: {', '.join(report.write(found, folder))}")
+    folder = options.output_dir or os.path.join(compare.folder_of(options.model), FOLDER)
+    with writing.into_folder(folder, "output_dir"):
+        found = compare.benchmark(
+            options.model,
+            compare.BenchmarkOptions(
+                options.data,
+                options.label_map,
+                options.batch_sizes,
+                options.seconds,
+                options.num_images,
+            ),
+        )
+        # Before what may fail: measuring takes minutes.
+        for line in report.text_lines(found):
+            console.say(line)
+        console.say(f"written: {', '.join(report.write(found, folder))}")
     failed = [row for row in found.rows if row.measured is None]
     return console.EXIT_FAILED if failed else console.EXIT_OK

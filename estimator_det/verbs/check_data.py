@@ -48,18 +48,20 @@ def run(options: argparse.Namespace) -> int:
         if getattr(options, name) is not None and getattr(options, name) < 1:
             raise console.UsageError(f"--{name} must be 1 or more")
     config = load(options)
+    from model_fn.checkpoints import writing
     from model_fn.preflight import data_check, data_report
 
     started = time.monotonic()
-    report = data_check.check_data(
-        config,
-        config_path(options),
-        readers=options.reader,
-        jobs=options.jobs or available_cpus(),
-        max_records=options.max_records,
-    )
-    seconds = time.monotonic() - started
-    _write(report, options.output_dir)
+    with writing.into_folder(options.output_dir, "output_dir"):
+        report = data_check.check_data(
+            config,
+            config_path(options),
+            readers=options.reader,
+            jobs=options.jobs or available_cpus(),
+            max_records=options.max_records,
+        )
+        seconds = time.monotonic() - started
+        _write(report, options.output_dir)
     if options.json:
         document = json_lines.dumps(data_report.as_dictionary(report), indent=2)
         printing.report(document, whole=True)

@@ -140,10 +140,11 @@ def run(options: argparse.Namespace) -> int:
 
 def _to_coco(given: Dict[str, Any]) -> int:
     from inputs.conversion import to_coco
+    from model_fn.checkpoints import writing
 
     names = ("records", "output", "label_map", "dataset", "write_images")
     export = to_coco.ExportOptions(**_present(given, names))
-    with _Bars() as bar:
+    with writing.into_file(export.output, "output"), _Bars() as bar:
         exported = to_coco.export_coco(export, advance=bar("writing", None))
     console.say(
         f"{exported.images:,} images and {exported.annotations:,} annotations: {given['output']}"
@@ -156,6 +157,7 @@ def _to_records(given: Dict[str, Any]) -> int:
     from inputs.conversion.images import ImageOptions
     from inputs.conversion.splits import parse_splits
     from inputs.datasets.source import SourceOptions
+    from model_fn.checkpoints import writing
 
     if given.get("jobs", 1) < 1:
         raise console.UsageError("--jobs must be 1 or more")
@@ -180,11 +182,12 @@ def _to_records(given: Dict[str, Any]) -> int:
         from inputs.conversion import beam_pipeline
 
         run_shards = beam_pipeline.make_runner(given["runner"], given.get("runner_options", ""))
-    with _Bars() as bar:
-        conversion = engine.convert(
-            options, jobs=given.get("jobs") or available_cpus(), run=run_shards, progress=bar
-        )
-    _report(conversion, given)
+    with writing.into_folder(options.output_dir, "output_dir"):
+        with _Bars() as bar:
+            conversion = engine.convert(
+                options, jobs=given.get("jobs") or available_cpus(), run=run_shards, progress=bar
+            )
+        _report(conversion, given)
     return console.EXIT_OK
 
 

@@ -35,13 +35,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
     from estimator_det import demo
+    from model_fn.checkpoints import writing
 
-    demo.run_demo(
-        options.output_dir,
-        model=options.model,
-        seed=options.seed,
-        size=options.size,
-        num_train_steps=options.num_train_steps,
-        assignments=options.set,
-    )
+    with writing.into_folder(options.output_dir, "output_dir"):
+        demo.run_demo(
+            options.output_dir,
+            model=options.model,
+            seed=options.seed,
+            size=options.size,
+            num_train_steps=options.num_train_steps,
+            assignments=options.set,
+        )
     return console.EXIT_OK

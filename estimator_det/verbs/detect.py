@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import Union
+from typing import Any, Sequence, Union
 
 from estimator_det import console
 from estimator_det.config import printing
@@ -49,10 +49,16 @@ def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
     from exporters import formats
     from exporters.image_files import list_images
-    from exporters.saved_model_detector import DETECTIONS_FILE, detect_files
+    from model_fn.checkpoints import writing
 
     files = list_images(options.images)
-    detector = formats.load_model(options.model)
+    with writing.into_folder(options.output_dir, "output_dir"):
+        return _detect(formats.load_model(options.model), files, options)
+
+
+def _detect(detector: Any, files: Sequence[str], options: argparse.Namespace) -> int:
+    from exporters.saved_model_detector import DETECTIONS_FILE, detect_files
+
     is_auto = options.min_score == AUTO
     min_score = detector.best_thresholds() if is_auto else options.min_score
     failed = 0

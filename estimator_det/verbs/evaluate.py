@@ -123,6 +123,7 @@ def _check_options(options: argparse.Namespace) -> None:
 
 def _evaluate_file(options: argparse.Namespace) -> int:
     from inputs.checks import decoder_warnings
+    from model_fn.checkpoints import writing
     from model_fn.runs import detections_evaluation
 
     if options.records:
@@ -139,17 +140,18 @@ def _evaluate_file(options: argparse.Namespace) -> int:
         _check_calibration(config, options.calibrate)
     model_dir = options.model_dir or f"{os.path.splitext(options.detections)[0]}_evaluation"
     matches: Dict[str, Any] = {}
-    with decoder_warnings.count():
-        results = detections_evaluation.evaluate_detections(
-            config,
-            options.detections,
-            model_dir,
-            on_training_data=options.eval_training_data,
-            matches=matches,
-        )
-    _say_results(results)
-    if options.calibrate:
-        _calibrate(config, options.calibrate, matches, model_dir, detections_evaluation.STEP)
+    with writing.into_folder(model_dir, "model_dir"):
+        with decoder_warnings.count():
+            results = detections_evaluation.evaluate_detections(
+                config,
+                options.detections,
+                model_dir,
+                on_training_data=options.eval_training_data,
+                matches=matches,
+            )
+        _say_results(results)
+        if options.calibrate:
+            _calibrate(config, options.calibrate, matches, model_dir, detections_evaluation.STEP)
     return console.EXIT_OK
 
 
@@ -171,6 +173,7 @@ def run_evaluation(
     """
     console.check_config(config, ignore=console.unused_in_evaluation(on_training_data))
     from inputs.checks import decoder_warnings
+    from model_fn.checkpoints import writing
     from model_fn.runs import evaluator
 
     matches: Dict[str, Any] = {}
@@ -181,14 +184,24 @@ def run_evaluation(
     if continuous:
         settings.update(max_retries=max_retries, timeout_secs=timeout_secs)
     evaluate = evaluator.continuous_eval if continuous else evaluator.evaluate
-    with decoder_warnings.count():
-        results = evaluate(config, checkpoint_dir, **settings)
-    _say_results(results)
-    if calibrate:
-        step = int(next(iter(results.values()))["global_step"])
-        folder = settings.get("model_dir") or checkpoint_dir
-        _calibrate(config, calibrate, matches, folder, step)
+    folder = settings.get("model_dir") or _folder_of(checkpoint_dir, continuous)
+    with writing.into_folder(folder, "model_dir"):
+        with decoder_warnings.count():
+            results = evaluate(config, checkpoint_dir, **settings)
+        _say_results(results)
+        if calibrate:
+            step = int(next(iter(results.values()))["global_step"])
+            _calibrate(config, calibrate, matches, folder, step)
     return console.EXIT_OK
+
+
+def _folder_of(checkpoint_dir: str, continuous: bool) -> str:
+    """Where an evaluation writes by default: the folder itself, or that of a single checkpoint."""
+    from estimator_det.compat import tf
+
+    if continuous or tf.io.gfile.isdir(checkpoint_dir):
+        return checkpoint_dir
+    return os.path.dirname(checkpoint_dir) or "."
 
 
 def _say_results(results: Dict[str, Any]) -> None:

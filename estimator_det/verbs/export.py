@@ -189,10 +189,18 @@ def run(options: argparse.Namespace) -> int:
     if given and not options.use_side_inputs:
         raise console.UsageError(f"{', '.join(given)}: needs --use_side_inputs; add it")
     config = load(options)
+    from model_fn.checkpoints import writing
+
+    with writing.into_folder(options.output_directory, "output_directory"):
+        _report(_export(config, options))
+    return console.EXIT_OK
+
+
+def _export(config: Any, options: argparse.Namespace) -> Any:
     from exporters import formats, saved_model, signatures
     from exporters.formats.export import export_formats
 
-    export = export_formats(
+    return export_formats(
         config,
         options.trained_checkpoint_prefix,
         options.output_directory,
@@ -210,8 +218,6 @@ def run(options: argparse.Namespace) -> int:
             thresholds=options.thresholds,
         ),
     )
-    _report(export)
-    return console.EXIT_OK
 
 
 def _report(export: Any) -> None:

@@ -70,6 +70,7 @@ def run(options: argparse.Namespace) -> int:
         config = console.load_config(path, options.config_override, options.set)
     from estimator_det.config import pipeline
     from exporters.importing.importer import import_model, propose
+    from model_fn.checkpoints import writing
 
     if path is None:
         proposed = propose(options.source, options.path)
@@ -77,15 +78,16 @@ def run(options: argparse.Namespace) -> int:
         config = pipeline.apply_overrides(merged, options.set)
         console.say("configuration: proposed from shapes; check scales of anchors and image size")
 
-    imported = import_model(
-        options.source,
-        options.path,
-        config,
-        options.output_directory,
-        anchor_order=options.anchor_order,
-        calibration_images=options.calibrate,
-        overwrite=options.overwrite,
-    )
+    with writing.into_folder(options.output_directory, "output_directory"):
+        imported = import_model(
+            options.source,
+            options.path,
+            config,
+            options.output_directory,
+            anchor_order=options.anchor_order,
+            calibration_images=options.calibrate,
+            overwrite=options.overwrite,
+        )
     for line in imported.summary:
         console.say(line)
     for line in imported.warnings:

@@ -63,7 +63,11 @@ def run(options: argparse.Namespace) -> int:
             "--augmentation and --eval: evaluation does not augment; give one of them"
         )
     config = load(options)
-    return _draw_steps(config, options) if options.augmentation else _draw_batches(config, options)
+    from model_fn.checkpoints import writing
+
+    draw = _draw_steps if options.augmentation else _draw_batches
+    with writing.into_file(options.output, "output"):
+        return draw(config, options)
 
 
 def _draw_steps(config: Any, options: argparse.Namespace) -> int:

@@ -149,6 +149,7 @@ def _add_rehearsal(group: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
     from estimator_det.config import pipeline
+    from model_fn.checkpoints import writing
 
     _check_options(options)
     job = _job(options)
@@ -160,7 +161,7 @@ def run(options: argparse.Namespace) -> int:
     if not is_dry:
         preparation.check_paths(config, job, staged)
     folder = pathlib.Path(options.output_dir or f"jobs/{job.name}").resolve()
-    folder.mkdir(parents=True, exist_ok=True)
+    writing.check_folder(str(folder), "output_dir")
     package = source_package.get(options.package, folder / job.package)
     platform = PLATFORMS[options.platform]
     if options.rehearse:

@@ -96,11 +96,13 @@ def run(config: Any, options: argparse.Namespace, reported: List[Any], *, build:
 def _fix(config: Any, options: argparse.Namespace, target: Any) -> Tuple[Any, List[Any]]:
     """The configuration with safe edits made, and what remains; writes and prints them."""
     from estimator_det.config import files, pipeline, tpu_lint
+    from model_fn.checkpoints import writing
 
     fixed = tpu_lint.fix(config, target)
     path = config_path(options)
     heading = tpu_lint.heading(files.read_text(path))
-    files.write_text(options.fix, heading + pipeline.format_pipeline(fixed.config))
+    with writing.into_file(options.fix, "fix"):
+        files.write_text(options.fix, heading + pipeline.format_pipeline(fixed.config))
     difference = tpu_lint.diff(config, fixed.config, path, options.fix)
     console.say(difference.rstrip("\n") or "no edit is safe")
     for finding in fixed.applied:

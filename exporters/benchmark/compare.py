@@ -69,6 +69,15 @@ class Benchmark(NamedTuple):
     rows: Tuple[Row, ...]
 
 
+def folder_of(path: str) -> str:
+    """The folder of an export, from itself or the path of one of its models.
+
+    Raises:
+        FileNotFoundError: if there is no model.
+    """
+    return exported_models(path)[0].folder
+
+
 def benchmark(path: str, options: BenchmarkOptions) -> Benchmark:
     """Measures the checkpoint of an export and each of its models.
 
@@ -81,8 +90,7 @@ def benchmark(path: str, options: BenchmarkOptions) -> Benchmark:
         ConfigError: if there is no label map.
         RunError: if a record cannot be read.
     """
-    models = exported_models(path)
-    folder = models[0].folder
+    models, folder = exported_models(path), folder_of(path)
     config = _config_of(folder)
     records = _records(options, folder)
     images = sample_images(records, (), NUM_IMAGES)

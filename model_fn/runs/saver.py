@@ -1,35 +1,20 @@
-"""How training saves: checkpoints that are never overwritten, and errors that name the folder."""
+"""How training saves: checkpoints that are never overwritten."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
-import shutil
-import threading
 import time
-from typing import Any, Callable, Iterator, Mapping, Optional
+from typing import Any, Callable, Mapping, Optional
 
 from estimator_det.compat import tf, tf1
 from inputs.records.cursor import DataCursor
-from model_fn.checkpoints import repair
-from model_fn.checkpoints.errors import FolderNotWritableError, RunError
+from model_fn.checkpoints import repair, writing
 from model_fn.runs import data_cursor
 from model_fn.runs.backends import Backend, RunSettings
 from model_fn.runs.signals import Stopped, StopSignals
 
 GRAPH_FILE = "graph.pbtxt"  # the training graph as text
-_PROBE_BYTES = 64 * 1024
-_WRITE_ERRORS = (
-    "No space left on device",
-    "Disk quota exceeded",
-    "Read-only file system",
-    "Permission denied",
-    "File too large",
-    "Input/output error",
-)
-# Event files fail with the built-in errors that their C++ writer's codes are turned into.
-_POSSIBLE = (tf.errors.OpError, OSError, RuntimeError, IndexError)
 
 
 class StopAfterStep(tf1.train.SessionRunHook):
@@ -182,12 +167,15 @@ class CheckpointSaver(tf1.train.CheckpointSaverHook):
             self._graph.saver.save(session, self._save_path, global_step=step, write_state=False)
             repair.write_through(prefix)
             self._kept.add(os.path.basename(prefix))
-        except _POSSIBLE as error:
-            explained = _explained(
-                error, self._model_dir, os.path.basename(prefix), self.saved_step
-            )
+        except writing.POSSIBLE as error:
+            kept = "No checkpoint was saved before it"
+            if self.saved_step is not None:
+                last = f"The last whole checkpoint is that of step {self.saved_step}"
+                kept = f"{last}, which is intact"
+            name = os.path.basename(prefix)
+            explained = writing.explained(error, self._model_dir, name, kept)  # with free space
             _remove_remains(self._model_dir, prefix)
-            if explained is None:
+            if not writing.is_of_writing(error):
                 raise
             raise explained from error
         self.saved_step = step
@@ -241,102 +229,3 @@ def _remove_remains(model_dir: str, prefix: str) -> None:
         if repair.find_damage(prefix) is not None:
             for path in tf.io.gfile.glob(f"{prefix}.*"):
                 tf.io.gfile.remove(path)
-
-
-def check_writable(model_dir: str) -> None:
-    """Makes the folder where it is missing, and writes a file there, before a graph is built.
-
-    Raises:
-        FolderNotWritableError: if that cannot be done.
-    """
-    probe = os.path.join(model_dir, f"write_test.{os.getpid()}")
-    try:
-        tf.io.gfile.makedirs(model_dir)
-        with tf.io.gfile.GFile(probe, "wb") as file:
-            file.write(bytes(_PROBE_BYTES))
-        tf.io.gfile.remove(probe)
-    except _POSSIBLE as error:
-        with contextlib.suppress(tf.errors.OpError):
-            tf.io.gfile.remove(probe)
-        raise FolderNotWritableError(
-            f"model_dir cannot be written to: {_cause(error)} ({model_dir}; {_free(model_dir)}). "
-            "Nothing was started. Free space or grant permission there, or choose another model_dir"
-        ) from error
-
-
-@contextlib.contextmanager
-def explained_errors(model_dir: str) -> Iterator[None]:
-    """Within, an error of writing to `model_dir` becomes a `FolderNotWritableError`.
-
-    That holds for event files, too, which a thread of its own writes; the thread's traceback is
-    kept from the terminal.
-    """
-    old_hook = threading.excepthook
-
-    def hook(arguments: Any) -> None:
-        thread, error = arguments.thread, arguments.exc_value
-        if thread is not None and thread.name == "EventLoggerThread" and _is_of_writing(error):
-            return  # The main thread raises the same error at the next event.
-        old_hook(arguments)
-
-    threading.excepthook = hook
-    try:
-        yield
-    except RunError:
-        raise
-    except _POSSIBLE as error:
-        explained = _explained(error, model_dir, None, None)
-        if explained is None:
-            raise
-        raise explained from error
-    finally:
-        threading.excepthook = old_hook
-
-
-def _is_of_writing(error: Optional[BaseException]) -> bool:
-    return isinstance(error, _POSSIBLE) and any(cause in str(error) for cause in _WRITE_ERRORS)
-
-
-def _explained(
-    error: BaseException, model_dir: str, checkpoint: Optional[str], saved_step: Optional[int]
-) -> Optional[FolderNotWritableError]:
-    """None for an error that is not of writing there."""
-    if not _is_of_writing(error):
-        return None
-    if checkpoint is None and model_dir.rstrip("/") not in str(error):
-        return None
-    if checkpoint is None:
-        written = re.search(re.escape(model_dir.rstrip("/")) + r"/([^\s;:'\"]+)", str(error))
-        what, kept = written[1] if written else "a file", "Checkpoints are intact"
-    else:
-        what, kept = checkpoint, "No checkpoint was saved before it"
-        if saved_step is not None:
-            kept = f"The last whole checkpoint is that of step {saved_step}, which is intact"
-    return FolderNotWritableError(
-        f"{what} could not be written to {model_dir}: {_cause(error)} ({_free(model_dir)}). "
-        f"{kept}. Free space or grant permission there, then run the same command again"
-    )
-
-
-def _cause(error: BaseException) -> str:
-    text = getattr(error, "message", None) or str(error)
-    for cause in _WRITE_ERRORS:
-        if cause in text:
-            return cause.lower()
-    return " ".join(text.split())[:200]
-
-
-def _free(model_dir: str) -> str:
-    """Free space, where the folder is on a local file system."""
-    folder = model_dir
-    while folder and not os.path.isdir(folder):
-        folder = os.path.dirname(folder)
-    try:
-        usage = shutil.disk_usage(folder or ".")
-    except OSError:
-        return "free space unknown"
-    return f"{_megabytes(usage.free)} of {_megabytes(usage.total)} free"
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB"

@@ -13,7 +13,7 @@ from estimator_det.config import files
 from estimator_det.config import pipeline as configuration
 from inputs.bad_records.log import LOG_FILE, FaultLog
 from inputs.records.cursor import CursorState, DataCursor
-from model_fn.checkpoints import repair
+from model_fn.checkpoints import repair, writing
 from model_fn.runs import cluster, history, lock
 from model_fn.runs.allocator import return_freed_memory
 from model_fn.runs.backends import Backend, RunSettings
@@ -24,12 +24,7 @@ from model_fn.runs.data_cursor import (
     read_cursor_state,
     read_worker_state,
 )
-from model_fn.runs.saver import (
-    CheckpointSaver,
-    StopAfterStep,
-    check_writable,
-    explained_errors,
-)
+from model_fn.runs.saver import CheckpointSaver, StopAfterStep
 from model_fn.runs.signals import Stopped, StopSignals, signal_name
 
 _LOG = logging.getLogger(__name__)
@@ -197,12 +192,14 @@ def running(settings: RunSettings, backend: Backend) -> Iterator[TrainingRun]:
     return_freed_memory()
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
-        stack.enter_context(explained_errors(settings.model_dir))
+        stack.enter_context(
+            writing.explained_errors(settings.model_dir, kept="Checkpoints are intact")
+        )
         stack.enter_context(backend.running())
         may_save: Optional[Callable[[], None]] = None
         if cluster.is_chief():
             stack.enter_context(files.removed_if_empty(settings.model_dir))
-            check_writable(settings.model_dir)
+            writing.check_folder(settings.model_dir, "model_dir")
             may_save = stack.enter_context(lock.locked(settings.model_dir))
         try:
             with signals.unfailing():

@@ -372,6 +372,8 @@ def test_missing_records_are_missing_inputs(tmp_path, capsys):
         (pipeline.ConfigError("no"), 2),
         (FileNotFoundError("no"), 3),
         (PermissionError(13, "Permission denied", "model.config"), 1),
+        (OSError(28, "No space left on device"), 4),
+        (OSError(30, "Read-only file system", "out.png"), 4),
         (errors.FolderInUseError("no"), 5),
         (errors.RunError("no"), 1),
         (KeyboardInterrupt(), 130),

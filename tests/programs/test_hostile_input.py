@@ -108,10 +108,11 @@ def test_detect(
     folder.mkdir()
     Image.new("RGB", (20, 20)).save(folder / f"{NAME}.png")
     (folder / f"{NAME}2.png").write_bytes(b"no image")
-    arguments = ["detect", "--model=m", f"--output_dir={tmp_path / 'out'}", str(folder)]
+    output = tmp_path / "out\udcff"  # a byte that is not UTF-8
+    arguments = ["detect", "--model=m", f"--output_dir={output}", str(folder)]
     assert cli.main(arguments) == console.EXIT_FAILED
     assert _output(capsys).count("a\\x1b[2J") >= 3
-    text = (tmp_path / "out" / "detections.jsonl").read_text(encoding="utf-8")
+    text = (output / "detections.jsonl").read_text(encoding="utf-8")
     assert shows_as_itself(text)
     lines = [json.loads(line) for line in text.splitlines()]
     assert [line["file"] for line in lines] == [f"{folder}/{NAME}.png", f"{folder}/{NAME}2.png"]

@@ -3,9 +3,7 @@ from __future__ import annotations
 import itertools
 import os
 import pathlib
-import resource
 import signal
-import threading
 import types
 from typing import Any, List
 
@@ -15,7 +13,6 @@ from google.protobuf import text_format
 
 from estimator_det.compat import tf, tf1
 from model_fn.checkpoints import repair
-from model_fn.checkpoints.errors import FolderNotWritableError
 from model_fn.runs import saver as saving
 from model_fn.runs.backends import RunSettings, make_backend
 from model_fn.runs.backends.estimator import make_estimator
@@ -155,83 +152,6 @@ def test_evaluation_does_not_restart_the_data(tmp_path: pathlib.Path) -> None:
 
     assert _train(tmp_path, 6, Listener({2: evaluate, 4: evaluate}), input_fn) is None
     assert taken[:6] == list(range(6)) and len(set(taken)) == len(taken)
-
-
-def test_check_writable(tmp_path: pathlib.Path) -> None:
-    saving.check_writable(str(tmp_path / "new" / "folder"))
-    assert os.listdir(tmp_path / "new" / "folder") == []
-    (tmp_path / "file").write_text("")
-    with pytest.raises(FolderNotWritableError, match="model_dir cannot be written to") as caught:
-        saving.check_writable(str(tmp_path / "file"))
-    assert str(tmp_path / "file") in str(caught.value) and "MB free" in str(caught.value)
-
-
-def test_explained_errors(tmp_path: pathlib.Path) -> None:
-    folder = str(tmp_path)
-    path = f"{folder}/eval_0/events.1"
-    full: List[BaseException] = [
-        OSError(28, "No space left on device", path),
-        tf.errors.ResourceExhaustedError(None, None, f"{path}; No space left on device"),
-        RuntimeError(f"{path}; No space left on device\n\tFailed to flush 3 events"),
-    ]
-    for error in full:
-        with pytest.raises(FolderNotWritableError) as caught, saving.explained_errors(folder):
-            raise error
-        text = str(caught.value)
-        assert text.startswith(f"eval_0/events.1 could not be written to {folder}: no space left")
-        assert caught.value.__cause__ is error and "\n" not in text
-    others = [
-        OSError(28, "No space left on device", "/elsewhere/file"),
-        tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor"),
-        ValueError(f"{path}; No space left on device"),
-    ]
-    for error in others:
-        with pytest.raises(type(error)), saving.explained_errors(folder):
-            raise error
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_event_files(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]) -> None:
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with tf.Graph().as_default():
-        writer = tf1.summary.FileWriter(str(tmp_path))
-    summary = tf1.Summary(value=[tf1.Summary.Value(tag="a" * 500, simple_value=1.0)])
-
-    def write() -> None:
-        for _ in range(1000):
-            writer.add_summary(summary)
-        writer.flush()
-        writer.add_summary(summary)
-
-    refused = pytest.raises(FolderNotWritableError)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10**5, limits[1]))
-    try:
-        with refused as caught, saving.explained_errors(str(tmp_path)):
-            write()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert f"could not be written to {tmp_path}: file too large" in str(caught.value)
-    assert str(caught.value).startswith("events.out.tfevents.")
-    assert "Traceback" not in capfd.readouterr().err
-
-
-def test_event_threads_are_silent(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: List[str] = []
-    monkeypatch.setattr(threading, "excepthook", lambda told: shown.append(str(told.exc_value)))
-
-    def fail(name: str, error: Exception) -> None:
-        def run() -> None:
-            raise error
-
-        thread = threading.Thread(target=run, name=name)
-        thread.start()
-        thread.join()
-
-    with saving.explained_errors(str(tmp_path)):
-        fail("EventLoggerThread", RuntimeError("events; No space left on device"))
-        fail("EventLoggerThread", RuntimeError("a fault"))
-        fail("another", RuntimeError("No space left on device"))
-    assert shown == ["a fault", "No space left on device"]
 
 
 def test_options_are_checked() -> None:
