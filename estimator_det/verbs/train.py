@@ -14,6 +14,12 @@ from estimator_det.verbs.base import CONFIG_EXAMPLE, CONFIG_FILE, add_config_arg
 from model_fn.runs import loop_options
 from model_fn.runs.options import DEFAULT_TASK_TIMEOUT_SECS as TASK_TIMEOUT_SECS
 
+# Of the options that not every strategy has.
+_STRATEGY_OF = {
+    "num_replicas": loop_options.MIRRORED,
+    **dict.fromkeys(("tpu_name", "tpu_zone", "gcp_project"), loop_options.TPU),
+}
+
 SUMMARY = "Trains a detector and evaluates it during training"
 EXAMPLE = f"{CONFIG_EXAMPLE} --model_dir run --set train_config.batch_size=8"
 
@@ -125,7 +131,7 @@ def _in_loop(given: argparse.Namespace) -> Optional[loop_options.InLoop]:
     }
     if given.strategy is None and chosen:
         option = next(iter(chosen))
-        example = loop_options.MIRRORED if option == "num_replicas" else loop_options.NONE
+        example = _STRATEGY_OF.get(option, loop_options.NONE)
         raise console.UsageError(
             f"--{option} is an option of the TF2 loop: give --strategy too, for example "
             f"--strategy {example}"

@@ -27,10 +27,20 @@ def test_estimator_trains_unless_a_strategy_is_given() -> None:
     assert found == InLoop("mirrored", 2, 4, 5, "mixed_bfloat16", True)
 
 
-@pytest.mark.parametrize("flag", ["--accumulate_steps=2", "--jit_compile", "--num_replicas=2"])
-def test_flags_of_the_loop_need_a_strategy(flag: str) -> None:
-    with pytest.raises(console.UsageError, match=f"{flag.partition('=')[0]} is an option of"):
+@pytest.mark.parametrize(
+    ("flag", "strategy"),
+    [
+        ("--accumulate_steps=2", "none"),
+        ("--jit_compile", "none"),
+        ("--num_replicas=2", "mirrored"),
+        ("--tpu_name=local", "tpu"),
+    ],
+)
+def test_flags_of_the_loop_need_a_strategy(flag: str, strategy: str) -> None:
+    with pytest.raises(console.UsageError, match=f"^{flag.partition('=')[0]} is an opt") as refused:
         _chosen(flag)
+    assert str(refused.value).endswith(f"--strategy {strategy}")
+    assert _chosen(flag, "--strategy", strategy) is not None  # the advice is taken
 
 
 def test_the_tpu_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
