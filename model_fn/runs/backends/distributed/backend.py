@@ -206,11 +206,12 @@ class LoopBackend(EstimatorBackend):
     def _take_steps(self, take: Take, loop_step: LoopStep, hooked: HookedLoop) -> None:
         """Calls until the last step, the end of the data, or a stop that a hook asked for."""
         last, wants_stop = self._settings.num_steps, False
+        # Calls end at multiples of these, so that reports and saves come at their steps.
+        ends = [each for each in (self.steps_per_call, self._settings.saving.steps) if each]
         hooked.begin()
         number = int(loop_step.global_step.numpy())
         while last is None or number < last:
-            # Calls end at multiples of `steps_per_call`, as saves and reports do.
-            num_steps = self.steps_per_call - number % self.steps_per_call
+            num_steps = min(each - number % each for each in ends)
             if last is not None:
                 num_steps = min(num_steps, last - number)
             hooked.before_call()

@@ -137,13 +137,22 @@ def test_a_step_that_is_not_finite_changes_nothing(
     )
     monkeypatch.setattr(training_run.TrainingRun, "_make_cursors", lambda *_: {})
     with pytest.raises(NotFiniteLossError, match="step 3: not finite: Loss/localization_loss"):
-        _train(tmp_path / "bad", fake.pipeline_config(), 4, in_loop, saving=Saving(steps=1))
+        saving = Saving(steps=steps_per_call)  # A call ends where a checkpoint is due.
+        _train(tmp_path / "bad", fake.pipeline_config(), 4, in_loop, saving=saving)
     good = tmp_path if steps_per_call > 1 else tmp_path / "bad"
     folder = tmp_path / "bad" / "bad_step-3"
     _assert_equal(stored(str(folder / CHECKPOINT)), stored(str(good / "model.ckpt-2")))
     with np.load(folder / BATCH_FILE) as batch:
         assert np.isnan(batch["features/image"]).all()
     assert _reports(tmp_path / "bad")[-1]["step"] == 3
+
+
+def test_checkpoints_in_the_middle_of_a_call(tmp_path: pathlib.Path) -> None:
+    in_loop = InLoop(steps_per_call=4)
+    _train(tmp_path, fake.pipeline_config(), 7, in_loop, saving=Saving(steps=3), progress_steps=1)
+    steps = [int(path.stem.split("-")[1]) for path in tmp_path.glob("model.ckpt-*.index")]
+    assert sorted(steps) == [0, 3, 6, 7]
+    assert [each["step"] for each in _reports(tmp_path)] == [3, 4, 6, 7]
 
 
 def test_evaluations_and_signals(tmp_path: pathlib.Path) -> None:
