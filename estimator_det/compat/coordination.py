@@ -6,6 +6,7 @@ from typing import Any, Callable
 
 import tensorflow as tf
 from tensorflow.python.distribute import input_lib as _input_lib
+from tensorflow.python.distribute.coordinator import cluster_coordinator as _cluster_coordinator
 from tensorflow.python.distribute.coordinator import values as _values
 
 
@@ -50,9 +51,14 @@ class WorkerPool:
 
         Raises:
             OpError: the first one that a function or a lost parameter server has raised.
+            Exception: the first one of what `on_each` calls.
         """
-        self._coordinator.done()
+        # In this order: an error that comes between cancels the results that are not there.
         is_there: bool = result._status_available_event.is_set()
+        try:
+            self._coordinator.done()
+        except _cluster_coordinator.ClosureInputError as error:
+            raise error.original_exception from error
         return is_there
 
 

@@ -54,8 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rehearse_tpu",
         action="store_true",
-        help="run the TPU training loop on this machine, without a TPU; to train on a TPU, use "
-        "python -m estimator_det.model_main --use_tpu",
+        help="run the training loop of TPUEstimator on this machine, without a TPU; to train on a "
+        "TPU, use --strategy tpu, or python -m estimator_det.model_main --use_tpu",
     )
     parser.add_argument(
         "--task_timeout_secs",
@@ -99,7 +99,8 @@ def _add_loop_arguments(looping: Any) -> None:
     looping.add_argument(
         "--steps_per_call",
         type=int,
-        help="steps in one call of the compiled function; saves and reports come between calls",
+        help="steps in one call of the compiled function; reports come between calls. Default: 1; "
+        "with --strategy parameter_server 16 for each worker",
     )
     looping.add_argument(
         "--precision",

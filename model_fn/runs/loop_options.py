@@ -33,7 +33,8 @@ class InLoop:
         accumulate_steps: Parts of a replica's share of the batch, taken one after the other.
         steps_per_call: Steps between two returns to the hooks, at most; None for 1, and with
             parameter servers for `STEPS_OF_WORKER` of each worker.
-        precision: One of `PRECISIONS`, what networks compute in; variables stay float32.
+        precision: One of `PRECISIONS`, what networks compute in; variables stay float32. None for
+            float32, or on a TPU what `use_bfloat16` says.
         jit_compile: Compile forward and backward pass by XLA.
         tpu_name: Of the TPU; "local" on its own machine, or an address, grpc://host:port.
         tpu_zone: Of the TPU; by default that of this machine.
@@ -48,7 +49,7 @@ class InLoop:
     num_replicas: Optional[int] = None
     accumulate_steps: int = 1
     steps_per_call: Optional[int] = None
-    precision: str = FLOAT32
+    precision: Optional[str] = None
     jit_compile: bool = False
     tpu_name: Optional[str] = None
     tpu_zone: Optional[str] = None
@@ -57,7 +58,7 @@ class InLoop:
 
     def __post_init__(self) -> None:
         for field, allowed in (("strategy", STRATEGIES), ("precision", PRECISIONS)):
-            if getattr(self, field) not in allowed:
+            if getattr(self, field) not in (*allowed, None):
                 raise ConfigError(
                     f"{field} is {getattr(self, field)!r}; give one of {', '.join(allowed)}"
                 )
@@ -94,6 +95,11 @@ class InLoop:
                 f"strategy {TPU!r} needs tpu_name: that of a Cloud TPU, {LOCAL!r} on the TPU's own "
                 "machine, or an address such as grpc://10.0.0.2:8470"
             )
+        for field in ("tpu_zone", "gcp_project"):
+            if getattr(self, field) and (self.tpu_name == LOCAL or "://" in self.tpu_name):
+                raise ConfigError(
+                    f"{field} is for a TPU that is found by its name; tpu_name is {self.tpu_name!r}"
+                )
         if self.num_replicas is not None:
             raise ConfigError(
                 f"num_replicas is {self.num_replicas}, and strategy {TPU!r} takes all cores of the "

@@ -14,6 +14,7 @@ from estimator_det.config import pipeline as configuration
 from inputs.bad_records.log import LOG_FILE, FaultLog
 from inputs.records.cursor import CursorState, DataCursor
 from model_fn.checkpoints import repair, writing
+from model_fn.checkpoints.errors import SessionLostError
 from model_fn.runs import cluster, history, lock
 from model_fn.runs.allocator import return_freed_memory
 from model_fn.runs.backends import Backend, RunSettings
@@ -89,8 +90,8 @@ class TrainingRun:
         files = self._backend.position_files
         if self.first_step and not files:
             _LOG.warning(
-                "On a TPU and with a tf.data service the position in the data is not saved: the "
-                "data begin with a new epoch, in a new order"
+                "By TPUEstimator, on TPUs of several hosts and with a tf.data service the position "
+                "in the data is not saved: the data begin with a new epoch, in a new order"
             )
         found = {
             file: None if resumed is None else self._read_state(resumed, file) for file in files
@@ -204,7 +205,11 @@ def running(settings: RunSettings, backend: Backend) -> Iterator[TrainingRun]:
         try:
             with signals.unfailing():
                 run = TrainingRun(settings, backend, signals, may_save)
-                yield run
+                try:
+                    yield run
+                except SessionLostError:
+                    signals.raise_if_requested()  # rather than begin again
+                    raise
                 signals.raise_if_requested()
         except Stopped as stop:
             raise Stopped(

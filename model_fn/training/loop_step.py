@@ -224,13 +224,13 @@ class LoopStep:
             reduced = compute(tf.constant(1.0))
         else:
             reduced = self._loss_scale.compute(compute, self._put_back, self._first)
-        told = reduced._replace(
+        unpacked = reduced._replace(
             **{
                 name: tf.nest.map_structure(self._first, getattr(reduced, name))
                 for name in ("losses", "counts", "norm", "is_moved_finite", "stops", "unclipped")
             }
         )
-        return self._judged(told, lambda: self._apply(reduced), lambda: self._put_back(reduced))
+        return self._judged(unpacked, lambda: self._apply(reduced), lambda: self._put_back(reduced))
 
     def _take_on_tpu(self, share: Tuple[Any, Any], stops: tf.Tensor) -> _Taken:
         """All of it in one computation of the cores, for each one goes by way of the host."""

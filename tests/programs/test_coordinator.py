@@ -108,6 +108,49 @@ def test_a_task_that_stays_away_ends_the_others(
         assert f"error: {missing} 0 of the cluster is missing" in run.output(), cluster.outputs()
         assert "Traceback" not in run.output()
     check_whole(folder)
+    assert saved_steps(folder)[-1] == trained_steps(str(folder))
+
+
+@pytest.mark.exhaustive
+def test_a_worker_that_hangs_ends_the_others(fake_cluster: Make, tmp_path: pathlib.Path) -> None:
+    cluster = fake_cluster(num_steps=ENDLESS, step_secs=0.1, task_timeout_secs=20)
+    cluster.start_all()
+    wait_for_step(tmp_path / "model", 20, cluster)
+    hung = cluster.runs.pop("worker-0")
+    hung.signal(signal.SIGSTOP)
+    assert set(cluster.wait().values()) == {console.EXIT_FAILED}, cluster.outputs()
+    assert "no step of the workers has ended for 20 seconds" in cluster.runs["chief-0"].output()
+    hung.signal(signal.SIGKILL)
+    check_whole(tmp_path / "model")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("signalled", ["chief", "all"])
+def test_sigterm_where_the_variables_were_lost(
+    fake_cluster: Make, tmp_path: pathlib.Path, signalled: str
+) -> None:
+    cluster = fake_cluster(num_steps=ENDLESS, step_secs=0.1)
+    cluster.start_all()
+    wait_for_step(tmp_path / "model", 20, cluster)
+    cluster.runs.pop("ps-0").signal(signal.SIGKILL)
+    others = [] if signalled == "chief" else ["worker-0", "worker-1"]
+    for name in ("chief-0", *others):
+        cluster.runs[name].signal(signal.SIGTERM)
+    assert cluster.runs["chief-0"].wait() == console.EXIT_TERMINATED, cluster.outputs()
+    assert "Traceback" not in cluster.runs["chief-0"].output()
+    check_whole(tmp_path / "model")
+
+
+@pytest.mark.exhaustive
+def test_a_training_that_is_over_waits_for_nobody(
+    fake_cluster: Make, tmp_path: pathlib.Path
+) -> None:
+    cluster = fake_cluster(num_steps=10)
+    cluster.start_all()
+    assert set(cluster.wait().values()) == {0}, cluster.outputs()
+    again = cluster.start("chief")
+    assert again.wait() == 0, again.output()
+    assert "already trained to step 10 of 10: nothing to do" in again.output()
 
 
 @pytest.mark.exhaustive

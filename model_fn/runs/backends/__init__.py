@@ -5,7 +5,7 @@ By an Estimator, by those of a cluster, by a TPUEstimator or by a TF2 loop.
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Any, Optional
 
 from estimator_det.config.text import ConfigError
 from model_fn.runs import cluster
@@ -32,11 +32,7 @@ def make_backend(
     """
     if on_tpu is not None and in_loop is not None:
         raise ConfigError("a run is on a TPU or in the TF2 loop; give one of on_tpu and in_loop")
-    if settings.data_service is not None and (on_tpu is not None or in_loop is not None):
-        raise ConfigError(
-            "tf_data_service works with Estimator alone; remove it, or the options of a TPU or of "
-            "the TF2 loop"
-        )
+    _check_data_service(settings, on_tpu or in_loop)
     if in_loop is not None and in_loop.strategy == PARAMETER_SERVER and cluster.is_chief():
         from model_fn.runs.backends.distributed.coordinator import CoordinatorBackend
 
@@ -59,6 +55,15 @@ def make_backend(
     return EstimatorBackend(settings)
 
 
+def _check_data_service(settings: RunSettings, other: Optional[Any]) -> None:
+    """Refuses a data service beside options of another backend than Estimator."""
+    if settings.data_service is not None and other is not None:
+        raise ConfigError(
+            "tf_data_service works with Estimator alone; remove it, or the options of a TPU or of "
+            "the TF2 loop"
+        )
+
+
 def serve_others(settings: RunSettings, in_loop: Optional[InLoop] = None) -> bool:
     """Whether this process has a part without steps of its own, which is over at the return.
 
@@ -78,6 +83,7 @@ def serve_others(settings: RunSettings, in_loop: Optional[InLoop] = None) -> boo
 
         parameter_servers.serve(settings)
         return True
+    _check_data_service(settings, in_loop)
     if in_loop.strategy != PARAMETER_SERVER or cluster.is_chief() or cluster.is_evaluator():
         return False
     from model_fn.runs.backends.distributed import coordinator

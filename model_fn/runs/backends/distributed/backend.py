@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
-from typing import Any, Callable, ContextManager, Iterator, List, NamedTuple, Sequence
+from typing import Any, Callable, ContextManager, Iterator, List, NamedTuple, Optional, Sequence
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.fields import check_supported
@@ -39,7 +39,7 @@ _TYPES = {
 }
 
 
-Take = Callable[[int, Sequence[bool]], Outcome]
+Take = Callable[[int, Sequence[bool]], Optional[Outcome]]  # None if no step can be taken
 
 
 class Call(NamedTuple):
@@ -69,7 +69,8 @@ class LoopBackend(EstimatorBackend):
         self._has_workers = in_loop.strategy == loop_options.MULTI_WORKER
         self._is_on_tpu = in_loop.strategy == loop_options.TPU
         is_narrow = self._is_on_tpu and settings.pipeline_config.train_config.use_bfloat16
-        self._precision = loop_options.MIXED_BFLOAT16 if is_narrow else in_loop.precision
+        by_default = loop_options.MIXED_BFLOAT16 if is_narrow else loop_options.FLOAT32
+        self._precision = in_loop.precision or by_default
         self._strategy: Any = None
 
     @contextlib.contextmanager
@@ -78,6 +79,14 @@ class LoopBackend(EstimatorBackend):
         if cluster.is_evaluator():
             yield
             return
+        self._make_strategy()
+        tf.random.set_seed(self._settings.seed)
+        try:
+            yield
+        finally:
+            tf.random.set_seed(None)
+
+    def _make_strategy(self) -> None:
         secs = self._settings.task_timeout_secs
         self._strategy = strategies.set_up(self._in_loop, secs).made
         number = self._strategy.num_replicas_in_sync
@@ -92,11 +101,6 @@ class LoopBackend(EstimatorBackend):
                 loop_options.MIXED_FLOAT16,
                 loop_options.MIXED_BFLOAT16,
             )
-        tf.random.set_seed(self._settings.seed)
-        try:
-            yield
-        finally:
-            tf.random.set_seed(None)
 
     def _suit_tpu(self, num_cores: int) -> None:
         config = tpu_options.static_batches(self._settings.pipeline_config)
@@ -219,6 +223,8 @@ class LoopBackend(EstimatorBackend):
                 outcome = take(num_steps, (wants_stop, self.graph.stop_requested()))
             except tf.errors.OutOfRangeError:
                 _LOG.info("The data ended after step %d", number)
+                break
+            if outcome is None:
                 break
             stops, is_signalled = (bool(each) for each in outcome.stops)
             if is_signalled:

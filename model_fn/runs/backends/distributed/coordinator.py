@@ -13,12 +13,18 @@ import dataclasses
 import functools
 import logging
 import time
-from typing import Any, Callable, Dict, Iterator, List, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 from estimator_det.compat import WorkerPool, failures, iterator_spec, tf
+from inputs import schema
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor
-from model_fn.checkpoints.errors import VARIABLES_LOST, RunError, SessionLostError
+from model_fn.checkpoints.errors import (
+    VARIABLES_LOST,
+    MissingTaskError,
+    RunError,
+    SessionLostError,
+)
 from model_fn.runs import cluster as clusters
 from model_fn.runs import loop_options
 from model_fn.runs.backends import cluster_tasks
@@ -30,7 +36,7 @@ from model_fn.runs.cluster import WORKER, Cluster, Task
 from model_fn.runs.data_cursor import worker_file
 from model_fn.runs.data_split import report_split
 from model_fn.runs.loop_options import InLoop
-from model_fn.runs.task_watch import TaskWatch
+from model_fn.runs.task_watch import TaskWatch, check_free
 from model_fn.training.loop_step import LoopStep, Outcome, unpacked
 
 _LOG = logging.getLogger(__name__)
@@ -66,24 +72,25 @@ class CoordinatorBackend(LoopBackend):
         others = [*self._workers, *self._cluster.servers]
         self._watch = TaskWatch(self._cluster, others, settings.task_timeout_secs)
 
+    def _make_strategy(self) -> None:
+        """Does nothing yet: only a training that has steps left waits for its workers."""
+
     @contextlib.contextmanager
-    def _watching(self) -> Iterator[None]:
+    def _connected(self) -> Iterator[None]:
+        """Within, there are workers; where a parameter server is lost, training begins again."""
+        if self._strategy is None:
+            check_free(self._cluster)  # Later this process itself listens there.
+        made = strategies.connected(self._cluster, self._settings.task_timeout_secs)
+        self._in_loop = dataclasses.replace(self._in_loop, made=made)
+        super()._make_strategy()
         with self._watch.watching():
             try:
                 yield
             except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
-                _LOG.warning(
-                    "A parameter server was lost, and is waited for: %s", failures.reason(error)
-                )
-                made = strategies.connected(self._cluster, self._settings.task_timeout_secs)
-                self._in_loop = dataclasses.replace(self._in_loop, made=made)
+                if "/job:" not in error.message:
+                    raise  # Of storage, for example.
+                _LOG.warning("A parameter server was lost: %s", failures.reason(error))
                 raise SessionLostError(VARIABLES_LOST) from error
-            except (tf.errors.InvalidArgumentError, tf.errors.DataLossError) as error:
-                reason = failures.reason(error).rstrip(".")
-                raise RunError(
-                    f"a worker failed: {reason}. If a record is at fault, "
-                    "estimator-det check-data names it; remove it, for these workers cannot skip it"
-                ) from error
 
     def input_fn(
         self, cursors: Sequence[DataCursor], first_step: int, fault_log: FaultLog
@@ -115,7 +122,7 @@ class CoordinatorBackend(LoopBackend):
         hooks: Sequence[Any],
         listeners: Sequence[Any] = (),
     ) -> None:
-        with self._watching():
+        with self._connected():
             super().train(input_fn, hooks, listeners)
         self._watch.raise_if_missing()
 
@@ -139,7 +146,9 @@ class CoordinatorBackend(LoopBackend):
             return dataset.get_concrete_function()
 
         pool = WorkerPool(strategy)
-        dataset = make_dataset(0).structured_outputs
+        # All of them here, where their errors are those of this process.
+        made = [make_dataset(number) for number in range(len(self._workers))]
+        dataset = made[0].structured_outputs
         loop_step.build(dataset.element_spec)
         spec = iterator_spec(strategy, dataset)
         function, example = loop_step.function_of_worker(spec)
@@ -152,10 +161,13 @@ class CoordinatorBackend(LoopBackend):
         def read(result: Any) -> _Taken:
             return unpacked(result.get(), example)
 
-        def take(num_steps: int, stops: Sequence[bool]) -> Outcome:
+        def take(num_steps: int, stops: Sequence[bool]) -> Optional[Outcome]:
             del stops
             before = int(loop_step.global_step.numpy())
-            taken = self._steps_of_workers(pool, begin, read, num_steps)
+            with _explained_errors():
+                taken = self._steps_of_workers(pool, begin, read, num_steps)
+            if not taken:
+                return None
             outcome = _merged(taken, len(self._workers))
             # A step of a worker that is lost meanwhile may have been taken twice.
             loop_step.global_step.assign(before + int(outcome.num_taken))
@@ -171,56 +183,82 @@ class CoordinatorBackend(LoopBackend):
         read: Callable[[Any], _Taken],
         num_steps: int,
     ) -> List[_Taken]:
-        """Steps in the order in which they began; fewer where training is to stop.
+        """Steps in the order in which they ended; fewer where training is to stop.
 
-        Where a task is missing, steps that were not over then are left alone.
+        None runs any more at the return, so that what is saved then belongs together.
 
         Args:
             pool: Of the workers.
             begin: Starts a step, whose batch is wanted or not; its result in the future.
             read: Of a result that is there.
-            num_steps: How many.
+            num_steps: How many; none begins where a task is missing.
 
         Raises:
-            MissingTaskError: if no step was taken because a task is missing.
+            MissingTaskError: if no step ends for too long.
         """
-        running: List[Tuple[int, Any]] = []  # numbers and results
-        taken: Dict[int, _Taken] = {}  # by number
-        number, is_over = 0, False
-        while self._watch.missing is None:
+        running: List[Any] = []
+        taken: List[_Taken] = []
+        number, is_over, ended_at = 0, False, time.monotonic()
+        while True:
             while number < num_steps and len(running) < _AHEAD * len(self._workers):
-                if number and (is_over or self.graph.stop_requested()):
+                wants_stop = number and (is_over or self.graph.stop_requested())
+                if wants_stop or self._watch.missing is not None:
                     break
-                running.append((number, begin(number == 0)))
+                running.append(begin(number == 0))
                 number += 1
             if not running:
-                break
-            for each in [each for each in running if pool.has_ended(each[1])]:
-                running.remove(each)
-                taken[each[0]] = read(each[1])
-                is_over = is_over or not bool(taken[each[0]][1].is_finite)
+                return taken
+            for result in [each for each in running if pool.has_ended(each)]:
+                running.remove(result)
+                taken.append(read(result))
+                is_over = is_over or not bool(taken[-1][1].is_finite)
+                ended_at = time.monotonic()
+            self._check_waited(time.monotonic() - ended_at)
             time.sleep(_POLL_SECS)
-        if not taken:
-            self._watch.raise_if_missing()
-        return [taken[number] for number in sorted(taken)]
+
+    def _check_waited(self, secs: float) -> None:
+        """Raises MissingTaskError where the workers have taken too long for a step."""
+        limit = self._settings.task_timeout_secs
+        if self._watch.missing is not None and secs >= limit / 2:
+            raise self._watch.missing
+        if secs >= limit:
+            raise MissingTaskError(
+                f"no step of the workers has ended for {limit:g} seconds: one of them hangs, or a "
+                f"step takes longer. See the logs of {', '.join(map(str, self._workers))}, then "
+                "start all tasks again: the run resumes from its last checkpoint. "
+                "--task_timeout_secs sets the time"
+            )
+
+
+@contextlib.contextmanager
+def _explained_errors() -> Iterator[None]:
+    """Within, the error of a record that a worker cannot use becomes a RunError."""
+    try:
+        yield
+    except (tf.errors.InvalidArgumentError, tf.errors.DataLossError) as error:
+        reason = failures.reason(error).rstrip(".")
+        raise RunError(
+            f"a worker failed: {reason}. If a record is at fault, estimator-det check-data names "
+            "it; remove it, for these workers cannot skip it"
+        ) from error
 
 
 def _merged(taken: Sequence[_Taken], num_workers: int) -> Outcome:
     """What a call returns: of the step that was not finite, or else of the last one."""
     outcomes = [outcome for _, outcome in taken]
     bad = [outcome for outcome in outcomes if not bool(outcome.is_finite)]
-    told = bad[0] if bad else outcomes[-1]
-    pictured = bad[0] if bad else outcomes[0]  # The others left their batches where they were.
-    nothing = {key: value[:0] for key, value in told.positions[0].items()}
+    reported = bad[0] if bad else outcomes[-1]
+    with_batch = [each for each in outcomes if len(each.batches[0][0][schema.IMAGE])]
+    nothing = {key: value[:0] for key, value in reported.positions[0].items()}
     positions: List[Dict[str, List[Any]]] = [
         {key: [value] for key, value in nothing.items()} for _ in range(num_workers)
     ]
     for worker, outcome in taken:
         for key, value in outcome.positions[0].items():
             positions[worker][key].append(value)
-    return told._replace(
+    return reported._replace(
         num_taken=tf.add_n([outcome.num_taken for outcome in outcomes]),
-        batches=pictured.batches,
+        batches=(bad or with_batch)[0].batches,
         # Workers wait for their batches at the same time.
         input_wait=tf.add_n([outcome.input_wait for outcome in outcomes]) / num_workers,
         positions=tuple(
@@ -247,7 +285,7 @@ def serve(settings: RunSettings, in_loop: InLoop) -> None:
         ConfigError: if the cluster or the configuration does not allow it.
         Stopped: and the other errors of `cluster_tasks.serve`.
     """
-    loop_options.check_config(settings.pipeline_config, in_loop)
     strategies.check_cluster(in_loop)
+    loop_options.check_config(settings.pipeline_config, in_loop)
     cluster = clusters.read_cluster()
     cluster_tasks.serve(settings, cluster, cluster.readers[:1])

@@ -24,7 +24,7 @@ from model_fn.runs.loop_options import (
 )
 from model_fn.runs.options import DEFAULT_TASK_TIMEOUT_SECS
 from model_fn.runs.signals import handlers_kept
-from model_fn.runs.task_watch import TaskWatch, check_free, is_listening
+from model_fn.runs.task_watch import TaskWatch, is_listening
 
 _LOG = logging.getLogger(__name__)
 
@@ -33,7 +33,8 @@ def set_up(in_loop: InLoop, task_timeout_secs: float = DEFAULT_TASK_TIMEOUT_SECS
     """The options with the strategy made; workers wait here for each other.
 
     Programs call this before anything else uses TensorFlow, whose devices cannot be set up later.
-    An evaluator, which is not part of a strategy, has none, nor have tasks that only serve.
+    An evaluator, which is not part of a strategy, has none. That of parameter servers is made
+    later, by `connected`.
 
     Args:
         in_loop: The options.
@@ -48,7 +49,7 @@ def set_up(in_loop: InLoop, task_timeout_secs: float = DEFAULT_TASK_TIMEOUT_SECS
     if in_loop.made is not None or cluster.is_evaluator():
         return in_loop
     check_cluster(in_loop)
-    if in_loop.strategy == PARAMETER_SERVER and not cluster.is_chief():
+    if in_loop.strategy == PARAMETER_SERVER:
         return in_loop
     made = _MAKERS[in_loop.strategy](in_loop, task_timeout_secs)
     return dataclasses.replace(in_loop, made=made)
@@ -90,13 +91,6 @@ def _resolver(members: cluster.Cluster, **options: Any) -> Any:
         rpc_layer="grpc",
         **options,
     )
-
-
-def _parameter_server(in_loop: InLoop, task_timeout_secs: float) -> Any:
-    del in_loop
-    members = cluster.read_cluster()
-    check_free(members)
-    return connected(members, task_timeout_secs)
 
 
 def connected(members: cluster.Cluster, task_timeout_secs: float) -> Any:
@@ -168,7 +162,6 @@ _MAKERS: Dict[str, Callable[[InLoop, float], Any]] = {
     NONE: _one_device,
     MIRRORED: _mirrored,
     MULTI_WORKER: _multi_worker,
-    PARAMETER_SERVER: _parameter_server,
     TPU: _tpu,
 }
 

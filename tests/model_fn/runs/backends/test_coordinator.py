@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
-from typing import Any, Callable, List
+from typing import Any, Callable, List, Optional
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from inputs import schema
 from model_fn.checkpoints.errors import MissingTaskError, RunError
+from model_fn.runs import runner
 from model_fn.runs.backends import RunSettings, make_backend
 from model_fn.runs.backends.distributed import coordinator, strategies
 from model_fn.runs.loop_options import PARAMETER_SERVER, InLoop
@@ -29,9 +30,10 @@ def _set_cluster(patch: pytest.MonkeyPatch, jobs: Any = JOBS, job: str = "chief"
     patch.setenv("TF_CONFIG", json.dumps({"cluster": jobs, "task": task}))
 
 
-def _backend(folder: pathlib.Path, text: str = "", **options: Any) -> Any:
-    settings = RunSettings(fake.pipeline_config(text), str(folder), None, Saving(steps=10))
-    return make_backend(settings, in_loop=InLoop(PARAMETER_SERVER, **options))
+def _backend(folder: pathlib.Path, text: str = "", **settings: Any) -> Any:
+    config = fake.pipeline_config(text)
+    made = RunSettings(config, str(folder), None, Saving(steps=10), **settings)
+    return make_backend(made, in_loop=IN_LOOP)
 
 
 def _outcome(first: int, size: int, *, is_finite: bool = True, has_batch: bool = False) -> Outcome:
@@ -106,7 +108,7 @@ def test_a_call_has_its_steps(tmp_path: pathlib.Path, monkeypatch: pytest.Monkey
     np.testing.assert_array_equal(merged.batches[0][0][schema.IMAGE], [[0.0], [0.0]])
 
 
-def test_a_worker_without_a_step(tmp_path: pathlib.Path) -> None:
+def test_a_worker_without_a_step() -> None:
     merged = coordinator._merged([(1, _good(3, True))], 3)
     assert [len(each[schema.STREAM_INDEX]) for each in merged.positions] == [0, 2, 0]
     assert merged.positions[0][schema.AUGMENTATION_SEED].shape == [0, 2]
@@ -139,19 +141,59 @@ def test_no_step_begins_after_a_signal(
     assert len(backend._steps_of_workers(pool, pool.begin, _read, 20)) == 1
 
 
-def test_steps_of_missing_workers_are_not_waited_for(
+def test_no_step_begins_while_a_task_is_missing(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _set_cluster(monkeypatch)
     backend, pool = _backend(tmp_path), _Pool(_good)
+    sleep = coordinator.time.sleep
+
+    def notice(secs: float) -> None:
+        backend._watch.missing = MissingTaskError("worker 0 is missing")
+        sleep(secs)
+
+    monkeypatch.setattr(coordinator.time, "sleep", notice)
+    pool.ends = False
+    has_ended = pool.has_ended
+
+    def end_later(result: Any) -> bool:
+        pool.ends = pool.ends or backend._watch.missing is not None
+        return has_ended(result)
+
+    monkeypatch.setattr(pool, "has_ended", end_later)
+    # Those that run are waited for, so that a checkpoint has all of them or none.
+    assert len(backend._steps_of_workers(pool, pool.begin, _read, 20)) == 4
+    assert backend._steps_of_workers(pool, pool.begin, _read, 20) == []
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [("worker 0 is missing", "^worker 0 is missing"), (None, "no step of the workers has ended")],
+)
+def test_steps_that_do_not_end(
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    missing: Optional[str],
+    message: str,
+) -> None:
+    _set_cluster(monkeypatch)
+    backend, pool = _backend(tmp_path, task_timeout_secs=0.1), _Pool(_good)
     pool.ends = False
 
     def look(_: float) -> None:
-        backend._watch.missing = MissingTaskError("worker 0 is missing")
+        backend._watch.missing = MissingTaskError(missing) if missing else None
 
     monkeypatch.setattr(coordinator.time, "sleep", look)
-    with pytest.raises(MissingTaskError, match="worker 0 is missing"):
+    with pytest.raises(MissingTaskError, match=message):
         backend._steps_of_workers(pool, pool.begin, _read, 20)
+
+
+def test_a_step_that_another_worker_took_over() -> None:
+    taken = [(1, _good(number, number == 0)) for number in (1, 2, 3, 0)]  # as they ended
+    merged = coordinator._merged(taken, 2)
+    found = merged.positions[1][schema.STREAM_INDEX].numpy().tolist()
+    assert found == [10, 11, 20, 21, 30, 31, 0, 1]
+    assert len(merged.batches[0][0][schema.IMAGE]) == 2
 
 
 @pytest.mark.parametrize(
@@ -188,12 +230,17 @@ def test_fields_of_synchronous_replicas(
     assert "one that cannot be used ends the run" in caplog.text
 
 
-def test_a_worker_that_cannot_use_a_record(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _set_cluster(monkeypatch)
-    backend = _backend(tmp_path)
+def test_a_worker_that_cannot_use_a_record() -> None:
     message = "Graph execution error:\n\nDetected at node x\n\nUnknown image file format."
     refused = pytest.raises(RunError, match=r"worker failed: Unknown image file format\. If a rec")
-    with refused, backend._watching():
+    with refused, coordinator._explained_errors():
         raise tf.errors.InvalidArgumentError(None, None, message)
+
+
+@pytest.mark.parametrize("job", ["chief", "worker", "ps"])
+def test_a_data_service_is_refused_in_every_task(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, job: str
+) -> None:
+    _set_cluster(monkeypatch, job=job)
+    with pytest.raises(ConfigError, match="tf_data_service works with Estimator alone"):
+        runner.train(fake.pipeline_config(), str(tmp_path), in_loop=IN_LOOP, data_service="h:1")
