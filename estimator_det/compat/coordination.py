@@ -47,14 +47,14 @@ class WorkerPool:
         return self._coordinator.schedule(function, args=arguments)
 
     def has_ended(self, result: Any) -> bool:
-        """Whether a result of `schedule` is there.
+        """Whether a result of `schedule` is here, copied from its worker.
 
         Raises:
             OpError: the first one that a function or a lost parameter server has raised.
             Exception: the first one of what `on_each` calls.
         """
         # In this order: an error that comes between cancels the results that are not there.
-        is_there: bool = result._status_available_event.is_set()
+        is_there: bool = result._has_fetched_to_local or result._error is not None
         try:
             self._coordinator.done()
         except _cluster_coordinator.ClosureInputError as error:

@@ -108,6 +108,11 @@ class TaskWatch:
         if self.missing is not None:
             raise self.missing
 
+    def give_up(self, error: MissingTaskError) -> None:
+        """Ends the process, which could not end by itself: TensorFlow waits for a silent task."""
+        self.missing = error
+        self._leave(error)
+
     @property
     def wants_stop(self) -> bool:
         """Whether this process is to end."""

@@ -185,16 +185,14 @@ class CoordinatorBackend(LoopBackend):
     ) -> List[_Taken]:
         """Steps in the order in which they ended; fewer where training is to stop.
 
-        None runs any more at the return, so that what is saved then belongs together.
+        None runs any more at the return, so that what is saved then belongs together. Where none
+        ends for too long, the process does.
 
         Args:
             pool: Of the workers.
             begin: Starts a step, whose batch is wanted or not; its result in the future.
             read: Of a result that is there.
             num_steps: How many; none begins where a task is missing.
-
-        Raises:
-            MissingTaskError: if no step ends for too long.
         """
         running: List[Any] = []
         taken: List[_Taken] = []
@@ -217,17 +215,17 @@ class CoordinatorBackend(LoopBackend):
             time.sleep(_POLL_SECS)
 
     def _check_waited(self, secs: float) -> None:
-        """Raises MissingTaskError where the workers have taken too long for a step."""
+        """Ends the process where workers have taken too long for a step."""
         limit = self._settings.task_timeout_secs
-        if self._watch.missing is not None and secs >= limit / 2:
-            raise self._watch.missing
-        if secs >= limit:
-            raise MissingTaskError(
-                f"no step of the workers has ended for {limit:g} seconds: one of them hangs, or a "
-                f"step takes longer. See the logs of {', '.join(map(str, self._workers))}, then "
-                "start all tasks again: the run resumes from its last checkpoint. "
-                "--task_timeout_secs sets the time"
-            )
+        if secs < limit:
+            return
+        hangs = MissingTaskError(
+            f"no step of the workers has ended for {limit:g} seconds: one of them hangs, or a step "
+            f"takes longer. See the logs of {', '.join(map(str, self._workers))}, then start all "
+            "tasks again: the run resumes from its last checkpoint. --task_timeout_secs sets the "
+            "time"
+        )
+        self._watch.give_up(self._watch.missing or hangs)
 
 
 @contextlib.contextmanager

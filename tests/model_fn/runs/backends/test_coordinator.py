@@ -184,6 +184,11 @@ def test_steps_that_do_not_end(
         backend._watch.missing = MissingTaskError(missing) if missing else None
 
     monkeypatch.setattr(coordinator.time, "sleep", look)
+
+    def leave(error: MissingTaskError) -> None:
+        raise error
+
+    monkeypatch.setattr(backend._watch, "_leave", leave)
     with pytest.raises(MissingTaskError, match=message):
         backend._steps_of_workers(pool, pool.begin, _read, 20)
 
