@@ -75,9 +75,7 @@ def test_run_and_resume(
     assert "position in the data" not in caplog.text
     again = runner.train_and_evaluate(config, str(tmp_path), num_train_steps=6, **arguments)
     assert again["global_step"] == 6
-    assert (
-        "On a TPU and with a tf.data service the position in the data is not saved" in caplog.text
-    )
+    assert "the position in the data is not saved" in caplog.text
     assert again["Loss/total_loss"] < metrics["Loss/total_loss"]
     lines = (tmp_path / "progress.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 3, 4, 5, 6]
