@@ -29,7 +29,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help venv lint types contracts unit smoke smoke-newest versions test test-all test-newest test-matrix \
-  demo protos build-file format clean
+  demo protos format clean
 
 help:
 	@echo "make test       lint, types, import contracts and tests: about 11 minutes on two cores"
@@ -43,7 +43,6 @@ help:
 	@echo "make lint | types | contracts | unit    the parts of make test"
 	@echo "make format     put sources into the house format"
 	@echo "make protos     regenerate estimator_det/protos/*_pb2.py"
-	@echo "make build-file write BUILD again, after a change of files, imports or contracts"
 	@echo "make clean      remove what was built, the environment included"
 
 venv: $(STAMP)
@@ -110,9 +109,6 @@ format: $(STAMP)
 
 protos: $(STAMP)
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. estimator_det/protos/*.proto
-
-build-file: $(STAMP)
-	$(BIN)/python -m tests.build
 
 clean:
 	rm -rf $(VENV) $(VENV)-newest .nox build dist *.egg-info demo_output .mypy_cache .ruff_cache .pytest_cache \
