@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pathlib
+import time
+import types
 from typing import Any, Dict, List, Set
 
 import numpy as np
@@ -15,11 +18,12 @@ from inputs import pipeline as input_pipeline
 from inputs import schema
 from model_fn.checkpoints.errors import RunError
 from model_fn.debugging.replay import BATCH_FILE, CHECKPOINT
-from model_fn.runs import data_cursor, history, runner, training_run
+from model_fn.runs import data_cursor, history, progress, runner, training_run
 from model_fn.runs.loop_options import InLoop
 from model_fn.runs.options import Evaluating, Saving
 from model_fn.runs.progress import PROGRESS_FILE, NotFiniteLossError
 from model_fn.runs.signals import Stopped
+from model_fn.training import step
 from tests.checkpoints import stored
 from tests.model_fn import fake
 
@@ -171,6 +175,41 @@ def test_evaluations_and_signals(tmp_path: pathlib.Path) -> None:
     assert [each.step for each in history.read(model_dir, "0")] == [2]
     steps = [int(path.stem.split("-")[1]) for path in tmp_path.glob("model.ckpt-*.index")]
     assert sorted(steps) == [0, 2, 3]
+
+
+class _ConfirmedSignal(fake.SignalAt):
+    """Sends SIGTERM before a call and waits until the process confirms it."""
+
+    def __init__(self, call: int, capfd: pytest.CaptureFixture[str]) -> None:
+        super().__init__(call)
+        self._capfd = capfd
+
+    def before_run(self, run_context: Any) -> None:
+        super().before_run(run_context)
+        end = time.monotonic() + 60
+        while self._steps_left == 0 and "finishing this step" not in self._capfd.readouterr().err:
+            assert time.monotonic() < end, "the signal is not confirmed"
+            time.sleep(0.01)
+
+
+def test_a_signal_ends_a_call_of_several_steps(
+    tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    hook = _ConfirmedSignal(2, capfd)
+    # The second call would take steps 5 to 8.
+    with pytest.raises(Stopped, match="at step 5, which is saved"):
+        _train(tmp_path, fake.pipeline_config(), 9, InLoop(steps_per_call=4), hooks=[hook])
+
+
+def test_the_input_wait_is_that_of_all_steps_of_a_call(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A step waits for 10 s, and a call of 4 steps takes 80 s.
+    monkeypatch.setattr(step, "measure_input_wait", lambda batch: tf.constant(10.0, tf.float64))
+    clock = itertools.count(0.0, 80.0)
+    monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
+    _train(tmp_path, fake.pipeline_config(), 8, InLoop(steps_per_call=4), progress_steps=4)
+    assert [each.get("input_wait_share") for each in _reports(tmp_path)] == [None, 0.5]
 
 
 @pytest.fixture(scope="module")
