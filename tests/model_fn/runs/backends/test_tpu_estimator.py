@@ -164,6 +164,54 @@ def test_a_loss_that_is_not_finite_ends_the_training(tmp_path: pathlib.Path) -> 
         _train(tmp_path, config, 6, silent=True)
 
 
+def test_reported_scalars_are_means_over_cores(tmp_path: pathlib.Path) -> None:
+    graph = TrainGraph()
+    make_spec = model_fn.create_model_fn(_config(), use_tpu=True, graph=graph)
+    run_config = tpu.make_run_config(str(tmp_path), REHEARSAL)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        batch = tf.nest.map_structure(tf.constant, fake.arrays())
+        spec = make_spec(*batch, estimator.ModeKeys.TRAIN, {"use_tpu": False}, run_config)
+        write, of_core = spec.host_call
+        sent: Dict[str, Any] = {name: tf.constant([1.0, 4.0]) for name in of_core}
+        written = write(**{**sent, host_call.STEP: tf.constant([2, 2], tf.int64)})
+        graph.host_values.prepare()
+        session.run([tf1.local_variables_initializer(), tf1.global_variables_initializer()])
+        operations = session.graph.get_operations()
+        session.run([each for each in operations if each.type == "CreateSummaryFileWriter"])
+        session.run(written)
+        step, values = graph.host_values.read(session)
+    assert step == 2 and set(values) == set(of_core) - {host_call.STEP}
+    assert set(values.values()) == {2.5}
+    assert _scalars(tmp_path) == {name: [(2, 2.5)] for name in values}
+
+
+def _step_of_core(config: Any) -> Dict[str, np.ndarray]:
+    """What a core's step subtracts from each trained variable; the learning rate is 0.5."""
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.set_random_seed(1)
+        batch = tf.nest.map_structure(tf.constant, fake.arrays())
+        make_spec = model_fn.create_model_fn(config, use_tpu=True)
+        spec = make_spec(*batch, estimator.ModeKeys.TRAIN, {"use_tpu": True})
+        variables = {each.op.name: each for each in tf1.trainable_variables()}
+        session.run(tf1.global_variables_initializer())
+        before = session.run(variables)
+        session.run(spec.train_op)
+        after = session.run(variables)
+    return {name: before[name] - after[name] for name in variables}
+
+
+def test_the_gradient_of_all_cores_is_clipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The gradient of another core has 0.05 for each weight.
+    operations = importlib.import_module("tensorflow.python.tpu.ops.tpu_ops")
+    monkeypatch.setattr(operations, "cross_replica_sum", lambda value, *_: value + 0.05)
+    whole = _step_of_core(_config())
+    norm = float(np.sqrt(sum(np.sum(np.square(each / 0.5)) for each in whole.values())))
+    assert norm > 0.2
+    clipped = _step_of_core(_config("train_config { gradient_clipping_by_norm: 0.1 }"))
+    for name, value in whole.items():
+        np.testing.assert_allclose(clipped[name], value * 0.1 / norm, rtol=1e-4, atol=1e-7)
+
+
 def test_batches_for_cores_are_static_and_hold_no_strings() -> None:
     specs = tpu.fed(_input_fn)({"batch_size": 4}).element_spec
     assert set(specs[0]) == {schema.IMAGE, schema.TRUE_IMAGE_SHAPE} <= set(tpu.FEATURES)
