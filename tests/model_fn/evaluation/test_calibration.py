@@ -280,3 +280,36 @@ def test_functions_of_many_classes_have_few_points() -> None:
     function = calibration.fit("function_approximation", matches, final()).function_approximation
     assert len(function.x_y_pairs.x_y_pair) <= calibration.MAX_POINTS + 2
     assert isinstance(config, calibration_pb2.CalibrationConfig)
+
+
+def test_pools_weigh_their_detections() -> None:
+    # 60 of 150 detections at 0.6 are correct, and 10 of 50 at 0.8: together 70 of 200 at 0.65.
+    scores = np.repeat(np.float32([0.8, 0.6]), [50, 150])
+    correct = np.concatenate([np.arange(50) < 10, np.arange(150) < 60])
+    points = calibration.function_points(ClassMatches(scores, correct, 300))
+    expected = [(0, 0), (0.65, 0.35 * 0.999), (1, 0.35 * 0.999 + 0.001)]
+    np.testing.assert_allclose(points, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", PER_CLASS)
+def test_each_class_with_enough_detections_has_a_fit(kind: str) -> None:
+    precisions = (lambda scores: 0.5 * scores, lambda scores: 0.5 + 0.5 * scores)
+    both = Matches([1, 2], ["too high", "too low"])
+    for k, precision in enumerate(precisions):
+        found = synthetic(precision, classes=1).of_all()
+        both.add_image(np.zeros(0, int), np.full(4000, k), found.scores, found.correct)
+    fitted = calibration.fit(kind, both, final())
+    grid = np.float32([0.2, 0.5, 0.8])
+    for k, precision in enumerate(precisions):
+        made = calibration.calibrate(fitted, grid, np.full(3, k + 1))
+        np.testing.assert_allclose(made, precision(grid), atol=0.1)
+
+
+def test_many_scores_keep_their_columns() -> None:
+    config = calibration_pb2.CalibrationConfig()
+    table = config.class_id_sigmoid_calibrations.class_id_sigmoid_parameters_map
+    for column in (1, 2):
+        table[column].a = -float(column)
+    columns = np.repeat([1, 2], 4096)
+    made = calibration.calibrate(config, np.full(8192, 0.5, np.float32), columns)
+    np.testing.assert_allclose(made, sigmoid(0.5 * columns), rtol=1e-5)

@@ -180,3 +180,26 @@ def test_nan_without_any_groundtruth():
     name = "PascalBoxes_Precision/mAP@0.5IOU"
     assert "have no groundtruth box" in _why([_batch([], [], [], [], [])], {name: math.nan})[name]
     assert "no image was evaluated" in _why([], {name: math.nan})[name]
+
+
+def test_limits_belong_to_what_is_above():
+    sides = [31, 32, 96, 97]
+    boxes = [[0, 0, side, side] for side in sides]
+    made = diagnostics.EvalDiagnostics(CATEGORIES, min_score=0.5)
+    made.add(_batch(boxes, [1] * 4, [BOX, BOX], [0.5, 0.49], [1, 1]))
+    counts = made.counts()
+    assert counts["boxes_by_area"] == {"small": 1, "medium": 1, "large": 2}
+    assert counts["detections_over_min_score"]["cat"] == 1
+
+
+@pytest.mark.usefixtures("no_charts")
+def test_the_first_curve_is_the_mean_over_classes_with_boxes(monkeypatch):
+    drawn = {}
+
+    def curves(title, lines, **_):
+        drawn.update((line.name, set(line.y)) for line in lines)
+
+    monkeypatch.setattr(diagnostics.charts, "curves", curves)
+    # The cat is found, the dog is not.
+    _diagnostics(_batch([BOX, FAR], [1, 2], [BOX], [0.9], [1])).summary()
+    assert drawn == {"mean": {0.5}, "cat": {1.0}, "dog": {0.0}}

@@ -154,7 +154,7 @@ def test_options_of_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eval_ops, "diagnostics_ops", lambda found, _: made.append(found) or {})
     monkeypatch.setattr(eval_ops, "image_ops", lambda *_: {})
     monkeypatch.setattr(eval_ops, "EvaluationImages", lambda *given: made.append(given))
-    text = "min_score_threshold: 0.25 max_num_boxes_to_visualize: 7 num_visualizations: 3"
+    text = "min_score_threshold: 0.25 max_num_boxes_to_visualize: 7 num_visualizations: 4"
     for flags in ((True, False), (False, True)):
         made.clear()
         more = "skip_labels: {} skip_scores: {}".format(*(str(flag).lower() for flag in flags))
@@ -162,7 +162,7 @@ def test_options_of_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
         _ops(_detections(), _groundtruth(), features, f"{text} {more}")
         found, (number, names, options) = made
         assert isinstance(found, diagnostics.EvalDiagnostics) and found._min_score == 0.25
-        assert (number, names) == (3, {1: "cat", 2: "dog"})
+        assert (number, names) == (4, {1: "cat", 2: "dog"})
         assert (options.min_score, options.max_boxes) == (0.25, 7)
         assert (options.skip_labels, options.skip_scores) == flags
 

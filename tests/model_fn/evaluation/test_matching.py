@@ -109,3 +109,8 @@ def test_an_evaluation_without_images_has_no_matches(count: int) -> None:
     found = matches_of(*[batch([], [], [], [], [])] * count)
     assert found.of_all().scores.size == 0
     assert [len(one.scores) for one in found.by_class()] == [0, 0, 0]
+
+
+def test_the_least_overlap_is_enough() -> None:
+    half = [0, 0, 10, 5]
+    assert _judged(batch([BOX], [1], [half], [0.9], [1])) == [(0.9, True)]

@@ -53,6 +53,8 @@ def test_thresholds_of_a_checkpoint(config: Any, tmp_path: pathlib.Path) -> None
     assert threshold_files.find(config, str(tmp_path / "model.ckpt-30")) is None
     other = _write(tmp_path / "other" / "eval_0", config)
     assert threshold_files.find(config, prefix, str(tmp_path / "other")) == other
+    config.eval_input_reader.add().name = "second"
+    assert threshold_files.find(config, prefix) == path
     config.eval_input_reader[0].name = "val"
     assert threshold_files.find(config, prefix) is None
     path = _write(tmp_path / "eval_val", config)

@@ -44,7 +44,9 @@ def _batch(number: int) -> Tuple[Dict[str, Any], Dict[str, Any]]:
     return features, labels
 
 
-def _make_input_fn(*_: Any, cursor: Optional[DataCursor], **__: Any) -> Callable[..., tf.data.Dataset]:
+def _make_input_fn(
+    *_: Any, cursor: Optional[DataCursor], **__: Any
+) -> Callable[..., tf.data.Dataset]:
     def input_fn(params: Any = None, input_context: Any = None) -> tf.data.Dataset:
         del params, input_context
         if cursor is not None:
