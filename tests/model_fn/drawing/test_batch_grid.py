@@ -144,3 +144,23 @@ def test_page_of_nothing_and_long_names() -> None:
     fitted = batch_grid._fitted("folder/" + "x" * 100 + "/17.jpg", 120, font)
     assert fitted.startswith("folder/") and fitted.endswith("17.jpg") and "…" in fitted
     assert font.getlength(fitted) <= 120
+
+
+def test_each_cell_has_the_weights_and_masks_of_its_image() -> None:
+    features = {
+        schema.IMAGE: np.zeros([2, 8, 8, 3], np.float32),
+        schema.TRUE_IMAGE_SHAPE: np.array([[8, 8, 3]] * 2),
+    }
+    labels = {
+        schema.NUM_BOXES: np.array([1, 2]),
+        schema.BOXES: np.ones([2, 2, 4]),
+        schema.CLASSES: np.ones([2, 2, 1]),
+        schema.WEIGHTS: np.array([[1, 0], [0.5, 1]]),
+        schema.MASKS: np.arange(4.0).reshape(2, 2, 1, 1) * np.ones([1, 1, 8, 8]),
+    }
+    first, second = batch_grid.cells_of_batch(
+        features, labels, lambda image: image.astype(np.uint8), {1: "cat"}
+    )
+    assert (first.labels, second.labels) == (["cat"], ["cat (weight 0.5)", "cat"])
+    assert first.masks is not None and second.masks is not None
+    assert first.masks[:, 0, 0].tolist() == [0] and second.masks[:, 0, 0].tolist() == [2, 3]

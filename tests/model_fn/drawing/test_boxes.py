@@ -5,10 +5,12 @@ from typing import List, Set, Tuple
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from estimator_det.boxes.mask_regions import MaskRegion
 from estimator_det.compat import tf, tf1
+from model_fn.drawing import boxes as drawing_boxes
+from model_fn.drawing import fonts
 from model_fn.drawing.boxes import (
     _PALETTE,
     IMAGES_TAG,
@@ -19,7 +21,7 @@ from model_fn.drawing.boxes import (
     image_ops,
     side_by_side,
 )
-from model_fn.drawing.labels import place_labels
+from model_fn.drawing.labels import place_labels, write_label
 
 BLACK = np.zeros((40, 60, 3), np.uint8)
 
@@ -172,7 +174,7 @@ def test_keypoints_and_their_edges() -> None:
     np.testing.assert_array_equal(drawn(((0, 2), (2, 1))), dots)
 
 
-@pytest.mark.parametrize(("channels", "shown"), [(2, [1, 1, 1]), (4, [1, 2, 3])])
+@pytest.mark.parametrize(("channels", "shown"), [(2, [1, 1, 1]), (3, [1, 2, 3]), (4, [1, 2, 3])])
 def test_additional_channels_are_a_third_picture(channels: int, shown: List[int]) -> None:
     evaluated = EvaluatedImage(
         image=BLACK,
@@ -245,3 +247,75 @@ def test_evaluated_masks_of_a_batch() -> None:
     np.testing.assert_array_equal(pixels[20, 45], color)
     np.testing.assert_array_equal(pixels[35, 60 + 55], color)
     assert not pixels[35, 45].any() and not pixels[20, 60 + 45].any()
+
+
+def test_limits_of_scores_and_overlaps_belong_to_what_is_above() -> None:
+    # The whole image, and its upper half.
+    boxes = np.float32([[0, 0, 1, 1], [0, 0, 19 / 39, 1]])
+    for iou, count in ((0.51, 2), (0.5, 1)):
+        options = DrawOptions(same_object_iou=iou, skip_scores=True)
+        scores = np.float32([0.9, 0.5])
+        assert len(_colors(draw_boxes(BLACK, boxes, scores=scores, options=options))) == count
+
+
+def test_lines_scale_with_the_image() -> None:
+    for side, width in ((150, 1), (300, 2), (600, 4)):
+        image = np.zeros((side, side, 3), np.uint8)
+        drawn = draw_boxes(image, np.float32([[0.2, 0.2, 0.8, 0.8]]))
+        assert drawn[: side // 2, side // 2].any(axis=1).sum() == width
+
+
+def test_each_label_has_the_score_of_its_box(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts: List[str] = []
+    monkeypatch.setattr(drawing_boxes, "write_label", lambda _, text, *__: texts.append(text))
+    found = np.float32([[0, 0, 0.4, 0.4], [0.5, 0.5, 1, 1]])
+    draw_boxes(np.zeros((400, 400, 3), np.uint8), found, ["cat", "dog"], np.float32([0.9, 0.6]))
+    assert texts == ["cat 90%", "dog 60%"]
+
+
+def test_all_groundtruth_is_drawn_whatever_number_of_detections_is() -> None:
+    boxes = np.float32([[0, 0, 0.4, 0.4], [0.5, 0.5, 1, 1]])
+    evaluated = EvaluatedImage(BLACK, boxes, np.float32([0.9, 0.8]), [1, 2], boxes, [1, 2])
+    pixels = side_by_side(evaluated, {}, DrawOptions(max_boxes=1, skip_labels=True))
+    assert len(_colors(pixels[:, :60])) == 1 and len(_colors(pixels[:, 60:])) == 2
+
+
+def test_rows_past_the_counts_are_not_drawn() -> None:
+    images: List[EvaluatedImage] = []
+
+    class Drawer:
+        add = images.append
+        summary = bytes
+
+    batch = EvaluatedImage(
+        image=tf.zeros([2, 40, 60, 3], tf.uint8),
+        detection_boxes=tf.random.uniform([2, 3, 4]),
+        detection_scores=tf.random.uniform([2, 3]),
+        detection_classes=tf.ones([2, 3], tf.int32),
+        boxes=tf.random.uniform([2, 5, 4]),
+        classes=tf.ones([2, 5], tf.int32),
+    )
+    counts = tf.constant([2, 1]), tf.constant([0, 4])
+    image_ops(Drawer(), batch, tf.constant([[40, 60], [20, 30]]), counts)
+    for row, (found, true) in enumerate(((2, 0), (1, 4))):
+        np.testing.assert_array_equal(
+            images[row].detection_boxes, batch.detection_boxes[row, :found]
+        )
+        np.testing.assert_array_equal(images[row].boxes, batch.boxes[row, :true])
+        assert len(images[row].detection_classes) == found and len(images[row].classes) == true
+
+
+def test_a_label_without_a_place_at_its_box_is_in_the_nearest_free_row() -> None:
+    # Above the boxes, inside at the top, below them, and then the rows from 30 to 39.
+    places = place_labels([(50, 0, 60, 29)] * 4, [(10, 30)] * 4, (100, 30))
+    assert [place and place[0] for place in places] == [40, 50, 61, 30]
+
+
+@pytest.mark.parametrize(("color", "text"), [((255, 255, 0), 0), ((0, 0, 120), 255)])
+def test_text_of_labels_is_dark_on_light_colours(color: Tuple[int, ...], text: int) -> None:
+    canvas = Image.new("RGB", (60, 30))
+    draw = ImageDraw.Draw(canvas)
+    write_label(draw, "cat", (0, 0, 29, 59), color, fonts.sans(16))
+    pixels = np.asarray(canvas).reshape(-1, 3)
+    assert (pixels == text).all(axis=1).any() and (pixels == color).all(axis=1).any()
+    assert not (pixels == 255 - text).all(axis=1).any()

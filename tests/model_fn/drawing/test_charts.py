@@ -124,3 +124,10 @@ def test_names_may_contain_anything() -> None:
     # A character without a glyph would be a warning, and an error here.
     pixels = picture(charts.bar_chart("a", names, {"n": [1, 2, 3]}), title="\x1b $ a.config")
     assert share_of_color(pixels, 0) > 0
+
+
+def test_bars_of_series_stand_side_by_side_above_their_label() -> None:
+    axes = figure.Figure().add_subplot()
+    charts._draw(axes, charts.bar_chart("t", ["a", "b"], {"one": [1, 2], "two": [3, 4]}))
+    bars = [(bar.get_x() + bar.get_width() / 2, bar.get_height()) for bar in axes.patches]
+    np.testing.assert_allclose(bars, [(-0.2, 1), (0.8, 2), (0.2, 3), (1.2, 4)], atol=1e-6)

@@ -29,7 +29,7 @@ def _norm(features: tf.Tensor, name: str, is_training: bool = False) -> tf.Tenso
         tf.constant(offset),
         None if is_training else tf.constant(mean),
         None if is_training else tf.constant(variance),
-        epsilon=1e-3,
+        epsilon=0.1,
         is_training=is_training,
         name=name,
     )
@@ -110,3 +110,16 @@ def test_weights_that_are_not_constants() -> None:
         quantized = tf.quantization.fake_quant_with_min_max_args(_filters(3, 3, 4, 5))
         _norm(_convolve(inputs, quantized), "one")
     assert _assert_same(graph, ["one"])["FusedBatchNormV3"] == 1
+
+
+def test_shared_filters_whose_batch_norms_differ_in_epsilon_alone() -> None:
+    with tf.Graph().as_default() as graph:
+        inputs = tf1.placeholder(tf.float32, [None, None, None, 4], name="inputs")
+        filters = _filters(3, 3, 4, 5)
+        statistics = [tf.constant(RANDOM.uniform(1, 2, 5), tf.float32) for _ in range(4)]
+        for name, epsilon in (("one", 0.1), ("other", 1.0)):
+            features = _convolve(inputs, filters)
+            tf1.nn.fused_batch_norm(
+                features, *statistics, epsilon=epsilon, is_training=False, name=name
+            )
+    assert _assert_same(graph, ["one", "other"])["FusedBatchNormV3"] == 2

@@ -61,3 +61,15 @@ def test_equal_signatures_have_one_request(tmp_path: pathlib.Path) -> None:
     definitions = {"serving_default": one, "predict": one, "other": other, "copy": one}
     requests = read_requests(warmup.write_requests(str(tmp_path), definitions))
     assert [key for key, _ in requests] == ["serving_default", "other"]
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_examples_have_the_additional_channels(tmp_path: pathlib.Path, count: int) -> None:
+    definition = _definition(serialized_example=("tf_example", tf.string, [None]))
+    path = warmup.write_requests(
+        str(tmp_path), {"serving_default": definition}, num_additional_channels=count
+    )
+    ((_, fed),) = read_requests(path)
+    example = tf.train.Example.FromString(fed["serialized_example"].item())
+    channels = example.features.feature["image/additional_channels/encoded"].bytes_list.value
+    assert len(channels) == count
