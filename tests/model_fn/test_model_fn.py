@@ -141,6 +141,12 @@ def test_regularization_can_be_left_out() -> None:
         spec = create.create_model_fn(config)(*_tensors(), ModeKeys.EVAL, {})
         assert "Loss/regularization_loss" not in spec.eval_metric_ops
         del session
+    for is_added in (False, True):
+        config.train_config.add_regularization_loss = is_added
+        graph = TrainGraph()
+        with tf.Graph().as_default():
+            create.create_model_fn(config, graph=graph)(*_tensors(), ModeKeys.TRAIN, {})
+        assert ("Loss/regularization_loss" in graph.step.losses) == is_added
 
 
 def _evaluate(config: Any, **arguments: Any) -> Dict[str, Any]:

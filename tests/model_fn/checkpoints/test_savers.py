@@ -153,3 +153,18 @@ def test_every_variable_of_a_quantized_model_is_restored(
         return detector
 
     _check(_stored(shared, name), tmp_path, build, caplog)
+
+
+def test_the_saver_of_training_keeps_as_many_and_can_be_moved(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "before").mkdir()
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.get_variable("v", [])
+        saver = savers.make_saver(train_pb2.TrainConfig(), 2)
+        session.run(tf1.global_variables_initializer())
+        for step in range(4):
+            saver.save(session, str(tmp_path / "before" / "model.ckpt"), global_step=step)
+    moved = (tmp_path / "before").rename(tmp_path / "after")
+    state = tf1.train.get_checkpoint_state(str(moved))
+    assert state is not None
+    assert state.all_model_checkpoint_paths == [str(moved / f"model.ckpt-{n}") for n in (2, 3)]
+    assert sorted(path.stem for path in moved.glob("*.index")) == ["model.ckpt-2", "model.ckpt-3"]

@@ -207,6 +207,14 @@ def _assert_statistics(found: Dict[str, Any]) -> None:
     assert moved == total > 0
 
 
+@pytest.mark.usefixtures("small_network")
+def test_a_batch_without_boxes_is_trained_on() -> None:
+    config, arrays = _config(freeze_batchnorm=True), _arrays([0, 0])
+    expected = _by_model_fn(config, arrays, 1)
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    _assert_equal(_by_loop(strategy, config, [arrays], expected, 2), 1, 1e-5)
+
+
 def test_replicas_keep_their_own_statistics() -> None:
     _assert_statistics(_run({"updates": 2})["updates"])
 

@@ -240,6 +240,18 @@ def test_other_ways_to_the_same_steps(
     _assert_equal(_train(tmp_path, _frozen(), 3, in_loop), plain)
 
 
+def test_counts_are_means_over_accumulated_parts(tmp_path: pathlib.Path) -> None:
+    _train(tmp_path, _frozen(), 1, InLoop(accumulate_steps=2))
+    counts = [
+        tf.make_ndarray(value.tensor).item() if value.HasField("tensor") else value.simple_value
+        for path in tmp_path.glob("events.*")
+        for event in tf1.train.summary_iterator(str(path))
+        for value in event.summary.value
+        if value.tag == "Counted/boxes"
+    ]
+    assert counts == [1.0]  # two images with a box each, in two parts
+
+
 @pytest.mark.parametrize(
     "precision",
     ["mixed_float16", pytest.param("mixed_bfloat16", marks=pytest.mark.exhaustive)],
