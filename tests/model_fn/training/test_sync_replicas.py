@@ -50,6 +50,27 @@ def test_a_rejected_step_sends_no_gradient() -> None:
     np.testing.assert_allclose(weight, 1 - 0.5 * 2, rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("aggregate", "num_replicas", "first", "each_step"), [(1, 3, 0, 3), (3, 1, 2, 3), (2, 2, 0, 2)]
+)
+def test_nobody_waits_for_a_token_that_never_comes(
+    monkeypatch: pytest.MonkeyPatch, aggregate: int, num_replicas: int, first: int, each_step: int
+) -> None:
+    numbers: List[int] = []
+    synchronizing = tf1.train.SyncReplicasOptimizer
+    monkeypatch.setattr(
+        synchronizing, "get_init_tokens_op", lambda _, number: numbers.append(number)
+    )
+    with tf.Graph().as_default():
+        step = tf1.train.get_or_create_global_step()
+        weight = tf1.get_variable("weight", initializer=1.0)
+        gradients = tf1.train.GradientDescentOptimizer(0.5)
+        optimizer = SyncReplicas(gradients, aggregate, num_replicas)
+        optimizer.apply_gradients(optimizer.compute_gradients(weight, [weight]), step)
+        optimizer.operations(is_chief=True)
+    assert numbers == [first, each_step]
+
+
 def test_the_numbers_are_checked() -> None:
     with pytest.raises(ConfigError, match="replicas_to_aggregate is 0; it must be 1 or more"):
         SyncReplicas(tf1.train.GradientDescentOptimizer(0.5), 0, 2)
