@@ -16,6 +16,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from inputs import pipeline as input_pipeline
 from inputs import schema
+from inputs.records.cursor import first_stream_index
 from model_fn.checkpoints.errors import RunError
 from model_fn.debugging.replay import BATCH_FILE, CHECKPOINT
 from model_fn.runs import data_cursor, history, progress, runner, training_run
@@ -238,6 +239,28 @@ def test_other_ways_to_the_same_steps(
     tmp_path: pathlib.Path, plain: Dict[str, np.ndarray], in_loop: InLoop
 ) -> None:
     _assert_equal(_train(tmp_path, _frozen(), 3, in_loop), plain)
+
+
+def test_the_position_has_the_streams_of_all_steps_of_a_call(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = int(first_stream_index(1, tf.constant(0, tf.int64)))
+
+    def make_input_fn(*_: Any, cursor: Any = None, **__: Any) -> Any:
+        def of_two_streams(number: tf.Tensor, inputs: Any) -> Any:
+            features, labels = inputs
+            places = features[schema.STREAM_INDEX] + second * (number % 2)
+            return {**features, schema.STREAM_INDEX: places}, labels
+
+        make = fake.make_train_input_fn(cursor=cursor)
+        return lambda *_, **__: make().enumerate().map(of_two_streams)
+
+    monkeypatch.setattr(input_pipeline, "create_train_input_fn", make_input_fn)
+    _train(tmp_path, fake.pipeline_config(), 4, InLoop(steps_per_call=4))
+    # Batches 0 and 2 are of the first stream, 1 and 3 of the second one.
+    position = data_cursor.read_cursor_state(str(tmp_path), 4)
+    assert position is not None
+    assert {stream: at.number for stream, at in position.streams.items()} == {0: 6, 1: 8}
 
 
 def test_counts_are_means_over_accumulated_parts(tmp_path: pathlib.Path) -> None:
