@@ -23,6 +23,10 @@ class DamagedCheckpointsError(RunError):
     """There are checkpoints, and none of them is whole."""
 
 
+class UnreadableCheckpointError(RunError):
+    """A checkpoint cannot be read now, and may be whole: no permission, memory or storage."""
+
+
 class MissingTaskError(RunError):
     """Another process of the cluster has not been there for too long."""
 

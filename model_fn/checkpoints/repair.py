@@ -12,6 +12,9 @@ down, files of the last half minute or so may be short or empty. So training cal
 on the files of each checkpoint before `checkpoint` names it. Where that is not possible, as in
 remote storage, the check below finds the damage, for every tensor has a checksum, and falls back to
 an older checkpoint.
+
+Data that are lost, short or missing are damage. A file that cannot be read now is not, as without
+permission, memory or a connection. It is read again a few times, and then the run ends.
 """
 
 from __future__ import annotations
@@ -21,11 +24,16 @@ import glob
 import logging
 import os
 import re
-from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+import time
+from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, TypeVar
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import failures, tf, tf1
 from estimator_det.config.files import is_remote
-from model_fn.checkpoints.errors import CheckpointGoneError, DamagedCheckpointsError
+from model_fn.checkpoints.errors import (
+    CheckpointGoneError,
+    DamagedCheckpointsError,
+    UnreadableCheckpointError,
+)
 
 _LOG = logging.getLogger(__name__)
 
@@ -40,9 +48,27 @@ _TEMPORARY = re.compile(
     r"|(checkpoint|graph\.pbtxt|pipeline\.config|model\.ckpt-\d+\.meta)\.tmp([0-9a-f]{32})?$"
 )
 
+RETRY_SECS = (0.5, 2.0, 5.0)  # before each further attempt to read a file
+_BLOCK_BYTES = 2**22
+_FOOTER_BYTES = 48  # of an index: where its last two blocks are, and a mark; without a checksum
+_BLOCK_END_BYTES = 5  # type and checksum
 
-# What TensorFlow's reader raises; damaged lengths make it ask for impossible amounts of memory.
-_UNREADABLE = (tf.errors.OpError, IndexError, RuntimeError, ValueError, MemoryError)
+# What TensorFlow's reader raises; most of it has lost its code.
+_READER_ERRORS = (tf.errors.OpError, OSError, IndexError, RuntimeError, ValueError, MemoryError)
+# Errors of reading that say nothing about what is read.
+_NO_DAMAGE = (
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.PermissionDeniedError,
+    tf.errors.ResourceExhaustedError,
+    tf.errors.UnauthenticatedError,
+    tf.errors.UnavailableError,
+    OSError,
+    MemoryError,
+)
+
+Result = TypeVar("Result")
 
 
 class _Damaged(NamedTuple):
@@ -92,7 +118,16 @@ def find_damage(prefix: str) -> Optional[str]:
     """What is wrong with a checkpoint; None if every tensor in it can be read, with its checksum.
 
     Reads the whole checkpoint, one tensor at a time. One of the older format is a single file.
+
+    Raises:
+        UnreadableCheckpointError: if its files cannot be read now, so that nobody knows.
     """
+    damage = _retried(lambda: _damage_of(prefix), prefix)
+    # Twice, for an error that is over by now may have had no code.
+    return damage and _retried(lambda: _damage_of(prefix), prefix)
+
+
+def _damage_of(prefix: str) -> Optional[str]:
     index, data = "its .index file", "its .data file"
     if not tf.io.gfile.exists(prefix + ".index"):
         if not tf.io.gfile.exists(prefix):
@@ -103,14 +138,73 @@ def find_damage(prefix: str) -> Optional[str]:
     try:
         reader = tf1.train.NewCheckpointReader(prefix)
         names = sorted(reader.get_variable_to_shape_map())
-    except _UNREADABLE as error:
+    except _READER_ERRORS as error:
+        _raise_unless_damage(prefix, error)
         return f"{index} cannot be read: {_short(error)}"
     for name in names:
         try:
             reader.get_tensor(name)
-        except _UNREADABLE as error:
+        except _READER_ERRORS as error:
+            _raise_unless_damage(prefix, error)
             return f"{name} in {data} cannot be read: {_short(error)}"
     return None
+
+
+def _raise_unless_damage(prefix: str, error: Exception) -> None:
+    """Raises the error of reading, unless the content of the files is at fault.
+
+    TensorFlow's reader gives most errors the same code, so the files are read here once more.
+    """
+    is_single = not tf.io.gfile.exists(f"{prefix}.index")
+    index = prefix if is_single else f"{prefix}.index"
+    if isinstance(error, MemoryError) and not _has_possible_lengths(index):
+        return  # A damaged length asks for more memory than there is.
+    if isinstance(error, _NO_DAMAGE):
+        raise error
+    for path in [index, *tf.io.gfile.glob(f"{prefix}.data-*")]:
+        with contextlib.suppress(tf.errors.NotFoundError), tf.io.gfile.GFile(path, "rb") as file:
+            while file.read(_BLOCK_BYTES):
+                pass
+
+
+def _has_possible_lengths(index: str) -> bool:
+    """True if the blocks that the end of an index names are within the file."""
+    with tf.io.gfile.GFile(index, "rb") as file:
+        size = file.size()
+        file.seek(max(size - _FOOTER_BYTES, 0))
+        footer = file.read(_FOOTER_BYTES)
+    numbers, shift = [0], 0
+    for byte in footer:
+        numbers[-1] |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            numbers.append(0)
+            shift = 0
+    # Offset and size of one block, then of the other.
+    ends = [sum(numbers[i : i + 2]) + _BLOCK_END_BYTES for i in (0, 2)]
+    return size >= _FOOTER_BYTES and max(ends) <= size - _FOOTER_BYTES
+
+
+def _retried(read: Callable[[], Result], path: str) -> Result:
+    """Result of `read`, which is called again if it fails for reasons that may pass.
+
+    Raises:
+        UnreadableCheckpointError: if it still cannot.
+    """
+    for secs in (*RETRY_SECS, None):
+        try:
+            return read()
+        except (tf.errors.OpError, OSError, MemoryError) as error:
+            text = failures.reason(error) or type(error).__name__
+            if secs is None:
+                raise UnreadableCheckpointError(
+                    f"{path} cannot be read: {text}. It may be whole, so nothing was moved or "
+                    "deleted. Check the permissions of its files, free memory and the storage, "
+                    "then run the same command again"
+                ) from error
+            _LOG.warning("%s cannot be read: %s. Trying again in %g s", path, text, secs)
+            time.sleep(secs)
+    raise AssertionError
 
 
 def write_through(prefix: str) -> None:
@@ -156,6 +250,7 @@ def prepare(model_dir: str, keep_checkpoint_max: int = 5) -> Optional[int]:
 
     Raises:
         DamagedCheckpointsError: if there are checkpoints of trained steps, none of them whole.
+        UnreadableCheckpointError: if a file cannot be read now.
     """
     if not tf.io.gfile.isdir(model_dir):
         return None
@@ -243,6 +338,7 @@ def _read_state(model_dir: str) -> Tuple[List[str], Optional[str]]:
     path = os.path.join(model_dir, STATE_FILE)
     if not tf.io.gfile.exists(path):
         return [], "is missing" if _parts(model_dir) else None
+    _retried(lambda: _read(path), path)  # TensorFlow takes what it cannot read for missing.
     try:
         state = tf1.train.get_checkpoint_state(model_dir)
     except ValueError:
@@ -252,6 +348,12 @@ def _read_state(model_dir: str) -> Tuple[List[str], Optional[str]]:
     latest = state.model_checkpoint_path
     listed = [path for path in state.all_model_checkpoint_paths if path != latest]
     return [*listed, latest], None
+
+
+def _read(path: str) -> bytes:
+    with tf.io.gfile.GFile(path, "rb") as file:
+        content: bytes = file.read()
+    return content
 
 
 def _parts(model_dir: str) -> Dict[str, List[str]]:

@@ -10,6 +10,7 @@ from typing import Any, Callable, Mapping, Optional
 from estimator_det.compat import tf, tf1
 from inputs.records.cursor import DataCursor
 from model_fn.checkpoints import repair, writing
+from model_fn.checkpoints.errors import UnreadableCheckpointError
 from model_fn.runs import data_cursor
 from model_fn.runs.backends import Backend, RunSettings
 from model_fn.runs.signals import Stopped, StopSignals
@@ -224,7 +225,7 @@ class KeptCheckpoints:
 
 def _remove_remains(model_dir: str, prefix: str) -> None:
     """Deletes what was written of a checkpoint that could not be finished."""
-    with contextlib.suppress(tf.errors.OpError):
+    with contextlib.suppress(tf.errors.OpError, UnreadableCheckpointError):
         repair.remove_temporaries(model_dir, log=False)
         if repair.find_damage(prefix) is not None:
             for path in tf.io.gfile.glob(f"{prefix}.*"):

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import pathlib
-from typing import Any, List
+import tempfile
+import time
+import types
+from typing import Any, Iterator, List
 
 import pytest
 
 from estimator_det.compat import tf, tf1
-from model_fn.checkpoints.errors import DamagedCheckpointsError
+from model_fn.checkpoints.errors import DamagedCheckpointsError, RunError
 from model_fn.checkpoints.repair import DAMAGED_FOLDER, STATE_FILE, find_damage, prepare
 from tests import checkpoints
 
@@ -216,3 +220,122 @@ def test_a_damaged_length_that_asks_for_all_memory_is_damage(
     monkeypatch.setattr(tf1.train, "NewCheckpointReader", reader)
     damage = find_damage(str(tmp_path / "model.ckpt"))
     assert damage == "its .index file cannot be read: std::bad_alloc"
+
+
+@contextlib.contextmanager
+def _no_rights(folder: pathlib.Path) -> Iterator[None]:
+    """Context manager: a user whom permissions bind, who gets into `folder`."""
+    if os.geteuid():
+        yield
+        return
+    for path in [folder, *folder.parents]:
+        if pathlib.Path(tempfile.gettempdir()) in path.parents:
+            path.chmod(0o711 if path != folder else 0o777)
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> List[float]:
+    """The pauses between attempts, which are not waited for."""
+    pauses: List[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    return pauses
+
+
+@pytest.mark.parametrize(
+    "name", ["model.ckpt-10.data-00000-of-00001", "model.ckpt-10.index", STATE_FILE]
+)
+def test_a_file_without_permission_is_no_damage(
+    tmp_path: pathlib.Path, no_pauses: List[float], name: str
+) -> None:
+    _save(tmp_path, [5, 10])
+    before = sorted(os.listdir(tmp_path))
+    (tmp_path / name).chmod(0)
+    with _no_rights(tmp_path), pytest.raises(RunError) as caught:
+        prepare(str(tmp_path))
+    assert name.split(".data")[0].split(".index")[0] in str(caught.value)
+    assert "Permission denied" in str(caught.value) and "permissions" in str(caught.value)
+    assert sorted(os.listdir(tmp_path)) == before and no_pauses
+    (tmp_path / name).chmod(0o644)
+    assert prepare(str(tmp_path)) == 10
+
+
+def _fail(patch: pytest.MonkeyPatch, error: BaseException, times: int, at: str) -> None:
+    """The reader of checkpoints raises an error when a tensor is read, or before."""
+    make = tf1.train.NewCheckpointReader
+    left = [times]
+
+    def failing(call: Any) -> Any:
+        def called(*arguments: Any) -> Any:
+            left[0] -= 1
+            if left[0] >= 0:
+                raise error
+            return call(*arguments)
+
+        return called
+
+    def reader(prefix: str) -> Any:
+        made = make(prefix)
+        return types.SimpleNamespace(
+            get_variable_to_shape_map=made.get_variable_to_shape_map,
+            get_tensor=failing(made.get_tensor),
+            has_tensor=made.has_tensor,
+        )
+
+    patch.setattr(tf1.train, "NewCheckpointReader", failing(make) if at == "open" else reader)
+
+
+_TRANSIENT = [
+    tf.errors.PermissionDeniedError(None, None, "no rights"),
+    tf.errors.UnavailableError(None, None, "HTTP 503"),
+    tf.errors.ResourceExhaustedError(None, None, "Too many open files"),
+    tf.errors.DeadlineExceededError(None, None, "too slow"),
+    MemoryError("std::bad_alloc"),
+    OSError(5, "Input/output error"),
+]
+
+
+@pytest.mark.parametrize("at", ["open", "tensor"])
+@pytest.mark.parametrize("error", _TRANSIENT, ids=lambda error: type(error).__name__)
+def test_an_error_of_reading_is_no_damage(
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    no_pauses: List[float],
+    error: BaseException,
+    at: str,
+) -> None:
+    _save(tmp_path, [5, 10])
+    before = sorted(os.listdir(tmp_path))
+    with monkeypatch.context() as patch:
+        _fail(patch, error, 1000, at)
+        with pytest.raises(RunError, match=r"model\.ckpt-10 cannot be read: .* again"):
+            prepare(str(tmp_path))
+    assert sorted(os.listdir(tmp_path)) == before
+    _fail(monkeypatch, error, 2, at)
+    assert prepare(str(tmp_path)) == 10
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+@pytest.mark.parametrize("at", ["open", "tensor"])
+def test_an_error_without_a_code_that_happens_once_is_no_damage(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    _save(tmp_path, [5, 10])
+    _fail(monkeypatch, RuntimeError("HTTP response code 503"), 1, at)
+    assert prepare(str(tmp_path)) == 10
+
+
+def test_a_damaged_length_is_told_from_a_lack_of_memory(tmp_path: pathlib.Path) -> None:
+    _save(tmp_path, [3])
+    path = tmp_path / "model.ckpt-3.index"
+    content = path.read_bytes()
+    # The end: offset and size of two blocks, of which the last size now is 2**62.
+    path.write_bytes(
+        content[:-48] + bytes([0, 8, 0, *[128] * 8, 64]).ljust(40, b"\0") + content[-8:]
+    )
+    damage = find_damage(str(tmp_path / "model.ckpt-3"))
+    assert damage is not None and ".index file cannot be read" in damage
