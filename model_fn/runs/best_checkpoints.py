@@ -1,4 +1,8 @@
-"""The best checkpoints of a run: copied to a folder of their own, and exported."""
+"""The best checkpoints of a run: copied to a folder of their own, and exported.
+
+A kill loses none of them: a checkpoint is copied, exported, listed in best.json, and only then its
+evaluation is recorded. A resumed run repeats an evaluation without a record.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,16 @@ import json
 import math
 import os
 import tempfile
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from estimator_det.compat import tf
 from estimator_det.detectors.base import make_preprocessor
 from inputs import serving
+from model_fn.checkpoints import repair
 from model_fn.checkpoints.find import find_checkpoint
 from model_fn.checkpoints.label_map_asset import add_label_map, find_readable_label_map
 from model_fn.evaluation import threshold_files
+from model_fn.runs import history
 from model_fn.runs.backends import Evaluator
 from model_fn.runs.history import Evaluation, is_better
 from model_fn.serving import saved_model
@@ -21,6 +27,7 @@ from model_fn.serving import saved_model
 BEST_FOLDER = "best"
 BEST_FILE = "best.json"
 BEST_EXPORT = "best"
+_KEPT_EXPORTS = 2  # A server may still load the one before the newest.
 
 
 class BestCheckpoints:
@@ -48,8 +55,18 @@ class BestCheckpoints:
         # Those of another metric cannot be compared.
         return list(state["kept"]) if state["metric"] == self._metric else []
 
-    def offer(self, evaluation: Evaluation, checkpoint: str) -> bool:
-        """Keeps the checkpoint if it is good enough; whether it is the very best so far.
+    def offer(
+        self,
+        evaluation: Evaluation,
+        checkpoint: str,
+        export_best: Callable[[], None] = lambda: None,
+    ) -> bool:
+        """Keeps the checkpoint if it is good enough; True if it is the very best so far.
+
+        Args:
+            evaluation: Metrics of the checkpoint.
+            checkpoint: Its prefix.
+            export_best: Called for the very best, before it is listed.
 
         Raises:
             ConfigError: if the metric was not evaluated.
@@ -63,6 +80,8 @@ class BestCheckpoints:
             return False
         name = os.path.basename(checkpoint)
         self._copy(checkpoint, name)
+        if not better:
+            export_best()
         entry = {"step": evaluation.step, "value": value, "checkpoint": name}
         kept = [*better, entry, *before[len(better) :]]
         self._write(kept[: self._keep])
@@ -79,47 +98,65 @@ class BestCheckpoints:
             tf.io.gfile.copy(path, os.path.join(self._folder, name + suffix), overwrite=True)
 
     def _write(self, kept: List[Dict[str, Any]]) -> None:
+        # So that the folder means its best checkpoint wherever a checkpoint is asked for.
+        repair.write_state(self._folder, [kept[0]["checkpoint"]])
         path = os.path.join(self._folder, BEST_FILE)
         with tf.io.gfile.GFile(f"{path}.tmp", "w") as file:
             file.write(json.dumps({"metric": self._metric, "kept": kept}, indent=1) + "\n")
         tf.io.gfile.rename(f"{path}.tmp", path, overwrite=True)
-        # So that the folder means its best checkpoint wherever a checkpoint is asked for.
-        with tf.io.gfile.GFile(os.path.join(self._folder, "checkpoint"), "w") as file:
-            file.write(f'model_checkpoint_path: "{kept[0]["checkpoint"]}"\n')
 
     def _delete(self, name: str) -> None:
         for path in tf.io.gfile.glob(os.path.join(self._folder, f"{name}.*")):
             tf.io.gfile.remove(path)
 
 
-def keep_if_best(
+def keep_and_record(
     pipeline_config: Any,
     evaluator: Evaluator,
     model_dir: str,
-    evaluation: Evaluation,
+    evaluations: Sequence[Evaluation],
     checkpoint: str,
-    metric: str,
+    metric: Optional[str],
     keep: int = 1,
 ) -> None:
-    """Keeps the checkpoint if it is among the best, and exports it if it is the very best.
+    """Keeps the checkpoint if it is among the best, and records its evaluations after that.
+
+    The very best is exported, too. The first evaluation decides, and is recorded last: its record
+    says that nothing is left to do for this checkpoint.
 
     Args:
         pipeline_config: `TrainEvalPipelineConfig` proto.
         evaluator: Of the run's backend; exports.
         model_dir: Gets the folders `best` and `export/best`.
-        evaluation: Of the checkpoint.
+        evaluations: One for each reader.
         checkpoint: Its prefix.
-        metric: What decides; lower is better where its name says loss, otherwise higher.
+        metric: What decides; lower is better where its name says loss, otherwise higher. None to
+            record only.
         keep: How many are kept.
 
     Raises:
         ConfigError: if the metric was not evaluated.
     """
-    if BestCheckpoints(model_dir, metric, keep).offer(evaluation, checkpoint):
-        exported = export(pipeline_config, evaluator, model_dir, BEST_EXPORT, checkpoint)
-        for other in tf.io.gfile.listdir(os.path.dirname(exported)):
-            if other.rstrip("/") != os.path.basename(exported):
-                tf.io.gfile.rmtree(os.path.join(os.path.dirname(exported), other))
+    if metric is not None:
+        BestCheckpoints(model_dir, metric, keep).offer(
+            evaluations[0],
+            checkpoint,
+            lambda: _export_best(pipeline_config, evaluator, model_dir, checkpoint),
+        )
+    for evaluation in reversed(evaluations):
+        history.record(model_dir, evaluation)
+
+
+def _export_best(
+    pipeline_config: Any, evaluator: Evaluator, model_dir: str, checkpoint: str
+) -> None:
+    """Exports a checkpoint to export/best, and deletes old versions and interrupted ones there."""
+    folder = os.path.dirname(export(pipeline_config, evaluator, model_dir, BEST_EXPORT, checkpoint))
+    names = [name.rstrip("/") for name in tf.io.gfile.listdir(folder)]
+    versions = sorted((name for name in names if name.isdecimal()), key=int)
+    for name in names:
+        if name in versions[:-_KEPT_EXPORTS] or name.startswith(saved_model.UNFINISHED):
+            tf.io.gfile.rmtree(os.path.join(folder, name))
 
 
 def export(

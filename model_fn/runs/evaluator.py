@@ -24,7 +24,7 @@ from model_fn.preflight.metric_names import check_best_metric
 from model_fn.runs import history
 from model_fn.runs.backends import Evaluator
 from model_fn.runs.backends.estimator import make_estimator
-from model_fn.runs.best_checkpoints import keep_if_best
+from model_fn.runs.best_checkpoints import keep_and_record
 from model_fn.runs.evaluation_report import (
     EvaluationReport,
     Metrics,
@@ -263,14 +263,10 @@ def continuous_eval(
             continue
         if not evaluations:
             continue
-        for evaluation in evaluations:
-            history.record(model_dir, evaluation)
+        keep_and_record(
+            pipeline_config, evaluator, model_dir, evaluations, checkpoint, best_metric, keep_best
+        )
         latest = {evaluation.reader: evaluation.metrics for evaluation in evaluations}
-        if best_metric:
-            keep_if_best(
-                pipeline_config, evaluator, model_dir, evaluations[0], checkpoint, best_metric,
-                keep_best,
-            )  # fmt: skip
         step = evaluations[0].step
         if step == history.last_step(checkpoint_dir) or 0 < num_train_steps <= step:
             _LOG.info("Training ended at step %d: no more evaluations", step)

@@ -143,6 +143,7 @@ def _train_and_evaluate(
         else:
             _report_unused(evaluating)
         if evaluates and evaluations.is_exhausted():
+            evaluations.catch_up(run.first_step)
             run.ended()
             return {}
         backend.train(

@@ -9,7 +9,7 @@ from typing import Any, Callable
 from model_fn.checkpoints.find import find_checkpoint
 from model_fn.runs import history
 from model_fn.runs.backends import Evaluator
-from model_fn.runs.best_checkpoints import export, keep_if_best
+from model_fn.runs.best_checkpoints import export, keep_and_record
 from model_fn.runs.evaluation_report import Metrics
 from model_fn.runs.evaluator import evaluate_reader, evaluation_inputs
 from model_fn.runs.options import Evaluating
@@ -103,30 +103,28 @@ class TrainingEvaluations(CheckpointListener):
         self._evaluated_step = int(step)
         checkpoint = find_checkpoint(self._model_dir)
         evaluator = self._make_evaluator()
-        for number, reader in enumerate(self._readers):
-            evaluation = evaluate_reader(
-                self._config, evaluator, reader, checkpoint, verbose=self._verbose
-            )
-            history.record(self._model_dir, evaluation)
-            if number == 0:
-                self.metrics = evaluation.metrics
-                self._history.append(evaluation)
-                if self._evaluating.best_metric is not None:
-                    keep_if_best(
-                        self._config,
-                        evaluator,
-                        self._model_dir,
-                        evaluation,
-                        checkpoint,
-                        self._evaluating.best_metric,
-                        self._evaluating.keep_best,
-                    )
+        evaluations = [
+            evaluate_reader(self._config, evaluator, reader, checkpoint, verbose=self._verbose)
+            for reader in self._readers
+        ]
+        keep_and_record(
+            self._config,
+            evaluator,
+            self._model_dir,
+            evaluations,
+            checkpoint,
+            self._evaluating.best_metric,
+            self._evaluating.keep_best,
+        )
+        self.metrics = evaluations[0].metrics
+        self._history.append(evaluations[0])
 
     def catch_up(self, step: int) -> None:
         """Evaluates and exports the last step, if an earlier run was stopped before that."""
-        if self._evaluated_step == step:
+        if self._evaluated_step != step:
+            _LOG.info("Step %d was not evaluated: evaluating now", step)
+        elif history.last_step(self._model_dir) == step:
             return
-        _LOG.info("Step %d was not evaluated: evaluating now", step)
         self.end(None, step)
 
     def resume(self, step: int) -> None:

@@ -16,6 +16,7 @@ from model_fn.serving import warmup
 from model_fn.serving.folding import fold_batch_norms
 
 MAX_FILE_BYTES = 2**31 - 1  # of a protobuf file, which contains a graph and its constants
+UNFINISHED = "temp-"  # how names of folders begin that are not complete yet
 GRAPH_BYTES = 2**26  # enough for a graph without its weights
 
 Definitions = Dict[str, Any]  # `SignatureDef`s by key
@@ -97,7 +98,7 @@ def rewrite_as_constants(
         graph_def = constant_graph(session, definitions.values()) if fits else None
     # Object stores have no folders to rename.
     beside = os.path.dirname(source if is_remote(folder) else folder)
-    unfinished = os.path.join(beside, f"temp-{os.path.basename(folder)}")
+    unfinished = os.path.join(beside, UNFINISHED + os.path.basename(folder))
     if tf.io.gfile.exists(unfinished):  # an earlier export was interrupted
         tf.io.gfile.rmtree(unfinished)
     if graph_def is None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import pathlib
-from typing import Any, List
+from typing import Any, Iterator, List
 
 import pytest
 
-from estimator_det.compat import tf1
+from estimator_det.compat import tf, tf1
+from estimator_det.config import json_lines
 from model_fn import model_fn
 from model_fn.runs import (
     best_checkpoints,
@@ -19,6 +21,7 @@ from model_fn.runs import (
 )
 from model_fn.runs.options import Evaluating, Saving
 from model_fn.runs.signals import Stopped
+from model_fn.serving import saved_model
 from tests import checkpoints
 from tests.model_fn import fake
 from tests.model_fn.runs.test_runner import PREFIX
@@ -143,3 +146,126 @@ def test_evaluation_leaves_the_training_session_and_its_data_alone(
         progress=False,
     )
     assert graphs.count(True) == 1 and graphs.count(False) == 2
+
+
+class _Killed(BaseException):
+    """What stands for SIGKILL."""
+
+
+@contextlib.contextmanager
+def _killed_at(owner: Any, name: str, *, after: bool = False) -> Iterator[None]:
+    """Context manager: a run is killed at the first call of a function, or after it.
+
+    Of lines, only those of evaluations count.
+    """
+    call = getattr(owner, name)
+
+    def killed(*arguments: Any, **options: Any) -> None:
+        if name == "append" and not arguments[0].endswith(history.EVALUATIONS_FILE):
+            call(*arguments, **options)
+            return
+        if after:
+            call(*arguments, **options)
+        raise _Killed
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(_Killed):
+        patch.setattr(owner, name, killed)
+        yield
+
+
+_MOMENTS = {
+    "before the line": (json_lines, "append", False),
+    "after the line": (json_lines, "append", True),
+    "within the copy": (tf.io.gfile, "copy", False),
+    "before the export": (saved_model, "rewrite_as_constants", False),
+    "after the export": (saved_model, "rewrite_as_constants", True),
+}
+
+
+@pytest.mark.parametrize("moment", _MOMENTS)
+def test_a_kill_does_not_lose_the_best_checkpoint(
+    readers: List[Any], tmp_path: pathlib.Path, moment: str
+) -> None:
+    # Nothing is learned, so that no evaluation is better than the first.
+    config, model_dir = fake.pipeline_config(), str(tmp_path)
+    rate = config.train_config.optimizer.momentum_optimizer.learning_rate
+    rate.constant_learning_rate.learning_rate = 0.0
+    evaluating = Evaluating(every_steps=2, best_metric=PREFIX, export_final=False)
+
+    def train() -> None:
+        runner.train_and_evaluate(
+            config, model_dir, num_train_steps=4, evaluating=evaluating, progress=False
+        )
+
+    owner, name, after = _MOMENTS[moment]
+    with _killed_at(owner, name, after=after):
+        train()
+    train()
+    assert [evaluation.step for evaluation in history.read(model_dir, "0")] == [2, 4]
+    (kept,) = best_checkpoints.BestCheckpoints(model_dir, PREFIX, 1).kept()
+    assert kept["step"] == 2
+    assert tf1.train.latest_checkpoint(str(tmp_path / "best")).endswith(kept["checkpoint"])
+    versions = list((tmp_path / "export" / "best").iterdir())
+    assert versions and all((version / "saved_model.pb").exists() for version in versions)
+
+
+def test_a_line_of_the_first_reader_says_that_all_is_kept(
+    readers: List[Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def append(path: str, line: Any) -> None:
+        best, exported = tmp_path / "best" / "best.json", tmp_path / "export" / "best"
+        if path.endswith(history.EVALUATIONS_FILE):
+            seen.append((line["reader"], best.exists() and any(exported.iterdir())))
+
+    monkeypatch.setattr(json_lines, "append", append)
+    runner.train_and_evaluate(
+        fake.pipeline_config("eval_input_reader { name: 'second' }"),
+        str(tmp_path),
+        num_train_steps=1,
+        evaluating=Evaluating(best_metric="loss", export_final=False),
+        progress=False,
+    )
+    assert seen == [("second", True), ("0", True)]
+
+
+def test_a_kill_does_not_lose_the_final_export(readers: List[Any], tmp_path: pathlib.Path) -> None:
+    def train() -> Any:
+        return runner.train_and_evaluate(
+            fake.pipeline_config(), str(tmp_path), num_train_steps=1, progress=False
+        )
+
+    with _killed_at(saved_model, "rewrite_as_constants"):
+        train()
+    assert len(history.read(str(tmp_path), "0")) == 1
+    train()
+    (version,) = (tmp_path / "export" / "Servo").iterdir()
+    train()
+    assert list((tmp_path / "export" / "Servo").iterdir()) == [version]
+    assert len(history.read(str(tmp_path), "0")) == 1
+
+
+def test_two_versions_of_the_best_export_are_kept(
+    readers: List[Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server loads the newest, or still the one before."""
+    written, present = [], []
+
+    def write(source: str, folder: str, *_: Any) -> None:
+        present.append({int(path.name) for path in pathlib.Path(folder).parent.glob("[0-9]*")})
+        pathlib.Path(folder).mkdir(parents=True)
+        written.append(int(pathlib.Path(folder).name))
+
+    monkeypatch.setattr(saved_model, "rewrite_as_constants", write)
+    runner.train_and_evaluate(
+        fake.pipeline_config(),
+        str(tmp_path),
+        num_train_steps=4,
+        evaluating=Evaluating(every_steps=1, best_metric="loss", export_final=False),
+        progress=False,
+    )
+    assert len(written) == 4  # The loss decreases.
+    assert present == [set(), {written[0]}, set(written[:2]), set(written[1:3])]
+    left = {int(path.name) for path in (tmp_path / "export" / "best").iterdir()}
+    assert left == set(written[2:])
