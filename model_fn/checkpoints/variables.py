@@ -56,8 +56,38 @@ def _without_average(name: str) -> str:
     return name[: -len(AVERAGE_SUFFIX)] if name.endswith(AVERAGE_SUFFIX) else name
 
 
+def check_resumable(checkpoint: str, variables: Mapping[str, tf.Variable], model: Any) -> None:
+    """Checks that a training can resume from a checkpoint.
+
+    Args:
+        checkpoint: Its prefix.
+        variables: All variables of the training by name in the checkpoint.
+        model: `DetectionModel` proto.
+
+    Raises:
+        RunError: if the checkpoint does not fit, with the remedy.
+    """
+    stored = tf1.train.NewCheckpointReader(checkpoint).get_variable_to_shape_map()
+    averages = [name for name in variables if name.endswith(AVERAGE_SUFFIX)]
+    if averages and not stored.keys() & averages:
+        raise RunError(
+            f"the checkpoint {checkpoint} contains no moving averages to resume with. Set "
+            "train_config.optimizer.use_moving_average=false, or choose another model_dir"
+        )
+    check_variables(
+        checkpoint,
+        variables,
+        model,
+        remedy="Use the pipeline.config in its folder, or choose another model_dir",
+    )
+
+
 def check_variables(
-    checkpoint: str, variables: Mapping[str, tf.Variable], model: Optional[Any] = None
+    checkpoint: str,
+    variables: Mapping[str, tf.Variable],
+    model: Optional[Any] = None,
+    *,
+    remedy: str = "Use the pipeline.config of the training, or another checkpoint",
 ) -> None:
     """Checks that the checkpoint contains each name with the shape of its variable.
 
@@ -68,6 +98,7 @@ def check_variables(
         checkpoint: Its prefix.
         variables: Of the model by name in the checkpoint.
         model: `DetectionModel` proto; the error then names the options that explain it.
+        remedy: Last sentence of the error if nothing explains it.
 
     Raises:
         RunError: if one is missing or has another shape.
@@ -100,8 +131,6 @@ def check_variables(
         )
     elif options:
         remedy = "\n".join(options)
-    else:
-        remedy = "Use the pipeline.config of the training, or another checkpoint"
     raise RunError(
         f"the checkpoint {checkpoint} does not fit the configuration:\n  {shown}{more}\n{remedy}"
     )

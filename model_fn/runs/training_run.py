@@ -15,6 +15,7 @@ from inputs.bad_records.log import LOG_FILE, FaultLog
 from inputs.records.cursor import CursorState, DataCursor
 from model_fn.checkpoints import repair, writing
 from model_fn.checkpoints.errors import SessionLostError
+from model_fn.checkpoints.variables import check_resumable
 from model_fn.runs import cluster, history, lock
 from model_fn.runs.allocator import return_freed_memory
 from model_fn.runs.backends import Backend, RunSettings
@@ -34,13 +35,19 @@ _LOG = logging.getLogger(__name__)
 class _SaveConfiguration(tf1.train.SessionRunHook):
     """Saves the configuration as run, and removes the mark that training is over.
 
-    Not before the graph is built: a configuration that is refused until then replaces nothing.
+    Not before the graph is built and compared with the checkpoint to resume from: a configuration
+    that is refused until then replaces nothing. The TF2 loop has done that before hooks begin.
     """
 
     def __init__(self, settings: RunSettings) -> None:
         self._settings = settings
 
     def begin(self) -> None:
+        latest = tf1.train.latest_checkpoint(self._settings.model_dir)
+        if latest is not None:
+            wanted = {variable.op.name: variable for variable in tf1.global_variables()}
+            with repair.gone_explained(latest):
+                check_resumable(latest, wanted, self._settings.pipeline_config.model)
         configuration.save_pipeline(self._settings.pipeline_config, self._settings.model_dir)
         history.clear_over(self._settings.model_dir)
 

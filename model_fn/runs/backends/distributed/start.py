@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Dict
+from typing import Any, Dict
 
 import numpy as np
 
 from estimator_det.compat import tf1
 from inputs.bad_records.log import FaultLog
-from model_fn.checkpoints.errors import RunError
 from model_fn.checkpoints.repair import gone_explained
-from model_fn.checkpoints.variables import AVERAGE_SUFFIX, check_variables
+from model_fn.checkpoints.variables import AVERAGE_SUFFIX, check_resumable
 from model_fn.runs import cluster
 from model_fn.runs.backends.base import RunSettings
 from model_fn.runs.backends.estimator import make_train_input_fn
@@ -42,7 +41,7 @@ def start(loop_step: LoopStep, settings: RunSettings, *, has_copies: bool) -> No
 def _values(loop_step: LoopStep, settings: RunSettings) -> Dict[str, np.ndarray]:
     latest = tf1.train.latest_checkpoint(settings.model_dir)
     if latest is not None:
-        return _stored(latest, loop_step)
+        return _stored(latest, loop_step, settings.pipeline_config.model)
     # The data of one machine, whatever the cluster: random numbers depend on the graph.
     input_fn = make_train_input_fn(settings, None, 0, FaultLog())
     values = initial_values(settings.pipeline_config, input_fn, settings.seed)
@@ -52,17 +51,11 @@ def _values(loop_step: LoopStep, settings: RunSettings) -> Dict[str, np.ndarray]
     return values
 
 
-def _stored(checkpoint: str, loop_step: LoopStep) -> Dict[str, np.ndarray]:
+def _stored(checkpoint: str, loop_step: LoopStep, model: Any) -> Dict[str, np.ndarray]:
     variables = loop_step.variables()
     with gone_explained(checkpoint):
         reader = tf1.train.load_checkpoint(checkpoint)
         names = set(reader.get_variable_to_shape_map())
-        averages = [name for name in variables if name.endswith(AVERAGE_SUFFIX)]
-        if averages and not names.intersection(averages):
-            raise RunError(
-                f"the checkpoint {checkpoint} contains no moving averages to resume with. Set "
-                "train_config.optimizer.use_moving_average=false, or choose another model_dir"
-            )
-        check_variables(checkpoint, variables)
+        check_resumable(checkpoint, variables, model)
         wanted = [*variables, *names.intersection(loop_step.own_variables())]
         return {name: reader.get_tensor(name) for name in wanted}

@@ -1,0 +1,113 @@
+"""A model_dir with the checkpoints of another network: refused before anything changes there."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any, Callable, Dict, Optional
+
+import pytest
+
+from estimator_det.compat import slim, tf, tf1
+from inputs import pipeline as input_pipeline
+from inputs import schema
+from model_fn.checkpoints.errors import RunError
+from model_fn.runs import runner
+from model_fn.runs.backends.tpu_options import OnTpu
+from model_fn.runs.loop_options import InLoop
+from tests.model_fn import fake
+
+_FIT = """
+model { ssd {
+  image_resizer { fixed_shape_resizer { height: 8 width: 8 } } inplace_batchnorm_update: true } }
+train_config { unpad_groundtruth_tensors: false }
+"""
+_BACKENDS = {
+    "estimator": {},
+    "loop": {"in_loop": InLoop()},
+    "tpu_estimator": {"on_tpu": OnTpu(num_shards=2, iterations_per_loop=2, rehearses=True)},
+}
+_ANCHORS = 3
+
+
+class _Detector(fake.FakeDetector):
+    """Has heads as those of an SSD, whose classes are those of the configuration."""
+
+    def __init__(self, config: Any, is_training: bool, graph_rewriter: Any = None) -> None:
+        super().__init__(config, is_training, graph_rewriter)
+        self._num_columns = config.ssd.num_classes + 1
+
+    def predict(self, inputs: Any, *arguments: Any, **options: Any) -> fake.FakePredictions:
+        predictions = super().predict(inputs, *arguments, **options)
+        with tf1.variable_scope("BoxPredictor_0"):
+            heads = {"BoxEncodingPredictor": 4, "ClassPredictor": self._num_columns}
+            for scope, columns in heads.items():
+                inputs = slim.fully_connected(inputs, _ANCHORS * columns, scope=scope)
+        nothing = 0.0 * tf.reduce_sum(inputs)
+        return predictions._replace(scores=predictions.scores + nothing)
+
+
+@pytest.fixture(autouse=True)
+def _install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fake, "FakeDetector", _Detector)
+    fake.install(monkeypatch)
+
+    def feed(params: Any = None, input_context: Any = None) -> tf.data.Dataset:
+        del params, input_context
+        features, labels = fake.arrays()
+        features[schema.SOURCE_ID] = [b"one", b"two"]
+        return tf.data.Dataset.from_tensors((features, labels)).repeat()
+
+    def make(*_: Any, cursor: Optional[Any] = None, **__: Any) -> Callable[..., Any]:
+        return feed if cursor is None else fake.make_train_input_fn(cursor=cursor)
+
+    monkeypatch.setattr(input_pipeline, "create_train_input_fn", make)
+
+
+def _contents(folder: pathlib.Path) -> Dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("backend", _BACKENDS)
+@pytest.mark.parametrize(
+    ("change", "remedies"),
+    [
+        (
+            "model { ssd { num_classes: 2 } }",
+            [
+                "does not fit the configuration",
+                "BoxPredictor_0/ClassPredictor/biases has shape [12], the model needs [9]",
+                "use --set model.ssd.num_classes=3",
+            ],
+        ),
+        (
+            "train_config { optimizer { use_moving_average: true } }",
+            ["no moving averages", "train_config.optimizer.use_moving_average=false"],
+        ),
+        (
+            """train_config { optimizer { adam_optimizer { learning_rate {
+              constant_learning_rate { learning_rate: 0.1 } } } } }""",
+            ["/Adam is missing", "pipeline.config in its folder", "another model_dir"],
+        ),
+    ],
+    ids=["num_classes", "moving averages", "optimizer"],
+)
+def test_it_is_refused_and_nothing_changes(
+    tmp_path: pathlib.Path, backend: str, change: str, remedies: Any
+) -> None:
+    def train(config: Any, num_steps: int) -> None:
+        runner.train(
+            config,
+            str(tmp_path),
+            num_train_steps=num_steps,
+            progress=False,
+            **_BACKENDS[backend],
+        )
+
+    train(fake.pipeline_config(_FIT), 2)
+    before = _contents(tmp_path)
+    with pytest.raises(RunError) as refusal:
+        train(fake.pipeline_config(_FIT + change), 4)
+    assert _contents(tmp_path) == before
+    for text in [str(tmp_path / "model.ckpt-2"), *remedies]:
+        assert text in str(refusal.value)
+    train(fake.pipeline_config(_FIT), 4)
