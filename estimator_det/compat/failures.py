@@ -10,6 +10,14 @@ _OF_ANOTHER_MACHINE = ("Detected at node ", "<stack traces unavailable>")
 _NODE = re.compile(r"\{\{[^{}]*\}\} ")
 
 
+def names_task(error: Any) -> bool:
+    """True if the message of an `OpError` names a task of a cluster.
+
+    A node of this process may name its own device, as that of a kernel which writes a file.
+    """
+    return "/job:" in _NODE.sub("", error.message)
+
+
 def reason(error: Any) -> str:
     """The line of an `OpError`, or of another exception, that says what is wrong.
 

@@ -23,6 +23,7 @@ server that is missing for too long, it exits with code 1.
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any, Callable, Optional, Sequence, TypeVar
 
 from model_fn.checkpoints.errors import SessionLostError
@@ -31,6 +32,7 @@ from model_fn.runs import cluster
 from model_fn.runs.backends import Backend, RunSettings, make_backend, serve_others
 from model_fn.runs.backends.tpu_options import OnTpu
 from model_fn.runs.best_checkpoints import export
+from model_fn.runs.data_cursor import newest_step
 from model_fn.runs.evaluation_report import Metrics
 from model_fn.runs.evaluator import continuous_eval
 from model_fn.runs.history import EndOfTraining
@@ -43,6 +45,8 @@ from model_fn.runs.training_run import running
 _LOG = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+
+_RESTART_SECS = (1.0, 2.0, 4.0, 8.0, 16.0)  # before training begins again without progress
 
 
 def train_and_evaluate(
@@ -109,7 +113,7 @@ def train_and_evaluate(
     def train_once() -> Metrics:
         return _train_and_evaluate(settings, backend, evaluating, progress, progress_steps, hooks)
 
-    return _until_kept(train_once)
+    return _until_kept(train_once, model_dir)
 
 
 def _train_and_evaluate(
@@ -146,11 +150,8 @@ def _train_and_evaluate(
             evaluations.catch_up(run.first_step)
             run.ended()
             return {}
-        backend.train(
-            run.input_fn(),
-            run.hooks(progress, progress_steps, hooks),
-            [evaluations] if evaluates else [],
-        )
+        listeners = [evaluations] if evaluates else []
+        backend.train(run.input_fn(), run.hooks(progress, progress_steps, hooks, listeners))
         run.ended()
     return evaluations.metrics
 
@@ -187,16 +188,31 @@ def train(
                 backend.train(run.input_fn(), run.hooks(progress, progress_steps, hooks))
             run.ended()
 
-    _until_kept(train_once)
+    _until_kept(train_once, model_dir)
 
 
-def _until_kept(attempt: Callable[[], Result]) -> Result:
-    """The result of an attempt; begins again where the cluster loses its variables meanwhile."""
+def _until_kept(attempt: Callable[[], Result], model_dir: str) -> Result:
+    """The result of an attempt; begins again where the cluster loses its variables meanwhile.
+
+    Raises:
+        SessionLostError: if they are lost again and again without a checkpoint in between.
+    """
+    step, pauses = newest_step(model_dir), iter(_RESTART_SECS)
     while True:
         try:
             return attempt()
         except SessionLostError as error:
-            _LOG.warning("%s", error)
+            if newest_step(model_dir) != step:
+                step, pauses = newest_step(model_dir), iter(_RESTART_SECS)
+            secs = next(pauses, None)
+            if secs is None:
+                raise SessionLostError(
+                    f"the variables were lost {len(_RESTART_SECS) + 1} times with a parameter "
+                    "server, without a new checkpoint in between. See the logs of the parameter "
+                    "servers: one of them may need more memory. Then start all tasks again"
+                ) from error
+            _LOG.warning("%s, in %g s", error, secs)
+            time.sleep(secs)
 
 
 def _report_unused(evaluating: Evaluating) -> None:

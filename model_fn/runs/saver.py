@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import Any, Callable, Mapping, Optional
+from typing import Any, Callable, Mapping, Optional, Sequence
 
 from estimator_det.compat import tf, tf1
 from inputs.records.cursor import DataCursor
@@ -93,6 +93,10 @@ class CheckpointSaver(tf1.train.CheckpointSaverHook):
         keep_hours = settings.pipeline_config.train_config.keep_checkpoint_every_n_hours
         self._kept = KeptCheckpoints(settings.model_dir, saving.keep_max, keep_hours)
         self.saved_step = resumed_step
+
+    def add_listeners(self, listeners: Sequence[Any]) -> None:
+        """Adds `CheckpointSaverListener`s, before training begins."""
+        self._listeners.extend(listeners)
 
     def _get_saver(self) -> tf1.train.Saver:
         return self._graph.saver

@@ -148,8 +148,21 @@ class TrainingRun:
         reason = "num_train_steps" if last is not None and step >= last else "stopped early"
         history.mark_over(self._settings.model_dir, step, reason)
 
-    def hooks(self, progress: bool, progress_steps: int, others: Sequence[Any]) -> List[Any]:
-        """All hooks of the run in order: a step that one of them rejects is not saved."""
+    def hooks(
+        self,
+        progress: bool,
+        progress_steps: int,
+        others: Sequence[Any],
+        listeners: Sequence[Any] = (),
+    ) -> List[Any]:
+        """All hooks of the run in order: a step that one of them rejects is not saved.
+
+        Args:
+            progress: Report on the terminal.
+            progress_steps: Steps between two reports.
+            others: Hooks of the user, who may save by some of them, too.
+            listeners: Called when the run saves a checkpoint.
+        """
         hooks = [
             StopAfterStep(self._signals),
             *([_SaveConfiguration(self._settings)] if self._saver is not None else []),
@@ -164,6 +177,7 @@ class TrainingRun:
             if self._saver is None:
                 hooks.append(WorkerPositionHook(self._settings.model_dir, cursor, graph, file))
         if self._saver is not None:
+            self._saver.add_listeners(listeners)
             hooks.append(self._saver)
         return hooks
 

@@ -38,3 +38,14 @@ def test_other_errors() -> None:
     assert failures.reason(OSError("first\n\nsecond\n\n")) == "first"
     assert failures.reason(tf.errors.InternalError(None, None, "all\n\n")) == "all"
     assert failures.reason(ValueError("")) == ""
+
+
+def test_a_kernel_of_this_process_is_no_task_of_a_cluster() -> None:
+    node = "{{function_node __wrapped__SaveV2_device_/job:chief/replica:0/task:0/device:CPU:0}} "
+    for message, expected in (
+        (node + "gs://bucket/model.ckpt-5: HTTP response code 503 [Op:SaveV2]", False),
+        ("gs://bucket/model.ckpt-5: HTTP response code 503", False),
+        (node + "Connection reset\nfrom remote target /job:ps/replica:0/task:1:", True),
+    ):
+        error = tf.errors.UnavailableError(None, None, message)
+        assert failures.names_task(error) is expected

@@ -90,18 +90,12 @@ class Backend(Protocol):
             fault_log: Its counts go to TensorBoard.
         """
 
-    def train(
-        self,
-        input_fn: Callable[..., Any],
-        hooks: Sequence[Any],
-        listeners: Sequence[Any] = (),
-    ) -> None:
+    def train(self, input_fn: Callable[..., Any], hooks: Sequence[Any]) -> None:
         """Trains to the last step.
 
         Args:
             input_fn: Of `input_fn`.
             hooks: Called around each step, in this order.
-            listeners: `CheckpointSaverListener`s of the hook that saves.
         """
 
     def evaluator(self) -> Evaluator:

@@ -155,16 +155,9 @@ class EstimatorBackend:
             *summary_hooks(self._settings, self.graph),
         ]
 
-    def train(
-        self,
-        input_fn: Callable[..., Any],
-        hooks: Sequence[Any],
-        listeners: Sequence[Any] = (),
-    ) -> None:
+    def train(self, input_fn: Callable[..., Any], hooks: Sequence[Any]) -> None:
         trainer, steps = self._make_estimator(graph=self.graph), self._settings.num_steps
-        trainer.train(
-            input_fn, hooks=list(hooks), max_steps=steps, saving_listeners=list(listeners)
-        )
+        trainer.train(input_fn, hooks=list(hooks), max_steps=steps)
 
     def evaluator(self) -> Evaluator:
         made: Evaluator = self._make_estimator()

@@ -103,12 +103,7 @@ class ParameterServerBackend:
         summaries = summary_hooks(self._settings, self.graph) if is_chief else []
         return [*reports, *summaries]
 
-    def train(
-        self,
-        input_fn: Callable[..., Any],
-        hooks: Sequence[Any],
-        listeners: Sequence[Any] = (),
-    ) -> None:
+    def train(self, input_fn: Callable[..., Any], hooks: Sequence[Any]) -> None:
         tasks, is_chief = self._tasks, self._cluster.is_chief
         # A worker that finds no values does not wait for them here: TensorFlow sleeps too long.
         options = {} if is_chief else {"session_creation_timeout_secs": 1}
@@ -129,7 +124,6 @@ class ParameterServerBackend:
                         *hooks,
                     ],
                     max_steps=self._settings.num_steps,
-                    saving_listeners=list(listeners) if is_chief else None,
                 )
             except tf.errors.DeadlineExceededError as error:
                 if _NOT_READY not in error.message:

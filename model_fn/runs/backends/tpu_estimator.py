@@ -353,17 +353,9 @@ class TpuBackend:
             )
         ]
 
-    def train(
-        self,
-        input_fn: Callable[..., Any],
-        hooks: Sequence[Any],
-        listeners: Sequence[Any] = (),
-    ) -> None:
+    def train(self, input_fn: Callable[..., Any], hooks: Sequence[Any]) -> None:
         self._make_estimator(graph=self.graph).train(
-            input_fn,
-            hooks=list(hooks),
-            max_steps=self._settings.num_steps,
-            saving_listeners=list(listeners),
+            input_fn, hooks=list(hooks), max_steps=self._settings.num_steps
         )
 
     def evaluator(self) -> Evaluator:

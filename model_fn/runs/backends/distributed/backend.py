@@ -145,15 +145,7 @@ class LoopBackend(EstimatorBackend):
         options["silent"] = options["silent"] or not is_chief
         return progress.training_hooks(self._settings, self.graph, writes=is_chief, **options)
 
-    def train(
-        self,
-        input_fn: Callable[..., Any],
-        hooks: Sequence[Any],
-        listeners: Sequence[Any] = (),
-    ) -> None:
-        for hook in hooks:
-            if isinstance(hook, tf1.train.CheckpointSaverHook):
-                hook._listeners.extend(listeners)  # as Estimator does
+    def train(self, input_fn: Callable[..., Any], hooks: Sequence[Any]) -> None:
         with self._together():
             loop_step = LoopStep(
                 self._strategy,

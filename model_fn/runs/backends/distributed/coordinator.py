@@ -87,7 +87,7 @@ class CoordinatorBackend(LoopBackend):
             try:
                 yield
             except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
-                if "/job:" not in error.message:
+                if not failures.names_task(error):
                     raise  # Of storage, for example.
                 _LOG.warning("A parameter server was lost: %s", failures.reason(error))
                 raise SessionLostError(VARIABLES_LOST) from error
@@ -116,14 +116,9 @@ class CoordinatorBackend(LoopBackend):
 
         return of_worker
 
-    def train(
-        self,
-        input_fn: Callable[..., Any],
-        hooks: Sequence[Any],
-        listeners: Sequence[Any] = (),
-    ) -> None:
+    def train(self, input_fn: Callable[..., Any], hooks: Sequence[Any]) -> None:
         with self._connected():
-            super().train(input_fn, hooks, listeners)
+            super().train(input_fn, hooks)
         self._watch.raise_if_missing()
 
     def _make_call(self, loop_step: LoopStep, input_fn: Callable[..., Any]) -> Call:

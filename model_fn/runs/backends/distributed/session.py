@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
 
 from estimator_det.compat import eagerly, tf, tf1
 from model_fn.checkpoints.errors import RunError
+from model_fn.runs.backends.distributed import workers
 from model_fn.training.finite_gate import RejectedBatch
 from model_fn.training.loop_step import LoopStep, Outcome
 from model_fn.training.step import TrainStep
@@ -160,11 +162,17 @@ class HookedLoop:
         self._graph = tf.Graph()
         with self._graph.as_default():
             tf1.train.create_global_step()
+        self._context: Any = None
         self._fetches: List[Any] = []
+
+    @contextlib.contextmanager
+    def _calling(self) -> Iterator[None]:
+        with workers.own_errors(), self._graph.as_default():
+            yield
 
     def begin(self) -> None:
         """Before the first call."""
-        with self._graph.as_default():
+        with self._calling():
             for hook in self._hooks:
                 hook.begin()
             for hook in self._hooks:
@@ -172,20 +180,19 @@ class HookedLoop:
 
     def before_call(self) -> None:
         """Asks hooks what they want of the next call."""
-        context = tf1.train.SessionRunContext(None, self._session)
-        with self._graph.as_default():
-            wanted = [hook.before_run(context) for hook in self._hooks]
+        self._context = tf1.train.SessionRunContext(None, self._session)
+        with self._calling():
+            wanted = [hook.before_run(self._context) for hook in self._hooks]
         self._fetches = [None if each is None else each.fetches for each in wanted]
 
     def after_call(self, outcome: Outcome) -> bool:
-        """Gives hooks what they wanted; whether one of them wants to stop."""
+        """Gives hooks what they wanted; True if one of them wants to stop, since `before_call`."""
         self._session.store(outcome)
-        context = tf1.train.SessionRunContext(None, self._session)
-        with self._graph.as_default():
+        with self._calling():
             for hook, fetches in zip(self._hooks, self._fetches):
                 results = None if fetches is None else self._session.run(fetches)
-                hook.after_run(context, tf1.train.SessionRunValues(results, None, None))
-        return bool(context.stop_requested)
+                hook.after_run(self._context, tf1.train.SessionRunValues(results, None, None))
+        return bool(self._context.stop_requested)
 
     def end(self) -> None:
         """After the last call, unless an error ended the loop."""

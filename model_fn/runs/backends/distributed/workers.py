@@ -9,7 +9,7 @@ import socket
 import time
 from typing import Any, Iterator, Sequence
 
-from estimator_det.compat import tf
+from estimator_det.compat import failures, tf
 from model_fn.checkpoints.errors import MissingTaskError, RunError
 from model_fn.runs.cluster import Cluster, Task
 from model_fn.runs.task_watch import TaskWatch, check_free, is_listening
@@ -29,6 +29,7 @@ _LOST = (
     tf.errors.FailedPreconditionError,
     tf.errors.InternalError,
 )
+_IS_OWN = "is_of_this_process"
 
 
 def wait_for_others(cluster: Cluster, task_timeout_secs: float) -> None:
@@ -124,13 +125,24 @@ def together(cluster: Cluster, task_timeout_secs: float) -> Iterator[None]:
             yield
     except _LOST as error:
         gone = [str(task) for task in others if not is_listening(cluster.address(task))]
-        if not gone and not isinstance(error, tf.errors.UnavailableError):
+        is_own = getattr(error, _IS_OWN, False)
+        if not gone and (is_own or not isinstance(error, tf.errors.UnavailableError)):
             raise
         names = " and ".join(gone) or f"{_silent(others, error)}, which hangs or has started again"
         raise MissingTaskError(
             f"the cluster has lost {names}: steps need all workers. See the log of that process. "
-            f"{_REMEDY}"
+            f"{_REMEDY} ({failures.reason(error)})"
         ) from error
+
+
+@contextlib.contextmanager
+def own_errors() -> Iterator[None]:
+    """Context manager, inside of `together`: errors are of this process, as those of storage."""
+    try:
+        yield
+    except _LOST as error:
+        setattr(error, _IS_OWN, True)
+        raise
 
 
 def of_first(strategy: Any, number: int) -> int:

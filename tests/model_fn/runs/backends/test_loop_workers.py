@@ -6,14 +6,15 @@ import contextlib
 import pathlib
 import socket
 import threading
-from typing import Any, Callable, List
+from typing import Any, Callable, List, cast
 
 import pytest
 
-from estimator_det.compat import tf
+from estimator_det.compat import tf, tf1
 from model_fn.checkpoints.errors import MissingTaskError, RunError
 from model_fn.runs import task_watch
 from model_fn.runs.backends.distributed import workers
+from model_fn.runs.backends.distributed.session import HookedLoop
 from model_fn.runs.cluster import Cluster, Task
 from tests.programs.clusters import free_addresses
 
@@ -97,6 +98,23 @@ def test_other_errors_stay_what_they_are(members: Any, monkeypatch: pytest.Monke
         raises = pytest.raises(MissingTaskError, match=f"has lost {name}, which hangs or has")
         with raises, workers.together(members("chief", 0), 60):
             raise tf.errors.UnavailableError(None, None, message)
+
+
+def test_an_error_of_a_hook_is_no_lost_machine(
+    members: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Saving(tf1.train.SessionRunHook):
+        def begin(self) -> None:
+            raise tf.errors.UnavailableError(None, None, "HTTP 503 of the storage")
+
+    monkeypatch.setattr(workers, "is_listening", lambda address: True)
+    monkeypatch.setattr(task_watch, "is_listening", lambda address: True)
+    raises = pytest.raises(tf.errors.UnavailableError, match="503 of the storage")
+    with raises, workers.together(members("chief", 0), 60):
+        HookedLoop(cast(Any, None), [Saving()]).begin()
+    lost = pytest.raises(MissingTaskError, match=r"has lost a task.*socket closed")
+    with lost, workers.together(members("chief", 0), 60):
+        raise tf.errors.UnavailableError(None, None, "socket closed")
 
 
 def test_a_folder_that_a_worker_does_not_see(tmp_path: pathlib.Path) -> None:

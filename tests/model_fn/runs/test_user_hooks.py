@@ -1,0 +1,140 @@
+"""Hooks of the user, which mean the same to each engine, and attempts that begin again."""
+
+from __future__ import annotations
+
+import pathlib
+import time
+from typing import Any, List
+
+import pytest
+
+from estimator_det.compat import tf1
+from model_fn.checkpoints.errors import VARIABLES_LOST, RunError, SessionLostError
+from model_fn.runs import history, runner, training_evaluations
+from model_fn.runs.backends.estimator import EstimatorBackend
+from model_fn.runs.loop_options import InLoop
+from model_fn.runs.options import Evaluating, Saving
+from tests import checkpoints
+from tests.model_fn import fake
+
+_ENGINES = pytest.mark.parametrize("in_loop", [None, InLoop()], ids=["estimator", "loop"])
+
+
+class _Stop(tf1.train.SessionRunHook):
+    """Stops in a step, as it begins."""
+
+    def __init__(self, step: int) -> None:
+        self._steps_left = step
+
+    def before_run(self, run_context: Any) -> None:
+        self._steps_left -= 1
+        if not self._steps_left:
+            run_context.request_stop()
+
+
+@_ENGINES
+def test_a_stop_before_a_step_ends_training_after_it(
+    readers: List[Any], tmp_path: pathlib.Path, in_loop: Any
+) -> None:
+    runner.train(
+        fake.pipeline_config(),
+        str(tmp_path),
+        num_train_steps=6,
+        progress=False,
+        hooks=[_Stop(2)],
+        in_loop=in_loop,
+    )
+    assert checkpoints.trained_steps(tmp_path) == 2
+
+
+@_ENGINES
+def test_a_saving_hook_of_the_user_does_not_evaluate(
+    readers: List[Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, in_loop: Any
+) -> None:
+    evaluated = []
+
+    def evaluate(config: Any, evaluator: Any, reader: Any, checkpoint: str, **_: Any) -> Any:
+        evaluated.append(pathlib.Path(checkpoint).name)
+        return history.Evaluation(reader.name, int(checkpoint.rpartition("-")[2]), {})
+
+    monkeypatch.setattr(training_evaluations, "evaluate_reader", evaluate)
+
+    class Hook(tf1.train.CheckpointSaverHook):
+        def __init__(self) -> None:
+            super().__init__(str(tmp_path / "own"), save_steps=2)
+
+        def after_create_session(self, session: Any, coord: Any) -> None:
+            del session, coord
+
+        def _save(self, session: Any, step: int) -> bool:
+            calls = [listener.after_save(session, step) for listener in self._listeners]
+            return any(calls)
+
+        def end(self, session: Any) -> None:
+            for listener in self._listeners:
+                listener.end(session, -1)
+
+    hook = Hook()
+    for num_steps in (4, 6):
+        runner.train_and_evaluate(
+            fake.pipeline_config(),
+            str(tmp_path / "model"),
+            num_train_steps=num_steps,
+            saving=Saving(steps=2),
+            evaluating=Evaluating(every_steps=2, export_final=False),
+            progress=False,
+            hooks=[hook],
+            in_loop=in_loop,
+        )
+    assert evaluated == ["model.ckpt-2", "model.ckpt-4", "model.ckpt-6"]
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> List[float]:
+    """Those of this process, which are not waited for."""
+    slept: List[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    return slept
+
+
+def _lose(monkeypatch: pytest.MonkeyPatch, attempts: List[int], until_step: int, gain: int) -> None:
+    """Variables are lost in each attempt until a step, `gain` steps after it began."""
+    train = EstimatorBackend.train
+
+    def train_a_part(self: EstimatorBackend, input_fn: Any, hooks: Any) -> None:
+        first = checkpoints.trained_steps(self._settings.model_dir)
+        attempts.append(first)
+        if first >= until_step:
+            return train(self, input_fn, hooks)
+        if gain:
+            train(self, input_fn, [*hooks, _Stop(gain)])
+        raise SessionLostError(VARIABLES_LOST)
+
+    monkeypatch.setattr(EstimatorBackend, "train", train_a_part)
+
+
+def test_lost_variables_without_progress_end_the_run(
+    readers: List[Any],
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    pauses: List[float],
+) -> None:
+    attempts: List[int] = []
+    _lose(monkeypatch, attempts, until_step=9, gain=0)
+    with pytest.raises(RunError, match=r"lost 6 times .* more memory.* start all tasks again"):
+        runner.train(fake.pipeline_config(), str(tmp_path), progress=False)
+    assert len(attempts) == 6
+    assert len(pauses) >= 5 and min(pauses) > 0
+
+
+def test_lost_variables_with_progress_do_not(
+    readers: List[Any],
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    pauses: List[float],
+) -> None:
+    attempts: List[int] = []
+    _lose(monkeypatch, attempts, until_step=8, gain=1)
+    runner.train(fake.pipeline_config(), str(tmp_path), num_train_steps=10, progress=False)
+    assert attempts == list(range(9))
+    assert checkpoints.trained_steps(tmp_path) == 10
