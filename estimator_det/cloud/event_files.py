@@ -62,10 +62,11 @@ class _Copy:
                 for name in names:
                     if _EVENTS in name:
                         self._copy(os.path.join(folder, name))
-        except tf.errors.OpError as error:
+        except Exception as error:  # of any kind: nothing else would copy from then on
+            reason = getattr(error, "message", None) or repr(error)
             _LOG.warning(
                 "event files could not be copied to %s: %s; check the rights of this job",
-                *(self._log_dir, error.message),
+                *(self._log_dir, reason),
             )
 
     def _copy(self, path: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import logging
 import os
@@ -113,7 +114,8 @@ def append_end(connection: Connection, remote: RemoteFile, local: str) -> bool:
     except FileGone:
         return False
     finally:
-        os.remove(end)
+        with contextlib.suppress(FileNotFoundError):  # It may not even have been opened.
+            os.remove(end)
     return True
 
 

@@ -7,6 +7,7 @@ evaluation is recorded. A resumed run repeats an evaluation without a record.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import tempfile
@@ -24,9 +25,12 @@ from model_fn.runs.backends import Evaluator
 from model_fn.runs.history import Evaluation, is_better
 from model_fn.serving import saved_model
 
+_LOG = logging.getLogger(__name__)
+
 BEST_FOLDER = "best"
 BEST_FILE = "best.json"
 BEST_EXPORT = "best"
+_ENTRY = ("step", "value", "checkpoint")
 _KEPT_EXPORTS = 2  # A server may still load the one before the newest.
 
 
@@ -50,10 +54,21 @@ class BestCheckpoints:
         path = os.path.join(self._folder, BEST_FILE)
         if not tf.io.gfile.exists(path):
             return []
-        with tf.io.gfile.GFile(path) as file:
-            state = json.loads(file.read())
-        # Those of another metric cannot be compared.
-        return list(state["kept"]) if state["metric"] == self._metric else []
+        try:
+            with tf.io.gfile.GFile(path) as file:
+                state = json.loads(file.read())
+            kept = [{key: entry[key] for key in _ENTRY} for entry in state["kept"]]
+            metric = state["metric"]
+        except (KeyError, TypeError, ValueError) as error:
+            _LOG.warning(
+                "%s cannot be read (%r): the best checkpoint so far is not known, and the next "
+                "evaluation counts as the best. Checkpoints in %s are not deleted",
+                path,
+                error,
+                self._folder,
+            )
+            return []
+        return kept if metric == self._metric else []  # Others cannot be compared.
 
     def offer(
         self,

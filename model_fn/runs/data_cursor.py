@@ -30,18 +30,21 @@ POSITION_FILE = "data_position.json"
 
 _IS_LAST = "is_last"  # of an entry: the worker took no step after it
 _LOOK_SECS = 1.0  # between two searches of a worker for a new checkpoint
-_NO_ENTRIES = (TypeError, ValueError, AttributeError)  # what reading something else ends in
+_MALFORMED = (KeyError, TypeError, ValueError, AttributeError)  # errors for any other content
 
 
 def read_cursor_state(model_dir: str, step: int) -> Optional[CursorState]:
     """Of the checkpoint of a step; None, which is logged, where there is none."""
     path = os.path.join(model_dir, POSITION_FILE)
     try:
-        return CursorState.from_json(_entries(path)[str(step)])
-    except (tf.errors.NotFoundError, KeyError):
+        entry = _entries(path).get(str(step))
+        if entry is not None:
+            return CursorState.from_json(entry)
         reason = f"{path} has no entry for step {step}"
-    except _NO_ENTRIES as error:
-        reason = f"{path} cannot be read ({error})"
+    except tf.errors.NotFoundError:
+        reason = f"{path} has no entry for step {step}"
+    except _MALFORMED as error:
+        reason = f"{path} cannot be read ({error!r})"
     _LOG.warning("%s: the data begin with a new epoch, in a new order", reason)
     return None
 
@@ -79,8 +82,8 @@ def read_worker_state(model_dir: str, step: int, file: str) -> Optional[CursorSt
         state = None if newest is None else CursorState.from_json(entries[newest])
     except tf.errors.NotFoundError:
         newest = state = None
-    except _NO_ENTRIES as error:
-        _LOG.warning("%s cannot be read (%s)", path, error)
+    except _MALFORMED as error:
+        _LOG.warning("%s cannot be read (%r)", path, error)
         newest = state = None
     if newest is None:
         _LOG.warning(
@@ -118,7 +121,7 @@ def write_cursor_state(
     path = os.path.join(model_dir, file)
     try:
         entries = _entries(path)
-    except (tf.errors.NotFoundError, *_NO_ENTRIES):
+    except (tf.errors.NotFoundError, *_MALFORMED):
         entries = {}
     entries = {
         old: entry

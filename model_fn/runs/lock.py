@@ -19,6 +19,7 @@ import errno
 import fcntl
 import json
 import logging
+import math
 import os
 import socket
 import threading
@@ -165,6 +166,7 @@ class _Lease:
     def __init__(self, path: str, model_dir: str) -> None:
         self._path, self._model_dir = path, model_dir
         self._said = {**_ourselves(), "lease": uuid.uuid4().hex, "beat": 0}
+        self._written_at = -math.inf
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._go_on, name="training lock", daemon=True)
 
@@ -177,11 +179,30 @@ class _Lease:
         self._wait()
         self._write()
         time.sleep(SETTLE_SECS)
-        self.check()
+        self._check_holder()
         self._thread.start()
 
     def check(self) -> None:
-        """Raises FolderInUseError if the lease is another process's now."""
+        """Checks that this process holds the lease.
+
+        A file that cannot be read is no reason to stop as long as nobody could take the lease over.
+
+        Raises:
+            FolderInUseError: if the lease is another process's now, or may be.
+        """
+        try:
+            self._check_holder()
+        except tf.errors.OpError as error:
+            secs = time.monotonic() - self._written_at
+            if secs >= LEASE_SECS:
+                raise FolderInUseError(
+                    f"{self._path} cannot be read, and was not renewed for {secs:.0f} s: "
+                    f"{error.message}. Another process may train in {self._model_dir} by now, so "
+                    "nothing is saved. Run the same command again when the storage answers"
+                ) from error
+            _LOG.warning("%s could not be read: %s", self._path, error.message)
+
+    def _check_holder(self) -> None:
         holder = self._read()
         if holder is not None and holder.get("lease") != self._said["lease"]:
             raise FolderInUseError(_refusal(self._path, self._model_dir, holder))
@@ -192,7 +213,7 @@ class _Lease:
         if self._thread.ident is not None:
             self._thread.join()
         with contextlib.suppress(tf.errors.OpError, FolderInUseError):
-            self.check()
+            self._check_holder()
             tf.io.gfile.remove(self._path)
 
     def _wait(self) -> None:
@@ -231,13 +252,15 @@ class _Lease:
             return None
 
     def _write(self) -> None:
+        started = time.monotonic()
         files.write_text(self._path, json.dumps(self._said) + "\n")
+        self._written_at = started
 
     def _go_on(self) -> None:
         while not self._ended.wait(BEAT_SECS):
             self._said["beat"] += 1
             try:
-                self.check()
+                self._check_holder()
                 self._write()
             except FolderInUseError as error:
                 _LOG.error("%s", error)

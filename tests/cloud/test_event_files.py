@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pathlib
+import threading
 import time
+from typing import Any
 
 import pytest
 
 from estimator_det.cloud import event_files
-from estimator_det.compat import tf1
+from estimator_det.compat import tf, tf1
 
 
 def test_event_files_are_copied_while_they_grow(tmp_path: pathlib.Path) -> None:
@@ -68,3 +70,27 @@ def test_copies_are_not_copied_where_their_folder_is_inside_of_the_run(tmp_path)
             pass
     found = {str(path.relative_to(logs)) for path in logs.rglob("*") if path.is_file()}
     assert found == {"eval_0/events.out.tfevents.1", "logs_of_others/events.out.tfevents.2"}
+
+
+def test_the_copies_go_on_after_an_error_of_any_kind(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, logs = tmp_path / "run", tmp_path / "logs"
+    run.mkdir()
+    (run / "events.out.tfevents.1").write_bytes(b"one")
+    copy, failed = tf.io.gfile.copy, threading.Event()
+
+    def copy_late(*arguments: Any, **options: Any) -> None:
+        if not failed.is_set():
+            failed.set()
+            raise OSError("Transport endpoint is not connected")
+        copy(*arguments, **options)
+
+    monkeypatch.setattr(tf.io.gfile, "copy", copy_late)
+    with event_files.copied(str(run), str(logs), every_secs=0.01):
+        failed.wait(60)
+        (thread,) = [each for each in threading.enumerate() if each.name == "event files"]
+        while thread.is_alive() and not (logs / "events.out.tfevents.1").exists():
+            time.sleep(0.01)
+        assert thread.is_alive()
+    assert "Transport endpoint is not connected" in caplog.text

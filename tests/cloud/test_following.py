@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import pathlib
 from typing import Any, Callable, Dict, List
 
@@ -112,6 +113,20 @@ def test_a_damaged_end_is_not_appended(emulator: Emulator, tmp_path: pathlib.Pat
     assert _found(tmp_path) == {EVENTS: b"x" * 400}
     assert following.append_end(connect(), remote, str(tmp_path / EVENTS))
     assert _found(tmp_path) == {EVENTS: b"x" * 1000}
+
+
+def test_an_end_that_cannot_be_written_says_why(
+    emulator: Emulator, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    def no_space(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    _write(EVENTS, b"x" * 1000)
+    (tmp_path / EVENTS).write_bytes(b"x" * 400)
+    (remote,) = list_files(connect(), parse(RUN))
+    monkeypatch.setattr(following, "open", no_space, raising=False)
+    with pytest.raises(OSError, match="No space left on device"):
+        following.append_end(connect(), remote, str(tmp_path / EVENTS))
 
 
 def test_failures_pass(emulator: Emulator, tmp_path: pathlib.Path):

@@ -98,6 +98,20 @@ def test_no_position_and_a_broken_file(
     assert f"{tmp_path / FILE} cannot be read" in caplog.text
 
 
+@pytest.mark.parametrize(
+    "content", ['{"4": {}}', '{"4": []}', '{"4": {"streams": {"0": 3}}}', "[]", "3", "", "\0"]
+)
+def test_entries_of_another_kind(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, content: str
+) -> None:
+    (tmp_path / FILE).write_text(content)
+    (tmp_path / data_cursor.POSITION_FILE).write_text(content)
+    assert _read(tmp_path, 4) is None
+    assert data_cursor.read_cursor_state(str(tmp_path), 4) is None
+    for file, text in ((FILE, "data of this worker"), (data_cursor.POSITION_FILE, "the data")):
+        assert str(tmp_path / file) in caplog.text and f"{text} begin with a new" in caplog.text
+
+
 def test_the_step_in_a_name(tmp_path: pathlib.Path) -> None:
     assert data_cursor.newest_step(str(tmp_path)) is None
     names: List[str] = ["model.ckpt-3", "model.ckpt-12"]

@@ -110,3 +110,28 @@ def test_best_checkpoints(tmp_path):
         "model.ckpt-6.index",
     ]
     assert best_checkpoints.BestCheckpoints(str(tmp_path), "loss", 2).kept() == []
+
+
+@pytest.mark.parametrize("content", ["", '{"step": 7, "rea', '{"reason": "x"}', "[7]", "null"])
+def test_a_mark_that_a_crash_has_cut_is_none(tmp_path, caplog, content):
+    (tmp_path / history.OVER_FILE).write_text(content)
+    assert history.last_step(str(tmp_path)) is None
+    end = history.EndOfTraining(str(tmp_path), 7)
+    assert not end.has_come() and not end.has_come()
+    assert caplog.text.count(f"{tmp_path / history.OVER_FILE}: incomplete") == 1
+    history.mark_over(str(tmp_path), 7, "num_train_steps")
+    assert end.has_come()
+
+
+@pytest.mark.parametrize("content", ["", '{"metric": "loss", "ke', "[]", '{"metric": "loss"}', "3"])
+def test_a_list_of_the_best_that_a_crash_has_cut(tmp_path, caplog, content):
+    best = tmp_path / "best"
+    best.mkdir()
+    (best / "best.json").write_text(content)
+    (best / "model.ckpt-1.index").write_text("copy")
+    (tmp_path / "model.ckpt-2.index").write_text("index")
+    keeper = best_checkpoints.BestCheckpoints(str(tmp_path), "loss", 1)
+    assert keeper.offer(Evaluation("0", 2, {"loss": 3.0}), str(tmp_path / "model.ckpt-2"))
+    assert f"{best / 'best.json'} cannot be read" in caplog.text
+    assert [entry["step"] for entry in keeper.kept()] == [2]
+    assert (best / "model.ckpt-1.index").exists()

@@ -149,3 +149,40 @@ def test_nothing_is_saved_without_the_lease(
     with pytest.raises(FolderInUseError):
         runner.train(fake.pipeline_config(), remote, num_train_steps=2, progress=False)
     assert not tf.io.gfile.glob(f"{remote}/model.ckpt*")
+
+
+def test_a_lease_that_cannot_be_read_for_now(
+    remote: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(lock, "BEAT_SECS", 60.0)
+
+    def unavailable(*_: Any, **__: Any) -> Any:
+        raise tf.errors.UnavailableError(None, None, "HTTP 503")
+
+    with lock.locked(remote) as check, monkeypatch.context() as patch:
+        patch.setattr(tf.io.gfile, "GFile", unavailable)
+        check()
+        assert f"{remote}/{lock.LOCK_FILE} could not be read: HTTP 503" in caplog.text
+        patch.setattr(lock, "LEASE_SECS", 0.0)  # As if nothing had been renewed for so long.
+        with pytest.raises(FolderInUseError, match=r"HTTP 503\. Another process may train"):
+            check()
+
+
+def test_a_file_that_is_deleted_before_it_is_locked_is_no_lock(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The holder before deletes it at its end, when this process has opened it already."""
+    flock, num_deleted = lock.fcntl.flock, 0
+
+    def flock_late(handle: int, operation: int) -> None:
+        nonlocal num_deleted
+        if not num_deleted:
+            num_deleted += 1
+            (tmp_path / lock.LOCK_FILE).unlink()
+        flock(handle, operation)
+
+    monkeypatch.setattr(lock.fcntl, "flock", flock_late)
+    with lock.locked(str(tmp_path)):
+        assert num_deleted and str(os.getpid()) in (tmp_path / lock.LOCK_FILE).read_text()
+        with pytest.raises(FolderInUseError), lock.locked(str(tmp_path)):
+            pass

@@ -60,7 +60,8 @@ def _train(
         backend = make_backend(settings)
         saver = saving.CheckpointSaver(settings, backend, signals, lambda: None, resumed, {})
         hooks = [saving.StopAfterStep(signals), saver]
-        backend.train(input_fn or fake.train_input_fn, hooks, [listener])
+        saver.add_listeners([listener])
+        backend.train(input_fn or fake.train_input_fn, hooks)
         return signals.requested
 
 
