@@ -163,13 +163,15 @@ def unused_in_evaluation(on_training_data: bool) -> Sequence[str]:
     return ("train_config", reader)
 
 
-def unused_in_training(model_dir: str, *, on_tpu: bool = False) -> Sequence[str]:
+def unused_in_training(model_dir: str, config: Any, *, on_tpu: bool = False) -> Sequence[str]:
     """Fields that `check_config` need not report before a training in this folder."""
     from estimator_det.config import check, files
     from model_fn.runs import cluster
 
     resumes = files.exists(os.path.join(model_dir, "checkpoint"))
     unused = ["train_config.fine_tune_checkpoint"] if resumes else []
+    if not config.train_config.num_steps:
+        unused.append("train_config.num_steps")  # The run itself warns that it has no end.
     if cluster.read_cluster().servers:
         unused += [f"train_config.{field}" for field in check.FOR_CLUSTER]
     return [*unused, *FOR_TPU] if on_tpu else unused

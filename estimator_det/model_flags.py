@@ -38,7 +38,11 @@ _TEXTS = {
     "gcp_project": "Project of the TPU.",
 }
 _NUMBERS: Dict[str, Tuple[Optional[int], str]] = {  # name -> default, help
-    "num_train_steps": (None, "Training steps; default: train_config.num_steps."),
+    "num_train_steps": (
+        None,
+        "Training steps; default: train_config.num_steps, where 0 trains for "
+        "train_input_reader.num_epochs, and without these until it is stopped.",
+    ),
     "train_batch_size": (None, "Batch size; default: train_config.batch_size."),
     "sample_1_of_n_eval_examples": (None, "Evaluate every n-th record only."),
     "sample_1_of_n_eval_on_train_examples": (

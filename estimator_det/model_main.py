@@ -87,7 +87,7 @@ def _run(values: flags.FlagValues) -> int:
     if flag["checkpoint_dir"] or flag["mode"] == "eval":
         return _evaluate(config, flag)
     on_tpu = _on_tpu(config, flag)
-    unused = console.unused_in_training(flag["model_dir"], on_tpu=on_tpu is not None)
+    unused = console.unused_in_training(flag["model_dir"], config, on_tpu=on_tpu is not None)
     console.check_config(config, ignore=unused)
     from inputs.checks import decoder_warnings
 

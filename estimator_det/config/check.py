@@ -94,11 +94,11 @@ def _check_training(config: Config) -> Iterator[Problem]:
         yield error("train_config", "is missing", "add train_config { batch_size, optimizer, … }")
         return
     train = config.train_config
-    if train.num_steps == 0:
+    if train.num_steps == 0 and not config.train_input_reader.num_epochs:
         yield warning(
             "train_config.num_steps",
-            "is 0: training never ends",
-            "set the number of steps, or stop the run yourself",
+            "is 0, and train_input_reader.num_epochs is not set: training never ends",
+            "set one of them, or stop the run yourself",
         )
     for index, step in enumerate(train.data_augmentation_options):
         name = step.WhichOneof("preprocessing_step")

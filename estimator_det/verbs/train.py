@@ -32,7 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="folder for checkpoints and event files; a run in it resumes",
     )
-    parser.add_argument("--num_train_steps", type=int, help="default: train_config.num_steps")
+    parser.add_argument(
+        "--num_train_steps",
+        type=int,
+        help="steps in all; 0 trains for train_input_reader.num_epochs, and without these until it "
+        "is stopped; default: train_config.num_steps",
+    )
     parser.add_argument("--seed", type=int, help="of initial weights, shuffling and augmentation")
     parser.add_argument(
         "--progress_steps",
@@ -241,7 +246,7 @@ def run(options: argparse.Namespace) -> int:
             printing.report(finding, sys.stderr)
     is_for_tpu = options.rehearse_tpu or options.strategy == loop_options.TPU
     console.check_config(
-        config, ignore=console.unused_in_training(options.model_dir, on_tpu=is_for_tpu)
+        config, ignore=console.unused_in_training(options.model_dir, config, on_tpu=is_for_tpu)
     )
     from inputs.checks import decoder_warnings
     from model_fn.runs import runner

@@ -31,6 +31,11 @@ from model_fn.runs.signals import Stopped, StopSignals, signal_name
 
 _LOG = logging.getLogger(__name__)
 
+_ENDLESS = (
+    "Training never ends: num_train_steps and train_input_reader.num_epochs are 0. Set one of "
+    "them, or stop the run by Ctrl-C or SIGTERM, which saves a checkpoint"
+)
+
 
 class _SaveConfiguration(tf1.train.SessionRunHook):
     """Saves the configuration as run, and removes the mark that training is over.
@@ -117,6 +122,9 @@ class TrainingRun:
         """Whether there is nothing left to train, which is logged."""
         model_dir, num_steps = self._settings.model_dir, self._settings.num_steps
         if num_steps is None or self.first_step < num_steps:
+            reader = self._settings.pipeline_config.train_input_reader
+            if num_steps is None and not reader.num_epochs:
+                _LOG.warning("%s", _ENDLESS)
             if self.first_step:
                 _LOG.info("Resuming at step %d from %s", self.first_step, model_dir)
             return False

@@ -69,6 +69,7 @@ def only(found: List[Problem]) -> Problem:
 
 def test_a_good_configuration_has_no_problems() -> None:
     assert problems() == []
+    assert problems("train_config.num_steps=0", "train_input_reader.num_epochs=2") == []
     assert problems(text=TWO_STAGE) == []
 
 

@@ -412,3 +412,9 @@ def test_failed_assertions_of_a_graph_are_told_as_they_were_meant():
         with pytest.raises(tf.errors.InvalidArgumentError) as caught:
             session.run(failing)
     assert console.error_text(caught.value) == f"Record {told} 1 2"
+
+
+def test_the_help_says_what_ends_a_training(capsys):
+    assert cli.main(["train", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "0 trains for train_input_reader.num_epochs, and without these until it is stop" in text

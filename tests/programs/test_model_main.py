@@ -235,6 +235,12 @@ def test_help_lists_the_short_name_of_a_flag_with_it(capsys):
     assert "  --verbosity, -v" in lines and "  --v" not in lines
 
 
+def test_the_help_says_what_ends_a_training(capsys):
+    assert _main("--help") == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "0 trains for train_input_reader.num_epochs, and without these until it is stop" in text
+
+
 @pytest.mark.parametrize("main", [_main, lambda *arguments: cli.main(list(arguments))])
 def test_help_into_a_closed_pipe(main, monkeypatch):
     read_end, write_end = os.pipe()

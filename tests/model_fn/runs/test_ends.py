@@ -1,4 +1,4 @@
-"""Hooks of the user, which mean the same to each engine, and attempts that begin again."""
+"""What ends a training: hooks of the user, the same for each engine; steps; lost variables."""
 
 from __future__ import annotations
 
@@ -45,6 +45,32 @@ def test_a_stop_before_a_step_ends_training_after_it(
         in_loop=in_loop,
     )
     assert checkpoints.trained_steps(tmp_path) == 2
+
+
+@_ENGINES
+@pytest.mark.parametrize(
+    ("settings", "is_endless"),
+    [
+        ("train_config { num_steps: 0 }", True),
+        ("train_config { num_steps: 0 } train_input_reader { num_epochs: 1 }", False),
+        ("train_config { num_steps: 9 }", False),
+    ],
+)
+def test_a_run_without_end_says_so(
+    readers: List[Any],
+    tmp_path: pathlib.Path,
+    caplog: pytest.LogCaptureFixture,
+    in_loop: Any,
+    settings: str,
+    is_endless: bool,
+) -> None:
+    config = fake.pipeline_config(settings)
+    runner.train(config, str(tmp_path), progress=False, hooks=[_Stop(1)], in_loop=in_loop)
+    lines = [record.getMessage() for record in caplog.records]
+    endless = [line for line in lines if "never ends" in line]
+    assert len(endless) == is_endless
+    for line in endless:
+        assert "num_train_steps" in line and "num_epochs" in line and "Ctrl-C" in line
 
 
 @_ENGINES
