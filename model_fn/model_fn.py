@@ -8,7 +8,7 @@ from estimator_det.compat import estimator, tf, tf1, tpu_estimator
 from estimator_det.config.static_shapes import with_static_shapes
 from estimator_det.detectors.base import make_detector
 from inputs import schema
-from inputs.label_map import LabelMap, read_label_map
+from inputs.label_map import LabelMap
 from model_fn.checkpoints.savers import (
     evaluation_saver,
     make_saver,
@@ -16,13 +16,11 @@ from model_fn.checkpoints.savers import (
     moving_average_saver,
 )
 from model_fn.evaluation import eval_ops
-from model_fn.evaluation.matching import OnMatches
+from model_fn.evaluation.accumulator import OnResults
 from model_fn.serving import graph as serving_graph
 from model_fn.training import host_call, optimizers, step, tpu_step, warm_start
 
 ModeKeys = estimator.ModeKeys
-# Those of a detector that finds objects of whatever class.
-AGNOSTIC_CATEGORIES: List[Dict[str, Any]] = [{"id": 1, "name": "object"}]
 
 
 class _Batch(NamedTuple):
@@ -37,7 +35,7 @@ def create_model_fn(
     use_tpu: bool = False,
     label_map: Optional[LabelMap] = None,
     graph: Optional[step.TrainGraph] = None,
-    on_matches: Optional[OnMatches] = None,
+    on_results: Optional[OnResults] = None,
 ) -> Callable[..., Any]:
     """The `model_fn` of a pipeline configuration.
 
@@ -50,7 +48,7 @@ def create_model_fn(
         label_map: Names the categories of an evaluation. By default the one that
             `eval_input_reader` names is read, when an evaluation is built.
         graph: Gets what hooks need of a training graph.
-        on_matches: Gets the matches of an evaluation when it ends.
+        on_results: Called with the results of an evaluation when it ends.
 
     Returns:
         `model_fn(features, labels, mode, params, config)` with the keys of `inputs.schema`. The
@@ -73,8 +71,8 @@ def create_model_fn(
                 return _train_spec_for_tpu(pipeline_config, batch, train_graph, on_core=on_core)
             return _train_spec(pipeline_config, batch, train_graph)
         if mode == ModeKeys.EVAL:
-            categories = eval_categories(pipeline_config, label_map)
-            spec = _eval_spec(pipeline_config, batch, categories, on_matches, on_core=on_core)
+            categories = eval_ops.make_categories(pipeline_config, label_map)
+            spec = _eval_spec(pipeline_config, batch, categories, on_results, on_core=on_core)
         else:
             spec = _predict_spec(pipeline_config, batch, on_core=on_core)
         return spec if on_core else spec.as_estimator_spec()
@@ -181,7 +179,7 @@ def _eval_spec(
     pipeline_config: Any,
     batch: _Batch,
     categories: List[Dict[str, Any]],
-    on_matches: Optional[OnMatches],
+    on_results: Optional[OnResults],
     *,
     on_core: bool,
 ) -> Any:
@@ -198,7 +196,7 @@ def _eval_spec(
     detections = detector.postprocess(predictions, batch.features[schema.TRUE_IMAGE_SHAPE])
     if detector.is_class_agnostic:
         groundtruth = eval_ops.without_classes(groundtruth)
-        categories = AGNOSTIC_CATEGORIES
+        categories = eval_ops.AGNOSTIC_CATEGORIES
     global_step = tf1.train.get_or_create_global_step()
     return tpu_estimator.TPUEstimatorSpec(
         ModeKeys.EVAL,
@@ -212,7 +210,7 @@ def _eval_spec(
             categories=categories,
             losses=losses,
             learning_rate=optimizers.make_optimizer(train_config.optimizer, global_step)[1],
-            on_matches=on_matches,
+            on_results=on_results or (lambda _: None),
         ),
         scaffold_fn=_inference_scaffold(
             batch,
@@ -260,22 +258,6 @@ def _detector(pipeline_config: Any, model: Any, *, is_training: bool) -> Any:
 
 def _inference_scaffold(batch: _Batch, make_inference_saver: Callable[[], Any]) -> Any:
     return lambda: make_scaffold(make_inference_saver(), batch.run_config)
-
-
-def eval_categories(
-    pipeline_config: Any, label_map: Optional[LabelMap] = None
-) -> List[Dict[str, Any]]:
-    """The categories of an evaluation; without a label map those of an evaluation reader."""
-    model = getattr(pipeline_config.model, pipeline_config.model.WhichOneof("model"))
-    return eval_ops.make_categories(label_map or _label_map(pipeline_config), model.num_classes)
-
-
-def _label_map(pipeline_config: Any) -> Optional[LabelMap]:
-    """That of the first evaluation reader which names one."""
-    for reader in pipeline_config.eval_input_reader:
-        if reader.label_map_path:
-            return read_label_map(reader.label_map_path)
-    return None
 
 
 def _model_dir(batch: _Batch) -> Optional[str]:

@@ -124,11 +124,11 @@ def _check_options(options: argparse.Namespace) -> None:
 def _evaluate_file(options: argparse.Namespace) -> int:
     from inputs.checks import decoder_warnings
     from model_fn.checkpoints import writing
-    from model_fn.runs import detections_evaluation
+    from model_fn.evaluation.detections import scoring
 
     if options.records:
         config = console.change_config(
-            detections_evaluation.config_of_records(options.records, options.label_map),
+            scoring.config_of_records(options.records, options.label_map),
             options.config_override,
             options.set,
         )
@@ -142,7 +142,7 @@ def _evaluate_file(options: argparse.Namespace) -> int:
     matches: Dict[str, Any] = {}
     with writing.into_folder(model_dir, "model_dir"):
         with decoder_warnings.count():
-            results = detections_evaluation.evaluate_detections(
+            results = scoring.evaluate_detections(
                 config,
                 options.detections,
                 model_dir,
@@ -151,7 +151,7 @@ def _evaluate_file(options: argparse.Namespace) -> int:
             )
         _say_results(results)
         if options.calibrate:
-            _calibrate(config, options.calibrate, matches, model_dir, detections_evaluation.STEP)
+            _calibrate(config, options.calibrate, matches, model_dir, scoring.STEP)
     return console.EXIT_OK
 
 
@@ -211,16 +211,15 @@ def _say_results(results: Dict[str, Any]) -> None:
 
 def _check_calibration(config: Any, kind: str) -> None:
     """Refuses what cannot be calibrated before the evaluation."""
-    from model_fn.evaluation import calibration
-    from model_fn.runs import calibrating
+    from model_fn.evaluation import calibrating, calibration
 
     calibration.check_model(kind, calibrating.scores_of(config))
 
 
 def _calibrate(config: Any, kind: str, matches: Dict[str, Any], model_dir: str, step: int) -> None:
     """Fits a calibration to the first reader's evaluation, writes it, and prints how to use it."""
-    from model_fn.runs import calibrating
-    from model_fn.runs.evaluator import folder_of
+    from model_fn.evaluation import calibrating
+    from model_fn.evaluation.report import folder_of
 
     reader, found = next(iter(matches.items()))
     calibrated = calibrating.make(config, kind, found)

@@ -111,7 +111,7 @@ def _draw_batches(config: Any, options: argparse.Namespace) -> int:
     from inputs.checks import decoder_warnings
     from model_fn.checkpoints.errors import RunError
     from model_fn.drawing import batch_grid
-    from model_fn.runs import evaluation_report
+    from model_fn.evaluation import report
 
     faults = FaultLog()
     preprocess, reader, batches = _batches(config, options, faults)
@@ -138,7 +138,7 @@ def _draw_batches(config: Any, options: argparse.Namespace) -> int:
     title = f"{'evaluation' if options.eval else 'training'} batches of {config_path(options)}"
     page = batch_grid.draw_grid(cells, title=title, columns=options.columns)
     _save(page, options.output)
-    evaluation_report.print_faults(faults)
+    report.print_faults(faults)
     without = sum(not cell.labels for cell in cells)
     note = f", {without} of them without boxes" if without else ""
     console.say(f"{len(cells)} images{note}: {options.output}")

@@ -19,7 +19,7 @@ from exporters.formats.samples import sample_images
 from exporters.saved_model import CHECKPOINT_NAME, SAVED_MODEL_FOLDER
 from inputs import machine
 from model_fn.checkpoints.errors import RunError
-from model_fn.runs.detections_evaluation import config_of_records
+from model_fn.evaluation.detections.scoring import config_of_records
 
 NUM_IMAGES = 16  # for speed and difference
 

@@ -1,29 +1,26 @@
 """Diagnostics of an evaluation: counts, confusion matrix, precision and recall.
 
-`EvalDiagnostics` gets the same batches as the metrics. Its summary contains charts for TensorBoard,
-and counts as JSON text. From the counts, `explain_metrics` gives the reason for a metric that is
--1, 0 or NaN.
+`EvalDiagnostics` gets the same batches as the metrics. From its counts, `explain_metrics` derives
+the reason for a metric that is -1, 0 or NaN.
 """
 
 from __future__ import annotations
 
 import io
 import re
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 from PIL import Image
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import tf1
 from model_fn.drawing import charts
-from model_fn.evaluation import matching, summary_text, thresholds
-from model_fn.evaluation.matching import MATCH_IOU, ImageBoxes, Matches, OnMatches
+from model_fn.evaluation import matching
+from model_fn.evaluation.matching import MATCH_IOU, ImageBoxes, Matches
 from model_fn.evaluation.metrics.base import EvaluatedBatch
 from model_fn.evaluation.metrics.overlaps import box_iou
 
 EVAL_DIAGNOSTICS = "Evaluation_Diagnostics"
-_COUNTS_TAG = f"{EVAL_DIAGNOSTICS}/counts"
-_THRESHOLDS_TAG = f"{EVAL_DIAGNOSTICS}/thresholds"
 
 # COCO's limits between small, medium and large, in pixels squared.
 AREA_LIMITS = (32.0**2, 96.0**2)
@@ -44,19 +41,12 @@ class EvalDiagnostics:
     Args:
         categories: Dictionaries with "id" (from 1) and "name".
         min_score: The confusion matrix ignores detections below this score.
-        on_matches: Gets the matches when the evaluation ends.
     """
 
-    def __init__(
-        self,
-        categories: Sequence[Mapping[str, Any]],
-        min_score: float,
-        on_matches: Optional[OnMatches] = None,
-    ) -> None:
+    def __init__(self, categories: Sequence[Mapping[str, Any]], min_score: float) -> None:
         self._ids = [int(category["id"]) for category in categories]
         self._names = [str(category["name"]) for category in categories]
         self._min_score = min_score
-        self._on_matches = on_matches
         self._reset()
 
     def _reset(self) -> None:
@@ -173,23 +163,12 @@ class EvalDiagnostics:
             "min_score": self._min_score,
         }
 
-    def summary(self) -> bytes:
-        """A serialized Summary with charts, counts and thresholds; starts a new evaluation."""
-        summary = tf1.Summary()
-        if self._images:
-            png = charts.figure(self._panels(), columns=3)
-            width, height = Image.open(io.BytesIO(png)).size
-            image = tf1.Summary.Image(
-                height=height, width=width, colorspace=4, encoded_image_string=png
-            )
-            summary.value.add(tag=EVAL_DIAGNOSTICS, image=image)
-        table = thresholds.make_table(self._matches)
-        summary_text.add(summary, _COUNTS_TAG, self.counts())
-        summary_text.add(summary, _THRESHOLDS_TAG, table.as_json())
-        if self._on_matches is not None:
-            self._on_matches(self._matches)
+    def results(self) -> Tuple[Dict[str, Any], Matches, bytes]:
+        """Counts, matches and chart (PNG; empty without images); starts a new evaluation."""
+        chart = charts.figure(self._panels(), columns=3) if self._images else b""
+        results = self.counts(), self._matches, chart
         self._reset()
-        return summary.SerializeToString()
+        return results
 
     def _panels(self) -> List[charts.Panel]:
         drawn = self._most_frequent(MAX_CLASSES_DRAWN)
@@ -250,27 +229,16 @@ def _curve(name: str, recalls: np.ndarray, precisions: np.ndarray) -> charts.Cur
     return charts.Curve(name, recalls.tolist(), precisions.tolist())
 
 
-def diagnostics_ops(diagnostics: EvalDiagnostics, batch: EvaluatedBatch) -> Dict[str, Any]:
-    """`eval_metric_ops` entry; its value is a serialized Summary that Estimator writes."""
-    present = {name: value for name, value in batch._asdict().items() if value is not None}
-
-    def add(*arrays: np.ndarray) -> None:
-        fields: Dict[str, Any] = dict(zip(present, arrays))
-        diagnostics.add(EvaluatedBatch(**fields))
-
-    update = tf.numpy_function(add, list(present.values()), [])
-    return {EVAL_DIAGNOSTICS: (tf.numpy_function(diagnostics.summary, [], tf.string), update)}
-
-
-def counts_of(results: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
-    """`EvalDiagnostics.counts` in evaluation results; None if they contain no diagnostics."""
-    return summary_text.find(results.get(EVAL_DIAGNOSTICS), _COUNTS_TAG)
-
-
-def thresholds_of(results: Mapping[str, Any]) -> Optional[thresholds.Table]:
-    """The table of thresholds in evaluation results; None if they contain no diagnostics."""
-    found = summary_text.find(results.get(EVAL_DIAGNOSTICS), _THRESHOLDS_TAG)
-    return None if found is None else thresholds.Table.from_json(found)
+def chart_summary(png: bytes) -> bytes:
+    """A serialized Summary with the chart, which Estimator writes for TensorBoard."""
+    summary = tf1.Summary()
+    if png:
+        width, height = Image.open(io.BytesIO(png)).size
+        image = tf1.Summary.Image(
+            height=height, width=width, colorspace=4, encoded_image_string=png
+        )
+        summary.value.add(tag=EVAL_DIAGNOSTICS, image=image)
+    return summary.SerializeToString()
 
 
 def explain_metrics(
@@ -279,8 +247,8 @@ def explain_metrics(
     """Metric name -> reason, for each metric that is -1, 0 or NaN.
 
     Args:
-        metrics: Value by name, from `model_fn.runs.evaluation_report.scalars`.
-        counts: From `counts_of`.
+        metrics: Value by name, from `model_fn.evaluation.report.scalars`.
+        counts: Of `EvalDiagnostics.counts`.
         score_field: Path of the field that detections of low scores are dropped by; empty if no
             model made the detections.
     """

@@ -8,17 +8,14 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Detections, Groundtruth
 from inputs import schema
+from inputs.label_map import LabelMap, read_label_map
 from model_fn.drawing.boxes import DrawOptions, EvaluatedImage, EvaluationImages, image_ops
-from model_fn.evaluation.diagnostics import EvalDiagnostics, diagnostics_ops
-from model_fn.evaluation.matching import OnMatches
-from model_fn.evaluation.metrics.base import (
-    EvaluatedBatch,
-    MetricOps,
-    Metrics,
-    make_named_metrics,
-    metric_ops,
-)
+from model_fn.evaluation.accumulator import Accumulator, OnResults, accumulator_ops
+from model_fn.evaluation.metrics.base import EvaluatedBatch, MetricOps, Metrics
 from model_fn.evaluation.metrics.run_lengths import Masks
+
+# Categories of a detector that finds objects of any class.
+AGNOSTIC_CATEGORIES: List[Dict[str, Any]] = [{"id": 1, "name": "object"}]
 
 
 class _Frames(NamedTuple):
@@ -29,12 +26,23 @@ class _Frames(NamedTuple):
     original: tf.Tensor  # of the image in the record
 
 
-def make_categories(label_map: Optional[Any], num_classes: int) -> List[Dict[str, Any]]:
-    """`LabelMap.categories`; numbered ones without a label map."""
+def make_categories(
+    pipeline_config: Any, label_map: Optional[LabelMap] = None
+) -> List[Dict[str, Any]]:
+    """Categories of an evaluation: dictionaries with at least "id" (from 1) and "name".
+
+    Without a label map, that of the first evaluation reader that has one counts; if none has one,
+    categories are numbered.
+    """
+    paths = [reader.label_map_path for reader in pipeline_config.eval_input_reader]
+    path = next(filter(None, paths), None)
+    if label_map is None and path is not None:
+        label_map = read_label_map(path)
     if label_map is not None:
         categories: List[Dict[str, Any]] = label_map.categories()
         return categories
-    return [{"id": k, "name": f"category_{k}"} for k in range(1, num_classes + 1)]
+    model = getattr(pipeline_config.model, pipeline_config.model.WhichOneof("model"))
+    return [{"id": k, "name": f"category_{k}"} for k in range(1, model.num_classes + 1)]
 
 
 def without_classes(groundtruth: Groundtruth) -> Groundtruth:
@@ -184,6 +192,32 @@ def _images(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> Evaluatio
     )
 
 
+def evaluated_batch(
+    detections: Detections,
+    groundtruth: Groundtruth,
+    features: Dict[str, tf.Tensor],
+    accumulator: Accumulator,
+) -> EvaluatedBatch:
+    """A batch as metrics take it, as tensors in pixels of the original image.
+
+    Args:
+        detections: Normalized to the real image.
+        groundtruth: Normalized to the padded image; valid boxes come first.
+        features: Of `inputs.schema`.
+        accumulator: Its sets decide whether masks and keypoints are part of the batch.
+
+    Raises:
+        ConfigError: if a metrics set needs masks or keypoints that are not there.
+    """
+    for field, metrics in accumulator.named_sets:
+        _check_needs(field, metrics, detections, groundtruth)
+    frames = _frames(features)
+    boxes = _scaled(groundtruth.boxes, frames.padded / frames.real)
+    batch = _batch(detections, groundtruth, boxes, frames)
+    sets = [metrics for _, metrics in accumulator.named_sets]
+    return _with_needed(sets, batch, detections, groundtruth, frames)
+
+
 def evaluation_ops(
     detections: Detections,
     groundtruth: Groundtruth,
@@ -191,43 +225,33 @@ def evaluation_ops(
     *,
     eval_config: Any,
     categories: Sequence[Dict[str, Any]],
-    on_matches: Optional[OnMatches] = None,
+    on_results: OnResults,
 ) -> MetricOps:
     """`eval_metric_ops` of the configured metrics, and of images if originals were retained.
 
-    Detections are normalized to the real image, groundtruth to the padded one. Metrics get both in
-    pixels of the original image.
-
     Args:
-        detections: Of the whole batch.
-        groundtruth: Of the whole batch; valid boxes come first.
+        detections: Of the whole batch, normalized to the real image.
+        groundtruth: Of the whole batch, normalized to the padded image; valid boxes come first.
         features: Of `inputs.schema`.
         eval_config: `EvalConfig` proto.
         categories: See `make_categories`.
-        on_matches: Gets the matches when the evaluation ends.
+        on_results: Called with the results when the evaluation ends.
 
     Raises:
         ConfigError: if `eval_config` asks for a metrics set that is not known, or that needs masks
             or keypoints where there are none.
     """
-    frames = _frames(features)
-    boxes = _scaled(groundtruth.boxes, frames.padded / frames.real)
-    batch = _batch(detections, groundtruth, boxes, frames)
-    named = make_named_metrics(eval_config, categories)
-    for asked_by, metrics in named:
-        _check_needs(asked_by, metrics, detections, groundtruth)
-    sets = [metrics for _, metrics in named]
-    ops = metric_ops(sets, _with_needed(sets, batch, detections, groundtruth, frames))
-    diagnostics = EvalDiagnostics(categories, eval_config.min_score_threshold, on_matches)
-    ops.update(diagnostics_ops(diagnostics, batch))
+    accumulator = Accumulator(eval_config, categories)
+    batch = evaluated_batch(detections, groundtruth, features, accumulator)
+    ops = accumulator_ops(accumulator, batch, on_results)
     if schema.ORIGINAL_IMAGE in features and eval_config.num_visualizations:
-        images = _images(eval_config, categories)
+        frames = _frames(features)
         evaluated = EvaluatedImage(
             image=features[schema.ORIGINAL_IMAGE],
             detection_boxes=detections.boxes,
             detection_scores=detections.scores,
             detection_classes=batch.detection_classes,
-            boxes=boxes,
+            boxes=_scaled(groundtruth.boxes, frames.padded / frames.real),
             classes=batch.classes,
             detection_keypoints=_in_real_frame(detections.keypoints, frames),
             keypoints=_in_real_frame(groundtruth.keypoints, frames),
@@ -236,6 +260,7 @@ def evaluation_ops(
             masks=groundtruth.masks,
         )
         counts = (batch.num_detections, batch.num_boxes)
+        images = _images(eval_config, categories)
         ops.update(image_ops(images, evaluated, features[schema.TRUE_IMAGE_SHAPE], counts))
     return ops
 
@@ -256,7 +281,7 @@ def eval_metrics(
     categories: Sequence[Dict[str, Any]],
     losses: Dict[str, tf.Tensor],
     learning_rate: tf.Tensor,
-    on_matches: Optional[OnMatches] = None,
+    on_results: OnResults,
 ) -> Tuple[Callable[..., MetricOps], List[tf.Tensor]]:
     """`eval_metrics` of a `TPUEstimatorSpec`: a function that makes all metrics, and its tensors.
 
@@ -271,7 +296,7 @@ def eval_metrics(
         categories: See `make_categories`.
         losses: Scalars by name.
         learning_rate: Scalar.
-        on_matches: Gets the matches when the evaluation ends.
+        on_results: Called with the results when the evaluation ends.
     """
     names = list(losses)
     found = detections._replace(raw_boxes=None, raw_scores=None)
@@ -284,7 +309,7 @@ def eval_metrics(
         filled = [None if leaf is None else next(present) for leaf in leaves]
         *batch, (*terms, rate) = tf.nest.pack_sequence_as(structure, filled)
         ops = evaluation_ops(
-            *batch, eval_config=eval_config, categories=categories, on_matches=on_matches
+            *batch, eval_config=eval_config, categories=categories, on_results=on_results
         )
         ops.update(scalar_ops(dict(zip(names, terms)), rate[0]))
         return ops

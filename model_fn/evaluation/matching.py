@@ -9,10 +9,11 @@ detection that is inside it. Unlike COCO's matching, a difficult box may excuse 
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence
+from typing import Any, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
+from model_fn.evaluation.metrics.greedy import greedy_match
 from model_fn.evaluation.metrics.overlaps import box_ioa
 
 Array = np.ndarray[Any, Any]
@@ -95,10 +96,6 @@ class Matches:
         return ordered
 
 
-# Gets the matches of an evaluation when it ends.
-OnMatches = Callable[[Matches], None]
-
-
 def _joined(parts: List[Array], dtype: Any) -> Array:
     return np.concatenate([np.zeros(0, dtype), *parts])
 
@@ -142,13 +139,7 @@ def ignored_overlap(detection_boxes: Array, groundtruth: ImageBoxes, iou: Array)
 def match(iou: Array, order: Array) -> Array:
     """IoUs [n, m], detections by `order` -> column of each detection [n], -1 without a match."""
     matched = np.full(len(iou), -1)
-    if not iou.size:
-        return matched
-    free = np.ones(iou.shape[1], bool)
-    for i in order:
-        best = int(np.argmax(np.where(free, iou[i], -1.0)))
-        if free[best] and iou[i, best] >= MATCH_IOU:
-            matched[i], free[best] = best, False
+    matched[order] = greedy_match(iou[order], [MATCH_IOU])[0, 0]
     return matched
 
 

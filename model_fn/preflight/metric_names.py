@@ -13,8 +13,8 @@ from estimator_det.detectors import ssd_loss
 from estimator_det.detectors.two_stage import losses as two_stage
 from estimator_det.detectors.two_stage import mask
 from inputs.label_map import LabelMap, read_label_map
+from model_fn.evaluation.eval_ops import AGNOSTIC_CATEGORIES, make_categories
 from model_fn.evaluation.metrics import make_metrics
-from model_fn.model_fn import AGNOSTIC_CATEGORIES, eval_categories
 from model_fn.preflight.as_problem import as_problem
 from model_fn.training import step
 
@@ -74,7 +74,7 @@ def metric_names(pipeline_config: Any) -> List[str]:
 def _categories(pipeline_config: Any, label_map: Optional[LabelMap] = None) -> List[Dict[str, Any]]:
     if is_class_agnostic(pipeline_config.model):
         return AGNOSTIC_CATEGORIES
-    return eval_categories(pipeline_config, label_map)
+    return make_categories(pipeline_config, label_map)
 
 
 def _loss_names(pipeline_config: Any) -> List[str]:

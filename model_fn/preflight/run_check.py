@@ -12,8 +12,9 @@ from estimator_det.detectors.base import make_detector
 from estimator_det.nets.quantization import quantized_scopes
 from inputs import schema
 from model_fn.checkpoints.errors import RunError
+from model_fn.evaluation.eval_ops import make_categories
 from model_fn.evaluation.metrics.base import NEED_LABEL_MAP, make_metrics
-from model_fn.model_fn import create_model_fn, eval_categories
+from model_fn.model_fn import create_model_fn
 from model_fn.preflight import data_problems
 from model_fn.preflight.as_problem import as_problem
 from model_fn.preflight.memory import Memory, training_memory
@@ -74,7 +75,7 @@ def examine_components(pipeline_config: Any) -> List[Problem]:
         lambda: make_detector(model, False, config.graph_rewriter),
     ]
     if config.eval_input_reader:
-        makers.append(lambda: make_metrics(config.eval_config, eval_categories(config)))
+        makers.append(lambda: make_metrics(config.eval_config, make_categories(config)))
     problems = []
     for make in makers:
         try:

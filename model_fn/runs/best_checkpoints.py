@@ -19,10 +19,9 @@ from inputs import serving
 from model_fn.checkpoints import repair
 from model_fn.checkpoints.find import find_checkpoint
 from model_fn.checkpoints.label_map_asset import add_label_map, find_readable_label_map
-from model_fn.evaluation import threshold_files
-from model_fn.runs import history
+from model_fn.evaluation import history, threshold_files
+from model_fn.evaluation.history import Evaluation, is_better
 from model_fn.runs.backends import Evaluator
-from model_fn.runs.history import Evaluation, is_better
 from model_fn.serving import saved_model
 
 _LOG = logging.getLogger(__name__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import os
@@ -9,37 +10,24 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.check_model import score_threshold_field
 from estimator_det.config.evaluated_model import evaluated_model
-from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_preprocessor
 from inputs import pipeline as input_pipeline
 from inputs.bad_records.log import LOG_FILE, FaultLog
 from model_fn.checkpoints.errors import CheckpointGoneError
 from model_fn.checkpoints.find import find_checkpoint, find_whole_checkpoint, refuse_model
 from model_fn.checkpoints.repair import find_damage, modified
-from model_fn.evaluation import diagnostics, threshold_files
+from model_fn.evaluation import history
+from model_fn.evaluation.history import Evaluation
 from model_fn.evaluation.matching import Matches
+from model_fn.evaluation.report import EvaluationReport, Metrics, folder_of, named_readers, report
 from model_fn.preflight.metric_names import check_best_metric
-from model_fn.runs import history
 from model_fn.runs.backends import Evaluator
 from model_fn.runs.backends.estimator import make_estimator
 from model_fn.runs.best_checkpoints import keep_and_record
-from model_fn.runs.evaluation_report import (
-    EvaluationReport,
-    Metrics,
-    print_faults,
-    print_notes,
-    print_results,
-    print_thresholds,
-    scalars,
-    write_figures,
-)
-from model_fn.runs.history import Evaluation
 
 _LOG = logging.getLogger(__name__)
 
-TRAINING_DATA = "training_data"
 POLL_SECS = 1.0  # between two searches for a new checkpoint
 
 
@@ -61,15 +49,7 @@ def evaluation_inputs(
     Raises:
         ConfigError: if the configuration has no reader to evaluate on.
     """
-    if on_training_data:
-        readers = [(TRAINING_DATA, pipeline_config.train_input_reader)]
-    else:
-        readers = [
-            (reader.name or str(number), reader)
-            for number, reader in enumerate(pipeline_config.eval_input_reader)
-        ]
-    if not readers:
-        raise ConfigError("eval_input_reader: the configuration has none to evaluate on")
+    readers = named_readers(pipeline_config, on_training_data=on_training_data)
     preprocess = make_preprocessor(evaluated_model(pipeline_config))
 
     def maker(reader: Any) -> Callable[[Optional[FaultLog]], Callable[..., Any]]:
@@ -77,12 +57,7 @@ def evaluation_inputs(
             pipeline_config, preprocess, reader, sample_1_of_n, log
         )
 
-    return [Reader(name, maker(reader)) for name, reader in readers]
-
-
-def folder_of(model_dir: str, reader: str) -> str:
-    """Where the events and files of a reader's evaluations are."""
-    return os.path.join(model_dir, threshold_files.EVALUATION_FOLDER + reader)
+    return [Reader(name, maker(reader)) for name, reader in readers.items()]
 
 
 def evaluate_reader(
@@ -92,58 +67,23 @@ def evaluate_reader(
     checkpoint: str,
     *,
     verbose: bool = True,
+    matches: Optional[Dict[str, Matches]] = None,
 ) -> Evaluation:
     """One evaluation; with `verbose` its progress and result are printed on standard error.
 
     Faults of records are counted, written to bad_records.jsonl in the evaluation's folder, and
     printed in full where they are new. The thresholds of the best F1 are written to
-    thresholds-<step>.json beside it.
+    thresholds-<step>.json beside it. The matches are stored under the reader's name.
     """
     name, folder = reader.name, folder_of(evaluator.model_dir, reader.name)
     faults = FaultLog(os.path.join(folder, LOG_FILE))
     hooks = [EvaluationReport(pipeline_config.eval_config.batch_size)] if verbose else []
-    results = evaluator.evaluate(
+    values, results = evaluator.evaluate(
         reader.make_input_fn(faults), name=name, checkpoint_path=checkpoint, hooks=hooks
     )
-    return report(pipeline_config.model, name, folder, results, faults, verbose=verbose)
-
-
-def report(
-    model: Optional[Any],
-    name: str,
-    folder: str,
-    results: Dict[str, Any],
-    faults: FaultLog,
-    *,
-    verbose: bool = True,
-) -> Evaluation:
-    """Writes and prints what follows from the results of an evaluation.
-
-    Args:
-        model: `DetectionModel` proto that made the detections; None if none did.
-        name: Of the reader.
-        folder: Of the evaluation's events.
-        results: Values by name; they contain the global step.
-        faults: Of the records.
-        verbose: Print on standard error.
-    """
-    metrics, step = scalars(results), int(results[tf1.GraphKeys.GLOBAL_STEP])
-    counts = diagnostics.counts_of(results)
-    score_field = "" if model is None else score_threshold_field(model)
-    notes = diagnostics.explain_metrics(metrics, counts, score_field) if counts else {}
-    bad_records = faults.counts()
-    figures = {f"bad_records/{kind}": count for kind, count in bad_records.items()}
-    write_figures(folder, figures, step, flush=True)
-    table = diagnostics.thresholds_of(results)
-    if table is not None:
-        path = threshold_files.write(folder, step, name, table, model)
-    if verbose:
-        print_results(name, results)
-        print_notes(notes)
-        if table is not None:
-            print_thresholds(table, path)
-        print_faults(faults)
-    return Evaluation(name, step, metrics, notes, bad_records)
+    if matches is not None:
+        matches[name] = results.matches
+    return report(pipeline_config.model, name, folder, values, results, faults, verbose=verbose)
 
 
 def evaluate(
@@ -182,17 +122,14 @@ def evaluate(
         prefix = ""
         try:
             prefix = find_whole_checkpoint(checkpoint)
-            found: List[Matches] = []
-            evaluator = make_estimator(
-                pipeline_config, model_dir or os.path.dirname(prefix), on_matches=found.append
-            )
-            results = {
-                reader.name: evaluate_reader(pipeline_config, evaluator, reader, prefix).metrics
+            folder = model_dir or os.path.dirname(prefix)
+            evaluator = Evaluator(functools.partial(make_estimator, pipeline_config, folder))
+            return {
+                reader.name: evaluate_reader(
+                    pipeline_config, evaluator, reader, prefix, matches=matches
+                ).metrics
                 for reader in readers
             }
-            if matches is not None:
-                matches.update(zip(results, found))
-            return results
         except CheckpointGoneError as error:
             if not tf.io.gfile.isdir(checkpoint) or find_checkpoint(checkpoint) == prefix:
                 raise
@@ -246,7 +183,7 @@ def continuous_eval(
     if min_interval_secs is None:
         min_interval_secs = pipeline_config.eval_config.eval_interval_secs
     model_dir = model_dir or checkpoint_dir
-    evaluator = make_estimator(pipeline_config, model_dir)
+    evaluator = Evaluator(functools.partial(make_estimator, pipeline_config, model_dir))
     readers = evaluation_inputs(
         pipeline_config, on_training_data=on_training_data, sample_1_of_n=sample_1_of_n
     )

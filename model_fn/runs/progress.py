@@ -16,8 +16,8 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config import json_lines, printing
 from estimator_det.config.bars import has_room
 from model_fn.debugging import bad_step
+from model_fn.evaluation.report import write_figures
 from model_fn.runs.backends.base import RunSettings
-from model_fn.runs.evaluation_report import write_figures
 from model_fn.training.step import GRADIENT_NORM, TrainGraph
 
 PROGRESS_FILE = "progress.jsonl"

@@ -27,15 +27,15 @@ import time
 from typing import Any, Callable, Optional, Sequence, TypeVar
 
 from model_fn.checkpoints.errors import SessionLostError
+from model_fn.evaluation.history import EndOfTraining
+from model_fn.evaluation.report import Metrics
 from model_fn.preflight.metric_names import check_best_metric
 from model_fn.runs import cluster
 from model_fn.runs.backends import Backend, RunSettings, make_backend, serve_others
 from model_fn.runs.backends.tpu_options import OnTpu
 from model_fn.runs.best_checkpoints import export
 from model_fn.runs.data_cursor import newest_step
-from model_fn.runs.evaluation_report import Metrics
 from model_fn.runs.evaluator import continuous_eval
-from model_fn.runs.history import EndOfTraining
 from model_fn.runs.loop_options import InLoop
 from model_fn.runs.options import DEFAULT_TASK_TIMEOUT_SECS, Evaluating, Saving
 from model_fn.runs.task_watch import TaskWatch

@@ -7,10 +7,10 @@ import time
 from typing import Any, Callable
 
 from model_fn.checkpoints.find import find_checkpoint
-from model_fn.runs import history
+from model_fn.evaluation import history
+from model_fn.evaluation.report import Metrics
 from model_fn.runs.backends import Evaluator
 from model_fn.runs.best_checkpoints import export, keep_and_record
-from model_fn.runs.evaluation_report import Metrics
 from model_fn.runs.evaluator import evaluate_reader, evaluation_inputs
 from model_fn.runs.options import Evaluating
 from model_fn.runs.saver import CheckpointListener

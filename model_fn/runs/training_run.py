@@ -16,7 +16,8 @@ from inputs.records.cursor import CursorState, DataCursor
 from model_fn.checkpoints import repair, writing
 from model_fn.checkpoints.errors import SessionLostError
 from model_fn.checkpoints.variables import check_resumable
-from model_fn.runs import cluster, history, lock
+from model_fn.evaluation import history
+from model_fn.runs import cluster, lock
 from model_fn.runs.allocator import return_freed_memory
 from model_fn.runs.backends import Backend, RunSettings
 from model_fn.runs.data_cursor import (

@@ -13,16 +13,16 @@ from google.protobuf import text_format
 from estimator_det import cli, console
 from estimator_det.config import pipeline
 from estimator_det.protos import pipeline_pb2
-from model_fn.evaluation import calibration, threshold_files
-from model_fn.runs import evaluator, history
-from tests.model_fn.evaluation.test_calibration import overconfident, synthetic
-from tests.model_fn.runs.test_detections_evaluation import (
+from model_fn.evaluation import calibration, history, threshold_files
+from model_fn.runs import evaluator
+from tests.model_fn.evaluation.detections.test_scoring import (
     CAT,
     DOG,
     record,
     write_records,
     write_results,
 )
+from tests.model_fn.evaluation.test_calibration import overconfident, synthetic
 
 
 @pytest.mark.usefixtures("no_charts")

@@ -18,8 +18,8 @@ from inputs.bad_records.kinds import FAIL, SKIP, RecordFault
 from inputs.bad_records.log import LONGEST_MESSAGE, FaultLog, RecordFaultError
 from model_fn.debugging.bad_step import Record
 from model_fn.drawing import charts
+from model_fn.evaluation import history, report
 from model_fn.preflight import anchor_coverage
-from model_fn.runs import evaluation_report, history
 from tests.hostile import CONTROLS, shows_as_itself
 from tests.inputs import examples
 from tests.model_fn.preflight.small import small_config
@@ -67,9 +67,9 @@ def test_errors_of_records(capsys: pytest.CaptureFixture, tmp_path: pathlib.Path
 def test_reports_of_faults_and_steps(capsys: pytest.CaptureFixture) -> None:
     log = FaultLog()
     log.report(_fault(LONG, SKIP), LONG, 3, LONG)
-    evaluation_report.print_faults(log)
-    evaluation_report.print_notes({f"PerClass/{LONG}": LONG})
-    evaluation_report.print_results(LONG, {"loss": 1.0})
+    report.print_faults(log)
+    report.print_notes({f"PerClass/{LONG}": LONG})
+    report.print_results(LONG, {"loss": 1.0})
     _output(capsys)
     assert shows_as_itself(Record(0, LONG, "f", 1).sentence())
     assert len(Record(0, LONG, "f", 1).sentence()) < 1_000

@@ -13,7 +13,7 @@ from estimator_det.compat import tf
 from estimator_det.config import pipeline
 from exporters.saved_model_detector import DETECTIONS_FILE
 from inputs.datasets import shapes
-from model_fn.runs.history import EVALUATIONS_FILE
+from model_fn.evaluation.history import EVALUATIONS_FILE
 from tests.model_fn import fake
 
 # Real networks are those of tests/benchmarks/test_family.py, which takes them the same way.

@@ -1,7 +1,6 @@
 """Inputs and results of detection metrics.
 
-Each evaluation graph has its own metric objects. One update operation passes each batch to all of
-them as arrays; they compute their results once, when the values are read.
+Metrics are plain Python objects: they take batches as arrays, and return their values once.
 """
 
 from __future__ import annotations
@@ -184,28 +183,3 @@ def add_to_all(sets: Sequence[Metrics], batch: EvaluatedBatch) -> None:
         batch = batch._replace(masks=encode_masks(batch.masks, boxes, *counts))
     for metrics in sets:
         metrics.add(batch)
-
-
-def metric_ops(sets: Sequence[Metrics], batch: EvaluatedBatch) -> MetricOps:
-    """`eval_metric_ops` of metrics sets: name -> (float32 scalar value, update operation).
-
-    All share one update operation, which passes each batch once.
-    """
-    tensors = tf.nest.flatten(batch)
-    names = [name for metrics in sets for name in metrics.names]
-
-    def add(*arrays: np.ndarray) -> None:
-        present = iter(arrays)
-        filled = [None if tensor is None else next(present) for tensor in tensors]
-        add_to_all(sets, tf.nest.pack_sequence_as(batch, filled))
-
-    def values() -> np.ndarray:
-        found: Dict[str, float] = {}
-        for metrics in sets:
-            found.update(metrics.results())
-        return np.array([found[name] for name in names], np.float32)
-
-    update = tf.numpy_function(add, [tensor for tensor in tensors if tensor is not None], [])
-    # One function gives all values, so they are computed once.
-    value = tf.ensure_shape(tf.numpy_function(values, [], tf.float32), [len(names)])
-    return {name: (scalar, update) for name, scalar in zip(names, tf.unstack(value))}

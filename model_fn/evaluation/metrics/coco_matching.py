@@ -13,8 +13,11 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
+from model_fn.evaluation.metrics.greedy import greedy_match
+
 THRESHOLDS = np.linspace(0.5, 0.95, 10)
 RECALLS = np.linspace(0.0, 1.0, 101)
+_LIMITS = np.minimum(THRESHOLDS, 1 - 1e-10)  # as COCOeval: rounding must not miss an overlap of 1
 # Areas in pixels squared, both ends included, by COCO's names.
 AREAS: Dict[str, Tuple[float, float]] = {
     "all": (0.0, 1e10),
@@ -95,7 +98,13 @@ class CocoMatches:
         chosen, rows, ranks = chosen[within], rows[within], ranks[within]
         same = image.categories[chosen, np.newaxis] == image.true_categories[known]
         overlaps = np.where(same, image.overlaps[chosen][:, known], -1.0)
-        matched = match(overlaps, image.is_crowd[known], ignored)
+        matched = greedy_match(
+            overlaps,
+            _LIMITS,
+            is_ignored=ignored,
+            is_crowd=image.is_crowd[known],
+            last_of_equal=True,  # as COCOeval
+        )
         is_matched = matched >= 0
         at = np.where(is_matched, matched, 0)
         left_out = self._outside(image.areas[chosen])
@@ -143,38 +152,6 @@ class CocoMatches:
             curve = _at_recalls(right / totals, share)
             precision[:, :, k, present] = curve.transpose(1, 2, 0)
         return Tables(precision, recall)
-
-
-def match(overlaps: np.ndarray, is_crowd: np.ndarray, is_ignored: np.ndarray) -> np.ndarray:
-    """The object that each detection matches, -1 for none: int [A, T, N].
-
-    In the order of scores, each detection takes the free object of the largest overlap that reaches
-    the threshold; an ignored object only if no other does. A crowd is always free. NaN reaches no
-    threshold.
-
-    Args:
-        overlaps: [N, G], detections by falling score.
-        is_crowd: bool [G].
-        is_ignored: bool [A, G].
-    """
-    num_areas, num_objects = is_ignored.shape
-    matched = np.full((num_areas, len(THRESHOLDS), len(overlaps)), -1)
-    if not num_objects:
-        return matched
-    free = np.ones((num_areas, len(THRESHOLDS), num_objects), bool)
-    limits = np.minimum(THRESHOLDS, 1 - 1e-10)[:, np.newaxis]
-    areas, thresholds = np.ogrid[:num_areas, : len(THRESHOLDS)]
-    for i in np.flatnonzero((overlaps >= THRESHOLDS[0]).any(axis=1)):
-        possible = free & (overlaps[i] >= limits)
-        proper = possible & ~is_ignored[:, np.newaxis]
-        possible = np.where(proper.any(axis=2, keepdims=True), proper, possible)
-        # Of equal overlaps the last one, as COCOeval does.
-        values = np.where(possible, overlaps[i], -1.0)[..., ::-1]
-        best = num_objects - 1 - values.argmax(axis=2)
-        found = possible.any(axis=2)
-        matched[:, :, i] = np.where(found, best, -1)
-        free[areas, thresholds, best] &= ~found | is_crowd[best]
-    return matched
 
 
 def mean_known(values: np.ndarray) -> float:

@@ -7,6 +7,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
 import numpy as np
 
 from model_fn.evaluation.metrics.base import EvaluatedBatch, register
+from model_fn.evaluation.metrics.greedy import greedy_match
 from model_fn.evaluation.metrics.overlaps import is_crowd, mask_iou, masks_of
 
 IOU_THRESHOLD = 0.5  # from which a detection matches
@@ -83,16 +84,12 @@ class CocoPanopticMetrics:
     def _add_class(self, k: int, overlaps: np.ndarray, crowd: np.ndarray) -> None:
         in_crowd = (overlaps[:, crowd] >= self._ioa_threshold).any(axis=1)
         iou = overlaps[:, ~crowd]
-        free = np.ones(iou.shape[1], bool)
-        matched = np.zeros(len(iou), bool)
-        for i in np.flatnonzero((iou >= self._iou_threshold).any(axis=1)):
-            best = int(np.argmax(np.where(free, iou[i], -1.0)))
-            if free[best] and iou[i, best] >= self._iou_threshold:
-                free[best], matched[i] = False, True
-                self._sums.iou[k] += iou[i, best]
+        columns = greedy_match(iou, [self._iou_threshold])[0, 0]
+        matched = columns >= 0
+        self._sums.iou[k] += iou[matched, columns[matched]].sum()
         self._sums.matched[k] += matched.sum()
         self._sums.unmatched[k] += (~matched & ~in_crowd).sum()
-        self._sums.missed[k] += free.sum()
+        self._sums.missed[k] += iou.shape[1] - matched.sum()
 
     def results(self) -> Dict[str, float]:
         """Value by name; starts a new evaluation."""

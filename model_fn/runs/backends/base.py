@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, ContextManager, Dict, List, Optional, Protocol, Sequence
+from typing import (
+    Any,
+    Callable,
+    ContextManager,
+    Dict,
+    List,
+    Optional,
+    Protocol,
+    Sequence,
+    Tuple,
+)
 
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor
+from model_fn.evaluation.accumulator import Results
 from model_fn.runs.options import DEFAULT_TASK_TIMEOUT_SECS, Saving
 from model_fn.training.step import TrainGraph
 
@@ -34,16 +45,32 @@ class RunSettings:
     data_service: Optional[str] = None
 
 
-class Evaluator(Protocol):
-    """Evaluates and exports checkpoints; an `Estimator` is one."""
+class Evaluator:
+    """Evaluates and exports checkpoints by an Estimator.
 
-    model_dir: str
+    Args:
+        make_estimator: Takes `on_results`, which is called with the results of each evaluation.
 
-    def evaluate(self, input_fn: Callable[..., Any], **arguments: Any) -> Dict[str, Any]:
-        """As `Estimator.evaluate`."""
+    Attributes:
+        model_dir: Gets the events of evaluations.
+    """
+
+    def __init__(self, make_estimator: Callable[..., Any]) -> None:
+        self._results: List[Results] = []
+        self._estimator = make_estimator(on_results=self._results.append)
+        self.model_dir: str = self._estimator.model_dir
+
+    def evaluate(
+        self, input_fn: Callable[..., Any], **options: Any
+    ) -> Tuple[Dict[str, Any], Results]:
+        """Returns what `Estimator.evaluate` returns, and the results of the same evaluation."""
+        values = self._estimator.evaluate(input_fn, **options)
+        return values, self._results.pop()
 
     def export_saved_model(self, *arguments: Any, **options: Any) -> bytes:
         """As `Estimator.export_saved_model`."""
+        folder: bytes = self._estimator.export_saved_model(*arguments, **options)
+        return folder
 
 
 class Backend(Protocol):

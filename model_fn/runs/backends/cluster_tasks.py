@@ -8,9 +8,9 @@ from typing import Any, Optional, Sequence
 
 from estimator_det.compat import tf
 from model_fn.checkpoints.errors import RunError
+from model_fn.evaluation.history import EndOfTraining
 from model_fn.runs.backends.base import RunSettings
 from model_fn.runs.cluster import Cluster, Task
-from model_fn.runs.history import EndOfTraining
 from model_fn.runs.signals import StopSignals
 from model_fn.runs.task_watch import TaskWatch, check_free, is_listening
 

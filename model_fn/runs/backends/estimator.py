@@ -13,7 +13,7 @@ from estimator_det.detectors.base import make_preprocessor
 from inputs import pipeline as input_pipeline
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor, seed_at
-from model_fn.evaluation.matching import OnMatches
+from model_fn.evaluation.accumulator import OnResults
 from model_fn.model_fn import create_model_fn
 from model_fn.runs import cluster, progress
 from model_fn.runs.backends.base import Evaluator, RunSettings
@@ -41,7 +41,7 @@ def make_estimator(
     saving: Optional[Saving] = None,
     seed: Optional[int] = None,
     graph: Optional[TrainGraph] = None,
-    on_matches: Optional[OnMatches] = None,
+    on_results: Optional[OnResults] = None,
     **run_options: Any,
 ) -> Any:
     """An `Estimator` of a pipeline configuration.
@@ -52,7 +52,7 @@ def make_estimator(
         saving: When it saves; by default every ten minutes.
         seed: Of initial values and whatever else is random in the graph.
         graph: Gets what hooks need of a training graph.
-        on_matches: Gets the matches of an evaluation when it ends.
+        on_results: Called with the results of an evaluation when it ends.
         **run_options: More settings of its `RunConfig`.
     """
     saving = saving or Saving()
@@ -67,7 +67,7 @@ def make_estimator(
         save_checkpoints_secs=saving.secs,
         **run_options,
     )
-    model_fn = create_model_fn(pipeline_config, graph=graph, on_matches=on_matches)
+    model_fn = create_model_fn(pipeline_config, graph=graph, on_results=on_results)
     return estimator.Estimator(model_fn, config=run_config, params={})
 
 
@@ -160,5 +160,4 @@ class EstimatorBackend:
         trainer.train(input_fn, hooks=list(hooks), max_steps=steps)
 
     def evaluator(self) -> Evaluator:
-        made: Evaluator = self._make_estimator()
-        return made
+        return Evaluator(self._make_estimator)

@@ -134,8 +134,7 @@ class ParameterServerBackend:
                 tasks.wait_for_end()
 
     def evaluator(self) -> Evaluator:
-        made: Evaluator = self._make_estimator()
-        return made
+        return Evaluator(self._make_estimator)
 
 
 def _wait_for_variables(tasks: Tasks, min_step: int) -> None:

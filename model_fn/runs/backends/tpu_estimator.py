@@ -8,7 +8,7 @@ import math
 import os
 import re
 import time
-from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1, tpu_estimator
 from estimator_det.config.text import ConfigError
@@ -17,6 +17,7 @@ from inputs import pipeline as input_pipeline
 from inputs import schema
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor, seed_at
+from model_fn.evaluation.accumulator import OnResults, Results
 from model_fn.model_fn import create_model_fn
 from model_fn.runs import cluster
 from model_fn.runs.backends import tpu_options, tpu_resolver
@@ -55,6 +56,7 @@ def make_estimator(
     saving: Optional[Saving] = None,
     seed: Optional[int] = None,
     graph: Optional[TrainGraph] = None,
+    on_results: Optional[OnResults] = None,
 ) -> Any:
     """A `TPUEstimator` of a pipeline configuration, that trains, and evaluates if asked to.
 
@@ -67,6 +69,7 @@ def make_estimator(
         saving: How many checkpoints are kept.
         seed: Of initial values and whatever else is random in the graph.
         graph: Gets what hooks need of a training graph.
+        on_results: Called with the results of an evaluation when it ends.
 
     Raises:
         ConfigError: if the configuration does not suit a TPU.
@@ -75,7 +78,7 @@ def make_estimator(
     tpu_options.check(pipeline_config, model_dir, on_tpu)
     evaluation_batch = pipeline_config.eval_config.batch_size
     return tpu_estimator.TPUEstimator(
-        create_model_fn(pipeline_config, use_tpu=True, graph=graph),
+        create_model_fn(pipeline_config, use_tpu=True, graph=graph, on_results=on_results),
         config=make_run_config(model_dir, on_tpu, saving=saving, seed=seed),
         use_tpu=not on_tpu.rehearses,
         train_batch_size=pipeline_config.train_config.batch_size,
@@ -255,22 +258,19 @@ class LoopReport(TrainingReport):
             self._report()
 
 
-class TpuEvaluator:
+class TpuEvaluator(Evaluator):
     """Evaluates on the TPU, and exports for CPU.
 
     Args:
-        pipeline_config: `TrainEvalPipelineConfig` proto; `eval_config.num_examples` says how many
-            images there are, of which whole batches are evaluated.
-        tpu: Of `make_estimator`.
-
-    Attributes:
-        model_dir: Where it has its checkpoints.
+        pipeline_config: `TrainEvalPipelineConfig` proto; `eval_config.num_examples` is the number
+            of images, of which whole batches are evaluated.
+        make_estimator: See `Evaluator`.
 
     Raises:
         ConfigError: if there is not one whole batch.
     """
 
-    def __init__(self, pipeline_config: Any, tpu: Any) -> None:
+    def __init__(self, pipeline_config: Any, make_estimator: Callable[..., Any]) -> None:
         config = pipeline_config.eval_config
         self._steps = config.num_examples // max(config.batch_size, 1)
         if not self._steps:
@@ -279,18 +279,13 @@ class TpuEvaluator:
                 f"{config.batch_size}: a TPU must know how many images to evaluate. Set it to the "
                 "number of images, or evaluate on this machine"
             )
-        self._tpu = tpu
-        self.model_dir = tpu.model_dir
+        super().__init__(make_estimator)
 
-    def evaluate(self, input_fn: Callable[..., Any], **arguments: Any) -> Dict[str, Any]:
+    def evaluate(
+        self, input_fn: Callable[..., Any], **options: Any
+    ) -> Tuple[Dict[str, Any], Results]:
         """Over whole batches."""
-        return dict(
-            self._tpu.evaluate(fed(input_fn, evaluates=True), steps=self._steps, **arguments)
-        )
-
-    def export_saved_model(self, *arguments: Any, **options: Any) -> bytes:
-        exported: bytes = self._tpu.export_saved_model(*arguments, **options)
-        return exported
+        return super().evaluate(fed(input_fn, evaluates=True), steps=self._steps, **options)
 
 
 class TpuBackend:
@@ -360,6 +355,5 @@ class TpuBackend:
 
     def evaluator(self) -> Evaluator:
         if self._on_tpu.evaluates:
-            return TpuEvaluator(self._settings.pipeline_config, self._make_estimator())
-        made: Evaluator = estimator_maker(self._settings)()
-        return made
+            return TpuEvaluator(self._settings.pipeline_config, self._make_estimator)
+        return Evaluator(estimator_maker(self._settings))

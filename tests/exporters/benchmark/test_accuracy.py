@@ -10,7 +10,7 @@ from estimator_det.compat import tf
 from exporters.benchmark.accuracy import evaluate_model
 from exporters.detector import ModelDetector
 from inputs.datasets import writer
-from model_fn.runs.detections_evaluation import config_of_records
+from model_fn.evaluation.detections.scoring import config_of_records
 from tests.inputs.examples import BOXES, example
 
 BOX_FIELDS = [list(values) for values in zip(*BOXES.values())]  # ymin, xmin, ymax, xmax

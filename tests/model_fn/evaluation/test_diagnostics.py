@@ -73,19 +73,19 @@ def test_confusion():
     np.testing.assert_array_equal(made._confusion, expected)
 
 
-def test_summary_has_picture_and_counts_and_starts_anew():
-    made = _diagnostics(_batch([BOX], [1], [BOX], [0.9], [1]))
-    results = {diagnostics.EVAL_DIAGNOSTICS: made.summary(), MAP: 1.0}
-    (picture,) = [
-        value.image
-        for value in tf1.Summary.FromString(results[diagnostics.EVAL_DIAGNOSTICS]).value
-        if value.HasField("image")
-    ]
-    image = Image.open(io.BytesIO(picture.encoded_image_string))
-    assert image.size == (picture.width, picture.height)
-    assert diagnostics.counts_of(results)["boxes"]["cat"] == 1
-    assert diagnostics.counts_of({diagnostics.EVAL_DIAGNOSTICS: made.summary()})["images"] == 0
-    assert diagnostics.counts_of({MAP: 1.0}) is None
+def test_results_have_counts_matches_and_chart_and_start_a_new_evaluation():
+    evaluation = _diagnostics(_batch([BOX], [1], [BOX], [0.9], [1]))
+    counts, matches, chart = evaluation.results()
+    assert counts["boxes"]["cat"] == 1
+    assert matches.of_all().correct.tolist() == [True] and matches.of_all().num_boxes == 1
+    (summary,) = tf1.Summary.FromString(diagnostics.chart_summary(chart)).value
+    assert summary.tag == diagnostics.EVAL_DIAGNOSTICS
+    assert summary.image.encoded_image_string == chart
+    image = Image.open(io.BytesIO(chart))
+    assert image.size == (summary.image.width, summary.image.height)
+    counts, matches, chart = evaluation.results()
+    assert counts["images"] == 0 and matches.of_all().num_boxes == 0 and chart == b""
+    assert not tf1.Summary.FromString(diagnostics.chart_summary(chart)).value
 
 
 def _why(batches, metrics):

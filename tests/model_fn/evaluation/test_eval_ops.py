@@ -11,10 +11,10 @@ from google.protobuf import text_format
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Detections, Groundtruth
-from estimator_det.protos import eval_pb2
+from estimator_det.protos import eval_pb2, pipeline_pb2
 from inputs import schema
 from inputs.label_map import LabelMap, read_label_map
-from model_fn.evaluation import diagnostics, eval_ops
+from model_fn.evaluation import eval_ops
 from model_fn.evaluation.metrics.base import EvaluatedBatch
 
 CATEGORIES = [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}]
@@ -72,10 +72,10 @@ def received(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
     batches: List[Any] = []
 
     def gather(_: Any, batch: Any, *more: Any) -> Dict[str, Any]:
-        batches.append((batch, *more) if more else batch)
+        batches.append((batch, *more) if len(more) > 1 else batch)
         return {}
 
-    for name in ("metric_ops", "diagnostics_ops", "image_ops"):
+    for name in ("accumulator_ops", "image_ops"):
         monkeypatch.setattr(eval_ops, name, gather)
     return batches
 
@@ -87,12 +87,12 @@ def _ops(detections: Detections, groundtruth: Groundtruth, features: Any, text: 
         features,
         eval_config=text_format.Parse(text, eval_pb2.EvalConfig()),
         categories=CATEGORIES,
+        on_results=lambda _: None,
     )
 
 
 def test_metrics_get_pixels_of_the_original_image(received: List[EvaluatedBatch]) -> None:
     _ops(_detections(), _groundtruth(), _features())
-    assert len(received) == 2  # metrics and diagnostics
     for batch in received:
         np.testing.assert_allclose(batch.detection_boxes, PIXELS, rtol=1e-5)
         np.testing.assert_allclose(batch.boxes, PIXELS, rtol=1e-5)
@@ -134,7 +134,7 @@ def test_pictures_get_boxes_of_the_real_image(received: List[Any]) -> None:
     pixels = tf.zeros([2, *PADDED, 3], tf.uint8)
     features = _features(**{schema.ORIGINAL_IMAGE: pixels})
     _ops(_detections(), _groundtruth(), features, "num_visualizations: 0")
-    assert len(received) == 2
+    assert len(received) == 1
     _ops(_detections(), _groundtruth(), features, "num_visualizations: 3")
     evaluated, shapes, (num_detections, num_boxes) = received[-1]
     assert evaluated.image is pixels
@@ -150,8 +150,9 @@ def test_pictures_get_boxes_of_the_real_image(received: List[Any]) -> None:
 
 def test_options_of_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     made: List[Any] = []
-    monkeypatch.setattr(eval_ops, "metric_ops", lambda *_: {})
-    monkeypatch.setattr(eval_ops, "diagnostics_ops", lambda found, _: made.append(found) or {})
+    monkeypatch.setattr(
+        eval_ops, "accumulator_ops", lambda accumulator, *_: made.append(accumulator) or {}
+    )
     monkeypatch.setattr(eval_ops, "image_ops", lambda *_: {})
     monkeypatch.setattr(eval_ops, "EvaluationImages", lambda *given: made.append(given))
     text = "min_score_threshold: 0.25 max_num_boxes_to_visualize: 7 num_visualizations: 4"
@@ -160,8 +161,8 @@ def test_options_of_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
         more = "skip_labels: {} skip_scores: {}".format(*(str(flag).lower() for flag in flags))
         features = _features(**{schema.ORIGINAL_IMAGE: tf.zeros([2, *PADDED, 3], tf.uint8)})
         _ops(_detections(), _groundtruth(), features, f"{text} {more}")
-        found, (number, names, options) = made
-        assert isinstance(found, diagnostics.EvalDiagnostics) and found._min_score == 0.25
+        accumulator, (number, names, options) = made
+        assert accumulator._diagnostics._min_score == 0.25
         assert (number, names) == (4, {1: "cat", 2: "dog"})
         assert (options.min_score, options.max_boxes) == (0.25, 7)
         assert (options.skip_labels, options.skip_scores) == flags
@@ -179,6 +180,7 @@ def test_what_a_tpu_sends_gives_the_same(received: List[EvaluatedBatch]) -> None
             categories=CATEGORIES,
             losses=losses,
             learning_rate=tf.constant(0.25),
+            on_results=lambda _: None,
         )
         assert all(tensor.shape.rank for tensor in tensors)
         ops = make(*(tf.concat([tensor, tensor], 0) for tensor in tensors))
@@ -218,15 +220,18 @@ def test_all_found_in_a_padded_image() -> None:
 
 
 def test_categories(tmp_path: Any) -> None:
-    assert eval_ops.make_categories(None, 2) == [
-        {"id": 1, "name": "category_1"},
-        {"id": 2, "name": "category_2"},
-    ]
+    config = pipeline_pb2.TrainEvalPipelineConfig()
+    config.model.ssd.num_classes = 2
+    numbered = [{"id": 1, "name": "category_1"}, {"id": 2, "name": "category_2"}]
+    assert eval_ops.make_categories(config) == numbered
     path = tmp_path / "map.pbtxt"
     path.write_text("item { id: 3 name: '/m/x' display_name: 'owl' } item { id: 1 name: 'cat' }")
     label_map: LabelMap = read_label_map(str(path))
-    found = {entry["id"]: entry["name"] for entry in eval_ops.make_categories(label_map, 9)}
-    assert found == {3: "owl", 1: "cat"}
+    names = {entry["id"]: entry["name"] for entry in eval_ops.make_categories(config, label_map)}
+    assert names == {3: "owl", 1: "cat"}
+    config.eval_input_reader.add()
+    config.eval_input_reader.add(label_map_path=str(path))
+    assert {entry["id"] for entry in eval_ops.make_categories(config)} == {3, 1}
 
 
 def test_keypoints_channels_and_labeled_classes_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,7 +240,9 @@ def test_keypoints_channels_and_labeled_classes_arrive(monkeypatch: pytest.Monke
     monkeypatch.setattr(
         eval_ops, "image_ops", lambda images, batch, *_: pictures.append((images, batch)) or {}
     )
-    monkeypatch.setattr(eval_ops, "metric_ops", lambda _, batch: batches.append(batch) or {})
+    monkeypatch.setattr(
+        eval_ops, "accumulator_ops", lambda _, batch, __: batches.append(batch) or {}
+    )
     # The real image is the upper half of the padded one.
     features: Dict[str, tf.Tensor] = {
         schema.IMAGE: tf.zeros([1, 8, 4, 3]),
@@ -263,7 +270,12 @@ def test_keypoints_channels_and_labeled_classes_arrive(monkeypatch: pytest.Monke
     )
     config = eval_pb2.EvalConfig(keypoint_edge=[eval_pb2.KeypointEdge(start=3, end=1)])
     eval_ops.evaluation_ops(
-        detections, groundtruth, features, eval_config=config, categories=CATEGORIES
+        detections,
+        groundtruth,
+        features,
+        eval_config=config,
+        categories=CATEGORIES,
+        on_results=lambda _: None,
     )
     ((images, picture),) = pictures
     assert images._options.keypoint_edges == ((3, 1),)
@@ -278,8 +290,7 @@ def test_masks_reach_the_metrics_that_compare_them(received: List[EvaluatedBatch
     detections = _detections()._replace(masks=detected)
     text = 'metrics_set: "coco_mask_metrics" metrics_set: "coco_detection_metrics"'
     _ops(detections, _groundtruth(masks=masks), _features(), text)
-    both, of_diagnostics = received
-    assert of_diagnostics.masks is None
+    (both,) = received
     assert both.masks.detected is detected and both.masks.masks is masks
     np.testing.assert_array_equal(both.masks.real_sizes, np.array(REAL)[:, :2])
     np.testing.assert_array_equal(both.masks.image_sizes, ORIGINAL)
@@ -329,6 +340,7 @@ def _keypoint_ops(detections: Detections, groundtruth: Groundtruth, num_points: 
         _features(),
         eval_config=text_format.Parse(KEYPOINTS, eval_pb2.EvalConfig()),
         categories=[{"id": 1, "name": "cat", "keypoints": points}, CATEGORIES[1]],
+        on_results=lambda _: None,
     )
 
 
@@ -342,7 +354,6 @@ def test_keypoints_are_in_pixels_of_the_original_image(received: List[EvaluatedB
     for found in (batch.detection_keypoints, batch.keypoints):
         np.testing.assert_allclose(found, PIXELS.reshape(2, 2, 2, 2), rtol=1e-5)
     assert batch.keypoint_visibilities is groundtruth.keypoint_visibilities
-    assert received[1].keypoints is None  # The diagnostics compare boxes.
 
 
 def test_keypoints_in_a_graph() -> None:

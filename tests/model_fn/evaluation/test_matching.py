@@ -36,12 +36,10 @@ def batch(
 
 def matches_of(*batches: EvaluatedBatch) -> Matches:
     """The matches that an evaluation hands on when it ends."""
-    found: list[Matches] = []
-    diagnostics = EvalDiagnostics(CATEGORIES, 0.5, found.append)
-    for one in batches:
-        diagnostics.add(one)
-    diagnostics.summary()
-    return found[0]
+    diagnostics = EvalDiagnostics(CATEGORIES, 0.5)
+    for each in batches:
+        diagnostics.add(each)
+    return diagnostics.results()[1]
 
 
 def _judged(*batches: EvaluatedBatch, k: int = 0) -> list[tuple[float, bool]]:

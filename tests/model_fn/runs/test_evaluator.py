@@ -16,12 +16,12 @@ from inputs.bad_records import log as fault_log
 from inputs.bad_records.kinds import SKIP, RecordFault
 from model_fn.checkpoints.errors import CheckpointGoneError, DamagedCheckpointsError, RunError
 from model_fn.checkpoints.find import find_checkpoint
+from model_fn.evaluation import history
+from model_fn.evaluation.accumulator import Results
+from model_fn.evaluation.diagnostics import EvalDiagnostics
+from model_fn.evaluation.matching import Matches
 from model_fn.preflight.placeholders import placeholders
-from model_fn.runs import (
-    evaluator,
-    history,
-    runner,
-)
+from model_fn.runs import evaluator, runner
 from model_fn.runs.backends import estimator as estimators
 from model_fn.runs.options import Saving
 from tests.inputs.examples import BOXES, example, picture, pipeline, write
@@ -165,6 +165,7 @@ def test_checkpoints_that_are_deleted_before_they_are_read(
     estimated.train(fake.train_input_fn, max_steps=4)
     real = estimated.evaluate
     left = [1, 2, 3, 4]
+    results: List[Any] = []
 
     def name_latest() -> None:
         (tmp_path / "checkpoint").write_text(f'model_checkpoint_path: "model.ckpt-{left[0]}"')
@@ -172,14 +173,19 @@ def test_checkpoints_that_are_deleted_before_they_are_read(
     def delete_first(input_fn: Any, hooks: Any, checkpoint_path: str, **options: Any) -> Any:
         """Of four checkpoints two are deleted while their evaluation starts."""
         if len(left) in (3, 1):
+            results[-1](Results({}, EvalDiagnostics([], 0.5).counts(), Matches([], []), b""))
             return {"global_step": left[0], "loss": 1.0}
         hooks = [*hooks, _DeleteBeforeRestore(checkpoint_path)]
         del left[0]
         name_latest()
         return real(input_fn, hooks=hooks, checkpoint_path=checkpoint_path, **options)
 
+    def make_estimator(*_: Any, on_results: Any, **options: Any) -> Any:
+        results.append(on_results)
+        return estimated
+
     monkeypatch.setattr(estimated, "evaluate", delete_first)
-    monkeypatch.setattr(evaluator, "make_estimator", lambda *_, **__: estimated)
+    monkeypatch.setattr(evaluator, "make_estimator", make_estimator)
     name_latest()
     assert evaluator.evaluate(config, model_dir)["0"]["global_step"] == 2
     assert "model.ckpt-1 was deleted before it was read" in caplog.text

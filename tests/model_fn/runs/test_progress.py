@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
-from model_fn.runs import evaluation_report, progress
+from model_fn.evaluation import report
+from model_fn.runs import progress
 from model_fn.training import step as training_step
 from tests.model_fn import fake
 
@@ -99,10 +100,10 @@ def test_lines_on_a_terminal_without_size() -> None:
 
 def test_evaluation_tells_how_far_it_is() -> None:
     stream = io.StringIO()
-    report = evaluation_report.EvaluationReport(4, every_secs=0.0, stream=stream)
+    reporter = report.EvaluationReport(4, every_secs=0.0, stream=stream)
     with tf.Graph().as_default():
         value = tf.constant(1.0)
-        with tf1.train.SingularMonitoredSession(hooks=[report]) as session:
+        with tf1.train.SingularMonitoredSession(hooks=[reporter]) as session:
             session.run(value)
             session.run(value)
     lines = stream.getvalue().splitlines()

@@ -13,10 +13,10 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
+from model_fn.evaluation import history
 from model_fn.runs import (
     data_cursor,
     evaluator,
-    history,
     progress,
     runner,
 )

@@ -8,8 +8,8 @@ import numpy as np
 
 from estimator_det.compat import eagerly, tf, tf1
 from inputs import schema
+from model_fn.evaluation.report import write_figures
 from model_fn.runs.backends.distributed.session import LoopSession
-from model_fn.runs.evaluation_report import write_figures
 from model_fn.training import input_images, step
 from model_fn.training.loop_step import LoopStep
 from model_fn.training.train_op import gradient_summaries

@@ -6,11 +6,9 @@ from typing import Any, Dict, List
 import numpy as np
 import pytest
 
-from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import eval_pb2
 from model_fn.evaluation.metrics import METRICS, EvaluatedBatch, make_metrics
-from model_fn.evaluation.metrics.base import metric_ops
 from model_fn.evaluation.metrics.coco import SUMMARIES, CocoBoxMetrics
 from tests.conftest import golden_component
 
@@ -138,28 +136,6 @@ def test_results_forget_and_explain_minus_one(caplog: pytest.LogCaptureFixture) 
         metrics.add(_one_image(num_boxes=np.array([0], np.int32)))
         assert metrics.results()["DetectionBoxes_Precision/mAP"] == -1.0
     assert "none of the 0 groundtruth boxes of the 1 images" in caplog.text
-
-
-def test_metric_ops_accumulate_in_a_graph() -> None:
-    metrics = CocoBoxMetrics(CATEGORIES)
-    with tf.Graph().as_default() as graph, tf1.Session() as session:
-        batch = _golden_batch([0, 1, 2], crowd=True)
-        placeholders = EvaluatedBatch(
-            *(
-                None if array is None else tf1.placeholder(array.dtype, array.shape)
-                for array in batch
-            )
-        )
-        ops = metric_ops([metrics], placeholders)
-        assert len(graph.get_operations()) < 40
-        updates = [update for _, update in ops.values()]
-        for images in ([0, 1, 2], [3, 4, 5]):
-            arrays = _golden_batch(images, crowd=True)
-            feed = {p: a for p, a in zip(placeholders, arrays) if p is not None}
-            session.run(updates, feed)
-        values = session.run({name: value for name, (value, _) in ops.items()})
-    for name, expected in SETTINGS["results"]["coco_crowd"].items():
-        assert values[name] == pytest.approx(expected, rel=1e-5), name
 
 
 def test_unknown_sets_and_categories_are_named() -> None:

@@ -5,10 +5,8 @@ from typing import Any, List
 import numpy as np
 import pytest
 
-from estimator_det.compat import tf, tf1
 from estimator_det.protos import eval_pb2
 from model_fn.evaluation.metrics import EvaluatedBatch, make_metrics
-from model_fn.evaluation.metrics.base import metric_ops
 from model_fn.evaluation.metrics.run_lengths import Masks
 from tests.conftest import golden_component
 
@@ -48,21 +46,15 @@ def _batch(images: List[str]) -> EvaluatedBatch:
     )
 
 
-def test_two_sets_share_one_pass_in_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_sets_share_encoded_masks(monkeypatch: pytest.MonkeyPatch) -> None:
     from model_fn.evaluation.metrics import base
 
     encoded: List[Any] = []
     encode = base.encode_masks
     monkeypatch.setattr(base, "encode_masks", lambda *a: encoded.append(a) or encode(*a))
     sets = make_metrics(eval_pb2.EvalConfig(metrics_set=SETS), CATEGORIES)
-    with tf.Graph().as_default(), tf1.Session() as session:
-        tensors = tf.nest.map_structure(
-            lambda value: None if value is None else tf.constant(value),
-            _batch(["mask0", "mask1", "mask2"]),
-        )
-        ops = metric_ops(sets, tensors)
-        session.run([update for _, update in ops.values()])
-        values = session.run({name: value for name, (value, _) in ops.items()})
+    base.add_to_all(sets, _batch(["mask0", "mask1", "mask2"]))
+    values = {name: value for each in sets for name, value in each.results().items()}
     assert len(encoded) == 1
     expected = {**SETTINGS["results"]["coco_masks"], **SETTINGS["results"]["pascal_masks"]}
     assert values == pytest.approx(expected, rel=1e-6, nan_ok=True)

@@ -19,7 +19,8 @@ from inputs import schema
 from inputs.records.cursor import first_stream_index
 from model_fn.checkpoints.errors import RunError
 from model_fn.debugging.replay import BATCH_FILE, CHECKPOINT
-from model_fn.runs import data_cursor, history, progress, runner, training_run
+from model_fn.evaluation import history
+from model_fn.runs import data_cursor, progress, runner, training_run
 from model_fn.runs.loop_options import InLoop
 from model_fn.runs.options import Evaluating, Saving
 from model_fn.runs.progress import PROGRESS_FILE, NotFiniteLossError

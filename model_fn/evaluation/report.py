@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
@@ -9,14 +10,74 @@ from typing import Any, Dict, List, Mapping, Optional, TextIO
 
 from estimator_det.compat import tf1
 from estimator_det.config import printing
+from estimator_det.config.check_model import score_threshold_field
+from estimator_det.config.text import ConfigError
 from inputs.bad_records.log import FaultLog
-from model_fn.evaluation import thresholds
+from model_fn.evaluation import diagnostics, threshold_files, thresholds
+from model_fn.evaluation.accumulator import Results
+from model_fn.evaluation.history import Evaluation, Metrics
 
-Metrics = Dict[str, float]
+TRAINING_DATA = "training_data"  # name of the training reader where it is evaluated on
 
 # Loss, mAPs that are not of a category or size, AP of LVIS, panoptic quality.
 _HEADLINE = re.compile(r"loss|\w+_Precision/mAP[^/( ]*|\w+_AP|PanopticQuality@[\d.]+IOU")
 _NAMED = 4  # metrics that share a reason, by name
+
+
+def named_readers(pipeline_config: Any, *, on_training_data: bool = False) -> Dict[str, Any]:
+    """Evaluation readers by name, or the training reader; one without a name takes its number.
+
+    Raises:
+        ConfigError: if the configuration has no reader to evaluate on.
+    """
+    if on_training_data:
+        return {TRAINING_DATA: pipeline_config.train_input_reader}
+    readers = pipeline_config.eval_input_reader
+    if not readers:
+        raise ConfigError("eval_input_reader: the configuration has none to evaluate on")
+    return {reader.name or str(number): reader for number, reader in enumerate(readers)}
+
+
+def folder_of(model_dir: str, reader: str) -> str:
+    """Folder for events and files of a reader's evaluations."""
+    return os.path.join(model_dir, threshold_files.EVALUATION_FOLDER + reader)
+
+
+def report(
+    model: Optional[Any],
+    reader: str,
+    folder: str,
+    values: Dict[str, Any],
+    results: Results,
+    faults: FaultLog,
+    *,
+    verbose: bool = True,
+) -> Evaluation:
+    """Writes and prints what follows from an evaluation.
+
+    Args:
+        model: `DetectionModel` proto that made the detections; None if none did.
+        reader: Name of the evaluated reader.
+        folder: Gets events and thresholds.
+        values: Metrics and losses by name, and the global step.
+        results: Of the same evaluation.
+        faults: Of its records.
+        verbose: Print on standard error.
+    """
+    metrics, step = scalars(values), int(values[tf1.GraphKeys.GLOBAL_STEP])
+    score_field = "" if model is None else score_threshold_field(model)
+    notes = diagnostics.explain_metrics(metrics, results.counts, score_field)
+    bad_records = faults.counts()
+    figures = {f"bad_records/{kind}": count for kind, count in bad_records.items()}
+    write_figures(folder, figures, step, flush=True)
+    table = thresholds.make_table(results.matches)
+    path = threshold_files.write(folder, step, reader, table, model)
+    if verbose:
+        print_results(reader, values)
+        print_notes(notes)
+        printing.report(thresholds.format_table(table, path), sys.stderr)
+        print_faults(faults)
+    return Evaluation(reader, step, metrics, notes, bad_records)
 
 
 class EvaluationReport(tf1.train.SessionRunHook):
@@ -73,11 +134,6 @@ def print_results(name: str, results: Dict[str, Any], stream: Optional[TextIO] =
     numbers = " ".join(f"{key} {value:.4f}" for key, value in sorted(shown.items()))
     step = int(results.get(tf1.GraphKeys.GLOBAL_STEP, 0))
     printing.report(f"evaluation {name!r} at step {step} | {numbers}", stream or sys.stderr)
-
-
-def print_thresholds(table: thresholds.Table, path: str, stream: Optional[TextIO] = None) -> None:
-    """Prints the thresholds of the best F1; `path` is of the file with all of them."""
-    printing.report(thresholds.format_table(table, path), stream or sys.stderr)
 
 
 def write_figures(

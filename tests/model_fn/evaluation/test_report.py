@@ -5,7 +5,7 @@ from typing import Dict
 
 import pytest
 
-from model_fn.runs.evaluation_report import print_results
+from model_fn.evaluation.report import print_results
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,8 @@ from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Predictions, make_detector
 from estimator_det.protos import pipeline_pb2
 from model_fn.checkpoints.errors import RunError
-from model_fn.evaluation import calibration
+from model_fn.evaluation import calibrating, calibration
 from model_fn.evaluation.matching import Matches
-from model_fn.runs import calibrating
 from tests.model_fn.evaluation.test_calibration import (
     KINDS,
     logit,

@@ -5,13 +5,12 @@ from __future__ import annotations
 import copy
 import logging
 import os
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import eagerly, tf, tf1
 from estimator_det.config.printing import plain, quoted
-from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Detections
 from estimator_det.images.preprocess import Preprocessor
 from estimator_det.images.resize import make_resizer
@@ -21,15 +20,20 @@ from inputs import schema
 from inputs.bad_records.log import LOG_FILE, FaultLog
 from inputs.label_map import read_label_map
 from model_fn.checkpoints.errors import RunError
-from model_fn.evaluation import diagnostics, eval_ops
+from model_fn.evaluation import diagnostics, eval_ops, history
+from model_fn.evaluation.accumulator import Accumulator, Results
 from model_fn.evaluation.detections import file as detection_file
 from model_fn.evaluation.detections.file import DetectionFile, ImageDetections, Wanted
-from model_fn.evaluation.matching import Matches, OnMatches
+from model_fn.evaluation.history import Evaluation, Metrics
+from model_fn.evaluation.matching import Matches
 from model_fn.evaluation.metrics.base import make_metrics
-from model_fn.model_fn import eval_categories
-from model_fn.runs import history
-from model_fn.runs.evaluation_report import EvaluationReport, Metrics, write_figures
-from model_fn.runs.evaluator import TRAINING_DATA, folder_of, report
+from model_fn.evaluation.report import (
+    EvaluationReport,
+    folder_of,
+    named_readers,
+    report,
+    write_figures,
+)
 from model_fn.training.step import groundtruth_from_labels
 
 _LOG = logging.getLogger(__name__)
@@ -85,59 +89,56 @@ def evaluate_detections(
         FileNotFoundError: if there is no such file.
         RunError: if it has faults, or none of its images is among the records.
     """
-    config = as_read(pipeline_config)
-    readers = (
-        {TRAINING_DATA: config.train_input_reader}
-        if on_training_data
-        else {reader.name or str(i): reader for i, reader in enumerate(config.eval_input_reader)}
-    )
-    if not readers:
-        raise ConfigError("eval_input_reader: the configuration has none to evaluate on")
-    categories = eval_categories(config)
-    needs = {need for one in make_metrics(config.eval_config, categories) for need in one.needs}
-    with_keypoints = "detection_keypoints" in needs
+    config = without_resizing(pipeline_config)
+    readers = named_readers(config, on_training_data=on_training_data)
+    categories = eval_ops.make_categories(config)
+    needs = {need for each in make_metrics(config.eval_config, categories) for need in each.needs}
     num_keypoints = max(reader.num_keypoints for reader in readers.values())
-    found = detection_file.read_detections(
+    detections = detection_file.read_detections(
         path,
         {c["id"]: c["name"] for c in categories},
-        Wanted("masks" in needs, num_keypoints if with_keypoints else 0),
+        Wanted("masks" in needs, num_keypoints if "detection_keypoints" in needs else 0),
     )
     metrics = {}
     for name, reader in readers.items():
-        made: List[Matches] = []
-        evaluation = _evaluate_reader(
-            config, reader, name, folder_of(model_dir, name), found, made.append
+        evaluation, results = _evaluate_reader(
+            config, reader, name, folder_of(model_dir, name), detections
         )
         history.record(model_dir, evaluation)
         metrics[name] = evaluation.metrics
         if matches is not None:
-            matches[name] = made[-1]
+            matches[name] = results.matches
     return metrics
 
 
 def _evaluate_reader(
-    config: Any, reader: Any, name: str, folder: str, found: DetectionFile, on_matches: OnMatches
-) -> history.Evaluation:
-    """The detections `found` on the images of one reader; writes events to `folder`."""
-    lookup = Lookup(found)
+    config: Any, reader: Any, name: str, folder: str, detections: DetectionFile
+) -> Tuple[Evaluation, Results]:
+    """Evaluates on the images of one reader; writes events to `folder`."""
+    lookup = Lookup(detections)
     faults = FaultLog(os.path.join(folder, LOG_FILE))
     make_dataset = input_pipeline.create_eval_input_fn(
-        config, untouched(), reader, fault_log=faults
+        config, identity_preprocessor(), reader, fault_log=faults
     )
-    categories = eval_categories(config)
-    results = _run(make_dataset, lookup, config.eval_config, categories, on_matches)
+    results = score(make_dataset, lookup.detections, config)
+    lookup.check_any()
     counts = lookup.counts()
-    _write_summary(folder, {**results, **counts})
+    values = {**results.metrics, **counts}
+    with tf.Graph().as_default():  # FileWriterCache requires a default graph.
+        writer = tf1.summary.FileWriterCache.get(folder)
+    writer.add_summary(diagnostics.chart_summary(results.chart), STEP)
+    write_figures(folder, values, STEP, flush=True)
     # The file does not say which model made its scores.
-    evaluation = report(None, name, folder, results, faults)
-    evaluation.metrics.update(counts)
-    for line in lookup.remarks():
+    evaluation = report(
+        None, name, folder, {**values, tf1.GraphKeys.GLOBAL_STEP: STEP}, results, faults
+    )
+    for line in lookup.warnings():
         _LOG.warning("%s", line)
-    return evaluation
+    return evaluation, results
 
 
-def as_read(pipeline_config: Any) -> Any:
-    """The configuration with images as they are in the records, one by one, and their names."""
+def without_resizing(pipeline_config: Any) -> Any:
+    """The configuration with images in the size of the records, one by one, and their names."""
     config = copy.deepcopy(pipeline_config)
     config.eval_config.force_no_resize = True
     config.eval_config.batch_size = 1
@@ -147,70 +148,38 @@ def as_read(pipeline_config: Any) -> Any:
     return config
 
 
-def untouched() -> Preprocessor:
+def identity_preprocessor() -> Preprocessor:
     """Leaves images as they are."""
     resizer = image_resizer_pb2.ImageResizer()
     resizer.identity_resizer.SetInParent()
     return Preprocessor(make_resizer(resizer), lambda pixels: pixels)
 
 
-def _run(
+def score(
     make_dataset: Callable[[], tf.data.Dataset],
-    lookup: Lookup,
-    eval_config: Any,
-    categories: Sequence[Dict[str, Any]],
-    on_matches: OnMatches,
-) -> Dict[str, Any]:
-    """The results of all metrics."""
-    with tf.Graph().as_default():
-        batches = tf1.data.make_initializable_iterator(make_dataset())
-        features, labels = batches.get_next()
-        ops = eval_ops.evaluation_ops(
-            _found_ops(lookup, features),
-            groundtruth_from_labels(labels),
-            features,
-            eval_config=eval_config,
-            categories=categories,
-            on_matches=on_matches,
-        )
-        values = {name: value for name, (value, _) in ops.items()}
-        updates = [update for _, update in ops.values()]
-        progress = EvaluationReport(batch_size=1)
-        progress.begin()
-        with tf1.Session() as session:
-            session.run([tf1.tables_initializer(), batches.initializer])
-            while True:
-                try:
-                    session.run(updates)
-                except tf.errors.OutOfRangeError:
-                    break
-                lookup.raise_error()
-                progress.after_run(None, None)
-            lookup.check_any()
-            results: Dict[str, Any] = session.run(values)
-    return {**results, tf1.GraphKeys.GLOBAL_STEP: STEP}
+    detect: Callable[[Dict[str, np.ndarray]], Detections],
+    config: Any,
+) -> Results:
+    """The configured metrics of detections, image by image.
 
-
-def _found_ops(lookup: Lookup, features: Dict[str, tf.Tensor]) -> Detections:
-    """The detections of a batch of one image, as a detector gives them."""
-    keys = (schema.SOURCE_ID, schema.FILENAME, schema.ORIGINAL_SPATIAL_SHAPE)
-    types = [tf.float32, tf.float32, tf.int32, tf.string, tf.float32]
-    found = tf.numpy_function(lookup.find, [features[key][0] for key in keys], types)
-    wanted = lookup.wanted
-    shapes = [[None, 4], [None], [None], [None], [None, wanted.num_keypoints, 2]]
-    boxes, scores, class_ids, masks, keypoints = (
-        tf.ensure_shape(values, shape)[tf.newaxis] for values, shape in zip(found, shapes)
-    )
-    return Detections(
-        boxes=boxes,
-        scores=scores,
-        classes=tf.cast(class_ids - 1, tf.float32),
-        num=tf.cast(tf.shape(scores)[1:], tf.float32),
-        raw_boxes=boxes,
-        raw_scores=scores[:, :, tf.newaxis],
-        masks=masks if wanted.masks else None,
-        keypoints=keypoints if wanted.num_keypoints else None,
-    )
+    Args:
+        make_dataset: Batches of one image: (features, labels) under the keys of `inputs.schema`.
+        detect: Features of one image, as arrays -> `Detections` of a batch of one.
+        config: `TrainEvalPipelineConfig` proto.
+    """
+    progress = EvaluationReport(batch_size=1)
+    progress.begin()
+    with eagerly():
+        accumulator = Accumulator(config.eval_config, eval_ops.make_categories(config))
+        for features, labels in make_dataset():
+            detections = detect({key: tensor.numpy() for key, tensor in features.items()})
+            groundtruth = groundtruth_from_labels(labels)
+            batch = eval_ops.evaluated_batch(detections, groundtruth, features, accumulator)
+            accumulator.add(
+                tf.nest.map_structure(lambda x: None if x is None else x.numpy(), batch)
+            )
+            progress.after_run(None, None)
+    return accumulator.results()
 
 
 class _Use(NamedTuple):
@@ -230,28 +199,39 @@ class Lookup:
         self._used: Dict[int, _Use] = {}
         self._records_without: List[str] = []
         self._num_without = 0
-        self._error: Optional[RunError] = None
 
-    def find(self, source_id: bytes, filename: bytes, size: np.ndarray) -> ImageDetections:
-        """The detections of a record whose image has this height and width."""
+    def detections(self, features: Dict[str, np.ndarray]) -> Detections:
+        """Detections of an image, under the keys of `inputs.schema`, in a batch of one."""
+        height, width = features[schema.ORIGINAL_SPATIAL_SHAPE][0]
+        image = self.find(
+            features[schema.SOURCE_ID][0], features[schema.FILENAME][0], (int(height), int(width))
+        )
+        boxes, scores, class_ids, masks, keypoints = (tf.constant(x)[tf.newaxis] for x in image)
+        return Detections(
+            boxes=boxes,
+            scores=scores,
+            classes=tf.cast(class_ids - 1, tf.float32),
+            num=tf.cast(tf.shape(scores)[1:], tf.float32),
+            raw_boxes=boxes,
+            raw_scores=scores[:, :, tf.newaxis],
+            masks=masks if self.wanted.masks else None,
+            keypoints=keypoints if self.wanted.num_keypoints else None,
+        )
+
+    def find(self, source_id: bytes, filename: bytes, size: Tuple[int, int]) -> ImageDetections:
+        """The detections of a record whose image has this height and width.
+
+        Raises:
+            RunError: if two images of the file may be that of the record, or the reverse.
+        """
         use = _Use(*(name.decode("utf-8", "replace") for name in (source_id, filename)))
-        try:
-            image = self._image(use)
-            if image is not None:
-                return self._found.of_image(image, int(size[0]), int(size[1]))
-        except RunError as error:
-            # An exception within a graph would lose its type.
-            self._error = self._error or error
-            return self._found.nothing()
+        image = self._image(use)
+        if image is not None:
+            return self._found.of_image(image, *size)
         self._num_without += 1
         if len(self._records_without) < _SHOWN:
             self._records_without.append(use.source_id)
         return self._found.nothing()
-
-    def raise_error(self) -> None:
-        """Raises the error of `find`, if there was one."""
-        if self._error is not None:
-            raise self._error
 
     def _image(self, use: _Use) -> Optional[int]:
         names = [use.source_id, use.filename]
@@ -307,7 +287,7 @@ class Lookup:
     def _unknown_images(self) -> List[int]:
         return [i for i in range(len(self._found.names)) if i not in self._used]
 
-    def remarks(self) -> List[str]:
+    def warnings(self) -> List[str]:
         """A line for each thing that was not scored."""
         lines, found = [], self._found
         unknown = self._unknown_images()
@@ -336,16 +316,3 @@ class Lookup:
                 f"has no class of these ids: {shown}{more}"
             )
         return lines
-
-
-def _write_summary(folder: str, results: Dict[str, Any]) -> None:
-    """Writes the results to TensorBoard, as an Estimator does."""
-    numbers = {
-        name: float(value)
-        for name, value in results.items()
-        if not isinstance(value, bytes) and name != tf1.GraphKeys.GLOBAL_STEP
-    }
-    with tf.Graph().as_default():  # which its writer asks for
-        writer = tf1.summary.FileWriterCache.get(folder)
-    writer.add_summary(results[diagnostics.EVAL_DIAGNOSTICS], STEP)
-    write_figures(folder, numbers, STEP, flush=True)

@@ -14,7 +14,7 @@ from estimator_det.protos import input_reader_pb2
 from inputs.datasets import writer
 from model_fn.checkpoints.errors import RunError
 from model_fn.evaluation.detections.file import read_detections
-from model_fn.runs.detections_evaluation import Lookup, config_of_records, evaluate_detections
+from model_fn.evaluation.detections.scoring import Lookup, config_of_records, evaluate_detections
 from tests.model_fn.evaluation.metrics import golden
 
 pytestmark = pytest.mark.usefixtures("no_charts")
@@ -74,8 +74,7 @@ def lookup_of(folder: pathlib.Path, images: Sequence[Any]) -> Lookup:
 
 def _find(lookup: Lookup, source_id: str, filename: str = "") -> int:
     """How many detections a record of 40 x 50 pixels gets."""
-    found = lookup.find(source_id.encode(), filename.encode(), np.int32([40, 50]))
-    lookup.raise_error()
+    found = lookup.find(source_id.encode(), filename.encode(), (40, 50))
     return len(found.scores)
 
 
@@ -148,12 +147,12 @@ def test_files_of_other_images_are_refused(tmp_path: pathlib.Path) -> None:
     lookup_of(tmp_path, []).check_any()
 
 
-def test_remarks(tmp_path: pathlib.Path) -> None:
+def test_warnings(tmp_path: pathlib.Path) -> None:
     found = [(image, k, CAT, 0.9) for image in (1, 2, 3, 4, 5) for k in (1, 1, 90)]
     lookup = Lookup(read_detections(write_results(tmp_path, found), NAMES))
     for name in ("1", "a", "b", "c", "d"):
         _find(lookup, name)
-    assert lookup.remarks() == [
+    assert lookup.warnings() == [
         "8 detections of 4 images are not scored: no record has the source_id or filename '2', "
         "'3', '4', …",
         "4 images of the records have no detection in the file: 'a', 'b', 'c', …",
@@ -161,10 +160,10 @@ def test_remarks(tmp_path: pathlib.Path) -> None:
     ]
 
 
-def test_without_remarks(tmp_path: pathlib.Path) -> None:
+def test_without_warnings(tmp_path: pathlib.Path) -> None:
     lookup = lookup_of(tmp_path, [1])
     assert _find(lookup, "1") == 1
-    assert lookup.remarks() == []
+    assert lookup.warnings() == []
     assert lookup.counts()["detections_in_file"] == 1
 
 

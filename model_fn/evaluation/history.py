@@ -18,7 +18,8 @@ from typing import Any, Dict, List, Optional
 from estimator_det.compat import tf
 from estimator_det.config import json_lines
 from estimator_det.config.text import ConfigError, nearest
-from model_fn.runs.evaluation_report import Metrics
+
+Metrics = Dict[str, float]
 
 _LOG = logging.getLogger(__name__)
 

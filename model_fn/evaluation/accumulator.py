@@ -1,0 +1,108 @@
+"""What an evaluation computes from detections: metrics, counts, matches and a chart.
+
+The accumulator is a plain Python object. A graph feeds it through one operation that passes each
+batch as arrays; without a graph, `add` is called in a loop.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
+
+import numpy as np
+
+from estimator_det.compat import tf
+from model_fn.evaluation.diagnostics import (
+    EVAL_DIAGNOSTICS,
+    EvalDiagnostics,
+    chart_summary,
+)
+from model_fn.evaluation.matching import Matches
+from model_fn.evaluation.metrics.base import (
+    EvaluatedBatch,
+    MetricOps,
+    Metrics,
+    add_to_all,
+    make_named_metrics,
+)
+
+
+class Results(NamedTuple):
+    """Results of one evaluation."""
+
+    metrics: Dict[str, float]
+    counts: Dict[str, Any]  # of `EvalDiagnostics.counts`
+    matches: Matches
+    chart: bytes  # PNG; empty if no image was evaluated
+
+
+OnResults = Callable[[Results], None]
+
+
+class Accumulator:
+    """Metrics sets and diagnostics of one evaluation.
+
+    Args:
+        eval_config: `EvalConfig` proto.
+        categories: Dictionaries with "id" (from 1) and "name".
+
+    Attributes:
+        named_sets: The metrics sets, each with the field of the configuration that asks for it.
+
+    Raises:
+        ConfigError: if a metrics set is not known, or cannot be computed for such categories.
+    """
+
+    def __init__(self, eval_config: Any, categories: Sequence[Dict[str, Any]]) -> None:
+        self.named_sets: List[Tuple[str, Metrics]] = make_named_metrics(eval_config, categories)
+        self._sets = [metrics for _, metrics in self.named_sets]
+        self._diagnostics = EvalDiagnostics(categories, eval_config.min_score_threshold)
+
+    @property
+    def names(self) -> List[str]:
+        """Names of all metrics."""
+        return [name for metrics in self._sets for name in metrics.names]
+
+    def add(self, batch: EvaluatedBatch) -> None:
+        """Adds one batch, as arrays."""
+        add_to_all(self._sets, batch)
+        self._diagnostics.add(batch)
+
+    def results(self) -> Results:
+        """Results of all batches so far; starts a new evaluation."""
+        metrics: Dict[str, float] = {}
+        for each in self._sets:
+            metrics.update(each.results())
+        return Results(metrics, *self._diagnostics.results())
+
+
+def accumulator_ops(
+    accumulator: Accumulator, batch: EvaluatedBatch, on_results: OnResults
+) -> MetricOps:
+    """`eval_metric_ops`: float32 scalars by name of the metric, and the chart as a Summary.
+
+    All share one update operation, and one operation computes all values once.
+
+    Args:
+        accumulator: Gets each batch.
+        batch: As tensors.
+        on_results: Called when the values are read.
+    """
+    tensors = tf.nest.flatten(batch)
+    names = accumulator.names
+
+    def add(*arrays: np.ndarray) -> None:
+        present = iter(arrays)
+        filled = [None if tensor is None else next(present) for tensor in tensors]
+        accumulator.add(tf.nest.pack_sequence_as(batch, filled))
+
+    def values() -> Tuple[np.ndarray, bytes]:
+        results = accumulator.results()
+        on_results(results)
+        scalars = np.array([results.metrics[name] for name in names], np.float32)
+        return scalars, chart_summary(results.chart)
+
+    update = tf.numpy_function(add, [tensor for tensor in tensors if tensor is not None], [])
+    scalars, summary = tf.numpy_function(values, [], [tf.float32, tf.string])
+    scalars = tf.unstack(tf.ensure_shape(scalars, [len(names)]))
+    ops = {name: (scalar, update) for name, scalar in zip(names, scalars)}
+    return {**ops, EVAL_DIAGNOSTICS: (tf.ensure_shape(summary, []), update)}
