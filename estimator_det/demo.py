@@ -18,7 +18,7 @@ from exporters import saved_model
 from exporters.saved_model_detector import DETECTIONS_FILE, SavedModelDetector, detect_files
 from inputs.datasets import shapes
 from model_fn.runs import runner
-from model_fn.runs.options import Evaluating
+from model_fn.runs.options import EvaluationOptions
 
 _CONFIGS = pathlib.Path(__file__).parent / "configs"
 
@@ -178,7 +178,7 @@ def _train(config: Any, model_dir: str, seed: int) -> Dict[str, float]:
         config,
         model_dir,
         seed=seed,
-        evaluating=Evaluating(export_final=False),
+        evaluation=EvaluationOptions(export_final=False),
         progress_steps=max(config.train_config.num_steps // 20, 1),
     )
     console.say(f"  checkpoint and event files: {model_dir} (tensorboard --logdir {model_dir})")

@@ -103,7 +103,7 @@ def _copied_events(model_dir: str) -> ContextManager[None]:
     log_dir = os.environ.get(environment.TENSORBOARD_VARIABLE, "").rstrip("/")
     from model_fn.runs import cluster
 
-    if log_dir in ("", model_dir.rstrip("/")) or not cluster.is_chief():
+    if log_dir in ("", model_dir.rstrip("/")) or not cluster.read_cluster().is_chief:
         return contextlib.nullcontext()
     from estimator_det.cloud import event_files
 
@@ -114,33 +114,33 @@ def _copied_events(model_dir: str) -> ContextManager[None]:
 def _train(config: Any, flag: Dict[str, Any], on_tpu: Any) -> Dict[str, float]:
     """Trains as the flags say; returns the last metrics, none without evaluations."""
     from model_fn.runs import runner
-    from model_fn.runs.options import Evaluating
+    from model_fn.runs.options import EvaluationOptions
 
     if flag["mode"] == "train":
         runner.train(
-            config, flag["model_dir"], on_tpu=on_tpu, task_timeout_secs=flag["task_timeout_secs"]
+            config, flag["model_dir"], tpu=on_tpu, task_timeout_secs=flag["task_timeout_secs"]
         )
         return {}
     return runner.train_and_evaluate(
         config,
         flag["model_dir"],
-        evaluating=Evaluating(
+        evaluation=EvaluationOptions(
             sample_1_of_n=flag["sample_1_of_n_eval_examples"],
             on_training_data=flag["eval_training_data"],
             training_data_sample_1_of_n=flag["sample_1_of_n_eval_on_train_examples"],
         ),
-        on_tpu=on_tpu,
+        tpu=on_tpu,
         task_timeout_secs=flag["task_timeout_secs"],
     )
 
 
 def _on_tpu(config: Any, flag: Dict[str, Any]) -> Any:
-    """The `OnTpu` of the flags, or None; checks the configuration for a TPU first."""
+    """The `TpuOptions` of the flags, or None; checks the configuration for a TPU first."""
     if not (flag["use_tpu"] or flag["rehearse_tpu"]):
         return None
-    from model_fn.runs.backends import tpu_options
+    from model_fn.runs import tpu_options
 
-    on_tpu = tpu_options.OnTpu(
+    on_tpu = tpu_options.TpuOptions(
         name=flag["tpu_name"],
         zone=flag["tpu_zone"],
         project=flag["gcp_project"],

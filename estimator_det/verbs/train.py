@@ -13,6 +13,7 @@ from estimator_det.verbs import data_worker, legacy_cluster
 from estimator_det.verbs.base import CONFIG_EXAMPLE, CONFIG_FILE, add_config_arguments, load
 from model_fn.runs import loop_options
 from model_fn.runs.options import DEFAULT_TASK_TIMEOUT_SECS as TASK_TIMEOUT_SECS
+from model_fn.runs.options import CheckpointOptions, EvaluationOptions, TrainOptions
 
 # Of the options that not every strategy has.
 _STRATEGY_OF = {
@@ -124,13 +125,13 @@ def _add_loop_arguments(looping: Any) -> None:
     )
 
 
-def _in_loop(given: argparse.Namespace) -> Optional[loop_options.InLoop]:
+def _loop(given: argparse.Namespace) -> Optional[loop_options.LoopOptions]:
     """The options of the TF2 loop; None without --strategy.
 
     Raises:
         UsageError: if an option of the loop is given without it, or together with --rehearse_tpu.
     """
-    fields = [field.name for field in dataclasses.fields(loop_options.InLoop)]
+    fields = [field.name for field in dataclasses.fields(loop_options.LoopOptions)]
     values = {name: getattr(given, name) for name in fields if name != "made"}
     chosen = {
         name: value for name, value in values.items() if value is not None and value is not False
@@ -151,7 +152,7 @@ def _in_loop(given: argparse.Namespace) -> Optional[loop_options.InLoop]:
         found = tpu_environment.read_tpu_address(os.environ)
         named = {"tpu_name": found.name, "tpu_zone": found.zone, "gcp_project": found.project}
         chosen = {**named, **chosen}
-    return loop_options.InLoop(**chosen) if chosen else None
+    return loop_options.LoopOptions(**chosen) if chosen else None
 
 
 def _add_evaluation_arguments(evaluating: Any) -> None:
@@ -197,26 +198,25 @@ def _check_usage(options: argparse.Namespace) -> None:
         )
 
 
-def _saving(options: argparse.Namespace) -> Any:
-    from model_fn.runs.options import Saving
-
-    return Saving(
-        options.save_checkpoints_steps,
-        options.save_checkpoints_secs,
-        options.keep_checkpoint_max,
-    )
-
-
-def _evaluating(options: argparse.Namespace) -> Any:
-    from model_fn.runs.options import Evaluating
-
-    return Evaluating(
-        every_steps=options.eval_every_steps,
-        throttle_secs=options.eval_throttle_secs,
-        best_metric=options.best_metric,
-        keep_best=options.keep_best,
-        patience=options.patience,
-        min_delta=options.min_delta,
+def _train_options(flags: argparse.Namespace) -> TrainOptions:
+    return TrainOptions(
+        seed=flags.seed,
+        checkpoints=CheckpointOptions(
+            flags.save_checkpoints_steps,
+            flags.save_checkpoints_secs,
+            flags.keep_checkpoint_max,
+        ),
+        evaluation=EvaluationOptions(
+            every_steps=flags.eval_every_steps,
+            throttle_secs=flags.eval_throttle_secs,
+            best_metric=flags.best_metric,
+            keep_best=flags.keep_best,
+            patience=flags.patience,
+            min_delta=flags.min_delta,
+        ),
+        loop=_loop(flags),
+        progress_steps=flags.progress_steps,
+        task_timeout_secs=flags.task_timeout_secs,
     )
 
 
@@ -227,22 +227,20 @@ def run(options: argparse.Namespace) -> int:
     if data_service is not None:
         data_service = data_worker.check_address("--tf_data_service", data_service)
     from estimator_det.config import pipeline, printing
-    from model_fn.runs.backends import tpu_options
-    from model_fn.runs.backends.tpu_options import OnTpu
+    from model_fn.runs import cluster, tpu_options
 
     _check_usage(options)
-    saving, evaluating = _saving(options), _evaluating(options)
-    in_loop = _in_loop(options)
+    train_options = _train_options(options)
+    loop, tpu = train_options.loop, None
     config = pipeline.override(load(options), num_train_steps=options.num_train_steps)
-    if in_loop is not None:
-        loop_options.check_config(config, in_loop)
+    if loop is not None:
+        loop_options.check_config(config, loop)
         from model_fn.runs.backends.distributed import strategies
 
-        in_loop = strategies.set_up(in_loop, options.task_timeout_secs)
-    on_tpu = None
+        loop = strategies.set_up(loop, cluster.read_cluster(), options.task_timeout_secs)
     if options.rehearse_tpu:
-        on_tpu = OnTpu(iterations_per_loop=options.progress_steps, rehearses=True)
-        for finding in tpu_options.check(config, options.model_dir, on_tpu):
+        tpu = tpu_options.TpuOptions(iterations_per_loop=options.progress_steps, rehearses=True)
+        for finding in tpu_options.check(config, options.model_dir, tpu):
             printing.report(finding, sys.stderr)
     is_for_tpu = options.rehearse_tpu or options.strategy == loop_options.TPU
     console.check_config(
@@ -255,14 +253,7 @@ def run(options: argparse.Namespace) -> int:
         metrics = runner.train_and_evaluate(
             config,
             options.model_dir,
-            saving=saving,
-            evaluating=evaluating,
-            progress_steps=options.progress_steps,
-            seed=options.seed,
-            on_tpu=on_tpu,
-            task_timeout_secs=options.task_timeout_secs,
-            data_service=data_service,
-            in_loop=in_loop,
+            dataclasses.replace(train_options, loop=loop, tpu=tpu, data_service=data_service),
         )
     if metrics:
         console.say_metrics("last evaluation:", metrics)

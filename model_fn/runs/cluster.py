@@ -90,13 +90,21 @@ class Cluster(NamedTuple):
         return self.task.is_alone or self.task == next(iter(self.readers), None)
 
     @property
+    def is_evaluator(self) -> bool:
+        """Whether this process evaluates the checkpoints of the others."""
+        return self.task.type == EVALUATOR
+
+    @property
     def evaluates(self) -> bool:
         """Whether the process that trains also evaluates; beside a chief an evaluator does."""
         return self.task.is_alone or self.task.type == "master"
 
 
+SINGLE = Cluster({}, ALONE)
+
+
 def read_cluster() -> Cluster:
-    """The cluster of this process; that of `ALONE` without a cluster, or with one task in it.
+    """The cluster in the environment of this process; `SINGLE` if it has no other task.
 
     A chief whose cluster names no other task is alone, even if evaluators run beside it: their
     TF_CONFIG names them, that of the chief does not.
@@ -114,48 +122,22 @@ def read_cluster() -> Cluster:
         raise ConfigError(f"{variable}: an evaluator needs a cluster with a chief; found none")
     is_alone = num_tasks <= 1 and kind != EVALUATOR
     if is_alone and (not task or not num_tasks or _is_task_of(jobs, task)):
-        return Cluster({}, ALONE)
+        return SINGLE
     _check(variable, jobs, task)
     return Cluster(jobs, Task(str(kind), int(task["index"])))
 
 
-def read_task() -> Task:
-    """The task of this process, or `ALONE`; errors are those of `read_cluster`."""
-    return read_cluster().task
-
-
-def is_chief() -> bool:
-    """Whether this process saves: it does unless it has another part in a cluster."""
-    return read_cluster().is_chief
-
-
-def is_evaluator() -> bool:
-    """Whether this process is the evaluator of a cluster."""
-    return read_task().type == EVALUATOR
-
-
-def is_in_cluster() -> bool:
-    """Whether this process is one of several."""
-    return not read_task().is_alone
-
-
 @contextlib.contextmanager
-def environment() -> Iterator[None]:
-    """Within, TF_CONFIG is as `RunConfig` takes it: names no cluster if this process is alone.
+def estimator_environment(cluster: Cluster) -> Iterator[None]:
+    """Context manager: TF_CONFIG names this cluster, as `RunConfig` reads it.
 
     TensorFlow takes a cluster of one task for a cluster, refuses a task without a cluster, and does
     not read CLUSTER_SPEC.
-
-    Raises:
-        ConfigError: as `read_cluster`.
     """
     before = os.environ.get(VARIABLE)
-    cluster = read_cluster()
-    if before is None and cluster.task.is_alone:
-        yield
-        return
-    settings = _parse(VARIABLE) if before is not None else {}
-    settings = {key: value for key, value in settings.items() if key not in (_CLUSTER, _TASK)}
+    settings = _parse(VARIABLE)
+    for key in (_CLUSTER, _TASK):
+        settings.pop(key, None)
     # It needs a chief; an evaluator of workers without one is on its own.
     if cluster.tasks(*CHIEFS):
         settings[_CLUSTER] = dict(cluster.jobs)

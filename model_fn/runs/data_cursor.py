@@ -20,7 +20,7 @@ from typing import Any, Deque, Dict, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
 from inputs.records.cursor import CursorState, DataCursor
-from model_fn.runs import cluster
+from model_fn.runs.cluster import Cluster
 from model_fn.runs.progress import step_after
 from model_fn.training.step import POSITION, TrainGraph
 
@@ -54,10 +54,9 @@ def worker_file(task_name: str) -> str:
     return f"data_position-{task_name}.json"
 
 
-def own_position_file() -> str:
+def position_file(cluster: Cluster) -> str:
     """The file of this process."""
-    task = cluster.read_task()
-    return POSITION_FILE if cluster.is_chief() else worker_file(task.file_name)
+    return POSITION_FILE if cluster.is_chief else worker_file(cluster.task.file_name)
 
 
 def newest_step(model_dir: str) -> Optional[int]:

@@ -165,7 +165,7 @@ def continuous_eval(
         min_interval_secs: At least so long from one evaluation's start to the next; by default
             `eval_config.eval_interval_secs`.
         timeout_secs: End after so long without a new checkpoint; by default never.
-        best_metric: Keep and export the best checkpoint, as `run_options.Evaluating` says.
+        best_metric: Keep and export the best checkpoint, as `run_options.EvaluationOptions` says.
         keep_best: How many checkpoints are kept as the best.
         is_over: Whether training is over; by default, whether it has said so in `checkpoint_dir`.
 

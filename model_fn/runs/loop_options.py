@@ -21,7 +21,7 @@ STEPS_OF_WORKER = 16  # between two returns to the hooks
 
 
 @dataclasses.dataclass(frozen=True)
-class InLoop:
+class LoopOptions:
     """How the TF2 loop takes its steps.
 
     Attributes:
@@ -111,7 +111,7 @@ class InLoop:
             raise ConfigError(f"precision is {MIXED_FLOAT16}; a TPU has {MIXED_BFLOAT16}")
 
 
-def check_config(pipeline_config: Any, in_loop: InLoop) -> None:
+def check_config(pipeline_config: Any, loop: LoopOptions) -> None:
     """Refuses what a strategy does not have, before any machine is waited for.
 
     Raises:
@@ -124,13 +124,13 @@ def check_config(pipeline_config: Any, in_loop: InLoop) -> None:
             "out, or train in float (--set graph_rewriter=null)"
         )
     num_epochs = pipeline_config.train_input_reader.num_epochs
-    if in_loop.strategy in OF_MACHINES and num_epochs:
+    if loop.strategy in OF_MACHINES and num_epochs:
         raise ConfigError(
             f"train_input_reader.num_epochs is {num_epochs}: with strategy "
-            f"{in_loop.strategy!r} data do not end, for the parts of the workers would end at "
+            f"{loop.strategy!r} data do not end, for the parts of the workers would end at "
             "different steps. Set it to 0, and the end of training by train_config.num_steps"
         )
-    if in_loop.strategy == PARAMETER_SERVER and pipeline_config.train_config.sync_replicas:
+    if loop.strategy == PARAMETER_SERVER and pipeline_config.train_config.sync_replicas:
         raise ConfigError(
             f"train_config.sync_replicas is true: workers of strategy {PARAMETER_SERVER!r} do not "
             "wait for each other. Set it to false (--set train_config.sync_replicas=false), or use "
@@ -138,25 +138,25 @@ def check_config(pipeline_config: Any, in_loop: InLoop) -> None:
         )
 
 
-def check_batch(pipeline_config: Any, in_loop: InLoop, num_replicas: int) -> None:
+def check_batch(pipeline_config: Any, loop: LoopOptions, num_replicas: int) -> None:
     """Refuses what replicas and their parts cannot share: a batch, or its statistics.
 
     Raises:
         ConfigError: with batch sizes that they can.
     """
     size = pipeline_config.train_config.batch_size
-    shares = num_replicas * in_loop.accumulate_steps
+    shares = num_replicas * loop.accumulate_steps
     if size % shares:
         fitting = [each for each in (size // shares * shares, -(-size // shares) * shares) if each]
         raise ConfigError(
             f"train_config.batch_size is {size}; it must be divisible by {num_replicas} replicas "
-            f"x {in_loop.accumulate_steps} accumulate_steps, as "
+            f"x {loop.accumulate_steps} accumulate_steps, as "
             f"{' and '.join(str(each) for each in fitting)} are"
         )
     synchronized = [
         entry.path for entry in entries(pipeline_config) if entry.field.name == "sync_batch_norm"
     ]
-    if synchronized and (in_loop.accumulate_steps > 1 or in_loop.jit_compile):
+    if synchronized and (loop.accumulate_steps > 1 or loop.jit_compile):
         raise ConfigError(
             f"{synchronized[0]} averages over replicas in the middle of a step, which parts of a "
             "batch and functions of XLA cannot. Use batch_norm, or leave accumulate_steps and "

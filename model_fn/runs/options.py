@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Optional
+from typing import Any, Optional, Sequence
 
 from estimator_det.config.text import ConfigError
+from model_fn.runs.loop_options import LoopOptions
+from model_fn.runs.tpu_options import TpuOptions
 
 DEFAULT_SAVE_SECS = 600
 DEFAULT_TASK_TIMEOUT_SECS = 600.0  # another machine may need minutes to start again
 
 
 @dataclasses.dataclass(frozen=True)
-class Saving:
+class CheckpointOptions:
     """When checkpoints are saved, and how many are kept.
 
     Attributes:
@@ -46,7 +48,7 @@ class Saving:
 
 
 @dataclasses.dataclass(frozen=True)
-class Evaluating:
+class EvaluationOptions:
     """What is evaluated during training, when, and what becomes of the results.
 
     Attributes:
@@ -106,4 +108,51 @@ class Evaluating:
             raise ConfigError(
                 "patience needs best_metric: the metric that is to become better, e.g. "
                 "DetectionBoxes_Precision/mAP"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainOptions:
+    """How a run trains; programs fill it from flags.
+
+    Attributes:
+        num_train_steps: Global step at which to stop; by default `train_config.num_steps`, where 0
+            means never.
+        seed: Of initial values, shuffling and augmentation; None for a random one.
+        checkpoints: When checkpoints are saved.
+        evaluation: What is evaluated during training, and when.
+        loop: Train by the TF2 loop, which restores the checkpoints of an Estimator, and an
+            Estimator its; evaluations and exports are the same.
+        tpu: Train on a TPU by TPUEstimator, or rehearse that; evaluations run on this machine
+            unless it says otherwise, and reports come once a loop.
+        progress: Report loss terms, rate and time left on standard error.
+        progress_steps: Steps between two reports.
+        hooks: More training hooks.
+        task_timeout_secs: In a cluster, seconds that another task may be missing.
+        data_service: Address of the dispatcher of a `tf.data` service that reads and augments the
+            training records, "host:port"; None to do it in this process.
+
+    Raises:
+        ConfigError: if options contradict each other.
+    """
+
+    num_train_steps: Optional[int] = None
+    seed: Optional[int] = None
+    checkpoints: CheckpointOptions = dataclasses.field(default_factory=CheckpointOptions)
+    evaluation: EvaluationOptions = dataclasses.field(default_factory=EvaluationOptions)
+    loop: Optional[LoopOptions] = None
+    tpu: Optional[TpuOptions] = None
+    progress: bool = True
+    progress_steps: int = 20
+    hooks: Sequence[Any] = ()
+    task_timeout_secs: float = DEFAULT_TASK_TIMEOUT_SECS
+    data_service: Optional[str] = None
+
+    def __post_init__(self) -> None:
+        if self.tpu is not None and self.loop is not None:
+            raise ConfigError("a run is on a TPU or in the TF2 loop; give one of tpu and loop")
+        if self.data_service is not None and (self.tpu or self.loop):
+            raise ConfigError(
+                "tf_data_service works with Estimator alone; remove it, or the options of a TPU or "
+                "of the TF2 loop"
             )

@@ -17,7 +17,7 @@ from estimator_det.config import json_lines, printing
 from estimator_det.config.bars import has_room
 from model_fn.debugging import bad_step
 from model_fn.evaluation.report import write_figures
-from model_fn.runs.backends.base import RunSettings
+from model_fn.runs.context import RunContext
 from model_fn.training.step import GRADIENT_NORM, TrainGraph
 
 PROGRESS_FILE = "progress.jsonl"
@@ -310,7 +310,7 @@ class TensorBoardLogger:
 
 
 def training_hooks(
-    settings: RunSettings,
+    context: RunContext,
     graph: TrainGraph,
     *,
     every_steps: int = 20,
@@ -322,7 +322,7 @@ def training_hooks(
     """The hooks that report progress, and stop training at a step that is not finite.
 
     Args:
-        settings: Of the run; its model_dir gets progress.jsonl, events, and the folder of a bad
+        context: Of the run; its model_dir gets progress.jsonl, events, and the folder of a bad
             step.
         graph: Of the training.
         every_steps: Steps between two reports.
@@ -331,7 +331,7 @@ def training_hooks(
         writes: False for the workers of a cluster that leave files to their chief.
         shares_steps: Whether other workers of a cluster take steps, too.
     """
-    pipeline_config, model_dir = settings.pipeline_config, settings.model_dir
+    pipeline_config, model_dir = context.config, context.model_dir
     jsonl = JsonlLogger(os.path.join(model_dir, PROGRESS_FILE))
 
     def on_bad_step(session: tf1.Session, step: int, values: Dict[str, float]) -> str:
@@ -343,7 +343,7 @@ def training_hooks(
         TrainingReport(
             pipeline_config.train_config.batch_size,
             graph,
-            settings.num_steps,
+            context.num_steps,
             every_steps=every_steps,
             silent=silent,
             listeners=[jsonl, TensorBoardLogger(model_dir, fault_log)] if writes else [],

@@ -22,22 +22,22 @@ server that is missing for too long, it exits with code 1.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
-from typing import Any, Callable, Optional, Sequence, TypeVar
+from typing import Any, Callable, Dict, Optional, TypeVar
 
 from model_fn.checkpoints.errors import SessionLostError
 from model_fn.evaluation.history import EndOfTraining
 from model_fn.evaluation.report import Metrics
 from model_fn.preflight.metric_names import check_best_metric
-from model_fn.runs import cluster
-from model_fn.runs.backends import Backend, RunSettings, make_backend, serve_others
-from model_fn.runs.backends.tpu_options import OnTpu
+from model_fn.runs.backends import Backend, make_backend, serve_others
 from model_fn.runs.best_checkpoints import export
+from model_fn.runs.cluster import read_cluster
+from model_fn.runs.context import RunContext
 from model_fn.runs.data_cursor import newest_step
 from model_fn.runs.evaluator import continuous_eval
-from model_fn.runs.loop_options import InLoop
-from model_fn.runs.options import DEFAULT_TASK_TIMEOUT_SECS, Evaluating, Saving
+from model_fn.runs.options import EvaluationOptions, TrainOptions
 from model_fn.runs.task_watch import TaskWatch
 from model_fn.runs.training_evaluations import FINAL_EXPORT, TrainingEvaluations
 from model_fn.runs.training_run import running
@@ -50,46 +50,21 @@ _RESTART_SECS = (1.0, 2.0, 4.0, 8.0, 16.0)  # before training begins again witho
 
 
 def train_and_evaluate(
-    pipeline_config: Any,
-    model_dir: str,
-    *,
-    num_train_steps: Optional[int] = None,
-    saving: Optional[Saving] = None,
-    evaluating: Optional[Evaluating] = None,
-    progress: bool = True,
-    progress_steps: int = 20,
-    hooks: Sequence[Any] = (),
-    seed: Optional[int] = None,
-    on_tpu: Optional[OnTpu] = None,
-    in_loop: Optional[InLoop] = None,
-    task_timeout_secs: float = DEFAULT_TASK_TIMEOUT_SECS,
-    data_service: Optional[str] = None,
+    config: Any, model_dir: str, options: Optional[TrainOptions] = None, **fields: Any
 ) -> Metrics:
-    """Trains to `num_train_steps`, evaluating checkpoints on the way and at the end.
+    """Trains to the last step, evaluating checkpoints on the way and at the end.
 
     Several evaluation readers are all evaluated; the first one decides about exports.
 
     Args:
-        pipeline_config: `TrainEvalPipelineConfig` proto.
-        model_dir: Where checkpoints, events and exports go.
-        num_train_steps: The global step at which to stop; by default `train_config.num_steps`,
-            where 0 means never.
-        saving: When checkpoints are saved.
-        evaluating: What is evaluated, and when.
-        progress: Report loss terms, rate and time left on standard error.
-        progress_steps: Steps between two lines of it.
-        hooks: More training hooks.
-        seed: Of initial values, shuffling and augmentation.
-        on_tpu: Train on a TPU, or rehearse that; evaluations run on this machine unless it says
-            otherwise, and reports come once a loop, whatever `progress_steps`.
-        in_loop: Train by the TF2 loop, which restores the checkpoints of an Estimator, and an
-            Estimator its; evaluations and exports are the same.
-        task_timeout_secs: In a cluster, for how long another task may be missing.
-        data_service: Address of the dispatcher of a `tf.data` service that reads and augments the
-            training records, "host:port"; None to do it in this process.
+        config: `TrainEvalPipelineConfig` proto.
+        model_dir: Gets checkpoints, events and exports.
+        options: How to train.
+        **fields: Fields of `TrainOptions` that replace those of `options`, for example
+            `num_train_steps=1000`.
 
     Returns:
-        Metrics of the last evaluation on the first reader; empty where nothing was left to do.
+        Metrics of the last evaluation on the first reader; empty if nothing was left to do.
 
     Raises:
         Stopped: after SIGINT or SIGTERM; a KeyboardInterrupt.
@@ -97,98 +72,75 @@ def train_and_evaluate(
         FolderNotWritableError: if `model_dir` cannot be written to, at the start or later.
         DamagedCheckpointsError: if there are checkpoints, and none is whole.
         ConfigError: if the configuration does not suit the TPU, or no evaluation computes
-            `evaluating.best_metric`.
+            `evaluation.best_metric`.
         NoTpuError: if the TPU cannot be reached.
         MissingTaskError: if another task of the cluster is missing for too long.
     """
-    settings = _settings(
-        pipeline_config, model_dir, num_train_steps, saving, seed, task_timeout_secs, data_service
-    )
-    evaluating = evaluating or Evaluating()
-    check_best_metric(pipeline_config, evaluating.best_metric)
-    if serve_others(settings, in_loop):
+    context = _make_context(config, model_dir, options, fields)
+    check_best_metric(config, context.options.evaluation.best_metric)
+    if serve_others(context):
         return {}
-    backend = make_backend(settings, on_tpu, in_loop)
-
-    def train_once() -> Metrics:
-        return _train_and_evaluate(settings, backend, evaluating, progress, progress_steps, hooks)
-
-    return _until_kept(train_once, model_dir)
+    backend = make_backend(context)
+    return _until_kept(lambda: _train_and_evaluate(context, backend), model_dir)
 
 
-def _train_and_evaluate(
-    settings: RunSettings,
-    backend: Backend,
-    evaluating: Evaluating,
-    progress: bool,
-    progress_steps: int,
-    hooks: Sequence[Any],
-) -> Metrics:
-    pipeline_config, model_dir = settings.pipeline_config, settings.model_dir
-    with running(settings, backend) as run:
-        if cluster.is_evaluator():
-            return _evaluate_beside(settings, evaluating, backend)
+def _train_and_evaluate(context: RunContext, backend: Backend) -> Metrics:
+    cluster, evaluation = context.cluster, context.options.evaluation
+    with running(context, backend) as run:
+        if cluster.is_evaluator:
+            return _evaluate_beside(context, backend)
         evaluations = TrainingEvaluations(
-            pipeline_config,
-            model_dir,
-            evaluating,
+            context.config,
+            context.model_dir,
+            evaluation,
             backend.evaluator,
             run.first_step,
-            verbose=progress,
+            verbose=context.options.progress,
         )
-        evaluates = cluster.read_cluster().evaluates
         if run.is_over():
-            if evaluates:
+            if cluster.evaluates:
                 evaluations.catch_up(run.first_step)
             run.ended()
             return evaluations.metrics
-        if evaluates:
+        if cluster.evaluates:
             evaluations.resume(run.first_step)
         else:
-            _report_unused(evaluating)
-        if evaluates and evaluations.is_exhausted():
+            _report_unused(evaluation)
+        if cluster.evaluates and evaluations.is_exhausted():
             evaluations.catch_up(run.first_step)
             run.ended()
             return {}
-        listeners = [evaluations] if evaluates else []
-        backend.train(run.input_fn(), run.hooks(progress, progress_steps, hooks, listeners))
+        backend.train(run.input_fn(), run.hooks([evaluations] if cluster.evaluates else []))
         run.ended()
     return evaluations.metrics
 
 
 def train(
-    pipeline_config: Any,
-    model_dir: str,
-    *,
-    num_train_steps: Optional[int] = None,
-    saving: Optional[Saving] = None,
-    progress: bool = True,
-    progress_steps: int = 20,
-    hooks: Sequence[Any] = (),
-    seed: Optional[int] = None,
-    on_tpu: Optional[OnTpu] = None,
-    in_loop: Optional[InLoop] = None,
-    task_timeout_secs: float = DEFAULT_TASK_TIMEOUT_SECS,
-    data_service: Optional[str] = None,
+    config: Any, model_dir: str, options: Optional[TrainOptions] = None, **fields: Any
 ) -> None:
-    """Trains without evaluation, as where evaluation is a process of its own.
+    """Trains without evaluation, for example if evaluation is a process of its own.
 
     Arguments and errors are those of `train_and_evaluate`.
     """
-    settings = _settings(
-        pipeline_config, model_dir, num_train_steps, saving, seed, task_timeout_secs, data_service
-    )
-    if serve_others(settings, in_loop):
+    context = _make_context(config, model_dir, options, fields)
+    if serve_others(context):
         return
-    backend = make_backend(settings, on_tpu, in_loop)
+    backend = make_backend(context)
 
     def train_once() -> None:
-        with running(settings, backend) as run:
+        with running(context, backend) as run:
             if not run.is_over():
-                backend.train(run.input_fn(), run.hooks(progress, progress_steps, hooks))
+                backend.train(run.input_fn(), run.hooks())
             run.ended()
 
     _until_kept(train_once, model_dir)
+
+
+def _make_context(
+    config: Any, model_dir: str, options: Optional[TrainOptions], fields: Dict[str, Any]
+) -> RunContext:
+    options = dataclasses.replace(options or TrainOptions(), **fields)
+    return RunContext(config, model_dir, options, read_cluster())
 
 
 def _until_kept(attempt: Callable[[], Result], model_dir: str) -> Result:
@@ -215,50 +167,28 @@ def _until_kept(attempt: Callable[[], Result], model_dir: str) -> Result:
             time.sleep(secs)
 
 
-def _report_unused(evaluating: Evaluating) -> None:
+def _report_unused(evaluation: EvaluationOptions) -> None:
     """Logs the options that have no effect in a training that leaves evaluation to others."""
-    if evaluating.every_steps is not None:
+    if evaluation.every_steps is not None:
         _LOG.warning(
             "every_steps has no effect in a cluster: its evaluator evaluates each checkpoint"
         )
-    if evaluating.patience is not None:
+    if evaluation.patience is not None:
         _LOG.warning(
             "patience has no effect in a cluster: the evaluator cannot stop the other tasks"
         )
 
 
-def _settings(
-    pipeline_config: Any,
-    model_dir: str,
-    num_train_steps: Optional[int],
-    saving: Optional[Saving],
-    seed: Optional[int],
-    task_timeout_secs: float,
-    data_service: Optional[str],
-) -> RunSettings:
-    if num_train_steps is None:
-        num_train_steps = pipeline_config.train_config.num_steps or None
-    return RunSettings(
-        pipeline_config,
-        model_dir,
-        num_train_steps,
-        saving or Saving(),
-        seed,
-        task_timeout_secs,
-        data_service,
-    )
-
-
-def _evaluate_beside(settings: RunSettings, evaluating: Evaluating, backend: Backend) -> Metrics:
+def _evaluate_beside(context: RunContext, backend: Backend) -> Metrics:
     """The evaluator of a cluster: checkpoints as they appear, and the exports."""
-    config, model_dir = settings.pipeline_config, settings.model_dir
-    if evaluating.on_training_data:
+    config, model_dir = context.config, context.model_dir
+    evaluation, members = context.options.evaluation, context.cluster
+    if evaluation.on_training_data:
         _LOG.warning("The evaluator of a cluster does not evaluate on the training data")
-    _report_unused(evaluating)
-    end = EndOfTraining(model_dir, settings.num_steps)
-    members = cluster.read_cluster()
+    _report_unused(evaluation)
+    end = EndOfTraining(model_dir, context.num_steps)
     chiefs = members.readers[:1] if len(members.readers) > 1 or members.servers else []
-    watch = TaskWatch(members, chiefs, settings.task_timeout_secs, end.has_come)
+    watch = TaskWatch(members, chiefs, context.options.task_timeout_secs, end.has_come)
 
     def is_over() -> bool:
         watch.raise_if_missing()
@@ -269,13 +199,13 @@ def _evaluate_beside(settings: RunSettings, evaluating: Evaluating, backend: Bac
         results = continuous_eval(
             config,
             model_dir,
-            num_train_steps=settings.num_steps or 0,
-            sample_1_of_n=evaluating.sample_1_of_n,
-            min_interval_secs=evaluating.throttle_secs,
-            best_metric=evaluating.best_metric,
-            keep_best=evaluating.keep_best,
+            num_train_steps=context.num_steps or 0,
+            sample_1_of_n=evaluation.sample_1_of_n,
+            min_interval_secs=evaluation.throttle_secs,
+            best_metric=evaluation.best_metric,
+            keep_best=evaluation.keep_best,
             is_over=is_over,
         )
-    if evaluating.export_final and results and not backend.graph.stop_requested():
+    if evaluation.export_final and results and not backend.graph.stop_requested():
         export(config, backend.evaluator(), model_dir, FINAL_EXPORT)
     return next(iter(results.values()), {})

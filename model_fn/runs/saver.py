@@ -12,7 +12,8 @@ from inputs.records.cursor import DataCursor
 from model_fn.checkpoints import repair, writing
 from model_fn.checkpoints.errors import UnreadableCheckpointError
 from model_fn.runs import data_cursor
-from model_fn.runs.backends import Backend, RunSettings
+from model_fn.runs.backends import Backend
+from model_fn.runs.context import RunContext
 from model_fn.runs.signals import Stopped, StopSignals
 
 GRAPH_FILE = "graph.pbtxt"  # the training graph as text
@@ -66,7 +67,7 @@ class CheckpointSaver(tf1.train.CheckpointSaverHook):
     The listeners' first call stands for the state that training starts from.
 
     Args:
-        settings: Of the run.
+        context: Of the run.
         backend: Of the run; its graph has the saver.
         signals: Entered.
         may_save: Raises where the folder has become another process's.
@@ -76,22 +77,22 @@ class CheckpointSaver(tf1.train.CheckpointSaverHook):
 
     def __init__(
         self,
-        settings: RunSettings,
+        context: RunContext,
         backend: Backend,
         signals: StopSignals,
         may_save: Callable[[], None],
         resumed_step: Optional[int],
         cursors: Mapping[str, DataCursor],
     ) -> None:
-        saving = settings.saving
-        super().__init__(settings.model_dir, save_secs=saving.secs, save_steps=saving.steps)
+        saving = context.options.checkpoints
+        super().__init__(context.model_dir, save_secs=saving.secs, save_steps=saving.steps)
         self._set_steps_per_run(backend.steps_per_call)
-        self._model_dir, self._graph = settings.model_dir, backend.graph
+        self._model_dir, self._graph = context.model_dir, backend.graph
         self._signals = signals
         self._may_save = may_save
         self._cursors = cursors
-        keep_hours = settings.pipeline_config.train_config.keep_checkpoint_every_n_hours
-        self._kept = KeptCheckpoints(settings.model_dir, saving.keep_max, keep_hours)
+        keep_hours = context.config.train_config.keep_checkpoint_every_n_hours
+        self._kept = KeptCheckpoints(context.model_dir, saving.keep_max, keep_hours)
         self.saved_step = resumed_step
 
     def add_listeners(self, listeners: Sequence[Any]) -> None:

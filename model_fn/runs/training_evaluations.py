@@ -12,7 +12,7 @@ from model_fn.evaluation.report import Metrics
 from model_fn.runs.backends import Evaluator
 from model_fn.runs.best_checkpoints import export, keep_and_record
 from model_fn.runs.evaluator import evaluate_reader, evaluation_inputs
-from model_fn.runs.options import Evaluating
+from model_fn.runs.options import EvaluationOptions
 from model_fn.runs.saver import CheckpointListener
 
 _LOG = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class TrainingEvaluations(CheckpointListener):
     Args:
         pipeline_config: `TrainEvalPipelineConfig` proto.
         model_dir: Of the training.
-        evaluating: What is evaluated, when, and what becomes of it.
+        evaluation: What is evaluated, when, and what becomes of it.
         make_evaluator: Of the run's backend.
         first_step: Where training starts.
         verbose: Print results on standard error.
@@ -40,25 +40,25 @@ class TrainingEvaluations(CheckpointListener):
         self,
         pipeline_config: Any,
         model_dir: str,
-        evaluating: Evaluating,
+        evaluation: EvaluationOptions,
         make_evaluator: Callable[[], Evaluator],
         first_step: int = 0,
         *,
         verbose: bool = True,
     ) -> None:
         self._config, self._model_dir = pipeline_config, model_dir
-        self._evaluating, self._make_evaluator = evaluating, make_evaluator
-        self._readers = evaluation_inputs(pipeline_config, sample_1_of_n=evaluating.sample_1_of_n)
-        if evaluating.on_training_data:
+        self._options, self._make_evaluator = evaluation, make_evaluator
+        self._readers = evaluation_inputs(pipeline_config, sample_1_of_n=evaluation.sample_1_of_n)
+        if evaluation.on_training_data:
             self._readers += evaluation_inputs(
                 pipeline_config,
                 on_training_data=True,
-                sample_1_of_n=evaluating.training_data_sample_1_of_n,
+                sample_1_of_n=evaluation.training_data_sample_1_of_n,
             )
         self._throttle_secs = (
             pipeline_config.eval_config.eval_interval_secs
-            if evaluating.throttle_secs is None
-            else evaluating.throttle_secs
+            if evaluation.throttle_secs is None
+            else evaluation.throttle_secs
         )
         self._last_step, self._last_time = first_step, time.monotonic()
         self._started = False
@@ -83,15 +83,15 @@ class TrainingEvaluations(CheckpointListener):
         del session
         if global_step_value != self._evaluated_step:
             self.evaluate(global_step_value)
-        if self._evaluating.export_final:
+        if self._options.export_final:
             export(self._config, self._make_evaluator(), self._model_dir, FINAL_EXPORT)
 
     def wants_checkpoint(self, step: int) -> bool:
         """At the multiples of `every_steps`."""
-        return self._evaluating.every_steps is not None and self._is_due(step)
+        return self._options.every_steps is not None and self._is_due(step)
 
     def _is_due(self, step: int) -> bool:
-        every = self._evaluating.every_steps
+        every = self._options.every_steps
         if every is not None:
             # Of multiples, so that a run that was interrupted evaluates the same steps.
             return step // every > self._last_step // every
@@ -113,8 +113,8 @@ class TrainingEvaluations(CheckpointListener):
             self._model_dir,
             evaluations,
             checkpoint,
-            self._evaluating.best_metric,
-            self._evaluating.keep_best,
+            self._options.best_metric,
+            self._options.keep_best,
         )
         self.metrics = evaluations[0].metrics
         self._history.append(evaluations[0])
@@ -129,13 +129,13 @@ class TrainingEvaluations(CheckpointListener):
 
     def resume(self, step: int) -> None:
         """Evaluates the checkpoint that training resumes from, if it was stopped before that."""
-        every = self._evaluating.every_steps
+        every = self._options.every_steps
         if every is not None and step and step % every == 0 and step != self._evaluated_step:
             self.evaluate(step)
 
     def is_exhausted(self) -> bool:
         """Whether the metric has not improved in as many evaluations as `patience` allows."""
-        options = self._evaluating
+        options = self._options
         if options.best_metric is None or options.patience is None:
             return False
         without = history.evaluations_without_progress(

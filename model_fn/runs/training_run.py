@@ -17,9 +17,10 @@ from model_fn.checkpoints import repair, writing
 from model_fn.checkpoints.errors import SessionLostError
 from model_fn.checkpoints.variables import check_resumable
 from model_fn.evaluation import history
-from model_fn.runs import cluster, lock
+from model_fn.runs import lock
 from model_fn.runs.allocator import return_freed_memory
-from model_fn.runs.backends import Backend, RunSettings
+from model_fn.runs.backends import Backend
+from model_fn.runs.context import RunContext
 from model_fn.runs.data_cursor import (
     DataCursorHook,
     WorkerPositionHook,
@@ -45,24 +46,24 @@ class _SaveConfiguration(tf1.train.SessionRunHook):
     that is refused until then replaces nothing. The TF2 loop has done that before hooks begin.
     """
 
-    def __init__(self, settings: RunSettings) -> None:
-        self._settings = settings
+    def __init__(self, context: RunContext) -> None:
+        self._context = context
 
     def begin(self) -> None:
-        latest = tf1.train.latest_checkpoint(self._settings.model_dir)
+        latest = tf1.train.latest_checkpoint(self._context.model_dir)
         if latest is not None:
             wanted = {variable.op.name: variable for variable in tf1.global_variables()}
             with repair.gone_explained(latest):
-                check_resumable(latest, wanted, self._settings.pipeline_config.model)
-        configuration.save_pipeline(self._settings.pipeline_config, self._settings.model_dir)
-        history.clear_over(self._settings.model_dir)
+                check_resumable(latest, wanted, self._context.config.model)
+        configuration.save_pipeline(self._context.config, self._context.model_dir)
+        history.clear_over(self._context.model_dir)
 
 
 class TrainingRun:
     """A training run that holds its folder, with signals caught.
 
     Args:
-        settings: What it trains.
+        context: Of the run.
         backend: Executes its steps.
         signals: Entered.
         may_save: Raises if the folder has become another process's; None where another one saves.
@@ -73,30 +74,29 @@ class TrainingRun:
 
     def __init__(
         self,
-        settings: RunSettings,
+        context: RunContext,
         backend: Backend,
         signals: StopSignals,
         may_save: Optional[Callable[[], None]],
     ) -> None:
-        self._settings, self._backend, self._signals = settings, backend, signals
+        self._context, self._backend, self._signals = context, backend, signals
         self.first_step = 0
         self._saver: Optional[CheckpointSaver] = None
         self._cursors: Dict[str, DataCursor] = {}  # by the files where they are saved
-        self._task = cluster.read_task()
         backend.graph.stop_requested = lambda: signals.arrived is not None
         backend.graph.pass_on_stop = lambda: signals.pass_on(signal.SIGTERM)
         if may_save is None:
-            self.first_step = backend.common_step(newest_step(settings.model_dir) or 0)
-            if not cluster.is_evaluator():
-                self._cursors = self._make_cursors(newest_step(settings.model_dir))
+            self.first_step = backend.common_step(newest_step(context.model_dir) or 0)
+            if not context.cluster.is_evaluator:
+                self._cursors = self._make_cursors(newest_step(context.model_dir))
         else:
-            resumed = repair.prepare(settings.model_dir, settings.saving.keep_max)
+            resumed = repair.prepare(context.model_dir, context.options.checkpoints.keep_max)
             self.first_step = backend.common_step(resumed or 0)
             self._cursors = self._make_cursors(resumed)
             self._saver = CheckpointSaver(
-                settings, backend, signals, may_save, resumed, self._cursors
+                context, backend, signals, may_save, resumed, self._cursors
             )
-        log_file = os.path.join(settings.model_dir, LOG_FILE)
+        log_file = os.path.join(context.model_dir, LOG_FILE)
         self._faults = FaultLog(log_file if may_save is not None else None)
 
     def _make_cursors(self, resumed: Optional[int]) -> Dict[str, DataCursor]:
@@ -112,8 +112,8 @@ class TrainingRun:
         return {file: DataCursor(state, self.first_step) for file, state in found.items()}
 
     def _read_state(self, resumed: int, file: str) -> Optional[CursorState]:
-        model_dir = self._settings.model_dir
-        if self._task.is_alone:
+        model_dir = self._context.model_dir
+        if self._context.cluster.task.is_alone:
             return read_cursor_state(model_dir, resumed)
         # The steps in names, for those in checkpoints may be later ones.
         named = newest_step(model_dir)
@@ -121,9 +121,9 @@ class TrainingRun:
 
     def is_over(self) -> bool:
         """Whether there is nothing left to train, which is logged."""
-        model_dir, num_steps = self._settings.model_dir, self._settings.num_steps
+        model_dir, num_steps = self._context.model_dir, self._context.num_steps
         if num_steps is None or self.first_step < num_steps:
-            reader = self._settings.pipeline_config.train_input_reader
+            reader = self._context.config.train_input_reader
             if num_steps is None and not reader.num_epochs:
                 _LOG.warning("%s", _ENDLESS)
             if self.first_step:
@@ -153,38 +153,32 @@ class TrainingRun:
         """Marks for evaluators that no checkpoint will follow, unless a signal ended training."""
         if self._saver is None or self._saver.saved_step is None or self._signals.requested:
             return
-        step, last = int(self._saver.saved_step), self._settings.num_steps
+        step, last = int(self._saver.saved_step), self._context.num_steps
         reason = "num_train_steps" if last is not None and step >= last else "stopped early"
-        history.mark_over(self._settings.model_dir, step, reason)
+        history.mark_over(self._context.model_dir, step, reason)
 
-    def hooks(
-        self,
-        progress: bool,
-        progress_steps: int,
-        others: Sequence[Any],
-        listeners: Sequence[Any] = (),
-    ) -> List[Any]:
+    def hooks(self, listeners: Sequence[Any] = ()) -> List[Any]:
         """All hooks of the run in order: a step that one of them rejects is not saved.
 
         Args:
-            progress: Report on the terminal.
-            progress_steps: Steps between two reports.
-            others: Hooks of the user, who may save by some of them, too.
             listeners: Called when the run saves a checkpoint.
         """
+        options = self._context.options
         hooks = [
             StopAfterStep(self._signals),
-            *([_SaveConfiguration(self._settings)] if self._saver is not None else []),
+            *([_SaveConfiguration(self._context)] if self._saver is not None else []),
             *self._backend.progress_hooks(
-                every_steps=progress_steps, silent=not progress, fault_log=self._faults
+                every_steps=options.progress_steps,
+                silent=not options.progress,
+                fault_log=self._faults,
             ),
-            *others,
+            *options.hooks,
         ]
         graph = self._backend.graph
         for reader, (file, cursor) in enumerate(self._cursors.items()):
             hooks.append(DataCursorHook(cursor, graph, reader))
             if self._saver is None:
-                hooks.append(WorkerPositionHook(self._settings.model_dir, cursor, graph, file))
+                hooks.append(WorkerPositionHook(self._context.model_dir, cursor, graph, file))
         if self._saver is not None:
             self._saver.add_listeners(listeners)
             hooks.append(self._saver)
@@ -195,7 +189,7 @@ class TrainingRun:
         text = f"stopped by {signal_name(number)}"
         if self._saver is None:
             return text
-        model_dir, num_steps = self._settings.model_dir, self._settings.num_steps
+        model_dir, num_steps = self._context.model_dir, self._context.num_steps
         step: Optional[int] = self._saver.saved_step
         if step is None:
             return f"{text} before training began"
@@ -211,7 +205,7 @@ class TrainingRun:
 
 
 @contextlib.contextmanager
-def running(settings: RunSettings, backend: Backend) -> Iterator[TrainingRun]:
+def running(context: RunContext, backend: Backend) -> Iterator[TrainingRun]:
     """A run for as long as the context lasts: signals are caught, and no other writes the folder.
 
     Raises:
@@ -224,17 +218,17 @@ def running(settings: RunSettings, backend: Backend) -> Iterator[TrainingRun]:
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
         stack.enter_context(
-            writing.explained_errors(settings.model_dir, kept="Checkpoints are intact")
+            writing.explained_errors(context.model_dir, kept="Checkpoints are intact")
         )
         stack.enter_context(backend.running())
         may_save: Optional[Callable[[], None]] = None
-        if cluster.is_chief():
-            stack.enter_context(files.removed_if_empty(settings.model_dir))
-            writing.check_folder(settings.model_dir, "model_dir")
-            may_save = stack.enter_context(lock.locked(settings.model_dir))
+        if context.cluster.is_chief:
+            stack.enter_context(files.removed_if_empty(context.model_dir))
+            writing.check_folder(context.model_dir, "model_dir")
+            may_save = stack.enter_context(lock.locked(context.model_dir))
         try:
             with signals.unfailing():
-                run = TrainingRun(settings, backend, signals, may_save)
+                run = TrainingRun(context, backend, signals, may_save)
                 try:
                     yield run
                 except SessionLostError:

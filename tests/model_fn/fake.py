@@ -23,6 +23,9 @@ from model_fn import model_fn
 from model_fn.drawing import charts
 from model_fn.runs import best_checkpoints, evaluator
 from model_fn.runs.backends import estimator, tpu_estimator
+from model_fn.runs.cluster import Cluster, read_cluster
+from model_fn.runs.context import RunContext
+from model_fn.runs.options import TrainOptions
 from model_fn.training import initial_values, replica
 from model_fn.training.finite_gate import RejectedBatch
 from model_fn.training.step import TrainGraph, TrainStep
@@ -187,6 +190,15 @@ def pipeline_config(text: str = "") -> pipeline_pb2.TrainEvalPipelineConfig:
         pipeline_pb2.TrainEvalPipelineConfig(),
     )
     return text_format.Merge(text, config)
+
+
+def run_context(
+    folder: Any, config: Any = None, cluster: Optional[Cluster] = None, **options: Any
+) -> RunContext:
+    """A run with fields of `TrainOptions`; by default in the cluster of TF_CONFIG."""
+    if config is None:
+        config = pipeline_config()
+    return RunContext(config, str(folder), TrainOptions(**options), cluster or read_cluster())
 
 
 def arrays(batch_size: int = 2, seed: int = 0) -> Tuple[Dict[str, Any], Dict[str, Any]]:

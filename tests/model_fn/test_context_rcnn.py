@@ -15,7 +15,7 @@ from estimator_det.protos import input_reader_pb2
 from inputs import create_eval_input_fn, schema
 from model_fn.model_fn import create_model_fn
 from model_fn.runs import runner
-from model_fn.runs.options import Evaluating
+from model_fn.runs.options import EvaluationOptions
 from tests import small_extractor
 from tests.detectors.two_stage import configs
 from tests.inputs import examples
@@ -110,7 +110,7 @@ def test_train_and_evaluate(tmp_path: pathlib.Path) -> None:
         config,
         str(model_dir),
         num_train_steps=2,
-        evaluating=Evaluating(export_final=False),
+        evaluation=EvaluationOptions(export_final=False),
         progress=False,
     )
     assert metrics["global_step"] == 2

@@ -9,7 +9,7 @@ import pytest
 from estimator_det.compat import tf1
 from estimator_det.config import pipeline
 from model_fn.runs import runner
-from model_fn.runs.options import Evaluating
+from model_fn.runs.options import EvaluationOptions
 
 
 @pytest.mark.slow
@@ -36,7 +36,11 @@ def test_train_evaluate_export(shared: pathlib.Path, tmp_path: pathlib.Path) -> 
     assert config.train_config.optimizer.use_moving_average
     model_dir = str(tmp_path)
     metrics = runner.train_and_evaluate(
-        config, model_dir, num_train_steps=2, evaluating=Evaluating(sample_1_of_n=3), progress=False
+        config,
+        model_dir,
+        num_train_steps=2,
+        evaluation=EvaluationOptions(sample_1_of_n=3),
+        progress=False,
     )
     assert metrics["global_step"] == 2
     assert 0 < metrics["Loss/regularization_loss"] < metrics["Loss/total_loss"]

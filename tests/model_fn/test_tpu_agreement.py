@@ -18,7 +18,7 @@ from inputs import schema
 from model_fn import model_fn
 from model_fn.preflight import tpu_graph, xla_check
 from model_fn.runs.backends import tpu_estimator
-from model_fn.runs.backends.tpu_options import OnTpu
+from model_fn.runs.tpu_options import TpuOptions
 from model_fn.training.step import TrainGraph
 from tests import small_extractor
 from tests.model_fn import fake
@@ -160,7 +160,7 @@ def _by_tpu_estimator(config: Any, folder: pathlib.Path) -> Tuple[Values, float]
         del params, input_context
         return tf.data.Dataset.from_tensors(_batch()).repeat()
 
-    on_tpu = OnTpu(num_shards=1, iterations_per_loop=1, rehearses=True)
+    on_tpu = TpuOptions(num_shards=1, iterations_per_loop=1, rehearses=True)
     told: List[Any] = []
     graph = TrainGraph()
     report = tpu_estimator.LoopReport(

@@ -13,8 +13,8 @@ from estimator_det.compat import tf, tf1
 from inputs import pipeline as input_pipeline
 from inputs import schema
 from model_fn.runs import best_checkpoints, runner
-from model_fn.runs.backends.tpu_options import OnTpu
-from model_fn.runs.options import Evaluating, Saving
+from model_fn.runs.options import CheckpointOptions, EvaluationOptions
+from model_fn.runs.tpu_options import TpuOptions
 from model_fn.training import host_call
 from tests.model_fn import fake
 
@@ -24,7 +24,7 @@ model { ssd {
 train_config { unpad_groundtruth_tensors: false }
 eval_config { batch_size: 2 num_examples: 6 }
 """
-REHEARSAL = OnTpu(num_shards=2, iterations_per_loop=2, rehearses=True)
+REHEARSAL = TpuOptions(num_shards=2, iterations_per_loop=2, rehearses=True)
 
 
 @pytest.fixture
@@ -61,10 +61,10 @@ def test_run_and_resume(
     config = fake.pipeline_config(FIT)
     on_tpu = dataclasses.replace(REHEARSAL, evaluates=evaluates)
     arguments: Any = {
-        "saving": Saving(steps=2),
-        "evaluating": Evaluating(every_steps=2),
+        "checkpoints": CheckpointOptions(steps=2),
+        "evaluation": EvaluationOptions(every_steps=2),
         "progress": False,
-        "on_tpu": on_tpu,
+        "tpu": on_tpu,
     }
     if evaluates:
         config.model.ssd.post_processing.batch_non_max_suppression.use_static_shapes = True
@@ -90,8 +90,8 @@ def test_run_and_resume(
 
 def test_a_run_goes_on_without_a_tpu(seen: List[Any], tmp_path: pathlib.Path) -> None:
     config = fake.pipeline_config(FIT)
-    runner.train(config, str(tmp_path), num_train_steps=2, progress=False, on_tpu=REHEARSAL)
+    runner.train(config, str(tmp_path), num_train_steps=2, progress=False, tpu=REHEARSAL)
     runner.train(config, str(tmp_path), num_train_steps=3, progress=False)
-    runner.train(config, str(tmp_path), num_train_steps=5, progress=False, on_tpu=REHEARSAL)
+    runner.train(config, str(tmp_path), num_train_steps=5, progress=False, tpu=REHEARSAL)
     path = tf1.train.latest_checkpoint(str(tmp_path))
     assert tf1.train.load_variable(path, "global_step") == 5

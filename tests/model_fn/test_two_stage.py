@@ -17,7 +17,7 @@ from inputs.datasets import shapes
 from model_fn.model_fn import create_model_fn
 from model_fn.preflight.metric_names import metric_names
 from model_fn.runs import runner
-from model_fn.runs.options import Evaluating
+from model_fn.runs.options import EvaluationOptions
 from tests import small_extractor
 from tests.detectors.two_stage import configs
 from tests.model_fn import fake
@@ -191,7 +191,7 @@ def test_train_evaluate_export(tmp_path: pathlib.Path) -> None:
         config,
         str(model_dir),
         num_train_steps=2,
-        evaluating=Evaluating(sample_1_of_n=8),
+        evaluation=EvaluationOptions(sample_1_of_n=8),
         progress=False,
     )
     assert metrics["global_step"] == 2

@@ -164,8 +164,8 @@ def _train_fake(
     from inputs import pipeline as inputs
     from model_fn import model_fn
     from model_fn.runs import runner
-    from model_fn.runs.loop_options import InLoop
-    from model_fn.runs.options import Evaluating, Saving
+    from model_fn.runs.loop_options import LoopOptions
+    from model_fn.runs.options import CheckpointOptions, EvaluationOptions
     from model_fn.training import initial_values, replica
     from tests.model_fn import fake
 
@@ -206,13 +206,13 @@ def _train_fake(
         config,
         model_dir,
         num_train_steps=num_steps,
-        saving=Saving(steps=save_steps),
-        evaluating=Evaluating(throttle_secs=eval_secs, export_final=False),
+        checkpoints=CheckpointOptions(steps=save_steps),
+        evaluation=EvaluationOptions(throttle_secs=eval_secs, export_final=False),
         progress_steps=1,
         hooks=[Slow()],
         seed=seed,
         task_timeout_secs=task_timeout_secs,
-        in_loop=None if strategy is None else InLoop(strategy, steps_per_call=steps_per_call),
+        loop=None if strategy is None else LoopOptions(strategy, steps_per_call=steps_per_call),
     )
     return 0
 

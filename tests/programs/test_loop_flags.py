@@ -10,21 +10,21 @@ import pytest
 from estimator_det import console
 from estimator_det.config.text import ConfigError
 from estimator_det.verbs import train
-from model_fn.runs.loop_options import InLoop
+from model_fn.runs.loop_options import LoopOptions
 
 
-def _chosen(*flags: str) -> Optional[InLoop]:
+def _chosen(*flags: str) -> Optional[LoopOptions]:
     parser = argparse.ArgumentParser()
     train.add_arguments(parser)
-    return train._in_loop(parser.parse_args(["ssd.config", "--model_dir", "run", *flags]))
+    return train._loop(parser.parse_args(["ssd.config", "--model_dir", "run", *flags]))
 
 
 def test_estimator_trains_unless_a_strategy_is_given() -> None:
     assert _chosen() is None
-    assert _chosen("--strategy", "none") == InLoop()
+    assert _chosen("--strategy", "none") == LoopOptions()
     flags = "--strategy mirrored --num_replicas 2 --accumulate_steps 4 --steps_per_call 5"
     found = _chosen(*flags.split(), "--precision", "mixed_bfloat16", "--jit_compile")
-    assert found == InLoop("mirrored", 2, 4, 5, "mixed_bfloat16", True)
+    assert found == LoopOptions("mirrored", 2, 4, 5, "mixed_bfloat16", True)
 
 
 @pytest.mark.parametrize(
@@ -45,9 +45,9 @@ def test_flags_of_the_loop_need_a_strategy(flag: str, strategy: str) -> None:
 
 def test_the_tpu_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPU_CONFIG", '{"tpu_node_name": "one", "zone": "here"}')
-    assert _chosen("--strategy", "tpu") == InLoop("tpu", tpu_name="one", tpu_zone="here")
+    assert _chosen("--strategy", "tpu") == LoopOptions("tpu", tpu_name="one", tpu_zone="here")
     found = _chosen("--strategy", "tpu", "--tpu_name", "local")
-    assert found == InLoop("tpu", tpu_name="local")
+    assert found == LoopOptions("tpu", tpu_name="local")
     with pytest.raises(ConfigError, match="tpu_name is for strategy 'tpu'"):
         _chosen("--strategy", "none", "--tpu_name", "local")
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import (
     Any,
     Callable,
     ContextManager,
     Dict,
     List,
-    Optional,
     Protocol,
     Sequence,
     Tuple,
@@ -18,31 +16,7 @@ from typing import (
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor
 from model_fn.evaluation.accumulator import Results
-from model_fn.runs.options import DEFAULT_TASK_TIMEOUT_SECS, Saving
 from model_fn.training.step import TrainGraph
-
-
-@dataclasses.dataclass(frozen=True)
-class RunSettings:
-    """What a run trains, and where.
-
-    Attributes:
-        pipeline_config: `TrainEvalPipelineConfig` proto.
-        model_dir: Where checkpoints, events and exports go.
-        num_steps: The global step at which training ends; None if it does not.
-        saving: When checkpoints are saved.
-        seed: Of initial values, shuffling and augmentation; None for any.
-        task_timeout_secs: In a cluster, for how long another task may be missing.
-        data_service: Address of a `tf.data` service that reads and augments; None to do it here.
-    """
-
-    pipeline_config: Any
-    model_dir: str
-    num_steps: Optional[int]
-    saving: Saving
-    seed: Optional[int] = None
-    task_timeout_secs: float = DEFAULT_TASK_TIMEOUT_SECS
-    data_service: Optional[str] = None
 
 
 class Evaluator:

@@ -9,8 +9,8 @@ from typing import Any, Optional, Sequence
 from estimator_det.compat import tf
 from model_fn.checkpoints.errors import RunError
 from model_fn.evaluation.history import EndOfTraining
-from model_fn.runs.backends.base import RunSettings
 from model_fn.runs.cluster import Cluster, Task
+from model_fn.runs.context import RunContext
 from model_fn.runs.signals import StopSignals
 from model_fn.runs.task_watch import TaskWatch, check_free, is_listening
 
@@ -23,19 +23,19 @@ class Tasks:
     """What all tasks of a cluster do, whatever their part: serve, watch the others, leave.
 
     Args:
-        settings: Of the run.
-        cluster: Of this process.
+        context: Of the run.
     """
 
-    def __init__(self, settings: RunSettings, cluster: Cluster) -> None:
-        self._settings, self.cluster = settings, cluster
+    def __init__(self, context: RunContext) -> None:
+        self._context, self.cluster = context, context.cluster
+        cluster = context.cluster
         self._server: Optional[Any] = None
-        end = EndOfTraining(settings.model_dir, settings.num_steps)
+        end = EndOfTraining(context.model_dir, context.num_steps)
         others = [*cluster.readers, *cluster.servers]
         self.watch = TaskWatch(
             cluster,
             [task for task in others if task != cluster.task],
-            settings.task_timeout_secs,
+            context.options.task_timeout_secs,
             # The chief itself decides that.
             (lambda: False) if cluster.is_chief else end.has_come,
         )
@@ -97,12 +97,11 @@ def wait_for(cluster: Cluster, tasks: Sequence[Task], watch: TaskWatch) -> None:
         time.sleep(POLL_SECS)
 
 
-def serve(settings: RunSettings, cluster: Cluster, leave_first: Sequence[Task]) -> None:
+def serve(context: RunContext, leave_first: Sequence[Task]) -> None:
     """Serves until training has ended, and tasks that use this one have left.
 
     Args:
-        settings: Of the run.
-        cluster: Of this process.
+        context: Of the run.
         leave_first: The tasks that use this one.
 
     Raises:
@@ -111,16 +110,16 @@ def serve(settings: RunSettings, cluster: Cluster, leave_first: Sequence[Task]) 
         RunError: if the server cannot be started.
     """
     with StopSignals() as signals:
-        tasks = Tasks(settings, cluster)
+        tasks = Tasks(context)
         assert tasks.server
         signals.defer()  # The chief needs this task to save.
         with tasks.watch.watching():
             while not tasks.watch.wants_stop and signals.requested is None:
                 time.sleep(POLL_SECS)
-        _wait_for_leavers(cluster, leave_first, settings.task_timeout_secs)
+        _wait_for_leavers(context.cluster, leave_first, context.options.task_timeout_secs)
         tasks.watch.raise_if_missing()
         signals.raise_if_requested()
-    _LOG.info("Training has ended: %s ends", cluster.task)
+    _LOG.info("Training has ended: %s ends", context.cluster.task)
 
 
 def _wait_for_leavers(cluster: Cluster, tasks: Sequence[Task], timeout_secs: float) -> None:

@@ -15,10 +15,12 @@ from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor, seed_at
 from model_fn.evaluation.accumulator import OnResults
 from model_fn.model_fn import create_model_fn
-from model_fn.runs import cluster, progress
-from model_fn.runs.backends.base import Evaluator, RunSettings
-from model_fn.runs.data_cursor import own_position_file
-from model_fn.runs.options import Saving
+from model_fn.runs import progress
+from model_fn.runs.backends.base import Evaluator
+from model_fn.runs.cluster import SINGLE, Cluster, estimator_environment
+from model_fn.runs.context import RunContext
+from model_fn.runs.data_cursor import position_file
+from model_fn.runs.options import CheckpointOptions
 from model_fn.runs.summaries import SummaryHook
 from model_fn.training.step import TrainGraph
 
@@ -33,12 +35,12 @@ SERVICE_LIMITS = (
 SUMMARY_STEPS = 100  # between two summaries
 
 
-@cluster.environment()
 def make_estimator(
     pipeline_config: Any,
     model_dir: str,
     *,
-    saving: Optional[Saving] = None,
+    cluster: Cluster = SINGLE,
+    checkpoints: Optional[CheckpointOptions] = None,
     seed: Optional[int] = None,
     graph: Optional[TrainGraph] = None,
     on_results: Optional[OnResults] = None,
@@ -49,41 +51,49 @@ def make_estimator(
     Args:
         pipeline_config: `TrainEvalPipelineConfig` proto.
         model_dir: Where checkpoints and events go.
-        saving: When it saves; by default every ten minutes.
+        cluster: Processes that train together; evaluations need none.
+        checkpoints: When it saves; by default every ten minutes.
         seed: Of initial values and whatever else is random in the graph.
         graph: Gets what hooks need of a training graph.
         on_results: Called with the results of an evaluation when it ends.
         **run_options: More settings of its `RunConfig`.
     """
-    saving = saving or Saving()
-    run_config = estimator.RunConfig(
-        model_dir=model_dir,
-        tf_random_seed=seed,
-        keep_checkpoint_max=saving.keep_max,
-        # `summary_hooks` do that: an Estimator's fetch something else in some steps.
-        save_summary_steps=0,
-        log_step_count_steps=None,
-        save_checkpoints_steps=saving.steps,
-        save_checkpoints_secs=saving.secs,
-        **run_options,
-    )
+    checkpoints = checkpoints or CheckpointOptions()
+    with estimator_environment(cluster):
+        run_config = estimator.RunConfig(
+            model_dir=model_dir,
+            tf_random_seed=seed,
+            keep_checkpoint_max=checkpoints.keep_max,
+            # `summary_hooks` do that: an Estimator's fetch something else in some steps.
+            save_summary_steps=0,
+            log_step_count_steps=None,
+            save_checkpoints_steps=checkpoints.steps,
+            save_checkpoints_secs=checkpoints.secs,
+            **run_options,
+        )
     model_fn = create_model_fn(pipeline_config, graph=graph, on_results=on_results)
     return estimator.Estimator(model_fn, config=run_config, params={})
 
 
-def estimator_maker(settings: RunSettings) -> Callable[..., Any]:
+def estimator_maker(context: RunContext) -> Callable[..., Any]:
     """`make_estimator` for a run."""
     return functools.partial(
         make_estimator,
-        settings.pipeline_config,
-        settings.model_dir,
-        saving=settings.saving,
-        seed=settings.seed,
+        context.config,
+        context.model_dir,
+        checkpoints=context.options.checkpoints,
+        seed=context.options.seed,
     )
 
 
+def make_trainer(context: RunContext, graph: TrainGraph, **run_options: Any) -> Any:
+    """The Estimator that trains, in the cluster of the run."""
+    make = estimator_maker(context)
+    return make(cluster=context.cluster, graph=graph, **run_options)
+
+
 def make_train_input_fn(
-    settings: RunSettings,
+    context: RunContext,
     cursor: Optional[DataCursor],
     first_step: int,
     fault_log: FaultLog,
@@ -94,34 +104,34 @@ def make_train_input_fn(
     """The input function of a training by Estimator.
 
     Args:
-        settings: Of the run.
+        context: Of the run.
         cursor: Position in the data; None where it is not kept.
         first_step: As in `Backend.input_fn`.
         fault_log: As there.
         shares_steps: Whether other workers take steps, too, so that the step is not known.
         **options: More of `create_train_input_fn`.
     """
-    config = copy.deepcopy(settings.pipeline_config)
+    config, seed = copy.deepcopy(context.config), context.options.seed
     # The report of a bad step names its images.
     config.train_input_reader.include_source_id = True
     made: Callable[..., Any] = input_pipeline.create_train_input_fn(
         config,
         make_preprocessor(config.model),
-        seed=settings.seed if cursor is not None else seed_at(settings.seed, first_step),
+        seed=seed if cursor is not None else seed_at(seed, first_step),
         fault_log=fault_log,
         cursor=cursor,
-        data_service=settings.data_service,
-        first_step=None if shares_steps or settings.data_service else first_step,
+        data_service=context.options.data_service,
+        first_step=None if shares_steps or context.options.data_service else first_step,
         **options,
     )
     return made
 
 
-def summary_hooks(settings: RunSettings, graph: TrainGraph) -> List[Any]:
+def summary_hooks(context: RunContext, graph: TrainGraph) -> List[Any]:
     """Write what a run reports to TensorBoard besides its progress."""
     return [
-        tf1.train.StepCounterHook(SUMMARY_STEPS, output_dir=settings.model_dir),
-        SummaryHook(settings.model_dir, graph, SUMMARY_STEPS),
+        tf1.train.StepCounterHook(SUMMARY_STEPS, output_dir=context.model_dir),
+        SummaryHook(context.model_dir, graph, SUMMARY_STEPS),
     ]
 
 
@@ -130,12 +140,13 @@ class EstimatorBackend:
 
     steps_per_call = 1
 
-    def __init__(self, settings: RunSettings) -> None:
-        self._settings = settings
-        self.position_files: Sequence[str] = [] if settings.data_service else [own_position_file()]
-        if settings.data_service is not None:
+    def __init__(self, context: RunContext) -> None:
+        self._context = context
+        self.position_files: Sequence[str] = (
+            [] if context.options.data_service else [position_file(context.cluster)]
+        )
+        if context.options.data_service is not None:
             _LOG.warning("%s", SERVICE_LIMITS)
-        self._make_estimator = estimator_maker(settings)
         self.graph = TrainGraph()
 
     def running(self) -> ContextManager[None]:
@@ -147,17 +158,17 @@ class EstimatorBackend:
     def input_fn(
         self, cursors: Sequence[DataCursor], first_step: int, fault_log: FaultLog
     ) -> Callable[..., Any]:
-        return make_train_input_fn(self._settings, next(iter(cursors), None), first_step, fault_log)
+        return make_train_input_fn(self._context, next(iter(cursors), None), first_step, fault_log)
 
     def progress_hooks(self, **options: Any) -> List[Any]:
         return [
-            *progress.training_hooks(self._settings, self.graph, **options),
-            *summary_hooks(self._settings, self.graph),
+            *progress.training_hooks(self._context, self.graph, **options),
+            *summary_hooks(self._context, self.graph),
         ]
 
     def train(self, input_fn: Callable[..., Any], hooks: Sequence[Any]) -> None:
-        trainer, steps = self._make_estimator(graph=self.graph), self._settings.num_steps
-        trainer.train(input_fn, hooks=list(hooks), max_steps=steps)
+        trainer = make_trainer(self._context, self.graph)
+        trainer.train(input_fn, hooks=list(hooks), max_steps=self._context.num_steps)
 
     def evaluator(self) -> Evaluator:
-        return Evaluator(self._make_estimator)
+        return Evaluator(estimator_maker(self._context))

@@ -21,14 +21,16 @@ from model_fn.checkpoints.errors import VARIABLES_LOST, SessionLostError
 from model_fn.runs import cluster as clusters
 from model_fn.runs import progress
 from model_fn.runs.backends import cluster_tasks
-from model_fn.runs.backends.base import Evaluator, RunSettings
+from model_fn.runs.backends.base import Evaluator
 from model_fn.runs.backends.cluster_tasks import POLL_SECS, Tasks
 from model_fn.runs.backends.estimator import (
     estimator_maker,
     make_train_input_fn,
+    make_trainer,
     summary_hooks,
 )
-from model_fn.runs.data_cursor import own_position_file
+from model_fn.runs.context import RunContext
+from model_fn.runs.data_cursor import position_file
 from model_fn.runs.data_split import report_split
 from model_fn.runs.task_watch import TaskWatch
 from model_fn.training.step import TrainGraph
@@ -47,14 +49,13 @@ class ParameterServerBackend:
 
     steps_per_call = 1
 
-    def __init__(self, settings: RunSettings) -> None:
-        self._settings = settings
-        self._cluster = clusters.read_cluster()
-        check(settings, self._cluster)
-        _report_unused(settings.pipeline_config.train_config)
-        self._tasks = Tasks(settings, self._cluster)
-        self._make_estimator = estimator_maker(settings)
-        self.position_files: Sequence[str] = [own_position_file()]
+    def __init__(self, context: RunContext) -> None:
+        self._context = context
+        self._cluster = context.cluster
+        check(context)
+        _report_unused(context.config.train_config)
+        self._tasks = Tasks(context)
+        self.position_files: Sequence[str] = [position_file(context.cluster)]
         self.graph = TrainGraph()
 
     @contextlib.contextmanager
@@ -79,13 +80,13 @@ class ParameterServerBackend:
         readers = self._cluster.readers
         index = readers.index(self._cluster.task)
         made = make_train_input_fn(
-            self._settings,
+            self._context,
             next(iter(cursors), None),
             first_step,
             fault_log,
             shares_steps=True,
             shard=(len(readers), index),
-            on_split=functools.partial(report_split, self._settings.model_dir, self._cluster),
+            on_split=functools.partial(report_split, self._context.model_dir, self._cluster),
         )
 
         def input_fn() -> Any:
@@ -98,21 +99,21 @@ class ParameterServerBackend:
     def progress_hooks(self, **options: Any) -> List[Any]:
         is_chief = self._cluster.is_chief
         reports = progress.training_hooks(
-            self._settings, self.graph, writes=is_chief, shares_steps=True, **options
+            self._context, self.graph, writes=is_chief, shares_steps=True, **options
         )
-        summaries = summary_hooks(self._settings, self.graph) if is_chief else []
+        summaries = summary_hooks(self._context, self.graph) if is_chief else []
         return [*reports, *summaries]
 
     def train(self, input_fn: Callable[..., Any], hooks: Sequence[Any]) -> None:
         tasks, is_chief = self._tasks, self._cluster.is_chief
         # A worker that finds no values does not wait for them here: TensorFlow sleeps too long.
         options = {} if is_chief else {"session_creation_timeout_secs": 1}
-        trainer = self._make_estimator(graph=self.graph, **options)
+        trainer = make_trainer(self._context, self.graph, **options)
         with self._watching():
             assert tasks.server
             tasks.wait_for(self._cluster.servers)
             if not is_chief:
-                _wait_for_variables(tasks, _first_step(self._settings))
+                _wait_for_variables(tasks, _first_step(self._context))
                 if tasks.watch.wants_stop:
                     return
             try:
@@ -120,10 +121,10 @@ class ParameterServerBackend:
                     input_fn,
                     hooks=[
                         _SessionOnce(),
-                        _StopWithCluster(tasks.watch, self.graph, self._settings.num_steps),
+                        _StopWithCluster(tasks.watch, self.graph, self._context.num_steps),
                         *hooks,
                     ],
-                    max_steps=self._settings.num_steps,
+                    max_steps=self._context.num_steps,
                 )
             except tf.errors.DeadlineExceededError as error:
                 if _NOT_READY not in error.message:
@@ -134,7 +135,7 @@ class ParameterServerBackend:
                 tasks.wait_for_end()
 
     def evaluator(self) -> Evaluator:
-        return Evaluator(self._make_estimator)
+        return Evaluator(estimator_maker(self._context))
 
 
 def _wait_for_variables(tasks: Tasks, min_step: int) -> None:
@@ -162,13 +163,13 @@ def _wait_for_variables(tasks: Tasks, min_step: int) -> None:
     tasks.watch.raise_if_missing()
 
 
-def _first_step(settings: RunSettings) -> int:
+def _first_step(context: RunContext) -> int:
     """The step from which on workers take part."""
-    train = settings.pipeline_config.train_config
+    train = context.config.train_config
     if train.sync_replicas:
         return 0  # The first step needs them.
     delay = int(train.startup_delay_steps)
-    return delay if settings.num_steps is None else min(delay, settings.num_steps)
+    return delay if context.num_steps is None else min(delay, context.num_steps)
 
 
 class _SessionOnce(tf1.train.SessionRunHook):
@@ -207,16 +208,15 @@ class _StopWithCluster(tf1.train.SessionRunHook):
             run_context.request_stop()
 
 
-def serve(settings: RunSettings) -> None:
+def serve(context: RunContext) -> None:
     """A parameter server, until training has ended and the others have left.
 
     Raises:
         ConfigError: if the cluster or the configuration does not allow it.
         Stopped: and the other errors of `cluster_tasks.serve`.
     """
-    cluster = clusters.read_cluster()
-    check(settings, cluster)
-    cluster_tasks.serve(settings, cluster, cluster.readers)
+    check(context)
+    cluster_tasks.serve(context, context.cluster.readers)
 
 
 def _report_unused(train_config: Any) -> None:
@@ -231,25 +231,25 @@ def _report_unused(train_config: Any) -> None:
         _LOG.warning("train_config.%s has no effect: sync_replicas is not set", aggregate)
 
 
-def check(settings: RunSettings, cluster: clusters.Cluster) -> None:
+def check(context: RunContext) -> None:
     """Refuses what does not work with parameter servers.
 
     Raises:
         ConfigError: if TensorFlow is too new, data come from a service, or data end.
     """
-    clusters.check_for_parameter_servers(cluster)
+    clusters.check_for_parameter_servers(context.cluster)
     if versions.release(tf.__version__) >= versions.WITHOUT_ESTIMATOR:
         raise ConfigError(
             f"{clusters.VARIABLE}: an Estimator's parameter servers need TensorFlow 2.15; this is "
             f"{tf.__version__}. pip install 'tensorflow==2.15.1', or train by another loop: "
             "estimator-det train --strategy parameter_server"
         )
-    if settings.data_service is not None:
+    if context.options.data_service is not None:
         raise ConfigError(
             "tf_data_service does not work in a cluster yet, whose tasks divide the records among "
             "them. Remove it, or train without a cluster"
         )
-    if settings.pipeline_config.train_input_reader.num_epochs:
+    if context.config.train_input_reader.num_epochs:
         raise ConfigError(
             "train_input_reader.num_epochs: in a cluster data do not end, for the workers would "
             "end at different steps. Set it to 0, and the end of training by train_config.num_steps"

@@ -19,13 +19,14 @@ from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor, seed_at
 from model_fn.evaluation.accumulator import OnResults, Results
 from model_fn.model_fn import create_model_fn
-from model_fn.runs import cluster
-from model_fn.runs.backends import tpu_options, tpu_resolver
-from model_fn.runs.backends.base import Evaluator, RunSettings
+from model_fn.runs import tpu_options
+from model_fn.runs.backends import tpu_resolver
+from model_fn.runs.backends.base import Evaluator
 from model_fn.runs.backends.estimator import estimator_maker
-from model_fn.runs.backends.tpu_options import OnTpu
 from model_fn.runs.backends.tpu_resolver import NoTpuError
-from model_fn.runs.options import Saving
+from model_fn.runs.cluster import SINGLE, estimator_environment
+from model_fn.runs.context import RunContext
+from model_fn.runs.options import CheckpointOptions
 from model_fn.runs.progress import (
     PROGRESS_FILE,
     JsonlLogger,
@@ -33,6 +34,7 @@ from model_fn.runs.progress import (
     TensorBoardLogger,
     TrainingReport,
 )
+from model_fn.runs.tpu_options import TpuOptions
 from model_fn.training.step import TrainGraph
 
 # What a train step reads; the rest would only fill the path from the host to the cores.
@@ -51,9 +53,9 @@ _REMEDY = (
 def make_estimator(
     pipeline_config: Any,
     model_dir: str,
-    on_tpu: OnTpu,
+    on_tpu: TpuOptions,
     *,
-    saving: Optional[Saving] = None,
+    checkpoints: Optional[CheckpointOptions] = None,
     seed: Optional[int] = None,
     graph: Optional[TrainGraph] = None,
     on_results: Optional[OnResults] = None,
@@ -66,7 +68,7 @@ def make_estimator(
         pipeline_config: `TrainEvalPipelineConfig` proto; its batch size is that of all cores.
         model_dir: Where checkpoints and events go.
         on_tpu: Which TPU, and how.
-        saving: How many checkpoints are kept.
+        checkpoints: How many checkpoints are kept.
         seed: Of initial values and whatever else is random in the graph.
         graph: Gets what hooks need of a training graph.
         on_results: Called with the results of an evaluation when it ends.
@@ -79,7 +81,7 @@ def make_estimator(
     evaluation_batch = pipeline_config.eval_config.batch_size
     return tpu_estimator.TPUEstimator(
         create_model_fn(pipeline_config, use_tpu=True, graph=graph, on_results=on_results),
-        config=make_run_config(model_dir, on_tpu, saving=saving, seed=seed),
+        config=make_run_config(model_dir, on_tpu, checkpoints=checkpoints, seed=seed),
         use_tpu=not on_tpu.rehearses,
         train_batch_size=pipeline_config.train_config.batch_size,
         eval_batch_size=evaluation_batch,
@@ -89,12 +91,11 @@ def make_estimator(
     )
 
 
-@cluster.environment()
 def make_run_config(
     model_dir: str,
-    on_tpu: OnTpu,
+    on_tpu: TpuOptions,
     *,
-    saving: Optional[Saving] = None,
+    checkpoints: Optional[CheckpointOptions] = None,
     seed: Optional[int] = None,
 ) -> Any:
     """The `RunConfig`: one synchronous batch over all cores, each host reading its own records.
@@ -102,7 +103,8 @@ def make_run_config(
     Raises:
         NoTpuError: if there is no such TPU.
     """
-    with tpu_resolver.finding(on_tpu.name, on_tpu.zone, on_tpu.project):
+    finding = tpu_resolver.finding(on_tpu.name, on_tpu.zone, on_tpu.project)
+    with estimator_environment(SINGLE), finding:
         resolver = None
         if not on_tpu.rehearses:
             resolver = tpu_resolver.make_resolver(on_tpu.name, on_tpu.zone, on_tpu.project)
@@ -113,7 +115,7 @@ def make_run_config(
             model_dir=model_dir,
             tf_random_seed=seed,
             cluster=resolver,
-            keep_checkpoint_max=(saving or Saving()).keep_max,
+            keep_checkpoint_max=(checkpoints or CheckpointOptions()).keep_max,
             # A hook of the run saves; a second one would do so again.
             save_checkpoints_secs=None,
             save_checkpoints_steps=None,
@@ -152,7 +154,7 @@ _LOOPS = _LoopsInGraph()
 
 
 @contextlib.contextmanager
-def running(on_tpu: OnTpu) -> Iterator[None]:
+def running(on_tpu: TpuOptions) -> Iterator[None]:
     """Within, a TPUEstimator can train: its graph is built as it must be, and errors are explained.
 
     The error of a missing TPU becomes a `NoTpuError`, that of a variable that is NaN a
@@ -293,15 +295,15 @@ class TpuBackend:
 
     position_files: Sequence[str] = ()
 
-    def __init__(self, settings: RunSettings, on_tpu: OnTpu) -> None:
-        self._settings, self._on_tpu = settings, on_tpu
+    def __init__(self, context: RunContext, on_tpu: TpuOptions) -> None:
+        self._context, self._on_tpu = context, on_tpu
         self._make_estimator = functools.partial(
             make_estimator,
-            settings.pipeline_config,
-            settings.model_dir,
+            context.config,
+            context.model_dir,
             on_tpu,
-            saving=settings.saving,
-            seed=settings.seed,
+            checkpoints=context.options.checkpoints,
+            seed=context.options.seed,
         )
         self.graph = TrainGraph()
         # In a rehearsal the session returns after each step.
@@ -317,12 +319,12 @@ class TpuBackend:
         self, cursors: Sequence[DataCursor], first_step: int, fault_log: FaultLog
     ) -> Callable[..., Any]:
         del cursors
-        config = tpu_options.static_batches(self._settings.pipeline_config)
+        config = tpu_options.static_batches(self._context.config)
         return fed(
             input_pipeline.create_train_input_fn(
                 config,
                 make_preprocessor(config.model),
-                seed=seed_at(self._settings.seed, first_step),
+                seed=seed_at(self._context.options.seed, first_step),
                 fault_log=fault_log,
                 cursor=None,
                 runs_elsewhere=self._on_tpu.reads_elsewhere,
@@ -333,12 +335,12 @@ class TpuBackend:
 
     def progress_hooks(self, *, every_steps: int, silent: bool, fault_log: FaultLog) -> List[Any]:
         del every_steps  # Reports come once a loop.
-        model_dir = self._settings.model_dir
+        model_dir = self._context.model_dir
         return [
             LoopReport(
-                self._settings.pipeline_config.train_config.batch_size,
+                self._context.config.train_config.batch_size,
                 self.graph,
-                self._settings.num_steps,
+                self._context.num_steps,
                 every_steps=self._on_tpu.iterations_per_loop,
                 silent=silent,
                 listeners=[
@@ -350,10 +352,10 @@ class TpuBackend:
 
     def train(self, input_fn: Callable[..., Any], hooks: Sequence[Any]) -> None:
         self._make_estimator(graph=self.graph).train(
-            input_fn, hooks=list(hooks), max_steps=self._settings.num_steps
+            input_fn, hooks=list(hooks), max_steps=self._context.num_steps
         )
 
     def evaluator(self) -> Evaluator:
         if self._on_tpu.evaluates:
-            return TpuEvaluator(self._settings.pipeline_config, self._make_estimator)
-        return Evaluator(estimator_maker(self._settings))
+            return TpuEvaluator(self._context.config, self._make_estimator)
+        return Evaluator(estimator_maker(self._context))

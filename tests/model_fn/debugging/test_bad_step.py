@@ -17,8 +17,7 @@ from inputs import schema
 from model_fn.checkpoints.errors import RunError
 from model_fn.debugging import bad_step, replay
 from model_fn.runs import progress
-from model_fn.runs.backends import RunSettings, estimator
-from model_fn.runs.options import Saving
+from model_fn.runs.backends import estimator
 from model_fn.training import optimizers
 from model_fn.training.step import TrainGraph
 from model_fn.training.train_op import MOVING_AVERAGES
@@ -102,8 +101,8 @@ def _train(config: Any, model_dir: pathlib.Path, batches: List[Any], steps: int)
 
     snapshots = _Snapshots()
     graph = TrainGraph()
-    settings = RunSettings(config, str(model_dir), steps, Saving())
-    reports = progress.training_hooks(settings, graph, every_steps=2, silent=True)
+    context = fake.run_context(model_dir, config, num_train_steps=steps)
+    reports = progress.training_hooks(context, graph, every_steps=2, silent=True)
     estimated = estimator.make_estimator(config, str(model_dir), seed=1, graph=graph)
     with pytest.raises(progress.NotFiniteLossError) as raised:
         estimated.train(input_fn, hooks=[snapshots, *reports], max_steps=steps)

@@ -201,5 +201,5 @@ def test_the_first_curve_is_the_mean_over_classes_with_boxes(monkeypatch):
 
     monkeypatch.setattr(diagnostics.charts, "curves", curves)
     # The cat is found, the dog is not.
-    _diagnostics(_batch([BOX, FAR], [1, 2], [BOX], [0.9], [1])).summary()
+    _diagnostics(_batch([BOX, FAR], [1, 2], [BOX], [0.9], [1])).results()
     assert drawn == {"mean": {0.5}, "cat": {1.0}, "dog": {0.0}}

@@ -15,7 +15,7 @@ from model_fn.model_fn import ModeKeys, create_model_fn
 from model_fn.preflight.metric_names import check_best_metric, check_metrics, metric_names
 from model_fn.preflight.placeholders import placeholders
 from model_fn.runs import runner
-from model_fn.runs.options import Evaluating
+from model_fn.runs.options import EvaluationOptions
 from tests.model_fn.preflight.small import small_config
 
 MAP = "DetectionBoxes_Precision/mAP"
@@ -68,7 +68,7 @@ def test_a_run_is_refused_before_its_folder_exists(label_map: str, tmp_path: pat
     folder, config = tmp_path / "run", small_config(label_map)
     with pytest.raises(ConfigError, match=r"^best_metric: 'mAP' is not evaluated"):
         runner.train_and_evaluate(
-            config, str(folder), evaluating=Evaluating(best_metric="mAP"), progress=False
+            config, str(folder), evaluation=EvaluationOptions(best_metric="mAP"), progress=False
         )
     assert not folder.exists()
 

@@ -14,7 +14,7 @@ from model_fn.runs import (
     runner,
 )
 from model_fn.runs.backends import estimator as estimators
-from model_fn.runs.options import Evaluating
+from model_fn.runs.options import EvaluationOptions
 from tests.model_fn import fake
 
 
@@ -28,9 +28,9 @@ def test_exports_carry_the_label_map(readers: List[Any], tmp_path: pathlib.Path)
     path = tmp_path / "labels.pbtxt"
     path.write_text("item { id: 1 name: 'cat' } item { id: 3 name: 'cow' }")
     model_dir = tmp_path / "model"
-    evaluating = Evaluating(best_metric="loss")
+    evaluating = EvaluationOptions(best_metric="loss")
     runner.train_and_evaluate(
-        _with_label_map(path), str(model_dir), evaluating=evaluating, progress=False
+        _with_label_map(path), str(model_dir), evaluation=evaluating, progress=False
     )
     content = path.read_bytes()
     path.unlink()  # the exports need it no more

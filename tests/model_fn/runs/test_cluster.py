@@ -34,10 +34,11 @@ def _set(monkeypatch: pytest.MonkeyPatch, settings: Optional[Dict[str, Any]]) ->
 @pytest.mark.parametrize("settings", LONE)
 def test_a_cluster_of_one_is_none(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
     _set(monkeypatch, settings)
-    assert cluster.read_task() == cluster.ALONE
-    assert cluster.is_chief() and not cluster.is_in_cluster() and not cluster.is_evaluator()
+    single = cluster.read_cluster()
+    assert single == cluster.SINGLE
+    assert single.is_chief and single.task.is_alone and not single.is_evaluator
     before = os.environ[cluster.VARIABLE]
-    with cluster.environment():
+    with cluster.estimator_environment(single):
         made = estimator.RunConfig()
     assert os.environ[cluster.VARIABLE] == before
     assert made.is_chief and not made.cluster_spec.jobs and made.master == ""
@@ -45,12 +46,12 @@ def test_a_cluster_of_one_is_none(monkeypatch: pytest.MonkeyPatch, settings: Any
 
 def test_without_the_variable_or_with_an_empty_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(cluster.VARIABLE, raising=False)
-    assert cluster.read_task() == cluster.ALONE
-    with cluster.environment():
-        assert cluster.VARIABLE not in os.environ
-    monkeypatch.setenv(cluster.VARIABLE, "")
-    with cluster.environment():
+    assert cluster.read_cluster() == cluster.SINGLE
+    with cluster.estimator_environment(cluster.SINGLE):
         assert estimator.RunConfig().is_chief
+    assert cluster.VARIABLE not in os.environ
+    monkeypatch.setenv(cluster.VARIABLE, "")
+    assert cluster.read_cluster() == cluster.SINGLE
 
 
 @pytest.mark.parametrize(
@@ -65,10 +66,10 @@ def test_tasks_of_several(
     monkeypatch: pytest.MonkeyPatch, kind: str, index: int, is_chief: bool, is_evaluator: bool
 ) -> None:
     _set(monkeypatch, {"cluster": MANY, "task": {"type": kind, "index": index}})
-    assert cluster.read_task() == (kind, index)
-    assert cluster.is_in_cluster()
-    assert (cluster.is_chief(), cluster.is_evaluator()) == (is_chief, is_evaluator)
-    with cluster.environment():
+    members = cluster.read_cluster()
+    assert members.task == (kind, index) and not members.task.is_alone
+    assert (members.is_chief, members.is_evaluator) == (is_chief, is_evaluator)
+    with cluster.estimator_environment(members):
         made = estimator.RunConfig()
     assert (made.task_type, made.task_id, made.is_chief) == (kind, index, is_chief)
 
@@ -76,15 +77,17 @@ def test_tasks_of_several(
 def test_the_evaluator_of_workers_without_a_chief(monkeypatch: pytest.MonkeyPatch) -> None:
     task = {"type": "evaluator", "index": 0}
     _set(monkeypatch, {"cluster": {"worker": ["h:1", "h:2"]}, "task": task})
-    assert cluster.is_evaluator()
-    with cluster.environment():
+    members = cluster.read_cluster()
+    assert members.is_evaluator
+    with cluster.estimator_environment(members):
         assert not estimator.RunConfig().cluster_spec.jobs
 
 
 def test_the_evaluator_of_a_lone_chief_is_in_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     task = {"type": "evaluator", "index": 0}
     _set(monkeypatch, {"cluster": {"chief": ["h:1"]}, "task": task})
-    assert cluster.is_evaluator() and cluster.is_in_cluster() and not cluster.is_chief()
+    members = cluster.read_cluster()
+    assert members.is_evaluator and not members.task.is_alone and not members.is_chief
 
 
 @pytest.mark.parametrize(
@@ -118,7 +121,7 @@ def test_the_evaluator_of_a_lone_chief_is_in_a_cluster(monkeypatch: pytest.Monke
 def test_malformed(monkeypatch: pytest.MonkeyPatch, text: str, message: str) -> None:
     monkeypatch.setenv(cluster.VARIABLE, text)
     with pytest.raises(ConfigError, match=message):
-        cluster.is_in_cluster()
+        cluster.read_cluster()
 
 
 def test_pools_of_vertex_ai(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,15 +133,15 @@ def test_pools_of_vertex_ai(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.jobs == {"chief": ["h:1"], "worker": ["h:2", "h:3"], "ps": ["h:4"]}
     assert found.task == ("worker", 1) and not found.is_chief
     assert [str(task) for task in found.readers] == ["chief 0", "worker 0", "worker 1"]
-    with cluster.environment():
+    with cluster.estimator_environment(found):
         made = estimator.RunConfig()
     assert cluster.VARIABLE not in os.environ
     assert (made.task_type, made.task_id, made.master) == ("worker", 1, "grpc://h:3")
 
     _set(monkeypatch, {"cluster": MANY, "task": {"type": "chief", "index": 0}})
-    assert cluster.read_task() == ("chief", 0)  # TF_CONFIG wins
+    assert cluster.read_cluster().task == ("chief", 0)  # TF_CONFIG wins
     _set(monkeypatch, {"environment": "cloud"})
-    assert cluster.read_task() == ("worker", 1)
+    assert cluster.read_cluster().task == ("worker", 1)
 
 
 @pytest.mark.parametrize(

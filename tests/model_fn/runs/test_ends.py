@@ -10,14 +10,15 @@ import pytest
 
 from estimator_det.compat import tf1
 from model_fn.checkpoints.errors import VARIABLES_LOST, RunError, SessionLostError
-from model_fn.runs import history, runner, training_evaluations
+from model_fn.evaluation import history
+from model_fn.runs import runner, training_evaluations
 from model_fn.runs.backends.estimator import EstimatorBackend
-from model_fn.runs.loop_options import InLoop
-from model_fn.runs.options import Evaluating, Saving
+from model_fn.runs.loop_options import LoopOptions
+from model_fn.runs.options import CheckpointOptions, EvaluationOptions
 from tests import checkpoints
 from tests.model_fn import fake
 
-_ENGINES = pytest.mark.parametrize("in_loop", [None, InLoop()], ids=["estimator", "loop"])
+_ENGINES = pytest.mark.parametrize("loop", [None, LoopOptions()], ids=["estimator", "loop"])
 
 
 class _Stop(tf1.train.SessionRunHook):
@@ -34,7 +35,7 @@ class _Stop(tf1.train.SessionRunHook):
 
 @_ENGINES
 def test_a_stop_before_a_step_ends_training_after_it(
-    readers: List[Any], tmp_path: pathlib.Path, in_loop: Any
+    readers: List[Any], tmp_path: pathlib.Path, loop: Any
 ) -> None:
     runner.train(
         fake.pipeline_config(),
@@ -42,7 +43,7 @@ def test_a_stop_before_a_step_ends_training_after_it(
         num_train_steps=6,
         progress=False,
         hooks=[_Stop(2)],
-        in_loop=in_loop,
+        loop=loop,
     )
     assert checkpoints.trained_steps(tmp_path) == 2
 
@@ -60,12 +61,12 @@ def test_a_run_without_end_says_so(
     readers: List[Any],
     tmp_path: pathlib.Path,
     caplog: pytest.LogCaptureFixture,
-    in_loop: Any,
+    loop: Any,
     settings: str,
     is_endless: bool,
 ) -> None:
     config = fake.pipeline_config(settings)
-    runner.train(config, str(tmp_path), progress=False, hooks=[_Stop(1)], in_loop=in_loop)
+    runner.train(config, str(tmp_path), progress=False, hooks=[_Stop(1)], loop=loop)
     lines = [record.getMessage() for record in caplog.records]
     endless = [line for line in lines if "never ends" in line]
     assert len(endless) == is_endless
@@ -75,7 +76,7 @@ def test_a_run_without_end_says_so(
 
 @_ENGINES
 def test_a_saving_hook_of_the_user_does_not_evaluate(
-    readers: List[Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, in_loop: Any
+    readers: List[Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, loop: Any
 ) -> None:
     evaluated = []
 
@@ -106,11 +107,11 @@ def test_a_saving_hook_of_the_user_does_not_evaluate(
             fake.pipeline_config(),
             str(tmp_path / "model"),
             num_train_steps=num_steps,
-            saving=Saving(steps=2),
-            evaluating=Evaluating(every_steps=2, export_final=False),
+            checkpoints=CheckpointOptions(steps=2),
+            evaluation=EvaluationOptions(every_steps=2, export_final=False),
             progress=False,
             hooks=[hook],
-            in_loop=in_loop,
+            loop=loop,
         )
     assert evaluated == ["model.ckpt-2", "model.ckpt-4", "model.ckpt-6"]
 
@@ -128,7 +129,7 @@ def _lose(monkeypatch: pytest.MonkeyPatch, attempts: List[int], until_step: int,
     train = EstimatorBackend.train
 
     def train_a_part(self: EstimatorBackend, input_fn: Any, hooks: Any) -> None:
-        first = checkpoints.trained_steps(self._settings.model_dir)
+        first = checkpoints.trained_steps(self._context.model_dir)
         attempts.append(first)
         if first >= until_step:
             return train(self, input_fn, hooks)

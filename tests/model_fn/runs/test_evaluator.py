@@ -23,7 +23,7 @@ from model_fn.evaluation.matching import Matches
 from model_fn.preflight.placeholders import placeholders
 from model_fn.runs import evaluator, runner
 from model_fn.runs.backends import estimator as estimators
-from model_fn.runs.options import Saving
+from model_fn.runs.options import CheckpointOptions
 from tests.inputs.examples import BOXES, example, picture, pipeline, write
 from tests.model_fn import fake
 from tests.model_fn.runs.test_runner import NO_EXPORT
@@ -63,7 +63,7 @@ def test_evaluate_and_continuous_eval(
     model_dir = str(tmp_path)
     with pytest.raises(FileNotFoundError, match="no checkpoint"):
         evaluator.evaluate(config, model_dir)
-    estimated = estimators.make_estimator(config, model_dir, saving=Saving(steps=2))
+    estimated = estimators.make_estimator(config, model_dir, checkpoints=CheckpointOptions(steps=2))
     estimated.train(fake.train_input_fn, max_steps=4)
     plain = evaluator.evaluate(config, model_dir)["0"]
     assert plain["global_step"] == 4
@@ -108,7 +108,7 @@ def test_faults_of_evaluated_records_are_told(
 
     monkeypatch.setattr(input_pipeline, "create_eval_input_fn", make_eval)
     config, model_dir = fake.pipeline_config(), str(tmp_path)
-    runner.train_and_evaluate(config, model_dir, num_train_steps=2, evaluating=NO_EXPORT)
+    runner.train_and_evaluate(config, model_dir, num_train_steps=2, evaluation=NO_EXPORT)
     assert "truncated_image: an image file ends too early: 1 record" in capsys.readouterr().err
     evaluator.evaluate(config, model_dir)
     printed = capsys.readouterr().err
@@ -124,7 +124,9 @@ def test_damaged_checkpoints_are_not_evaluated(
     readers: List[Any], tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = fake.pipeline_config()
-    estimated = estimators.make_estimator(config, str(tmp_path), saving=Saving(steps=2))
+    estimated = estimators.make_estimator(
+        config, str(tmp_path), checkpoints=CheckpointOptions(steps=2)
+    )
     estimated.train(fake.train_input_fn, max_steps=4)
     data = tmp_path / "model.ckpt-4.data-00000-of-00001"
     data.write_bytes(data.read_bytes()[:-4])
@@ -161,7 +163,7 @@ def test_checkpoints_that_are_deleted_before_they_are_read(
 ) -> None:
     config = fake.pipeline_config()
     model_dir = str(tmp_path)
-    estimated = estimators.make_estimator(config, model_dir, saving=Saving(steps=1))
+    estimated = estimators.make_estimator(config, model_dir, checkpoints=CheckpointOptions(steps=1))
     estimated.train(fake.train_input_fn, max_steps=4)
     real = estimated.evaluate
     left = [1, 2, 3, 4]

@@ -20,12 +20,12 @@ from model_fn.runs import (
     progress,
     runner,
 )
-from model_fn.runs.options import Evaluating, Saving
+from model_fn.runs.options import CheckpointOptions, EvaluationOptions
 from model_fn.runs.signals import Stopped
 from tests import checkpoints
 from tests.model_fn import fake
 
-NO_EXPORT = Evaluating(export_final=False)
+NO_EXPORT = EvaluationOptions(export_final=False)
 PREFIX = "DetectionBoxes_Precision/mAP"
 
 
@@ -44,7 +44,11 @@ def test_train_evaluate_resume_stop(
     model_dir = tmp_path / "model"
     config = fake.pipeline_config("train_config { optimizer { use_moving_average: true } }")
     metrics = runner.train_and_evaluate(
-        config, str(model_dir), seed=3, progress_steps=2, evaluating=Evaluating(best_metric="loss")
+        config,
+        str(model_dir),
+        seed=3,
+        progress_steps=2,
+        evaluation=EvaluationOptions(best_metric="loss"),
     )
     assert readers == [("train", 3), ("", None)]
     assert metrics["global_step"] == 4 and PREFIX in metrics
@@ -67,7 +71,7 @@ def test_train_evaluate_resume_stop(
     momentum = "BoxPredictor/All/weights/Momentum"
     before = tf1.train.load_checkpoint(str(model_dir)).get_tensor(momentum)
     runner.train_and_evaluate(
-        config, str(model_dir), num_train_steps=6, progress_steps=1, evaluating=NO_EXPORT
+        config, str(model_dir), num_train_steps=6, progress_steps=1, evaluation=NO_EXPORT
     )
     told = capsys.readouterr()
     assert "step 5/6" in told.err and "step 4/6" not in told.err
@@ -155,7 +159,7 @@ def test_the_last_step_is_reported_once(
         runner.train(config, model_dir, num_train_steps=99, hooks=[fake.SignalAt(step=3)])
     assert _reported_steps(tmp_path) == [1, 3, 5, 6, 8]
     assert capsys.readouterr().err.count("step 8/99 | localization") == 1
-    runner.train_and_evaluate(config, model_dir, num_train_steps=10, evaluating=NO_EXPORT)
+    runner.train_and_evaluate(config, model_dir, num_train_steps=10, evaluation=NO_EXPORT)
     assert _reported_steps(tmp_path) == [1, 3, 5, 6, 8, 9, 10]
     assert fake.steps_with(tmp_path, "run/images_per_second") == [3, 5, 8, 10]
 
@@ -163,7 +167,7 @@ def test_the_last_step_is_reported_once(
 def test_contradictions(tmp_path: pathlib.Path) -> None:
     config = fake.pipeline_config()
     with pytest.raises(ValueError, match="not both"):
-        Saving(steps=1, secs=1)
+        CheckpointOptions(steps=1, secs=1)
     del config.eval_input_reader[:]
     with pytest.raises(ValueError, match="none to evaluate on"):
         evaluator.evaluation_inputs(config)

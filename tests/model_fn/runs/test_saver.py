@@ -14,9 +14,9 @@ from google.protobuf import text_format
 from estimator_det.compat import tf, tf1
 from model_fn.checkpoints import repair
 from model_fn.runs import saver as saving
-from model_fn.runs.backends import RunSettings, make_backend
+from model_fn.runs.backends import make_backend
 from model_fn.runs.backends.estimator import make_estimator
-from model_fn.runs.options import Saving
+from model_fn.runs.options import CheckpointOptions
 from model_fn.runs.signals import StopSignals
 from tests import checkpoints
 from tests.model_fn import fake
@@ -54,11 +54,12 @@ def _train(
 ) -> Any:
     with StopSignals() as signals:
         resumed = repair.prepare(str(folder))
-        settings = RunSettings(
-            config or fake.pipeline_config(), str(folder), max_steps, Saving(steps=2, keep_max=keep)
+        checkpoints = CheckpointOptions(steps=2, keep_max=keep)
+        context = fake.run_context(
+            folder, config, num_train_steps=max_steps, checkpoints=checkpoints
         )
-        backend = make_backend(settings)
-        saver = saving.CheckpointSaver(settings, backend, signals, lambda: None, resumed, {})
+        backend = make_backend(context)
+        saver = saving.CheckpointSaver(context, backend, signals, lambda: None, resumed, {})
         hooks = [saving.StopAfterStep(signals), saver]
         saver.add_listeners([listener])
         backend.train(input_fn or fake.train_input_fn, hooks)
@@ -156,14 +157,14 @@ def test_evaluation_does_not_restart_the_data(tmp_path: pathlib.Path) -> None:
 
 
 def test_options_are_checked() -> None:
-    assert Saving().secs == 600 and Saving(steps=3).secs is None
+    assert CheckpointOptions().secs == 600 and CheckpointOptions(steps=3).secs is None
     with pytest.raises(ValueError, match="not both; given 1 steps and 2 seconds"):
-        Saving(steps=1, secs=2)
+        CheckpointOptions(steps=1, secs=2)
     for wrong in ({"steps": 0}, {"secs": -1}):
         with pytest.raises(ValueError, match="must be positive"):
-            Saving(**wrong)
+            CheckpointOptions(**wrong)
     with pytest.raises(ValueError, match="keep_max is 0"):
-        Saving(keep_max=-1)
+        CheckpointOptions(keep_max=-1)
 
 
 def test_files_reach_the_disk_before_they_are_named(

@@ -19,7 +19,7 @@ from model_fn.runs import (
     runner,
     training_evaluations,
 )
-from model_fn.runs.options import Evaluating, Saving
+from model_fn.runs.options import CheckpointOptions, EvaluationOptions
 from model_fn.runs.signals import Stopped
 from model_fn.serving import saved_model
 from tests import checkpoints
@@ -32,7 +32,7 @@ def test_several_readers_and_training_data(readers: List[Any], tmp_path: pathlib
     runner.train_and_evaluate(
         config,
         str(tmp_path),
-        evaluating=Evaluating(sample_1_of_n=7, on_training_data=True, export_final=False),
+        evaluation=EvaluationOptions(sample_1_of_n=7, on_training_data=True, export_final=False),
         progress=False,
     )
     assert readers == [("train", None), ("", 7), ("second", 7), ("", 5)]
@@ -48,7 +48,7 @@ def test_best_metric_must_be_evaluated(readers: List[Any], tmp_path: pathlib.Pat
         runner.train_and_evaluate(
             fake.pipeline_config(),
             str(tmp_path),
-            evaluating=Evaluating(best_metric="mAP"),
+            evaluation=EvaluationOptions(best_metric="mAP"),
             progress=False,
         )
 
@@ -58,17 +58,17 @@ def test_evaluates_by_steps_and_stops_early(readers: List[Any], tmp_path: pathli
     config = fake.pipeline_config("train_config { num_steps: 50 }")
     rate = config.train_config.optimizer.momentum_optimizer.learning_rate
     rate.constant_learning_rate.learning_rate = 0.0
-    evaluating = Evaluating(
+    evaluating = EvaluationOptions(
         every_steps=2, best_metric=PREFIX, keep_best=2, patience=2, export_final=False
     )
     model_dir = str(tmp_path)
 
     def train(**options: Any) -> Any:
         return runner.train_and_evaluate(
-            config, model_dir, saving=Saving(steps=1), progress=False, **options
+            config, model_dir, checkpoints=CheckpointOptions(steps=1), progress=False, **options
         )
 
-    train(evaluating=evaluating)
+    train(evaluation=evaluating)
     evaluations = history.read(model_dir, "0")
     steps = [evaluation.step for evaluation in evaluations]
     assert steps == [2, 4, 6]
@@ -82,9 +82,9 @@ def test_evaluates_by_steps_and_stops_early(readers: List[Any], tmp_path: pathli
     last = evaluator.continuous_eval(config, model_dir, min_interval_secs=0)
     assert last["0"]["global_step"] == steps[-1]
     # A resumed run remembers that its patience is at an end; with more it goes on.
-    assert train(evaluating=evaluating) == {}
+    assert train(evaluation=evaluating) == {}
     more = dataclasses.replace(evaluating, patience=3)
-    assert train(evaluating=more)["global_step"] == steps[-1] + 2
+    assert train(evaluation=more)["global_step"] == steps[-1] + 2
 
 
 def test_an_evaluation_saves_its_checkpoint(
@@ -95,14 +95,14 @@ def test_an_evaluation_saves_its_checkpoint(
 
     monkeypatch.setattr(training_evaluations, "evaluate_reader", evaluate)
     config, model_dir = fake.pipeline_config(), str(tmp_path)
-    evaluating = Evaluating(every_steps=3, export_final=False)
+    evaluating = EvaluationOptions(every_steps=3, export_final=False)
 
     def train(num_train_steps: int, *hooks: Any) -> None:
         runner.train_and_evaluate(
             config,
             model_dir,
             num_train_steps=num_train_steps,
-            evaluating=evaluating,
+            evaluation=evaluating,
             progress=False,
             hooks=hooks,
         )
@@ -141,8 +141,8 @@ def test_evaluation_leaves_the_training_session_and_its_data_alone(
         fake.pipeline_config(),
         str(tmp_path),
         num_train_steps=2,
-        saving=Saving(steps=1),
-        evaluating=Evaluating(every_steps=1, export_final=False),
+        checkpoints=CheckpointOptions(steps=1),
+        evaluation=EvaluationOptions(every_steps=1, export_final=False),
         progress=False,
     )
     assert graphs.count(True) == 1 and graphs.count(False) == 2
@@ -190,11 +190,11 @@ def test_a_kill_does_not_lose_the_best_checkpoint(
     config, model_dir = fake.pipeline_config(), str(tmp_path)
     rate = config.train_config.optimizer.momentum_optimizer.learning_rate
     rate.constant_learning_rate.learning_rate = 0.0
-    evaluating = Evaluating(every_steps=2, best_metric=PREFIX, export_final=False)
+    evaluating = EvaluationOptions(every_steps=2, best_metric=PREFIX, export_final=False)
 
     def train() -> None:
         runner.train_and_evaluate(
-            config, model_dir, num_train_steps=4, evaluating=evaluating, progress=False
+            config, model_dir, num_train_steps=4, evaluation=evaluating, progress=False
         )
 
     owner, name, after = _MOMENTS[moment]
@@ -224,7 +224,7 @@ def test_a_line_of_the_first_reader_says_that_all_is_kept(
         fake.pipeline_config("eval_input_reader { name: 'second' }"),
         str(tmp_path),
         num_train_steps=1,
-        evaluating=Evaluating(best_metric="loss", export_final=False),
+        evaluation=EvaluationOptions(best_metric="loss", export_final=False),
         progress=False,
     )
     assert seen == [("second", True), ("0", True)]
@@ -262,7 +262,7 @@ def test_two_versions_of_the_best_export_are_kept(
         fake.pipeline_config(),
         str(tmp_path),
         num_train_steps=4,
-        evaluating=Evaluating(every_steps=1, best_metric="loss", export_final=False),
+        evaluation=EvaluationOptions(every_steps=1, best_metric="loss", export_final=False),
         progress=False,
     )
     assert len(written) == 4  # The loss decreases.

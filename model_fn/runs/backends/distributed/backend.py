@@ -13,9 +13,7 @@ from estimator_det.config.fields import check_supported
 from estimator_det.config.printing import counted
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor
-from model_fn.runs import cluster, loop_options, progress
-from model_fn.runs.backends import tpu_options
-from model_fn.runs.backends.base import RunSettings
+from model_fn.runs import loop_options, progress, tpu_options
 from model_fn.runs.backends.distributed import strategies, workers
 from model_fn.runs.backends.distributed.session import HookedLoop, LoopSaver, LoopSession
 from model_fn.runs.backends.distributed.start import start
@@ -25,9 +23,10 @@ from model_fn.runs.backends.estimator import (
     EstimatorBackend,
     make_train_input_fn,
 )
-from model_fn.runs.backends.tpu_options import OnTpu
+from model_fn.runs.context import RunContext
 from model_fn.runs.data_split import report_split
-from model_fn.runs.loop_options import InLoop
+from model_fn.runs.loop_options import LoopOptions
+from model_fn.runs.tpu_options import TpuOptions
 from model_fn.training.loop_step import LoopStep, Outcome, used_by_step
 
 _LOG = logging.getLogger(__name__)
@@ -56,44 +55,44 @@ class LoopBackend(EstimatorBackend):
     `Backend` says what its methods do.
 
     Args:
-        settings: Of the run.
-        in_loop: How the loop takes its steps.
+        context: Of the run.
+        loop: How the loop takes its steps.
     """
 
-    def __init__(self, settings: RunSettings, in_loop: InLoop) -> None:
-        check_supported(settings.pipeline_config, "")
-        loop_options.check_config(settings.pipeline_config, in_loop)
-        super().__init__(settings)
-        self._in_loop = in_loop
-        self.steps_per_call = in_loop.steps_per_call or 1
-        self._has_workers = in_loop.strategy == loop_options.MULTI_WORKER
-        self._is_on_tpu = in_loop.strategy == loop_options.TPU
-        is_narrow = self._is_on_tpu and settings.pipeline_config.train_config.use_bfloat16
+    def __init__(self, context: RunContext, loop: LoopOptions) -> None:
+        check_supported(context.config, "")
+        loop_options.check_config(context.config, loop)
+        super().__init__(context)
+        self._loop = loop
+        self.steps_per_call = loop.steps_per_call or 1
+        self._has_workers = loop.strategy == loop_options.MULTI_WORKER
+        self._is_on_tpu = loop.strategy == loop_options.TPU
+        is_narrow = self._is_on_tpu and context.config.train_config.use_bfloat16
         by_default = loop_options.MIXED_BFLOAT16 if is_narrow else loop_options.FLOAT32
-        self._precision = in_loop.precision or by_default
+        self._precision = loop.precision or by_default
         self._strategy: Any = None
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """Sets up devices, and TensorFlow's seed within."""
-        if cluster.is_evaluator():
+        if self._context.cluster.is_evaluator:
             yield
             return
         self._make_strategy()
-        tf.random.set_seed(self._settings.seed)
+        tf.random.set_seed(self._context.options.seed)
         try:
             yield
         finally:
             tf.random.set_seed(None)
 
     def _make_strategy(self) -> None:
-        secs = self._settings.task_timeout_secs
-        self._strategy = strategies.set_up(self._in_loop, secs).made
+        secs = self._context.options.task_timeout_secs
+        self._strategy = strategies.set_up(self._loop, self._context.cluster, secs).made
         number = self._strategy.num_replicas_in_sync
         if self._is_on_tpu:
             self._suit_tpu(number)
-        loop_options.check_batch(self._settings.pipeline_config, self._in_loop, number)
-        _LOG.info("Strategy %s: %s", self._in_loop.strategy, counted(number, "replica"))
+        loop_options.check_batch(self._context.config, self._loop, number)
+        _LOG.info("Strategy %s: %s", self._loop.strategy, counted(number, "replica"))
         if self._precision == loop_options.MIXED_FLOAT16 and not _has_gpu():
             _LOG.warning(
                 "precision is %s, and there is no GPU: a CPU takes many times as long in float16 "
@@ -103,12 +102,12 @@ class LoopBackend(EstimatorBackend):
             )
 
     def _suit_tpu(self, num_cores: int) -> None:
-        config = tpu_options.static_batches(self._settings.pipeline_config)
-        on_tpu = OnTpu(self._in_loop.tpu_name, num_shards=num_cores)
-        for finding in tpu_options.check(config, self._settings.model_dir, on_tpu):
+        config = tpu_options.static_batches(self._context.config)
+        on_tpu = TpuOptions(self._loop.tpu_name, num_shards=num_cores)
+        for finding in tpu_options.check(config, self._context.model_dir, on_tpu):
             if finding.severity == "warning":
                 _LOG.warning("%s", finding)
-        self._settings = dataclasses.replace(self._settings, pipeline_config=config)
+        self._context = dataclasses.replace(self._context, config=config)
         if self._strategy.extended.num_hosts > 1:
             # Each host reads a part of the records, and this process sees one position.
             self.position_files = []
@@ -116,46 +115,46 @@ class LoopBackend(EstimatorBackend):
     def _together(self) -> ContextManager[None]:
         if not self._has_workers:
             return contextlib.nullcontext()
-        return workers.together(cluster.read_cluster(), self._settings.task_timeout_secs)
+        return workers.together(self._context.cluster, self._context.options.task_timeout_secs)
 
     def common_step(self, own_step: int) -> int:
-        if not self._has_workers or cluster.is_evaluator():
+        if not self._has_workers or self._context.cluster.is_evaluator:
             return own_step
         with self._together():
             step = workers.of_first(self._strategy, own_step)
-        workers.check_folder(self._settings.model_dir)
+        workers.check_folder(self._context.model_dir)
         return step
 
     def input_fn(
         self, cursors: Sequence[DataCursor], first_step: int, fault_log: FaultLog
     ) -> Callable[..., Any]:
-        model_dir = self._settings.model_dir
+        model_dir = self._context.model_dir
         return make_train_input_fn(
-            self._settings,
+            self._context,
             next(iter(cursors), None),
             first_step,
             fault_log,
-            runs_elsewhere=self._is_on_tpu and self._in_loop.tpu_name != loop_options.LOCAL,
-            on_split=functools.partial(report_split, model_dir, cluster.read_cluster()),
+            runs_elsewhere=self._is_on_tpu and self._loop.tpu_name != loop_options.LOCAL,
+            on_split=functools.partial(report_split, model_dir, self._context.cluster),
         )
 
     def progress_hooks(self, **options: Any) -> List[Any]:
-        is_chief = cluster.is_chief()
+        is_chief = self._context.cluster.is_chief
         # All workers have the same numbers.
         options["silent"] = options["silent"] or not is_chief
-        return progress.training_hooks(self._settings, self.graph, writes=is_chief, **options)
+        return progress.training_hooks(self._context, self.graph, writes=is_chief, **options)
 
     def train(self, input_fn: Callable[..., Any], hooks: Sequence[Any]) -> None:
         with self._together():
             loop_step = LoopStep(
                 self._strategy,
-                self._settings.pipeline_config,
-                num_parts=self._in_loop.accumulate_steps,
+                self._context.config,
+                num_parts=self._loop.accumulate_steps,
                 in_type=_TYPES[self._precision],
-                jit_compile=self._in_loop.jit_compile,
+                jit_compile=self._loop.jit_compile,
             )
             call = self._make_call(loop_step, input_fn)
-            start(loop_step, self._settings, has_copies=self._has_workers)
+            start(loop_step, self._context, has_copies=self._has_workers)
             session = LoopSession(loop_step, call.graph)
             self.graph.fill(LoopSaver(loop_step), session.train_step(call.example))
             hooked = HookedLoop(session, [*hooks, *self._summaries(loop_step)])
@@ -190,10 +189,9 @@ class LoopBackend(EstimatorBackend):
         return Call(function.graph, function.structured_outputs, take)
 
     def _summaries(self, loop_step: LoopStep) -> List[Any]:
-        if not cluster.is_chief():
+        if not self._context.cluster.is_chief:
             return []
-        settings = self._settings
-        pipeline_config, model_dir = settings.pipeline_config, settings.model_dir
+        pipeline_config, model_dir = self._context.config, self._context.model_dir
         return [
             tf1.train.StepCounterHook(SUMMARY_STEPS, output_dir=model_dir),
             LoopSummaries(pipeline_config, model_dir, loop_step, SUMMARY_STEPS),
@@ -201,9 +199,10 @@ class LoopBackend(EstimatorBackend):
 
     def _take_steps(self, take: Take, loop_step: LoopStep, hooked: HookedLoop) -> None:
         """Calls until the last step, the end of the data, or a stop that a hook asked for."""
-        last, wants_stop = self._settings.num_steps, False
+        last, wants_stop = self._context.num_steps, False
         # Calls end at multiples of these, so that reports and saves come at their steps.
-        ends = [each for each in (self.steps_per_call, self._settings.saving.steps) if each]
+        save_steps = self._context.options.checkpoints.steps
+        ends = [each for each in (self.steps_per_call, save_steps) if each]
         hooked.begin()
         number = int(loop_step.global_step.numpy())
         while last is None or number < last:

@@ -25,17 +25,16 @@ from model_fn.checkpoints.errors import (
     RunError,
     SessionLostError,
 )
-from model_fn.runs import cluster as clusters
 from model_fn.runs import loop_options
 from model_fn.runs.backends import cluster_tasks
-from model_fn.runs.backends.base import RunSettings
 from model_fn.runs.backends.distributed import strategies
 from model_fn.runs.backends.distributed.backend import Call, LoopBackend
 from model_fn.runs.backends.estimator import make_train_input_fn
 from model_fn.runs.cluster import WORKER, Cluster, Task
+from model_fn.runs.context import RunContext
 from model_fn.runs.data_cursor import worker_file
 from model_fn.runs.data_split import report_split
-from model_fn.runs.loop_options import InLoop
+from model_fn.runs.loop_options import LoopOptions
 from model_fn.runs.task_watch import TaskWatch, check_free
 from model_fn.training.loop_step import LoopStep, Outcome, unpacked
 
@@ -55,22 +54,22 @@ class CoordinatorBackend(LoopBackend):
     """The chief of such a cluster; `Backend` says what its methods do.
 
     Args:
-        settings: Of the run.
-        in_loop: How the loop takes its steps.
+        context: Of the run.
+        loop: How the loop takes its steps.
     """
 
-    def __init__(self, settings: RunSettings, in_loop: InLoop) -> None:
-        super().__init__(settings, in_loop)
-        _report_unused(settings.pipeline_config.train_config)
+    def __init__(self, context: RunContext, loop: LoopOptions) -> None:
+        super().__init__(context, loop)
+        _report_unused(context.config.train_config)
         _LOG.warning("%s", LIMITS)
-        self._cluster = clusters.read_cluster()
+        self._cluster = context.cluster
         self._workers = self._cluster.tasks(WORKER)
-        self.steps_per_call = in_loop.steps_per_call or (
+        self.steps_per_call = loop.steps_per_call or (
             loop_options.STEPS_OF_WORKER * len(self._workers)
         )
         self.position_files = [worker_file(task.file_name) for task in self._workers]
         others = [*self._workers, *self._cluster.servers]
-        self._watch = TaskWatch(self._cluster, others, settings.task_timeout_secs)
+        self._watch = TaskWatch(self._cluster, others, context.options.task_timeout_secs)
 
     def _make_strategy(self) -> None:
         """Does nothing yet: only a training that has steps left waits for its workers."""
@@ -80,8 +79,8 @@ class CoordinatorBackend(LoopBackend):
         """Within, there are workers; where a parameter server is lost, training begins again."""
         if self._strategy is None:
             check_free(self._cluster)  # Later this process itself listens there.
-        made = strategies.connected(self._cluster, self._settings.task_timeout_secs)
-        self._in_loop = dataclasses.replace(self._in_loop, made=made)
+        made = strategies.connected(self._cluster, self._context.options.task_timeout_secs)
+        self._loop = dataclasses.replace(self._loop, made=made)
         super()._make_strategy()
         with self._watch.watching():
             try:
@@ -101,11 +100,11 @@ class CoordinatorBackend(LoopBackend):
 
         def of_worker(number: int) -> Callable[..., Any]:
             made = Cluster(readers, Task(WORKER, number))
-            report = functools.partial(report_split, self._settings.model_dir, made)
+            report = functools.partial(report_split, self._context.model_dir, made)
             is_new = number not in reported
             reported.add(number)
             return make_train_input_fn(
-                self._settings,
+                self._context,
                 cursors[number],
                 first_step,
                 fault_log,
@@ -211,7 +210,7 @@ class CoordinatorBackend(LoopBackend):
 
     def _check_waited(self, secs: float) -> None:
         """Ends the process where workers have taken too long for a step."""
-        limit = self._settings.task_timeout_secs
+        limit = self._context.options.task_timeout_secs
         if secs < limit:
             return
         hangs = MissingTaskError(
@@ -271,14 +270,13 @@ def _report_unused(train_config: Any) -> None:
             )
 
 
-def serve(settings: RunSettings, in_loop: InLoop) -> None:
+def serve(context: RunContext, loop: LoopOptions) -> None:
     """A worker or a parameter server, until training has ended and the chief has left.
 
     Raises:
         ConfigError: if the cluster or the configuration does not allow it.
         Stopped: and the other errors of `cluster_tasks.serve`.
     """
-    strategies.check_cluster(in_loop)
-    loop_options.check_config(settings.pipeline_config, in_loop)
-    cluster = clusters.read_cluster()
-    cluster_tasks.serve(settings, cluster, cluster.readers[:1])
+    strategies.check_cluster(loop, context.cluster)
+    loop_options.check_config(context.config, loop)
+    cluster_tasks.serve(context, context.cluster.readers[:1])

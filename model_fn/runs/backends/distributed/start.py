@@ -10,19 +10,18 @@ from estimator_det.compat import tf1
 from inputs.bad_records.log import FaultLog
 from model_fn.checkpoints.repair import gone_explained
 from model_fn.checkpoints.variables import AVERAGE_SUFFIX, check_resumable
-from model_fn.runs import cluster
-from model_fn.runs.backends.base import RunSettings
 from model_fn.runs.backends.estimator import make_train_input_fn
+from model_fn.runs.context import RunContext
 from model_fn.training.initial_values import initial_values
 from model_fn.training.loop_step import LoopStep
 
 
-def start(loop_step: LoopStep, settings: RunSettings, *, has_copies: bool) -> None:
+def start(loop_step: LoopStep, context: RunContext, *, has_copies: bool) -> None:
     """Gives the variables of a loop their values; in a cluster, those that its chief has.
 
     Args:
         loop_step: Built.
-        settings: Of the run.
+        context: Of the run.
         has_copies: Whether each worker of a cluster has the variables, and calls this.
 
     Raises:
@@ -31,20 +30,20 @@ def start(loop_step: LoopStep, settings: RunSettings, *, has_copies: bool) -> No
     """
     # The same assignments in every worker, in the same order: some count as communication.
     values = loop_step.values()
-    if cluster.is_chief():
-        values.update(_values(loop_step, settings))
+    if context.cluster.is_chief:
+        values.update(_values(loop_step, context))
     loop_step.restore(values)
     if has_copies:
         loop_step.agree()
 
 
-def _values(loop_step: LoopStep, settings: RunSettings) -> Dict[str, np.ndarray]:
-    latest = tf1.train.latest_checkpoint(settings.model_dir)
+def _values(loop_step: LoopStep, context: RunContext) -> Dict[str, np.ndarray]:
+    latest = tf1.train.latest_checkpoint(context.model_dir)
     if latest is not None:
-        return _stored(latest, loop_step, settings.pipeline_config.model)
+        return _stored(latest, loop_step, context.config.model)
     # The data of one machine, whatever the cluster: random numbers depend on the graph.
-    input_fn = make_train_input_fn(settings, None, 0, FaultLog())
-    values = initial_values(settings.pipeline_config, input_fn, settings.seed)
+    input_fn = make_train_input_fn(context, None, 0, FaultLog())
+    values = initial_values(context.config, input_fn, context.options.seed)
     for name in loop_step.variables():
         if name.endswith(AVERAGE_SUFFIX):  # They start where variables do.
             values[name] = values[name[: -len(AVERAGE_SUFFIX)]]

@@ -12,6 +12,7 @@ from model_fn.checkpoints.errors import RunError
 from model_fn.runs import cluster
 from model_fn.runs.backends import cluster_tasks, tpu_resolver
 from model_fn.runs.backends.distributed import workers
+from model_fn.runs.cluster import Cluster
 from model_fn.runs.loop_options import (
     LOCAL,
     MIRRORED,
@@ -20,7 +21,7 @@ from model_fn.runs.loop_options import (
     OF_MACHINES,
     PARAMETER_SERVER,
     TPU,
-    InLoop,
+    LoopOptions,
 )
 from model_fn.runs.options import DEFAULT_TASK_TIMEOUT_SECS
 from model_fn.runs.signals import handlers_kept
@@ -29,7 +30,9 @@ from model_fn.runs.task_watch import TaskWatch, is_listening
 _LOG = logging.getLogger(__name__)
 
 
-def set_up(in_loop: InLoop, task_timeout_secs: float = DEFAULT_TASK_TIMEOUT_SECS) -> InLoop:
+def set_up(
+    loop: LoopOptions, members: Cluster, task_timeout_secs: float = DEFAULT_TASK_TIMEOUT_SECS
+) -> LoopOptions:
     """The options with the strategy made; workers wait here for each other.
 
     Programs call this before anything else uses TensorFlow, whose devices cannot be set up later.
@@ -37,7 +40,8 @@ def set_up(in_loop: InLoop, task_timeout_secs: float = DEFAULT_TASK_TIMEOUT_SECS
     later, by `connected`.
 
     Args:
-        in_loop: The options.
+        loop: The options.
+        members: Processes that take part.
         task_timeout_secs: For how long another worker may be missing.
 
     Raises:
@@ -46,32 +50,34 @@ def set_up(in_loop: InLoop, task_timeout_secs: float = DEFAULT_TASK_TIMEOUT_SECS
             already, the address of this worker is taken, or the TPU cannot be reached.
         MissingTaskError: if another task is missing for too long.
     """
-    if in_loop.made is not None or cluster.is_evaluator():
-        return in_loop
-    check_cluster(in_loop)
-    if in_loop.strategy == PARAMETER_SERVER:
-        return in_loop
-    made = _MAKERS[in_loop.strategy](in_loop, task_timeout_secs)
-    return dataclasses.replace(in_loop, made=made)
+    if loop.made is not None or members.is_evaluator:
+        return loop
+    check_cluster(loop, members)
+    if loop.strategy == PARAMETER_SERVER:
+        return loop
+    if loop.strategy == MULTI_WORKER:
+        made = _multi_worker(members, task_timeout_secs)
+    else:
+        made = _MAKERS[loop.strategy](loop)
+    return dataclasses.replace(loop, made=made)
 
 
-def _one_device(in_loop: InLoop, task_timeout_secs: float) -> Any:
-    del in_loop, task_timeout_secs
+def _one_device(loop: LoopOptions) -> Any:
+    del loop
     gpus = tf.config.list_logical_devices("GPU")
     return tf.distribute.OneDeviceStrategy(gpus[0].name if gpus else "/cpu:0")
 
 
-def _mirrored(in_loop: InLoop, task_timeout_secs: float) -> Any:
-    del task_timeout_secs
+def _mirrored(loop: LoopOptions) -> Any:
     gpus = [gpu.name for gpu in tf.config.list_physical_devices("GPU")]
     if not gpus:
         # Sums on one device: CPUs have no communication of their own.
         return tf.distribute.MirroredStrategy(
-            _logical_cpus(in_loop.num_replicas or 1),
+            _logical_cpus(loop.num_replicas or 1),
             cross_device_ops=tf.distribute.ReductionToOneDevice(),
         )
     devices = [device.name for device in tf.config.list_logical_devices("GPU")]
-    wanted = in_loop.num_replicas or len(devices)
+    wanted = loop.num_replicas or len(devices)
     if wanted > len(devices):
         raise RunError(
             f"num_replicas is {wanted}, and this machine has {len(devices)} GPUs: {devices}. "
@@ -80,7 +86,7 @@ def _mirrored(in_loop: InLoop, task_timeout_secs: float) -> Any:
     return tf.distribute.MirroredStrategy(devices[:wanted])
 
 
-def _resolver(members: cluster.Cluster, **options: Any) -> Any:
+def _resolver(members: Cluster, **options: Any) -> Any:
     """The cluster as TensorFlow takes it, which reads no CLUSTER_SPEC."""
     names = workers.TENSORFLOW_JOBS
     jobs = {names.get(job, job): list(addresses) for job, addresses in members.jobs.items()}
@@ -93,7 +99,7 @@ def _resolver(members: cluster.Cluster, **options: Any) -> Any:
     )
 
 
-def connected(members: cluster.Cluster, task_timeout_secs: float) -> Any:
+def connected(members: Cluster, task_timeout_secs: float) -> Any:
     """A strategy of parameter servers; the servers and workers are waited for.
 
     It may be made again where the parameter servers have lost the variables of an earlier one.
@@ -114,11 +120,10 @@ def connected(members: cluster.Cluster, task_timeout_secs: float) -> Any:
             return tf.distribute.ParameterServerStrategy(_resolver(members))
 
 
-def _tpu(in_loop: InLoop, task_timeout_secs: float) -> Any:
-    del task_timeout_secs
-    name = in_loop.tpu_name
-    with tpu_resolver.finding(name, in_loop.tpu_zone, in_loop.gcp_project):
-        resolver = tpu_resolver.make_resolver(name, in_loop.tpu_zone, in_loop.gcp_project)
+def _tpu(loop: LoopOptions) -> Any:
+    name = loop.tpu_name
+    with tpu_resolver.finding(name, loop.tpu_zone, loop.gcp_project):
+        resolver = tpu_resolver.make_resolver(name, loop.tpu_zone, loop.gcp_project)
         if name != LOCAL:
             _check_reachable(resolver.master())
     try:
@@ -141,9 +146,7 @@ def _check_reachable(master: str) -> None:
         raise OSError(f"nothing listens at {address}")
 
 
-def _multi_worker(in_loop: InLoop, task_timeout_secs: float) -> Any:
-    del in_loop
-    members = cluster.read_cluster()
+def _multi_worker(members: Cluster, task_timeout_secs: float) -> Any:
     workers.wait_for_others(members, task_timeout_secs)
     gpus = len(tf.config.list_physical_devices("GPU"))
     resolver = _resolver(members, num_accelerators={"GPU": gpus})
@@ -158,10 +161,9 @@ def _multi_worker(in_loop: InLoop, task_timeout_secs: float) -> Any:
         ) from error
 
 
-_MAKERS: Dict[str, Callable[[InLoop, float], Any]] = {
+_MAKERS: Dict[str, Callable[[LoopOptions], Any]] = {
     NONE: _one_device,
     MIRRORED: _mirrored,
-    MULTI_WORKER: _multi_worker,
     TPU: _tpu,
 }
 
@@ -183,35 +185,34 @@ def _logical_cpus(number: int) -> List[str]:
     return [device.name for device in tf.config.list_logical_devices("CPU")][:number]
 
 
-def check_cluster(in_loop: InLoop) -> None:
+def check_cluster(loop: LoopOptions, members: Cluster) -> None:
     """Refuses a cluster where the strategy has none, and the reverse.
 
     Raises:
         ConfigError: with the field of TF_CONFIG.
     """
-    if in_loop.strategy in OF_MACHINES and not cluster.is_in_cluster():
+    if loop.strategy in OF_MACHINES and members.task.is_alone:
         raise ConfigError(
-            f"strategy {in_loop.strategy!r} trains on the machines that {cluster.VARIABLE} "
+            f"strategy {loop.strategy!r} trains on the machines that {cluster.VARIABLE} "
             f"lists, and it lists no others. Set it, or use strategy {MIRRORED!r}"
         )
-    if in_loop.strategy == PARAMETER_SERVER:
-        members = cluster.read_cluster()
+    if loop.strategy == PARAMETER_SERVER:
         cluster.check_for_parameter_servers(members)
         if not members.tasks(cluster.WORKER):
             raise ConfigError(
                 f"{cluster.VARIABLE}: cluster.worker is missing, and with strategy "
-                f"{in_loop.strategy!r} the chief takes no steps itself. Add a worker"
+                f"{loop.strategy!r} the chief takes no steps itself. Add a worker"
             )
-    elif in_loop.strategy == MULTI_WORKER:
-        servers = cluster.read_cluster().servers
+    elif loop.strategy == MULTI_WORKER:
+        servers = members.servers
         if servers:
             raise ConfigError(
                 f"{cluster.VARIABLE}: cluster.ps has {len(servers)} tasks, and strategy "
-                f"{in_loop.strategy!r} has no parameter servers. Leave ps out of the cluster, or "
+                f"{loop.strategy!r} has no parameter servers. Leave ps out of the cluster, or "
                 f"use strategy {PARAMETER_SERVER!r}"
             )
-    elif cluster.is_in_cluster():
+    elif not members.task.is_alone:
         raise ConfigError(
-            f"strategy {in_loop.strategy!r} trains on one machine, and {cluster.VARIABLE} makes "
+            f"strategy {loop.strategy!r} trains on one machine, and {cluster.VARIABLE} makes "
             f"this process one of several. Unset it, or use strategy {MULTI_WORKER!r}"
         )

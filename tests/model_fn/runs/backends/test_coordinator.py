@@ -14,15 +14,16 @@ from estimator_det.config.text import ConfigError
 from inputs import schema
 from model_fn.checkpoints.errors import MissingTaskError, RunError
 from model_fn.runs import runner
-from model_fn.runs.backends import RunSettings, make_backend
+from model_fn.runs.backends import make_backend
 from model_fn.runs.backends.distributed import coordinator, strategies
-from model_fn.runs.loop_options import PARAMETER_SERVER, InLoop
-from model_fn.runs.options import Saving
+from model_fn.runs.cluster import read_cluster
+from model_fn.runs.loop_options import PARAMETER_SERVER, LoopOptions
+from model_fn.runs.options import CheckpointOptions
 from model_fn.training.loop_step import Outcome
 from tests.model_fn import fake
 
 JOBS = {"chief": ["h:1"], "worker": ["h:2", "h:3"], "ps": ["h:4"]}
-IN_LOOP = InLoop(PARAMETER_SERVER)
+IN_LOOP = LoopOptions(PARAMETER_SERVER)
 
 
 def _set_cluster(patch: pytest.MonkeyPatch, jobs: Any = JOBS, job: str = "chief") -> None:
@@ -32,8 +33,10 @@ def _set_cluster(patch: pytest.MonkeyPatch, jobs: Any = JOBS, job: str = "chief"
 
 def _backend(folder: pathlib.Path, text: str = "", **settings: Any) -> Any:
     config = fake.pipeline_config(text)
-    made = RunSettings(config, str(folder), None, Saving(steps=10), **settings)
-    return make_backend(made, in_loop=IN_LOOP)
+    checkpoints = CheckpointOptions(steps=10)
+    return make_backend(
+        fake.run_context(folder, config, checkpoints=checkpoints, loop=IN_LOOP, **settings)
+    )
 
 
 def _outcome(first: int, size: int, *, is_finite: bool = True, has_batch: bool = False) -> Outcome:
@@ -214,12 +217,12 @@ def test_clusters_that_cannot_train(
 ) -> None:
     _set_cluster(monkeypatch, jobs, next(iter(jobs)))
     with pytest.raises(ConfigError, match=message):
-        strategies.set_up(IN_LOOP)
+        strategies.set_up(IN_LOOP, read_cluster())
 
 
 def test_it_needs_a_cluster() -> None:
     with pytest.raises(ConfigError, match="TF_CONFIG lists, and it lists no others"):
-        strategies.set_up(IN_LOOP)
+        strategies.set_up(IN_LOOP, read_cluster())
 
 
 def test_fields_of_synchronous_replicas(
@@ -248,4 +251,4 @@ def test_a_data_service_is_refused_in_every_task(
 ) -> None:
     _set_cluster(monkeypatch, job=job)
     with pytest.raises(ConfigError, match="tf_data_service works with Estimator alone"):
-        runner.train(fake.pipeline_config(), str(tmp_path), in_loop=IN_LOOP, data_service="h:1")
+        runner.train(fake.pipeline_config(), str(tmp_path), loop=IN_LOOP, data_service="h:1")

@@ -10,8 +10,8 @@ import pytest
 
 from inputs import pipeline as input_pipeline
 from inputs.bad_records.log import FaultLog
-from model_fn.runs.backends import OnTpu, RunSettings, make_backend
-from model_fn.runs.options import Saving
+from model_fn.runs.backends import make_backend
+from model_fn.runs.tpu_options import TpuOptions
 from tests.model_fn import fake
 
 CLUSTER = {"chief": ["h:1"], "worker": ["h:2"], "ps": ["h:3"]}
@@ -33,8 +33,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> List[Dict[str, Any]]:
 def input_fn(model_dir: pathlib.Path, on_tpu: Any = None) -> None:
     config = fake.pipeline_config()
     config.train_config.batch_size = 6
-    settings = RunSettings(config, str(model_dir), 9, Saving())
-    make_backend(settings, on_tpu).input_fn([], 4, FaultLog())
+    context = fake.run_context(model_dir, config, num_train_steps=9, tpu=on_tpu)
+    make_backend(context).input_fn([], 4, FaultLog())
 
 
 def test_one_process(asked: List[Dict[str, Any]], tmp_path: pathlib.Path) -> None:
@@ -57,5 +57,5 @@ def test_a_cluster_does_not_know_the_step(
 def test_the_cores_of_a_tpu_share_a_step(
     asked: List[Dict[str, Any]], tmp_path: pathlib.Path
 ) -> None:
-    input_fn(tmp_path, OnTpu(num_shards=2, rehearses=True))
+    input_fn(tmp_path, TpuOptions(num_shards=2, rehearses=True))
     assert (asked[0]["first_step"], asked[0]["images_per_step"]) == (4, 6)

@@ -21,8 +21,8 @@ from model_fn.checkpoints.errors import RunError
 from model_fn.debugging.replay import BATCH_FILE, CHECKPOINT
 from model_fn.evaluation import history
 from model_fn.runs import data_cursor, progress, runner, training_run
-from model_fn.runs.loop_options import InLoop
-from model_fn.runs.options import Evaluating, Saving
+from model_fn.runs.loop_options import LoopOptions
+from model_fn.runs.options import CheckpointOptions, EvaluationOptions
 from model_fn.runs.progress import PROGRESS_FILE, NotFiniteLossError
 from model_fn.runs.signals import Stopped
 from model_fn.training import step
@@ -36,7 +36,7 @@ MOMENTUM = """train_config { optimizer { momentum_optimizer { momentum_optimizer
   learning_rate { constant_learning_rate { learning_rate: 0.1 } } } } }"""
 RMS = """train_config { optimizer { rms_prop_optimizer { learning_rate {
   constant_learning_rate { learning_rate: 0.01 } } } } }"""
-LOOP = InLoop()
+LOOP = LoopOptions()
 
 
 @pytest.fixture(autouse=True)
@@ -54,16 +54,14 @@ def _install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(input_pipeline, "create_eval_input_fn", lambda *_, **__: fake.eval_input_fn)
 
 
-def _train(
-    folder: pathlib.Path, config: Any, num_steps: int, in_loop: Any = LOOP, **how: Any
-) -> Any:
+def _train(folder: pathlib.Path, config: Any, num_steps: int, loop: Any = LOOP, **how: Any) -> Any:
     runner.train(
         config,
         str(folder),
         num_train_steps=num_steps,
         seed=3,
         progress=False,
-        in_loop=in_loop,
+        loop=loop,
         **how,
     )
     return stored(tf1.train.latest_checkpoint(str(folder)))
@@ -101,14 +99,14 @@ def test_the_loop_and_an_estimator_take_the_same_steps(
 ) -> None:
     clipped = "train_config { gradient_clipping_by_norm: 0.1 summarize_gradients: true }"
     config = fake.pipeline_config(clipped + optimizer)
-    expected = _train(tmp_path / "estimator", config, 7, in_loop=None)
+    expected = _train(tmp_path / "estimator", config, 7, loop=None)
     # By turns: values at the start, and then slots, averages and the step, are the same.
     folder = tmp_path / "both"
     _train(folder, config, 2)
     # The first summaries of both.
     assert "Loss/total_loss" in _tags(folder) and _tags(folder) == _tags(tmp_path / "estimator")
-    _train(folder, config, 3, in_loop=None)
-    found = _train(folder, config, 7, InLoop(steps_per_call=3), progress_steps=3)
+    _train(folder, config, 3, loop=None)
+    found = _train(folder, config, 7, LoopOptions(steps_per_call=3), progress_steps=3)
     _assert_equal(found, expected)
     # Calls end at multiples; the position in the data is that after all their steps.
     assert [entry["step"] for entry in _reports(folder)] == [1, 2, 3, 6, 7]
@@ -135,7 +133,7 @@ def _poisoned(number: int) -> Any:
 def test_a_step_that_is_not_finite_changes_nothing(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, steps_per_call: int
 ) -> None:
-    in_loop = InLoop(steps_per_call=steps_per_call)
+    loop = LoopOptions(steps_per_call=steps_per_call)
     if steps_per_call > 1:
         _train(tmp_path, fake.pipeline_config(), 2)
     monkeypatch.setattr(
@@ -143,8 +141,8 @@ def test_a_step_that_is_not_finite_changes_nothing(
     )
     monkeypatch.setattr(training_run.TrainingRun, "_make_cursors", lambda *_: {})
     with pytest.raises(NotFiniteLossError, match="step 3: not finite: Loss/localization_loss"):
-        saving = Saving(steps=steps_per_call)  # A call ends where a checkpoint is due.
-        _train(tmp_path / "bad", fake.pipeline_config(), 4, in_loop, saving=saving)
+        saving = CheckpointOptions(steps=steps_per_call)  # A call ends where a checkpoint is due.
+        _train(tmp_path / "bad", fake.pipeline_config(), 4, loop, checkpoints=saving)
     good = tmp_path if steps_per_call > 1 else tmp_path / "bad"
     folder = tmp_path / "bad" / "bad_step-3"
     _assert_equal(stored(str(folder / CHECKPOINT)), stored(str(good / "model.ckpt-2")))
@@ -154,8 +152,15 @@ def test_a_step_that_is_not_finite_changes_nothing(
 
 
 def test_checkpoints_in_the_middle_of_a_call(tmp_path: pathlib.Path) -> None:
-    in_loop = InLoop(steps_per_call=4)
-    _train(tmp_path, fake.pipeline_config(), 7, in_loop, saving=Saving(steps=3), progress_steps=1)
+    loop = LoopOptions(steps_per_call=4)
+    _train(
+        tmp_path,
+        fake.pipeline_config(),
+        7,
+        loop,
+        checkpoints=CheckpointOptions(steps=3),
+        progress_steps=1,
+    )
     steps = [int(path.stem.split("-")[1]) for path in tmp_path.glob("model.ckpt-*.index")]
     assert sorted(steps) == [0, 3, 6, 7]
     assert [each["step"] for each in _reports(tmp_path)] == [3, 4, 6, 7]
@@ -169,10 +174,10 @@ def test_evaluations_and_signals(tmp_path: pathlib.Path) -> None:
             model_dir,
             num_train_steps=9,
             progress=False,
-            saving=Saving(steps=100),
-            evaluating=Evaluating(every_steps=2, export_final=False),
+            checkpoints=CheckpointOptions(steps=100),
+            evaluation=EvaluationOptions(every_steps=2, export_final=False),
             hooks=[fake.SignalAt(step=3)],
-            in_loop=LOOP,
+            loop=LOOP,
         )
     assert [each.step for each in history.read(model_dir, "0")] == [2]
     steps = [int(path.stem.split("-")[1]) for path in tmp_path.glob("model.ckpt-*.index")]
@@ -200,7 +205,7 @@ def test_a_signal_ends_a_call_of_several_steps(
     hook = _ConfirmedSignal(2, capfd)
     # The second call would take steps 5 to 8.
     with pytest.raises(Stopped, match="at step 5, which is saved"):
-        _train(tmp_path, fake.pipeline_config(), 9, InLoop(steps_per_call=4), hooks=[hook])
+        _train(tmp_path, fake.pipeline_config(), 9, LoopOptions(steps_per_call=4), hooks=[hook])
 
 
 def test_the_input_wait_is_that_of_all_steps_of_a_call(
@@ -210,7 +215,7 @@ def test_the_input_wait_is_that_of_all_steps_of_a_call(
     monkeypatch.setattr(step, "measure_input_wait", lambda batch: tf.constant(10.0, tf.float64))
     clock = itertools.count(0.0, 80.0)
     monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
-    _train(tmp_path, fake.pipeline_config(), 8, InLoop(steps_per_call=4), progress_steps=4)
+    _train(tmp_path, fake.pipeline_config(), 8, LoopOptions(steps_per_call=4), progress_steps=4)
     assert [each.get("input_wait_share") for each in _reports(tmp_path)] == [None, 0.5]
 
 
@@ -229,17 +234,17 @@ def _frozen() -> Any:
 
 
 @pytest.mark.parametrize(
-    "in_loop",
+    "loop",
     [
-        InLoop(accumulate_steps=2),
-        pytest.param(InLoop(jit_compile=True), marks=pytest.mark.exhaustive),
-        pytest.param(InLoop("mirrored"), marks=pytest.mark.exhaustive),
+        LoopOptions(accumulate_steps=2),
+        pytest.param(LoopOptions(jit_compile=True), marks=pytest.mark.exhaustive),
+        pytest.param(LoopOptions("mirrored"), marks=pytest.mark.exhaustive),
     ],
 )
 def test_other_ways_to_the_same_steps(
-    tmp_path: pathlib.Path, plain: Dict[str, np.ndarray], in_loop: InLoop
+    tmp_path: pathlib.Path, plain: Dict[str, np.ndarray], loop: LoopOptions
 ) -> None:
-    _assert_equal(_train(tmp_path, _frozen(), 3, in_loop), plain)
+    _assert_equal(_train(tmp_path, _frozen(), 3, loop), plain)
 
 
 def test_the_position_has_the_streams_of_all_steps_of_a_call(
@@ -257,7 +262,7 @@ def test_the_position_has_the_streams_of_all_steps_of_a_call(
         return lambda *_, **__: make().enumerate().map(of_two_streams)
 
     monkeypatch.setattr(input_pipeline, "create_train_input_fn", make_input_fn)
-    _train(tmp_path, fake.pipeline_config(), 4, InLoop(steps_per_call=4))
+    _train(tmp_path, fake.pipeline_config(), 4, LoopOptions(steps_per_call=4))
     # Batches 0 and 2 are of the first stream, 1 and 3 of the second one.
     position = data_cursor.read_cursor_state(str(tmp_path), 4)
     assert position is not None
@@ -265,7 +270,7 @@ def test_the_position_has_the_streams_of_all_steps_of_a_call(
 
 
 def test_counts_are_means_over_accumulated_parts(tmp_path: pathlib.Path) -> None:
-    _train(tmp_path, _frozen(), 1, InLoop(accumulate_steps=2))
+    _train(tmp_path, _frozen(), 1, LoopOptions(accumulate_steps=2))
     counts = [
         tf.make_ndarray(value.tensor).item() if value.HasField("tensor") else value.simple_value
         for path in tmp_path.glob("events.*")
@@ -283,7 +288,7 @@ def test_counts_are_means_over_accumulated_parts(tmp_path: pathlib.Path) -> None
 def test_mixed_precision_stays_near_float32(
     tmp_path: pathlib.Path, plain: Dict[str, np.ndarray], precision: str
 ) -> None:
-    found = _train(tmp_path, _frozen(), 3, InLoop(precision=precision))
+    found = _train(tmp_path, _frozen(), 3, LoopOptions(precision=precision))
     scale = {"loss_scale", "loss_scale_steps"} if precision == "mixed_float16" else set()
     assert set(found) == {*plain, *scale}
     differences = []
@@ -306,17 +311,17 @@ def test_what_the_loop_refuses(tmp_path: pathlib.Path, monkeypatch: pytest.Monke
         ({"strategy": "multi_worker_mirrored", "num_replicas": 2}, "set CUDA_VISIBLE_DEVICES"),
     ):
         with pytest.raises(ConfigError, match=message):
-            InLoop(**options)
+            LoopOptions(**options)
     with pytest.raises(ConfigError, match="must be divisible by 1 replicas x 4"):
-        _train(tmp_path, config, 1, InLoop(accumulate_steps=4))
+        _train(tmp_path, config, 1, LoopOptions(accumulate_steps=4))
     synchronized = fake.pipeline_config(
         "model { ssd { feature_extractor { conv_hyperparams { sync_batch_norm {} } } } }"
     )
     with pytest.raises(ConfigError, match="sync_batch_norm averages over"):
-        _train(tmp_path, synchronized, 1, InLoop(accumulate_steps=2))
+        _train(tmp_path, synchronized, 1, LoopOptions(accumulate_steps=2))
     with pytest.raises(RunError, match="logical CPUs, and num_replicas is 64"):
-        _train(tmp_path, config, 1, InLoop("mirrored", num_replicas=64))
-    workers = InLoop("multi_worker_mirrored")
+        _train(tmp_path, config, 1, LoopOptions("mirrored", num_replicas=64))
+    workers = LoopOptions("multi_worker_mirrored")
     with pytest.raises(ConfigError, match="TF_CONFIG lists, and it lists no others"):
         _train(tmp_path, config, 1, workers)
     cluster = {"chief": ["h:1"], "worker": ["h:2"]}

@@ -16,7 +16,8 @@ from inputs import pipeline as input_pipeline
 from model_fn.runs import data_cursor, runner
 from model_fn.runs.backends import tpu_resolver
 from model_fn.runs.backends.distributed import strategies
-from model_fn.runs.loop_options import NONE, TPU, InLoop
+from model_fn.runs.cluster import SINGLE
+from model_fn.runs.loop_options import NONE, TPU, LoopOptions
 from model_fn.runs.progress import NotFiniteLossError
 from model_fn.training.loop_step import LoopStep
 from tests.checkpoints import stored
@@ -61,7 +62,7 @@ def _train(folder: pathlib.Path, config: Any, num_steps: int, **options: Any) ->
         num_train_steps=num_steps,
         seed=3,
         progress=False,
-        in_loop=InLoop(**options),
+        loop=LoopOptions(**options),
     )
     return stored(tf1.train.latest_checkpoint(str(folder)))
 
@@ -129,7 +130,7 @@ def test_shapes_must_be_fixed(tmp_path: pathlib.Path, made: List[tpu_stand_in.Ru
 )
 def test_options_that_a_tpu_does_not_have(options: Dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        InLoop(**{**ON_TPU, **options})
+        LoopOptions(**{**ON_TPU, **options})
 
 
 @pytest.mark.parametrize(
@@ -141,4 +142,4 @@ def test_options_that_a_tpu_does_not_have(options: Dict[str, Any], message: str)
 )
 def test_a_tpu_that_cannot_be_reached(name: str, message: str) -> None:
     with pytest.raises(tpu_resolver.NoTpuError, match=message):
-        strategies.set_up(InLoop(TPU, tpu_name=name))
+        strategies.set_up(LoopOptions(TPU, tpu_name=name), SINGLE)

@@ -18,8 +18,8 @@ from inputs import schema
 from inputs.records.cursor import DataCursor
 from model_fn.debugging.replay import BATCH_FILE
 from model_fn.runs import data_cursor, runner
-from model_fn.runs.loop_options import MIRRORED, InLoop
-from model_fn.runs.options import Saving
+from model_fn.runs.loop_options import MIRRORED, LoopOptions
+from model_fn.runs.options import CheckpointOptions
 from model_fn.runs.progress import NotFiniteLossError
 from tests.checkpoints import stored
 from tests.model_fn import fake
@@ -67,15 +67,15 @@ def train(folder: str) -> None:
     patch.setattr(fake.slim, "batch_norm", normalization.batch_norm)
     patch.setattr(input_pipeline, "create_train_input_fn", _make_input_fn)
     config = fake.pipeline_config("train_config { batch_size: 4 }")
-    in_loop = InLoop(MIRRORED, num_replicas=2)
+    loop = LoopOptions(MIRRORED, num_replicas=2)
     with pytest.raises(NotFiniteLossError, match="step 2: not finite: moving_averages"):
         runner.train(
             config,
             folder,
             num_train_steps=3,
-            saving=Saving(steps=1),
+            checkpoints=CheckpointOptions(steps=1),
             progress=False,
-            in_loop=in_loop,
+            loop=loop,
         )
 
 

@@ -12,8 +12,8 @@ from inputs import pipeline as input_pipeline
 from inputs import schema
 from model_fn.checkpoints.errors import RunError
 from model_fn.runs import runner
-from model_fn.runs.backends.tpu_options import OnTpu
-from model_fn.runs.loop_options import InLoop
+from model_fn.runs.loop_options import LoopOptions
+from model_fn.runs.tpu_options import TpuOptions
 from tests.model_fn import fake
 
 _FIT = """
@@ -23,8 +23,8 @@ train_config { unpad_groundtruth_tensors: false }
 """
 _BACKENDS = {
     "estimator": {},
-    "loop": {"in_loop": InLoop()},
-    "tpu_estimator": {"on_tpu": OnTpu(num_shards=2, iterations_per_loop=2, rehearses=True)},
+    "loop": {"loop": LoopOptions()},
+    "tpu_estimator": {"tpu": TpuOptions(num_shards=2, iterations_per_loop=2, rehearses=True)},
 }
 _ANCHORS = 3
 

@@ -9,15 +9,15 @@ import pytest
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from model_fn.runs import cluster
-from model_fn.runs.backends import RunSettings, make_backend, parameter_servers
-from model_fn.runs.options import Saving
+from model_fn.runs.backends import make_backend, parameter_servers
+from model_fn.runs.context import RunContext
 from tests.model_fn import fake
 
 JOBS = {"chief": ["h:1"], "worker": ["h:2", "h:3"], "ps": ["h:4"]}
 
 
-def _settings(tmp_path: pathlib.Path, text: str = "") -> RunSettings:
-    return RunSettings(fake.pipeline_config(text), str(tmp_path), 100, Saving())
+def _context(folder: pathlib.Path, text: str = "") -> RunContext:
+    return fake.run_context(folder, fake.pipeline_config(text), num_train_steps=100)
 
 
 def _be(monkeypatch: pytest.MonkeyPatch, kind: str, jobs: Dict[str, Any] = JOBS) -> None:
@@ -30,10 +30,10 @@ def test_the_cluster_chooses_the_backend(
 ) -> None:
     for kind in ("chief", "worker"):
         _be(monkeypatch, kind)
-        made = make_backend(_settings(tmp_path))
+        made = make_backend(_context(tmp_path))
         assert isinstance(made, parameter_servers.ParameterServerBackend)
     _be(monkeypatch, "evaluator")
-    made = make_backend(_settings(tmp_path))
+    made = make_backend(_context(tmp_path))
     assert not isinstance(made, parameter_servers.ParameterServerBackend)
 
 
@@ -43,17 +43,17 @@ def test_newer_tensorflow_is_refused(
     _be(monkeypatch, "chief")
     monkeypatch.setattr(tf, "__version__", "2.16.1")
     with pytest.raises(ConfigError, match=r"need TensorFlow 2\.15; this is 2\.16\.1.*--strategy"):
-        make_backend(_settings(tmp_path))
+        make_backend(_context(tmp_path))
 
 
 def test_data_that_end_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     _be(monkeypatch, "worker")
-    settings = _settings(tmp_path, "train_input_reader { num_epochs: 2 }")
+    text = "train_input_reader { num_epochs: 2 }"
     with pytest.raises(ConfigError, match=r"^train_input_reader\.num_epochs: in a cluster data do"):
-        make_backend(settings)
+        make_backend(_context(tmp_path, text))
     _be(monkeypatch, "ps")
     with pytest.raises(ConfigError, match=r"^train_input_reader\.num_epochs"):
-        parameter_servers.serve(settings)
+        parameter_servers.serve(_context(tmp_path, text))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_fields_without_effect_beside_others(
     message: str,
 ) -> None:
     _be(monkeypatch, "chief")
-    make_backend(_settings(tmp_path, text))
+    make_backend(_context(tmp_path, text))
     assert message in caplog.text and bool(message) == bool(caplog.text)
 
 
@@ -93,4 +93,4 @@ def test_fields_without_effect_beside_others(
     ],
 )
 def test_when_workers_start(tmp_path: pathlib.Path, text: str, first: int) -> None:
-    assert parameter_servers._first_step(_settings(tmp_path, text)) == first
+    assert parameter_servers._first_step(_context(tmp_path, text)) == first

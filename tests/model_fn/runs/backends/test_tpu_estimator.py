@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import glob
 import importlib
 import io
@@ -18,8 +19,8 @@ from estimator_det.config.text import ConfigError
 from inputs import schema
 from model_fn import model_fn
 from model_fn.runs.backends import tpu_estimator as tpu
-from model_fn.runs.backends.tpu_options import OnTpu
 from model_fn.runs.progress import NotFiniteLossError
+from model_fn.runs.tpu_options import TpuOptions
 from model_fn.training import host_call
 from model_fn.training.step import TrainGraph
 from tests.model_fn import fake
@@ -30,7 +31,7 @@ model { ssd {
 train_config { unpad_groundtruth_tensors: false }
 """
 AVERAGED = "train_config { optimizer { use_moving_average: true moving_average_decay: 0.5 } }"
-REHEARSAL = OnTpu(num_shards=2, iterations_per_loop=2, rehearses=True)
+REHEARSAL = TpuOptions(num_shards=2, iterations_per_loop=2, rehearses=True)
 WEIGHTS = "BoxPredictor/All/weights"
 
 
@@ -134,9 +135,11 @@ def test_warm_start_reaches_variables_and_averages(tmp_path: pathlib.Path) -> No
 
 def test_evaluation_and_export_by_the_same_estimator(tmp_path: pathlib.Path) -> None:
     config = _config("eval_config { batch_size: 2 num_examples: 5 }" + AVERAGED)
-    runner = _train(tmp_path, config, 2)
-    evaluator = tpu.TpuEvaluator(config, runner)
-    metrics = evaluator.evaluate(_input_fn, name="here")
+    _train(tmp_path, config, 2)
+    make_estimator = functools.partial(tpu.make_estimator, config, str(tmp_path), REHEARSAL)
+    evaluator = tpu.TpuEvaluator(config, make_estimator)
+    metrics, results = evaluator.evaluate(_input_fn, name="here")
+    assert results.counts["images"] == 4  # whole batches
     plain = estimator.Estimator(
         model_fn.create_model_fn(config), str(tmp_path), params={"batch_size": 2}
     ).evaluate(_input_fn, steps=2)
@@ -153,7 +156,7 @@ def test_evaluation_and_export_by_the_same_estimator(tmp_path: pathlib.Path) -> 
     loaded = tf.saved_model.load(tf.compat.as_str(exported))
     assert "detection_boxes" in loaded.signatures["serving_default"].structured_outputs
     with pytest.raises(ConfigError, match="num_examples is 1"):
-        tpu.TpuEvaluator(_config("eval_config { batch_size: 2 num_examples: 1 }"), runner)
+        tpu.TpuEvaluator(_config("eval_config { batch_size: 2 num_examples: 1 }"), make_estimator)
 
 
 def test_a_loss_that_is_not_finite_ends_the_training(tmp_path: pathlib.Path) -> None:
@@ -246,15 +249,15 @@ def test_unfit_configurations_are_refused_with_the_edit(tmp_path: pathlib.Path) 
     with pytest.raises(ConfigError, match=r"--set model\.ssd\.inplace_batchnorm_update=true"):
         tpu.make_estimator(config, str(tmp_path), REHEARSAL)
     with pytest.raises(ConfigError, match=r"--model_dir: .* is not in Cloud Storage"):
-        tpu.make_estimator(_config(), str(tmp_path), OnTpu(name="mine", num_shards=2))
+        tpu.make_estimator(_config(), str(tmp_path), TpuOptions(name="mine", num_shards=2))
     with pytest.raises(ConfigError, match="do not divide by 8 cores"):
         tpu.make_estimator(_config(), str(tmp_path), dataclasses.replace(REHEARSAL, num_shards=8))
     with pytest.raises(ValueError, match="needs the TPU's name"):
-        OnTpu()
+        TpuOptions()
 
 
 def test_a_missing_tpu_is_told(tmp_path: pathlib.Path) -> None:
-    on_tpu = OnTpu(name="local", num_shards=2)
+    on_tpu = TpuOptions(name="local", num_shards=2)
     runner = tpu.make_estimator(_config(), str(tmp_path), on_tpu)
     refused = pytest.raises(tpu.NoTpuError, match="no cores that this machine can reach")
     with refused, tpu.running(on_tpu):
@@ -304,7 +307,7 @@ def _graph_of_tpu(model_dir: pathlib.Path, config: Any, monkeypatch: pytest.Monk
 
     module = importlib.import_module("tensorflow.python.tpu.tpu_system_metadata")
     monkeypatch.setattr(module, "_query_tpu_system_metadata", query)
-    on_tpu = OnTpu(name="local", num_shards=8, iterations_per_loop=50)
+    on_tpu = TpuOptions(name="local", num_shards=8, iterations_per_loop=50)
     hook = _TakeGraph()
     with pytest.raises(_Built), tpu.running(on_tpu):
         tpu.make_estimator(config, str(model_dir), on_tpu).train(

@@ -13,7 +13,7 @@ from model_fn.runs.loop_options import LOCAL
 
 
 @dataclasses.dataclass(frozen=True)
-class OnTpu:
+class TpuOptions:
     """Where and how a run uses a TPU.
 
     Attributes:
@@ -58,7 +58,7 @@ class OnTpu:
         return self.rehearses or self.name == LOCAL
 
 
-def check(pipeline_config: Any, model_dir: str, on_tpu: OnTpu) -> List[Problem]:
+def check(pipeline_config: Any, model_dir: str, on_tpu: TpuOptions) -> List[Problem]:
     """What about a configuration does not suit the TPU, without making the run impossible.
 
     Raises:
