@@ -70,7 +70,7 @@ def quiet_logging(level: int = logging.INFO, *, of_libraries: bool = False) -> N
     # 0 is information, 1 warnings, 2 errors, 3 fatal errors.
     native = min(max(level // 10 - 2, 0), 3) if of_libraries else 3
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", str(native))
-    handler = logging.StreamHandler(sys.stderr)
+    handler = printing.LogHandler(sys.stderr)
     handler.setFormatter(printing.LogFormatter("%(message)s"))
     logging.basicConfig(handlers=[handler], level=level)
     logging.captureWarnings(printing.is_json())
@@ -193,13 +193,16 @@ def run(main: Callable[[], int]) -> int:
     SIGTERM interrupts it as SIGINT does, unless it handles signals itself. Errors of other kinds
     are bugs and keep their traceback. With ESTIMATOR_DET_DEBUG=1 every error does.
     """
+    from estimator_det.config import bars
+    from model_fn.checkpoints.errors import MissingTaskError
     from model_fn.runs import signals
 
     try:
-        with signals.terminable():
+        with bars.closed_at_end(), signals.terminable():
             return main()
     except signals.Stopped as stop:
-        printing.report(stop, sys.stderr)
+        with signals.deadly():
+            printing.report(stop, sys.stderr)
         return signals.exit_code(stop.signal_number)
     except KeyboardInterrupt:
         say("interrupted")
@@ -213,7 +216,11 @@ def run(main: Callable[[], int]) -> int:
             return EXIT_FAILED
         if os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0"):
             printing.report(traceback.format_exc(), sys.stderr)
-        printing.report(f"error: {error_text(error)}", sys.stderr)
+        text = f"error: {error_text(error)}"
+        if isinstance(error, MissingTaskError):  # The process must end, even if nobody reads.
+            printing.report_at_once(printing.printable(text), "ERROR")
+        else:
+            printing.report(text, sys.stderr)
         return code
 
 

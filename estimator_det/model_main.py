@@ -89,9 +89,8 @@ def _run(values: flags.FlagValues) -> int:
     on_tpu = _on_tpu(config, flag)
     unused = console.unused_in_training(flag["model_dir"], config, on_tpu=on_tpu is not None)
     console.check_config(config, ignore=unused)
-    from inputs.checks import decoder_warnings
 
-    with decoder_warnings.count(), _copied_events(flag["model_dir"]):
+    with _copied_events(flag["model_dir"]):
         metrics = _train(config, flag, on_tpu)
     if metrics:
         console.say_metrics("last evaluation:", metrics)

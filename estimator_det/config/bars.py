@@ -1,15 +1,22 @@
-"""Progress of long commands: a bar on a terminal, elsewhere a line now and then."""
+"""Progress of long commands: a bar on a terminal, elsewhere a line now and then.
+
+A bar is one line, whatever the width of the terminal. `printing.report` and `printing.LogHandler`
+print above it.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import sys
 import time
-from typing import Any, Callable, Optional, TextIO
+from typing import Any, Callable, Iterator, Optional, Sequence, TextIO
 
 from estimator_det.config import printing
 
 LINE_SECS = 10.0  # between two lines
+_STEPS_FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 
 
 def has_room(stream: TextIO) -> bool:
@@ -20,6 +27,35 @@ def has_room(stream: TextIO) -> bool:
         return all(size > 0 for size in os.get_terminal_size(stream.fileno()))
     except OSError:  # No terminal of the system's, as in a notebook.
         return True
+
+
+def make_steps_bar(total: Optional[int], done: int, stream: TextIO) -> Any:
+    """A tqdm bar of the width of the terminal, for steps; see `set_figures`."""
+    from tqdm import tqdm
+
+    return tqdm(
+        total=total, initial=done, file=stream, dynamic_ncols=True, bar_format=_STEPS_FORMAT
+    )
+
+
+def set_figures(bar: Any, figures: Sequence[str]) -> None:
+    """Shows as many of the figures, the first ones, as fit beside a bar of ten characters."""
+    now = bar.format_dict
+    others = bar.format_meter(**{**now, "ncols": None, "postfix": ""})
+    room = (now["ncols"] or sys.maxsize) - len(others) - 2  # two for numbers that get longer
+    ends = itertools.accumulate(len(f", {figure}") for figure in figures)
+    num_shown = sum(end <= room for end in ends)
+    bar.set_postfix_str(", ".join(figures[:num_shown]), refresh=False)
+
+
+@contextlib.contextmanager
+def closed_at_end() -> Iterator[None]:
+    """Context manager: ends the lines of bars that an error leaves open."""
+    try:
+        yield
+    finally:
+        for bar in printing.drawn_bars():
+            bar.close()
 
 
 class ProgressBar:

@@ -11,16 +11,21 @@ message and time: https://cloud.google.com/logging/docs/structured-logging.
 
 from __future__ import annotations
 
+import _thread
+import contextlib
 import datetime
 import fcntl
 import json
 import logging
 import os
 import sys
-from typing import Any, Optional, TextIO
+from typing import Any, ContextManager, List, Optional, TextIO
 
 LONGEST_VALUE = 200  # characters of one value in a message
 LONGEST_LINE = 4_000  # characters of one printed line
+_LONGEST_WAIT_SECS = 1.0
+_STDERR = 2
+_CLEAR_LINE = b"\r\x1b[K"  # that of a progress bar
 _LAYOUT = "\n\t"  # characters that lay out a text of several lines
 _PREFIXES = {"error:": "ERROR", "warning:": "WARNING"}  # of reports
 
@@ -103,6 +108,18 @@ def printable(text: str) -> str:
     return escaped(text, keep=_LAYOUT)
 
 
+def drawn_bars() -> List[Any]:
+    """The progress bars on the terminal, of tqdm, which the first of them imports."""
+    tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
+    return list(getattr(tqdm, "_instances", ()))
+
+
+def above_bars() -> ContextManager[Any]:
+    """Context manager: progress bars are cleared, and drawn again below what is printed."""
+    bars = drawn_bars()
+    return type(bars[0]).external_write_mode(sys.stderr) if bars else contextlib.nullcontext()
+
+
 def report(
     text: Any, stream: Optional[TextIO] = None, *, whole: bool = False, severity: str = ""
 ) -> None:
@@ -110,8 +127,9 @@ def report(
 
     As JSON, its severity is that given, or else that of "error:" or "warning:" at its beginning.
     Lines are cut to `LONGEST_LINE` unless the `whole` text is wanted, as of a document. Once the
-    reader has closed the pipe, as `head` does after a few lines, nothing is printed. The program
-    continues, for its files and its exit code.
+    reader has closed the pipe, as `head` does after a few lines, nothing is printed; nor are
+    messages for a standard error that is full. The program continues, for its files and its exit
+    code.
     """
     text = str(text)
     shown = escaped(text, keep=_LAYOUT) if whole else printable(text)
@@ -119,11 +137,41 @@ def report(
     severity = severity or next(by_prefix, "INFO")
     stream = stream or sys.stdout
     try:
-        print(entry(shown, severity), file=stream, flush=True)
-    except BrokenPipeError:
+        with above_bars():
+            print(entry(shown, severity), file=stream, flush=True)
+    except OSError as error:
+        if stream is sys.stderr:  # It has no buffer.
+            return
+        if not isinstance(error, BrokenPipeError):
+            raise
         # Also for what is still buffered, which the interpreter flushes when it exits.
         with open(os.devnull, "w") as nothing:
             os.dup2(nothing.fileno(), stream.fileno())
+
+
+def report_at_once(text: str, severity: str) -> None:
+    """Prints a line on standard error, from any thread or handler of a signal.
+
+    Goes past Python's buffers, which another thread may hold. Returns after `_LONGEST_WAIT_SECS`
+    where nobody reads the line, and raises nothing where nobody can.
+
+    Args:
+        text: A line; it is not escaped.
+        severity: As of `entry`.
+    """
+    line = f"{entry(text, severity)}\n".encode()
+    written = _thread.allocate_lock()
+    written.acquire()
+
+    def write() -> None:
+        with contextlib.suppress(OSError):
+            os.write(_STDERR, _CLEAR_LINE + line if os.isatty(_STDERR) else line)
+        written.release()
+
+    # `threading` takes locks that an interrupted main thread may hold.
+    with contextlib.suppress(RuntimeError):  # no more threads
+        _thread.start_new_thread(write, ())
+        written.acquire(timeout=_LONGEST_WAIT_SECS)
 
 
 def open_closed_streams() -> None:
@@ -146,6 +194,14 @@ def open_closed_streams() -> None:
         if getattr(sys, name) is None:
             stream = open(number, "w" if number else "r", closefd=False)  # noqa: SIM115 (kept open)
             setattr(sys, name, stream)
+
+
+class LogHandler(logging.StreamHandler):
+    """Writes log lines to standard error, above progress bars."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with above_bars():
+            super().emit(record)
 
 
 class LogFormatter(logging.Formatter):

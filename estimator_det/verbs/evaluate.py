@@ -122,7 +122,6 @@ def _check_options(options: argparse.Namespace) -> None:
 
 
 def _evaluate_file(options: argparse.Namespace) -> int:
-    from inputs.checks import decoder_warnings
     from model_fn.checkpoints import writing
     from model_fn.evaluation.detections import scoring
 
@@ -141,14 +140,13 @@ def _evaluate_file(options: argparse.Namespace) -> int:
     model_dir = options.model_dir or f"{os.path.splitext(options.detections)[0]}_evaluation"
     matches: Dict[str, Any] = {}
     with writing.into_folder(model_dir, "model_dir"):
-        with decoder_warnings.count():
-            results = scoring.evaluate_detections(
-                config,
-                options.detections,
-                model_dir,
-                on_training_data=options.eval_training_data,
-                matches=matches,
-            )
+        results = scoring.evaluate_detections(
+            config,
+            options.detections,
+            model_dir,
+            on_training_data=options.eval_training_data,
+            matches=matches,
+        )
         _say_results(results)
         if options.calibrate:
             _calibrate(config, options.calibrate, matches, model_dir, scoring.STEP)
@@ -172,7 +170,6 @@ def run_evaluation(
     `model_fn.runs.evaluator`.
     """
     console.check_config(config, ignore=console.unused_in_evaluation(on_training_data))
-    from inputs.checks import decoder_warnings
     from model_fn.checkpoints import writing
     from model_fn.runs import evaluator
 
@@ -186,8 +183,7 @@ def run_evaluation(
     evaluate = evaluator.continuous_eval if continuous else evaluator.evaluate
     folder = settings.get("model_dir") or _folder_of(checkpoint_dir, continuous)
     with writing.into_folder(folder, "model_dir"):
-        with decoder_warnings.count():
-            results = evaluate(config, checkpoint_dir, **settings)
+        results = evaluate(config, checkpoint_dir, **settings)
         _say_results(results)
         if calibrate:
             step = int(next(iter(results.values()))["global_step"])

@@ -108,7 +108,6 @@ def _save(page: Any, file: str) -> None:
 
 def _draw_batches(config: Any, options: argparse.Namespace) -> int:
     from inputs.bad_records.log import FaultLog
-    from inputs.checks import decoder_warnings
     from model_fn.checkpoints.errors import RunError
     from model_fn.drawing import batch_grid
     from model_fn.evaluation import report
@@ -120,12 +119,11 @@ def _draw_batches(config: Any, options: argparse.Namespace) -> int:
     names = _names(reader)
     cells: List[Any] = []
     first = None
-    with decoder_warnings.count():
-        for features, labels in batches:
-            first = first or (features, labels)
-            cells += batch_grid.cells_of_batch(features, labels, to_pixels, names)
-            if len(cells) >= options.num_images:
-                break
+    for features, labels in batches:
+        first = first or (features, labels)
+        cells += batch_grid.cells_of_batch(features, labels, to_pixels, names)
+        if len(cells) >= options.num_images:
+            break
     if first is None:
         raise RunError("the input pipeline returned no batch; run check-data on this configuration")
     cells = cells[: options.num_images]

@@ -246,15 +246,13 @@ def run(options: argparse.Namespace) -> int:
     console.check_config(
         config, ignore=console.unused_in_training(options.model_dir, config, on_tpu=is_for_tpu)
     )
-    from inputs.checks import decoder_warnings
     from model_fn.runs import runner
 
-    with decoder_warnings.count():
-        metrics = runner.train_and_evaluate(
-            config,
-            options.model_dir,
-            dataclasses.replace(train_options, loop=loop, tpu=tpu, data_service=data_service),
-        )
+    metrics = runner.train_and_evaluate(
+        config,
+        options.model_dir,
+        dataclasses.replace(train_options, loop=loop, tpu=tpu, data_service=data_service),
+    )
     if metrics:
         console.say_metrics("last evaluation:", metrics)
     console.say(f"checkpoints, event files and {CONFIG_FILE}: {options.model_dir}")

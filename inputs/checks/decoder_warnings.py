@@ -1,9 +1,9 @@
-"""Warnings of the image decoders: which record caused them, or how many there were.
+"""Warnings of the image decoders, by the record that caused them.
 
 libjpeg decodes some damaged images and prints a warning to standard error, which names no file.
-TensorFlow offers no way to receive it. `check-data` examines one record at a time, so there the
-text belongs to the record that was decoded last. A training run decodes many at once and every
-record in each epoch: there the warnings are counted.
+TensorFlow offers no way to receive it. `check-data` and `convert` decode one record at a time, so
+that the text belongs to the last one. Programs that train or evaluate decode many at once, and let
+the warnings through: they leave standard error as it is, for signals, crashes and terminals.
 """
 
 from __future__ import annotations
@@ -11,12 +11,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from typing import Callable, Iterator, List
-
-from inputs.checks import stderr_filter
 
 STDERR = 2
 # How lines of TensorFlow's own log begin; all others come from decoders.
@@ -61,35 +58,3 @@ def capture() -> Iterator[Callable[[], List[str]]]:
             os.close(original)
             if others:
                 os.write(STDERR, "".join(others).encode())
-
-
-@contextlib.contextmanager
-def count() -> Iterator[None]:
-    """Within, the first decoder warning is printed, the others are counted; the count comes last.
-
-    All other text passes unchanged. A process of its own does it, so that what the program prints
-    in a crash is not lost.
-    """
-    if sys.stderr is not None:
-        sys.stderr.flush()
-    try:
-        original = os.dup(STDERR)
-    except OSError:  # the process has no standard error, so nothing is printed
-        yield
-        return
-    reading_end, writing_end = os.pipe()
-    command = [sys.executable, "-I", "-S", stderr_filter.__file__]
-    # In a session of its own, Ctrl-C does not end it before the program's last words.
-    process = subprocess.Popen(command, stdin=reading_end, stdout=original, start_new_session=True)
-    os.close(reading_end)
-    os.dup2(writing_end, STDERR)
-    os.close(writing_end)
-    try:
-        yield
-    finally:
-        if sys.stderr is not None:
-            sys.stderr.flush()
-        os.dup2(original, STDERR)
-        os.close(original)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # a child of ours has the pipe open
-            process.wait(timeout=5)

@@ -10,11 +10,8 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, TextIO, Tuple
 
-from tqdm import tqdm
-
 from estimator_det.compat import tf, tf1
-from estimator_det.config import json_lines, printing
-from estimator_det.config.bars import has_room
+from estimator_det.config import bars, json_lines, printing
 from model_fn.debugging import bad_step
 from model_fn.evaluation.report import write_figures
 from model_fn.runs.context import RunContext
@@ -44,18 +41,24 @@ class ProgressReport(NamedTuple):
     def line(self) -> str:
         """For a terminal or a log."""
         of = f"/{self.num_steps}" if self.num_steps else ""
-        parts = [f"step {self.step}{of}", self.numbers(), *self.rates()]
+        parts = [f"step {self.step}{of}", " ".join(self.numbers()), *self.rates()]
         if self.seconds_left is not None:
             parts.append(f"{datetime.timedelta(seconds=round(self.seconds_left))} left")
         return " | ".join(parts)
 
-    def numbers(self) -> str:
+    def numbers(self) -> List[str]:
         """Loss terms and learning rate."""
-        return " ".join(
+        return [
             f"{_short(name)} {value:.4g}"
             for name, value in self.values.items()
             if name != GRADIENT_NORM
-        )
+        ]
+
+    def by_importance(self) -> List[str]:
+        """All figures, the total loss and the speed first: a terminal may be narrow."""
+        numbers = sorted(self.numbers(), key=lambda number: not number.startswith("total "))
+        rates = sorted(self.rates(), key=lambda rate: not rate.endswith("images/s"))
+        return [*numbers[:1], *rates[:1], *numbers[1:], *rates[1:]]
 
     def rates(self) -> List[str]:
         """Speed, input and memory."""
@@ -157,10 +160,8 @@ class TrainingReport(tf1.train.SessionRunHook):
         self._reported, self._values, self._num_runs = self._step, {}, 0
         self._durations, self._waits = [], []
         self._ended = time.monotonic()
-        if self._bar is None and not self._silent and has_room(self._stream):
-            self._bar = tqdm(
-                total=self._num_steps, initial=self._step, unit="step", file=self._stream
-            )
+        if self._bar is None and not self._silent and bars.has_room(self._stream):
+            self._bar = bars.make_steps_bar(self._num_steps, self._step, self._stream)
 
     def before_run(self, run_context: Any) -> Any:
         del run_context
@@ -216,7 +217,7 @@ class TrainingReport(tf1.train.SessionRunHook):
         for listener in self._listeners:
             listener(report)
         if self._bar is not None:
-            self._bar.set_postfix_str(", ".join([report.numbers(), *report.rates()]), refresh=False)
+            bars.set_figures(self._bar, report.by_importance())
         elif not self._silent:
             printing.report(report.line(), self._stream)
         self._durations, self._waits = self._durations[-self._every_steps :], []

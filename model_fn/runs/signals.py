@@ -130,9 +130,10 @@ class StopSignals:
         if count > 1:
             _end_at_once(number)
         if self._deferring:
-            _write(
+            printing.report_at_once(
                 f"{signal_name(number)}: finishing this step and saving a checkpoint; "
-                "once more stops at once"
+                "once more stops at once",
+                "WARNING",
             )
 
     def _handle(self, number: int, frame: Any) -> None:
@@ -152,6 +153,20 @@ def _install(handle: Any) -> Dict[int, Any]:
 
 
 @contextlib.contextmanager
+def deadly() -> Iterator[None]:
+    """Context manager: SIGINT and SIGTERM end the process, even if what it writes is not read."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    old_handlers = _install(signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        for number, handler in old_handlers.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
 def handlers_kept() -> Iterator[None]:
     """At the end, signals have Python's handlers again, where TensorFlow has replaced them in C++.
 
@@ -168,13 +183,8 @@ def handlers_kept() -> Iterator[None]:
 
 
 def _end_at_once(number: int) -> NoReturn:
-    _write(f"{signal_name(number)} again: stopped at once")
+    printing.report_at_once(f"{signal_name(number)} again: stopped at once", "WARNING")
     os._exit(exit_code(number))
-
-
-def _write(text: str) -> None:
-    """Writes a line to standard error past Python's buffers, which another thread may hold."""
-    os.write(2, f"{printing.entry(text, 'WARNING')}\n".encode())
 
 
 class _Watcher:

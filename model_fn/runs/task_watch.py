@@ -7,7 +7,6 @@ to the end of its process. TensorFlow itself waits for missing tasks without end
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import socket
 import threading
@@ -18,8 +17,6 @@ from estimator_det.compat import tf
 from estimator_det.config import printing
 from model_fn.checkpoints.errors import MissingTaskError, RunError
 from model_fn.runs.cluster import PARAMETER_SERVER, Cluster, Task
-
-_LOG = logging.getLogger(__name__)
 
 POLL_SECS = 1.0  # between two looks at all tasks
 _CONNECT_SECS = 2.0
@@ -52,8 +49,7 @@ def check_free(cluster: Cluster) -> None:
 
 def _leave(error: MissingTaskError) -> NoReturn:
     """Ends the process, whose main thread waits inside TensorFlow."""
-    line = printing.entry(f"error: {error}", "ERROR")
-    os.write(2, f"{line}\n".encode())
+    printing.report_at_once(f"error: {error}", "ERROR")
     os._exit(_EXIT_FAILED)
 
 
@@ -120,7 +116,7 @@ class TaskWatch:
 
     def look(self) -> None:
         """Looks once at all tasks."""
-        self.over = self.over or self._is_over()
+        self.over = self.over or self._has_ended()
         if self.over:
             return
         if self.missing is not None:
@@ -136,6 +132,18 @@ class TaskWatch:
                 if self._needs_all or task.type == PARAMETER_SERVER:
                     self._leave(self.missing)
                 return
+
+    def _has_ended(self) -> bool:
+        """False if that cannot be read: remote storage may fail now and then."""
+        try:
+            return self._is_over()
+        except tf.errors.OpError as error:
+            # Not logged: the main thread may hold the log, waiting for its reader.
+            message = printing.plain(error.message)
+            printing.report_at_once(
+                f"Whether training is over cannot be read: {message}", "WARNING"
+            )
+            return False
 
     def _error(self, task: Task) -> MissingTaskError:
         return MissingTaskError(
@@ -159,7 +167,4 @@ class TaskWatch:
 
     def _run(self) -> None:
         while not self._ended.wait(POLL_SECS):
-            try:
-                self.look()
-            except tf.errors.OpError as error:  # Remote storage may fail now and then.
-                _LOG.warning("Whether training is over cannot be read: %s", error.message)
+            self.look()

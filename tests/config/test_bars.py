@@ -1,11 +1,74 @@
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import io
-from typing import Any
+import logging
+import os
+import pty
+import struct
+import sys
+import termios
+from typing import Any, Callable, Iterator, List, TextIO, Tuple
 
 import pytest
 
 from estimator_det.config import bars, printing
+
+FIGURES = ["total 4.203", "58.2 images/s", "localization 1.03", "classification 2.001", "1.20 GB"]
+
+
+@contextlib.contextmanager
+def terminal(columns: int) -> Iterator[Tuple[TextIO, Callable[[], str]]]:
+    """A terminal of so many columns, and a function that returns all it has received."""
+    reading_end, writing_end = pty.openpty()
+    fcntl.ioctl(writing_end, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    os.set_blocking(reading_end, False)
+
+    def received() -> str:
+        texts = []
+        with contextlib.suppress(BlockingIOError, OSError):
+            while True:
+                texts.append(os.read(reading_end, 65536))
+        return b"".join(texts).decode().replace("\r\n", "\n")
+
+    with os.fdopen(writing_end, "w") as stream:
+        yield stream, received
+    os.close(reading_end)
+
+
+def rows(text: str) -> List[str]:
+    """Lines of a terminal, and each state of a bar."""
+    return [state.rstrip() for state in text.replace("\r", "\n").split("\n") if state.strip()]
+
+
+@pytest.mark.parametrize(("columns", "num_figures"), [(80, 2), (110, 4), (200, 5)])
+def test_a_bar_is_one_line_of_whole_figures(columns: int, num_figures: int) -> None:
+    with terminal(columns) as (stream, received):
+        bar = bars.make_steps_bar(5000, 0, stream)
+        bars.set_figures(bar, FIGURES)
+        bar.update(40)
+        bar.refresh()
+        bar.close()
+        text = received()
+    assert text.count("\n") == 1
+    last = rows(text)[-1]
+    assert len(last) == columns - 1 and f", {', '.join(FIGURES[:num_figures])}]" in last
+    assert all(len(row) <= columns for row in rows(text))
+
+
+def test_lines_are_printed_above_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = logging.LogRecord("a", logging.INFO, "a", 1, "from the log", (), None)
+    with terminal(80) as (stream, received):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with bars.closed_at_end():
+            bar = bars.make_steps_bar(5000, 40, stream)
+            printing.report("reported", stream)
+            printing.LogHandler(stream).emit(record)
+        assert bar.disable and not printing.drawn_bars()
+        shown = [row.split("\r")[-1].strip() for row in received().split("\n")]
+    assert shown[:2] == ["reported", "from the log"]
+    assert "40/5000" in shown[2] and shown[3:] == [""]
 
 
 class _Terminal(io.StringIO):

@@ -36,6 +36,25 @@ def test_long_values_lose_their_middle() -> None:
     assert printing.quoted("it's\n") == repr("it's\n")
 
 
+@pytest.mark.parametrize("sink", ["closed", "full disk", "dead pipe"])
+def test_messages_for_nobody_are_no_error(sink: str) -> None:
+    source = (
+        "import sys; from tests import sinks; from estimator_det.config import printing\n"
+        "sinks.use(sys.argv[1]); printing.report('a message', sys.stderr)"
+    )
+    subprocess.run([sys.executable, "-c", source, sink], cwd=ROOT, check=True)
+
+
+def test_a_line_that_is_reported_at_once(capfd: pytest.CaptureFixture[str]) -> None:
+    printing.report_at_once("a line", "ERROR")
+    assert capfd.readouterr().err == "a line\n"
+    printing.use_json()
+    printing.report_at_once("a line", "ERROR")
+    printing.use_json(False)
+    entry = json.loads(capfd.readouterr().err)
+    assert (entry["severity"], entry["message"]) == ("ERROR", "a line")
+
+
 def test_a_report_is_escaped_and_cut_but_for_a_document() -> None:
     stream = io.StringIO()
     printing.report(f"{CONTROLS}\n{'y' * 10**5} remedy", stream)

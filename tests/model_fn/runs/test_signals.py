@@ -13,13 +13,17 @@ import tensorflow as tf
 
 from model_fn.runs import signals as stopping
 from model_fn.runs.signals import Stopped, StopSignals
+from tests import sinks
 from tests.conftest import TESTS
 
 SECOND_SIGNAL = """
 import contextlib, os, signal, sys, threading, time
 from model_fn.runs import signals
+from tests import sinks
 
 number, place = int(sys.argv[1]), sys.argv[2]
+if len(sys.argv) > 3:
+    sinks.use(sys.argv[3])
 for each in signals.SIGNALS:
     signal.signal(each, signal.default_int_handler)
 
@@ -247,6 +251,38 @@ def test_the_second_signal_ends_the_process(number: int, place: str) -> None:
     assert ended.returncode == 128 + number, ended.stderr
     assert f"{signal.Signals(number).name} again: stopped at once" in ended.stderr
     assert "survived" not in ended.stdout and "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("sink", sinks.SINKS)
+@pytest.mark.parametrize("place", ["step", "computing", "program"])
+def test_the_second_signal_ends_a_process_that_cannot_write(place: str, sink: str) -> None:
+    program = [sys.executable, "-c", SECOND_SIGNAL, str(int(signal.SIGINT)), place, sink]
+    ended = subprocess.run(program, cwd=TESTS.parent, timeout=60, check=False)
+    assert ended.returncode == 130
+
+
+STOPPED_PROGRAM = """
+import os, signal, sys, threading
+from estimator_det import console
+from tests import sinks
+
+def main():
+    sinks.use(sys.argv[1])
+    for seconds in (1.0, 0.1):
+        threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    os.read(os.pipe()[0], 1)
+
+signal.signal(signal.SIGTERM, signal.default_int_handler)  # as of a caller
+sys.exit(console.run(main))
+"""
+
+
+@pytest.mark.parametrize("sink", sinks.SINKS)
+def test_a_stopped_program_ends_though_it_cannot_say_so(sink: str) -> None:
+    program = [sys.executable, "-c", STOPPED_PROGRAM, sink]
+    ended = subprocess.run(program, cwd=TESTS.parent, timeout=60, check=False)
+    # Where the last line waits for its reader, the second signal ends the process.
+    assert ended.returncode == (-signal.SIGTERM if sink == "full pipe" else 143)
 
 
 def test_an_ignored_signal_stays_ignored() -> None:

@@ -5,9 +5,12 @@ from typing import Any, List, Set
 
 import pytest
 
+from estimator_det.compat import tf
 from model_fn.checkpoints.errors import MissingTaskError
 from model_fn.runs.cluster import Cluster, Task
 from model_fn.runs.task_watch import TaskWatch, is_listening
+from tests import sinks
+from tests.programs.forking import Forker
 
 JOBS = {"chief": ["c:1"], "worker": ["w:1", "w:2"], "ps": ["p:1"]}
 CLUSTER = Cluster(JOBS, Task("worker", 0))
@@ -100,6 +103,42 @@ def test_the_thread_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     with world.watch.watching():
         while not world.watch.over:
             pass
+
+
+MISSING_TASK = """
+import logging, os, sys, threading
+from estimator_det.compat import tf
+from estimator_det import console
+from model_fn.runs import task_watch
+from model_fn.runs.cluster import Cluster, Task
+from tests import sinks
+
+def is_over():
+    raise tf.errors.UnavailableError(None, None, "storage is away")
+
+sinks.use({sink!r})
+console.quiet_logging()
+servers = Cluster({{"chief": ["127.0.0.1:1"], "ps": ["127.0.0.1:1"]}}, Task("chief", 0))
+watch = task_watch.TaskWatch(servers, [Task("ps", 0)], 0.1, is_over)
+with watch.watching():
+    logging.error("a log line, which the process may wait to write")
+    os.read(os.pipe()[0], 1)
+"""
+
+
+@pytest.mark.parametrize("sink", sinks.SINKS)
+def test_a_missing_task_ends_a_process_that_cannot_write(forker: Forker, sink: str) -> None:
+    assert forker.program(MISSING_TASK.format(sink=sink)).wait(60) == 1
+
+
+def test_storage_that_is_away_does_not_hide_a_missing_task() -> None:
+    def is_over() -> bool:
+        raise tf.errors.UnavailableError(None, None, "storage is away")
+
+    world = World(is_over=is_over)
+    world.there = set()
+    world.look_at(10)
+    assert world.watch.wants_stop and not world.watch.over
 
 
 def test_what_listens() -> None:

@@ -1,0 +1,60 @@
+"""What programs print on a terminal, and in the environment of a user."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from tests.config.test_bars import rows, terminal
+from tests.conftest import TESTS
+from tests.programs.forking import Forker, small_config
+
+ON_TERMINAL = """
+import os, sys
+from estimator_det import cli
+from tests.programs import forking
+
+terminal = os.open({name!r}, os.O_WRONLY | os.O_NOCTTY)
+os.dup2(terminal, 2)
+forking._simplify()
+sys.exit(cli.main({arguments!r}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", [80, 110, 200])
+def test_training_has_a_bar_of_one_line(
+    forker: Forker, tmp_path: pathlib.Path, columns: int
+) -> None:
+    config = small_config(tmp_path, num_steps=4)
+    arguments = ["train", config, "--model_dir", str(tmp_path / "run"), "--progress_steps=2"]
+    with terminal(columns) as (stream, received):
+        name = os.ttyname(stream.fileno())
+        run = forker.program(ON_TERMINAL.format(name=name, arguments=arguments))
+        assert run.wait() == 0, run.output()
+        states = [state for state in rows(received()) if "%|" in state]
+    assert "4/4 [" in states[-1] and "total " in states[-1] and states[-1].endswith("]")
+    assert {len(state) for state in states} == {columns - 1}
+
+
+@pytest.mark.slow
+def test_training_prints_nothing_of_tensorflow(tmp_path: pathlib.Path) -> None:
+    """Without TF_CPP_MIN_LOG_LEVEL, which the tests set."""
+    config = small_config(tmp_path, num_steps=2)
+    environment = {key: text for key, text in os.environ.items() if not key.startswith("TF_")}
+    command = [sys.executable, "-m", "estimator_det.cli", "train", config]
+    command += ["--model_dir", str(tmp_path / "run"), "--progress_steps=1"]
+    ended = subprocess.run(
+        command, capture_output=True, text=True, cwd=TESTS.parent, env=environment, check=True
+    )
+    lines = ended.stderr.splitlines()
+    assert [line.split(" | ")[0] for line in lines if line.startswith("step ")] == [
+        "step 1/2",
+        "step 2/2",
+    ]
+    for text in ("tensorflow", "absl", ".cc:", "WARNING", "deprecat", "/site-packages/"):
+        assert text not in ended.stderr, ended.stderr
