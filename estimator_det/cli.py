@@ -174,7 +174,7 @@ def make_parser() -> _Parser:
         _Parser,
         prog="estimator-det",
         description=DESCRIPTION,
-        example="estimator-det demo --output_dir demo_output",
+        epilog=f"{_example('demo --output_dir demo_output')}\n{console.EXIT_CODES_HELP}",
     )
     parser.add_argument("--version", action=_Version)
     verbs = parser.add_subparsers(
@@ -188,17 +188,20 @@ def make_parser() -> _Parser:
             name,
             help=verb.SUMMARY,
             description=verb.SUMMARY + ".",
-            example=f"estimator-det {name} {verb.EXAMPLE}",
+            epilog=_example(f"{name} {verb.EXAMPLE}"),
         )
         verb.add_arguments(inner)
         inner.set_defaults(run=verb.run)
     return parser
 
 
-def _parser(make: Any, *names: str, example: str, **settings: Any) -> Any:
+def _example(arguments: str) -> str:
+    return f"example:\n  estimator-det {arguments}\n"
+
+
+def _parser(make: Any, *names: str, **settings: Any) -> Any:
     return make(
         *names,
-        epilog=f"example:\n  {example}\n\n{console.EXIT_CODES_HELP}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
         **settings,

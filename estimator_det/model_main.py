@@ -22,16 +22,15 @@ from estimator_det.cloud import environment
 from estimator_det.config import printing
 from estimator_det.config.text import ConfigError
 from estimator_det.model_flags import check_flags, define_flags
-from estimator_det.verbs import evaluate
+from estimator_det.verbs import evaluate, legacy_cluster
 
 
 def help_text(values: flags.FlagValues) -> str:
-    """The module's description, every flag, and the exit codes."""
+    """The module's description, every flag, those of the old trainer last, and the exit codes."""
     lines = [(__doc__ or "").strip(), "", "flags:"]
-    for name in sorted(values):
+    names = (name for name in values if name != values[name].short_name)
+    for name in sorted(names, key=lambda name: (name in legacy_cluster.FLAGS, name)):
         flag = values[name]
-        if name == flag.short_name:
-            continue
         short = f", -{flag.short_name}" if flag.short_name else ""
         is_default = flag.default is None or flag.default == "" or flag.default is False
         default = "" if is_default else f" (default: {flag.default})"

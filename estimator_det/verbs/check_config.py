@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any, List, NamedTuple, Sequence, Tuple
 
 from estimator_det import console
@@ -70,15 +71,18 @@ def run(options: argparse.Namespace) -> int:
         lines += found.lines
         build = found.trains
     for problem in problems:
-        console.say(str(problem))
+        if problem.severity != "error":
+            console.say(str(problem))
     for line in lines:
         console.say(line)
     if on_tpu:
         problems += tpu_checks.run(config, options, problems, build=build)
-    severities = [problem.severity for problem in problems]
-    errors, warnings = severities.count("error"), severities.count("warning")
-    totals = printing.counted(errors, "error"), printing.counted(warnings, "warning")
+    errors = [problem for problem in problems if problem.severity == "error"]
+    num_warnings = sum(problem.severity == "warning" for problem in problems)
+    totals = printing.counted(len(errors), "error"), printing.counted(num_warnings, "warning")
     console.say(", ".join(totals))
+    for problem in errors:  # last, where they are seen
+        printing.report(problem, sys.stderr)
     return console.EXIT_FAILED if errors else console.EXIT_OK
 
 
@@ -138,7 +142,8 @@ def _preflight(config: Any, *, missing_files: bool, on_host: bool, list_quantize
     lines = []
     if examined.num_operations:
         lines.append(
-            f"graph:      {examined.num_variables} variables, {examined.num_operations} operations"
+            f"graph:      {printing.counted(examined.num_variables, 'variable')}, "
+            f"{printing.counted(examined.num_operations, 'operation')}"
         )
     lines += _quantized_lines(config, examined.quantized, as_list=list_quantized)
     if examined.warm_start is not None:
@@ -159,10 +164,11 @@ def _quantized_lines(config: Any, scopes: Sequence[str], *, as_list: bool) -> Li
 
     options = config.graph_rewriter.quantization
     num_weights = sum(scope.endswith(f"/{WEIGHTS}") for scope in scopes)
+    weights = printing.counted(num_weights, "weight")
+    activations = printing.counted(len(scopes) - num_weights, "activation")
     heading = (
-        f"quantized:  {num_weights} weights of {options.weight_bits} bits and "
-        f"{len(scopes) - num_weights} activations of {options.activation_bits} bits, rounded from "
-        f"step {max(options.delay, 1)} on"
+        f"quantized:  {weights} of {options.weight_bits} bits and {activations} of "
+        f"{options.activation_bits} bits, rounded from step {max(options.delay, 1)} on"
     )
     if not as_list:
         return [f"{heading} (--list_quantized lists them)"]
@@ -216,9 +222,10 @@ def summary_lines(config: Any) -> List[str]:
         lines.append(f"images:     {name} {sizes}")
     train = config.train_config
     optimizer = train.optimizer.WhichOneof("optimizer") or "no optimizer"
-    lines.append(f"training:   {train.num_steps} steps of {train.batch_size}, {optimizer}")
-    steps = [step.WhichOneof("preprocessing_step") for step in train.data_augmentation_options]
-    lines.append(f"augmenting: {', '.join(str(step) for step in steps) or 'nothing'}")
+    steps = printing.counted(train.num_steps, "step")
+    lines.append(f"training:   {steps} of {train.batch_size}, {optimizer}")
+    links = [step.WhichOneof("preprocessing_step") for step in train.data_augmentation_options]
+    lines.append(f"augmenting: {', '.join(str(link) for link in links) or 'nothing'}")
     for name, readers in (
         ("records:   ", [config.train_input_reader]),
         ("evaluation:", list(config.eval_input_reader)),

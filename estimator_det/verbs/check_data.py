@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
             console.say(line)
         records = sum(scan.num_records for scan in report.scans)
         console.say("")
-        console.say(f"read {records:,} records in {seconds:.1f} s")
+        console.say(f"read {printing.counted(records, 'record')} in {seconds:.1f} s")
         console.say(f"all errors and warnings, charts and this report: {options.output_dir}")
         totals = (
             printing.counted(report.num_errors, "error"),

@@ -147,7 +147,8 @@ def _to_coco(given: Dict[str, Any]) -> int:
     with writing.into_file(export.output, "output"), _Bars() as bar:
         exported = to_coco.export_coco(export, advance=bar("writing", None))
     console.say(
-        f"{exported.images:,} images and {exported.annotations:,} annotations: {given['output']}"
+        f"{printing.counted(exported.images, 'image')} and "
+        f"{printing.counted(exported.annotations, 'annotation')}: {given['output']}"
     )
     return console.EXIT_OK
 
@@ -237,5 +238,6 @@ def _report(conversion: Any, given: Dict[str, Any]) -> None:
         console.say(line)
     images = sum(split["images"] for split in conversion.tally["splits"].values())
     console.say(
-        f"{images:,} images in {conversion.seconds:.1f} s; report, charts and all faults: {folder}"
+        f"{printing.counted(images, 'image')} in {conversion.seconds:.1f} s; report, charts and "
+        f"all faults: {folder}"
     )

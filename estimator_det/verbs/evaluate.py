@@ -8,6 +8,7 @@ import shlex
 from typing import Any, Dict, Optional
 
 from estimator_det import console
+from estimator_det.config import printing
 from estimator_det.verbs.base import CONFIG_FILE, add_config_arguments, load
 
 SUMMARY = "Evaluates the latest checkpoint, each new checkpoint, or the detections of a file"
@@ -224,7 +225,8 @@ def _calibrate(config: Any, kind: str, matches: Dict[str, Any], model_dir: str, 
     before, after = calibrated.before.expected_error, calibrated.after.expected_error
     held_out = calibrated.held_out_error
     other = "" if held_out is None else f", {held_out:.4f} on images it is not fitted to"
-    console.say(f"{kind} of the {calibrated.before.counts.sum():,} detections of {reader!r}:")
+    detections = printing.counted(calibrated.before.counts.sum(), "detection")
+    console.say(f"{kind} of {detections} of {reader!r}:")
     console.say(f"  expected calibration error {before:.4f} before, {after:.4f} after{other}")
     console.say(f"  configuration:       {files.text}")
     console.say(f"  reliability diagram: {files.picture}")

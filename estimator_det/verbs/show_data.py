@@ -7,6 +7,7 @@ import os
 from typing import Any, Iterator, List, Tuple
 
 from estimator_det import console
+from estimator_det.config import printing
 from estimator_det.verbs.base import add_config_arguments, config_path, load
 
 SUMMARY = "Draws batches as they enter the model, augmented and padded; or what one step changes"
@@ -97,7 +98,8 @@ def _draw_steps(config: Any, options: argparse.Namespace) -> int:
         _save(page, file)
         console.say(f"{step.WhichOneof('preprocessing_step')}: {file}")
     if num_unusable:
-        console.say(f"{num_unusable} records cannot be used and are left out; run check-data")
+        records = printing.counted(num_unusable, "record")
+        console.say(f"{records} cannot be used and skipped; run check-data")
     return console.EXIT_OK
 
 
@@ -139,7 +141,7 @@ def _draw_batches(config: Any, options: argparse.Namespace) -> int:
     report.print_faults(faults)
     without = sum(not cell.labels for cell in cells)
     note = f", {without} of them without boxes" if without else ""
-    console.say(f"{len(cells)} images{note}: {options.output}")
+    console.say(f"{printing.counted(len(cells), 'image')}{note}: {options.output}")
     return console.EXIT_OK
 
 

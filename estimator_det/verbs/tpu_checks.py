@@ -6,6 +6,7 @@ import argparse
 from typing import Any, List, Tuple
 
 from estimator_det import console
+from estimator_det.config import printing
 from estimator_det.verbs.base import config_path
 
 _GIB = float(1 << 30)
@@ -66,7 +67,7 @@ def target_of(options: argparse.Namespace) -> Any:
 
 
 def run(config: Any, options: argparse.Namespace, reported: List[Any], *, build: bool) -> List[Any]:
-    """Runs the checks that the options name; prints and returns the problems.
+    """Runs the checks that the options name; returns the problems, and prints all but errors.
 
     Placeholders among the `reported` problems are not printed again. Without `build`, the checks
     that build the model are skipped.
@@ -86,9 +87,10 @@ def run(config: Any, options: argparse.Namespace, reported: List[Any], *, build:
         findings += _memory(config, target.num_shards)
     if build and options.compile_step:
         findings += _compile(config, with_xla=not options.no_xla)
-    if findings:
+    remarks = [found for found in findings if found.severity != "error"]
+    if remarks:
         console.say("on TPU:")
-    for found in findings:
+    for found in remarks:
         console.say(f"  {found}")
     return findings
 
@@ -109,7 +111,8 @@ def _fix(config: Any, options: argparse.Namespace, target: Any) -> Tuple[Any, Li
         console.say(f"edited: {finding.field}: {finding.message}")
     remaining = [p for p in fixed.remaining if p.severity != "placeholder"]
     console.say(
-        f"written: {options.fix}; {len(fixed.applied)} problems fixed, {len(remaining)} left"
+        f"written: {options.fix}; {printing.counted(len(fixed.applied), 'problem')} fixed, "
+        f"{len(remaining)} left"
     )
     return fixed.config, fixed.remaining
 
@@ -126,8 +129,9 @@ def _memory(config: Any, num_shards: int) -> List[Any]:
     except ConfigError as reason:
         console.say(f"TPU memory: not known: {reason}")
         return []
+    batch = printing.counted(per_core, "image")
     console.say(
-        f"TPU memory: about {needed.total() / _GIB:.1f} GiB a core at {per_core} images each "
+        f"TPU memory: about {needed.total() / _GIB:.1f} GiB a core at {batch} each "
         f"(activations {needed.activations() / _GIB:.1f}, variables and gradients "
         f"{(needed.variables + needed.gradients) / _GIB:.2f}); with a margin of "
         f"{tpu_memory.MARGIN - 1:.0%} there fit"
@@ -136,16 +140,18 @@ def _memory(config: Any, num_shards: int) -> List[Any]:
     for name, images in fitting.items():
         size = tpu_memory.CORE_BYTES[name] / _GIB
         verdict = "" if images >= per_core else "; this batch does not"
+        each, cores = printing.counted(images, "image"), printing.counted(num_shards, "core")
         console.say(
-            f"            {name:<3} ({size:.0f} GiB): {images} images a core, a batch of "
-            f"{images * num_shards} on {num_shards} cores{verdict}"
+            f"            {name:<3} ({size:.0f} GiB): {each} a core, a batch of "
+            f"{images * num_shards} on {cores}{verdict}"
         )
     most = max(fitting.values())
     if most >= per_core:
         return []
     field = "train_config.batch_size"
     remedy = f"--set {field}={most * num_shards}, or use more cores" if most else "smaller images"
-    return [warning(field, f"{per_core} images do not fit into the memory of a core", remedy)]
+    do = "does" if per_core == 1 else "do"
+    return [warning(field, f"{batch} {do} not fit into the memory of a core", remedy)]
 
 
 def _compile(config: Any, with_xla: bool) -> List[Any]:
@@ -154,7 +160,8 @@ def _compile(config: Any, with_xla: bool) -> List[Any]:
     report = tpu_graph.compile_check(config, xla=with_xla)
     bad = sum(problem.severity == "error" for problem in report.findings)
     console.say(
-        f"TPU graph:  {report.num_operations} operations on a core, {bad} problems, "
+        f"TPU graph:  {report.num_operations} operations on a core, "
+        f"{printing.counted(bad, 'problem')}, "
         f"{report.seconds:.0f} s"
     )
     return list(report.findings)

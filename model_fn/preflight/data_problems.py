@@ -6,7 +6,7 @@ from typing import Any, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from estimator_det.config.printing import quoted
+from estimator_det.config.printing import counted, quoted
 from estimator_det.config.problem import Problem, error, warning
 from estimator_det.config.ranges import MOST_CLASSES
 from estimator_det.config.text import ConfigError
@@ -48,11 +48,12 @@ def check_labels(
     where = f"{field}.label_map_path"
     ids = list(label_map.names)
     above = [i for i in ids if i > num_classes]
+    classes = counted(num_classes, "class", "classes")
     if above:
         yield error(
             "model.num_classes",
             f"label map {label_map.path} has ids up to {label_map.max_id}, the model "
-            f"{num_classes} classes: {_named(above, label_map.names)} cannot be learnt",
+            f"{classes}: {_named(above, label_map.names)} cannot be learnt",
             f"set num_classes: {label_map.max_id}, or shorten the label map"
             if label_map.max_id <= MOST_CLASSES
             else RENUMBER,
@@ -60,7 +61,7 @@ def check_labels(
     elif label_map.max_id < num_classes:
         yield warning(
             "model.num_classes",
-            f"the model has {num_classes} classes, label map {label_map.path} ids up to "
+            f"the model has {classes}, label map {label_map.path} ids up to "
             f"{label_map.max_id}: the others take time and memory and never occur",
             f"set num_classes: {label_map.max_id}, unless a checkpoint needs them",
         )
@@ -105,7 +106,7 @@ def check_content(field: str, columns: Columns) -> Iterator[Problem]:
         yield error(field, "not one record can be used", remedy)
         return
     if not columns.num_boxes:
-        text = f"none of {columns.num_images} images has a box that can be used"
+        text = f"none of {counted(columns.num_images, 'image')} has a box that can be used"
         yield error(field, text, "see the faults above; records need image/object/bbox/…")
         return
     empty = int(np.sum(statistics.boxes_per_image(columns) == 0))

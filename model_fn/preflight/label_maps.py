@@ -6,7 +6,7 @@ from typing import Any, Iterator
 
 from estimator_det.config.check import PLACEHOLDER, readers
 from estimator_det.config.files import is_remote
-from estimator_det.config.printing import quoted
+from estimator_det.config.printing import counted, quoted
 from estimator_det.config.problem import Problem, error, warning
 from estimator_det.config.ranges import MOST_CLASSES
 from estimator_det.config.text import ConfigError
@@ -38,9 +38,10 @@ def check_label_maps(config: Any) -> Iterator[Problem]:
                 RENUMBER,
             )
         elif num_classes and most != num_classes:
-            make, found = warning, f"ends at id {most}, the model has {num_classes} classes"
+            classes = counted(num_classes, "class", "classes")
+            make, found = warning, f"ends at id {most}, the model has {classes}"
             if most > num_classes:
-                make, found = error, f"has id {most}, the model has {num_classes} classes"
+                make, found = error, f"has id {most}, the model has {classes}"
             yield make(field, f"{quoted(path)} {found}", f"--set model.{kind}.num_classes={most}")
 
 

@@ -6,6 +6,7 @@ import copy
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence
 
 from estimator_det.compat import estimator, tf, tf1
+from estimator_det.config.printing import counted
 from estimator_det.config.problem import Problem, error, warning
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_detector
@@ -141,8 +142,8 @@ def _table(
         problems.append(
             warning(
                 field,
-                f"{len(table.mismatched)} variables are of another shape there and "
-                f"{len(table.missing)} are missing; they start from their initializers{reasons}",
+                f"{counted(len(table.mismatched), 'variable')} with another shape there, "
+                f"{len(table.missing)} missing; they start from their initializers{reasons}",
                 "nothing, if those are the heads for other classes",
             )
         )

@@ -38,14 +38,15 @@ def test_help_imports_nothing_heavy():
     result = _python("-c", code)
     assert result.stdout.endswith("0 False False\n"), result.stderr
     assert all(verb in result.stdout for verb in VERBS)
+    assert console.EXIT_CODES_HELP.strip() in result.stdout
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_has_help_with_an_example_and_exit_codes(verb, capsys):
+def test_every_verb_has_help_with_an_example(verb, capsys):
     assert cli.main([verb, "--help"]) == 0
     text = capsys.readouterr().out
     assert f"example:\n  estimator-det {verb} " in text
-    assert "exit codes:" in text
+    assert "exit codes:" not in text  # which the help of the command lists
 
 
 @pytest.mark.parametrize("verb", [verb for verb in cli.VERBS if verb is not cli.demo])
@@ -269,6 +270,21 @@ def test_check_config_counts_problems(tmp_path, capsys, monkeypatch):
     assert "ssd_mobilenet_v1, 4 classes" in text
 
 
+def test_errors_of_check_config_come_last():
+    """On a terminal, where both streams meet."""
+    done = subprocess.run(
+        [sys.executable, "-m", "estimator_det.cli", "check-config", str(CONFIG), "--no_build"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    lines = done.stdout.splitlines()
+    total = next(line for line in lines if line.startswith("4 errors, "))
+    assert [line[:7] for line in lines[lines.index(total) + 1 :]] == ["error: "] * 4
+
+
 @pytest.mark.parametrize("more", [[], ["--no_build"]])
 def test_check_config_refuses_components_that_no_run_can_make(more, capsys):
     sets = [
@@ -276,7 +292,7 @@ def test_check_config_refuses_components_that_no_run_can_make(more, capsys):
         "--set=eval_config.metrics_set=lvis_masks",
     ]
     assert cli.main(["check-config", str(CONFIG), *sets, *more]) == 1
-    printed = capsys.readouterr().out
+    printed = capsys.readouterr().err
     assert "'ssd_mobilenet_v7' is not known. Remedy: did you mean 'ssd_mobilenet_v" in printed
     assert "metrics_set[0]: 'lvis_masks' is not known. Remedy: did you mean 'lvis_" in printed
 
@@ -289,10 +305,10 @@ def test_check_config_refuses_a_label_map_of_other_classes(tmp_path, capsys):
     examples.write(record, [examples.example(features)])
     more = ["--set", "model.ssd.num_classes=7", "--no_build"]
     assert cli.main(["check-config", str(CONFIG), *sets, *more]) == 1
-    printed = capsys.readouterr().out
-    assert "error: train_input_reader.label_map_path: of 2 boxes in the first records" in printed
-    assert "error: eval_input_reader[0].label_map_path: of 2 boxes" in printed
-    assert "2 errors" in printed and "num_classes=" not in printed
+    printed, errors = capsys.readouterr()
+    assert "error: train_input_reader.label_map_path: of 2 boxes in the first records" in errors
+    assert "error: eval_input_reader[0].label_map_path: of 2 boxes" in errors
+    assert "2 errors" in printed and "num_classes=" not in printed + errors
 
 
 @pytest.mark.parametrize("program", ["train", "evaluate", "model_main"])
@@ -335,14 +351,17 @@ def test_check_config_without_a_graph_refuses_what_components_refuse(assignment,
     metrics = "eval_config.metrics_set=precision_at_recall_detection_metrics"
     sets = [f"--set={assignment}", f"--set={metrics}"]
     cli.main(["check-config", str(CONFIG), *sets, "--no_build"])
-    printed = capsys.readouterr().out
-    assert text in printed and "graph:      not built (--no_build)" in printed
+    printed, errors = capsys.readouterr()
+    assert (text in errors) == (" warning: " not in text)
+    assert text in printed + errors and "graph:      not built (--no_build)" in printed
 
 
 def test_the_summary_has_no_empty_parts():
     config = pipeline_pb2.TrainEvalPipelineConfig()
     config.model.center_net.num_classes = 1
+    config.train_config.num_steps = 1
     assert check_config.summary_lines(config)[0] == "model:      center_net, 1 class"
+    assert check_config.summary_lines(config)[1].startswith("training:   1 step of ")
     config.model.center_net.num_classes = 3
     config.model.center_net.feature_extractor.type = "resnet_v2_50"
     line = check_config.summary_lines(config)[0]
@@ -352,7 +371,7 @@ def test_the_summary_has_no_empty_parts():
 def test_check_config_prints_the_changed_configuration(capsys):
     sets = ["--set", "train_config.batch_size=3"]
     cli.main(["check-config", str(CONFIG), "--print", "--no_build", *sets])
-    text = capsys.readouterr().out.split("error:")[0]
+    text = capsys.readouterr().out.split("\nmodel:  ")[0]
     assert pipeline.parse_pipeline(text).train_config.batch_size == 3
 
 

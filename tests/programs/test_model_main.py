@@ -9,6 +9,7 @@ import pytest
 from estimator_det import cli, console, model_flags, model_main
 from estimator_det.config import pipeline, printing
 from estimator_det.config.text import ConfigError
+from estimator_det.verbs import legacy_cluster
 from tests.programs.test_cli import CONFIG, ROOT
 
 REFERENCE_FLAGS = [
@@ -233,6 +234,9 @@ def test_help_lists_the_short_name_of_a_flag_with_it(capsys):
     assert _main("--help") == 0
     lines = capsys.readouterr().out.splitlines()
     assert "  --verbosity, -v" in lines and "  --v" not in lines
+    names = [line[4:].partition(",")[0] for line in lines if line.startswith("  --")]
+    old = sorted(legacy_cluster.FLAGS)
+    assert names[-len(old) :] == old and names[: -len(old)] == sorted(names[: -len(old)])
 
 
 def test_the_help_says_what_ends_a_training(capsys):

@@ -72,7 +72,7 @@ def test_check_config_reports_them_without_a_build(
     (tmp_path / "a.config").write_text(format_pipeline(_config(tmp_path / "map.pbtxt")))
     code = cli.main(["check-config", str(tmp_path / "a.config"), "--no_build"])
     assert code == console.EXIT_FAILED
-    assert "id 2 is given twice: item 'a' (id 2) and item 'b'" in capsys.readouterr().out
+    assert "id 2 is given twice: item 'a' (id 2) and item 'b'" in capsys.readouterr().err
 
 
 def test_label_hierarchies(tmp_path: pathlib.Path) -> None:
