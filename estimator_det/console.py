@@ -11,7 +11,6 @@ import os
 import re
 import sys
 import traceback
-import warnings
 from typing import TYPE_CHECKING, Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
 from estimator_det.config import printing
@@ -46,6 +45,15 @@ _FULL_OR_READ_ONLY = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # of writing, wh
 FOR_TPU = ("train_config.use_bfloat16",)  # fields without effect elsewhere
 DEBUG_VARIABLE = "ESTIMATOR_DET_DEBUG"
 
+# Modules that are imported where they are needed -> packages.
+_PACKAGES = {
+    "PIL": "pillow",
+    "google_crc32c": "google-crc32c",
+    "matplotlib": "matplotlib",
+    "pycocotools": "pycocotools",
+    "requests": "requests",
+    "tqdm": "tqdm",
+}
 _ASSERTION = "assertion failed: ["  # how messages of tf.Assert begin; each value has its brackets
 
 
@@ -74,8 +82,6 @@ def quiet_logging(level: int = logging.INFO, *, of_libraries: bool = False) -> N
     handler.setFormatter(printing.LogFormatter("%(message)s"))
     logging.basicConfig(handlers=[handler], level=level)
     logging.captureWarnings(printing.is_json())
-    # tf-slim calls layers by a method that Keras has renamed.
-    warnings.filterwarnings("ignore", message="`layer.apply` is deprecated")
     for noisy in ("tensorflow", "absl", "matplotlib", "PIL", "h5py"):
         logging.getLogger(noisy).setLevel(level if of_libraries else max(level, logging.ERROR))
 
@@ -87,9 +93,9 @@ def load_config(path: str, config_override: str = "", assignments: Sequence[str]
         FileNotFoundError: if there is no such file.
         ConfigError: if it, or a change to it, is not valid.
     """
-    from estimator_det.config import pipeline
+    from estimator_det.config import files, pipeline
 
-    if "://" not in path and not os.path.exists(path):
+    if not files.exists(path) and not files.special_kind(path):
         raise FileNotFoundError(f"no such configuration file: {path}")
     return change_config(pipeline.read_pipeline(path), config_override, assignments)
 
@@ -227,7 +233,9 @@ def run(main: Callable[[], int]) -> int:
 def error_text(error: BaseException) -> str:
     """The message of an error without the noise TensorFlow adds (node names, stack, codes)."""
     text = getattr(error, "message", None) or str(error) or type(error).__name__
-    if isinstance(error, FileNotFoundError) and error.filename is not None:
+    if package := _not_installed(error):
+        text = f"{package} is not installed. Remedy: pip install {package}"
+    elif isinstance(error, FileNotFoundError) and error.filename is not None:
         text = f"{error.filename}: no such file or folder"
     elif isinstance(error, OSError) and error.errno in _FULL_OR_READ_ONLY:
         reason = os.strerror(error.errno).lower()
@@ -245,11 +253,19 @@ def _unescaped(text: str) -> str:
     return text.encode().decode("unicode_escape").encode("latin-1").decode("utf-8", "replace")
 
 
+def _not_installed(error: BaseException) -> str:
+    """The package of PyPI that a failed import misses; "" if it is none that this one requires."""
+    name = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
+    return _PACKAGES.get(name.partition(".")[0], "")
+
+
 def _exit_code(error: Exception) -> Optional[int]:
     """The exit code of an error that a user can fix; None for a bug."""
     from estimator_det.config.pipeline import ConfigError
     from model_fn.checkpoints import errors as failures
 
+    if _not_installed(error):
+        return EXIT_FAILED
     if isinstance(error, ImportError) and "Remedy: pip" in str(error):  # of estimator_det.compat
         return EXIT_FAILED
     codes: List[Tuple[Any, int]] = [

@@ -53,6 +53,7 @@ from estimator_det.compat.replicas import (
 from estimator_det.compat.sessions import quick_callable
 
 patches.apply_needed()
+quiet.hide_deprecations()
 
 tf1: Any = tf.compat.v1
 estimator: Any = versions.import_estimator()

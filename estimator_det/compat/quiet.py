@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
+import logging
 import os
 import re
 import sys
 import tempfile
-from typing import ContextManager, Iterator, Pattern
+import warnings
+from typing import ContextManager, Iterator, List, Pattern
 
 # From 2.18 on, native libraries write these before TensorFlow reads TF_CPP_MIN_LOG_LEVEL.
 _HIDDEN = re.compile(
@@ -17,6 +20,33 @@ _HIDDEN = re.compile(
     rb"|I0000 \S+ +\d+ device_compiler\.h:\d+\] Compiled cluster using XLA!"
     rb"|To enable the following instructions: "
 )
+
+
+# Callers of what TensorFlow deprecates, of which a user of this library can change nothing.
+_CALLERS = (
+    *("estimator_det", "inputs", "model_fn", "exporters"),
+    *("tensorflow", "tensorflow_estimator", "tf_slim", "tf_keras", "keras"),
+)
+
+
+def hide_deprecations() -> None:
+    """Drops TensorFlow's advice on deprecated functions that this library or TensorFlow calls.
+
+    Advice on calls by others stays.
+    """
+    beginnings = tuple(f"From {folder}/" for name in _CALLERS for folder in _folders(name))
+
+    def is_shown(record: logging.LogRecord) -> bool:
+        return not record.getMessage().startswith(beginnings)
+
+    logging.getLogger("tensorflow").addFilter(is_shown)
+    # tf-slim calls layers by a method that Keras has renamed.
+    warnings.filterwarnings("ignore", message="`layer.apply` is deprecated")
+
+
+def _folders(package: str) -> List[str]:
+    found = importlib.util.find_spec(package)
+    return list(found.submodule_search_locations or ()) if found else []
 
 
 def startup_messages() -> ContextManager[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pathlib
 import stat
@@ -65,6 +66,8 @@ def _remove_empty(folder: str) -> bool:
 def special_kind(path: AnyPath) -> str:
     """What a local path is if not a regular file, e.g. "a named pipe"; "" for any other path.
 
+    A link that leads back to itself is "a loop of symbolic links".
+
     Opening a named pipe waits for a writer, and a device may have no end.
     """
     path = os.fspath(path)
@@ -72,8 +75,8 @@ def special_kind(path: AnyPath) -> str:
         return ""
     try:
         mode = os.stat(path).st_mode
-    except OSError:
-        return ""
+    except OSError as error:
+        return "a loop of symbolic links" if error.errno == errno.ELOOP else ""
     kinds = (
         (stat.S_ISREG, ""),
         (stat.S_ISDIR, "a folder"),

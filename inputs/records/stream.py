@@ -110,6 +110,8 @@ def find_files(pattern: str) -> List[str]:
 def match_files(pattern: str) -> List[str]:
     """Like `find_files`, but with whatever matches, folders and named pipes included."""
     found: List[str] = sorted(tf.io.gfile.glob(pattern))
+    if not found and files.special_kind(pattern):  # a loop of links, which no glob reports
+        return [pattern]
     if not found:
         raise FileNotFoundError(
             f"input_path {pattern!r} matches no file. Relative paths start at the folder in which "

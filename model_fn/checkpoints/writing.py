@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import threading
-from typing import Any, Iterator, Optional
+from typing import Any, Iterator, List, Optional
 
 from estimator_det.compat import tf
 from estimator_det.config import files
@@ -25,6 +25,8 @@ _WRITE_ERRORS = (
     "File too large",
     "Input/output error",
 )
+
+_FULL = ("no space left on device", "disk quota exceeded", "file too large")
 
 
 @contextlib.contextmanager
@@ -50,8 +52,8 @@ def into_folder(folder: str, name: str) -> Iterator[None]:
 def into_file(path: str, name: str) -> Iterator[None]:
     """As `into_folder`, for a single local file, which may exist."""
     kind = files.special_kind(path)
-    if kind == "a folder":
-        raise _refused("it is a folder, not a file", path, name)
+    if kind in ("a folder", "a loop of symbolic links"):
+        raise _refused(f"it is {kind}, not a file", path, name)
     folder = os.path.dirname(os.path.abspath(path))
     with contextlib.ExitStack() as stack:
         if not kind and files.exists(path):
@@ -112,7 +114,7 @@ def _write_remote(folder: str, probe: str) -> None:
 
 def _refused(cause: str, path: str, name: str) -> FolderNotWritableError:
     return FolderNotWritableError(
-        f"{name} cannot be written to: {cause} ({path}; {_free(path)}). "
+        f"{name} cannot be written to: {cause} ({'; '.join([path, *_free(cause, path)])}). "
         f"Nothing was started. Free space or grant permission there, or choose another {name}"
     )
 
@@ -159,8 +161,10 @@ def is_of_writing(error: Optional[BaseException]) -> bool:
 def explained(error: BaseException, folder: str, what: str, kept: str) -> FolderNotWritableError:
     """The error for a file `what` in a folder; see `explained_errors`."""
     remedy = "Free space or grant permission there, then run the same command again"
+    cause = _cause(error)
+    free = "".join(f" ({text})" for text in _free(cause, folder))
     return FolderNotWritableError(
-        f"{what} could not be written to {folder}: {_cause(error)} ({_free(folder)}). "
+        f"{what} could not be written to {folder}: {cause}{free}. "
         + (f"{kept}. {remedy}" if kept else remedy)
     )
 
@@ -177,16 +181,20 @@ def _cause(error: BaseException) -> str:
     return " ".join(text.split())[:200]
 
 
-def _free(path: str) -> str:
-    """Free space, where the path is on a local file system."""
+def _free(cause: str, path: str) -> List[str]:
+    """The free space in words; none if it has no part in the cause, or is not known."""
+    if cause not in _FULL or files.is_remote(path):
+        return []
     folder = path
     while folder and not os.path.isdir(folder):
         folder = os.path.dirname(folder)
     try:
         usage = shutil.disk_usage(folder or ".")
     except OSError:
-        return "free space unknown"
-    return f"{_megabytes(usage.free)} of {_megabytes(usage.total)} free"
+        return []
+    if not usage.total:  # not a file system for files
+        return []
+    return [f"{_megabytes(usage.free)} of {_megabytes(usage.total)} free"]
 
 
 def _megabytes(size: int) -> str:

@@ -40,6 +40,8 @@ def _unreadable(field: str, pattern: str) -> List[Problem]:
         paths = tf.io.gfile.glob(pattern)
     except tf.errors.OpError as reason:
         return [_no_access(field, pattern, reason)]
+    if not paths and special_kind(pattern):  # a loop of links, which no glob reports
+        paths = [pattern]
     if not paths and is_remote(pattern):
         return [error(field, f"no file matches {pattern!r}", "correct the path")]
 

@@ -7,6 +7,7 @@ from typing import Any, Collection, Dict, List, NamedTuple, Optional, Sequence, 
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.check import CHECKPOINT_TYPES
+from estimator_det.config.printing import counted
 from estimator_det.config.problem import Problem, error
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Detector
@@ -46,6 +47,7 @@ class RestoreTable(NamedTuple):
     backbone_names: Sequence[str] = ()  # that a checkpoint of the configured type may have
     new_ranges: Sequence[str] = ()  # of simulated quantization, which a float checkpoint lacks
     explanations: Sequence[str] = ()  # options of the model that explain shapes
+    heads: int = 0  # unused variables that load_all_detection_checkpoint_vars would restore
 
     @property
     def share(self) -> float:
@@ -61,6 +63,11 @@ class RestoreTable(NamedTuple):
         )
         if self.unused_slots:
             text += f" (and {len(self.unused_slots)} slots of optimizers and moving averages)"
+        if self.heads:
+            text += (
+                f"; train_config.load_all_detection_checkpoint_vars=true restores "
+                f"{counted(self.heads, 'variable')} of the heads, too"
+            )
         if self.new_ranges:
             text += (
                 f"; {len(self.new_ranges)} range variables of simulated quantization are not in "
@@ -178,12 +185,16 @@ def table_of(detector: Detector, train_config: Any, model: Optional[Any] = None)
     kind = checkpoint_type(train_config)
     variables = detector.restore_map(kind, train_config.load_all_detection_checkpoint_vars)
     backbone = detector.restore_map("detection")
-    return restore_table(
+    table = restore_table(
         train_config.fine_tune_checkpoint,
         _without_slots(variables),
         list(_without_slots(backbone).values()),
         model,
     )
+    if kind != "detection" or train_config.load_all_detection_checkpoint_vars or not table.unused:
+        return table
+    every = restore_table(table.path, _without_slots(detector.restore_map(kind, True)))
+    return table._replace(heads=len(set(every.restored) & set(table.unused)))
 
 
 def _without_slots(variables: Dict[str, tf.Variable]) -> Dict[str, tf.Variable]:

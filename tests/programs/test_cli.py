@@ -375,6 +375,28 @@ def test_check_config_prints_the_changed_configuration(capsys):
     assert pipeline.parse_pipeline(text).train_config.batch_size == 3
 
 
+def test_a_package_that_is_not_installed(capsys):
+    def main():
+        raise ModuleNotFoundError("No module named 'PIL.Image'", name="PIL.Image")
+
+    assert console.run(main) == 1
+    assert capsys.readouterr().err == (
+        "error: pillow is not installed. Remedy: pip install pillow\n"
+    )
+
+
+def test_loops_of_symbolic_links_are_named(tmp_path, capsys):
+    (tmp_path / "loop").symlink_to("loop")
+    loop = str(tmp_path / "loop")
+    assert cli.main(["check-config", loop]) == 2
+    assert f"{loop}: is a loop of symbolic links, not a file" in capsys.readouterr().err
+    sets, _ = _mended(tmp_path)
+    for field in ("label_map_path", "tf_record_input_reader.input_path[0]"):
+        more = ["--set", f"train_input_reader.{field}={loop}", "--no_build"]
+        assert cli.main(["check-config", str(CONFIG), *sets, *more]) == 1
+        assert "loop of symbolic links" in capsys.readouterr().err
+
+
 def test_missing_records_are_missing_inputs(tmp_path, capsys):
     sets, record = _mended(tmp_path)
     record.unlink()
@@ -395,6 +417,7 @@ def test_missing_records_are_missing_inputs(tmp_path, capsys):
         (OSError(30, "Read-only file system", "out.png"), 4),
         (errors.FolderInUseError("no"), 5),
         (errors.RunError("no"), 1),
+        (ModuleNotFoundError("No module named 'PIL'", name="PIL"), 1),
         (KeyboardInterrupt(), 130),
     ],
 )

@@ -6,6 +6,7 @@ import os
 import pathlib
 import subprocess
 import sys
+from typing import Dict
 
 import pytest
 
@@ -41,15 +42,41 @@ def test_training_has_a_bar_of_one_line(
     assert {len(state) for state in states} == {columns - 1}
 
 
+def _environment() -> Dict[str, str]:
+    """Without TF_CPP_MIN_LOG_LEVEL, which the tests set."""
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("TF_")}
+    return {**kept, "PYTHONPATH": str(TESTS.parent)}
+
+
+LIBRARY = """
+import sys
+from estimator_det.compat import tf
+from estimator_det.config import pipeline
+from model_fn.runs import runner
+
+runner.train(pipeline.read_pipeline(sys.argv[1]), sys.argv[2], num_train_steps=2)
+tf.compat.v1.to_float(1)  # which is deprecated, and called by the user
+"""
+
+
+@pytest.mark.slow
+def test_a_library_prints_no_advice_to_its_authors(tmp_path: pathlib.Path) -> None:
+    config = small_config(tmp_path, num_steps=2)
+    (tmp_path / "user.py").write_text(LIBRARY)
+    command = [sys.executable, str(tmp_path / "user.py"), config, str(tmp_path / "run")]
+    ended = subprocess.run(command, capture_output=True, text=True, env=_environment(), check=True)
+    assert "step 2/2 | " in ended.stderr
+    lines = [line for line in ended.stderr.splitlines() if "deprecated" in line]
+    assert len(lines) == 1 and f"From {tmp_path / 'user.py'}:" in lines[0]
+
+
 @pytest.mark.slow
 def test_training_prints_nothing_of_tensorflow(tmp_path: pathlib.Path) -> None:
-    """Without TF_CPP_MIN_LOG_LEVEL, which the tests set."""
     config = small_config(tmp_path, num_steps=2)
-    environment = {key: text for key, text in os.environ.items() if not key.startswith("TF_")}
     command = [sys.executable, "-m", "estimator_det.cli", "train", config]
     command += ["--model_dir", str(tmp_path / "run"), "--progress_steps=1"]
     ended = subprocess.run(
-        command, capture_output=True, text=True, cwd=TESTS.parent, env=environment, check=True
+        command, capture_output=True, text=True, cwd=TESTS.parent, env=_environment(), check=True
     )
     lines = ended.stderr.splitlines()
     assert [line.split(" | ")[0] for line in lines if line.startswith("step ")] == [

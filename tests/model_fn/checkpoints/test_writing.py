@@ -1,5 +1,6 @@
 import os
 import pathlib
+import re
 import resource
 import threading
 from typing import List
@@ -17,7 +18,28 @@ def test_check_folder(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(FolderNotWritableError, match="model_dir cannot be written to") as caught:
         writing.check_folder(str(tmp_path / "file"), "model_dir")
-    assert str(tmp_path / "file") in str(caught.value) and "MB free" in str(caught.value)
+    assert f"({tmp_path / 'file'}). Nothing was started" in str(caught.value)
+
+
+def test_free_space_is_told_where_it_matters(tmp_path: pathlib.Path) -> None:
+    def text_of(number: int, folder: str) -> str:
+        error = OSError(number, os.strerror(number), f"{folder}/a")
+        return str(writing.explained(error, folder, "a", ""))
+
+    assert re.search(
+        r"left on device \([\d,.]+ MB of [\d,.]+ MB free\)", text_of(28, str(tmp_path))
+    )
+    for number, folder in ((13, str(tmp_path)), (30, str(tmp_path)), (28, "gs://b"), (28, "/proc")):
+        assert "MB" not in text_of(number, folder)
+    with pytest.raises(FolderNotWritableError, match=r"\(/proc/foo\)"):
+        writing.check_folder("/proc/foo", "output_dir")
+
+
+def test_an_output_that_is_a_loop_of_links(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a").symlink_to("a")
+    refused = pytest.raises(FolderNotWritableError, match="it is a loop of symbolic links")
+    with refused, writing.into_file(str(tmp_path / "a"), "output"):
+        raise AssertionError("not reached")
 
 
 def test_explained_errors(tmp_path: pathlib.Path) -> None:

@@ -78,6 +78,28 @@ def test_nothing_in_common_is_an_error(checkpoint: str) -> None:
             warm_start.plan_warm_start(detector, config, None)
 
 
+class _WithHeads(_Restores):
+    """The heads have the shapes of the checkpoint's `net/b`, but not of its `net/old`."""
+
+    def restore_map(self, checkpoint_type: str, load_all: bool = False) -> Dict[str, tf.Variable]:
+        names = super().restore_map(checkpoint_type, load_all)
+        heads = ("net/b", "net/old") if load_all else ()
+        return {name: each for name, each in names.items() if name == "net/w" or name in heads}
+
+
+@pytest.mark.parametrize(("kind", "is_told"), [("detection", True), ("classification", False)])
+def test_an_option_that_restores_heads_is_told(checkpoint: str, kind: str, is_told: bool) -> None:
+    config = train_pb2.TrainConfig(fine_tune_checkpoint=checkpoint, fine_tune_checkpoint_type=kind)
+    text = "load_all_detection_checkpoint_vars=true restores 1 variable of the heads, too"
+    shapes = {"net/w": [2], "net/b": [3], "net/old": [2]}
+    with tf.Graph().as_default():
+        names = {name: tf1.get_variable(name, shape) for name, shape in shapes.items()}
+        detector: Any = _WithHeads(names)
+        assert (text in warm_start.table_of(detector, config).heading()) == is_told
+        config.load_all_detection_checkpoint_vars = True
+        assert text not in warm_start.table_of(detector, config).heading()
+
+
 def test_folder_stands_for_its_last_checkpoint(checkpoint: str) -> None:
     folder = str(pathlib.Path(checkpoint).parent)
     with tf.Graph().as_default():
