@@ -48,6 +48,7 @@ TEST = [
     'pytest==8.4.2; python_version < "3.10"',
     'pytest-rerunfailures==16.7; python_version >= "3.10"',
     'pytest-rerunfailures==16.0.1; python_version < "3.10"',
+    "pytest-timeout==2.4.0",
     "pytest-xdist==3.8.0",
     "ruff==0.17.5",
     "types-protobuf==4.25.0.20240417",

@@ -16,9 +16,11 @@ import pytest
 from tensorflow.python.framework import ops
 
 from estimator_det.compat import tf, tf1
+from tests.reruns import pytest_terminal_summary  # noqa: F401 (a hook)
 
 TESTS = pathlib.Path(__file__).parent
 SHARED = TESTS.parent.parent / "shared"
+EXHAUSTIVE_SECS = 3600
 
 
 def golden_component(name: str) -> Tuple[Dict[str, Any], Dict[str, np.ndarray]]:
@@ -31,18 +33,17 @@ def golden_component(name: str) -> Tuple[Dict[str, Any], Dict[str, np.ndarray]]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: List[pytest.Item]) -> None:
-    """In parallel runs, the files with most slow tests first: all processes then end together."""
+    """In parallel runs, the files with most slow tests first: all processes then end together.
+
+    Exhaustive tests have more time than `timeout` in pyproject.toml.
+    """
+    for item in items:
+        if item.get_closest_marker("exhaustive") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(EXHAUSTIVE_SECS))
     if not hasattr(config, "workerinput"):
         return
     slow = collections.Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """With `--reruns`: the failures of tests that passed or failed again afterwards."""
-    for report in terminalreporter.stats.get("rerun", []):
-        terminalreporter.section(f"first failure of {report.nodeid}")
-        terminalreporter.write_line(report.longreprtext)
 
 
 def pytest_collection_finish() -> None:

@@ -15,16 +15,21 @@ from tests.programs.forking import TIMEOUT, Run
 Start = Callable[[Dict[str, str]], Run]  # from an environment
 
 
+_KEPT: List[socket.socket] = []  # until this process ends
+
+
 def free_addresses(number: int) -> List[str]:
-    """Addresses of this machine on which nothing listens."""
-    sockets = [socket.socket() for _ in range(number)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Addresses of this machine on which nothing listens, and which no other process gets.
+
+    A socket stays bound to each, so that the system gives its port to nobody who asks for any. A
+    server may still listen there: like it, the socket reuses addresses.
+    """
+    new = [socket.socket() for _ in range(number)]
+    for each in new:
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        each.bind(("127.0.0.1", 0))
+    _KEPT.extend(new)
+    return [f"127.0.0.1:{each.getsockname()[1]}" for each in new]
 
 
 class LocalCluster:

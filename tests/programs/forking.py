@@ -22,7 +22,7 @@ import pytest
 from tests import small_extractor
 from tests.conftest import TESTS, quicken
 
-TIMEOUT = 300.0  # seconds, for a machine that does much else
+TIMEOUT = 240.0  # seconds, for a machine that does much else; below that of pytest
 EVALUATION_BEGINS = "the first batch of an evaluation"  # what training of the fake detector prints
 
 

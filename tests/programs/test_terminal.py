@@ -55,7 +55,7 @@ from estimator_det.config import pipeline
 from model_fn.runs import runner
 
 runner.train(pipeline.read_pipeline(sys.argv[1]), sys.argv[2], num_train_steps=2)
-tf.compat.v1.to_float(1)  # which is deprecated, and called by the user
+tf.compat.v1.train.remove_checkpoint("none")  # which is deprecated, and called by the user
 """
 
 
