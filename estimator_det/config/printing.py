@@ -196,7 +196,7 @@ def open_closed_streams() -> None:
             setattr(sys, name, stream)
 
 
-class LogHandler(logging.StreamHandler):
+class LogHandler(logging.StreamHandler):  # type: ignore[type-arg]  # before Python 3.11 it has none
     """Writes log lines to standard error, above progress bars."""
 
     def emit(self, record: logging.LogRecord) -> None:

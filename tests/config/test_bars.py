@@ -71,6 +71,15 @@ def test_lines_are_printed_above_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "40/5000" in shown[2] and shown[3:] == [""]
 
 
+def test_a_line_at_once_takes_the_place_of_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    with terminal(80) as (stream, received):
+        monkeypatch.setattr(printing, "_STDERR", stream.fileno())
+        bar = bars.make_steps_bar(5000, 40, stream)
+        printing.report_at_once("once more stops", "WARNING")
+        assert received().endswith("\r\x1b[Konce more stops\n")
+        bar.close()
+
+
 class _Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
