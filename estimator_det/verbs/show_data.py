@@ -99,7 +99,7 @@ def _draw_steps(config: Any, options: argparse.Namespace) -> int:
         console.say(f"{step.WhichOneof('preprocessing_step')}: {file}")
     if num_unusable:
         records = printing.counted(num_unusable, "record")
-        console.say(f"{records} cannot be used and skipped; run check-data")
+        console.say(f"skipped {records} that cannot be used; run check-data")
     return console.EXIT_OK
 
 

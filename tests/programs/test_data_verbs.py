@@ -133,7 +133,7 @@ def test_show_data_of_augmentations(config, tmp_path, capfd):
     out = capfd.readouterr().out
     files = [picture.parent / name for name in ("data-1-mosaic.png", "data-2-random_pad_image.png")]
     assert sorted(picture.parent.iterdir()) == files
-    assert all(str(path) in out for path in files) and "1 records cannot be used" in out
+    assert all(str(path) in out for path in files) and "skipped 1 record that cannot be" in out
     assert Image.open(files[0]).width == 5 * 370 + 10  # four records and a result
     assert run(show_data, *arguments, "--augmentation", "mosaic", "--eval") == console.EXIT_USAGE
     assert "evaluation does not augment" in capfd.readouterr().err
