@@ -17,6 +17,7 @@ from estimator_det.protos.string_int_label_map_pb2 import (
     StringIntLabelMapItem,
 )
 
+MAX_BYTES = 10_000_000  # of a file; 100,000 classes have half of that
 BACKGROUND = "background"  # the only name that may have id 0; it is no class
 
 # The commonest item, for which the next expression takes twice the time.
@@ -90,10 +91,10 @@ def read_label_map(path: str) -> LabelMap:
     """Reads a `StringIntLabelMap` in text form.
 
     Raises:
-        ConfigError: if there is no such file, it does not parse, or its items contradict each
-            other; the text names file and item.
+        ConfigError: if there is no such file, it is larger than MAX_BYTES, does not parse, or its
+            items contradict each other; the text names file and item.
     """
-    return parse_label_map(files.read_text(path), path)
+    return parse_label_map(files.read_text(path, MAX_BYTES), path)
 
 
 def parse_label_map(text: str, source: str = "<text>") -> LabelMap:

@@ -7,7 +7,7 @@ import errno
 import os
 import pathlib
 import stat
-from typing import Any, Iterator, List, Union
+from typing import Any, Iterator, List, Optional, Union
 
 from estimator_det.config.text import ConfigError
 
@@ -86,13 +86,13 @@ def special_kind(path: AnyPath) -> str:
     return next((kind for is_kind, kind in kinds if is_kind(mode)), "a device")
 
 
-def read_text(path: AnyPath) -> str:
+def read_text(path: AnyPath, max_bytes: Optional[int] = None) -> str:
     """The text of a UTF-8 file; a leading byte order mark is dropped.
 
     Raises:
-        ConfigError: if there is no such file, or it is not text.
+        ConfigError: like `read_bytes`, or if it is not text.
     """
-    content = read_bytes(path)
+    content = read_bytes(path, max_bytes)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -102,15 +102,16 @@ def read_text(path: AnyPath) -> str:
         ) from None
 
 
-def read_bytes(path: AnyPath) -> bytes:
+def read_bytes(path: AnyPath, max_bytes: Optional[int] = None) -> bytes:
     """The content of a file.
 
     Raises:
-        ConfigError: if there is no such file, or a remote one cannot be read.
+        ConfigError: if there is no such file, a remote one cannot be read, or it is larger than
+            `max_bytes`.
     """
     path = os.fspath(path)
     if is_remote(path):
-        return _read_remote(path)
+        return _read_remote(path, max_bytes)
     local = pathlib.Path(path)
     if kind := special_kind(path):
         raise ConfigError(f"{path}: is {kind}, not a file")
@@ -118,15 +119,26 @@ def read_bytes(path: AnyPath) -> bytes:
         folder = local.parent
         remedy = "" if folder.is_dir() else f"; there is no folder {folder} either"
         raise ConfigError(f"{path}: no such file{remedy}")
+    _check_size(path, local.stat().st_size, max_bytes)
     return local.read_bytes()
 
 
-def _read_remote(path: str) -> bytes:
+def _check_size(path: str, size: int, max_bytes: Optional[int]) -> None:
+    if max_bytes is not None and size > max_bytes:
+        raise ConfigError(
+            f"{path}: has {size:,} bytes; allowed: {max_bytes:,}. Check that it is the right file, "
+            "or shorten it"
+        )
+
+
+def _read_remote(path: str, max_bytes: Optional[int]) -> bytes:
     from estimator_det.compat import tf
 
     try:
         if not tf.io.gfile.exists(path):
             raise ConfigError(f"{path}: no such file")
+        if max_bytes is not None:
+            _check_size(path, tf.io.gfile.stat(path).length, max_bytes)
         with tf.io.gfile.GFile(path, "rb") as file:
             return bytes(file.read())
     except tf.errors.OpError as error:

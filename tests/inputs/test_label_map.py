@@ -9,6 +9,7 @@ from typing import Any, List
 import pytest
 from google.protobuf import text_format
 
+from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError, ConfigWarning
 from estimator_det.protos import string_int_label_map_pb2
 from inputs import label_map as label_map_module
@@ -85,6 +86,19 @@ def test_errors_name_file_and_item(text: str, message: str) -> None:
 def test_missing_file() -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.pbtxt: no such file"):
         read_label_map("nowhere.pbtxt")
+
+
+@pytest.mark.parametrize("folder", ["", "ram://"])
+def test_a_file_too_large_for_a_label_map(
+    folder: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"{folder or tmp_path}/large.pbtxt"
+    with tf.io.gfile.GFile(path, "w") as file:
+        file.write('item { id: 1 name: "a" }' + "\n" * 10_000_000)
+    monkeypatch.setattr(label_map_module, "parse_label_map", lambda *_: pytest.fail("was read"))
+    message = "large.pbtxt: has 10,000,024 bytes; allowed: 10,000,000. .* right file, or shorten it"
+    with pytest.raises(ConfigError, match=message):
+        read_label_map(path)
 
 
 def test_real_label_maps(shared: pathlib.Path) -> None:
