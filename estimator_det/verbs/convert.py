@@ -77,7 +77,9 @@ def _add_run_arguments(group: Any) -> None:
         "--verify", choices=("decode", "header"), help="how much of an image is checked (decode)"
     )
     group.add_argument(
-        "--on_error", choices=("stop", "skip"), help="stop at a fault (default), or skip the data"
+        "--on_error",
+        choices=("stop", "skip"),
+        help="report all faults and stop (default), or skip the data",
     )
     group.add_argument(
         "--duplicates",

@@ -7,7 +7,6 @@ have this package installed. Beam is needed here only: `pip install 'estimator-d
 
 from __future__ import annotations
 
-import json
 import shlex
 from typing import Any, Iterator, Sequence
 
@@ -39,18 +38,12 @@ def make_runner(name: str, options: str = "") -> Runner:
     def run(job: Job, numbers: Sequence[int], jobs: int) -> Iterator[ShardResult]:
         del jobs  # the runner has its own workers
         given = pipeline_options.PipelineOptions([f"--runner={name}", *shlex.split(options)])
-        try:
-            with beam.Pipeline(options=given) as pipeline:
-                _ = (
-                    pipeline
-                    | "Shards" >> beam.Create(list(numbers), reshuffle=True)
-                    | "Convert" >> beam.Map(_convert, job)
-                )
-        except Exception as error:  # Beam wraps what a worker raises in errors of its own
-            fault = _fault_in(error)
-            if fault is None:
-                raise
-            raise ConversionError(fault) from error
+        with beam.Pipeline(options=given) as pipeline:
+            _ = (
+                pipeline
+                | "Shards" >> beam.Create(list(numbers), reshuffle=True)
+                | "Convert" >> beam.Map(_convert, job)
+            )
         for number in numbers:
             result = shards.read_result(job, number)
             if result is None:
@@ -63,24 +56,9 @@ def make_runner(name: str, options: str = "") -> Runner:
     return run
 
 
-_MARK = "estimator-det conversion: "  # begins the JSON of a fault in an error of Beam
-
-
 def _convert(shard: int, job: Job) -> int:
-    try:
-        shards.convert_shard(job, shard)
-    except ConversionError as error:
-        raise ConversionError(_MARK + json.dumps(str(error))) from error
+    shards.convert_shard(job, shard)
     return shard
-
-
-def _fault_in(error: BaseException) -> Any:
-    """The text of a ConversionError inside an error of Beam; None without one."""
-    text = str(error)
-    start = text.find(_MARK)
-    if start < 0:
-        return None
-    return json.JSONDecoder().raw_decode(text, start + len(_MARK))[0]
 
 
 def _import_beam() -> Any:

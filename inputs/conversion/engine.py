@@ -22,6 +22,7 @@ from estimator_det.config import files
 from estimator_det.config.printing import counted
 from estimator_det.config.text import ConfigError
 from inputs import machine
+from inputs.bad_records import kinds as fault_kinds
 from inputs.conversion import index, shards, tally
 from inputs.conversion.examples import ExampleOptions
 from inputs.conversion.images import ImageOptions
@@ -29,7 +30,15 @@ from inputs.conversion.shards import Job, ShardResult
 from inputs.conversion.splits import Split
 from inputs.datasets import paths, writer
 from inputs.datasets.converters import open_source
-from inputs.datasets.source import KEPT, ConversionError, Source, SourceFault, SourceOptions
+from inputs.datasets.source import (
+    CLIPPED,
+    KEPT,
+    KINDS,
+    ConversionError,
+    Source,
+    SourceFault,
+    SourceOptions,
+)
 from inputs.label_map import read_label_map
 
 WORK_DIR = ".convert"
@@ -119,7 +128,7 @@ def convert(
 
     Raises:
         ConfigError: if options contradict each other or the source.
-        ConversionError: if a fault stops the conversion; a later one resumes.
+        ConversionError: if faults stop the conversion.
         FileExistsError: if there are record files of the same names already.
     """
     started = time.monotonic()
@@ -129,7 +138,7 @@ def convert(
         paths.require_file(options.label_map, "--label_map")
     with files.removed_if_empty(options.output_dir), _working(work_dir):
         _check_free(options, work_dir)
-        faults = _Faults(options, os.path.join(work_dir, FIRST_FAULTS))
+        faults = _Faults(os.path.join(work_dir, FIRST_FAULTS))
         scratch = os.path.join(work_dir, SCRATCH)
         shutil.rmtree(scratch, ignore_errors=True)
         os.makedirs(scratch)
@@ -140,6 +149,9 @@ def convert(
             advance=progress("reading annotations", source.total),
         )  # fmt: skip
         faults.close()
+        has_classes = options.label_map or found.names or source.names
+        if not found.num_images or not has_classes:  # the second pass has nothing to do
+            _check_faults(options, work_dir, tally.add([faults.tally, found.dropped]))
         if not found.num_images:
             raise ConfigError(_nothing_left(options, faults))
         label_map, names, ids = _classes(options, source, found)
@@ -152,12 +164,12 @@ def convert(
         if run is None:
             run, jobs = _run, 1 if found.num_images <= FEW_IMAGES else jobs
         results = _convert_shards(run(job, range(count), jobs), advance)
+        totals = tally.add([{"faults": faults.tally}, *(result.tally for result in results)])
+        _check_faults(options, work_dir, totals["faults"])
         _publish(options, job, source, names, label_map)
     return Conversion(
         {split.name: _pattern(job, split) for split in options.splits},
-        label_map, names,
-        tally.add([*(result.tally for result in results), {"faults": faults.tally}]),
-        found.num_unlisted, resumed, time.monotonic() - started,
+        label_map, names, totals, found.num_unlisted, resumed, time.monotonic() - started,
     )  # fmt: skip
 
 
@@ -255,22 +267,47 @@ def _check_free(options: ConvertOptions, work_dir: str) -> None:
 
 
 class _Faults:
-    """The faults of the first pass: stops, or writes and counts them."""
+    """Writes and counts the faults of the first pass."""
 
-    def __init__(self, options: ConvertOptions, path: str) -> None:
-        self._options = options
+    def __init__(self, path: str) -> None:
         self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115 (`close` closes it)
         self.tally: tally.Tally = {}
 
     def report(self, fault: SourceFault) -> None:
-        is_copy = fault.kind == "duplicate_image" and self._options.duplicates == SKIP
-        if fault.action != KEPT and not is_copy and self._options.on_error == STOP:
-            raise ConversionError(fault.sentence())
         self._file.write(json.dumps(fault._asdict()) + "\n")
         self.tally = tally.add([self.tally, tally.of_faults([fault])])
 
     def close(self) -> None:
         self._file.close()
+
+
+def _check_faults(options: ConvertOptions, work_dir: str, faults: tally.Tally) -> None:
+    """Removes all that was written, and reports all faults, if they stop the conversion.
+
+    Raises:
+        ConversionError: with the number of each kind, and the first one.
+    """
+    rows: Dict[str, Any] = {}
+    for key, row in faults.items():
+        kind, action = key.split()
+        is_copy = kind == "duplicate_image" and options.duplicates == SKIP
+        if action not in (KEPT, CLIPPED) and not is_copy:
+            rows[kind] = tally.add([rows[kind], row]) if kind in rows else row
+    if options.on_error == SKIP or not rows:
+        return
+    _remove(options, finished=False)
+    if os.path.exists(os.path.join(work_dir, PUBLISHING)):  # a part of an earlier conversion
+        _remove(options, finished=True)
+    for name in set(os.listdir(work_dir)) - {LOCK, FIRST_FAULTS, SCRATCH}:
+        os.remove(os.path.join(work_dir, name))
+    total = sum(row["count"] for row in rows.values())
+    lines = [f"{counted(total, 'fault')} of the source; nothing is written"]
+    for kind, row in sorted(rows.items(), key=lambda item: list(KINDS).index(item[0])):
+        many = fault_kinds.counted(row["count"], KINDS[kind].unit)
+        first = ", the first" if row["count"] > 1 else ""
+        lines.append(f"  {many}{first}: {row['examples'][0]}")
+    lines.append("Or add --on_error skip, which skips such images and drops such boxes")
+    raise ConversionError("\n".join(lines))
 
 
 def _nothing_left(options: ConvertOptions, faults: _Faults) -> str:
@@ -304,11 +341,9 @@ def _classes(
             )
         return options.label_map, given.names, given.ids
     path = os.path.join(options.output_dir, LABEL_MAP_FILE)
-    if not found.names and not source.names and found.first_fault is not None:
-        fault = found.first_fault.sentence()
-        raise ConversionError(
-            fault if options.on_error == STOP else f"no object is left. The first fault: {fault}"
-        )
+    if not found.names and not source.names and found.dropped:
+        fault = next(iter(found.dropped.values()))["examples"][0]
+        raise ConversionError(f"no object is left. The first fault: {fault}")
     names_by_id = index.label_ids(found.names, source.names)
     if os.path.exists(path):
         other = read_label_map(path)
@@ -338,9 +373,7 @@ def _make_job(
         count,
     ]
     key = hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()
-    return Job(
-        options.output_dir, work_dir, options.splits, count, example, options.on_error == STOP, key
-    )
+    return Job(options.output_dir, work_dir, options.splits, count, example, key)
 
 
 def _publish(

@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 
 from estimator_det.config.printing import plain, quoted
 from estimator_det.config.text import ConfigError
+from inputs.conversion import tally
 from inputs.conversion.splits import Split, SplitLists
 from inputs.datasets import grouping, paths
 from inputs.datasets.source import KEPT, SKIPPED, AnnotatedImage, Source, SourceError, SourceFault
@@ -43,7 +44,7 @@ class Index(NamedTuple):
     num_images: int  # that remain
     num_unlisted: int  # images that no list of a split names
     names: Set[str]  # of classes
-    first_fault: Optional[SourceFault]  # of an object that is left out of an image that remains
+    dropped: tally.Tally  # faults of objects that are left out of images that remain
 
 
 def build(
@@ -64,7 +65,7 @@ def build(
         scratch: Folder for the database.
         splits: Of `parse_splits`.
         duplicates: `keep`, `skip` or `stop`, for copies of an image within one split.
-        report: Gets each fault; raises if the conversion stops.
+        report: Gets each fault.
         advance: Gets the number of images done since its last call.
     """
     database = grouping.connect(_path(scratch))
@@ -77,7 +78,7 @@ def build(
     names: Set[str] = set()
     images = paths.ImageFolder(folder)
     unlisted = 0
-    first_fault: Optional[SourceFault] = None
+    dropped: tally.Tally = {}
     for image in source.images:
         advance(1)
         if not image.image:
@@ -95,14 +96,14 @@ def build(
             report(error.fault._replace(action=SKIPPED))
             continue
         _collect_names(image, names)
-        first_fault = first_fault or next(iter(image.faults), None)
+        dropped = tally.add([dropped, tally.of_faults(image.faults)])
     for fault in lists.unused() if lists is not None else ():
         report(fault._replace(action=SKIPPED))
     _drop_copies(database, folder, duplicates, report)
     database.execute("COMMIT")
     (count,) = database.execute("SELECT COUNT(*) FROM images").fetchone()
     database.close()
-    return Index(count, unlisted, names, first_fault)
+    return Index(count, unlisted, names, dropped)
 
 
 def write_entries(scratch: str, files: Sequence[str]) -> None:

@@ -25,7 +25,7 @@ from inputs.conversion.examples import Converted, ExampleOptions, convert_image
 from inputs.conversion.index import read_entries
 from inputs.conversion.splits import Split, split_of
 from inputs.datasets import writer
-from inputs.datasets.source import CLIPPED, KEPT, STOPPED, ConversionError, SourceFault
+from inputs.datasets.source import SourceFault
 
 UNFINISHED = ".incomplete"
 _ONE_AT_A_TIME = threading.Lock()  # standard error, where decoders warn, belongs to the process
@@ -40,7 +40,6 @@ class Job:
     splits: Tuple[Split, ...]
     num_shards: int
     example: ExampleOptions
-    stop: bool  # whether a fault stops the conversion
     key: str  # differs if any option of records does
 
     def entries_file(self, shard: int) -> str:
@@ -67,11 +66,7 @@ class ShardResult(NamedTuple):
 
 
 def convert_shard(job: Job, shard: int) -> ShardResult:
-    """Makes a shard of every split beside its final name, unless it is there already.
-
-    Raises:
-        ConversionError: at the first fault, if faults stop the job.
-    """
+    """Makes a shard of every split beside its final name, unless it is there already."""
     key = _key(job, shard)
     found = read_result(job, shard, key)
     if found is not None:
@@ -95,8 +90,6 @@ def _convert_entries(job: Job, shard: int, key: str) -> ShardResult:
         }
         for entry in read_entries(job.entries_file(shard)):
             converted = convert_image(entry.image, job.example, new_warnings)
-            if job.stop:
-                _stop_at(converted.faults)
             faults += converted.faults
             if converted.serialized:
                 split = entry.split or split_of(converted.sha256, job.splits)
@@ -154,12 +147,6 @@ def _key(job: Job, shard: int) -> str:
     with open(job.entries_file(shard), "rb") as file:
         found.update(file.read())
     return found.hexdigest()
-
-
-def _stop_at(faults: Sequence[SourceFault]) -> None:
-    for fault in faults:
-        if fault.action not in (KEPT, CLIPPED):
-            raise ConversionError(fault._replace(action=STOPPED).sentence())
 
 
 def _collect(converted: Converted, collector: Collector) -> None:

@@ -65,7 +65,9 @@ def test_faults_in_the_report(tmp_path, capsys):
     (tmp_path / "images" / "b.png").write_bytes(b"x")
     assert cli.main(arguments(sample, tmp_path / "out")) == 1
     captured = capsys.readouterr()
-    assert f"error: {sample.cat_file}, line 2: box_outside: 'a.png': the box of" in captured.err
+    assert "error: 2 faults of the source; nothing is written\n" in captured.err
+    assert f"\n  1 box: {sample.cat_file}, line 2: box_outside: 'a.png': the box of" in captured.err
+    assert "\n  1 image: " in captured.err and "Or add --on_error skip" in captured.err
     assert "Remedy: correct the box, or add --clip_boxes" in captured.err
     options = ("--on_error=skip", "--clip_boxes", "--json", "--split=0.5,0.5")
     assert cli.main(arguments(sample, tmp_path / "out", *options)) == 0

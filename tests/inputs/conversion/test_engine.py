@@ -331,11 +331,56 @@ def test_the_fault_that_leaves_no_object_is_named_first(tmp_path, name):
     samples.write_images(tmp_path / "images")
     sample = samples.SAMPLES[name](tmp_path, {"a": [("cat", ["x"] * 4)], "b": [], "c": []})
     fault = rf"{re.escape(sample.cat_file)}, line \d+: broken_source: .*'x'"
-    with pytest.raises(ConversionError, match=f"^{fault}"):
+    with pytest.raises(ConversionError, match=f"^1 fault of the source.*\n  1 file: {fault}"):
         samples.convert(sample, tmp_path / "out")
     with pytest.raises(ConversionError, match=f"^no object is left. The first fault: {fault}"):
         samples.convert(sample, tmp_path / "out", on_error="skip")
     assert not (tmp_path / "out").exists()
+
+
+def test_all_faults_are_reported_before_the_conversion_stops(tmp_path):
+    sample = many(tmp_path, 8, copies=1)
+    (tmp_path / "images" / "001.png").unlink()
+    (tmp_path / "images" / "003.png").unlink()
+    (tmp_path / "images" / "004.png").write_bytes(b"damage")
+    table = (tmp_path / "boxes.csv").read_text().replace("cat,1,1,2,7", "cat,5,1,2,7")
+    (tmp_path / "boxes.csv").write_text(table.replace("cat,1,1,4,7", "cat,1,1,9,7"))
+    output = tmp_path / "out"
+    output.mkdir()
+    (output / "train.record-00001-of-00002.incomplete").write_bytes(b"of a run that was killed")
+    options = {"num_shards": 2, "splits": parse_splits("0.5,0.5"), "duplicates": "skip"}
+    with pytest.raises(ConversionError) as caught:
+        samples.convert(sample, output, **options)
+    lines = str(caught.value).replace(str(tmp_path), "").splitlines()
+    assert lines[0] == "6 faults of the source; nothing is written"
+    starts = [
+        "  2 images, the first: /boxes.csv, line 3: no_image: the image '001.png' cannot",
+        "  1 image: /boxes.csv, line 6: undecodable_image: '004.png'",
+        "  2 boxes, the first: /boxes.csv, line 2: box_inverted: '000.png'",
+        "  1 box: /boxes.csv, line 4: box_outside: '002.png'",
+    ]
+    assert [line[: len(start)] for line, start in zip(lines[1:], starts)] == starts
+    assert lines[5:] == ["Or add --on_error skip, which skips such images and drops such boxes"]
+    assert list(output.iterdir()) == []
+    samples.convert(sample, output, on_error="skip", **options)
+
+
+def test_a_refusal_leaves_no_part_of_an_earlier_conversion(tmp_path, monkeypatch):
+    sample = many(tmp_path, 6)
+    output = tmp_path / "out"
+    power = Power(monkeypatch)
+    for place in range(100):
+        power.left = place
+        try:
+            samples.convert(sample, output, num_shards=3, image=HEADER)
+        except Interrupted:
+            if list(output.glob("*-of-00003")):
+                break
+    power.left = -1
+    (tmp_path / "images" / "002.png").unlink()
+    with pytest.raises(ConversionError, match=r"1 image: .*no_image"):
+        samples.convert(sample, output, num_shards=3, image=HEADER)
+    assert not list(output.glob("*"))
 
 
 def test_a_source_without_any_object_needs_a_label_map(tmp_path):

@@ -57,8 +57,8 @@ def test_faulty_boxes_are_reported_by_file_and_line(name, kind, tmp_path):
     sample = samples.make(tmp_path, name, FAULTY[kind])
     with pytest.raises(ConversionError, match=kind) as caught:
         samples.convert(sample, tmp_path / "stopped")
-    place = f"{sample.cat_file}, line {sample.cat_line}: "
-    assert str(caught.value).startswith(place) and "Remedy: " in str(caught.value)
+    place = f"1 box: {sample.cat_file}, line {sample.cat_line}: "
+    assert place in str(caught.value) and "Remedy: " in str(caught.value)
     assert "a.png" in str(caught.value)
     assert not list((tmp_path / "stopped").glob("train.record-?????-of-?????"))
 
