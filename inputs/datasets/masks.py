@@ -16,6 +16,8 @@ import numpy as np
 from PIL import Image, PngImagePlugin
 from pycocotools import mask as coco_mask
 
+from estimator_det.files import run_lengths as run_text
+
 MAX_FILE_PIXELS = 100_000_000  # of the file of a mask
 # What Pillow raises for files that it cannot decode.
 DECODER_ERRORS = (
@@ -64,7 +66,10 @@ def from_run_lengths(run_lengths: Dict[str, Any], size: _Size) -> np.ndarray:
         raise MaskError(f"run lengths of size {given} in an image of size {list(size)}")
     counts = run_lengths.get("counts")
     if isinstance(counts, str):
-        counts = _uncompressed(counts)
+        try:
+            counts = run_text.from_text(counts)
+        except run_text.RunLengthError as error:
+            raise MaskError(f"run lengths with a text that {error}") from None
     if not isinstance(counts, list):
         raise MaskError("run lengths without counts")
     if not all(type(count) is int and count >= 0 for count in counts):
@@ -137,23 +142,3 @@ def to_png(mask: np.ndarray) -> bytes:
     buffer = io.BytesIO()
     Image.fromarray(mask).save(buffer, "PNG", compress_level=1)
     return buffer.getvalue()
-
-
-def _uncompressed(text: str) -> List[int]:
-    """The counts in COCO's text: six bits in each character, differences from the third on."""
-    counts: List[int] = []
-    value = shift = 0
-    for character in text:
-        code = ord(character) - 48
-        if not 0 <= code < 64 or shift > 60:
-            raise MaskError("run lengths with a text that is not COCO's compressed form")
-        value |= (code & 31) << shift
-        shift += 5
-        if not code & 32:
-            if code & 16:  # negative
-                value -= 1 << shift
-            counts.append(value + (counts[-2] if len(counts) > 2 else 0))
-            value = shift = 0
-    if shift:
-        raise MaskError("run lengths with a text that ends too early")
-    return counts

@@ -10,6 +10,7 @@ from typing import Iterator, Tuple
 from estimator_det.config import files
 from estimator_det.config.printing import quoted
 from estimator_det.config.text import ConfigError
+from estimator_det.files import json_values
 from inputs.datasets.source import SourceError, broken
 
 MAX_FILE_BYTES = 64 * 2**20  # of the annotations of one image
@@ -120,6 +121,19 @@ def read_annotation(path: str, folder: str) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise broken(path, line, f"byte {content[error.start]:#04x} is not UTF-8") from None
+
+
+def json_members(path: str) -> Iterator[json_values.Value]:
+    """Reads the members of a file's JSON object, lists entry by entry.
+
+    Raises:
+        SourceError: if the text is not a JSON object; earlier values were yielded.
+    """
+    try:
+        with open(path, "rb") as file:
+            yield from json_values.read_members(file)
+    except json_values.JsonError as error:
+        raise broken(path, error.line, str(error)) from None
 
 
 def check_annotation(path: str, folder: str) -> None:

@@ -12,10 +12,10 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 
 from estimator_det.config.printing import plain, quoted
 from estimator_det.config.text import ConfigError
+from estimator_det.files.json_values import Value
 from inputs.datasets.converters.base import CONVERTERS, takes
 from inputs.datasets.grouping import Groups, Part
-from inputs.datasets.json_stream import Entry, read_entries
-from inputs.datasets.paths import require_file
+from inputs.datasets.paths import json_members, require_file
 from inputs.datasets.source import (
     AnnotatedImage,
     AnnotatedObject,
@@ -53,14 +53,14 @@ def read_coco(options: SourceOptions) -> Source:
     file = _File(path, Groups(options.scratch), {}, {})
     categories: List[Any] = []
     total = 0
-    for entry in read_entries(path):
-        if entry.key in (IMAGES, ANNOTATIONS) and entry.is_in_array:
+    for entry in json_members(path):
+        if entry.key in (IMAGES, ANNOTATIONS) and entry.in_list:
             file.groups.add(_key(entry), entry.key, entry.line, entry.text)
             total += entry.key == IMAGES
         elif entry.key == CATEGORIES:
             categories.append(entry.value)
             _add_category(entry, path, file.names)
-        elif entry.is_in_array:
+        elif entry.in_list:
             file.dataset.setdefault(entry.key, []).append(entry.value)
         else:
             file.dataset[entry.key] = entry.value
@@ -71,14 +71,14 @@ def read_coco(options: SourceOptions) -> Source:
     return Source(_images(file), file.names, file.dataset, total)
 
 
-def _key(entry: Entry) -> Any:
+def _key(entry: Value) -> Any:
     """The key of an entry's group: the id of its image."""
     field = "id" if entry.key == IMAGES else "image_id"
     value = entry.value.get(field) if isinstance(entry.value, dict) else None
     return value if isinstance(value, (int, str)) else None
 
 
-def _add_category(entry: Entry, path: str, names: Dict[int, str]) -> None:
+def _add_category(entry: Value, path: str, names: Dict[int, str]) -> None:
     if not isinstance(entry.value, dict) or not isinstance(entry.value.get("name"), str):
         raise broken(path, entry.line, f"a category without a name: {plain(entry.text)}")
     identifier = whole_number(entry.value.get("id"), path, entry.line, "the id of a category")

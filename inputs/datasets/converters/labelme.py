@@ -12,9 +12,9 @@ import os
 from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
 from estimator_det.config.printing import plain, quoted
+from estimator_det.files.json_values import Value
 from inputs.datasets import paths
 from inputs.datasets.converters.base import CONVERTERS, takes
-from inputs.datasets.json_stream import Entry, read_entries
 from inputs.datasets.source import (
     AnnotatedImage,
     AnnotatedObject,
@@ -50,10 +50,10 @@ def _images(folder: str, images: str) -> Iterator[AnnotatedImage]:
 
 
 def _image(path: str, images: str) -> AnnotatedImage:
-    members: Dict[str, Entry] = {}
-    shapes: List[Entry] = []
-    for entry in read_entries(path):
-        if entry.key == "shapes" and entry.is_in_array:
+    members: Dict[str, Value] = {}
+    shapes: List[Value] = []
+    for entry in paths.json_members(path):
+        if entry.key == "shapes" and entry.in_list:
             shapes.append(entry)
         members[entry.key] = entry
     name = members["imagePath"].value if "imagePath" in members else None
@@ -70,14 +70,14 @@ def _image(path: str, images: str) -> AnnotatedImage:
     )  # fmt: skip
 
 
-def _side(members: Dict[str, Entry], key: str, path: str) -> Any:
+def _side(members: Dict[str, Value], key: str, path: str) -> Any:
     entry = members.get(key)
     if entry is None or entry.value is None:
         return None
     return whole_number(entry.value, path, entry.line, key)
 
 
-def _objects(shapes: Sequence[Entry], path: str) -> Tuple[List[AnnotatedObject], List[SourceFault]]:
+def _objects(shapes: Sequence[Value], path: str) -> Tuple[List[AnnotatedObject], List[SourceFault]]:
     objects: Dict[Any, AnnotatedObject] = {}
     faults: List[SourceFault] = []
     for position, shape in enumerate(shapes):

@@ -7,10 +7,10 @@ from typing import Any, List, Mapping, NamedTuple, Sequence, Tuple
 import numpy as np
 
 from estimator_det.config.printing import plain, quoted
+from estimator_det.files import run_lengths
 
 MAX_MASK_PIXELS = 178_956_970  # as of an image
 _GREATEST = float(np.finfo(np.float32).max)
-_FIRST_CHARACTER, _BITS, _MORE = 48, 5, 0x20  # of compressed run lengths
 
 
 class Fault(Exception):
@@ -83,7 +83,10 @@ def mask_of(value: Any) -> Mask:
     if not is_size or not 0 < size[0] * size[1] <= MAX_MASK_PIXELS:
         raise Fault(f"segmentation.size is {quoted(size)}; it must be [height, width]")
     given = field_of(fields, "counts")
-    counts = _decoded(given) if isinstance(given, str) else given
+    try:
+        counts = run_lengths.from_text(given) if isinstance(given, str) else given
+    except run_lengths.RunLengthError as error:
+        raise Fault(f"segmentation.counts {error}") from None
     if not isinstance(counts, list) or not all(map(_is_count, counts)):
         raise Fault(f"segmentation.counts is {quoted(given)}; it must be lengths of runs")
     if sum(counts) != size[0] * size[1]:
@@ -100,30 +103,6 @@ def mask_of(value: Any) -> Mask:
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
-
-
-def _decoded(text: str) -> List[int]:
-    """Lengths of runs from COCO's text: differences to the last but one, five bits a character.
-
-    pycocotools does not check such text, and reads beyond its end.
-    """
-    counts: List[int] = []
-    value = shift = 0
-    for character in text:
-        bits = ord(character) - _FIRST_CHARACTER
-        if not 0 <= bits < 2 * _MORE or shift > 8 * _BITS:
-            raise Fault(f"segmentation.counts has the character {quoted(character)}")
-        value |= (bits & (_MORE - 1)) << shift
-        shift += _BITS
-        if bits & _MORE:
-            continue
-        if bits & _MORE >> 1:
-            value -= 1 << shift
-        counts.append(value + (counts[-2] if len(counts) > 2 else 0))
-        value = shift = 0
-    if shift:
-        raise Fault("segmentation.counts ends within a number")
-    return counts
 
 
 def box_of_mask(mask: Mask) -> Tuple[float, ...]:

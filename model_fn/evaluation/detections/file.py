@@ -13,11 +13,14 @@ import array
 import collections
 import os
 import re
-from typing import Any, Counter, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Counter, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
+from estimator_det.compat import tf
+from estimator_det.config import files
 from estimator_det.config.printing import plain, quoted
+from estimator_det.files import json_values
 from model_fn.checkpoints.errors import RunError
 from model_fn.evaluation.detections.fields import (
     Fault,
@@ -32,7 +35,6 @@ from model_fn.evaluation.detections.fields import (
     object_of,
     score_of,
 )
-from model_fn.evaluation.detections.json_values import Value, read_values
 
 Array = np.ndarray[Any, Any]
 
@@ -313,12 +315,12 @@ def read_detections(
     found = DetectionFile(path, class_names, wanted)
     faults: List[str] = []
     add: Optional[Any] = None
-    for value in read_values(path):
+    for number, value in enumerate(_values(path), 1):
         add = add or (found.add_result if value.in_list else found.add_line)
         try:
             add(value.value)
         except Fault as fault:
-            faults.append(f"  {_place(value)}: {fault}")
+            faults.append(f"  {_place(number, value)}: {fault}")
             if len(faults) >= MAX_FAULTS:
                 break
     if faults:
@@ -327,5 +329,17 @@ def read_detections(
     return found
 
 
-def _place(value: Value) -> str:
-    return f"entry {value.number} (line {value.line})" if value.in_list else f"line {value.line}"
+def _values(path: str) -> Iterator[json_values.Value]:
+    if kind := files.special_kind(path):
+        raise RunError(f"{plain(path)}: is {kind}, not a file of detections")
+    if not files.exists(path):
+        raise FileNotFoundError(f"no such file of detections: {path}")
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            yield from json_values.read_values(file)
+    except json_values.JsonError as error:
+        raise RunError(f"{plain(path)}, line {error.line}: {plain(error)}") from None
+
+
+def _place(number: int, value: json_values.Value) -> str:
+    return f"entry {number} (line {value.line})" if value.in_list else f"line {value.line}"

@@ -63,7 +63,7 @@ def test_png_files_are_read_by_training():
         ({"size": [3, 2]}, "without counts"),
         ({"size": [3, 2], "counts": "\x7f\x7f"}, "not COCO's compressed form"),
         ({"size": [3, 2], "counts": "o" * 50}, "not COCO's compressed form"),
-        ({"size": [3, 2], "counts": "o"}, "ends too early"),
+        ({"size": [3, 2], "counts": "o"}, "ends within a number"),
     ],
 )
 def test_run_lengths_that_no_mask_can_be_made_of(given, message):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 from typing import Any
 
@@ -282,6 +283,21 @@ def test_a_few_faults_are_listed_at_once(tmp_path: pathlib.Path) -> None:
     with pytest.raises(RunError) as caught:
         _read(tmp_path, [result(score="high")] * 50)
     assert str(caught.value).count("\n") == detection_file.MAX_FAULTS
+
+
+def test_what_is_no_file_is_refused(tmp_path: pathlib.Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    with pytest.raises(RunError, match="is a named pipe, not a file of detections"):
+        read_detections(str(tmp_path / "pipe.json"), NAMES)
+    with pytest.raises(FileNotFoundError, match=r"no such file of detections: .*none\.json"):
+        read_detections(str(tmp_path / "none.json"), NAMES)
+
+
+def test_text_that_is_not_json_is_refused_by_line(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "found.json"
+    path.write_text(f"[\n{json.dumps(result())},\n{{'a': 1}}]")
+    with pytest.raises(RunError, match=r"found\.json, line 3: not valid JSON: Expecting property"):
+        read_detections(str(path), NAMES)
 
 
 def test_too_many_detections_are_refused(
