@@ -7,16 +7,16 @@ import errno
 import os
 import pathlib
 import stat
-from typing import Any, Iterator, List, Optional, Union
+from typing import Any, Iterator, List, Optional
 
 from estimator_det.config.text import ConfigError
+from estimator_det.files.atomic import AnyPath, is_remote
+from estimator_det.files.atomic import write as write_text
 
-AnyPath = Union[str, "os.PathLike[str]"]
-
-
-def is_remote(path: str) -> bool:
-    """Whether a path names a file system of its own, such as gs://bucket/file."""
-    return "://" in path
+__all__ = [
+    "AnyPath", "exists", "is_remote", "join", "read_bytes", "read_text", "removed_if_empty",
+    "special_kind", "write_text",
+]  # fmt: skip
 
 
 def _gfile() -> Any:
@@ -146,26 +146,6 @@ def _read_remote(path: str, max_bytes: Optional[int]) -> bytes:
             f"{path}: cannot be read: {error.message}; check the path, and the rights and "
             "credentials of this process"
         ) from None
-
-
-def write_text(path: AnyPath, text: str) -> None:
-    """Writes a UTF-8 file so that a reader sees the old content or the new, never a part."""
-    path = os.fspath(path)
-    if is_remote(path):
-        gfile = _gfile()
-        unfinished = f"{path}.tmp-{os.getpid()}"
-        gfile.makedirs(path.rpartition("/")[0])
-        with gfile.GFile(unfinished, "w") as file:
-            file.write(text)
-        gfile.rename(unfinished, path, overwrite=True)
-        return
-    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    unfinished = f"{path}.tmp-{os.getpid()}"
-    try:
-        pathlib.Path(unfinished).write_text(text, encoding="utf-8")
-        os.replace(unfinished, path)
-    finally:
-        pathlib.Path(unfinished).unlink(missing_ok=True)
 
 
 def join(folder: AnyPath, name: str) -> str:

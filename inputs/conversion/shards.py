@@ -13,11 +13,12 @@ import os
 import re
 import threading
 from dataclasses import dataclass
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
 from estimator_det.compat import tf
+from estimator_det.files import atomic
 from inputs.checks import decoder_warnings
 from inputs.checks.statistics import Collector
 from inputs.conversion import tally
@@ -106,8 +107,9 @@ def _convert_entries(job: Job, shard: int, key: str) -> ShardResult:
             **notes,
         },
     )
-    write_lines(job.faults_file(shard), faults)
-    _replace(job.result_file(shard), json.dumps(result._asdict()))
+    lines = (json.dumps(fault._asdict()) + "\n" for fault in faults)
+    atomic.write(job.faults_file(shard), "".join(lines))
+    atomic.write(job.result_file(shard), json.dumps(result._asdict()))
     return result
 
 
@@ -127,19 +129,8 @@ def read_result(job: Job, shard: int, key: str = "") -> Optional[ShardResult]:
     return result
 
 
-def write_lines(path: str, faults: Sequence[SourceFault]) -> None:
-    """A JSON line for each fault."""
-    _replace(path, "".join(json.dumps(fault._asdict()) + "\n" for fault in faults))
-
-
 def _has_size(path: str, size: int) -> bool:
     return os.path.exists(path) and os.path.getsize(path) == size
-
-
-def _replace(path: str, text: str) -> None:
-    with open(path + UNFINISHED, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(path + UNFINISHED, path)
 
 
 def _key(job: Job, shard: int) -> str:

@@ -56,10 +56,7 @@ def write(folder: str, step: int, reader: str, table: Table, model: Optional[Any
         "scores": None if scores is None else scores.fingerprint(),
         **table.as_json(),
     }
-    tf.io.gfile.makedirs(folder)
-    with tf.io.gfile.GFile(f"{path}.tmp", "w") as file:
-        file.write(json_lines.dumps(content, indent=1, allow_nan=False) + "\n")
-    tf.io.gfile.rename(f"{path}.tmp", path, overwrite=True)
+    files.write_text(path, json_lines.dumps(content, indent=1, allow_nan=False) + "\n")
     return path
 
 

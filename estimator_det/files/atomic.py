@@ -1,0 +1,47 @@
+"""Writes a file so that a reader sees the old content or the new, never a part."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import Union
+
+AnyPath = Union[str, "os.PathLike[str]"]
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path names a file system of its own, such as gs://bucket/file."""
+    return "://" in path
+
+
+def write(path: AnyPath, content: Union[str, bytes]) -> None:
+    """Writes text as UTF-8, or bytes; missing folders are created.
+
+    Raises:
+        OSError: if the file cannot be written, or TensorFlow's error for a remote one.
+    """
+    path = os.fspath(path)
+    # Two processes may write the same file.
+    unfinished = f"{path}.tmp-{os.getpid()}"
+    content = content.encode() if isinstance(content, str) else content
+    if is_remote(path):
+        _write_remote(path, unfinished, content)
+        return
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    try:
+        with open(unfinished, "wb") as file:
+            file.write(content)
+        os.replace(unfinished, path)
+    except OSError as error:  # that of a write does not name the file
+        raise OSError(error.errno, error.strerror, path) from error
+    finally:
+        pathlib.Path(unfinished).unlink(missing_ok=True)
+
+
+def _write_remote(path: str, unfinished: str, content: bytes) -> None:
+    from estimator_det.compat import tf
+
+    tf.io.gfile.makedirs(path.rpartition("/")[0])
+    with tf.io.gfile.GFile(unfinished, "wb") as file:
+        file.write(content)
+    tf.io.gfile.rename(unfinished, path, overwrite=True)
