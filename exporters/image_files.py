@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import os
-import struct
 import warnings
-import zlib
 from typing import List, NamedTuple, Sequence
 
 import numpy as np
 from PIL import Image
 
 from estimator_det.config import files
+from estimator_det.files.image_header import PILLOW_ERRORS
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp")
 MAX_PIXELS = 178_956_970  # of a file; also the default of bad_records.max_megapixels
 # Detection needs about 36 bytes per pixel, for the image in several types and the drawing.
 MAX_DETECTED_PIXELS = 24_000_000
-
-# What Pillow raises for damaged files, besides OSError.
-_DAMAGE = (SyntaxError, ValueError, EOFError, LookupError, TypeError, OverflowError, struct.error,
-           zlib.error)  # fmt: skip
 
 
 class ImageFile(NamedTuple):
@@ -78,7 +73,7 @@ def read_image(path: str) -> ImageFile:
                 return _decode(image)
     except Image.DecompressionBombError as error:
         raise OSError(f"{path} cannot be read: it has too many pixels: {error}") from error
-    except (OSError, *_DAMAGE) as error:
+    except PILLOW_ERRORS as error:
         raise OSError(f"{path} cannot be read: {error}") from error
 
 

@@ -15,10 +15,11 @@ import numpy as np
 
 from estimator_det.compat import quick_callable, tf, tf1
 from estimator_det.config.printing import quoted
+from estimator_det.files import image_header
 from estimator_det.protos import input_reader_pb2
 from inputs.bad_records.kinds import FAIL, KINDS, SKIP, RecordFault
 from inputs.bad_records.policy import BadRecordPolicy
-from inputs.decoding import example, image_header
+from inputs.decoding import example
 from inputs.decoding.box_rules import (
     ABSENT_SIZE,
     NUMPY,

@@ -13,10 +13,9 @@ from PIL import Image, ImageOps
 
 from estimator_det.compat import quick_callable, tf, tf1
 from estimator_det.config.text import ConfigError
+from estimator_det.files import image_header
+from estimator_det.files.image_header import JPEG, PILLOW_ERRORS, PNG
 from inputs.checks.examine import decode_size, reason
-from inputs.datasets.masks import DECODER_ERRORS
-from inputs.decoding import image_header
-from inputs.decoding.image_header import JPEG, PNG
 
 EXIF_ORIENTATION = 0x0112
 UPRIGHT = (None, 0, 1)  # values of the EXIF orientation that rotate nothing
@@ -142,7 +141,7 @@ def _orientation(encoded: bytes) -> Any:
     try:
         with Image.open(io.BytesIO(encoded)) as image:
             return image.getexif().get(EXIF_ORIENTATION)
-    except DECODER_ERRORS as error:
+    except PILLOW_ERRORS as error:
         raise ImageFault("undecodable_image", f"its EXIF data cannot be read: {error}") from error
 
 
@@ -156,7 +155,7 @@ def _other_format(encoded: bytes, options: ImageOptions, limit: float) -> Checke
                 orientation = image.getexif().get(EXIF_ORIENTATION)
     except Image.DecompressionBombError as error:
         raise ImageFault("huge_image", str(error)) from error
-    except DECODER_ERRORS as error:
+    except PILLOW_ERRORS as error:
         raise ImageFault("undecodable_image", f"it is no image: {error}") from error
     _check_pixels(size, limit)
     if not options.encode:
@@ -181,7 +180,7 @@ def _encoded_again(encoded: bytes, options: ImageOptions, limit: float) -> Check
                 upright.save(buffer, kind.upper(), **_settings(kind, options), exif=b"")
     except Image.DecompressionBombError as error:
         raise ImageFault("huge_image", str(error)) from error
-    except DECODER_ERRORS as error:
+    except PILLOW_ERRORS as error:
         raise ImageFault("undecodable_image", f"the decoder says: {error}") from error
     after = (upright.height, upright.width)
     _check_pixels(after, limit)

@@ -23,11 +23,11 @@ from PIL import Image
 from estimator_det.compat import tf
 from estimator_det.config.printing import plain, quoted
 from estimator_det.config.text import ConfigError
+from estimator_det.files import image_header
 from inputs.conversion.examples import IMAGE_FIELDS, OBJECT_FIELDS
 from inputs.datasets import decimals, grouping, masks
 from inputs.datasets.paths import require_file
 from inputs.datasets.source import ConversionError
-from inputs.decoding import image_header
 from inputs.decoding.example import MASKS, OBJECT, SIDES
 from inputs.label_map import read_label_map
 from inputs.records import tfrecord
@@ -292,7 +292,7 @@ class _Writer:
         try:
             with Image.open(io.BytesIO(encoded)) as image:
                 return np.asarray(image.convert("L")) > 0
-        except (OSError, SyntaxError, ValueError) as error:
+        except image_header.PILLOW_ERRORS as error:
             raise ConversionError(f"{where}: a mask cannot be decoded: {error}") from None
 
     def _write_image(self, name: str, encoded: bytes, where: str) -> None:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import io
 import math
-import struct
-import zlib
 from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
@@ -17,13 +15,9 @@ from PIL import Image, PngImagePlugin
 from pycocotools import mask as coco_mask
 
 from estimator_det.files import run_lengths as run_text
+from estimator_det.files.image_header import PILLOW_ERRORS
 
 MAX_FILE_PIXELS = 100_000_000  # of the file of a mask
-# What Pillow raises for files that it cannot decode.
-DECODER_ERRORS = (
-    OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, OverflowError, struct.error,
-    zlib.error,
-)  # fmt: skip
 MAX_OVERSHOOT = 1.0  # of the image's side; farther points of a polygon are an error
 _Size = Tuple[int, int]  # height and width
 
@@ -97,7 +91,7 @@ def from_file(path: str, size: _Size) -> np.ndarray:
                     f"a file of {image.width} x {image.height} pixels; allowed: {MAX_FILE_PIXELS:,}"
                 )
             pixels = np.asarray(image)
-    except DECODER_ERRORS as error:
+    except PILLOW_ERRORS as error:
         raise MaskError(f"a file that is no PNG image: {error}") from None
     inside = pixels.any(axis=2) if pixels.ndim == 3 else pixels != 0
     rows, columns = (

@@ -16,6 +16,7 @@ import numpy as np
 from PIL import Image
 
 from estimator_det.compat import tf
+from estimator_det.files import image_header
 
 IMAGE_FORMATS = ("jpeg", "png", "gif", "bmp")
 BOX_TOLERANCE = 1e-4  # a box may extend beyond the image by this much: rounding in label tools
@@ -101,9 +102,11 @@ def make_example(
     Raises:
         ValueError: if `encoded` is no readable image, naming `filename`.
     """
-    width, height, image_format = (
-        _inspect(encoded, filename) if size is None else (size[1], size[0], _format(encoded))
-    )
+    image_format = image_header.format_of(encoded).lower()
+    size = size or image_header.claimed_size(encoded)
+    if size is None:
+        raise ValueError(f"{filename}: not a readable image; allowed formats: {IMAGE_FORMATS}")
+    height, width = size
     example = tf.train.Example()
     feature = example.features.feature
     # The type of a list is that of its key, not of its values: an image may have no object.
@@ -206,25 +209,6 @@ def write_label_map(names_by_id: Mapping[int, str], path: str) -> None:
 
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
-
-
-def _format(encoded: bytes) -> str:
-    """The format of an image that is known to be readable, from its first bytes."""
-    starts = {b"\xff\xd8": "jpeg", b"\x89PNG": "png", b"GIF8": "gif", b"BM": "bmp"}
-    return next(name for start, name in starts.items() if encoded.startswith(start))
-
-
-def _inspect(encoded: bytes, filename: str) -> Tuple[int, int, str]:
-    """Width, height and format of an image file, from its header alone."""
-    try:
-        with Image.open(io.BytesIO(encoded)) as image:
-            width, height = image.size
-            image_format = (image.format or "").lower()
-    except OSError as error:
-        raise ValueError(f"{filename}: not a readable image: {error}") from error
-    if image_format not in IMAGE_FORMATS:
-        raise ValueError(f"{filename}: format {image_format!r} is not one of {IMAGE_FORMATS}")
-    return width, height, image_format
 
 
 # A list without values has its type, too.

@@ -12,10 +12,8 @@ from inputs import schema
 from inputs.bad_records.kinds import COUNTED, FAIL, FAULT_COUNTS, KEEP, KINDS, RecordFault
 from inputs.bad_records.policy import make_policy
 from inputs.checks.examine import examine_record
-from inputs.decoding import image_header
 from inputs.decoding.decoder import make_decoder
 from tests.inputs.examples import BOXES, LABEL_MAP, encoded, example, picture, reader, sequence
-from tests.inputs.storm import picture_bytes
 
 LABELS = {"image/object/class/label": [2, 1]}
 NAN = float("nan")
@@ -233,23 +231,3 @@ def test_frames_are_named() -> None:
         ("length_mismatch", "frame 0: "),
         ("undecodable_image", "frame 1: "),
     ]
-
-
-def test_the_end_of_a_gif_is_its_last_byte() -> None:
-    gif = picture_bytes("GIF", 30, 30)
-    assert not image_header.is_cut_short(gif) and not image_header.is_cut_short(gif + b"\0\0")
-    assert image_header.is_cut_short(gif[:40] + b";" + gif[41:60])
-
-
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP"])
-def test_headers(kind: str) -> None:
-    content = picture_bytes(kind, 300, 517)
-    assert image_header.format_of(content) == kind
-    assert image_header.claimed_size(content) == (300, 517)
-    assert not image_header.is_cut_short(content)
-    assert image_header.is_cut_short(content[: len(content) // 2])
-    assert image_header.claimed_size(content[:10]) is None or kind == "GIF"
-    with tf.Graph().as_default(), tf1.Session() as session:
-        pixels = session.run(image_header.claimed_pixels(tf.constant(content)))
-        nothing = session.run(image_header.claimed_pixels(tf.constant(b"ab")))
-    assert (pixels, nothing) == (300 * 517, 0)

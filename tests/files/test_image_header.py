@@ -1,0 +1,78 @@
+"""Format, size and end of an image file."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from estimator_det.files import image_header
+
+EXIF = Image.Exif()
+EXIF[0x010E] = "a text" * 40
+
+
+def encode(kind: str, height: int, width: int, mode: str = "RGB", **save: Any) -> bytes:
+    pixels = np.random.default_rng(height).integers(0, 256, (height, width, 3), np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).convert(mode).save(buffer, kind, **save)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP"])
+def test_format_size_and_end(kind: str) -> None:
+    content = encode(kind, 300, 517)
+    assert image_header.format_of(content) == kind
+    assert image_header.claimed_size(content) == (300, 517)
+    assert not image_header.is_cut_short(content)
+    assert image_header.is_cut_short(content[: len(content) // 2])
+    assert image_header.claimed_size(content[:10]) is None or kind == "GIF"
+
+
+def test_other_content_has_no_format() -> None:
+    for content in (b"", b"ab", encode("TIFF", 3, 5)):
+        assert image_header.format_of(content) == ""
+        assert image_header.claimed_size(content) is None
+        assert not image_header.is_cut_short(content)
+
+
+@pytest.mark.parametrize(
+    "save",
+    [
+        {"mode": "L"}, {"mode": "CMYK"}, {"progressive": True}, {"exif": EXIF},
+        {"comment": b"\xff\xc0" * 9}, {"icc_profile": b"p" * 70_000},
+    ],
+)  # fmt: skip
+def test_kinds_of_jpeg(save: Any) -> None:
+    encoded = encode("JPEG", 300, 517, **save)
+    assert image_header.claimed_size(encoded) == (300, 517)
+    fill_byte = encoded[:2] + b"\xff" + encoded[2:]
+    assert image_header.claimed_size(fill_byte) == (300, 517)
+
+
+def test_a_size_above_the_limit_of_pillow_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+    for kind in ("JPEG", "PNG", "BMP"):
+        assert image_header.claimed_size(encode(kind, 30, 51)) == (30, 51)
+
+
+def test_the_end_of_a_gif_is_its_last_byte() -> None:
+    gif = encode("GIF", 30, 30)
+    assert not image_header.is_cut_short(gif) and not image_header.is_cut_short(gif + b"\0\0")
+    assert image_header.is_cut_short(gif[:40] + b";" + gif[41:60])
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP"])
+def test_damaged_headers_have_a_size_or_none(kind: str) -> None:
+    sound = encode(kind, 30, 51)
+    random = np.random.default_rng(0)
+    sizes = set()
+    for place in range(4, min(len(sound), 700)):
+        damaged = bytearray(sound)
+        damaged[place] = int(random.integers(256))
+        sizes.add(image_header.claimed_size(bytes(damaged)))
+        sizes.add(image_header.claimed_size(sound[:place]))
+    assert {(30, 51), None} <= sizes
