@@ -29,6 +29,7 @@ REQUIRED = [
     "pillow>=9.5",
     "protobuf>=4.21.6",
     "pycocotools>=2.0.6",
+    "pyyaml>=6.0.1",
     "requests>=2.28",
     "tensorboard>=2.15",
     "tensorflow>=2.15.1,<2.22",

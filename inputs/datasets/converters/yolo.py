@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
+
+import yaml
 
 from estimator_det.config import files
-from estimator_det.config.printing import quoted
+from estimator_det.config.printing import plain, quoted
 from estimator_det.config.text import ConfigError
 from inputs.datasets import paths
 from inputs.datasets.converters.base import CONVERTERS, takes
@@ -34,6 +36,8 @@ from inputs.datasets.source import (
 
 BOX_WORDS = 5
 VISIBLE = 2.0
+MAX_BYTES = 1_000_000  # of the file of classes; YAML takes some seconds for as much
+_OR_A_TEXT_FILE = "Or give a text file with a name in each line"
 
 
 class _Classes(NamedTuple):
@@ -58,58 +62,58 @@ def read_classes(path: str) -> _Classes:
     Raises:
         ConfigError: if there are none.
     """
-    text = files.read_text(path)
+    text = files.read_text(path, MAX_BYTES)
     if not path.endswith((".yaml", ".yml")):
-        names = [line.strip() for line in text.splitlines() if line.strip()]
-        found = _Classes(dict(enumerate(names)))
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        classes = _Classes(dict(enumerate(lines)))
     else:
-        found = _Classes(_names(text, path), _keypoint_shape(text, path))
-    if not found.names:
+        document = _parse_yaml(text, path)
+        classes = _Classes(_names(document, path), _keypoint_shape(document, path))
+    if not classes.names:
         raise ConfigError(f"{path}: there are no names of classes")
-    return found
+    return classes
 
 
-def _names(text: str, path: str) -> Dict[int, str]:
+def _parse_yaml(text: str, path: str) -> Dict[str, Any]:
+    try:
+        # Safe, too, and keeps each value as text: a class may have the name `no` or `1e3`.
+        document = yaml.load(text, Loader=yaml.BaseLoader)
+    except (yaml.YAMLError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark is not None else ""
+        problem = getattr(error, "problem", None) or error
+        raise ConfigError(
+            f"{path}{where}: not valid YAML: {plain(problem)}. {_OR_A_TEXT_FILE}"
+        ) from None
+    if not isinstance(document, dict) or "names" not in document:
+        raise ConfigError(f"{path}: there is no line 'names:'. {_OR_A_TEXT_FILE}")
+    return document
+
+
+def _names(document: Dict[str, Any], path: str) -> Dict[int, str]:
     """`names: [a, b]`, `names:` with lines `- a`, or with lines `0: a`."""
-    lines = [re.sub(r"(^|\s)#.*", "", line).rstrip() for line in text.splitlines()]
-    starts = [i for i, line in enumerate(lines) if re.match(r"names\s*:", line)]
-    if not starts:
-        raise ConfigError(f"{path}: there is no line 'names:'")
-    begin = starts[0]
-    end = begin + 1  # of the member: the next line that begins with another key
-    while end < len(lines) and not re.match(r"[^\s\-\]]", lines[end]):
-        end += 1
-    block = "\n".join([lines[begin].partition(":")[2], *lines[begin + 1 : end]]).strip()
-    if block.startswith("["):
-        items = [item for item in block.strip("[]").replace("\n", " ").split(",") if item.strip()]
-        return {index: _unquoted(item) for index, item in enumerate(items)}
-    names: Dict[int, str] = {}
-    for index, line in enumerate(line for line in block.splitlines() if line.strip()):
-        entry = re.fullmatch(r"\s*(?:-\s+|([0-9]{1,6})\s*:\s+)(.+)", line)
-        if entry is None:
+    names = document["names"] or {}
+    if isinstance(names, list):
+        names = {str(index): name for index, name in enumerate(names)}
+    entries = names.items() if isinstance(names, dict) else [(names, "")]
+    for key, name in entries:
+        if not (isinstance(name, str) and name and re.fullmatch("[0-9]{1,6}", key)):
             raise ConfigError(
-                f"{path}: {quoted(line.strip())} is no class of 'names:'; allowed: [a, b], lines "
-                "'- a', or lines '0: a'. Or give a text file with a name in each line"
+                f"{path}: {quoted(key)} is no class of 'names:'; allowed: [a, b], lines '- a', or "
+                f"lines '0: a'. {_OR_A_TEXT_FILE}"
             )
-        names[int(entry.group(1)) if entry.group(1) else index] = _unquoted(entry.group(2))
-    return names
+    return {int(key): name for key, name in entries}
 
 
-def _unquoted(text: str) -> str:
-    text = text.strip()
-    if text[:1] in ("'", '"') and text[-1:] == text[:1] and len(text) > 1:
-        return text[1:-1]
-    return text
-
-
-def _keypoint_shape(text: str, path: str) -> Optional[List[int]]:
-    match = re.search(r"^kpt_shape\s*:[ \t]*(.*?)[ \t]*(#.*)?$", text, re.MULTILINE)
-    if match is None:
+def _keypoint_shape(document: Dict[str, Any], path: str) -> Optional[List[int]]:
+    shape = document.get("kpt_shape")
+    if shape is None:
         return None
-    digits = re.fullmatch(r"\[\s*([0-9]{1,4})\s*,\s*([23])\s*\]", match.group(1))
-    if digits is None:
-        raise ConfigError(f"{path}: kpt_shape is {match.group(1)}; allowed: [N, 2] and [N, 3]")
-    return [int(digits.group(1)), int(digits.group(2))]
+    words = shape if isinstance(shape, list) else [shape]
+    text = ", ".join(word if isinstance(word, str) else "…" for word in words)
+    if not isinstance(shape, list) or not re.fullmatch("[0-9]{1,4}, [23]", text):
+        raise ConfigError(f"{path}: kpt_shape is {plain(text)}; allowed: [N, 2] and [N, 3]")
+    return [int(word) for word in words]
 
 
 def _images(images: str, labels: str, classes: _Classes) -> Iterator[AnnotatedImage]:

@@ -254,6 +254,8 @@ def test_open_images_masks_need_both_options(given, root):
         "names:\n- cat\n- dog\nnc: 2\n",
         'names:  # all\n  0: cat\n\n  1: "dog"  # no cat\ntrain: x\n',
         "train: x\nnames:\n  - cat\n  - dog\n",
+        "'names' : {1: dog, 0: cat}\ndownload: |\n  import os\n  # names: [x]\n",
+        "names:\n  0: cat\n  1:\n    dog\n",
     ],
 )
 def test_yolo_names(text, tmp_path):
@@ -272,6 +274,21 @@ def test_yolo_names(text, tmp_path):
         ("names: {a: b}\n", "is no class of 'names:'"),
         ("names:\nnc: 2\n", "there are no names of classes"),
         ("names: [a]\nkpt_shape: 17\n", "kpt_shape is 17; allowed"),
+        ("names: [a]\nkpt_shape: [17, 3, 1]\n", "kpt_shape is 17, 3, 1; allowed"),
+        ("names: [a]\nkpt_shape: [17, [3]]\n", "kpt_shape is 17, …; allowed"),
+        ("names: cat\n", "'cat' is no class of 'names:'"),
+        ("names: [a, [b]]\n", "'1' is no class of 'names:'"),
+        ("names: [a, ]\n  - b\n", r"data\.yaml, line 2: not valid YAML: .*Or give a text file"),
+        ("names: \0", "not valid YAML"),
+        ("a: " + "[" * 100_000, "not valid YAML"),
+        ("a: 1\nnames: [x]" + " " * 1_000_000, "has 1,000,015 bytes; allowed: 1,000,000"),
+        # Some gigabytes, if it were printed.
+        (
+            "a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
+            + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 10))
+            + "names: [*a9]\n",
+            "'0' is no class of 'names:'",
+        ),
     ],
 )
 def test_yolo_names_that_cannot_be_read(text, message, tmp_path):
@@ -279,6 +296,13 @@ def test_yolo_names_that_cannot_be_read(text, message, tmp_path):
     path.write_text(text)
     with pytest.raises(ConfigError, match=message):
         yolo.read_classes(str(path))
+
+
+def test_yolo_names_stay_as_they_are_written(tmp_path):
+    path = tmp_path / "data.yaml"
+    path.write_text("names: [no, 1e3, 2020-01-01, null, '#x', 'it''s', \"\\u732b\"]\n")
+    names = ["no", "1e3", "2020-01-01", "null", "#x", "it's", "猫"]
+    assert list(yolo.read_classes(str(path)).names.values()) == names
 
 
 def yolo_images(root: pathlib.Path, text: str, classes: str = "names: [cat, dog]\n") -> Any:
