@@ -7,10 +7,9 @@ from typing import Any, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors.base import Detector
+from model_fn.checkpoints.variables import AVERAGE_SUFFIX
 from model_fn.training import optimizers, train_op, warm_start
 from model_fn.training.step import GRADIENT_NORM, LEARNING_RATE, TOTAL_LOSS, Forward, Tensors
-
-_AVERAGE = "/ExponentialMovingAverage"
 
 
 class ClippingOptimizer(optimizers.OptimizerAround):
@@ -83,9 +82,9 @@ def initialize_from(table: warm_start.RestoreTable) -> None:
     warm_start.initialize_from(table)
     existing = {variable.op.name: variable for variable in tf1.global_variables()}
     averages = {
-        name: existing[variable.op.name + _AVERAGE]
+        name: existing[variable.op.name + AVERAGE_SUFFIX]
         for name, variable in table.restored.items()
-        if variable.op.name + _AVERAGE in existing
+        if variable.op.name + AVERAGE_SUFFIX in existing
     }
     if averages:
         warm_start.initialize_from(table._replace(restored=averages))

@@ -226,19 +226,16 @@ def make_unguarded_train_op(
     global_step: tf.Variable,
     train_config: Any,
     updates: Sequence[tf.Operation],
-    trainable: Optional[Sequence[tf.Variable]] = None,
 ) -> TrainOp:
     """As `make_train_op`, of a step that is always taken: on a TPU core or in a replica.
 
     One replica cannot hold back the others. Gradients are clipped as they are, before replicas
-    sum them. `trainable` is where there is no graph whose variables are meant by default.
+    sum them.
     """
     if updates:
         with tf.control_dependencies(list(updates)):
             loss = tf.identity(loss)
-    if trainable is None:
-        trainable = tf1.trainable_variables()
-    pairs = compute_gradients(loss, optimizer, train_config, trainable)
+    pairs = compute_gradients(loss, optimizer, train_config, tf1.trainable_variables())
     gradients = _by_name(pairs)
     if train_config.gradient_clipping_by_norm > 0:
         pairs = clip_gradients(pairs, train_config.gradient_clipping_by_norm)
