@@ -29,6 +29,7 @@ from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, 
 
 from estimator_det.compat import failures, tf, tf1
 from estimator_det.config.files import is_remote
+from estimator_det.files import atomic
 from model_fn.checkpoints.errors import (
     CheckpointGoneError,
     DamagedCheckpointsError,
@@ -46,6 +47,7 @@ _TEMPORARY = re.compile(
     r".*\.tempstate\d+$"
     r"|model\.ckpt-\d+_temp/?$"
     r"|(checkpoint|graph\.pbtxt|pipeline\.config|model\.ckpt-\d+\.meta)\.tmp([0-9a-f]{32})?$"
+    r"|(checkpoint|pipeline\.config|data_position\.json|training_over\.json)\.tmp-\d+$"
 )
 
 RETRY_SECS = (0.5, 2.0, 5.0)  # before each further attempt to read a file
@@ -458,10 +460,7 @@ def write_state(model_dir: str, names: List[str]) -> None:
     """Names are relative to the folder, so that it can be moved; replaced in one go."""
     lines = [f'model_checkpoint_path: "{names[-1]}"']
     lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]
-    path = os.path.join(model_dir, STATE_FILE)
-    with tf.io.gfile.GFile(path + ".tmp", "w") as file:
-        file.write("\n".join(lines) + "\n")
-    tf.io.gfile.rename(path + ".tmp", path, overwrite=True)
+    atomic.write(os.path.join(model_dir, STATE_FILE), "\n".join(lines) + "\n")
 
 
 def _short(error: BaseException) -> str:

@@ -18,6 +18,7 @@ from typing import Any, Dict, List, Optional
 from estimator_det.compat import tf
 from estimator_det.config import json_lines
 from estimator_det.config.text import ConfigError, nearest
+from estimator_det.files import atomic
 
 Metrics = Dict[str, float]
 
@@ -87,9 +88,7 @@ def mark_over(model_dir: str, step: int, reason: str) -> None:
     """Marks for other processes that no step and no checkpoint will follow."""
     mark = {"step": step, "reason": reason, "time": time.time()}
     path = os.path.join(model_dir, OVER_FILE)
-    with tf.io.gfile.GFile(f"{path}.tmp", "w") as file:
-        file.write(json.dumps(mark) + "\n")
-    tf.io.gfile.rename(f"{path}.tmp", path, overwrite=True)
+    atomic.write(path, json.dumps(mark) + "\n")
 
 
 def clear_over(model_dir: str) -> None:

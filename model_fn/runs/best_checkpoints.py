@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from estimator_det.compat import tf
 from estimator_det.detectors.base import make_preprocessor
+from estimator_det.files import atomic
 from inputs import serving
 from model_fn.checkpoints import repair
 from model_fn.checkpoints.find import find_checkpoint
@@ -115,9 +116,7 @@ class BestCheckpoints:
         # So that the folder means its best checkpoint wherever a checkpoint is asked for.
         repair.write_state(self._folder, [kept[0]["checkpoint"]])
         path = os.path.join(self._folder, BEST_FILE)
-        with tf.io.gfile.GFile(f"{path}.tmp", "w") as file:
-            file.write(json.dumps({"metric": self._metric, "kept": kept}, indent=1) + "\n")
-        tf.io.gfile.rename(f"{path}.tmp", path, overwrite=True)
+        atomic.write(path, json.dumps({"metric": self._metric, "kept": kept}, indent=1) + "\n")
 
     def _delete(self, name: str) -> None:
         for path in tf.io.gfile.glob(os.path.join(self._folder, f"{name}.*")):

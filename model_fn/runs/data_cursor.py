@@ -19,6 +19,7 @@ import time
 from typing import Any, Deque, Dict, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
+from estimator_det.files import atomic
 from inputs.records.cursor import CursorState, DataCursor
 from model_fn.runs.cluster import Cluster
 from model_fn.runs.progress import step_after
@@ -115,7 +116,7 @@ def write_cursor_state(
         is_last: Whether the worker that writes takes no step after that.
 
     Raises:
-        OpError: if it cannot be written.
+        OSError: if it cannot be written, or TensorFlow's error for a remote folder.
     """
     path = os.path.join(model_dir, file)
     try:
@@ -128,10 +129,7 @@ def write_cursor_state(
         if tf.io.gfile.exists(os.path.join(model_dir, f"model.ckpt-{old}.index"))
     }
     entries[str(step)] = {**position.to_json(), **({_IS_LAST: True} if is_last else {})}
-    temporary = f"{path}.tmp"
-    with tf.io.gfile.GFile(temporary, "w") as handle:
-        handle.write(json.dumps(entries, indent=1) + "\n")
-    tf.io.gfile.rename(temporary, path, overwrite=True)
+    atomic.write(path, json.dumps(entries, indent=1) + "\n")
 
 
 def _entries(path: str) -> Dict[str, Any]:
