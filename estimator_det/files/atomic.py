@@ -32,7 +32,10 @@ def write(path: AnyPath, content: Union[str, bytes]) -> None:
         with open(unfinished, "wb") as file:
             file.write(content)
         os.replace(unfinished, path)
-    except OSError as error:  # that of a write does not name the file
+    except OSError as error:
+        if error.filename == path or error.errno is None:
+            raise
+        # That of a write does not name the file.
         raise OSError(error.errno, error.strerror, path) from error
     finally:
         pathlib.Path(unfinished).unlink(missing_ok=True)

@@ -78,12 +78,7 @@ def read(path: str) -> Thresholds:
 
 
 def _parsed(path: str) -> Dict[str, Any]:
-    if not files.exists(path):
-        raise ConfigError(f"{plain(path)}: no such file")
-    size = tf.io.gfile.stat(path).length
-    if files.special_kind(path) or size > LONGEST_FILE:
-        raise _not_thresholds(path, f"it has {size:,} bytes, or is no regular file")
-    content = files.read_bytes(path)
+    content = files.read_bytes(path, LONGEST_FILE)
     try:
         values = json.loads(content)
     except (ValueError, RecursionError) as error:  # also of text in no encoding of JSON
