@@ -33,9 +33,9 @@ def write(path: AnyPath, content: Union[str, bytes]) -> None:
             file.write(content)
         os.replace(unfinished, path)
     except OSError as error:
-        if error.filename == path or error.errno is None:
+        if error.errno is None:
             raise
-        # That of a write does not name the file.
+        # The error of a write names no file.
         raise OSError(error.errno, error.strerror, path) from error
     finally:
         pathlib.Path(unfinished).unlink(missing_ok=True)

@@ -1,22 +1,36 @@
-"""COCO's text of run lengths: five bits in each character, differences from the fourth count on."""
+"""COCO's run lengths: a list of counts, or text with five bits in each character.
+
+In the text, counts from the fourth on are differences from the last but one.
+"""
 
 from __future__ import annotations
 
-from typing import List
+from typing import Any, List, Tuple
 
 _FIRST_CHARACTER, _BITS, _MORE = 48, 5, 0x20
 _MAX_SHIFT = 60  # far above the pixels of any image
 
 
 class RunLengthError(ValueError):
-    """A text that has no run lengths; the message says why."""
+    """Counts that cannot be used; the message says why, and follows the name of the field."""
 
 
-def from_text(text: str) -> List[int]:
-    """Returns the counts; they may be negative or have any sum.
+def parse(counts: Any, size: Tuple[int, int]) -> List[int]:
+    """Returns the counts of a mask of this height and width, given as text or list.
 
     pycocotools does not check such text, and reads beyond its end.
     """
+    numbers = _from_text(counts) if isinstance(counts, str) else counts
+    if not isinstance(numbers, list) or not all(type(n) is int and n >= 0 for n in numbers):
+        raise RunLengthError(f"is {str(counts)[:100]!r}; it must be lengths of runs")
+    if sum(numbers) != size[0] * size[1]:
+        raise RunLengthError(
+            f"has {sum(numbers):,} pixels, and its size {size[0] * size[1]:,}; they must be equal"
+        )
+    return numbers
+
+
+def _from_text(text: str) -> List[int]:
     counts: List[int] = []
     value = shift = 0
     for character in text:

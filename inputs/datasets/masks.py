@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image, PngImagePlugin
 from pycocotools import mask as coco_mask
 
-from estimator_det.files import run_lengths as run_text
+from estimator_det.files import run_lengths
 from estimator_det.files.image_header import PILLOW_ERRORS
 
 MAX_FILE_PIXELS = 100_000_000  # of the file of a mask
@@ -49,29 +49,19 @@ def from_polygons(polygons: Sequence[Sequence[float]], size: _Size) -> np.ndarra
     return np.asarray(coco_mask.decode(coco_mask.merge(encoded)), bool)
 
 
-def from_run_lengths(run_lengths: Dict[str, Any], size: _Size) -> np.ndarray:
+def from_run_lengths(annotation: Dict[str, Any], size: _Size) -> np.ndarray:
     """Bool [h, w] of {"size": [h, w], "counts": …}, compressed or a list.
 
     Raises:
         MaskError: if the counts are not valid, or of another size than the image.
     """
-    given = run_lengths.get("size")
-    if given != list(size):
+    if annotation.get("size") != list(size):
+        given = annotation.get("size")
         raise MaskError(f"run lengths of size {given} in an image of size {list(size)}")
-    counts = run_lengths.get("counts")
-    if isinstance(counts, str):
-        try:
-            counts = run_text.from_text(counts)
-        except run_text.RunLengthError as error:
-            raise MaskError(f"run lengths with a text that {error}") from None
-    if not isinstance(counts, list):
-        raise MaskError("run lengths without counts")
-    if not all(type(count) is int and count >= 0 for count in counts):
-        raise MaskError("run lengths with counts that are no whole numbers of 0 or more")
-    if sum(counts) != size[0] * size[1]:
-        raise MaskError(
-            f"run lengths of {sum(counts)} pixels in an image of {size[0] * size[1]} pixels"
-        )
+    try:
+        counts = run_lengths.parse(annotation.get("counts"), size)
+    except run_lengths.RunLengthError as error:
+        raise MaskError(f"run lengths: counts {error}") from None
     values = np.arange(len(counts)) % 2 == 1
     return np.repeat(values, counts).reshape(size[1], size[0]).T
 

@@ -82,23 +82,16 @@ def mask_of(value: Any) -> Mask:
     is_size = isinstance(size, list) and len(size) == 2 and all(map(_is_count, size))
     if not is_size or not 0 < size[0] * size[1] <= MAX_MASK_PIXELS:
         raise Fault(f"segmentation.size is {quoted(size)}; it must be [height, width]")
-    given = field_of(fields, "counts")
+    height, width = size
     try:
-        counts = run_lengths.from_text(given) if isinstance(given, str) else given
+        counts = run_lengths.parse(field_of(fields, "counts"), (height, width))
     except run_lengths.RunLengthError as error:
         raise Fault(f"segmentation.counts {error}") from None
-    if not isinstance(counts, list) or not all(map(_is_count, counts)):
-        raise Fault(f"segmentation.counts is {quoted(given)}; it must be lengths of runs")
-    if sum(counts) != size[0] * size[1]:
-        raise Fault(
-            f"segmentation.counts has {sum(counts):,} pixels, and its size "
-            f"{size[0] * size[1]:,}; they must be equal"
-        )
     # Imported here, because training does not need it.
     from pycocotools import mask as coco_mask
 
-    made = coco_mask.frPyObjects({"size": size, "counts": counts}, *size)
-    return Mask((size[0], size[1]), made["counts"])
+    encoded = coco_mask.frPyObjects({"size": size, "counts": counts}, *size)
+    return Mask((height, width), encoded["counts"])
 
 
 def _is_count(value: Any) -> bool:
