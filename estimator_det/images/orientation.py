@@ -1,0 +1,54 @@
+"""EXIF orientation: cameras store photos as the sensor reads them, and how they are turned."""
+
+from __future__ import annotations
+
+import io
+import struct
+import warnings
+
+import numpy as np
+from PIL import Image
+
+UPRIGHT = 1
+_TAG = 0x0112
+_DAMAGE = (OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, OverflowError,
+           struct.error, Image.DecompressionBombError)  # fmt: skip
+# First bytes of a format -> marks of EXIF data; without one, the file is not parsed.
+_EXIF_MARKS = {b"\xff\xd8": (b"Exif",), b"\x89P": (b"eXIf", b"Raw profile type exif")}
+
+
+def exif_orientation(encoded: bytes) -> int:
+    """EXIF orientation of a JPEG or PNG file, 1 to 8; UPRIGHT if it has none, or a damaged one."""
+    if not any(mark in encoded for mark in _EXIF_MARKS.get(encoded[:2], ())):
+        return UPRIGHT
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(io.BytesIO(encoded)) as image:
+                return image_orientation(image)
+    except _DAMAGE:
+        return UPRIGHT
+
+
+def image_orientation(image: Image.Image) -> int:
+    """EXIF orientation of an open image, 1 to 8; UPRIGHT if it has none, or a damaged one."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow warns of damaged EXIF data
+            orientation = image.getexif().get(_TAG)
+    except _DAMAGE:
+        return UPRIGHT
+    return int(orientation) if orientation in range(1, 9) else UPRIGHT
+
+
+def rotate_upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
+    """Pixels [h, w, ...] of a file as they are to be seen; a copy unless orientation is UPRIGHT."""
+    if orientation == UPRIGHT:
+        return pixels
+    if orientation >= 5:
+        pixels = pixels.swapaxes(0, 1)
+    if orientation in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    if orientation in (2, 3, 6, 7):
+        pixels = pixels[:, ::-1]
+    return np.ascontiguousarray(pixels)
