@@ -6,6 +6,7 @@ import contextlib
 import functools
 import http.server
 import json
+import re
 import threading
 from typing import Any, Callable, Iterator, List
 
@@ -56,6 +57,8 @@ class Emulator:
     def answers(self, handler: Any) -> bool:
         """Whether a fault has answered a request."""
         self.requests.append(f"{handler.command} {handler.path}")
+        if not _range_fits(handler):
+            return status(400, f"wrong Content-Range: {handler.headers['Content-Range']}")(handler)
         for row in self.faults:
             method, part, fault, times, after = row
             if handler.command != method or part not in handler.path or not times:
@@ -80,6 +83,15 @@ class _Handler(RequestHandler):
         if not name.startswith("do_"):
             return found
         return lambda: self.emulator.answers(self) or found()
+
+
+def _range_fits(handler: Any) -> bool:
+    """False if Content-Range gives other bytes than the body has, which the service refuses."""
+    span = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", handler.headers.get("Content-Range", ""))
+    if span is None:
+        return True
+    first, last, size = map(int, span.groups())
+    return last - first + 1 == int(handler.headers["Content-Length"]) and last < size
 
 
 def _read_body(handler: Any) -> None:

@@ -10,10 +10,11 @@ from typing import Any, List
 
 import pytest
 
-from estimator_det.cloud import downloads, storage
+from estimator_det.cloud import downloads, storage, uploads
 from estimator_det.cloud.connection import MIB, Options, StorageError, connect
 from estimator_det.config.text import ConfigError
-from tests.cloud.emulator import Emulator, cut, status
+from estimator_det.cloud.paths import CloudPath
+from tests.cloud.emulator import Emulator, corrupt, cut, half, status
 from tests.conftest import TESTS
 
 QUARTER = MIB // 4
@@ -162,16 +163,22 @@ def test_pieces_do_not_grow_with_the_file(
 ):
     """Of which each thread holds one; benchmarks.storage measures the memory."""
     sent: List[int] = []
+    ranges: List[str] = []
     received: List[int] = []
 
     def note(handler: Any) -> bool:
         sent.append(int(handler.headers["Content-Length"]))
+        ranges.append(handler.headers["Content-Range"])
         return False
 
     emulator.fail("PUT", "upload_id", note, times=99)
     large = make_large(tmp_path)
     storage.upload([str(large)], "gs://data", options=options_of(waits))
-    assert sent == [QUARTER, QUARTER, QUARTER, large.stat().st_size - 3 * QUARTER]
+    size = large.stat().st_size
+    assert sent == [QUARTER, QUARTER, QUARTER, size - 3 * QUARTER]
+    ends = [(0, QUARTER - 1), (QUARTER, 2 * QUARTER - 1), (2 * QUARTER, 3 * QUARTER - 1),
+            (3 * QUARTER, size - 1)]  # fmt: skip
+    assert ranges == [f"bytes {first}-{last}/{size}" for first, last in ends]
 
     write = downloads.Writer.write
 
@@ -182,6 +189,28 @@ def test_pieces_do_not_grow_with_the_file(
     monkeypatch.setattr(downloads.Writer, "write", noted)
     storage.download(["gs://data"], str(tmp_path / "l"), options=options_of(waits))
     assert sum(received) == large.stat().st_size and max(received) <= 2**16
+
+
+@pytest.mark.parametrize("fault", [None, cut, status(503), half, corrupt])
+def test_progress_counts_each_byte_once(
+    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float], fault: Any
+):
+    """Whatever has to be sent or received again."""
+    large = make_large(tmp_path)
+    connection = connect(options_of(waits))
+    done: List[int] = []
+    if fault is cut:
+        emulator.fail("PUT", "upload_id", fault, after=1)
+    uploads.upload_file(connection, str(large), CloudPath("data", "l"), done.append)
+    assert sum(done) == large.stat().st_size and min(done) >= 0
+
+    done.clear()
+    (remote,) = storage.list_files("gs://data/l", options_of(waits))
+    if fault is not None:
+        emulator.fail("GET", "alt=media", fault)
+    downloads.download_file(connection, remote, str(tmp_path / "local"), done.append)
+    assert sum(done) == large.stat().st_size
+    assert (tmp_path / "local").read_bytes() == large.read_bytes()
 
 
 def test_missing_bucket(emulator: Emulator, tmp_path: pathlib.Path, waits: List[float]):
