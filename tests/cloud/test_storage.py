@@ -12,8 +12,8 @@ import pytest
 
 from estimator_det.cloud import downloads, storage, uploads
 from estimator_det.cloud.connection import MIB, Options, StorageError, connect
-from estimator_det.config.text import ConfigError
 from estimator_det.cloud.paths import CloudPath
+from estimator_det.config.text import ConfigError
 from tests.cloud.emulator import Emulator, corrupt, cut, half, status
 from tests.conftest import TESTS
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from estimator_det.config.text import ConfigError
+from inputs.conversion import engine
 from inputs.datasets.converters import CONVERTERS, open_source, options_of
 from inputs.datasets.source import ConversionError, SourceOptions
 from tests.inputs.conversion import samples
@@ -38,6 +39,31 @@ def test_the_sample_gives_the_known_records(name, tmp_path):
         encoded = (tmp_path / "images" / f"{image}.png").read_bytes()
         assert found[image]["image/encoded"] == [encoded]
     assert samples.faults(tmp_path / "out") == []
+
+
+@every_format
+def test_progress_ends_at_its_total(name, tmp_path):
+    """Totals count what `advance` counts, images, in both passes of a conversion."""
+    samples.write_images(tmp_path / "images")
+    # Not as many objects as images.
+    sample = samples.SAMPLES[name](tmp_path, {**samples.OBJECTS, "b": []})
+    bars = {}
+
+    def progress(title, total):
+        bars[title] = [total, 0]
+
+        def advance(images):
+            bars[title][1] += images
+
+        return advance
+
+    options = engine.ConvertOptions(sample.format, sample.options, str(tmp_path / "out"))
+    conversion = engine.convert(options, progress=progress)
+    images = conversion.tally["splits"]["train"]["images"]
+    assert images == len(samples.records(tmp_path / "out")) >= 2
+    assert bars["converting"] == [images, images]
+    assert bars["reading annotations"] in ([None, images], [images, images])
+    assert (bars["reading annotations"][0] is not None) == (name == "coco")
 
 
 # How the box of the cat becomes faulty, in ymin, xmin, ymax, xmax.
