@@ -97,8 +97,9 @@ def quoted(value: Any, most: int = LONGEST_VALUE) -> str:
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """`1 file`, `2 files`; the plural ends in s unless it is given."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+    """`1 file`, `2 boxes`, `2 classes`; irregular plurals must be given."""
+    plural = plural or noun + ("es" if noun.endswith(("s", "x")) else "s")
+    return f"{number:,} {noun if number == 1 else plural}"
 
 
 def printable(text: str) -> str:

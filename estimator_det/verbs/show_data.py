@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import Any, Iterator, List, Tuple
+from typing import Any, Iterator, List, Sequence, Tuple
 
 from estimator_det import console
 from estimator_det.config import printing
 from estimator_det.verbs.base import add_config_arguments, config_path, load
+from inputs.bad_records.kinds import KINDS
 
 SUMMARY = "Draws batches as they enter the model, augmented and padded; or what one step changes"
 EXAMPLE = "ssd.config --num_images 24 --output data.png"
@@ -63,6 +64,11 @@ def run(options: argparse.Namespace) -> int:
         raise console.UsageError(
             "--augmentation and --eval: evaluation does not augment; give one of them"
         )
+    if not options.output.lower().endswith(".png"):
+        raise console.UsageError(
+            f"--output is {options.output}, and show-data writes PNG files: name a file that ends "
+            "in .png"
+        )
     config = load(options)
     from model_fn.checkpoints import writing
 
@@ -80,11 +86,11 @@ def _draw_steps(config: Any, options: argparse.Namespace) -> int:
     reader = config.train_input_reader
     seed = options.seed or 0
     # A mixture of four needs three more.
-    samples, num_unusable = before_after.read_samples(reader, options.num_images + 3, seed)
+    read = before_after.read_samples(reader, options.num_images + 3, seed)
     for number, step in enumerate(steps):
         page = before_after.draw_step(
             step,
-            samples,
+            read.samples,
             reader,
             _names(reader),
             num_rows=options.num_images,
@@ -97,15 +103,41 @@ def _draw_steps(config: Any, options: argparse.Namespace) -> int:
             file = f"{stem}-{number + 1}-{step.WhichOneof('preprocessing_step')}{extension}"
         _save(page, file)
         console.say(f"{step.WhichOneof('preprocessing_step')}: {file}")
-    if num_unusable:
-        records = printing.counted(num_unusable, "record")
-        console.say(f"skipped {records} that cannot be used; run check-data")
+    if read.num_unusable:
+        unusable = printing.counted(read.num_unusable, "record")
+        console.say(f"skipped {unusable} that cannot be used; run check-data")
+    _say_rotated(read.rotated)
     return console.EXIT_OK
 
 
 def _save(page: Any, file: str) -> None:
     os.makedirs(os.path.dirname(os.path.abspath(file)), exist_ok=True)
     page.save(file, "PNG")
+
+
+def _say_rotated(names: Sequence[str]) -> None:
+    """Names records whose pictures lie on their side, as training sees them."""
+    for name in dict.fromkeys(names):
+        kind = KINDS["exif_rotation"]
+        console.say(f"{printing.plain(name)}: {kind.description}. Remedy: {kind.remedy}")
+
+
+def _rotated(reader: Any, features: Any) -> List[str]:
+    """Source ids of the records of a batch, partners included, whose EXIF data rotate them."""
+    from inputs import schema
+    from inputs.bad_records.policy import make_policy
+    from inputs.records import stream, tfrecord
+    from model_fn.drawing import before_after
+
+    policy, paths = make_policy(reader), stream.list_files(reader).paths
+    names: List[str] = []
+    for key in (schema.RECORD, schema.PARTNER_RECORDS):
+        rows = features[key].reshape(-1, 2).tolist() if key in features else []
+        for file, number in rows:
+            record = tfrecord.read_record(paths[file], number) if file >= 0 else None
+            if isinstance(record, bytes):
+                names += before_after.rotated_names(record, policy)
+    return names
 
 
 def _draw_batches(config: Any, options: argparse.Namespace) -> int:
@@ -120,10 +152,12 @@ def _draw_batches(config: Any, options: argparse.Namespace) -> int:
     to_pixels, exact = batch_grid.fit_pixels(preprocess, channels)
     names = _names(reader)
     cells: List[Any] = []
+    rotated: List[str] = []
     first = None
     for features, labels in batches:
         first = first or (features, labels)
         cells += batch_grid.cells_of_batch(features, labels, to_pixels, names)
+        rotated += _rotated(reader, features)
         if len(cells) >= options.num_images:
             break
     if first is None:
@@ -139,6 +173,7 @@ def _draw_batches(config: Any, options: argparse.Namespace) -> int:
     page = batch_grid.draw_grid(cells, title=title, columns=options.columns)
     _save(page, options.output)
     report.print_faults(faults)
+    _say_rotated(rotated)
     without = sum(not cell.labels for cell in cells)
     note = f", {without} of them without boxes" if without else ""
     console.say(f"{printing.counted(len(cells), 'image')}{note}: {options.output}")

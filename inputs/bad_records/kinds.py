@@ -28,7 +28,7 @@ class FaultKind(NamedTuple):
     correction: str = ""  # the effect of CLIP; "" if CLIP skips the record
     unit: str = "record"  # what a count counts
     is_choice: bool = False  # may follow from the configuration alone, so SKIP corrects it, too
-    is_for_check: bool = False  # only check-data finds it, so its action is always KEEP
+    is_for_check: bool = False  # training does not look for it, so its action is always KEEP
 
 
 _CORRECT_BOX = "correct the box, or set bad_records { policy: CLIP } to drop such boxes"
@@ -67,6 +67,12 @@ KINDS: Dict[str, FaultKind] = {
         "the decoder warns of damage to an image, but decodes it",
         "view the image; write it again, or remove it if a part is missing. Only check-data finds "
         "this fault", KEEP, is_for_check=True,
+    ),
+    "exif_rotation": FaultKind(
+        "the EXIF data of an image rotate it, but training uses its pixels as stored",
+        "look at its boxes with show-data. If they fit the upright photo, convert it again with "
+        "--exif apply; if they fit the drawing, remove the EXIF orientation. Only check-data and "
+        "show-data find this fault", KEEP, is_for_check=True,
     ),
     "huge_image": FaultKind(
         "an image header gives a size above the limit",
@@ -143,12 +149,6 @@ class RecordFault(NamedTuple):
     action: str  # one of `ACTIONS`
     # Boxes, if the unit of the kind is a box.
     count: int = 1  # type: ignore[assignment]  # hides tuple.count
-
-
-def counted(number: int, unit: str) -> str:
-    """`1 box`, `2 boxes`."""
-    end = "" if number == 1 else "es" if unit.endswith("x") else "s"
-    return f"{number:,} {unit}{end}"
 
 
 def effect(kind: str, action: str) -> str:

@@ -7,8 +7,8 @@ import threading
 from typing import Counter, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from estimator_det.config import json_lines
-from estimator_det.config.printing import escaped, shortened
-from inputs.bad_records.kinds import FAIL, KINDS, SKIP, RecordFault, counted, effect
+from estimator_det.config.printing import counted, escaped, shortened
+from inputs.bad_records.kinds import FAIL, KINDS, SKIP, RecordFault, effect
 
 LOG_FILE = "bad_records.jsonl"  # in model_dir
 MAX_KEPT = 1000  # entries of each kind that stay in memory; the file has all of them

@@ -8,6 +8,7 @@ examines all records. Descriptions, actions and rules are those of the pipeline:
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
@@ -16,6 +17,7 @@ import numpy as np
 from estimator_det.compat import quick_callable, tf, tf1
 from estimator_det.config.printing import quoted
 from estimator_det.files import image_header
+from estimator_det.images.orientation import UPRIGHT, exif_orientation
 from estimator_det.protos import input_reader_pb2
 from inputs.bad_records.kinds import FAIL, KINDS, SKIP, RecordFault
 from inputs.bad_records.policy import BadRecordPolicy
@@ -49,6 +51,7 @@ class Examined(NamedTuple):
     boxes: np.ndarray  # float32 [n, 4] yxyx, corrected as for training, before max_boxes applies
     class_ids: np.ndarray  # int64 [n]
     usable: bool  # whether training uses the record
+    content: int  # int64, equal for records with the same image; 0 without an image
 
 
 def examine_record(serialized: bytes, policy: BadRecordPolicy) -> Examined:
@@ -151,6 +154,7 @@ class _Examination:
         self.image_size: _Size = None
         self.boxes: List[np.ndarray] = []
         self.class_ids: List[np.ndarray] = []
+        self.content = 0
 
     def add(self, kind: str, message: str, count: int = 1) -> None:
         self.faults.append(self.policy.fault(kind, message, count))
@@ -159,7 +163,9 @@ class _Examination:
         usable = all(fault.action not in (FAIL, SKIP) for fault in self.faults)
         boxes = np.concatenate([np.zeros([0, 4], np.float32), *self.boxes])
         class_ids = np.concatenate([np.zeros([0], np.int64), *self.class_ids])
-        return Examined(self.faults, source_id, self.image_size, boxes, class_ids, usable)
+        return Examined(
+            self.faults, source_id, self.image_size, boxes, class_ids, usable, self.content
+        )
 
     def frame(self, features: _Features, prefix: str) -> None:
         """Examines one image with its labels."""
@@ -177,7 +183,15 @@ class _Examination:
         if not encoded:
             self.add("missing_key", "image/encoded is missing or empty")
             return None
+        # Of all frames of a sequence.
+        digest = hashlib.blake2b(
+            encoded, digest_size=8, salt=self.content.to_bytes(8, "little", signed=True)
+        )
+        self.content = int.from_bytes(digest.digest(), "little", signed=True)
         size = self._encoded_image(encoded, "image/encoded")
+        orientation = exif_orientation(encoded)
+        if size is not None and orientation != UPRIGHT:
+            self.add("exif_rotation", f"the EXIF orientation of image/encoded is {orientation}")
         additional = features["image/additional_channels/encoded"]
         expected = self.policy.reader.num_additional_channels
         if len(additional) != expected:

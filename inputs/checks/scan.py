@@ -218,8 +218,10 @@ def _examine_all(
                 entries.append(LogEntry.of(fault, task.file, number, examined.source_id))
             size, name = examined.image_size, examined.source_id
             if examined.usable and size is not None:
-                boxes, class_ids = examined.boxes, examined.class_ids
-                collector.add(task.file_number, number, size, name, boxes, class_ids)
+                collector.add(
+                    task.file_number, number, size, name, examined.boxes, examined.class_ids,
+                    examined.content,
+                )  # fmt: skip
     except (OSError, tf.errors.OpError) as error:
         entries.append(_entry(policy, "lost_records", task.file, f"it cannot be read: {error}"))
     if task.stop is None and not count and not entries:

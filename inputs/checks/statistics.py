@@ -37,6 +37,7 @@ class Columns(NamedTuple):
     images: np.ndarray  # int64 [M], the row of each box's image
     boxes: np.ndarray  # float32 [M, 4], yxyx normalized to the image
     class_ids: np.ndarray  # int32 [M]
+    contents: np.ndarray  # int64 [N], equal for images with the same bytes; 0: not known
 
     @property
     def num_images(self) -> int:
@@ -63,6 +64,7 @@ class Collector:
         self._source_ids: List[str] = []
         self._boxes: List[np.ndarray] = []
         self._class_ids: List[np.ndarray] = []
+        self._contents: List[int] = []
 
     def add(
         self,
@@ -72,6 +74,7 @@ class Collector:
         source_id: str,
         boxes: np.ndarray,  # [n, 4], yxyx normalized
         class_ids: np.ndarray,  # [n]; ValueError for another number
+        content: int = 0,  # as `Columns.contents`
     ) -> None:
         """Adds an image."""
         boxes = np.asarray(boxes, np.float32).reshape(-1, 4)
@@ -82,6 +85,7 @@ class Collector:
         self._source_ids.append(source_id)
         self._boxes.append(boxes)
         self._class_ids.append(class_ids)
+        self._contents.append(content)
 
     def columns(self) -> Columns:
         """All images, in the order in which they were added."""
@@ -95,6 +99,7 @@ class Collector:
             images=np.repeat(np.arange(len(counts)), np.asarray(counts, np.int64)),
             boxes=np.concatenate([np.zeros([0, 4], np.float32), *self._boxes]),
             class_ids=np.concatenate([np.zeros([0], np.int32), *self._class_ids]),
+            contents=np.asarray(self._contents, np.int64),
         )
 
 
@@ -110,6 +115,7 @@ def join(parts: Sequence[Columns]) -> Columns:
         images=np.concatenate([part.images + start for part, start in zip(parts, starts)]),
         boxes=np.concatenate([part.boxes for part in parts]),
         class_ids=np.concatenate([part.class_ids for part in parts]),
+        contents=np.concatenate([part.contents for part in parts]),
     )
 
 
@@ -219,3 +225,13 @@ def repeated_ids(columns: Columns) -> Dict[str, List[int]]:
         if name:
             rows.setdefault(name, []).append(row)
     return {name: found for name, found in rows.items() if len(found) > 1}
+
+
+def copies(columns: Columns) -> List[Tuple[int, int]]:
+    """(row, first row) of each image that has the content of an earlier one."""
+    first: Dict[int, int] = {}
+    pairs = []
+    for row, content in enumerate(columns.contents.tolist()):
+        if content and first.setdefault(content, row) != row:
+            pairs.append((row, first[content]))
+    return pairs

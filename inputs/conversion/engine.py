@@ -22,7 +22,6 @@ from estimator_det.config import files
 from estimator_det.config.printing import counted
 from estimator_det.config.text import ConfigError
 from inputs import machine
-from inputs.bad_records import kinds as fault_kinds
 from inputs.conversion import index, shards, tally
 from inputs.conversion.examples import ExampleOptions
 from inputs.conversion.images import ImageOptions
@@ -303,7 +302,7 @@ def _check_faults(options: ConvertOptions, work_dir: str, faults: tally.Tally) -
     total = sum(row["count"] for row in rows.values())
     lines = [f"{counted(total, 'fault')} of the source; nothing is written"]
     for kind, row in sorted(rows.items(), key=lambda item: list(KINDS).index(item[0])):
-        many = fault_kinds.counted(row["count"], KINDS[kind].unit)
+        many = printing.counted(row["count"], KINDS[kind].unit)
         first = ", the first" if row["count"] > 1 else ""
         lines.append(f"  {many}{first}: {row['examples'][0]}")
     lines.append("Or add --on_error skip, which skips such images and drops such boxes")

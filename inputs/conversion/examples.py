@@ -78,7 +78,10 @@ def convert_image(
         ]
         _check_size(image, checked)
     except ImageFault as fault:
-        return Converted(b"", [*faults, _of_image(image, fault.kind, str(fault))])
+        message = str(fault)
+        if fault.kind == "exif_rotation" and None not in (image.width, image.height):
+            message += f"; the annotation gives {image.width} x {image.height}"
+        return Converted(b"", [*faults, _of_image(image, fault.kind, message)])
     except OSError as error:
         message = f"the image {quoted(image.image)} cannot be read: {error.strerror}"
         return Converted(b"", [*faults, _of_image(image, "no_image", message)])
@@ -131,6 +134,11 @@ def _check_size(image: AnnotatedImage, checked: Checked) -> None:
     given, real = (image.height, image.width), (checked.height, checked.width)
     if any(side is not None and side != true for side, true in zip(given, real)):
         turned = " once its EXIF rotation is applied" if checked.turned_from else ""
+        if given == checked.turned_from:
+            turned += (
+                ": its boxes are those of the pixels as stored, so remove the EXIF orientation "
+                "from the file"
+            )
         raise ImageFault(
             "size_mismatch",
             f"the annotation gives {image.width} x {image.height} pixels, the image has "

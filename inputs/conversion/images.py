@@ -14,16 +14,14 @@ from PIL import Image, ImageOps
 from estimator_det.compat import quick_callable, tf, tf1
 from estimator_det.config.text import ConfigError
 from estimator_det.files import image_header
-from estimator_det.files.image_header import JPEG, PILLOW_ERRORS, PNG
+from estimator_det.files.image_header import JPEG, PILLOW_ERRORS
+from estimator_det.images.orientation import UPRIGHT, exif_orientation, image_orientation
 from inputs.checks.examine import decode_size, reason
 
-EXIF_ORIENTATION = 0x0112
-UPRIGHT = (None, 0, 1)  # values of the EXIF orientation that rotate nothing
 REFUSE, APPLY = "refuse", "apply"
+TRANSPOSED = 5  # EXIF orientations from this on exchange height and width
 DECODE, HEADER = "decode", "header"
 ENCODINGS = ("jpeg", "png")
-# First bytes of a format -> what it contains if it has EXIF data.
-_EXIF_MARKS = {JPEG[:2]: (b"Exif",), PNG[:2]: (b"eXIf", b"Raw profile type exif")}
 
 
 @dataclass(frozen=True)
@@ -91,10 +89,9 @@ def check_image(encoded: bytes, options: ImageOptions) -> Checked:
         raise ImageFault("undecodable_image", f"the header gives {size[1]} x {size[0]} pixels")
     if options.verify == DECODE:
         _decode(encoded)
-    orientation = _orientation(encoded)
-    if orientation not in UPRIGHT and options.exif == REFUSE:
-        raise ImageFault("exif_rotation", f"its EXIF orientation is {orientation}")
-    if orientation not in UPRIGHT or options.encode:
+    orientation = exif_orientation(encoded)
+    _check_orientation(orientation, size, options)
+    if orientation != UPRIGHT or options.encode:
         return _encoded_again(encoded, options, limit)
     return Checked(encoded, *size)
 
@@ -134,15 +131,16 @@ def _jpeg_decoder(process: int) -> Callable[[bytes], Any]:
         return quick_callable(tf1.Session(graph=graph, config=config), tf.size(image), placeholder)
 
 
-def _orientation(encoded: bytes) -> Any:
-    """The EXIF orientation; None without one."""
-    if not any(mark in encoded for mark in _EXIF_MARKS.get(encoded[:2], ())):
-        return None
-    try:
-        with Image.open(io.BytesIO(encoded)) as image:
-            return image.getexif().get(EXIF_ORIENTATION)
-    except PILLOW_ERRORS as error:
-        raise ImageFault("undecodable_image", f"its EXIF data cannot be read: {error}") from error
+def _check_orientation(orientation: int, size: Tuple[int, int], options: ImageOptions) -> None:
+    """Refuses a rotated image unless the options apply rotation: boxes may fit either frame."""
+    if orientation == UPRIGHT or options.exif == APPLY:
+        return
+    height, width = size if orientation < TRANSPOSED else size[::-1]
+    raise ImageFault(
+        "exif_rotation",
+        f"its EXIF orientation is {orientation}; it has {size[1]} x {size[0]} pixels as stored, "
+        f"{width} x {height} upright",
+    )
 
 
 def _other_format(encoded: bytes, options: ImageOptions, limit: float) -> Checked:
@@ -152,7 +150,7 @@ def _other_format(encoded: bytes, options: ImageOptions, limit: float) -> Checke
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(io.BytesIO(encoded)) as image:
                 kind, size = image.format or "unknown", (image.height, image.width)
-                orientation = image.getexif().get(EXIF_ORIENTATION)
+                orientation = image_orientation(image)
     except Image.DecompressionBombError as error:
         raise ImageFault("huge_image", str(error)) from error
     except PILLOW_ERRORS as error:
@@ -160,8 +158,7 @@ def _other_format(encoded: bytes, options: ImageOptions, limit: float) -> Checke
     _check_pixels(size, limit)
     if not options.encode:
         raise ImageFault("unsupported_image", f"its format is {kind}")
-    if orientation not in UPRIGHT and options.exif == REFUSE:
-        raise ImageFault("exif_rotation", f"its EXIF orientation is {orientation}")
+    _check_orientation(orientation, size, options)
     return _encoded_again(encoded, options, limit)
 
 
@@ -173,7 +170,7 @@ def _encoded_again(encoded: bytes, options: ImageOptions, limit: float) -> Check
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(io.BytesIO(encoded)) as image:
                 before = (image.height, image.width)
-                turned = image.getexif().get(EXIF_ORIENTATION) not in UPRIGHT
+                turned = image_orientation(image) != UPRIGHT
                 upright = ImageOps.exif_transpose(image)
                 assert upright is not None  # it is only with in_place
                 upright = upright if upright.mode == "L" else upright.convert("RGB")

@@ -56,7 +56,9 @@ KINDS: Dict[str, SourceFaultKind] = {
     ),
     "exif_rotation": SourceFaultKind(
         "the EXIF data of an image rotate it, which training ignores",
-        "add --exif apply, which rotates the pixels and encodes them again",
+        "if the boxes fit the upright image, add --exif apply, which rotates the pixels and "
+        "encodes them again; if they fit the pixels as stored, remove the EXIF orientation from "
+        "the file",
     ),
     "size_mismatch": SourceFaultKind(
         "the annotation gives another size than the image has",
@@ -66,7 +68,8 @@ KINDS: Dict[str, SourceFaultKind] = {
         "an image or its id is listed twice", "list each image once, with an id of its own"
     ),
     "duplicate_image": SourceFaultKind(
-        "an image has the same content as another one", "remove one of the two"
+        "an image has the same content as another one",
+        "add --duplicates skip, or remove one of the two",
     ),
     "no_split": SourceFaultKind(
         "a line of a split list names no image of the source", "correct the line"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, List, Mapping, Sequence, Tuple
+from typing import Any, List, Mapping, NamedTuple, Sequence
 
 import numpy as np
 from PIL import Image
@@ -16,7 +16,8 @@ from inputs import schema
 from inputs.augment import AUGMENTATIONS, check_links, make_links
 from inputs.augment.base import Link, records_of
 from inputs.augment.mixing import ONLY_AFTER
-from inputs.checks.examine import reason
+from inputs.bad_records.policy import BadRecordPolicy, make_policy
+from inputs.checks.examine import examine_record, reason
 from inputs.decoding.decoder import make_decoder
 from inputs.records import stream
 from inputs.schema import Sample
@@ -49,8 +50,16 @@ def find_step(text: str, configured: Sequence[Any]) -> Any:
     return step
 
 
-def read_samples(reader: Any, count: int, seed: int) -> Tuple[List[Sample], int]:
-    """The first decoded samples of a reader in random order, and how many records were unusable.
+class Samples(NamedTuple):
+    """Decoded records."""
+
+    samples: List[Sample]  # pixels as stored, as in training
+    num_unusable: int  # records before the last of the samples
+    rotated: List[str]  # source ids of samples whose EXIF data rotate the image
+
+
+def read_samples(reader: Any, count: int, seed: int) -> Samples:
+    """The first samples of a reader in random order.
 
     Fewer than `count` if the reader has fewer.
 
@@ -66,13 +75,17 @@ def read_samples(reader: Any, count: int, seed: int) -> Tuple[List[Sample], int]
     records = files[0]
     for file in files[1:]:
         records = records.concatenate(file)
+    policy = make_policy(reader)
     samples: List[Sample] = []
+    rotated: List[str] = []
     num_unusable, last_error = 0, ""
     for serialized in records.shuffle(SHUFFLED, seed):
         try:
             samples.append(decode(serialized, tf.constant([seed, len(samples)], tf.int64)))
         except tf.errors.InvalidArgumentError as error:
             num_unusable, last_error = num_unusable + 1, reason(error)
+            continue
+        rotated += rotated_names(serialized.numpy(), policy)
         if len(samples) == count:
             break
     if not samples:
@@ -80,7 +93,14 @@ def read_samples(reader: Any, count: int, seed: int) -> Tuple[List[Sample], int]
             f"train_input_reader: none of {num_unusable} records can be used; the last one: "
             f"{last_error}. estimator-det check-data reports all faults"
         )
-    return samples, num_unusable
+    return Samples(samples, num_unusable, rotated)
+
+
+def rotated_names(serialized: bytes, policy: BadRecordPolicy) -> List[str]:
+    """The source id of a record whose EXIF data rotate its image; empty for other records."""
+    examined = examine_record(serialized, policy)
+    is_rotated = any(fault.kind == "exif_rotation" for fault in examined.faults)
+    return [examined.source_id or "(no source_id)"] if is_rotated else []
 
 
 def draw_step(

@@ -10,6 +10,7 @@ import numpy as np
 from estimator_det.config import check
 from estimator_det.config.bars import ProgressBar
 from estimator_det.config.context import context_shape
+from estimator_det.config.printing import counted
 from estimator_det.config.problem import Problem, error
 from estimator_det.config.ranges import refuse_absurd
 from estimator_det.config.text import ConfigError
@@ -134,7 +135,7 @@ def _problems_of(
     if skipped > limit:
         yield error(
             f"{of.reader}.bad_records.max_skipped",
-            f"{skipped} records would be skipped, and the limit is {limit}",
+            f"{counted(skipped, 'record')} to be skipped, and the limit is {limit}",
             "repair the records, or raise the limit",
         )
     yield from data_problems.check_content(of.reader, of.columns)

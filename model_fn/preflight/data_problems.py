@@ -8,13 +8,12 @@ import numpy as np
 
 from estimator_det.config.printing import counted, quoted
 from estimator_det.config.problem import Problem, error, warning
-from estimator_det.config.ranges import MOST_CLASSES
 from estimator_det.config.text import ConfigError
 from inputs.checks import statistics
 from inputs.checks.statistics import Columns
 from inputs.label_map import LabelMap, read_label_map
 from model_fn.preflight.anchor_coverage import BETWEEN, ELONGATED, LARGE, SMALL, Coverage
-from model_fn.preflight.label_maps import RENUMBER
+from model_fn.preflight.label_maps import remedy_of_ids
 
 FEW_BOXES = 10  # a class with fewer can hardly be learnt
 TINY_SIDE = 4.0  # pixels of the network's input; hardly anything is left to see
@@ -47,23 +46,25 @@ def check_labels(
     """
     where = f"{field}.label_map_path"
     ids = list(label_map.names)
+    classes = counted(num_classes, "class")
     above = [i for i in ids if i > num_classes]
-    classes = counted(num_classes, "class", "classes")
     if above:
         yield error(
             "model.num_classes",
             f"label map {label_map.path} has ids up to {label_map.max_id}, the model "
             f"{classes}: {_named(above, label_map.names)} cannot be learnt",
-            f"set num_classes: {label_map.max_id}, or shorten the label map"
-            if label_map.max_id <= MOST_CLASSES
-            else RENUMBER,
+            remedy_of_ids(
+                label_map, f"set num_classes: {label_map.max_id}, or shorten the label map"
+            ),
         )
     elif label_map.max_id < num_classes:
         yield warning(
             "model.num_classes",
             f"the model has {classes}, label map {label_map.path} ids up to "
             f"{label_map.max_id}: the others take time and memory and never occur",
-            f"set num_classes: {label_map.max_id}, unless a checkpoint needs them",
+            remedy_of_ids(
+                label_map, f"set num_classes: {label_map.max_id}, unless a checkpoint needs them"
+            ),
         )
     num_gaps = label_map.max_id - len(ids)
     if num_gaps:
@@ -72,7 +73,8 @@ def check_labels(
         gaps = [i for i in few if i not in label_map.names][:NUM_SHOWN]
         yield warning(
             where,
-            f"{num_gaps} ids below {label_map.max_id} are of no class: {_listed(gaps, num_gaps)}",
+            f"{counted(num_gaps, 'id')} below {label_map.max_id} {_are(num_gaps)} of no class: "
+            f"{_listed(gaps, num_gaps)}",
             "number the classes from 1 without gaps, unless a checkpoint needs these ids",
         )
     if is_training:
@@ -85,7 +87,7 @@ def _rare_classes(field: str, label_map: LabelMap, columns: Columns) -> Iterator
     if unused and columns.num_boxes:
         yield warning(
             f"{field}.label_map_path",
-            f"{len(unused)} of {len(ids)} classes have no box in the data: "
+            f"{_classes(len(unused), len(ids))} no box in the data: "
             f"{_named(unused, label_map.names)}",
             "add examples, remove the classes, or correct names or ids in the records",
         )
@@ -93,7 +95,7 @@ def _rare_classes(field: str, label_map: LabelMap, columns: Columns) -> Iterator
     if few:
         yield warning(
             field,
-            f"{len(few)} of {len(ids)} classes have fewer than {FEW_BOXES} boxes: "
+            f"{_classes(len(few), len(ids))} fewer than {FEW_BOXES} boxes: "
             f"{_named(few, label_map.names)}",
             "add examples; the model will hardly find these classes",
         )
@@ -113,7 +115,7 @@ def check_content(field: str, columns: Columns) -> Iterator[Problem]:
     if empty > EMPTY_SHARE * columns.num_images:
         yield warning(
             field,
-            f"{empty} of {columns.num_images} images have no box",
+            f"{empty} of {counted(columns.num_images, 'image')} without a box",
             "check that they are meant as background; fewer of them train faster",
         )
     repeated = statistics.repeated_ids(columns)
@@ -122,8 +124,19 @@ def check_content(field: str, columns: Columns) -> Iterator[Problem]:
         shown = ", ".join(f"{quoted(name)} ({len(repeated[name])} times)" for name in most)
         yield warning(
             field,
-            f"{len(repeated)} source_ids stand for several records: {shown}",
+            f"{counted(len(repeated), 'source_id')} shared by several records: {shown}",
             "give each image a source_id of its own: metrics identify images by it",
+        )
+    copies = statistics.copies(columns)
+    if copies:
+        name = columns.source_ids
+        shown = ", ".join(
+            f"{quoted(name[row])} of {quoted(name[first])}" for row, first in copies[:NUM_SHOWN]
+        )
+        yield warning(
+            field,
+            f"{counted(len(copies), 'duplicate')} of other images, with the same bytes: {shown}",
+            "remove them, as convert does with --duplicates skip; training sees them more often",
         )
 
 
@@ -136,7 +149,7 @@ def check_overlap(train: Columns, others: Mapping[str, Columns]) -> Iterator[Pro
             shown = ", ".join(map(quoted, common[:NUM_SHOWN]))
             yield warning(
                 field,
-                f"{len(common)} source_ids occur in train_input_reader too, e.g. {shown}",
+                f"{counted(len(common), 'source_id')} shared with train_input_reader, e.g. {shown}",
                 "evaluate on other images, or the metrics are too good",
             )
 
@@ -151,7 +164,8 @@ def check_anchors(model: str, coverage: Coverage) -> Iterator[Problem]:
         forced = coverage.forced
         yield (error if lost == total else warning)(
             field if two_stages else f"{model}.matcher",
-            f"{_share(lost, total)} boxes get no anchor at all and are never learnt"
+            f"{_share(lost, total)} {'gets' if lost == 1 else 'get'} no anchor at all and "
+            f"{_are(lost)} never learnt"
             + (": the only one that fits is taken by another box" if forced else ""),
             "place anchors more densely (larger input, finer feature maps)"
             if forced
@@ -161,10 +175,10 @@ def check_anchors(model: str, coverage: Coverage) -> Iterator[Problem]:
         rows = below & coverage.poor
         count = int(rows.sum())
         if count >= max(1, NOTABLE_SHARE * total):
-            how = "match by force alone" if coverage.forced else "match no anchor"
+            how = "matched by force alone" if coverage.forced else "matched by no anchor"
             yield warning(
                 field,
-                f"{_share(count, total)} boxes are {_REASON_TEXTS[reason]} and {how} (below "
+                f"{_share(count, total)} {_are(count)} {_REASON_TEXTS[reason]}, {how} (below "
                 f"{coverage.threshold:.2g})",
                 _remedy(reason, coverage, coverage.pixels[rows], two_stages=two_stages),
             )
@@ -172,7 +186,8 @@ def check_anchors(model: str, coverage: Coverage) -> Iterator[Problem]:
     if tiny >= max(1, NOTABLE_SHARE * total):
         yield warning(
             f"{model}.image_resizer",
-            f"{_share(tiny, total)} boxes have a side below {TINY_SIDE:.0f} pixels after resizing",
+            f"{_share(tiny, total)} {_has(tiny)} a side below {TINY_SIDE:.0f} pixels after "
+            "resizing",
             "enlarge the input, cut large images into tiles, or remove such boxes",
         )
 
@@ -217,7 +232,21 @@ def _remedy(reason: str, coverage: Coverage, pixels: np.ndarray, *, two_stages: 
 
 
 def _share(count: int, total: int) -> str:
-    return f"{count} of {total} ({count / max(total, 1):.1%})"
+    """`1 of 4 boxes (25.0%)`."""
+    return f"{count} of {counted(total, 'box')} ({count / max(total, 1):.1%})"
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def _has(count: int) -> str:
+    return "has" if count == 1 else "have"
+
+
+def _classes(count: int, total: int) -> str:
+    """`1 of 2 classes has`, `2 of 2 classes have`."""
+    return f"{count} of {counted(total, 'class')} {_has(count)}"
 
 
 def _listed(values: Sequence[Any], total: Optional[int] = None) -> str:

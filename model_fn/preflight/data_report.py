@@ -204,7 +204,7 @@ def _statistics_lines(report: DataReport, scan: Scan) -> List[str]:
     common = ", ".join(f"{w}×{h} ({n:,})" for (h, w), n in shown[:NUM_SIZES_SHOWN])
     low, high = columns.sizes.min(axis=0), columns.sizes.max(axis=0)
     lines.append(
-        f"    {len(shown):,} sizes, {low[1]}…{high[1]} wide, {low[0]}…{high[0]} high; "
+        f"    {counted(len(shown), 'size')}, {low[1]}…{high[1]} wide, {low[0]}…{high[0]} high; "
         f"most frequent: {common}"
     )
     return lines
@@ -226,7 +226,7 @@ def class_lines(
     for rank, number in enumerate(order):
         if left_out > 0 and NUM_CLASSES_SHOWN // 2 <= rank < len(order) - NUM_CLASSES_SHOWN // 2:
             if rank == NUM_CLASSES_SHOWN // 2:
-                lines.append(f"    … {left_out} classes between")
+                lines.append(f"    … {counted(left_out, 'class')} between")
             continue
         boxes, images = counts[number]
         name = _cut(f"{number} {names.get(number, '(in no label map)')}")
@@ -255,7 +255,7 @@ def _anchor_lines(coverage: Coverage, reader: str) -> List[str]:
     total, below = len(coverage.below), int(coverage.below.sum())
     sizes = [f"{w}×{h}" for h, w in coverage.input_sizes[:NUM_SIZES_SHOWN]]
     lines = [
-        f"anchors against {total:,} boxes of {reader}, network input {', '.join(sizes)}"
+        f"anchors against {counted(total, 'box')} of {reader}, network input {', '.join(sizes)}"
         + (" and others" if len(coverage.input_sizes) > NUM_SIZES_SHOWN else ""),
         "  feature map     anchors   side in pixels   width : height   boxes at best   mean IoU",
     ]
@@ -271,8 +271,8 @@ def _anchor_lines(coverage: Coverage, reader: str) -> List[str]:
         )
     if coverage.num_left_out:
         lines.append(
-            f"  {coverage.num_left_out:,} more anchors cross the border of a {sizes[0]} input, and "
-            "training leaves them out"
+            f"  {counted(coverage.num_left_out, 'anchor')} across the border of a {sizes[0]} "
+            "input: training leaves them out"
         )
     matched = coverage.num_anchors[~coverage.lost]
     mean = f"{matched.mean():.1f}" if len(matched) else "0"
@@ -280,14 +280,14 @@ def _anchor_lines(coverage: Coverage, reader: str) -> List[str]:
     if coverage.threshold is not None:
         how = "; each still gets its best one by force" if coverage.forced and below else ""
         lines.append(
-            f"  {below:,} boxes ({below / total:.1%}) reach the threshold of "
-            f"{coverage.threshold:.2g} with no anchor{how}"
+            f"  {counted(below, 'box')} ({below / total:.1%}) below the threshold of "
+            f"{coverage.threshold:.2g} with every anchor{how}"
         )
         for reason, rows in coverage.reasons.items():
             if rows.any():
                 lines.append(f"    {reason:<18} {int(rows.sum()):>9,}")
     lost = int(coverage.lost.sum())
-    lines.append(f"  {lost:,} boxes ({lost / total:.1%}) are learnt by no anchor at all")
+    lines.append(f"  {counted(lost, 'box')} ({lost / total:.1%}) learnt by no anchor at all")
     return lines
 
 

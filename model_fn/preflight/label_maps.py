@@ -11,9 +11,18 @@ from estimator_det.config.problem import Problem, error, warning
 from estimator_det.config.ranges import MOST_CLASSES
 from estimator_det.config.text import ConfigError
 from inputs.decoding.hierarchy import make_hierarchy
-from inputs.label_map import read_label_map
+from inputs.label_map import LabelMap, read_label_map
 
 RENUMBER = "number the classes from 1 without gaps, in the label map and in the records"
+
+
+def remedy_of_ids(label_map: LabelMap, setting: str) -> str:
+    """Remedy where the highest id is not num_classes; `setting` makes num_classes that id."""
+    if label_map.max_id > MOST_CLASSES:
+        return RENUMBER
+    if label_map.max_id > len(label_map.names):
+        return f"{RENUMBER}; only if a checkpoint needs these ids: {setting}"
+    return setting
 
 
 def check_label_maps(config: Any) -> Iterator[Problem]:
@@ -27,10 +36,12 @@ def check_label_maps(config: Any) -> Iterator[Problem]:
             continue
         seen.add(path)
         try:
-            most = read_label_map(path).max_id
+            label_map = read_label_map(path)
         except ConfigError as failure:
             yield error(field, str(failure).rstrip("."), "correct the path or the file")
             continue
+        most = label_map.max_id
+        classes = counted(num_classes, "class")
         if most > MOST_CLASSES:
             yield error(
                 field,
@@ -38,11 +49,11 @@ def check_label_maps(config: Any) -> Iterator[Problem]:
                 RENUMBER,
             )
         elif num_classes and most != num_classes:
-            classes = counted(num_classes, "class", "classes")
             make, found = warning, f"ends at id {most}, the model has {classes}"
             if most > num_classes:
                 make, found = error, f"has id {most}, the model has {classes}"
-            yield make(field, f"{quoted(path)} {found}", f"--set model.{kind}.num_classes={most}")
+            setting = f"--set model.{kind}.num_classes={most}"
+            yield make(field, f"{quoted(path)} {found}", remedy_of_ids(label_map, setting))
 
 
 def check_hierarchies(config: Any) -> Iterator[Problem]:

@@ -31,14 +31,21 @@ def picture(height: int = 8, width: int = 12, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
-def encoded(image: np.ndarray, kind: str = "PNG", mode: str = "") -> bytes:
+def orientation(number: int) -> Image.Exif:
+    """EXIF data with this orientation."""
+    exif = Image.Exif()
+    exif[0x0112] = number
+    return exif
+
+
+def encoded(image: np.ndarray, kind: str = "PNG", mode: str = "", **save: Any) -> bytes:
     buffer = io.BytesIO()
     opened = Image.fromarray(image)
     if mode == "P":
         opened = opened.quantize()
     elif mode:
         opened = opened.convert(mode)
-    opened.save(buffer, kind)
+    opened.save(buffer, kind, **save)
     return buffer.getvalue()
 
 

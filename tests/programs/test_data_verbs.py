@@ -141,6 +141,35 @@ def test_show_data_of_augmentations(config, tmp_path, capfd):
     assert "copy_paste: needs train_input_reader.load_instance_masks" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["x.webp", "x.jpg", "x"])
+def test_show_data_refuses_other_formats(config, tmp_path, capfd, name):
+    assert run(show_data, config, "--output", tmp_path / name) == console.EXIT_USAGE
+    assert f"{name}, and show-data writes PNG files" in capfd.readouterr().err
+    assert not (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize("step", [None, "random_horizontal_flip"])
+def test_show_data_draws_rotated_photos_as_stored_and_names_them(config, tmp_path, capfd, step):
+    """Training decodes the pixels as stored: the yellow third stays on the left."""
+    image = np.full([40, 60, 3], 90, np.uint8)
+    image[:, :20] = [250, 250, 0]
+    photo = encoded(image, "JPEG", exif=examples.orientation(6), quality=95)
+    records = [record("upright"), record("photo", **{"image/encoded": photo})]
+    examples.write(tmp_path / "good.record", records)
+    picture = tmp_path / "data.png"
+    arguments = [config, "--num_images", 2, "--columns", 1, "--output", picture, "--seed", 1]
+    assert run(show_data, *arguments, *(["--augmentation", step] if step else [])) == 0
+    out = capfd.readouterr().out
+    (line,) = [line for line in out.splitlines() if "EXIF" in line]
+    assert line.startswith("photo: the EXIF data of an image rotate it, but training uses")
+    assert "--exif apply" in line
+    if step is None:
+        # In both pictures the yellow third has its full height of 64 rows of 64.
+        pixels = np.asarray(Image.open(picture)).astype(int)
+        yellow = np.abs(pixels - [250, 250, 0]).max(axis=2) < 30
+        assert np.sum(yellow.sum(axis=1) > 60) > 500
+
+
 def test_show_data_of_evaluation(config, tmp_path, capfd):
     picture = tmp_path / "data.png"
     assert run(show_data, config, "--eval", "--output", picture) == console.EXIT_USAGE

@@ -13,7 +13,10 @@ def test_policies() -> None:
     assert reference["box_outside"] == reference["label_contradiction"] == KEEP
     assert reference["damaged_record"] == reference["box_inverted"] == FAIL
     fail = kinds.resolve_actions("fail", {})
-    assert {kind for kind, action in fail.items() if action != FAIL} == {"corrupt_image"}
+    assert {kind for kind, action in fail.items() if action != FAIL} == {
+        "corrupt_image",
+        "exif_rotation",
+    }
     skip = kinds.resolve_actions("skip", {})
     assert skip["box_outside"] == skip["truncated_image"] == skip["label_contradiction"] == SKIP
     assert skip["unknown_text"] == skip["too_many_boxes"] == CLIP

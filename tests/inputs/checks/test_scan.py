@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from inputs.bad_records.policy import make_policy
-from inputs.checks import decoder_warnings, scan
+from inputs.checks import decoder_warnings, scan, statistics
 from inputs.checks.scan import Scan
 from tests.inputs import examples
-from tests.inputs.examples import BOXES, example
+from tests.inputs.examples import BOXES, encoded, example, orientation, picture
 
 LABELS = {"image/object/class/label": [1, 2]}
 
@@ -104,6 +104,34 @@ def test_a_warning_of_the_decoder_names_its_record(tmp_path, capfd) -> None:
     (entry,) = run(examples.write(tmp_path / "b.record", records)).entries
     assert entry.kind == "undecodable_image"  # libjpeg prints why, but the fault says it already
     assert capfd.readouterr().err == ""
+
+
+def test_a_rotated_photo_is_reported_with_its_record(tmp_path) -> None:
+    """Its pixels are decoded as stored: the record is used."""
+    pixels = picture(20, 30)
+    photo = encoded(pixels, "JPEG", exif=orientation(6))
+    path = examples.write(
+        tmp_path / "a.record",
+        [
+            record(0, **{"image/encoded": encoded(pixels, "JPEG", exif=orientation(1))}),
+            record(1, **{"image/encoded": photo}),
+        ],
+    )
+    result = run(path, policy="FAIL")
+    (entry,) = result.entries
+    assert (entry.kind, entry.action, entry.record) == ("exif_rotation", "keep", 1)
+    assert entry.message == "the EXIF orientation of image/encoded is 6"
+    assert "--exif apply" in entry.remedy
+    np.testing.assert_array_equal(result.columns.sizes, [[20, 30], [20, 30]])
+
+
+def test_records_with_the_same_image_have_the_same_content(tmp_path) -> None:
+    photos = [picture(seed=seed) for seed in (1, 2, 1)]
+    path = examples.write(
+        tmp_path / "a.record",
+        [record(i, **{"image/encoded": encoded(pixels)}) for i, pixels in enumerate(photos)],
+    )
+    assert statistics.copies(run(path).columns) == [(2, 0)]
 
 
 def test_other_lines_on_standard_error_stay(capfd) -> None:

@@ -71,6 +71,10 @@ def test_exif_rotation_with_boxes_of_the_upright_image(tmp_path):
     image = AnnotatedImage("a.png", "f", 1, height=10, width=6, objects=[thing])
     (fault,) = convert_image(image, ExampleOptions(folder, IDS)).faults
     assert fault.kind == "exif_rotation"
+    assert fault.message == (
+        "'a.png': its EXIF orientation is 6; it has 10 x 6 pixels as stored, 6 x 10 upright; the "
+        "annotation gives 6 x 10"
+    )
     options = ExampleOptions(folder, IDS, ImageOptions(exif="apply"))
     converted = convert_image(image, options)
     assert converted.size == (10, 6) and converted.is_encoded_again
@@ -79,6 +83,9 @@ def test_exif_rotation_with_boxes_of_the_upright_image(tmp_path):
     (fault,) = convert_image(image._replace(height=6, width=10), options).faults
     assert fault.kind == "size_mismatch"
     assert "10 x 6 pixels, the image has 6 x 10 once its EXIF rotation" in fault.message
+    assert "remove the EXIF orientation from the file" in fault.message
+    (fault,) = convert_image(image._replace(height=6, width=9), options).faults
+    assert "remove the EXIF orientation" not in fault.message
 
 
 def test_a_damaged_jpeg_that_is_decoded_is_reported_and_kept(tmp_path):

@@ -13,11 +13,12 @@ from inputs.conversion.images import ImageFault, ImageOptions, check_image
 from tests.inputs.conversion.samples import png
 
 DEFAULT = ImageOptions()
+EXIF_ORIENTATION = 0x0112
 
 
 def rotated(orientation, kind="JPEG", height=6, width=10):
     exif = Image.Exif()
-    exif[images.EXIF_ORIENTATION] = orientation
+    exif[EXIF_ORIENTATION] = orientation
     pixels = np.zeros((height, width, 3), np.uint8)
     pixels[0, :, 0] = 255  # the first row of the file is red
     buffer = io.BytesIO()
@@ -87,7 +88,7 @@ def test_exif_rotation_is_refused_or_applied(orientation):
     assert (checked.height, checked.width) == ((10, 6) if is_turned else (6, 10))
     assert checked.turned_from == (6, 10) and checked.is_encoded_again
     upright = Image.open(io.BytesIO(checked.encoded))
-    assert upright.getexif().get(images.EXIF_ORIENTATION) in images.UPRIGHT
+    assert upright.getexif().get(EXIF_ORIENTATION) in (None, 1)
     red = np.asarray(upright, np.int32)[..., 0]
     # Where EXIF says that the first row of the file belongs.
     side = {
@@ -106,6 +107,18 @@ def test_exif_without_rotation_changes_nothing():
     encoded = rotated(1)
     assert check_image(encoded, DEFAULT).encoded == encoded
     assert fault_of(rotated(6, "PNG")) == "exif_rotation"
+
+
+@pytest.mark.parametrize(("orientation", "upright"), [(3, "10 x 6"), (4, "10 x 6"), (5, "6 x 10")])
+def test_a_rotated_image_is_refused_with_both_sizes(orientation, upright):
+    with pytest.raises(ImageFault, match=f"10 x 6 pixels as stored, {upright} upright"):
+        check_image(rotated(orientation), DEFAULT)
+
+
+@pytest.mark.parametrize("orientation", [0, 9])
+def test_an_orientation_that_does_not_exist_rotates_nothing(orientation):
+    encoded = rotated(orientation)
+    assert check_image(encoded, DEFAULT).encoded == encoded
 
 
 def test_all_images_are_encoded_again_if_asked():

@@ -38,20 +38,46 @@ def check_labels(of: Columns, num_classes: int = 4, is_training: bool = True, te
 def test_label_map_and_num_classes() -> None:
     many = columns(*[[1, 2, 4]] * 10)
     (gap,) = check_labels(many)
-    assert gap.severity == "warning" and "1 ids below 4 are of no class: 3" in gap.message
+    assert gap.severity == "warning" and "1 id below 4 is of no class: 3" in gap.message
     too_few = check_labels(many, num_classes=3)[0]
     assert (too_few.severity, too_few.field) == ("error", "model.num_classes")
     assert "'owl' (id 4) cannot be learnt" in too_few.message
-    assert too_few.remedy.startswith("set num_classes: 4")
+    assert too_few.remedy.startswith("number the classes from 1 without gaps")
+    assert too_few.remedy.endswith("needs these ids: set num_classes: 4, or shorten the label map")
     too_many = check_labels(many, num_classes=90)[0]
     assert too_many.severity == "warning" and "90 classes" in too_many.message
+
+
+def test_ids_that_begin_above_1_are_renumbered() -> None:
+    """As many classes as the model has: a larger model would learn an id without a class."""
+    text = 'item { id: 2 name: "cat" }'
+    above, gap, *_ = check_labels(columns([2] * 20), num_classes=1, text=text)
+    assert above.message.endswith("the model 1 class: 'cat' (id 2) cannot be learnt")
+    assert above.remedy.startswith("number the classes from 1 without gaps")
+    assert "1 id below 2 is of no class: 1" in gap.message
+    below = check_labels(columns([2] * 20), num_classes=90, text=text)[0]
+    assert "the model has 90 classes" in below.message
+    assert below.remedy.startswith("number the classes from 1 without gaps")
+    dense = 'item { id: 1 name: "cat" } item { id: 2 name: "dog" }'
+    (above, *_) = check_labels(columns([1] * 20, [2] * 20), num_classes=1, text=dense)
+    assert above.remedy.startswith("set num_classes: 2")
+
+
+def test_numbers_agree_with_their_nouns() -> None:
+    text = 'item { id: 1 name: "cat" }'
+    (rare,) = check_labels(columns([1]), num_classes=1, text=text)
+    assert rare.message.startswith("1 of 1 class has fewer than 10 boxes")
+    (lost,) = data_problems.check_anchors("m", coverage([""], lost=[0], forced=False))
+    assert lost.message == "1 of 1 box (100.0%) gets no anchor at all and is never learnt"
+    (lost,) = data_problems.check_anchors("m", coverage(["", "", ""], lost=[0, 1], forced=False))
+    assert lost.message == "2 of 3 boxes (66.7%) get no anchor at all and are never learnt"
 
 
 def test_unused_and_rare_classes_matter_in_training_alone() -> None:
     text = 'item { id: 1 name: "cat" } item { id: 2 name: "dog" }'
     of = columns(*[[1] * 5] * 3)
     (unused,) = check_labels(of, num_classes=2, text=text)
-    assert "1 of 2 classes have no box in the data: 'dog' (id 2)" in unused.message
+    assert "1 of 2 classes has no box in the data: 'dog' (id 2)" in unused.message
     rare = check_labels(columns([1] * 20, [2] * 9), num_classes=2, text=text)
     assert ["'dog'" in problem.message for problem in rare] == [True]
     assert "fewer than 10" in rare[0].message
@@ -87,6 +113,19 @@ def test_content() -> None:
     assert empty.severity == "warning" and "2 of 3 images" in empty.message
     (repeated,) = data_problems.check_content("r", columns([1], [1], [1], names=["a", "b", "a"]))
     assert "'a' (2 times)" in repeated.message
+    assert repeated.message.startswith("1 source_id shared by several records")
+
+
+def test_duplicates_by_content_with_the_option_that_skips_them() -> None:
+    collector = Collector()
+    for number, content in enumerate([5, 0, 5, 7, 5, 0]):
+        collector.add(0, number, (9, 9), f"image {number}", [[0, 0, 1, 1]], [1], content)
+    (copies,) = data_problems.check_content("r", collector.columns())
+    assert copies.message == (
+        "2 duplicates of other images, with the same bytes: 'image 2' of 'image 0', 'image 4' of "
+        "'image 0'"
+    )
+    assert "--duplicates skip" in copies.remedy
 
 
 def test_images_in_training_and_evaluation() -> None:
@@ -95,7 +134,7 @@ def test_images_in_training_and_evaluation() -> None:
     (problem,) = data_problems.check_overlap(train, {"eval[0]": apart, "eval[1]": shared})
     assert (
         problem.field == "eval[1]"
-        and "1 source_ids" in problem.message
+        and "1 source_id shared with train" in problem.message
         and "'b'" in problem.message
     )
 
@@ -128,7 +167,7 @@ def test_matched_boxes_give_no_problem() -> None:
 def test_remedies_name_numbers() -> None:
     (small,) = data_problems.check_anchors("model.ssd", coverage([SMALL, "", "", ""]))
     assert small.severity == "warning" and small.field == "model.ssd.anchor_generator"
-    assert "1 of 4 (25.0%) boxes are too small" in small.message and "by force" in small.message
+    assert "1 of 4 boxes (25.0%) is too small" in small.message and "by force" in small.message
     assert "begin at 20 pixels, half of these boxes are below 5" in small.remedy
     (large,) = data_problems.check_anchors("m", coverage([LARGE], pixels=(300.0, 300.0)))
     assert "end at 57 pixels, half of these boxes are above 300" in large.remedy

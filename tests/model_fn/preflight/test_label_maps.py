@@ -65,6 +65,16 @@ def test_no_number_of_classes_is_proposed_that_no_model_has(tmp_path: pathlib.Pa
     assert "num_classes" not in str(problem) and "from 1 without gaps" in problem.remedy
 
 
+def test_ids_with_gaps_are_renumbered_rather_than_the_model_enlarged(
+    tmp_path: pathlib.Path,
+) -> None:
+    (problem,) = _problems(tmp_path / "map.pbtxt", "item { id: 3 name: 'c' }")
+    assert problem.remedy.startswith("number the classes from 1 without gaps")
+    text = "".join(f"item {{ id: {i} name: 'c{i}' }}" for i in (1, 2, 3))
+    (problem,) = _problems(tmp_path / "dense.pbtxt", text)
+    assert problem.remedy == "--set model.ssd.num_classes=3"
+
+
 def test_check_config_reports_them_without_a_build(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
 ) -> None:
