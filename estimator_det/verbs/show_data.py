@@ -64,16 +64,16 @@ def run(options: argparse.Namespace) -> int:
         raise console.UsageError(
             "--augmentation and --eval: evaluation does not augment; give one of them"
         )
-    if not options.output.lower().endswith(".png"):
-        raise console.UsageError(
-            f"--output is {options.output}, and show-data writes PNG files: name a file that ends "
-            "in .png"
-        )
     config = load(options)
     from model_fn.checkpoints import writing
 
     draw = _draw_steps if options.augmentation else _draw_batches
     with writing.into_file(options.output, "output"):
+        if not options.output.lower().endswith(".png"):
+            raise console.UsageError(
+                f"--output is {options.output}, and show-data writes PNG files: name a file that "
+                "ends in .png"
+            )
         return draw(config, options)
 
 

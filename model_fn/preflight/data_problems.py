@@ -54,7 +54,7 @@ def check_labels(
             f"label map {label_map.path} has ids up to {label_map.max_id}, the model "
             f"{classes}: {_named(above, label_map.names)} cannot be learnt",
             remedy_of_ids(
-                label_map, f"set num_classes: {label_map.max_id}, or shorten the label map"
+                label_map, f"set num_classes: {label_map.max_id}", ", or shorten the label map"
             ),
         )
     elif label_map.max_id < num_classes:
@@ -63,7 +63,9 @@ def check_labels(
             f"the model has {classes}, label map {label_map.path} ids up to "
             f"{label_map.max_id}: the others take time and memory and never occur",
             remedy_of_ids(
-                label_map, f"set num_classes: {label_map.max_id}, unless a checkpoint needs them"
+                label_map,
+                f"set num_classes: {label_map.max_id}",
+                ", unless a checkpoint needs them",
             ),
         )
     num_gaps = label_map.max_id - len(ids)

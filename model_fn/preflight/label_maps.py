@@ -16,13 +16,16 @@ from inputs.label_map import LabelMap, read_label_map
 RENUMBER = "number the classes from 1 without gaps, in the label map and in the records"
 
 
-def remedy_of_ids(label_map: LabelMap, setting: str) -> str:
-    """Remedy where the highest id is not num_classes; `setting` makes num_classes that id."""
+def remedy_of_ids(label_map: LabelMap, setting: str, condition: str = "") -> str:
+    """Remedy where the highest id is not num_classes.
+
+    `setting` makes num_classes that id; `condition` follows it if no id is left out.
+    """
     if label_map.max_id > MOST_CLASSES:
         return RENUMBER
     if label_map.max_id > len(label_map.names):
         return f"{RENUMBER}; only if a checkpoint needs these ids: {setting}"
-    return setting
+    return setting + condition
 
 
 def check_label_maps(config: Any) -> Iterator[Problem]:
