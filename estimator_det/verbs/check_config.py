@@ -213,7 +213,7 @@ def summary_lines(config: Any) -> List[str]:
     lines = [f"model:      {kind or 'none'}"]
     extractor = getattr(model, "feature_extractor", None)
     if extractor is not None:
-        classes = printing.counted(model.num_classes, "class", "classes")
+        classes = printing.counted(model.num_classes, "class")
         lines[0] = ", ".join(filter(None, [lines[0], extractor.type, classes]))
     resizer = getattr(model, "image_resizer", None)
     if resizer is not None and resizer.WhichOneof("image_resizer_oneof"):

@@ -148,10 +148,9 @@ def _to_coco(given: Dict[str, Any]) -> int:
     export = to_coco.ExportOptions(**_present(given, names))
     with writing.into_file(export.output, "output"), _Bars() as bar:
         exported = to_coco.export_coco(export, advance=bar("writing", None))
-    console.say(
-        f"{printing.counted(exported.images, 'image')} and "
-        f"{printing.counted(exported.annotations, 'annotation')}: {given['output']}"
-    )
+    images = printing.counted(exported.images, "image")
+    annotations = printing.counted(exported.annotations, "annotation")
+    console.say(f"{images} and {annotations}: {given['output']}")
     return console.EXIT_OK
 
 

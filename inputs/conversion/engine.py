@@ -302,7 +302,7 @@ def _check_faults(options: ConvertOptions, work_dir: str, faults: tally.Tally) -
     total = sum(row["count"] for row in rows.values())
     lines = [f"{counted(total, 'fault')} of the source; nothing is written"]
     for kind, row in sorted(rows.items(), key=lambda item: list(KINDS).index(item[0])):
-        many = printing.counted(row["count"], KINDS[kind].unit)
+        many = counted(row["count"], KINDS[kind].unit)
         first = ", the first" if row["count"] > 1 else ""
         lines.append(f"  {many}{first}: {row['examples'][0]}")
     lines.append("Or add --on_error skip, which skips such images and drops such boxes")

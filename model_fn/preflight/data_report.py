@@ -8,12 +8,12 @@ import numpy as np
 
 from estimator_det.config.printing import quoted
 from estimator_det.config.problem import Problem
+from estimator_det.config.printing import counted
 from inputs.bad_records.kinds import (
     CLIP,
     FAIL,
     KINDS,
     SKIP,
-    counted,
     effect,
     resolve_actions,
 )

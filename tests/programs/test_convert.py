@@ -16,6 +16,7 @@ from estimator_det.verbs import convert as verb
 from inputs.datasets import shapes, writer
 from inputs.datasets.converters import CONVERTERS
 from inputs.datasets.source import SourceOptions
+from tests.inputs import examples
 from tests.inputs.conversion import samples
 from tests.inputs.conversion.test_engine import content, many
 from tests.programs.forking import Forker
@@ -58,6 +59,25 @@ def test_every_format_from_the_command_line_and_back(name, tmp_path, capsys):
     document = json.loads((tmp_path / "back.json").read_text())
     boxes = sorted(annotation["bbox"] for annotation in document["annotations"])
     assert boxes == [[0, 0, 32, 20], [4, 5, 8, 10], [8, 4, 16, 10]]
+
+
+def test_a_rotated_photo_with_both_frames_and_numbers_that_agree(tmp_path, capsys):
+    """The only image: 12 x 8 pixels as stored, and its annotation fits the upright photo."""
+    (tmp_path / "images").mkdir()
+    photo = examples.encoded(examples.picture(), "JPEG", exif=examples.orientation(6))
+    (tmp_path / "images" / "a.jpg").write_bytes(photo)
+    boxes = tmp_path / "boxes.csv"
+    boxes.write_text("filename,width,height,class,xmin,ymin,xmax,ymax\na.jpg,8,12,cat,1,1,7,11\n")
+    options = samples.SourceOptions(str(tmp_path / "images"), str(boxes))
+    sample = samples.Sample("csv", options, str(boxes), 2)
+    assert cli.main(arguments(sample, tmp_path / "out")) == 1
+    error = capsys.readouterr().err
+    assert "12 x 8 pixels as stored, 8 x 12 upright; the annotation gives 8 x 12" in error
+    assert "if the boxes fit the upright image, add --exif apply" in error
+    assert cli.main(arguments(sample, tmp_path / "out", "--exif=apply")) == 0
+    assert "\n1 image in " in capsys.readouterr().out
+    (values,) = samples.records(tmp_path / "out").values()
+    assert (values["image/height"], values["image/width"]) == ([12], [8])
 
 
 def test_faults_in_the_report(tmp_path, capsys):
