@@ -81,6 +81,24 @@ def test_every_epoch_is_one_pass_in_another_order_and_every_seed_has_its_own(
     assert names(stream(config(tmp_path), shuffle=True, seed=4, num_epochs=2)) != order
 
 
+@pytest.mark.parametrize("field", ["shuffle_buffer_size", "filenames_shuffle_buffer_size"])
+def test_records_and_files_move_as_far_forward_as_their_buffer(
+    tmp_path: pathlib.Path, field: str
+) -> None:
+    """One of a buffer of three is at most two places early."""
+    of_files = field.startswith("filenames")
+    expected = shards(tmp_path, files=9 if of_files else 1, each=1 if of_files else 9)
+    other = "shuffle_buffer_size" if of_files else "filenames_shuffle_buffer_size"
+    options = config(tmp_path, f"num_readers: 1 {field}: 3 {other}: 1")
+    orders = [names(stream(options, shuffle=True, num_epochs=1, seed=seed)) for seed in (1, 2, 3)]
+    for order in orders:
+        early = [expected.index(name) - place for place, name in enumerate(order)]
+        assert max(early) <= 2 and sorted(order) == expected
+    assert expected not in orders
+    options = config(tmp_path, f"num_readers: 1 {field}: 1 {other}: 1")
+    assert names(stream(options, shuffle=True, num_epochs=1)) == expected
+
+
 def test_endless_by_default(tmp_path: pathlib.Path) -> None:
     shards(tmp_path, files=1, each=2)
     dataset = stream(config(tmp_path), shuffle=False)
