@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import pathlib
-from typing import Any, Iterator
+from typing import Any, Iterator, List, Tuple
 
 import pytest
 
@@ -12,6 +12,11 @@ import inputs
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from inputs import schema
+from inputs.checks.graph_guard import GraphGuard
+from inputs.records import splits
+from inputs.records.cursor import CursorState
+from inputs.records.record_id import split_record_id
+from inputs.records.stream import list_files
 from tests.inputs.examples import example, pipeline, write
 from tests.inputs.test_pipeline import preprocess_of
 
@@ -59,6 +64,27 @@ def test_each_record_enters_the_model_once_an_epoch(tmp_path: pathlib.Path, addr
     assert collections.Counter(names) == everything
     assert names != sorted(names)
     assert len(seeds) == len(names)  # Each has an augmentation of its own in each epoch.
+
+
+def test_fields_of_the_reader_apply_without_a_service(tmp_path: pathlib.Path) -> None:
+    """The splits alone: a sample of each file, and records in a buffer."""
+    reader = _config(tmp_path, "shuffle_buffer_size: 1").train_input_reader
+    paths = list_files(reader).paths
+
+    def numbers(**options: Any) -> List[Tuple[int, int]]:
+        dataset = splits.split_dataset(
+            reader, GraphGuard(paths), start=CursorState(3), num_epochs=1, **options
+        )
+        return [split_record_id(int(one.record_id)) for one in dataset.as_numpy_iterator()]
+
+    sample = [(file, number) for file in range(NUM_FILES) for number in (0, 3, 6)]
+    assert numbers(shuffle=False, sample_1_of_n=3) == sample
+    shuffled = numbers(shuffle=True, sample_1_of_n=3)
+    assert sorted(shuffled) == sample != shuffled
+    # Without a buffer, the records of a file stay in order.
+    assert [number for _, number in shuffled] == [0, 3, 6] * NUM_FILES
+    reader.shuffle_buffer_size = 4
+    assert [number for _, number in numbers(shuffle=True, sample_1_of_n=3)] != [0, 3, 6] * NUM_FILES
 
 
 def test_weights_are_refused(tmp_path: pathlib.Path) -> None:
