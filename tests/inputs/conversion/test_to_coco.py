@@ -212,7 +212,8 @@ def test_records_of_other_programs(tmp_path):
     square[2:5, 4:10] = True
     labels = writer.Annotations(
         np.array([[0.2, 0.2, 0.5, 0.5]]), [2], masks=[masks.to_png(square)], group_of=[True],
-        keypoints=np.array([[[0.3, 0.4], [np.nan, np.nan]]]), confidences=[0.9],
+        keypoints=np.array([[[0.3, 0.4], [np.nan, np.nan], [0.5, 0.5]]]), confidences=[0.9],
+        keypoint_visibilities=np.array([[2, 0, 1]]),
     )  # fmt: skip
     path = str(tmp_path / "x.record")
     names = ("a.png", "b.png")
@@ -231,7 +232,7 @@ def test_records_of_other_programs(tmp_path):
     }  # fmt: skip
     assert annotation == {
         "id": 2, "image_id": 2, "category_id": 2, "bbox": [4, 2, 6, 3], "area": 18, "iscrowd": 1,
-        "keypoints": [8, 3, 2, 0, 0, 0], "num_keypoints": 1, "score": 0.9,
+        "keypoints": [8, 3, 2, 0, 0, 0, 10, 5, 1], "num_keypoints": 2, "score": 0.9,
     }  # fmt: skip
 
 

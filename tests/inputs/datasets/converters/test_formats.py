@@ -130,7 +130,7 @@ def test_open_images_labels_and_groups(root):
         "a,/m/2,0,0.5\nzz,/m/2,0,0.5,0,0.5,0\n"
     )
     (root / "l.csv").write_text(
-        "ImageID,Source,LabelName,Confidence\nc,x,/m/1,0\na,x,/m/2,1\nc,x,/m/2,1\nc,x,/m/1,y\n"
+        "ImageID,Source,LabelName,Confidence\nc,x,/m/1,0\na,x,/m/2,1\nc,x,/m/2,1\nc,x,/m/1,y\nb,x,/m/1,0.5\n"
     )
     (root / "names.csv").write_text('/m/1,Cat\n/m/2,"Dog, small"\n')
     a, b, zz, c = read(
@@ -140,6 +140,7 @@ def test_open_images_labels_and_groups(root):
     assert [(one.class_name, one.box, one.group_of) for one in a.objects] == [
         ("Cat", [0.2, 0.25, 0.7, 0.75], True), ("Dog, small", [0, 0, 0.5, 0.5], False),
     ]  # fmt: skip
+    assert b.image_classes == [("Cat", 0.5)] and b.absent_classes == []  # neither is certain
     assert b.objects[0].group_of is None and a.source_id == "a" and a.normalized
     assert faults_of(a) == [("broken_source", 5)] and a.image_classes == [("Dog, small", 1.0)]
     assert faults_of(zz) == [("no_image", 6)]
@@ -348,6 +349,7 @@ def test_yolo_polygons_become_masks(root):
         ("[2, 3]", "0.5 0.25 2 0 0 0", [2, 0]),
         ("[2, 2]", "0.5 0.25 0 0", [2, 0]),
         ("[2, 3]", "0.5 0.25 1 0.75 0.5 2", [1, 2]),
+        ("[2, 2]", "0.5 0.25 0 0.5", [2, 2]),  # on the border of the image, not absent
     ],
 )
 def test_yolo_keypoints(shape, points, expected, root):
