@@ -137,6 +137,25 @@ def test_random_image_scale_aligns_corners() -> None:
         np.testing.assert_allclose(scaled.area, np.array(sample.area) * growth, rtol=1e-5)
 
 
+def test_masks_and_image_align_their_corners_alike() -> None:
+    """By hand: of 4 columns, 2 with aligned corners are the first and the last one."""
+    row = np.array([[0.0, 0.0, 0.0, 1.0]], np.float32)
+    sample = small_sample()._replace(
+        image=tf.constant(row[..., np.newaxis]), masks=tf.constant(row[np.newaxis])
+    )
+    size = tf.constant([1, 2])
+    aligned = resize(sample, size, tf.image.ResizeMethod.NEAREST_NEIGHBOR, align_corners=True)
+    assert aligned.image[0, :, 0].numpy().tolist() == aligned.masks[0, 0].numpy().tolist() == [0, 1]
+    by_pixels = resize(sample, size, tf.image.ResizeMethod.NEAREST_NEIGHBOR)
+    assert by_pixels.masks[0, 0].numpy().tolist() == [0, 0]
+
+
+def test_a_tiny_image_keeps_a_pixel() -> None:
+    sample = small_sample()._replace(image=tf.zeros([1, 3, 3]), masks=None)
+    text = "random_image_scale { min_scale_ratio: 0.1 max_scale_ratio: 0.2 }"
+    assert run_step(text, sample).image.shape == (1, 1, 3)
+
+
 def test_scale_boxes_to_pixel_coordinates() -> None:
     scaled = run_step("scale_boxes_to_pixel_coordinates {}", small_sample())
     np.testing.assert_allclose(scaled.boxes, [[0.2, 0.8, 1.0, 2.4]], atol=1e-6)
