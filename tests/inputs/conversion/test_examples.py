@@ -88,6 +88,18 @@ def test_exif_rotation_with_boxes_of_the_upright_image(tmp_path):
     assert "remove the EXIF orientation" not in fault.message
 
 
+def test_an_object_without_area_beside_others_has_that_of_its_box(tmp_path):
+    folder = write(tmp_path, a=samples.png(0, 10, 30))
+    things = [
+        AnnotatedObject("cat", [0, 0, 10, 3], 2, area=7.0),
+        AnnotatedObject("cat", [0, 0, 5, 12], 3),
+    ]
+    image = AnnotatedImage("a.png", "f", 1, height=10, width=30, objects=things)
+    converted = convert_image(image, ExampleOptions(folder, IDS))
+    feature = tf.train.Example.FromString(converted.serialized).features.feature
+    np.testing.assert_allclose(feature["image/object/area"].float_list.value, [7, 60])
+
+
 def test_a_damaged_jpeg_that_is_decoded_is_reported_and_kept(tmp_path):
     encoded = samples.png(1, 64, 64, "JPEG")
     folder = write(tmp_path, a=encoded[: len(encoded) // 2] + b"\xff\xd9")

@@ -63,6 +63,12 @@ def test_other_files():
     assert fault_of(png(1, 5, 7, "WEBP")) == "unsupported_image"
 
 
+def test_a_megapixel_is_a_million_pixels():
+    encoded = png(1, 100, 200)
+    assert check_image(encoded, ImageOptions(max_megapixels=0.02)).width == 200
+    assert fault_of(encoded, ImageOptions(max_megapixels=0.0199)) == "huge_image"
+
+
 @pytest.mark.parametrize("kind", ["PNG", "TIFF"])
 def test_absurd_sizes_are_refused_before_anything_is_decoded(kind, monkeypatch):
     huge = io.BytesIO()
