@@ -6,9 +6,8 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from estimator_det.config.printing import quoted
+from estimator_det.config.printing import counted, quoted
 from estimator_det.config.problem import Problem
-from estimator_det.config.printing import counted
 from inputs.bad_records.kinds import (
     CLIP,
     FAIL,
