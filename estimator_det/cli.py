@@ -22,6 +22,7 @@ from estimator_det.verbs import (
     evaluate,
     export,
     import_model,
+    old_trainer,
     replay,
     show_data,
     submit,
@@ -151,6 +152,11 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.refuse_unknown_options(_with_underscores(text) for text in own[:1])
     if own and not own[0].startswith("-"):
         parser.refuse_unknown("verb", own[0], [name_of(verb) for verb in VERBS])
+    if own[:1] == [name_of(train)]:
+        try:
+            old_trainer.refuse(own[1:])
+        except console.UsageError as error:
+            parser.error(str(error))
     if own[:1] not in [[name_of(verb)] for verb in VERBS if _passes_on(verb)]:
         return parser.parse_args([_with_underscores(text) for text in own])
     end = own.index("--") if "--" in own else len(own)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from absl import flags
 
 from estimator_det import console, tpu_environment
 from estimator_det.cloud import environment
 from estimator_det.config import printing
-from estimator_det.verbs import legacy_cluster
 
 MODES = ("train_and_eval", "train", "eval")
 
@@ -93,7 +92,6 @@ _MODE_HELP = (
     "What to run; eval evaluates each new checkpoint of --model_dir. Default: eval with "
     "--checkpoint_dir, else train_and_eval."
 )
-_DEFINERS = {bool: flags.DEFINE_boolean, int: flags.DEFINE_integer, str: flags.DEFINE_string}
 
 
 def define_flags() -> flags.FlagValues:
@@ -107,9 +105,6 @@ def define_flags() -> flags.FlagValues:
     for name, (number, text) in _NUMBERS.items():
         low = None if name in _MAY_BE_NEGATIVE else 1
         flags.DEFINE_integer(name, number, text, lower_bound=low, flag_values=values)
-    for name, flag in legacy_cluster.FLAGS.items():
-        define: Any = _DEFINERS[type(flag.default)]
-        define(name, flag.default, flag.help, flag_values=values)
     flags.DEFINE_float(
         "task_timeout_secs",
         600.0,
@@ -156,7 +151,6 @@ def check_flags(values: flags.FlagValues, rest: List[str]) -> None:
         raise console.UsageError(
             "--use_tpu and --rehearse_tpu exclude each other: give one of them"
         )
-    legacy_cluster.apply({name: values[name].value for name in legacy_cluster.FLAGS})
     mode = values["mode"].value
     evaluates_only = values["checkpoint_dir"].value or mode == "eval"
     if values["use_tpu"].value and not evaluates_only:

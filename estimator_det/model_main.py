@@ -22,14 +22,14 @@ from estimator_det.cloud import environment
 from estimator_det.config import printing
 from estimator_det.config.text import ConfigError
 from estimator_det.model_flags import check_flags, define_flags
-from estimator_det.verbs import evaluate, legacy_cluster
+from estimator_det.verbs import evaluate, old_trainer
 
 
 def help_text(values: flags.FlagValues) -> str:
-    """The module's description, every flag, those of the old trainer last, and the exit codes."""
+    """The module's description, every flag, and the exit codes."""
     lines = [(__doc__ or "").strip(), "", "flags:"]
     names = (name for name in values if name != values[name].short_name)
-    for name in sorted(names, key=lambda name: (name in legacy_cluster.FLAGS, name)):
+    for name in sorted(names):
         flag = values[name]
         short = f", -{flag.short_name}" if flag.short_name else ""
         is_default = flag.default is None or flag.default == "" or flag.default is False
@@ -51,7 +51,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     values = define_flags()
     printing.use_json(environment.is_cloud_job(os.environ))
     try:
-        rest = values(list(sys.argv if argv is None else argv))
+        arguments = list(sys.argv if argv is None else argv)
+        old_trainer.refuse(arguments[1:])
+        rest = values(arguments)
         if values["help"].value:
             console.say(help_text(values))
             return console.EXIT_OK

@@ -9,7 +9,7 @@ import sys
 from typing import Any, Optional
 
 from estimator_det import console, tpu_environment
-from estimator_det.verbs import data_worker, legacy_cluster
+from estimator_det.verbs import data_worker
 from estimator_det.verbs.base import CONFIG_EXAMPLE, CONFIG_FILE, add_config_arguments, load
 from model_fn.runs import loop_options
 from model_fn.runs.options import DEFAULT_TASK_TIMEOUT_SECS as TASK_TIMEOUT_SECS
@@ -76,7 +76,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="read and augment training records by the data workers of this dispatcher; see "
         "estimator-det data-worker",
     )
-    legacy_cluster.add_arguments(parser.add_argument_group("flags of the old trainer"))
     _add_loop_arguments(
         parser.add_argument_group("TF2 loop", "in place of Estimator; see docs/distributed.md")
     )
@@ -222,7 +221,6 @@ def _train_options(flags: argparse.Namespace) -> TrainOptions:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
-    legacy_cluster.apply_options(options)
     data_service = options.tf_data_service
     if data_service is not None:
         data_service = data_worker.check_address("--tf_data_service", data_service)

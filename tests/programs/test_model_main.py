@@ -9,7 +9,7 @@ import pytest
 from estimator_det import cli, console, model_flags, model_main
 from estimator_det.config import pipeline, printing
 from estimator_det.config.text import ConfigError
-from estimator_det.verbs import legacy_cluster
+from estimator_det.verbs import old_trainer
 from tests.programs.test_cli import CONFIG, ROOT
 
 REFERENCE_FLAGS = [
@@ -235,8 +235,15 @@ def test_help_lists_the_short_name_of_a_flag_with_it(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert "  --verbosity, -v" in lines and "  --v" not in lines
     names = [line[4:].partition(",")[0] for line in lines if line.startswith("  --")]
-    old = sorted(legacy_cluster.FLAGS)
-    assert names[-len(old) :] == old and names[: -len(old)] == sorted(names[: -len(old)])
+    assert names == sorted(names)
+
+
+@pytest.mark.parametrize("name", sorted(old_trainer.FLAGS))
+def test_flags_of_the_old_trainer_are_refused_with_what_replaces_them(name, capsys):
+    for main in (_main, lambda *arguments: cli.main(["train", *arguments])):
+        assert main("--model_dir=m", "--pipeline_config_path=c", f"--{name}=2") == 2
+        error = capsys.readouterr().err
+        assert f"--{name} is a flag of the old trainer. Instead, {old_trainer.FLAGS[name]}" in error
 
 
 def test_the_help_says_what_ends_a_training(capsys):
