@@ -157,7 +157,7 @@ class BipartiteMatcher:
         left = tf.where(tf.expand_dims(claiming, -1), similarity, lowest)
         # A last row that is never taken keeps argmax defined when G is 0.
         left = tf.pad(left, [[0, 0], [0, 1], [0, 0]], constant_values=lowest)
-        static_shape = left.shape
+        left_shape, matches_shape = left.shape, [left.shape[0], left.shape[2]]
         batch, num_rows, num_anchors = tf.unstack(tf.shape(left), num=3)
         claims = tf.reduce_sum(tf.cast(claiming, tf.int32), axis=1)
         rounds = tf.minimum(tf.reduce_max(tf.pad(claims, [[0, 1]])), num_anchors)
@@ -172,13 +172,12 @@ class BipartiteMatcher:
             row, anchor = best // num_anchors, best % num_anchors
             found = tf.reduce_max(pairs, axis=1, keepdims=True) > lowest
             here = tf.logical_and(tf.equal(anchor_numbers, anchor), found)
-            matches = tf.where(here, row, matches)
+            matches = tf.ensure_shape(tf.where(here, row, matches), matches_shape)
             taken = tf.logical_or(here[:, None, :], tf.equal(row_numbers, row[:, :, None]))
-            left = tf.ensure_shape(tf.where(taken, lowest, left), static_shape)
+            left = tf.ensure_shape(tf.where(taken, lowest, left), left_shape)
             return done + 1, left, matches
 
-        unmatched = tf.fill([batch, num_anchors], UNMATCHED)
-        unmatched = tf.ensure_shape(unmatched, [static_shape[0], static_shape[2]])
+        unmatched = tf.ensure_shape(tf.fill([batch, num_anchors], UNMATCHED), matches_shape)
         _, _, matches = tf.while_loop(
             lambda done, *_: done < rounds, take_best, (0, left, unmatched)
         )
