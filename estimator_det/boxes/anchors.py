@@ -18,7 +18,10 @@ from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 
-TPU = TpuAdvice("anchor_generator", "use ssd_anchor_generator")
+TPU = (
+    TpuAdvice("anchor_generator", "use ssd_anchor_generator"),
+    TpuAdvice("first_stage_anchor_generator", "use grid_anchor_generator"),
+)
 
 REDUCED_SCALE = 0.1  # of the square box in SSD's lowest layer when that layer is reduced
 

@@ -15,7 +15,10 @@ from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 
-TPU = TpuAdvice("post_processing", "remove the calibration")
+TPU = (
+    TpuAdvice("post_processing", "remove the calibration"),
+    TpuAdvice("second_stage_post_processing", "remove the calibration"),
+)
 
 ScoreFunction = Callable[[tf.Tensor], tf.Tensor]
 

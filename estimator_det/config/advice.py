@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 
 class TpuAdvice(NamedTuple):
-    """The constant `TPU` of a module, or of a package for all its modules.
+    """The constant `TPU` of a module, or of a package for all its modules; or several in a tuple.
 
-    `model_fn.preflight.op_origin` reads it for operations that the module makes.
+    `model_fn.preflight.op_origin` reads the first whose field the detector has, for operations
+    that the module makes; where none has, that of the caller.
     """
 
     field: str  # within the detector's message, or from the top if it begins with train_config

@@ -15,7 +15,10 @@ from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 from estimator_det.losses import masking
 
-TPU = TpuAdvice("loss.classification_loss", "use weighted_sigmoid_focal")
+TPU = (
+    TpuAdvice("loss.classification_loss", "use weighted_sigmoid_focal"),
+    TpuAdvice("second_stage_classification_loss", "use weighted_softmax"),
+)
 
 
 class ClassificationLoss(Protocol):

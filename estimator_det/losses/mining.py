@@ -18,10 +18,13 @@ from estimator_det.compat import tf
 from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.text import ConfigError
 
-TPU = TpuAdvice(
-    "loss.hard_example_miner",
-    "remove the hard_example_miner block and use weighted_sigmoid_focal as "
-    "classification_loss: it needs no mining",
+TPU = (
+    TpuAdvice(
+        "loss.hard_example_miner",
+        "remove the hard_example_miner block and use weighted_sigmoid_focal as "
+        "classification_loss: it needs no mining",
+    ),
+    TpuAdvice("hard_example_miner", "remove the hard_example_miner block"),
 )
 
 # From this threshold on, few pairs of boxes overlap enough to matter, and finding those pairs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from types import ModuleType
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from estimator_det.compat import tf
 from estimator_det.config.advice import TpuAdvice
@@ -32,25 +32,46 @@ class _Frame(NamedTuple):
 
 
 def origin_of(operation: tf.Operation, pipeline_config: Any) -> Origin:
-    """The innermost line of ours that made an operation, and the field that `TPU` there names.
+    """The innermost line of ours that made an operation, and the field that its `TPU` names.
 
     For a gradient, those of the operation it is the gradient of.
     """
     frames = _own_frames(_forward(operation))
-    advice = next(filter(None, (_advice_of(frame.module) for frame in frames)), _ELSEWHERE)
+    model = pipeline_config.model
+    detector = getattr(model, model.WhichOneof("model")).DESCRIPTOR
+    advices = (_advice_of(frame.module, detector) for frame in frames)
+    advice = next(filter(None, advices), _ELSEWHERE)
     location = _location(frames[0]) if frames else ""
     return Origin(location, _full_field(advice.field, pipeline_config), advice.remedy)
 
 
-def _advice_of(module: ModuleType) -> Optional[TpuAdvice]:
-    """The constant `TPU` of a module or of the nearest package around it."""
+def advices_of(module: ModuleType) -> Sequence[TpuAdvice]:
+    """The constant `TPU` of a module as a sequence, empty without one."""
+    advice = getattr(module, "TPU", ())
+    return [advice] if isinstance(advice, TpuAdvice) else advice
+
+
+def _advice_of(module: ModuleType, detector: Any) -> Optional[TpuAdvice]:
+    """The first advice of a module, or of the nearest package around it, for this detector."""
     name = module.__name__
     while name:
-        advice = getattr(sys.modules[name], "TPU", None)
-        if isinstance(advice, TpuAdvice):
-            return advice
+        for advice in advices_of(sys.modules[name]):
+            if _is_in(advice.field, detector):
+                return advice
         name = name.rpartition(".")[0]
     return None
+
+
+def _is_in(field: str, detector: Any) -> bool:
+    """True if the detector's descriptor, or for `train_config` the pipeline's, has the field."""
+    if field.startswith("train_config"):
+        return True
+    descriptor = detector
+    for name in field.split("."):
+        if descriptor is None or name not in descriptor.fields_by_name:
+            return False
+        descriptor = descriptor.fields_by_name[name].message_type
+    return True
 
 
 def _location(frame: _Frame) -> str:

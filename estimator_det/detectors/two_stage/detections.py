@@ -14,6 +14,7 @@ from estimator_det.boxes.nms.multiclass import NmsOptions, make_nms_options, mul
 from estimator_det.boxes.nms.rows import CodedBoxes
 from estimator_det.boxes.score_conversion import make_score_converter
 from estimator_det.compat import tf
+from estimator_det.config.advice import TpuAdvice
 from estimator_det.detectors.base import Detections
 from estimator_det.detectors.two_stage.outputs import (
     Proposals,
@@ -23,6 +24,8 @@ from estimator_det.detectors.two_stage.outputs import (
     real_windows,
 )
 from estimator_det.detectors.two_stage.targets import BOX_CODER
+
+TPU = TpuAdvice("second_stage_post_processing.batch_non_max_suppression", "set static_kernel: true")
 
 
 @dataclass(frozen=True)

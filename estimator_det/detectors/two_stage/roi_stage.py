@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Optional, Protocol
 
 from estimator_det.compat import tf
+from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.two_stage.context import (
@@ -22,6 +23,8 @@ from estimator_det.nets.roi import crop_regions, pool_crops
 from estimator_det.predictors.base import Prediction
 from estimator_det.predictors.box_head import RegionBoxHead, make_region_box_head
 from estimator_det.predictors.rfcn import RfcnHead, make_rfcn_head
+
+TPU = TpuAdvice("second_stage_box_predictor", "use mask_rcnn_box_predictor without dropout")
 
 REGION_STAGES: Registry[Callable[..., RegionStage]] = Registry("second-stage box predictor")
 

@@ -11,6 +11,7 @@ from estimator_det.boxes import geometry
 from estimator_det.boxes.anchors import AnchorGenerator, make_anchor_generator
 from estimator_det.boxes.nms.multiclass import NmsOptions, multiclass_nms
 from estimator_det.compat import tf
+from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.two_stage.outputs import (
     Proposals,
@@ -22,6 +23,8 @@ from estimator_det.detectors.two_stage.targets import BOX_CODER
 from estimator_det.images.sizes import Length, height_and_width
 from estimator_det.nets.hyperparams import make_arg_scope
 from estimator_det.predictors.rpn import ProposalHead
+
+TPU = TpuAdvice("use_static_shapes", "set it to true")
 
 ANCHORS_IN_PIXELS = (
     "grid_anchor_generator",

@@ -15,9 +15,12 @@ from estimator_det.boxes.geometry import IOU_SIMILARITY
 from estimator_det.boxes.matching import ArgMaxMatcher
 from estimator_det.boxes.sampling import balanced_sample
 from estimator_det.compat import tf
+from estimator_det.config.advice import TpuAdvice
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Groundtruth
 from estimator_det.detectors.two_stage.outputs import Regions, in_pixels
+
+TPU = TpuAdvice("use_matmul_gather_in_matcher", "set it to true")
 
 BOX_CODER = CenterSizeCoder(10.0, 10.0, 5.0, 5.0)
 """Of both stages; the scales are part of what published checkpoints have learnt."""

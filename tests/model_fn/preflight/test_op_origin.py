@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
-from typing import Iterator
+from typing import Any, Dict, Iterator
 
 import pytest
 
@@ -13,8 +13,8 @@ import estimator_det
 import model_fn.training
 from estimator_det.compat import tf
 from estimator_det.config.advice import TpuAdvice
-from estimator_det.protos import faster_rcnn_pb2
 from model_fn.preflight import op_origin
+from tests.detectors.two_stage import configs as two_stage_configs
 from tests.model_fn.preflight.small import small_config
 
 
@@ -28,26 +28,53 @@ def _modules() -> Iterator[str]:
 ADVISED = [name for name in _modules() if hasattr(importlib.import_module(name), "TPU")]
 
 
+def _configs() -> Dict[str, Any]:
+    """A configuration of each kind of detector."""
+    two_stage = small_config()
+    two_stage.model.CopyFrom(two_stage_configs.small_config("hard_example_miner {}"))
+    return {
+        "ssd": small_config("model.ssd.loss.hard_example_miner={}"),
+        "faster_rcnn": two_stage,
+    }
+
+
+def _message(config: Any) -> Any:
+    return getattr(config.model, config.model.WhichOneof("model"))
+
+
 @pytest.mark.parametrize("name", ADVISED)
-def test_the_field_is_in_the_schema(name: str) -> None:
-    config = small_config("model.ssd.loss.hard_example_miner={}")
-    advice = sys.modules[name].TPU
-    assert isinstance(advice, TpuAdvice) and advice.remedy
-    first = advice.field.partition(".")[0]
-    if first in faster_rcnn_pb2.FasterRcnn.DESCRIPTOR.fields_by_name and not hasattr(
-        config.model.ssd, first
-    ):
-        config.model.faster_rcnn.SetInParent()
-    kind = config.model.WhichOneof("model")
+def test_every_field_is_in_the_schema(name: str) -> None:
+    advices = op_origin.advices_of(sys.modules[name])
+    assert advices and all(isinstance(one, TpuAdvice) and one.remedy for one in advices)
+    fits = {
+        advice
+        for config in _configs().values()
+        for advice in advices
+        if op_origin._is_in(advice.field, _message(config).DESCRIPTOR)
+    }
+    assert fits == set(advices)
+
+
+@pytest.mark.parametrize("name", ADVISED)
+@pytest.mark.parametrize("kind", ["ssd", "faster_rcnn"])
+def test_the_advice_of_a_detector_names_a_field_of_it(kind: str, name: str) -> None:
+    config = _configs()[kind]
+    advice = op_origin._advice_of(sys.modules[name], _message(config).DESCRIPTOR)
+    if advice is None:
+        return
     field = op_origin._full_field(advice.field, config)
     assert field.startswith(("train_config", f"model.{kind}.{advice.field}"))
+    message = config
+    for part in field.split("."):
+        message = getattr(message, part)
 
 
 def test_the_parts_of_a_detector_have_advice() -> None:
     assert {"estimator_det.extractors", "estimator_det.losses.mining"} <= set(ADVISED)
-    nearest = op_origin._advice_of(sys.modules["estimator_det.predictors.base"])
+    ssd = _message(_configs()["ssd"]).DESCRIPTOR
+    nearest = op_origin._advice_of(sys.modules["estimator_det.predictors.base"], ssd)
     assert nearest is sys.modules["estimator_det.predictors"].TPU
-    assert op_origin._advice_of(sys.modules["estimator_det.nets.necks.fpn"]) is None
+    assert op_origin._advice_of(sys.modules["estimator_det.nets.necks.fpn"], ssd) is None
 
 
 def test_operations_of_other_code_have_no_location() -> None:

@@ -293,3 +293,26 @@ def test_two_stages_are_static_in_training_and_evaluation(more: str) -> None:
     config.model.CopyFrom(two_stage_configs.small_config(STATIC_TWO_STAGE + more))
     config.train_input_reader.load_instance_masks = "predict_instance_masks" in more
     assert findings_of(config, *tpu_graph.MODES) == []
+
+
+TWO_STAGE_TROUBLES = [
+    ("hard_example_miner {}", "hard_example_miner", "remove the hard_example_miner block"),
+    ("use_matmul_crop_and_resize: false", "use_matmul_crop_and_resize", "set it to true"),
+    (
+        "image_resizer { keep_aspect_ratio_resizer { min_dimension: 48 max_dimension: 64 } }",
+        "image_resizer.keep_aspect_ratio_resizer",
+        "fixed_shape_resizer",
+    ),
+]
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize(("unfit", "field", "remedy"), TWO_STAGE_TROUBLES)
+def test_an_unfit_part_of_a_two_stage_detector_is_named(
+    unfit: str, field: str, remedy: str
+) -> None:
+    config = a_config()
+    config.model.CopyFrom(two_stage_configs.small_config(STATIC_TWO_STAGE + unfit))
+    found = findings_of(config)
+    assert {problem.field for problem in found} == {f"model.faster_rcnn.{field}"}
+    assert all(remedy in problem.remedy for problem in found)
