@@ -21,15 +21,12 @@ from estimator_det.detectors.base import Groundtruth, Losses, Predictions
 from estimator_det.detectors.equalization import Equalization, make_equalization
 from estimator_det.detectors.loss_weights import ExpectedWeights, make_expected_weights
 from estimator_det.losses.classification import make_classification_loss
-from estimator_det.losses.localization import make_localization_loss
+from estimator_det.losses.localization import LocalizationLoss, make_localization_loss
 from estimator_det.losses.mining import make_hard_example_miner
 
 LOCALIZATION = "Loss/localization_loss"
 CLASSIFICATION = "Loss/classification_loss"
 EQUALIZATION = "Loss/equalization_loss"
-
-# These compare boxes, the others compare codes.
-LOSSES_OF_BOXES = ("weighted_iou", "weighted_giou")
 
 
 @dataclass(frozen=True)
@@ -55,15 +52,14 @@ class LossTerms:
 
     Attributes:
         classification: Class logits, targets, weights -> [B, A, C] or [B, A].
-        localization: Box codes or boxes, targets, weights -> [B, A], possibly flat.
-        compares_boxes: Whether `localization` takes decoded boxes.
+        localization: Box codes, or boxes if it is `on_boxes`, targets, weights -> [B, A], possibly
+            flat.
         classification_weight: Factor of the classification term.
         localization_weight: Factor of the localization term.
     """
 
     classification: Callable[..., tf.Tensor]
-    localization: Callable[..., tf.Tensor]
-    compares_boxes: bool
+    localization: LocalizationLoss
     classification_weight: float
     localization_weight: float
 
@@ -190,7 +186,8 @@ class SsdLoss:
     ) -> tf.Tensor:
         """float32 [B, A]; targets that are NaN (absent keypoints) count as zero."""
         predicted, wanted = predictions.box_encodings, targets.box_targets
-        if self.terms.compares_boxes:
+        # A plain function may be registered, too: it compares codes.
+        if getattr(self.terms.localization, "on_boxes", False):
             coder = self.assigner.coder
             predicted = coder.decode(predicted, predictions.anchors).boxes
             wanted = coder.decode(wanted, predictions.anchors).boxes
@@ -274,8 +271,6 @@ def make_ssd_loss(config: Any, is_training: bool) -> SsdLoss:
         terms=LossTerms(
             classification=make_classification_loss(loss.classification_loss),
             localization=make_localization_loss(loss.localization_loss),
-            compares_boxes=loss.localization_loss.WhichOneof("localization_loss")
-            in LOSSES_OF_BOXES,
             classification_weight=loss.classification_weight,
             localization_weight=loss.localization_weight,
         ),

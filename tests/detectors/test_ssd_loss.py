@@ -9,6 +9,7 @@ import pytest
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors import Groundtruth, Predictions
 from estimator_det.detectors.ssd_loss import SsdLoss, make_ssd_loss
+from estimator_det.losses.localization import LOCALIZATION_LOSSES
 from tests.detectors.configs import groundtruth, small_config, small_detector
 
 # Two anchors on the boxes of image 0, one on the first box of image 1, one on nothing.
@@ -128,6 +129,32 @@ def test_losses_of_boxes_compare_decoded_boxes(kind: str) -> None:
     assert moved["localization"] > 0.05
 
 
+class _Recorder:
+    """A localization loss that keeps its predictions."""
+
+    def __init__(self, **attributes: Any) -> None:
+        vars(self).update(attributes)
+
+    def __call__(self, predictions: tf.Tensor, targets: Any, weights: tf.Tensor, **_: Any) -> Any:
+        del targets
+        self.predictions = predictions.numpy()
+        return weights
+
+
+@pytest.mark.parametrize(
+    ("attributes", "gets_boxes"),
+    [({"on_boxes": True}, True), ({"on_boxes": False}, False), ({}, False)],
+)
+def test_the_registered_loss_decides_if_it_gets_boxes(
+    monkeypatch: pytest.MonkeyPatch, attributes: Dict[str, bool], gets_boxes: bool
+) -> None:
+    recorder = _Recorder(**attributes)
+    monkeypatch.setitem(LOCALIZATION_LOSSES._makers, "weighted_l2", lambda config: recorder)
+    terms("loss { localization_loss { weighted_l2 {} } }")
+    wanted = [ANCHORS] * 2 if gets_boxes else np.zeros([2, 4, 4])
+    np.testing.assert_allclose(recorder.predictions, wanted, atol=1e-6)
+
+
 def test_random_sampler_takes_all_positives_and_their_share_of_negatives() -> None:
     found = terms(
         """normalize_loss_by_num_matches: false
@@ -179,7 +206,7 @@ def test_every_option_is_read() -> None:
     assert made.assigner.negative_class_weight == 0.25
     assert made.targets.implicit_weight == 0.5
     assert (made.terms.classification_weight, made.terms.localization_weight) == (2.0, 5.0)
-    assert made.terms.compares_boxes and not plain.terms.compares_boxes
+    assert made.terms.localization.on_boxes and not plain.terms.localization.on_boxes
     assert (made.miner.cls_weight, made.miner.loc_weight) == (2.0, 5.0)
     assert made.sampler and made.expected_weights and made.equalization
 
