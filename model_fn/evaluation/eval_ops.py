@@ -102,6 +102,16 @@ def _batch(
     )
 
 
+def _annotated(batch: EvaluatedBatch, is_annotated: Optional[tf.Tensor]) -> EvaluatedBatch:
+    """The batch without detections and boxes of images that nobody annotated, bool [B]."""
+    if is_annotated is None:
+        return batch
+    return batch._replace(
+        num_detections=tf.where(is_annotated, batch.num_detections, 0),
+        num_boxes=tf.where(is_annotated, batch.num_boxes, 0),
+    )
+
+
 class _Output(NamedTuple):
     """What a metrics set may need, for its refusal."""
 
@@ -214,6 +224,7 @@ def evaluated_batch(
     frames = _frames(features)
     boxes = _scaled(groundtruth.boxes, frames.padded / frames.real)
     batch = _batch(detections, groundtruth, boxes, frames)
+    batch = _annotated(batch, groundtruth.is_annotated)
     sets = [metrics for _, metrics in accumulator.named_sets]
     return _with_needed(sets, batch, detections, groundtruth, frames)
 
@@ -259,7 +270,8 @@ def evaluation_ops(
             detection_masks=detections.masks,
             masks=groundtruth.masks,
         )
-        counts = (batch.num_detections, batch.num_boxes)
+        shown = _batch(detections, groundtruth, evaluated.boxes, frames)  # not annotated ones, too
+        counts = (shown.num_detections, shown.num_boxes)
         images = _images(eval_config, categories)
         ops.update(image_ops(images, evaluated, features[schema.TRUE_IMAGE_SHAPE], counts))
     return ops

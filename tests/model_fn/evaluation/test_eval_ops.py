@@ -15,6 +15,8 @@ from estimator_det.protos import eval_pb2, pipeline_pb2
 from inputs import schema
 from inputs.label_map import LabelMap, read_label_map
 from model_fn.evaluation import eval_ops
+from model_fn.evaluation.diagnostics import EVAL_DIAGNOSTICS
+from model_fn.evaluation.metrics import METRICS
 from model_fn.evaluation.metrics.base import EvaluatedBatch
 
 CATEGORIES = [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}]
@@ -394,3 +396,67 @@ def test_lists_of_classes_arrive(received: List[EvaluatedBatch]) -> None:
     _ops(_detections(), groundtruth, _features())
     assert received[0].verified_negatives is absent
     assert received[0].not_exhaustive is incomplete
+
+
+def _all_in_masks(boxes: Any) -> tf.Tensor:
+    """Masks [B, G, *PADDED] of boxes that are normalized to the padded image."""
+    y, x = (tf.range(size, dtype=tf.float32) / size for size in PADDED)
+    low, high = tf.split(boxes[..., tf.newaxis, tf.newaxis], 2, axis=2)
+    rows, columns = y[:, tf.newaxis], x[tf.newaxis]
+    inside = (rows >= low[:, :, 0]) & (rows < high[:, :, 0])
+    return tf.cast(inside & (columns >= low[:, :, 1]) & (columns < high[:, :, 1]), tf.float32)
+
+
+def _values(name: str, num_images: int, annotated: Any) -> Dict[str, float]:
+    """The set's results; the second image has a false detection and a missed box."""
+    detections, groundtruth = _with_keypoints()
+    false = tf.constant([[0.0, 0.0, 0.2, 0.2]] * 2)
+    detections = detections._replace(
+        boxes=tf.stack([detections.boxes[0], false]),
+        scores=tf.constant([[0.9, 0.8], [0.95, 0.95]]),
+        classes=tf.constant([[0.0, 1.0], [1.0, 0.0]]),
+        num=tf.constant([2.0, 2.0]),
+        keypoints=groundtruth.keypoints,
+        masks=tf.ones([2, 2, 3, 5]),
+    )
+    groundtruth = groundtruth._replace(
+        masks=_all_in_masks(groundtruth.boxes), is_annotated=tf.constant(annotated)
+    )
+    points = [{"id": k, "name": str(k)} for k in range(2)]
+    categories = [{**c, "keypoints": points, "frequency": "f"} for c in CATEGORIES]
+    batch = [
+        {key: value[:num_images].numpy() for key, value in part.items() if value is not None}
+        for part in (detections._asdict(), groundtruth._asdict(), _features())
+    ]
+    with tf.Graph().as_default(), tf1.Session() as session:
+        found, true, features = (
+            {key: tf.constant(value) for key, value in part.items()} for part in batch
+        )
+        ops = eval_ops.evaluation_ops(
+            Detections(**found),
+            Groundtruth(**true),
+            features,
+            eval_config=eval_pb2.EvalConfig(metrics_set=[name]),
+            categories=categories,
+            on_results=lambda _: None,
+        )
+        ops.pop(EVAL_DIAGNOSTICS)
+        session.run([update for _, update in ops.values()])
+        return session.run({key: value for key, (value, _) in ops.items()})
+
+
+@pytest.mark.parametrize("name", sorted(METRICS))
+def test_images_nobody_annotated_count_in_no_set(name: str) -> None:
+    alone = _values(name, 1, [True, True])
+    np.testing.assert_equal(_values(name, 2, [True, False]), alone)
+    assert str(_values(name, 2, [True, True])) != str(alone)
+
+
+def test_images_nobody_annotated_do_not_count_in_diagnostics(received: List[Any]) -> None:
+    annotated = tf.constant([True, False])
+    features = _features(**{schema.ORIGINAL_IMAGE: tf.zeros([2, *PADDED, 3], tf.uint8)})
+    _ops(_detections(), _groundtruth(is_annotated=annotated), features, "num_visualizations: 3")
+    batch, (_, _, counts) = received
+    np.testing.assert_array_equal(batch.num_detections, [2, 0])
+    np.testing.assert_array_equal(batch.num_boxes, [2, 0])
+    np.testing.assert_array_equal(counts, [[2, 1], [2, 1]])  # Pictures show what there is.
