@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator
+from typing import Any, Dict, Iterator, Sequence
 
 from estimator_det.config.check_model import predicts_masks
 from estimator_det.config.fields import no_effect
+from estimator_det.config.printing import quoted
 from estimator_det.config.problem import Problem, error
 
 
@@ -36,6 +37,7 @@ def check_evaluation(config: Any) -> Iterator[Problem]:
             f"asks for mask metrics, and model.{kind} finds boxes only",
             "remove the mask metrics, or use faster_rcnn with number_of_stages: 3",
         )
+    yield from _check_names(config.eval_input_reader)
     for index, reader in enumerate(config.eval_input_reader):
         path = f"eval_input_reader[{index}]"
         if asks_for_masks and not reader.load_instance_masks:
@@ -48,6 +50,21 @@ def check_evaluation(config: Any) -> Iterator[Problem]:
             yield no_effect(f"{path}.num_epochs", "0 is without end, and an evaluation ends")
     yield from _check_keypoint_edges(config)
     yield from _check_unused(config)
+
+
+def _check_names(readers: Sequence[Any]) -> Iterator[Problem]:
+    """The results of a reader are kept under its name, or under its number if it has none."""
+    first: Dict[str, int] = {}
+    for index, reader in enumerate(readers):
+        name = reader.name or str(index)
+        if first.setdefault(name, index) != index:
+            given = quoted(name) if reader.name else f"not set, which stands for {quoted(name)}"
+            yield error(
+                f"eval_input_reader[{index}].name",
+                f"is {given}, the name of eval_input_reader[{first[name]}], too: one's results "
+                "overwrite the other's",
+                f"--set eval_input_reader[{index}].name=… with a name of its own",
+            )
 
 
 def _check_keypoint_metrics(config: Any) -> Iterator[Problem]:
