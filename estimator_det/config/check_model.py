@@ -12,6 +12,7 @@ from estimator_det.protos import (
     faster_rcnn_pb2,
     image_resizer_pb2,
     pipeline_pb2,
+    ssd_anchor_generator_pb2,
     ssd_pb2,
 )
 
@@ -95,6 +96,7 @@ def _check_ssd(model: ssd_pb2.Ssd, path: str) -> Iterator[Problem]:
     yield from _check_first_release(model.feature_extractor, f"{path}.feature_extractor", path)
     yield from _check_levels(model, path)
     yield from _check_code_size(model, path)
+    yield from _check_scales(model.anchor_generator.ssd_anchor_generator, path)
     sigmoid_trained = model.loss.classification_loss.WhichOneof("classification_loss") in (
         "weighted_sigmoid",
         "weighted_sigmoid_focal",
@@ -170,6 +172,22 @@ def _check_code_size(model: ssd_pb2.Ssd, path: str) -> Iterator[Problem]:
         )
 
 
+def _check_scales(
+    anchors: ssd_anchor_generator_pb2.SsdAnchorGenerator, path: str
+) -> Iterator[Problem]:
+    """Announces scales beyond those of the layers and of the one past the last."""
+    used = anchors.num_layers + int(anchors.interpolated_scale_aspect_ratio > 0)
+    if len(anchors.scales) > used:
+        path = f"{path}.anchor_generator.ssd_anchor_generator.scales"
+        unused = ", ".join(f"{scale:g}" for scale in anchors.scales[used:])
+        yield warning(
+            path,
+            f"has {len(anchors.scales)} values for {anchors.num_layers} layers: {unused} at its "
+            "end have no effect",
+            "remove them, or raise num_layers with the feature extractor's",
+        )
+
+
 def score_threshold_field(model: Any) -> str:
     """Path of the field that drops detections of a `DetectionModel` message by their score."""
     if not model.HasField("faster_rcnn"):
@@ -220,9 +238,16 @@ def _check_faster_rcnn(model: faster_rcnn_pb2.FasterRcnn, path: str) -> Iterator
             yield from _missing_parts(model, path, _CROP_PARTS)
     yield from check_context(model, path)
     predictor = model.second_stage_box_predictor.mask_rcnn_box_predictor
-    where = f"{path}.second_stage_box_predictor.mask_rcnn_box_predictor.predict_instance_masks"
+    head = f"{path}.second_stage_box_predictor.mask_rcnn_box_predictor"
+    where = f"{head}.predict_instance_masks"
     if model.number_of_stages == 3 and not predictor.predict_instance_masks:
         yield error(where, "is false, and a third stage predicts masks", "set it, or use 2 stages")
+    elif model.number_of_stages == 3 and not predictor.HasField("conv_hyperparams"):
+        yield error(
+            f"{head}.conv_hyperparams",
+            "is missing, and predict_instance_masks needs it for the layers of the mask head",
+            f"--set {head}.conv_hyperparams.initializer.truncated_normal_initializer.stddev=0.01",
+        )
     if model.number_of_stages < 3 and predictor.predict_instance_masks:
         yield warning(
             where,

@@ -97,7 +97,17 @@ def chosen_depth(num_features: int, num_classes: int) -> int:
 
 
 def make_mask_head(config: Any, num_classes: int, is_training: bool) -> MaskHead:
-    """The mask head of a `MaskRCNNBoxPredictor` message; ConfigError if a value is too low."""
+    """The mask head of a `MaskRCNNBoxPredictor` message.
+
+    Raises:
+        ConfigError: if a value is too low, or the layers have no hyperparameters.
+    """
+    if not config.HasField("conv_hyperparams"):
+        raise ConfigError(
+            "faster_rcnn.second_stage_box_predictor.mask_rcnn_box_predictor.conv_hyperparams: is "
+            "missing, and predict_instance_masks needs it for the layers of the mask head; add "
+            "conv_hyperparams { regularizer { … } initializer { … } }"
+        )
     return MaskHead(
         num_classes=num_classes,
         conv_scope=make_arg_scope(config.conv_hyperparams, is_training),

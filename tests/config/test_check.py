@@ -208,6 +208,12 @@ def test_errors(assignment: str, field: str, message: str) -> None:
             "raw logits",
         ),
         (
+            "model.ssd.anchor_generator.ssd_anchor_generator.scales="
+            "[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.95]",
+            "model.ssd.anchor_generator.ssd_anchor_generator.scales",
+            "has 9 values for 6 layers: 0.8, 0.95 at its end have no effect",
+        ),
+        (
             "model.ssd.image_resizer.identity_resizer={}",
             "train_config.batch_size",
             "different sizes",
@@ -239,6 +245,12 @@ def test_warnings(assignment: str, field: str, message: str) -> None:
     "assignments",
     [
         ["eval_input_reader[0].num_epochs=2"],
+        ["model.ssd.anchor_generator.ssd_anchor_generator.scales=[0.1, 0.2, 0.3, 0.4, 0.5, 0.6]"],
+        # The scale past the last layer is that of an interpolated box.
+        [
+            "model.ssd.anchor_generator.ssd_anchor_generator.scales="
+            "[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]"
+        ],
         ["eval_config.keypoint_edge=[{start: 0 end: 1}]", "eval_input_reader[0].num_keypoints=2"],
         [
             "eval_config.image_classes_field_map_empty_to_ones=false",
@@ -254,6 +266,13 @@ def test_warnings(assignment: str, field: str, message: str) -> None:
 )
 def test_fields_with_effect_are_not_reported(assignments: List[str]) -> None:
     assert problems(*assignments) == []
+
+
+def test_scales_past_the_last_layer_are_used_by_interpolated_boxes_alone() -> None:
+    anchors = "model.ssd.anchor_generator.ssd_anchor_generator"
+    scales = f"{anchors}.scales=[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]"
+    problem = only(problems(scales, f"{anchors}.interpolated_scale_aspect_ratio=0"))
+    assert "7 values for 6 layers: 0.7 at its end" in problem.message
 
 
 def test_edges_connect_keypoints_that_exist() -> None:

@@ -12,7 +12,8 @@ from estimator_det.config.pipeline import (
 from tests.config.test_check import GOOD, TWO_STAGE, only, problems
 
 MASKS = TWO_STAGE.replace(
-    "mask_rcnn_box_predictor { }", "mask_rcnn_box_predictor { predict_instance_masks: true }"
+    "mask_rcnn_box_predictor { }",
+    "mask_rcnn_box_predictor { predict_instance_masks: true conv_hyperparams { } }",
 ).replace("num_classes", "number_of_stages: 3 num_classes")
 
 
@@ -27,6 +28,14 @@ def test_a_model_with_masks_needs_readers_with_masks() -> None:
     found = problems(text=MASKS)
     assert [(one.severity, *one.edits) for one in found] == [("error", edit) for edit in LOADED]
     assert "is false, and the model learns masks" in str(found[0])
+
+
+def test_masks_need_hyperparameters_of_their_layers() -> None:
+    problem = only(problems(*LOADED, text=MASKS.replace("conv_hyperparams { }", "")))
+    head = "model.faster_rcnn.second_stage_box_predictor.mask_rcnn_box_predictor"
+    assert (problem.severity, problem.field) == ("error", f"{head}.conv_hyperparams")
+    remedy = problem.remedy.removeprefix("--set ")
+    assert problems(*LOADED, remedy, text=MASKS.replace("conv_hyperparams { }", "")) == []
 
 
 @pytest.mark.parametrize(

@@ -312,6 +312,11 @@ def test_static_shapes_are_static_and_give_the_same() -> None:
         ("number_of_stages: 4", "number_of_stages: must be 1, 2 or 3; got 4"),
         ("number_of_stages: 3", "predict_instance_masks: true"),
         (f"{RFCN} number_of_stages: 3", "predict_instance_masks: true"),
+        (
+            "number_of_stages: 3 second_stage_box_predictor { mask_rcnn_box_predictor { "
+            "predict_instance_masks: true } }",
+            "mask_rcnn_box_predictor.conv_hyperparams: is missing, and predict_instance_masks",
+        ),
         ("second_stage_batch_size: 13", "is 13, more than the first_stage_max_proposals, 12"),
         ("second_stage_batch_size: 0", "second_stage_batch_size: must be 1 or more; got 0"),
         ("second_stage_balance_fraction: 2", "second_stage_balance_fraction"),
