@@ -32,3 +32,16 @@ def check_first_records(config: Any) -> Iterator[Problem]:
             yield error(f"{field}.label_map_path", str(reason).rstrip("."), remedy)
         except (OSError, tf.errors.OpError):
             continue
+
+
+def refuse_foreign_label_maps(config: Any) -> None:
+    """Refuses label maps without any class name of the first records.
+
+    An evaluation would refuse its own only when its first checkpoint is trained.
+
+    Raises:
+        ConfigError: with the fields.
+    """
+    problems = list(check_first_records(config))
+    if problems:
+        raise ConfigError("\n".join(str(each).removeprefix("error: ") for each in problems))

@@ -30,6 +30,7 @@ from typing import Any, Callable, Dict, Optional, TypeVar
 from model_fn.checkpoints.errors import SessionLostError
 from model_fn.evaluation.history import EndOfTraining
 from model_fn.evaluation.report import Metrics
+from model_fn.preflight.first_records import refuse_foreign_label_maps
 from model_fn.preflight.metric_names import check_best_metric
 from model_fn.runs.backends import Backend, make_backend, serve_others
 from model_fn.runs.best_checkpoints import export
@@ -71,13 +72,14 @@ def train_and_evaluate(
         FolderInUseError: if another process trains in `model_dir`.
         FolderNotWritableError: if `model_dir` cannot be written to, at the start or later.
         DamagedCheckpointsError: if there are checkpoints, and none is whole.
-        ConfigError: if the configuration does not suit the TPU, or no evaluation computes
-            `evaluation.best_metric`.
+        ConfigError: if the configuration does not suit the TPU, no evaluation computes
+            `evaluation.best_metric`, or a label map fits none of the first records of its reader.
         NoTpuError: if the TPU cannot be reached.
         MissingTaskError: if another task of the cluster is missing for too long.
     """
     context = _make_context(config, model_dir, options, fields)
     check_best_metric(config, context.options.evaluation.best_metric)
+    refuse_foreign_label_maps(config)
     if serve_others(context):
         return {}
     backend = make_backend(context)

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from estimator_det.config.text import ConfigError
 from model_fn.preflight.first_records import check_first_records
+from model_fn.runs import runner
 from tests.inputs import examples
 from tests.inputs.examples import BOXES, encoded, example
 from tests.model_fn.preflight.small import small_config
@@ -40,6 +42,15 @@ def test_a_label_map_of_other_classes_is_an_error_of_its_reader(config: Any) -> 
     assert "'cat' (1), 'dog' (1)" in problem.message and "names are ['owl']" in problem.message
     fields = [problem.field for problem in check_first_records(config("other", "other"))]
     assert fields == ["train_input_reader.label_map_path", "eval_input_reader[0].label_map_path"]
+
+
+def test_training_refuses_the_label_map_of_an_evaluation_at_once(
+    config: Any, tmp_path: pathlib.Path
+) -> None:
+    refused = r"^eval_input_reader\[0\].label_map_path: .*names are \['owl'\].*Remedy: use the"
+    with pytest.raises(ConfigError, match=refused):
+        runner.train_and_evaluate(config("same", "other"), str(tmp_path / "model"))
+    assert not (tmp_path / "model").exists()
 
 
 def test_what_cannot_be_read_is_left_to_others(config: Any, tmp_path: pathlib.Path) -> None:
