@@ -24,7 +24,7 @@ import os
 from dataclasses import dataclass
 from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import require_v2_behavior, tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.config.ranges import refuse_absurd
 from estimator_det.config.text import ConfigError
@@ -119,6 +119,7 @@ def export_saved_model(
         ConfigError: if a number of the model is out of its range.
         RunError: if the checkpoint does not fit the model.
     """
+    require_v2_behavior()
     refuse_absurd(pipeline_config.model, "model.")
     channels = serving.additional_channels(pipeline_config)
     chosen = signatures.resolve_input_types(input_types, channels)

@@ -19,11 +19,12 @@ All other packages import these names from here:
 * `eagerly`: a context in which operations run at once.
 * `quiet_layers`: a context in which layers of TF1 do not warn of TF2.
 * `global_seed`: the seed of TensorFlow itself.
+* `require_v2_behavior`: refuses a process that switched TensorFlow 2 off.
 
 Modules: `versions` defines the supported versions; `patches` adds what each version lacks;
-`removed` contains modules that newer versions removed and Estimator still imports; `quiet` hides
-TensorFlow's start-up messages; `kernels` reads the registry of operations; `replicas` and
-`coordination` are for loops of `tf.distribute`.
+`removed` contains modules that newer versions removed and Estimator still imports; `behavior` names
+switches of TensorFlow 2 that must be on; `quiet` hides TensorFlow's start-up messages; `kernels`
+reads the registry of operations; `replicas` and `coordination` are for loops of `tf.distribute`.
 
 The package switches no global TensorFlow behaviour: it runs in a TF2 process, and an Estimator
 builds its own graphs.
@@ -39,6 +40,7 @@ with quiet.startup_messages():
     tf: Any = versions.import_tensorflow()
 
 from estimator_det.compat import patches
+from estimator_det.compat.behavior import require_v2_behavior
 from estimator_det.compat.coordination import WorkerPool, iterator_spec
 from estimator_det.compat.kernels import num_tpu_shards, registered_kernels
 from estimator_det.compat.replicas import (
@@ -76,6 +78,7 @@ __all__ = [
     "quick_callable",
     "quiet_layers",
     "registered_kernels",
+    "require_v2_behavior",
     "shared_state",
     "slim",
     "tf",

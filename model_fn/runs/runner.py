@@ -27,6 +27,7 @@ import logging
 import time
 from typing import Any, Callable, Dict, Optional, TypeVar
 
+from estimator_det.compat import require_v2_behavior
 from model_fn.checkpoints.errors import SessionLostError
 from model_fn.evaluation.history import EndOfTraining
 from model_fn.evaluation.report import Metrics
@@ -141,6 +142,7 @@ def train(
 def _make_context(
     config: Any, model_dir: str, options: Optional[TrainOptions], fields: Dict[str, Any]
 ) -> RunContext:
+    require_v2_behavior()
     options = dataclasses.replace(options or TrainOptions(), **fields)
     return RunContext(config, model_dir, options, read_cluster())
 

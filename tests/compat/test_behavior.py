@@ -1,0 +1,75 @@
+"""Processes that switched TensorFlow 2 off."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import pytest
+
+from estimator_det.compat import require_v2_behavior
+
+PROGRAM = """
+import tensorflow as tf
+tf.compat.v1.{call}()
+import exporters.saved_model
+from estimator_det import demo
+from estimator_det.config import pipeline
+from estimator_det.detectors import make_detector
+from model_fn.runs import evaluator, runner
+
+config = pipeline.read_pipeline(demo.CONFIG_FILE)
+for entry in (
+    lambda: runner.train(config, {folder!r}),
+    lambda: runner.train_and_evaluate(config, {folder!r}),
+    lambda: evaluator.evaluate(config, {checkpoint!r}),
+    lambda: exporters.saved_model.export_saved_model(config, {checkpoint!r}, {folder!r}),
+    lambda: make_detector(config.model, True),
+):
+    try:
+        entry()
+    except RuntimeError as error:
+        print("refused:", error)
+"""
+
+
+def test_here_all_is_on() -> None:
+    require_v2_behavior()
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (
+            "disable_v2_behavior",
+            "disable_v2_tensorshape(), disable_control_flow_v2()",
+        ),
+        ("disable_control_flow_v2", ": disable_control_flow_v2()"),
+    ],
+)
+def test_every_entry_point_refuses_such_a_process(
+    forker: Any, tmp_path: pathlib.Path, call: str, named: str
+) -> None:
+    folder = str(tmp_path / "new")
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    run = forker.program(PROGRAM.format(call=call, folder=folder, checkpoint=str(checkpoint)))
+    assert run.wait() == 0, run.output()
+    told = run.output()
+    assert told.count("refused: this process switched parts of TensorFlow 2 off") == 5, told
+    assert told.count(f"{named}; tf.compat.v1.disable_v2_behavior() calls both") == 5
+    assert not (tmp_path / "new").exists()
+
+
+def test_graph_mode_alone_is_not_refused(forker: Any) -> None:
+    program = """
+import tensorflow as tf
+tf.compat.v1.disable_eager_execution()
+tf.compat.v1.disable_resource_variables()
+from estimator_det import demo
+from estimator_det.config import pipeline
+from estimator_det.detectors import make_detector
+make_detector(pipeline.read_pipeline(demo.CONFIG_FILE).model, True)
+"""
+    run = forker.program(program)
+    assert run.wait() == 0, run.output()
