@@ -116,3 +116,16 @@ def test_bad_fraction(size, fraction):
 def test_bad_batch_size():
     with pytest.raises(ValueError, match="batch_size must not be below 0; given: -1"):
         balanced_sample(*batch((1, 1)), -1)
+
+
+def test_the_seed_of_the_example_sampler_decides():
+    config = losses_pb2.RandomExampleSampler(positive_sample_fraction=0.5)
+    indicator, labels = batch((5, 30))
+
+    def sample(seed):
+        return make_random_example_sampler(config, tf.constant([seed, 7]))(indicator, labels)
+
+    np.testing.assert_array_equal(sample(1), sample(1))
+    assert (sample(1).numpy() != sample(2).numpy()).any()
+    wanted = balanced_sample(indicator, labels, None, 0.5, tf.constant([1, 7]))
+    np.testing.assert_array_equal(sample(1), wanted)

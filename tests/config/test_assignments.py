@@ -87,6 +87,23 @@ def test_values(assignment: str, path: str, expected: Any) -> None:
     assert value_at(apply_overrides(BASE, [assignment]), path) == expected
 
 
+@pytest.mark.parametrize(("index", "changed"), [(-1, 2), (-2, 1), (-3, 0), (0, 0), (2, 2)])
+def test_entries_are_counted_from_the_end_too(index: int, changed: int) -> None:
+    readers = ["eval_input_reader+={name: 'second'}", "eval_input_reader+={name: 'third'}"]
+    config = apply_overrides(BASE, [*readers, f"eval_input_reader[{index}].name=new"])
+    expected = ["first", "second", "third"]
+    expected[changed] = "new"
+    assert [reader.name for reader in config.eval_input_reader] == expected
+    config = apply_overrides(BASE, [*readers, f"eval_input_reader[{index}]={{name: 'whole'}}"])
+    assert config.eval_input_reader[changed].name == "whole"
+
+
+@pytest.mark.parametrize("index", [-2, 1])
+def test_entries_past_either_end_are_refused(index: int) -> None:
+    with pytest.raises(ConfigError, match="eval_input_reader"):
+        apply_overrides(BASE, [f"eval_input_reader[{index}].name=new"])
+
+
 def test_the_original_stays_as_it_is() -> None:
     before = BASE.SerializeToString(deterministic=True)
     apply_overrides(BASE, ["train_config.batch_size=8", "train_config.freeze_variables+=b"])

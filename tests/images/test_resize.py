@@ -135,6 +135,36 @@ def test_conditional_sizes(
     assert true_shapes.tolist() == [[*after, 3]]
 
 
+GRAY = [
+    "fixed_shape_resizer { height: 4 width: 8 convert_to_grayscale: %s }",
+    "keep_aspect_ratio_resizer { min_dimension: 4 max_dimension: 8 convert_to_grayscale: %s }",
+    "conditional_shape_resizer { size_threshold: 8 convert_to_grayscale: %s }",
+    "pad_to_multiple_resizer { multiple: 4 convert_to_grayscale: %s }",
+]
+
+
+@pytest.mark.parametrize("text", GRAY, ids=lambda text: text.split()[0])
+def test_every_resizer_that_can_converts_to_gray(text: str) -> None:
+    images = np.tile(np.uint8([200, 100, 50]), (1, 4, 8, 1))
+    for wanted in ("true", "false"):
+        resized, true_shapes = run(make(text % wanted), images, False)
+        channels = 1 if wanted == "true" else 3
+        assert resized.shape == (1, 4, 8, channels)
+        assert true_shapes.tolist() == [[4, 8, channels]]
+    gray, _ = run(make(text % "true"), images, False)
+    np.testing.assert_allclose(gray, 0.2989 * 200 + 0.5870 * 100 + 0.1140 * 50, rtol=1e-5)
+
+
+def test_all_resizers_with_the_field_are_compared() -> None:
+    oneof = image_resizer_pb2.ImageResizer.DESCRIPTOR.oneofs_by_name["image_resizer_oneof"]
+    able = {
+        field.name
+        for field in oneof.fields
+        if "convert_to_grayscale" in field.message_type.fields_by_name
+    }
+    assert able == {text.split()[0] for text in GRAY}
+
+
 @pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
 def test_pad_to_multiple(static: bool) -> None:
     images = np.full((2, 5, 8, 3), 7, np.uint8)

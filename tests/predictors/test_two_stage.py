@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from google.protobuf import text_format
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from estimator_det.nets.hyperparams import no_scope
 from estimator_det.predictors import box_head, mask_head, rfcn, rpn
+from estimator_det.protos import box_predictor_pb2
 
 
 def shapes() -> dict:
@@ -26,6 +28,31 @@ def test_proposal_head() -> None:
             "FirstStageBoxPredictor/BoxEncodingPredictor/weights": [1, 1, 7, 16],
             "FirstStageBoxPredictor/ClassPredictor/weights": [1, 1, 7, 8],
         }
+
+
+@pytest.mark.parametrize("rate", [1, 2])
+def test_proposal_head_spreads_its_kernel(rate: int) -> None:
+    with tf.Graph().as_default(), tf1.Session() as session:
+        head = rpn.ProposalHead(no_scope, depth=1, kernel_size=3, atrous_rate=rate)
+        spot = np.zeros([1, 7, 7, 1], np.float32)
+        spot[0, 3, 3] = 1.0
+        net, _ = head.predict(tf.constant(spot), [1])
+        session.run(tf1.global_variables_initializer())
+        (kernel,) = (v for v in tf1.global_variables() if v.op.name == "Conv/weights")
+        kernel.load(np.ones([3, 3, 1, 1]), session)
+        reached = np.argwhere(session.run(net)[0, :, :, 0])
+    assert reached.tolist() == [
+        [3 + rate * y, 3 + rate * x] for y in (-1, 0, 1) for x in (-1, 0, 1)
+    ]
+
+
+def test_proposal_head_cuts_features_at_6() -> None:
+    with tf.Graph().as_default(), tf1.Session() as session:
+        net, _ = rpn.ProposalHead(no_scope, depth=1).predict(tf.fill([1, 3, 3, 1], 9.0), [1])
+        session.run(tf1.global_variables_initializer())
+        (kernel,) = (v for v in tf1.global_variables() if v.op.name == "Conv/weights")
+        kernel.load(np.ones([3, 3, 1, 1]), session)
+        assert session.run(net).max() == 6.0
 
 
 @pytest.mark.parametrize("share", [True, False])
@@ -46,6 +73,63 @@ def test_dropout_drops_in_training_only() -> None:
             session.run(tf1.global_variables_initializer())
             spread = np.ptp(session.run(logits), axis=0).max()
         assert (spread > 1e-3) == is_training
+
+
+@pytest.mark.parametrize(
+    ("text", "keep"),
+    [
+        ("use_dropout: false dropout_keep_probability: 0.5", 1.0),
+        ("use_dropout: true dropout_keep_probability: 0.75", 0.75),
+        ("use_dropout: true", 0.5),
+        ("", 1.0),
+    ],
+)
+def test_region_box_head_drops_if_asked_to(text: str, keep: float) -> None:
+    config = text_format.Parse(text, box_predictor_pb2.MaskRCNNBoxPredictor())
+    head = box_head.make_region_box_head(config, 2, is_training=True)
+    assert head.dropout_keep_probability == keep and head.is_training
+
+
+def test_options_of_the_region_box_head() -> None:
+    config = text_format.Parse(
+        "share_box_across_classes: true box_code_size: 5", box_predictor_pb2.MaskRCNNBoxPredictor()
+    )
+    head = box_head.make_region_box_head(config, 3, is_training=False)
+    assert (head.num_classes, head.share_box, head.box_code_size) == (3, True, 5)
+    assert not head.is_training
+
+
+def test_options_of_the_mask_head() -> None:
+    config = text_format.Parse(
+        """conv_hyperparams {} mask_height: 3 mask_width: 4 mask_prediction_conv_depth: 5
+        mask_prediction_num_conv_layers: 6 masks_are_class_agnostic: true
+        convolve_then_upsample_masks: true""",
+        box_predictor_pb2.MaskRCNNBoxPredictor(),
+    )
+    head = mask_head.make_mask_head(config, 2, is_training=True)
+    assert (head.num_classes, head.height, head.width, head.conv_depth) == (2, 3, 4, 5)
+    assert (head.num_layers, head.class_agnostic, head.convolve_first) == (6, True, True)
+
+
+def _masks(head: mask_head.MaskHead, features: np.ndarray) -> np.ndarray:
+    """Masks where each convolution passes on its input's only channel."""
+    with tf.Graph().as_default(), tf1.Session() as session:
+        masks = head.predict(tf.constant(features))
+        session.run(tf1.global_variables_initializer())
+        passes = np.zeros([3, 3, 1, 1])
+        passes[1, 1] = 1.0
+        for variable in tf1.global_variables():
+            if variable.op.name.endswith("weights"):
+                variable.load(passes, session)
+        return session.run(masks)[0, 0]
+
+
+def test_masks_are_resized_from_corner_to_corner() -> None:
+    features = np.float32([[[[0.0], [8.0]], [[16.0], [24.0]]]])
+    found = _masks(mask_head.MaskHead(1, no_scope, 3, 5, conv_depth=1), features)
+    assert found.tolist() == [[0, 2, 4, 6, 8], [8, 10, 12, 14, 16], [16, 18, 20, 22, 24]]
+    repeated = _masks(mask_head.MaskHead(1, no_scope, 2, 4, 1, convolve_first=True), features)
+    assert repeated.tolist() == [[0, 0, 8, 8], [16, 16, 24, 24]]
 
 
 @pytest.mark.parametrize("convolve_first", [True, False])

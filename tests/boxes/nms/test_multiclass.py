@@ -440,3 +440,19 @@ def test_shapes_that_do_not_fit() -> None:
         multiclass.multiclass_nms(
             tf.zeros([1, 6, 1, 4]), scores, multiclass.NmsOptions(change_frame=True)
         )
+
+
+@pytest.mark.parametrize("static_shapes", [False, True])
+@pytest.mark.parametrize("soft_sigma", [0.0, 0.3])
+def test_padding_is_never_detected_whatever_the_threshold(
+    soft_sigma: float, static_shapes: bool
+) -> None:
+    boxes = np.float32([[[[0, 0, 1, 1]], [[5, 5, 6, 6]], [[8, 8, 9, 9]], [[3, 3, 4, 4]]]])
+    scores = np.float32([[[-0.5], [0.25], [0.9], [0.0]]])
+    options = multiclass.NmsOptions(
+        -1.0, 0.5, 4, 4, soft_sigma=soft_sigma, static_shapes=static_shapes
+    )
+    result = run({"boxes": boxes, "scores": scores, "num_valid": np.int32([2])}, options)
+    assert result.num.tolist() == [2]
+    np.testing.assert_allclose(result.scores, [[0.25, -0.5, 0, 0]])
+    assert result.anchor_indices.tolist() == [[1, 0, 0, 0]]

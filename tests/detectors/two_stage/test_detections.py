@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from estimator_det.compat import tf
 from estimator_det.detectors.two_stage import detections
@@ -37,3 +38,16 @@ def test_detections_by_hand() -> None:
     assert found.classes.numpy()[0, :2].tolist() == [1, 0]
     assert found.anchor_indices.numpy()[0, :2].tolist() == [0, 1]
     np.testing.assert_allclose(found.raw_boxes[0, 1], [0, 0.5, 0.5, 1], atol=1e-6)
+
+
+@pytest.mark.parametrize("change", ["true", "false"])
+def test_detections_are_fractions_of_the_real_image_in_any_case(change: str) -> None:
+    config = small_config(
+        "second_stage_post_processing { batch_non_max_suppression { "
+        f"change_coordinate_frame: {change} }} }}"
+    ).faster_rcnn.second_stage_post_processing
+    regions = Regions(tf.constant([[[0.0, 0.0, 10.0, 5.0]]]), tf.constant([1]))
+    output = RegionOutput(tf.zeros([]), tf.zeros([1, 1, 1, 4]), tf.constant([[[0.0, 9.0, 0.0]]]))
+    frame = detections.Frame(tf.zeros([1, 40, 40, 3]), tf.constant([[20, 20, 3]]))
+    found = detections.make_postprocessing(config).detect(regions, output, frame)
+    np.testing.assert_allclose(found.boxes[0, 0], [0, 0, 0.5, 0.25], atol=1e-6)

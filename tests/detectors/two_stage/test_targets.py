@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any, List
+
 import numpy as np
 import pytest
 
@@ -52,6 +54,27 @@ def test_regions_have_the_class_of_their_match() -> None:
         # 10 times the shift of 5 pixels in widths of 90, 5 times log(100 / 90).
         expected = [0, 10 * 5 / 90, 0, 5 * np.log(100 / 90)]
         np.testing.assert_allclose(found.box_targets[0, 0], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        # Of IoU 0.71, 0.69, 0.51, 0.49, 0.31 and 0.29 with the box.
+        (targets.make_region_assigner, [0, 0, 0, UNMATCHED, UNMATCHED, UNMATCHED]),
+        (targets.make_anchor_assigner, [0, IGNORED, IGNORED, IGNORED, IGNORED, UNMATCHED]),
+    ],
+)
+def test_thresholds_of_both_stages(make: Any, expected: List[int]) -> None:
+    heights = [0.71, 0.69, 0.51, 0.49, 0.31, 0.29]
+    boxes = tf.constant([[0.0, 0.0, 100.0 * height, 100.0] for height in heights])
+    whole = LABELS._replace(
+        boxes=tf.constant([[[0.0, 0.0, 100.0, 100.0]]]),
+        classes=tf.constant([[[0.0, 1.0]]]),
+        weights=tf.ones([1, 1]),
+        valid=tf.constant([[True]]),
+    )
+    found = targets.assign_classes(make(config()), boxes, whole)
+    assert found.matches.numpy()[0].tolist() == expected
 
 
 def test_a_sample_keeps_the_order_and_is_padded() -> None:
