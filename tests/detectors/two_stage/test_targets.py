@@ -59,13 +59,13 @@ def test_regions_have_the_class_of_their_match() -> None:
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
-        # Of IoU 0.71, 0.69, 0.51, 0.49, 0.31 and 0.29 with the box.
-        (targets.make_region_assigner, [0, 0, 0, UNMATCHED, UNMATCHED, UNMATCHED]),
-        (targets.make_anchor_assigner, [0, IGNORED, IGNORED, IGNORED, IGNORED, UNMATCHED]),
+        # Of IoU 1, 0.71, 0.69, 0.51, 0.49, 0.31 and 0.29 with the box.
+        (targets.make_region_assigner, [0, 0, 0, 0, UNMATCHED, UNMATCHED, UNMATCHED]),
+        (targets.make_anchor_assigner, [0, 0, IGNORED, IGNORED, IGNORED, IGNORED, UNMATCHED]),
     ],
 )
 def test_thresholds_of_both_stages(make: Any, expected: List[int]) -> None:
-    heights = [0.71, 0.69, 0.51, 0.49, 0.31, 0.29]
+    heights = [1.0, 0.71, 0.69, 0.51, 0.49, 0.31, 0.29]
     boxes = tf.constant([[0.0, 0.0, 100.0 * height, 100.0] for height in heights])
     whole = LABELS._replace(
         boxes=tf.constant([[[0.0, 0.0, 100.0, 100.0]]]),
@@ -75,6 +75,32 @@ def test_thresholds_of_both_stages(make: Any, expected: List[int]) -> None:
     )
     found = targets.assign_classes(make(config()), boxes, whole)
     assert found.matches.numpy()[0].tolist() == expected
+
+
+@pytest.mark.parametrize("make", [targets.make_region_assigner, targets.make_anchor_assigner])
+def test_rows_are_fetched_by_products_if_asked_for(make: Any) -> None:
+    assert make(config("use_matmul_gather_in_matcher: true")).matcher.use_matmul_gather
+    assert not make(config()).matcher.use_matmul_gather
+
+
+def test_regions_of_boxes_without_weight_are_not_sampled() -> None:
+    sampler = targets.make_region_sampler(config("second_stage_batch_size: 4"))
+    boxes = tf.constant([[[0.0, 0.0, 50.0, 100.0], [60.0, 0.0, 70.0, 10.0], [0.0] * 4, [0.0] * 4]])
+    light = LABELS._replace(weights=tf.constant([[0.0, 1.0, 0.0]]))
+    found = sampler(Regions(boxes, tf.constant([2])), light, INPUTS)
+    assert found.num.numpy().tolist() == [1]
+    np.testing.assert_array_equal(found.boxes[0, 0], boxes[0, 1])
+
+
+@pytest.mark.parametrize(("share", "positives"), [(0.0, 0), (0.25, 1), (0.5, 2), (1.0, 4)])
+def test_share_of_objects_in_a_sample(share: float, positives: int) -> None:
+    overrides = f"second_stage_batch_size: 4 second_stage_balance_fraction: {share}"
+    boxes = [[0.0, 0.0, 50.0, 100.0 - n] for n in range(5)]
+    boxes += [[60.0 + n, 0.0, 70.0 + n, 10.0] for n in range(5)]
+    regions = Regions(tf.constant([boxes]), tf.constant([10]))
+    found = targets.make_region_sampler(config(overrides))(regions, LABELS, INPUTS)
+    assert found.num.numpy().tolist() == [4]
+    assert int(np.sum(found.boxes.numpy()[0, :, 0] == 0.0)) == positives
 
 
 def test_a_sample_keeps_the_order_and_is_padded() -> None:
