@@ -61,6 +61,14 @@ def test_thresholds_by_hand():
     assert run(matcher, HAND).tolist() == [[0, 1, IGNORED, UNMATCHED, IGNORED]]
 
 
+def test_a_similarity_at_a_threshold_reaches_it():
+    similarity = [[[0.5, 0.25, 0.24]]]
+    assert run(ArgMaxMatcher(0.5), similarity).tolist() == [[0, UNMATCHED, UNMATCHED]]
+    assert run(ArgMaxMatcher(0.5, 0.25), similarity).tolist() == [[0, IGNORED, UNMATCHED]]
+    reverse = ArgMaxMatcher(0.5, 0.25, negatives_lower_than_unmatched=False)
+    assert run(reverse, similarity).tolist() == [[0, UNMATCHED, IGNORED]]
+
+
 def test_negatives_between_thresholds_by_hand():
     matcher = ArgMaxMatcher(0.6, 0.3, negatives_lower_than_unmatched=False)
     assert run(matcher, HAND).tolist() == [[0, 1, UNMATCHED, IGNORED, UNMATCHED]]
