@@ -456,3 +456,13 @@ def test_padding_is_never_detected_whatever_the_threshold(
     assert result.num.tolist() == [2]
     np.testing.assert_allclose(result.scores, [[0.25, -0.5, 0, 0]])
     assert result.anchor_indices.tolist() == [[1, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("static_shapes", [False, True])
+def test_agnostic_limit_is_that_of_the_image(static_shapes: bool) -> None:
+    boxes = np.float32([[[[n, n, n + 1, n + 1]] for n in range(5)]])
+    scores = np.float32([[[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.6, 0.4], [0.5, 0.45]]])
+    options = multiclass.NmsOptions(0.0, 0.5, 1, 3, static_shapes=static_shapes)
+    assert run({"boxes": boxes, "scores": scores}, options).num.tolist() == [2]
+    agnostic = dataclasses.replace(options, class_agnostic=True)
+    assert run({"boxes": boxes, "scores": scores}, agnostic).num.tolist() == [3]
