@@ -111,16 +111,28 @@ def test_options_of_the_mask_head() -> None:
     assert (head.num_layers, head.class_agnostic, head.convolve_first) == (6, True, True)
 
 
-def _masks(head: mask_head.MaskHead, features: np.ndarray) -> np.ndarray:
-    """Masks where each convolution passes on its input's only channel."""
+def test_region_box_head_averages_cells() -> None:
+    with tf.Graph().as_default(), tf1.Session() as session:
+        features = tf.constant(np.float32([1, 2, 3, 6]).reshape([1, 2, 2, 1]))
+        raw = box_head.RegionBoxHead(1, no_scope).predict(features)
+        session.run(tf1.global_variables_initializer())
+        for variable in tf1.global_variables():
+            if variable.op.name.endswith("weights"):
+                variable.load(np.ones(variable.shape), session)
+        codes, logits = session.run([raw.box_encodings, raw.class_logits])
+    assert codes.tolist() == [[[3.0] * 4]] and logits.tolist() == [[3.0] * 2]
+
+
+def _masks(head: mask_head.MaskHead, features: np.ndarray, last: float = 1.0) -> np.ndarray:
+    """Masks where each convolution passes on its only channel, the last one times `last`."""
     with tf.Graph().as_default(), tf1.Session() as session:
         masks = head.predict(tf.constant(features))
         session.run(tf1.global_variables_initializer())
         passes = np.zeros([3, 3, 1, 1])
         passes[1, 1] = 1.0
-        for variable in tf1.global_variables():
-            if variable.op.name.endswith("weights"):
-                variable.load(passes, session)
+        kernels = [v for v in tf1.global_variables() if v.op.name.endswith("weights")]
+        for kernel in kernels:
+            kernel.load(passes * (last if kernel is kernels[-1] else 1.0), session)
         return session.run(masks)[0, 0]
 
 
@@ -128,6 +140,8 @@ def test_masks_are_resized_from_corner_to_corner() -> None:
     features = np.float32([[[[0.0], [8.0]], [[16.0], [24.0]]]])
     found = _masks(mask_head.MaskHead(1, no_scope, 3, 5, conv_depth=1), features)
     assert found.tolist() == [[0, 2, 4, 6, 8], [8, 10, 12, 14, 16], [16, 18, 20, 22, 24]]
+    negative = _masks(mask_head.MaskHead(1, no_scope, 2, 2, conv_depth=1), features, last=-1.0)
+    assert negative.tolist() == [[0, -8], [-16, -24]]  # Logits have no activation.
     repeated = _masks(mask_head.MaskHead(1, no_scope, 2, 4, 1, convolve_first=True), features)
     assert repeated.tolist() == [[0, 0, 8, 8], [16, 16, 24, 24]]
 
