@@ -35,7 +35,7 @@ def image_orientation(image: Image.Image) -> int:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow warns of damaged EXIF data
-            orientation = image.getexif().get(_TAG)
+            orientation = image.getexif().get(_TAG, UPRIGHT)
     except _DAMAGE:
         return UPRIGHT
     return int(orientation) if orientation in range(1, 9) else UPRIGHT

@@ -21,10 +21,10 @@ USUAL = 0.999
 
 
 class Difference(NamedTuple):
-    """The differences of two models on the same images; of boxes as fractions of the image."""
+    """The differences of two models on the same images."""
 
     scores: float  # the largest one
-    boxes: float
+    boxes: float  # as fractions of the image, or of how far the box reaches if that is more
     rows: int  # boxes that were compared
     usual_scores: float = np.inf  # USUAL of all differences are not larger
     usual_boxes: float = np.inf
@@ -120,26 +120,36 @@ def why_refused(path: str, difference: Difference, tolerance: Tolerance) -> Opti
 
 def _difference(scores: np.ndarray, boxes: np.ndarray) -> Difference:
     """Of absolute differences [n, …]."""
-    usual = [float(np.quantile(each, USUAL)) for each in (scores, boxes)]
+    with np.errstate(invalid="ignore"):  # infinite ones give NaN, which is refused, too
+        usual = [float(np.quantile(each, USUAL)) for each in (scores, boxes)]
     return Difference(float(scores.max()), float(boxes.max()), len(boxes), *usual)
 
 
 def _of_anchors(wanted: Dict[str, np.ndarray], found: Dict[str, np.ndarray]) -> Difference:
     """Of rows in the same order."""
-    return _difference(
-        np.abs(wanted[RAW_SCORES] - found[RAW_SCORES]), np.abs(wanted[RAW_BOXES] - found[RAW_BOXES])
-    )
+    boxes = _box_differences(wanted[RAW_BOXES], found[RAW_BOXES])
+    return _difference(np.abs(wanted[RAW_SCORES] - found[RAW_SCORES]), boxes)
+
+
+def _box_differences(wanted: np.ndarray, found: np.ndarray) -> np.ndarray:
+    """Differences of boxes [..., 4], which count less the further an expected box reaches.
+
+    Boxes of an early checkpoint may be many images large, and float32 has seven digits of them.
+    """
+    sides = np.where(np.isfinite(wanted), np.abs(wanted), 0)
+    reach = np.maximum(sides.max(-1, keepdims=True), 1)
+    with np.errstate(invalid="ignore"):  # infinite sides, which may be equal
+        return np.where(wanted == found, 0, np.abs(wanted - found) / reach)
 
 
 def _of_proposals(wanted: Dict[str, np.ndarray], found: Dict[str, np.ndarray]) -> Difference:
     """Of each expected row and the most similar one, for COMPARED_PROPOSALS of them."""
-    rows, others = (
-        np.concatenate([each[RAW_SCORES], each[RAW_BOXES]], 1) for each in (wanted, found)
-    )
-    distances = np.abs(rows[:, None] - others[None]).max(-1)
-    apart = np.abs(rows - others[distances.argmin(1)])
-    kept = np.argsort(apart.max(1))[: int(np.ceil(len(apart) * COMPARED_PROPOSALS))]
-    return _difference(apart[kept, :-4], apart[kept, -4:])
+    scores = np.abs(wanted[RAW_SCORES][:, None] - found[RAW_SCORES][None])
+    boxes = _box_differences(wanted[RAW_BOXES][:, None], found[RAW_BOXES][None])
+    distances = np.maximum(scores.max(-1), boxes.max(-1))  # [n, n]
+    rows, nearest = np.arange(len(distances)), distances.argmin(1)
+    kept = np.argsort(distances[rows, nearest])[: int(np.ceil(len(rows) * COMPARED_PROPOSALS))]
+    return _difference(scores[kept, nearest[kept]], boxes[kept, nearest[kept]])
 
 
 def _of_suppression(

@@ -6,7 +6,7 @@ import pytest
 from estimator_det.protos import model_pb2
 from exporters.detector import ModelDetector
 from exporters.formats import check
-from exporters.formats.base import Tolerance
+from exporters.formats.base import EXACT, Tolerance
 
 
 class _Fixed(ModelDetector):
@@ -119,3 +119,39 @@ def test_images_of_the_size_that_a_model_takes():
     assert check.fit_images(images, None)[0].shape == (10, 20, 3)
     assert check.fit_images(images, [1, None, 8, 3])[0].shape == (10, 8, 3)
     assert check.fit_images(images, [1, 6, 8, 3])[0].shape == (6, 8, 3)
+
+
+# Boxes as an early checkpoint at a high learning rate has them.
+HUGE = np.float32([[[-30_000.0, 0.2, 40_000.0, 0.6], [5_000.0, -900.0, 5_100.0, np.inf]]])
+
+
+@pytest.mark.parametrize("kind", ["ssd", "faster_rcnn"])
+def test_boxes_of_many_images_differ_relative_to_their_size(kind):
+    expected = _outputs(raw_detection_boxes=HUGE, num_detections=[0], detection_scores=[[0, 0]])
+
+    def compare(boxes):
+        model = _Fixed({**expected, "raw_detection_boxes": np.float32(boxes)})
+        return check.compare(_model(kind), [expected], model, IMAGE)
+
+    rounded = compare(HUGE * np.float32([1 + 1e-6, 1, 1 - 1e-6, 1]))
+    assert 0 < rounded.boxes < 1e-5 and rounded.scores == 0
+    assert check.why_refused("model", rounded, EXACT) is None
+    for wrong in (HUGE * 1.01, HUGE + 100, HUGE[..., [1, 0, 3, 2]], HUGE * np.nan, -HUGE):
+        assert check.why_refused("model", compare(wrong), EXACT) is not None
+
+
+@pytest.mark.parametrize("kind", ["ssd", "faster_rcnn"])
+def test_boxes_in_the_image_differ_as_fractions_of_it(kind):
+    """However small the box is, and whatever others there are."""
+    expected = _outputs()
+    expected["raw_detection_boxes"][0, 0] = [0.1, 0.2, 0.11, 0.21]
+    expected["raw_detection_boxes"][0, 1] = HUGE[0, 0]
+    for moved, is_refused in ((0.0009, False), (0.0011, True)):
+        model = _Fixed({**expected, "num_detections": np.float32([0])})
+        model.outputs["raw_detection_boxes"] = expected["raw_detection_boxes"] + np.float32(
+            [[[moved, 0, 0, 0], [0, 0, 0, 0]]]
+        )
+        silent = {**expected, "detection_scores": np.float32([[0, 0]])}
+        found = check.compare(_model(kind), [silent], model, IMAGE)
+        assert found.boxes == pytest.approx(moved, rel=1e-3)
+        assert (check.why_refused("model", found, EXACT) is not None) == is_refused
