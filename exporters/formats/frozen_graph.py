@@ -16,7 +16,7 @@ from exporters.formats.base import (
     class_names_beside,
     thresholds_beside,
 )
-from exporters.importing.frozen_graph import VARIABLES, parse_graph
+from exporters.importing.frozen_graph import VARIABLES, parse_graph, refuse_without_weights
 from exporters.saved_model import FROZEN_GRAPH_FILE
 from inputs.serving import COLOR_CHANNELS
 from model_fn.checkpoints.errors import RunError
@@ -38,7 +38,8 @@ def load_frozen_graph(path: str) -> GraphDetector:
     Raises:
         RunError: if the file is damaged, has variables, or is no detector.
     """
-    graph_def = parse_graph(files.read_bytes(path), path)
+    graph_def = parse_graph(files.read_bytes(path), path, "Get the file again, or export it again")
+    refuse_without_weights(graph_def, path)
     return GraphDetector(path, graph_def)
 
 

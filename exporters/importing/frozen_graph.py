@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Dict
+import os
+from typing import Any, Dict, List, Set
 
 import numpy as np
 from google.protobuf.message import DecodeError
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import files
-from estimator_det.config.printing import plain
+from estimator_det.config.printing import counted, plain
 from exporters.importing import anchors, graphs
 from exporters.importing.published import FORMATS, Published
 from model_fn.checkpoints.errors import RunError
@@ -38,26 +39,75 @@ _MOST_NUMBERS = 1 << 29  # of all constants: a file has 2 GB at most
 VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
 
 
-def parse_graph(content: bytes, path: str) -> Any:
+TFJS_MANIFEST = "weights_manifest.json"  # of TensorFlow.js models before 2019
+_REMEDY = "Get the file again, or give its format with --from"
+
+
+def parse_graph(content: bytes, path: str, remedy: str = _REMEDY) -> Any:
     """A `GraphDef` of its serialized form.
 
     Raises:
-        RunError: if it is not one.
+        RunError: if it is not one; ends with the remedy.
     """
     graph_def = tf1.GraphDef()
     try:
         graph_def.ParseFromString(content)
     except DecodeError as error:
         raise RunError(
-            f"{path} is not a frozen graph, or is cut off after {len(content)} bytes: {error}. "
-            "Get the file again, or give its format with --from"
+            f"{path} is not a graph, or is cut off after {len(content)} bytes: {error}. {remedy}"
         ) from error
     if not graph_def.node or not all(node.op for node in graph_def.node):
-        raise RunError(
-            f"{path} is not a frozen graph: it contains no operations. Get the file again, or give "
-            "its format with --from"
-        )
+        raise RunError(f"{path} is not a graph: it contains no operations. {remedy}")
     return graph_def
+
+
+def number_constants(graph_def: Any) -> List[str]:
+    """Names of the constants of a graph that are numbers, not texts."""
+    return [node.name for node in graph_def.node if _is_number(node)]
+
+
+def _is_number(node: Any) -> bool:
+    return bool(node.op == "Const" and node.attr["dtype"].type != tf.string.as_datatype_enum)
+
+
+def zero_constants(graph_def: Any) -> Set[str]:
+    """Names of constants without content, which TensorFlow reads as zeros.
+
+    TensorFlow since 2.5 leaves out the content of zeros, so not each of them is a fault.
+    """
+    names = set()
+    for node in filter(_is_number, graph_def.node):
+        tensor = node.attr["value"].tensor
+        fields = {field.name for field, _ in tensor.ListFields()}
+        size = math.prod(dimension.size for dimension in tensor.tensor_shape.dim)
+        if size and not fields - _WITHOUT_CONTENT:
+            names.add(node.name)
+    return names
+
+
+_WITHOUT_CONTENT = {"dtype", "tensor_shape", "version_number"}
+
+
+def refuse_without_weights(graph_def: Any, path: str) -> None:
+    """Refuses a graph whose layers have weights without content.
+
+    Raises:
+        RunError: with the name of the first.
+    """
+    graph = graphs.from_graph_def(graph_def, dict.fromkeys(zero_constants(graph_def)))
+    empty = graphs.constant_weights(graph)
+    if not empty:
+        return
+    text = (
+        f"{path} contains no weights: {counted(len(empty), 'layer')} of it, such as that of the "
+        f"constant {plain(empty[0])}, {'has' if len(empty) == 1 else 'have'} none. "
+    )
+    if files.exists(files.join(os.path.dirname(path) or ".", TFJS_MANIFEST)):
+        raise RunError(
+            f"{text}They are in the files that {TFJS_MANIFEST} beside it names: it is a "
+            "TensorFlow.js model; import its folder with estimator-det import --from tfjs"
+        )
+    raise RunError(f"{text}Get the file again, or the files of its weights")
 
 
 def constants(graph_def: Any, path: str) -> Dict[str, np.ndarray]:
@@ -69,7 +119,7 @@ def constants(graph_def: Any, path: str) -> Dict[str, np.ndarray]:
     found = {}
     total = 0
     for node in graph_def.node:
-        if node.op != "Const" or node.attr["dtype"].type == tf.string.as_datatype_enum:
+        if not _is_number(node):
             continue
         shape = [dimension.size for dimension in node.attr["value"].tensor.tensor_shape.dim]
         count = math.prod(max(size, 0) for size in shape)
@@ -99,13 +149,14 @@ def publish(graph_def: Any, arrays: Dict[str, np.ndarray], path: str) -> Publish
     """What a `GraphDef` and the values of its constants and variables contain.
 
     Raises:
-        RunError: if its anchors cannot be computed.
+        RunError: if its anchors cannot be computed, or its weights have no content.
     """
+    refuse_without_weights(graph_def, path)
     graph = graphs.from_graph_def(graph_def, arrays)
     found = anchors.constant_anchors(graph)
     if found is None:
         found = anchors.computed_anchors(graph_def, graph, path)
     return Published(
         arrays, graphs.read_structure(graph), has_names=True, anchors=found,
-        image_size=graphs.image_size(graph),
+        image_size=graphs.image_size(graph), zeros=frozenset(zero_constants(graph_def)),
     )  # fmt: skip

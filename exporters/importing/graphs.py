@@ -91,6 +91,19 @@ def image_size(graph: Graph) -> Optional[Tuple[int, int]]:
     return None
 
 
+def constant_weights(graph: Graph) -> List[str]:
+    """Names of the constants among `graph.arrays` that layers have as weights."""
+    found = []
+    for node in graph.nodes.values():
+        if node.op in CONVOLUTIONS and len(node.inputs) > 1:
+            name = node.inputs[1]
+            for _ in range(_MAX_DEPTH):
+                if name in graph.nodes and graph.nodes[name].op in SAME_VALUE:
+                    name = next(iter(graph.nodes[name].inputs), name)
+            found += [name] if name in graph.arrays else []
+    return found
+
+
 def leaf(graph: Graph, name: str) -> Optional[str]:
     """The constant or variable that an operation passes on unchanged, or is computed from."""
     for _ in range(_MAX_DEPTH):

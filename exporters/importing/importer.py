@@ -9,6 +9,7 @@ import numpy as np
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import files, pipeline
+from estimator_det.config.printing import counted
 from estimator_det.config.ranges import refuse_absurd
 from estimator_det.config.text import ConfigError
 from exporters.image_files import list_images
@@ -97,6 +98,7 @@ def import_model(
     )
     warnings = [note for note in notes if note.startswith("warning: ")]
     warnings += _absent(mapped, published, pipeline_config.model)
+    warnings += _of_zeros(mapped, published)
     num_neutral = len(mapped.folded) + published.num_neutral
     if images and mapped.folded:
         _refuse_incomplete(mapped)
@@ -133,9 +135,21 @@ def _absent(mapped: Mapped, published: Published, model: Any) -> List[str]:
     shown = "; ".join(f"{row.variable} ({row.state}: {row.source})" for row in rows[:_LISTED])
     more = f" and {len(rows) - _LISTED} more" if len(rows) > _LISTED else ""
     return [
-        f"warning: {len(rows)} variables of the model are not in the checkpoint: {shown}{more}. "
+        f"warning: {counted(len(rows), 'variable')} of the model "
+        f"{'is' if len(rows) == 1 else 'are'} not in the checkpoint: {shown}{more}. "
         "Fine-tuning can start from it, evaluation and export cannot"
     ] + [f"warning: {text}" for text in explain_shapes(published, model)]
+
+
+def _of_zeros(mapped: Mapped, published: Published) -> List[str]:
+    rows = [row for row in mapped.rows if published.zeros.intersection(row.source.split(", "))]
+    if not rows:
+        return []
+    return [
+        f"warning: {counted(len(rows), 'variable')} of zeros, since their constants have no content"
+        f" in the file, such as {rows[0].variable}. TensorFlow leaves out zeros; if they are not "
+        "meant to be zeros, get the file again"
+    ]
 
 
 def _of_statistics(num_neutral: int, has_folded: bool, calibrates: bool) -> List[str]:

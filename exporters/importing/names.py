@@ -92,4 +92,5 @@ def _without_prefix(published: Published, prefix: str) -> Published:
         {short(name): tuple(map(short, names)) for name, names in before.parents.items()},
     )
     arrays = {short(name): values for name, values in published.arrays.items()}
-    return published._replace(arrays=arrays, structure=structure)
+    zeros = frozenset(map(short, published.zeros))
+    return published._replace(arrays=arrays, structure=structure, zeros=zeros)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable, Dict, Mapping, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, FrozenSet, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -67,6 +67,7 @@ class Published(NamedTuple):
     image_size: Optional[Tuple[int, int]] = None  # height and width that images are resized to
     num_neutral: int = 0  # layers whose statistics an earlier import has made neutral
     from_functions: bool = False  # layers of functions have no order, so names must decide
+    zeros: FrozenSet[str] = frozenset()  # constants without content, which are read as zeros
 
 
 NO_STRUCTURE = Structure((), {}, {})

@@ -1,22 +1,29 @@
-"""Reads TensorFlow.js graph models: a `model.json` and the shards of weights that it names."""
+"""Reads TensorFlow.js graph models: a `model.json` and the shards of weights that it names.
+
+Models before 2019 have a graph without contents of constants, `tensorflowjs_model.pb`, and beside
+it `weights_manifest.json`, which names the shards.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import posixpath
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 
 from estimator_det.compat import tf
 from estimator_det.config import files
+from estimator_det.config.printing import counted, plain
 from estimator_det.config.text import ConfigError
-from exporters.importing import anchors, graphs
+from exporters.importing import anchors, frozen_graph, graphs
+from exporters.importing.frozen_graph import TFJS_MANIFEST
 from exporters.importing.published import FORMATS, Published
 from model_fn.checkpoints.errors import RunError
 
 MODEL_FILE = "model.json"
+OLD_GRAPH_FILE = "tensorflowjs_model.pb"
 _TYPES = {"float32": "<f4", "float16": "<f2", "int32": "<i4", "uint8": "u1", "uint16": "<u2",
           "bool": "?", "int8": "i1", "int16": "<i2"}  # fmt: skip
 _DAMAGE = (KeyError, TypeError, AttributeError, ValueError, OverflowError)
@@ -25,27 +32,30 @@ _AGAIN = "Get the model again from its publisher"
 
 @FORMATS.register("tfjs")
 def read_tfjs(path: str) -> Published:
-    """The constants and layers of a graph model; `path` is its `model.json` or the folder of it.
+    """The constants and layers of a graph model; `path` is its folder, or the graph in it.
 
     Raises:
         RunError: if the model is damaged, no graph model, or names files outside its folder.
     """
-    if tf.io.gfile.isdir(path):
-        path = files.join(path, MODEL_FILE)
-    model = _parse(path)
-    nodes = _nodes(model, path)
+    path = _graph_file(path)
+    if path.endswith(".pb"):
+        nodes, constants = _old_nodes(path)
+        path, manifest = _old_manifest(path)
+    else:
+        model = _parse(path)
+        nodes, manifest = _nodes(model, path), model["weightsManifest"]
+        constants = [node.name for node in nodes.values() if node.op == "Const"]
     arrays: Dict[str, np.ndarray] = {}
     try:
-        for group in model["weightsManifest"]:
+        for group in manifest:
             arrays.update(_read_group(group, os.path.dirname(path) or ".", path))
     except _DAMAGE as error:
         raise RunError(f"{path}: weightsManifest is damaged: {error!r}. {_AGAIN}") from error
-    missing = [node.name for node in nodes.values() if node.op == "Const"]
-    missing = [name for name in missing if name not in arrays]
+    missing = [name for name in constants if name not in arrays]
     if missing:
         raise RunError(
-            f"{path}: weightsManifest has no weights for {len(missing)} constants, such as "
-            f"{missing[0]}. {_AGAIN}"
+            f"{path}: weightsManifest has no weights for {counted(len(missing), 'constant')}, such "
+            f"as {plain(missing[0])}. {_AGAIN}"
         )
     graph = graphs.Graph(nodes, arrays)
     structure = graphs.read_structure(graph)
@@ -58,20 +68,71 @@ def read_tfjs(path: str) -> Published:
     )
 
 
+def _graph_file(path: str) -> str:
+    """The file of the graph: `model.json`, or the `.pb` file of an older model."""
+    if not tf.io.gfile.isdir(path):
+        older = files.join(os.path.dirname(path) or ".", OLD_GRAPH_FILE)
+        is_manifest = os.path.basename(path) == TFJS_MANIFEST
+        return older if is_manifest and files.exists(older) else path
+    names = [name for name in (MODEL_FILE, OLD_GRAPH_FILE) if files.exists(files.join(path, name))]
+    names += [name for name in tf.io.gfile.listdir(path) if name.endswith(TFJS_MANIFEST)]
+    return files.join(path, (names or [MODEL_FILE])[0])
+
+
 def _parse(path: str) -> Dict[str, Any]:
-    text = files.read_text(path)
-    try:
-        model = json.loads(text)
-    except (ValueError, RecursionError) as error:  # also for numbers of too many digits
-        raise RunError(f"{path} is not a TensorFlow.js model: {error}. {_AGAIN}") from error
-    if not isinstance(model, dict) or "modelTopology" not in model:
+    model = _parse_json(path)
+    is_dictionary = isinstance(model, dict)
+    if not is_dictionary or "modelTopology" not in model:
+        if (is_dictionary and "weightsManifest" in model) or _is_manifest(model):
+            raise RunError(
+                f"{path} is weights without a graph: it names weights and no operations. Give the "
+                f"folder of the whole model, which also has {OLD_GRAPH_FILE}, or {MODEL_FILE} with "
+                "a modelTopology"
+            )
         raise RunError(f"{path} is not a TensorFlow.js model: it has no modelTopology. {_AGAIN}")
     if "weightsManifest" not in model:
         raise RunError(
-            f"{path} has no weightsManifest, so it names no weights. Older models have it in "
-            "weights_manifest.json and are not supported; convert the original model again"
+            f"{path} has no weightsManifest, so it names no weights; convert the original model "
+            "again"
         )
     return model
+
+
+def _parse_json(path: str) -> Any:
+    text = files.read_text(path)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:  # also for numbers of too many digits
+        raise RunError(f"{path} is not a TensorFlow.js model: {error}. {_AGAIN}") from error
+
+
+def _is_manifest(content: Any) -> bool:
+    """True for groups of weights, as the manifest of an older model has them."""
+    return (
+        isinstance(content, list)
+        and bool(content)
+        and all(isinstance(group, dict) and "weights" in group for group in content)
+    )
+
+
+def _old_nodes(path: str) -> Tuple[Dict[str, graphs.Node], List[str]]:
+    """Operations of an older model, and the names of its constants that are numbers."""
+    graph_def = frozen_graph.parse_graph(files.read_bytes(path), path, _AGAIN)
+    return graphs.from_graph_def(graph_def, {}).nodes, frozen_graph.number_constants(graph_def)
+
+
+def _old_manifest(path: str) -> Tuple[str, List[Any]]:
+    """The file of the manifest beside the graph of an older model, and its groups of weights."""
+    manifest_path = files.join(os.path.dirname(path) or ".", TFJS_MANIFEST)
+    if not files.exists(manifest_path):
+        raise RunError(
+            f"{path} has no {TFJS_MANIFEST} beside it, which names the files of its weights. "
+            "Give the folder of the whole model, or --from frozen_graph if it contains weights"
+        )
+    manifest = _parse_json(manifest_path)
+    if not _is_manifest(manifest):
+        raise RunError(f"{manifest_path} is no list of groups of weights. {_AGAIN}")
+    return manifest_path, manifest
 
 
 def _nodes(model: Dict[str, Any], path: str) -> Dict[str, graphs.Node]:

@@ -69,7 +69,11 @@ def refuse_model(path: str) -> None:
 
 def _model_kind(path: str) -> Optional[str]:
     """The format of a file or folder that is a model, as `import` names it; None of others."""
-    markers = {"saved_model.pb": "saved_model", "model.json": "tfjs"}
+    markers = {
+        "saved_model.pb": "saved_model",
+        "model.json": "tfjs",
+        "tensorflowjs_model.pb": "tfjs",
+    }
     if tf.io.gfile.isdir(path):
         found = [kind for name, kind in markers.items() if tf.io.gfile.exists(f"{path}/{name}")]
         return found[0] if found and not tf1.train.get_checkpoint_state(path) else None

@@ -139,6 +139,29 @@ def write_tfjs(graph_def: Any, folder: pathlib.Path, **changes: Any) -> pathlib.
     return folder
 
 
+def write_old_tfjs(graph_def: Any, folder: pathlib.Path) -> pathlib.Path:
+    """Writes a graph as TF.js models before 2019 are: its constants have no contents."""
+    arrays = constants_of(graph_def)
+    stripped = tf1.GraphDef()
+    stripped.CopyFrom(graph_def)
+    for node in (node for node in stripped.node if node.name in arrays):
+        tensor = node.attr["value"].tensor
+        kept = type(tensor)(dtype=tensor.dtype, tensor_shape=tensor.tensor_shape)
+        tensor.CopyFrom(kept)
+    weights = [
+        {"name": name, "shape": list(values.shape), "dtype": values.dtype.name}
+        for name, values in arrays.items()
+    ]
+    content = b"".join(values.tobytes() for values in arrays.values())
+    folder.mkdir()
+    (folder / "tensorflowjs_model.pb").write_bytes(stripped.SerializeToString())
+    (folder / "group1-shard1of2").write_bytes(content[:1000])
+    (folder / "group1-shard2of2").write_bytes(content[1000:])
+    manifest = [{"paths": ["group1-shard1of2", "group1-shard2of2"], "weights": weights}]
+    (folder / "weights_manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
 def to_tflite(graph_def: Any, *, half: bool = False, integer: bool = False) -> bytes:
     """The part from the preprocessed image to the heads, converted."""
     nodes = {node.name: node for node in graph_def.node}

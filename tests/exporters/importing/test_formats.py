@@ -20,6 +20,7 @@ from tests.exporters.importing.conftest import (
     folded,
     set_constant,
     to_tflite,
+    write_old_tfjs,
     write_tfjs,
 )
 
@@ -190,13 +191,48 @@ def test_tfjs_shards_that_are_empty_missing_or_cut_off(original, tmp_path):
         ('{"modelTopology": {"node": []}, "weightsManifest": [{}]}', "weightsManifest is damaged"),
         (
             '{"modelTopology": {"node": [{"name": "a", "op": "Const"}]}, "weightsManifest": []}',
-            "has no weights for 1 constants, such as a",
+            "has no weights for 1 constant, such as a",
         ),
     ],
 )
 def test_damaged_tfjs_models(tmp_path, content, text):
     (tmp_path / "model.json").write_text(content)
     _refused(tfjs.read_tfjs, tmp_path / "model.json", text)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("weights_manifest.json", '[{"paths": ["s"], "weights": []}]'),
+        ("face-weights_manifest.json", '[{"paths": ["s"], "weights": []}]'),
+        ("model.json", '{"weightsManifest": []}'),
+    ],
+)
+def test_weights_without_a_graph(tmp_path, name, content):
+    (tmp_path / name).write_text(content)
+    for path in (tmp_path, tmp_path / name):
+        _refused(tfjs.read_tfjs, path, f"{name} is weights without a graph: it names weights and")
+
+
+def test_damaged_tfjs_models_before_2019(original, tmp_path):
+    folder = write_old_tfjs(original.graph_def, tmp_path / "model")
+    graph, manifest = folder / "tensorflowjs_model.pb", folder / "weights_manifest.json"
+    groups = json.loads(manifest.read_text())
+    name = groups[0]["weights"].pop()["name"]
+    shard = folder / "group1-shard2of2"
+    shard.write_bytes(shard.read_bytes()[: -original.arrays[name].nbytes])
+    manifest.write_text(json.dumps(groups))
+    _refused(tfjs.read_tfjs, folder, f"has no weights for 1 constant, such as {name}")
+    manifest.write_text('[{"weights": 1}]')
+    _refused(tfjs.read_tfjs, folder, "weightsManifest is damaged")
+    manifest.write_text('[{"paths": ["../secret"], "weights": []}]')
+    _refused(tfjs.read_tfjs, folder, "'../secret', which is outside the folder")
+    manifest.write_text("{}")
+    _refused(tfjs.read_tfjs, folder, "is no list of groups of weights")
+    manifest.unlink()
+    _refused(tfjs.read_tfjs, graph, "has no weights_manifest.json beside it")
+    graph.write_bytes(graph.read_bytes()[:-100])
+    _refused(tfjs.read_tfjs, folder, "cut off after", "Get the model again from its publisher")
 
 
 def test_no_tflite_model(original, tmp_path):

@@ -14,12 +14,13 @@ from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_detector
 from estimator_det.verbs import import_model as verb
+from exporters.formats.frozen_graph import load_frozen_graph
 from exporters.importing import anchors, importer
 from exporters.importing.published import FORMATS
 from inputs import serving
 from model_fn.checkpoints.errors import RunError
 from model_fn.checkpoints.imported import num_neutral_layers
-from tests.exporters.importing.conftest import folded, raw_outputs, set_constant
+from tests.exporters.importing.conftest import folded, raw_outputs, set_constant, write_old_tfjs
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +170,9 @@ def test_what_cannot_be_imported(original, published_file, photos, tmp_path):
     imported = importer.import_model(
         "frozen_graph", str(file), original.config, str(tmp_path / "b")
     )
-    assert any(name in line and "1 variables of the model" in line for line in imported.warnings)
+    assert any(
+        name in line and "1 variable of the model is not" in line for line in imported.warnings
+    )
     with pytest.raises(ConfigError, match=f"--calibrate: .* such as {name}"):
         importer.import_model(
             "frozen_graph",
@@ -224,3 +227,62 @@ def test_the_verb(original, published_file, tmp_path, capsys):
     arguments[3] = str(tmp_path / "nowhere.pb")
     assert cli.main([*arguments, "--overwrite"]) == 3
     assert f"no such model: {tmp_path}/nowhere.pb" in capsys.readouterr().err
+
+
+def test_constants_without_content(original, published_file, tmp_path):
+    """Weights are refused by name; zeros of TensorFlow, which leaves them out, are reported."""
+    graph_def = folded(original)
+    zeros, weights = "BoxPredictor_1/ClassPredictor/biases", "BoxPredictor_0/ClassPredictor/weights"
+    _clear(graph_def, zeros)
+    file = tmp_path / "empty.pb"
+    file.write_bytes(graph_def.SerializeToString())
+    imported = importer.import_model(
+        "frozen_graph", str(file), original.config, str(tmp_path / "a")
+    )
+    (line,) = (line for line in imported.warnings if "no content" in line)
+    assert (
+        f"1 variable of zeros, since their constants have no content in the file, such as {zeros}"
+        in line
+    )
+    _clear(graph_def, weights)
+    file.write_bytes(graph_def.SerializeToString())
+    message = rf"empty.pb contains no weights: 1 layer of it, such as .* constant {weights}, has"
+    for read in (importer.propose, _import(original.config, tmp_path / "b")):
+        with pytest.raises(RunError, match=message):
+            read("frozen_graph", str(file))
+    with pytest.raises(RunError, match=message):
+        load_frozen_graph(str(file))
+    assert not (tmp_path / "b").exists()
+    plain = importer.import_model(
+        "frozen_graph", published_file, original.config, str(tmp_path / "c")
+    )
+    assert not any("no content" in line for line in plain.warnings)
+
+
+def _clear(graph_def, name):
+    (node,) = (node for node in graph_def.node if node.name == name)
+    node.attr["value"].tensor.ClearField("tensor_content")
+
+
+def _import(config, folder):
+    return lambda kind, path: importer.import_model(kind, path, config, str(folder))
+
+
+def test_a_tensorflowjs_model_before_2019(original, published_file, plain, tmp_path):
+    """Each of its names imports what the frozen graph has."""
+    folder = write_old_tfjs(folded(original), tmp_path / "model")
+    expected = _values(plain.checkpoint)
+    for place, name in enumerate(["", "tensorflowjs_model.pb", "weights_manifest.json"]):
+        imported = importer.import_model(
+            "tfjs", str(folder / name), original.config, str(tmp_path / f"out{place}")
+        )
+        found = _values(imported.checkpoint)
+        assert set(found) == set(expected)
+        for variable, values in expected.items():
+            np.testing.assert_array_equal(found[variable], values, err_msg=variable)
+    graph = folder / "tensorflowjs_model.pb"
+    message = r"weights_manifest.json beside it names: it is a .* import --from tfjs"
+    with pytest.raises(RunError, match=message):
+        importer.import_model("frozen_graph", str(graph), original.config, str(tmp_path / "b"))
+    with pytest.raises(RunError, match=message):
+        load_frozen_graph(str(graph))
