@@ -11,6 +11,12 @@ from PIL import Image
 
 from estimator_det.config import files
 from estimator_det.files.image_header import PILLOW_ERRORS
+from estimator_det.images.orientation import (
+    FIRST_TRANSPOSED,
+    UPRIGHT,
+    image_orientation,
+    rotate_upright,
+)
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp")
 MAX_PIXELS = 178_956_970  # of a file; also the default of bad_records.max_megapixels
@@ -22,13 +28,19 @@ class ImageFile(NamedTuple):
     """A decoded image file."""
 
     pixels: np.ndarray  # uint8 [h, w, 3] RGB
-    height: int  # of the file
+    height: int  # of the whole image
     width: int
     reduced_by: int  # the file's height and width are these times those of `pixels`, rounded up
+    orientation: int = UPRIGHT  # by EXIF, in the file; `pixels`, height and width are upright
 
 
-def list_images(paths: Sequence[str]) -> List[str]:
-    """The given files, and the image files of given folders by name, without subfolders.
+def list_images(paths: Sequence[str], *, recursive: bool = False, skipped: str = "") -> List[str]:
+    """The given files, and the image files of given folders by name.
+
+    Args:
+        paths: Files and folders.
+        recursive: Subfolders are searched, too; links to folders are followed.
+        skipped: Folder that is not searched.
 
     Raises:
         FileNotFoundError: if a path does not exist or a folder holds no image.
@@ -36,14 +48,12 @@ def list_images(paths: Sequence[str]) -> List[str]:
     found: List[str] = []
     for path in paths:
         if os.path.isdir(path):
-            inside = sorted(
-                os.path.join(path, name)
-                for name in os.listdir(path)
-                if name.lower().endswith(IMAGE_SUFFIXES)
-            )
+            inside = _images_below(path, skipped) if recursive else _images_in(path)
             if not inside:
+                below = " or its subfolders" if recursive else ""
                 raise FileNotFoundError(
-                    f"no image in the folder {path}; known suffixes: {', '.join(IMAGE_SUFFIXES)}"
+                    f"no image in the folder {path}{below}; known suffixes: "
+                    f"{', '.join(IMAGE_SUFFIXES)}"
                 )
             found += inside
         elif os.path.exists(path):
@@ -53,8 +63,34 @@ def list_images(paths: Sequence[str]) -> List[str]:
     return found
 
 
+def subfolders_of(path: str) -> List[str]:
+    """Folders in a folder by name, except those that are listed as images."""
+    return sorted(
+        each.path
+        for each in os.scandir(path)
+        if each.is_dir() and not each.name.lower().endswith(IMAGE_SUFFIXES)
+    )
+
+
+def _images_in(folder: str) -> List[str]:
+    names = [name for name in os.listdir(folder) if name.lower().endswith(IMAGE_SUFFIXES)]
+    return sorted(os.path.join(folder, name) for name in names)
+
+
+def _images_below(folder: str, skipped: str) -> List[str]:
+    """Image files in a folder and its subfolders, each of which is searched once."""
+    found, waiting, seen = [], [folder], {os.path.realpath(skipped)} if skipped else set()
+    while waiting:
+        each = waiting.pop()
+        if os.path.realpath(each) not in seen:
+            seen.add(os.path.realpath(each))
+            found += _images_in(each)
+            waiting += subfolders_of(each)
+    return sorted(found)
+
+
 def read_image(path: str) -> ImageFile:
-    """Reads an image file; ignores EXIF rotation.
+    """Reads an image file and rotates it upright, as its EXIF data state.
 
     An image of more than MAX_DETECTED_PIXELS is reduced to 1/2, 1/4, … of its height and width.
 
@@ -86,7 +122,7 @@ def _check_size(image: Image.Image) -> None:
 
 
 def _decode(image: Image.Image) -> ImageFile:
-    width, height = image.size
+    whole, (width, height) = image, image.size
     factor = 1
     while -(-width // factor) * -(-height // factor) > MAX_DETECTED_PIXELS:
         factor *= 2
@@ -94,4 +130,8 @@ def _decode(image: Image.Image) -> ImageFile:
         # Only JPEG decodes at a fraction of its size, 1/8 at least; other files stay as they are.
         image.draft("RGB", (width // factor, height // factor))
         image = image.reduce(factor // round(width / image.width))
-    return ImageFile(np.asarray(image.convert("RGB")), height, width, factor)
+    pixels = np.asarray(image.convert("RGB"))
+    orientation = image_orientation(whole)  # only now, since a PNG file is decoded for it
+    if orientation >= FIRST_TRANSPOSED:
+        width, height = height, width
+    return ImageFile(rotate_upright(pixels, orientation), height, width, factor, orientation)

@@ -14,6 +14,7 @@ from PIL import Image
 from estimator_det.boxes.mask_regions import paste_mask, run_lengths
 from estimator_det.compat import failures, tf
 from estimator_det.config import json_lines
+from estimator_det.images.orientation import UPRIGHT
 from exporters.detector import (
     REQUIRED_OUTPUTS,
     ClassThresholds,
@@ -237,6 +238,7 @@ def _as_line(
         "height": height,
         "width": width,
         **({"reduced_by": image.reduced_by} if image.reduced_by > 1 else {}),
+        **({"exif_orientation": image.orientation} if image.orientation != UPRIGHT else {}),
         "detections": [
             {
                 "class_id": int(class_id),

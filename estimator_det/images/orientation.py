@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image
 
 UPRIGHT = 1
+FIRST_TRANSPOSED = 5  # from here on to 8, height and width change places
 _TAG = 0x0112
 _DAMAGE = (OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, OverflowError,
            struct.error, Image.DecompressionBombError)  # fmt: skip
@@ -45,7 +46,7 @@ def rotate_upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
     """Pixels [h, w, ...] of a file as they are to be seen; a copy unless orientation is UPRIGHT."""
     if orientation == UPRIGHT:
         return pixels
-    if orientation >= 5:
+    if orientation >= FIRST_TRANSPOSED:
         pixels = pixels.swapaxes(0, 1)
     if orientation in (3, 4, 7, 8):
         pixels = pixels[::-1]

@@ -25,6 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="folder of an export, or a model in it, of any format",
     )
+    parser.add_argument(
+        "--recursive", action="store_true", help="also the images in subfolders of folders"
+    )
     parser.add_argument("--output_dir", default="detections", help="(default: %(default)s)")
     parser.add_argument(
         "--threshold",
@@ -51,9 +54,26 @@ def run(options: argparse.Namespace) -> int:
     from exporters.image_files import list_images
     from model_fn.checkpoints import writing
 
-    files = list_images(options.images)
+    if not options.recursive:
+        _report_subfolders(options.images, options.output_dir)
+    files = list_images(options.images, recursive=options.recursive, skipped=options.output_dir)
     with writing.into_folder(options.output_dir, "output_dir"):
         return _detect(formats.load_model(options.model), files, options)
+
+
+def _report_subfolders(paths: Sequence[str], output_dir: str) -> None:
+    """Reports the subfolders of folders, whose images are skipped."""
+    from exporters.image_files import subfolders_of
+
+    output = os.path.realpath(output_dir)
+    for path in filter(os.path.isdir, paths):
+        subfolders = [each for each in subfolders_of(path) if os.path.realpath(each) != output]
+        if subfolders:
+            text = printing.counted(len(subfolders), "subfolder")
+            printing.report(
+                f"{path}: {text} skipped, such as {subfolders[0]}; add --recursive to read them",
+                sys.stderr,
+            )
 
 
 def _detect(detector: Any, files: Sequence[str], options: argparse.Namespace) -> int:

@@ -115,7 +115,9 @@ def benchmark(path: str, options: BenchmarkOptions) -> Benchmark:
         expected = rows[0].measured.outputs if rows[0].measured is not None else ()
     for number, each in enumerate(models, 1):
         name = each.format.name
-        printing.report(f"{name} ({number} of {len(models)} models)", sys.stderr)
+        printing.report(
+            f"{name} ({number} of {printing.counted(len(models), 'model')})", sys.stderr
+        )
         task = base._replace(name=name, path=each.path, expected=expected)
         rows.append(_measured(task))
     height, width = images[0].shape[:2]

@@ -8,6 +8,7 @@ import numpy as np
 from PIL import Image
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config import printing
 from exporters.detector import BOXES, CLASSES, NUM, SCORES, ModelDetector
 from exporters.formats.base import Tolerance, inference_detector
 from inputs.serving import make_receiver
@@ -100,7 +101,7 @@ def describe(difference: Difference) -> str:
     if difference.usual_scores < difference.scores / 2:
         text += f", {USUAL:.1%} of them by {difference.usual_scores:.2g} and "
         text += f"{difference.usual_boxes:.2g}"
-    return f"{text} ({difference.rows} boxes)"
+    return f"{text} ({printing.counted(difference.rows, 'box', 'boxes')})"
 
 
 def why_refused(path: str, difference: Difference, tolerance: Tolerance) -> Optional[str]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import files
+from estimator_det.config.printing import counted, plain
 from exporters.detector import OUTPUT_PREFIXES, REQUIRED_OUTPUTS, ModelDetector, image_feed
 from exporters.formats.base import (
     FORMATS,
@@ -58,8 +59,9 @@ class GraphDetector(ModelDetector):
         variables = [node.name for node in graph_def.node if node.op in VARIABLES]
         if variables:
             raise RunError(
-                f"{path} is a graph with {len(variables)} variables, such as {variables[0]}, and "
-                "contains no weights; give the frozen graph, in which they are constants"
+                f"{path} is a graph with {counted(len(variables), 'variable')}, such as "
+                f"{plain(variables[0])}, and contains no weights; give the frozen graph, in which "
+                "they are constants"
             )
         with tf.Graph().as_default() as graph:
             try:

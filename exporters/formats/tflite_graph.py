@@ -10,6 +10,7 @@ from typing import Any, Dict, Mapping, NamedTuple, Tuple
 import numpy as np
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.printing import counted
 from estimator_det.config.text import ConfigError
 from exporters.formats.base import Plan, TfliteOptions, inference_detector
 from inputs.serving import additional_channels
@@ -90,7 +91,7 @@ def _check_options(options: TfliteOptions, num_classes: int) -> None:
     if options.max_classes_per_detection > num_classes:
         raise ConfigError(
             f"--max_classes_per_detection: is {options.max_classes_per_detection}, and the model "
-            f"has {num_classes} classes"
+            f"has {counted(num_classes, 'class', 'classes')}"
         )
 
 

@@ -28,9 +28,9 @@ def read_frozen_graph(path: str) -> Published:
     variables = [node.name for node in graph_def.node if node.op in VARIABLES]
     if variables:
         raise RunError(
-            f"{path} is a graph with {len(variables)} variables, such as {variables[0]}, and "
-            "contains no weights. Give the frozen graph, in which they are constants, or the "
-            "checkpoint (--from checkpoint)"
+            f"{path} is a graph with {counted(len(variables), 'variable')}, such as "
+            f"{plain(variables[0])}, and contains no weights. Give the frozen graph, in which "
+            "they are constants, or the checkpoint (--from checkpoint)"
         )
     return publish(graph_def, constants(graph_def, path), path)
 
@@ -94,8 +94,8 @@ def refuse_without_weights(graph_def: Any, path: str) -> None:
     Raises:
         RunError: with the name of the first.
     """
-    graph = graphs.from_graph_def(graph_def, dict.fromkeys(zero_constants(graph_def)))
-    empty = graphs.constant_weights(graph)
+    graph = graphs.from_graph_def(graph_def, {})
+    empty = graphs.constant_weights(graph, zero_constants(graph_def))
     if not empty:
         return
     text = (

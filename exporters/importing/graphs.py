@@ -91,8 +91,8 @@ def image_size(graph: Graph) -> Optional[Tuple[int, int]]:
     return None
 
 
-def constant_weights(graph: Graph) -> List[str]:
-    """Names of the constants among `graph.arrays` that layers have as weights."""
+def constant_weights(graph: Graph, names: Set[str]) -> List[str]:
+    """Those names of constants that layers have as weights."""
     found = []
     for node in graph.nodes.values():
         if node.op in CONVOLUTIONS and len(node.inputs) > 1:
@@ -100,7 +100,7 @@ def constant_weights(graph: Graph) -> List[str]:
             for _ in range(_MAX_DEPTH):
                 if name in graph.nodes and graph.nodes[name].op in SAME_VALUE:
                     name = next(iter(graph.nodes[name].inputs), name)
-            found += [name] if name in graph.arrays else []
+            found += [name] if name in names else []
     return found
 
 

@@ -89,9 +89,10 @@ def import_model(
     mapped = map_variables(own, published)
     if not mapped.values:
         raise RunError(
-            f"{path} has no weights of the model in the configuration: of {len(mapped.rows)} "
-            f"variables none is found, such as {mapped.rows[0].variable}. Give the configuration "
-            "of this model, or the right format with --from"
+            f"{path} has no weights of the model in the configuration: of "
+            f"{counted(len(mapped.rows), 'variable')} none is found, such as "
+            f"{mapped.rows[0].variable}. Give the configuration of this model, or the right format "
+            "with --from"
         )
     notes = naming + _apply_anchor_order(
         own, published, mapped, pipeline_config.model, anchor_order
@@ -103,7 +104,10 @@ def import_model(
     if images and mapped.folded:
         _refuse_incomplete(mapped)
         mapped.values.update(calibrate(own, mapped.values, mapped.folded, images))
-        notes.append(f"statistics of {num_neutral} layers recomputed from {len(images)} images")
+        notes.append(
+            f"statistics of {counted(num_neutral, 'layer')} recomputed from "
+            f"{counted(len(images), 'image')}"
+        )
         num_neutral = 0
     else:
         warnings += _of_statistics(num_neutral, bool(mapped.folded), bool(images))
@@ -160,16 +164,17 @@ def _of_statistics(num_neutral: int, has_folded: bool, calibrates: bool) -> List
         has_folded: Whether the file has folded batch norm.
         calibrates: Whether images for calibration are given.
     """
+    layers = counted(num_neutral, "layer")
     if has_folded:
         return [
-            f"warning: batch norm of {num_neutral} layers is rebuilt with neutral statistics: exact"
-            " for inference, but training with it starts from a far too high loss. Import with "
+            f"warning: batch norm of {layers} is rebuilt with neutral statistics: exact for "
+            "inference, but training with it starts from a far too high loss. Import with "
             "--calibrate photos/ to fine-tune, or train with batch norm frozen"
         ]
     if num_neutral:
         return [
-            f"warning: batch norm of {num_neutral} layers of this checkpoint has neutral statistics"
-            " from an earlier import: training with it starts from a far too high loss. Import the"
+            f"warning: batch norm of {layers} of this checkpoint has neutral statistics from "
+            "an earlier import: training with it starts from a far too high loss. Import the"
             " published file with --calibrate photos/ to fine-tune"
         ]
     if calibrates:
@@ -184,8 +189,8 @@ def _refuse_incomplete(mapped: Mapped) -> None:
     missing = [row.variable for row in mapped.rows if row.variable not in mapped.values]
     if missing:
         raise ConfigError(
-            f"--calibrate: runs the model, and {len(missing)} of its variables are not in the "
-            f"file, such as {missing[0]}; import without it, or correct the configuration"
+            f"--calibrate: runs the model, and the file lacks {counted(len(missing), 'variable')} "
+            f"of it, such as {missing[0]}; import without it, or correct the configuration"
         )
 
 
@@ -222,7 +227,9 @@ def _apply_anchor_order(
         )
     if order == anchors.OF_2017:
         permuted = anchors.permute_heads(mapped.values, layouts)
-        notes.append(f"anchor order of 2017: {len(permuted)} variables of heads are permuted")
+        notes.append(
+            f"anchor order of 2017: {counted(len(permuted), 'variable')} of heads permuted"
+        )
     return notes
 
 

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from estimator_det.compat import tf, tf1
 from estimator_det.compat.model_files import saved_model_message
 from estimator_det.config import files
-from estimator_det.config.printing import plain
+from estimator_det.config.printing import counted, plain
 from exporters.importing import functions
 from exporters.importing.frozen_graph import VARIABLES, as_float32, constants, publish
 from exporters.importing.published import FORMATS, Published
@@ -80,9 +80,9 @@ def _refuse_keras(variables: Sequence[str], folder: str) -> None:
     if kernels and not any(name.endswith(_WEIGHTS) for name in variables):
         raise RunError(
             f"{folder} is a model that Keras built, as those of the Object Detection API for "
-            f"TensorFlow 2 are: {len(kernels)} variables are named as Keras names weights, such as "
-            f"{plain(kernels[0])}. Its layers are not those of the models here, so it cannot be "
-            "imported; choose a model for TensorFlow 1"
+            f"TensorFlow 2 are: {counted(len(kernels), 'variable')} named as Keras names weights, "
+            f"such as {plain(kernels[0])}. Its layers are not those of the models here, so it cannot "
+            "be imported; choose a model for TensorFlow 1"
         )
 
 

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from exporters import image_files
-from exporters.image_files import list_images, read_image
+from exporters.image_files import list_images, read_image, subfolders_of
 from tests.inputs.storm import bomb
 
 
@@ -27,7 +27,7 @@ def test_small_images_are_read_as_they_are(tmp_path: pathlib.Path) -> None:
     Image.fromarray(pixels).save(tmp_path / "a.png")
     found = read_image(str(tmp_path / "a.png"))
     np.testing.assert_array_equal(found.pixels, pixels)
-    assert found[1:] == (20, 30, 1)
+    assert found[1:] == (20, 30, 1, 1)
 
 
 @pytest.mark.parametrize(("suffix", "factor"), [("png", 4), ("jpg", 4), ("jpg", 16)])
@@ -42,10 +42,51 @@ def test_large_images_are_reduced(
     limit = -(-101 // factor) * -(-204 // factor)
     monkeypatch.setattr(image_files, "MAX_DETECTED_PIXELS", limit)
     found = read_image(path)
-    assert found[1:] == (101, 204, factor)
+    assert found[1:] == (101, 204, factor, 1)
     assert found.pixels.shape == (-(-101 // factor), -(-204 // factor), 3)
     assert (found.pixels[:, : 102 // factor - 1] < 40).all()
     assert (found.pixels[:, 102 // factor + 2 :] > 200).all()
+
+
+def test_images_in_subfolders(tmp_path: pathlib.Path) -> None:
+    """Each folder is searched once, also if a link leads back to it."""
+    for name in ("a.png", "b/c.jpg", "b/d/e.png", "out/drawing.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "b" / "loop").symlink_to(tmp_path)
+    folder = str(tmp_path)
+    assert list_images([folder]) == [f"{folder}/a.png"]
+    assert [os.path.basename(each) for each in subfolders_of(folder)] == ["b", "out"]
+    found = list_images([folder], recursive=True, skipped=f"{folder}/out")
+    assert found == [f"{folder}/{name}" for name in ("a.png", "b/c.jpg", "b/d/e.png")]
+    (tmp_path / "b" / "none" / "deep").mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match=r"no image in the folder .*/none or its subf"):
+        list_images([f"{folder}/b/none"], recursive=True)
+
+
+@pytest.mark.parametrize("orientation", [1, 3, 6])
+@pytest.mark.parametrize("suffix", ["png", "jpg"])
+@pytest.mark.parametrize("factor", [1, 2])
+def test_photos_are_rotated_upright(
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    orientation: int,
+    suffix: str,
+    factor: int,
+) -> None:
+    """The top of the upright photo is white, whatever of the file it is."""
+    upright = np.zeros((48, 64, 3), np.uint8)
+    upright[:16] = 255
+    stored = np.rot90(upright, {1: 0, 3: 2, 6: 1}[orientation])
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = str(tmp_path / f"photo.{suffix}")
+    Image.fromarray(np.ascontiguousarray(stored)).save(path, exif=exif)
+    monkeypatch.setattr(image_files, "MAX_DETECTED_PIXELS", 48 * 64 // factor**2)
+    found = read_image(path)
+    assert found[1:] == (48, 64, factor, orientation)
+    assert found.pixels.shape == (48 // factor, 64 // factor, 3)
+    assert found.pixels[: 12 // factor].min() > 200 and found.pixels[20 // factor :].max() < 50
 
 
 def test_files_that_are_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,3 +101,5 @@ def test_files_that_are_refused(tmp_path: pathlib.Path, monkeypatch: pytest.Monk
     ):
         with pytest.raises(OSError, match=f"{name} {reason}"):
             read_image(str(tmp_path / name))
+    Image.new("RGB", (8, 10)).save(tmp_path / "a.bmp")
+    assert read_image(str(tmp_path / "a.bmp")).pixels.shape == (10, 8, 3), "just the limit"

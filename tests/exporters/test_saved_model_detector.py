@@ -100,6 +100,52 @@ def test_pictures_and_json_lines(model, pictures, tmp_path):
         assert drawn.size == (70, 50)
 
 
+def test_a_rotated_photo_has_the_boxes_of_the_upright_one(model, pictures, tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(pictures[0]).save(tmp_path / "upright.png")
+    stored = np.ascontiguousarray(np.rot90(pictures[0]))
+    Image.fromarray(stored).save(tmp_path / "phone.png", exif=exif)
+    list(detect_files(model, list_images([str(tmp_path)]), str(tmp_path / "out"), min_score=0.0))
+    out = tmp_path / "out"
+    lines = [json.loads(line) for line in (out / "detections.jsonl").read_text().splitlines()]
+    phone, upright = ({**line, "file": ""} for line in lines)
+    assert phone.pop("exif_orientation") == 6 and phone["detections"]
+    assert phone == upright
+    drawings = [Image.open(out / f"{name}_detections.png") for name in ("phone", "upright")]
+    np.testing.assert_array_equal(*map(np.asarray, drawings))
+
+
+def test_a_detection_of_just_the_lowest_score_is_kept(model, pictures, tmp_path):
+    Image.fromarray(pictures[0]).save(tmp_path / "a.png")
+    scores = model.detect(pictures[0]).scores
+    thresholds = ClassThresholds(float(scores[1]), {})
+    for min_score in (float(scores[1]), thresholds):
+        (result,) = detect_files(model, [str(tmp_path / "a.png")], str(tmp_path), min_score)
+        np.testing.assert_array_equal(result.detections.scores, scores[scores >= scores[1]])
+        assert scores[1] in result.detections.scores
+
+
+def test_subfolders_are_reported_or_read(exported, pictures, tmp_path, capsys):
+    folder = tmp_path / "images"
+    (folder / "below").mkdir(parents=True)
+    for name in ("a.png", "below/b.png"):
+        Image.fromarray(pictures[0]).save(folder / name)
+    # Drawings of an earlier run are no photos.
+    arguments = ["detect", "--model", str(exported), "--output-dir", str(folder / "out")]
+    for recursive, num_images, text in (
+        ([], 1, f"{folder}: 1 subfolder skipped, such as {folder}/below; add --recursive"),
+        (["--recursive"], 2, ""),
+        ([], 1, "1 subfolder skipped"),
+        (["--recursive"], 2, ""),
+    ):
+        assert cli.main([*arguments, *recursive, str(folder)]) == 0
+        output = capsys.readouterr()
+        lines = (folder / "out" / "detections.jsonl").read_text().splitlines()
+        assert len(lines) == num_images
+        assert text in output.err and ("subfolder" in output.err) == bool(text)
+
+
 def test_hostile_files_cost_one_line_each(exported, pictures, tmp_path, capsys):
     folder = tmp_path / "images"
     folder.mkdir()

@@ -244,3 +244,17 @@ def test_options_that_are_refused(trained, name, value):
     options = FormatOptions(tflite=TfliteOptions(**{name: value}))
     with pytest.raises(ConfigError, match=f"--{name}: is {value}"):
         check_tflite(Plan(trained.config, options, ("image_tensor",)))
+
+
+@pytest.mark.parametrize(("dtype", "zero"), [(np.uint8, 128), (np.int8, 0), (np.uint8, 100)])
+def test_quantized_inputs_are_clipped(dtype: Any, zero: int) -> None:
+    """White is 1.0, one step above the largest number, and must not become the least."""
+    model = object.__new__(TfliteDetector)
+    model._normalization = NORMALIZATION
+    model._input = {"shape": [1, 2, 2, 3], "dtype": dtype, "quantization": (1 / 128, zero)}
+    limits = np.iinfo(dtype)
+    for pixel, number in ((255, zero + 128), (0, zero - 128), (127, zero - 1), (191, zero + 64)):
+        found = model._as_input(np.full([1, 2, 2, 3], pixel, np.uint8))
+        assert found.dtype == dtype and found.shape == (1, 2, 2, 3)
+        expected = min(max(number, limits.min), limits.max)
+        assert set(found.reshape(-1).astype(int)) == {expected}, pixel
