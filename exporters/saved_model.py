@@ -129,11 +129,12 @@ def export_saved_model(
     label_map = _existing(label_map_path) or find_label_map(pipeline_config)
     if extras.thresholds is not None:
         threshold_files.check(extras.thresholds, pipeline_config.model)
-    _check_folder(output_dir, overwrite)
+    check_folder(output_dir, overwrite)
     detector = make_detector(pipeline_config.model, False, pipeline_config.graph_rewriter)
     with tf.Graph().as_default():
-        definitions = _build_signatures(detector, chosen, input_shape, channels, max_batch, sides)
-        _add_outputs(definitions[chosen[0]], extras.output_tensors)
+        definitions = _build_signatures(
+            detector, chosen, input_shape, channels, max_batch, sides, extras.output_tensors
+        )
         graph_def = tf1.get_default_graph().as_graph_def()
         variables = inference_variables(pipeline_config.eval_config.use_moving_averages)
         check_variables(checkpoint, variables, pipeline_config.model)
@@ -179,7 +180,12 @@ def _existing(label_map_path: Optional[str]) -> Optional[str]:
     return label_map_path
 
 
-def _check_folder(output_dir: str, overwrite: bool) -> None:
+def check_folder(output_dir: str, overwrite: bool) -> None:
+    """Refuses a folder that is not empty unless `overwrite` is set.
+
+    Raises:
+        FileExistsError: with the remedy.
+    """
     is_used = tf.io.gfile.exists(output_dir) and tf.io.gfile.listdir(output_dir)
     if is_used and not overwrite:
         raise FileExistsError(
@@ -206,8 +212,12 @@ def _build_signatures(
     num_additional_channels: int,
     max_batch: Optional[int],
     side_inputs: Sequence[SideInput],
+    output_tensors: Sequence[str],
 ) -> Dict[str, Any]:
-    """SignatureDefs by input type; their networks share the variables."""
+    """SignatureDefs by input type; their networks share the variables.
+
+    The first one has the additional `output_tensors`.
+    """
     definitions = {}
     further, context = make_placeholders(side_inputs)
     for index, input_type in enumerate(input_types):
@@ -227,6 +237,8 @@ def _build_signatures(
         )
         placeholders = {**receiver.placeholders, **further}
         definitions[input_type] = signatures.predict_signature(placeholders, outputs)
+        if not index:  # while the graph has no other input
+            _add_outputs(definitions[input_type], output_tensors)
     return definitions
 
 

@@ -70,6 +70,9 @@ def parse_input_shape(text: str) -> Optional[List[Optional[int]]]:
 def additional_outputs(names: Sequence[str]) -> Dict[str, tf.Tensor]:
     """Tensors of the current graph by name; `":0"` may be left out, and is not part of the key.
 
+    The graph is that of the first input type alone: what depends on the placeholder of another one
+    has no value in its signature.
+
     Raises:
         ConfigError: if there is no such tensor, or it has no value that can be returned.
     """
@@ -81,8 +84,8 @@ def additional_outputs(names: Sequence[str]) -> Dict[str, tf.Tensor]:
         except (KeyError, ValueError) as error:
             hint = nearest(operation, [one.name for one in graph.get_operations()])
             raise ConfigError(
-                f"additional output tensor {name!r} is not in the graph{hint}. The file of "
-                "--write_inference_graph lists the names"
+                f"additional output tensor {name!r} is not in the graph of the first input type"
+                f"{hint or '.'} The file of --write_inference_graph lists the names"
             ) from error
         if tensor.dtype in (tf.resource, tf.variant):
             raise ConfigError(

@@ -90,23 +90,26 @@ def _find(chosen: ExportFormat, given_python: Optional[str]) -> Tuple[str, str]:
 
 
 def run_converter(
-    chosen: ExportFormat, arguments: Sequence[str], given_python: Optional[str]
+    chosen: ExportFormat, arguments: Sequence[str], given_python: Optional[str], output: str
 ) -> None:
     """Runs the converter of a format with the interpreter of `find_converter`.
 
     Raises:
         ConfigError: if it is not installed.
-        RunError: if it fails, with the end of its output.
+        RunError: if it fails or writes nothing to `output`; with the end of what it prints.
     """
-    command = [find_converter(chosen, given_python), *arguments]
+    python = find_converter(chosen, given_python)
+    command = [python, *arguments]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     result = subprocess.run(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         errors="replace", check=False,
     )  # fmt: skip
-    if result.returncode:
-        lines = "\n  ".join(result.stdout.strip().splitlines()[-_SHOWN_LINES:])
+    has_output = os.path.isfile(output) or (os.path.isdir(output) and os.listdir(output))
+    if result.returncode or not has_output:
+        what = f"fails with code {result.returncode}" if result.returncode else "writes no model"
+        lines = result.stdout.strip().splitlines()[-_SHOWN_LINES:] or ["(it prints nothing)"]
         raise RunError(
-            f"the converter to {chosen.name} fails with code {result.returncode}; its last lines:\n"
-            f"  {lines}"
+            f"the converter to {chosen.name}, {chosen.converter[0]} of {python}, {what}; its last "
+            "lines:\n  " + "\n  ".join(lines)
         )

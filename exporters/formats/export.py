@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.config import files
@@ -21,11 +22,17 @@ from exporters.formats.base import (
 from exporters.formats.converters import check_installed
 from exporters.formats.samples import images_to_compare
 from exporters.image_files import list_images
-from exporters.saved_model import ExportedModel, export_saved_model
+from exporters.saved_model import (
+    INFERENCE_GRAPH_FILE,
+    ExportedModel,
+    check_folder,
+    export_saved_model,
+)
 from inputs.serving import additional_channels
 from model_fn.checkpoints.errors import RunError
 
 DEFAULT_FORMATS = ("saved_model", "frozen_graph")
+UNFINISHED = "unfinished_export"  # folder in that of the export; an earlier one stays until the end
 REFUSED_SUFFIX = ".differs"  # of a model that does not give what the checkpoint gives
 
 
@@ -58,7 +65,8 @@ def export_formats(
 ) -> Export:
     """Writes `pipeline.config`, a checkpoint and each format to a folder, and compares them.
 
-    A model is not compared if it takes more than color images: additional channels or context.
+    An earlier export stays until all is written, and if a model is refused. A model is not compared
+    if it takes more than color images: additional channels or context.
 
     Args:
         pipeline_config: A `TrainEvalPipelineConfig`.
@@ -84,28 +92,76 @@ def export_formats(
         each.check(plan)
     check_installed(formats, options.converter_python)
     list_images(options.sample_images)  # raises for what does not exist
-    exported = export_saved_model(
-        pipeline_config,
-        checkpoint_prefix,
-        output_dir,
-        input_types=input_types,
-        input_shape=input_shape,
-        **saved_model_options,
-    )
-    source = Source(plan, exported)
-    _remove_earlier(output_dir, (exported.label_map, exported.thresholds))
-    found = _write(source, formats, output_dir)
-    _copy_label_map_and_thresholds(exported, output_dir, formats)
-    is_comparable = not channels and not saved_model_options.get("side_inputs")
-    try:
+    check_folder(output_dir, saved_model_options.pop("overwrite", False))
+    is_new = not tf.io.gfile.exists(output_dir) or not tf.io.gfile.listdir(output_dir)
+    with _unfinished(output_dir) as folder:
+        exported = export_saved_model(
+            pipeline_config,
+            checkpoint_prefix,
+            folder,
+            input_types=input_types,
+            input_shape=input_shape,
+            **saved_model_options,
+        )
+        source = Source(plan, exported)
+        found = _write(source, formats, folder)
+        is_comparable = not channels and not saved_model_options.get("side_inputs")
         differences = _compare(source, found) if is_comparable else {}
-    finally:
-        _remove_unwanted(output_dir, formats)
+        refused = _refused(plan, found, differences, output_dir)
+        _remove_unwanted(folder, formats)
+        if is_new or not refused:
+            _copy_label_map_and_thresholds(exported, folder, formats)
+            _remove_earlier(output_dir, (exported.label_map, exported.thresholds))
+            _move(folder, output_dir, tf.io.gfile.listdir(folder))
+        else:
+            _move(folder, output_dir, [f"{each.format.file}{REFUSED_SUFFIX}" for each in refused])
+    if refused:
+        kept = "" if is_new else f"\nWhat was in {output_dir} is unchanged"
+        raise RunError("\n".join(refused.values()) + kept)
     models = [
         WrittenModel(name, path, num_bytes(path), differences.get(name))
-        for name, path in ((each.format.name, each.path) for each in found)
+        for name, path in (
+            (each.format.name, os.path.join(output_dir, each.format.file)) for each in found
+        )
     ]
-    return Export(exported, tuple(models))
+    return Export(_moved(exported, output_dir), tuple(models))
+
+
+@contextlib.contextmanager
+def _unfinished(output_dir: str) -> Iterator[str]:
+    """Context manager: an empty folder UNFINISHED, which is removed at the end."""
+    folder = files.join(output_dir, UNFINISHED)
+    with files.removed_if_empty(output_dir):
+        if tf.io.gfile.exists(folder):  # an earlier export was killed
+            tf.io.gfile.rmtree(folder)
+        try:
+            yield folder
+        finally:
+            if tf.io.gfile.exists(folder):
+                tf.io.gfile.rmtree(folder)
+
+
+def _move(folder: str, output_dir: str, names: Sequence[str]) -> None:
+    """Moves files and folders, which replace those of the same names."""
+    for name in (name.rstrip("/") for name in names):
+        source, target = files.join(folder, name), files.join(output_dir, name)
+        if tf.io.gfile.exists(target):
+            _remove(target)
+        tf.io.gfile.rename(source, target)
+
+
+def _moved(exported: ExportedModel, output_dir: str) -> ExportedModel:
+    """The paths of an export in its final folder."""
+
+    def path(before: str) -> str:
+        return os.path.join(output_dir, os.path.basename(before))
+
+    return exported._replace(
+        saved_model=path(exported.saved_model),
+        frozen_graph=exported.frozen_graph and path(exported.frozen_graph),
+        checkpoint=path(exported.checkpoint),
+        pipeline_config=path(exported.pipeline_config),
+    )
 
 
 def num_bytes(path: str) -> int:
@@ -121,17 +177,17 @@ def num_bytes(path: str) -> int:
 
 
 def _remove_earlier(output_dir: str, used: Sequence[Optional[str]]) -> None:
-    """Removes formats of an earlier export, except those that `export_saved_model` replaces.
+    """Removes the formats of an earlier export.
 
     Label map and thresholds stay if they are `used`, as those of an import in the same folder.
     """
     kept = [_absolute(each) for each in used if each is not None]
     for each in (FORMATS.get(name)() for name in FORMATS):
         path = os.path.join(output_dir, each.file)
-        for earlier in ([path] if each.write is not None else []) + [path + REFUSED_SUFFIX]:
+        for earlier in (path, path + REFUSED_SUFFIX):
             if tf.io.gfile.exists(earlier):
                 _remove(earlier)
-    for name in (LABEL_MAP_FILE, THRESHOLDS_FILE):
+    for name in (LABEL_MAP_FILE, THRESHOLDS_FILE, INFERENCE_GRAPH_FILE):
         path = os.path.join(output_dir, name)
         if tf.io.gfile.exists(path) and _absolute(path) not in kept:
             _remove(path)
@@ -182,11 +238,7 @@ def _copy_label_map_and_thresholds(
 
 
 def _compare(source: Source, found: Sequence[FoundModel]) -> Dict[str, check.Difference]:
-    """The differences by the name of the format.
-
-    Raises:
-        RunError: for those above their tolerance, once they have names by which nobody serves them.
-    """
+    """The differences by the name of the format."""
     config, options, _, input_shape = source.plan
     if input_shape and input_shape[0] not in (None, 1):
         return {}
@@ -194,21 +246,28 @@ def _compare(source: Source, found: Sequence[FoundModel]) -> Dict[str, check.Dif
     images = check.fit_images(images, input_shape)
     checkpoint = check.CheckpointDetector(config, source.exported.checkpoint)
     expected = [checkpoint.run(pixels[None]) for pixels in images]
-    differences, refused = {}, []
+    differences = {}
     for each in (each for each in found if each.format.detects(source.plan)):
         load = each.format.load_raw or each.format.load
-        difference = check.compare(config.model, expected, load(each.path), images)
-        why = check.why_refused(each.path, difference, each.format.tolerance(source.plan))
-        if why is not None:
-            refused.append(f"{why}. It is kept as {_set_aside(each.path)}")
-        differences[each.format.name] = difference
-    if refused:
-        raise RunError("\n".join(refused))
+        differences[each.format.name] = check.compare(
+            config.model, expected, load(each.path), images
+        )
     return differences
 
 
-def _set_aside(path: str) -> str:
-    """Renames a refused model; its new path."""
-    aside = path + REFUSED_SUFFIX
-    tf.io.gfile.rename(path, aside)
-    return aside
+def _refused(
+    plan: Plan,
+    found: Sequence[FoundModel],
+    differences: Mapping[str, check.Difference],
+    output_dir: str,
+) -> Dict[FoundModel, str]:
+    """Reasons of the models that differ too much, which get names by which nobody serves them."""
+    refused = {}
+    for each in (each for each in found if each.format.name in differences):
+        path = os.path.join(output_dir, each.format.file)
+        difference = differences[each.format.name]
+        why = check.why_refused(path, difference, each.format.tolerance(plan))
+        if why is not None:
+            tf.io.gfile.rename(each.path, each.path + REFUSED_SUFFIX)
+            refused[each] = f"{why}. It is kept as {path}{REFUSED_SUFFIX}"
+    return refused

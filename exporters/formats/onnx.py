@@ -101,7 +101,7 @@ def _write(source: Source, path: str) -> None:
         arguments = ["-m", "tf2onnx.convert", "--graphdef", graph.path, "--output", output]
         arguments += ["--inputs", f"{graph.input}:0", "--opset", str(OPSET)]
         arguments += ["--outputs", ",".join(f"{name}:0" for name in graph.outputs)]
-        run_converter(onnx(), arguments, source.plan.options.converter_python)
+        run_converter(onnx(), arguments, source.plan.options.converter_python, output)
 
 
 def _recognizes(path: str) -> bool:

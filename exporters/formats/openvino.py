@@ -112,7 +112,7 @@ def _write(source: Source, path: str) -> None:
         os.makedirs(output)
         graph = write_graph_file(source, folder)
         arguments = ["-c", _CONVERT, graph.path, os.path.join(output, MODEL_FILE)]
-        run_converter(openvino(), arguments, source.plan.options.converter_python)
+        run_converter(openvino(), arguments, source.plan.options.converter_python, output)
 
 
 def _model_file(path: str) -> str:

@@ -151,7 +151,7 @@ def _write(source: Source, path: str) -> None:
         graph = write_graph_file(source, folder)
         arguments = ["-c", _CONVERT, "--input_format=tf_frozen_model"]
         arguments += [f"--output_node_names={','.join(graph.outputs)}", graph.path, output]
-        run_converter(tfjs(), arguments, source.plan.options.converter_python)
+        run_converter(tfjs(), arguments, source.plan.options.converter_python, output)
 
 
 def _model_file(path: str) -> str:

@@ -81,8 +81,8 @@ def _refuse_keras(variables: Sequence[str], folder: str) -> None:
         raise RunError(
             f"{folder} is a model that Keras built, as those of the Object Detection API for "
             f"TensorFlow 2 are: {counted(len(kernels), 'variable')} named as Keras names weights, "
-            f"such as {plain(kernels[0])}. Its layers are not those of the models here, so it cannot "
-            "be imported; choose a model for TensorFlow 1"
+            f"such as {plain(kernels[0])}. Its layers are not those of the models here, so it "
+            "cannot be imported; choose a model for TensorFlow 1"
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from typing import Optional
+from typing import Optional, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import nearest
@@ -40,12 +40,21 @@ def find_checkpoint(prefix: str) -> str:
     if tf.io.gfile.exists(prefix):  # the older format, of a single file
         return prefix
     folder = os.path.dirname(stem) or "."
-    found = sorted(path[: -len(".index")] for path in tf.io.gfile.glob(f"{folder}/*.index"))
-    if not found:
+    paths = [path[: -len(".index")] for path in tf.io.gfile.glob(f"{folder}/*.index")]
+    if not paths:
         raise FileNotFoundError(f"no checkpoint {stem}, and no other one in {folder}")
-    names = [os.path.basename(path) for path in found]
-    hint = nearest(os.path.basename(stem), names) or "."
+    names = sorted(map(os.path.basename, paths), key=_by_step)
+    wanted = _by_step(os.path.basename(stem))[0]
+    steps = [name for name in names if _by_step(name)[0] == wanted]
+    # Of another step of the same training, the newest is more useful than the nearest spelling.
+    hint = nearest(os.path.basename(stem), steps[-1:] or names) or "."
     raise FileNotFoundError(f"no checkpoint {stem}{hint} {folder} holds: {', '.join(names)}")
+
+
+def _by_step(name: str) -> Tuple[str, int]:
+    """Name and step of a checkpoint: `model.ckpt-20` -> `("model.ckpt", 20)`."""
+    before, _, step = name.rpartition("-")
+    return (before, int(step)) if step.isdecimal() else (name, -1)
 
 
 def stem_of(path: str) -> str:

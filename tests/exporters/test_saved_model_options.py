@@ -100,6 +100,32 @@ def test_an_unknown_output_leaves_an_earlier_export(trained, exported, tmp_path,
     assert (folder / "saved_model" / "saved_model.pb").exists()
 
 
+@pytest.mark.parametrize("suffix", ["_1", "_2"])
+def test_outputs_are_of_the_first_input_type(trained, tmp_path, suffix):
+    """The same layer for another input has no value in the signature of the first."""
+    name = "Postprocessor/raw_box_scores"
+    with pytest.raises(ConfigError, match=r"graph of the first input type; did you mean 'P"):
+        saved_model.export_saved_model(
+            trained.config,
+            trained.checkpoint,
+            str(tmp_path / "refused"),
+            input_types=["all"],
+            extras=saved_model.GraphExtras(output_tensors=[name.replace("/", f"{suffix}/")]),
+        )
+    assert not (tmp_path / "refused").exists()
+    folder = tmp_path / "out"
+    saved_model.export_saved_model(
+        trained.config,
+        trained.checkpoint,
+        str(folder),
+        input_types=["all"],
+        extras=saved_model.GraphExtras(output_tensors=[name]),
+    )
+    run = tf.saved_model.load(str(folder / "saved_model")).signatures["serving_default"]
+    outputs = run(tf.zeros([1, 50, 70, 3], tf.uint8))
+    np.testing.assert_array_equal(outputs[name], outputs["raw_detection_scores"])
+
+
 def test_additional_channels(trained, tmp_path):
     """Image tensors of five channels and examples give the same; encoded images cannot."""
     config = pipeline.apply_overrides(

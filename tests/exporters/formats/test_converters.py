@@ -73,8 +73,18 @@ def test_all_that_is_missing_is_named_at_once():
     converters.check_installed(chosen[1:2], None)
 
 
-def test_the_output_of_a_converter_that_fails():
+def test_the_output_of_a_converter_that_fails(tmp_path):
     chosen = _format(converter=("json",))
-    converters.run_converter(chosen, ["-c", "pass"], None)
-    with pytest.raises(RunError, match=r"(?s)to x fails with code 3.*the reason"):
-        converters.run_converter(chosen, ["-c", "print('the reason'); raise SystemExit(3)"], None)
+
+    def run(code, output):
+        converters.run_converter(chosen, ["-c", code], None, str(output))
+
+    (tmp_path / "file").touch()
+    run("pass", tmp_path / "file")
+    run("pass", tmp_path)
+    with pytest.raises(RunError, match=r"(?s)to x, json of .*fails with code 3.*the reason"):
+        run("print('the reason'); raise SystemExit(3)", tmp_path)
+    (tmp_path / "empty").mkdir()
+    for output in (tmp_path / "none", tmp_path / "empty"):
+        with pytest.raises(RunError, match=r"(?s)to x, json of .*, writes no model; .*the reason"):
+            run("print('the reason')", output)

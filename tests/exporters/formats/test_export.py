@@ -4,7 +4,7 @@ import os
 import pathlib
 import re
 import shutil
-from typing import Any, List
+from typing import Any, Dict, List
 
 import numpy as np
 import pytest
@@ -145,6 +145,56 @@ def test_a_model_that_differs_is_refused_and_set_aside(
 
     _export(trained, folder, "frozen_graph", sample_images=photos, overwrite=True)
     assert not list(folder.glob("*.differs"))
+    before = _contents(folder)
+    with monkeypatch.context() as patched:
+        patched.setattr(check.CheckpointDetector, "run", other)
+        with pytest.raises(RunError, match=rf"\nWhat was in {folder} is unchanged$"):
+            _export(trained, folder, "saved_model", sample_images=photos, overwrite=True)
+    after = _contents(folder)
+    assert after.items() > before.items()
+    assert {path.parts[0] for path in after.keys() - before.keys()} == {"saved_model.differs"}
+
+
+def _contents(folder: pathlib.Path) -> Dict[pathlib.Path, bytes]:
+    """Bytes of all files below a folder by relative path."""
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder): path.read_bytes() for path in found}
+
+
+@pytest.mark.parametrize(
+    ("converter", "message"),
+    [
+        (
+            "exit 0",
+            "onnx, tf2onnx of .*/python, writes no model; its last lines:\n.*prints nothing",
+        ),
+        ("echo the reason; exit 3", "fails with code 3; its last lines:\n  the reason"),
+    ],
+)
+def test_a_converter_that_fails_leaves_the_earlier_export(
+    converter: str,
+    message: str,
+    trained: Trained,
+    photos: List[str],
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = tmp_path / "exported"
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exit 0\n{converter}\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(converters, "missing_runtime", lambda chosen: "")
+    options = {"sample_images": photos, "converter_python": str(python)}
+    with pytest.raises(RunError, match=message):
+        _export(trained, folder, "saved_model", "onnx", **options)
+    assert not folder.exists()
+    _export(trained, folder, "saved_model", "tflite", sample_images=photos)
+    (folder / "unfinished_export").mkdir()  # as of an export that was killed
+    before = _contents(folder)
+    with pytest.raises(RunError, match=message):
+        _export(trained, folder, "saved_model", "onnx", overwrite=True, **options)
+    assert _contents(folder) == before and (folder / "label_map.pbtxt").exists()
+    assert not (folder / "unfinished_export").exists()
 
 
 @pytest.mark.parametrize("name", ["onnx", "tfjs", "openvino"])
