@@ -84,3 +84,15 @@ def test_the_command_that_imports_takes_any_path(tmp_path):
     file.write_bytes(b"x")
     with pytest.raises(FileNotFoundError, match=f"--from frozen_graph '{file}' "):
         checkpoints.find_checkpoint(str(file))
+
+
+def test_a_missing_step_is_answered_with_the_newest(tmp_path):
+    for name in ("model.ckpt-0", "model.ckpt-90", "model.ckpt-1000", "other.ckpt-999"):
+        (tmp_path / f"{name}.index").touch()
+    with pytest.raises(FileNotFoundError) as missing:
+        checkpoints.find_checkpoint(str(tmp_path / "model.ckpt-999"))
+    message = str(missing.value)
+    assert "did you mean 'model.ckpt-1000'?" in message
+    assert message.endswith("model.ckpt-0, model.ckpt-90, model.ckpt-1000, other.ckpt-999")
+    with pytest.raises(FileNotFoundError, match=r"did you mean 'other\.ckpt-999'"):
+        checkpoints.find_checkpoint(str(tmp_path / "othr.ckpt-999"))
