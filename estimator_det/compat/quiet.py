@@ -17,6 +17,8 @@ _HIDDEN = re.compile(
     rb"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR"
     rb"|[IWE]0000 \S+ +\d+ (port|cudart_stub|cpu_feature_guard|cuda_executor)\.cc:\d+\]"
     rb"|[IWE]0000 \S+ +\d+ (cuda_dnn|cuda_fft|cuda_blas|computation_placer)\.cc:\d+\]"
+    # Graph optimizers cannot estimate CropAndResize of an unknown number of boxes.
+    rb"|[IWE]0000 \S+ +\d+ op_level_cost_estimator\.cc:\d+\] Error in PredictCost\(\)"
     rb"|I0000 \S+ +\d+ device_compiler\.h:\d+\] Compiled cluster using XLA!"
     rb"|To enable the following instructions: "
 )
@@ -50,7 +52,7 @@ def _folders(package: str) -> List[str]:
 
 
 def startup_messages() -> ContextManager[None]:
-    """Buffers stderr and removes TensorFlow's messages about its start and a missing GPU.
+    """Buffers stderr and removes TensorFlow's messages about its start and a model's first run.
 
     Does nothing if TF_CPP_MIN_LOG_LEVEL is 0 or not set. If the body raises an error, all messages
     are written.

@@ -45,7 +45,8 @@ class CheckpointDetector(ModelDetector):
             tf1.train.Saver(tf1.global_variables()).restore(self._session, checkpoint)
 
     def run(self, images: np.ndarray) -> Dict[str, np.ndarray]:
-        return dict(self._session.run(self._outputs, {self._images: images}))
+        with self.hidden_messages():
+            return dict(self._session.run(self._outputs, {self._images: images}))
 
 
 def fit_images(

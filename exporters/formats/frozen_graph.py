@@ -90,8 +90,8 @@ class GraphDetector(ModelDetector):
         )
 
     def run(self, images: np.ndarray) -> Dict[str, np.ndarray]:
-        found = self._session.run(self._outputs, {self._placeholder: self._feed(images)})
-        return dict(found)
+        with self.hidden_messages():
+            return dict(self._session.run(self._outputs, {self._placeholder: self._feed(images)}))
 
     def _find_input(self, graph: tf.Graph) -> tf.Tensor:
         found = [node.outputs[0] for node in graph.get_operations() if node.type == "Placeholder"]
