@@ -30,6 +30,7 @@ from exporters.saved_model import (
 )
 from inputs.serving import additional_channels
 from model_fn.checkpoints.errors import RunError
+from model_fn.serving.saved_model import copy_folder
 
 DEFAULT_FORMATS = ("saved_model", "frozen_graph")
 UNFINISHED = "unfinished_export"  # folder in that of the export; an earlier one stays until the end
@@ -134,6 +135,7 @@ def _unfinished(output_dir: str) -> Iterator[str]:
     with files.removed_if_empty(output_dir):
         if tf.io.gfile.exists(folder):  # an earlier export was killed
             tf.io.gfile.rmtree(folder)
+        tf.io.gfile.makedirs(folder)
         try:
             yield folder
         finally:
@@ -147,7 +149,12 @@ def _move(folder: str, output_dir: str, names: Sequence[str]) -> None:
         source, target = files.join(folder, name), files.join(output_dir, name)
         if tf.io.gfile.exists(target):
             _remove(target)
-        tf.io.gfile.rename(source, target)
+        if not files.is_remote(target):
+            tf.io.gfile.rename(source, target)
+        elif tf.io.gfile.isdir(source):  # object stores have no folders to rename
+            copy_folder(source, target)
+        else:
+            tf.io.gfile.copy(source, target)
 
 
 def _moved(exported: ExportedModel, output_dir: str) -> ExportedModel:

@@ -102,21 +102,19 @@ def rewrite_as_constants(
     if tf.io.gfile.exists(unfinished):  # an earlier export was interrupted
         tf.io.gfile.rmtree(unfinished)
     if graph_def is None:
-        _copy_folder(source, unfinished)
+        copy_folder(source, unfinished)
     else:
         write_constants(unfinished, graph_def, definitions, label_map)
-        _copy_folder(
-            *(os.path.join(parent, warmup.EXTRA_ASSETS) for parent in (source, unfinished))
-        )
+        copy_folder(*(os.path.join(parent, warmup.EXTRA_ASSETS) for parent in (source, unfinished)))
     warmup.write_requests(unfinished, definitions, num_additional_channels=num_additional_channels)
     if is_remote(folder):
-        _copy_folder(unfinished, folder)
+        copy_folder(unfinished, folder)
         tf.io.gfile.rmtree(unfinished)
     else:
         tf.io.gfile.rename(unfinished, folder)
 
 
-def _copy_folder(source: str, target: str) -> None:
+def copy_folder(source: str, target: str) -> None:
     """Copies all files, the graph last: servers wait for it. Nothing if there is no such folder."""
     if not tf.io.gfile.exists(source):
         return

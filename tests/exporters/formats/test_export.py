@@ -15,7 +15,7 @@ from estimator_det.compat import tf
 from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
 from exporters import formats
-from exporters.formats import check, converters
+from exporters.formats import check, converters, export
 from exporters.formats.base import FORMATS, FormatOptions, Plan, Source, TfliteOptions, written_at
 from exporters.formats.export import export_formats, num_bytes
 from exporters.formats.frozen_graph import load_frozen_graph
@@ -315,3 +315,22 @@ def test_converters_that_are_installed(
     if not os.path.isdir(written.path):
         tf.io.gfile.copy(written.path, remote)
     np.testing.assert_array_equal(formats.load_model(remote).detect(pixels[2]).scores, one.scores)
+
+
+def test_a_remote_export_is_moved_whole() -> None:
+    """Object stores have no folders to rename."""
+    output, names = "ram://moved/exported", ("saved_model/saved_model.pb", "model.ckpt.index")
+    tf.io.gfile.makedirs(f"{output}/saved_model")
+    with tf.io.gfile.GFile(f"{output}/saved_model/old", "w") as file:
+        file.write("old")
+    with export._unfinished(output) as folder:
+        tf.io.gfile.makedirs(f"{folder}/saved_model")
+        for name in names:
+            with tf.io.gfile.GFile(f"{folder}/{name}", "w") as file:
+                file.write(name)
+        export._move(folder, output, tf.io.gfile.listdir(folder))
+    assert sorted(tf.io.gfile.listdir(output)) == ["model.ckpt.index", "saved_model"]
+    assert tf.io.gfile.listdir(f"{output}/saved_model") == ["saved_model.pb"]
+    for name in names:
+        with tf.io.gfile.GFile(f"{output}/{name}") as file:
+            assert file.read() == name
