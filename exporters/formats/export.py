@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import tempfile
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf
@@ -130,17 +132,19 @@ def export_formats(
 
 @contextlib.contextmanager
 def _unfinished(output_dir: str) -> Iterator[str]:
-    """Context manager: an empty folder UNFINISHED, which is removed at the end."""
-    folder = files.join(output_dir, UNFINISHED)
+    """Context manager: an empty folder, UNFINISHED or a local one of a remote export."""
+    if files.is_remote(output_dir):
+        with tempfile.TemporaryDirectory() as folder:
+            yield folder
+        return
+    folder = os.path.join(output_dir, UNFINISHED)
     with files.removed_if_empty(output_dir):
-        if tf.io.gfile.exists(folder):  # an earlier export was killed
-            tf.io.gfile.rmtree(folder)
-        tf.io.gfile.makedirs(folder)
+        shutil.rmtree(folder, ignore_errors=True)  # of an export that was killed
+        os.makedirs(folder)
         try:
             yield folder
         finally:
-            if tf.io.gfile.exists(folder):
-                tf.io.gfile.rmtree(folder)
+            shutil.rmtree(folder)
 
 
 def _move(folder: str, output_dir: str, names: Sequence[str]) -> None:
