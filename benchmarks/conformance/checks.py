@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from benchmarks.conformance import goldens, two_stage
 from benchmarks.conformance.case import Case, load, moved, one_hot_classes
-from benchmarks.conformance.compare import Check
+from benchmarks.conformance.compare import Check, sums
+from benchmarks.conformance.repeats import compare_repeated, compare_runs
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors import Context, Groundtruth, make_detector
 
@@ -32,8 +33,7 @@ LOSSES = 1e-3
 MINED_LOSSES = 1e-2  # one anchor changing rank moves a hard-mined sum
 GRADIENTS = 1e-2
 NO_GRADIENT = 1e-6  # of the global norm
-GRADIENT_REPEATS = 8
-LOOSE = 10  # times a tolerance that is finer than rounding
+NO_LOSS = 1e-6  # of the total
 
 PREDICTION_FIELDS = {"class_predictions_with_background": "class_logits"}
 
@@ -326,84 +326,76 @@ def check_training(case: Case, cells: Dict[str, Check]) -> None:
         penalties = detector.regularization_losses()
         regularization = tf.add_n(penalties) if penalties else tf.constant(0.0)
         total = tf.add_n(list(losses.values())) + regularization
-        variables = list(tf1.trainable_variables())
-        gradients = dict(zip((v.op.name for v in variables), tf1.gradients(total, variables)))
-        norms = {n: tf.norm(tf.cast(g, tf.float64)) for n, g in gradients.items() if g is not None}
+        fetched = {
+            "losses": {**losses, "regularization": regularization, "total": total},
+            "norms": gradient_norms(total),
+            "predictions": prediction_values(predictions, train["predictions"]),
+        }
+        variables = model_variables()
         with tf1.Session() as session:
-            _load_for(case, session, recorded)
-            fetched = session.run(
-                {
-                    "losses": {**losses, "regularization": regularization, "total": total},
-                    "norms": norms,
-                    "predictions": prediction_values(predictions, train["predictions"]),
-                }
+
+            def run(value: goldens.SeededValue) -> Dict[str, Any]:
+                load(session, variables, value)
+                values = session.run(fetched)
+                # Predictions of all runs would need too much memory.
+                tensors = values.pop("predictions")
+                values["shapes"] = {key: list(tensor.shape) for key, tensor in tensors.items()}
+                values["sums"] = {key: sums(tensor) for key, tensor in tensors.items()}
+                return values
+
+            value = goldens.seeded_value(case.golden_dir, _variant(recorded))
+            cells.update(
+                compare_repeated(
+                    ("losses", "gradients"),
+                    run,
+                    value,
+                    lambda checks, runs: _compare_training(checks, runs, case),
+                )
             )
-            _check_gradients(
-                cells["gradients"],
-                fetched["norms"],
-                train,
-                lambda: _norms_moved(case, session, recorded, norms),
-            )
+        without = {v.op.name for v in tf1.trainable_variables()} - {*fetched["norms"]}
+    cells["gradients"].equal(
+        sorted(without),
+        sorted(recorded.get("trainable_without_gradient", [])),
+        "variables without gradient",
+    )
+
+
+def gradient_norms(total: tf.Tensor) -> Dict[str, tf.Tensor]:
+    """Norm of the gradient of each trainable variable that has one."""
+    variables = tf1.trainable_variables()
+    gradients = zip(variables, tf1.gradients(total, variables))
+    return {v.op.name: tf.norm(tf.cast(g, tf.float64)) for v, g in gradients if g is not None}
+
+
+def _compare_training(checks: Dict[str, Check], runs: Sequence[Dict[str, Any]], case: Case) -> None:
+    """Losses and sums of predictions, and norms of gradients.
+
+    A norm that on both sides is less than `NO_GRADIENT` of the global one is rounding altogether:
+    such as those of offsets that a batch norm cancels.
+    """
+    assert case.golden.numeric is not None
+    train = case.golden.numeric["train"]
     expected = {
         **train["losses"],
         "regularization": train["regularization_sum"],
         "total": train["total"],
     }
     tolerance = MINED_LOSSES if case.is_mined else LOSSES
-    cells["losses"].scalars(fetched["losses"], expected, tolerance)
+    check, losses = checks["losses"], [run["losses"] for run in runs]
+    compare_runs(check, losses, expected, tolerance, "loss", NO_LOSS * train["total"])
     for key, stats in train["predictions"].items():
-        cells["losses"].statistics(
-            fetched["predictions"][key], stats, TRAIN_PREDICTIONS, f"training {key}"
-        )
-    cells["gradients"].equal(
-        sorted(set(gradients) - set(norms)),
-        sorted(recorded.get("trainable_without_gradient", [])),
-        "variables without gradient",
-    )
-
-
-def _norms_moved(
-    case: Case, session: Any, recorded: Dict[str, Any], norms: Dict[str, Any]
-) -> List[Dict[str, float]]:
-    """Gradient norms again, with weights moved by one unit in the last place."""
-    value = goldens.seeded_value(case.golden_dir, _variant(recorded))
-    found = []
-    for repeat in range(1, GRADIENT_REPEATS + 1):
-        load(session, model_variables(), moved(value, repeat))
-        found.append(session.run(norms))
-    return found
-
-
-def _check_gradients(
-    check: Check,
-    ours: Dict[str, float],
-    train: Dict[str, Any],
-    measure_noise: Callable[[], List[Dict[str, float]]],
-) -> None:
-    """Norms; one that rounding alone moves further than its tolerance is held to a looser one.
-
-    Rounding can even decide whether there is a gradient: activations of 1e7 are saturated in all
-    cells of a map, or in all but one. What moved weights give is therefore a range, and a recorded
-    norm within it holds.
-
-    A norm that on both sides is less than `NO_GRADIENT` of the global one is rounding altogether:
-    such as those of offsets that a batch norm cancels.
-    """
-    expected = train["grad_norms"]
+        check.equal(runs[0]["shapes"][key], stats["shape"], f"training {key} shape")
+    recorded_sums = {
+        key: [stats["sum"], stats["abs_sum"]]
+        for key, stats in train["predictions"].items()
+        if stats.get("finite", True)
+    }
+    our_sums = [run["sums"] for run in runs]
+    compare_runs(check, our_sums, recorded_sums, TRAIN_PREDICTIONS, "training sums")
+    norms = [run["norms"] for run in runs]
     floor = NO_GRADIENT * float(train["global_grad_norm_total_loss"])
-    real = {n: norm for n, norm in expected.items() if max(norm, ours.get(n, norm)) > floor}
-    missing = [name for name in expected if name not in ours]
-    short = [n for n in real if n in ours and abs(ours[n] - real[n]) > GRADIENTS * real[n]]
-    if not short or missing:
-        check.scalars(ours, real, GRADIENTS)
-        return
-    noise = measure_noise()
-    for name, norm in real.items():
-        found = [ours[name], *(again[name] for again in noise)]
-        spread = max(abs(each - ours[name]) for each in found) / max(ours[name], floor)
-        tolerance = GRADIENTS if 2 * spread <= GRADIENTS else LOOSE * GRADIENTS
-        nearest = min(max(norm, min(found)), max(found)) if spread > tolerance else ours[name]
-        check.scalars({name: nearest}, {name: norm}, tolerance)
+    real = {n: v for n, v in train["grad_norms"].items() if max(v, norms[0].get(n, v)) > floor}
+    compare_runs(checks["gradients"], norms, real, GRADIENTS, "gradient", floor)
 
 
 CHECKS: List[Callable[[Case, Dict[str, Check]], None]] = [

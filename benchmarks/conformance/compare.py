@@ -7,6 +7,12 @@ from typing import Any, Mapping, Optional
 import numpy as np
 
 
+def sums(values: Any) -> np.ndarray:
+    """Sum and sum of magnitudes, float64 [2]."""
+    values = np.asarray(values, np.float64)
+    return np.array([values.sum(), np.abs(values).sum()])
+
+
 class Check:
     """One cell of the table: ok, or what differs and by how much."""
 
@@ -75,7 +81,6 @@ class Check:
         self.equal(list(actual.shape), list(recorded["shape"]), f"{where} shape")
         if not recorded.get("finite", True):
             return
-        values = np.asarray(actual, np.float64)
-        for key, total in (("sum", values.sum()), ("abs_sum", np.abs(values).sum())):
+        for key, total in zip(("sum", "abs_sum"), sums(actual)):
             scale = max(abs(recorded["abs_sum"]), 1e-12)
             self.error(abs(total - recorded[key]) / scale, tolerance, f"{where} {key}")

@@ -7,29 +7,28 @@ does in training (and this product does not); everything else is the product's.
 
 Once tensors are rounded, training is chaotic: weights moved by one unit in the last place change
 predictions by a fifth and norms of gradients by half. The published tolerances of such numbers are
-estimates. So every run is repeated with moved weights. A number that the repeats agree on, within
-half of its tolerance, is held to it. Of the others, all but `FEW` must not be outside of the
-repeats by more than `OUTSIDE` times what these differ by. (The exceptions are gradients of the
+estimates, so every run is repeated; see `repeats`. (The exceptions there are gradients of the
 smallest map of MobileNet v2: one of its anchors is mined, as in the golden run, or none, as in 9 of
-12 of ours.) And half must be as near to the mean of the repeats as half of those of the farthest
-repeat are to the mean of the others, up to the factor `NEAR`, or within the tolerance.
-
-The farthest counts, not the average one, because numbers of one run are not independent. Batch norm
-of a 1x1 map normalizes two values of a channel: where rounding leaves them nearly equal, it
-multiplies gradients by up to 30, and the gradients of all layers below share what that adds.
+12 of ours.)
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence
+import functools
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
 from unittest import mock
 
 import numpy as np
 
 from benchmarks.conformance import goldens
-from benchmarks.conformance.case import Case, load, moved
-from benchmarks.conformance.checks import build, model_variables, prediction_values
+from benchmarks.conformance.case import Case, load
+from benchmarks.conformance.checks import (
+    build,
+    gradient_norms,
+    model_variables,
+    prediction_values,
+)
 from benchmarks.conformance.compare import Check
 from benchmarks.conformance.quantized import (
     NOISE,
@@ -40,6 +39,7 @@ from benchmarks.conformance.quantized import (
     read,
     with_ranges,
 )
+from benchmarks.conformance.repeats import FEW, Values, compare_runs, moved_values
 from benchmarks.conformance.trace import padded_batch
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.detectors import ssd
@@ -53,8 +53,9 @@ LOSSES, GRADIENTS = 1e-2, 5e-2
 NORMS = 1e-3
 
 REPEATS = 4  # of several steps
-OUTSIDE, FEW, NEAR = 3, 0.05, 1.5
-MANY = 8  # runs that do not agree by chance
+
+# By type of operation. Without one, a layer is rounded where its batch norm ends on both sides.
+ACTIVATIONS = {"Relu": tf.nn.relu, "Relu6": tf.nn.relu6}
 
 
 class Pass(NamedTuple):
@@ -71,8 +72,6 @@ PASSES = {
     "active": Pass(1000, 24, LOSSES, GRADIENTS),
 }
 
-Values = Dict[str, Any]  # numbers or arrays by name
-
 
 def check_quantized(case: Case, cells: Dict[str, Check]) -> None:
     """Everything that is recorded."""
@@ -84,65 +83,19 @@ def check_quantized(case: Case, cells: Dict[str, Check]) -> None:
     check_steps(case, record, cells["quantized"])
 
 
-def compare_runs(
-    check: Check, runs: Sequence[Values], expected: Values, tolerance: float, kind: str
-) -> None:
-    """Compares numbers of the same kind with those of our runs; see the top of this file.
-
-    Args:
-        check: Where differences are recorded.
-        runs: Ours by name, at least two: of the exact weights, then of moved ones.
-        expected: The recorded ones; zeros are left out.
-        tolerance: Relative to the largest value of an array.
-        kind: What they are, for messages.
-    """
-    names = [name for name, value in expected.items() if np.any(value)]
-    ours, recorded = {}, {}
-    for name in names:
-        scale = np.max(np.abs(expected[name]))
-        ours[name] = np.stack([np.asarray(run[name], np.float64) / scale for run in runs])
-        recorded[name] = np.asarray(expected[name], np.float64) / scale
-    spread = {name: float(np.max(np.ptp(ours[name], axis=0))) for name in names}
-    usual = float(np.median(list(spread.values())))
-    outside, worst, such_as = [], 0.0, ""
-    for name in names:
-        noise = spread[name] if len(runs) >= MANY else max(spread[name], usual)
-        if 2 * noise <= tolerance:
-            difference = float(np.max(np.abs(recorded[name] - ours[name][0])))
-            check.error(difference, tolerance, f"{kind} of {name}")
-            continue
-        least, most = ours[name].min(axis=0), ours[name].max(axis=0)
-        beyond = float(np.max(np.maximum(least - recorded[name], recorded[name] - most)))
-        outside.append(beyond > max(tolerance, OUTSIDE * noise))
-        if beyond > worst:
-            worst, such_as = beyond, name
-    if outside:
-        share = float(np.mean(outside))
-        check.error(share, FEW, f"{kind}, the share that is far from the repeats, as {such_as}")
-    theirs = np.median([np.mean(np.abs(recorded[n] - ours[n].mean(axis=0))) for n in names])
-    farthest = np.max(np.median([_from_the_others(ours[n]) for n in names], axis=0))
-    check.error(float(theirs), max(tolerance, NEAR * float(farthest)), f"median {kind}")
-
-
-def _from_the_others(runs: np.ndarray) -> np.ndarray:
-    """Mean distance of each run to the mean of all others, [number of runs]."""
-    rest = (runs.sum(axis=0) - runs) / (len(runs) - 1)
-    return np.mean(np.abs(runs - rest).reshape(len(runs), -1), axis=1)
-
-
 @contextlib.contextmanager
 def rounding_as_the_reference(record: Record) -> Iterator[None]:
-    """Within, detectors round before the activation where the reference does so in training."""
+    """Context manager: detectors round before the activation where the reference does."""
     scopes = moved_scopes(record)
 
     class _Quantizer(Quantizer):
         def activation(
             self, scope: str, values: tf.Tensor, least: float = -INITIAL_LIMIT
         ) -> tf.Tensor:
-            if scope not in scopes:
+            activate = ACTIVATIONS.get(values.op.type)
+            if scope not in scopes or activate is None:
                 return super().activation(scope, values, least)
-            assert values.op.type == "Relu6", values.op.type
-            return tf.nn.relu6(super().activation(scope, values.op.inputs[0], least))
+            return activate(super().activation(scope, values.op.inputs[0], least))
 
     with mock.patch.object(ssd, "Quantizer", _Quantizer):
         yield
@@ -160,31 +113,36 @@ def fixed_start(record: Record) -> Dict[str, float]:
     return range_values(ranges)
 
 
-def _own_start(record: Record) -> Dict[str, float]:
+def own_start(record: Record) -> Dict[str, float]:
+    """Values of range variables at the start of the recorded runs from ranges of the model."""
     values = range_values(record.ranges(record.values["own_initial"]))
     return {n: 0.0 if n.endswith(("biased", "_step")) else v for n, v in values.items()}
 
 
 def _repeated(
-    case: Case,
-    session: Any,
-    variables: Sequence[Any],
-    start: Dict[str, float],
-    run: Callable[[], Any],
-    repeats: int = REPEATS,
+    case: Case, start: Dict[str, float], run: Callable[[goldens.SeededValue], Any], repeats: int
 ) -> List[Any]:
-    """What `run` returns for the exact weights and for moved ones."""
-    seeded = goldens.seeded_value(case.golden_dir, "det_value")
-    found = []
-    for repeat in range(1 + repeats):
-        value = moved(seeded, repeat) if repeat else seeded
-        load(session, variables, with_ranges(value, start))
-        found.append(run())
-    return found
+    """What `run` returns for the exact weights and for moved ones, with ranges from `start`."""
+    weights = moved_values(goldens.seeded_value(case.golden_dir, "det_value"), repeats)
+    return [run(with_ranges(each, start)) for each in weights]
 
 
 def check_training(case: Case, record: Record, check: Check) -> None:
     """Losses, gradients and ranges of one pass in training, before and after the delay."""
+    with training_pass(case, record) as (names, run):
+        _check_training_names(check, names, record)
+        if not check.ok:
+            return
+        for tag, settings in PASSES.items():
+            start = {**fixed_start(record), STEP_VARIABLE: settings.step_before}
+            _compare_pass(check, _repeated(case, start, run, settings.repeats), record, tag)
+
+
+@contextlib.contextmanager
+def training_pass(
+    case: Case, record: Record
+) -> Iterator[Tuple[Set[str], Callable[[goldens.SeededValue], Values]]]:
+    """Context manager: names of variables, and a function that runs a pass of given weights."""
     recorded = record.values["train"]
     config = case.overridden(recorded["overrides"])
     images = goldens.images_300(case.golden_dir)
@@ -193,27 +151,20 @@ def check_training(case: Case, record: Record, check: Check) -> None:
         detector, predictions = built.detector, built.predictions
         losses = dict(detector.loss(predictions, built.groundtruth).terms)
         total = tf.add_n([*losses.values(), *detector.regularization_losses()])
-        variables = {v.op.name: v for v in tf1.trainable_variables()}
-        gradients = tf1.gradients(total, list(variables.values()))
         fetched = {
             "losses": {**losses, "total": total},
-            "norms": {n: tf.norm(tf.cast(g, tf.float64)) for n, g in zip(variables, gradients)},
+            "norms": gradient_norms(total),
             "ranges": {each.scope: (each.least, each.most) for each in predictions.quantized},
             "predictions": prediction_values(predictions, recorded["active"]["predictions"]),
         }
-        _check_training_names(check, {v.op.name for v in model_variables()}, record)
+        variables = model_variables()
         with tf1.Session() as session:
-            for tag, settings in PASSES.items():
-                start = {**fixed_start(record), STEP_VARIABLE: settings.step_before}
-                runs = _repeated(
-                    case,
-                    session,
-                    model_variables(),
-                    start,
-                    lambda: session.run(fetched),
-                    settings.repeats,
-                )
-                _compare_pass(check, runs, record, tag)
+
+            def run(value: goldens.SeededValue) -> Values:
+                load(session, variables, value)
+                return session.run(fetched)
+
+            yield {v.op.name for v in variables}, run
 
 
 def _compare_pass(check: Check, runs: Sequence[Values], record: Record, tag: str) -> None:
@@ -245,7 +196,7 @@ def _compare_pass(check: Check, runs: Sequence[Values], record: Record, tag: str
         _compare_ranges(check, part("ranges"), record, expected["ranges_after"], tag)
 
 
-def _check_training_names(check: Check, names: set, record: Record) -> None:
+def _check_training_names(check: Check, names: Set[str], record: Record) -> None:
     scopes = record.values["quant_scopes"]
     expected = set(record.values["variables"]["float"]) | {STEP_VARIABLE}
     for scope in scopes:
@@ -293,46 +244,64 @@ def kernels_with_updated_averages(record: Record, after: Sequence[Sequence[float
 
 def check_steps(case: Case, record: Record, check: Check) -> None:
     """Six optimizer steps of the model_fn, from ranges of its own and from fixed ones."""
+    recorded, counts = record.values["train"], record.values["variables"]
+    with training_steps(case, record) as (names, run):
+        slots = recorded["num_optimizer_slots_and_global_step"]
+        check.equal(len(names), counts["total_train"] + slots, "variables and slots")
+        expected = {f"{s}/{end}" for s in record.values["quant_scopes"] for end in ("min", "max")}
+        missing = {*counts["float"], STEP_VARIABLE, *expected} - names
+        check.equal(sorted(missing), [], "missing variables")
+        if not check.ok:
+            return
+        for tag, start in (("own", own_start(record)), ("fixed", fixed_start(record))):
+            numbers = range(1, recorded[f"trace_{tag}"]["steps"] + 1)
+            runs = _repeated(case, start, functools.partial(run, numbers), REPEATS)
+            _compare_steps(check, runs, record, tag)
+
+
+@contextlib.contextmanager
+def training_steps(
+    case: Case, record: Record
+) -> Iterator[Tuple[Set[str], Callable[[Sequence[int], goldens.SeededValue], Values]]]:
+    """Context manager: names of variables, and a function that takes steps from given weights."""
     recorded = record.values["train"]
     config = case.overridden(recorded["overrides"])
     config.train_config.fine_tune_checkpoint = ""
     config.train_input_reader.label_map_path = ""
-    scopes = record.values["quant_scopes"]
     with tf.Graph().as_default(), rounding_as_the_reference(record):
         tf1.train.get_or_create_global_step()
         features, labels = padded_batch(case, config)
         spec = create_model_fn(config)(features, labels, estimator.ModeKeys.TRAIN, {})
         variables = {v.op.name: v for v in tf1.global_variables()}
-        counts = record.values["variables"]
-        slots = recorded["num_optimizer_slots_and_global_step"]
-        check.equal(len(variables), counts["total_train"] + slots, "variables and slots")
         fetched = {
             "norms": {
                 name: tf.norm(variables[name])
                 for name in (*recorded["bn_names"], *recorded["weight_names"])
+                if name in variables
             },
             "step": tf1.train.get_global_step(),
             "count": variables[STEP_VARIABLE],
         }
-        ranges = {s: (variables[f"{s}/min"], variables[f"{s}/max"]) for s in scopes}
-        of_model = {*counts["float"], *_own_start(record)} & {*variables}
+        ranges = {
+            scope: tuple(variables[f"{scope}/{end}"] for end in ("min", "max"))
+            for scope in record.values["quant_scopes"]
+            if f"{scope}/min" in variables
+        }
+        of_model = {*record.values["variables"]["float"], *own_start(record)} & {*variables}
+        model = [variables[name] for name in sorted(of_model)]
         fresh = tf1.variables_initializer([v for n, v in variables.items() if n not in of_model])
         with tf1.Session() as session:
-            for tag, start in (("own", _own_start(record)), ("fixed", fixed_start(record))):
-                trace = recorded[f"trace_{tag}"]
 
-                def take_steps(trace: Values = trace) -> Values:
-                    session.run(fresh)
-                    found: Values = {"losses": {}, "ranges": {}}
-                    for number in map(str, range(1, trace["steps"] + 1)):
-                        found["losses"][number], _ = session.run([spec.loss, spec.train_op])
-                        if number in trace["ranges_after"]:
-                            found["ranges"][number] = session.run(ranges)
-                    return {**found, **session.run(fetched)}
+            def run(numbers: Sequence[int], value: goldens.SeededValue) -> Values:
+                session.run(fresh)
+                load(session, model, value)
+                values: Values = {"losses": {}, "ranges": {}}
+                for number in map(str, numbers):
+                    values["losses"][number], _ = session.run([spec.loss, spec.train_op])
+                    values["ranges"][number] = session.run(ranges)
+                return {**values, **session.run(fetched)}
 
-                model = [variables[name] for name in sorted(of_model)]
-                runs = _repeated(case, session, model, start, take_steps)
-                _compare_steps(check, runs, record, tag)
+            yield {*variables}, run
 
 
 def _compare_steps(check: Check, runs: Sequence[Values], record: Record, tag: str) -> None:
