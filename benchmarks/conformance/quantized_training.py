@@ -146,8 +146,9 @@ def training_pass(
     recorded = record.values["train"]
     config = case.overridden(recorded["overrides"])
     images = goldens.images_300(case.golden_dir)
-    with tf.Graph().as_default(), rounding_as_the_reference(record):
-        built = build(case, config, images, is_training=True, quantized=True)
+    with tf.Graph().as_default():
+        with rounding_as_the_reference(record):
+            built = build(case, config, images, is_training=True, quantized=True)
         detector, predictions = built.detector, built.predictions
         losses = dict(detector.loss(predictions, built.groundtruth).terms)
         total = tf.add_n([*losses.values(), *detector.regularization_losses()])
@@ -268,10 +269,11 @@ def training_steps(
     config = case.overridden(recorded["overrides"])
     config.train_config.fine_tune_checkpoint = ""
     config.train_input_reader.label_map_path = ""
-    with tf.Graph().as_default(), rounding_as_the_reference(record):
+    with tf.Graph().as_default():
         tf1.train.get_or_create_global_step()
         features, labels = padded_batch(case, config)
-        spec = create_model_fn(config)(features, labels, estimator.ModeKeys.TRAIN, {})
+        with rounding_as_the_reference(record):
+            spec = create_model_fn(config)(features, labels, estimator.ModeKeys.TRAIN, {})
         variables = {v.op.name: v for v in tf1.global_variables()}
         fetched = {
             "norms": {

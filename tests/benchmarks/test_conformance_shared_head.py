@@ -5,8 +5,9 @@ The expected numbers are those of a first run: what is tested is the comparison.
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from typing import Any, Callable, Dict, Sequence
+from typing import Any, Callable, ContextManager, Dict, Sequence
 
 import numpy as np
 import pytest
@@ -120,11 +121,25 @@ def _ranges(record: Record, limits: Dict[str, Sequence[float]]) -> Any:
     return [limits[scope] for scope in record.values["quant_scopes"]]
 
 
+def _keep_open(name: str, stack: contextlib.ExitStack, patch: pytest.MonkeyPatch) -> None:
+    """Has all tests share one graph."""
+    make, results = getattr(quantized_training, name), []
+
+    def kept(case: Case, record: Record) -> ContextManager[Any]:
+        if not results:
+            results.append(stack.enter_context(make(case, record)))
+        return contextlib.nullcontext(results[0])
+
+    patch.setattr(quantized_training, name, kept)
+
+
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The small network and its numbers."""
     folder = tmp_path_factory.mktemp("golden")
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
+        for name in ("training_pass", "training_steps"):
+            _keep_open(name, stack, patch)
         case = make_case(folder, patch, more=QUANTIZATION)
         value = goldens.seeded_value(folder, "det_value")
         record = Record({"config": "small"}, {})
