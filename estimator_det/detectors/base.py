@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Tuple
 
-from estimator_det.compat import require_v2_behavior, tf
+from estimator_det.compat import tf
 from estimator_det.config.ranges import refuse_absurd
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
@@ -177,9 +177,7 @@ def make_detector(model_config: Any, is_training: bool, graph_rewriter: Any = No
     Raises:
         ConfigError: if the model is of an unknown kind, its options conflict or a number is out of
             its range.
-        RuntimeError: if this process switched TensorFlow 2 off.
     """
-    require_v2_behavior()
     refuse_absurd(model_config, "model.")
     detector: Any = DETECTORS.make_chosen(model_config, "model", "model", is_training)
     quantization = None if graph_rewriter is None else make_quantization(graph_rewriter)
@@ -196,6 +194,5 @@ def make_detector(model_config: Any, is_training: bool, graph_rewriter: Any = No
 
 def make_preprocessor(model_config: Any) -> Preprocessor:
     """The preprocessing of a `DetectionModel` alone; raises ConfigError like `make_detector`."""
-    require_v2_behavior()
     refuse_absurd(model_config, "model.")
     return PREPROCESSORS.make_chosen(model_config, "model", "model")

@@ -9,7 +9,7 @@ import os
 import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import require_v2_behavior, tf, tf1
 from estimator_det.config.evaluated_model import evaluated_model
 from estimator_det.detectors.base import make_preprocessor
 from inputs import pipeline as input_pipeline
@@ -115,6 +115,7 @@ def evaluate(
         CheckpointGoneError: if the checkpoint of this prefix is deleted before it is read.
         DamagedCheckpointsError: if it cannot be read.
     """
+    require_v2_behavior()
     readers = evaluation_inputs(
         pipeline_config, on_training_data=on_training_data, sample_1_of_n=sample_1_of_n
     )

@@ -153,13 +153,14 @@ def _until_kept(attempt: Callable[[], Result], model_dir: str) -> Result:
     Raises:
         SessionLostError: if they are lost again and again without a checkpoint in between.
     """
-    step, pauses = newest_step(model_dir), iter(_RESTART_SECS)
+    step, pauses = -1, iter(_RESTART_SECS)
     while True:
         try:
             return attempt()
         except SessionLostError as error:
-            if newest_step(model_dir) != step:
-                step, pauses = newest_step(model_dir), iter(_RESTART_SECS)
+            newest = newest_step(model_dir) or 0
+            if newest != step:
+                step, pauses = newest, iter(_RESTART_SECS)
             secs = next(pauses, None)
             if secs is None:
                 raise SessionLostError(

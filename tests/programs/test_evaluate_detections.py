@@ -115,7 +115,7 @@ def test_calibration_with_a_configuration(
     np.testing.assert_allclose(scores, grid / 2, atol=0.1)
     assert pathlib.Path(run, "eval_0", "calibration-0.png").stat().st_size > 1000
     shown = capsys.readouterr().out
-    assert "sigmoid_calibration of the 240 detections of '0':" in shown
+    assert "sigmoid_calibration of 240 detections of '0':" in shown
     assert "expected calibration error 0.2" in shown
     assert f'--config_override "$(cat {run}/eval_0/calibration-0.pbtxt)"' in shown
     # What is written is what the option takes; a second calibration is refused by name.
@@ -136,7 +136,7 @@ def test_calibration_of_a_checkpoint(
     (tmp_path / "pipeline.config").write_text(CONFIG)
     assert cli.main(["evaluate", "--checkpoint_dir", str(tmp_path), "--calibrate"]) == 0
     shown = capsys.readouterr().out
-    assert "function_approximation of the 4,000 detections of 'val':" in shown
+    assert "function_approximation of 4,000 detections of 'val':" in shown
     assert "on images it is not fitted to" in shown
     assert (tmp_path / "eval_val" / "calibration-20.pbtxt").exists()
     # Before anything is evaluated.

@@ -250,7 +250,7 @@ def test_read_only_folder(forker: Forker, config: str, tmp_path: pathlib.Path) -
         assert run.wait() == console.EXIT_NOT_WRITABLE
         line = _no_traceback(run).splitlines()[-1]
         assert line.startswith("error: model_dir cannot be written to: read-only file system")
-        assert str(folder) in line and "MB free" in line
+        assert str(folder) in line and "MB free" not in line  # as space is not what is missing
         assert sorted(os.listdir(folder)) == files
         assert repair.find_damage(str(folder / "model.ckpt-2")) is None
 

@@ -110,7 +110,7 @@ def test_warm_start_is_told_and_checked(tmp_path: pathlib.Path, builds_only):
     examined = run_check.examine(small_config(*from_it))
     assert list(examined.warm_start.restored) == [name]
     assert [problem.severity for problem in examined.problems] == ["warning"]
-    assert "are missing" in examined.problems[0].message
+    assert "9 missing" in examined.problems[0].message
     # Of the model's variables alone: the graph has slots besides.
     everything = run_check.examine(
         small_config(*from_it, "train_config.load_all_detection_checkpoint_vars=true")
