@@ -22,7 +22,7 @@ def description():
 # What each of these is for: docs/dependencies.md.
 REQUIRED = [
     "absl-py>=1.4",
-    "google-cloud-storage>=2.10",
+    "google-cloud-storage>=3.0",
     "google-crc32c>=1.5",
     "matplotlib>=3.7",
     "numpy>=1.23.5",
@@ -30,7 +30,6 @@ REQUIRED = [
     "protobuf>=4.21.6",
     "pycocotools>=2.0.6",
     "pyyaml>=6.0.1",
-    "requests>=2.28",
     "tensorboard>=2.15",
     "tensorflow>=2.15.1,<2.22",
     "tensorflow-estimator==2.15.0",

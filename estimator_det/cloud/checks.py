@@ -5,9 +5,9 @@ from __future__ import annotations
 import uuid
 from typing import Any, Iterator, List, Optional, Set
 
-from estimator_det.cloud import listing, uploads
-from estimator_det.cloud.connection import Connection, Options, StorageError, call, connect
+from estimator_det.cloud.connection import Connection, Options, StorageError, connect
 from estimator_det.cloud.paths import CloudPath, is_cloud, parse
+from estimator_det.cloud.transfers import path_of
 from estimator_det.config.check import named_paths
 from estimator_det.config.printing import quoted
 from estimator_det.config.problem import Problem, error, warning
@@ -26,7 +26,6 @@ def check_paths(
     model_dir: str = "",
     region: str = "",
     options: Optional[Options] = None,
-    connection: Optional[Connection] = None,
 ) -> List[Problem]:
     """What a job in the cloud could not read, or not write, of what its configuration names.
 
@@ -37,7 +36,6 @@ def check_paths(
         model_dir: Of the job; not checked if empty.
         region: Of the job, such as us-central1; buckets elsewhere get a warning.
         options: How requests are sent.
-        connection: One that exists already, in place of `options`.
 
     Returns:
         Errors first, then warnings.
@@ -45,7 +43,7 @@ def check_paths(
     Raises:
         StorageError: without credentials, or if the service keeps failing.
     """
-    connection = connection or connect(options)
+    connection = connect(options)
     problems: List[Problem] = []
     buckets: Set[str] = set()
     for field, path in [*named_paths(config), *([(_MODEL_DIR, model_dir)] if model_dir else [])]:
@@ -87,45 +85,38 @@ def _check_readable(connection: Connection, field: str, path: CloudPath) -> Iter
 
         patterns = (f"{stem_of(path.name)}.*", f"{path.folder}*.index")
         wanted = [CloudPath(path.bucket, pattern) for pattern in patterns]
-    files = next(filter(None, (listing.list_files(connection, each) for each in wanted)), [])
+    files = next(filter(None, map(connection.list_blobs, wanted)), [])
     if not files:
         yield error(
             field,
             f"no file matches {quoted(str(wanted[0]))}",
             f"correct the path; gcloud storage ls gs://{path.bucket} lists the bucket",
         )
-    empty = [one for one in files if not one.size]
+    empty = [blob for blob in files if not blob.size]
     if empty:
         yield error(
             field,
-            f"{empty[0].path} is empty, as an interrupted upload leaves it",
+            f"{path_of(empty[0])} is empty, as an interrupted upload leaves it",
             "upload it again: estimator-det sync FILE gs://BUCKET/FOLDER",
         )
-    if any(one.size for one in files):
-        listing.read_bytes(connection, next(one.path for one in files if one.size), 0, 1)
+    for blob in [blob for blob in files if blob.size][:1]:
+        with connection.request(path_of(blob), "read") as sending:
+            blob.download_as_bytes(start=0, end=0, raw_download=True, checksum=None, **sending)
 
 
 def _write(connection: Connection, path: CloudPath) -> None:
     probe = path.join(f"estimator-det-write-check.{uuid.uuid4().hex}")
-    uploads.upload_bytes(connection, b"written and deleted by a check\n", probe)
-    # A training deletes as well: old checkpoints, and files that it renames.
-    call(
-        connection,
-        probe,
-        "write",
-        lambda: connection.blob(probe).delete(timeout=connection.options.timeout_secs, retry=None),
-    )
+    with connection.request(probe, "write") as sending:
+        connection.blob(probe).upload_from_string("written and deleted by a check", **sending)
+        # A training deletes as well: old checkpoints, and files that it renames.
+        connection.blob(probe).delete(**sending)
 
 
 def _check_region(connection: Connection, bucket: str, region: str) -> Iterator[Problem]:
-    where = connection.bucket(CloudPath(bucket, ""))
+    where = connection.client.bucket(bucket)
     try:
-        call(
-            connection,
-            CloudPath(bucket, ""),
-            "read",
-            lambda: where.reload(timeout=connection.options.timeout_secs, retry=None),
-        )
+        with connection.request(CloudPath(bucket, ""), "read") as sending:
+            where.reload(**sending)
     except StorageError:
         yield warning(
             f"gs://{bucket}",

@@ -1,47 +1,40 @@
 """The connection to Cloud Storage: credentials, retries, and errors in words.
 
-Credentials are those of Google's default chain (GOOGLE_APPLICATION_CREDENTIALS, gcloud's login, the
-machine's service account). No message contains credentials or the address of an upload session,
-which authorizes whoever has it.
+Credentials are those of Google's default chain. No message contains credentials or the address of
+an upload, which authorizes whoever has it.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import logging
 import os
 import random
 import threading
 import warnings
-from typing import Any, Callable, NamedTuple, Optional
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
 from estimator_det.cloud.paths import CloudPath
 from estimator_det.config.printing import plain
 from model_fn.checkpoints.errors import RunError
 
-# Of Google's library: the address of an emulator, which needs no credentials.
-EMULATOR_VARIABLE = "STORAGE_EMULATOR_HOST"
-
 MIB = 2**20
 
-LOGIN = (
+_LOGIN = (
     "Log in by: gcloud auth application-default login; or set GOOGLE_APPLICATION_CREDENTIALS to "
     "the key file of a service account; or, on a machine of Google Cloud, give it a service account"
 )
-_TRANSIENT_CODES = (408, 429, 500, 502, 503, 504)
-_UNKNOWN_CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"  # of OpenSSL
 _ROLES = {"read": "roles/storage.objectViewer", "write": "roles/storage.objectAdmin"}
+_RERUN = "Check the network and run the command again: files that are complete are skipped"
+_UNKNOWN_CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"  # of OpenSSL
+_LONGEST_DELAY_SECS = 32.0
 
 _LOG = logging.getLogger(__name__)
 
 
 class StorageError(RunError):
-    """Cloud Storage refuses or fails.
-
-    Attributes:
-        what: What is wrong, with the path.
-        remedy: What to do about it.
-    """
+    """Cloud Storage refuses or fails: what is wrong, with the path, and the remedy."""
 
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(f"{what}. {remedy}")
@@ -56,53 +49,122 @@ class Cancelled(Exception):
     """Another transfer has failed, or the user has interrupted the program."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Options:
-    """How files are transferred.
+    """Settings of transfers.
 
     Attributes:
         threads: Files at once.
-        chunk_bytes: Bytes of one request of an upload, a multiple of 256 KiB; each thread holds so
-            many in memory. Smaller files are sent by one request.
-        attempts: How often a request is tried before the transfer fails; counted anew after each
-            progress.
-        first_delay_secs: Before the second attempt; the following ones double.
-        longest_delay_secs: The limit of this doubling.
+        chunk_bytes: Bytes of one request of an upload above 8 MiB, a multiple of 256 KiB; each
+            thread holds as many in memory.
+        attempts: Number of times that a request is sent before its transfer fails.
         timeout_secs: To connect, and without a byte received.
-        sleep: Waits for so many seconds; None waits until the transfer is cancelled, too.
-        shows_progress: Show a progress bar on a terminal, or log a line now and then elsewhere.
+        sleep: Waits between attempts; None for a wait that ends when the transfer is cancelled.
+        shows_progress: Draw a bar on a terminal, or log a line now and then elsewhere.
     """
 
     threads: int = 8
     chunk_bytes: int = 8 * MIB
     attempts: int = 8
-    first_delay_secs: float = 1.0
-    longest_delay_secs: float = 32.0
     timeout_secs: float = 60.0
-    sleep: Optional[Callable[[float], None]] = None
+    sleep: Optional[Callable[[float], Any]] = None
     shows_progress: bool = True
-
-    def __post_init__(self) -> None:
-        if self.threads < 1 or self.attempts < 1:
-            raise ValueError("threads and attempts must be 1 or more")
-        if self.chunk_bytes < 1 or self.chunk_bytes % (MIB // 4):
-            raise ValueError("chunk_bytes must be a multiple of 256 KiB")
 
 
 class Connection(NamedTuple):
-    """What every request needs."""
+    """Google's client with the settings of its transfers."""
 
     client: Any  # google.cloud.storage.Client
     options: Options
     stop: threading.Event  # set: all threads end as soon as they can
 
-    def bucket(self, path: CloudPath) -> Any:
-        """Google's object for the bucket of a path; asks nothing."""
-        return self.client.bucket(path.bucket)
+    def blob(self, path: CloudPath) -> Any:
+        """Google's object for a file, without a request."""
+        bucket = self.client.bucket(path.bucket)
+        return bucket.blob(path.name, chunk_size=self.options.chunk_bytes)
 
-    def blob(self, path: CloudPath, generation: Optional[int] = None) -> Any:
-        """Google's object for a file; asks nothing."""
-        return self.bucket(path).blob(path.name, generation=generation)
+    def list_blobs(self, path: CloudPath) -> List[Any]:
+        """Google's objects for the files that a path means, by name.
+
+        A path is a file, a folder, or a pattern whose wildcards match no slash.
+
+        Raises:
+            MissingError: if there is no such bucket.
+        """
+        fields = "items(name,size,crc32c,generation,updated,contentEncoding),nextPageToken"
+        settings: Dict[str, Any] = {"prefix": path.prefix, "fields": fields}
+        try:
+            with self.request(path, "read") as sending:
+                blobs = list(self.client.list_blobs(path.bucket, **settings, **sending))
+        except MissingError:
+            raise _no_bucket(path.bucket) from None
+        # A name with a slash at its end stands for an empty folder.
+        files = (blob for blob in blobs if not blob.name.endswith("/"))
+        return sorted((b for b in files if path.matches(b.name)), key=lambda blob: blob.name)
+
+    def raise_if_cancelled(self) -> None:
+        """Ends a thread whose transfer is cancelled."""
+        if self.stop.is_set():
+            raise Cancelled
+
+    @contextlib.contextmanager
+    def request(self, path: CloudPath, action: str) -> Iterator[Dict[str, Any]]:
+        """Context manager: errors of Google's library are raised as StorageErrors.
+
+        Args:
+            path: Subject of the request.
+            action: "read" or "write".
+
+        Yields:
+            Arguments of every request of Google's library.
+        """
+        retry = Retry(self, path, action)
+        try:
+            yield {"timeout": self.options.timeout_secs, "retry": retry}
+        except Exception as error:
+            if (known := explained(error, path, action)) is None:
+                raise
+            raise known from error
+
+
+class Retry:
+    """Google's retries with a log line for each, and an end after some without progress.
+
+    The library's own limit is a time for the whole file, which a large one always exceeds.
+    """
+
+    def __init__(self, connection: Connection, path: CloudPath, action: str) -> None:
+        self._connection, self._path, self._action = connection, path, action
+        self.failures = 0  # since the last progress
+
+    def __call__(self, request: Callable[[], Any]) -> Callable[[], Any]:
+        """Called by Google's library for each request; returns the one that is repeated."""
+        from google.cloud.storage.retry import DEFAULT_RETRY
+
+        self._connection.raise_if_cancelled()
+        self.failures = 0
+        # The library's sleep cannot be cancelled: `_wait` waits.
+        policy = DEFAULT_RETRY.with_timeout(None).with_delay(initial=0.0, maximum=0.0)
+        return policy(request, on_error=self._wait)
+
+    def _wait(self, error: BaseException) -> None:
+        if _UNKNOWN_CERTIFICATE in str(error):  # The library takes it for a failed connection.
+            raise _untrusted(self._path) from error
+        options, what = self._connection.options, f"{self._path}: {self._action}"
+        self.failures += 1
+        if self.failures >= options.attempts:
+            raise StorageError(
+                f"{what} failed {self.failures} times in a row, at last with: {_reason(error)}",
+                _RERUN,
+            ) from error
+        # Clients that failed together do not retry together.
+        delay = min(2.0 ** (self.failures - 1), _LONGEST_DELAY_SECS) * random.uniform(0.5, 1.0)
+        _LOG.warning(
+            "%s failed: %s; attempt %d of %d in %.1f s",
+            *(what, _reason(error), self.failures + 1, options.attempts, delay),
+        )
+        (options.sleep or self._connection.stop.wait)(delay)
+        self._connection.raise_if_cancelled()
 
 
 def connect(options: Optional[Options] = None) -> Connection:
@@ -118,9 +180,9 @@ def connect(options: Optional[Options] = None) -> Connection:
         from google.auth.exceptions import DefaultCredentialsError
         from google.cloud import storage
 
-        # At the level DEBUG it logs addresses of upload sessions.
+        # At the level DEBUG it logs addresses of uploads.
         logging.getLogger("urllib3").setLevel(logging.WARNING)
-        if os.environ.get(EMULATOR_VARIABLE):
+        if os.environ.get("STORAGE_EMULATOR_HOST"):
             client = storage.Client(project="emulator")
         else:
             try:
@@ -129,169 +191,46 @@ def connect(options: Optional[Options] = None) -> Connection:
                 file = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
                 about = f" in GOOGLE_APPLICATION_CREDENTIALS={plain(file)}" if file else ""
                 what = f"no usable credentials for Google Cloud were found{about}"
-                raise StorageError(what, LOGIN) from error
+                raise StorageError(what, _LOGIN) from error
             client = storage.Client(project=project or "none", credentials=credentials)
     return Connection(client, options or Options(), threading.Event())
 
 
-class Attempts:
-    """Counts the failures of one transfer, and waits between attempts.
-
-    Args:
-        connection: Of the transfer.
-        what: What fails, for messages: "gs://b/a: reading".
-    """
-
-    def __init__(self, connection: Connection, what: str) -> None:
-        self._connection = connection
-        self._what = what
-        self._count = 0
-
-    def progressed(self) -> None:
-        """Something has arrived: failures before it no longer count."""
-        self._count = 0
-
-    def failed(self, error: BaseException) -> None:
-        """Waits before the next attempt.
-
-        Raises:
-            StorageError: after the last attempt.
-            BaseException: `error` itself, if another attempt cannot help.
-            Cancelled: if the transfer is cancelled meanwhile.
-        """
-        if not is_transient(error):
-            raise error
-        options = self._connection.options
-        self._count += 1
-        if self._count >= options.attempts:
-            raise StorageError(
-                f"{self._what} failed {self._count} times in a row, at last with: {reason(error)}",
-                "Check the network and run the command again: it continues where it stopped",
-            ) from error
-        delay = min(options.first_delay_secs * 2 ** (self._count - 1), options.longest_delay_secs)
-        delay *= random.uniform(0.5, 1.0)  # clients that failed together do not retry together
-        _LOG.warning(
-            "%s failed: %s; attempt %d of %d in %.1f s",
-            *(self._what, reason(error), self._count + 1, options.attempts, delay),
-        )
-        (options.sleep or self._connection.stop.wait)(delay)
-        raise_if_cancelled(self._connection)
-
-
-def raise_if_cancelled(connection: Connection) -> None:
-    """Ends a thread whose transfer is cancelled."""
-    if connection.stop.is_set():
-        raise Cancelled
-
-
-def call(connection: Connection, path: CloudPath, action: str, request: Callable[[], Any]) -> Any:
-    """The result of `request`, which is repeated after failures that may pass.
-
-    Args:
-        connection: For the options.
-        path: What the request is about.
-        action: "read" or "write".
-        request: Of Google's library, without retries of its own.
-
-    Raises:
-        StorageError: if it is refused or keeps failing.
-        MissingError: if there is no bucket to write to.
-    """
-    attempts = Attempts(connection, f"{path}: {action}")
-    while True:
-        try:
-            return request()
-        except Exception as error:
-            if (known := explained(error, path, action)) is not None:
-                raise known from error
-            attempts.failed(error)
-
-
-class HttpError(Exception):
-    """An answer to a request of our own that is no success."""
-
-    def __init__(self, response: Any) -> None:
-        super().__init__(f"HTTP {response.status_code}")
-        self.response = response
-        self.code = int(response.status_code)
-
-
-def is_transient(error: BaseException) -> bool:
-    """Whether the same request may succeed a little later."""
-    import http.client
-
-    import requests
-    import urllib3
-    from google.auth.exceptions import TransportError
-
-    passing = (
-        ConnectionError,
-        requests.ConnectionError,
-        requests.Timeout,
-        requests.exceptions.ChunkedEncodingError,
-        urllib3.exceptions.HTTPError,
-        http.client.HTTPException,
-        TransportError,
-    )
-    is_passing = isinstance(error, passing) or getattr(error, "retryable", False)
-    return bool(is_passing) or _code(error) in _TRANSIENT_CODES
-
-
-def reason(error: BaseException) -> str:
-    """What went wrong, without addresses, which may contain an upload session."""
-    code = _code(error)
-    if code:
-        text = _text_of_service(error)
-        return f"HTTP {code}{f' ({text})' if text else ''}"
-    import requests
-    import urllib3
-
-    if isinstance(error, (requests.Timeout, urllib3.exceptions.TimeoutError)):
-        return "no answer in time"
-    return f"the connection failed ({type(error).__name__})"
-
-
-def explained(error: BaseException, path: CloudPath, action: str) -> Optional[Exception]:
-    """The error for the user where the service or the credentials refuse; None for others."""
+def explained(error: BaseException, path: CloudPath, action: str) -> Optional[StorageError]:
+    """The error for the user for one of Google's library; None for errors of other origin."""
     from google.auth.exceptions import GoogleAuthError
+    from google.cloud.storage.exceptions import DataCorruption
 
     if _UNKNOWN_CERTIFICATE in str(error):
+        return _untrusted(path)
+    if isinstance(error, DataCorruption):  # of uploads; downloads are checked here
         return StorageError(
-            f"{path}: the certificate of the service is not signed by an authority that this "
-            "machine trusts, as behind a proxy that decrypts",
-            "Set REQUESTS_CA_BUNDLE to the file of your network's certificates, and check the "
-            "clock of this machine",
-        )
-    if isinstance(error, GoogleAuthError) and not is_transient(error):
-        return StorageError(
-            f"{path}: the credentials for Google Cloud are not valid, or no longer "
-            f"({type(error).__name__})",
-            LOGIN,
+            f"{path}: the stored bytes have another checksum than those sent: something between "
+            "here and the service changes them. The upload is deleted",
+            "Check the proxy, then run the command again",
         )
     code = _code(error)
     if code == 401:
         what = f"{path}: the service does not accept the credentials (HTTP 401)"
-        return StorageError(what, LOGIN)
+        return StorageError(what, _LOGIN)
     if code == 403:
-        text = _text_of_service(error)
         return StorageError(
-            f"{path}: no permission to {action} (HTTP 403{f': {text}' if text else ''})",
+            f"{path}: no permission to {action} ({_reason(error)})",
             "Give your account the role: gcloud storage buckets add-iam-policy-binding "
             f"gs://{path.bucket} --member=user:YOU --role={_ROLES[action]}; or log in as an "
             "account that has it",
         )
-    if code == 404 and action == "write":
-        return no_bucket(path.bucket)
+    if code == 404:
+        return _no_bucket(path.bucket) if action == "write" else no_file(path)
+    if isinstance(error, GoogleAuthError) and not getattr(error, "retryable", False):
+        return StorageError(
+            f"{path}: the credentials for Google Cloud are not valid, or no longer "
+            f"({type(error).__name__})",
+            _LOGIN,
+        )
+    if code or isinstance(error, GoogleAuthError):
+        return StorageError(f"{path}: {action} failed: {_reason(error)}", _RERUN)
     return None
-
-
-def no_bucket(bucket: str) -> MissingError:
-    """The error for a bucket that does not exist."""
-    return MissingError(
-        f"there is no bucket gs://{bucket}",
-        "Correct its name (gcloud storage buckets list shows yours), or make it: gcloud storage "
-        f"buckets create gs://{bucket} --location=REGION",
-    )
 
 
 def no_file(path: CloudPath, kind: str = "file") -> MissingError:
@@ -302,17 +241,39 @@ def no_file(path: CloudPath, kind: str = "file") -> MissingError:
     )
 
 
+def _no_bucket(bucket: str) -> MissingError:
+    return MissingError(
+        f"there is no bucket gs://{bucket}",
+        "Correct its name (gcloud storage buckets list shows yours), or make it: gcloud storage "
+        f"buckets create gs://{bucket} --location=REGION",
+    )
+
+
+def _untrusted(path: CloudPath) -> StorageError:
+    return StorageError(
+        f"{path}: the certificate of the service is not signed by an authority that this machine "
+        "trusts, as behind a proxy that decrypts",
+        "Set REQUESTS_CA_BUNDLE to the file of your network's certificates, and check the clock "
+        "of this machine",
+    )
+
+
 def _code(error: BaseException) -> int:
     """The HTTP status of an error; 0 for other errors."""
-    code = getattr(error, "code", 0)
+    answer = getattr(error, "response", None)
+    code = getattr(error, "code", None) or getattr(answer, "status_code", 0)
     return int(code) if isinstance(code, int) else 0
 
 
-def _text_of_service(error: BaseException) -> str:
-    """The message in the answer of the service: it names the account and the missing permission."""
+def _reason(error: BaseException) -> str:
+    """What went wrong, without addresses, which may contain that of an upload."""
+    code = _code(error)
+    if not code:
+        return f"the connection failed ({type(error).__name__})"
+    # The message of the service contains the account and the missing permission.
     response = getattr(error, "response", None)
     try:
-        found = response.json()["error"]["message"] if response is not None else ""
+        text = str(response.json()["error"]["message"]) if response is not None else ""
     except (ValueError, KeyError, TypeError):
-        return ""
-    return plain(str(found).rstrip("."))
+        text = ""
+    return f"HTTP {code}{': ' + plain(text.rstrip('.')) if text else ''}"

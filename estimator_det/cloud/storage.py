@@ -1,4 +1,4 @@
-"""Copies between local folders and Cloud Storage: parallel, resumable, checked by CRC32C.
+"""Copies between local folders and Cloud Storage: parallel, checked by CRC32C.
 
     uploaded = storage.upload(["records", "label_map.pbtxt"], "gs://bucket/data")
     storage.download(["gs://bucket/run"], "run")
@@ -17,19 +17,17 @@ import os
 import sys
 import threading
 import time
+from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from estimator_det.cloud import checksums, listing
 from estimator_det.cloud.connection import Connection, Options, StorageError, connect, no_file
-from estimator_det.cloud.downloads import PART, FileGone, download_file
-from estimator_det.cloud.listing import RemoteFile
 from estimator_det.cloud.paths import SCHEME, CloudPath, is_cloud, parse
-from estimator_det.cloud.uploads import upload_file
+from estimator_det.cloud.transfers import FileGone, download_file, is_same, path_of, upload_file
 from estimator_det.config.files import special_kind
 from estimator_det.config.printing import quoted
 from estimator_det.config.text import ConfigError
 
-__all__ = ["Copied", "Options", "RemoteFile", "StorageError", "download", "list_files", "upload"]
+__all__ = ["Copied", "Options", "StorageError", "download", "upload"]
 
 # Never copied: the lock of a running training, and what an interrupted write or download leaves, of
 # this package, of TensorFlow's savers and of its `atomic_write_string_to_file`.
@@ -37,7 +35,6 @@ NEVER = (
     "training.lock",
     "*.tmp-[0-9]*",
     "estimator-det-write-check.*",
-    f"*{PART}*",
     "*_temp/part-*",
     "*.tempstate[0-9]*",
     f"*.tmp{'[0-9a-f]' * 32}",
@@ -49,7 +46,13 @@ LOG_SECS = 10.0  # between log lines of a long copy
 
 _LOG = logging.getLogger(__name__)
 
-Work = Tuple[str, int, Callable[[Callable[[int], Any]], None]]  # name, bytes, the transfer
+
+class Work(NamedTuple):
+    """One transfer."""
+
+    name: str
+    size: int  # bytes
+    transfer: Callable[[Callable[[int], Any]], None]
 
 
 class Copied(NamedTuple):
@@ -61,26 +64,12 @@ class Copied(NamedTuple):
     paths: List[str]  # where each file is now, copied or not; by name
 
 
-def list_files(path: str, options: Optional[Options] = None) -> List[RemoteFile]:
-    """The files that gs://bucket/name means: one file, all of a folder, or those of a pattern.
-
-    `*`, `?` and `[…]` match no slash.
-
-    Raises:
-        ConfigError: if the path has another form.
-        FileNotFoundError: if there is no such bucket.
-        StorageError: without credentials or permission, or if the service keeps failing.
-    """
-    return listing.list_files(connect(options), parse(path))
-
-
 def upload(
     sources: Sequence[str],
     destination: str,
     *,
     exclude: Sequence[str] = (),
     options: Optional[Options] = None,
-    connection: Optional[Connection] = None,
 ) -> Copied:
     """Uploads files, and the contents of folders, into a folder of a bucket.
 
@@ -88,8 +77,7 @@ def upload(
         sources: Local files and folders.
         destination: gs://bucket/folder; made as it is needed.
         exclude: Patterns of names, or of paths below a source, that are left out.
-        options: How.
-        connection: One that exists already, in place of `options`.
+        options: Settings of transfers.
 
     Raises:
         FileNotFoundError: if there is no such source or bucket.
@@ -97,28 +85,25 @@ def upload(
         StorageError: without credentials or permission, or if the service keeps failing.
     """
     folder = parse(destination)
-    wanted = _local_files(sources, exclude)
-    connection = connection or connect(options)
-    where = CloudPath(folder.bucket, folder.folder)
-    there = {one.path: one for one in listing.list_files(connection, where)}
+    local_files = _local_files(sources, exclude)
+    connection = connect(options)
+    blobs = connection.list_blobs(CloudPath(folder.bucket, folder.folder))
+    stored = {blob.name: blob for blob in blobs}
 
-    def is_there(name: str, local: str) -> bool:
-        remote = there.get(folder.join(name))
-        return remote is not None and checksums.is_same(local, remote.size, remote.crc32c)
+    def is_stored(name: str, local: str) -> bool:
+        target = folder.join(name).name
+        return target in stored and is_same(local, stored[target])
 
-    def work(name: str, local: str) -> Work:
-        target = folder.join(name)
-        return (
-            name,
-            os.path.getsize(local),
-            lambda advance: upload_file(connection, local, target, advance),
+    new = {name: local for name, local in local_files.items() if not is_stored(name, local)}
+    tasks = [
+        Work(
+            name, os.path.getsize(local), partial(upload_file, connection, local, folder.join(name))
         )
-
-    new = {name: local for name, local in wanted.items() if not is_there(name, local)}
-    tasks = [work(name, local) for name, local in new.items()]
+        for name, local in new.items()
+    ]
     size = run_all(connection, tasks, "uploading")
-    paths = [str(folder.join(name)) for name in sorted(wanted)]
-    return Copied(len(new), size, len(wanted) - len(new), paths)
+    paths = [str(folder.join(name)) for name in sorted(local_files)]
+    return Copied(len(new), size, len(local_files) - len(new), paths)
 
 
 def download(
@@ -127,7 +112,6 @@ def download(
     *,
     exclude: Sequence[str] = (),
     options: Optional[Options] = None,
-    connection: Optional[Connection] = None,
 ) -> Copied:
     """Downloads files, and the contents of folders, into a local folder.
 
@@ -138,8 +122,7 @@ def download(
         sources: gs://bucket/name of files, folders or patterns.
         folder: Local; made as it is needed.
         exclude: Patterns of names, or of paths below a source, that are left out.
-        options: How.
-        connection: One that exists already, in place of `options`.
+        options: Settings of transfers.
 
     Raises:
         FileNotFoundError: if there is no such bucket, or a source means no file.
@@ -148,7 +131,7 @@ def download(
             service keeps failing.
     """
     parsed = [parse(source) for source in sources]
-    connection = connection or connect(options)
+    connection = connect(options)
     total = Copied(0, 0, 0, [])
     for _ in range(_PASSES):
         wanted = remote_files(connection, parsed, exclude)
@@ -168,80 +151,76 @@ def remote_files(
     exclude: Sequence[str],
     *,
     may_be_empty: bool = False,
-) -> Dict[str, RemoteFile]:
-    """Path below the local folder -> file, of all sources.
+) -> Dict[str, Any]:
+    """Path below the local folder -> Google's object for the file, of all sources.
 
     Raises:
         MissingError: if there is no such bucket, or a source means no file, unless it may.
         ConfigError: if two files would have the same path.
         StorageError: if a name would leave the local folder.
     """
-    found: Dict[str, RemoteFile] = {}
+    files: Dict[str, Any] = {}
     for source in sources:
-        files = listing.list_files(connection, source)
-        if not files and not may_be_empty:
+        blobs = connection.list_blobs(source)
+        if not blobs and not may_be_empty:
             raise no_file(source, "file or folder")
-        for one in files:
-            name = one.path.name
-            is_inside = not source.is_pattern and name != source.name
-            below = name[len(source.folder) :] if is_inside else name.rpartition("/")[2]
+        for blob in blobs:
+            is_inside = not source.is_pattern and blob.name != source.name
+            below = blob.name[len(source.folder) :] if is_inside else blob.name.rpartition("/")[2]
             if _matches(below, (*NEVER, *exclude)):
                 continue
             if ".." in below.split("/") or os.path.isabs(below):
                 raise StorageError(
-                    f"{one.path}: the name leaves the local folder",
+                    f"{path_of(blob)}: the name leaves the local folder",
                     "Rename the file in the bucket, or give --exclude for it",
                 )
-            _add(found, below, one)
-    return found
+            _add(files, below, blob)
+    return files
 
 
-def fetch(
-    connection: Connection, wanted: Dict[str, RemoteFile], folder: str
-) -> Tuple[Copied, List[str]]:
+def fetch(connection: Connection, blobs: Dict[str, Any], folder: str) -> Tuple[Copied, List[str]]:
     """Downloads what differs; also returns the paths that were deleted or replaced meanwhile.
 
     If there are any, files that name others are left as they are.
     """
     gone: List[str] = []
 
-    def work(below: str, remote: RemoteFile) -> Work:
-        def transfer(advance: Callable[[int], Any]) -> None:
-            if gone and _rank(below):
-                return
-            try:
-                download_file(connection, remote, os.path.join(folder, below), advance)
-            except FileGone:
-                gone.append(str(remote.path))
-
-        return below, remote.size, transfer
+    def transfer(below: str, blob: Any, advance: Callable[[int], Any]) -> None:
+        if gone and _rank(below):
+            return
+        try:
+            download_file(connection, blob, os.path.join(folder, below), advance)
+        except FileGone as error:
+            gone.append(str(error))
 
     new = {
-        below: remote
-        for below, remote in wanted.items()
-        if not checksums.is_same(os.path.join(folder, below), remote.size, remote.crc32c)
+        below: blob
+        for below, blob in blobs.items()
+        if not is_same(os.path.join(folder, below), blob)
     }
-    size = run_all(connection, [work(*pair) for pair in new.items()], "downloading")
-    paths = [os.path.join(folder, below) for below in sorted(wanted)]
-    return Copied(len(new) - len(gone), size, len(wanted) - len(new), paths), gone
+    tasks = [Work(below, blob.size, partial(transfer, below, blob)) for below, blob in new.items()]
+    size = run_all(connection, tasks, "downloading")
+    paths = [os.path.join(folder, below) for below in sorted(blobs)]
+    return Copied(len(new) - len(gone), size, len(blobs) - len(new), paths), gone
 
 
 def run_all(connection: Connection, tasks: Sequence[Work], title: str) -> int:
     """Runs transfers in threads, those of files that name others last; returns the bytes.
 
-    The first failure, or a signal, cancels the others and is raised.
+    The first failure, or a signal, cancels the others and is raised. (Google's `transfer_manager`
+    completes all of them first, and reports no progress.)
     """
-    with _bar(connection.options, title, sum(size for _, size, _ in tasks)) as advance:
+    with _bar(connection.options, title, sum(task.size for task in tasks)) as advance:
         for rank in range(len(_LAST) + 1):
-            _run_together(connection, [task for task in tasks if _rank(task[0]) == rank], advance)
-    return sum(size for _, size, _ in tasks)
+            _run_together(connection, [task for task in tasks if _rank(task.name) == rank], advance)
+    return sum(task.size for task in tasks)
 
 
 def _run_together(
     connection: Connection, tasks: Sequence[Work], advance: Callable[[int], Any]
 ) -> None:
     with concurrent.futures.ThreadPoolExecutor(connection.options.threads) as pool:
-        futures = [pool.submit(transfer, advance) for _, _, transfer in tasks]
+        futures = [pool.submit(task.transfer, advance) for task in tasks]
         try:
             for future in concurrent.futures.as_completed(futures):
                 future.result()

@@ -7,29 +7,32 @@ from typing import Iterator, List
 
 import pytest
 
+# Uploads above this size are sent in parts; 8 MiB outside of tests.
+MOST_AT_ONCE = 2**18
+
 
 @pytest.fixture
-def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> pathlib.Path:
-    """The cache folder of the user; no login of this machine is found."""
-    folder = tmp_path / "cache"
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+def no_login(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    """No login of this machine is found."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "gcloud"))
     monkeypatch.setenv("NO_GCE_CHECK", "true")
     monkeypatch.setenv("NO_PROXY", "*")
     for name in ("GOOGLE_APPLICATION_CREDENTIALS", "STORAGE_EMULATOR_HOST"):
         monkeypatch.delenv(name, raising=False)
-    return folder
 
 
 @pytest.fixture
-def emulator(own_cache: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+def emulator(no_login: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     """A running emulator with an empty bucket, data; the library is directed to it."""
+    from estimator_det.cloud.connection import connect
     from tests.cloud.emulator import running
 
     with running() as started:
         started.bucket()
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", started.address)
+        connect()  # imports Google's library, without its warnings
+        monkeypatch.setattr("google.cloud.storage.blob._MAX_MULTIPART_SIZE", MOST_AT_ONCE)
         yield started
 
 

@@ -7,10 +7,8 @@ from typing import Any, List
 import pytest
 
 from estimator_det.cloud import checks
-from estimator_det.cloud.connection import MissingError, Options, connect
-from estimator_det.cloud.listing import read_bytes
+from estimator_det.cloud.connection import Options, connect
 from estimator_det.cloud.paths import parse
-from estimator_det.cloud.uploads import upload_bytes
 from estimator_det.config import pipeline
 from estimator_det.config.problem import Problem
 from estimator_det.protos import pipeline_pb2
@@ -34,7 +32,7 @@ def _config(**paths: str) -> Any:
 
 def _fill() -> None:
     for name in ("train.record-0", "train.record-1", "map.pbtxt", "old/model.ckpt.index"):
-        upload_bytes(connect(), b"content", parse(f"gs://data/{name}"))
+        connect().blob(parse(f"gs://data/{name}")).upload_from_string(b"content")
 
 
 def _check(config: Any, **settings: Any) -> List[Problem]:
@@ -63,7 +61,7 @@ def test_nothing_is_wrong(emulator: Emulator):
 )
 def test_what_is_wrong(emulator: Emulator, field: str, path: str, message: str, remedy: str):
     _fill()
-    upload_bytes(connect(), b"", parse("gs://data/empty"))
+    connect().blob(parse("gs://data/empty")).upload_from_string(b"")
     value = f"[{path}]" if field.endswith("]") else path
     (problem,) = _check(_config(**{field.partition("[")[0]: value}))
     assert (problem.severity, problem.field) == ("error", field)
@@ -132,12 +130,3 @@ def test_region_that_cannot_be_read(emulator: Emulator):
 )
 def test_regions(location: str, parts: List[str], region: str, expected: bool):
     assert checks.is_near(location, parts, region) == expected
-
-
-def test_parts_of_files(emulator: Emulator):
-    _fill()
-    connection = connect()
-    assert read_bytes(connection, parse("gs://data/map.pbtxt")) == b"content"
-    assert read_bytes(connection, parse("gs://data/map.pbtxt"), 1, 4) == b"ont"
-    with pytest.raises(MissingError, match="gs://data/none: no such file"):
-        read_bytes(connection, parse("gs://data/none"))

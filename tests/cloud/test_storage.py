@@ -10,20 +10,23 @@ from typing import Any, List
 
 import pytest
 
-from estimator_det.cloud import downloads, storage, uploads
-from estimator_det.cloud.connection import MIB, Options, StorageError, connect
-from estimator_det.cloud.paths import CloudPath
+from estimator_det.cloud import storage, transfers
+from estimator_det.cloud.connection import Options, StorageError, connect
+from estimator_det.cloud.paths import CloudPath, parse
 from estimator_det.config.text import ConfigError
+from tests.cloud.conftest import MOST_AT_ONCE as QUARTER
 from tests.cloud.emulator import Emulator, corrupt, cut, half, status
 from tests.conftest import TESTS
-
-QUARTER = MIB // 4
 
 
 def options_of(waits: List[float], **changes: Any) -> Options:
     return Options(
         **{"chunk_bytes": QUARTER, "sleep": waits.append, "timeout_secs": 5.0, **changes}
     )
+
+
+def list_files(path: str, options: Options) -> List[Any]:
+    return connect(options).list_blobs(parse(path))
 
 
 def make_large(folder: pathlib.Path) -> pathlib.Path:
@@ -133,7 +136,7 @@ def test_listing_and_patterns(emulator: Emulator, tmp_path: pathlib.Path, waits:
     storage.upload(sources, "gs://data/d", options=options_of(waits))
 
     def names(path: str) -> List[str]:
-        return [one.path.name for one in storage.list_files(path, options_of(waits))]
+        return [one.name for one in list_files(path, options_of(waits))]
 
     assert names("gs://data/d/train*") == [
         "d/train.record-0",
@@ -143,7 +146,7 @@ def test_listing_and_patterns(emulator: Emulator, tmp_path: pathlib.Path, waits:
     assert names("gs://data/*") == []  # matches no slash
     assert names("gs://data/d/val.record") == ["d/val.record"]
     assert names("gs://data/d/val") == []
-    (one,) = storage.list_files("gs://data/d/val.record", options_of(waits))
+    (one,) = list_files("gs://data/d/val.record", options_of(waits))
     assert one.size == len(b"val.record") and one.generation > 0 and len(one.crc32c) == 8
     done = storage.download(
         ["gs://data/d/train*-[01]"], str(tmp_path / "t"), options=options_of(waits)
@@ -180,13 +183,13 @@ def test_pieces_do_not_grow_with_the_file(
             (3 * QUARTER, size - 1)]  # fmt: skip
     assert ranges == [f"bytes {first}-{last}/{size}" for first, last in ends]
 
-    write = downloads.Writer.write
+    write = transfers._Target.write
 
     def noted(self: Any, data: bytes) -> int:
         received.append(len(data))
         return write(self, data)
 
-    monkeypatch.setattr(downloads.Writer, "write", noted)
+    monkeypatch.setattr(transfers._Target, "write", noted)
     storage.download(["gs://data"], str(tmp_path / "l"), options=options_of(waits))
     assert sum(received) == large.stat().st_size and max(received) <= 2**16
 
@@ -201,14 +204,14 @@ def test_progress_counts_each_byte_once(
     done: List[int] = []
     if fault is cut:
         emulator.fail("PUT", "upload_id", fault, after=1)
-    uploads.upload_file(connection, str(large), CloudPath("data", "l"), done.append)
+    transfers.upload_file(connection, str(large), CloudPath("data", "l"), done.append)
     assert sum(done) == large.stat().st_size and min(done) >= 0
 
     done.clear()
-    (remote,) = storage.list_files("gs://data/l", options_of(waits))
+    (remote,) = list_files("gs://data/l", options_of(waits))
     if fault is not None:
         emulator.fail("GET", "alt=media", fault)
-    downloads.download_file(connection, remote, str(tmp_path / "local"), done.append)
+    transfers.download_file(connection, remote, str(tmp_path / "local"), done.append)
     assert sum(done) == large.stat().st_size
     assert (tmp_path / "local").read_bytes() == large.read_bytes()
 
@@ -256,12 +259,12 @@ def test_no_permission(emulator: Emulator, tmp_path: pathlib.Path, waits: List[f
     with pytest.raises(StorageError, match=r"gs://data/: no permission to read .*objectViewer"):
         storage.download(["gs://data"], str(tmp_path / "l"), options=options_of(waits))
     emulator.fail("PUT", "upload_id", status(401))
-    with pytest.raises(StorageError, match=r"does not accept the credentials .* gcloud auth"):
+    with pytest.raises(StorageError, match=r"the credentials .* are not valid.* gcloud auth"):
         storage.upload([str(large)], "gs://data", options=options_of(waits))
     assert not waits
 
 
-def test_no_credentials(own_cache: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_no_credentials(no_login: None, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(StorageError, match=r"^no usable credentials .* gcloud auth application-de"):
         connect()
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/none/key.json")
@@ -281,7 +284,7 @@ def test_nothing_secret_is_logged(
         storage.upload(
             [str(make_large(tmp_path))], "gs://data", options=options_of(waits, attempts=3)
         )
-    assert "writing failed" in caplog.text
+    assert "write failed" in caplog.text
     ours = [
         record.getMessage()
         for record in caplog.records
@@ -312,7 +315,7 @@ def test_files_that_name_others_come_last(
     emulator.requests.clear()
     done = storage.download(["gs://data/run"], str(tmp_path / "l"), options=options_of(waits))
     assert [os.path.basename(path) for path in done.paths] == sorted({*names} - {names[3]})
-    lines = [line for line in emulator.requests if "/o?" in line or "run%2Fcheckpoint" in line]
+    lines = [line for line in emulator.requests if "/o?" in line or "checkpoint?" in line]
     assert ["/o?" in line for line in lines] == [True, True, False]
 
 
@@ -369,17 +372,11 @@ def test_wrong_direction(sources: List[str], destination: str):
         storage.check_direction(sources, destination)
 
 
-@pytest.mark.parametrize("options", [{"threads": 0}, {"attempts": 0}, {"chunk_bytes": 1000}])
-def test_options_are_checked(options: Any):
-    with pytest.raises(ValueError, match="must be"):
-        Options(**options)
-
-
 def test_nothing_of_google_cloud_is_imported_until_it_is_needed():
     program = (
         "import sys\n"
         "from estimator_det import cli, model_main\n"
-        "from estimator_det.cloud import checks, following, storage, uploads\n"
+        "from estimator_det.cloud import checks, following, storage\n"
         "cli.make_parser(); storage.check_direction(['a'], 'gs://data/b')\n"
         "names = ('google.cloud.storage', 'google.auth', 'google.api_core', 'requests')\n"
         "print([name for name in (*names, 'tensorflow') if name in sys.modules])\n"

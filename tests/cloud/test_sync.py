@@ -69,6 +69,6 @@ def test_no_permission(emulator: Emulator, capsys: pytest.CaptureFixture[str]):
     assert "no permission to read" in capsys.readouterr().err
 
 
-def test_no_credentials(own_cache: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+def test_no_credentials(no_login: None, capsys: pytest.CaptureFixture[str]):
     assert cli.main(["sync", "gs://data/x", "b"]) == 1
     assert "error: no usable credentials for Google Cloud" in capsys.readouterr().err
