@@ -1,10 +1,10 @@
-"""A training job: what it runs, on which machines, and how long it takes."""
+"""A training job: its program and its machines."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Dict, List, NamedTuple, Sequence, Tuple
+from typing import List, NamedTuple, Sequence, Tuple
 
 from estimator_det import console
 from estimator_det.cloud.machines import CHIEF, EVALUATOR, ROLES, Pool
@@ -153,29 +153,3 @@ def region_part(region: str) -> str:
     if first in ("asia", "australia", "me"):
         return "asia"
     return "europe" if first in ("europe", "africa") else "us"
-
-
-def cost_lines(
-    pools: Sequence[Pool], num_steps: int, step_seconds: float, price_per_hour: float = 0.0
-) -> List[str]:
-    """How long training takes and what it costs, as lines of text.
-
-    Args:
-        pools: Of the job.
-        num_steps: Training steps; those of all workers together.
-        step_seconds: Measured time between two steps.
-        price_per_hour: Of all machines of the job together; 0 if it is not known.
-    """
-    hours = num_steps * step_seconds / 3600
-    lines = [f"training: {num_steps:,} steps of {step_seconds:g} s = {hours:.2f} hours"]
-    machine_hours: Dict[str, float] = {}
-    for pool in pools:
-        kind = pool.machine.machine_type
-        if pool.machine.accelerator_count:
-            kind += f" with {pool.machine.accelerator_count} x {pool.machine.accelerator_type}"
-        machine_hours[kind] = machine_hours.get(kind, 0.0) + pool.replicas * hours
-    lines += [f"  {count:.2f} machine-hours of {kind}" for kind, count in machine_hours.items()]
-    if price_per_hour:
-        lines.append(f"  price: {hours * price_per_hour:.2f} at {price_per_hour:g} per hour")
-    lines.append("  without evaluations, the start of machines, storage and network")
-    return lines

@@ -54,7 +54,6 @@ _REQUIRED = {
     "rehearse_records": "rehearse",
     "reuse_packages": "rehearse",
     "parameter_server_machine_type": "parameter_servers",
-    "price_per_hour": "cost",
 }
 _EXCLUSIVE = (
     ("tpu", "accelerator"),
@@ -95,11 +94,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--package", help="source distribution; default: built from the checkout")
     _add_machines(parser.add_argument_group("machines"))
     _add_rehearsal(parser.add_argument_group("rehearsal on this machine"))
-    costs = parser.add_argument_group("cost")
-    costs.add_argument(
-        "--cost", type=float, metavar="SECONDS", help="estimate hours from the time of a step"
-    )
-    costs.add_argument("--price_per_hour", type=float, help="of all machines of the job together")
 
 
 def _add_machines(group: Any) -> None:
@@ -181,11 +175,6 @@ def run(options: argparse.Namespace) -> int:
     command = platform.command(job, str(yaml_file))
     printing.report(f"\n{yaml_file}:\n{yaml_file.read_text(encoding='utf-8')}", whole=True)
     printing.report(shlex.join(command), whole=True)
-    if options.cost is not None:
-        for line in jobs.cost_lines(
-            job.pools, _num_steps(config, job), options.cost, options.price_per_hour or 0.0
-        ):
-            console.say(line)
     if options.platform == "ai-platform":
         printing.report(f"warning: {ai_platform.CLOSED}", sys.stderr)
     if options.runs:
@@ -271,10 +260,6 @@ def _check_options(options: argparse.Namespace) -> None:
         value = getattr(options, name)
         if value is not None and value < 1:
             raise console.UsageError(f"--{name} is {value}: give 1 or more")
-    for name, unit in (("cost", "the seconds of a step"), ("price_per_hour", "a number above 0")):
-        value = getattr(options, name)
-        if value is not None and not 0 < value < float("inf"):
-            raise console.UsageError(f"--{name} is {value}: give {unit}")
     for name, other in _REQUIRED.items():
         is_given = getattr(options, name) not in (None, False)
         if is_given and not getattr(options, other):
@@ -283,8 +268,10 @@ def _check_options(options: argparse.Namespace) -> None:
 
 def _check_flags(job: Job) -> None:
     """Checks the job's flags by the parser of `model_main`."""
+    # The classic service names its TPU in the job only.
+    tpu_name = ["--tpu_name=local"] if job.uses_tpu else []
     try:
-        _parsed(job)
+        model_flags.parse([*job.arguments(), *tpu_name])
     except flags.Error as error:
         raise console.UsageError(f"a flag of the job, after the --: {error}") from error
 
@@ -299,14 +286,3 @@ def _is_dry(options: argparse.Namespace) -> bool:
         )
     console.say("gcloud is not in PATH: --dry_run, nothing is uploaded")
     return True
-
-
-def _parsed(job: Job) -> flags.FlagValues:
-    """The flags of the job by the parser of `model_main`."""
-    # The classic service names its TPU in the job only.
-    named = ["--tpu_name=local"] if job.uses_tpu else []
-    return model_flags.parse([*job.arguments(), *named])
-
-
-def _num_steps(config: Any, job: Job) -> int:
-    return int(_parsed(job)["num_train_steps"].value or config.train_config.num_steps)

@@ -3,7 +3,7 @@ import pytest
 from estimator_det.cloud import jobs
 from estimator_det.cloud.machines import TPUS, Pool
 from estimator_det.console import UsageError
-from tests.cloud.some_job import CLUSTER, CPU, GPU, LONE, job
+from tests.cloud.some_job import CLUSTER, CPU, LONE, job
 
 CHIEF = Pool("chief", CPU, 1)
 
@@ -66,20 +66,3 @@ def test_flags_that_submit_sets_are_refused(flag):
 )
 def test_images_are_near_the_machines(region, part):
     assert jobs.region_part(region) == part
-
-
-def test_hours_and_price():
-    lines = jobs.cost_lines(CLUSTER, 9000, 0.4, 3.5)
-    assert lines == [
-        "training: 9,000 steps of 0.4 s = 1.00 hours",
-        "  4.00 machine-hours of n1-standard-8 with 2 x NVIDIA_TESLA_T4",
-        "  1.00 machine-hours of n1-standard-8",
-        "  price: 3.50 at 3.5 per hour",
-        "  without evaluations, the start of machines, storage and network",
-    ]
-
-
-def test_without_a_price_there_is_none():
-    lines = jobs.cost_lines([Pool("chief", GPU, 1)], 3600, 1.0)
-    assert not [line for line in lines if "price" in line]
-    assert "  1.00 machine-hours of n1-standard-8 with 2 x NVIDIA_TESLA_T4" in lines

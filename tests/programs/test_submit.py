@@ -108,13 +108,6 @@ def test_the_classic_service_prints_its_command_and_says_that_it_is_closed(submi
     assert "AI Platform Training is closed since January 31, 2025" in captured.err
 
 
-def test_hours_of_the_steps_of_the_job(submit, capsys):
-    assert submit("--cost=0.5", "--price_per_hour=2", "--", "--num_train_steps=7200") == 0
-    output = capsys.readouterr().out
-    assert "training: 7,200 steps of 0.5 s = 1.00 hours" in output
-    assert "price: 2.00 at 2 per hour" in output
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -133,10 +126,6 @@ def test_hours_of_the_steps_of_the_job(submit, capsys):
         (["--run", "--dry_run"], "exclude each other"),
         (["--run"], "--run needs gcloud"),
         (["--run", "--platform=ai-platform"], "--run: AI Platform Training is closed"),
-        (["--cost=0"], "--cost is 0.0"),
-        (["--price_per_hour=3"], "--price_per_hour requires --cost"),
-        (["--cost=nan"], "--cost is nan: give the seconds of a step"),
-        (["--cost=1", "--price_per_hour=-1"], "--price_per_hour is -1.0: give a number above 0"),
         (["--rehearse", "--rehearse_steps=0"], "--rehearse_steps is 0"),
         (["--rehearse_steps=5"], "--rehearse_steps requires --rehearse: add it, or remove"),
         (["--rehearse_records=5"], "--rehearse_records requires --rehearse"),
