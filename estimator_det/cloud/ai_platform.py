@@ -1,6 +1,6 @@
 """Training jobs of the classic AI Platform, which closed on January 31, 2025.
 
-Its command and YAML are printed for comparison with scripts that still contain them.
+Its command and description are printed for comparison with scripts that still contain them.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _add_pool(training: Dict[str, Any], pool: Pool, job: Job) -> None:
         training[f"{field}Config"] = config
 
 
-def command(job: Job, yaml_path: str) -> List[str]:
+def command(job: Job, spec_path: str) -> List[str]:
     """The `gcloud` command that submits the job."""
     project = [f"--project={job.project}"] if job.project else []
     code = [
@@ -81,7 +81,7 @@ def command(job: Job, yaml_path: str) -> List[str]:
         *project,
         f"--region={job.region}",
         f"--job-dir={job.job_dir}",
-        f"--config={yaml_path}",
+        f"--config={spec_path}",
         *([] if job.image.has_package else code),
         "--",
         *job.arguments(),

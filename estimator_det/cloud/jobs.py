@@ -114,7 +114,7 @@ def _check_pools(pools: Sequence[Pool]) -> None:
     if missing:
         raise console.UsageError(
             f"machines for {', '.join(present)} leave the pool of {missing[0]} empty between "
-            "them, which gcloud refuses in its YAML. Give --workers first, then "
+            "them, which gcloud refuses. Give --workers first, then "
             "--parameter_servers, then --evaluators; a chief without an evaluator evaluates itself"
         )
     if replicas.get(EVALUATOR, 1) > 1:

@@ -1,4 +1,4 @@
-"""Custom jobs of Vertex AI: the YAML and the command that creates one."""
+"""Custom jobs of Vertex AI: the description of one and the command that creates it."""
 
 from __future__ import annotations
 
@@ -122,15 +122,15 @@ def _worker_pool(pool: Pool, job: Job) -> Dict[str, Any]:
     return spec
 
 
-def command(job: Job, yaml_path: str) -> List[str]:
-    """The `gcloud` command that creates the job from its YAML."""
+def command(job: Job, spec_path: str) -> List[str]:
+    """The `gcloud` command that creates the job from its description."""
     project = [f"--project={job.project}"] if job.project else []
     return [
         *("gcloud", "ai", "custom-jobs", "create"),
         *project,
         f"--region={job.region}",
         f"--display-name={job.name}",
-        f"--config={yaml_path}",
+        f"--config={spec_path}",
     ]
 
 

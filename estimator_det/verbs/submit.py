@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import pathlib
 import shlex
 import shutil
@@ -34,7 +35,6 @@ from estimator_det.cloud.machines import (
     Pool,
     parse_accelerator,
 )
-from estimator_det.cloud.yaml_text import to_yaml
 from estimator_det.config import printing
 from estimator_det.verbs.base import CONFIG_EXAMPLE, add_config_arguments, load
 from model_fn.checkpoints.errors import RunError
@@ -44,7 +44,7 @@ EXAMPLE = f"{CONFIG_EXAMPLE} --job_dir gs://bucket/run --region us-central1 --re
 PASSES_ON = True  # what follows `--`, as flags of model_main
 
 PLATFORMS: Dict[str, Any] = {"vertex": vertex, "ai-platform": ai_platform}
-YAML_FILE = "job.yaml"
+SPEC_FILE = "job.json"  # gcloud reads YAML, which JSON is
 _MACHINE_TYPE = "n1-standard-8"
 _STEPS, _RECORDS = 2, 64  # of a rehearsal
 
@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", help="of the job; default: estimator-det- and the time")
     parser.add_argument("--service_account", default="", help="that the job runs as")
     parser.add_argument(
-        "--output_dir", help="folder for package, configuration and YAML; default: jobs/NAME"
+        "--output_dir", help="folder for package, configuration and job.json; default: jobs/NAME"
     )
     parser.add_argument(
         "--dry_run",
@@ -166,14 +166,15 @@ def run(options: argparse.Namespace) -> int:
             options.reuse_packages,
         )
         rehearsal.rehearse(job, config, package, folder / "rehearsal", platform.environment, extent)
-    config_file, yaml_file = folder / CONFIG_FILE, folder / YAML_FILE
+    config_file, spec_file = folder / CONFIG_FILE, folder / SPEC_FILE
     remote = preparation.with_remote_paths(config, staged)
     config_file.write_text(pipeline.format_pipeline(remote), encoding="utf-8")
-    yaml_file.write_text(to_yaml(platform.job_spec(job)), encoding="utf-8")
+    spec = json.dumps(platform.job_spec(job), indent=2)
+    spec_file.write_text(f"{spec}\n", encoding="utf-8")
     if not is_dry:
         preparation.upload(job, config_file, package, staged)
-    command = platform.command(job, str(yaml_file))
-    printing.report(f"\n{yaml_file}:\n{yaml_file.read_text(encoding='utf-8')}", whole=True)
+    command = platform.command(job, str(spec_file))
+    printing.report(f"\n{spec_file}:\n{spec}\n", whole=True)
     printing.report(shlex.join(command), whole=True)
     if options.platform == "ai-platform":
         printing.report(f"warning: {ai_platform.CLOSED}", sys.stderr)

@@ -14,8 +14,8 @@ JOBS = [LONE, TPU_JOB, job(pools=CLUSTER), job(image=CONTAINER, service_account=
 
 
 @pytest.mark.parametrize("one", JOBS)
-def test_the_command_and_yaml_have_documented_names_only(one):
-    command = ai_platform.command(one, "job.yaml")
+def test_the_command_and_description_have_documented_names_only(one):
+    command = ai_platform.command(one, "job.json")
     own = command[6 : command.index("--")]
     known = documented.names("Flag of `gcloud ai-platform jobs submit training`")
     assert {part.partition("=")[0] for part in own} <= known
@@ -24,12 +24,12 @@ def test_the_command_and_yaml_have_documented_names_only(one):
 
 
 def test_the_command_of_a_lone_chief():
-    assert ai_platform.command(LONE, "job.yaml") == [
+    assert ai_platform.command(LONE, "job.json") == [
         *("gcloud", "ai-platform", "jobs", "submit", "training", "first_job"),
         "--project=my-project",
         "--region=us-central1",
         "--job-dir=gs://bucket/run",
-        "--config=job.yaml",
+        "--config=job.json",
         "--module-name=estimator_det.model_main",
         f"--packages={LONE.package_uri}",
         "--runtime-version=2.11",

@@ -12,7 +12,6 @@ import threading
 import pytest
 
 from estimator_det.cloud import ai_platform, vertex
-from estimator_det.cloud.yaml_text import to_yaml
 from tests.cloud.test_vertex import JOBS
 
 pytestmark = [
@@ -77,8 +76,8 @@ def _as_sent(value):
 @pytest.mark.parametrize("one", JOBS, ids=range(len(JOBS)))
 def test_vertex_jobs_arrive_as_they_are_described(one, service, tmp_path):
     address, requests = service
-    path = tmp_path / "job.yaml"
-    path.write_text(to_yaml(vertex.job_spec(one)))
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(vertex.job_spec(one)))
     done = _run(vertex.command(one, str(path)), address, tmp_path)
     assert done.returncode == 0, done.stderr
     ((where, sent),) = requests
@@ -89,8 +88,8 @@ def test_vertex_jobs_arrive_as_they_are_described(one, service, tmp_path):
 
 def test_the_classic_command_is_parsed(service, tmp_path):
     address, requests = service
-    path = tmp_path / "job.yaml"
-    path.write_text(to_yaml(ai_platform.job_spec(JOBS[0])))
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(ai_platform.job_spec(JOBS[0])))
     done = _run(ai_platform.command(JOBS[0], str(path)), address, tmp_path)
     assert requests, done.stderr
     sent = requests[0][1]["trainingInput"]

@@ -21,9 +21,9 @@ JOBS = [
 
 
 @pytest.mark.parametrize("one", JOBS)
-def test_the_command_and_yaml_have_documented_names_only(one):
+def test_the_command_and_description_have_documented_names_only(one):
     known = documented.names("Flag of `gcloud ai custom-jobs create`")
-    given = {part.partition("=")[0] for part in vertex.command(one, "job.yaml")[4:]}
+    given = {part.partition("=")[0] for part in vertex.command(one, "job.json")[4:]}
     assert given == {"--project", "--region", "--display-name", "--config"} and given <= known
     unknown = set(documented.fields(vertex.job_spec(one))) - documented.names(
         "Field of `CustomJobSpec`"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shlex
@@ -61,15 +62,21 @@ def _printed(capsys):
     return shlex.split(line)
 
 
+def _pools(folder):
+    """The pools in the description of the job."""
+    return json.loads((folder / "job" / "job.json").read_text())["workerPoolSpecs"]
+
+
 def test_a_dry_run_prints_the_command_and_writes_what_it_needs(submit, tmp_path, capsys):
     assert submit("--project=mine", "--", "--num_train_steps=10", "--mode=train") == 0
     assert _printed(capsys) == [
         *("gcloud", "ai", "custom-jobs", "create", "--project=mine", "--region=us-central1"),
-        *("--display-name=first", f"--config={tmp_path}/job/job.yaml"),
+        *("--display-name=first", f"--config={tmp_path}/job/job.json"),
     ]
-    yaml = (tmp_path / "job" / "job.yaml").read_text()
-    assert '- "--pipeline_config_path=gs://bucket/run/jobs/first/pipeline.config"\n' in yaml
-    assert '- "--num_train_steps=10"\n    - "--mode=train"\n' in yaml
+    (pool,) = _pools(tmp_path)
+    arguments = pool["pythonPackageSpec"]["args"]
+    assert "--pipeline_config_path=gs://bucket/run/jobs/first/pipeline.config" in arguments
+    assert arguments[-2:] == ["--num_train_steps=10", "--mode=train"]
     config = pipeline.read_pipeline(tmp_path / "job" / "pipeline.config")
     assert config.train_input_reader.label_map_path == "gs://data/map.pbtxt"
     assert list((tmp_path / "job").glob("estimator_det-*.tar.gz"))
@@ -86,18 +93,21 @@ def test_a_cluster_with_gpus(submit, tmp_path):
     machines = ["--workers=2", "--parameter_servers=1", "--evaluators=1"]
     machines += ["--accelerator=NVIDIA_TESLA_T4:2", "--parameter_server_machine_type=n1-highmem-4"]
     assert submit(*machines) == 0
-    yaml = (tmp_path / "job" / "job.yaml").read_text()
-    assert yaml.count("machineType: n1-standard-8") == 3 == yaml.count("acceleratorCount: 2")
-    assert yaml.count("machineType: n1-highmem-4") == 1
-    assert "tf-gpu.2-15.py310" in yaml, "later ones have no parameter servers"
+    pools = _pools(tmp_path)
+    machines = [pool["machineSpec"]["machineType"] for pool in pools]
+    assert machines == ["n1-standard-8", "n1-standard-8", "n1-highmem-4", "n1-standard-8"]
+    assert [pool["machineSpec"].get("acceleratorCount") for pool in pools] == [2, 2, None, 2]
+    images = {pool["pythonPackageSpec"]["executorImageUri"] for pool in pools}
+    assert all("tf-gpu.2-15.py310" in uri for uri in images), "later ones have no such servers"
 
 
 def test_a_tpu(submit, tmp_path, capsys):
     assert submit("--tpu=v3-8", "--container_image=gcr.io/p/i") == 0
     assert "warning: prebuilt images" not in capsys.readouterr().err
-    yaml = (tmp_path / "job" / "job.yaml").read_text()
-    assert "acceleratorType: TPU_V3" in yaml and "imageUri: gcr.io/p/i" in yaml
-    assert all(flag in yaml for flag in ("--use_tpu", "--tpu_name=local", "--num_shards=8"))
+    (pool,) = _pools(tmp_path)
+    assert pool["machineSpec"]["acceleratorType"] == "TPU_V3"
+    assert pool["containerSpec"]["imageUri"] == "gcr.io/p/i"
+    assert pool["containerSpec"]["args"][-3:] == ["--use_tpu", "--tpu_name=local", "--num_shards=8"]
 
 
 def test_the_classic_service_prints_its_command_and_says_that_it_is_closed(submit, capsys):
@@ -217,7 +227,7 @@ def test_run_executes_the_printed_command(submit, service, tmp_path, config_path
     assert submit("--run", "--stage_data", config=config_path) == 0
     called = (tmp_path / "called").read_text().split()
     assert called[:3] == ["ai", "custom-jobs", "create"]
-    assert called[-1] == f"--config={tmp_path}/job/job.yaml"
+    assert called[-1] == f"--config={tmp_path}/job/job.json"
     assert service[0] == ("gs://bucket/run", "us-central1"), "paths are checked first"
     (package,) = (path.name for path in (tmp_path / "job").glob("*.tar.gz"))
     assert service[-1] == (["pipeline.config", package], "gs://bucket/run/jobs/first")
