@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import re
 from typing import Any, Dict, List, Mapping, Sequence
@@ -11,13 +10,9 @@ from estimator_det import console
 from estimator_det.cloud.jobs import MODULE, Image, Job, num_shards, region_part
 from estimator_det.cloud.machines import PARAMETER_SERVER, ROLES, Machine, Pool
 
-# The newest images of the service for these machines, and the last day of their availability by
-# https://cloud.google.com/vertex-ai/docs/training/pre-built-containers (docs/cloud.md).
-PREBUILT = {
-    "cpu": ("tf-cpu.2-17.py310", datetime.date(2026, 7, 11)),
-    "gpu": ("tf-gpu.2-17.py310", datetime.date(2026, 7, 11)),
-    "tpu": ("tf-tpu.2-15.cp310", datetime.date(2025, 10, 23)),
-}
+# The newest images of the service for these machines:
+# https://cloud.google.com/vertex-ai/docs/training/pre-built-containers.
+_PREBUILT = {"cpu": "tf-cpu.2-17.py310", "gpu": "tf-gpu.2-17.py310", "tpu": "tf-tpu.2-15.cp310"}
 # The last minor version of TensorFlow 2 whose Estimator has parameter servers; `compat.versions`,
 # which says so too, imports TensorFlow.
 _LAST_WITH_SERVERS = 15
@@ -26,7 +21,8 @@ _MINOR_VERSION = re.compile(r"(/tf-\w+\.2-)(\d+)(?=\.)")
 
 def prebuilt_image(machine: Machine, region: str) -> Image:
     """The image of the service that a machine needs, without estimator-det."""
-    name, _ = PREBUILT[_kind(machine)]
+    kind = "gpu" if machine.accelerator_type else "cpu"
+    name = _PREBUILT["tpu" if machine.is_tpu else kind]
     uri = f"{region_part(region)}-docker.pkg.dev/vertex-ai/training/{name}:latest"
     return Image(uri, has_package=False)
 
@@ -55,28 +51,6 @@ def check_image(image: Image, pools: Sequence[Pool]) -> None:
 
 def _serves(pools: Sequence[Pool]) -> bool:
     return any(pool.role == PARAMETER_SERVER for pool in pools)
-
-
-def image_warnings(machine: Machine, today: datetime.date) -> List[str]:
-    """What is wrong with the image of the service for a machine."""
-    name, end = PREBUILT[_kind(machine)]
-    if machine.tpu_topology:
-        return [
-            f"{machine.machine_type}: Vertex AI has no prebuilt image for TPU v5e. Give "
-            "--container_image"
-        ]
-    if today <= end:
-        return []
-    return [
-        f"prebuilt images, {name} the newest of this kind, are available until {end} by the "
-        "documentation, which is over. Give --container_image, or another --executor_image"
-    ]
-
-
-def _kind(machine: Machine) -> str:
-    if machine.is_tpu:
-        return "tpu"
-    return "gpu" if machine.accelerator_type else "cpu"
 
 
 def job_spec(job: Job) -> Dict[str, Any]:

@@ -203,9 +203,11 @@ def _job(options: argparse.Namespace) -> Job:
         vertex.check_image(image, pools)
     else:
         image = vertex.image_with_servers(vertex.prebuilt_image(chief, options.region), pools)
-        if options.platform == "vertex":
-            for text in vertex.image_warnings(chief, datetime.date.today()):
-                printing.report(f"warning: {text}", sys.stderr)
+        if options.platform == "vertex" and chief.tpu_topology:
+            printing.report(
+                f"warning: Vertex AI has no image for {chief.machine_type}. Give --container_image",
+                sys.stderr,
+            )
     job_flags = list(options.passed_on)
     jobs.check_flags_of_job(job_flags)
     if options.tpu:

@@ -1,4 +1,3 @@
-import datetime
 import json
 
 import pytest
@@ -121,15 +120,6 @@ def test_parameter_servers_need_an_older_image():
         vertex.check_image(newest, [Pool(CHIEF, machine, 1)])
     for other in ("gcr.io/me/tf-cpu:2-17", "registry:5000/detector"):
         vertex.check_image(Image(other, has_package=False), [server])
-
-
-def test_images_that_are_gone_are_reported():
-    last = vertex.PREBUILT["cpu"][1]
-    assert not vertex.image_warnings(CPU, last)
-    (warning,) = vertex.image_warnings(CPU, last + datetime.timedelta(days=1))
-    assert "tf-cpu.2-17.py310 the newest of this kind, are available until 2026-07-11" in warning
-    (warning,) = vertex.image_warnings(TPUS["v5litepod-1"].machine, last)
-    assert "no prebuilt image for TPU v5e. Give --container_image" in warning
 
 
 def test_variables_of_a_cluster():

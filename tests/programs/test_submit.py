@@ -103,11 +103,19 @@ def test_a_cluster_with_gpus(submit, tmp_path):
 
 def test_a_tpu(submit, tmp_path, capsys):
     assert submit("--tpu=v3-8", "--container_image=gcr.io/p/i") == 0
-    assert "warning: prebuilt images" not in capsys.readouterr().err
+    assert "warning" not in capsys.readouterr().err
     (pool,) = _pools(tmp_path)
     assert pool["machineSpec"]["acceleratorType"] == "TPU_V3"
     assert pool["containerSpec"]["imageUri"] == "gcr.io/p/i"
     assert pool["containerSpec"]["args"][-3:] == ["--use_tpu", "--tpu_name=local", "--num_shards=8"]
+
+
+def test_a_tpu_without_an_image_of_the_service(submit, capsys):
+    assert submit("--tpu=v5litepod-4") == 0
+    expected = "warning: Vertex AI has no image for ct5lp-hightpu-4t. Give --container_image"
+    assert expected in capsys.readouterr().err
+    assert submit("--tpu=v5litepod-4", "--container_image=gcr.io/p/i") == 0
+    assert "warning" not in capsys.readouterr().err
 
 
 def test_the_classic_service_prints_its_command_and_says_that_it_is_closed(submit, capsys):
