@@ -10,7 +10,6 @@ from typing import Any, List, NamedTuple, Sequence
 
 from estimator_det import console
 from estimator_det.cloud.jobs import Job
-from estimator_det.cloud.machines import CHIEF, host_memory
 from estimator_det.config import printing
 from estimator_det.config.problem import Problem
 from estimator_det.config.text import ConfigError
@@ -138,30 +137,6 @@ def _report(problems: Sequence[Problem]) -> None:
         raise ConfigError("the configuration cannot be run\n" + "\n".join(errors))
     for problem in problems:
         printing.report(problem, sys.stderr)
-
-
-def check_memory(config: Any, job: Job) -> None:
-    """Checks that the chief has the memory that training takes by its graph.
-
-    With an accelerator, or on a machine type whose memory is not known, nothing is checked.
-
-    Raises:
-        ConfigError: if it has less.
-    """
-    from model_fn.preflight import run_check
-
-    (chief,) = (pool.machine for pool in job.pools if pool.role == CHIEF)
-    memory = host_memory(chief.machine_type)
-    if chief.accelerator_type or chief.is_tpu or memory is None:
-        return
-    needed = run_check.examine(config).memory
-    if needed is None or needed.training <= memory:
-        return
-    raise ConfigError(
-        f"train_config.batch_size: training takes about {needed.training / 1e9:.1f} GB at batch "
-        f"{needed.images}, a machine {chief.machine_type} has {memory / 1e9:.1f} GB. Lower it or "
-        "the size in image_resizer, or give a machine with more memory by --machine_type"
-    )
 
 
 def upload(

@@ -159,7 +159,6 @@ def run(options: argparse.Namespace) -> int:
     package = source_package.get(options.package, folder / job.package)
     platform = PLATFORMS[options.platform]
     if options.rehearse:
-        preparation.check_memory(config, job)
         extent = rehearsal.Extent(
             options.rehearse_steps or _STEPS,
             options.rehearse_records or _RECORDS,

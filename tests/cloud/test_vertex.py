@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from estimator_det.cloud import machines, vertex
+from estimator_det.cloud import vertex
 from estimator_det.cloud.jobs import Image
 from estimator_det.cloud.machines import CHIEF, PARAMETER_SERVER, TPUS, Pool
 from estimator_det.compat import versions
@@ -28,12 +28,6 @@ def test_the_command_and_description_have_documented_names_only(one):
         "Field of `CustomJobSpec`"
     )
     assert not unknown
-
-
-def test_accelerators_are_documented():
-    known = documented.names("Accelerator of Vertex AI")
-    assert set(machines.ACCELERATORS) <= known
-    assert {tpu.machine.accelerator_type for tpu in TPUS.values()} - {""} <= known
 
 
 def test_a_lone_chief():
