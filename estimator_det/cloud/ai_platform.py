@@ -5,8 +5,7 @@ Its command and description are printed for comparison with scripts that still c
 
 from __future__ import annotations
 
-import json
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Any, Dict, List, Sequence
 
 from estimator_det.cloud.jobs import MODULE, Job, num_shards
 from estimator_det.cloud.machines import CHIEF, EVALUATOR, PARAMETER_SERVER, WORKER, Pool
@@ -91,17 +90,3 @@ def command(job: Job, spec_path: str) -> List[str]:
 def tpu_flags(num_cores: int, flags: Sequence[str]) -> List[str]:
     """As `vertex.tpu_flags`; the service names the TPU in the variable TPU_CONFIG."""
     return ["--use_tpu", *num_shards(num_cores, flags)]
-
-
-def environment(
-    job_dir: str, addresses: Mapping[str, Sequence[str]], role: str, index: int
-) -> Dict[str, str]:
-    """The variables that the service sets in a replica; arguments as those of `vertex`."""
-    names = {CHIEF: "master"}
-    tf_config = {
-        "cluster": {names.get(name, name): list(hosts) for name, hosts in addresses.items()},
-        "environment": "cloud",
-        "task": {"type": names.get(role, role), "index": index},
-        "job": {"job_dir": job_dir, "python_module": MODULE},
-    }
-    return {"TF_CONFIG": json.dumps(tf_config), "JOB_DIR": job_dir}

@@ -20,7 +20,7 @@ from typing import Any, List, NamedTuple, Sequence
 from estimator_det import console
 from estimator_det.cloud import replicas
 from estimator_det.cloud.jobs import CONFIG_FILE, MODULE, Job
-from estimator_det.cloud.replicas import LAST_LINES, Environment, clean_environment
+from estimator_det.cloud.replicas import LAST_LINES, clean_environment
 from estimator_det.cloud.source_package import ROOMS
 from estimator_det.config import printing
 from model_fn.checkpoints.errors import RunError
@@ -42,7 +42,6 @@ def rehearse(
     config: Any,
     package: pathlib.Path,
     folder: pathlib.Path,
-    environment: Environment,
     extent: Extent,
 ) -> None:
     """Installs and runs a job below `folder`.
@@ -52,7 +51,6 @@ def rehearse(
         config: Its `TrainEvalPipelineConfig`, with paths that this machine can read.
         package: The source distribution.
         folder: What an earlier rehearsal left in it is replaced.
-        environment: `environment` of the module of the platform.
         extent: How much is rehearsed.
 
     Raises:
@@ -72,7 +70,7 @@ def rehearse(
     config_path.write_text(pipeline.format_pipeline(short), encoding="utf-8")
     output = folder / "output"
     arguments = _arguments(job, str(config_path), str(output), extent.steps)
-    replicas.run(job, [str(python), "-m", MODULE, *arguments], folder, environment)
+    replicas.run(job, [str(python), "-m", MODULE, *arguments], folder)
     console.say(
         f"rehearsal: {extent.steps} steps with the package, command and variables of the job "
         f"succeeded ({time.monotonic() - started:.0f} s in total); logs: {folder / 'logs'}"

@@ -10,9 +10,10 @@ import signal
 import socket
 import subprocess
 import time
-from typing import Callable, Dict, List, Mapping, NamedTuple, Sequence
+from typing import Dict, List, Mapping, NamedTuple, Sequence
 
 from estimator_det import console
+from estimator_det.cloud import vertex
 from estimator_det.cloud.jobs import Job
 from estimator_det.cloud.machines import CHIEF, PARAMETER_SERVER
 from estimator_det.config import printing
@@ -27,9 +28,6 @@ _POLL_SECONDS = 0.2
 _OF_SERVICES = ("TF_CONFIG", "CLUSTER_SPEC", "JOB_DIR", "TPU_NAME", "TPU_CONFIG")
 _PREFIXES = ("AIP_", "PYTHON")
 
-# (job_dir, addresses by role, role, index) -> variables of a replica
-Environment = Callable[[str, Mapping[str, Sequence[str]], str, int], Dict[str, str]]
-
 
 class _Process(NamedTuple):
     role: str
@@ -42,7 +40,7 @@ class _Process(NamedTuple):
         return f"{self.role} {self.number}"
 
 
-def run(job: Job, command: Sequence[str], folder: pathlib.Path, environment: Environment) -> None:
+def run(job: Job, command: Sequence[str], folder: pathlib.Path) -> None:
     """Runs one process for each replica of the job until the chief has ended.
 
     Raises:
@@ -56,7 +54,7 @@ def run(job: Job, command: Sequence[str], folder: pathlib.Path, environment: Env
     try:
         for role, hosts in addresses.items():
             for index in range(len(hosts)):
-                variables = environment(output, addresses, role, index)
+                variables = vertex.environment(output, addresses, role, index)
                 if job.uses_tpu:
                     variables["TPU_NAME"] = "local"
                 processes.append(_start(command, variables, folder, role, index))

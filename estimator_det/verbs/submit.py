@@ -60,7 +60,7 @@ _EXCLUSIVE = (
     ("tpu", "machine_type"),
     ("container_image", "executor_image"),
 )
-_VERTEX_ONLY = ("spot", "executor_image")
+_VERTEX_ONLY = ("spot", "executor_image", "rehearse")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -164,7 +164,7 @@ def run(options: argparse.Namespace) -> int:
             options.rehearse_records or _RECORDS,
             options.reuse_packages,
         )
-        rehearsal.rehearse(job, config, package, folder / "rehearsal", platform.environment, extent)
+        rehearsal.rehearse(job, config, package, folder / "rehearsal", extent)
     config_file, spec_file = folder / CONFIG_FILE, folder / SPEC_FILE
     remote = preparation.with_remote_paths(config, staged)
     config_file.write_text(pipeline.format_pipeline(remote), encoding="utf-8")

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 
 from estimator_det.cloud import ai_platform
@@ -64,12 +62,3 @@ def test_a_tpu_is_the_worker_of_its_host():
     tpu = {"acceleratorConfig": {"count": 8, "type": "TPU_V3"}}
     assert (training["workerCount"], training["workerConfig"]) == (1, tpu)
     assert ai_platform.tpu_flags(8, []) == ["--use_tpu", "--num_shards=8"]
-
-
-def test_variables_call_the_chief_master():
-    variables = ai_platform.environment("gs://b/run", {"chief": ["c:1"]}, "chief", 0)
-    assert variables["JOB_DIR"] == "gs://b/run"
-    settings = json.loads(variables["TF_CONFIG"])
-    assert settings["cluster"] == {"master": ["c:1"]}
-    assert settings["task"] == {"type": "master", "index": 0}
-    assert set(variables) <= documented.names("Variable")

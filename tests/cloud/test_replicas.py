@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from estimator_det.cloud import replicas, vertex
+from estimator_det.cloud import replicas
 from model_fn.checkpoints.errors import RunError
 from tests.cloud.some_job import CLUSTER, LONE, job
 
@@ -20,7 +20,7 @@ pathlib.Path(name).write_text(json.dumps(dict(os.environ)))
 def _run(program, folder, one=LONE):
     path = folder / "program.py"
     path.write_text(READ + program)
-    replicas.run(one, [sys.executable, str(path)], folder, vertex.environment)
+    replicas.run(one, [sys.executable, str(path)], folder)
     return {path.name: json.loads(path.read_text()) for path in (folder / "work").iterdir()}
 
 

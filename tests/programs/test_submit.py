@@ -159,6 +159,7 @@ def test_the_classic_service_prints_its_command_and_says_that_it_is_closed(submi
         ),
         (["--container_image=a", "--executor_image=b"], "--executor_image exclude each other"),
         (["--spot", "--platform=ai-platform"], "--spot is for --platform vertex"),
+        (["--rehearse", "--platform=ai-platform"], "--rehearse is for --platform vertex"),
         (["--set=train_config.batch_size=-1"], "batch_size"),
     ],
 )
