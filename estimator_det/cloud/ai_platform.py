@@ -29,7 +29,20 @@ def job_spec(job: Job) -> Dict[str, Any]:
     """The `Job` of the service."""
     training: Dict[str, Any] = {"scaleTier": "CUSTOM", "region": job.region}
     for pool in _pools(job):
-        _add_pool(training, pool, job)
+        field, machine = _FIELDS[pool.role], pool.machine
+        training[f"{field}Type"] = machine.machine_type
+        if pool.role != CHIEF:
+            training[f"{field}Count"] = pool.replicas
+        config: Dict[str, Any] = {}
+        if machine.accelerator_type:
+            config["acceleratorConfig"] = {
+                "count": machine.accelerator_count,
+                "type": machine.accelerator_type,
+            }
+        if job.image.has_package:
+            config["imageUri"] = job.image.uri
+        if config:
+            training[f"{field}Config"] = config
     if job.image.has_package:
         training["useChiefInTfConfig"] = True
     if job.service_account:
@@ -47,23 +60,6 @@ def _pools(job: Job) -> List[Pool]:
     )
     tpu = pool.machine._replace(machine_type="cloud_tpu")
     return [Pool(CHIEF, host, 1), Pool(WORKER, tpu, 1)]
-
-
-def _add_pool(training: Dict[str, Any], pool: Pool, job: Job) -> None:
-    field, machine = _FIELDS[pool.role], pool.machine
-    training[f"{field}Type"] = machine.machine_type
-    if pool.role != CHIEF:
-        training[f"{field}Count"] = pool.replicas
-    config: Dict[str, Any] = {}
-    if machine.accelerator_type:
-        config["acceleratorConfig"] = {
-            "count": machine.accelerator_count,
-            "type": machine.accelerator_type,
-        }
-    if job.image.has_package:
-        config["imageUri"] = job.image.uri
-    if config:
-        training[f"{field}Config"] = config
 
 
 def command(job: Job, spec_path: str) -> List[str]:

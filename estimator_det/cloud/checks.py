@@ -27,18 +27,10 @@ def check_paths(
     region: str = "",
     options: Optional[Options] = None,
 ) -> List[Problem]:
-    """What a job in the cloud could not read, or not write, of what its configuration names.
+    """Errors, then warnings, about paths that a job in the cloud could not read or write.
 
-    A file is read and, in `model_dir`, one is written and deleted.
-
-    Args:
-        config: A `TrainEvalPipelineConfig` with all overrides.
-        model_dir: Of the job; not checked if empty.
-        region: Of the job, such as us-central1; buckets elsewhere get a warning.
-        options: How requests are sent.
-
-    Returns:
-        Errors first, then warnings.
+    One file of each path is read and, in `model_dir` if given, one is written and deleted. Buckets
+    outside of `region` get a warning.
 
     Raises:
         StorageError: without credentials, or if the service keeps failing.
@@ -137,13 +129,7 @@ def _check_region(connection: Connection, bucket: str, region: str) -> Iterator[
 
 
 def is_near(location: str, parts: List[str], region: str) -> bool:
-    """Whether a bucket is in a region.
-
-    Args:
-        location: Of the bucket: a region, or a multi-region such as US.
-        parts: Regions of a bucket in two regions; else empty.
-        region: Such as us-central1.
-    """
+    """True if a bucket in a region, a multi-region such as US, or two regions is in `region`."""
     if parts:
         return region in parts
     if location in _MULTI_REGIONS:

@@ -19,8 +19,6 @@ from estimator_det.cloud.paths import CloudPath
 from estimator_det.config.printing import plain
 from model_fn.checkpoints.errors import RunError
 
-MIB = 2**20
-
 _LOGIN = (
     "Log in by: gcloud auth application-default login; or set GOOGLE_APPLICATION_CREDENTIALS to "
     "the key file of a service account; or, on a machine of Google Cloud, give it a service account"
@@ -51,24 +49,14 @@ class Cancelled(Exception):
 
 @dataclass(frozen=True)
 class Options:
-    """Settings of transfers.
+    """Settings of transfers."""
 
-    Attributes:
-        threads: Files at once.
-        chunk_bytes: Bytes of one request of an upload above 8 MiB, a multiple of 256 KiB; each
-            thread holds as many in memory.
-        attempts: Number of times that a request is sent before its transfer fails.
-        timeout_secs: To connect, and without a byte received.
-        sleep: Waits between attempts; None for a wait that ends when the transfer is cancelled.
-        shows_progress: Draw a bar on a terminal, or log a line now and then elsewhere.
-    """
-
-    threads: int = 8
-    chunk_bytes: int = 8 * MIB
-    attempts: int = 8
-    timeout_secs: float = 60.0
-    sleep: Optional[Callable[[float], Any]] = None
-    shows_progress: bool = True
+    threads: int = 8  # files at once
+    chunk_bytes: int = 8 * 2**20  # of a request of an upload above 8 MiB; in memory by thread
+    attempts: int = 8  # of a request, until its transfer fails
+    timeout_secs: float = 60.0  # to connect, and without a byte received
+    sleep: Optional[Callable[[float], Any]] = None  # waits; None: until cancelled, too
+    shows_progress: bool = True  # a bar on a terminal, log lines now and then elsewhere
 
 
 class Connection(NamedTuple):
@@ -87,9 +75,6 @@ class Connection(NamedTuple):
         """Google's objects for the files that a path means, by name.
 
         A path is a file, a folder, or a pattern whose wildcards match no slash.
-
-        Raises:
-            MissingError: if there is no such bucket.
         """
         fields = "items(name,size,crc32c,generation,updated,contentEncoding),nextPageToken"
         settings: Dict[str, Any] = {"prefix": path.prefix, "fields": fields}
@@ -109,18 +94,12 @@ class Connection(NamedTuple):
 
     @contextlib.contextmanager
     def request(self, path: CloudPath, action: str) -> Iterator[Dict[str, Any]]:
-        """Context manager: errors of Google's library are raised as StorageErrors.
+        """Context manager: errors of Google's library become StorageErrors.
 
-        Args:
-            path: Subject of the request.
-            action: "read" or "write".
-
-        Yields:
-            Arguments of every request of Google's library.
+        The action is "read" or "write". Yields arguments for each call of the library.
         """
-        retry = Retry(self, path, action)
         try:
-            yield {"timeout": self.options.timeout_secs, "retry": retry}
+            yield {"timeout": self.options.timeout_secs, "retry": Retry(self, path, action)}
         except Exception as error:
             if (known := explained(error, path, action)) is None:
                 raise

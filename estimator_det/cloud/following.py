@@ -28,21 +28,17 @@ def follow(
 ) -> None:
     """Downloads again and again what has changed, until it is interrupted or nothing new comes.
 
-    Local files stay when the training deletes theirs.
+    The sources may be empty at first. Local files stay when the training deletes theirs.
 
     Args:
-        sources: gs://bucket/name; they may be empty at first.
+        sources: gs://bucket/name; these, `folder`, `exclude` and `options` as for `download`.
         folder: Local.
-        exclude: Patterns that are left out, as for `storage.download`.
+        exclude: Patterns.
         interval_secs: From the end of a copy to the next listing.
         timeout_secs: Ends after this time without anything new; None for never.
         options: Settings of transfers.
         wait: Waits for a number of seconds.
         clock: Seconds of a clock that never goes back.
-
-    Raises:
-        MissingError: if there is no such bucket.
-        StorageError: without credentials or permission, or if the service keeps failing.
     """
     parsed = [parse(source) for source in sources]
     connection = connect(options)

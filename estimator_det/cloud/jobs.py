@@ -32,31 +32,18 @@ class Image(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """A training job.
-
-    Attributes:
-        name: Letters, digits, dashes and underscores.
-        region: Of the machines, e.g. us-central1.
-        project: Empty for the one that gcloud is configured for.
-        job_dir: gs:// folder of the run, without a slash at its end.
-        pools: The chief first; no two of one role.
-        package: File name of the source distribution.
-        image: What the job runs in.
-        flags: Of `model_main`, but for those that `arguments` adds.
-        service_account: Empty for that of the service.
-        spot: Whether to use machines that the service may take back at any time.
-    """
+    """A training job."""
 
     name: str
     region: str
-    project: str
-    job_dir: str
-    pools: Tuple[Pool, ...]
-    package: str
+    project: str  # "" for that of gcloud
+    job_dir: str  # gs:// folder of the run, without a slash at its end
+    pools: Tuple[Pool, ...]  # the chief first, then one for each further role
+    package: str  # file name of the source distribution
     image: Image
-    flags: Tuple[str, ...] = ()
-    service_account: str = ""
-    spot: bool = False
+    flags: Tuple[str, ...] = ()  # of model_main, but for those that `arguments` adds
+    service_account: str = ""  # "" for that of the service
+    spot: bool = False  # machines that the service may take back at any time
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -124,11 +111,7 @@ def _check_pools(pools: Sequence[Pool]) -> None:
 
 
 def check_flags_of_job(flags: Sequence[str]) -> None:
-    """Refuses flags that `submit` sets itself.
-
-    Raises:
-        UsageError: naming the option of `submit` to use.
-    """
+    """Refuses flags that `submit` sets itself."""
     for flag in flags:
         name = _flag_name(flag)
         if name in _SET_BY_SUBMIT:

@@ -51,11 +51,7 @@ TPUS: Dict[str, Tpu] = {
 
 
 def parse_accelerator(text: str) -> Tuple[str, int]:
-    """`NVIDIA_TESLA_T4:2` -> type and number per machine; the number is 1 by default.
-
-    Raises:
-        UsageError: if the text has another form, or names a TPU.
-    """
+    """`NVIDIA_TESLA_T4:2` -> type and number per machine; the number is 1 by default."""
     parts = _ACCELERATOR.fullmatch(text.upper().replace("-", "_"))
     if parts is None or parts[1].startswith("TPU"):
         raise console.UsageError(

@@ -60,11 +60,7 @@ def is_cloud(path: str) -> bool:
 
 
 def parse(path: str) -> CloudPath:
-    """The parts of gs://bucket/name.
-
-    Raises:
-        ConfigError: if the path is not of this form.
-    """
+    """The parts of gs://bucket/name."""
     if not is_cloud(path):
         raise ConfigError(f"{quoted(path)} is not in Cloud Storage: give gs://BUCKET/NAME")
     bucket, _, name = path[len(SCHEME) :].partition("/")

@@ -32,11 +32,7 @@ class Staged(NamedTuple):
         return f"{self.folder}/{os.path.basename(self.local)}"
 
     def files(self) -> List[str]:
-        """The local files and folders.
-
-        Raises:
-            FileNotFoundError: if there are none.
-        """
+        """The local files and folders."""
         if self.field == _CHECKPOINT:
             from model_fn.checkpoints.find import stem_of
 
@@ -53,12 +49,7 @@ class Staged(NamedTuple):
 
 
 def staged_paths(config: Any, job: Job, *, stages: bool) -> List[Staged]:
-    """The local paths of a configuration, each with its place in Cloud Storage.
-
-    Raises:
-        ConfigError: if there are any, and data is not staged.
-        FileNotFoundError: if a local path matches no file.
-    """
+    """The local paths of a configuration, each with its place in Cloud Storage."""
     from estimator_det.config.check import named_paths
     from estimator_det.config.files import is_remote
 
@@ -91,17 +82,7 @@ def with_remote_paths(config: Any, staged: Sequence[Staged]) -> Any:
 
 
 def check_config(config: Any, job: Job, *, reads_files: bool) -> None:
-    """Prints the warnings about a configuration, by what this machine can read of its files.
-
-    Args:
-        config: A `TrainEvalPipelineConfig`, before its paths are staged.
-        job: Of the configuration.
-        reads_files: Whether the files that it names are opened, those in Cloud Storage included.
-
-    Raises:
-        ConfigError: listing its errors.
-        FileNotFoundError: if the only errors are missing files.
-    """
+    """Checks a configuration and, if it may read them, the files that it names."""
     ignore = console.FOR_TPU if job.uses_tpu else ()
     if reads_files:
         console.check_config(config, ignore=ignore)
@@ -112,17 +93,7 @@ def check_config(config: Any, job: Job, *, reads_files: bool) -> None:
 
 
 def check_paths(config: Any, job: Job, staged: Sequence[Staged]) -> None:
-    """Checks that the job can read the paths of its configuration, and write to its folder.
-
-    Args:
-        config: A `TrainEvalPipelineConfig`, before its paths are staged.
-        job: Of the configuration.
-        staged: Paths that are uploaded later.
-
-    Raises:
-        ConfigError: listing what it cannot read or write.
-        RunError: without credentials, or if the service keeps failing.
-    """
+    """Checks that the job can read its paths, but for those staged later, and write its folder."""
     from estimator_det.cloud import checks
 
     later = {each.field for each in staged}
@@ -142,12 +113,7 @@ def _report(problems: Sequence[Problem]) -> None:
 def upload(
     job: Job, config_file: pathlib.Path, package: pathlib.Path, staged: Sequence[Staged]
 ) -> None:
-    """Uploads what the job reads: data, configuration and package.
-
-    Raises:
-        FileNotFoundError: if there is no such bucket.
-        RunError: without credentials or permission, or if the service keeps failing.
-    """
+    """Uploads what the job reads: data, configuration and package."""
     from estimator_det.cloud import storage
 
     for each in staged:

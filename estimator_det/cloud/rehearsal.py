@@ -21,7 +21,6 @@ from estimator_det import console
 from estimator_det.cloud import replicas
 from estimator_det.cloud.jobs import CONFIG_FILE, MODULE, Job
 from estimator_det.cloud.replicas import LAST_LINES, clean_environment
-from estimator_det.cloud.source_package import ROOMS
 from estimator_det.config import printing
 from model_fn.checkpoints.errors import RunError
 
@@ -30,7 +29,7 @@ _FOLDERS = ("environment", "records", "work", "logs", "output")
 
 
 class Extent(NamedTuple):
-    """How much is rehearsed."""
+    """Size of a rehearsal."""
 
     steps: int
     records: int  # of each input path
@@ -44,19 +43,7 @@ def rehearse(
     folder: pathlib.Path,
     extent: Extent,
 ) -> None:
-    """Installs and runs a job below `folder`.
-
-    Args:
-        job: What is rehearsed.
-        config: Its `TrainEvalPipelineConfig`, with paths that this machine can read.
-        package: The source distribution.
-        folder: What an earlier rehearsal left in it is replaced.
-        extent: How much is rehearsed.
-
-    Raises:
-        RunError: if the package cannot be installed, or a process fails.
-        FileNotFoundError: if an input path matches no file.
-    """
+    """Installs and runs a job, whose configuration has local paths, below `folder`."""
     from estimator_det.config import pipeline
 
     started = time.monotonic()
@@ -94,73 +81,48 @@ def _arguments(job: Job, config_path: str, output: str, steps: int) -> List[str]
 def install(package: pathlib.Path, folder: pathlib.Path, reuses_packages: bool) -> pathlib.Path:
     """Installs a source distribution into a new virtual environment; returns its interpreter.
 
-    Args:
-        package: The source distribution.
-        folder: Of the environment.
-        reuses_packages: Whether the dependencies are those of the environment that runs; else pip
-            installs them.
-
-    Raises:
-        RunError: if that fails, or what is installed cannot be imported.
+    pip installs its dependencies too, or they are those of the environment that runs.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     create = [sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)]
-    _checked(create, "a virtual environment cannot be made", folder)
+    _run(create, "a virtual environment cannot be made", folder)
     python = folder / "bin" / "python"
     pip = [sys.executable, "-m", "pip", f"--python={python}", "--quiet"]
     pip += ["--disable-pip-version-check", "install"]
+    failed = f"{package.name} cannot be installed"
     if reuses_packages:
-        asked = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
-        site = pathlib.Path(_run(asked, folder).stdout.strip())
+        query = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+        site = pathlib.Path(_run(query, failed, folder).strip())
         # Only a folder on the path: what is installed there as editable stays hidden.
         (site / _PATH_FILE).write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
         pip += ["--no-deps", "--no-build-isolation"]
-    _checked([*pip, str(package)], f"{package.name} cannot be installed", folder)
-    _check_imports(python, package, folder)
+    _run([*pip, str(package)], failed, folder)
     return python
 
 
-def _check_imports(python: pathlib.Path, package: pathlib.Path, folder: pathlib.Path) -> None:
-    """Checks that all packages of estimator-det come from the new environment."""
-    code = (
-        "import importlib.util\n"
-        f"for name in {ROOMS!r}:\n"
-        "    spec = importlib.util.find_spec(name)\n"
-        "    print(name, spec.origin if spec else '')"
+def _run(command: Sequence[str], what: str, folder: pathlib.Path) -> str:
+    """Standard output of a command; `what` has failed if its exit code is not 0."""
+    done = subprocess.run(
+        command,
+        cwd=folder.parent,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    for line in _run([str(python), "-c", code], folder).stdout.splitlines():
-        name, _, origin = line.partition(" ")
-        if folder.resolve() not in pathlib.Path(origin).parents:
-            found = f"{origin} is imported instead" if origin else "it cannot be imported"
-            raise RunError(
-                f"{package.name} does not install {name}: {found}. Check packages in setup.py"
-            )
-
-
-def _checked(command: Sequence[str], what: str, folder: pathlib.Path) -> None:
-    done = _run(command, folder.parent)
     if done.returncode:
         last = "\n".join((done.stdout + done.stderr).strip().splitlines()[-LAST_LINES:])
         raise RunError(
             f"rehearsal: {what} in {folder}: {shlex.join(command)} ended with exit code "
             f"{done.returncode}:\n{printing.printable(last)}"
         )
-
-
-def _run(command: Sequence[str], folder: pathlib.Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, cwd=folder, env=clean_environment(), capture_output=True, text=True, check=False
-    )
+    return done.stdout
 
 
 def first_records(config: Any, folder: pathlib.Path, count: int) -> Any:
     """The configuration with the first `count` records of each input path, copied to `folder`.
 
     Its other local paths are absolute, for programs that run in another folder.
-
-    Raises:
-        FileNotFoundError: naming the field of an input path that matches no file.
-        RunError: if its first file has no records.
     """
     from estimator_det.config import files, pipeline
     from estimator_det.config.check import named_paths, readers

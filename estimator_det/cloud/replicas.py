@@ -41,11 +41,7 @@ class _Process(NamedTuple):
 
 
 def run(job: Job, command: Sequence[str], folder: pathlib.Path) -> None:
-    """Runs one process for each replica of the job until the chief has ended.
-
-    Raises:
-        RunError: if a process fails, or the chief does not end in an hour.
-    """
+    """Runs one process for each replica of the job until the chief has ended."""
     addresses = _addresses(job)
     output = str(folder / "output")
     for name in ("work", "logs"):

@@ -29,13 +29,7 @@ def installed_root() -> pathlib.Path:
 
 
 def get(given: Optional[str], target: pathlib.Path) -> pathlib.Path:
-    """The checked source distribution at `target`: a copy of the given one, or built.
-
-    Raises:
-        UsageError: if none is given, and estimator-det does not run from a checkout.
-        FileNotFoundError: if there is no such file.
-        RunError: if it cannot be built, or is not complete.
-    """
+    """The checked source distribution at `target`: a copy of the given one, or built."""
     with tempfile.TemporaryDirectory() as folder:
         source = pathlib.Path(given) if given else build(pathlib.Path(folder))
         check(source)
@@ -48,10 +42,6 @@ def build(folder: pathlib.Path) -> pathlib.Path:
     """Builds the source distribution of the checkout that runs.
 
     Nothing is written but in `folder`.
-
-    Raises:
-        UsageError: if estimator-det does not run from a checkout.
-        RunError: if it cannot be built.
     """
     root = installed_root()
     if not (root / "setup.py").is_file():
@@ -74,25 +64,20 @@ def build(folder: pathlib.Path) -> pathlib.Path:
 
 
 def check(package: pathlib.Path) -> None:
-    """Checks that a source distribution contains all that this installation has.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        RunError: if it is no archive, or naming the folders and files that are missing.
-    """
-    there = _names(package)
-    missing = sorted(_expected() - there)
-    if not missing:
-        return
-    lost = [f"{room}/" for room in ROOMS if not any(name.startswith(f"{room}/") for name in there)]
-    what = f"has no {', '.join(lost)}" if lost else "is not complete"
-    named = ", ".join(missing[:_MOST_NAMED]) + (", …" if len(missing) > _MOST_NAMED else "")
-    raise RunError(
-        f"{package}: the package {what}: {printing.counted(len(missing), 'file')} of "
-        f"estimator-det {estimator_det.__version__} not found in it ({named}). Check packages and "
-        "package_data in setup.py, and MANIFEST.in; or build the package from the checkout that "
-        "runs submit"
-    )
+    """Checks that a source distribution contains all that this installation has."""
+    names = _names(package)
+    missing = sorted(_expected() - names)
+    if missing:
+        rooms = {name.partition("/")[0] for name in names if "/" in name}
+        named = ", ".join(missing[:_MOST_NAMED]) + (", …" if len(missing) > _MOST_NAMED else "")
+        lost = ", ".join(f"{room}/" for room in ROOMS if room not in rooms)
+        raise RunError(
+            f"{package}: the package {f'has no {lost}' if lost else 'is not complete'}: "
+            f"{printing.counted(len(missing), 'file')} of estimator-det "
+            f"{estimator_det.__version__} not found in it ({named}). Check "
+            "packages and package_data in setup.py, and MANIFEST.in; or build the package from "
+            "the checkout that runs submit"
+        )
 
 
 def _expected() -> Set[str]:

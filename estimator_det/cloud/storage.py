@@ -152,13 +152,7 @@ def remote_files(
     *,
     may_be_empty: bool = False,
 ) -> Dict[str, Any]:
-    """Path below the local folder -> Google's object for the file, of all sources.
-
-    Raises:
-        MissingError: if there is no such bucket, or a source means no file, unless it may.
-        ConfigError: if two files would have the same path.
-        StorageError: if a name would leave the local folder.
-    """
+    """Path below the local folder -> Google's object for the file, of all sources."""
     files: Dict[str, Any] = {}
     for source in sources:
         blobs = connection.list_blobs(source)
@@ -205,11 +199,7 @@ def fetch(connection: Connection, blobs: Dict[str, Any], folder: str) -> Tuple[C
 
 
 def run_all(connection: Connection, tasks: Sequence[Work], title: str) -> int:
-    """Runs transfers in threads, those of files that name others last; returns the bytes.
-
-    The first failure, or a signal, cancels the others and is raised. (Google's `transfer_manager`
-    completes all of them first, and reports no progress.)
-    """
+    """Runs transfers in threads, those of files that name others last; returns the bytes."""
     with _bar(connection.options, title, sum(task.size for task in tasks)) as advance:
         for rank in range(len(_LAST) + 1):
             _run_together(connection, [task for task in tasks if _rank(task.name) == rank], advance)
@@ -219,6 +209,7 @@ def run_all(connection: Connection, tasks: Sequence[Work], title: str) -> int:
 def _run_together(
     connection: Connection, tasks: Sequence[Work], advance: Callable[[int], Any]
 ) -> None:
+    # Google's `transfer_manager` reports no progress, and a signal waits for all of its transfers.
     with concurrent.futures.ThreadPoolExecutor(connection.options.threads) as pool:
         futures = [pool.submit(task.transfer, advance) for task in tasks]
         try:
@@ -284,10 +275,6 @@ def _files_of(source: str) -> Iterator[Tuple[str, str]]:
     """(name below the destination, path) of a file, or of each file in a folder.
 
     Links to folders are followed, as links to files are.
-
-    Raises:
-        ConfigError: if one leads to a folder that contains it.
-        OSError: if a folder cannot be read.
     """
     if not os.path.exists(source):
         raise FileNotFoundError(f"{source}: no such file or folder")
@@ -326,11 +313,7 @@ def _add(found: Dict[str, Any], name: str, path: Any) -> None:
 
 
 def check_direction(sources: Sequence[str], destination: str) -> bool:
-    """Whether a copy downloads.
-
-    Raises:
-        ConfigError: unless all sources are on the one side and the destination on the other.
-    """
+    """True if a copy downloads; raises a ConfigError if it does neither that nor upload."""
     remote = [is_cloud(source) for source in sources]
     if all(remote) and not is_cloud(destination):
         return True

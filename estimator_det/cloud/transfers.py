@@ -62,14 +62,7 @@ class _Source:
 def upload_file(
     connection: Connection, local: str, target: CloudPath, advance: Advance = lambda _: None
 ) -> None:
-    """Uploads a file; the library continues it after a failure, but not in another process.
-
-    Raises:
-        StorageError: if the stored bytes fail their checksum or the file changes meanwhile,
-            without permission, or if the service keeps failing.
-        MissingError: if there is no such bucket.
-        OSError: if the local file cannot be read.
-    """
+    """Uploads a file; what was stored of one that changes meanwhile is deleted."""
     blob = connection.blob(target)
     changed = StorageError(
         f"{local} changed while it was uploaded to {target}, or the service took only a part of it",
@@ -114,14 +107,7 @@ class _Target:
 def download_file(
     connection: Connection, blob: Any, local: str, advance: Advance = lambda _: None
 ) -> None:
-    """Downloads a file that was listed; it has its name once its checksum is right.
-
-    Raises:
-        FileGone: if the file was deleted or replaced meanwhile.
-        StorageError: if its bytes fail their checksum twice, without permission, or if the service
-            keeps failing.
-        OSError: if the local file cannot be written.
-    """
+    """Downloads a file that was listed; raises FileGone if it has been replaced since."""
     path, expected, size, updated = path_of(blob), blob.crc32c, blob.size, blob.updated
     if blob.content_encoding:
         raise StorageError(

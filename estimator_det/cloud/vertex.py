@@ -35,11 +35,7 @@ def image_with_servers(image: Image, pools: Sequence[Pool]) -> Image:
 
 
 def check_image(image: Image, pools: Sequence[Pool]) -> None:
-    """Refuses parameter servers in an image of the service whose TensorFlow has none.
-
-    Raises:
-        UsageError: if its TensorFlow is newer than the last that has them.
-    """
+    """Refuses parameter servers in an image of the service whose TensorFlow has none."""
     found = _MINOR_VERSION.search(image.uri)
     if found and _serves(pools) and int(found[2]) > _LAST_WITH_SERVERS:
         raise console.UsageError(
@@ -116,14 +112,7 @@ def tpu_flags(num_cores: int, flags: Sequence[str]) -> List[str]:
 def environment(
     job_dir: str, addresses: Mapping[str, Sequence[str]], role: str, index: int
 ) -> Dict[str, str]:
-    """The variables that the service sets in a replica.
-
-    Args:
-        job_dir: `baseOutputDirectory` of the job.
-        addresses: host:port of the replicas of each role.
-        role: Of the replica, a key of `addresses`.
-        index: Of the replica, among those of its role.
-    """
+    """The variables that the service sets in a replica; addresses are host:port by role."""
     pools = {name: f"workerpool{ROLES.index(name)}" for name in addresses}
     cluster_spec = {
         "cluster": {pools[name]: list(hosts) for name, hosts in addresses.items()},

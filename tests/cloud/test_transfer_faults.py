@@ -113,15 +113,14 @@ def test_timeouts_are_retried(
     emulator: Emulator, tmp_path: pathlib.Path, waits: List[float], caplog: Any
 ):
     large = make_large(tmp_path)
-    options = options_of(waits, timeout_secs=0.2)
+    options = options_of(waits, timeout_secs=0.5)
     emulator.fail("PUT", "upload_id", hang, after=1)
     storage.upload([str(large)], "gs://data", options=options)
     emulator.fail("GET", "alt=media", hang)
     storage.download(["gs://data"], str(tmp_path / "l"), options=options)
     assert (tmp_path / "l" / large.name).read_bytes() == large.read_bytes()
-    assert len(waits) == 2
-    assert "large.record: write failed: the connection failed (" in caplog.text
-    assert "; attempt 2 of 8" in caplog.text
+    for action in ("write", "read"):
+        assert f"large.record: {action} failed: the connection failed (ReadTimeout" in caplog.text
 
 
 @pytest.mark.parametrize("faults", [[corrupt], [half, corrupt]])
