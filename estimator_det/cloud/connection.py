@@ -56,7 +56,7 @@ class Options:
     attempts: int = 8  # of a request, until its transfer fails
     timeout_secs: float = 60.0  # to connect, and without a byte received
     sleep: Optional[Callable[[float], Any]] = None  # waits; None: until cancelled, too
-    shows_progress: bool = True  # a bar on a terminal, log lines now and then elsewhere
+    shows_progress: bool = True  # a bar on a terminal, lines now and then elsewhere
 
 
 class Connection(NamedTuple):

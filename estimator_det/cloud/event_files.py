@@ -18,7 +18,7 @@ _LOG = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def copied(model_dir: str, log_dir: str, *, every_secs: float = EVERY_SECS) -> Iterator[None]:
-    """Within, event files of a run are copied again and again, and once more at the end.
+    """Context manager: copies event files of a run now and then, and once more at the end.
 
     A copy that fails is a warning, and the next one tries again. `log_dir` may be inside of
     `model_dir`, as for jobs whose `baseOutputDirectory` is their model_dir.

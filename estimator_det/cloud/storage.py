@@ -10,19 +10,17 @@ that a reader never finds a `checkpoint` file before its checkpoint.
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import fnmatch
 import logging
 import os
-import sys
 import threading
-import time
 from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.cloud.connection import Connection, Options, StorageError, connect, no_file
 from estimator_det.cloud.paths import SCHEME, CloudPath, is_cloud, parse
 from estimator_det.cloud.transfers import FileGone, download_file, is_same, path_of, upload_file
+from estimator_det.config.bars import ProgressBar
 from estimator_det.config.files import special_kind
 from estimator_det.config.printing import quoted
 from estimator_det.config.text import ConfigError
@@ -42,7 +40,6 @@ NEVER = (
 # Name others, which must be there first: these last, in this order.
 _LAST = ("*.index", "saved_model.pb", "checkpoint")
 _PASSES = 3
-LOG_SECS = 10.0  # between log lines of a long copy
 
 _LOG = logging.getLogger(__name__)
 
@@ -200,10 +197,18 @@ def fetch(connection: Connection, blobs: Dict[str, Any], folder: str) -> Tuple[C
 
 def run_all(connection: Connection, tasks: Sequence[Work], title: str) -> int:
     """Runs transfers in threads, those of files that name others last; returns the bytes."""
-    with _bar(connection.options, title, sum(task.size for task in tasks)) as advance:
+    size = sum(task.size for task in tasks)
+    shown = connection.options.shows_progress and size > 0
+    lock = threading.Lock()
+    with ProgressBar(title, size, "bytes", shown=shown) as bar:
+
+        def advance(count: int) -> None:
+            with lock:
+                bar.update(count)
+
         for rank in range(len(_LAST) + 1):
             _run_together(connection, [task for task in tasks if _rank(task.name) == rank], advance)
-    return sum(task.size for task in tasks)
+    return size
 
 
 def _run_together(
@@ -220,30 +225,6 @@ def _run_together(
             for future in futures:
                 future.cancel()
             raise
-
-
-@contextlib.contextmanager
-def _bar(options: Options, title: str, size: int) -> Iterator[Callable[[int], Any]]:
-    """A progress bar on a terminal, elsewhere log lines; yields what adds bytes."""
-    from tqdm import tqdm
-
-    shown = options.shows_progress and sys.stderr.isatty() and size > 0
-    lock = threading.Lock()
-    done, logged = 0, time.monotonic()
-    with tqdm(
-        total=size, desc=title, unit="B", unit_scale=True, file=sys.stderr, disable=not shown
-    ) as bar:
-
-        def advance(count: int) -> None:
-            nonlocal done, logged
-            with lock:
-                bar.update(count)
-                done += count
-                if options.shows_progress and not shown and time.monotonic() - logged >= LOG_SECS:
-                    logged = time.monotonic()
-                    _LOG.info("%s: %.1f of %.1f MB", title, done / 1e6, size / 1e6)
-
-        yield advance
 
 
 def _rank(name: str) -> int:

@@ -89,7 +89,12 @@ class ProgressBar:
             from tqdm import tqdm
 
             self._bar = tqdm(
-                total=total, desc=title, unit=f" {unit}", file=self._stream, dynamic_ncols=True
+                total=total,
+                desc=title,
+                unit=f" {unit}",
+                unit_scale=unit == "bytes",
+                file=self._stream,
+                dynamic_ncols=True,
             )
 
     def __enter__(self) -> ProgressBar:

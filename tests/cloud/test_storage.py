@@ -13,6 +13,7 @@ import pytest
 from estimator_det.cloud import storage, transfers
 from estimator_det.cloud.connection import Options, StorageError, connect
 from estimator_det.cloud.paths import CloudPath, parse
+from estimator_det.config import bars
 from estimator_det.config.text import ConfigError
 from tests.cloud.conftest import MOST_AT_ONCE as QUARTER
 from tests.cloud.emulator import Emulator, corrupt, cut, half, status
@@ -113,16 +114,15 @@ def test_folder_that_cannot_be_read_is_an_error(tmp_path: pathlib.Path, monkeypa
 
 
 def test_progress_without_a_terminal(
-    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float], monkeypatch: Any, caplog: Any
+    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float], monkeypatch: Any, capsys: Any
 ):
-    monkeypatch.setattr(storage, "LOG_SECS", 0.0)
-    caplog.set_level("INFO")
+    monkeypatch.setattr(bars, "LINE_SECS", 0.0)
     large = make_large(tmp_path)
     storage.upload([str(large)], "gs://data", options=options_of(waits, shows_progress=False))
-    assert "MB" not in caplog.text
+    assert "bytes" not in capsys.readouterr().err
     storage.download(["gs://data"], str(tmp_path / "l"), options=options_of(waits))
-    total = large.stat().st_size / 1e6
-    assert f"downloading: {total:.1f} of {total:.1f} MB" in caplog.text
+    total = f"{large.stat().st_size:,}"
+    assert f"downloading: {total} of {total} bytes" in capsys.readouterr().err
 
 
 def test_listing_and_patterns(emulator: Emulator, tmp_path: pathlib.Path, waits: List[float]):
