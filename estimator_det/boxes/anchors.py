@@ -1,8 +1,8 @@
-"""Anchor generators: the boxes that a network's outputs are measured from.
+"""Anchor generators: the boxes that a network's outputs are relative to.
 
-Anchors are ordered by feature map, then row, column and box of the location. Where all sizes are
-known when the graph is built, anchors are worked out in NumPy and enter it as one constant;
-otherwise the same lines run on tensors.
+Anchors are ordered by feature map, then row, column and box of the location. If all sizes are
+known when the graph is built, anchors are computed in NumPy and enter it as one constant;
+otherwise the same code runs on tensors.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ TPU = (
     TpuAdvice("first_stage_anchor_generator", "use grid_anchor_generator"),
 )
 
-REDUCED_SCALE = 0.1  # of the square box in SSD's lowest layer when that layer is reduced
+REDUCED_SCALE = 0.1  # scale of the square box in SSD's lowest layer if that layer is reduced
 
 Shape = Tuple[Any, Any]  # height and width: ints or scalar int tensors
 Pair = Tuple[float, float]  # y and x
 
 
 class AnchorGenerator(Protocol):
-    """Lays anchors over feature maps."""
+    """Generates the anchors of all feature maps."""
 
     @property
     def num_per_location(self) -> List[int]:
-        """Anchors at each location of each feature map."""
+        """Number of anchors at each location of each feature map."""
 
     @property
     def normalized(self) -> bool:
-        """Whether coordinates are fractions of the image; otherwise they are pixels."""
+        """True if coordinates are fractions of the image, False if they are pixels."""
 
     def generate(self, feature_map_shapes: Sequence[Shape], image_shape: Shape) -> tf.Tensor:
-        """Anchors of all feature maps.
+        """Generates the anchors of all feature maps.
 
         Args:
             feature_map_shapes: (height, width) of each map, ints or scalar int tensors.
@@ -59,24 +59,24 @@ class AnchorGenerator(Protocol):
 ANCHOR_GENERATORS: Registry[Callable[[Any], AnchorGenerator]] = Registry("anchor generator")
 
 
-def _check(right: bool, message: str) -> None:
-    if not right:
+def _check(is_valid: bool, message: str) -> None:
+    if not is_valid:
         raise ConfigError(message)
 
 
-def _known(size: Any) -> Any:
-    """An int for a tensor of known value; the tensor itself otherwise."""
+def _static_size(size: Any) -> Any:
+    """Returns an int if the value of a size is known, else the tensor itself."""
     if size is None:
         raise ValueError(
             "sizes of feature maps and images must be ints or scalar tensors; given: None. "
-            "Remedy: take sizes that are not static from tf.shape"
+            "Use tf.shape for sizes that are not static"
         )
     value = tf.get_static_value(size) if tf.is_tensor(size) else size
     return size if value is None else int(value)
 
 
 class _NumpyArrays:
-    """Operations that differ between NumPy and TensorFlow; `_TensorArrays` has the same."""
+    """Operations that differ between NumPy and TensorFlow, with the names of `_TensorArrays`."""
 
     number = staticmethod(np.float32)
     vector = staticmethod(np.asarray)
@@ -88,12 +88,12 @@ class _NumpyArrays:
 
     @staticmethod
     def boxes(corners: Sequence[Any], shape: Sequence[Any]) -> Any:
-        """Four arrays that broadcast to `shape` -> [product of shape, 4]."""
-        filled = [np.broadcast_to(corner, shape) for corner in corners]
-        return np.stack(filled, axis=-1).reshape(-1, 4)
+        """Stacks 4 arrays that broadcast to `shape`: [product of shape, 4]."""
+        planes = [np.broadcast_to(corner, shape) for corner in corners]
+        return np.stack(planes, axis=-1).reshape(-1, 4)
 
     @staticmethod
-    def joined(boxes_of_maps: Sequence[Any]) -> tf.Tensor:
+    def concat(boxes_of_maps: Sequence[Any]) -> tf.Tensor:
         return tf.constant(np.concatenate(boxes_of_maps), tf.float32)
 
 
@@ -111,18 +111,19 @@ class _TensorArrays:
 
     @staticmethod
     def boxes(corners: Sequence[Any], shape: Sequence[Any]) -> Any:
-        filled = [tf.broadcast_to(corner, shape) for corner in corners]
-        return tf.reshape(tf.stack(filled, axis=-1), [-1, 4])
+        planes = [tf.broadcast_to(corner, shape) for corner in corners]
+        return tf.reshape(tf.stack(planes, axis=-1), [-1, 4])
 
     @staticmethod
-    def joined(boxes_of_maps: Sequence[Any]) -> tf.Tensor:
+    def concat(boxes_of_maps: Sequence[Any]) -> tf.Tensor:
         return tf.concat(list(boxes_of_maps), axis=0)
 
 
 def _tile(
     arrays: Any, shape: Shape, heights: Any, widths: Any, stride: Tuple[Any, Any], offset: Any
 ) -> Any:
-    """The boxes of one location, sizes [k], repeated at every location: [h * w * k, 4]."""
+    """Repeats the boxes of a location, sizes [k], at every location: [h * w * k, 4]."""
+    # Both axes stay separate until `boxes` broadcasts them, so no grid of coordinates is stored.
     y = (arrays.indices(shape[0]) * stride[0] + offset[0])[:, None, None]
     x = (arrays.indices(shape[1]) * stride[1] + offset[1])[None, :, None]
     corners = [y - heights / 2, x - widths / 2, y + heights / 2, x + widths / 2]
@@ -132,21 +133,21 @@ def _tile(
 def _prepare(
     shapes: Sequence[Shape], image_shape: Shape, num_maps: int
 ) -> Tuple[Any, List[Shape], Shape]:
-    """Picks NumPy or TensorFlow; replaces tensors of known value by ints."""
+    """Chooses NumPy or TensorFlow; replaces tensors of known value by ints."""
     _check(
         len(shapes) == num_maps,
         f"the anchor generator has boxes for {num_maps} feature maps; given: {len(shapes)}. "
-        "Remedy: make num_layers (or levels, or grids) agree with the feature extractor",
+        "Make num_layers (or levels, or grids) agree with the feature extractor",
     )
-    known = [(_known(height), _known(width)) for height, width in shapes]
-    image = (_known(image_shape[0]), _known(image_shape[1]))
-    dynamic = any(tf.is_tensor(size) for pair in [*known, image] for size in pair)
-    return (_TensorArrays if dynamic else _NumpyArrays), known, image
+    static_shapes = [(_static_size(height), _static_size(width)) for height, width in shapes]
+    image = (_static_size(image_shape[0]), _static_size(image_shape[1]))
+    dynamic = any(tf.is_tensor(size) for pair in [*static_shapes, image] for size in pair)
+    return (_TensorArrays if dynamic else _NumpyArrays), static_shapes, image
 
 
 @dataclasses.dataclass(frozen=True)
 class SsdAnchors:
-    """Anchors in fractions of the image, boxes of each map of scale and aspect ratio.
+    """Anchors in fractions of the image, with a scale and an aspect ratio for each box of a map.
 
     A box of scale s and ratio r is s / sqrt(r) high and s * sqrt(r) wide, times `base_size`, in
     units of the shorter side of the image: on a wide image boxes keep their shape in pixels.
@@ -154,7 +155,7 @@ class SsdAnchors:
 
     Attributes:
         boxes: (scale, aspect ratio) pairs of each feature map.
-        base_size: height and width of a box of scale 1.
+        base_size: height and width of a box whose scale is 1.
         strides: (y, x) pixels between locations of each map; None divides the image evenly.
         offsets: (y, x) pixels of the first location of each map; None is half a stride.
     """
@@ -200,13 +201,13 @@ class SsdAnchors:
             offset = (stride[0] / 2, stride[1] / 2)
             if self.offsets is not None:
                 offset = (self.offsets[layer][0] / height, self.offsets[layer][1] / width)
-            # In float32 throughout, so that anchors equal the reference's to the last bit.
+            # Everything in float32, so that anchors equal the reference's to the last bit.
             scales, ratios = np.asarray(self.boxes[layer], np.float32).T
             roots = np.sqrt(ratios)
             heights = scales / roots * (shorter / height * np.float32(self.base_size[0]))
             widths = scales * roots * (shorter / width * np.float32(self.base_size[1]))
             tiles.append(_tile(arrays, shape, heights, widths, stride, offset))
-        return arrays.joined(tiles)
+        return arrays.concat(tiles)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,8 +218,8 @@ class PixelGrid:
         sizes: (height, width) of each box.
         stride: (y, x) between locations.
         offset: (y, x) of the first location. None: half a stride along the sides of the image that
-            are whole multiples of the stride (or 1), 0 along the others; half a stride where
-            neither side is known before run time, 0 where just one is.
+            are whole multiples of the stride (or 1), 0 along the others. If sizes are known only at
+            run time: half a stride if both are unknown, 0 if one is.
     """
 
     sizes: Tuple[Pair, ...]
@@ -228,11 +229,11 @@ class PixelGrid:
 
 @dataclasses.dataclass(frozen=True)
 class PixelAnchors:
-    """Anchors whose sizes and places are given in pixels, one grid per feature map.
+    """Anchors with sizes and positions in pixels, one grid per feature map.
 
     Attributes:
-        grids: of the feature maps, in their order.
-        normalized: whether `generate` divides the result by the size of the image.
+        grids: one per feature map, in their order.
+        normalized: True if `generate` divides the result by the size of the image.
     """
 
     grids: Tuple[PixelGrid, ...]
@@ -250,23 +251,25 @@ class PixelAnchors:
             heights, widths = np.transpose(np.asarray(grid.sizes, np.float32))
             tiles.append(_tile(arrays, shape, heights, widths, grid.stride, offset))
         if self.normalized:
-            # Last, so that anchors equal the reference's to the last bit.
+            # Scaled last: the reference rounds in this order, and anchors are equal to the last
+            # bit.
             y, x = (np.float32(1) / arrays.number(side) for side in image)
             tiles = [tile * arrays.vector([y, x, y, x]) for tile in tiles]
-        return arrays.joined(tiles)
+        return arrays.concat(tiles)
 
 
 def _offset_by_side(image: Shape, stride: Pair) -> Pair:
-    """Place of the first location where a grid does not give it; see `PixelGrid`."""
+    """Default position of the first location; see `PixelGrid.offset`."""
     unknown = [tf.is_tensor(side) for side in image]
     if any(unknown):
         return (stride[0] / 2, stride[1] / 2) if all(unknown) else (0.0, 0.0)
-    whole = [side == 1 or side % step == 0 for side, step in zip(image, stride)]
-    return (stride[0] / 2 * whole[0], stride[1] / 2 * whole[1])
+    # The reference centers anchors only along sides that its feature maps divide evenly.
+    is_multiple = [side == 1 or side % step == 0 for side, step in zip(image, stride)]
+    return (stride[0] / 2 * is_multiple[0], stride[1] / 2 * is_multiple[1])
 
 
 def _size(scale: float, ratio: float, base: Pair = (1.0, 1.0)) -> Pair:
-    """Height and width, worked out in float32 as the reference does."""
+    """Height and width, computed in float32 like in the reference."""
     root = np.sqrt(np.float32(ratio))
     height, width = np.float32(scale) / root, np.float32(scale) * root
     return float(height * np.float32(base[0])), float(width * np.float32(base[1]))
@@ -285,16 +288,16 @@ def ssd_boxes(
     interpolated_scale_aspect_ratio: float = 1.0,
     reduce_lowest_layer: bool = True,
 ) -> Tuple[Tuple[Pair, ...], ...]:
-    """The (scale, aspect ratio) pairs of each SSD layer.
+    """Builds the (scale, aspect ratio) pairs of each SSD layer.
 
-    Every layer has its scale in all aspect ratios, and one box of the geometric mean of its scale
-    and the next layer's. A reduced lowest layer has three boxes only.
+    Every layer has its scale in all aspect ratios, plus a box whose scale is the geometric mean of
+    the layer's and the next layer's. A reduced lowest layer has 3 boxes only.
 
     Args:
-        scales: of the layers, and as last entry that which follows the highest layer.
+        scales: one per layer, then one more that follows the highest layer.
         aspect_ratios: width over height.
-        interpolated_scale_aspect_ratio: ratio of the box of mean scale; 0 leaves that box out.
-        reduce_lowest_layer: whether the first layer has few boxes.
+        interpolated_scale_aspect_ratio: ratio of the box of mean scale; 0 omits that box.
+        reduce_lowest_layer: True for only 3 boxes in the first layer.
     """
     layers: List[Tuple[Pair, ...]] = []
     for scale, next_scale in zip(scales[:-1], scales[1:]):
@@ -309,7 +312,7 @@ def ssd_boxes(
 
 
 def _ssd_scales(config: Any) -> List[float]:
-    """Scale of each layer and of the one past the last."""
+    """Scale of each layer, then the scale that follows the last layer."""
     count = config.num_layers
     _check(count > 0, f"ssd_anchor_generator.num_layers must be above 0; given: {count}")
     if config.scales:
@@ -320,15 +323,16 @@ def _ssd_scales(config: Any) -> List[float]:
         )
         return [*config.scales, 1.0][: count + 1]
     spread = config.max_scale - config.min_scale
+    # max(): a single layer has no spread to divide.
     return [*(config.min_scale + spread * n / max(count - 1, 1) for n in range(count)), 1.0]
 
 
 def _ssd_pairs(config: Any, field: str) -> Optional[Tuple[Pair, ...]]:
-    """`height_<field>` and `width_<field>` layer by layer; None where neither is given."""
+    """`height_<field>` and `width_<field>` layer by layer; None if neither is set."""
     heights, widths = getattr(config, f"height_{field}"), getattr(config, f"width_{field}")
     _check(
         len(heights) == len(widths),
-        f"ssd_anchor_generator.height_{field} and width_{field} must be equally many; "
+        f"ssd_anchor_generator.height_{field} and width_{field} must have equally many values; "
         f"given: {len(heights)} and {len(widths)}",
     )
     return tuple(zip(heights, widths)) or None
@@ -352,7 +356,7 @@ def _make_ssd(config: Any) -> AnchorGenerator:
 
 @ANCHOR_GENERATORS.register("grid_anchor_generator")
 def _make_grid(config: Any) -> AnchorGenerator:
-    """One feature map; every scale in every aspect ratio, coordinates in pixels."""
+    """Builds one grid with every scale in every aspect ratio, in pixels."""
     for field in ("scales", "aspect_ratios"):
         _check_positive("grid_anchor_generator", field, getattr(config, field))
     base = (config.height, config.width)
@@ -366,11 +370,11 @@ def _make_grid(config: Any) -> AnchorGenerator:
 
 @ANCHOR_GENERATORS.register("multiscale_anchor_generator")
 def _make_multiscale(config: Any) -> AnchorGenerator:
-    """One feature map per pyramid level l, stride 2^l, scales spread evenly over an octave."""
+    """Builds one grid per pyramid level l, stride 2^l, scales spread evenly over an octave."""
     name = "multiscale_anchor_generator"
     _check(
         0 <= config.min_level <= config.max_level,
-        f"{name}: levels go from min_level up to max_level; "
+        f"{name}: min_level must be 0 or more and not above max_level; "
         f"given: {config.min_level} and {config.max_level}",
     )
     _check_positive(name, "aspect_ratios", config.aspect_ratios)
@@ -390,8 +394,11 @@ def _make_multiscale(config: Any) -> AnchorGenerator:
 
 @ANCHOR_GENERATORS.register("flexible_grid_anchor_generator")
 def _make_flexible(config: Any) -> AnchorGenerator:
-    """One `anchor_grid` per feature map; the n-th base size goes with the n-th aspect ratio."""
-    _check(len(config.anchor_grid) > 0, "flexible_grid_anchor_generator.anchor_grid is empty")
+    """Builds a grid per `anchor_grid`; the n-th base size goes with the n-th aspect ratio."""
+    _check(
+        len(config.anchor_grid) > 0,
+        "flexible_grid_anchor_generator.anchor_grid is empty; give one grid per feature map",
+    )
     grids = []
     for index, grid in enumerate(config.anchor_grid):
         name = f"flexible_grid_anchor_generator.anchor_grid[{index}]"
@@ -399,7 +406,7 @@ def _make_flexible(config: Any) -> AnchorGenerator:
             _check_positive(name, field, getattr(grid, field))
         _check(
             len(grid.base_sizes) == len(grid.aspect_ratios),
-            f"{name}: base_sizes and aspect_ratios must be equally many; "
+            f"{name}: base_sizes and aspect_ratios must have equally many values; "
             f"given: {len(grid.base_sizes)} and {len(grid.aspect_ratios)}",
         )
         grids.append(
@@ -413,5 +420,5 @@ def _make_flexible(config: Any) -> AnchorGenerator:
 
 
 def make_anchor_generator(config: Any) -> AnchorGenerator:
-    """The generator of an `AnchorGenerator` message; ConfigError if none is set or not valid."""
+    """Builds the generator of an `AnchorGenerator` message, or raises ConfigError."""
     return ANCHOR_GENERATORS.make_chosen(config, "anchor_generator_oneof", "anchor_generator")

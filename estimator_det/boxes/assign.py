@@ -1,4 +1,4 @@
-"""Target assignment: what each anchor should predict, for a whole batch at once."""
+"""Target assignment: the values that anchors should predict, for a whole batch at once."""
 
 from __future__ import annotations
 
@@ -15,54 +15,53 @@ TPU = TpuAdvice("matcher", "use argmax_matcher with use_matmul_gather: true")
 
 
 class Targets(NamedTuple):
-    """What each anchor should predict, and how much that matters."""
+    """Values that each anchor should predict, with their weights in the loss."""
 
     class_targets: tf.Tensor  # float32 [B, A, C]
     class_weights: tf.Tensor  # float32 [B, A, C]
-    box_targets: tf.Tensor  # float32 [B, A, code_size], zeros where there is nothing to regress
+    box_targets: tf.Tensor  # float32 [B, A, code_size], zeros for anchors without a match
     box_weights: tf.Tensor  # float32 [B, A]
     matches: tf.Tensor  # int32 [B, A]: groundtruth row, UNMATCHED or IGNORED
 
 
-def _fetch(rows: tf.Tensor, otherwise: tf.Tensor, matches: tf.Tensor, matmul: bool) -> tf.Tensor:
-    """Row of each match: [B, G, n], [n] for anchors without a match, [B, A] -> [B, A, n].
-
-    One-hot products are exact in float32 as long as every number is finite.
-    """
+def _fetch(rows: tf.Tensor, default_row: tf.Tensor, matches: tf.Tensor, matmul: bool) -> tf.Tensor:
+    """Fetches the row of each match: [B, G, n], [n] for no match, [B, A] -> [B, A, n]."""
     shape = tf.shape(rows)
     batch, num_rows, columns = (
         shape[axis] if rows.shape[axis] is None else rows.shape[axis] for axis in range(3)
     )
-    table = tf.concat([rows, tf.broadcast_to(otherwise, [batch, 1, columns])], axis=1)
+    # One more row for all anchors without a match, so that a single lookup serves every anchor.
+    table = tf.concat([rows, tf.broadcast_to(default_row, [batch, 1, columns])], axis=1)
     index = tf.where(matches >= 0, matches, num_rows)
+    # A one-hot product is exact in float32 as long as every number is finite.
     if matmul:
         return tf.matmul(tf.one_hot(index, num_rows + 1), table)
     return tf.gather(table, index, batch_dims=1)
 
 
 def _fetch_keypoints(keypoints: tf.Tensor, matches: tf.Tensor, matmul: bool) -> tf.Tensor:
-    """Keypoints [B, G, P, 2] of each match -> [B, A, P, 2]; absent ones (NaN) stay NaN."""
+    """Fetches keypoints [B, G, P, 2] of each match -> [B, A, P, 2]; absent ones (NaN) stay NaN."""
     num_points = keypoints.shape[2]
     flat = tf.concat(tf.unstack(keypoints, num=num_points, axis=2), axis=-1)
-    nowhere = tf.zeros([2 * num_points])
+    absent_row = tf.zeros([2 * num_points])
     if matmul:  # 0 * NaN would spread absent points over all rows
         absent = tf.math.is_nan(flat)
-        present = _fetch(tf.where(absent, 0.0, flat), nowhere, matches, matmul)
-        marks = _fetch(tf.cast(absent, tf.float32), nowhere, matches, matmul)
+        present = _fetch(tf.where(absent, 0.0, flat), absent_row, matches, matmul)
+        marks = _fetch(tf.cast(absent, tf.float32), absent_row, matches, matmul)
         flat = tf.where(marks > 0.5, float("nan"), present)
     else:
-        flat = _fetch(flat, nowhere, matches, matmul)
+        flat = _fetch(flat, absent_row, matches, matmul)
     return tf.stack(tf.split(flat, num_points, axis=-1), axis=2)
 
 
 @dataclasses.dataclass(frozen=True)
 class TargetAssigner:
-    """Matches anchors to groundtruth and makes targets of the matched rows.
+    """Matches anchors to groundtruth and builds targets from the matched rows.
 
     Attributes:
-        similarity: of groundtruth and anchors.
-        matcher: decides by similarity.
-        coder: makes regression targets of boxes.
+        similarity: compares groundtruth boxes with anchors.
+        matcher: chooses a groundtruth row for each anchor from the similarities.
+        coder: encodes boxes as regression targets.
         negative_class_weight: class weight of unmatched anchors.
     """
 
@@ -81,27 +80,27 @@ class TargetAssigner:
         valid: tf.Tensor,
         keypoints: Optional[tf.Tensor] = None,
     ) -> Targets:
-        """Targets of every anchor.
+        """Builds the targets of every anchor.
 
-        A matched anchor takes the classes and the encoded box of its groundtruth row, both
-        weighted by the row. An unmatched one takes `unmatched_class_label` with weight
-        `negative_class_weight`, an ignored one the same label with weight 0. Rows of weight 0 are
-        matched like others, so that their anchors get weight 0, but are never force-matched.
+        A matched anchor has the classes and the encoded box of its groundtruth row, with the row's
+        weight. An unmatched one has `unmatched_class_label` with weight `negative_class_weight`, an
+        ignored one the same label with weight 0. Rows of weight 0 are matched like others, so that
+        their anchors get weight 0, but are never force-matched.
 
         Args:
-            anchors: float32 [A, 4], or [B, A, 4] where images have anchors of their own.
+            anchors: float32 [A, 4], or [B, A, 4] if anchors differ between images.
             boxes: float32 [B, G, 4], in the frame of the anchors.
             classes: float32 [B, G, C].
             unmatched_class_label: float32 [C], e.g. one-hot of the background column.
             weights: float32 [B, G].
             valid: bool [B, G]; padding rows never match, and G may be 0.
-            keypoints: float32 [B, G, P, 2], NaN where absent; for coders that code them.
+            keypoints: float32 [B, G, P, 2], NaN where absent; only used by coders that encode them.
 
         Returns:
-            Targets, free of NaN save for the codes of absent keypoints.
+            Targets, free of NaN except for the codes of absent keypoints.
 
         Raises:
-            ValueError: if the label is not as long as C.
+            ValueError: if the label does not have C values.
             ConfigError: if the coder needs keypoints and there are none.
         """
         label = tf.convert_to_tensor(unmatched_class_label, tf.float32)
@@ -115,6 +114,7 @@ class TargetAssigner:
         matches = self.matcher(similarity, valid, weights > 0)
 
         matmul = self.matcher.use_matmul_gather
+        # One table for boxes, weights and classes: a single lookup fetches them all.
         rows = tf.concat([boxes, tf.expand_dims(weights, -1), classes], axis=-1)
         unmatched = tf.concat([[0.0] * 4, [self.negative_class_weight], label], axis=0)
         fetched = _fetch(rows, unmatched, matches, matmul)
@@ -146,31 +146,28 @@ class TargetAssigner:
         include_background_class: bool = True,
         implicit_class_weight: float = 1.0,
     ) -> Targets:
-        """Targets of groundtruth that has a confidence for or against every class.
+        """Builds targets from groundtruth with a confidence for or against every class.
 
-        A positive confidence is the class target. A negative one is an explicit no, with target 0.
-        Zero means unknown, with target 0 too. Explicit classes have weight 1, the others
-        `implicit_class_weight`. Anchors with a positive class are regressed with weight 1 and are
-        explicitly no background; all others are background implicitly. As in the reference, row
-        weights, `negative_class_weight` and ignored matches do not affect the weights.
+        A positive confidence is the class target. A negative one says that the class is absent:
+        target 0. Zero means unknown, also with target 0. Classes with a confidence have weight 1,
+        the others `implicit_class_weight`. Anchors with a positive class are regressed with weight
+        1 and are not background, with weight 1; all others are background, with the implicit
+        weight. Like in the reference, row weights, `negative_class_weight` and ignored matches do
+        not affect the weights.
 
         Args:
             anchors: float32 [A, 4] or [B, A, 4].
             boxes: float32 [B, G, 4], in the frame of the anchors.
-            confidences: float32 [B, G, C], usually within -1..1; first column for the background
-                if `include_background_class`.
+            confidences: float32 [B, G, C], usually within -1..1.
             unmatched_class_label: float32 [C].
             weights: float32 [B, G]; rows of weight 0 are never force-matched.
             valid: bool [B, G].
-            keypoints: as in `assign`.
-            include_background_class: whether the first class column is the background.
+            keypoints: float32 [B, G, P, 2], NaN where absent.
+            include_background_class: True if the first class column is the background.
             implicit_class_weight: weight of classes without an explicit confidence.
 
         Returns:
             Targets; the background column, if any, is 1 where no class is positive.
-
-        Raises:
-            ValueError: as `assign`.
         """
         targets = self.assign(
             anchors, boxes, confidences, unmatched_class_label, weights, valid, keypoints

@@ -1,6 +1,6 @@
-"""Box coders: boxes as offsets from anchors, the numbers a network regresses.
+"""Box coders: boxes as offsets from anchors, which a network regresses.
 
-All coders work on any leading dimensions; anchors [A, 4] serve codes [B, A, code_size].
+All coders accept any leading dimensions; anchors [A, 4] broadcast to codes [B, A, code_size].
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from estimator_det.config.text import ConfigError
 
 TPU = TpuAdvice("box_coder", "use faster_rcnn_box_coder")
 
-EPSILON = 1e-8  # keeps divisions and logarithms of empty boxes finite, as in the reference
+EPSILON = 1e-8  # keeps divisions and logarithms of empty boxes finite; the reference's value
 
 
 class Decoded(NamedTuple):
@@ -27,7 +27,7 @@ class Decoded(NamedTuple):
 
 
 class BoxCoder(Protocol):
-    """Turns boxes into codes relative to anchors, and back."""
+    """Encodes boxes relative to anchors, and decodes them."""
 
     @property
     def code_size(self) -> int:
@@ -36,10 +36,10 @@ class BoxCoder(Protocol):
     def encode(
         self, boxes: tf.Tensor, anchors: tf.Tensor, keypoints: Optional[tf.Tensor] = None
     ) -> tf.Tensor:
-        """Boxes [..., 4], anchors [..., 4], keypoints [..., P, 2] -> codes [..., code_size]."""
+        """Encodes boxes [..., 4] and keypoints [..., P, 2], anchors [..., 4]: [..., code_size]."""
 
     def decode(self, codes: tf.Tensor, anchors: tf.Tensor) -> Decoded:
-        """Codes [..., code_size], anchors [..., 4] -> boxes and, where coded, keypoints."""
+        """Decodes [..., code_size], anchors [..., 4] to boxes and, if encoded, keypoints."""
 
 
 CODERS: Registry[Callable[[Any], BoxCoder]] = Registry("box coder")
@@ -74,10 +74,11 @@ class CenterSizeCoder:
     def encode(
         self, boxes: tf.Tensor, anchors: tf.Tensor, keypoints: Optional[tf.Tensor] = None
     ) -> tf.Tensor:
-        """Boxes [..., 4], anchors [..., 4] -> codes [..., 4]; keypoints are not coded."""
+        """Encodes boxes [..., 4], anchors [..., 4] as [..., 4]; keypoints are ignored."""
         del keypoints
         y_anchor, x_anchor, h_anchor, w_anchor = centers_and_sizes(anchors)
         y, x, h, w = centers_and_sizes(boxes)
+        # Only anchors get the epsilon before the centers are divided, like in the reference.
         h_anchor += EPSILON
         w_anchor += EPSILON
         ty = (y - y_anchor) / h_anchor * self.y_scale
@@ -116,7 +117,7 @@ class KeypointCoder:
     def code_size(self) -> int:
         return 4 + 2 * self.num_keypoints
 
-    def _boxes(self) -> CenterSizeCoder:
+    def _box_coder(self) -> CenterSizeCoder:
         return CenterSizeCoder(self.y_scale, self.x_scale, self.height_scale, self.width_scale)
 
     def _frame(self, anchors: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
@@ -128,36 +129,37 @@ class KeypointCoder:
     def encode(
         self, boxes: tf.Tensor, anchors: tf.Tensor, keypoints: Optional[tf.Tensor] = None
     ) -> tf.Tensor:
-        """Boxes [..., 4], anchors [..., 4], keypoints [..., P, 2] -> codes [..., 4 + 2 P].
+        """Encodes boxes [..., 4] and keypoints [..., P, 2], anchors [..., 4]: [..., 4 + 2 P].
 
-        Absent keypoints (NaN) have NaN codes.
-
-        Raises:
-            ConfigError: if there are no keypoints, or not `num_keypoints` of them.
+        Absent keypoints (NaN) have NaN codes. Raises ConfigError unless there are `num_keypoints`.
         """
         if keypoints is None:
-            raise ConfigError("keypoint_box_coder needs keypoints; the groundtruth has none")
+            raise ConfigError(
+                "keypoint_box_coder needs keypoints, but the groundtruth has none; "
+                "use faster_rcnn_box_coder or records with keypoints"
+            )
         if keypoints.shape[-2] not in (None, self.num_keypoints):
             raise ConfigError(
-                f"keypoint_box_coder.num_keypoints is {self.num_keypoints}; "
-                f"the groundtruth has {keypoints.shape[-2]} per box"
+                f"keypoint_box_coder.num_keypoints is {self.num_keypoints}, "
+                f"but the groundtruth has {keypoints.shape[-2]} per box; set num_keypoints to that"
             )
         centers, sizes = self._frame(anchors)
         codes = (keypoints - centers) / (sizes + EPSILON) * [self.y_scale, self.x_scale]
-        box_codes = self._boxes().encode(boxes, anchors)
-        return tf.concat([box_codes, self._flat(codes)], axis=-1)
+        box_codes = self._box_coder().encode(boxes, anchors)
+        return tf.concat([box_codes, self._flatten(codes)], axis=-1)
 
-    def _flat(self, points: tf.Tensor) -> tf.Tensor:
-        """[..., P, 2] -> [..., 2 P]."""
+    def _flatten(self, points: tf.Tensor) -> tf.Tensor:
+        """Flattens [..., P, 2] to [..., 2 P]."""
+        # Not tf.reshape, which would lose the static size if a leading dimension is unknown.
         planes = tf.unstack(points, num=self.num_keypoints, axis=-2)
         return tf.concat(planes, axis=-1)
 
     def decode(self, codes: tf.Tensor, anchors: tf.Tensor) -> Decoded:
-        """Codes [..., 4 + 2 P], anchors [..., 4] -> boxes [..., 4], keypoints [..., P, 2]."""
+        """Decodes [..., 4 + 2 P], anchors [..., 4] to boxes [..., 4] and keypoints [..., P, 2]."""
         centers, sizes = self._frame(anchors)
         points = tf.stack(tf.split(codes[..., 4:], self.num_keypoints, axis=-1), axis=-2)
         keypoints = points / [self.y_scale, self.x_scale] * sizes + centers
-        return Decoded(self._boxes().decode(codes[..., :4], anchors).boxes, keypoints)
+        return Decoded(self._box_coder().decode(codes[..., :4], anchors).boxes, keypoints)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,7 +183,7 @@ class SquareCoder:
     def encode(
         self, boxes: tf.Tensor, anchors: tf.Tensor, keypoints: Optional[tf.Tensor] = None
     ) -> tf.Tensor:
-        """Boxes [..., 4], anchors [..., 4] -> codes [..., 3]; keypoints are not coded."""
+        """Encodes boxes [..., 4], anchors [..., 4] as [..., 3]; keypoints are ignored."""
         del keypoints
         y_anchor, x_anchor, h_anchor, w_anchor = centers_and_sizes(anchors)
         y, x, h, w = centers_and_sizes(boxes)
@@ -206,7 +208,7 @@ class SquareCoder:
 class CornerCoder:
     """Differences of the four coordinates in units of one standard deviation.
 
-    `mean_stddev_box_coder`, of Multibox detectors (https://arxiv.org/abs/1312.2249).
+    The coder of Multibox detectors (https://arxiv.org/abs/1312.2249), `mean_stddev_box_coder`.
     """
 
     stddev: float = 0.01
@@ -221,7 +223,7 @@ class CornerCoder:
     def encode(
         self, boxes: tf.Tensor, anchors: tf.Tensor, keypoints: Optional[tf.Tensor] = None
     ) -> tf.Tensor:
-        """Boxes [..., 4], anchors [..., 4] -> codes [..., 4]; keypoints are not coded."""
+        """Encodes boxes [..., 4], anchors [..., 4] as [..., 4]; keypoints are ignored."""
         del keypoints
         return (boxes - anchors) / self.stddev
 
@@ -251,5 +253,5 @@ def _make_mean_stddev(config: Any) -> BoxCoder:
 
 
 def make_box_coder(config: Any) -> BoxCoder:
-    """The coder of a `BoxCoder` message; ConfigError if none is set or a scale is not above 0."""
+    """Builds the coder of a `BoxCoder` message, or raises ConfigError."""
     return CODERS.make_chosen(config, "box_coder_oneof", "box_coder")

@@ -25,7 +25,7 @@ def centers_and_sizes(boxes: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor
 def from_centers_and_sizes(
     y_center: tf.Tensor, x_center: tf.Tensor, height: tf.Tensor, width: tf.Tensor
 ) -> tf.Tensor:
-    """The inverse of `centers_and_sizes`: four [...] -> boxes [..., 4]."""
+    """Builds boxes [..., 4] from centers and sizes, each [...]; inverse of `centers_and_sizes`."""
     half_height, half_width = height / 2.0, width / 2.0
     low = [y_center - half_height, x_center - half_width]
     return tf.stack([*low, y_center + half_height, x_center + half_width], axis=-1)
@@ -65,6 +65,7 @@ def pairwise_ioa(boxes_a: tf.Tensor, boxes_b: tf.Tensor) -> tf.Tensor:
 
 def pairwise_neg_sq_dist(boxes_a: tf.Tensor, boxes_b: tf.Tensor) -> tf.Tensor:
     """Negated squared distance of the four coordinates: [..., N, 4], [..., M, 4] -> [..., N, M]."""
+    # |a - b|^2 = |a|^2 - 2ab + |b|^2: no tensor [N, M, 4] is built.
     product = tf.einsum("...nc,...mc->...nm", boxes_a, boxes_b)
     norms_a = tf.reduce_sum(tf.square(boxes_a), axis=-1)
     norms_b = tf.reduce_sum(tf.square(boxes_b), axis=-1)
@@ -72,13 +73,13 @@ def pairwise_neg_sq_dist(boxes_a: tf.Tensor, boxes_b: tf.Tensor) -> tf.Tensor:
 
 
 def _area_between(low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
-    """Area spanned by corners [..., 2], [..., 2] -> [...]; 0 where they are inside out."""
+    """Area between two corners [..., 2], [..., 2] -> [...]; 0 if they are inside out."""
     sides = tf.nn.relu(high - low)
     return sides[..., 0] * sides[..., 1]
 
 
 def matched_iou(boxes_a: tf.Tensor, boxes_b: tf.Tensor) -> tf.Tensor:
-    """Intersection over union box by box: [..., 4], [..., 4] -> [...]; 0 without overlap."""
+    """Intersection over union of box pairs: [..., 4], [..., 4] -> [...]; 0 without overlap."""
     intersection = _area_between(
         tf.maximum(boxes_a[..., :2], boxes_b[..., :2]),
         tf.minimum(boxes_a[..., 2:], boxes_b[..., 2:]),
@@ -88,10 +89,10 @@ def matched_iou(boxes_a: tf.Tensor, boxes_b: tf.Tensor) -> tf.Tensor:
 
 
 def matched_giou(boxes_a: tf.Tensor, boxes_b: tf.Tensor) -> tf.Tensor:
-    """Generalized IoU box by box: [..., 4], [..., 4] -> [...], within -1..1.
+    """Generalized IoU of box pairs: [..., 4], [..., 4] -> [...], within -1..1.
 
-    The IoU less the part of the smallest enclosing box that neither box covers
-    (https://arxiv.org/abs/1902.09630). Boxes turned inside out count as empty.
+    The IoU minus the share of the smallest enclosing box that neither box covers
+    (https://arxiv.org/abs/1902.09630). Boxes that are inside out count as empty.
     """
     low_a, high_a = boxes_a[..., :2], boxes_a[..., 2:]
     low_b, high_b = boxes_b[..., :2], boxes_b[..., 2:]
@@ -103,7 +104,7 @@ def matched_giou(boxes_a: tf.Tensor, boxes_b: tf.Tensor) -> tf.Tensor:
 
 
 def clip_to_window(boxes: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
-    """Boxes cut to a window; those outside collapse to empty ones on its border.
+    """Cuts boxes to a window; boxes outside it become empty boxes on its border.
 
     Args:
         boxes: [..., 4].
@@ -118,12 +119,12 @@ def clip_to_window(boxes: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
 
 
 def change_frame(boxes: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
-    """Boxes relative to a window: its corners become (0, 0) and (1, 1).
+    """Expresses boxes relative to a window, whose corners become (0, 0) and (1, 1).
 
     Args:
         boxes: [..., 4].
-        window: broadcastable to the boxes: [4], or for boxes [B, A, 4] also [B, 1, 4]. Where it is
-            empty the result is 0.
+        window: broadcastable to the boxes: [4], or for boxes [B, A, 4] also [B, 1, 4]. An empty
+            window gives 0.
 
     Returns:
         [..., 4].
@@ -136,12 +137,12 @@ def change_frame(boxes: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
 
 
 class Similarity(Protocol):
-    """How much alike each groundtruth box and each anchor are; higher is closer."""
+    """Similarity of each groundtruth box to each anchor; higher is closer."""
 
     def __call__(
         self, groundtruth: tf.Tensor, anchors: tf.Tensor, classes: Optional[tf.Tensor] = None
     ) -> tf.Tensor:
-        """Groundtruth [..., G, 4], anchors [..., A, 4] -> [..., G, A].
+        """Compares groundtruth [..., G, 4] with anchors [..., A, 4]: [..., G, A].
 
         `classes` [..., G, C], the class targets of the groundtruth, is read only by similarities
         that weigh boxes by class.
@@ -151,7 +152,7 @@ class Similarity(Protocol):
 SIMILARITIES: Registry[Callable[[Any], Similarity]] = Registry("region similarity")
 
 
-def _of_boxes_alone(pairwise: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> Similarity:
+def _ignoring_classes(pairwise: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> Similarity:
     def similarity(
         groundtruth: tf.Tensor, anchors: tf.Tensor, classes: Optional[tf.Tensor] = None
     ) -> tf.Tensor:
@@ -161,8 +162,8 @@ def _of_boxes_alone(pairwise: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> Si
     return similarity
 
 
-IOU_SIMILARITY = _of_boxes_alone(pairwise_iou)
-NEG_SQ_DIST_SIMILARITY = _of_boxes_alone(pairwise_neg_sq_dist)
+IOU_SIMILARITY = _ignoring_classes(pairwise_iou)
+NEG_SQ_DIST_SIMILARITY = _ignoring_classes(pairwise_neg_sq_dist)
 
 
 @SIMILARITIES.register("iou_similarity")
@@ -174,7 +175,7 @@ def _make_iou(config: Any) -> Similarity:
 @SIMILARITIES.register("ioa_similarity")
 def _make_ioa(config: Any) -> Similarity:
     del config
-    return _of_boxes_alone(pairwise_ioa)
+    return _ignoring_classes(pairwise_ioa)
 
 
 @SIMILARITIES.register("neg_sq_dist_similarity")
@@ -185,9 +186,9 @@ def _make_neg_sq_dist(config: Any) -> Similarity:
 
 @SIMILARITIES.register("thresholded_iou_similarity")
 def _make_thresholded_iou(config: Any) -> Similarity:
-    """A box's score where the IoU exceeds `iou_threshold`, else 0.
+    """Score of a box if its IoU exceeds `iou_threshold`, else 0.
 
-    The score is what the first class column (background) leaves: 1 - classes[..., 0].
+    The score is 1 minus the first class column, which is the background.
     """
     threshold = config.iou_threshold
 
@@ -201,5 +202,5 @@ def _make_thresholded_iou(config: Any) -> Similarity:
 
 
 def make_similarity(config: Any) -> Similarity:
-    """The similarity of a `RegionSimilarityCalculator` message; ConfigError if none is set."""
+    """Builds the similarity of a `RegionSimilarityCalculator`; ConfigError if none is set."""
     return SIMILARITIES.make_chosen(config, "region_similarity", "similarity_calculator")

@@ -1,4 +1,4 @@
-"""Masks of an image on the host, stored as the rectangle that they fill, and COCO run lengths.
+"""Masks on the host, stored as the rectangle that they fill, and COCO run lengths.
 
 Letters: h x w pixels of a mask that fills its box, H x W pixels of the image.
 """
@@ -11,11 +11,11 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-INSIDE_ABOVE = 0.5  # a mask's value from which a pixel belongs to the object, as in the reference
+INSIDE_ABOVE = 0.5  # a pixel belongs to the object if the mask is above this; the reference's value
 
 
 class MaskRegion(NamedTuple):
-    """A mask of an image; all pixels outside of a rectangle are empty."""
+    """A mask of an image; all pixels outside a rectangle are empty."""
 
     top: int  # first row of the rectangle
     left: int  # first column
@@ -23,13 +23,13 @@ class MaskRegion(NamedTuple):
 
 
 def paste_mask(mask: Array, box: Array, size: Tuple[int, int]) -> MaskRegion:
-    """A mask that fills its box, in the image: the pixels of `reframe_masks` above 0.5.
+    """Pastes a mask that fills its box into the image; pixels above 0.5 are inside.
 
-    The cost depends on the box, not on the image.
+    The result is that of `reframe_masks`, but the cost depends on the box, not on the image.
 
     Args:
         mask: float32 [h, w].
-        box: [4], yxyx normalized to the image; the part outside is cut off.
+        box: [4], yxyx normalized to the image; the part outside the image is cut off.
         size: H, W.
     """
     low, high = np.asarray(box, np.float32).reshape(2, 2)
@@ -39,7 +39,7 @@ def paste_mask(mask: Array, box: Array, size: Tuple[int, int]) -> MaskRegion:
     columns = _samples(low[1], high[1], mask.shape[1], size[1])
     by_row = np.asarray(mask, np.float32)
     above, below = by_row[rows.lower], by_row[rows.upper]
-    # Across first, then down, as the operation of the graph does.
+    # Columns first, then rows: `tf.image.crop_and_resize` rounds in this order.
     upper = _between(above[:, columns.lower], above[:, columns.upper], columns.share)
     lower = _between(below[:, columns.lower], below[:, columns.upper], columns.share)
     values = _between(upper, lower, rows.share[:, np.newaxis])
@@ -47,16 +47,16 @@ def paste_mask(mask: Array, box: Array, size: Tuple[int, int]) -> MaskRegion:
 
 
 class _Samples(NamedTuple):
-    """Where the pixels of one axis of the image lie in a mask."""
+    """Positions of the image's pixels in a mask, along one axis."""
 
     start: int  # the first pixel inside the box
-    lower: Array  # int [n], the mask's pixel before each
-    upper: Array  # int [n], the one after it
-    share: Array  # float32 [n], of `upper`
+    lower: Array  # int [n], the mask's pixel before each position
+    upper: Array  # int [n], the mask's pixel after it
+    share: Array  # float32 [n], weight of `upper`
 
 
 def _samples(low: np.float32, high: np.float32, mask_size: int, image_size: int) -> _Samples:
-    """As `tf.image.crop_and_resize`, with its rounding; the corner pixels are aligned."""
+    """Positions as in `tf.image.crop_and_resize`, with its rounding; corner pixels are aligned."""
     extent, last = high - low, np.float32(mask_size - 1)
     first, end = -low / extent, (np.float32(1.0) - low) / extent
     pixels = np.arange(image_size, dtype=np.float32)
@@ -64,12 +64,13 @@ def _samples(low: np.float32, high: np.float32, mask_size: int, image_size: int)
         scale = (end - first) * last / np.float32(image_size - 1)
         positions = first * last + pixels * scale
     else:
+        # A single pixel lies in the middle, as in TensorFlow's kernel.
         positions = np.float32(0.5) * (first + end) * last + pixels
-    found = np.flatnonzero((positions >= 0) & (positions <= last))
-    inside = positions[found]
+    indices = np.flatnonzero((positions >= 0) & (positions <= last))
+    inside = positions[indices]
     lower = np.floor(inside)
     return _Samples(
-        int(found[0]) if found.size else 0,
+        int(indices[0]) if indices.size else 0,
         lower.astype(np.int64),
         np.ceil(inside).astype(np.int64),
         inside - lower,
@@ -81,15 +82,15 @@ def _between(first: Array, second: Array, share: Array) -> Array:
 
 
 def resize_mask(mask: Array, size: Tuple[int, int]) -> MaskRegion:
-    """A mask of a whole image at another size, by the nearest pixel; corner pixels are aligned.
+    """Resizes a mask of a whole image to the nearest pixel; corner pixels are aligned.
 
-    This is how the reference brings groundtruth masks to the size of the original image.
+    The reference resizes groundtruth masks to the original image in this way.
     """
     inside = np.asarray(mask) > INSIDE_ABOVE
     for axis, (old, new) in enumerate(zip(inside.shape, size)):
         if old != new:
             scale = np.float32((old - 1) / (new - 1)) if new > 1 else np.float32(0)
-            # Half a pixel is rounded up: np.round would take the even one.
+            # Half a pixel is rounded up: np.round rounds to the even number.
             nearest = np.floor(np.arange(new, dtype=np.float32) * scale + np.float32(0.5))
             inside = inside.take(np.minimum(nearest.astype(np.int64), old - 1), axis)
     return MaskRegion(0, 0, inside)
@@ -99,10 +100,10 @@ def run_lengths(region: MaskRegion, size: Tuple[int, int]) -> Dict[str, Any]:
     """COCO's compressed run-length encoding: {"size": [H, W], "counts": bytes}.
 
     Args:
-        region: It must lie within the image.
+        region: a region within the image.
         size: H, W.
     """
-    # Imported here, because training does not need it.
+    # Imported here, because training does not need pycocotools.
     from pycocotools import mask as coco_mask
 
     counts = run_counts(region, size)
@@ -111,15 +112,16 @@ def run_lengths(region: MaskRegion, size: Tuple[int, int]) -> Dict[str, Any]:
 
 
 def run_counts(region: MaskRegion, size: Tuple[int, int]) -> List[int]:
-    """Lengths of runs down the columns of the image, by turns outside and inside the mask."""
+    """Lengths of runs down the columns, alternately outside and inside the mask."""
     height, width = size
     num_columns = region.inside.shape[1]
+    # Empty rows above and below, so that every run has a start and an end.
     padded = np.zeros([num_columns, region.inside.shape[0] + 2], np.int8)
     padded[:, 1:-1] = region.inside.T
     change = np.diff(padded, axis=1)
     column, row = np.nonzero(change)
     edges = (region.left + column) * height + region.top + row
-    # A run may go on from the last row of a column to the first row of the next.
+    # A run that reaches the last row continues in the first row of the next column.
     continues = np.flatnonzero(edges[1:-1:2] == edges[2::2])
     edges = np.delete(edges, np.concatenate([2 * continues + 1, 2 * continues + 2]))
     ends = [] if edges.size and edges[-1] == height * width else [height * width]

@@ -1,4 +1,4 @@
-"""Instance masks between the frame of their box and the frame of the image.
+"""Conversion of instance masks between the frame of their box and the frame of the image.
 
 Letters: B images, N boxes, G masks of an image, h x w mask pixels, H x W image pixels. Boxes are
 normalized to the image.
@@ -11,14 +11,14 @@ from typing import Optional, Tuple
 from estimator_det.boxes import geometry
 from estimator_det.compat import tf
 
-# Beyond every edge: crop_and_resize fills such a crop with its extrapolation value.
+# Outside the mask: crop_and_resize fills such a crop with its extrapolation value.
 _OUTSIDE = [2.0, 2.0, 3.0, 3.0]
 
 
 def reframe_masks(
     masks: tf.Tensor, boxes: tf.Tensor, image_size: Tuple[int, int], method: str = "bilinear"
 ) -> tf.Tensor:
-    """Masks drawn inside their boxes, put where the boxes lie in the image.
+    """Pastes masks that fill their boxes into the image.
 
     Args:
         masks: float32 [..., h, w], each filling its box.
@@ -34,11 +34,11 @@ def reframe_masks(
     height, width = masks.shape[-2:]
     flat_masks = tf.reshape(masks, [-1, *_sizes(masks)])
     flat_boxes = tf.reshape(boxes, [-1, 4])
-    # Where the image lies, seen from the box: a crop of the mask by it is the mask in the image.
+    # The image's position relative to the box: cropping the mask there pastes it into the image.
     image_in_box = geometry.change_frame(tf.constant([0.0, 0.0, 1.0, 1.0]), flat_boxes)
     has_area = (flat_boxes[:, 2] > flat_boxes[:, 0]) & (flat_boxes[:, 3] > flat_boxes[:, 1])
     image_in_box = tf.where(has_area[:, None], image_in_box, tf.constant(_OUTSIDE))
-    drawn = tf.image.crop_and_resize(
+    pasted = tf.image.crop_and_resize(
         tf.ensure_shape(flat_masks, [None, height, width])[..., None],
         image_in_box,
         tf.range(tf.shape(flat_masks)[0]),
@@ -46,8 +46,8 @@ def reframe_masks(
         method=method,
         extrapolation_value=0.0,
     )[..., 0]
-    result = tf.reshape(drawn, tf.concat([leading, tf.shape(drawn)[1:]], axis=0))
-    result.set_shape(masks.shape[:-2].concatenate(drawn.shape[1:]))
+    result = tf.reshape(pasted, tf.concat([leading, tf.shape(pasted)[1:]], axis=0))
+    result.set_shape(masks.shape[:-2].concatenate(pasted.shape[1:]))
     return result
 
 
@@ -57,14 +57,14 @@ def crop_masks(
     crop_size: Tuple[int, int],
     mask_indices: Optional[tf.Tensor] = None,
 ) -> tf.Tensor:
-    """Masks of the image cut to boxes and resized, the inverse of `reframe_masks`.
+    """Cuts masks of the image to boxes and resizes them; inverse of `reframe_masks`.
 
     Args:
         masks: float32 [B, G, H, W].
-        boxes: float32 [B, N, 4]; what lies outside the image is 0.
+        boxes: float32 [B, N, 4]; the result is 0 outside the image.
         crop_size: h, w.
-        mask_indices: int32 [B, N], the mask that each box cuts; without it box n cuts mask n, and N
-            is G.
+        mask_indices: int32 [B, N], the mask that each box cuts. None: box n cuts mask n, and N is
+            G.
 
     Returns:
         float32 [B, N, h, w], bilinear.
@@ -83,8 +83,9 @@ def crop_masks(
 
 
 def _sizes(masks: tf.Tensor) -> Tuple[int, int]:
-    """The last two sizes, static where known."""
+    """Last two sizes of masks; ints if static, else tensors."""
     dynamic = tf.unstack(tf.shape(masks)[-2:], num=2)
     return tuple(
-        known if known is not None else size for known, size in zip(masks.shape[-2:], dynamic)
+        static_size if static_size is not None else size
+        for static_size, size in zip(masks.shape[-2:], dynamic)
     )

@@ -1,4 +1,4 @@
-"""Matchers: which groundtruth row, if any, each anchor is matched with."""
+"""Matchers: they choose the groundtruth row, if any, of each anchor."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from estimator_det.config.text import ConfigError
 TPU = TpuAdvice("matcher", "use argmax_matcher with use_matmul_gather: true")
 
 UNMATCHED = -1  # the anchor is background
-IGNORED = -2  # the anchor takes no part in any loss
+IGNORED = -2  # the anchor is not part of any loss
 
 
 class Matcher(Protocol):
-    """Matches anchors to groundtruth rows, a whole batch at once."""
+    """Matches anchors to groundtruth rows, for a whole batch at once."""
 
     @property
     def use_matmul_gather(self) -> bool:
-        """Whether rows should be fetched with a one-hot product instead of a gather (for TPU)."""
+        """True if rows should be fetched with a one-hot product, not a gather (for TPU)."""
 
     def __call__(
-        self, similarity: tf.Tensor, valid: tf.Tensor, claiming: Optional[tf.Tensor] = None
+        self, similarity: tf.Tensor, valid: tf.Tensor, may_force_match: Optional[tf.Tensor] = None
     ) -> tf.Tensor:
-        """Similarity [B, G, A], valid bool [B, G] -> int32 [B, A].
+        """Matches similarity [B, G, A], valid bool [B, G] -> int32 [B, A].
 
         Args:
             similarity: float32 [B, G, A], higher is closer.
-            valid: bool [B, G]; other rows are padding and never matched.
-            claiming: bool [B, G], the valid rows that may claim an anchor of their own (forced and
-                bipartite matches); all valid ones where not given.
+            valid: bool [B, G]; False for padding rows, which are never matched.
+            may_force_match: bool [B, G], valid rows that may have a forced or bipartite match; None
+                for all valid rows.
 
         Returns:
-            int32 [B, A]: the row matched, `UNMATCHED` or `IGNORED`.
+            int32 [B, A]: the matched row, `UNMATCHED` or `IGNORED`.
         """
 
 
@@ -44,19 +44,19 @@ MATCHERS: Registry[Callable[[Any], Matcher]] = Registry("matcher")
 
 @dataclasses.dataclass(frozen=True)
 class ArgMaxMatcher:
-    """Each anchor takes the row it is most similar to, the first of equals, if similar enough.
+    """Matches each anchor with the row most similar to it, the first of equals, if similar enough.
 
     Below `unmatched_threshold` an anchor is unmatched, from there to `matched_threshold` ignored
-    (the two change places unless `negatives_lower_than_unmatched`). Then, when
-    `force_match_for_each_row`, every claiming row takes the anchor most similar to it, however
-    weak; of rows that want the same anchor the first one has it. An image without valid rows has
-    all anchors unmatched.
+    (the two are exchanged unless `negatives_lower_than_unmatched`). If `force_match_for_each_row`,
+    every row that may force a match then gets the anchor most similar to it, however weak; if
+    several rows want the same anchor, the first row gets it. In an image without valid rows all
+    anchors are unmatched.
 
     Attributes:
         matched_threshold: lowest similarity of a match; None matches every anchor.
-        unmatched_threshold: None is the same as `matched_threshold`.
-        negatives_lower_than_unmatched: whether the lowest similarities are the negatives.
-        force_match_for_each_row: whether rows claim an anchor each.
+        unmatched_threshold: None for the value of `matched_threshold`.
+        negatives_lower_than_unmatched: True if the lowest similarities are the negatives.
+        force_match_for_each_row: True to force a match for each row.
         use_matmul_gather: see `Matcher`.
     """
 
@@ -72,36 +72,38 @@ class ArgMaxMatcher:
             if unmatched is not None:
                 raise ConfigError(
                     "unmatched_threshold needs a matched_threshold; "
-                    f"given: {unmatched} without matched_threshold"
+                    f"given: {unmatched} without matched_threshold. Set both"
                 )
             return
         if unmatched is not None and unmatched > matched:
             raise ConfigError(
                 "unmatched_threshold must not be above matched_threshold; "
-                f"given: {unmatched} and {matched}"
+                f"given: {unmatched} and {matched}. Lower the first or raise the second"
             )
         if not self.negatives_lower_than_unmatched and unmatched in (None, matched):
             raise ConfigError(
-                "negatives_lower_than_unmatched: false takes negatives from between "
+                "negatives_lower_than_unmatched: false needs negatives between "
                 f"unmatched_threshold and matched_threshold, which are both {matched}. "
-                "Remedy: lower unmatched_threshold"
+                "Lower unmatched_threshold"
             )
 
     def __call__(
-        self, similarity: tf.Tensor, valid: tf.Tensor, claiming: Optional[tf.Tensor] = None
+        self, similarity: tf.Tensor, valid: tf.Tensor, may_force_match: Optional[tf.Tensor] = None
     ) -> tf.Tensor:
-        shown = tf.where(tf.expand_dims(valid, -1), similarity, similarity.dtype.min)
-        if not shown.shape[1]:  # 0, or known only at run time: argmax needs a row
-            shown = tf.pad(shown, [[0, 0], [0, 1], [0, 0]], constant_values=similarity.dtype.min)
-        matches = self._by_threshold(shown)
+        masked = tf.where(tf.expand_dims(valid, -1), similarity, similarity.dtype.min)
+        if not masked.shape[1]:  # 0, or known only at run time: argmax needs a row
+            masked = tf.pad(masked, [[0, 0], [0, 1], [0, 0]], constant_values=similarity.dtype.min)
+        matches = self._by_threshold(masked)
         if self.force_match_for_each_row:
-            claiming = valid if claiming is None else tf.logical_and(valid, claiming)
-            claimed_by = _claims(similarity, claiming)
-            matches = tf.where(claimed_by >= 0, claimed_by, matches)
+            may_force_match = (
+                valid if may_force_match is None else tf.logical_and(valid, may_force_match)
+            )
+            forced_matches = _forced_matches(similarity, may_force_match)
+            matches = tf.where(forced_matches >= 0, forced_matches, matches)
         return tf.stop_gradient(matches)
 
     def _by_threshold(self, similarity: tf.Tensor) -> tf.Tensor:
-        """[B, G, A] with the lowest number on rows that are not valid -> int32 [B, A]."""
+        """Matches by masked similarities [B, G, A] alone: int32 [B, A]."""
         best = tf.reduce_max(similarity, axis=1)
         rows = tf.argmax(similarity, axis=1, output_type=tf.int32)
         no_rows = tf.equal(best, similarity.dtype.min)
@@ -118,15 +120,16 @@ class ArgMaxMatcher:
         return tf.where(best < high, weak, rows)
 
 
-def _claims(similarity: tf.Tensor, claiming: tf.Tensor) -> tf.Tensor:
-    """The first row whose most similar anchor this is: [B, G, A], [B, G] -> int32 [B, A], or -1."""
+def _forced_matches(similarity: tf.Tensor, may_force_match: tf.Tensor) -> tf.Tensor:
+    """First row whose most similar anchor this is: [B, G, A], [B, G] -> int32 [B, A], or -1."""
     dynamic = tf.shape(similarity)
     batch, num_rows, num_anchors = (
         dynamic[axis] if size is None else size for axis, size in enumerate(similarity.shape)
     )
     favourite = tf.argmax(similarity, axis=2, output_type=tf.int32)
+    # One segment per anchor of the whole batch, so that one op finds the first row of each.
     flat = favourite + tf.expand_dims(tf.range(batch) * num_anchors, -1)
-    segments = tf.where(claiming, flat, -1)  # negative segments are dropped
+    segments = tf.where(may_force_match, flat, -1)  # negative segments are dropped
     rows = tf.broadcast_to(tf.range(num_rows), [batch, num_rows])
     first = tf.math.unsorted_segment_min(rows, segments, batch * num_anchors)
     first = tf.where(first < num_rows, first, -1)  # segments without rows hold the highest int32
@@ -135,13 +138,14 @@ def _claims(similarity: tf.Tensor, claiming: tf.Tensor) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class BipartiteMatcher:
-    """Greedy one-to-one matching: the most similar pair first, then the best of what is left.
+    """Greedy one-to-one matching: the most similar pair first, then the best of the remaining ones.
 
-    Of equally similar pairs the lower row comes first, then the lower anchor. Goes on until every
-    claiming row has an anchor, or every anchor a row; all other anchors are unmatched.
+    Among equally similar pairs the lower row comes first, then the lower anchor. The matching ends
+    when every row that may force a match has an anchor, or every anchor a row; all other anchors
+    are unmatched.
 
-    The reference counts the claiming rows and matches as many of the *leading* ones; here the rows
-    themselves count, which differs only where padding or weightless rows precede others.
+    The reference matches as many *leading* rows as may force a match; here the rows themselves are
+    matched, which differs only if padding or rows of weight 0 precede others.
 
     Attributes:
         use_matmul_gather: see `Matcher`.
@@ -150,36 +154,40 @@ class BipartiteMatcher:
     use_matmul_gather: bool = False
 
     def __call__(
-        self, similarity: tf.Tensor, valid: tf.Tensor, claiming: Optional[tf.Tensor] = None
+        self, similarity: tf.Tensor, valid: tf.Tensor, may_force_match: Optional[tf.Tensor] = None
     ) -> tf.Tensor:
-        claiming = valid if claiming is None else tf.logical_and(valid, claiming)
+        may_force_match = (
+            valid if may_force_match is None else tf.logical_and(valid, may_force_match)
+        )
         lowest = similarity.dtype.min
-        left = tf.where(tf.expand_dims(claiming, -1), similarity, lowest)
-        # A last row that is never taken keeps argmax defined when G is 0.
-        left = tf.pad(left, [[0, 0], [0, 1], [0, 0]], constant_values=lowest)
-        left_shape, matches_shape = left.shape, [left.shape[0], left.shape[2]]
-        batch, num_rows, num_anchors = tf.unstack(tf.shape(left), num=3)
-        claims = tf.reduce_sum(tf.cast(claiming, tf.int32), axis=1)
+        remaining = tf.where(tf.expand_dims(may_force_match, -1), similarity, lowest)
+        # A last row that is never matched keeps argmax defined when G is 0.
+        remaining = tf.pad(remaining, [[0, 0], [0, 1], [0, 0]], constant_values=lowest)
+        matches_shape = [remaining.shape[0], remaining.shape[2]]
+        remaining_shape = remaining.shape
+        batch, num_rows, num_anchors = tf.unstack(tf.shape(remaining), num=3)
+        claims = tf.reduce_sum(tf.cast(may_force_match, tf.int32), axis=1)
+        # Padded, because reduce_max of no rows is the lowest int32.
         rounds = tf.minimum(tf.reduce_max(tf.pad(claims, [[0, 1]])), num_anchors)
         row_numbers = tf.range(num_rows)[None, :, None]
         anchor_numbers = tf.range(num_anchors)[None, :]
 
         def take_best(
-            done: tf.Tensor, left: tf.Tensor, matches: tf.Tensor
+            rounds_done: tf.Tensor, remaining: tf.Tensor, matches: tf.Tensor
         ) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            pairs = tf.reshape(left, [batch, num_rows * num_anchors])
+            pairs = tf.reshape(remaining, [batch, num_rows * num_anchors])
             best = tf.argmax(pairs, axis=1, output_type=tf.int32)[:, None]
             row, anchor = best // num_anchors, best % num_anchors
-            found = tf.reduce_max(pairs, axis=1, keepdims=True) > lowest
-            here = tf.logical_and(tf.equal(anchor_numbers, anchor), found)
-            matches = tf.ensure_shape(tf.where(here, row, matches), matches_shape)
-            taken = tf.logical_or(here[:, None, :], tf.equal(row_numbers, row[:, :, None]))
-            left = tf.ensure_shape(tf.where(taken, lowest, left), left_shape)
-            return done + 1, left, matches
+            is_pair = tf.reduce_max(pairs, axis=1, keepdims=True) > lowest
+            is_match = tf.logical_and(tf.equal(anchor_numbers, anchor), is_pair)
+            matches = tf.ensure_shape(tf.where(is_match, row, matches), matches_shape)
+            is_used = tf.logical_or(is_match[:, None, :], tf.equal(row_numbers, row[:, :, None]))
+            remaining = tf.ensure_shape(tf.where(is_used, lowest, remaining), remaining_shape)
+            return rounds_done + 1, remaining, matches
 
         unmatched = tf.ensure_shape(tf.fill([batch, num_anchors], UNMATCHED), matches_shape)
         _, _, matches = tf.while_loop(
-            lambda done, *_: done < rounds, take_best, (0, left, unmatched)
+            lambda rounds_done, *_: rounds_done < rounds, take_best, (0, remaining, unmatched)
         )
         return tf.stop_gradient(matches)
 
@@ -202,5 +210,5 @@ def _make_bipartite(config: Any) -> Matcher:
 
 
 def make_matcher(config: Any) -> Matcher:
-    """The matcher of a `Matcher` message; ConfigError if none is set or its thresholds conflict."""
+    """Builds the matcher of a `Matcher` message, or raises ConfigError."""
     return MATCHERS.make_chosen(config, "matcher_oneof", "matcher")

@@ -1,4 +1,4 @@
-"""Sampling of anchors or proposals, so that few positives are not drowned by many negatives."""
+"""Sampling of anchors or proposals, which limits the number of negatives per positive."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ def balanced_sample(
     positive_fraction: float = 0.5,
     seed: Seed = None,
 ) -> tf.Tensor:
-    """A random sample of each image with a bounded share of positives.
+    """Samples each image at random with a bounded share of positives.
 
     With a `batch_size`, at most `positive_fraction` of it (rounded down) are positives, and
-    negatives fill the rest. Without, all positives are taken, and as many negatives as make their
-    share `positive_fraction`; an image without positives then has an empty sample. What is eligible
-    is taken whole where it fits. All shapes are static, so that TPU needs no other sampler.
+    negatives fill the rest. Without it, all positives are sampled, and negatives until the share of
+    positives is `positive_fraction`; an image without positives then has an empty sample. If there
+    are fewer candidates than that, all are sampled. Shapes are static, so that TPU can use it, too.
 
     Args:
-        indicator: bool [B, A], what may be sampled.
+        indicator: bool [B, A], True for candidates.
         labels: bool [B, A], True for positives.
-        batch_size: most samples per image; None for as many as the positives allow.
+        batch_size: most samples per image; None for no limit except the share of positives.
         positive_fraction: within 0..1; above 0 without a batch size.
         seed: an int or None for numbers that differ from step to step, repeated by the same int
-            in a new graph; or an integer tensor [2], which alone decides the sample.
+            in a new graph; or an integer tensor [2], for the same sample at each step.
 
     Returns:
-        bool [B, A], True for what is sampled.
+        bool [B, A], True for samples.
 
     Raises:
         ValueError: if an argument is out of its range.
@@ -54,43 +54,45 @@ def balanced_sample(
     if not 0.0 <= positive_fraction <= 1.0:
         raise ValueError(f"positive_fraction must be within 0..1; given: {positive_fraction}")
     if batch_size is None and positive_fraction == 0.0:
-        raise ValueError("positive_fraction must be above 0 where no batch_size is given")
+        raise ValueError("positive_fraction must be above 0 if there is no batch_size; given: 0")
     if batch_size is not None and batch_size < 0:
-        raise ValueError(f"batch_size must not be below 0; given: {batch_size}")
+        raise ValueError(f"batch_size must be 0 or more; given: {batch_size}")
 
     positive = tf.logical_and(indicator, labels)
     negative = tf.logical_and(indicator, tf.logical_not(labels))
     num_positive = tf.reduce_sum(tf.cast(positive, tf.int32), axis=1, keepdims=True)
     if batch_size is None:
-        taken = num_positive
+        num_positive_samples = num_positive
         negatives_per_positive = (1.0 - positive_fraction) / positive_fraction
-        room = tf.cast(negatives_per_positive * tf.cast(num_positive, tf.float32), tf.int32)
+        num_negative_samples = tf.cast(
+            negatives_per_positive * tf.cast(num_positive, tf.float32), tf.int32
+        )
     else:
-        taken = tf.minimum(num_positive, int(positive_fraction * batch_size))
-        room = batch_size - taken
+        num_positive_samples = tf.minimum(num_positive, int(positive_fraction * batch_size))
+        num_negative_samples = batch_size - num_positive_samples
 
-    # One shuffle of everything with positives first: the place of a row decides. Places, not
-    # values, because equal random numbers do occur among many anchors.
+    # One shuffle of all anchors, positives first, then negatives: places in it decide.
+    # Places, not random numbers, because equal random numbers do occur among many anchors.
     group = tf.where(positive, 0.0, tf.where(negative, 1.0, 2.0))
     order = tf.argsort(group + _uniform(tf.shape(labels), seed), axis=1)
     place = tf.argsort(order, axis=1)
-    take_positive = tf.logical_and(positive, place < taken)
-    take_negative = tf.logical_and(negative, place - num_positive < room)
-    return tf.logical_or(take_positive, take_negative)
+    positive_samples = tf.logical_and(positive, place < num_positive_samples)
+    negative_samples = tf.logical_and(negative, place - num_positive < num_negative_samples)
+    return tf.logical_or(positive_samples, negative_samples)
 
 
 def make_random_example_sampler(config: Any, seed: Seed = None) -> Sampler:
-    """The sampler of SSD's loss from a `RandomExampleSampler` proto.
+    """Builds the sampler of SSD's loss from a `RandomExampleSampler` proto.
 
     Args:
-        config: the proto.
-        seed: as in `balanced_sample`.
+        config: a `RandomExampleSampler` proto.
+        seed: see `balanced_sample`.
 
     Returns:
         sampler(indicator bool [B, A], labels bool [B, A]) -> bool [B, A]: all positives, and
-        negatives at random so that positives are `positive_sample_fraction` of the sample. In the
-        reference the indicator holds anchors with a class weight other than 0, labels those with
-        any foreground class target.
+        random negatives until positives are `positive_sample_fraction` of the sample. In the
+        reference the indicator is True for anchors with a class weight other than 0, labels for
+        those with any foreground class target.
 
     Raises:
         ConfigError: if the fraction is not above 0 and at most 1.

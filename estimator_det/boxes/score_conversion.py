@@ -1,7 +1,7 @@
-"""From class logits to scores: a converter, and a calibration fitted on held-out data.
+"""Conversion of class logits to scores, and calibration of scores on held-out data.
 
-Letters: B images, A anchors, C class columns. Calibrations work on the columns as the predictor
-makes them: where the first column is the background, class id 0 is the background.
+Letters: B images, A anchors, C class columns. Calibrations use the predictor's columns: class id 0
+is the background if the first column is.
 """
 
 from __future__ import annotations
@@ -32,16 +32,18 @@ _CONVERTERS: Dict[str, ScoreFunction] = {
 
 
 def make_score_converter(config: Any) -> ScoreFunction:
-    """The function logits [B, A, C] -> scores [B, A, C] that a `PostProcessing` proto describes.
+    """Builds the function logits [B, A, C] -> scores [B, A, C] of a `PostProcessing` proto.
 
     Logits are divided by `logit_scale`, converted, then calibrated (temperature scaling calibrates
     before the conversion).
 
     Raises:
-        ConfigError: if the scale is 0 or the calibration is not set or not usable.
+        ConfigError: if the scale is 0 or the calibration is not usable.
     """
     if config.logit_scale == 0.0:
-        raise ConfigError("post_processing.logit_scale divides the logits; given: 0")
+        raise ConfigError(
+            "post_processing.logit_scale divides the logits and must not be 0; given: 0"
+        )
     convert = _CONVERTERS[config.ScoreConverter.Name(config.score_converter)]
     scale = config.logit_scale
 
@@ -57,15 +59,15 @@ def make_score_converter(config: Any) -> ScoreFunction:
 def interpolate(
     scores: tf.Tensor, points_x: np.ndarray[Any, Any], points_y: np.ndarray[Any, Any]
 ) -> tf.Tensor:
-    """Piecewise linear functions of scores, level beyond their first and last points.
+    """Evaluates piecewise linear functions, which are constant beyond their first and last points.
 
     Args:
-        scores: float32 [C, M], row c mapped by function c; or [M] with points [L].
+        scores: float32 [C, M], function c applies to row c; or [M] with points [L].
         points_x: float32 [C, L], strictly increasing in each row.
         points_y: float32 [C, L].
 
     Returns:
-        float32, as the scores.
+        float32, in the shape of the scores.
     """
     last = points_x.shape[-1] - 1
     right = tf.searchsorted(tf.constant(points_x), scores, side="right")
@@ -73,28 +75,28 @@ def interpolate(
     right = tf.minimum(right, last)
     rank = points_x.ndim - 1
 
-    def at(points: np.ndarray[Any, Any], index: tf.Tensor) -> tf.Tensor:
+    def gather(points: np.ndarray[Any, Any], index: tf.Tensor) -> tf.Tensor:
         return tf.gather(tf.constant(points), index, batch_dims=rank)
 
-    start, span = at(points_x, left), at(points_x, right) - at(points_x, left)
+    start, span = gather(points_x, left), gather(points_x, right) - gather(points_x, left)
     weight = tf.math.divide_no_nan(scores - start, span)
-    return (1.0 - weight) * at(points_y, left) + weight * at(points_y, right)
+    return (1.0 - weight) * gather(points_y, left) + weight * gather(points_y, right)
 
 
 def _points(pairs: Any, where: str) -> Tuple[List[float], List[float]]:
     xs = [pair.x for pair in pairs.x_y_pair]
     ys = [pair.y for pair in pairs.x_y_pair]
     if not xs:
-        raise ConfigError(f"{where}: needs at least one x_y_pair; found none")
-    for before, after in zip(xs, xs[1:]):
-        if not before < after:
+        raise ConfigError(f"{where}: needs at least one x_y_pair; given: none")
+    for x, next_x in zip(xs, xs[1:]):
+        if not x < next_x:
             raise ConfigError(
-                f"{where}: x must increase from pair to pair; {after:g} follows {before:g}"
+                f"{where}: x must increase from pair to pair; given: {next_x:g} after {x:g}"
             )
     return xs, ys
 
 
-def _after(convert: ScoreFunction, calibrate: ScoreFunction) -> ScoreFunction:
+def _compose(convert: ScoreFunction, calibrate: ScoreFunction) -> ScoreFunction:
     return lambda logits: calibrate(convert(logits))
 
 
@@ -116,7 +118,7 @@ def _make_function(config: Any, convert: ScoreFunction) -> ScoreFunction:
         flat = interpolate(tf.reshape(scores, [-1]), points_x, points_y)
         return tf.reshape(flat, tf.shape(scores))
 
-    return _after(convert, calibrate)
+    return _compose(convert, calibrate)
 
 
 @CALIBRATIONS.register("class_id_function_approximations")
@@ -126,33 +128,34 @@ def _make_function_per_class(config: Any, convert: ScoreFunction) -> ScoreFuncti
         class_id: _points(pairs, f"{where}[{class_id}]")
         for class_id, pairs in config.class_id_xy_pairs_map.items()
     }
-    most = max((len(xs) for xs, _ in points.values()), default=0)
+    max_points = max((len(xs) for xs, _ in points.values()), default=0)
 
     def calibrate(scores: tf.Tensor) -> tf.Tensor:
         num_classes = scores.shape[-1]
         _check_class_ids(points, num_classes, where)
         if not points:
             return scores
-        table_x = np.full([num_classes, most], np.inf, np.float32)
-        table_y = np.zeros([num_classes, most], np.float32)
+        # All functions have the same number of points, so that a single lookup serves every class.
+        table_x = np.full([num_classes, max_points], np.inf, np.float32)
+        table_y = np.zeros([num_classes, max_points], np.float32)
         for class_id, (xs, ys) in points.items():
             table_x[class_id, : len(xs)] = xs
             table_y[class_id, : len(ys)] = ys
             table_y[class_id, len(ys) :] = ys[-1]
-            # Further points continue the last level; they must increase too.
-            table_x[class_id, len(xs) :] = xs[-1] + 1.0 + np.arange(most - len(xs))
+            # The points that fill up a row repeat its last y; their x must increase, too.
+            table_x[class_id, len(xs) :] = xs[-1] + 1.0 + np.arange(max_points - len(xs))
         by_class = tf.transpose(tf.reshape(scores, [-1, num_classes]))
         calibrated = tf.transpose(interpolate(by_class, table_x, table_y))
-        known = np.isin(np.arange(num_classes), list(points))
-        return tf.where(known, tf.reshape(calibrated, tf.shape(scores)), scores)
+        is_calibrated = np.isin(np.arange(num_classes), list(points))
+        return tf.where(is_calibrated, tf.reshape(calibrated, tf.shape(scores)), scores)
 
-    return _after(convert, calibrate)
+    return _compose(convert, calibrate)
 
 
 @CALIBRATIONS.register("sigmoid_calibration")
 def _make_sigmoid(config: Any, convert: ScoreFunction) -> ScoreFunction:
     a, b = config.sigmoid_parameters.a, config.sigmoid_parameters.b
-    return _after(convert, lambda scores: tf.sigmoid(-(a * scores + b)))
+    return _compose(convert, lambda scores: tf.sigmoid(-(a * scores + b)))
 
 
 @CALIBRATIONS.register("class_id_sigmoid_calibrations")
@@ -169,10 +172,10 @@ def _make_sigmoid_per_class(config: Any, convert: ScoreFunction) -> ScoreFunctio
         table = np.zeros([2, num_classes], np.float32)
         for class_id, pair in parameters.items():
             table[:, class_id] = pair
-        known = np.isin(np.arange(num_classes), list(parameters))
-        return tf.where(known, tf.sigmoid(-(table[0] * scores + table[1])), scores)
+        is_calibrated = np.isin(np.arange(num_classes), list(parameters))
+        return tf.where(is_calibrated, tf.sigmoid(-(table[0] * scores + table[1])), scores)
 
-    return _after(convert, calibrate)
+    return _compose(convert, calibrate)
 
 
 @CALIBRATIONS.register("temperature_scaling_calibration")

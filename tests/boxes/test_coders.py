@@ -171,5 +171,5 @@ def test_keypoints_must_be_given_and_as_many():
     coder = KeypointCoder(3)
     with pytest.raises(ValueError, match="needs keypoints"):
         coder.encode(tf.zeros([1, 4]), tf.zeros([1, 4]))
-    with pytest.raises(ValueError, match="num_keypoints is 3; the groundtruth has 2"):
+    with pytest.raises(ValueError, match="num_keypoints is 3, but the groundtruth has 2"):
         coder.encode(tf.zeros([1, 4]), tf.zeros([1, 4]), tf.zeros([1, 2, 2]))

@@ -19,10 +19,10 @@ SETTINGS, ARRAYS = golden_component("matchers")
 CASES = sorted(name for name in ARRAYS if name.count("__") == 2)
 
 
-def run(matcher, similarity, valid=None, claiming=None):
+def run(matcher, similarity, valid=None, may_force_match=None):
     similarity = tf.constant(similarity, tf.float32)
     valid = tf.ones(similarity.shape[:2], tf.bool) if valid is None else tf.constant(valid)
-    return matcher(similarity, valid, claiming).numpy()
+    return matcher(similarity, valid, may_force_match).numpy()
 
 
 def claiming_rows(num_rows, which):
@@ -36,8 +36,8 @@ def test_golden(case):
     is_bipartite = setting == "bipartite"
     matcher = BipartiteMatcher() if is_bipartite else ArgMaxMatcher(**SETTINGS[setting])
     similarity = ARRAYS[f"sim_{matrix}"]
-    claiming = claiming_rows(len(similarity), which)
-    found = run(matcher, similarity[None], claiming=claiming[None])
+    may_force_match = claiming_rows(len(similarity), which)
+    found = run(matcher, similarity[None], may_force_match=may_force_match[None])
     np.testing.assert_array_equal(found[0], ARRAYS[case])
 
 
@@ -77,8 +77,8 @@ def test_negatives_between_thresholds_by_hand():
 def test_force_gives_an_anchor_wanted_twice_to_the_first_row():
     matcher = ArgMaxMatcher(matched_threshold=0.9, force_match_for_each_row=True)
     assert run(matcher, HAND).tolist() == [[0, -1, -1, -1, -1]]
-    claiming = tf.constant([[False, True]])
-    assert run(matcher, HAND, claiming=claiming).tolist() == [[1, -1, -1, -1, -1]]
+    may_force_match = tf.constant([[False, True]])
+    assert run(matcher, HAND, may_force_match=may_force_match).tolist() == [[1, -1, -1, -1, -1]]
 
 
 def test_bipartite_by_hand():
@@ -164,7 +164,7 @@ def test_makers():
         ("argmax_matcher { unmatched_threshold: 0.75 }", "unmatched_threshold must not be above"),
         (
             "argmax_matcher { negatives_lower_than_unmatched: false }",
-            "Remedy: lower unmatched_threshold",
+            "Lower unmatched_threshold",
         ),
     ],
 )

@@ -114,7 +114,7 @@ def test_bad_fraction(size, fraction):
 
 
 def test_bad_batch_size():
-    with pytest.raises(ValueError, match="batch_size must not be below 0; given: -1"):
+    with pytest.raises(ValueError, match="batch_size must be 0 or more; given: -1"):
         balanced_sample(*batch((1, 1)), -1)
 
 

@@ -106,7 +106,7 @@ def test_sigmoids_of_some_classes() -> None:
         (
             """calibration_config { function_approximation { x_y_pairs {
             x_y_pair { x: 1 y: 1 } x_y_pair { x: 1 y: 2 } } } }""",
-            "x must increase from pair to pair; 1 follows 1",
+            "x must increase from pair to pair; given: 1 after 1",
         ),
         (
             """calibration_config { class_id_sigmoid_calibrations {

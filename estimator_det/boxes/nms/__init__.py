@@ -1,1 +1,1 @@
-"""Non-maximum suppression of many classes: `multiclass` chooses between the kernels of the rest."""
+"""Non-maximum suppression of many classes; `multiclass` chooses the kernel."""

@@ -1,9 +1,9 @@
-"""Kernels of non-maximum suppression: which boxes survive, before anything is cut to a window.
+"""Kernels of non-maximum suppression, which choose boxes before any box is cut to a window.
 
-Both kernels work on whole batches and put the same number of ops in the graph for any number
-of images, anchors and classes. Letters: B images, A anchors, C classes, q boxes per anchor (1, or C
-where every class has its own), S picks. They run on CPU and GPU; XLA has no kernel for the
-suppression ops used here; `static` is for it.
+Both kernels work on whole batches, and their number of ops does not depend on the number of images,
+anchors and classes. They run on CPU and GPU; XLA has no kernel for these suppression ops, so TPU
+uses `static`. Letters: B images, A anchors, C classes, q boxes per anchor (1, or C if each class
+has its own), S picks.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Callable, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from estimator_det.boxes.nms.rows import Boxes, CodedBoxes, has_area, picked_boxes
+from estimator_det.boxes.nms.rows import Boxes, CodedBoxes, gather_picks, has_area
 from estimator_det.compat import tf
 
-# Candidates of the first attempt; where they are too few, the next has GROWTH times as many. A
-# published SSD needs 256 to 512 for 100 detections of a photo; proposals overlap less.
+# Candidates of the first attempt; if they are too few, the next attempt has GROWTH times as many. A
+# published SSD needs 256 to 512 for 100 detections in a photo; proposals overlap less.
 FIRST_CANDIDATES = 1024
 CANDIDATES_PER_DETECTION = 4
 GROWTH = 8
@@ -27,7 +27,7 @@ MAX_CANDIDATES = 2**24
 
 
 class Picks(NamedTuple):
-    """Survivors of suppression; the order among equal scores is that of the rows."""
+    """Boxes that survive suppression; equal scores are in the order of the rows."""
 
     scores: tf.Tensor  # float32 [B, S]
     classes: tf.Tensor  # int32 [B, S]
@@ -41,45 +41,44 @@ class _Ranking(NamedTuple):
     scores: tf.Tensor  # float32 [B, K]
     classes: tf.Tensor  # int32 [B, K]
     anchors: tf.Tensor  # int32 [B, K]
-    ranks: tf.Tensor  # float32 [B, K]: K for the first, 1 for the last, 0 where there is none
+    ranks: tf.Tensor  # float32 [B, K]: K for the first, 1 for the last, 0 past the last candidate
     exhausted: tf.Tensor  # bool [B]: the image has no other candidates
 
 
 def best_picks(picks: Picks, count: int) -> Picks:
-    """The `count` valid picks of highest score, in falling order: [B, S] -> [B, count].
+    """Sorts picks [B, S] and returns the `count` valid ones of highest score: [B, count].
 
-    Equal scores keep the order they had. Rows past the valid ones hold zeros.
+    Equal scores keep their order. Rows past the valid ones hold zeros.
     """
     keys = tf.where(picks.valid, picks.scores, -float("inf"))
-    # Room for a full answer where there are fewer picks than detections.
+    # Padded, because there may be fewer picks than detections.
     keys = tf.pad(keys, [[0, 0], [0, count]], constant_values=-float("inf"))
     keys, rows = tf.math.top_k(keys, count)
     valid = keys > -float("inf")
     rows = tf.where(valid, rows, 0)
-    zero_as = tf.zeros_like(rows)
+    zeros = tf.zeros_like(rows)
     return Picks(
         tf.where(valid, keys, 0.0),
-        tf.where(valid, tf.gather(picks.classes, rows, batch_dims=1), zero_as),
-        tf.where(valid, tf.gather(picks.anchors, rows, batch_dims=1), zero_as),
+        tf.where(valid, tf.gather(picks.classes, rows, batch_dims=1), zeros),
+        tf.where(valid, tf.gather(picks.anchors, rows, batch_dims=1), zeros),
         valid,
     )
 
 
-def floor_of(score_threshold: float) -> float:
-    """The least float32 above a threshold, so that `>=` of it means `>` of the threshold."""
+def score_floor(score_threshold: float) -> float:
+    """Returns the least float32 above a threshold: `>=` it means `>` the threshold."""
     above = float(np.nextafter(np.float32(score_threshold), np.float32(np.inf)))
-    # TensorFlow's kernels take subnormal numbers for 0.
+    # TensorFlow's kernels treat subnormal numbers as 0.
     return max(above, float(np.finfo(np.float32).tiny)) if score_threshold >= 0.0 else above
 
 
 def _cuts(scores: tf.Tensor, num_candidates: tf.Tensor, floor: float) -> tf.Tensor:
-    """A score for each image [B] that about `num_candidates` of its [A, C] scores reach.
-
-    Estimated on every SAMPLE_STEP-th score: selecting exactly among all would be the slowest part.
-    """
+    """Estimates a score for each image [B] that about `num_candidates` scores [A, C] reach."""
     flat = tf.reshape(scores, [tf.shape(scores)[0], -1])
     total = tf.shape(flat)[1]
+    # A sample, because an exact selection among all scores would be the slowest part.
     sample = flat[:, ::SAMPLE_STEP]
+    # 1/8 more than needed: the sample must not underestimate.
     share = (num_candidates + num_candidates // 8) // SAMPLE_STEP + 1
     best = tf.math.top_k(sample, tf.minimum(share, tf.shape(sample)[1]))[0]
     cuts = tf.maximum(best[:, -1], floor)
@@ -90,15 +89,15 @@ def _rank(scores: tf.Tensor, num_candidates: tf.Tensor, floor: float) -> _Rankin
     """Ranks scores [B, A, C] of at least `floor`; `num_candidates` is an int32 scalar."""
     batch = tf.shape(scores)[0]
     cuts = _cuts(scores, num_candidates, floor)
-    reached = scores >= cuts[:, None, None]
-    # Row by row in the order that decides between equal scores: image, class, anchor.
-    entries = tf.where(tf.transpose(reached, [0, 2, 1]))
+    is_candidate = scores >= cuts[:, None, None]
+    # tf.where lists entries row by row: image, class, anchor, which is the order of equal scores.
+    entries = tf.where(tf.transpose(is_candidate, [0, 2, 1]))
     images, classes, anchors = tf.unstack(entries, num=3, axis=1)
     values = tf.gather_nd(scores, tf.stack([images, anchors, classes], axis=1))
     per_image = tf.RaggedTensor.from_value_rowids(
         values, images, nrows=tf.cast(batch, tf.int64), validate=False
     )
-    # One place more, so that even an empty selection has a row to point at.
+    # One more column, so that an empty selection has a row, too.
     keys = tf.pad(
         per_image.to_tensor(-float("inf")), [[0, 0], [0, 1]], constant_values=-float("inf")
     )
@@ -122,12 +121,12 @@ def _rank(scores: tf.Tensor, num_candidates: tf.Tensor, floor: float) -> _Rankin
 def _boxes_of_rows(
     boxes: Boxes, candidates: tf.Tensor, places: tf.Tensor, anchor_of_row: tf.Tensor
 ) -> tf.Tensor:
-    """What the kernel reads, [B, R, q, 4]: all boxes of the rows, or of coded ones the candidates.
+    """Boxes that the kernel reads, [B, R, q, 4]; only candidates are filled in if boxes are coded.
 
     Args:
-        boxes: Of all anchors.
-        candidates: float32 [B, K, 4], those that take part.
-        places: int32 [B, K, 3], image, row and class of each of them.
+        boxes: boxes of all anchors.
+        candidates: float32 [B, K, 4].
+        places: int32 [B, K, 3], image, row and class of each candidate.
         anchor_of_row: int32 [B, R].
     """
     if not isinstance(boxes, CodedBoxes):
@@ -142,11 +141,11 @@ def _boxes_of_rows(
 def _rows_with_candidates(
     images: tf.Tensor, anchors: tf.Tensor, num_anchors: tf.Tensor
 ) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Gives each anchor with a candidate a row: the kernel reads every class of every row.
+    """Assigns a row to each anchor with a candidate, since the kernel reads all classes of a row.
 
     Args:
-        images: int32 [B, K], of each candidate.
-        anchors: int32 [B, K], of each candidate.
+        images: int32 [B, K].
+        anchors: int32 [B, K].
         num_anchors: int32 scalar.
 
     Returns:
@@ -179,12 +178,12 @@ def _suppress(
 ) -> Tuple[Picks, tf.Tensor]:
     """Greedy suppression inside every class of the ranked candidates.
 
-    TensorFlow's combined kernel does it for all images and classes in one op, but leaves the order
-    of equal scores open and does not say which anchors it took. Given ranks in place of scores,
-    there are no equals, and the rank that comes back names the candidate.
+    TensorFlow's combined kernel handles all images and classes in one op, but leaves the order of
+    equal scores open and does not return anchors. Ranks replace the scores, therefore: no two are
+    equal, and each rank in the result identifies its candidate.
 
     Returns:
-        Picks of which the windows [B, 4] leave something; how many each image had before, int32
+        Picks inside the windows [B, 4]; number of picks of each image before the windows, int32
         [B].
     """
     batch = tf.shape(ranking.ranks)[0]
@@ -192,7 +191,7 @@ def _suppress(
     images = tf.broadcast_to(tf.range(batch)[:, None], tf.shape(ranking.anchors))
     rows, anchor_of_row, num_rows = _rows_with_candidates(images, ranking.anchors, num_anchors)
     places = tf.stack([images, rows, ranking.classes], axis=-1)
-    candidates = picked_boxes(boxes, ranking.anchors, ranking.classes)
+    candidates = gather_picks(boxes, ranking.anchors, ranking.classes)
     result = tf.image.combined_non_max_suppression(
         _boxes_of_rows(boxes, candidates, places, anchor_of_row),
         tf.scatter_nd(places, ranking.ranks, tf.stack([batch, num_rows, num_classes])),
@@ -216,44 +215,44 @@ def _suppress(
     return picks, tf.reduce_sum(tf.cast(valid, tf.int32), axis=1)
 
 
-def _in_stages(
+def _attempt_until_complete(
     scores: tf.Tensor,
     max_total: int,
     attempt: Callable[[tf.Tensor], Tuple[Picks, tf.Tensor]],
 ) -> Picks:
-    """Repeats an attempt on ever more candidates until no image can gain by further ones.
+    """Repeats an attempt with more and more candidates until no image can gain by more.
 
     Args:
         scores: float32 [B, A, C].
         max_total: S of the picks that an attempt returns.
-        attempt: number of candidates per image, int32 scalar -> picks [B, S] and whether they are
-            those of all candidates, bool [B].
+        attempt: number of candidates per image, int32 scalar -> picks [B, S], and bool [B], True
+            if more candidates cannot change them.
     """
     batch, num_classes = scores.shape[0], scores.shape[2]
     total = tf.minimum(tf.shape(scores)[1] * num_classes, MAX_CANDIDATES)
 
     def stage(
-        wanted: tf.Tensor, picks: Picks, complete: tf.Tensor
+        num_candidates_wanted: tf.Tensor, picks: Picks, complete: tf.Tensor
     ) -> Tuple[tf.Tensor, Picks, tf.Tensor]:
         del picks, complete
-        picks, complete = attempt(tf.minimum(wanted, total))
+        picks, complete = attempt(tf.minimum(num_candidates_wanted, total))
         for rows in picks:
             rows.set_shape([batch, max_total])
-        complete = tf.reduce_all(complete) | (wanted >= total)
+        complete = tf.reduce_all(complete) | (num_candidates_wanted >= total)
         # Dividing first keeps the product within int32.
-        wanted = tf.minimum(wanted, MAX_CANDIDATES // GROWTH) * GROWTH
-        return wanted, picks, complete
+        num_candidates_wanted = tf.minimum(num_candidates_wanted, MAX_CANDIDATES // GROWTH) * GROWTH
+        return num_candidates_wanted, picks, complete
 
     shape = [tf.shape(scores)[0], max_total]
-    nothing = Picks(
+    no_picks = Picks(
         tf.zeros(shape), tf.zeros(shape, tf.int32), tf.zeros(shape, tf.int32), tf.zeros(shape, bool)
     )
     first = max(FIRST_CANDIDATES, CANDIDATES_PER_DETECTION * max_total)
     static = tf.TensorShape([batch, max_total])
     _, picks, _ = tf.while_loop(
-        lambda wanted, picks, complete: ~complete,
+        lambda num_candidates_wanted, picks, complete: ~complete,
         stage,
-        (tf.constant(min(first, MAX_CANDIDATES)), nothing, tf.constant(False)),
+        (tf.constant(min(first, MAX_CANDIDATES)), no_picks, tf.constant(False)),
         shape_invariants=(
             tf.TensorShape([]),
             Picks(static, static, static, static),
@@ -275,24 +274,24 @@ def hard_picks(
 ) -> Picks:
     """Greedy suppression of overlapping boxes, class by class, then the best of all classes.
 
-    A pick depends only on candidates that score higher. So suppression is run on the best scores of
-    each image, and again on more of them only where that left an image short of `max_total`
-    although it has further candidates. The result is that of running on all of them.
+    A pick depends only on candidates with higher scores. Suppression therefore runs on the best
+    scores of each image first, and on more of them only if an image has fewer than `max_total`
+    picks and further candidates. The result is the same as with all candidates.
 
     Args:
-        boxes: float32 [B, A, q, 4], or their codes, of which candidates are decoded.
+        boxes: float32 [B, A, q, 4], or codes, of which only candidates are decoded.
         scores: float32 [B, A, C].
-        windows: float32 [B, 4]; boxes of which nothing lies inside are dropped after suppression.
-        score_threshold: only scores above it take part.
+        windows: float32 [B, 4]; boxes outside their window are dropped after suppression.
+        score_threshold: only scores above it are candidates.
         iou_threshold: a box is suppressed by a better one whose IoU with it is above this.
-        max_per_class: most picks in one class, counted before the windows drop any.
-        max_total: picks returned.
+        max_per_class: most picks of a class, counted before the windows drop any.
+        max_total: number of picks.
 
     Returns:
         Picks by falling score, equal scores by class, then anchor; S = `max_total`.
     """
     num_classes = scores.shape[2]
-    floor = floor_of(score_threshold)
+    floor = score_floor(score_threshold)
 
     def attempt(num_candidates: tf.Tensor) -> Tuple[Picks, tf.Tensor]:
         ranking = _rank(scores, num_candidates, floor)
@@ -313,7 +312,7 @@ def hard_picks(
         )
         return best, complete
 
-    return _in_stages(scores, max_total, attempt)
+    return _attempt_until_complete(scores, max_total, attempt)
 
 
 def _suppress_softly(
@@ -328,21 +327,21 @@ def _suppress_softly(
     score_threshold: float,
     sigma: float,
 ) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Soft suppression class by class, since TensorFlow's kernel takes one class of one image.
+    """Soft suppression class by class, since TensorFlow's kernel handles one class of one image.
 
     Args:
         box_rows: float32 [B * q, A, 4].
         score_rows: float32 [B * C, A].
-        cuts: float32 [B], the lowest score of each image that takes part.
+        cuts: float32 [B], lowest candidate score of each image.
         num_rows: B * C.
         num_classes: C.
         classes_per_box_row: C / q.
         max_per_class: S, picks of each class.
-        score_threshold: lowered scores that fall to it are out.
-        sigma: of the factor exp(-IoU^2 / (2 sigma)).
+        score_threshold: a box is dropped if its score falls to this.
+        sigma: divisor in the factor exp(-IoU^2 / (2 sigma)).
 
     Returns:
-        Anchors int32 [B * C, S], lowered scores float32, and whether there is a pick, bool.
+        Anchors int32 [B * C, S]; lowered scores float32; bool, True for picks.
     """
 
     def suppress_row(row: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -352,7 +351,7 @@ def _suppress_softly(
             boxes=box_rows[row // classes_per_box_row],
             scores=tf.where(above_cut, row_scores, -float("inf")),
             max_output_size=max_per_class,
-            iou_threshold=1.0,
+            iou_threshold=1.0,  # no hard suppression: overlap only lowers scores
             score_threshold=score_threshold,
             soft_nms_sigma=sigma,
             pad_to_max_output_size=True,
@@ -383,15 +382,15 @@ def soft_picks(
 ) -> Picks:
     """Soft suppression (https://arxiv.org/abs/1704.04503): overlap lowers scores, class by class.
 
-    A pick multiplies every score left in its class by exp(-IoU^2 / (2 sigma)); scores that fall to
-    the threshold are out. Other arguments and result as of `hard_picks`; the scores are the lowered
-    ones. Here too only the best scores are used first: picks that keep more than all the
-    others ever had are the same as with those others.
+    A pick multiplies the remaining scores of its class by exp(-IoU^2 / (2 sigma)); boxes whose
+    score falls to the threshold are dropped. Other arguments and the result are those of
+    `hard_picks`; scores are the lowered ones. Here, too, the best scores come first: picks whose
+    lowered score is above all other original scores do not change with more candidates.
     """
     batch, num_anchors = tf.unstack(tf.shape(scores)[:2], num=2)
     num_classes = scores.shape[2]
-    floor = floor_of(score_threshold)
-    # [B * q, A, 4]: one slice serves every class of an image where boxes are shared.
+    floor = score_floor(score_threshold)
+    # [B * q, A, 4]: if classes share boxes, one slice serves every class of an image.
     box_rows = tf.reshape(tf.transpose(boxes, [0, 2, 1, 3]), [-1, num_anchors, 4])
     score_rows = tf.reshape(tf.transpose(scores, [0, 2, 1]), [-1, num_anchors])
 
@@ -418,9 +417,9 @@ def soft_picks(
             valid=tf.reshape(valid, shape) & (lowered >= cuts[:, None]),
         )
         if windows is not None:
-            chosen = picked_boxes(boxes, picks.anchors, picks.classes)
-            picks = picks._replace(valid=picks.valid & has_area(chosen, windows))
+            pick_boxes = gather_picks(boxes, picks.anchors, picks.classes)
+            picks = picks._replace(valid=picks.valid & has_area(pick_boxes, windows))
         best = best_picks(picks, max_total)
         return best, tf.reduce_all(best.valid, axis=1) | (cuts <= floor)
 
-    return _in_stages(scores, max_total, attempt)
+    return _attempt_until_complete(scores, max_total, attempt)

@@ -11,7 +11,7 @@ from typing import Any, Dict, NamedTuple, Optional
 
 from estimator_det.boxes import geometry
 from estimator_det.boxes.nms.kernels import Picks, hard_picks, soft_picks
-from estimator_det.boxes.nms.rows import Boxes, CodedBoxes, picked_boxes
+from estimator_det.boxes.nms.rows import Boxes, CodedBoxes, gather_picks
 from estimator_det.boxes.nms.static import static_picks
 from estimator_det.compat import tf
 from estimator_det.config.advice import TpuAdvice
@@ -22,20 +22,17 @@ TPU = TpuAdvice("post_processing.batch_non_max_suppression", "set static_kernel:
 
 @dataclasses.dataclass(frozen=True)
 class NmsOptions:
-    """What suppression keeps.
+    """Thresholds and limits of suppression.
 
     Attributes:
-        score_threshold: only scores above it take part.
+        score_threshold: only scores above it are candidates.
         iou_threshold: a box whose IoU with a better one is above this is suppressed; 0 to 1.
         max_per_class: most detections of one class.
-        max_total: detections returned per image (N); 0 returns all that the classes yield.
-        class_agnostic: suppress across classes; every anchor counts for its best class only.
+        max_total: detections per image (N); 0 returns those of all classes.
+        class_agnostic: suppress across classes; each anchor has its best class only.
         soft_sigma: above 0, overlap lowers scores instead of removing boxes (soft suppression).
-        change_frame: express the result relative to the clip windows.
-        static_shapes: use only what TPU and XLA can run. The result is the same.
-
-    Raises:
-        ConfigError: if a value is out of its range.
+        change_frame: return boxes relative to the clip windows.
+        static_shapes: use only ops that TPU and XLA can run. The result is the same.
     """
 
     score_threshold: float = 0.0
@@ -75,12 +72,12 @@ class NmsResult(NamedTuple):
 
 
 def make_nms_options(config: Any) -> NmsOptions:
-    """Options from a `BatchNonMaxSuppression` proto.
+    """Builds options from a `BatchNonMaxSuppression` proto.
 
-    `use_combined_nms`, `use_partitioned_nms` and `use_cpu_nms` choose between kernels of one result
-    in the reference, and change nothing here; so does `use_static_shapes`, for all results have
-    static shapes. `static_kernel` gives what TPU and XLA can run. `use_hard_nms` overrules
-    `soft_nms_sigma`.
+    `use_combined_nms`, `use_partitioned_nms` and `use_cpu_nms` choose between kernels with equal
+    results in the reference and have no effect here; neither has `use_static_shapes`, since all
+    results have static shapes. `static_kernel` uses only ops that TPU and XLA can run.
+    `use_hard_nms` overrides `soft_nms_sigma`.
 
     Raises:
         ConfigError: if a value is out of its range, a class may have more detections than the
@@ -130,7 +127,7 @@ def _check_shapes(
 
 
 def _zero_past(rows: tf.Tensor, valid: tf.Tensor) -> tf.Tensor:
-    """Rows [B, N, ...] with zeros where `valid` [B, N] is not."""
+    """Replaces rows [B, N, ...] by zeros where `valid` [B, N] is False."""
     shape = tf.concat([tf.shape(valid), tf.ones([rows.shape.rank - 2], tf.int32)], axis=0)
     return tf.where(tf.reshape(valid, shape), rows, tf.zeros([], rows.dtype))
 
@@ -141,7 +138,7 @@ def _pick(
     num_anchors, num_classes = scores.shape[1], scores.shape[2]
     max_per_class = options.max_per_class
     if options.class_agnostic and options.max_total:
-        # One class in all: its share is the whole.
+        # All classes count as one, so the limit per class is the limit of the image.
         max_per_class = options.max_total
     if num_anchors is not None:
         max_per_class = min(max_per_class, num_anchors)
@@ -152,7 +149,8 @@ def _pick(
         "max_total": max_total,
     }
     if isinstance(boxes, CodedBoxes) and (options.static_shapes or options.soft_sigma > 0.0):
-        boxes = boxes.decoded()
+        # These kernels compare all anchors, so that decoding them one by one saves nothing.
+        boxes = boxes.decode()
     if options.static_shapes:
         return static_picks(
             boxes,
@@ -170,16 +168,16 @@ def _pick(
 def _pick_across_classes(
     boxes: Boxes, scores: tf.Tensor, options: NmsOptions, windows: Optional[tf.Tensor]
 ) -> Picks:
-    """As `_pick`, where every anchor takes part with its best class, and all are one class."""
+    """Does as `_pick`, with the best class of each anchor only and all classes counted as one."""
     best_class = tf.argmax(scores, axis=2, output_type=tf.int32)
-    own_boxes = boxes
+    class_boxes = boxes
     if isinstance(boxes, CodedBoxes):
-        own_boxes = boxes.of_classes(best_class)
+        class_boxes = boxes.select_classes(best_class)
     elif boxes.shape[2] != 1:
-        own_boxes = tf.gather(boxes, best_class[:, :, None], batch_dims=2)
-    picks = _pick(own_boxes, tf.reduce_max(scores, axis=2)[:, :, None], options, windows)
-    own_class = tf.gather(best_class, picks.anchors, batch_dims=1)
-    return picks._replace(classes=_zero_past(own_class, picks.valid))
+        class_boxes = tf.gather(boxes, best_class[:, :, None], batch_dims=2)
+    picks = _pick(class_boxes, tf.reduce_max(scores, axis=2)[:, :, None], options, windows)
+    pick_classes = tf.gather(best_class, picks.anchors, batch_dims=1)
+    return picks._replace(classes=_zero_past(pick_classes, picks.valid))
 
 
 def multiclass_nms(
@@ -191,31 +189,31 @@ def multiclass_nms(
     masks: Optional[tf.Tensor] = None,
     fields: Optional[Dict[str, tf.Tensor]] = None,
 ) -> NmsResult:
-    """Detections of a batch after non-maximum suppression, equal to the reference's.
+    """Suppresses overlapping detections of a batch; the result equals the reference's.
 
-    Suppression sees boxes as they are. The survivors are then cut to the window, those without
-    area left are dropped, and the best `max_total` remain.
+    Suppression uses the boxes before they are cut to the window. The survivors are then cut, those
+    without area are dropped, and the best `max_total` remain.
 
     Args:
-        boxes: float32 [B, A, q, 4], or their codes.
+        boxes: float32 [B, A, q, 4], or codes.
         scores: float32 [B, A, C], without a background column; C known when the graph is built.
         options: thresholds and limits.
         clip_windows: float32 [B, 4], in the frame of the boxes.
-        num_valid: int32 [B], anchors of each image that are real; the rows after them are ignored.
+        num_valid: int32 [B], number of real anchors of each image; the rows after them are ignored.
         masks: float32 [B, A, q, h, w].
-        fields: further tensors [B, A, ...] by name.
+        fields: other tensors [B, A, ...] to return for the detections, by name.
 
     Returns:
         The detections; N is `options.max_total`.
 
     Raises:
-        ValueError: if a shape does not fit, or a change of frame lacks its windows.
+        ValueError: if a shape does not fit, or `change_frame` is set without windows.
     """
     _check_shapes(boxes, scores, masks, clip_windows)
     if options.change_frame and clip_windows is None:
         raise ValueError(
             "change_frame (change_coordinate_frame) makes boxes relative to clip_windows; "
-            "given: None. Give windows or switch it off"
+            "given: None. Pass windows or set change_frame to False"
         )
     if num_valid is not None:
         real = tf.sequence_mask(num_valid, tf.shape(scores)[1])
@@ -223,7 +221,7 @@ def multiclass_nms(
     pick = _pick_across_classes if options.class_agnostic else _pick
     picks = pick(boxes, scores, options, clip_windows)
 
-    kept_boxes = picked_boxes(boxes, picks.anchors, picks.classes)
+    kept_boxes = gather_picks(boxes, picks.anchors, picks.classes)
     if clip_windows is not None:
         windows = clip_windows[:, None, :]
         kept_boxes = geometry.clip_to_window(kept_boxes, windows)
@@ -231,7 +229,7 @@ def multiclass_nms(
             kept_boxes = geometry.change_frame(kept_boxes, windows)
     kept_masks = None
     if masks is not None:
-        kept_masks = _zero_past(picked_boxes(masks, picks.anchors, picks.classes), picks.valid)
+        kept_masks = _zero_past(gather_picks(masks, picks.anchors, picks.classes), picks.valid)
     return NmsResult(
         boxes=_zero_past(kept_boxes, picks.valid),
         scores=picks.scores,

@@ -1,6 +1,6 @@
-"""Boxes of picks, from boxes that are there or from codes that are decoded where they are needed.
+"""Boxes of picks, which are read from tensors or decoded from codes.
 
-Letters: B images, A anchors, C classes, q boxes per anchor (1, or C where every class has its own),
+Letters: B images, A anchors, C classes, q boxes per anchor (1, or C if each class has its own),
 S picks.
 """
 
@@ -15,12 +15,12 @@ from estimator_det.compat import tf
 
 @dataclass(frozen=True)
 class CodedBoxes:
-    """Boxes before they are decoded: where each class has its own, few ever score.
+    """Encoded boxes, decoded only for candidates, since few class-specific boxes score.
 
     Attributes:
         codes: float32 [B, A, q, code size].
         anchors: float32 [B, A, 4].
-        coder: Decodes.
+        coder: decoder of the codes.
     """
 
     codes: tf.Tensor
@@ -32,12 +32,12 @@ class CodedBoxes:
         """Static shape [B, A, q, 4] of the boxes."""
         return tf.TensorShape([*self.codes.shape[:3], 4])
 
-    def decoded(self) -> tf.Tensor:
-        """All boxes, float32 [B, A, q, 4]."""
+    def decode(self) -> tf.Tensor:
+        """Decodes all boxes: float32 [B, A, q, 4]."""
         return self.coder.decode(self.codes, self.anchors[:, :, None, :]).boxes
 
-    def of_classes(self, classes: tf.Tensor) -> CodedBoxes:
-        """Those of one class for each anchor, int32 [B, A]: q becomes 1."""
+    def select_classes(self, classes: tf.Tensor) -> CodedBoxes:
+        """Selects the boxes of one class per anchor, int32 [B, A]: q becomes 1."""
         if self.codes.shape[2] == 1:
             return self
         codes = tf.gather(self.codes, classes[:, :, None], batch_dims=2)
@@ -47,22 +47,22 @@ class CodedBoxes:
 Boxes = Union[tf.Tensor, CodedBoxes]
 
 
-def _picked(rows: tf.Tensor, anchors: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
+def _gather_picks(rows: tf.Tensor, anchors: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
     if rows.shape[2] == 1:
         return tf.gather(rows[:, :, 0], anchors, batch_dims=1)
     return tf.gather_nd(rows, tf.stack([anchors, classes], axis=-1), batch_dims=1)
 
 
-def picked_boxes(boxes: Boxes, anchors: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
-    """Boxes (or masks, or other rows) of picks: [B, A, q, ...], [B, S] twice -> [B, S, ...]."""
+def gather_picks(boxes: Boxes, anchors: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
+    """Gathers boxes (or masks) of picks: [B, A, q, ...], [B, S] twice -> [B, S, ...]."""
     if isinstance(boxes, CodedBoxes):
-        codes = _picked(boxes.codes, anchors, classes)
+        codes = _gather_picks(boxes.codes, anchors, classes)
         return boxes.coder.decode(codes, tf.gather(boxes.anchors, anchors, batch_dims=1)).boxes
-    return _picked(boxes, anchors, classes)
+    return _gather_picks(boxes, anchors, classes)
 
 
 def has_area(boxes: tf.Tensor, windows: tf.Tensor) -> tf.Tensor:
-    """Whether the window of its image leaves something of a box: [B, S, 4], [B, 4] -> [B, S]."""
+    """True if a box overlaps the window of its image: [B, S, 4], [B, 4] -> [B, S]."""
     low, high = tf.split(boxes, 2, axis=-1)
     floor, ceiling = tf.split(windows[:, None, :], 2, axis=-1)
     sides = tf.maximum(tf.minimum(high, ceiling), floor) - tf.maximum(

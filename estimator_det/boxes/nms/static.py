@@ -1,36 +1,36 @@
-"""Suppression with static shapes alone, for TPU and XLA, which cannot run the usual kernels.
+"""Suppression with static shapes, for TPU and XLA, which cannot run the usual kernels.
 
-One loop takes detections off a batch one by one, the best of all classes first. Every tensor has a
-shape that is known when the graph is built, as far as those of boxes and scores are. Letters: B
-images, A anchors, C classes, q boxes per anchor (1 or C), S picks.
+A loop picks detections one by one, the best of all classes first. All shapes are static if those
+of boxes and scores are. Letters: B images, A anchors, C classes, q boxes per anchor (1 or C), S
+picks.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple, Optional, Tuple
 
-from estimator_det.boxes.nms.kernels import Picks, floor_of
-from estimator_det.boxes.nms.rows import has_area, picked_boxes
+from estimator_det.boxes.nms.kernels import Picks, score_floor
+from estimator_det.boxes.nms.rows import gather_picks, has_area
 from estimator_det.compat import tf
 
-# Below every score. Not infinite: converters write a choice as a product with 0, which is then NaN.
+# Below every score. Not -inf: converters replace tf.where by a product with 0, which would be NaN.
 _SUPPRESSED = tf.float32.min
 
 
 class _State(NamedTuple):
-    """What the loop carries."""
+    """State of the loop."""
 
-    left: tf.Tensor  # float32 [B, C, A]: current scores, _SUPPRESSED where out
-    best: tf.Tensor  # float32 [B, C]: the highest of each class that may still yield a pick
-    taken: tf.Tensor  # int32 [B, C]: candidates taken of each class
+    remaining: tf.Tensor  # float32 [B, C, A]: current scores, _SUPPRESSED if dropped
+    best: tf.Tensor  # float32 [B, C]: highest score of each class, _SUPPRESSED if the class is full
+    num_picked: tf.Tensor  # int32 [B, C]: picks of each class, visible or not
     num: tf.Tensor  # int32 [B]: picks so far
     picks: Picks  # [B, S] each
 
 
 def _overlaps(corners: tf.Tensor, anchor: tf.Tensor) -> tf.Tensor:
-    """IoU of one box with all, corners [B, 4, A], anchor [B] -> [B, A]; 0 where one has no area.
+    """IoU of a box with all boxes, corners [B, 4, A], anchor [B] -> [B, A]; 0 without area.
 
-    Operations are those of TensorFlow's kernels, in their order, so that pairs at the threshold
+    Operations and their order are those of TensorFlow's kernels, so that pairs at the threshold
     fall on the same side.
     """
     box = tf.gather(corners, anchor, axis=2, batch_dims=1)
@@ -41,26 +41,27 @@ def _overlaps(corners: tf.Tensor, anchor: tf.Tensor) -> tf.Tensor:
     height = tf.maximum(tf.minimum(ymax_a, ymax_b) - tf.maximum(ymin_a, ymin_b), 0.0)
     width = tf.maximum(tf.minimum(xmax_a, xmax_b) - tf.maximum(xmin_a, xmin_b), 0.0)
     common = height * width
-    sound = (area_a > 0.0) & (area_b > 0.0)
-    return tf.where(sound, common / tf.where(sound, area_a + area_b - common, 1.0), 0.0)
+    has_areas = (area_a > 0.0) & (area_b > 0.0)
+    # The inner tf.where keeps the division finite for pairs that the outer one discards.
+    return tf.where(has_areas, common / tf.where(has_areas, area_a + area_b - common, 1.0), 0.0)
 
 
 def _corners(boxes: tf.Tensor) -> tf.Tensor:
-    """[B, A, q, 4] with corners in any order -> [B, q, 4, A], the lower ones first."""
-    one, other = tf.split(tf.transpose(boxes, [0, 2, 3, 1]), 2, axis=2)
-    return tf.concat([tf.minimum(one, other), tf.maximum(one, other)], axis=2)
+    """Sorts the corners of boxes [B, A, q, 4] -> [B, q, 4, A], the lower ones first."""
+    first, second = tf.split(tf.transpose(boxes, [0, 2, 3, 1]), 2, axis=2)
+    return tf.concat([tf.minimum(first, second), tf.maximum(first, second)], axis=2)
 
 
 def _corners_of_class(corners_by_slot: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
-    """Corners [B, q, 4, A] of all classes, label [B] -> [B, 4, A]."""
+    """Selects the corners of a class from [B, q, 4, A], label [B] -> [B, 4, A]."""
     if corners_by_slot.shape[1] == 1:
         return corners_by_slot[:, 0]
     return tf.gather(corners_by_slot, label, batch_dims=1)
 
 
-def _put(rows: tf.Tensor, here: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    """Rows [B, S] with values [B] where `here` [B, S] is."""
-    return tf.where(here, values[:, None], rows)
+def _put(rows: tf.Tensor, is_slot: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    """Replaces rows [B, S] by values [B] where `is_slot` [B, S] is True."""
+    return tf.where(is_slot, values[:, None], rows)
 
 
 def _suppress(
@@ -71,40 +72,38 @@ def _suppress(
     iou_threshold: float,
     sigma: float,
 ) -> tf.Tensor:
-    """Scores [B, A] of the pick's class after it: its own and those it suppresses are out.
+    """Scores [B, A] of the pick's class without the pick and the boxes that it suppresses.
 
-    With `sigma` above 0, overlap lowers scores, and those below `floor` are out.
+    With `sigma` above 0, overlap lowers scores, and scores below `floor` are dropped.
     """
     if sigma > 0.0:
         column = column * tf.exp(-0.5 / sigma * tf.square(overlap))
-        out = ~(column >= floor)
+        is_dropped = ~(column >= floor)  # also drops NaN
     else:
-        out = overlap > iou_threshold
-    return tf.where(out | is_pick, _SUPPRESSED, column)
+        is_dropped = overlap > iou_threshold
+    return tf.where(is_dropped | is_pick, _SUPPRESSED, column)
 
 
 def _with_pick(
-    picks: Picks, here: tf.Tensor, score: tf.Tensor, label: tf.Tensor, anchor: tf.Tensor
+    picks: Picks, is_slot: tf.Tensor, score: tf.Tensor, label: tf.Tensor, anchor: tf.Tensor
 ) -> Picks:
-    """Picks [B, S] with one more where `here` [B, S] is."""
+    """Adds a pick to picks [B, S] where `is_slot` [B, S] is True."""
     return Picks(
-        scores=_put(picks.scores, here, score),
-        classes=_put(picks.classes, here, label),
-        anchors=_put(picks.anchors, here, anchor),
-        valid=picks.valid | here,
+        scores=_put(picks.scores, is_slot, score),
+        classes=_put(picks.classes, is_slot, label),
+        anchors=_put(picks.anchors, is_slot, anchor),
+        valid=picks.valid | is_slot,
     )
 
 
-def _first_state(left: tf.Tensor, batch: Any, max_total: int) -> _State:
-    nothing = tf.fill([batch, max_total], 0)
+def _first_state(remaining: tf.Tensor, batch: Any, max_total: int) -> _State:
+    zeros = tf.fill([batch, max_total], 0)
     return _State(
-        left=left,
-        best=tf.reduce_max(left, axis=2),
-        taken=tf.fill([batch, left.shape[1]], 0),
+        remaining=remaining,
+        best=tf.reduce_max(remaining, axis=2),
+        num_picked=tf.fill([batch, remaining.shape[1]], 0),
         num=tf.fill([batch], 0),
-        picks=Picks(
-            tf.cast(nothing, tf.float32), nothing, nothing, tf.fill([batch, max_total], False)
-        ),
+        picks=Picks(tf.cast(zeros, tf.float32), zeros, zeros, tf.fill([batch, max_total], False)),
     )
 
 
@@ -119,11 +118,11 @@ def static_picks(
     max_total: int,
     sigma: float = 0.0,
 ) -> Picks:
-    """What `hard_picks` (or, with `sigma` above 0, `soft_picks`) returns.
+    """Picks detections like `hard_picks` or, with `sigma` above 0, `soft_picks`.
 
-    Scores only ever fall, so the best candidate of all classes is always the next pick. The loop
-    ends when there are enough picks, usually after `max_total` steps. Each step compares the
-    anchors of a single class.
+    Scores never rise, so the best candidate of all classes is always the next pick. The loop ends
+    when there are enough picks, usually after `max_total` steps. Each step compares the anchors of
+    a single class.
 
     Arguments and result are those of `hard_picks`; with `sigma` above 0, overlap lowers scores by
     exp(-IoU^2 / (2 sigma)) instead of removing boxes.
@@ -131,22 +130,22 @@ def static_picks(
     num_classes = scores.shape[2]
     batch = scores.shape[0] or tf.shape(scores)[0]
     num_anchors = scores.shape[1] or tf.shape(scores)[1]
-    floor = floor_of(score_threshold)
+    floor = score_floor(score_threshold)
     by_class = tf.transpose(scores, [0, 2, 1])
-    left = tf.where(by_class >= floor, by_class, _SUPPRESSED)
+    remaining = tf.where(by_class >= floor, by_class, _SUPPRESSED)
     corners_by_slot = _corners(boxes)
     places, anchor_numbers = tf.range(max_total), tf.range(num_anchors)
     images = tf.range(batch)
 
     def needs_more(state: _State) -> tf.Tensor:
-        short = (state.num < max_total) & (tf.reduce_max(state.best, axis=1) >= floor)
-        return tf.reduce_any(short)
+        is_short = (state.num < max_total) & (tf.reduce_max(state.best, axis=1) >= floor)
+        return tf.reduce_any(is_short)
 
     def take_best(state: _State) -> Tuple[_State]:
         score = tf.reduce_max(state.best, axis=1)
         active = (state.num < max_total) & (score >= floor)
         label = tf.argmax(state.best, axis=1, output_type=tf.int32)
-        column = tf.gather(state.left, label, batch_dims=1)
+        column = tf.gather(state.remaining, label, batch_dims=1)
         anchor = tf.argmax(column, axis=1, output_type=tf.int32)
         overlap = _overlaps(_corners_of_class(corners_by_slot, label), anchor)
         is_pick = tf.equal(anchor_numbers, anchor[:, None])
@@ -154,24 +153,27 @@ def static_picks(
         column = tf.where(active[:, None], lowered, column)
 
         is_label = tf.equal(tf.range(num_classes), label[:, None])
-        taken = state.taken + tf.cast(is_label & active[:, None], tf.int32)
+        # A pick outside its window still counts towards the limit of its class, as in `hard_picks`.
+        num_picked = state.num_picked + tf.cast(is_label & active[:, None], tf.int32)
         best = _put(state.best, is_label, tf.reduce_max(column, axis=1))
-        best = tf.where(taken < max_per_class, best, _SUPPRESSED)
+        best = tf.where(num_picked < max_per_class, best, _SUPPRESSED)
         visible = active
         if windows is not None:
-            box = picked_boxes(boxes, anchor[:, None], label[:, None])
+            box = gather_picks(boxes, anchor[:, None], label[:, None])
             visible &= has_area(box, windows)[:, 0]
-        here = tf.equal(places, state.num[:, None]) & visible[:, None]
-        picks = _with_pick(state.picks, here, score, label, anchor)
-        left = tf.tensor_scatter_nd_update(state.left, tf.stack([images, label], axis=1), column)
+        is_slot = tf.equal(places, state.num[:, None]) & visible[:, None]
+        picks = _with_pick(state.picks, is_slot, score, label, anchor)
+        remaining = tf.tensor_scatter_nd_update(
+            state.remaining, tf.stack([images, label], axis=1), column
+        )
         num = state.num + tf.cast(visible, tf.int32)
-        return (_State(left, best, taken, num, picks),)
+        return (_State(remaining, best, num_picked, num, picks),)
 
-    (end,) = tf.while_loop(
+    (final_state,) = tf.while_loop(
         needs_more,
         take_best,
-        (_first_state(left, batch, max_total),),
+        (_first_state(remaining, batch, max_total),),
         maximum_iterations=max_per_class * num_classes,
         parallel_iterations=1,
     )
-    return end.picks
+    return final_state.picks

@@ -79,7 +79,7 @@ def coded_boxes(regions: Regions, output: RegionOutput) -> CodedBoxes:
 def boxes_of_best_classes(boxes: CodedBoxes, class_logits: tf.Tensor) -> tf.Tensor:
     """Boxes [B, N, q, 4] of the classes that score highest, [B, N, K + 1] -> [B, N, 4]."""
     best = tf.argmax(class_logits[:, :, 1:], axis=2, output_type=tf.int32)
-    return boxes.of_classes(best).decoded()[:, :, 0]
+    return boxes.select_classes(best).decode()[:, :, 0]
 
 
 @dataclass(frozen=True)

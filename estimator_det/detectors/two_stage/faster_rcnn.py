@@ -240,7 +240,7 @@ class FasterRcnnDetector:
 
 
 def _with_raw_boxes(predictions: TwoStagePredictions, frame: found.Frame) -> TwoStagePredictions:
-    boxes = found.coded_boxes(*predictions.of_regions).decoded()
+    boxes = found.coded_boxes(*predictions.of_regions).decode()
     return predictions._replace(
         raw_boxes=frame.of_real_image(boxes),
         raw_feature_map_indices=tf.zeros(tf.shape(boxes)[:2], tf.int32),

@@ -38,7 +38,7 @@ def test_coded_boxes_give_what_decoded_ones_do(own_boxes: bool, changes: dict) -
     }
     scores = tf.constant(scores)
     result = multiclass.multiclass_nms(coded, scores, options, **more)
-    wanted = multiclass.multiclass_nms(coded.decoded(), scores, options, **more)
+    wanted = multiclass.multiclass_nms(coded.decode(), scores, options, **more)
     assert 2 < result.num[1] < result.num[0] <= 40
     np.testing.assert_array_equal(result.anchor_indices, wanted.anchor_indices)
     np.testing.assert_array_equal(result.classes, wanted.classes)
@@ -49,9 +49,11 @@ def test_coded_boxes_give_what_decoded_ones_do(own_boxes: bool, changes: dict) -
 def test_only_what_is_picked_is_decoded(own_boxes: bool) -> None:
     coded = _scene(own_boxes)
     anchors, classes = tf.constant([[3, 29, 3], [0, 1, 2]]), tf.constant([[0, 3, 1], [2, 2, 0]])
-    picked = rows.picked_boxes(coded, anchors, classes)
-    whole = coded.decoded()
+    picked = rows.gather_picks(coded, anchors, classes)
+    whole = coded.decode()
     assert coded.shape == whole.shape
-    np.testing.assert_allclose(picked, rows.picked_boxes(whole, anchors, classes), rtol=1e-6)
-    of_classes = coded.of_classes(tf.fill([2, 30], 2)).decoded()
-    np.testing.assert_allclose(of_classes[:, :, 0], whole[:, :, 2 if own_boxes else 0], rtol=1e-6)
+    np.testing.assert_allclose(picked, rows.gather_picks(whole, anchors, classes), rtol=1e-6)
+    select_classes = coded.select_classes(tf.fill([2, 30], 2)).decode()
+    np.testing.assert_allclose(
+        select_classes[:, :, 0], whole[:, :, 2 if own_boxes else 0], rtol=1e-6
+    )
