@@ -1,7 +1,7 @@
-"""Classification losses: how far class logits are from their targets.
+"""Classification losses, which compare class logits with their targets.
 
-Letters: B images, A anchors, C class columns. Weights are [B, A, C], or [B, A, 1] or [B, A] where
-all classes of an anchor weigh the same.
+Letters: B images, A anchors, C class columns. Weights are [B, A, C], or [B, A, 1] or [B, A] if all
+classes of an anchor have the same weight.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ class ClassificationLoss(Protocol):
         losses_mask: Optional[tf.Tensor] = None,
         class_indices: Optional[tf.Tensor] = None,
     ) -> tf.Tensor:
-        """Weighted losses.
+        """Computes weighted losses.
 
         Args:
             predictions: float32 [B, A, C], logits.
-            targets: float32 [B, A, C]; what they mean is the loss's own.
+            targets: float32 [B, A, C]; their meaning depends on the loss.
             weights: float32 [B, A, C], [B, A, 1] or [B, A].
-            losses_mask: bool [B]; images that are False lose nothing.
-            class_indices: int32 [n], the only classes to count.
+            losses_mask: bool [B]; images with False have no loss.
+            class_indices: int32 [n], the only classes with a loss.
 
         Returns:
-            float32 [B, A, C]; softmax losses, which count classes together, [B, A]; the dice loss,
-            which counts anchors together, [B, C].
+            float32 [B, A, C]; [B, A] from softmax losses, which have one number for all classes;
+            [B, C] from the dice loss, which has one number for all anchors.
 
         Raises:
-            ValueError: for `class_indices` on a loss that counts classes together.
+            ValueError: if `class_indices` are set for a softmax loss.
         """
 
 
-_Entries = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
+_LossFunction = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 
 CLASSIFICATION_LOSSES: Registry[Callable[[Any], ClassificationLoss]] = Registry(
     "classification loss"
@@ -59,10 +59,10 @@ CLASSIFICATION_LOSSES: Registry[Callable[[Any], ClassificationLoss]] = Registry(
 
 
 class _Loss:
-    """A `ClassificationLoss` around a function of (logits, targets, weights [B, A, C or 1])."""
+    """`ClassificationLoss` with a function of (logits, targets, weights [B, A, C or 1])."""
 
-    def __init__(self, entries: _Entries, separate_classes: bool = True) -> None:
-        self._entries = entries
+    def __init__(self, function: _LossFunction, separate_classes: bool = True) -> None:
+        self._function = function
         self._separate_classes = separate_classes
 
     def __call__(
@@ -79,30 +79,32 @@ class _Loss:
         if class_indices is not None:
             if not self._separate_classes:
                 raise ValueError(
-                    "class_indices needs a loss that counts each class by itself; a softmax "
-                    "counts all of them together. Use a sigmoid loss"
+                    "class_indices needs a loss that counts each class by itself, but a softmax "
+                    "loss has one number for all classes; use a sigmoid loss"
                 )
             weights *= masking.class_columns(class_indices, predictions.shape[-1])
         if losses_mask is None:
-            return self._entries(predictions, targets, weights)
+            return self._function(predictions, targets, weights)
         predictions, targets, weights = (
             masking.zero_images(rows, losses_mask) for rows in (predictions, targets, weights)
         )
-        return masking.zero_images(self._entries(predictions, targets, weights), losses_mask)
+        # Masked twice: clean inputs keep gradients finite, clean results drop the masked images'
+        # loss.
+        return masking.zero_images(self._function(predictions, targets, weights), losses_mask)
 
 
 def sigmoid_cross_entropy(logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Each class by itself: [B, A, C] -> [B, A, C]; targets within 0..1."""
+    """Cross entropy of each class: [B, A, C] -> [B, A, C]; targets within 0..1."""
     return weights * tf.nn.sigmoid_cross_entropy_with_logits(labels=targets, logits=logits)
 
 
 def _power(base: tf.Tensor, exponent: float) -> tf.Tensor:
-    """A power of numbers not below 0, with finite gradient at 0."""
+    """Raises numbers of at least 0 to a power, with a finite gradient at 0."""
     if exponent == 1.0:
         return base
     if exponent == 2.0:
         return tf.square(base)
-    # Below exponent 1 the slope at 0 is infinite.
+    # Below exponent 1 the slope at 0 is infinite, hence the lower bound of the base.
     return tf.pow(tf.maximum(base, 1e-12) if exponent < 1.0 else base, exponent)
 
 
@@ -116,15 +118,15 @@ def sigmoid_focal(
 ) -> tf.Tensor:
     """Focal loss (https://arxiv.org/abs/1708.02002): [B, A, C] -> [B, A, C].
 
-    Cross entropy times (1 - p_t)^gamma, where p_t is the probability of what the target says; with
-    `alpha`, positives weigh alpha and negatives 1 - alpha.
+    Cross entropy times (1 - p_t)^gamma, where p_t is the probability of the target. With `alpha`,
+    positives have weight alpha and negatives 1 - alpha.
     """
     entropy = tf.nn.sigmoid_cross_entropy_with_logits(labels=targets, logits=logits)
     if gamma:
-        # Written as the reference does, so that sums and gradients round alike.
+        # Operations in the reference's order, so that sums and gradients round in the same way.
         probabilities = tf.sigmoid(logits)
-        of_target = targets * probabilities + (1.0 - targets) * (1.0 - probabilities)
-        entropy *= _power(1.0 - of_target, gamma)
+        target_probability = targets * probabilities + (1.0 - targets) * (1.0 - probabilities)
+        entropy *= _power(1.0 - target_probability, gamma)
     if alpha is not None:
         entropy *= targets * alpha + (1.0 - targets) * (1.0 - alpha)
     return weights * entropy
@@ -133,9 +135,10 @@ def sigmoid_focal(
 def softmax_cross_entropy(
     logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, *, logit_scale: float = 1.0
 ) -> tf.Tensor:
-    """All classes together, against a distribution: [B, A, C] -> [B, A].
+    """Cross entropy of all classes together with a distribution: [B, A, C] -> [B, A].
 
-    An anchor weighs the mean of its class weights. A high `logit_scale` flattens the prediction.
+    An anchor's weight is the mean of its class weights. A high `logit_scale` flattens the
+    prediction.
     """
     entropy = tf.nn.softmax_cross_entropy_with_logits(labels=targets, logits=logits / logit_scale)
     return entropy * tf.reduce_mean(weights, axis=-1)
@@ -144,7 +147,7 @@ def softmax_cross_entropy(
 def softmax_against_logits(
     logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, *, logit_scale: float = 1.0
 ) -> tf.Tensor:
-    """`softmax_cross_entropy` against the softmax of target *logits*, which are scaled likewise."""
+    """`softmax_cross_entropy` with the softmax of target *logits*, which are scaled, too."""
     distribution = tf.nn.softmax(targets / logit_scale)
     return softmax_cross_entropy(logits, distribution, weights, logit_scale=logit_scale)
 
@@ -157,10 +160,10 @@ def bootstrapped_sigmoid(
     alpha: float,
     hard: bool = False,
 ) -> tf.Tensor:
-    """Sigmoid cross entropy against a mix of label and own belief: [B, A, C] -> [B, A, C].
+    """Sigmoid cross entropy with a mix of label and prediction: [B, A, C] -> [B, A, C].
 
-    `alpha` parts label and 1 - alpha parts predicted probability (or, with `hard`, the class it
-    decides for), for noisy labels (https://arxiv.org/abs/1412.6596).
+    The target is alpha * label + (1 - alpha) * predicted probability (or, with `hard`, predicted
+    class), for noisy labels (https://arxiv.org/abs/1412.6596).
     """
     belief = tf.cast(logits > 0.0, logits.dtype) if hard else tf.sigmoid(logits)
     return sigmoid_cross_entropy(logits, alpha * targets + (1.0 - alpha) * belief, weights)
@@ -176,8 +179,8 @@ def penalty_reduced_focal(
 ) -> tf.Tensor:
     """Focal loss for heat maps: [B, A, C] -> [B, A, C] (https://arxiv.org/abs/1904.07850, eq. 1).
 
-    Targets of exactly 1 are positives. Everything else is a negative whose penalty shrinks as its
-    target nears 1, by (1 - target)^beta.
+    Targets of exactly 1 are positives. All others are negatives, whose penalty is multiplied by
+    (1 - target)^beta.
     """
     positive = -tf.math.log_sigmoid(logits)
     negative = -tf.math.log_sigmoid(-logits)
@@ -205,22 +208,25 @@ def dice(
         weights: float32 [B, A, C or 1], multiplied with both.
         squared_normalization: divide by the sum of squares (https://arxiv.org/abs/1606.04797)
             instead of the sum.
-        from_probabilities: the predictions went through a sigmoid before.
+        from_probabilities: True if the predictions are probabilities.
 
     Returns:
-        float32 [B, C]; 1 where nothing is predicted and nothing is there.
+        float32 [B, C]; 1 if neither predictions nor targets have a positive pixel.
     """
-    predicted = weights * (logits if from_probabilities else tf.sigmoid(logits))
-    wanted = weights * targets
-    common = tf.reduce_sum(predicted * wanted, axis=1)
+    weighted_predictions = weights * (logits if from_probabilities else tf.sigmoid(logits))
+    weighted_targets = weights * targets
+    common = tf.reduce_sum(weighted_predictions * weighted_targets, axis=1)
     if squared_normalization:
-        predicted, wanted = tf.square(predicted), tf.square(wanted)
-    total = tf.reduce_sum(predicted + wanted, axis=1)
+        weighted_predictions, weighted_targets = (
+            tf.square(weighted_predictions),
+            tf.square(weighted_targets),
+        )
+    total = tf.reduce_sum(weighted_predictions + weighted_targets, axis=1)
     return 1.0 - tf.math.divide_no_nan(2.0 * common, total)
 
 
 def make_classification_loss(config: Any) -> ClassificationLoss:
-    """The loss of a `ClassificationLoss` message; ConfigError if none is set."""
+    """Builds the loss of a `ClassificationLoss` message; ConfigError if none is set."""
     return CLASSIFICATION_LOSSES.make_chosen(config, "classification_loss", "classification_loss")
 
 
@@ -238,9 +244,9 @@ def _make_focal(config: Any) -> ClassificationLoss:
 
 def _softmax_loss(config: Any, kind: str, loss: Callable[..., tf.Tensor]) -> ClassificationLoss:
     if config.logit_scale == 0.0:
-        raise ConfigError(f"{kind}.logit_scale divides the logits; given: 0")
-    entries = functools.partial(loss, logit_scale=config.logit_scale)
-    return _Loss(entries, separate_classes=False)
+        raise ConfigError(f"{kind}.logit_scale divides the logits and must not be 0; given: 0")
+    function = functools.partial(loss, logit_scale=config.logit_scale)
+    return _Loss(function, separate_classes=False)
 
 
 @CLASSIFICATION_LOSSES.register("weighted_softmax")

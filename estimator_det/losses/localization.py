@@ -1,4 +1,4 @@
-"""Localization losses: how far predicted boxes are from their targets, anchor by anchor.
+"""Localization losses, which compare predicted boxes with their targets, anchor by anchor.
 
 Letters: B images, A anchors. L2, L1 and smooth L1 compare box encodings of any code size; IoU and
 GIoU compare decoded boxes.
@@ -19,9 +19,9 @@ TPU = TpuAdvice("loss.localization_loss", "use weighted_smooth_l1")
 
 
 class LocalizationLoss(Protocol):
-    """A loss of box encodings or boxes."""
+    """A loss of box encodings or of boxes."""
 
-    on_boxes: bool  # predictions and targets are decoded boxes, not encodings
+    needs_boxes: bool  # True if predictions and targets are decoded boxes, not encodings
 
     def __call__(
         self,
@@ -32,14 +32,14 @@ class LocalizationLoss(Protocol):
         losses_mask: Optional[tf.Tensor] = None,
         ignore_nan_targets: bool = False,
     ) -> tf.Tensor:
-        """Weighted losses.
+        """Computes weighted losses.
 
         Args:
             predictions: float32 [B, A, code_size].
             targets: float32 [B, A, code_size].
             weights: float32 [B, A].
-            losses_mask: bool [B]; images that are False lose nothing.
-            ignore_nan_targets: entries whose target is NaN lose nothing.
+            losses_mask: bool [B]; images with False have no loss.
+            ignore_nan_targets: True if entries with a NaN target have no loss.
 
         Returns:
             float32 [B, A].
@@ -52,11 +52,11 @@ LOCALIZATION_LOSSES: Registry[Callable[[Any], LocalizationLoss]] = Registry("loc
 
 
 class _Loss:
-    """A `LocalizationLoss` around a function of (predictions, targets, weights)."""
+    """`LocalizationLoss` with a function of (predictions, targets, weights)."""
 
-    def __init__(self, entries: _Entries, on_boxes: bool = False) -> None:
+    def __init__(self, entries: _Entries, needs_boxes: bool = False) -> None:
         self._entries = entries
-        self.on_boxes = on_boxes
+        self.needs_boxes = needs_boxes
 
     def __call__(
         self,
@@ -68,6 +68,7 @@ class _Loss:
         ignore_nan_targets: bool = False,
     ) -> tf.Tensor:
         if ignore_nan_targets:
+            # The prediction as its own target: loss and gradient are 0.
             targets = tf.where(tf.math.is_nan(targets), predictions, targets)
         if losses_mask is not None:
             predictions, targets, weights = (
@@ -86,19 +87,19 @@ def smooth_l1(
 ) -> tf.Tensor:
     """Huber loss, quadratic up to `delta`, summed over the code: [B, A, code], [B, A] -> [B, A].
 
-    Equation 3 of https://arxiv.org/abs/1504.08083 at delta 1.
+    With delta 1 it is equation 3 of https://arxiv.org/abs/1504.08083.
     """
     distance = tf.abs(predictions - targets)
     quadratic = tf.minimum(distance, delta)
-    # The sum of both branches, as the reference writes it: gradients then round alike.
+    # The sum of both branches, like in the reference: gradients then round in the same way.
     entries = 0.5 * (quadratic * quadratic) + delta * (distance - quadratic)
     return weights * tf.reduce_sum(entries, axis=-1)
 
 
 def absolute_error(predictions: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Absolute difference: [B, A], [B, A] -> [B, A]; a code axis more than the weights is summed.
+    """Absolute difference: [B, A], [B, A] -> [B, A]; a code axis [B, A, code] is summed.
 
-    Without a code axis each entry has its own weight, as for maps whose pixels are the anchors.
+    Without a code axis each entry has its weight, e.g. in maps whose pixels are the anchors.
     """
     entries = tf.abs(predictions - targets)
     if entries.shape.rank == weights.shape.rank + 1:
@@ -117,7 +118,7 @@ def giou_loss(predictions: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) ->
 
 
 def make_localization_loss(config: Any) -> LocalizationLoss:
-    """The loss of a `LocalizationLoss` message; ConfigError if none is set."""
+    """Builds the loss of a `LocalizationLoss` message; ConfigError if none is set."""
     return LOCALIZATION_LOSSES.make_chosen(config, "localization_loss", "localization_loss")
 
 
@@ -141,10 +142,10 @@ def _make_l1(config: Any) -> LocalizationLoss:
 @LOCALIZATION_LOSSES.register("weighted_iou")
 def _make_iou(config: Any) -> LocalizationLoss:
     del config
-    return _Loss(iou_loss, on_boxes=True)
+    return _Loss(iou_loss, needs_boxes=True)
 
 
 @LOCALIZATION_LOSSES.register("weighted_giou")
 def _make_giou(config: Any) -> LocalizationLoss:
     del config
-    return _Loss(giou_loss, on_boxes=True)
+    return _Loss(giou_loss, needs_boxes=True)

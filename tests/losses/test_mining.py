@@ -45,8 +45,8 @@ def test_golden(name: str, in_graph: bool) -> None:
         )
 
 
-def choose(miner: mining.HardExampleMiner, losses: Any, boxes: Any, matches: Any) -> Any:
-    chosen = miner.choose(
+def select(miner: mining.HardExampleMiner, losses: Any, boxes: Any, matches: Any) -> Any:
+    chosen = miner.select(
         tf.constant(np.float32(losses)), tf.constant(np.float32(boxes)), tf.constant(matches)
     )
     return chosen.numpy()
@@ -60,13 +60,13 @@ def test_hand_worked_ratio() -> None:
     miner = mining.HardExampleMiner(None, 0.99, "cls", max_negatives_per_positive=2.0)
     # Two negatives for one positive; ignored anchors pass as long as negatives do.
     wanted = [[True, True, True, True, False, True, False]]
-    np.testing.assert_array_equal(choose(miner, losses, boxes, matches), wanted)
+    np.testing.assert_array_equal(select(miner, losses, boxes, matches), wanted)
     nothing = np.where(matches >= 0, UNMATCHED, matches)
     miner = mining.HardExampleMiner(
         None, 0.99, "cls", max_negatives_per_positive=2.0, min_negatives=1
     )
     wanted = [[True, True, False, False, False, False, False]]
-    np.testing.assert_array_equal(choose(miner, losses, boxes, nothing), wanted)
+    np.testing.assert_array_equal(select(miner, losses, boxes, nothing), wanted)
 
 
 def scene(kind: str) -> Tuple[np.ndarray, np.ndarray]:
@@ -113,9 +113,9 @@ def test_many_examples_at_high_threshold_choose_the_same_either_way(
     losses = np.round(rng.random(boxes.shape[:2]), 1)  # many equal ones
     matches = rng.integers(-2, 2, losses.shape).astype(np.int32)
     miner = mining.HardExampleMiner(3000, 0.95, "cls", max_negatives_per_positive=1.0)
-    sparse = choose(miner, losses, boxes, matches)
+    sparse = select(miner, losses, boxes, matches)
     monkeypatch.setattr(mining, "SPARSE_FROM_IOU", 2.0)
-    np.testing.assert_array_equal(sparse, choose(miner, losses, boxes, matches))
+    np.testing.assert_array_equal(sparse, select(miner, losses, boxes, matches))
 
 
 def test_gradient_reaches_chosen_anchors_only_and_nan_is_never_chosen() -> None:
