@@ -1,1 +1,1 @@
-"""What inputs and detectors both do to pixels."""
+"""Operations on pixels that inputs and detectors share."""

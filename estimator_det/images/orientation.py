@@ -1,4 +1,4 @@
-"""EXIF orientation: cameras store photos as the sensor reads them, and how they are turned."""
+"""EXIF orientation: cameras store the sensor's pixels, and how the photo must be rotated."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from PIL import Image
 UPRIGHT = 1
 FIRST_TRANSPOSED = 5  # from here on to 8, height and width change places
 _TAG = 0x0112
+# All errors that Pillow raises for damaged files.
 _DAMAGE = (OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, OverflowError,
            struct.error, Image.DecompressionBombError)  # fmt: skip
-# First bytes of a format -> marks of EXIF data; without one, the file is not parsed.
+# First bytes of a format -> marks of EXIF data. Files without a mark are not parsed, to save time.
 _EXIF_MARKS = {b"\xff\xd8": (b"Exif",), b"\x89P": (b"eXIf", b"Raw profile type exif")}
 
 
 def exif_orientation(encoded: bytes) -> int:
-    """EXIF orientation of a JPEG or PNG file, 1 to 8; UPRIGHT if it has none, or a damaged one."""
+    """Reads the EXIF orientation of a JPEG or PNG file, 1 to 8; UPRIGHT if absent or damaged."""
     if not any(mark in encoded for mark in _EXIF_MARKS.get(encoded[:2], ())):
         return UPRIGHT
     try:
@@ -32,7 +33,7 @@ def exif_orientation(encoded: bytes) -> int:
 
 
 def image_orientation(image: Image.Image) -> int:
-    """EXIF orientation of an open image, 1 to 8; UPRIGHT if it has none, or a damaged one."""
+    """Reads the EXIF orientation of an open image, 1 to 8; UPRIGHT if absent or damaged."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow warns of damaged EXIF data
@@ -43,7 +44,7 @@ def image_orientation(image: Image.Image) -> int:
 
 
 def rotate_upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
-    """Pixels [h, w, ...] of a file as they are to be seen; a copy unless orientation is UPRIGHT."""
+    """Rotates pixels [h, w, ...] of a file for viewing; a copy unless orientation is UPRIGHT."""
     if orientation == UPRIGHT:
         return pixels
     if orientation >= FIRST_TRANSPOSED:

@@ -1,4 +1,4 @@
-"""From decoded pixels to the input of a network, apart from any detector."""
+"""Preprocessing of decoded pixels for a network, independent of detectors."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from estimator_det.images.resize import Resizer
 
 @dataclass(frozen=True)
 class Preprocessor:
-    """Normalises pixels, resizes, then pads with zeros; or resizes, pads and normalises last.
+    """Normalizes pixels, resizes, then pads with zeros; or resizes, pads and normalizes last.
 
-    Published checkpoints expect the order of their kind of model. Where pixels are normalised
-    first, padding is 0 to the network; where they are normalised last, it is black.
+    Published checkpoints expect the order of their kind of model. If pixels are normalized first,
+    padding is 0 to the network; if they are normalized last, it is black.
 
     Attributes:
-        resizer: Brings images to the network's size.
+        resizer: resizes images to the network's size.
         normalize: float32 pixels in 0..255 -> the pixel scale of the network, same shape.
-        normalizes_last: Whether padding is normalised, too.
+        normalizes_last: True if padding is normalized, too.
     """
 
     resizer: Resizer
@@ -40,7 +40,7 @@ class Preprocessor:
             ValueError: if `images` is not float32.
         """
         if images.dtype != tf.float32:
-            raise ValueError(f"preprocess takes float32 pixels in 0..255; got {images.dtype.name}")
+            raise ValueError(f"pixels must be float32 in 0..255; given: {images.dtype.name}")
         with tf1.name_scope("Preprocessor"):
             if self.normalizes_last:
                 padded, true_shapes = self.resizer.resize(images)

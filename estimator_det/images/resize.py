@@ -1,10 +1,10 @@
-"""Brings images and masks to the size that a network takes.
+"""Resizing of images and masks to a network's input size.
 
 Letters: B images, h x w before and H x W after, C channels, n masks. Sampling is that of TensorFlow
-1: no half-pixel centres, no antialiasing; masks take the nearest pixel.
+1: no half-pixel centres, no antialiasing; masks use the nearest pixel.
 
-Sizes may be static or known at run time only. Both follow the reference's roundings: keeping the
-aspect ratio rounds half to even (in double precision where the size is static), conditional
+Sizes may be static or known at run time only. Both are rounded like in the reference: keeping the
+aspect ratio rounds half to even (in double precision if the size is static), conditional
 resizing truncates in single precision.
 """
 
@@ -29,7 +29,7 @@ PixelMap = Callable[[tf.Tensor], tf.Tensor]
 
 IMAGE_RESIZERS: Registry[Callable[..., Resizer]] = Registry("image resizer")
 
-GRAY_WEIGHTS = (0.2989, 0.5870, 0.1140)  # of red, green and blue, as the reference has them
+GRAY_WEIGHTS = (0.2989, 0.5870, 0.1140)  # red, green, blue; the reference's values
 
 _METHODS = {
     image_resizer_pb2.BILINEAR: "bilinear",
@@ -39,53 +39,53 @@ _METHODS = {
 }
 
 
-class _Arithmetic(NamedTuple):
-    """The few functions that size rules need, for Python numbers or for tensors."""
+class _Ops(NamedTuple):
+    """Functions of size rules, for Python numbers or for tensors."""
 
     minimum: Callable[[Any, Any], Any]
     maximum: Callable[[Any, Any], Any]
-    real: Callable[[Any], Any]
-    single: Callable[[Any], Any]
-    rounded: Callable[[Any], Any]
-    truncated: Callable[[Any], Any]
-    choose: Callable[[Any, Any, Any], Any]
+    to_float: Callable[[Any], Any]
+    to_float32: Callable[[Any], Any]
+    round_to_int: Callable[[Any], Any]
+    cast_to_int: Callable[[Any], Any]
+    where: Callable[[Any, Any, Any], Any]
 
 
-_ON_NUMBERS = _Arithmetic(
+_NUMBER_OPS = _Ops(
     min, max, float, np.float32, round, int, lambda condition, a, b: a if condition else b
 )
 
 
-_ON_TENSORS = _Arithmetic(
+_TENSOR_OPS = _Ops(
     tf.minimum,
     tf.maximum,
-    real=lambda x: tf.cast(x, tf.float32),
-    single=lambda x: tf.cast(x, tf.float32),
-    rounded=lambda x: tf.cast(tf.round(x), tf.int32),
-    truncated=lambda x: tf.cast(x, tf.int32),
-    choose=tf.where,
+    to_float=lambda x: tf.cast(x, tf.float32),
+    to_float32=lambda x: tf.cast(x, tf.float32),
+    round_to_int=lambda x: tf.cast(tf.round(x), tf.int32),
+    cast_to_int=lambda x: tf.cast(x, tf.int32),
+    where=tf.where,
 )
 
 
-def _arithmetic(height: Length, width: Length) -> _Arithmetic:
+def _choose_ops(height: Length, width: Length) -> _Ops:
     numbers = isinstance(height, int) and isinstance(width, int)
-    return _ON_NUMBERS if numbers else _ON_TENSORS
+    return _NUMBER_OPS if numbers else _TENSOR_OPS
 
 
 @dataclass(frozen=True)
 class Resizer:
-    """One way of resizing; made by `make_resizer`.
+    """Resizes images and masks by a size rule; built by `make_resizer`.
 
     Attributes:
-        new_size: Height and width of the real image -> those after interpolation.
-        padded_size: Height and width after interpolation -> those after padding at the bottom and
+        new_size: height and width of the real image -> those after interpolation.
+        padded_size: height and width after interpolation -> those after padding at the bottom and
             right; None for no padding.
-        spatial_shape: Height and width of every result, None where they depend on the image.
+        spatial_shape: height and width of every result, None if they depend on the image.
         method: "bilinear", "nearest", "bicubic" or "area".
-        align_corners: Whether the corner pixels' centres are kept, which the reference does where
-            it resizes conditionally.
-        pad_values: Padding per channel; empty means zero.
-        grayscale: Whether colour images become one channel.
+        align_corners: True if the corner pixels' centres keep their positions, which the reference
+            does in conditional resizing.
+        pad_values: padding per channel; empty for zeros.
+        grayscale: True if colour images become one channel.
     """
 
     new_size: SizeRule
@@ -103,16 +103,16 @@ class Resizer:
 
         Args:
             images: uint8 or float32 [B, h, w, C].
-            pixel_map: Affine function of each channel, such as a backbone's normalisation. It is
-                applied first, as in the reference: in float32 it does not quite commute with
+            pixel_map: affine function of each channel, such as a backbone's normalization. It is
+                applied first, like in the reference: in float32 it does not quite commute with
                 interpolation, and batch norm of smooth, enlarged images amplifies the difference.
 
         Returns:
-            float32 [B, H, W, C], C being 1 for grayscale; and int32 [B, 3], height, width and
-            channels of the real image inside the padded one.
+            float32 [B, H, W, C], with C = 1 for grayscale; int32 [B, 3], height, width and channels
+            of the real image inside the padded one.
 
         Raises:
-            ConfigError: if the number of channels does not fit `pad_values` or grayscale.
+                ConfigError: if the number of channels does not fit `pad_values` or grayscale.
         """
         images = tf.convert_to_tensor(images)
         height, width = self.new_size(*height_and_width(images))
@@ -127,7 +127,7 @@ class Resizer:
         return padded, tf.ensure_shape(true_shapes, [images.shape[0], 3])
 
     def resize_masks(self, masks: tf.Tensor) -> tf.Tensor:
-        """Masks [n, h, w] resized like images, by the nearest pixel, padded with 0: [n, H, W]."""
+        """Resizes masks [n, h, w] like images, by the nearest pixel, padded with 0: [n, H, W]."""
         masks = tf.convert_to_tensor(masks)
         height, width = self.new_size(*height_and_width(masks))
         resized = self._interpolate(masks[..., tf.newaxis], height, width, "nearest")[..., 0]
@@ -140,8 +140,8 @@ class Resizer:
     def _interpolate(
         self, images: tf.Tensor, height: Length, width: Length, method: str
     ) -> tf.Tensor:
-        known = isinstance(height, int) and isinstance(width, int)
-        if known and images.shape[1:3] == [height, width]:
+        is_static = isinstance(height, int) and isinstance(width, int)
+        if is_static and images.shape[1:3] == [height, width]:
             return images
         resized = tf1.image.resize(
             images, [height, width], method=method, align_corners=self.align_corners
@@ -157,42 +157,43 @@ class Resizer:
         if self.pad_values and channels is not None and channels != len(self.pad_values):
             raise ConfigError(
                 f"per_channel_pad_value has {len(self.pad_values)} values {self.pad_values}; the "
-                f"image has {channels} channels. Give one value for each, or none for 0."
+                f"image has {channels} channels; set one value per channel, or none for 0"
             )
-        same = len(set(self.pad_values)) <= 1
-        value = self.pad_values[0] if self.pad_values and same else 0.0
+        is_uniform = len(set(self.pad_values)) <= 1
+        value = self.pad_values[0] if self.pad_values and is_uniform else 0.0
         padded = tf.pad(images, amounts, constant_values=value)
-        if not same:
+        if not is_uniform:
+            # tf.pad takes one value only: the padding is painted afterwards.
             inside = tf.pad(tf.ones_like(images[:, :, :, :1], tf.bool), amounts)
             padded = tf.where(inside, padded, tf.constant(self.pad_values, images.dtype))
         return _with_shape(padded, new_height, new_width)
 
 
 def make_resizer(config: image_resizer_pb2.ImageResizer) -> Resizer:
-    """The resizer of an `ImageResizer` message; ConfigError if none is set or a value is wrong."""
+    """Builds the resizer of an `ImageResizer` message, or raises ConfigError."""
     return IMAGE_RESIZERS.make_chosen(config, "image_resizer_oneof", "image_resizer")
 
 
 def rgb_to_gray(images: tf.Tensor) -> tf.Tensor:
-    """Luminance [..., 1] of float32 colour images [..., 3]; ConfigError for other channels."""
+    """Luminance [..., 1] of float32 colour images [..., 3]."""
     if images.shape[-1] not in (3, None):
         raise ConfigError(
-            f"image_resizer: convert_to_grayscale takes 3 channels; given {images.shape[-1]}"
+            f"image_resizer.convert_to_grayscale needs 3 channels; given: {images.shape[-1]}"
         )
     return tf.reduce_sum(images * tf.constant(GRAY_WEIGHTS), axis=-1, keepdims=True)
 
 
 def _with_shape(tensor: tf.Tensor, height: Length, width: Length) -> tf.Tensor:
-    """Sets what is statically known of height and width, which padding may lose."""
-    known = [length if isinstance(length, int) else None for length in (height, width)]
-    tensor.set_shape([tensor.shape[0], *known, *tensor.shape[3:]])
+    """Sets the static height and width, which padding may lose."""
+    static_sizes = [length if isinstance(length, int) else None for length in (height, width)]
+    tensor.set_shape([tensor.shape[0], *static_sizes, *tensor.shape[3:]])
     return tensor
 
 
 def _require_positive(kind: str, **values: int) -> None:
     for name, value in values.items():
         if value <= 0:
-            raise ConfigError(f"{kind}.{name} is {value}; it must be positive")
+            raise ConfigError(f"{kind}.{name} must be above 0; given: {value}")
 
 
 @IMAGE_RESIZERS.register("identity_resizer")
@@ -219,25 +220,28 @@ def _keep_aspect_ratio(config: image_resizer_pb2.KeepAspectRatioResizer) -> Resi
     _require_positive("keep_aspect_ratio_resizer", min_dimension=shortest, max_dimension=longest)
     if shortest > longest:
         raise ConfigError(
-            f"keep_aspect_ratio_resizer: min_dimension {shortest} exceeds max_dimension {longest}"
+            f"keep_aspect_ratio_resizer: min_dimension must not exceed max_dimension; given: "
+            f"{shortest} and {longest}"
         )
 
     def new_size(height: Length, width: Length) -> Tuple[Length, Length]:
-        on = _arithmetic(height, width)
+        ops = _choose_ops(height, width)
 
         def scaled(factor: Any) -> Tuple[Any, Any]:
-            return on.rounded(on.real(height) * factor), on.rounded(on.real(width) * factor)
+            return ops.round_to_int(ops.to_float(height) * factor), ops.round_to_int(
+                ops.to_float(width) * factor
+            )
 
-        large = scaled(shortest / on.real(on.minimum(height, width)))
-        small = scaled(longest / on.real(on.maximum(height, width)))
-        too_long = on.maximum(*large) > longest
-        return on.choose(too_long, small[0], large[0]), on.choose(too_long, small[1], large[1])
+        large = scaled(shortest / ops.to_float(ops.minimum(height, width)))
+        small = scaled(longest / ops.to_float(ops.maximum(height, width)))
+        too_long = ops.maximum(*large) > longest
+        return ops.where(too_long, small[0], large[0]), ops.where(too_long, small[1], large[1])
 
-    padded = config.pad_to_max_dimension
+    is_padded = config.pad_to_max_dimension
     return Resizer(
         new_size,
-        padded_size=(lambda *_: (longest, longest)) if padded else None,
-        spatial_shape=(longest, longest) if padded else (None, None),
+        padded_size=(lambda *_: (longest, longest)) if is_padded else None,
+        spatial_shape=(longest, longest) if is_padded else (None, None),
         method=_METHODS[config.resize_method],
         pad_values=tuple(config.per_channel_pad_value),
         grayscale=config.convert_to_grayscale,
@@ -249,19 +253,23 @@ def _conditional_shape(config: image_resizer_pb2.ConditionalShapeResizer) -> Res
     threshold = config.size_threshold
     _require_positive("conditional_shape_resizer", size_threshold=threshold)
     if config.condition == config.INVALID:
-        raise ConfigError("conditional_shape_resizer.condition must be GREATER or SMALLER")
+        raise ConfigError(
+            "conditional_shape_resizer.condition must be GREATER or SMALLER; given: INVALID"
+        )
     shrinks = config.condition == config.GREATER
 
     def new_size(height: Length, width: Length) -> Tuple[Length, Length]:
-        on = _arithmetic(height, width)
+        ops = _choose_ops(height, width)
         if shrinks:
-            side = on.maximum(height, width)
-            target = on.minimum(side, threshold)
+            side = ops.maximum(height, width)
+            target = ops.minimum(side, threshold)
         else:
-            side = on.minimum(height, width)
-            target = on.maximum(side, threshold)
-        ratio = on.single(target) / on.single(side)
-        return on.truncated(on.single(height) * ratio), on.truncated(on.single(width) * ratio)
+            side = ops.minimum(height, width)
+            target = ops.maximum(side, threshold)
+        ratio = ops.to_float32(target) / ops.to_float32(side)
+        return ops.cast_to_int(ops.to_float32(height) * ratio), ops.cast_to_int(
+            ops.to_float32(width) * ratio
+        )
 
     return Resizer(
         new_size,
