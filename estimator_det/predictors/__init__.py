@@ -1,4 +1,4 @@
-"""Box heads by message name; the package imports every module in it, to register them."""
+"""Box heads by message name. Importing the package imports its modules, which register them."""
 
 from __future__ import annotations
 

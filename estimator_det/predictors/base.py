@@ -1,4 +1,4 @@
-"""What a box head of a single-shot detector is, and the pieces that box heads share."""
+"""Interface of a single-shot detector's box head, and the parts that box heads share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from estimator_det.config.text import ConfigError
 
 BOX_HEADS: Registry[Callable[..., BoxHead]] = Registry("box predictor")
 
-Layer = Callable[..., tf.Tensor]  # features, channels, scope name, slim settings -> output
+Layer = Callable[..., tf.Tensor]  # (features, channels, scope name, slim settings) -> output
 
 
 class Prediction(NamedTuple):
@@ -22,33 +22,33 @@ class Prediction(NamedTuple):
 
 
 class BoxHead(Protocol):
-    """Feature maps to box encodings and class logits; holds no state between calls."""
+    """Predicts box encodings and class logits from feature maps; has no state between calls."""
 
     def predict(
         self, feature_maps: Sequence[tf.Tensor], num_per_location: Sequence[int]
     ) -> Prediction:
-        """[B, h_i, w_i, c_i] maps and the anchors at each of their cells -> predictions.
+        """Predicts from maps [B, h_i, w_i, c_i] with these numbers of anchors per cell.
 
         Raises:
-            ConfigError: if there is not one anchor count per map, or a head that all maps share
-                gets different counts.
+            ConfigError: if there is not one anchor count per map, or the counts differ for a head
+                that all maps share.
         """
 
 
 @dataclass(frozen=True)
 class HeadOptions:
-    """Settings of the last layers, which turn features into predictions.
+    """Settings of the last layers, which compute predictions from features.
 
     Attributes:
-        num_class_slots: Class scores per anchor, background column included if there is one.
-        box_code_size: Numbers that encode a box.
-        kernel_size: Side of the convolutions' kernels.
-        use_depthwise: Split the convolutions into depthwise and pointwise halves.
-        class_bias_init: Initial bias of the class logits, e.g. -4.6 for a prior of 0.01.
-        dropout_keep_probability: Below 1, features of the class head are dropped in training.
-        is_training: Whether dropout drops.
-        sigmoid_scores: Predict probabilities instead of logits.
-        clip_range: Box encodings are clipped to these bounds; None does not clip.
+        num_class_slots: class scores per anchor, including the background column if there is one.
+        box_code_size: numbers that encode a box.
+        kernel_size: height and width of the convolutions' kernels.
+        use_depthwise: split the convolutions into depthwise and pointwise halves.
+        class_bias_init: initial bias of the class logits, e.g. -4.6 for a prior of 0.01.
+        dropout_keep_probability: below 1, features of the class head are dropped in training.
+        is_training: True if dropout is active.
+        sigmoid_scores: predict probabilities instead of logits.
+        clip_range: bounds of box encodings; None for no bounds.
     """
 
     num_class_slots: int
@@ -65,33 +65,23 @@ class HeadOptions:
         for field in ("num_class_slots", "box_code_size", "kernel_size"):
             if getattr(self, field) < 1:
                 raise ConfigError(
-                    f"box_predictor: {field} must be 1 or more; got {getattr(self, field)}"
+                    f"box_predictor.{field} must be 1 or more; given: {getattr(self, field)}"
                 )
         if not 0 < self.dropout_keep_probability <= 1:
             raise ConfigError(
-                "box_predictor: dropout_keep_probability must be above 0 and at most 1; got "
+                f"box_predictor.dropout_keep_probability must be above 0 and at most 1; given: "
                 f"{self.dropout_keep_probability}"
             )
         if self.clip_range and self.clip_range[0] > self.clip_range[1]:
             raise ConfigError(
-                f"box_predictor: in box_encodings_clip_range min exceeds max: {self.clip_range}"
+                f"box_predictor.box_encodings_clip_range: min exceeds max; given: {self.clip_range}"
             )
 
 
 def make_head_options(
     config: Any, num_classes: int, add_background_class: bool, is_training: bool
 ) -> HeadOptions:
-    """Options from the fields that the messages of all convolutional heads have.
-
-    Args:
-        config: The message.
-        num_classes: Foreground classes.
-        add_background_class: Whether the class scores have a background column.
-        is_training: Whether dropout drops.
-
-    Raises:
-        ConfigError: if a value is out of range.
-    """
+    """Builds options from the fields that the messages of all convolutional heads have."""
     clip = config.box_encodings_clip_range
     return HeadOptions(
         num_class_slots=num_classes + int(add_background_class),
@@ -117,10 +107,10 @@ def plain_output() -> Any:
 
 
 def per_anchor(output: tf.Tensor, depth: int) -> tf.Tensor:
-    """[B, h, w, anchors * depth] -> [B, h * w * anchors, depth]; static sizes stay static."""
+    """Reshapes [B, h, w, anchors * depth] to [B, h * w * anchors, depth]; static sizes stay so."""
     batch, height, width, channels = output.shape.as_list()
-    known = None not in (height, width)
-    rows = height * width * channels // depth if known else -1
+    is_static = None not in (height, width)
+    rows = height * width * channels // depth if is_static else -1
     if batch is None and rows == -1:
         batch = tf.shape(output)[0]
     return tf.reshape(output, [-1 if batch is None else batch, rows, depth])
@@ -129,7 +119,7 @@ def per_anchor(output: tf.Tensor, depth: int) -> tf.Tensor:
 def predict_boxes(
     features: tf.Tensor, anchors: int, options: HeadOptions, layer: Layer, name: str
 ) -> tf.Tensor:
-    """Box encodings [B, A, code_size] of one feature map, clipped if configured."""
+    """Predicts box encodings [B, A, code_size] of one feature map, clipped if configured."""
     output = layer(features, anchors * options.box_code_size, name)
     encodings = per_anchor(output, options.box_code_size)
     return tf.clip_by_value(encodings, *options.clip_range) if options.clip_range else encodings
@@ -138,7 +128,7 @@ def predict_boxes(
 def predict_classes(
     features: tf.Tensor, anchors: int, options: HeadOptions, layer: Layer
 ) -> tf.Tensor:
-    """Logits, or probabilities, [B, A, num_class_slots] of one feature map, after dropout."""
+    """Predicts logits, or probabilities, [B, A, num_class_slots] of one feature map."""
     if options.dropout_keep_probability < 1.0:
         features = slim.dropout(
             features, keep_prob=options.dropout_keep_probability, is_training=options.is_training
@@ -152,16 +142,16 @@ def predict_classes(
 
 
 def check_maps(feature_maps: Sequence[tf.Tensor], num_per_location: Sequence[int]) -> None:
-    """ConfigError unless there is one anchor count per feature map."""
+    """Raises ConfigError unless there is one anchor count per feature map."""
     if len(feature_maps) != len(num_per_location):
         raise ConfigError(
-            f"anchor_generator: has {len(num_per_location)} layers, the feature extractor makes "
-            f"{len(feature_maps)} feature maps; set equal numbers"
+            f"anchor_generator has {len(num_per_location)} layers, but the feature extractor "
+            f"makes {len(feature_maps)} feature maps; set equal numbers"
         )
 
 
-def joined(boxes: Sequence[tf.Tensor], classes: Sequence[tf.Tensor]) -> Prediction:
-    """Predictions of all maps, one after the other."""
+def concat_maps(boxes: Sequence[tf.Tensor], classes: Sequence[tf.Tensor]) -> Prediction:
+    """Concatenates the predictions of all maps."""
     return Prediction(tf.concat(boxes, axis=1), tf.concat(classes, axis=1))
 
 
@@ -173,14 +163,14 @@ def make_box_head(
     is_training: bool,
     norm_is_training: bool,
 ) -> BoxHead:
-    """The box head of a `BoxPredictor` message; builds no graph.
+    """Builds the box head of a `BoxPredictor` message, but no graph.
 
     Args:
-        config: The message.
-        num_classes: Foreground classes.
-        add_background_class: Whether the class scores have a background column.
-        is_training: Whether dropout drops.
-        norm_is_training: Whether batch norm learns.
+        config: a `BoxPredictor` message.
+        num_classes: foreground classes.
+        add_background_class: True if the class scores have a background column.
+        is_training: True if dropout is active.
+        norm_is_training: True if batch norm learns.
 
     Raises:
         ConfigError: if no known head is set or an option is out of range.

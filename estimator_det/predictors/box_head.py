@@ -15,15 +15,15 @@ SCOPE = "SecondStageBoxPredictor"
 
 @dataclass(frozen=True)
 class RegionBoxHead:
-    """Averages a region's features over its cells; one layer gives boxes, another classes.
+    """Averages a region's features over its cells; one layer predicts boxes, another classes.
 
     Attributes:
-        num_classes: Foreground classes.
-        fc_scope: Argument scope of the layers.
-        share_box: One box for a region in place of one for each class.
-        box_code_size: Numbers that encode a box.
-        dropout_keep_probability: Below 1, averaged features are dropped in training.
-        is_training: Whether dropout drops.
+        num_classes: foreground classes.
+        fc_scope: argument scope of the layers.
+        share_box: one box for a region instead of one for each class.
+        box_code_size: numbers that encode a box.
+        dropout_keep_probability: below 1, averaged features are dropped in training.
+        is_training: True if dropout is active.
     """
 
     num_classes: int
@@ -37,14 +37,14 @@ class RegionBoxHead:
         if not 0 < self.dropout_keep_probability <= 1:
             raise ConfigError(
                 "faster_rcnn.second_stage_box_predictor.mask_rcnn_box_predictor."
-                "dropout_keep_probability: must be above 0 and at most 1; got "
+                f"dropout_keep_probability must be above 0 and at most 1; given: "
                 f"{self.dropout_keep_probability}"
             )
 
     def predict(self, features: tf.Tensor) -> Prediction:
-        """Features [R, h, w, C] -> codes [R, q, code_size], class logits [R, K + 1].
+        """Predicts from features [R, h, w, C]: codes [R, q, code_size], class logits [R, K + 1].
 
-        q is K, or 1 where the box is shared.
+        q is K, or 1 if the classes share a box.
         """
         boxes = 1 if self.share_box else self.num_classes
         with tf1.variable_scope(SCOPE, reuse=tf1.AUTO_REUSE):
@@ -63,16 +63,12 @@ class RegionBoxHead:
 
 
 def make_region_box_head(config: Any, num_classes: int, is_training: bool) -> RegionBoxHead:
-    """The box head of a `MaskRCNNBoxPredictor` message.
-
-    Raises:
-        ConfigError: if an option is out of range or not supported.
-    """
+    """Builds the box head of a `MaskRCNNBoxPredictor` message, or raises ConfigError."""
     where = "faster_rcnn.second_stage_box_predictor.mask_rcnn_box_predictor"
     if config.predict_keypoints:
         raise ConfigError(
-            f"{where}.predict_keypoints: is not supported; set it to false. The reference does not "
-            "implement it either"
+            f"{where}.predict_keypoints is not supported, nor is it implemented in the reference; "
+            "set it to false"
         )
     return RegionBoxHead(
         num_classes=num_classes,

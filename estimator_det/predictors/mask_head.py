@@ -11,23 +11,23 @@ from estimator_det.config.text import ConfigError
 from estimator_det.nets.hyperparams import ArgScope, make_arg_scope
 from estimator_det.predictors.box_head import SCOPE
 
-# Of the logarithms of both numbers, in a depth that is chosen by itself.
+# Weights of log2(features) and log2(classes) in the default depth; the reference's values.
 FEATURE_WEIGHT, CLASS_WEIGHT = 2.0, 3.0
 
 
 @dataclass(frozen=True)
 class MaskHead:
-    """Enlarges a region's features, then convolutions (https://arxiv.org/abs/1703.06870).
+    """Enlarges a region's features, then applies convolutions (https://arxiv.org/abs/1703.06870).
 
     Attributes:
-        num_classes: Foreground classes.
-        conv_scope: Argument scope of the layers.
-        height: Of a mask.
-        width: Of a mask.
-        conv_depth: Channels of the convolutions; 0 chooses by features and classes.
-        num_layers: Convolutions, the last one included.
-        class_agnostic: One mask for a region in place of one for each class.
-        convolve_first: Convolve the small features, then repeat cells to the mask's size.
+        num_classes: foreground classes.
+        conv_scope: argument scope of the layers.
+        height: rows of a mask.
+        width: columns of a mask.
+        conv_depth: channels of the convolutions; 0 for `default_depth`.
+        num_layers: convolutions, including the last one.
+        class_agnostic: one mask for a region instead of one for each class.
+        convolve_first: convolve the small features, then repeat cells to the mask's size.
     """
 
     num_classes: int
@@ -41,22 +41,19 @@ class MaskHead:
 
     def __post_init__(self) -> None:
         where = "faster_rcnn.second_stage_box_predictor.mask_rcnn_box_predictor"
-        for field, value, least in (
+        for field, value, minimum in (
             ("mask_height", self.height, 1),
             ("mask_width", self.width, 1),
             ("mask_prediction_conv_depth", self.conv_depth, 0),
             ("mask_prediction_num_conv_layers", self.num_layers, 2),
         ):
-            if value < least:
-                raise ConfigError(f"{where}.{field}: must be {least} or more; got {value}")
+            if value < minimum:
+                raise ConfigError(f"{where}.{field} must be {minimum} or more; given: {value}")
 
     def predict(self, features: tf.Tensor) -> tf.Tensor:
-        """Features [R, h, w, C] -> mask logits [R, K, height, width], or [R, 1, height, width].
-
-        Raises:
-            ConfigError: if cells cannot be repeated to the size of a mask.
-        """
-        depth = self.conv_depth or chosen_depth(features.shape[3], self.num_classes)
+        """Predicts mask logits [R, K or 1, height, width] from features [R, h, w, C]."""
+        depth = self.conv_depth or default_depth(features.shape[3], self.num_classes)
+        # The reference's layer names: Conv, Conv_1, Conv_2, ...
         layers = (f"Conv_{index}" if index else "Conv" for index in range(self.num_layers + 1))
         with tf1.variable_scope(SCOPE, reuse=tf1.AUTO_REUSE), self.conv_scope():
             net = features
@@ -65,7 +62,7 @@ class MaskHead:
             for _ in range(self.num_layers - 1):
                 net = slim.conv2d(net, depth, 3, scope=next(layers))
             if self.convolve_first:
-                net = slim.conv2d(self._repeated(net), depth, 3, scope=next(layers))
+                net = slim.conv2d(self._repeat_cells(net), depth, 3, scope=next(layers))
             masks = slim.conv2d(
                 net,
                 1 if self.class_agnostic else self.num_classes,
@@ -76,32 +73,28 @@ class MaskHead:
             )
         return tf.transpose(masks, [0, 3, 1, 2])
 
-    def _repeated(self, net: tf.Tensor) -> tf.Tensor:
+    def _repeat_cells(self, net: tf.Tensor) -> tf.Tensor:
         height, width = net.shape[1:3]
         if self.height % height or self.width % width:
             raise ConfigError(
                 "faster_rcnn.second_stage_box_predictor.mask_rcnn_box_predictor."
-                f"convolve_then_upsample_masks: repeats the {height} x {width} cells of a "
-                "region's features; mask_height and mask_width must be multiples of them, got "
-                f"{self.height} and {self.width}"
+                f"convolve_then_upsample_masks repeats the {height} x {width} cells of a region's "
+                "features, so mask_height and mask_width must be multiples of them; "
+                f"given: {self.height} and {self.width}"
             )
         rows = tf.repeat(net, self.height // height, axis=1)
         repeated = tf.repeat(rows, self.width // width, axis=2)
         return tf.ensure_shape(repeated, [net.shape[0], self.height, self.width, net.shape[3]])
 
 
-def chosen_depth(num_features: int, num_classes: int) -> int:
-    """Power of two near a weighted geometric mean of features and classes, as the reference's."""
+def default_depth(num_features: int, num_classes: int) -> int:
+    """Power of two near a weighted geometric mean of features and classes, the reference's rule."""
     weighted = FEATURE_WEIGHT * math.log2(num_features) + CLASS_WEIGHT * math.log2(num_classes)
     return int(2 ** round(weighted / (FEATURE_WEIGHT + CLASS_WEIGHT)))
 
 
 def make_mask_head(config: Any, num_classes: int, is_training: bool) -> MaskHead:
-    """The mask head of a `MaskRCNNBoxPredictor` message.
-
-    Raises:
-        ConfigError: if a value is too low, or the layers have no hyperparameters.
-    """
+    """Builds the mask head of a `MaskRCNNBoxPredictor` message, or raises ConfigError."""
     if not config.HasField("conv_hyperparams"):
         raise ConfigError(
             "faster_rcnn.second_stage_box_predictor.mask_rcnn_box_predictor.conv_hyperparams: is "

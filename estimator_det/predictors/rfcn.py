@@ -15,16 +15,16 @@ from estimator_det.predictors.box_head import SCOPE
 
 @dataclass(frozen=True)
 class RfcnHead:
-    """Score maps for each bin of a region, pooled there (https://arxiv.org/abs/1605.06409).
+    """Pools score maps for each bin of a region (https://arxiv.org/abs/1605.06409).
 
     Attributes:
-        num_classes: Foreground classes.
-        conv_scope: Argument scope of the layers.
-        num_bins: Rows and columns of bins in a region.
-        depth: Channels of the convolution before the score maps.
-        crop_size: Height and width of the crop of a region.
-        box_code_size: Numbers that encode a box.
-        matmul: Whether crops are matrix products, for TPU.
+        num_classes: foreground classes.
+        conv_scope: argument scope of the layers.
+        num_bins: rows and columns of bins in a region.
+        depth: channels of the convolution before the score maps.
+        crop_size: height and width of the crop of a region.
+        box_code_size: numbers that encode a box.
+        matmul: True if crops are matrix products, for TPU.
     """
 
     num_classes: int
@@ -40,28 +40,30 @@ class RfcnHead:
         if min(*self.num_bins, self.depth) < 1:
             raise ConfigError(
                 f"{where}: num_spatial_bins_height, num_spatial_bins_width and depth must be 1 or "
-                f"more; got {self.num_bins[0]}, {self.num_bins[1]} and {self.depth}"
+                f"more; given: {self.num_bins[0]}, {self.num_bins[1]} and {self.depth}"
             )
         for side, crop, bins in zip(("height", "width"), self.crop_size, self.num_bins):
             if crop < 1 or crop % bins:
                 raise ConfigError(
-                    f"{where}.crop_{side}: must be a multiple of num_spatial_bins_{side} ({bins}); "
-                    f"got {crop}"
+                    f"{where}.crop_{side} must be a multiple of num_spatial_bins_{side} ({bins}); "
+                    f"given: {crop}"
                 )
 
     def predict(self, features: tf.Tensor, boxes: tf.Tensor) -> Prediction:
-        """Features [B, h, w, C], normalized boxes [B, N, 4] -> codes [B * N, K, 4], logits.
+        """Predicts codes [B * N, K, 4] and class logits [B * N, K + 1] of regions.
 
-        Class logits are [B * N, K + 1].
+        Args:
+            features: float [B, h, w, C].
+            boxes: float32 [B, N, 4], normalized.
         """
         bins = self.num_bins[0] * self.num_bins[1]
         num_codes, num_logits = self.num_classes * self.box_code_size, self.num_classes + 1
         with tf1.variable_scope(SCOPE, reuse=tf1.AUTO_REUSE), self.conv_scope():
             net = slim.conv2d(features, self.depth, 1, scope="reduce_depth")
             code_maps = self._score_maps(net, bins * num_codes, "refined_locations")
-            codes = self._pooled(code_maps, boxes)
+            codes = self._pool(code_maps, boxes)
             class_maps = self._score_maps(net, bins * num_logits, "class_predictions")
-            logits = self._pooled(class_maps, boxes)
+            logits = self._pool(class_maps, boxes)
         return Prediction(
             tf.reshape(codes, [-1, self.num_classes, self.box_code_size]),
             tf.reshape(logits, [-1, num_logits]),
@@ -70,7 +72,7 @@ class RfcnHead:
     def _score_maps(self, net: tf.Tensor, depth: int, name: str) -> tf.Tensor:
         return slim.conv2d(net, depth, 1, activation_fn=None, scope=name)
 
-    def _pooled(self, score_maps: tf.Tensor, boxes: tf.Tensor) -> tf.Tensor:
+    def _pool(self, score_maps: tf.Tensor, boxes: tf.Tensor) -> tf.Tensor:
         return pool_position_sensitive(
             score_maps, boxes, self.crop_size, self.num_bins, matmul=self.matmul
         )
@@ -79,7 +81,7 @@ class RfcnHead:
 def make_rfcn_head(
     config: Any, num_classes: int, is_training: bool, *, matmul: bool = False
 ) -> RfcnHead:
-    """The head of an `RfcnBoxPredictor` message; ConfigError if bins do not divide the crop."""
+    """Builds the head of an `RfcnBoxPredictor` message, or raises ConfigError."""
     return RfcnHead(
         num_classes=num_classes,
         conv_scope=make_arg_scope(config.conv_hyperparams, is_training),

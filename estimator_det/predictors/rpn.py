@@ -1,4 +1,4 @@
-"""The head of a region proposal network: is there an object at an anchor, and where exactly."""
+"""Head of a region proposal network, which predicts objectness and a box for each anchor."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ OBJECTNESS_COLUMNS = 2  # background, object
 
 
 class ProposalOutput(NamedTuple):
-    """What a proposal head makes of a feature map, A anchors."""
+    """Output of a proposal head for a feature map with A anchors."""
 
-    features: tf.Tensor  # float [B, h, w, depth], of the convolution before the head
+    features: tf.Tensor  # float [B, h, w, depth], output of the convolution before the head
     prediction: Prediction  # codes [B, A, 4], objectness logits [B, A, 2]
 
 
@@ -28,11 +28,11 @@ class ProposalHead:
     """A convolution, then 1x1 layers for codes and objectness (https://arxiv.org/abs/1506.01497).
 
     Attributes:
-        conv_scope: Argument scope of all layers.
-        depth: Channels of the convolution.
-        kernel_size: Side of its kernel.
-        atrous_rate: Its dilation.
-        box_code_size: Numbers that encode a box.
+        conv_scope: argument scope of all layers.
+        depth: channels of the convolution.
+        kernel_size: height and width of its kernel.
+        atrous_rate: dilation of its kernel.
+        box_code_size: numbers that encode a box.
     """
 
     conv_scope: ArgScope
@@ -48,14 +48,11 @@ class ProposalHead:
             ("first_stage_atrous_rate", self.atrous_rate),
         ):
             if value < 1:
-                raise ConfigError(f"faster_rcnn.{field}: must be 1 or more; got {value}")
+                raise ConfigError(f"faster_rcnn.{field} must be 1 or more; given: {value}")
 
     def predict(self, features: tf.Tensor, num_per_location: List[int]) -> ProposalOutput:
-        """Feature map [B, h, w, C] and the anchors of each cell -> predictions.
-
-        Raises:
-            ConfigError: if the anchors are not those of one feature map.
-        """
+        """Predicts from a feature map [B, h, w, C] with these numbers of anchors per cell."""
+        # AUTO_REUSE: training with hard example mining predicts twice with the same variables.
         with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
             with self.conv_scope():
                 net = slim.conv2d(

@@ -25,16 +25,16 @@ _SHARED = box_predictor_pb2.WeightSharedConvolutionalBoxPredictor
 
 @dataclass(frozen=True)
 class ConvolutionalBoxHead:
-    """A head of its own for each feature map, in scopes `BoxPredictor_0`, `BoxPredictor_1`, …
+    """A separate head for each feature map, in scopes `BoxPredictor_0`, `BoxPredictor_1`, …
 
     The head of a single feature map has no scope.
 
     Attributes:
-        head: Settings of the last layers.
-        conv_scope: Argument scope of all layers.
+        head: settings of the last layers.
+        conv_scope: argument scope of all layers.
         num_layers: 1x1 convolutions before the last layers.
-        min_depth: Lower bound of those convolutions' channels.
-        max_depth: Upper bound, weaker than the lower; channels are the feature map's, between the
+        min_depth: lower bound of those convolutions' channels.
+        max_depth: upper bound; the lower bound wins. The channels are the feature map's between the
             two bounds. If both are 0, there are no such convolutions.
     """
 
@@ -53,14 +53,14 @@ class ConvolutionalBoxHead:
         for number, (features, anchors) in enumerate(zip(feature_maps, num_per_location)):
             scope = tf1.get_variable_scope() if single else f"BoxPredictor_{number}"
             with tf1.variable_scope(scope), self.conv_scope():
-                net = self._before(features)
+                net = self._extra_layers(features)
                 boxes.append(
                     base.predict_boxes(net, anchors, self.head, self._layer, "BoxEncodingPredictor")
                 )
                 classes.append(base.predict_classes(net, anchors, self.head, self._layer))
-        return base.joined(boxes, classes)
+        return base.concat_maps(boxes, classes)
 
-    def _before(self, net: tf.Tensor) -> tf.Tensor:
+    def _extra_layers(self, net: tf.Tensor) -> tf.Tensor:
         depth = max(min(net.shape[-1], self.max_depth), self.min_depth)
         if depth > 0:
             for layer in range(self.num_layers):
@@ -101,20 +101,20 @@ def make_convolutional_box_head(
 class WeightSharedBoxHead:
     """One head for all feature maps; only batch norm is separate for each (RetinaNet, 2017).
 
-    Tower layers end with ReLU6, as in the reference, unless `conv_hyperparams` sets `activation`.
-    Maps of unequal depth first pass a 1x1 projection each, to the depth most maps have.
+    Tower layers end with ReLU6, like in the reference, unless `conv_hyperparams` sets `activation`.
+    If maps differ in depth, each is projected by a 1x1 convolution to the most frequent depth.
 
     Attributes:
-        head: Settings of the last layers.
-        conv_scope: Argument scope of all layers.
-        depth: Channels of the tower.
-        num_layers: Convolutions in the tower.
-        share_tower: One tower for boxes and classes, instead of one each.
-        normalizer: Comes before the activation of a tower layer, with variables of its own for
-            each map; the layer has a bias instead where there is none.
-        normalizer_scope: Name of its variable scope.
-        activation: Ends a tower layer; None for no activation.
-        forces_bias: Whether layers before a normalizer have a bias too.
+        head: settings of the last layers.
+        conv_scope: argument scope of all layers.
+        depth: channels of the tower.
+        num_layers: convolutions in the tower.
+        share_tower: one tower for boxes and classes, instead of one each.
+        normalizer: applied before the activation of a tower layer, with separate variables for
+            each map; None for a bias instead.
+        normalizer_scope: name of its variable scope.
+        activation: applied at the end of a tower layer; None for no activation.
+        forces_bias: True if layers before a normalizer have a bias, too.
     """
 
     head: base.HeadOptions
@@ -130,8 +130,8 @@ class WeightSharedBoxHead:
     def __post_init__(self) -> None:
         if self.num_layers > 0 and self.depth < 1:
             raise ConfigError(
-                "weight_shared_convolutional_box_predictor.depth must be 1 or more where "
-                f"num_layers_before_predictor is {self.num_layers}; got {self.depth}"
+                "weight_shared_convolutional_box_predictor.depth must be 1 or more if "
+                f"num_layers_before_predictor is {self.num_layers}; given: {self.depth}"
             )
 
     def predict(
@@ -141,7 +141,7 @@ class WeightSharedBoxHead:
         if len(set(num_per_location)) != 1:
             raise ConfigError(
                 "weight_shared_convolutional_box_predictor needs the same number of anchors at "
-                f"every feature map; the anchor generator gives {list(num_per_location)}"
+                f"every feature map; the anchor generator has {list(num_per_location)}"
             )
         anchors = num_per_location[0]
         boxes, classes = [], []
@@ -152,10 +152,10 @@ class WeightSharedBoxHead:
                     box, scores = self._predict_map(features, number, depth, anchors)
                 boxes.append(box)
                 classes.append(scores)
-        return base.joined(boxes, classes)
+        return base.concat_maps(boxes, classes)
 
     def _projected_depth(self, feature_maps: Sequence[tf.Tensor]) -> Optional[int]:
-        """Channels after a projection of each map; None if there is none."""
+        """Channels of each map after projection; None if maps are not projected."""
         depths = [features.shape[-1] for features in feature_maps]
         return None if len(set(depths)) == 1 else max(set(depths), key=depths.count)
 
@@ -164,8 +164,10 @@ class WeightSharedBoxHead:
     ) -> Tuple[tf.Tensor, tf.Tensor]:
         if depth is not None:
             name = f"ProjectionLayer/conv2d_{number}"
-            normalized = self._normalized(self.normalizer_scope)
-            features = conv2d(features, depth, 1, scope=name, activation_fn=None, **normalized)
+            normalizer_settings = self._normalizer_settings(self.normalizer_scope)
+            features = conv2d(
+                features, depth, 1, scope=name, activation_fn=None, **normalizer_settings
+            )
         name = "PredictionTower" if self.share_tower else "BoxPredictionTower"
         net = self._tower(features, name, number)
         box = base.predict_boxes(net, anchors, self.head, self._layer, "BoxPredictor")
@@ -173,8 +175,8 @@ class WeightSharedBoxHead:
             net = self._tower(features, "ClassPredictionTower", number)
         return box, base.predict_classes(net, anchors, self.head, self._layer)
 
-    def _normalized(self, scope: str) -> Dict[str, Any]:
-        """Settings of a layer with a normalizer in a variable scope of this name."""
+    def _normalizer_settings(self, scope: str) -> Dict[str, Any]:
+        """Settings of a layer with a normalizer in this variable scope."""
         if not self.normalizer:
             return {"normalizer_fn": None, "normalizer_params": None}
         return {
@@ -195,10 +197,12 @@ class WeightSharedBoxHead:
 
     def _tower(self, net: tf.Tensor, name: str, number: int) -> tf.Tensor:
         with tf1.variable_scope(name):
-            normalized = self._normalized(f"{self.normalizer_scope}/feature_{number}")
-            activated = {"activation_fn": self.activation, **normalized}
+            normalizer_settings = self._normalizer_settings(
+                f"{self.normalizer_scope}/feature_{number}"
+            )
+            tower_settings = {"activation_fn": self.activation, **normalizer_settings}
             for layer in range(self.num_layers):
-                net = self._convolution(net, self.depth, f"conv2d_{layer}", **activated)
+                net = self._convolution(net, self.depth, f"conv2d_{layer}", **tower_settings)
         return net
 
 
@@ -212,10 +216,10 @@ def make_weight_shared_box_head(
 ) -> WeightSharedBoxHead:
     """The head of a `WeightSharedConvolutionalBoxPredictor` message; see `base.make_box_head`.
 
-    tf-slim layers take their hyperparameters from the scope around them, last layers and
-    pointwise halves included, so `apply_conv_hyperparams_to_heads` and
+    tf-slim layers read their hyperparameters from the argument scope around them, also in last
+    layers and pointwise halves, so `apply_conv_hyperparams_to_heads` and
     `apply_conv_hyperparams_pointwise` always apply. `score_converter` has no effect in training,
-    because the losses take logits.
+    because losses need logits.
     """
     head = base.make_head_options(config, num_classes, add_background_class, is_training)
     hyperparams = config.conv_hyperparams

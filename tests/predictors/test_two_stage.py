@@ -159,14 +159,14 @@ def test_mask_head(convolve_first: bool) -> None:
 
 def test_mask_head_repeats_whole_cells() -> None:
     head = mask_head.MaskHead(3, no_scope, 9, 8, 6, convolve_first=True)
-    with tf.Graph().as_default(), pytest.raises(ConfigError, match="got 9 and 8"):
+    with tf.Graph().as_default(), pytest.raises(ConfigError, match="given: 9 and 8"):
         head.predict(tf.zeros([5, 4, 4, 9]))
 
 
 def test_chosen_depth() -> None:
     # The depth recorded for Mask R-CNN on ResNet, 90 classes.
-    assert mask_head.chosen_depth(2048, 90) == 256
-    assert mask_head.chosen_depth(1024, 1) == 16
+    assert mask_head.default_depth(2048, 90) == 256
+    assert mask_head.default_depth(1024, 1) == 16
 
 
 def test_rfcn_head() -> None:
@@ -185,10 +185,10 @@ def test_rfcn_head() -> None:
     "make, message",
     [
         (lambda: box_head.RegionBoxHead(2, no_scope, dropout_keep_probability=0), "above 0"),
-        (lambda: mask_head.MaskHead(2, no_scope, height=0), "mask_height: must be 1 or more"),
-        (lambda: mask_head.MaskHead(2, no_scope, num_layers=1), "num_conv_layers: must be 2"),
-        (lambda: rfcn.RfcnHead(2, no_scope, depth=0), "must be 1 or more; got 3, 3 and 0"),
-        (lambda: rpn.ProposalHead(no_scope, kernel_size=0), "kernel_size: must be 1 or more"),
+        (lambda: mask_head.MaskHead(2, no_scope, height=0), "mask_height must be 1 or more"),
+        (lambda: mask_head.MaskHead(2, no_scope, num_layers=1), "num_conv_layers must be 2"),
+        (lambda: rfcn.RfcnHead(2, no_scope, depth=0), "must be 1 or more; given: 3, 3 and 0"),
+        (lambda: rpn.ProposalHead(no_scope, kernel_size=0), "kernel_size must be 1 or more"),
     ],
 )
 def test_out_of_range(make: object, message: str) -> None:
