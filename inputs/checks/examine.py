@@ -21,6 +21,7 @@ from estimator_det.images.orientation import UPRIGHT, exif_orientation
 from estimator_det.protos import input_reader_pb2
 from inputs.bad_records.kinds import FAIL, KINDS, SKIP, RecordFault
 from inputs.bad_records.policy import BadRecordPolicy
+from inputs.checks.jpeg_end import END_TOO_EARLY, lacks_data
 from inputs.decoding import example
 from inputs.decoding.box_rules import (
     ABSENT_SIZE,
@@ -220,6 +221,8 @@ class _Examination:
             return None
         found = decode_size(encoded)
         if isinstance(found, tuple):
+            if lacks_data(encoded):
+                self.add("corrupt_image", f"{where}: {END_TOO_EARLY}")
             return found
         if image_header.is_cut_short(encoded):
             self.add(

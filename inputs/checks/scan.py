@@ -14,13 +14,10 @@ from inputs import machine
 from inputs.bad_records.kinds import KINDS, SKIP
 from inputs.bad_records.log import LogEntry
 from inputs.bad_records.policy import BadRecordPolicy
-from inputs.checks import decoder_warnings
 from inputs.checks.examine import examine_record
 from inputs.checks.statistics import Collector, Columns, join
 from inputs.records import tfrecord
 from inputs.records.stream import input_patterns, match_files
-
-NOT_DECODED = {"undecodable_image", "truncated_image"}  # faults that say why already
 
 RECORDS_PER_TASK = 64  # of files whose records can be read in any order
 
@@ -189,13 +186,6 @@ def _examine_in_worker(task: Task) -> Scan:
 
 
 def _examine(task: Task, policy: BadRecordPolicy) -> Scan:
-    with decoder_warnings.capture() as new_warnings:
-        return _examine_all(task, policy, new_warnings)
-
-
-def _examine_all(
-    task: Task, policy: BadRecordPolicy, new_warnings: Callable[[], List[str]]
-) -> Scan:
     collector = Collector()
     entries: List[LogEntry] = []
     count = 0
@@ -209,12 +199,7 @@ def _examine_all(
                 entries.append(LogEntry.of(fault, task.file, -1 if is_whole_file else number))
                 continue
             examined = examine_record(record, policy)
-            warned = [
-                policy.fault("corrupt_image", f"the decoder warns: {text}")
-                for text in dict.fromkeys(new_warnings())
-                if not NOT_DECODED & {fault.kind for fault in examined.faults}
-            ]
-            for fault in (*examined.faults, *warned):
+            for fault in examined.faults:
                 entries.append(LogEntry.of(fault, task.file, number, examined.source_id))
             size, name = examined.image_size, examined.source_id
             if examined.usable and size is not None:

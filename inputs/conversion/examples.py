@@ -6,11 +6,12 @@ import hashlib
 import json
 import os
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from estimator_det.config.printing import quoted
+from inputs.checks.jpeg_end import END_TOO_EARLY, lacks_data
 from inputs.conversion import images
 from inputs.conversion.images import Checked, ImageFault, ImageOptions
 from inputs.conversion.objects import SoundObject, check_objects, has_mask, in_pixels
@@ -55,27 +56,18 @@ class Converted(NamedTuple):
     num_masks_left_out: int = 0
 
 
-def convert_image(
-    image: AnnotatedImage,
-    options: ExampleOptions,
-    new_warnings: Callable[[], List[str]] = list,
-) -> Converted:
-    """The record of an image; faults drop objects, or the whole image.
-
-    `new_warnings` returns what decoders have printed since its last call.
-    """
+def convert_image(image: AnnotatedImage, options: ExampleOptions) -> Converted:
+    """The record of an image; faults drop objects, or the whole image."""
     faults = [_settled(fault) for fault in image.faults]
     if not image.image:
         return Converted(b"", faults)
     try:
         with open(os.path.join(options.images, image.image), "rb") as file:
             content = file.read()
-        new_warnings()
         checked = images.check_image(content, options.image)
-        faults += [
-            _of_image(image, "corrupt_image", f"the decoder warns: {text}")._replace(action=KEPT)
-            for text in dict.fromkeys(new_warnings())
-        ]
+        if options.image.verify == images.DECODE and lacks_data(content):
+            fault = _of_image(image, "corrupt_image", END_TOO_EARLY)
+            faults.append(fault._replace(action=KEPT))
         _check_size(image, checked)
     except ImageFault as fault:
         message = str(fault)

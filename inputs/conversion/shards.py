@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import re
-import threading
 from dataclasses import dataclass
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
@@ -19,7 +18,6 @@ import numpy as np
 
 from estimator_det.compat import tf
 from estimator_det.files import atomic
-from inputs.checks import decoder_warnings
 from inputs.checks.statistics import Collector
 from inputs.conversion import tally
 from inputs.conversion.examples import Converted, ExampleOptions, convert_image
@@ -29,7 +27,6 @@ from inputs.datasets import writer
 from inputs.datasets.source import SourceFault
 
 UNFINISHED = ".incomplete"
-_ONE_AT_A_TIME = threading.Lock()  # standard error, where decoders warn, belongs to the process
 
 
 @dataclass(frozen=True)
@@ -72,17 +69,11 @@ def convert_shard(job: Job, shard: int) -> ShardResult:
     found = read_result(job, shard, key)
     if found is not None:
         return found
-    with _ONE_AT_A_TIME:
-        return _convert_entries(job, shard, key)
-
-
-def _convert_entries(job: Job, shard: int, key: str) -> ShardResult:
     names = [split.name for split in job.splits]
     collectors = {name: Collector() for name in names}
     notes = {"encoded_again": 0, "masks_left_out": 0}
     faults: List[SourceFault] = []
     with contextlib.ExitStack() as stack:
-        new_warnings = stack.enter_context(decoder_warnings.capture())
         writers = {
             name: stack.enter_context(
                 tf.io.TFRecordWriter(job.record_file(name, shard) + UNFINISHED)
@@ -90,7 +81,7 @@ def _convert_entries(job: Job, shard: int, key: str) -> ShardResult:
             for name in names
         }
         for entry in read_entries(job.entries_file(shard)):
-            converted = convert_image(entry.image, job.example, new_warnings)
+            converted = convert_image(entry.image, job.example)
             faults += converted.faults
             if converted.serialized:
                 split = entry.split or split_of(converted.sha256, job.splits)
