@@ -11,8 +11,7 @@ import shlex
 import pytest
 
 from estimator_det import cli
-from inputs.bad_records.kinds import KINDS
-from inputs.datasets import source
+from inputs.bad_records.kinds import KINDS, SOURCE_KINDS
 from inputs.datasets.converters import CONVERTERS, options_of
 from inputs.datasets.converters.base import FIELDS
 from tests import messages
@@ -53,7 +52,7 @@ def test_converting_data_has_every_kind_of_fault():
     page = (ROOT / "docs" / "converting_data.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \|$", page, re.MULTILINE)
     found = {kind: (what, remedy) for kind, what, remedy in rows}
-    assert found == {kind: row[:2] for kind, row in source.KINDS.items()}
+    assert found == {kind: row[:2] for kind, row in SOURCE_KINDS.items()}
 
 
 def test_commands_of_converting_data_are_parsed_and_name_what_the_format_takes():

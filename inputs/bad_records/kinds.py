@@ -1,7 +1,8 @@
-"""The table of record faults: every message, count and JSON line uses one of its names.
+"""The table of faults: every message, count and JSON line uses one of its names.
 
-`KINDS` is the only definition of a fault's description, remedy and action. The decoder, the
-examiner of `check-data` and the guards read it. This module imports no TensorFlow.
+`TABLE` is the only definition of a fault's description, remedy and action. `KINDS` are its rows for
+records, which the decoder, the examiner of `check-data` and the guards read; `SOURCE_KINDS` are
+those for the sources of conversions. This module imports no TensorFlow.
 """
 
 from __future__ import annotations
@@ -23,12 +24,23 @@ class FaultKind(NamedTuple):
     """One row of the table of faults."""
 
     description: str
-    remedy: str
-    reference: str  # the action that equals what the reference does with such data
+    remedy: str = ""
+    reference: str = ""  # the action that equals what the reference does; "" if no record has it
     correction: str = ""  # the effect of CLIP; "" if CLIP skips the record
     unit: str = "record"  # what a count counts
     is_choice: bool = False  # may follow from the configuration alone, so SKIP corrects it, too
     is_for_check: bool = False  # training does not look for it, so its action is always KEEP
+    source_remedy: str = ""  # "" if no source of a conversion has it
+    source_description: str = ""  # "" for `description`
+    source_unit: str = ""  # "" for a box if `unit` is, else for an image
+
+
+class SourceFaultKind(NamedTuple):
+    """A kind of fault in the source of a conversion."""
+
+    description: str
+    remedy: str
+    unit: str
 
 
 _CORRECT_BOX = "correct the box, or set bad_records { policy: CLIP } to drop such boxes"
@@ -37,7 +49,8 @@ _REWRITE_RECORD = (
     "records"
 )
 
-KINDS: Dict[str, FaultKind] = {
+TABLE: Dict[str, FaultKind] = {
+    # Files.
     "no_file": FaultKind(
         "an input_path matches no file", "correct input_path in the input reader", FAIL,
         unit="pattern",
@@ -54,73 +67,142 @@ KINDS: Dict[str, FaultKind] = {
         "copy or write the file again; after damage, only uncompressed files can be read further",
         FAIL, unit="file",
     ),
+    "broken_source": FaultKind(
+        "an annotation file or line cannot be read", source_remedy="correct the file or line",
+        source_unit="file",
+    ),
+    # Single records, or annotations of an image.
     "unparsable": FaultKind(
         "a record is not the message that the reader expects", _REWRITE_RECORD, FAIL
     ),
-    "missing_key": FaultKind("a required key is missing or empty", _REWRITE_RECORD, FAIL),
-    "length_mismatch": FaultKind(
-        "lists that belong together differ in length", _REWRITE_RECORD, FAIL
+    "missing_key": FaultKind(
+        "a required key is missing or empty", _REWRITE_RECORD, FAIL,
+        source_description="a required value is missing", source_remedy="add the value",
     ),
-    "undecodable_image": FaultKind("an image cannot be decoded", _REWRITE_RECORD, FAIL),
-    "truncated_image": FaultKind("an image file ends too early", _REWRITE_RECORD, FAIL),
+    "length_mismatch": FaultKind(
+        "lists that belong together differ in length", _REWRITE_RECORD, FAIL,
+        source_remedy="correct the list", source_unit="box",
+    ),
+    "outside_folder": FaultKind(
+        "a path leads out of the folder of images",
+        source_remedy="name a folder with --images that contains all images, and paths relative to "
+        "it",
+    ),
+    "no_image": FaultKind(
+        "the image file does not exist", source_remedy="correct the path or --images"
+    ),
+    "special_file": FaultKind(
+        "a folder, named pipe or device in place of an image", source_remedy="name an image file"
+    ),
+    # Images.
+    "undecodable_image": FaultKind(
+        "an image cannot be decoded", _REWRITE_RECORD, FAIL, source_remedy="copy or save it again"
+    ),
+    "truncated_image": FaultKind(
+        "an image file ends too early", _REWRITE_RECORD, FAIL, source_remedy="copy the image again"
+    ),
     "corrupt_image": FaultKind(
         "the decoder warns of damage to an image, but decodes it",
         "view the image; write it again, or remove it if a part is missing. Only check-data finds "
         "this fault", KEEP, is_for_check=True,
+        source_remedy="view the image; save or copy it again if a part is missing",
+    ),
+    "unsupported_image": FaultKind(
+        "an image is no JPEG, PNG, GIF or BMP", source_remedy="add --encode jpeg or --encode png"
     ),
     "exif_rotation": FaultKind(
         "the EXIF data of an image rotate it, but training uses its pixels as stored",
         "look at its boxes with show-data. If they fit the upright photo, convert it again with "
         "--exif apply; if they fit the drawing, remove the EXIF orientation. Only check-data and "
         "show-data find this fault", KEEP, is_for_check=True,
+        source_description="the EXIF data of an image rotate it, which training ignores",
+        source_remedy="if the boxes fit the upright image, add --exif apply, which rotates the "
+        "pixels and encodes them again; if they fit the pixels as stored, remove the EXIF "
+        "orientation from the file",
     ),
     "huge_image": FaultKind(
         "an image header gives a size above the limit",
         "remove the image, or raise bad_records { max_megapixels } if the size is real", FAIL,
+        source_description="an image is larger than the limit",
+        source_remedy="remove the image, or raise --max_megapixels",
     ),
     "size_mismatch": FaultKind(
         "image/height and image/width differ from the image",
         "write image/height and image/width as decoded; if the image was rotated or resized "
         "afterwards, its boxes are wrong as well", KEEP,
+        source_description="the annotation gives another size than the image has",
+        source_remedy="annotate the image as it is, or correct the size in the annotation",
     ),
+    "duplicate_id": FaultKind(
+        "an image or its id is listed twice",
+        source_remedy="list each image once, with an id of its own",
+    ),
+    "duplicate_image": FaultKind(
+        "an image has the same content as another one",
+        source_remedy="add --duplicates skip, or remove one of the two",
+    ),
+    "no_split": FaultKind(
+        "a line of a split list names no image of the source", source_remedy="correct the line"
+    ),
+    # Boxes.
     "box_nan": FaultKind(
-        "boxes with a coordinate that is NaN or infinite", _CORRECT_BOX, CLIP, "dropped", "box"
+        "boxes with a coordinate that is NaN or infinite", _CORRECT_BOX, CLIP, "dropped", "box",
+        source_remedy="correct the box",
     ),
     "box_inverted": FaultKind(
-        "boxes whose minimum exceeds their maximum", _CORRECT_BOX, FAIL, "dropped", "box"
+        "boxes whose minimum exceeds their maximum", _CORRECT_BOX, FAIL, "dropped", "box",
+        source_remedy="correct the box",
     ),
     "box_degenerate": FaultKind(
-        "boxes without height or width", _CORRECT_BOX, KEEP, "dropped", "box"
+        "boxes without height or width", _CORRECT_BOX, KEEP, "dropped", "box",
+        source_remedy="correct the box",
     ),
     "box_outside": FaultKind(
         "boxes that extend beyond the image",
         "divide pixels by the image's own height and width; bad_records { policy: CLIP } clips "
         "boxes to the image", KEEP, "clipped to the image, dropped if nothing remains", "box",
+        source_remedy="correct the box, or add --clip_boxes, which clips boxes to the image",
     ),
     "unknown_text": FaultKind(
         "boxes of a class name that the label map lacks",
         "add the name to the label map, or let the boxes be dropped", CLIP, "dropped", "box",
-        is_choice=True,
+        is_choice=True, source_remedy="add the name to the label map",
     ),
     "unknown_id": FaultKind(
         "boxes of a class id outside 1..num_classes",
         "correct num_classes, the label map or the record (ids start at 1), or set bad_records "
         "{ policy: CLIP } to drop such boxes", FAIL, "dropped", "box",
+        source_description="boxes of a class id that the source does not define",
+        source_remedy="correct the id or the classes",
     ),
     "label_contradiction": FaultKind(
         "boxes whose class text and class label differ",
         "read the records with the label map they were written with; the text is used", KEEP,
-        unit="box",
+        unit="box", source_description="boxes whose class name and class id differ",
+        source_remedy="use the label map of the source",
+    ),
+    "broken_keypoints": FaultKind(
+        "keypoints that are not finite or have an unknown visibility",
+        source_remedy="correct the keypoints", source_unit="box",
+    ),
+    "broken_mask": FaultKind(
+        "a polygon, run-length mask or file of a mask is not valid",
+        source_remedy="correct the mask", source_unit="box",
     ),
     "mask_empty": FaultKind(
         "boxes whose mask is missing or empty",
         "add the mask, or set bad_records { policy: CLIP } to drop such boxes", KEEP, "dropped",
-        "box",
+        "box", source_remedy="correct the mask",
     ),
     "mask_mismatch": FaultKind(
         "boxes whose mask fills another part of the image",
         "correct the order of masks or boxes, or set bad_records { policy: CLIP } to drop such "
         "boxes", KEEP, "dropped", "box",
+        source_remedy="correct the mask or the box",
+    ),
+    "unsupported_shape": FaultKind(
+        "a shape that is no object with an area", source_remedy="use rectangles and polygons",
+        source_unit="box",
     ),
     "too_many_boxes": FaultKind(
         "boxes beyond max_number_of_boxes", "raise max_number_of_boxes in the input reader", CLIP,
@@ -128,6 +210,17 @@ KINDS: Dict[str, FaultKind] = {
     ),
     "unexplained": FaultKind("a record that TensorFlow rejects", _REWRITE_RECORD, FAIL),
 }  # fmt: skip
+
+KINDS = {kind: row for kind, row in TABLE.items() if row.reference}
+SOURCE_KINDS = {
+    kind: SourceFaultKind(
+        row.source_description or row.description,
+        row.source_remedy,
+        row.source_unit or ("box" if row.unit == "box" else "image"),
+    )
+    for kind, row in TABLE.items()
+    if row.source_remedy
+}
 
 # Faults of single boxes, in the order in which the pipeline counts them.
 BOX_FAULTS = (

@@ -22,6 +22,7 @@ from estimator_det.config import files
 from estimator_det.config.printing import counted
 from estimator_det.config.text import ConfigError
 from inputs import machine
+from inputs.bad_records.kinds import SOURCE_KINDS
 from inputs.conversion import index, shards, tally
 from inputs.conversion.examples import ExampleOptions
 from inputs.conversion.images import ImageOptions
@@ -32,7 +33,6 @@ from inputs.datasets.converters import open_source
 from inputs.datasets.source import (
     CLIPPED,
     KEPT,
-    KINDS,
     ConversionError,
     Source,
     SourceFault,
@@ -301,8 +301,8 @@ def _check_faults(options: ConvertOptions, work_dir: str, faults: tally.Tally) -
         os.remove(os.path.join(work_dir, name))
     total = sum(row["count"] for row in rows.values())
     lines = [f"{counted(total, 'fault')} of the source; nothing is written"]
-    for kind, row in sorted(rows.items(), key=lambda item: list(KINDS).index(item[0])):
-        many = counted(row["count"], KINDS[kind].unit)
+    for kind, row in sorted(rows.items(), key=lambda item: list(SOURCE_KINDS).index(item[0])):
+        many = counted(row["count"], SOURCE_KINDS[kind].unit)
         first = ", the first" if row["count"] > 1 else ""
         lines.append(f"  {many}{first}: {row['examples'][0]}")
     lines.append("Or add --on_error skip, which skips such images and drops such boxes")

@@ -11,16 +11,15 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 import numpy as np
 
 from estimator_det.config.printing import quoted
+from inputs.bad_records.kinds import SOURCE_KINDS
 from inputs.checks.jpeg_end import END_TOO_EARLY, lacks_data
 from inputs.conversion import images
 from inputs.conversion.images import Checked, ImageFault, ImageOptions
 from inputs.conversion.objects import SoundObject, check_objects, has_mask, in_pixels
 from inputs.datasets import decimals, writer
 from inputs.datasets.source import (
-    BOX,
     DROPPED,
     KEPT,
-    KINDS,
     SKIPPED,
     AnnotatedImage,
     SourceFault,
@@ -114,7 +113,7 @@ def _sha256(content: bytes, example: Any, checked: Checked) -> str:
 
 
 def _settled(fault: SourceFault) -> SourceFault:
-    return fault._replace(action=DROPPED if KINDS[fault.kind].unit == BOX else SKIPPED)
+    return fault._replace(action=DROPPED if SOURCE_KINDS[fault.kind].unit == "box" else SKIPPED)
 
 
 def _of_image(image: AnnotatedImage, kind: str, message: str) -> SourceFault:

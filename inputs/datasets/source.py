@@ -13,110 +13,16 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tu
 
 from estimator_det.config.printing import LONGEST_LINE, plain, shortened
 from estimator_det.config.text import ConfigError
-
-# Units of what a fault counts.
-IMAGE, BOX, FILE = "image", "box", "file"
+from inputs.bad_records.kinds import SOURCE_KINDS
 
 # What happened to data with a fault.
 STOPPED, SKIPPED, DROPPED, CLIPPED, KEPT = "stopped", "skipped", "dropped", "clipped", "kept"
 
 
-class SourceFaultKind(NamedTuple):
-    """One row of the table of faults of a source."""
-
-    description: str
-    remedy: str
-    unit: str = IMAGE
-
-
-KINDS: Dict[str, SourceFaultKind] = {
-    "broken_source": SourceFaultKind(
-        "an annotation file or line cannot be read", "correct the file or line", FILE
-    ),
-    "missing_key": SourceFaultKind("a required value is missing", "add the value"),
-    "outside_folder": SourceFaultKind(
-        "a path leads out of the folder of images",
-        "name a folder with --images that contains all images, and paths relative to it",
-    ),
-    "no_image": SourceFaultKind("the image file does not exist", "correct the path or --images"),
-    "special_file": SourceFaultKind(
-        "a folder, named pipe or device in place of an image", "name an image file"
-    ),
-    "huge_image": SourceFaultKind(
-        "an image is larger than the limit", "remove the image, or raise --max_megapixels"
-    ),
-    "undecodable_image": SourceFaultKind("an image cannot be decoded", "copy or save it again"),
-    "truncated_image": SourceFaultKind("an image file ends too early", "copy the image again"),
-    "corrupt_image": SourceFaultKind(
-        "the decoder warns of damage to an image, but decodes it",
-        "view the image; save or copy it again if a part is missing",
-    ),
-    "unsupported_image": SourceFaultKind(
-        "an image is no JPEG, PNG, GIF or BMP", "add --encode jpeg or --encode png"
-    ),
-    "exif_rotation": SourceFaultKind(
-        "the EXIF data of an image rotate it, which training ignores",
-        "if the boxes fit the upright image, add --exif apply, which rotates the pixels and "
-        "encodes them again; if they fit the pixels as stored, remove the EXIF orientation from "
-        "the file",
-    ),
-    "size_mismatch": SourceFaultKind(
-        "the annotation gives another size than the image has",
-        "annotate the image as it is, or correct the size in the annotation",
-    ),
-    "duplicate_id": SourceFaultKind(
-        "an image or its id is listed twice", "list each image once, with an id of its own"
-    ),
-    "duplicate_image": SourceFaultKind(
-        "an image has the same content as another one",
-        "add --duplicates skip, or remove one of the two",
-    ),
-    "no_split": SourceFaultKind(
-        "a line of a split list names no image of the source", "correct the line"
-    ),
-    "box_nan": SourceFaultKind(
-        "boxes with a coordinate that is NaN or infinite", "correct the box", BOX
-    ),
-    "box_inverted": SourceFaultKind(
-        "boxes whose minimum exceeds their maximum", "correct the box", BOX
-    ),
-    "box_degenerate": SourceFaultKind("boxes without height or width", "correct the box", BOX),
-    "box_outside": SourceFaultKind(
-        "boxes that extend beyond the image",
-        "correct the box, or add --clip_boxes, which clips boxes to the image", BOX,
-    ),
-    "unknown_text": SourceFaultKind(
-        "boxes of a class name that the label map lacks", "add the name to the label map", BOX
-    ),
-    "unknown_id": SourceFaultKind(
-        "boxes of a class id that the source does not define", "correct the id or the classes", BOX
-    ),
-    "label_contradiction": SourceFaultKind(
-        "boxes whose class name and class id differ", "use the label map of the source", BOX
-    ),
-    "length_mismatch": SourceFaultKind(
-        "lists that belong together differ in length", "correct the list", BOX
-    ),
-    "broken_keypoints": SourceFaultKind(
-        "keypoints that are not finite or have an unknown visibility", "correct the keypoints", BOX
-    ),
-    "broken_mask": SourceFaultKind(
-        "a polygon, run-length mask or file of a mask is not valid", "correct the mask", BOX
-    ),
-    "mask_empty": SourceFaultKind("boxes whose mask is missing or empty", "correct the mask", BOX),
-    "mask_mismatch": SourceFaultKind(
-        "boxes whose mask fills another part of the image", "correct the mask or the box", BOX
-    ),
-    "unsupported_shape": SourceFaultKind(
-        "a shape that is no object with an area", "use rectangles and polygons", BOX
-    ),
-}  # fmt: skip
-
-
 class SourceFault(NamedTuple):
     """One fault of a source, with the place that has it."""
 
-    kind: str  # of KINDS
+    kind: str  # of SOURCE_KINDS
     file: str  # of the annotation, or of the image if it alone has the fault
     line: int  # from 1; 0 for the whole file
     message: str  # what is wrong, with the values
@@ -125,7 +31,7 @@ class SourceFault(NamedTuple):
     def sentence(self) -> str:
         """File, line, what is wrong and the remedy, in one line."""
         where = plain(self.file, LONGEST_LINE) + (f", line {self.line}" if self.line else "")
-        return f"{where}: {self.kind}: {self.message}. Remedy: {KINDS[self.kind].remedy}"
+        return f"{where}: {self.kind}: {self.message}. Remedy: {SOURCE_KINDS[self.kind].remedy}"
 
 
 class ConversionError(Exception):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any, Dict, List, Tuple
 
 from estimator_det.config.printing import counted
+from inputs.bad_records.kinds import SOURCE_KINDS
 from inputs.conversion import tally
 from inputs.conversion.engine import Conversion
-from inputs.datasets.source import CLIPPED, DROPPED, KEPT, KINDS, SKIPPED
+from inputs.datasets.source import CLIPPED, DROPPED, KEPT, SKIPPED
 from model_fn.drawing import charts
 from model_fn.preflight.data_report import class_lines, text_bars
 
@@ -53,7 +54,7 @@ def text_lines(conversion: Conversion) -> List[str]:
 def faults(conversion: Conversion) -> Dict[Tuple[str, str], Any]:
     """(kind, action) -> how many, and examples; in the order of the table of faults."""
     found = {tuple(key.split()): row for key, row in conversion.tally["faults"].items()}
-    order = list(KINDS)
+    order = list(SOURCE_KINDS)
     return {
         (kind, action): found[kind, action]
         for kind, action in sorted(found, key=lambda key: (order.index(key[0]), key[1]))
@@ -127,7 +128,7 @@ def _classes(counts: tally.Tally) -> Dict[int, Tuple[int, int]]:
 def _fault_lines(conversion: Conversion) -> List[str]:
     lines = []
     for (kind, action), row in faults(conversion).items():
-        table = KINDS[kind]
+        table = SOURCE_KINDS[kind]
         found = counted(row["count"], table.unit)
         lines.append(f"{kind}: {table.description}: {found}, {EFFECTS[action]}")
         lines += [f"  {example}" for example in row["examples"]]

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf
+from inputs.bad_records.kinds import SOURCE_KINDS
 from inputs.conversion.examples import ExampleOptions, convert_image
 from inputs.conversion.images import ImageOptions
 from inputs.datasets import masks, writer
-from inputs.datasets.source import KINDS, AnnotatedImage, AnnotatedObject, SourceFault
+from inputs.datasets.source import AnnotatedImage, AnnotatedObject, SourceFault
 from inputs.decoding.decoder import make_decoder
 from tests.inputs import examples
 from tests.inputs.conversion import samples
@@ -184,7 +185,7 @@ def test_descriptions_survive_json():
 
 
 def test_every_kind_of_fault_says_what_to_do():
-    for kind, row in KINDS.items():
+    for kind, row in SOURCE_KINDS.items():
         assert row.description and row.remedy, kind
         assert not row.remedy.endswith("."), kind
 
