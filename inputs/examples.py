@@ -120,12 +120,11 @@ def make_examples(
         element["stream_index"] = record.stream_index
         return element if recipe.mixes else _finish(recipe, element)
 
-    # Deterministic, so that a record that fails is a gap.
-    found = guard.expect_first(records, start.count)
     if number_of is None:
-        found = found.enumerate(start.count)
+        found = records.enumerate(start.count)
     else:
-        found = found.map(lambda record: (number_of(record), record))
+        found = records.map(lambda record: (number_of(record), record))
+    # Deterministic, so that a record that fails is a gap.
     found = found.map(begin, num_parallel_calls=num_parallel_calls, deterministic=True)
     found = found.ignore_errors() if ignore_errors else found
     return _mixed(found, recipe, start, num_parallel_calls) if recipe.mixes else found

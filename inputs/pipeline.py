@@ -308,10 +308,10 @@ def _batches(
     dataset = dataset.batch(recipe.batch_size, drop_remainder=stream.drop_remainder)
     dataset = guard.check_batches(
         dataset,
+        start=start,
         drop_remainder=stream.drop_remainder,
         is_endless=stream.num_epochs is None,
         keep_source_id=reader.include_source_id,
-        base_seed=start.seed,
     )
     if stream.data_service is not None:
         dataset = splits.distributed(dataset, stream.data_service)

@@ -1,10 +1,9 @@
 """The guard of a dataset that runs on another machine, where it cannot call Python.
 
 The input pipeline of a TPU with a host of its own runs on that host, that of a `tf.data` service on
-data workers. There every fault that
-`inputs.checks.guard` would examine ends the run with TensorFlow's own message: no record is
-skipped, whatever `bad_records` says. Boxes are corrected as usual, but not counted;
-`estimator-det check-data` reports them before the run.
+data workers. There every fault that `inputs.checks.guard` would examine ends the run with
+TensorFlow's own message: no record is skipped, whatever `bad_records` says. Boxes are corrected as
+usual, but not counted; `estimator-det check-data` reports them before the run.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from inputs.checks.guard import without_guard_keys
 from inputs.decoding.example import require
+from inputs.records.cursor import CursorState
 from inputs.records.tfrecord import is_compressed
 
 
@@ -36,26 +36,12 @@ class GraphGuard:
         self.paths: List[str] = list(paths)
         self._sizes = [tf.io.gfile.stat(path).length for path in self.paths]
 
-    def has_too_many_pending(self) -> tf.Tensor:
-        """Never: a record that fails raises an error."""
-        return tf.constant(False)
-
     def may_continue(self) -> tf.Tensor:
         """Always: a fault that must stop the run raises an error."""
         return tf.constant(True)
 
-    def known_length(self, file: tf.Tensor) -> tf.Tensor:
-        """-1: all records are counted, so that damage is noticed."""
-        return tf.constant(-1, tf.int64)
-
-    def set_length(self, file: tf.Tensor, length: tf.Tensor) -> tf.Operation:
-        return tf.no_op()
-
-    def clear_length(self, file: tf.Tensor) -> tf.Operation:
-        return tf.no_op()
-
     def read_rest(
-        self, file: tf.Tensor, number: tf.Tensor, num_bytes: tf.Tensor
+        self, file: tf.Tensor, number: tf.Tensor, num_bytes: tf.Tensor, size: tf.Tensor
     ) -> Tuple[tf.Tensor, tf.Tensor]:
         """No record; raises an error unless the reader got to the end of the file."""
         size = tf.gather(tf.constant(self._sizes, tf.int64), file)
@@ -70,21 +56,18 @@ class GraphGuard:
         with tf.control_dependencies([is_complete]):
             return tf.zeros([0], tf.int64), tf.zeros([0], tf.string)
 
-    def expect_first(self, records: tf.data.Dataset, first: int) -> tf.data.Dataset:
-        return records
-
     def add_pending(
         self, sequence_number: tf.Tensor, record_id: tf.Tensor, serialized: tf.Tensor
     ) -> tf.Tensor:
         return serialized
 
     def check_batches(
-        self, batches: tf.data.Dataset, *, keep_source_id: bool, base_seed: int, **_: Any
+        self, batches: tf.data.Dataset, *, start: CursorState, keep_source_id: bool, **_: Any
     ) -> tf.data.Dataset:
         """Batches with the features that `Guard.check_batches` gives them."""
 
         @tf.autograph.experimental.do_not_convert
         def complete(features: Any, labels: Any) -> Any:
-            return without_guard_keys(features, keep_source_id, base_seed), labels
+            return without_guard_keys(features, keep_source_id, start), labels
 
         return batches.map(complete)

@@ -3,12 +3,15 @@
 A parallel map decodes the records and ignores its errors, so a record that cannot be used is a gap
 in the sequence numbers. A table in the graph has the id of the record of each sequence number.
 Once a batch is complete, Python explains each gap in it: it reads the record again, examines it and
-reports its faults to the `FaultLog`, which decides when the run must stop. Counts of corrected
-boxes come with the batch. Python runs only if there is a fault to report.
+reports its faults to the `FaultLog`, which decides when the run must stop. If no batch gets
+complete, the table fills, and Python explains the oldest gaps. Counts of corrected boxes come with
+the batch. Python runs only if there is a fault to report.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import threading
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
@@ -21,6 +24,7 @@ from inputs.bad_records.log import FaultLog, RecordFaultError
 from inputs.bad_records.policy import BadRecordPolicy
 from inputs.checks.examine import examine_record
 from inputs.records import tfrecord
+from inputs.records.cursor import CursorState
 from inputs.records.record_id import split_record_id, unpack_record_ids
 from inputs.records.stream import BLOCK
 from inputs.records.tfrecord import Damage
@@ -32,8 +36,9 @@ RECORD_ID = "record_id"  # see `inputs.records.record_id`; becomes RECORD in the
 # Keys in the table of pending records, in addition to sequence numbers.
 STOP = -2  # 1 if the run must stop
 EXPECTED = -3  # the next sequence number
-MAX_EMPTY_FILES = 1000  # files in a row that give no record while nothing else arrives
+NUM_EMPTY = -4  # files and epochs that began since the last record
 MAX_PENDING = 1024  # pending records, besides those that wait; beyond it, some must have failed
+MAX_EMPTY = 1000  # besides two passes over all files; beyond it, no file has a record any more
 
 # (serialized record, sequence number) -> why TensorFlow cannot use it, "" if it can.
 Retry = Callable[[bytes, int], str]
@@ -56,76 +61,52 @@ class Guard:
         self._log = log
         self._retry = retry
         self._max_pending = MAX_PENDING + num_waiting
-        self._lock = threading.Lock()
-        self._complete: Dict[str, int] = {}  # compressed or remote file -> its number of records
-        # Expected number and pending records, and how many files without records came since.
-        self._empty_files = ((0, 0), 0)
-        self._pending = _table()
-        self._lengths = _table()  # local file that was read to its end -> its number of records
+        self._max_empty = MAX_EMPTY + 2 * len(self.paths)
+        self._is_explaining = threading.Lock()
+        self._known_lengths: Dict[str, int] = {}  # of files that Python read to their end
+        # int64 -> int64, -1 for missing keys; not in checkpoints, as other runs cannot use it.
+        self._pending = tf.lookup.experimental.MutableHashTable(
+            tf.int64, tf.int64, -1, checkpoint=False
+        )
 
     # In the graph.
 
-    def has_too_many_pending(self) -> tf.Tensor:
-        return self._pending.size() > self._max_pending
-
     def may_continue(self) -> tf.Tensor:
-        return tf.not_equal(self._pending.lookup(tf.constant(STOP, tf.int64)), 1)
-
-    def known_length(self, file: tf.Tensor) -> tf.Tensor:
-        unknown = tf.constant(-1, tf.int64)
-        return tf.where(self.has_too_many_pending(), unknown, self._lengths.lookup(file))
-
-    def set_length(self, file: tf.Tensor, length: tf.Tensor) -> tf.Operation:
-        return self._lengths.insert(file, length)
-
-    def clear_length(self, file: tf.Tensor) -> tf.Operation:
-        return self._lengths.remove(tf.reshape(file, [1]))
+        num_empty = self._lookup(NUM_EMPTY) + 1
+        updates = [self._insert(NUM_EMPTY, num_empty), self._stop_if(num_empty > self._max_empty)]
+        with tf.control_dependencies(updates):
+            return tf.logical_not(self._is_stopped())
 
     def read_rest(
-        self, file: tf.Tensor, number: tf.Tensor, num_bytes: tf.Tensor
+        self, file: tf.Tensor, number: tf.Tensor, num_bytes: tf.Tensor, size: tf.Tensor
     ) -> Tuple[tf.Tensor, tf.Tensor]:
-        keys, values = self._pending.export()
-        arguments = [file, number, num_bytes, keys, values]
-        types = [tf.int64, tf.string, tf.int64, tf.int64]
-        numbers, records, explained, stop = tf.numpy_function(self._read_rest, arguments, types)
-        updates = [
-            self._pending.remove(tf.reshape(explained, [-1])),
-            self._pending.insert(tf.constant(STOP, tf.int64), tf.reshape(stop, [])),
-        ]
-        with tf.control_dependencies(updates):
+        arguments, types = [file, number, num_bytes, size], [tf.int64, tf.string, tf.bool]
+        numbers, records, stop = tf.numpy_function(self._read_rest, arguments, types)
+        with tf.control_dependencies([self._stop_if(stop)]):
             return tf.reshape(numbers, [-1]), tf.reshape(records, [-1])
-
-    def expect_first(self, records: tf.data.Dataset, first: int) -> tf.data.Dataset:
-        """The same records; each pass over them expects sequence number `first` first."""
-
-        @tf.autograph.experimental.do_not_convert
-        def reset(_: tf.Tensor) -> tf.Tensor:
-            key, value = tf.constant(EXPECTED, tf.int64), tf.constant(first, tf.int64)
-            with tf.control_dependencies([self._pending.insert(key, value)]):
-                return tf.constant(False)
-
-        return _empty(reset, records).concatenate(records)
 
     def add_pending(
         self, sequence_number: tf.Tensor, record_id: tf.Tensor, serialized: tf.Tensor
     ) -> tf.Tensor:
         """Enters a record as pending; returns its bytes."""
-        with tf.control_dependencies([self._pending.insert(sequence_number, record_id)]):
+        keys = tf.stack([sequence_number, NUM_EMPTY])
+        with tf.control_dependencies([self._pending.insert(keys, tf.stack([record_id, 0]))]):
+            is_full = self._pending.size() > self._max_pending
+        with tf.control_dependencies([tf.cond(is_full, self._explain_oldest, tf.no_op)]):
             return tf.identity(serialized)
 
     def check_batches(
         self,
         batches: tf.data.Dataset,
         *,
+        start: CursorState,
         drop_remainder: bool,
         is_endless: bool,
         keep_source_id: bool,
-        base_seed: int,
     ) -> tf.data.Dataset:
         """The same batches with RECORD and AUGMENTATION_SEED, after reporting all their faults.
 
         SEQUENCE_NUMBER, RECORD_ID and FAULT_COUNTS are removed. Endless data must not end.
-        `base_seed` is the first number of every AUGMENTATION_SEED.
 
         Raises:
             InvalidArgumentError: from the dataset, with the fault, if the run must stop.
@@ -133,11 +114,15 @@ class Guard:
 
         @tf.autograph.experimental.do_not_convert
         def check(features: Any, labels: Any) -> Any:
-            found = without_guard_keys(features, keep_source_id, base_seed, self._check_batch)
-            return found, labels
+            return without_guard_keys(features, keep_source_id, start, self._check_batch), labels
 
         # One call at a time, but in parallel with the other stages, which saves a tenth.
         checked = batches.map(check, num_parallel_calls=1, deterministic=True)
+
+        @tf.autograph.experimental.do_not_convert
+        def begin(_: tf.Tensor) -> tf.Tensor:  # each pass expects the same first record
+            with tf.control_dependencies([self._insert(EXPECTED, start.count)]):
+                return tf.constant(False)
 
         @tf.autograph.experimental.do_not_convert
         def check_end(_: tf.Tensor) -> tf.Tensor:
@@ -146,7 +131,7 @@ class Guard:
             with tf.control_dependencies([_stop_unless_empty(error)]):
                 return tf.constant(False)
 
-        return checked.concatenate(_empty(check_end, checked))
+        return _empty(begin, checked).concatenate(checked).concatenate(_empty(check_end, checked))
 
     def _check_batch(
         self,
@@ -159,10 +144,9 @@ class Guard:
         # The table has the expected number. As the state of a `scan` it would be simpler, but
         # that takes a fifth more time for the whole pipeline of small images.
         first, following = sequence_numbers[0], sequence_numbers[-1] + 1
-        expected = self._pending.lookup(tf.constant(EXPECTED, tf.int64))
-        expected = tf.where((expected >= 0) & (expected < first), expected, first)
+        expected = tf.minimum(self._lookup(EXPECTED), first)
         num_gaps = following - expected - tf.size(sequence_numbers, out_type=tf.int64)
-        is_faulty = tf.reduce_any(counts > 0) | (num_gaps > 0) | tf.logical_not(self.may_continue())
+        is_faulty = tf.reduce_any(counts > 0) | (num_gaps > 0) | self._is_stopped()
         span = tf.range(expected, following)
 
         def report() -> tf.Tensor:
@@ -172,75 +156,71 @@ class Guard:
 
         error = tf.cond(is_faulty, report, lambda: tf.constant(""))
         with tf.control_dependencies([_stop_unless_empty(error)]):
-            return [
-                self._pending.remove(span),
-                self._pending.insert(tf.constant(EXPECTED, tf.int64), following),
-            ]
+            return [self._pending.remove(span), self._insert(EXPECTED, following)]
+
+    def _explain_oldest(self) -> tf.Operation:
+        """Fails once the run must stop, so that no record is decoded in vain."""
+        explained, stop = tf.numpy_function(
+            self._find_oldest, self._pending.export(), [tf.int64, tf.bool]
+        )
+        explained = tf.reshape(explained, [-1])
+        with tf.control_dependencies([self._pending.remove(explained), self._stop_if(stop)]):
+            return tf.debugging.Assert(tf.logical_not(stop), ["the run must stop"])
+
+    def _lookup(self, key: int) -> tf.Tensor:
+        return self._pending.lookup(tf.constant(key, tf.int64))
+
+    def _insert(self, key: int, value: Any) -> tf.Operation:
+        return self._pending.insert(tf.constant(key, tf.int64), tf.cast(value, tf.int64))
+
+    def _is_stopped(self) -> tf.Tensor:
+        return tf.equal(self._lookup(STOP), 1)
+
+    def _stop_if(self, condition: tf.Tensor) -> tf.Operation:
+        return tf.cond(tf.reshape(condition, []), lambda: self._insert(STOP, 1), tf.no_op)
 
     # In Python, called from the graph.
 
     def _read_rest(
-        self, file: int, number: int, num_bytes: int, keys: np.ndarray, values: np.ndarray
-    ) -> Tuple[np.ndarray, np.ndarray, np.ndarray, np.int64]:
-        explained: List[int] = []
-        numbers: List[int] = []
-        records: List[tfrecord.Record] = []
-        pending = dict(zip(keys.tolist(), values.tolist()))
-        try:
-            if len(pending) > self._max_pending and not self._log.stop_reason:
-                # Explains the older half; what remains may still arrive.
-                older = sorted(one for one in pending.items() if one[0] >= 0)[: len(pending) // 2]
-                explained = [
-                    key for key, id_ in older if self._explain(key, id_, key == older[0][0])
-                ]
-            if not self._log.stop_reason:
-                path = self.paths[file]
-                numbers = list(self._remaining(path, int(number), int(num_bytes)))[:BLOCK]
-                records = [tfrecord.read_record(path, one) for one in numbers]
-            if not numbers and not number:
-                self._check_empty_files(pending)
-        except RecordFaultError:
-            # The next batch, or the end of the data, raises the reason that the log has.
-            if not self._log.stop_reason:
-                raise
-        stop = np.int64(bool(self._log.stop_reason))
+        self, file: int, number: int, num_bytes: int, size: int
+    ) -> Tuple[np.ndarray, np.ndarray, np.bool_]:
+        path = self.paths[file]
+        numbers, records = range(0), []
+        # Once the log has a reason to stop, the next batch or the end of the data raises it.
+        with contextlib.suppress(RecordFaultError):
+            numbers = self._remaining(path, int(number), int(num_bytes), int(size))[:BLOCK]
+            records = [tfrecord.read_record(path, one) for one in numbers]
         contents = np.array([b"" if isinstance(x, Damage) else x for x in records], object)
-        return np.array(numbers, np.int64), contents, np.array(explained, np.int64), stop
+        return np.array(numbers, np.int64), contents, np.bool_(self._log.stop_reason != "")
 
-    def _check_empty_files(self, pending: Dict[int, int]) -> None:
-        """Stops a run whose files have all become empty; its epochs would never end."""
-        now = (pending.get(EXPECTED, -1), len(pending))
-        count = self._empty_files[1] + 1 if now == self._empty_files[0] else 0
-        self._empty_files = (now, count)
-        if count > MAX_EMPTY_FILES and not self._log.stop_reason:
-            self._log.stop_reason = (
-                f"all files have become empty; the first is {self.paths[0]}. Remedy: write them "
-                "again, and restart the run"
-            )
-
-    def _remaining(self, path: str, number: int, num_bytes: int) -> range:
+    def _remaining(self, path: str, number: int, num_bytes: int, size: int) -> range:
         """Numbers of the records from `number` on; none of a compressed file."""
-        with self._lock:
-            if self._complete.get(path) == number:
-                return range(0)
+        known = self._known_lengths.get(path, 0)
+        if known == number > 0:
+            return range(0)
+        if tfrecord.is_compressed(path):
+            self._report_rest_of_compressed(path, number)
+            return range(0)
         try:
-            if tfrecord.is_compressed(path):
-                self._report_rest_of_compressed(path, number)
-                return range(0)
-            is_complete = tfrecord.file_size(path) == num_bytes
-            count = number if is_complete else tfrecord.count_records(path)
+            size_now = tfrecord.file_size(path)
+            count = number if size_now == num_bytes else tfrecord.count_records(path)
         except (OSError, tf.errors.OpError) as error:
             self._log.report(self._policy.fault("lost_records", f"{error}"), path, -1)
             return range(0)
+        if size_now < size or count < known:
+            message = f"the file was changed during the run: it has {size_now} bytes now"
+            self._log.report(self._policy.fault("lost_records", message), path, -1)
         if count == number:
-            with self._lock:
-                self._complete[path] = number
+            self._known_lengths[path] = number
         return range(number, count)
 
     def _report_rest_of_compressed(self, path: str, number: int) -> None:
-        damages = [x if isinstance(x, Damage) else None for _, x in tfrecord.read_records(path)]
-        with self._lock:
-            self._complete[path] = number
+        try:
+            damages = [x if isinstance(x, Damage) else None for _, x in tfrecord.read_records(path)]
+        except (OSError, tf.errors.OpError) as error:
+            self._log.report(self._policy.fault("lost_records", f"{error}"), path, -1)
+            return
+        self._known_lengths[path] = number
         for record, damage in enumerate(damages[number:], number):
             if damage is not None:
                 self._report_damage(damage, path, record)
@@ -249,6 +229,20 @@ class Guard:
                 f"{intact} records that follow the damage are lost; decompress the file to use them"
             )
             self._log.report(self._policy.fault("lost_records", message, intact), path, -1)
+
+    def _find_oldest(self, keys: np.ndarray, values: np.ndarray) -> Tuple[np.ndarray, np.bool_]:
+        """Sequence numbers of records that did not arrive, reported; and True to stop the run."""
+        explained: List[int] = []
+        if not self._log.stop_reason and self._is_explaining.acquire(blocking=False):
+            pending = sorted(pair for pair in zip(keys.tolist(), values.tolist()) if pair[0] >= 0)
+            older = pending[: len(pending) // 2]  # the others may still arrive
+            with contextlib.suppress(RecordFaultError):
+                explained = [key for key, id_ in older if self._explain(key, id_, False, False)]
+                if not explained:  # TensorFlow rejects what the examiner does not
+                    tried = (key for key, id_ in older if self._explain(key, id_, False))
+                    explained = list(itertools.islice(tried, 1))
+            self._is_explaining.release()
+        return np.array(explained, np.int64), np.bool_(self._log.stop_reason != "")
 
     def _report_batch(
         self,
@@ -260,38 +254,41 @@ class Guard:
         counts: np.ndarray,
     ) -> bytes:
         """The reason to stop the run; empty if there is none."""
-        try:
+        with contextlib.suppress(RecordFaultError):
             arrived = set(sequence_numbers.tolist())
             for sequence_number, record_id in zip(span.tolist(), pending.tolist()):
-                if sequence_number not in arrived:
-                    self._explain(sequence_number, record_id, is_certain=True)
+                if sequence_number not in arrived and record_id >= 0:  # else it is explained
+                    self._explain(sequence_number, record_id)
             for row in np.flatnonzero(counts.any(1)).tolist():
                 self._report_counts(counts[row], int(record_ids[row]), names[row])
-        except RecordFaultError as error:
-            return str(error).encode()
         return self._log.stop_reason.encode()
 
     def _find_end(
         self, keys: np.ndarray, values: np.ndarray, drop_remainder: bool, is_endless: bool
     ) -> bytes:
         """The error at the end of the data; empty if there is none."""
-        try:
+        with contextlib.suppress(RecordFaultError):
             if not self._log.stop_reason:
                 for sequence_number, record_id in sorted(zip(keys.tolist(), values.tolist())):
                     if sequence_number >= 0:
-                        self._explain(sequence_number, record_id, is_certain=not drop_remainder)
-        except RecordFaultError as error:
-            return str(error).encode()
+                        self._explain(
+                            sequence_number, record_id, not drop_remainder, not drop_remainder
+                        )
         if is_endless and not self._log.stop_reason:
-            return f"no file contains a record: {self.paths[:3]}".encode()
+            return (
+                f"all files have become empty; the first is {self.paths[0]}. Remedy: write them "
+                "again, and restart the run"
+            ).encode()
         return self._log.stop_reason.encode()
 
-    def _explain(self, sequence_number: int, record_id: int, is_certain: bool) -> bool:
-        """Reports why a record did not arrive; False if nothing is wrong with it."""
-        if record_id < 0:
-            raise RecordFaultError(
-                "an input file cannot be opened; TensorFlow's own messages have its name"
-            )
+    def _explain(
+        self, sequence_number: int, record_id: int, is_certain: bool = True, retries: bool = True
+    ) -> bool:
+        """Reports why a record did not arrive; False if it may still do so.
+
+        A record without a fault is tried again if `retries`; if it is usable then as well, it has
+        failed only if that `is_certain`.
+        """
         file, number = split_record_id(record_id)
         path = self.paths[file]
         try:
@@ -304,9 +301,9 @@ class Guard:
         examined = examine_record(record, self._policy)
         faults = list(examined.faults)
         if examined.usable:
-            if not is_certain:
+            why = self._retry(record, sequence_number) if retries and self._retry else ""
+            if not why and not is_certain:
                 return False
-            why = self._retry(record, sequence_number) if self._retry is not None else ""
             why = why or "it failed once, but not when it was tried again"
             faults.append(self._policy.fault("unexplained", f"TensorFlow rejects it: {why}"))
         # A fault that stops the run comes last, since the log accepts none after it.
@@ -332,15 +329,10 @@ class Guard:
                 self._log.report(fault, self.paths[file], number, source_id)
 
 
-def _table() -> tf.lookup.experimental.MutableHashTable:
-    """int64 -> int64, -1 for missing keys; not in checkpoints, as other runs cannot use it."""
-    return tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, -1, checkpoint=False)
-
-
 def without_guard_keys(
     features: Any,
     keep_source_id: bool,
-    base_seed: int,
+    start: CursorState,
     check: Callable[..., List[tf.Operation]] = lambda *_: [],
 ) -> Dict[str, tf.Tensor]:
     """A batch's features with RECORD and AUGMENTATION_SEED instead of the keys for the guard.
@@ -355,7 +347,7 @@ def without_guard_keys(
         features.pop(schema.FILENAME, None)
     with tf.control_dependencies(check(sequence_numbers, record_ids, source_ids, counts)):
         features[schema.RECORD] = unpack_record_ids(record_ids)
-    seeds = tf.fill(tf.shape(sequence_numbers), tf.constant(base_seed, tf.int64))
+    seeds = tf.fill(tf.shape(sequence_numbers), tf.constant(start.seed, tf.int64))
     features[schema.AUGMENTATION_SEED] = tf.stack([seeds, sequence_numbers], axis=1)
     return features
 

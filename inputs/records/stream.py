@@ -1,8 +1,7 @@
 """Finds TFRecord files and streams their serialized records in order, shuffled or not.
 
-TensorFlow's reader abandons a file at the first damage. So the first pass counts the bytes that it
-reads; if they are fewer than the file has, `inputs.records.tfrecord` reads the remaining records.
-Later passes expect the same number of records from a complete file, which costs nothing.
+TensorFlow's reader abandons a file at the first damage. So the bytes that it returns are counted;
+if they are fewer than the file has, `inputs.records.tfrecord` reads the remaining records.
 """
 
 from __future__ import annotations
@@ -57,35 +56,21 @@ class Record(NamedTuple):
 
 
 class FileGuard(Protocol):
-    """Keeps the lengths of files, and handles damage; all methods build operations.
-
-    `file` is an int64 scalar, an index into `paths`.
-    """
+    """Handles damaged files, and decides when to stop; its methods build operations."""
 
     paths: List[str]
 
     def may_continue(self) -> tf.Tensor:
-        """Bool scalar: whether to read more files; False once the run must stop."""
-
-    def has_too_many_pending(self) -> tf.Tensor:
-        """Bool scalar: whether so many records have not arrived that some must have failed."""
-
-    def known_length(self, file: tf.Tensor) -> tf.Tensor:
-        """int64 scalar: the number of records of a file; -1 if they are to be counted."""
-
-    def set_length(self, file: tf.Tensor, length: tf.Tensor) -> tf.Operation:
-        """Stores the number of records of a file that was just read to its end."""
-
-    def clear_length(self, file: tf.Tensor) -> tf.Operation:
-        """Removes the number of records of a file that has become shorter."""
+        """Bool scalar, for each file and epoch before it is read; False once the run must stop."""
 
     def read_rest(
-        self, file: tf.Tensor, number: tf.Tensor, num_bytes: tf.Tensor
+        self, file: tf.Tensor, number: tf.Tensor, num_bytes: tf.Tensor, size: tf.Tensor
     ) -> Tuple[tf.Tensor, tf.Tensor]:
         """The next records that TensorFlow's reader did not return; mostly none.
 
         Records before `number` were read already; TensorFlow's reader returned `num_bytes` bytes,
-        frames included. Returns numbers, int64 [k], and contents, string [k], "" for damaged
+        frames included, of a file that had `size` when the run began, or SIZE_UNKNOWN. `file` is an
+        index into `paths`. Returns numbers, int64 [k], and contents, string [k], "" for damaged
         records; k is 0 at the end of the file and at most BLOCK.
         """
 
@@ -362,10 +347,7 @@ def file_reader(guard: FileGuard, indices: Sequence[int]) -> Callable[..., tf.da
         found = tf.io.matching_files(path) if plain else path[tf.newaxis]
         given = tf.data.TFRecordDataset(found, compression_type=compression, buffer_size=buffer)
         given = given.ignore_errors()
-        length = guard.known_length(file)
-        uncounted = tf.data.Dataset.range(tf.cast(length < 0, tf.int64))
-        counted = uncounted.flat_map(lambda _: _counted(given, guard, file, size))
-        return _expected(given, guard, file, tf.maximum(length, 0)).concatenate(counted)
+        return _all_records(given, guard, file, size)
 
     return read
 
@@ -392,51 +374,30 @@ def _records_of(
     )
 
 
-def _expected(
-    given: tf.data.Dataset, guard: FileGuard, file: tf.Tensor, length: tf.Tensor
+def _all_records(
+    found: tf.data.Dataset, guard: FileGuard, file: tf.Tensor, size: tf.Tensor
 ) -> tf.data.Dataset:
-    """`FileRecord`s of a file known to have `length` records, "" for those now missing."""
-
-    @tf.autograph.experimental.do_not_convert
-    def miss(_: tf.Tensor) -> tf.Tensor:
-        with tf.control_dependencies([guard.clear_length(file)]):
-            return tf.constant("")
-
-    missing = tf.data.Dataset.from_tensors(0).map(miss).repeat()
-    first = pack_record_ids(file, tf.constant(0, tf.int64))
-    record_ids = tf.data.Dataset.range(first, first + length)
-    return tf.data.Dataset.zip(FileRecord(record_ids, given.concatenate(missing).take(length)))
-
-
-def _counted(
-    given: tf.data.Dataset, guard: FileGuard, file: tf.Tensor, size: tf.Tensor
-) -> tf.data.Dataset:
-    """`FileRecord`s of a file whose bytes are counted; the guard reads the rest, if any."""
-    end = tf.data.Dataset.from_tensors(tf.zeros([0], tf.string)).repeat()
+    """`FileRecord`s of a file: those that TensorFlow's reader returns, and then the guard's."""
 
     @tf.autograph.experimental.do_not_convert
     def count(state: Any, block: tf.Tensor) -> Any:
-        number, read_bytes = state
-        length = tf.size(block, out_type=tf.int64)
+        number, num_bytes = state
+        read = tf.size(block, out_type=tf.int64)
 
-        def complete() -> Any:
-            with tf.control_dependencies([guard.set_length(file, number)]):
-                return tf.zeros([0], tf.int64), tf.zeros([0], tf.string)
-
-        def at_end() -> Any:
+        def rest() -> Any:
             return tf.cond(
-                tf.equal(read_bytes, size) & tf.logical_not(guard.has_too_many_pending()),
-                complete,
-                lambda: guard.read_rest(file, number, read_bytes),
+                tf.equal(num_bytes, size),
+                lambda: (tf.zeros([0], tf.int64), tf.zeros([0], tf.string)),
+                lambda: guard.read_rest(file, number, num_bytes, size),
             )
 
-        numbers, block = tf.cond(length > 0, lambda: (number + tf.range(length), block), at_end)
         lengths = tf.cast(tf.strings.length(block), tf.int64) + tfrecord.OVERHEAD
-        # Blocks of `read_rest` do not count: the bytes stay those of TensorFlow's reader.
-        read_now = tf.where(length > 0, tf.reduce_sum(lengths), 0)
-        state = (number + tf.size(numbers, tf.int64), read_bytes + read_now)
+        numbers, block = tf.cond(read > 0, lambda: (number + tf.range(read), block), rest)
+        # Blocks of the guard do not count: the bytes stay those of TensorFlow's reader.
+        state = (number + tf.size(numbers, tf.int64), num_bytes + tf.reduce_sum(lengths))
         return state, FileRecord(pack_record_ids(file, numbers), block)
 
+    end = tf.data.Dataset.from_tensors(tf.zeros([0], tf.string)).repeat()
     zero = tf.constant(0, tf.int64)
-    blocks = given.batch(BLOCK).concatenate(end).scan((zero, zero), count)
-    return blocks.take_while(lambda found: tf.size(found.record_id) > 0).unbatch()
+    blocks = found.batch(BLOCK).concatenate(end).scan((zero, zero), count)
+    return blocks.take_while(lambda records: tf.size(records.record_id) > 0).unbatch()

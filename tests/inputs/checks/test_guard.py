@@ -67,6 +67,24 @@ def test_a_run_without_one_usable_record_ends(
     assert log.num_skipped == 31
 
 
+def test_a_record_that_waits_for_its_batch_is_no_fault(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bad records that follow it are explained meanwhile; the batch does not miss them again."""
+    monkeypatch.setattr(guard, "MAX_PENDING", 10)
+    records = [example({}), *[example(BAD)] * 60, example({})]
+    config = reading(
+        write(tmp_path / "a", records),
+        write(tmp_path / "b", records[:-1]),
+        text="train_config { batch_size: 2 }",
+    )
+    config.train_input_reader.bad_records.policy = 2  # SKIP
+    config.train_input_reader.bad_records.max_skipped = 1000
+    log = FaultLog()
+    assert records_of(train(config, log, 3)) == [[0, 0], [0, 61], [1, 0], [0, 0], [0, 61], [1, 0]]
+    assert log.counts() == {"undecodable_image": 120, "skipped_records": 120}
+
+
 def test_an_error_at_the_end_is_reported(tmp_path: pathlib.Path) -> None:
     path = write(tmp_path / "r", [example({}), example({}), example(BAD)])
     config = reading(path, text="train_input_reader { num_epochs: 1 }")
@@ -240,7 +258,7 @@ def test_a_file_that_becomes_shorter_is_reported(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its number of records was known from the first pass, and is not expected again."""
-    monkeypatch.setattr(guard, "MAX_EMPTY_FILES", 3)
+    monkeypatch.setattr(guard, "MAX_EMPTY", 3)
     good = example({**BOXES, **LABELS})
     config = reading(write(tmp_path / "r", [good] * 40))
     config.train_input_reader.bad_records.policy = 2  # SKIP
