@@ -119,10 +119,10 @@ def problems_of(config: Any, *, check_files: bool = True) -> List[Problem]:
     Errors first. Imports TensorFlow: the registries of components are asked for the names.
     """
     from estimator_det.config import pipeline
-    from model_fn.preflight.label_maps import check_hierarchies, check_label_maps
-    from model_fn.preflight.metric_names import check_metrics
-    from model_fn.preflight.names import check_names
-    from model_fn.preflight.unused import check_unused
+    from model_fn.checks.label_maps import check_hierarchies, check_label_maps
+    from model_fn.checks.metric_names import check_metrics
+    from model_fn.checks.names import check_names
+    from model_fn.checks.unused import check_unused
 
     unknown = check_names(config)
     parts = tuple(f"{problem.field}{end}" for problem in unknown for end in ".[")

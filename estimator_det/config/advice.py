@@ -8,7 +8,7 @@ from typing import NamedTuple
 class TpuAdvice(NamedTuple):
     """The constant `TPU` of a module, or of a package for all its modules; or several in a tuple.
 
-    `model_fn.preflight.op_origin` reads the first whose field the detector has, for operations
+    `model_fn.checks.op_origin` reads the first whose field the detector has, for operations
     that the module makes; where none has, that of the caller.
     """
 

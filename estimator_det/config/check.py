@@ -1,7 +1,7 @@
 """Static checks of a pipeline configuration: what would stop a run or make it useless.
 
 Nothing is built and TensorFlow is not imported. Names of components are not checked here;
-`model_fn.preflight.names` asks the registries for them.
+`model_fn.checks.names` asks the registries for them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def check(config: Config, *, check_files: bool = True) -> List[Problem]:
     Args:
         config: The configuration, with all overrides merged.
         check_files: Whether to look for the records and checkpoints it names. Remote files
-            (gs://…) are never checked; label maps are for `model_fn.preflight.label_maps`.
+            (gs://…) are never checked; label maps are for `model_fn.checks.label_maps`.
 
     Returns:
         Errors first, then warnings; empty if nothing was found.

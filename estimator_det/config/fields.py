@@ -2,7 +2,7 @@
 
 `config.check` reports the fields that a configuration sets. A value that equals the default of the
 schema says nothing new and is not reported. Components without an entry in their registry are
-refused by `model_fn.preflight.names`, together with all fields of their messages.
+refused by `model_fn.checks.names`, together with all fields of their messages.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
     from estimator_det.config import pipeline, tpu_lint
     from estimator_det.config.ranges import check_ranges
-    from model_fn.preflight.names import check_names
+    from model_fn.checks.names import check_names
 
     config = load(options)
     on_tpu = tpu_checks.wanted(options)
@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _with_label_maps(config: Any, problems: List[Any]) -> List[Any]:
     """Adds label maps that do not fit the records, in place of all else about these maps."""
-    from model_fn.preflight.first_records import check_first_records
+    from model_fn.checks.first_records import check_first_records
 
     wrong = list(check_first_records(config))
     fields = {problem.field for problem in wrong}
@@ -105,7 +105,7 @@ class _Found(NamedTuple):
 
 def _components(config: Any) -> _Found:
     """What shows without building the graphs."""
-    from model_fn.preflight import files, run_check
+    from model_fn.checks import files, run_check
 
     problems = [
         *run_check.examine_components(config),
@@ -119,7 +119,7 @@ def _components(config: Any) -> _Found:
 def _augmentation_problems(config: Any) -> List[Any]:
     from estimator_det.config.text import ConfigError
     from inputs.augment import check_links, make_links
-    from model_fn.preflight import run_check
+    from model_fn.checks import run_check
 
     try:
         links = make_links(config.train_config.data_augmentation_options)
@@ -131,7 +131,7 @@ def _augmentation_problems(config: Any) -> List[Any]:
 
 def _preflight(config: Any, *, missing_files: bool, on_host: bool, list_quantized: bool) -> _Found:
     """Builds all graphs; estimates memory if the run is `on_host`."""
-    from model_fn.preflight import files, run_check
+    from model_fn.checks import files, run_check
 
     examined = run_check.examine(config)
     problems = [
@@ -180,7 +180,7 @@ def _memory(config: Any, training: Any, with_input: bool) -> Tuple[List[Any], Li
     from estimator_det.config.problem import error
     from inputs.machine import available_cpus
     from model_fn.checkpoints.errors import RunError
-    from model_fn.preflight import memory
+    from model_fn.checks import memory
 
     problems: List[Any] = []
     total = training.training

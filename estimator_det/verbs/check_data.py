@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
             raise console.UsageError(f"--{name} must be 1 or more")
     config = load(options)
     from model_fn.checkpoints import writing
-    from model_fn.preflight import data_check, data_report
+    from model_fn.checks import data_check, data_report
 
     started = time.monotonic()
     with writing.into_folder(options.output_dir, "output_dir"):
@@ -87,8 +87,8 @@ def _write(report: Any, folder: str) -> None:
     """
     from estimator_det.compat import tf
     from estimator_det.config import files
+    from model_fn.checks import data_charts, data_report
     from model_fn.drawing import charts
-    from model_fn.preflight import data_charts, data_report
 
     lines = [
         json_lines.dumps(

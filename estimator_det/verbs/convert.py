@@ -219,8 +219,8 @@ class _Bars:
 def _report(conversion: Any, given: Dict[str, Any]) -> None:
     """Prints the report and writes it, as text, JSON and charts."""
     from estimator_det.config import files
+    from model_fn.checks import conversion_report
     from model_fn.drawing import charts
-    from model_fn.preflight import conversion_report
 
     folder = given["output_dir"]
     document = json_lines.dumps(conversion_report.as_dictionary(conversion), indent=2)

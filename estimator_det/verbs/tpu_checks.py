@@ -121,7 +121,7 @@ def _memory(config: Any, num_shards: int) -> List[Any]:
     """Prints what a core needs; a problem if no kind of TPU has it."""
     from estimator_det.config.problem import warning
     from estimator_det.config.text import ConfigError
-    from model_fn.preflight import tpu_memory
+    from model_fn.checks import tpu_memory
 
     per_core = max(1, config.train_config.batch_size // num_shards)
     try:
@@ -155,7 +155,7 @@ def _memory(config: Any, num_shards: int) -> List[Any]:
 
 
 def _compile(config: Any, with_xla: bool) -> List[Any]:
-    from model_fn.preflight import tpu_graph
+    from model_fn.checks import tpu_graph
 
     report = tpu_graph.compile_check(config, xla=with_xla)
     bad = sum(problem.severity == "error" for problem in report.findings)

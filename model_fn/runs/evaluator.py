@@ -17,11 +17,11 @@ from inputs.bad_records.log import LOG_FILE, FaultLog
 from model_fn.checkpoints.errors import CheckpointGoneError
 from model_fn.checkpoints.find import find_checkpoint, find_whole_checkpoint, refuse_model
 from model_fn.checkpoints.repair import find_damage, modified
+from model_fn.checks.metric_names import check_best_metric
 from model_fn.evaluation import history
 from model_fn.evaluation.history import Evaluation
 from model_fn.evaluation.matching import Matches
 from model_fn.evaluation.report import EvaluationReport, Metrics, folder_of, named_readers, report
-from model_fn.preflight.metric_names import check_best_metric
 from model_fn.runs.backends import Evaluator
 from model_fn.runs.backends.estimator import make_estimator
 from model_fn.runs.best_checkpoints import keep_and_record

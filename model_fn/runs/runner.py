@@ -29,10 +29,10 @@ from typing import Any, Callable, Dict, Optional, TypeVar
 
 from estimator_det.compat import require_v2_behavior
 from model_fn.checkpoints.errors import SessionLostError
+from model_fn.checks.first_records import refuse_foreign_label_maps
+from model_fn.checks.metric_names import check_best_metric
 from model_fn.evaluation.history import EndOfTraining
 from model_fn.evaluation.report import Metrics
-from model_fn.preflight.first_records import refuse_foreign_label_maps
-from model_fn.preflight.metric_names import check_best_metric
 from model_fn.runs.backends import Backend, make_backend, serve_others
 from model_fn.runs.best_checkpoints import export
 from model_fn.runs.cluster import read_cluster

@@ -18,7 +18,7 @@ from estimator_det import console, demo
 from estimator_det.config import fields, pipeline
 from estimator_det.config.text import ConfigError, is_map, is_repeated
 from estimator_det.protos import input_reader_pb2, pipeline_pb2
-from model_fn.preflight import names
+from model_fn.checks import names
 from tests.messages import ROOT
 
 # Message -> the modules that read its fields. Checks of configurations do not count.

@@ -16,7 +16,7 @@ from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config import pipeline
 from inputs import schema
 from model_fn import model_fn
-from model_fn.preflight import tpu_graph, xla_check
+from model_fn.checks import tpu_graph, xla_check
 from model_fn.runs.backends import tpu_estimator
 from model_fn.runs.tpu_options import TpuOptions
 from model_fn.training.step import TrainGraph

@@ -14,8 +14,8 @@ from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config.text import ConfigError
 from inputs import schema
 from inputs.datasets import shapes
+from model_fn.checks.metric_names import metric_names
 from model_fn.model_fn import create_model_fn
-from model_fn.preflight.metric_names import metric_names
 from model_fn.runs import runner
 from model_fn.runs.options import EvaluationOptions
 from tests import small_extractor

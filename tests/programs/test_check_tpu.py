@@ -11,7 +11,7 @@ import pytest
 from estimator_det import cli, demo, model_main
 from estimator_det.config import pipeline
 from estimator_det.config.problem import error, warning
-from model_fn.preflight import run_check, tpu_graph, tpu_memory
+from model_fn.checks import run_check, tpu_graph, tpu_memory
 from tests import small_extractor
 
 CONFIG = pathlib.Path(demo.CONFIG_FILE)

@@ -17,7 +17,7 @@ from estimator_det.verbs import check_config
 from model_fn.checkpoints import errors
 from tests import small_extractor
 from tests.inputs import examples
-from tests.model_fn.preflight.small import SMALL
+from tests.model_fn.checks.small import SMALL
 
 ROOT = pathlib.Path(__file__).parents[2]
 CONFIG = ROOT / "estimator_det" / "configs" / "ssd_mobilenet_v1_shapes.config"

@@ -9,7 +9,7 @@ from PIL import Image
 from estimator_det import console
 from estimator_det.protos import pipeline_pb2
 from estimator_det.verbs import check_data, show_data
-from model_fn.preflight import anchor_coverage
+from model_fn.checks import anchor_coverage
 from tests.detectors.configs import small_config
 from tests.inputs import examples
 from tests.inputs.examples import BOXES, encoded, example

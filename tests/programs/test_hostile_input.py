@@ -16,13 +16,13 @@ from estimator_det.config import pipeline
 from exporters import formats, saved_model_detector
 from inputs.bad_records.kinds import FAIL, SKIP, RecordFault
 from inputs.bad_records.log import LONGEST_MESSAGE, FaultLog, RecordFaultError
+from model_fn.checks import anchor_coverage
 from model_fn.debugging.bad_step import Record
 from model_fn.drawing import charts
 from model_fn.evaluation import history, report
-from model_fn.preflight import anchor_coverage
 from tests.hostile import CONTROLS, shows_as_itself
 from tests.inputs import examples
-from tests.model_fn.preflight.small import small_config
+from tests.model_fn.checks.small import small_config
 from tests.programs.test_data_verbs import record
 
 LONG = CONTROLS + "x" * 10**6

@@ -16,11 +16,11 @@ from inputs.bad_records import log as fault_log
 from inputs.bad_records.kinds import SKIP, RecordFault
 from model_fn.checkpoints.errors import CheckpointGoneError, DamagedCheckpointsError, RunError
 from model_fn.checkpoints.find import find_checkpoint
+from model_fn.checks.placeholders import placeholders
 from model_fn.evaluation import history
 from model_fn.evaluation.accumulator import Results
 from model_fn.evaluation.diagnostics import EvalDiagnostics
 from model_fn.evaluation.matching import Matches
-from model_fn.preflight.placeholders import placeholders
 from model_fn.runs import evaluator, runner
 from model_fn.runs.backends import estimator as estimators
 from model_fn.runs.options import CheckpointOptions

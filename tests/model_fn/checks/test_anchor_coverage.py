@@ -10,8 +10,8 @@ from estimator_det.compat import tf, tf1
 from estimator_det.detectors import ssd
 from estimator_det.detectors.base import Groundtruth
 from inputs.checks.statistics import Collector, Columns
-from model_fn.preflight import anchor_coverage
-from model_fn.preflight.anchor_coverage import BETWEEN, ELONGATED, LARGE, SMALL
+from model_fn.checks import anchor_coverage
+from model_fn.checks.anchor_coverage import BETWEEN, ELONGATED, LARGE, SMALL
 from tests import small_extractor
 from tests.detectors.configs import small_detector
 from tests.detectors.two_stage import configs as two_stage

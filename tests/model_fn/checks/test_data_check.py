@@ -10,8 +10,8 @@ from PIL import Image
 
 from estimator_det.protos import pipeline_pb2
 from inputs.checks import statistics
+from model_fn.checks import data_charts, data_check, data_report
 from model_fn.drawing import charts
-from model_fn.preflight import data_charts, data_check, data_report
 from tests.detectors.configs import small_config
 from tests.inputs import examples
 from tests.inputs.examples import BOXES, example

@@ -13,9 +13,9 @@ from estimator_det.detectors import ssd_loss
 from estimator_det.detectors.two_stage import losses as two_stage
 from estimator_det.detectors.two_stage import mask
 from inputs.label_map import LabelMap, read_label_map
+from model_fn.checks.as_problem import as_problem
 from model_fn.evaluation.eval_ops import AGNOSTIC_CATEGORIES, make_categories
 from model_fn.evaluation.metrics import make_metrics
-from model_fn.preflight.as_problem import as_problem
 from model_fn.training import step
 
 _SHOWN = 20

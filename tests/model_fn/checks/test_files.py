@@ -1,8 +1,8 @@
 import os
 import pathlib
 
-from model_fn.preflight import files
-from tests.model_fn.preflight.small import small_config
+from model_fn.checks import files
+from tests.model_fn.checks.small import small_config
 
 
 def test_files_that_cannot_be_read(tmp_path: pathlib.Path):

@@ -10,13 +10,13 @@ import pytest
 from estimator_det import console
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
+from model_fn.checks.metric_names import check_best_metric, check_metrics, metric_names
+from model_fn.checks.placeholders import placeholders
 from model_fn.evaluation.diagnostics import EVAL_DIAGNOSTICS
 from model_fn.model_fn import ModeKeys, create_model_fn
-from model_fn.preflight.metric_names import check_best_metric, check_metrics, metric_names
-from model_fn.preflight.placeholders import placeholders
 from model_fn.runs import runner
 from model_fn.runs.options import EvaluationOptions
-from tests.model_fn.preflight.small import small_config
+from tests.model_fn.checks.small import small_config
 
 MAP = "DetectionBoxes_Precision/mAP"
 EVERY = "eval_config.include_metrics_per_category=true"

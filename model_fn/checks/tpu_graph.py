@@ -16,11 +16,11 @@ from estimator_det.compat import estimator, registered_kernels, tf, tf1
 from estimator_det.config.problem import Problem, error
 from estimator_det.config.text import ConfigError
 from inputs import schema
+from model_fn.checks import xla_check
+from model_fn.checks.op_origin import Origin, origin_of
+from model_fn.checks.placeholders import placeholders
+from model_fn.checks.run_check import as_problem
 from model_fn.model_fn import create_model_fn
-from model_fn.preflight import xla_check
-from model_fn.preflight.op_origin import Origin, origin_of
-from model_fn.preflight.placeholders import placeholders
-from model_fn.preflight.run_check import as_problem
 
 ModeKeys = estimator.ModeKeys
 

@@ -7,10 +7,10 @@ import pytest
 
 from estimator_det import demo
 from estimator_det.config import pipeline, tpu_lint
-from model_fn.preflight import tpu_memory
-from model_fn.preflight.tpu_memory import MARGIN, Block, CoreMemory, padded_size
+from model_fn.checks import tpu_memory
+from model_fn.checks.tpu_memory import MARGIN, Block, CoreMemory, padded_size
 from tests import small_extractor
-from tests.model_fn.preflight.small import small_config
+from tests.model_fn.checks.small import small_config
 
 FIT = [
     "model.ssd.inplace_batchnorm_update=true",

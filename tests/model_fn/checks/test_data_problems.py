@@ -5,8 +5,8 @@ import pytest
 
 from inputs.checks.statistics import Collector, Columns
 from inputs.label_map import parse_label_map
-from model_fn.preflight import data_problems
-from model_fn.preflight.anchor_coverage import (
+from model_fn.checks import data_problems
+from model_fn.checks.anchor_coverage import (
     BETWEEN,
     ELONGATED,
     LARGE,

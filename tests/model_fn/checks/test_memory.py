@@ -4,8 +4,8 @@ import pytest
 
 from estimator_det.compat import tf
 from model_fn.checkpoints.errors import RunError
-from model_fn.preflight import memory, run_check
-from tests.model_fn.preflight.small import small_config
+from model_fn.checks import memory, run_check
+from tests.model_fn.checks.small import small_config
 
 
 @pytest.fixture(scope="module")

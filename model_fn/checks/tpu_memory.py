@@ -16,7 +16,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config.problem import Problem
 from estimator_det.config.text import ConfigError
-from model_fn.preflight import tpu_graph
+from model_fn.checks import tpu_graph
 
 # Bytes of high-bandwidth memory that a core has to itself.
 CORE_BYTES: Dict[str, int] = {"v2": 8 << 30, "v3": 16 << 30, "v5e": 16 << 30}

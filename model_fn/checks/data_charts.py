@@ -8,9 +8,9 @@ import numpy as np
 
 from inputs.checks import statistics
 from inputs.checks.statistics import Columns
+from model_fn.checks.anchor_coverage import Coverage
+from model_fn.checks.data_report import DataReport
 from model_fn.drawing import charts
-from model_fn.preflight.anchor_coverage import Coverage
-from model_fn.preflight.data_report import DataReport
 
 IOU_EDGES = np.linspace(0.0, 1.0, 41)
 CENTRE_CELLS = 24  # rows and columns that the image is divided into

@@ -13,9 +13,9 @@ import estimator_det
 import model_fn.training
 from estimator_det.compat import tf
 from estimator_det.config.advice import TpuAdvice
-from model_fn.preflight import op_origin
+from model_fn.checks import op_origin
 from tests.detectors.two_stage import configs as two_stage_configs
-from tests.model_fn.preflight.small import small_config
+from tests.model_fn.checks.small import small_config
 
 
 def _modules() -> Iterator[str]:

@@ -12,8 +12,8 @@ from estimator_det.config.text import ConfigError
 from inputs.checks import statistics
 from inputs.checks.statistics import Columns
 from inputs.label_map import LabelMap, read_label_map
-from model_fn.preflight.anchor_coverage import BETWEEN, ELONGATED, LARGE, SMALL, Coverage
-from model_fn.preflight.label_maps import remedy_of_ids
+from model_fn.checks.anchor_coverage import BETWEEN, ELONGATED, LARGE, SMALL, Coverage
+from model_fn.checks.label_maps import remedy_of_ids
 
 FEW_BOXES = 10  # a class with fewer can hardly be learnt
 TINY_SIDE = 4.0  # pixels of the network's input; hardly anything is left to see

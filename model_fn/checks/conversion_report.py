@@ -9,8 +9,8 @@ from inputs.bad_records.kinds import SOURCE_KINDS
 from inputs.conversion import tally
 from inputs.conversion.engine import Conversion
 from inputs.datasets.source import CLIPPED, DROPPED, KEPT, SKIPPED
+from model_fn.checks.data_report import class_lines, text_bars
 from model_fn.drawing import charts
-from model_fn.preflight.data_report import class_lines, text_bars
 
 EFFECTS = {
     SKIPPED: "skipped",

@@ -9,8 +9,8 @@ import pytest
 from estimator_det import demo
 from estimator_det.config import pipeline
 from estimator_det.extractors.ssd.recipe import EXTRACTORS, OVERRIDE
+from model_fn.checks import unused
 from model_fn.evaluation.metrics.base import EVAL_FIELDS
-from model_fn.preflight import unused
 
 EXTRACTOR = "model.ssd.feature_extractor"
 

@@ -6,8 +6,8 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
-from model_fn.preflight import run_check
-from tests.model_fn.preflight.small import small_config
+from model_fn.checks import run_check
+from tests.model_fn.checks.small import small_config
 
 pytestmark = pytest.mark.usefixtures("small_network")
 

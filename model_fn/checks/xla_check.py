@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Sequence
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.problem import Problem, error
-from model_fn.preflight.op_origin import origin_of
+from model_fn.checks.op_origin import origin_of
 
 # Attributes of the rewrite for TPU, and of places, which have no meaning here.
 _MARKS = ("_tpu_replicate", "_xla_outside_compilation", "_class")

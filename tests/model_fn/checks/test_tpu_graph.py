@@ -10,7 +10,7 @@ from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.protos import pipeline_pb2
 from model_fn import model_fn
-from model_fn.preflight import tpu_graph, xla_check
+from model_fn.checks import tpu_graph, xla_check
 from tests import small_extractor
 from tests.detectors.configs import small_config
 from tests.detectors.two_stage import configs as two_stage_configs

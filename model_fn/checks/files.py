@@ -10,7 +10,7 @@ from estimator_det.compat import tf
 from estimator_det.config.check import named_paths
 from estimator_det.config.files import is_remote, special_kind
 from estimator_det.config.problem import Problem, error
-from model_fn.preflight import data_problems
+from model_fn.checks import data_problems
 
 LABEL_MAP = ".label_map_path"
 _FILES_AT_ONCE = 16

@@ -20,7 +20,7 @@ from inputs.bad_records.log import LogEntry
 from inputs.checks import statistics
 from inputs.checks.scan import Scan
 from inputs.checks.statistics import Histogram
-from model_fn.preflight.anchor_coverage import Coverage
+from model_fn.checks.anchor_coverage import Coverage
 
 ERROR, WARNING = "error", "warning"
 BAR_CELLS = 32  # of a bar of text

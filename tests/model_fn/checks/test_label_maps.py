@@ -5,8 +5,8 @@ import pytest
 
 from estimator_det import cli, console
 from estimator_det.config.pipeline import Problem, format_pipeline
-from model_fn.preflight.label_maps import check_hierarchies, check_label_maps
-from tests.model_fn.preflight.small import small_config
+from model_fn.checks.label_maps import check_hierarchies, check_label_maps
+from tests.model_fn.checks.small import small_config
 
 
 def _problems(path: pathlib.Path, text: str = "") -> List[Problem]:

@@ -10,7 +10,7 @@ from estimator_det.config.problem import Problem, error
 from estimator_det.config.text import ConfigError
 from inputs.checks.class_names import check_class_names
 from inputs.records.stream import find_files, input_patterns
-from model_fn.preflight import data_problems
+from model_fn.checks import data_problems
 
 
 def check_first_records(config: Any) -> Iterator[Problem]:

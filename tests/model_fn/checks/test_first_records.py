@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from estimator_det.config.text import ConfigError
-from model_fn.preflight.first_records import check_first_records
+from model_fn.checks.first_records import check_first_records
 from model_fn.runs import runner
 from tests.inputs import examples
 from tests.inputs.examples import BOXES, encoded, example
-from tests.model_fn.preflight.small import small_config
+from tests.model_fn.checks.small import small_config
 
 
 @pytest.fixture

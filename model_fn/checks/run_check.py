@@ -13,13 +13,13 @@ from estimator_det.detectors.base import make_detector
 from estimator_det.nets.quantization import quantized_scopes
 from inputs import schema
 from model_fn.checkpoints.errors import RunError
+from model_fn.checks import data_problems
+from model_fn.checks.as_problem import as_problem
+from model_fn.checks.memory import Memory, training_memory
+from model_fn.checks.placeholders import placeholders
 from model_fn.evaluation.eval_ops import make_categories
 from model_fn.evaluation.metrics.base import NEED_LABEL_MAP, make_metrics
 from model_fn.model_fn import create_model_fn
-from model_fn.preflight import data_problems
-from model_fn.preflight.as_problem import as_problem
-from model_fn.preflight.memory import Memory, training_memory
-from model_fn.preflight.placeholders import placeholders
 from model_fn.training import warm_start
 
 ModeKeys = estimator.ModeKeys

@@ -20,9 +20,9 @@ from inputs.bad_records.policy import BadRecordPolicy, make_policy
 from inputs.checks import scan, statistics
 from inputs.checks.scan import Plan, Scan
 from inputs.label_map import LabelMap
-from model_fn.preflight import anchor_coverage, data_problems
-from model_fn.preflight.anchor_coverage import Coverage
-from model_fn.preflight.data_report import DataReport
+from model_fn.checks import anchor_coverage, data_problems
+from model_fn.checks.anchor_coverage import Coverage
+from model_fn.checks.data_report import DataReport
 
 TRAIN, EVAL, ALL = "train", "eval", "all"
 READERS = (TRAIN, EVAL, ALL)
