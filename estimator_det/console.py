@@ -113,27 +113,6 @@ def change_config(config: Any, config_override: str, assignments: Sequence[str])
     return pipeline.apply_overrides(config, assignments)
 
 
-def problems_of(config: Any, *, check_files: bool = True) -> List[Problem]:
-    """What is wrong with a `TrainEvalPipelineConfig`, as far as no graph is needed to see it.
-
-    Errors first. Imports TensorFlow: the registries of components are asked for the names.
-    """
-    from estimator_det.config import pipeline
-    from model_fn.checks.label_maps import check_hierarchies, check_label_maps
-    from model_fn.checks.metric_names import check_metrics
-    from model_fn.checks.names import check_names
-    from model_fn.checks.unused import check_unused
-
-    unknown = check_names(config)
-    parts = tuple(f"{problem.field}{end}" for problem in unknown for end in ".[")
-    others = [*pipeline.check(config, check_files=check_files), *check_unused(config)]
-    if check_files:
-        others += [*check_label_maps(config), *check_hierarchies(config), *check_metrics(config)]
-    # Of a component that no run can make, its parts do not matter.
-    problems = [*unknown, *(each for each in others if not each.field.startswith(parts))]
-    return sorted(problems, key=lambda problem: problem.severity != "error")
-
-
 def check_config(config: Any, *, ignore: Sequence[str] = ()) -> None:
     """Prints the warnings about a configuration before a run starts.
 
@@ -147,11 +126,12 @@ def check_config(config: Any, *, ignore: Sequence[str] = ()) -> None:
     """
     from estimator_det.config.check import missing_files
     from estimator_det.config.pipeline import ConfigError
+    from model_fn.checks import config_check
 
     def is_used(problem: Problem) -> bool:
         return not any(re.match(rf"{re.escape(field)}($|[.\[])", problem.field) for field in ignore)
 
-    problems = list(filter(is_used, problems_of(config)))
+    problems = list(filter(is_used, config_check.check(config).problems))
     errors = [problem for problem in problems if problem.severity == "error"]
     for problem in problems[len(errors) :]:
         printing.report(problem, sys.stderr)

@@ -83,12 +83,14 @@ def with_remote_paths(config: Any, staged: Sequence[Staged]) -> Any:
 
 def check_config(config: Any, job: Job, *, reads_files: bool) -> None:
     """Checks a configuration and, if it may read them, the files that it names."""
+    from model_fn.checks import config_check
+
     ignore = console.FOR_TPU if job.uses_tpu else ()
     if reads_files:
         console.check_config(config, ignore=ignore)
         return
     console.say("files of the configuration are not checked: nothing is uploaded")
-    problems = console.problems_of(config, check_files=False)
+    problems = config_check.check(config, config_check.NAMES).problems
     _report([problem for problem in problems if problem.field not in ignore])
 
 

@@ -48,7 +48,7 @@ def check(config: Config, *, check_files: bool = True) -> List[Problem]:
     Args:
         config: The configuration, with all overrides merged.
         check_files: Whether to look for the records and checkpoints it names. Remote files
-            (gs://…) are never checked; label maps are for `model_fn.checks.label_maps`.
+            (gs://…) are never checked; label maps are for `model_fn.checks.files`.
 
     Returns:
         Errors first, then warnings; empty if nothing was found.

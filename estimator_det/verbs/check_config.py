@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any, List, NamedTuple, Sequence, Tuple
+from typing import Any, List, Sequence, Tuple
 
 from estimator_det import console
 from estimator_det.config import printing
@@ -33,9 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the verb; returns an exit code."""
-    from estimator_det.config import pipeline, tpu_lint
-    from estimator_det.config.ranges import check_ranges
-    from model_fn.checks.names import check_names
+    from estimator_det.config import pipeline
+    from model_fn.checks import config_check
 
     config = load(options)
     on_tpu = tpu_checks.wanted(options)
@@ -43,39 +42,28 @@ def run(options: argparse.Namespace) -> int:
         tpu_checks.target_of(options)  # Reports wrong options before anything is built.
     if options.print_config:
         printing.report(pipeline.format_pipeline(config), whole=True)
-    problems = [
-        problem
-        for problem in console.problems_of(config)
-        if not (on_tpu and problem.field in console.FOR_TPU)
-    ]
-    problems = _with_label_maps(config, problems)
+    depth = config_check.CONTENTS if options.no_build else config_check.GRAPHS
+    checked = config_check.check(config, depth, on_tpu=on_tpu)
+    ignored = console.FOR_TPU if on_tpu else ()
+    problems = [problem for problem in checked.problems if problem.field not in ignored]
     lines = summary_lines(config)
-    can_build = bool(config.model.WhichOneof("model"))
-    can_build = can_build and not check_names(config) and not any(check_ranges(config))
-    build = can_build and not options.no_build
-    if can_build:
-        # The rules for TPU report the paths that a sample configuration leaves to its user.
-        given = tpu_lint.without_placeholders(config) if on_tpu else config
-        missing = given is not config or any("path" in problem.field for problem in problems)
-        if build:
-            found = _preflight(
-                given,
-                missing_files=missing,
-                on_host=not on_tpu,
-                list_quantized=options.list_quantized,
-            )
-        else:
-            found = _components(given)
-        reported = {problem.field for problem in problems if problem.severity == "error"}
-        problems += [problem for problem in found.problems if problem.field not in reported]
-        lines += found.lines
-        build = found.trains
+    if options.no_build:
+        lines.append("graph:      not built (--no_build): what only the graph shows is not checked")
+    if checked.graphs is not None:
+        lines += _graph_lines(config, checked.graphs, list_quantized=options.list_quantized)
+        if checked.graphs.memory is not None and not on_tpu:
+            reads = not any("path" in problem.field for problem in problems)
+            reads &= not any(problem.severity == "error" for problem in checked.graphs.problems)
+            found, memory_lines = _memory(config, checked.graphs.memory, with_input=reads)
+            problems += found
+            lines += memory_lines
     for problem in problems:
         if problem.severity != "error":
             console.say(str(problem))
     for line in lines:
         console.say(line)
     if on_tpu:
+        build = checked.graphs is not None and checked.graphs.num_operations > 0
         problems += tpu_checks.run(config, options, problems, build=build)
     errors = [problem for problem in problems if problem.severity == "error"]
     num_warnings = sum(problem.severity == "warning" for problem in problems)
@@ -86,74 +74,17 @@ def run(options: argparse.Namespace) -> int:
     return console.EXIT_FAILED if errors else console.EXIT_OK
 
 
-def _with_label_maps(config: Any, problems: List[Any]) -> List[Any]:
-    """Adds label maps that do not fit the records, in place of all else about these maps."""
-    from model_fn.checks.first_records import check_first_records
-
-    wrong = list(check_first_records(config))
-    fields = {problem.field for problem in wrong}
-    return [*wrong, *(problem for problem in problems if problem.field not in fields)]
-
-
-class _Found(NamedTuple):
-    """What only building the graphs shows."""
-
-    problems: List[Any]
-    lines: List[str]
-    trains: bool  # whether the training graph can be built
-
-
-def _components(config: Any) -> _Found:
-    """What shows without building the graphs."""
-    from model_fn.checks import files, run_check
-
-    problems = [
-        *run_check.examine_components(config),
-        *files.check_files(config),
-        *_augmentation_problems(config),
-    ]
-    lines = ["graph:      not built (--no_build): what only the graph shows is not checked"]
-    return _Found(problems, lines, False)
-
-
-def _augmentation_problems(config: Any) -> List[Any]:
-    from estimator_det.config.text import ConfigError
-    from inputs.augment import check_links, make_links
-    from model_fn.checks import run_check
-
-    try:
-        links = make_links(config.train_config.data_augmentation_options)
-        check_links(links, config.train_input_reader)
-    except ConfigError as reason:
-        return [run_check.as_problem(reason, config)]
-    return []
-
-
-def _preflight(config: Any, *, missing_files: bool, on_host: bool, list_quantized: bool) -> _Found:
-    """Builds all graphs; estimates memory if the run is `on_host`."""
-    from model_fn.checks import files, run_check
-
-    examined = run_check.examine(config)
-    problems = [
-        *examined.problems,
-        *files.check_files(config),
-        *_augmentation_problems(config),
-    ]
+def _graph_lines(config: Any, graphs: Any, *, list_quantized: bool) -> List[str]:
     lines = []
-    if examined.num_operations:
+    if graphs.num_operations:
         lines.append(
-            f"graph:      {printing.counted(examined.num_variables, 'variable')}, "
-            f"{printing.counted(examined.num_operations, 'operation')}"
+            f"graph:      {printing.counted(graphs.num_variables, 'variable')}, "
+            f"{printing.counted(graphs.num_operations, 'operation')}"
         )
-    lines += _quantized_lines(config, examined.quantized, as_list=list_quantized)
-    if examined.warm_start is not None:
-        lines.append(f"start:      {examined.warm_start.heading()}")
-    if examined.memory is not None and on_host:
-        reads = not missing_files and not any(p.severity == "error" for p in problems)
-        more, memory_lines = _memory(config, examined.memory, with_input=reads)
-        problems += more
-        lines += memory_lines
-    return _Found(problems, lines, examined.num_operations > 0)
+    lines += _quantized_lines(config, graphs.quantized, as_list=list_quantized)
+    if graphs.warm_start is not None:
+        lines.append(f"start:      {graphs.warm_start.heading()}")
+    return lines
 
 
 def _quantized_lines(config: Any, scopes: Sequence[str], *, as_list: bool) -> List[str]:

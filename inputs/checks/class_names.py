@@ -16,7 +16,7 @@ from estimator_det.config.printing import quoted, shortened
 from estimator_det.config.text import ConfigError, nearest
 from estimator_det.protos import input_reader_pb2
 from inputs.decoding.example import OBJECT
-from inputs.label_map import read_label_map
+from inputs.label_map import LabelMap, read_label_map
 from inputs.records.stream import find_files, input_patterns
 from inputs.records.tfrecord import Damage, read_records
 
@@ -27,7 +27,9 @@ _LOG = logging.getLogger(__name__)
 
 
 def check_class_names(
-    reader: input_reader_pb2.InputReader, paths: Optional[Sequence[str]] = None
+    reader: input_reader_pb2.InputReader,
+    paths: Optional[Sequence[str]] = None,
+    label_map: Optional[LabelMap] = None,
 ) -> None:
     """Looks up the class names of the first records of the first of `paths`, or of the reader.
 
@@ -39,7 +41,7 @@ def check_class_names(
     """
     if not reader.label_map_path or reader.input_type == input_reader_pb2.TF_SEQUENCE_EXAMPLE:
         return
-    label_map = read_label_map(reader.label_map_path)
+    label_map = label_map or read_label_map(reader.label_map_path)
     path = paths[0] if paths else find_files(input_patterns(reader)[0])[0]
     found = _names_in(path)
     unknown = collections.Counter({n: k for n, k in found.items() if n not in label_map.ids})

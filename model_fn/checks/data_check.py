@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from inputs.label_map import LabelMap
 from model_fn.checks import anchor_coverage, data_problems
 from model_fn.checks.anchor_coverage import Coverage
 from model_fn.checks.data_report import DataReport
+from model_fn.checks.files import LabelMaps
 
 TRAIN, EVAL, ALL = "train", "eval", "all"
 READERS = (TRAIN, EVAL, ALL)
@@ -58,14 +60,15 @@ def check_data(
     refuse_absurd(config.model, "model.")
     problems: List[Problem] = []
     maps: Dict[str, LabelMap] = {}
+    label_maps = LabelMaps()
     plans: List[Plan] = []
     for field, reader in _readers(config, readers):
         refuse_absurd(reader, f"{field}.")
-        label_map, found = data_problems.read_map(field, reader.label_map_path)
+        label_map, found = label_maps.read_of(field, reader.label_map_path)
         problems += found
         if label_map is not None:
             maps[field] = label_map
-        policy = _rules(field, reader, config, model.num_classes, label_map is not None)
+        policy = _rules(field, reader, config, model.num_classes, label_map)
         try:
             plans.append(scan.plan(field, policy, max_records))
         except ConfigError as reason:
@@ -104,16 +107,18 @@ def _readers(config: Any, which: str) -> List[Tuple[str, Any]]:
 
 
 def _rules(
-    field: str, reader: Any, config: Any, num_classes: int, has_map: bool
+    field: str, reader: Any, config: Any, num_classes: int, label_map: Optional[LabelMap]
 ) -> BadRecordPolicy:
     max_boxes = reader.max_number_of_boxes
     if field == TRAIN_READER and not reader.HasField("max_number_of_boxes"):
         max_boxes = config.train_config.max_number_of_boxes
-    if not has_map:  # the map's problem is reported; the records are read by their ids
-        reader = copy.deepcopy(reader)
-        reader.ClearField("label_map_path")
     context = context_shape(config.model)
-    return make_policy(reader, num_classes, max_boxes, context[1] if context else None)
+    without_map = copy.deepcopy(reader)  # whose file is read, or its problem reported
+    without_map.ClearField("label_map_path")
+    policy = make_policy(without_map, num_classes, max_boxes, context[1] if context else None)
+    if label_map is None:  # The records are read by their ids.
+        return policy
+    return dataclasses.replace(policy, reader=reader, label_map=label_map)
 
 
 def _run(plans: Sequence[Plan], jobs: int, progress: bool) -> List[Scan]:

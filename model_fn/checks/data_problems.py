@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Iterator, Mapping, Optional, Sequence
 
 import numpy as np
 
 from estimator_det.config.printing import counted, quoted
 from estimator_det.config.problem import Problem, error, warning
-from estimator_det.config.text import ConfigError
 from inputs.checks import statistics
 from inputs.checks.statistics import Columns
-from inputs.label_map import LabelMap, read_label_map
+from inputs.label_map import LabelMap
 from model_fn.checks.anchor_coverage import BETWEEN, ELONGATED, LARGE, SMALL, Coverage
-from model_fn.checks.label_maps import remedy_of_ids
+from model_fn.checks.files import remedy_of_ids
 
 FEW_BOXES = 10  # a class with fewer can hardly be learnt
 TINY_SIDE = 4.0  # pixels of the network's input; hardly anything is left to see
@@ -22,19 +21,6 @@ EMPTY_SHARE = 0.5  # of images without boxes
 NUM_SHOWN = 5
 TWO_STAGES = "model.faster_rcnn"
 KEEP_CROSSING = "set clip_anchors_to_image: true, which keeps anchors across the border"
-
-
-def read_map(field: str, path: str) -> Tuple[Optional[LabelMap], List[Problem]]:
-    """The label map of the reader `field`, and what makes it unreadable; "" is no label map."""
-    field = f"{field}.label_map_path"
-    if not path:
-        remedy = "set it, so that classes have names and are checked"
-        return None, [warning(field, "there is no label map", remedy)]
-    try:
-        return read_label_map(path), []
-    except ConfigError as reason:
-        text = str(reason).rstrip(".")
-        return None, [error(field, text, "correct the label map: ids from 1, each name once")]
 
 
 def check_labels(

@@ -1,38 +1,181 @@
-"""Whether the files that a configuration names can be read."""
+"""Files that a configuration names: readable, and label maps that fit model and records."""
 
 from __future__ import annotations
 
 import concurrent.futures
 import os
-from typing import Any, List, Optional
+from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
 from estimator_det.compat import tf
-from estimator_det.config.check import named_paths
+from estimator_det.config.check import PLACEHOLDER, named_paths, readers
 from estimator_det.config.files import is_remote, special_kind
-from estimator_det.config.problem import Problem, error
-from model_fn.checks import data_problems
+from estimator_det.config.printing import counted, quoted
+from estimator_det.config.problem import Problem, error, warning
+from estimator_det.config.ranges import MOST_CLASSES
+from estimator_det.config.text import ConfigError
+from inputs.checks.class_names import check_class_names
+from inputs.decoding.hierarchy import make_hierarchy
+from inputs.label_map import LabelMap, read_label_map
+from inputs.records.stream import find_files, input_patterns
 
-LABEL_MAP = ".label_map_path"
+RENUMBER = "number the classes from 1 without gaps, in the label map and in the records"
+_LABEL_MAP = ".label_map_path"
 _FILES_AT_ONCE = 16
 
 
-def check_files(pipeline_config: Any) -> List[Problem]:
+class LabelMaps:
+    """The label maps of a check, each file read once."""
+
+    def __init__(self) -> None:
+        self._results: Dict[str, Union[LabelMap, ConfigError]] = {}
+
+    def read(self, path: str) -> LabelMap:
+        """Raises ConfigError if the file is not a label map."""
+        if path not in self._results:
+            try:
+                self._results[path] = read_label_map(path)
+            except ConfigError as reason:
+                self._results[path] = reason
+        result = self._results[path]
+        if isinstance(result, ConfigError):
+            raise result
+        return result
+
+    def get(self, path: str) -> Optional[LabelMap]:
+        """The label map; None without a path, or if the file is not a label map."""
+        try:
+            return self.read(path) if path else None
+        except ConfigError:
+            return None
+
+    def read_of(self, reader: str, path: str) -> Tuple[Optional[LabelMap], List[Problem]]:
+        """The label map of a reader, and the problem if it has none that can be read."""
+        field = reader + _LABEL_MAP
+        if not path:
+            remedy = "set it, so that classes have names and are checked"
+            return None, [warning(field, "there is no label map", remedy)]
+        try:
+            return self.read(path), []
+        except ConfigError as reason:
+            remedy = "correct the label map: ids from 1, each name once"
+            return None, [error(field, str(reason).rstrip("."), remedy)]
+
+
+def remedy_of_ids(label_map: LabelMap, setting: str, condition: str = "") -> str:
+    """Remedy where the highest id is not num_classes.
+
+    `setting` makes num_classes that id; `condition` follows it if no id is left out.
+    """
+    if label_map.max_id > MOST_CLASSES:
+        return RENUMBER
+    if label_map.max_id > len(label_map.names):
+        return f"{RENUMBER}; only if a checkpoint needs these ids: {setting}"
+    return setting + condition
+
+
+def check_label_maps(config: Any, maps: LabelMaps) -> Iterator[Problem]:
+    """Problems of the local label maps that a `TrainEvalPipelineConfig` names, each file once."""
+    kind = config.model.WhichOneof("model")
+    num_classes = getattr(getattr(config.model, kind), "num_classes", 0) if kind else 0
+    seen = {""}
+    for name, reader in readers(config):
+        path, field = reader.label_map_path, name + _LABEL_MAP
+        if path in seen or not _is_local(path):
+            continue
+        seen.add(path)
+        try:
+            label_map = maps.read(path)
+        except ConfigError as failure:
+            yield error(field, str(failure).rstrip("."), "correct the path or the file")
+            continue
+        most = label_map.max_id
+        classes = counted(num_classes, "class")
+        if most > MOST_CLASSES:
+            yield error(
+                field,
+                f"{quoted(path)} has id {most}; a model has {MOST_CLASSES:,} classes at most",
+                RENUMBER,
+            )
+        elif num_classes and most != num_classes:
+            make, found = warning, f"ends at id {most}, the model has {classes}"
+            if most > num_classes:
+                make, found = error, f"has id {most}, the model has {classes}"
+            setting = f"--set model.{kind}.num_classes={most}"
+            yield make(field, f"{quoted(path)} {found}", remedy_of_ids(label_map, setting))
+
+
+def check_hierarchies(config: Any, maps: LabelMaps) -> Iterator[Problem]:
+    """Problems of the local label hierarchies that readers use with a readable label map."""
+    for name, reader in readers(config):
+        paths = (reader.label_map_path, reader.label_hierarchy_path)
+        if not (all(paths) and all(map(_is_local, paths)) and reader.expand_labels_hierarchy):
+            continue
+        label_map = maps.get(reader.label_map_path)
+        if label_map is None:
+            continue
+        try:
+            make_hierarchy(reader, label_map)
+        except ConfigError as failure:
+            text = str(failure).rstrip(".")
+            yield error(f"{name}.label_hierarchy_path", text, "correct the path or the file")
+
+
+def check_first_records(config: Any, maps: LabelMaps) -> Iterator[Problem]:
+    """Label maps without any class name of the first records, which training refuses.
+
+    Label maps and records that cannot be read are left to other checks.
+    """
+    for name, reader in readers(config):
+        label_map = maps.get(reader.label_map_path)
+        if label_map is None:
+            continue
+        try:
+            paths = find_files(input_patterns(reader)[0])
+        except (ConfigError, OSError, tf.errors.OpError):
+            continue
+        try:
+            check_class_names(reader, paths, label_map)
+        except ConfigError as reason:
+            remedy = "use the label map of the records"
+            yield error(name + _LABEL_MAP, str(reason).rstrip("."), remedy)
+        except (OSError, tf.errors.OpError):
+            continue
+
+
+def refuse_foreign_label_maps(config: Any) -> None:
+    """Refuses label maps without any class name of the first records.
+
+    An evaluation would refuse its own only when its first checkpoint is trained.
+
+    Raises:
+        ConfigError: with the fields.
+    """
+    problems = list(check_first_records(config, LabelMaps()))
+    if problems:
+        raise ConfigError("\n".join(str(each).removeprefix("error: ") for each in problems))
+
+
+def check_files(config: Any, maps: LabelMaps) -> List[Problem]:
     """Errors for files that cannot be read, remote ones (gs://…) included, and bad label maps.
 
     Missing local files are left to `config.check`.
     """
     problems = []
-    for field, pattern in named_paths(pipeline_config):
+    for field, pattern in named_paths(config):
         if field == "train_config.fine_tune_checkpoint":  # a prefix
             if not is_remote(pattern):
                 continue
             pattern += "*"
         found = _unreadable(field, pattern)
         there = is_remote(pattern) or os.path.exists(pattern)
-        if there and not found and field.endswith(LABEL_MAP):
-            found = data_problems.read_map(field[: -len(LABEL_MAP)], pattern)[1]
+        if there and not found and field.endswith(_LABEL_MAP):
+            found = maps.read_of(field[: -len(_LABEL_MAP)], pattern)[1]
         problems += found
     return problems
+
+
+def _is_local(path: str) -> bool:
+    return not (PLACEHOLDER in path or is_remote(path))
 
 
 def _unreadable(field: str, pattern: str) -> List[Problem]:

@@ -12,8 +12,9 @@ from estimator_det.config.text import ConfigError, nearest
 from estimator_det.detectors import ssd_loss
 from estimator_det.detectors.two_stage import losses as two_stage
 from estimator_det.detectors.two_stage import mask
-from inputs.label_map import LabelMap, read_label_map
-from model_fn.checks.as_problem import as_problem
+from inputs.label_map import LabelMap
+from model_fn.checks.files import LabelMaps
+from model_fn.checks.names import as_problem
 from model_fn.evaluation.eval_ops import AGNOSTIC_CATEGORIES, make_categories
 from model_fn.evaluation.metrics import make_metrics
 from model_fn.training import step
@@ -21,7 +22,7 @@ from model_fn.training import step
 _SHOWN = 20
 
 
-def check_metrics(pipeline_config: Any) -> List[Problem]:
+def check_metrics(pipeline_config: Any, maps: LabelMaps) -> List[Problem]:
     """An error for the first metrics set that cannot be made for the classes of the label map.
 
     Label maps that cannot be read, or are not on this machine, are left to other checks.
@@ -32,9 +33,8 @@ def check_metrics(pipeline_config: Any) -> List[Problem]:
     path = next(filter(None, paths), "")
     if is_remote(path):
         return []
-    try:
-        label_map = read_label_map(path) if path else None
-    except ConfigError:
+    label_map = maps.get(path)
+    if path and label_map is None:
         return []  # An error that the check of label maps reports.
     try:
         make_metrics(pipeline_config.eval_config, _categories(pipeline_config, label_map))

@@ -1,27 +1,31 @@
-"""Whether the registries that a run uses have every component that a configuration names."""
+"""Components and fields that a configuration names, against the registries that a run uses."""
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Tuple
+import re
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 from estimator_det.boxes.anchors import ANCHOR_GENERATORS
 from estimator_det.boxes.coders import CODERS
 from estimator_det.boxes.geometry import SIMILARITIES
 from estimator_det.boxes.matching import MATCHERS
 from estimator_det.boxes.score_conversion import CALIBRATIONS
+from estimator_det.config.fields import is_news, no_effect
 from estimator_det.config.problem import Problem, error
+from estimator_det.config.ranges import check_ranges
 from estimator_det.config.registry import Registry
-from estimator_det.config.text import entries
+from estimator_det.config.text import ConfigError, entries
 from estimator_det.detectors import DETECTORS
 from estimator_det.detectors.two_stage.roi_stage import REGION_STAGES
-from estimator_det.extractors.ssd.recipe import EXTRACTORS
-from estimator_det.extractors.two_stage.recipe import EXTRACTORS as TWO_STAGE_EXTRACTORS
+from estimator_det.extractors.ssd import recipe as ssd
+from estimator_det.extractors.two_stage import recipe as two_stage
 from estimator_det.images.resize import IMAGE_RESIZERS
 from estimator_det.losses.classification import CLASSIFICATION_LOSSES
 from estimator_det.losses.localization import LOCALIZATION_LOSSES
 from estimator_det.predictors.base import BOX_HEADS
 from inputs.augment import AUGMENTATIONS
 from model_fn.evaluation.metrics import METRICS
+from model_fn.evaluation.metrics.base import EVAL_FIELDS, chosen_metrics
 from model_fn.training.optimizers import OPTIMIZERS
 from model_fn.training.schedules import LEARNING_RATES
 
@@ -46,9 +50,14 @@ CHOICES_OF_FIELDS: Dict[str, Registry[Any]] = {"second_stage_box_predictor": REG
 # Which registry knows the text of a field, by message and field.
 TEXTS: Dict[str, Registry[Any]] = {
     "EvalConfig.metrics_set": METRICS,
-    "FasterRcnnFeatureExtractor.type": TWO_STAGE_EXTRACTORS,
-    "SsdFeatureExtractor.type": EXTRACTORS,
+    "FasterRcnnFeatureExtractor.type": two_stage.EXTRACTORS,
+    "SsdFeatureExtractor.type": ssd.EXTRACTORS,
 }
+_IGNORED_FIELDS: Dict[str, Callable[[Any], Tuple[str, ...]]] = {
+    "ssd": ssd.ignored_fields,
+    "faster_rcnn": two_stage.ignored_fields,
+}
+_NAMED_FIELD = re.compile(r"(?P<path>[a-z_][\w.\[\]']*): (?P<rest>.+)", re.DOTALL)
 
 
 def check_names(pipeline_config: Any) -> List[Problem]:
@@ -71,3 +80,57 @@ def check_names(pipeline_config: Any) -> List[Problem]:
         elif texts is not None and value and value not in texts:  # `config.check` reports ""
             problems.append(error(path, *texts.refusal(value)))
     return problems
+
+
+def check_unused(pipeline_config: Any) -> List[Problem]:
+    """A warning for each field that is set and that the chosen components do not use.
+
+    Components that cannot be made are not checked.
+    """
+    return [*_extractor_fields(pipeline_config), *_metrics_fields(pipeline_config.eval_config)]
+
+
+def _extractor_fields(pipeline_config: Any) -> Iterator[Problem]:
+    kind = pipeline_config.model.WhichOneof("model")
+    if kind not in _IGNORED_FIELDS:
+        return
+    extractor = getattr(pipeline_config.model, kind).feature_extractor
+    if any(check_ranges(extractor)):
+        return
+    try:
+        names = _IGNORED_FIELDS[kind](extractor)
+    except ConfigError:
+        return  # An error that other checks report.
+    for name in names:
+        yield no_effect(
+            f"model.{kind}.feature_extractor.{name}", f"{extractor.type} does not use it"
+        )
+
+
+def _metrics_fields(eval_config: Any) -> Iterator[Problem]:
+    chosen = chosen_metrics(eval_config)
+    for field in sorted({name for names in EVAL_FIELDS.values() for name in names}):
+        users = sorted(name for name, fields in EVAL_FIELDS.items() if field in fields)
+        is_used = any(name in users for name in chosen)
+        if is_news(eval_config, eval_config.DESCRIPTOR.fields_by_name[field]) and not is_used:
+            yield no_effect(f"eval_config.{field}", f"only {', '.join(users)} use it")
+
+
+def as_problem(reason: ConfigError, config: Any) -> Problem:
+    """An error of the field that the text of a `ConfigError` begins with, else of the model."""
+    text = str(reason).rstrip(".")
+    named = _NAMED_FIELD.fullmatch(text)
+    kind = config.model.WhichOneof("model")
+    field = f"model.{kind}" if kind else "model"
+    if named is not None:
+        first = re.split(r"[.\[]", named["path"])[0]
+        for prefix, message in (
+            ("", config),
+            ("model.", config.model),
+            (f"{field}.", getattr(config.model, kind) if kind else config.model),
+            ("train_config.", config.train_config),
+        ):
+            if first in message.DESCRIPTOR.fields_by_name:
+                field, text = prefix + named["path"], named["rest"]
+                break
+    return error(field, text, "choose what is supported, or remove it")

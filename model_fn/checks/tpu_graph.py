@@ -17,9 +17,9 @@ from estimator_det.config.problem import Problem, error
 from estimator_det.config.text import ConfigError
 from inputs import schema
 from model_fn.checks import xla_check
+from model_fn.checks.graphs import placeholders
+from model_fn.checks.names import as_problem
 from model_fn.checks.op_origin import Origin, origin_of
-from model_fn.checks.placeholders import placeholders
-from model_fn.checks.run_check import as_problem
 from model_fn.model_fn import create_model_fn
 
 ModeKeys = estimator.ModeKeys

@@ -29,7 +29,7 @@ from typing import Any, Callable, Dict, Optional, TypeVar
 
 from estimator_det.compat import require_v2_behavior
 from model_fn.checkpoints.errors import SessionLostError
-from model_fn.checks.first_records import refuse_foreign_label_maps
+from model_fn.checks.files import refuse_foreign_label_maps
 from model_fn.checks.metric_names import check_best_metric
 from model_fn.evaluation.history import EndOfTraining
 from model_fn.evaluation.report import Metrics

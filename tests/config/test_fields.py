@@ -18,7 +18,7 @@ from estimator_det import console, demo
 from estimator_det.config import fields, pipeline
 from estimator_det.config.text import ConfigError, is_map, is_repeated
 from estimator_det.protos import input_reader_pb2, pipeline_pb2
-from model_fn.checks import names
+from model_fn.checks import config_check, names
 from tests.messages import ROOT
 
 # Message -> the modules that read its fields. Checks of configurations do not count.
@@ -343,7 +343,7 @@ def with_field(field: Field) -> Tuple[Any, str]:
 
 def problem_of(name: str) -> Any:
     config, path = with_field(FIELDS[name])
-    found = console.problems_of(config, check_files=False)
+    found = config_check.check(config, config_check.NAMES).problems
     (problem,) = (p for p in found if p.field == path)
     return problem
 
@@ -371,7 +371,7 @@ def test_fields_that_need_another_are_reported_without_it(name: str) -> None:
         changed = pipeline.apply_overrides(
             config, [f"{path.rpartition('.')[0]}.{needed.name}={value}"]
         )
-        found = console.problems_of(changed, check_files=False)
+        found = config_check.check(changed, config_check.NAMES).problems
         return [problem.message for problem in found if problem.field == path]
 
     on = "1" if needed.enum_type is None else needed.enum_type.values[1].name

@@ -12,10 +12,11 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import pytest
 
-from estimator_det import console, demo
+from estimator_det import demo
 from estimator_det.config import pipeline
 from estimator_det.config.problem import Problem
 from estimator_det.config.text import is_map, is_repeated
+from model_fn.checks import config_check
 
 CONFIGS = sorted(pathlib.Path(demo.__file__).parent.glob("configs/*.config"))
 OPEN = re.compile(r"=(…|\{…\})")  # for the user to fill in
@@ -98,7 +99,7 @@ def keys(problems: List[Problem], severity: str = "") -> Dict[Tuple[str, str], P
 
 
 def check(config: Any) -> List[Problem]:
-    return console.problems_of(config, check_files=False)
+    return config_check.check(config, config_check.NAMES).problems
 
 
 def walk(path: pathlib.Path, every: int) -> int:

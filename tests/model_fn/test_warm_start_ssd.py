@@ -133,7 +133,7 @@ def test_classification_checkpoint(
 
 
 @pytest.mark.slow
-@pytest.mark.exhaustive  # names do not change; tests/model_fn/checks/test_run_check.py has one
+@pytest.mark.exhaustive  # names do not change; tests/model_fn/checks/test_graphs.py has one
 @pytest.mark.parametrize("overrides", [V2, RESNET], ids=["mobilenet_v2", "resnet50_fpn"])
 def test_detection_checkpoint(overrides: str, tmp_path: pathlib.Path) -> None:
     checkpoint = save(lambda: build(overrides), tmp_path, "BoxPredictor_9")

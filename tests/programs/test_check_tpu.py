@@ -11,7 +11,7 @@ import pytest
 from estimator_det import cli, demo, model_main
 from estimator_det.config import pipeline
 from estimator_det.config.problem import error, warning
-from model_fn.checks import run_check, tpu_graph, tpu_memory
+from model_fn.checks import config_check, graphs, tpu_graph, tpu_memory
 from tests import small_extractor
 
 CONFIG = pathlib.Path(demo.CONFIG_FILE)
@@ -30,8 +30,8 @@ SMALL = [
 @pytest.fixture
 def built(monkeypatch):
     """The ordinary check of the graph passes at once."""
-    found = run_check.Preflight(None, None, 1, 1, [])
-    monkeypatch.setattr(run_check, "examine", lambda config: found)
+    found = graphs.Graphs(None, None, 1, 1, [])
+    monkeypatch.setattr(config_check, "examine", lambda *_: found)
 
 
 def _check(capsys, *arguments):

@@ -14,6 +14,7 @@ from model_fn.checks.anchor_coverage import (
     Coverage,
     MapAnchors,
 )
+from model_fn.checks.files import LabelMaps
 
 MAP = 'item { id: 1 name: "cat" } item { id: 2 name: "dog" } item { id: 4 name: "owl" }'
 
@@ -98,7 +99,7 @@ def test_unusable_label_maps(tmp_path, path, content, severity, message) -> None
     if content:
         (tmp_path / path).write_text(content)
     given = str(tmp_path / path) if path else ""
-    label_map, (problem,) = data_problems.read_map("train_input_reader", given)
+    label_map, (problem,) = LabelMaps().read_of("train_input_reader", given)
     assert label_map is None
     assert problem.severity == severity and message in problem.message
     assert problem.field == "train_input_reader.label_map_path"

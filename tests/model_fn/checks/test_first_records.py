@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from estimator_det.config.text import ConfigError
-from model_fn.checks.first_records import check_first_records
+from model_fn.checks.files import LabelMaps, check_first_records
 from model_fn.runs import runner
 from tests.inputs import examples
 from tests.inputs.examples import BOXES, encoded, example
@@ -36,11 +36,13 @@ def config(tmp_path: pathlib.Path) -> Any:
 
 
 def test_a_label_map_of_other_classes_is_an_error_of_its_reader(config: Any) -> None:
-    assert not list(check_first_records(config("same", "same")))
-    (problem,) = check_first_records(config("same", "other"))
+    assert not list(check_first_records(config("same", "same"), LabelMaps()))
+    (problem,) = check_first_records(config("same", "other"), LabelMaps())
     assert (problem.severity, problem.field) == ("error", "eval_input_reader[0].label_map_path")
     assert "'cat' (1), 'dog' (1)" in problem.message and "names are ['owl']" in problem.message
-    fields = [problem.field for problem in check_first_records(config("other", "other"))]
+    fields = [
+        problem.field for problem in check_first_records(config("other", "other"), LabelMaps())
+    ]
     assert fields == ["train_input_reader.label_map_path", "eval_input_reader[0].label_map_path"]
 
 
@@ -55,12 +57,12 @@ def test_training_refuses_the_label_map_of_an_evaluation_at_once(
 
 def test_what_cannot_be_read_is_left_to_others(config: Any, tmp_path: pathlib.Path) -> None:
     (tmp_path / "b.record").write_bytes(b"no record")
-    assert not list(check_first_records(config("cut", "gone")))
-    assert not list(check_first_records(config("other", "other", "none.record")))
-    assert not list(check_first_records(config("other", "other", "b.record")))
+    assert not list(check_first_records(config("cut", "gone"), LabelMaps()))
+    assert not list(check_first_records(config("other", "other", "none.record"), LabelMaps()))
+    assert not list(check_first_records(config("other", "other", "b.record"), LabelMaps()))
     os.mkfifo(tmp_path / "pipe.record")  # Opening it would wait without end.
-    assert not list(check_first_records(config("other", "other", "pipe.record")))
+    assert not list(check_first_records(config("other", "other", "pipe.record"), LabelMaps()))
     without = config("other", "other")
     without.train_input_reader.ClearField("tf_record_input_reader")
     without.eval_input_reader[0].ClearField("label_map_path")
-    assert not list(check_first_records(without))
+    assert not list(check_first_records(without, LabelMaps()))

@@ -1,18 +1,21 @@
 import pathlib
-from typing import List
+from typing import Any, List
 
 import pytest
 
 from estimator_det import cli, console
 from estimator_det.config.pipeline import Problem, format_pipeline
-from model_fn.checks.label_maps import check_hierarchies, check_label_maps
+from inputs import label_map
+from model_fn.checks import config_check
+from model_fn.checks.files import LabelMaps, check_hierarchies, check_label_maps
+from tests.inputs import examples
 from tests.model_fn.checks.small import small_config
 
 
 def _problems(path: pathlib.Path, text: str = "") -> List[Problem]:
     if text:
         path.write_text(text)
-    return list(check_label_maps(_config(path)))
+    return list(check_label_maps(_config(path), LabelMaps()))
 
 
 def _config(path: pathlib.Path, *more: str):
@@ -55,7 +58,7 @@ def test_remote_ones_and_placeholders_are_not_read(path: str) -> None:
     fields = [
         f"{name}.label_map_path={path}" for name in ("train_input_reader", "eval_input_reader")
     ]
-    assert list(check_label_maps(small_config(*fields))) == []
+    assert list(check_label_maps(small_config(*fields), LabelMaps())) == []
 
 
 def test_no_number_of_classes_is_proposed_that_no_model_has(tmp_path: pathlib.Path) -> None:
@@ -75,6 +78,28 @@ def test_ids_with_gaps_are_renumbered_rather_than_the_model_enlarged(
     assert problem.remedy == "--set model.ssd.num_classes=3"
 
 
+@pytest.mark.parametrize("text", ["item { id: 1 name: 'circle' }", "item {"])
+def test_each_is_opened_once(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    (tmp_path / "map.pbtxt").write_text(text)
+    config = _config(tmp_path / "map.pbtxt")
+    for reader in (config.train_input_reader, *config.eval_input_reader):
+        reader.tf_record_input_reader.input_path[:] = [str(tmp_path / "a.record")]
+    examples.write(tmp_path / "a.record", [examples.example({})])
+    real, opened = label_map.files.read_text, []
+
+    def read_text(path: str, *more: Any) -> str:
+        opened.append(path)
+        return real(path, *more)
+
+    monkeypatch.setattr(label_map.files, "read_text", read_text)
+    for depth in (config_check.FILES, config_check.CONTENTS, config_check.GRAPHS):
+        assert config_check.check(config, depth).problems
+        assert opened == [str(tmp_path / "map.pbtxt")], depth
+        opened.clear()
+
+
 def test_check_config_reports_them_without_a_build(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -92,15 +117,17 @@ def test_label_hierarchies(tmp_path: pathlib.Path) -> None:
     reader = "eval_input_reader[0]"
     path = f"{reader}.label_hierarchy_path={hierarchy}"
     config = _config(labels, path, f"{reader}.expand_labels_hierarchy=true")
-    (problem,) = check_hierarchies(config)
+    (problem,) = check_hierarchies(config, LabelMaps())
     assert problem.field == f"{reader}.label_hierarchy_path"
     assert "no LabelName is a name of" in problem.message
-    assert [one.field for one in console.problems_of(config) if one.field == problem.field]
+    assert [one.field for one in config_check.check(config).problems if one.field == problem.field]
     hierarchy.write_text('{"LabelName": "root", "Subcategory": [{"LabelName": "b"}]}')
-    assert list(check_hierarchies(config)) == []
+    assert list(check_hierarchies(config, LabelMaps())) == []
     # Without expansion it has no effect; a file that does not exist is reported by its path.
-    (unused,) = (p for p in console.problems_of(_config(labels, path)) if p.field == problem.field)
+    (unused,) = (
+        p for p in config_check.check(_config(labels, path)).problems if p.field == problem.field
+    )
     assert "has no effect: expand_labels_hierarchy is not set" in unused.message
     hierarchy.unlink()
-    (missing,) = (p for p in console.problems_of(config) if p.field == problem.field)
+    (missing,) = (p for p in config_check.check(config).problems if p.field == problem.field)
     assert "hierarchy.json: no such file" in missing.message and missing.severity == "error"

@@ -4,13 +4,13 @@ import pytest
 
 from estimator_det.compat import tf
 from model_fn.checkpoints.errors import RunError
-from model_fn.checks import memory, run_check
+from model_fn.checks import graphs, memory
 from tests.model_fn.checks.small import small_config
 
 
 @pytest.fixture(scope="module")
 def small(small_network):
-    return run_check.examine(small_config())
+    return graphs.examine(small_config())
 
 
 def test_memory_of_parts(small):
@@ -25,7 +25,7 @@ def test_memory_of_parts(small):
 
 
 def test_activations_grow_with_the_batch_and_parameters_do_not(small):
-    double = run_check.examine(
+    double = graphs.examine(
         small_config("train_config.batch_size=4", "eval_input_reader=[]")
     ).memory
     assert double.parameters == small.memory.parameters

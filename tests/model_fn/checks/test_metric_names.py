@@ -10,8 +10,10 @@ import pytest
 from estimator_det import console
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
+from model_fn.checks import config_check
+from model_fn.checks.files import LabelMaps
+from model_fn.checks.graphs import placeholders
 from model_fn.checks.metric_names import check_best_metric, check_metrics, metric_names
-from model_fn.checks.placeholders import placeholders
 from model_fn.evaluation.diagnostics import EVAL_DIAGNOSTICS
 from model_fn.model_fn import ModeKeys, create_model_fn
 from model_fn.runs import runner
@@ -93,14 +95,14 @@ def _fields(problems: List[console.Problem]) -> List[str]:
 
 
 def test_sets_that_the_label_map_does_not_fit(label_map: str) -> None:
-    assert check_metrics(small_config(label_map)) == []
+    assert check_metrics(small_config(label_map), LabelMaps()) == []
     lvis = "eval_config.metrics_set=lvis_box_metrics"
-    (problem,) = check_metrics(small_config(label_map, lvis))
+    (problem,) = check_metrics(small_config(label_map, lvis), LabelMaps())
     assert problem.field == "eval_config.metrics_set"
     assert "'dog' has none. Add frequency: RARE, COMMON or FREQUENT" in problem.message
-    assert problem in console.problems_of(small_config(label_map, lvis))
+    assert problem in config_check.check(small_config(label_map, lvis)).problems
     points = "eval_config.parameterized_metric=[{coco_keypoint_metrics {class_label: 'dog'}}]"
-    (problem,) = check_metrics(small_config(label_map, points))
+    (problem,) = check_metrics(small_config(label_map, points), LabelMaps())
     field = "eval_config.parameterized_metric[0].coco_keypoint_metrics.class_label"
     assert problem.field == field and "has no keypoints" in problem.message
 
@@ -112,4 +114,4 @@ def test_other_checks_report_label_maps_and_models() -> None:
         "eval_input_reader[0].label_map_path=gs://bucket/map.pbtxt",
         "eval_input_reader=[]",
     ):
-        assert check_metrics(small_config(lvis, change)) == []
+        assert check_metrics(small_config(lvis, change), LabelMaps()) == []

@@ -9,7 +9,7 @@ import pytest
 from estimator_det import demo
 from estimator_det.config import pipeline
 from estimator_det.extractors.ssd.recipe import EXTRACTORS, OVERRIDE
-from model_fn.checks import unused
+from model_fn.checks import names
 from model_fn.evaluation.metrics.base import EVAL_FIELDS
 
 EXTRACTOR = "model.ssd.feature_extractor"
@@ -17,7 +17,7 @@ EXTRACTOR = "model.ssd.feature_extractor"
 
 def _fields(*assignments: str) -> List[str]:
     config = pipeline.read_pipeline(str(demo.CONFIG_FILE))
-    found = unused.check_unused(pipeline.apply_overrides(config, assignments))
+    found = names.check_unused(pipeline.apply_overrides(config, assignments))
     assert all(problem.severity == "warning" for problem in found)
     return [problem.field for problem in found]
 

@@ -16,7 +16,7 @@ from inputs.bad_records import log as fault_log
 from inputs.bad_records.kinds import SKIP, RecordFault
 from model_fn.checkpoints.errors import CheckpointGoneError, DamagedCheckpointsError, RunError
 from model_fn.checkpoints.find import find_checkpoint
-from model_fn.checks.placeholders import placeholders
+from model_fn.checks.graphs import placeholders
 from model_fn.evaluation import history
 from model_fn.evaluation.accumulator import Results
 from model_fn.evaluation.diagnostics import EvalDiagnostics

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import estimator, tf, tf1
+from estimator_det.config.context import context_shape
+from estimator_det.config.evaluated_model import evaluated_model
 from estimator_det.config.printing import counted
 from estimator_det.config.problem import Problem, error, warning
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_detector
+from estimator_det.images.resize import make_resizer
 from estimator_det.nets.quantization import quantized_scopes
 from inputs import schema
+from inputs.augment import check_links, make_links
+from inputs.label_map import LabelMap
 from model_fn.checkpoints.errors import RunError
-from model_fn.checks import data_problems
-from model_fn.checks.as_problem import as_problem
+from model_fn.checks.files import LabelMaps
 from model_fn.checks.memory import Memory, training_memory
-from model_fn.checks.placeholders import placeholders
+from model_fn.checks.names import as_problem
 from model_fn.evaluation.eval_ops import make_categories
 from model_fn.evaluation.metrics.base import NEED_LABEL_MAP, make_metrics
 from model_fn.model_fn import create_model_fn
@@ -24,8 +28,11 @@ from model_fn.training import warm_start
 
 ModeKeys = estimator.ModeKeys
 
+FEATURES = (schema.IMAGE, schema.TRUE_IMAGE_SHAPE, schema.HASH)  # in every batch
+CONTEXT = (schema.CONTEXT_FEATURES, schema.VALID_CONTEXT_SIZE)  # of models that attend to it
 
-class Preflight(NamedTuple):
+
+class Graphs(NamedTuple):
     """What `examine` finds; the numbers are those of training, 0 if its graph cannot be built."""
 
     memory: Optional[Memory]
@@ -36,7 +43,7 @@ class Preflight(NamedTuple):
     quantized: Sequence[str] = ()  # scopes of simulated quantization in training
 
 
-def examine(pipeline_config: Any) -> Preflight:
+def examine(pipeline_config: Any, maps: Optional[LabelMaps] = None) -> Graphs:
     """Builds the graphs that training, evaluation and prediction use.
 
     What cannot be built is an error among the problems. The checkpoint to fine-tune from is
@@ -45,12 +52,13 @@ def examine(pipeline_config: Any) -> Preflight:
     Args:
         pipeline_config: `TrainEvalPipelineConfig` proto; `memory` is None if the size of its
             images depends on the record.
+        maps: Label maps that are read already.
     """
-    config = _without_files(pipeline_config)
+    config, label_map = _without_files(pipeline_config, maps or LabelMaps())
     problems: List[Problem] = []
-    found = Preflight(None, None, 0, 0, problems)
+    graphs = Graphs(None, None, 0, 0, problems)
     try:
-        found = _examine_training(config, pipeline_config.train_config, problems)
+        graphs = _examine_training(config, pipeline_config.train_config, problems)
     except ConfigError as reason:
         problems.append(as_problem(reason, config))
     modes = [ModeKeys.EVAL] if config.eval_input_reader else []
@@ -58,25 +66,30 @@ def examine(pipeline_config: Any) -> Preflight:
         try:
             with tf.Graph().as_default():
                 tf1.train.get_or_create_global_step()
-                create_model_fn(config)(*placeholders(config, mode), mode)
+                create_model_fn(config, label_map=label_map)(*placeholders(config, mode), mode)
         except ConfigError as reason:
             problems.append(as_problem(reason, config))
-    return found._replace(problems=list(dict.fromkeys(problems)))
+    problems += _problems_of([lambda: _make_links(config)], config)
+    return graphs._replace(problems=list(dict.fromkeys(problems)))
 
 
-def examine_components(pipeline_config: Any) -> List[Problem]:
+def examine_components(pipeline_config: Any, maps: LabelMaps) -> List[Problem]:
     """What is wrong with the parts of a run that are made before any graph.
 
     `examine` finds all of it and more; this takes a fraction of its time.
     """
-    config = _without_files(pipeline_config)
+    config, label_map = _without_files(pipeline_config, maps)
     model = config.model
     makers: List[Callable[[], Any]] = [
         lambda: make_detector(model, True, config.graph_rewriter),
         lambda: make_detector(model, False, config.graph_rewriter),
     ]
     if config.eval_input_reader:
-        makers.append(lambda: make_metrics(config.eval_config, make_categories(config)))
+        makers.append(lambda: make_metrics(config.eval_config, make_categories(config, label_map)))
+    return _problems_of([*makers, lambda: _make_links(config)], config)
+
+
+def _problems_of(makers: Sequence[Callable[[], Any]], config: Any) -> List[Problem]:
     problems = []
     for make in makers:
         try:
@@ -86,25 +99,30 @@ def examine_components(pipeline_config: Any) -> List[Problem]:
     return list(dict.fromkeys(problems))
 
 
-def _without_files(pipeline_config: Any) -> Any:
-    """A copy that names no checkpoint and no label map but those that an evaluation can read."""
+def _make_links(config: Any) -> None:
+    links = make_links(config.train_config.data_augmentation_options)
+    check_links(links, config.train_input_reader)
+
+
+def _without_files(pipeline_config: Any, maps: LabelMaps) -> Tuple[Any, Optional[LabelMap]]:
+    """A copy that names no checkpoint and no label map, and the label map of evaluations."""
     config = copy.deepcopy(pipeline_config)
     config.train_config.ClearField("fine_tune_checkpoint")
     config.train_input_reader.ClearField("label_map_path")
-    names_maps = any(reader.label_map_path for reader in config.eval_input_reader)
+    paths = [reader.label_map_path for reader in config.eval_input_reader]
+    label_map = next(filter(None, map(maps.get, paths)), None)
     for reader in config.eval_input_reader:
-        if data_problems.read_map("", reader.label_map_path)[0] is None:
-            reader.ClearField("label_map_path")
-    if not any(reader.label_map_path for reader in config.eval_input_reader):
+        reader.ClearField("label_map_path")
+    if label_map is None:
         config.eval_config.ClearField("super_categories")  # of names in the label map
-        if names_maps:  # An error that the check of label maps reports; here it would be another.
+        if any(paths):  # An error that the check of label maps reports; here it would be another.
             known = [x for x in config.eval_config.metrics_set if x not in NEED_LABEL_MAP]
             config.eval_config.metrics_set[:] = known
             config.eval_config.ClearField("parameterized_metric")
-    return config
+    return config, label_map
 
 
-def _examine_training(config: Any, train_config: Any, problems: List[Problem]) -> Preflight:
+def _examine_training(config: Any, train_config: Any, problems: List[Problem]) -> Graphs:
     with tf.Graph().as_default() as graph:
         tf1.train.get_or_create_global_step()
         features, labels = placeholders(config, ModeKeys.TRAIN)
@@ -118,7 +136,7 @@ def _examine_training(config: Any, train_config: Any, problems: List[Problem]) -
         num_variables = len(tf1.global_variables())
         operations = graph.get_operations()
         scopes = tuple(quantized_scopes(operations))
-        return Preflight(memory, table, num_variables, len(operations), problems, scopes)
+        return Graphs(memory, table, num_variables, len(operations), problems, scopes)
 
 
 def _table(
@@ -148,3 +166,49 @@ def _table(
             )
         )
     return table
+
+
+def placeholders(config: Any, mode: str) -> Tuple[Dict[str, tf.Tensor], Dict[str, tf.Tensor]]:
+    """Features and labels of a mode; there are no labels in PREDICT.
+
+    EVAL takes batch size, boxes and keypoints from eval_config and the first evaluation reader;
+    a length that the configuration leaves open is None.
+    """
+    model = evaluated_model(config) if mode == ModeKeys.EVAL else config.model
+    model = getattr(model, model.WhichOneof("model"))
+    height, width = make_resizer(model.image_resizer).spatial_shape
+    reader, batch_size = config.train_input_reader, config.train_config.batch_size
+    if mode == ModeKeys.EVAL:
+        batch_size = config.eval_config.batch_size
+        reader = config.eval_input_reader[0] if config.eval_input_reader else reader
+    sizes: Dict[str, Optional[int]] = {
+        "B": batch_size or 1,
+        "G": reader.max_number_of_boxes or 1,
+        "K": model.num_classes,
+        "H": height,
+        "W": width,
+        "C": 3 + reader.num_additional_channels,
+        "P": reader.num_keypoints,
+    }
+    context = context_shape(config.model)
+    if context is not None:
+        sizes.update(zip("SF", context))
+
+    def make(name: str, spec: Any) -> tf.Tensor:
+        shape = [int(axis) if axis.isdigit() else sizes[axis] for axis in spec.shape.split()]
+        return tf1.placeholder(getattr(tf, spec.dtype), shape, name=name)
+
+    features = list(FEATURES if context is None else (*FEATURES, *CONTEXT))
+    if mode == ModeKeys.EVAL:
+        features.append(schema.ORIGINAL_SPATIAL_SHAPE)
+    labels = {
+        key: spec
+        for key, spec in schema.LABELS.items()
+        if (key == schema.NUM_BOXES or spec.is_per_box)
+        and (not spec.reader_field or getattr(reader, spec.reader_field))
+        and mode != ModeKeys.PREDICT
+    }
+    return (
+        {name: make(name, schema.FEATURES[name]) for name in features},
+        {name: make(name, spec) for name, spec in labels.items()},
+    )

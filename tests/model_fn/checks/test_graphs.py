@@ -6,14 +6,16 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
-from model_fn.checks import run_check
+from model_fn.checks import graphs
+from model_fn.checks.files import LabelMaps
+from model_fn.checks.names import as_problem
 from tests.model_fn.checks.small import small_config
 
 pytestmark = pytest.mark.usefixtures("small_network")
 
 
 def test_what_cannot_be_built_is_reported_once():
-    examined = run_check.examine(small_config("model.ssd.num_classes=0"))
+    examined = graphs.examine(small_config("model.ssd.num_classes=0"))
     (problem,) = examined.problems
     assert (problem.severity, problem.field) == ("error", "model.ssd.num_classes")
     assert "is 0; allowed are 1 to 100,000" in problem.message
@@ -31,7 +33,7 @@ def test_a_field_that_an_error_begins_with_is_the_problems_field():
         ("cosine decay: too short", "model.ssd"),
         ("nowhere: too short", "model.ssd"),
     ):
-        problem = run_check.as_problem(ConfigError(text), config)
+        problem = as_problem(ConfigError(text), config)
         assert problem.field == field
         assert problem.message == (
             text if field == "model.ssd" else text.split(": ")[1].rstrip(".")
@@ -41,14 +43,14 @@ def test_a_field_that_an_error_begins_with_is_the_problems_field():
 @pytest.fixture
 def builds_only(monkeypatch):
     """A function that spares a test the graphs of other modes than one."""
-    real = run_check.create_model_fn
+    real = graphs.create_model_fn
 
     def use(only):
-        def create_model_fn(config):
+        def create_model_fn(config, **_):
             build = real(config)
             return lambda features, labels, mode: mode == only and build(features, labels, mode)
 
-        monkeypatch.setattr(run_check, "create_model_fn", create_model_fn)
+        monkeypatch.setattr(graphs, "create_model_fn", create_model_fn)
 
     return use
 
@@ -61,8 +63,8 @@ def test_the_graph_of_evaluation_is_built(tmp_path: pathlib.Path, builds_only):
         "eval_config.super_categories[round]=disc",
         "eval_config.include_metrics_per_category=true",
     )
-    assert run_check.examine(small_config(*categories)).problems == [], "without a label map"
-    (problem,) = run_check.examine(
+    assert graphs.examine(small_config(*categories)).problems == [], "without a label map"
+    (problem,) = graphs.examine(
         small_config(*categories, f"eval_input_reader[0].label_map_path={label_map}")
     ).problems
     assert problem.field == "eval_config.super_categories['round']"
@@ -77,15 +79,17 @@ def test_sets_that_need_a_label_map(path: str) -> None:
         "eval_config.parameterized_metric=[{coco_keypoint_metrics {class_label: 'cat'}}]",
         f"eval_input_reader[0].label_map_path={path}",
     )
-    fields = [problem.field for problem in run_check.examine_components(config)]
+    fields = [problem.field for problem in graphs.examine_components(config, LabelMaps())]
     assert fields == ([] if path else ["eval_config.metrics_set"])
 
 
 def test_the_graph_of_prediction_is_built(monkeypatch):
     built = []
-    monkeypatch.setattr(run_check, "create_model_fn", lambda _: lambda *args: built.append(args[2]))
-    run_check.examine(small_config())
-    run_check.examine(small_config("eval_input_reader=[]"))
+    monkeypatch.setattr(
+        graphs, "create_model_fn", lambda *_, **__: lambda *args: built.append(args[2])
+    )
+    graphs.examine(small_config())
+    graphs.examine(small_config("eval_input_reader=[]"))
     assert built == ["train", "eval", "infer", "train", "infer"]
 
 
@@ -93,9 +97,9 @@ def test_bugs_keep_their_traceback(monkeypatch):
     def fail(*_, **__):
         raise ValueError("a bug")
 
-    monkeypatch.setattr(run_check, "make_detector", fail)
+    monkeypatch.setattr(graphs, "make_detector", fail)
     with pytest.raises(ValueError, match="a bug"):
-        run_check.examine(small_config())
+        graphs.examine(small_config())
 
 
 def test_warm_start_is_told_and_checked(tmp_path: pathlib.Path, builds_only):
@@ -107,12 +111,12 @@ def test_warm_start_is_told_and_checked(tmp_path: pathlib.Path, builds_only):
         saved = tf1.train.Saver().save(session, str(tmp_path / "model.ckpt"))
     kind = "train_config.fine_tune_checkpoint_type=detection"
     from_it = [f"train_config.fine_tune_checkpoint={saved}", kind]
-    examined = run_check.examine(small_config(*from_it))
+    examined = graphs.examine(small_config(*from_it))
     assert list(examined.warm_start.restored) == [name]
     assert [problem.severity for problem in examined.problems] == ["warning"]
-    assert "9 missing" in examined.problems[0].message
+    assert " 9 missing;" in examined.problems[0].message
     # Of the model's variables alone: the graph has slots besides.
-    everything = run_check.examine(
+    everything = graphs.examine(
         small_config(*from_it, "train_config.load_all_detection_checkpoint_vars=true")
     )
     asked = [*everything.warm_start.restored, *everything.warm_start.missing]
@@ -123,7 +127,7 @@ def test_warm_start_is_told_and_checked(tmp_path: pathlib.Path, builds_only):
         ([from_it[0], "train_config.fine_tune_checkpoint_type=classification"], "no variable"),
         (["train_config.fine_tune_checkpoint=gone/model.ckpt", kind], "no checkpoint"),
     ):
-        examined = run_check.examine(small_config(*assignments))
+        examined = graphs.examine(small_config(*assignments))
         (problem,) = examined.problems
         assert problem.severity == "error" and message in problem.message
         assert examined.warm_start is None
