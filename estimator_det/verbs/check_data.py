@@ -36,6 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument(
+        "--verbose", action="store_true", help="print the whole report, not a summary of 15 lines"
+    )
     parser.add_argument("--jobs", type=int, help="processes (default: one for each CPU)")
     parser.add_argument(
         "--max_records", type=int, metavar="N", help="read the first N records of each file only"
@@ -66,10 +69,10 @@ def run(options: argparse.Namespace) -> int:
         document = json_lines.dumps(data_report.as_dictionary(report), indent=2)
         printing.report(document, whole=True)
     else:
-        for line in data_report.text_lines(report):
+        lines = data_report.text_lines if options.verbose else data_report.summary_lines
+        for line in lines(report):
             console.say(line)
         records = sum(scan.num_records for scan in report.scans)
-        console.say("")
         console.say(f"read {printing.counted(records, 'record')} in {seconds:.1f} s")
         console.say(f"all errors and warnings, charts and this report: {options.output_dir}")
         totals = (
@@ -87,7 +90,7 @@ def _write(report: Any, folder: str) -> None:
     """
     from estimator_det.compat import tf
     from estimator_det.config import files
-    from model_fn.checks import data_charts, data_report
+    from model_fn.checks import data_report
     from model_fn.drawing import charts
 
     lines = [
@@ -110,7 +113,7 @@ def _write(report: Any, folder: str) -> None:
     ):
         files.write_text(files.join(folder, name), text + "\n" if text else "")
     picture = files.join(folder, PICTURE_FILE)
-    panels = data_charts.panels(report)
+    panels = data_report.panels(report)
     if panels:
         with tf.io.gfile.GFile(picture, "wb") as file:
             file.write(charts.figure(panels, title=f"data of {report.config}"))

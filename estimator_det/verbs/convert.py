@@ -95,6 +95,9 @@ def _add_run_arguments(group: Any) -> None:
         "--runner_options", metavar="TEXT", help="further options of Beam, e.g. '--project=p'"
     )
     group.add_argument("--json", action="store_true", help="print the report as JSON")
+    group.add_argument(
+        "--verbose", action="store_true", help="print the whole report, not a summary of 15 lines"
+    )
 
 
 def _add_coco_arguments(group: Any) -> None:
@@ -219,7 +222,7 @@ class _Bars:
 def _report(conversion: Any, given: Dict[str, Any]) -> None:
     """Prints the report and writes it, as text, JSON and charts."""
     from estimator_det.config import files
-    from model_fn.checks import conversion_report
+    from model_fn.checks import conversion_report, tables
     from model_fn.drawing import charts
 
     folder = given["output_dir"]
@@ -229,13 +232,14 @@ def _report(conversion: Any, given: Dict[str, Any]) -> None:
         (REPORT_FILE, printing.printable("\n".join(lines))), (JSON_FILE, document),
     ):  # fmt: skip
         files.write_text(os.path.join(folder, name), text + "\n")
-    picture = charts.figure(conversion_report.panels(conversion), title=f"records in {folder}")
+    panels = [tables.panel(table) for table in conversion_report.make_tables(conversion)]
+    picture = charts.figure(panels, title=f"records in {folder}")
     with open(os.path.join(folder, PICTURE_FILE), "wb") as file:
         file.write(picture)
     if given.get("json"):
         printing.report(document, whole=True)
         return
-    for line in lines:
+    for line in lines if given.get("verbose") else conversion_report.summary_lines(conversion):
         console.say(line)
     images = sum(split["images"] for split in conversion.tally["splits"].values())
     console.say(

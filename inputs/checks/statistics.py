@@ -10,19 +10,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 import numpy as np
 
-# Borders of COCO's areas, in pixels squared.
-SMALL_AREA = 32.0**2
-LARGE_AREA = 96.0**2
-AREA_NAMES = ("small", "medium", "large")
-
-RATIO_EDGES = (1 / 5, 1 / 3, 1 / 2, 4 / 5, 5 / 4, 2.0, 3.0, 5.0)
-RATIO_TEXTS = ("1:5", "1:3", "1:2", "4:5", "5:4", "2:1", "3:1", "5:1")
-COUNT_EDGES = (1, 2, 3, 5, 9, 17, 33, 65, 129)
-COUNT_NAMES = ("0", "1", "2", "3-4", "5-8", "9-16", "17-32", "33-64", "65-128", ">128")
-SIDE_EDGES = (100, 200, 300, 400, 500, 640, 800, 1024, 1400, 2048, 4096)
-# Finer bins for charts.
 FINE_SIDES = np.geomspace(2, 2048, 41)  # pixels
-FINE_RATIOS = np.geomspace(1 / 8, 8, 37)
 
 SizeRule = Callable[[int, int], Tuple[int, int]]  # height and width -> height and width
 
@@ -48,12 +36,66 @@ class Columns(NamedTuple):
         return len(self.boxes)
 
 
-class Histogram(NamedTuple):
-    """Counts by name, in the order of the scale."""
+class Scale(NamedTuple):
+    """Ranges of a quantity, by which boxes or images are counted."""
 
     title: str
-    names: Tuple[str, ...]
-    counts: np.ndarray  # int64, one for each name
+    unit: str  # what is counted
+    names: Tuple[str, ...]  # of the ranges
+    edges: Tuple[float, ...]  # between them; each belongs to the range above
+
+    def histogram(self, values: np.ndarray) -> np.ndarray:
+        """Values of the quantity -> int64, how many lie in each range."""
+        return np.bincount(np.digitize(values, self.edges), minlength=len(self.names))
+
+
+def _range_names(lowest: Sequence[Any], highest: Sequence[Any]) -> Tuple[str, ...]:
+    inner = (f"{low} to {high}" for low, high in zip(lowest, highest))
+    return f"below {lowest[0]}", *inner, f"{lowest[-1]} and above"
+
+
+_RATIOS = ("1:5", "1:3", "1:2", "4:5", "5:4", "2:1", "3:1", "5:1")
+_SIDES = (100, 200, 300, 400, 500, 640, 800, 1024, 1400, 2048, 4096)
+_AREA_NAMES = ("small (<32²)", "medium", "large (≥96²)")
+_AREA_EDGES = (32.0**2, 96.0**2)  # COCO's
+SCALES = {
+    "areas": Scale("area of boxes in the records, pixels", "boxes", _AREA_NAMES, _AREA_EDGES),
+    "resized": Scale("area of boxes after resizing, pixels", "boxes", _AREA_NAMES, _AREA_EDGES),
+    "ratios": Scale(
+        "aspect ratio of boxes, width : height",
+        "boxes",
+        _range_names(_RATIOS, _RATIOS[1:]),
+        (1 / 5, 1 / 3, 1 / 2, 4 / 5, 5 / 4, 2.0, 3.0, 5.0),
+    ),
+    "counts": Scale(
+        "boxes per image",
+        "images",
+        ("0", "1", "2", "3-4", "5-8", "9-16", "17-32", "33-64", "65-128", ">128"),
+        (1, 2, 3, 5, 9, 17, 33, 65, 129),
+    ),
+    "sides": Scale(
+        "longer side of images, pixels",
+        "images",
+        _range_names(_SIDES, [side - 1 for side in _SIDES[1:]]),
+        _SIDES,
+    ),
+}
+
+
+def count_by_scales(
+    columns: Columns, resized_boxes: Optional[np.ndarray] = None
+) -> Dict[str, np.ndarray]:
+    """Key of `SCALES` -> counts; "resized" for heights and widths [M, 2] after resizing alone."""
+    pixels = box_sizes(columns)
+    values = {
+        "areas": np.prod(pixels, axis=1),
+        "ratios": aspect_ratios(pixels),  # without height as widest
+        "counts": boxes_per_image(columns),
+        "sides": columns.sizes.max(axis=1, initial=0),
+    }
+    if resized_boxes is not None:
+        values["resized"] = np.prod(resized_boxes, axis=1)
+    return {key: scale.histogram(values[key]) for key, scale in SCALES.items() if key in values}
 
 
 class Collector:
@@ -154,53 +196,26 @@ def box_sizes(columns: Columns, sizes: Optional[np.ndarray] = None) -> np.ndarra
 
 
 def area_classes(pixels: np.ndarray) -> np.ndarray:
-    """Heights and widths [M, 2] -> indices into `AREA_NAMES`."""
-    return np.digitize(np.prod(pixels, axis=1), [SMALL_AREA, LARGE_AREA])
+    """Heights and widths [M, 2] -> 0 for small, 1 for medium, 2 for large."""
+    return np.digitize(np.prod(pixels, axis=1), _AREA_EDGES)
 
 
-def area_histogram(pixels: np.ndarray, title: str) -> Histogram:
-    """Boxes by COCO's classes of area, of heights and widths [M, 2] in pixels."""
-    counts = np.bincount(area_classes(pixels), minlength=len(AREA_NAMES))
-    names = ("small (<32²)", "medium", "large (≥96²)")
-    return Histogram(title, names, counts)
+def fine_sides(pixels: np.ndarray) -> np.ndarray:
+    """Heights and widths [M, 2] -> boxes by the root of their area, in bins of `FINE_SIDES`."""
+    sides = np.sqrt(np.maximum(np.prod(pixels, axis=1), 0))
+    return np.histogram(np.clip(sides, FINE_SIDES[0], FINE_SIDES[-1]), FINE_SIDES)[0]
 
 
-def ratio_histogram(pixels: np.ndarray) -> Histogram:
-    """Boxes by width over height; those without height count as widest."""
-    names = _bin_names(RATIO_TEXTS, RATIO_TEXTS[1:])
-    title = "aspect ratio of boxes, width : height"
-    return _histogram(title, names, aspect_ratios(pixels), RATIO_EDGES)
+def centres(boxes: np.ndarray, cells: int) -> np.ndarray:
+    """Boxes [M, 4] -> [cells, cells], how many have their centre in each part of the image."""
+    middle = np.clip((boxes[:, :2] + boxes[:, 2:]) / 2, 0, 1)
+    return np.histogram2d(middle[:, 0], middle[:, 1], bins=cells, range=[[0, 1], [0, 1]])[0]
 
 
 def aspect_ratios(pixels: np.ndarray) -> np.ndarray:
     """Width over height of [M, 2]; infinite without height."""
     heights, widths = pixels[:, 0].astype(float), pixels[:, 1].astype(float)
     return np.divide(widths, heights, out=np.full(len(pixels), np.inf), where=heights > 0)
-
-
-def count_histogram(columns: Columns) -> Histogram:
-    """Images by their number of boxes."""
-    return _histogram("boxes per image", COUNT_NAMES, boxes_per_image(columns), COUNT_EDGES)
-
-
-def side_histogram(sizes: np.ndarray) -> Histogram:
-    """Images by their longer side."""
-    longer = sizes.max(axis=1) if len(sizes) else np.zeros([0])
-    names = _bin_names(SIDE_EDGES, [edge - 1 for edge in SIDE_EDGES[1:]])
-    return _histogram("longer side of images, pixels", names, longer, SIDE_EDGES)
-
-
-def _histogram(
-    title: str, names: Tuple[str, ...], values: np.ndarray, edges: Sequence[float]
-) -> Histogram:
-    return Histogram(
-        title, names, np.bincount(np.digitize(values, edges), minlength=len(edges) + 1)
-    )
-
-
-def _bin_names(lowest: Sequence[Any], highest: Sequence[Any]) -> Tuple[str, ...]:
-    inner = (f"{low} to {high}" for low, high in zip(lowest, highest))
-    return f"below {lowest[0]}", *inner, f"{lowest[-1]} and above"
 
 
 def common_sizes(sizes: np.ndarray) -> List[Tuple[Tuple[int, int], int]]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, Sequence
+from typing import Any, Dict, Iterable, Optional, Sequence
+
+import numpy as np
 
 from inputs.checks import statistics
-from inputs.checks.statistics import Columns, Histogram
+from inputs.checks.statistics import Columns
 from inputs.datasets.source import SourceFault
 
 NUM_EXAMPLES = 3  # faults of a kind that a report shows
@@ -13,37 +15,16 @@ NUM_EXAMPLES = 3  # faults of a kind that a report shows
 Tally = Dict[str, Any]  # numbers, lists of numbers and dictionaries of them, as JSON keeps them
 
 
-def of_columns(columns: Columns) -> Tally:
-    """The counts of some images of one part."""
-    pixels = statistics.box_sizes(columns)
-    per_image = statistics.boxes_per_image(columns)
+def of_columns(columns: Columns, resized_boxes: Optional[np.ndarray] = None) -> Tally:
+    """The counts of some images of one part; `resized_boxes` as for `count_by_scales`."""
+    counts = statistics.count_by_scales(columns, resized_boxes)
     return {
         "images": columns.num_images,
         "boxes": columns.num_boxes,
-        "images_without_boxes": int((per_image == 0).sum()),
+        "images_without_boxes": int((statistics.boxes_per_image(columns) == 0).sum()),
         "classes": {str(i): list(found) for i, found in statistics.class_counts(columns).items()},
-        "areas": statistics.area_histogram(pixels, "").counts.tolist(),
-        "ratios": statistics.ratio_histogram(pixels).counts.tolist(),
-        "counts": statistics.count_histogram(columns).counts.tolist(),
-        "sides": statistics.side_histogram(columns.sizes).counts.tolist(),
+        **{key: values.tolist() for key, values in counts.items()},
     }
-
-
-def histograms(tally: Tally) -> List[Histogram]:
-    """The histograms in the counts of one part."""
-    empty = statistics.Collector().columns()
-    pixels = statistics.box_sizes(empty)
-    frames = {
-        "areas": statistics.area_histogram(pixels, "area of boxes, pixels"),
-        "ratios": statistics.ratio_histogram(pixels),
-        "counts": statistics.count_histogram(empty),
-        "sides": statistics.side_histogram(empty.sizes),
-    }
-    return [
-        frame._replace(counts=frame.counts + tally[name])
-        for name, frame in frames.items()
-        if name in tally
-    ]
 
 
 def of_faults(faults: Iterable[SourceFault]) -> Tally:

@@ -20,11 +20,13 @@ from estimator_det.images.resize import make_resizer
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
 from inputs.checks import scan, statistics
 from inputs.checks.scan import Plan, Scan
+from inputs.conversion import tally
 from inputs.label_map import LabelMap
 from model_fn.checks import anchor_coverage, data_problems
 from model_fn.checks.anchor_coverage import Coverage
 from model_fn.checks.data_report import DataReport
 from model_fn.checks.files import LabelMaps
+from model_fn.checks.tables import make_tables
 
 TRAIN, EVAL, ALL = "train", "eval", "all"
 READERS = (TRAIN, EVAL, ALL)
@@ -82,11 +84,16 @@ def check_data(
         problems += data_problems.check_overlap(columns[TRAIN_READER], others)
     coverage, found = _coverage(config, kind, plans, scans, progress)
     rank = {"error": 0, "warning": 1}
+    names = {i: name for one in reversed(maps.values()) for i, name in one.names.items()}
+    resized = _resized(model, scans)
+    tallies = {one.reader: tally.of_columns(one.columns, resized.get(one.reader)) for one in scans}
     return DataReport(
         config=title,
         scans=scans,
-        names={i: name for one in reversed(maps.values()) for i, name in one.names.items()},
-        resized=_resized(model, scans),
+        names=names,
+        resized=resized,
+        tallies=tallies,
+        tables=make_tables(tallies, names),
         problems=sorted([*problems, *found], key=lambda problem: rank[problem.severity]),
         anchors=coverage,
         anchors_of=scans[0].reader if scans else "",

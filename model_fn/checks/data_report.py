@@ -1,8 +1,8 @@
-"""The report of a check of data: as text, and as a dictionary for JSON."""
+"""The report of a check of data: as text, as charts, and as a dictionary for JSON."""
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -19,16 +19,18 @@ from inputs.bad_records.kinds import (
 from inputs.bad_records.log import LogEntry
 from inputs.checks import statistics
 from inputs.checks.scan import Scan
-from inputs.checks.statistics import Histogram
+from inputs.conversion.tally import Tally
+from model_fn.checks import tables
 from model_fn.checks.anchor_coverage import Coverage
+from model_fn.checks.tables import Table
+from model_fn.drawing import charts
 
 ERROR, WARNING = "error", "warning"
-BAR_CELLS = 32  # of a bar of text
-NAME_CELLS = 26
-NUM_SHOWN = 3  # findings of a kind
-NUM_CLASSES_SHOWN = 40  # in text; the most and the least frequent
 NUM_SIZES_SHOWN = 4
-_EIGHTHS = " ▏▎▍▌▋▊▉"
+CHART_SIZES = 12  # of each reader
+SUMMARY_READERS, SUMMARY_FINDINGS = 3, 6  # lines of a summary
+IOU_EDGES = np.linspace(0.0, 1.0, 41)
+CENTRE_CELLS = 24  # rows and columns that the image is divided into
 
 
 class DataReport(NamedTuple):
@@ -39,6 +41,8 @@ class DataReport(NamedTuple):
     names: Dict[int, str]  # class id -> name
     resized: Dict[str, np.ndarray]  # reader -> [M, 2], boxes in pixels of the network's input
     problems: List[Problem]
+    tallies: Dict[str, Tally]  # reader -> counts
+    tables: List[Table]  # the same for people
     anchors: Optional[Coverage] = None  # None: this model has no anchors to compare with
     anchors_of: str = ""  # the reader whose boxes are compared with the anchors
 
@@ -61,22 +65,41 @@ def severity(entry: LogEntry) -> str:
 
 
 def text_lines(report: DataReport) -> List[str]:
-    """The report for a terminal."""
+    """The whole report."""
     lines: List[str] = []
     for scan in report.scans:
-        lines += ["", *_scan_lines(scan)]
+        lines += ["", _heading(scan)]
+        for heading, remedy, found in _findings(scan):
+            places = [_place(entry) for entry in found[: tables.NUM_EXAMPLES]]
+            lines += [f"  {heading}", *tables.examples(places, len(found)), f"    Remedy: {remedy}"]
+        for table in report.tables:
+            lines += tables.text_bars(table, scan.reader)
         if scan.columns.num_images:
-            lines += _statistics_lines(report, scan)
+            lines.append(_sizes_line(scan))
     if report.anchors is not None and len(report.anchors.below):
         lines += ["", *_anchor_lines(report.anchors, report.anchors_of)]
     if report.problems:
         lines += ["", "beyond single records"]
         lines += [f"  {problem}" for problem in report.problems]
-    for scan in report.scans:
-        settings = repair(scan)
-        if settings is not None:
-            lines += ["", _repair_line(scan.reader, settings)]
-    return lines[1:]
+    repair_lines = _repair_lines(report)
+    return [*lines, "", *repair_lines][1:] if repair_lines else lines[1:]
+
+
+def summary_lines(report: DataReport) -> List[str]:
+    """The report in 12 lines at most: readers, errors and warnings, anchors, settings."""
+    findings = [
+        f"{heading}: {_place(found[0])}"
+        for scan in report.scans
+        for heading, _, found in _findings(scan)
+    ]
+    findings += map(str, report.problems)
+    findings.sort(key=lambda line: not line.startswith(ERROR))
+    headings = [_heading(scan) for scan in report.scans]
+    lines = tables.at_most(headings, SUMMARY_READERS, "readers")
+    lines += tables.at_most(findings, SUMMARY_FINDINGS, "errors and warnings: see --verbose")
+    if report.anchors is not None and len(report.anchors.below):
+        lines.append(f"anchors: {_lost_line(report.anchors)}")
+    return lines + _repair_lines(report)
 
 
 class Repair(NamedTuple):
@@ -99,37 +122,23 @@ def repair(scan: Scan) -> Optional[Repair]:
     return Repair([policy, limit] if skipped else [policy], len(skipped))
 
 
-def _repair_line(reader: str, settings: Repair) -> str:
-    left_out = counted(settings.num_skipped, "record")
-    text = " ".join(f"--set {setting}" for setting in settings.settings)
-    return f"{reader}: to train on the rest, with {left_out} skipped and boxes clipped:\n  {text}"
-
-
-def text_bars(histogram: Histogram, *, indent: str = "    ") -> List[str]:
-    """A histogram with a title and a bar of text for each name; empty ends are left out."""
-    used = np.flatnonzero(histogram.counts)
-    if not len(used):
+def _repair_lines(report: DataReport) -> List[str]:
+    repairs = [settings for settings in map(repair, report.scans) if settings is not None]
+    if not repairs:
         return []
-    total, most = int(histogram.counts.sum()), int(histogram.counts.max())
-    lines = [f"{indent[:-2]}{histogram.title}"]
-    for place in range(used[0], used[-1] + 1):
-        count = int(histogram.counts[place])
-        name = _cut(histogram.names[place])
-        bar = _bar(count / most)
-        lines.append(f"{indent}{name:<{NAME_CELLS}} {bar} {count:>9,} {count / total:>6.1%}")
-    return lines
+    skipped = counted(sum(settings.num_skipped for settings in repairs), "record")
+    text = " ".join(f"--set {setting}" for settings in repairs for setting in settings.settings)
+    return [f"to train on the rest, with {skipped} skipped and boxes clipped:", f"  {text}"]
 
 
 def as_dictionary(report: DataReport) -> Dict[str, Any]:
     """The report as JSON takes it; findings of records are counted by kind."""
     readers = {}
     for scan in report.scans:
-        columns = scan.columns
+        tally = report.tallies[scan.reader]
         readers[scan.reader] = {
             "files": len(scan.files),
             "records": scan.num_records,
-            "images": columns.num_images,
-            "boxes": columns.num_boxes,
             "skipped": scan.num_skipped,
             "findings": [
                 {
@@ -141,15 +150,8 @@ def as_dictionary(report: DataReport) -> Dict[str, Any]:
                 }
                 for (kind, action), found in by_kind(scan).items()
             ],
-            "classes": [
-                {"id": number, "name": report.names.get(number, ""), "boxes": boxes, "images": n}
-                for number, (boxes, n) in statistics.class_counts(columns).items()
-            ],
             "mend": settings._asdict() if (settings := repair(scan)) is not None else None,
-            "histograms": {
-                histogram.title: dict(zip(histogram.names, histogram.counts.tolist()))
-                for histogram in _histograms(report, scan)
-            },
+            **tables.as_dictionary(tally, scan.reader, report.tables, report.names),
         }
     return {
         "config": report.config,
@@ -162,7 +164,7 @@ def as_dictionary(report: DataReport) -> Dict[str, Any]:
 
 
 def by_kind(scan: Scan) -> Dict[Tuple[str, str], List[LogEntry]]:
-    """Findings by kind and action; errors come first, then the order of `faults.KINDS`."""
+    """Findings by kind and action; errors come first, then the order of `KINDS`."""
     kinds: Dict[Tuple[str, str], List[LogEntry]] = {}
     for entry in scan.entries:
         kinds.setdefault((entry.kind, entry.action), []).append(entry)
@@ -171,83 +173,39 @@ def by_kind(scan: Scan) -> Dict[Tuple[str, str], List[LogEntry]]:
     return {key: kinds[key] for key in order}
 
 
-def _scan_lines(scan: Scan) -> List[str]:
+def _heading(scan: Scan) -> str:
     columns = scan.columns
     read = f"{counted(len(scan.files), 'file')}, {counted(scan.num_records, 'record')}"
     used = f"{counted(columns.num_images, 'image')} and {counted(columns.num_boxes, 'box')}"
-    lines = [f"{scan.reader}: {read}; {used} are used"]
+    return f"{scan.reader}: {read}; {used} are used"
+
+
+def _findings(scan: Scan) -> Iterator[Tuple[str, str, List[LogEntry]]]:
+    """Heading, remedy and entries of each kind of fault."""
     for (kind, action), found in by_kind(scan).items():
         row = KINDS[kind]
         total = sum(entry.count for entry in found)
         records = f" in {counted(len(found), 'record')}" if row.unit == "box" else ""
         amount = counted(total, row.unit) + records
-        lines.append(
-            f"  {severity(found[0])}: {kind}: {row.description}: {amount}, {effect(kind, action)}"
-        )
-        for entry in found[:NUM_SHOWN]:
-            number = f", record {entry.record}" if entry.record >= 0 else ""
-            name = f" (source_id {quoted(entry.source_id)})" if entry.source_id else ""
-            lines.append(f"    {entry.file}{number}{name}: {entry.message}")
-        if len(found) > NUM_SHOWN:
-            lines.append(f"    … and {len(found) - NUM_SHOWN:,} more")
-        lines.append(f"    Remedy: {row.remedy}")
-    return lines
+        heading = f"{severity(found[0])}: {kind}: {row.description}: {amount}"
+        yield f"{heading}, {effect(kind, action)}", row.remedy, found
 
 
-def _statistics_lines(report: DataReport, scan: Scan) -> List[str]:
-    columns = scan.columns
-    lines = class_lines(statistics.class_counts(columns), columns.num_boxes, report.names)
-    for histogram in _histograms(report, scan):
-        lines += text_bars(histogram)
-    shown = statistics.common_sizes(columns.sizes)
+def _place(entry: LogEntry) -> str:
+    number = f", record {entry.record}" if entry.record >= 0 else ""
+    name = f" (source_id {quoted(entry.source_id)})" if entry.source_id else ""
+    return f"{entry.file}{number}{name}: {entry.message}"
+
+
+def _sizes_line(scan: Scan) -> str:
+    sizes = scan.columns.sizes
+    shown = statistics.common_sizes(sizes)
     common = ", ".join(f"{w}×{h} ({n:,})" for (h, w), n in shown[:NUM_SIZES_SHOWN])
-    low, high = columns.sizes.min(axis=0), columns.sizes.max(axis=0)
-    lines.append(
+    low, high = sizes.min(axis=0), sizes.max(axis=0)
+    return (
         f"    {counted(len(shown), 'size')}, {low[1]}…{high[1]} wide, {low[0]}…{high[0]} high; "
         f"most frequent: {common}"
     )
-    return lines
-
-
-def class_lines(
-    counts: Mapping[int, Tuple[int, int]], total: int, names: Mapping[int, str]
-) -> List[str]:
-    """A bar of text for each class, the most frequent first.
-
-    `counts` has the boxes of a class and the images that have any; `total` is all boxes.
-    """
-    if not counts:
-        return []
-    order = sorted(counts, key=lambda i: (-counts[i][0], i))
-    left_out = len(order) - NUM_CLASSES_SHOWN
-    most = counts[order[0]][0]
-    lines = ["  classes: boxes, and images that have any"]
-    for rank, number in enumerate(order):
-        if left_out > 0 and NUM_CLASSES_SHOWN // 2 <= rank < len(order) - NUM_CLASSES_SHOWN // 2:
-            if rank == NUM_CLASSES_SHOWN // 2:
-                lines.append(f"    … {counted(left_out, 'class')} between")
-            continue
-        boxes, images = counts[number]
-        name = _cut(f"{number} {names.get(number, '(in no label map)')}")
-        bar = _bar(boxes / most)
-        lines.append(
-            f"    {name:<{NAME_CELLS}} {bar} {boxes:>9,} {boxes / total:>6.1%} {images:>9,}"
-        )
-    return lines
-
-
-def _histograms(report: DataReport, scan: Scan) -> List[Histogram]:
-    pixels = statistics.box_sizes(scan.columns)
-    found = [statistics.area_histogram(pixels, "area of boxes in the records, pixels")]
-    if scan.reader in report.resized:
-        title = "area of boxes after resizing, pixels"
-        found.append(statistics.area_histogram(report.resized[scan.reader], title))
-    return [
-        *found,
-        statistics.ratio_histogram(pixels),
-        statistics.count_histogram(scan.columns),
-        statistics.side_histogram(scan.columns.sizes),
-    ]
 
 
 def _anchor_lines(coverage: Coverage, reader: str) -> List[str]:
@@ -285,9 +243,12 @@ def _anchor_lines(coverage: Coverage, reader: str) -> List[str]:
         for reason, rows in coverage.reasons.items():
             if rows.any():
                 lines.append(f"    {reason:<18} {int(rows.sum()):>9,}")
+    return [*lines, f"  {_lost_line(coverage)}"]
+
+
+def _lost_line(coverage: Coverage) -> str:
     lost = int(coverage.lost.sum())
-    lines.append(f"  {counted(lost, 'box')} ({lost / total:.1%}) learnt by no anchor at all")
-    return lines
+    return f"{counted(lost, 'box')} ({lost / len(coverage.lost):.1%}) learnt by no anchor at all"
 
 
 def _anchor_dictionary(report: DataReport) -> Optional[Dict[str, Any]]:
@@ -315,12 +276,68 @@ def _anchor_dictionary(report: DataReport) -> Optional[Dict[str, Any]]:
     }
 
 
-def _bar(share: float) -> str:
-    """`BAR_CELLS` wide, filled in eighths of a cell from the left; anything above 0 is seen."""
-    eighths = max(round(share * BAR_CELLS * 8), 1 if share > 0 else 0)
-    full, rest = divmod(eighths, 8)
-    return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(BAR_CELLS)
+def panels(report: DataReport) -> List[charts.Panel]:
+    """Charts of all readers together."""
+    if not any(tally["images"] for tally in report.tallies.values()):
+        return []
+    columns = {scan.reader: scan.columns for scan in report.scans}
+    boxes = np.concatenate([c.boxes for c in columns.values()])
+    pixels = {"in the records": [statistics.box_sizes(c) for c in columns.values()]}
+    if report.resized:
+        pixels["after resizing"] = list(report.resized.values())
+    sizes = {reader: dict(statistics.common_sizes(c.sizes)) for reader, c in columns.items()}
+    frequent = list(dict.fromkeys(size for of in sizes.values() for size in list(of)[:CHART_SIZES]))
+    by_size = {reader: [of.get(size, 0) for size in frequent] for reader, of in sizes.items()}
+    labels = [f"{width}×{height}" for height, width in frequent]
+    result = [
+        *map(tables.panel, report.tables),
+        tables.panel(Table("most frequent sizes of images", "images", labels, by_size)),
+        charts.histogram(
+            "size of boxes",
+            statistics.FINE_SIDES,
+            {title: statistics.fine_sides(np.concatenate(p)) for title, p in pixels.items()},
+            x_label="√area, pixels",
+            y_label="boxes",
+            log_x=True,
+            marks={"small": 32.0, "large": 96.0},
+            ticks={side: str(side) for side in (2, 8, 32, 96, 256, 1024)},
+        ),
+        charts.heatmap(
+            "centres of boxes in the image",
+            statistics.centres(boxes, CENTRE_CELLS),
+            y_label="top to bottom",
+            x_label="left to right",
+        ),
+    ]
+    coverage = report.anchors
+    if coverage is not None and len(coverage.below):
+        result += _anchor_panels(coverage)
+    return result
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= NAME_CELLS else text[: NAME_CELLS - 1] + "…"
+def _anchor_panels(coverage: Coverage) -> List[charts.Panel]:
+    fates = {
+        "matched": ~coverage.below & ~coverage.lost,
+        "by force alone": coverage.below & ~coverage.lost,
+        "lost": coverage.lost,
+    }
+    areas = statistics.area_classes(coverage.pixels)
+    names = statistics.SCALES["areas"].names
+    levels = [f"{level.size[1]}×{level.size[0]}" for level in coverage.maps]
+    num_best = {"boxes": [level.num_best for level in coverage.maps]}
+    by_area = {
+        name: np.bincount(areas[rows], minlength=len(names)).tolist()
+        for name, rows in fates.items()
+    }
+    return [
+        charts.histogram(
+            "best anchor of each box",
+            IOU_EDGES.tolist(),
+            {"boxes": np.histogram(coverage.best_iou, IOU_EDGES)[0]},
+            x_label="IoU",
+            y_label="boxes",
+            marks={} if coverage.threshold is None else {"threshold": coverage.threshold},
+        ),
+        tables.panel(Table("boxes and anchors by area after resizing", "boxes", names, by_area)),
+        tables.panel(Table("feature map of the best anchor", "boxes", levels, num_best)),
+    ]

@@ -1,6 +1,6 @@
 """Small charts, and figures of several charts as PNG bytes.
 
-A `Panel` is one chart, made by `bar_chart`, `histogram`, `heatmap`, `curves` or `scatter`; `figure`
+A `Panel` is one chart, made by `bar_chart`, `histogram`, `heatmap` or `curves`; `figure`
 arranges and draws panels. It uses matplotlib's objects only, without windows and global state, so
 that any thread may draw while the program uses matplotlib for something else.
 """
@@ -111,7 +111,6 @@ def bar_chart(
     *,
     y_label: str = "",
     log: bool = False,
-    numbers: bool = True,
     width: int = 1,
 ) -> Panel:
     """Bars side by side for each label, one for each series.
@@ -122,7 +121,6 @@ def bar_chart(
         series: Name -> a value for each label; a legend needs two or more.
         y_label: Name of the values.
         log: Whether the axis of values is logarithmic.
-        numbers: Whether to write the values above the bars.
         width: Columns of the figure.
     """
 
@@ -133,7 +131,7 @@ def bar_chart(
             left = places + (number - (len(series) - 1) / 2) * bar_width
             heights = np.asarray(values, float)
             bars = axes.bar(left, heights, bar_width * 0.94, color=COLORS[number], label=name)
-            if numbers and len(labels) * len(series) <= MAX_NAMED_BARS / 2:
+            if len(labels) * len(series) <= MAX_NAMED_BARS / 2:
                 texts = [_short_number(value) if value else "" for value in heights]
                 axes.bar_label(bars, texts, fontsize=7, color=TEXT_COLOR, padding=1)
         if log and any(np.any(np.asarray(values) > 0) for values in series.values()):
@@ -231,7 +229,6 @@ def heatmap(
     column_labels: Optional[Sequence[str]] = None,
     x_label: str = "",
     y_label: str = "",
-    width: int = 1,
 ) -> Panel:
     """Numbers [rows, columns] as colours, first row on top; small ones with the numbers."""
 
@@ -261,7 +258,7 @@ def heatmap(
         axes.set_xlabel(x_label)
         axes.set_ylabel(y_label)
 
-    return Panel(title, draw, width)
+    return Panel(title, draw)
 
 
 def curves(
@@ -271,7 +268,6 @@ def curves(
     x_label: str = "",
     y_label: str = "",
     limits: Optional[Tuple[float, float, float, float]] = None,
-    steps: bool = False,
     legend: str = "lower left",
 ) -> Panel:
     """Lines through points; colours repeat after eight lines.
@@ -282,7 +278,6 @@ def curves(
         x_label: Name of the x axis.
         y_label: Name of the y axis.
         limits: Minimum and maximum of x, then of y; None for those of the lines.
-        steps: Whether a line keeps its value up to the next point.
         legend: Its place, in matplotlib's words.
     """
 
@@ -294,7 +289,6 @@ def curves(
                 color=COLORS[number % len(COLORS)],
                 linewidth=1.4,
                 label=_plain(line.name),
-                drawstyle="steps-post" if steps else "default",
             )
         if limits is not None:
             axes.set_xlim(limits[0], limits[1])
@@ -303,28 +297,6 @@ def curves(
         axes.set_ylabel(y_label)
         if 0 < len(lines) <= len(COLORS):
             _legend(axes, legend)
-
-    return Panel(title, draw)
-
-
-def scatter(
-    title: str,
-    x: Numbers,
-    y: Numbers,
-    counts: Sequence[int],
-    *,
-    x_label: str = "",
-    y_label: str = "",
-) -> Panel:
-    """Points whose area is in proportion to their counts; both axes start at 0."""
-
-    def draw(axes: Any) -> None:
-        share = np.asarray(counts, float) / max(np.sum(counts), 1)
-        axes.scatter(x, y, s=12 + 500 * share, color=COLORS[0], alpha=0.45, linewidths=0)
-        axes.set_xlim(0, 1.1 * max(x, default=1))
-        axes.set_ylim(0, 1.1 * max(y, default=1))
-        axes.set_xlabel(x_label)
-        axes.set_ylabel(y_label)
 
     return Panel(title, draw)
 

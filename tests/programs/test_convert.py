@@ -13,14 +13,18 @@ from PIL import Image
 from estimator_det import cli, demo
 from estimator_det.config import pipeline
 from estimator_det.verbs import convert as verb
+from inputs.conversion.engine import Conversion
 from inputs.datasets import shapes, writer
 from inputs.datasets.converters import CONVERTERS
-from inputs.datasets.source import SourceOptions
+from inputs.datasets.source import KINDS, SourceOptions
+from model_fn.checks import conversion_report
 from tests.inputs import examples
 from tests.inputs.conversion import samples
 from tests.inputs.conversion.test_engine import content, many
 from tests.programs.forking import Forker
 from tests.programs.test_runs import SMALL
+
+SPLIT = {"images": 0, "boxes": 0, "images_without_boxes": 0, "classes": {}}
 
 
 def arguments(sample: samples.Sample, output: pathlib.Path, *more: str) -> list[str]:
@@ -42,7 +46,7 @@ def test_formats_of_the_help_are_those_of_the_registry():
 )
 def test_every_format_from_the_command_line_and_back(name, tmp_path, capsys):
     sample = samples.make(tmp_path, name)
-    assert cli.main(arguments(sample, tmp_path / "out")) == 0
+    assert cli.main(arguments(sample, tmp_path / "out", "--verbose")) == 0
     text = capsys.readouterr().out
     assert "train: 3 images, 3 boxes; 1 image without boxes" in text
     assert "2 dog" in text and "3 images in " in text
@@ -51,7 +55,7 @@ def test_every_format_from_the_command_line_and_back(name, tmp_path, capsys):
         {"id": 1, "name": "cat", "boxes": 1, "images": 1},
         {"id": 2, "name": "dog", "boxes": 2, "images": 2},
     ]
-    assert (tmp_path / "out" / verb.REPORT_FILE).read_text().splitlines()[0] in text
+    assert text.startswith((tmp_path / "out" / verb.REPORT_FILE).read_text())
     assert Image.open(tmp_path / "out" / verb.PICTURE_FILE).width > 500
     back = ["convert", "--from=tfrecord", "--to=coco", f"--output={tmp_path}/back.json"]
     records = report["splits"]["train"]["records"]
@@ -102,6 +106,25 @@ def test_faults_in_the_report(tmp_path, capsys):
     assert {fault["line"] for fault in faults} == {2, 4}
     assert cli.main(arguments(sample, tmp_path / "out", *options)) == 2
     assert "add --overwrite" in capsys.readouterr().err
+
+
+def test_the_summary_has_15_lines_at_most(tmp_path, capsys):
+    sample = samples.make(tmp_path, "csv")
+    (tmp_path / "images" / "b.png").write_bytes(b"x")
+    options = ("--on_error=skip", "--split=a=0.5,b=0.2,c=0.1,d=0.1,e=0.1")
+    assert cli.main(arguments(sample, tmp_path / "out", *options)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    report = (tmp_path / "out" / verb.REPORT_FILE).read_text().splitlines()
+    assert len(lines) <= 15 < len(report)
+    assert lines[0] == report[0] and "… and 2 more splits" in lines
+    assert "undecodable_image: an image cannot be decoded: 1 image, skipped" in lines
+    splits = {f"s{number}": SPLIT for number in range(9)}
+    faults = {f"{kind} dropped": {"count": 9, "examples": ["e"] * 3} for kind in list(KINDS)[:9]}
+    tally = {"splits": splits, "faults": faults, "masks_left_out": 2, "encoded_again": 1}
+    conversion = Conversion(dict.fromkeys(splits, "p"), "m", {1: "a"}, tally, 3, 4, 5.0)
+    assert len(conversion_report.summary_lines(conversion)) == 13
+    (empty,) = conversion_report.summary_lines(conversion)[:1]
+    assert empty == "s0: 0 images, 0 boxes; warning: this split is empty"
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_check_data_writes_report_findings_and_charts(config, tmp_path, capfd):
     assert run(check_data, config, "--output_dir", folder) == console.EXIT_OK
     out, err = capfd.readouterr()
     assert "train_input_reader: 1 file, 3 records; 3 images and 6 boxes are used" in out
-    assert out.splitlines()[-1].startswith("0 errors, ")
+    assert out.splitlines()[-1].startswith("0 errors, ") and len(out.splitlines()) <= 15
     assert "%|" not in err  # a progress bar, which only a terminal gets
     assert sorted(path.name for path in folder.iterdir()) == [
         "findings.jsonl",
@@ -67,6 +67,10 @@ def test_check_data_writes_report_findings_and_charts(config, tmp_path, capfd):
     assert findings == document["problems"] and document["warnings"] == len(findings) > 0
     assert (folder / "report.txt").read_text().splitlines()[0] in out
     assert Image.open(folder / "histograms.png").width > 1000
+    assert run(check_data, config, "--output_dir", folder, "--verbose") == console.EXIT_OK
+    whole, report = capfd.readouterr().out, (folder / "report.txt").read_text()
+    assert whole.startswith(report) and "boxes by class" in report and "boxes by class" not in out
+    assert out.splitlines()[-1] == whole.splitlines()[-1]
 
 
 def test_check_data_fails_where_records_would_stop_a_run(config, tmp_path, capfd, monkeypatch):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from inputs.checks import statistics
-from inputs.checks.statistics import Collector, Columns
+from inputs.checks.statistics import SCALES, Collector, Columns
 
 
 def collect(*images: tuple) -> Columns:
@@ -37,7 +37,7 @@ def test_pixels_and_classes_of_area() -> None:
     np.testing.assert_allclose(pixels, [[20, 40], [50, 100], [100, 100], [0, 100]], rtol=1e-6)
     # 800 < 32^2 <= 5000 < 96^2 <= 10000
     np.testing.assert_array_equal(statistics.area_classes(pixels), [0, 1, 2, 0])
-    np.testing.assert_array_equal(statistics.area_histogram(pixels, "").counts, [2, 1, 1])
+    np.testing.assert_array_equal(statistics.count_by_scales(columns)["areas"], [2, 1, 1])
 
 
 def test_borders_of_area_are_cocos() -> None:
@@ -59,21 +59,22 @@ def test_sizes_after_resizing_are_worked_out_once_for_each_size() -> None:
     np.testing.assert_allclose(pixels[0], [10, 2], rtol=1e-6)
 
 
+def counted(name: str, columns: Columns) -> dict:
+    counts = statistics.count_by_scales(columns)[name]
+    return {range_: n for range_, n in zip(SCALES[name].names, counts.tolist()) if n}
+
+
 def test_aspect_ratios() -> None:
-    histogram = statistics.ratio_histogram(np.array([[1, 1], [1, 1.9], [10, 1], [0, 1], [1, 5]]))
-    found = {name: n for name, n in zip(histogram.names, histogram.counts) if n}
-    assert found == {"below 1:5": 1, "4:5 to 5:4": 1, "5:4 to 2:1": 1, "5:1 and above": 2}
+    boxes = [[0, 0, h / 10, w / 10] for h, w in [(1, 1), (1, 1.9), (10, 1), (0, 1), (1, 5)]]
+    columns = collect((100, 100, boxes, [1] * 5))
+    found = {"below 1:5": 1, "4:5 to 5:4": 1, "5:4 to 2:1": 1, "5:1 and above": 2}
+    assert counted("ratios", columns) == found
 
 
 def test_boxes_per_image_and_sides() -> None:
     columns = three_images()
-    counts = statistics.count_histogram(columns)
-    assert {n: c for n, c in zip(counts.names, counts.counts) if c} == {"0": 1, "1": 1, "3-4": 1}
-    sides = statistics.side_histogram(columns.sizes)
-    assert {n: c for n, c in zip(sides.names, sides.counts) if c} == {
-        "200 to 299": 2,
-        "400 to 499": 1,
-    }
+    assert counted("counts", columns) == {"0": 1, "1": 1, "3-4": 1}
+    assert counted("sides", columns) == {"200 to 299": 2, "400 to 499": 1}
     assert statistics.common_sizes(columns.sizes) == [((100, 200), 2), ((400, 100), 1)]
 
 
@@ -81,17 +82,14 @@ def test_classes_count_boxes_and_images() -> None:
     assert statistics.class_counts(three_images()) == {1: (2, 1), 2: (2, 2)}
 
 
-def test_names_and_counts_of_histograms_are_as_many() -> None:
+def test_scales_have_a_name_and_a_count_for_each_range() -> None:
     columns = three_images()
-    pixels = statistics.box_sizes(columns)
-    for histogram in (
-        statistics.area_histogram(pixels, ""),
-        statistics.ratio_histogram(pixels),
-        statistics.count_histogram(columns),
-        statistics.side_histogram(columns.sizes),
-    ):
-        assert len(histogram.names) == len(histogram.counts)
-        assert histogram.counts.sum() in (columns.num_boxes, columns.num_images)
+    counts = statistics.count_by_scales(columns, statistics.box_sizes(columns))
+    assert list(counts) == list(SCALES)
+    for name, scale in SCALES.items():
+        assert len(scale.names) == len(scale.edges) + 1 == len(counts[name])
+        assert counts[name].sum() == {"boxes": 4, "images": 3}[scale.unit]
+    assert "resized" not in statistics.count_by_scales(columns)
 
 
 def test_joined_parts_are_as_one() -> None:
@@ -117,7 +115,7 @@ def test_nothing_at_all() -> None:
     empty = Collector().columns()
     assert statistics.class_counts(empty) == {}
     assert statistics.common_sizes(empty.sizes) == []
-    assert statistics.side_histogram(empty.sizes).counts.sum() == 0
+    assert all(counts.sum() == 0 for counts in statistics.count_by_scales(empty).values())
     assert statistics.resized(empty.sizes, lambda h, w: (h, w)).shape == (0, 2)
 
 

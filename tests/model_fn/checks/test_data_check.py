@@ -9,8 +9,9 @@ import pytest
 from PIL import Image
 
 from estimator_det.protos import pipeline_pb2
-from inputs.checks import statistics
-from model_fn.checks import data_charts, data_check, data_report
+from inputs.bad_records.kinds import KINDS
+from inputs.conversion import tally
+from model_fn.checks import data_check, data_report, tables
 from model_fn.drawing import charts
 from tests.detectors.configs import small_config
 from tests.inputs import examples
@@ -98,7 +99,7 @@ def test_report_of_a_whole_configuration(config) -> None:
     assert found["classes"][0] == {"id": 1, "name": "cat", "boxes": 9, "images": 9}
     assert found["histograms"]["boxes per image"]["2"] == 9
     assert (document["anchors"]["boxes"], document["errors"]) == (18, 1)
-    picture = Image.open(io.BytesIO(charts.figure(data_charts.panels(report))))
+    picture = Image.open(io.BytesIO(charts.figure(data_report.panels(report))))
     assert picture.width > 1000 and picture.height > 1000
 
 
@@ -157,7 +158,7 @@ def test_no_usable_record(no_anchors, config, tmp_path) -> None:
     examples.write(tmp_path / "train.record", [record("bad", **{"image/encoded": b"x"})])
     report = check(config, readers="train")
     assert any("not one record can be used" in p.message for p in report.problems)
-    assert data_charts.panels(report) == []
+    assert data_report.panels(report) == []
     assert data_report.text_lines(report)[0].startswith("train_input_reader: 1 file, 1 record;")
 
 
@@ -168,17 +169,18 @@ def test_no_path(config) -> None:
 
 
 def test_bars_of_text() -> None:
-    histogram = data_report.Histogram("title", ("a", "b", "c", "d"), np.array([0, 4, 1, 0]))
-    assert data_report.text_bars(histogram) == [
+    names = ("a", "b", "c", "d")
+    table = tables.Table("title", "boxes", names, {"r": [0, 4, 1, 0], "s": [0, 0, 0, 0]})
+    assert tables.text_bars(table, "r") == [
         "  title",
         f"    {'b':<26} {'█' * 32} {4:>9} {'80.0%':>6}",
         f"    {'c':<26} {('█' * 8).ljust(32)} {1:>9} {'20.0%':>6}",
     ]
-    assert data_report.text_bars(histogram._replace(counts=np.zeros(4, int))) == []
+    assert tables.text_bars(table, "s") == tables.text_bars(table, "other") == []
 
 
 def class_lines(columns: Any) -> List[str]:
-    return data_report.class_lines(statistics.class_counts(columns), columns.num_boxes, {})
+    return tables.text_bars(tables.make_tables({"r": tally.of_columns(columns)}, {})[0], "r")
 
 
 def test_many_classes_are_cut_in_the_middle(no_anchors, config) -> None:
@@ -196,4 +198,40 @@ def test_many_classes_are_cut_in_the_middle(no_anchors, config) -> None:
     assert len(lines) == 1 + columns.num_boxes  # 18 of at most 40
     wide = many.columns._replace(class_ids=np.arange(many.columns.num_boxes))
     cut = class_lines(wide)
-    assert len(cut) == 1 + 41 and any("… 50 classes between" in line for line in cut)
+    assert len(cut) == 1 + 41 and any("… 50 between" in line for line in cut)
+
+
+def test_classes_of_all_parts_are_in_one_table() -> None:
+    counts = {"images": 1, "boxes": 3, "images_without_boxes": 0}
+    tallies = {
+        "train": {**counts, "classes": {"10": [1, 1], "2": [2, 1]}},
+        "eval": {**counts, "classes": {"10": [3, 2]}},
+    }
+    (classes,) = tables.make_tables(tallies, {2: "dog"})
+    assert classes.names == ["10 (in no label map)", "2 dog"]
+    assert classes.parts == {"train": [1, 2], "eval": [3, 0]}
+    assert classes.images == {"train": [1, 1], "eval": [2, 0]}
+    assert [line.split()[0] for line in tables.text_bars(classes, "eval")[1:]] == ["10"]
+    document = tables.as_dictionary(tallies["train"], "train", [], {2: "dog"})
+    assert document["classes"] == [
+        {"id": 2, "name": "dog", "boxes": 2, "images": 1},
+        {"id": 10, "name": "", "boxes": 1, "images": 1},
+    ]
+
+
+def test_summaries_have_15_lines_at_most(no_anchors, config) -> None:
+    """With the three lines that the program adds, whatever is wrong and however much."""
+    report = check(config)
+    short = data_report.summary_lines(report)
+    assert short[0] == data_report.text_lines(report)[0]
+    place = "train.record, record 9 (source_id 'bad')"
+    assert any(line.startswith("error: undecodable_image: ") and place in line for line in short)
+    assert short[-1].startswith("  --set train_input_reader.bad_records.policy=CLIP")
+    (entry,) = report.scans[0].entries
+    kinds = [entry._replace(kind=kind) for kind in list(KINDS)[:9]]
+    scans = [report.scans[0]._replace(reader=f"r{i}", entries=kinds) for i in range(9)]
+    long = data_report.summary_lines(report._replace(scans=scans, problems=report.problems * 9))
+    assert len(long) == 11 and "… and 7 more readers" in long
+    rest = 9 * 9 + 9 * len(report.problems) - 5
+    assert f"… and {rest} more errors and warnings: see --verbose" in long
+    assert all(line.startswith("error: ") for line in long[3:8])

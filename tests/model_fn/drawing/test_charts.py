@@ -73,11 +73,10 @@ def test_heatmap_is_darkest_at_the_greatest_value() -> None:
     assert rows.mean() < pixels.shape[0] / 3 and columns.mean() < pixels.shape[1] / 3
 
 
-def test_curves_and_scatter() -> None:
+def test_curves_have_their_colours() -> None:
     lines = [Curve("a", [0, 1], [0, 1]), Curve("b", [0, 1], [1, 0])]
     pixels = picture(
-        charts.curves("c", lines, limits=(0, 1, 0, 1), steps=True),
-        charts.scatter("s", [1, 2], [3, 4], [10, 20]),
+        charts.curves("c", lines, limits=(0, 1, 0, 1)),
     )
     assert share_of_color(pixels, 0) > 0 and share_of_color(pixels, 1) > 0
 
@@ -103,7 +102,6 @@ def test_panels_fill_rows_and_wide_ones_are_narrowed() -> None:
         charts.histogram("empty", [0, 1, 2], {"n": [0, 0]}),
         charts.heatmap("zero", np.zeros([2, 2]), row_labels=["a", "b"], column_labels=["c", "$"]),
         charts.curves("none", []),
-        charts.scatter("none", [], [], []),
     ],
     ids=lambda panel: panel.title,
 )
