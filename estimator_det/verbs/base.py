@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import Any, Optional
+from typing import Any, Optional, Sequence
 
 from estimator_det import console
+from estimator_det.config import printing
 
 CONFIG_FILE = "pipeline.config"
 CONFIG_EXAMPLE = "--pipeline_config_path ssd.config"
@@ -53,6 +54,39 @@ def add_set_argument(parser: Any) -> None:
         help="change one field, e.g. train_config.batch_size=8 or "
         "eval_input_reader[0].shuffle=true; may be repeated",
     )
+
+
+def add_report_arguments(parser: Any) -> None:
+    """`--json` and `--verbose`."""
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument(
+        "--verbose", action="store_true", help="print the whole report, not a summary of 15 lines"
+    )
+
+
+def write_report(folder: str, prefix: str, lines: Sequence[str], document: str, png: bytes) -> None:
+    """Writes a report as text, JSON and charts; without charts, those of an earlier one go."""
+    from estimator_det.compat import tf
+    from estimator_det.config import files
+
+    text = printing.printable("\n".join(lines))
+    for name, content in (("report.txt", text), ("report.json", document)):
+        files.write_text(files.join(folder, prefix + name), content + "\n")
+    picture = files.join(folder, f"{prefix}histograms.png")
+    if png:
+        with tf.io.gfile.GFile(picture, "wb") as file:
+            file.write(png)
+    elif tf.io.gfile.exists(picture):
+        tf.io.gfile.remove(picture)
+
+
+def print_report(document: str, lines: Sequence[str], *, as_json: bool) -> None:
+    """Prints a report as JSON, or the lines of it."""
+    if as_json:
+        printing.report(document, whole=True)
+        return
+    for line in lines:
+        console.say(line)
 
 
 def score(text: str) -> float:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 from typing import Any, Callable, Dict, Optional
 
 from estimator_det import console
 from estimator_det.config import json_lines, printing
 from estimator_det.config.bars import ProgressBar
-from estimator_det.verbs.base import score
+from estimator_det.verbs.base import add_report_arguments, print_report, score, write_report
 from inputs.machine import available_cpus
 
 SUMMARY = "Converts a data set of another format to records, or records to COCO JSON"
@@ -22,9 +21,6 @@ TFRECORD, COCO = "tfrecord", "coco"
 FORMATS = (
     "coco", "csv", "detection_jsonl", "kitti", "labelme", "open_images", "pascal_voc", "yolo",
 )  # fmt: skip
-REPORT_FILE = "convert_report.txt"
-JSON_FILE = "convert_report.json"
-PICTURE_FILE = "convert_histograms.png"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -94,10 +90,7 @@ def _add_run_arguments(group: Any) -> None:
     group.add_argument(
         "--runner_options", metavar="TEXT", help="further options of Beam, e.g. '--project=p'"
     )
-    group.add_argument("--json", action="store_true", help="print the report as JSON")
-    group.add_argument(
-        "--verbose", action="store_true", help="print the whole report, not a summary of 15 lines"
-    )
+    add_report_arguments(group)
 
 
 def _add_coco_arguments(group: Any) -> None:
@@ -221,28 +214,19 @@ class _Bars:
 
 def _report(conversion: Any, given: Dict[str, Any]) -> None:
     """Prints the report and writes it, as text, JSON and charts."""
-    from estimator_det.config import files
     from model_fn.checks import conversion_report, tables
     from model_fn.drawing import charts
 
     folder = given["output_dir"]
-    document = json_lines.dumps(conversion_report.as_dictionary(conversion), indent=2)
     lines = conversion_report.text_lines(conversion)
-    for name, text in (
-        (REPORT_FILE, printing.printable("\n".join(lines))), (JSON_FILE, document),
-    ):  # fmt: skip
-        files.write_text(os.path.join(folder, name), text + "\n")
+    document = json_lines.dumps(conversion_report.as_dictionary(conversion), indent=2)
     panels = [tables.panel(table) for table in conversion_report.make_tables(conversion)]
-    picture = charts.figure(panels, title=f"records in {folder}")
-    with open(os.path.join(folder, PICTURE_FILE), "wb") as file:
-        file.write(picture)
-    if given.get("json"):
-        printing.report(document, whole=True)
-        return
-    for line in lines if given.get("verbose") else conversion_report.summary_lines(conversion):
-        console.say(line)
+    png = charts.figure(panels, title=f"records in {folder}")
+    write_report(folder, "convert_", lines, document, png)
     images = sum(split["images"] for split in conversion.tally["splits"].values())
-    console.say(
+    shown = lines if given.get("verbose") else conversion_report.summary_lines(conversion)
+    closing = (
         f"{printing.counted(images, 'image')} in {conversion.seconds:.1f} s; report, charts and "
         f"all faults: {folder}"
     )
+    print_report(document, [*shown, closing], as_json=bool(given.get("json")))

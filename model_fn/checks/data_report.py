@@ -6,7 +6,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from estimator_det.config.printing import counted, quoted
+from estimator_det.config.printing import counted, escaped, quoted
 from estimator_det.config.problem import Problem
 from inputs.bad_records.kinds import (
     CLIP,
@@ -194,7 +194,7 @@ def _findings(scan: Scan) -> Iterator[Tuple[str, str, List[LogEntry]]]:
 def _place(entry: LogEntry) -> str:
     number = f", record {entry.record}" if entry.record >= 0 else ""
     name = f" (source_id {quoted(entry.source_id)})" if entry.source_id else ""
-    return f"{entry.file}{number}{name}: {entry.message}"
+    return escaped(f"{entry.file}{number}{name}: {entry.message}")
 
 
 def _sizes_line(scan: Scan) -> str:

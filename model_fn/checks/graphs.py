@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import estimator, tf, tf1
@@ -61,15 +62,15 @@ def examine(pipeline_config: Any, maps: Optional[LabelMaps] = None) -> Graphs:
         graphs = _examine_training(config, pipeline_config.train_config, problems)
     except ConfigError as reason:
         problems.append(as_problem(reason, config))
-    modes = [ModeKeys.EVAL] if config.eval_input_reader else []
-    for mode in (*modes, ModeKeys.PREDICT):
-        try:
-            with tf.Graph().as_default():
-                tf1.train.get_or_create_global_step()
-                create_model_fn(config, label_map=label_map)(*placeholders(config, mode), mode)
-        except ConfigError as reason:
-            problems.append(as_problem(reason, config))
-    problems += _problems_of([lambda: _make_links(config)], config)
+
+    def build(mode: str) -> None:
+        with tf.Graph().as_default():
+            tf1.train.get_or_create_global_step()
+            create_model_fn(config, label_map=label_map)(*placeholders(config, mode), mode)
+
+    modes = [ModeKeys.EVAL, ModeKeys.PREDICT] if config.eval_input_reader else [ModeKeys.PREDICT]
+    makers = [functools.partial(build, mode) for mode in modes]
+    problems += _problems_of([*makers, lambda: _make_links(config)], config)
     return graphs._replace(problems=list(dict.fromkeys(problems)))
 
 

@@ -130,32 +130,29 @@ def bar_chart(
         for number, (name, values) in enumerate(series.items()):
             left = places + (number - (len(series) - 1) / 2) * bar_width
             heights = np.asarray(values, float)
-            bars = axes.bar(left, heights, bar_width * 0.94, color=COLORS[number], label=name)
+            bars = axes.bar(left, heights, bar_width * 0.94, color=_color(number), label=name)
             if len(labels) * len(series) <= MAX_NAMED_BARS / 2:
                 texts = [_short_number(value) if value else "" for value in heights]
                 axes.bar_label(bars, texts, fontsize=7, color=TEXT_COLOR, padding=1)
-        if log and any(np.any(np.asarray(values) > 0) for values in series.values()):
+        if all(not np.any(np.asarray(values)) for values in series.values()):
+            axes.set_ylim(0, 1)
+        elif log:
             axes.set_yscale("log")
             axes.set_ylim(bottom=0.8)
-        elif all(not np.any(np.asarray(values)) for values in series.values()):
-            axes.set_ylim(0, 1)
-        else:
-            _whole_ticks(axes, list(series.values()))
-        axes.margins(x=0.01, y=0.12)
-        axes.set_ylabel(y_label)
         if len(labels) <= MAX_NAMED_BARS:
             longest = max(map(len, labels), default=0)
             slanted = max(sum(map(len, labels)), 0.75 * longest * len(labels)) > 55 * width
+            upright = len(labels) > 12 * width
             axes.set_xticks(
                 places,
                 [_plain(_shortened(label)) for label in labels],
-                rotation=90 if len(labels) > 12 * width else (35 if slanted else 0),
-                ha="right" if slanted and len(labels) <= 12 * width else "center",
+                rotation=90 if upright else (35 if slanted else 0),
+                ha="right" if slanted and not upright else "center",
                 fontsize=8,
             )
         axes.grid(axis="x", visible=False)
-        if len(series) > 1:
-            _legend_above(axes)
+        axes.margins(x=0.01, y=0.12)
+        _finish_counts(axes, series, "", y_label)
 
     return Panel(title, draw, width, _legend_rows(series))
 
@@ -171,12 +168,12 @@ def histogram(
     marks: Optional[Mapping[str, float]] = None,
     ticks: Optional[Mapping[float, str]] = None,
 ) -> Panel:
-    """Counts per bin.
+    """Counts per bin; several series are drawn over each other.
 
     Args:
         title: Text above the chart.
         edges: n + 1 edges of the bins, finite and increasing.
-        series: Name -> n counts; several series are drawn over each other.
+        series: Name -> n counts.
         x_label: Name of the x axis.
         y_label: Name of the counts.
         log_x: Whether the x axis is logarithmic.
@@ -185,38 +182,23 @@ def histogram(
     """
 
     def draw(axes: Any) -> None:
+        alpha = 0.85 if len(series) == 1 else 0.5
         for number, (name, counts) in enumerate(series.items()):
-            axes.stairs(
-                np.asarray(counts, float),
-                edges,
-                fill=True,
-                color=COLORS[number],
-                alpha=0.85 if len(series) == 1 else 0.5,
-                label=name,
-            )
+            heights, color = np.asarray(counts, float), _color(number)
+            axes.stairs(heights, edges, fill=True, color=color, alpha=alpha, label=name)
         if log_x:
             axes.set_xscale("log")
         axes.set_xlim(edges[0], edges[-1])
-        axes.margins(y=0.12)
-        _whole_ticks(axes, list(series.values()))
         if ticks is not None:
             axes.set_xticks(list(ticks), list(ticks.values()), fontsize=8)
             axes.minorticks_off()
+        above = axes.get_xaxis_transform()
         for name, place in (marks or {}).items():
             axes.axvline(place, color=COLORS[3], linestyle="--", linewidth=1)
-            axes.text(
-                place,
-                0.98,
-                " " + _plain(name),
-                transform=axes.get_xaxis_transform(),
-                fontsize=8,
-                color=COLORS[3],
-                va="top",
-            )
-        axes.set_xlabel(x_label)
-        axes.set_ylabel(y_label)
-        if len(series) > 1:
-            _legend_above(axes)
+            text = f" {_plain(name)}"
+            axes.text(place, 0.98, text, transform=above, fontsize=8, color=COLORS[3], va="top")
+        axes.margins(y=0.12)
+        _finish_counts(axes, series, x_label, y_label)
 
     return Panel(title, draw, legend_rows=_legend_rows(series))
 
@@ -283,20 +265,16 @@ def curves(
 
     def draw(axes: Any) -> None:
         for number, line in enumerate(lines):
-            axes.plot(
-                line.x,
-                line.y,
-                color=COLORS[number % len(COLORS)],
-                linewidth=1.4,
-                label=_plain(line.name),
-            )
+            name, color = _plain(line.name), _color(number)
+            axes.plot(line.x, line.y, color=color, linewidth=1.4, label=name)
         if limits is not None:
             axes.set_xlim(limits[0], limits[1])
             axes.set_ylim(limits[2], limits[3])
         axes.set_xlabel(x_label)
         axes.set_ylabel(y_label)
         if 0 < len(lines) <= len(COLORS):
-            _legend(axes, legend)
+            # A fixed place: finding the best one takes seconds with much data.
+            axes.legend(loc=legend, fontsize=8, framealpha=0.8, edgecolor="none")
 
     return Panel(title, draw)
 
@@ -313,34 +291,34 @@ def _style(axes: Any) -> None:
     axes.set_axisbelow(True)
 
 
-def _legend(axes: Any, place: str) -> None:
-    """At a fixed place, because finding the best one takes seconds with much data."""
-    axes.legend(loc=place, fontsize=8, framealpha=0.8, edgecolor="none")
+def _color(number: int) -> str:
+    return COLORS[number % len(COLORS)]
 
 
-def _legend_above(axes: Any) -> None:
-    """Between title and chart, where it covers nothing."""
-    axes.legend(
-        loc="lower left",
-        bbox_to_anchor=(0, 1),
-        ncols=LEGEND_COLUMNS,
-        fontsize=8,
-        frameon=False,
-        borderaxespad=0.2,
-        borderpad=0.2,
-        handlelength=1.2,
-        columnspacing=1.2,
-    )
+def _finish_counts(axes: Any, series: Mapping[str, Numbers], x_label: str, y_label: str) -> None:
+    """Names of the axes, integer ticks for integers, and a legend above several series."""
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    if axes.get_yscale() == "linear" and all(
+        float(value).is_integer() for row in series.values() for value in row
+    ):
+        axes.yaxis.get_major_locator().set_params(integer=True)
+    if len(series) > 1:  # Between title and chart, where it covers nothing.
+        axes.legend(
+            loc="lower left",
+            bbox_to_anchor=(0, 1),
+            ncols=LEGEND_COLUMNS,
+            fontsize=8,
+            frameon=False,
+            borderaxespad=0.2,
+            borderpad=0.2,
+            handlelength=1.2,
+            columnspacing=1.2,
+        )
 
 
 def _legend_rows(series: Mapping[str, Numbers]) -> int:
     return -(-len(series) // LEGEND_COLUMNS) if len(series) > 1 else 0
-
-
-def _whole_ticks(axes: Any, values: Sequence[Numbers]) -> None:
-    """Integer ticks for counts."""
-    if all(float(value).is_integer() for row in values for value in row):
-        axes.yaxis.get_major_locator().set_params(integer=True)
 
 
 def _shortened(text: str) -> str:

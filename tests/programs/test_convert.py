@@ -50,13 +50,13 @@ def test_every_format_from_the_command_line_and_back(name, tmp_path, capsys):
     text = capsys.readouterr().out
     assert "train: 3 images, 3 boxes; 1 image without boxes" in text
     assert "2 dog" in text and "3 images in " in text
-    report = json.loads((tmp_path / "out" / verb.JSON_FILE).read_text())
+    report = json.loads((tmp_path / "out" / "convert_report.json").read_text())
     assert report["splits"]["train"]["classes"] == [
         {"id": 1, "name": "cat", "boxes": 1, "images": 1},
         {"id": 2, "name": "dog", "boxes": 2, "images": 2},
     ]
-    assert text.startswith((tmp_path / "out" / verb.REPORT_FILE).read_text())
-    assert Image.open(tmp_path / "out" / verb.PICTURE_FILE).width > 500
+    assert text.startswith((tmp_path / "out" / "convert_report.txt").read_text())
+    assert Image.open(tmp_path / "out" / "convert_histograms.png").width > 500
     back = ["convert", "--from=tfrecord", "--to=coco", f"--output={tmp_path}/back.json"]
     records = report["splits"]["train"]["records"]
     assert cli.main([*back, f"--records={records}", f"--label_map={report['label_map']}"]) == 0
@@ -96,11 +96,11 @@ def test_faults_in_the_report(tmp_path, capsys):
     options = ("--on_error=skip", "--clip_boxes", "--json", "--split=0.5,0.5")
     assert cli.main(arguments(sample, tmp_path / "out", *options)) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert printed == json.loads((tmp_path / "out" / verb.JSON_FILE).read_text())
+    assert printed == json.loads((tmp_path / "out" / "convert_report.json").read_text())
     assert [(row["kind"], row["action"], row["count"]) for row in printed["faults"]] == [
         ("undecodable_image", "skipped", 1), ("box_outside", "clipped", 1),
     ]  # fmt: skip
-    text = (tmp_path / "out" / verb.REPORT_FILE).read_text()
+    text = (tmp_path / "out" / "convert_report.txt").read_text()
     assert "box_outside: boxes that extend beyond the image: 1 box, clipped to the image" in text
     faults = samples.faults(tmp_path / "out")
     assert {fault["line"] for fault in faults} == {2, 4}
@@ -114,7 +114,7 @@ def test_the_summary_has_15_lines_at_most(tmp_path, capsys):
     options = ("--on_error=skip", "--split=a=0.5,b=0.2,c=0.1,d=0.1,e=0.1")
     assert cli.main(arguments(sample, tmp_path / "out", *options)) == 0
     lines = capsys.readouterr().out.splitlines()
-    report = (tmp_path / "out" / verb.REPORT_FILE).read_text().splitlines()
+    report = (tmp_path / "out" / "convert_report.txt").read_text().splitlines()
     assert len(lines) <= 15 < len(report)
     assert lines[0] == report[0] and "… and 2 more splits" in lines
     assert "undecodable_image: an image cannot be decoded: 1 image, skipped" in lines
@@ -182,7 +182,7 @@ def test_killed_and_resumed_with_the_same_bytes(
     assert last.wait() == 0, last.output()
     assert whole.wait() == 0, whole.output()
     assert "of an earlier run kept" in last.output()
-    report = {verb.REPORT_FILE, verb.JSON_FILE, verb.PICTURE_FILE}
+    report = {"convert_report.txt", "convert_report.json", "convert_histograms.png"}
     found, expected = (
         {name: value for name, value in content(folder).items() if name not in report}
         for folder in (output, tmp_path / "whole")

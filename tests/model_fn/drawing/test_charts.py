@@ -98,6 +98,8 @@ def test_panels_fill_rows_and_wide_ones_are_narrowed() -> None:
     [
         charts.bar_chart("$x$ and $", ["$", "\\"], {"$n": [0, 0]}, log=True),
         charts.bar_chart("many", [str(i) for i in range(200)], {"n": range(200)}, width=3),
+        charts.bar_chart("parts", ["a"], {str(i): [i] for i in range(20)}),
+        charts.histogram("parts of counts", [0, 1], {str(i): [i] for i in range(20)}),
         charts.bar_chart("none", [], {}),
         charts.histogram("empty", [0, 1, 2], {"n": [0, 0]}),
         charts.heatmap("zero", np.zeros([2, 2]), row_labels=["a", "b"], column_labels=["c", "$"]),
