@@ -182,9 +182,10 @@ def run(main: Callable[[], int]) -> int:
     from estimator_det.config import bars
     from model_fn.checkpoints.errors import MissingTaskError
     from model_fn.runs import signals
+    from model_fn.runs.stop import Stop
 
     try:
-        with bars.closed_at_end(), signals.terminable():
+        with bars.closed_at_end(), signals.StopSignals(Stop(), watches=False):
             return main()
     except signals.Stopped as stop:
         with signals.deadly():

@@ -125,7 +125,7 @@ def _synchronization(made: step.TrainStep, graph: step.TrainGraph, run_config: A
     """The hook of workers that share each step."""
     if made.synchronizing is None:
         return []
-    return [made.synchronizing.make_hook(run_config.is_chief, lambda: graph.stop_requested())]
+    return [made.synchronizing.make_hook(run_config.is_chief, graph.stop_requested)]
 
 
 def _train_spec_for_tpu(

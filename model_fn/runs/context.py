@@ -7,6 +7,7 @@ from typing import Any, Optional
 
 from model_fn.runs.cluster import SINGLE, Cluster
 from model_fn.runs.options import TrainOptions
+from model_fn.runs.stop import Stop
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,12 +19,14 @@ class RunContext:
         model_dir: Gets checkpoints, events and exports.
         options: How the run trains.
         cluster: Processes that take part, and which one this is.
+        stop: Says that the run is to end.
     """
 
     config: Any
     model_dir: str
     options: TrainOptions = dataclasses.field(default_factory=TrainOptions)
     cluster: Cluster = SINGLE
+    stop: Stop = dataclasses.field(default_factory=Stop, compare=False)
 
     @property
     def num_steps(self) -> Optional[int]:

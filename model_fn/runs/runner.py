@@ -193,12 +193,12 @@ def _evaluate_beside(context: RunContext, backend: Backend) -> Metrics:
     _report_unused(evaluation)
     end = EndOfTraining(model_dir, context.num_steps)
     chiefs = members.readers[:1] if len(members.readers) > 1 or members.servers else []
-    watch = TaskWatch(members, chiefs, context.options.task_timeout_secs, end.has_come)
+    stop = context.stop
+    watch = TaskWatch(members, chiefs, context.options.task_timeout_secs, stop, end.has_come)
 
     def is_over() -> bool:
-        watch.raise_if_missing()
-        # Where code that takes no exceptions was interrupted, that of the signal was lost.
-        return backend.graph.stop_requested() or end.has_come()
+        stop.raise_if_requested()
+        return stop.is_requested or end.has_come()
 
     with watch.watching():
         results = continuous_eval(
@@ -211,6 +211,6 @@ def _evaluate_beside(context: RunContext, backend: Backend) -> Metrics:
             keep_best=evaluation.keep_best,
             is_over=is_over,
         )
-    if evaluation.export_final and results and not backend.graph.stop_requested():
+    if evaluation.export_final and results:
         export(config, backend.evaluator(), model_dir, FINAL_EXPORT)
     return next(iter(results.values()), {})

@@ -15,6 +15,7 @@ from model_fn.runs import data_cursor
 from model_fn.runs.backends import Backend
 from model_fn.runs.context import RunContext
 from model_fn.runs.signals import Stopped, StopSignals
+from model_fn.runs.stop import Stop
 
 GRAPH_FILE = "graph.pbtxt"  # the training graph as text
 
@@ -23,24 +24,25 @@ class StopAfterStep(tf1.train.SessionRunHook):
     """Ends training after the step during which a signal arrived.
 
     Args:
+        stop: The run's.
         signals: Entered; a signal raises until the session is there, and is noted from then on.
     """
 
-    def __init__(self, signals: StopSignals) -> None:
-        self._signals = signals
+    def __init__(self, stop: Stop, signals: StopSignals) -> None:
+        self._stop, self._signals = stop, signals
 
     def begin(self) -> None:
         # An exception that a signal raised in a `__del__` was lost.
-        self._signals.raise_if_requested()
+        self._stop.raise_if_requested()
 
     def after_create_session(self, session: tf1.Session, coord: Any) -> None:
         del session, coord
-        self._signals.raise_if_requested()
+        self._stop.raise_if_requested()
         self._signals.defer()
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         del run_values
-        if self._signals.requested is not None:
+        if self._stop.is_requested:
             run_context.request_stop()
 
 
@@ -88,7 +90,7 @@ class CheckpointSaver(tf1.train.CheckpointSaverHook):
         super().__init__(context.model_dir, save_secs=saving.secs, save_steps=saving.steps)
         self._set_steps_per_run(backend.steps_per_call)
         self._model_dir, self._graph = context.model_dir, backend.graph
-        self._signals = signals
+        self._stop, self._signals = context.stop, signals
         self._may_save = may_save
         self._cursors = cursors
         keep_hours = context.config.train_config.keep_checkpoint_every_n_hours
@@ -140,7 +142,7 @@ class CheckpointSaver(tf1.train.CheckpointSaverHook):
         step = int(session.run(self._global_step_tensor))
         if step != self.saved_step:
             self._save(session, step)
-        if self._signals.requested is not None:
+        if self._stop.cause is not None:
             return
         with contextlib.suppress(Stopped), self._signals.immediate():
             for listener in self._listeners:
@@ -152,7 +154,7 @@ class CheckpointSaver(tf1.train.CheckpointSaverHook):
             listener.before_save(session, step)
         if step != self.saved_step:
             self._write(session, step)
-        if self._signals.requested is not None:
+        if self._stop.cause is not None:
             return True
         stop = False
         try:

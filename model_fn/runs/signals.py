@@ -11,9 +11,10 @@ import signal
 import sys
 import threading
 import traceback
-from typing import Any, Callable, Dict, Iterator, NoReturn, Optional
+from typing import Any, Dict, Iterator, NoReturn, Optional
 
 from estimator_det.config import printing
+from model_fn.runs.stop import Stop
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -41,94 +42,103 @@ def exit_code(number: int) -> int:
 
 
 class StopSignals:
-    """Turns SIGINT and SIGTERM into a stop, while its context is entered.
+    """Context manager: SIGINT and SIGTERM request a stop.
 
-    The first signal raises `Stopped` where the main thread is, or, inside `deferred()`, is only
-    noted in `requested`. The second one ends the process at once, even while TensorFlow computes.
-    A signal that is ignored, as SIGINT is in a job in the background, stays so. In other threads
-    than the main one, where Python has no signals, the context does nothing.
+    The first signal also raises `Stopped` in the main thread, unless signals are deferred. The
+    second one ends the process at once, even while TensorFlow computes. A signal that is ignored,
+    as SIGINT is in a job in the background, stays so. In other threads than the main one, where
+    Python has no signals, the context does nothing.
 
-    Attributes:
-        arrived: As `requested`, also while the main thread is inside TensorFlow; for other threads.
+    Args:
+        stop: Gets `Stopped` as its cause.
+        watches: Notice signals while the main thread is inside TensorFlow, too.
+
+    Raises:
+        Stopped: at the end also if one that was raised for a signal got lost.
     """
 
-    def __init__(self) -> None:
-        self._received: Optional[int] = None
-        self._passed_on: Optional[int] = None
-        self.arrived: Optional[int] = None
+    def __init__(self, stop: Stop, *, watches: bool = True) -> None:
+        self._stop, self._watches = stop, watches
+        self._num_handled = self._num_watched = 0
         self._raised: Optional[int] = None
         self._deferring = False
-        self._old_handlers: Dict[int, Any] = {}
-        self._watcher: Optional[_Watcher] = None
-
-    @property
-    def requested(self) -> Optional[int]:
-        """The signal that has arrived, here or at another process of the run."""
-        return self._passed_on if self._received is None else self._received
-
-    def pass_on(self, number: int) -> None:
-        """Stops as after a signal, because another process of the run got one.
-
-        The first signal that arrives here afterwards does not end the process at once: where all
-        processes get one, that is the same stop.
-        """
-        self._passed_on = number
+        self._exits = contextlib.ExitStack()
 
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
-            self._watcher = _Watcher.start(self._arrived)
-            self._old_handlers = _install(self._handle)
+            watcher = _Watcher.start(self._arrived) if self._watches else None
+            if watcher is not None:
+                self._exits.callback(watcher.stop)
+            self._exits.callback(self._restore, _install(self._handle))
+            self._exits.enter_context(self._unfailing())
         return self
 
-    def __exit__(self, *_: Any) -> None:
-        for number, handler in self._old_handlers.items():
+    def __exit__(self, *error: Any) -> None:
+        self._exits.__exit__(*error)
+
+    def _restore(self, old_handlers: Dict[int, Any]) -> None:
+        for number, handler in old_handlers.items():
             signal.signal(number, handler)
-            if isinstance(handler, _Terminator) and self._received is not None:
-                handler.requested = self._received  # The next one is the second.
-        self._old_handlers = {}
-        if self._watcher is not None:
-            self._watcher.stop()
-            self._watcher = None
+            outer = getattr(handler, "__self__", None)
+            if isinstance(outer, StopSignals):  # Its next signal is the second.
+                outer._num_handled = max(outer._num_handled, self._num_handled)
+
+    def defer(self) -> None:
+        """From now on signals raise nothing."""
+        self._deferring = True
 
     @contextlib.contextmanager
     def immediate(self) -> Iterator[None]:
-        """Within, a signal raises `Stopped` even after `defer()`: nothing is at stake here.
+        """Context manager: a signal raises `Stopped` even after `defer()`: nothing is at stake.
 
         Raises:
-            Stopped: at once if a signal arrived before.
+            Stopped: at once if a signal arrived before; any other cause of a stop, too.
         """
         was, self._deferring = self._deferring, False
         try:
-            self.raise_if_requested()
-            with self.unfailing():
+            self._stop.raise_if_requested()
+            with self._unfailing():
                 yield
         finally:
             self._deferring, self._raised = was, None
 
     @contextlib.contextmanager
-    def unfailing(self) -> Iterator[None]:
-        """Within, a `Stopped` that was raised for a signal is not lost.
+    def _unfailing(self) -> Iterator[None]:
+        """Context manager: raises the `Stopped` that was lost on its way.
 
-        Raises:
-            Stopped: at the end, if another error or none came of one.
+        TensorFlow's type checks in C++ read an exception of the check as a match and continue, so
+        that another error follows elsewhere, or a wrong result. Python itself continues after one
+        in a `__del__`, with a traceback on the terminal, which is suppressed here; so is that of
+        the `__del__` of an object that the signal left half made.
         """
-        with _unfailing(lambda: self._raised):
+        old_hook = sys.unraisablehook
+
+        def hook(arguments: Any) -> None:
+            if self._raised is None:
+                old_hook(arguments)
+
+        sys.unraisablehook = hook
+        try:
             yield
+        except Stopped as stopped:
+            # Half-made objects go now, while the hook is there; the error would keep them alive.
+            traceback.clear_frames(stopped.__traceback__)
+            raise
+        except Exception as error:
+            if self._raised is None:
+                raise
+            raise Stopped(self._raised) from error
+        finally:
+            sys.unraisablehook = old_hook
+        if self._raised is not None:
+            raise Stopped(self._raised)
 
-    def defer(self, deferring: bool = True) -> None:
-        """From now on signals are noted only, until `defer(False)`."""
-        self._deferring = deferring
-
-    def raise_if_requested(self, text: str = "") -> None:
-        """Raises `Stopped` if a signal has arrived."""
-        if self.requested is not None:
-            raise Stopped(self.requested, text)
-
-    def _arrived(self, number: int, count: int) -> None:
+    def _arrived(self, number: int) -> None:
         """In the watching thread: confirms the first signal at once, exits on the second."""
-        self.arrived = number
-        if count > 1:
+        self._num_watched += 1
+        if self._num_watched > 1:
             _end_at_once(number)
+        self._stop.request(Stopped(number))
         if self._deferring:
             printing.report_at_once(
                 f"{signal_name(number)}: finishing this step and saving a checkpoint; "
@@ -138,9 +148,10 @@ class StopSignals:
 
     def _handle(self, number: int, frame: Any) -> None:
         del frame
-        if self._received is not None:
+        self._num_handled += 1
+        if self._num_handled > 1:
             _end_at_once(number)
-        self._received = number
+        self._stop.request(Stopped(number))
         if not self._deferring:
             self._raised = number
             raise Stopped(number)
@@ -220,85 +231,9 @@ class _Watcher:
         os.close(self._read_end)
 
     def _watch(self) -> None:
-        count = 0
         while True:
             byte = os.read(self._read_end, 1)
             if not byte:
                 return
             if byte[0] in SIGNALS:
-                count += 1
-                self._arrived(byte[0], count)
-
-
-@contextlib.contextmanager
-def _unfailing(raised: Callable[[], Optional[int]]) -> Iterator[None]:
-    """Raises the `Stopped` that was lost on its way.
-
-    TensorFlow's type checks in C++ read an exception of the check as a match and continue, so that
-    another error follows elsewhere, or a wrong result. Python itself continues after one in a
-    `__del__`, with a traceback on the terminal, which is suppressed here; so is that of the
-    `__del__` of an object that the signal left half made.
-
-    Args:
-        raised: Gives the signal for which a handler has raised `Stopped`.
-    """
-    old_hook = sys.unraisablehook
-
-    def hook(arguments: Any) -> None:
-        if raised() is None:
-            old_hook(arguments)
-
-    sys.unraisablehook = hook
-    try:
-        yield
-    except Stopped as stop:
-        # Half-made objects go now, while the hook is there; `stop` would keep them alive.
-        traceback.clear_frames(stop.__traceback__)
-        raise
-    except Exception as error:
-        number = raised()
-        if number is None:
-            raise
-        raise Stopped(number) from error
-    finally:
-        sys.unraisablehook = old_hook
-    number = raised()
-    if number is not None:
-        raise Stopped(number)
-
-
-class _Terminator:
-    """The signal handler of `terminable`."""
-
-    def __init__(self) -> None:
-        self.requested: Optional[int] = None  # the signal that has arrived, here or further inside
-        self.raised: Optional[int] = None
-
-    def __call__(self, number: int, frame: Any) -> None:
-        del frame
-        if self.requested is not None:
-            _end_at_once(number)
-        self.requested = self.raised = number
-        raise Stopped(number)
-
-
-@contextlib.contextmanager
-def terminable() -> Iterator[None]:
-    """Within, SIGTERM and SIGINT raise `Stopped`, and a second one ends the process; for programs.
-
-    Does nothing in other threads than the main one; a signal that is ignored stays so.
-
-    Raises:
-        Stopped: also at the end, if another error or none came of one.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = _Terminator()
-    old_handlers = _install(handler)
-    try:
-        with _unfailing(lambda: handler.raised):
-            yield
-    finally:
-        for number, old_handler in old_handlers.items():
-            signal.signal(number, old_handler)
+                self._arrived(byte[0])

@@ -17,6 +17,7 @@ from estimator_det.compat import tf
 from estimator_det.config import printing
 from model_fn.checkpoints.errors import MissingTaskError, RunError
 from model_fn.runs.cluster import PARAMETER_SERVER, Cluster, Task
+from model_fn.runs.stop import Stop
 
 POLL_SECS = 1.0  # between two looks at all tasks
 _CONNECT_SECS = 2.0
@@ -56,24 +57,21 @@ def _leave(error: MissingTaskError) -> NoReturn:
 class TaskWatch:
     """Watches the other tasks that train, in a thread.
 
-    Where one is missing for too long, `missing` is set, and the process is expected to end by
-    itself: the chief saves before. It is ended where it has not done so in the same time once more,
-    and at once for a parameter server, without which no step ends and nothing can be saved, or
-    where all tasks are needed.
+    If one is missing for too long, the run is stopped by a `MissingTaskError`, and the process is
+    expected to end by itself: the chief saves before. It is ended if it has not done so in the same
+    time once more, and at once for a parameter server, without which no step ends and nothing can
+    be saved, or if all tasks are needed. If training is over, the run is stopped without an error.
 
     Args:
         cluster: Of this process.
         tasks: The tasks to watch.
         timeout_secs: For how long a task may be missing.
+        stop: The run's.
         is_over: Whether training is over, so that tasks leave.
         needs_all: Whether no step ends without each of the tasks.
         is_there: Whether a process listens on an address.
         clock: Seconds.
         leave: Ends the process.
-
-    Attributes:
-        missing: The error that names the missing task.
-        over: Whether training was found to be over.
     """
 
     def __init__(
@@ -81,6 +79,7 @@ class TaskWatch:
         cluster: Cluster,
         tasks: Sequence[Task],
         timeout_secs: float,
+        stop: Stop,
         is_over: Callable[[], bool] = lambda: False,
         *,
         needs_all: bool = False,
@@ -88,7 +87,7 @@ class TaskWatch:
         clock: Callable[[], float] = time.monotonic,
         leave: Callable[[MissingTaskError], None] = _leave,
     ) -> None:
-        self._cluster, self._timeout = cluster, timeout_secs
+        self._cluster, self._timeout, self._stop = cluster, timeout_secs, stop
         self._needs_all = needs_all
         self._is_over, self._is_there = is_over, is_there
         self._clock, self._leave = clock, leave
@@ -96,41 +95,34 @@ class TaskWatch:
         self._seen: Dict[Task, float] = {task: now for task in tasks if task != cluster.task}
         self._missing_since = now
         self._ended = threading.Event()
-        self.missing: Optional[MissingTaskError] = None
-        self.over = False
-
-    def raise_if_missing(self) -> None:
-        """Raises `missing`, if it is set."""
-        if self.missing is not None:
-            raise self.missing
+        self._missing: Optional[MissingTaskError] = None
+        self._is_at_end = False
 
     def give_up(self, error: MissingTaskError) -> None:
         """Ends the process, which could not end by itself: TensorFlow waits for a silent task."""
-        self.missing = error
-        self._leave(error)
-
-    @property
-    def wants_stop(self) -> bool:
-        """Whether this process is to end."""
-        return self.over or self.missing is not None
+        self._leave(self._missing or error)
 
     def look(self) -> None:
         """Looks once at all tasks."""
-        self.over = self.over or self._has_ended()
-        if self.over:
+        if self._is_at_end:
             return
-        if self.missing is not None:
+        if self._has_ended():
+            self._is_at_end = True
+            self._stop.request()
+            return
+        if self._missing is not None:
             if self._clock() - self._missing_since >= self._timeout:
-                self._leave(self.missing)
+                self._leave(self._missing)
             return
         for task, seen in self._seen.items():
             if self._is_there(self._cluster.address(task)):
                 self._seen[task] = self._clock()
             elif self._clock() - seen >= self._timeout:
-                self.missing = self._error(task)
+                self._missing = self._error(task)
                 self._missing_since = self._clock()
+                self._stop.request(self._missing)
                 if self._needs_all or task.type == PARAMETER_SERVER:
-                    self._leave(self.missing)
+                    self._leave(self._missing)
                 return
 
     def _has_ended(self) -> bool:
@@ -155,7 +147,7 @@ class TaskWatch:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Within, the thread runs."""
+        """Context manager: the thread runs."""
         self._ended.clear()
         thread = threading.Thread(target=self._run, name="task watch", daemon=True)
         thread.start()

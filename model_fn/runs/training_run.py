@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 from estimator_det.compat import tf1
@@ -83,8 +82,6 @@ class TrainingRun:
         self.first_step = 0
         self._saver: Optional[CheckpointSaver] = None
         self._cursors: Dict[str, DataCursor] = {}  # by the files where they are saved
-        backend.graph.stop_requested = lambda: signals.arrived is not None
-        backend.graph.pass_on_stop = lambda: signals.pass_on(signal.SIGTERM)
         if may_save is None:
             self.first_step = backend.common_step(newest_step(context.model_dir) or 0)
             if not context.cluster.is_evaluator:
@@ -151,7 +148,7 @@ class TrainingRun:
 
     def ended(self) -> None:
         """Marks for evaluators that no checkpoint will follow, unless a signal ended training."""
-        if self._saver is None or self._saver.saved_step is None or self._signals.requested:
+        if self._saver is None or self._saver.saved_step is None or self._context.stop.cause:
             return
         step, last = int(self._saver.saved_step), self._context.num_steps
         reason = "num_train_steps" if last is not None and step >= last else "stopped early"
@@ -165,7 +162,7 @@ class TrainingRun:
         """
         options = self._context.options
         hooks = [
-            StopAfterStep(self._signals),
+            StopAfterStep(self._context.stop, self._signals),
             *([_SaveConfiguration(self._context)] if self._saver is not None else []),
             *self._backend.progress_hooks(
                 every_steps=options.progress_steps,
@@ -215,30 +212,26 @@ def running(context: RunContext, backend: Backend) -> Iterator[TrainingRun]:
     """
     run: Optional[TrainingRun] = None
     return_freed_memory()
-    with contextlib.ExitStack() as stack:
-        signals = stack.enter_context(StopSignals())
-        stack.enter_context(
-            writing.explained_errors(context.model_dir, kept="Checkpoints are intact")
-        )
-        stack.enter_context(backend.running())
-        may_save: Optional[Callable[[], None]] = None
-        if context.cluster.is_chief:
-            stack.enter_context(files.removed_if_empty(context.model_dir))
-            writing.check_folder(context.model_dir, "model_dir")
-            may_save = stack.enter_context(lock.locked(context.model_dir))
-        try:
-            with signals.unfailing():
-                run = TrainingRun(context, backend, signals, may_save)
-                try:
-                    yield run
-                except SessionLostError:
-                    signals.raise_if_requested()  # rather than begin again
-                    raise
-                signals.raise_if_requested()
-        except Stopped as stop:
-            raise Stopped(
-                stop.signal_number, run.stopped_text(stop.signal_number) if run else ""
-            ) from None
-        finally:
-            if run is not None:
-                run.log_faults()
+    try:
+        with contextlib.ExitStack() as stack:
+            signals = stack.enter_context(StopSignals(context.stop))
+            stack.enter_context(
+                writing.explained_errors(context.model_dir, kept="Checkpoints are intact")
+            )
+            stack.enter_context(backend.running())
+            may_save: Optional[Callable[[], None]] = None
+            if context.cluster.is_chief:
+                stack.enter_context(files.removed_if_empty(context.model_dir))
+                writing.check_folder(context.model_dir, "model_dir")
+                may_save = stack.enter_context(lock.locked(context.model_dir))
+            run = TrainingRun(context, backend, signals, may_save)
+            stack.callback(run.log_faults)
+            try:
+                yield run
+            except SessionLostError:
+                context.stop.raise_if_requested()  # rather than begin again
+                raise
+            context.stop.raise_if_requested()
+    except Stopped as stopped:
+        number = stopped.signal_number
+        raise Stopped(number, run.stopped_text(number) if run else "") from None

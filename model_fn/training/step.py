@@ -264,17 +264,14 @@ class TrainGraph:
 
     Attributes:
         host_values: What the host of a TPU received last (`host_call.HostValues`); None elsewhere.
-        stop_requested: Set by the run: whether it is to stop after the current step. A step that
-            waits for other workers must end then.
-        pass_on_stop: Set by the run: stops it as after a signal, which another worker got.
+        stop_requested: True once the run is to stop: a step that waits for other workers must end.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stop_requested: Callable[[], bool] = lambda: False) -> None:
         self._step: Optional[TrainStep] = None
         self._saver: Optional[tf1.train.Saver] = None
         self.host_values: Any = None
-        self.stop_requested: Callable[[], bool] = lambda: False
-        self.pass_on_stop: Callable[[], None] = lambda: None
+        self.stop_requested = stop_requested
 
     def fill(self, saver: tf1.train.Saver, step: Optional[TrainStep] = None) -> None:
         """Called by the model_fn; on a TPU there is no step that hooks could fetch from."""

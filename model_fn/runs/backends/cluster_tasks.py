@@ -12,6 +12,7 @@ from model_fn.evaluation.history import EndOfTraining
 from model_fn.runs.cluster import Cluster, Task
 from model_fn.runs.context import RunContext
 from model_fn.runs.signals import StopSignals
+from model_fn.runs.stop import Stop
 from model_fn.runs.task_watch import TaskWatch, check_free, is_listening
 
 _LOG = logging.getLogger(__name__)
@@ -30,14 +31,15 @@ class Tasks:
         self._context, self.cluster = context, context.cluster
         cluster = context.cluster
         self._server: Optional[Any] = None
-        end = EndOfTraining(context.model_dir, context.num_steps)
+        self._end = EndOfTraining(context.model_dir, context.num_steps)
         others = [*cluster.readers, *cluster.servers]
         self.watch = TaskWatch(
             cluster,
             [task for task in others if task != cluster.task],
             context.options.task_timeout_secs,
+            context.stop,
             # The chief itself decides that.
-            (lambda: False) if cluster.is_chief else end.has_come,
+            (lambda: False) if cluster.is_chief else self._end.has_come,
         )
 
     @property
@@ -68,7 +70,7 @@ class Tasks:
         Raises:
             MissingTaskError: if a task is missing for too long meanwhile.
         """
-        wait_for(self.cluster, others, self.watch)
+        wait_for(self.cluster, others, self._context.stop)
 
     def wait_for_end(self) -> None:
         """Waits until the chief has ended training.
@@ -76,9 +78,9 @@ class Tasks:
         Raises:
             MissingTaskError: if another task is missing meanwhile.
         """
-        while not self.watch.wants_stop:
+        while self._context.stop.cause is None and not self._end.has_come():
             time.sleep(POLL_SECS)
-        self.watch.raise_if_missing()
+        self._context.stop.raise_if_requested()
 
     @property
     def device(self) -> str:
@@ -86,14 +88,14 @@ class Tasks:
         return f"/job:{self.cluster.task.type}/task:{self.cluster.task.number}"
 
 
-def wait_for(cluster: Cluster, tasks: Sequence[Task], watch: TaskWatch) -> None:
+def wait_for(cluster: Cluster, tasks: Sequence[Task], stop: Stop) -> None:
     """Waits until tasks are there, while a thread watches them.
 
     Raises:
         MissingTaskError: if a watched task is missing for too long.
     """
     while not all(is_listening(cluster.address(task)) for task in tasks):
-        watch.raise_if_missing()
+        stop.raise_if_requested()
         time.sleep(POLL_SECS)
 
 
@@ -109,16 +111,16 @@ def serve(context: RunContext, leave_first: Sequence[Task]) -> None:
         MissingTaskError: if another task is missing for too long.
         RunError: if the server cannot be started.
     """
-    with StopSignals() as signals:
+    stop = context.stop
+    with StopSignals(stop) as signals:
         tasks = Tasks(context)
         assert tasks.server
         signals.defer()  # The chief needs this task to save.
         with tasks.watch.watching():
-            while not tasks.watch.wants_stop and signals.requested is None:
+            while not stop.is_requested:
                 time.sleep(POLL_SECS)
         _wait_for_leavers(context.cluster, leave_first, context.options.task_timeout_secs)
-        tasks.watch.raise_if_missing()
-        signals.raise_if_requested()
+        stop.raise_if_requested()
     _LOG.info("Training has ended: %s ends", context.cluster.task)
 
 

@@ -147,7 +147,7 @@ class EstimatorBackend:
         )
         if context.options.data_service is not None:
             _LOG.warning("%s", SERVICE_LIMITS)
-        self.graph = TrainGraph()
+        self.graph = TrainGraph(lambda: context.stop.is_requested)
 
     def running(self) -> ContextManager[None]:
         return contextlib.nullcontext()

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import logging
 import time
-from typing import Any, Callable, ContextManager, Iterator, List, Optional, Sequence
+from typing import Any, Callable, ContextManager, List, Sequence
 
 from estimator_det.compat import tf, tf1, versions
 from estimator_det.config.text import ConfigError
@@ -32,7 +32,6 @@ from model_fn.runs.backends.estimator import (
 from model_fn.runs.context import RunContext
 from model_fn.runs.data_cursor import position_file
 from model_fn.runs.data_split import report_split
-from model_fn.runs.task_watch import TaskWatch
 from model_fn.training.step import TrainGraph
 
 _LOG = logging.getLogger(__name__)
@@ -56,17 +55,7 @@ class ParameterServerBackend:
         _report_unused(context.config.train_config)
         self._tasks = Tasks(context)
         self.position_files: Sequence[str] = [position_file(context.cluster)]
-        self.graph = TrainGraph()
-
-    @contextlib.contextmanager
-    def _watching(self) -> Iterator[None]:
-        stop_requested, watch = self.graph.stop_requested, self._tasks.watch
-        self.graph.stop_requested = lambda: stop_requested() or watch.wants_stop
-        try:
-            with watch.watching():
-                yield
-        finally:
-            self.graph.stop_requested = stop_requested
+        self.graph = TrainGraph(lambda: context.stop.is_requested)
 
     def running(self) -> ContextManager[None]:
         return contextlib.nullcontext()
@@ -105,23 +94,23 @@ class ParameterServerBackend:
         return [*reports, *summaries]
 
     def train(self, input_fn: Callable[..., Any], hooks: Sequence[Any]) -> None:
-        tasks, is_chief = self._tasks, self._cluster.is_chief
+        tasks, is_chief, stop = self._tasks, self._cluster.is_chief, self._context.stop
         # A worker that finds no values does not wait for them here: TensorFlow sleeps too long.
         options = {} if is_chief else {"session_creation_timeout_secs": 1}
         trainer = make_trainer(self._context, self.graph, **options)
-        with self._watching():
+        with tasks.watch.watching():
             assert tasks.server
             tasks.wait_for(self._cluster.servers)
             if not is_chief:
-                _wait_for_variables(tasks, _first_step(self._context))
-                if tasks.watch.wants_stop:
+                _wait_for_variables(self._context, tasks)
+                if stop.is_requested:
                     return
             try:
                 trainer.train(
                     input_fn,
                     hooks=[
                         _SessionOnce(),
-                        _StopWithCluster(tasks.watch, self.graph, self._context.num_steps),
+                        _StopWithCluster(self._context, self.graph),
                         *hooks,
                     ],
                     max_steps=self._context.num_steps,
@@ -130,20 +119,21 @@ class ParameterServerBackend:
                 if _NOT_READY not in error.message:
                     raise
                 raise SessionLostError(VARIABLES_LOST) from error
-            tasks.watch.raise_if_missing()
-            if not is_chief and not self.graph.stop_requested():
+            stop.raise_if_requested()
+            if not is_chief:
                 tasks.wait_for_end()
 
     def evaluator(self) -> Evaluator:
         return Evaluator(estimator_maker(self._context))
 
 
-def _wait_for_variables(tasks: Tasks, min_step: int) -> None:
-    """Waits until the chief has initialized the variables, and the step is `min_step` or more.
+def _wait_for_variables(context: RunContext, tasks: Tasks) -> None:
+    """Waits until the chief has initialized the variables, and this worker's first step has come.
 
     Raises:
         MissingTaskError: if another task is missing meanwhile.
     """
+    min_step = _first_step(context)
     if min_step:
         _LOG.info("%s starts at step %d (startup_delay_steps)", tasks.cluster.task, min_step)
     config = tf1.ConfigProto(device_filters=["/job:ps", tasks.device])
@@ -155,12 +145,12 @@ def _wait_for_variables(tasks: Tasks, min_step: int) -> None:
             has_value = tf.raw_ops.VarIsInitializedOp(resource=handle)
             value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.int64)
         with tf1.Session(tasks.server.target, config=config) as session:
-            while not tasks.watch.wants_stop:
+            while not context.stop.is_requested:
                 with contextlib.suppress(tf.errors.UnavailableError, tf.errors.AbortedError):
                     if session.run(has_value) and session.run(value) >= min_step:
                         return
                 time.sleep(POLL_SECS)
-    tasks.watch.raise_if_missing()
+    context.stop.raise_if_requested()
 
 
 def _first_step(context: RunContext) -> int:
@@ -192,8 +182,8 @@ class _StopWithCluster(tf1.train.SessionRunHook):
     that other workers take meanwhile, it hears one batch later.
     """
 
-    def __init__(self, watch: TaskWatch, graph: TrainGraph, num_steps: Optional[int]) -> None:
-        self._watch, self._graph, self._num_steps = watch, graph, num_steps
+    def __init__(self, context: RunContext, graph: TrainGraph) -> None:
+        self._context, self._graph = context, graph
         self._step: Any = None
 
     def begin(self) -> None:
@@ -203,8 +193,9 @@ class _StopWithCluster(tf1.train.SessionRunHook):
         return tf1.train.SessionRunArgs(self._step)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        is_last = self._num_steps is not None and int(run_values.results) >= self._num_steps
-        if is_last or self._watch.wants_stop:
+        num_steps = self._context.num_steps
+        is_last = num_steps is not None and int(run_values.results) >= num_steps
+        if is_last or self._context.stop.is_requested:
             run_context.request_stop()
 
 

@@ -52,18 +52,16 @@ def _train(
     config: Any = None,
     keep: int = 5,
 ) -> Any:
-    with StopSignals() as signals:
+    checkpoints = CheckpointOptions(steps=2, keep_max=keep)
+    context = fake.run_context(folder, config, num_train_steps=max_steps, checkpoints=checkpoints)
+    with StopSignals(context.stop) as signals:
         resumed = repair.prepare(str(folder))
-        checkpoints = CheckpointOptions(steps=2, keep_max=keep)
-        context = fake.run_context(
-            folder, config, num_train_steps=max_steps, checkpoints=checkpoints
-        )
         backend = make_backend(context)
         saver = saving.CheckpointSaver(context, backend, signals, lambda: None, resumed, {})
-        hooks = [saving.StopAfterStep(signals), saver]
+        hooks = [saving.StopAfterStep(context.stop, signals), saver]
         saver.add_listeners([listener])
         backend.train(input_fn or fake.train_input_fn, hooks)
-        return signals.requested
+    return getattr(context.stop.cause, "signal_number", None)
 
 
 def test_saves_each_step_once(tmp_path: pathlib.Path) -> None:

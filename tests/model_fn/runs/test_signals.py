@@ -6,19 +6,21 @@ import signal
 import subprocess
 import sys
 import threading
-from typing import Any, Iterator, List
+from typing import Any, Iterator, List, Optional
 
 import pytest
 import tensorflow as tf
 
 from model_fn.runs import signals as stopping
 from model_fn.runs.signals import Stopped, StopSignals
+from model_fn.runs.stop import Stop
 from tests import sinks
 from tests.conftest import TESTS
 
 SECOND_SIGNAL = """
 import contextlib, os, signal, sys, threading, time
 from model_fn.runs import signals
+from model_fn.runs.stop import Stop
 from tests import sinks
 
 number, place = int(sys.argv[1]), sys.argv[2]
@@ -35,14 +37,14 @@ def send():
 if place == "notebook":
     signal.set_wakeup_fd(os.open(os.devnull, os.O_WRONLY | os.O_NONBLOCK))
 if place in ("program", "after a run"):
-    outer = signals.terminable()
+    outer = signals.StopSignals(Stop(), watches=False)
 else:
     outer = contextlib.nullcontext()
 with outer:
     if place == "program":
         send()
     else:
-        with signals.StopSignals() as run:
+        with contextlib.suppress(signals.Stopped), signals.StopSignals(Stop()) as run:
             if place == "step":
                 run.defer()
             send()
@@ -73,37 +75,52 @@ def _kill(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
+def _signal_number(stop: Stop) -> Optional[int]:
+    return stop.cause.signal_number if isinstance(stop.cause, Stopped) else None
+
+
 @pytest.mark.parametrize("number", stopping.SIGNALS)
 def test_raises_unless_deferred(number: int) -> None:
     before = [signal.getsignal(each) for each in stopping.SIGNALS]
-    with StopSignals() as signals, pytest.raises(Stopped) as caught:
+    stop = Stop()
+    with pytest.raises(Stopped) as caught, StopSignals(stop):
         _kill(number)
-    assert caught.value.signal_number == number == signals.requested
+    assert caught.value.signal_number == number == _signal_number(stop)
     assert str(caught.value) == f"stopped by {signal.Signals(number).name}"
     assert [signal.getsignal(each) for each in stopping.SIGNALS] == before
 
 
 def test_deferred_is_noted_and_told(capfd: pytest.CaptureFixture[str]) -> None:
-    with StopSignals() as signals:
+    stop = Stop()
+    with StopSignals(stop) as signals:
         signals.defer()
-        signals.raise_if_requested()
+        stop.raise_if_requested()
         _kill(signal.SIGTERM)
-        assert signals.requested == signal.SIGTERM
+        assert _signal_number(stop) == signal.SIGTERM
         with pytest.raises(Stopped), signals.immediate():
             raise AssertionError("not reached")
-        with pytest.raises(Stopped, match="text"):
-            signals.raise_if_requested("text")
+        with pytest.raises(Stopped):
+            stop.raise_if_requested()
     assert "SIGTERM: finishing this step and saving" in capfd.readouterr().err
 
 
-def test_a_signal_of_another_process_is_not_the_first_one_here() -> None:
-    with StopSignals() as signals:
+def test_a_stop_by_another_process_is_not_the_first_signal_here() -> None:
+    stop = Stop()
+    with StopSignals(stop) as signals:
         signals.defer()
-        signals.pass_on(signal.SIGTERM)
-        with pytest.raises(Stopped):
-            signals.raise_if_requested()
+        stop.request(Stopped(signal.SIGTERM))
         _kill(signal.SIGINT)  # would end the process if it were the second
-        assert signals.requested == signal.SIGINT
+        assert _signal_number(stop) == signal.SIGTERM
+
+
+def test_a_signal_after_the_stop_of_a_hook_is_the_cause() -> None:
+    stop = Stop()
+    with StopSignals(stop) as signals:
+        signals.defer()
+        stop.request()
+        stop.raise_if_requested()
+        _kill(signal.SIGINT)
+    assert _signal_number(stop) == signal.SIGINT
 
 
 def test_handlers_that_are_replaced_past_python() -> None:
@@ -111,37 +128,39 @@ def test_handlers_that_are_replaced_past_python() -> None:
     install.restype = None
     install.argtypes = [ctypes.c_int, ctypes.c_void_p]
     ignore = int(signal.SIG_IGN)
-    with StopSignals() as signals:
+    stop = Stop()
+    with StopSignals(stop) as signals:
         signals.defer()
         with stopping.handlers_kept():
             install(signal.SIGTERM, ignore)
             _kill(signal.SIGTERM)
-            assert signals.requested is None
+            assert not stop.is_requested
         _kill(signal.SIGTERM)
-        assert signals.requested == signal.SIGTERM
+        assert _signal_number(stop) == signal.SIGTERM
 
 
 def test_immediate_within_deferred() -> None:
-    with StopSignals() as signals:
+    stop = Stop()
+    with StopSignals(stop) as signals:
         signals.defer()
         with pytest.raises(Stopped), signals.immediate():
             _kill(signal.SIGINT)
         # Deferred again: nothing is raised, though the next one would end the process.
-        assert signals.requested == signal.SIGINT
+        assert _signal_number(stop) == signal.SIGINT
 
 
 def test_other_threads_have_no_signals() -> None:
-    requested: List[object] = []
+    handlers: List[object] = []
 
     def run() -> None:
-        with StopSignals() as signals:
-            requested.append(signals.requested)
+        with StopSignals(Stop()):
+            handlers.append(signal.getsignal(signal.SIGTERM))
 
     before = signal.getsignal(signal.SIGTERM)
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    assert requested == [None] and signal.getsignal(signal.SIGTERM) is before
+    assert handlers == [before]
 
 
 def test_no_failure_and_its_code() -> None:
@@ -162,9 +181,10 @@ class _Interrupting:
 
 
 def test_tensorflow_loses_exceptions() -> None:
-    with StopSignals() as signals, pytest.raises(AttributeError, match="keys"):
+    stop = Stop()
+    with pytest.raises(Stopped), StopSignals(stop), pytest.raises(AttributeError, match="keys"):
         tf.nest.flatten(_Interrupting())
-    assert signals.requested == signal.SIGTERM
+    assert _signal_number(stop) == signal.SIGTERM
 
 
 def test_no_stop_is_lost() -> None:
@@ -172,16 +192,14 @@ def test_no_stop_is_lost() -> None:
         with pytest.raises(AttributeError):
             tf.nest.flatten(_Interrupting())
 
-    with StopSignals() as signals:
+    with StopSignals(Stop()) as signals:
         signals.defer()
         with pytest.raises(Stopped) as caught, signals.immediate():
             tf.nest.flatten(_Interrupting())
         assert isinstance(caught.value.__cause__, AttributeError)
-    with StopSignals() as signals, pytest.raises(Stopped), signals.unfailing():
-        lost()
-    with pytest.raises(Stopped), stopping.terminable():
+    with pytest.raises(Stopped), StopSignals(Stop()):
         tf.nest.flatten(_Interrupting())
-    with pytest.raises(Stopped), stopping.terminable():
+    with pytest.raises(Stopped), StopSignals(Stop()):
         lost()
 
 
@@ -190,7 +208,7 @@ def test_a_stop_in_a_destructor_is_not_lost(capsys: pytest.CaptureFixture[str]) 
         def __del__(self) -> None:
             _kill(signal.SIGTERM)
 
-    with pytest.raises(Stopped), stopping.terminable():
+    with pytest.raises(Stopped), StopSignals(Stop()):
         Dying()
     assert capsys.readouterr().err == ""
 
@@ -206,33 +224,24 @@ def test_an_object_that_a_stop_leaves_half_made_is_silent(
         def __del__(self) -> None:
             assert self.name
 
-    with pytest.raises(Stopped) as caught, stopping.terminable():
+    with pytest.raises(Stopped) as caught, StopSignals(Stop()):
         HalfMade()
     del caught
     assert capsys.readouterr().err == ""
 
 
 def test_an_error_after_a_noted_signal_is_an_error() -> None:
-    with pytest.raises(OSError), StopSignals() as signals, signals.unfailing():
+    with pytest.raises(OSError), StopSignals(Stop()) as signals:
         signals.defer()
         _kill(signal.SIGTERM)
         raise OSError
-    with pytest.raises(OSError), StopSignals() as signals, signals.unfailing():
+    with pytest.raises(OSError), StopSignals(Stop()) as signals:
         signals.defer()
         with pytest.raises(Stopped), signals.immediate():
             _kill(signal.SIGTERM)
         raise OSError  # While the last checkpoint is saved.
-    with pytest.raises(OSError), stopping.terminable():
+    with pytest.raises(OSError), StopSignals(Stop()):
         raise OSError
-
-
-@pytest.mark.parametrize("number", stopping.SIGNALS)
-def test_terminable(number: int) -> None:
-    before = [signal.getsignal(each) for each in stopping.SIGNALS]
-    with pytest.raises(Stopped) as caught, stopping.terminable():
-        _kill(number)
-    assert caught.value.signal_number == number
-    assert [signal.getsignal(each) for each in stopping.SIGNALS] == before
 
 
 @pytest.mark.parametrize("number", stopping.SIGNALS)
@@ -288,7 +297,8 @@ def test_a_stopped_program_ends_though_it_cannot_say_so(sink: str) -> None:
 def test_an_ignored_signal_stays_ignored() -> None:
     """As of a job in the background, which the shell starts so."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with StopSignals() as signals, stopping.terminable():
+    stop = Stop()
+    with StopSignals(stop), StopSignals(stop):
         _kill(signal.SIGINT)
-    assert signals.requested is None
+    assert not stop.is_requested
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN

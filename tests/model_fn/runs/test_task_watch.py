@@ -8,6 +8,7 @@ import pytest
 from estimator_det.compat import tf
 from model_fn.checkpoints.errors import MissingTaskError
 from model_fn.runs.cluster import Cluster, Task
+from model_fn.runs.stop import Stop
 from model_fn.runs.task_watch import TaskWatch, is_listening
 from tests import sinks
 from tests.programs.forking import Forker
@@ -24,8 +25,9 @@ class World:
         self.now, self.there = 0.0, {"c:1", "w:2", "p:1"}
         self.left: List[MissingTaskError] = []
         self.asked: Set[str] = set()
+        self.stop = Stop()
         self.watch = TaskWatch(
-            CLUSTER, OTHERS, 10, is_there=self._is_there, clock=lambda: self.now,
+            CLUSTER, OTHERS, 10, self.stop, is_there=self._is_there, clock=lambda: self.now,
             leave=self.left.append, **options,
         )  # fmt: skip
 
@@ -42,16 +44,16 @@ def test_a_task_may_be_missing_for_a_while() -> None:
     world = World()
     world.there = set()  # Nobody has started yet.
     world.look_at(9)
-    assert not world.watch.wants_stop
+    assert not world.stop.is_requested
     world.there = {"c:1", "w:2", "p:1"}
     for now in (10, 30):
         world.look_at(now)
-        assert not world.watch.wants_stop
+        assert not world.stop.is_requested
     world.there.remove("w:2")
     world.look_at(39)
     world.there.add("w:2")  # started again
     world.look_at(41)
-    world.watch.raise_if_missing()
+    world.stop.raise_if_requested()
     assert world.asked == {"c:1", "w:2", "p:1"} and not world.left  # not itself
 
 
@@ -60,13 +62,13 @@ def test_a_missing_worker_ends_the_process_later() -> None:
     world.there.remove("w:2")
     world.look_at(5)
     world.look_at(10)
-    assert world.watch.wants_stop
+    assert world.stop.is_requested
     with pytest.raises(MissingTaskError, match=r"^worker 1 of the cluster is missing: nothing has"):
-        world.watch.raise_if_missing()
+        world.stop.raise_if_requested()
     world.look_at(19)
     assert not world.left
     world.look_at(20)
-    assert world.left == [world.watch.missing]
+    assert world.left == [world.stop.cause]
 
 
 def test_a_missing_server_ends_the_process_at_once() -> None:
@@ -84,7 +86,7 @@ def test_a_missing_worker_ends_the_process_at_once_where_all_are_needed() -> Non
     world = World(needs_all=True)
     world.there.remove("w:2")
     world.look_at(10)
-    assert world.left == [world.watch.missing]
+    assert world.left == [world.stop.cause]
 
 
 def test_when_training_is_over_tasks_leave() -> None:
@@ -93,15 +95,15 @@ def test_when_training_is_over_tasks_leave() -> None:
     over.append(True)
     world.there = set()
     world.look_at(50)
-    assert world.watch.over and world.watch.wants_stop and not world.left
-    world.watch.raise_if_missing()
+    assert world.stop.is_requested and not world.left
+    world.stop.raise_if_requested()
 
 
 def test_the_thread_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("model_fn.runs.task_watch.POLL_SECS", 0.001)
     world = World(is_over=lambda: True)
     with world.watch.watching():
-        while not world.watch.over:
+        while not world.stop.is_requested:
             pass
 
 
@@ -111,6 +113,7 @@ from estimator_det.compat import tf
 from estimator_det import console
 from model_fn.runs import task_watch
 from model_fn.runs.cluster import Cluster, Task
+from model_fn.runs.stop import Stop
 from tests import sinks
 
 def is_over():
@@ -119,7 +122,7 @@ def is_over():
 sinks.use({sink!r})
 console.quiet_logging()
 servers = Cluster({{"chief": ["127.0.0.1:1"], "ps": ["127.0.0.1:1"]}}, Task("chief", 0))
-watch = task_watch.TaskWatch(servers, [Task("ps", 0)], 0.1, is_over)
+watch = task_watch.TaskWatch(servers, [Task("ps", 0)], 0.1, Stop(), is_over)
 with watch.watching():
     logging.error("a log line, which the process may wait to write")
     os.read(os.pipe()[0], 1)
@@ -138,7 +141,7 @@ def test_storage_that_is_away_does_not_hide_a_missing_task() -> None:
     world = World(is_over=is_over)
     world.there = set()
     world.look_at(10)
-    assert world.watch.wants_stop and not world.watch.over
+    assert isinstance(world.stop.cause, MissingTaskError)
 
 
 def test_what_listens() -> None:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import signal
 from typing import Any, Callable, ContextManager, Iterator, List, NamedTuple, Optional, Sequence
 
 from estimator_det.compat import tf, tf1
@@ -26,6 +27,7 @@ from model_fn.runs.backends.estimator import (
 from model_fn.runs.context import RunContext
 from model_fn.runs.data_split import report_split
 from model_fn.runs.loop_options import LoopOptions
+from model_fn.runs.signals import Stopped
 from model_fn.runs.tpu_options import TpuOptions
 from model_fn.training.loop_step import LoopStep, Outcome, used_by_step
 
@@ -199,7 +201,7 @@ class LoopBackend(EstimatorBackend):
 
     def _take_steps(self, take: Take, loop_step: LoopStep, hooked: HookedLoop) -> None:
         """Calls until the last step, the end of the data, or a stop that a hook asked for."""
-        last, wants_stop = self._context.num_steps, False
+        last, stop, wants_stop = self._context.num_steps, self._context.stop, False
         # Calls end at multiples of these, so that reports and saves come at their steps.
         save_steps = self._context.options.checkpoints.steps
         ends = [each for each in (self.steps_per_call, save_steps) if each]
@@ -211,7 +213,7 @@ class LoopBackend(EstimatorBackend):
                 num_steps = min(num_steps, last - number)
             hooked.before_call()
             try:
-                outcome = take(num_steps, (wants_stop, self.graph.stop_requested()))
+                outcome = take(num_steps, (wants_stop, stop.cause is not None))
             except tf.errors.OutOfRangeError:
                 _LOG.info("The data ended after step %d", number)
                 break
@@ -219,7 +221,7 @@ class LoopBackend(EstimatorBackend):
                 break
             stops, is_signalled = (bool(each) for each in outcome.stops)
             if is_signalled:
-                self.graph.pass_on_stop()  # before hooks save and evaluate
+                stop.request(Stopped(signal.SIGTERM))  # before hooks save and evaluate
             wants_stop = hooked.after_call(outcome) or wants_stop
             number += int(outcome.num_taken)
             # Workers stop together: those that do not want to learn of it in the next step.

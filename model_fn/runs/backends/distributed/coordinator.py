@@ -69,7 +69,9 @@ class CoordinatorBackend(LoopBackend):
         )
         self.position_files = [worker_file(task.file_name) for task in self._workers]
         others = [*self._workers, *self._cluster.servers]
-        self._watch = TaskWatch(self._cluster, others, context.options.task_timeout_secs)
+        self._watch = TaskWatch(
+            self._cluster, others, context.options.task_timeout_secs, context.stop
+        )
 
     def _make_strategy(self) -> None:
         """Does nothing yet: only a training that has steps left waits for its workers."""
@@ -118,7 +120,7 @@ class CoordinatorBackend(LoopBackend):
     def train(self, input_fn: Callable[..., Any], hooks: Sequence[Any]) -> None:
         with self._connected():
             super().train(input_fn, hooks)
-        self._watch.raise_if_missing()
+        self._context.stop.raise_if_requested()
 
     def _make_call(self, loop_step: LoopStep, input_fn: Callable[..., Any]) -> Call:
         strategy = self._strategy
@@ -165,7 +167,7 @@ class CoordinatorBackend(LoopBackend):
             outcome = _merged(taken, len(self._workers))
             # A step of a worker that is lost meanwhile may have been taken twice.
             loop_step.global_step.assign(before + int(outcome.num_taken))
-            return outcome._replace(stops=tf.constant([self._watch.missing is not None, False]))
+            return outcome._replace(stops=tf.constant([self._context.stop.is_requested, False]))
 
         of_all = example._replace(positions=example.positions * len(self._workers))
         return Call(function.graph, of_all, take)
@@ -186,15 +188,14 @@ class CoordinatorBackend(LoopBackend):
             pool: Of the workers.
             begin: Starts a step, whose batch is wanted or not; its result in the future.
             read: Of a result that is there.
-            num_steps: How many; none begins where a task is missing.
+            num_steps: How many; none begins once training is to stop.
         """
         running: List[Any] = []
         taken: List[_Taken] = []
         number, is_over, ended_at = 0, False, time.monotonic()
         while True:
             while number < num_steps and len(running) < _AHEAD * len(self._workers):
-                wants_stop = number and (is_over or self.graph.stop_requested())
-                if wants_stop or self._watch.missing is not None:
+                if is_over or self._context.stop.is_requested:
                     break
                 running.append(begin(number == 0))
                 number += 1
@@ -219,7 +220,7 @@ class CoordinatorBackend(LoopBackend):
             "tasks again: the run resumes from its last checkpoint. --task_timeout_secs sets the "
             "time"
         )
-        self._watch.give_up(self._watch.missing or hangs)
+        self._watch.give_up(hangs)
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ from model_fn.runs.loop_options import (
 )
 from model_fn.runs.options import DEFAULT_TASK_TIMEOUT_SECS
 from model_fn.runs.signals import handlers_kept
+from model_fn.runs.stop import Stop
 from model_fn.runs.task_watch import TaskWatch, is_listening
 
 _LOG = logging.getLogger(__name__)
@@ -112,10 +113,11 @@ def connected(members: Cluster, task_timeout_secs: float) -> Any:
         MissingTaskError: if one is missing for too long.
     """
     others = [*members.tasks(cluster.WORKER), *members.servers]
-    watch = TaskWatch(members, others, task_timeout_secs)
+    stop = Stop()
+    watch = TaskWatch(members, others, task_timeout_secs, stop)
     _LOG.info("%s waits for %s", members.task, ", ".join(map(str, others)))
     with watch.watching():
-        cluster_tasks.wait_for(members, others, watch)
+        cluster_tasks.wait_for(members, others, stop)
         with handlers_kept():
             return tf.distribute.ParameterServerStrategy(_resolver(members))
 

@@ -12,6 +12,7 @@ from typing import Any, Iterator, Sequence
 from estimator_det.compat import failures, tf
 from model_fn.checkpoints.errors import MissingTaskError, RunError
 from model_fn.runs.cluster import Cluster, Task
+from model_fn.runs.stop import Stop
 from model_fn.runs.task_watch import TaskWatch, check_free, is_listening
 
 _LOG = logging.getLogger(__name__)
@@ -49,11 +50,12 @@ def wait_for_others(cluster: Cluster, task_timeout_secs: float) -> None:
     check_free(cluster)
     missing = [task for task in cluster.readers if task != cluster.task]
     _LOG.info("%s waits for %s", cluster.task, ", ".join(map(str, missing)))
-    watch = TaskWatch(cluster, missing, task_timeout_secs)
+    stop = Stop()
+    watch = TaskWatch(cluster, missing, task_timeout_secs, stop)
     with _listening(cluster) as server:
         while missing:
             watch.look()
-            watch.raise_if_missing()
+            stop.raise_if_requested()
             _accept_all(server)
             # One that was seen once may be changing to TensorFlow's server.
             missing = [task for task in missing if not is_listening(cluster.address(task))]
@@ -119,7 +121,7 @@ def together(cluster: Cluster, task_timeout_secs: float) -> Iterator[None]:
         MissingTaskError: if another worker is lost.
     """
     others = [task for task in cluster.readers if task != cluster.task]
-    watch = TaskWatch(cluster, others, task_timeout_secs, needs_all=True)
+    watch = TaskWatch(cluster, others, task_timeout_secs, Stop(), needs_all=True)
     try:
         with watch.watching():
             yield

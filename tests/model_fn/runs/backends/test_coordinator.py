@@ -140,8 +140,8 @@ def test_no_step_begins_after_a_signal(
 ) -> None:
     _set_cluster(monkeypatch)
     backend, pool = _backend(tmp_path), _Pool(_good)
-    backend.graph.stop_requested = lambda: True
-    assert len(backend._steps_of_workers(pool, pool.begin, _read, 20)) == 1
+    backend._context.stop.request()
+    assert backend._steps_of_workers(pool, pool.begin, _read, 20) == []
 
 
 def test_no_step_begins_while_a_task_is_missing(
@@ -152,7 +152,7 @@ def test_no_step_begins_while_a_task_is_missing(
     sleep = coordinator.time.sleep
 
     def notice(secs: float) -> None:
-        backend._watch.missing = MissingTaskError("worker 0 is missing")
+        backend._context.stop.request(MissingTaskError("worker 0 is missing"))
         sleep(secs)
 
     monkeypatch.setattr(coordinator.time, "sleep", notice)
@@ -160,7 +160,7 @@ def test_no_step_begins_while_a_task_is_missing(
     has_ended = pool.has_ended
 
     def end_later(result: Any) -> bool:
-        pool.ends = pool.ends or backend._watch.missing is not None
+        pool.ends = pool.ends or backend._context.stop.is_requested
         return has_ended(result)
 
     monkeypatch.setattr(pool, "has_ended", end_later)
@@ -184,7 +184,7 @@ def test_steps_that_do_not_end(
     pool.ends = False
 
     def look(_: float) -> None:
-        backend._watch.missing = MissingTaskError(missing) if missing else None
+        backend._watch._missing = MissingTaskError(missing) if missing else None
 
     monkeypatch.setattr(coordinator.time, "sleep", look)
 
