@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from model_fn.model_fn import create_model_fn
     from model_fn.runs.evaluator import continuous_eval
+    from model_fn.runs.hooks import Hook, StepResult
     from model_fn.runs.runner import train_and_evaluate
 
-__all__ = ["continuous_eval", "create_model_fn", "train_and_evaluate"]
+__all__ = ["Hook", "StepResult", "continuous_eval", "create_model_fn", "train_and_evaluate"]
 
 _HOMES = {
+    "Hook": "model_fn.runs.hooks",
+    "StepResult": "model_fn.runs.hooks",
     "continuous_eval": "model_fn.runs.evaluator",
     "create_model_fn": "model_fn.model_fn",
     "train_and_evaluate": "model_fn.runs.runner",

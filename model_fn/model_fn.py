@@ -110,7 +110,7 @@ def _train_spec(pipeline_config: Any, batch: _Batch, graph: step.TrainGraph) -> 
         loss=passed.losses[step.TOTAL_LOSS],
         train_op=made.train_op,
         training_hooks=_synchronization(made, graph, batch.run_config),
-        scaffold=make_scaffold(saver, batch.run_config, made.summary and made.summary.serialized),
+        scaffold=make_scaffold(saver, batch.run_config, made.summary.serialized),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import math
 import os
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Protocol, Sequence, Tuple
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from inputs import schema
 from inputs.records import stream as records
 from model_fn.debugging.nan_tracer import FirstNonFinite
 from model_fn.debugging.replay import BATCH_FILE, CHECKPOINT, Norms, bad_names, replay
-from model_fn.training.step import TrainGraph
 from model_fn.training.train_op import MOVING_AVERAGES
 
 FOLDER = "bad_step"
@@ -85,19 +84,29 @@ class Report(NamedTuple):
     folder: str
 
 
+class Variables(Protocol):
+    """Variables of a training."""
+
+    def save(self, prefix: str) -> None:
+        """Saves all of them as a checkpoint, which nobody resumes from."""
+
+    def trained_names(self) -> Sequence[str]:
+        """Names of those that steps change."""
+
+
 def save_bad_step(
-    session: tf1.Session,
-    graph: TrainGraph,
+    variables: Variables,
+    batch: Mapping[str, np.ndarray],
     pipeline_config: Any,
     model_dir: str,
     step: int,
     values: Dict[str, float],
 ) -> Report:
-    """Writes the folder of a bad step while the session of the training is still there.
+    """Writes the folder of a bad step.
 
     Args:
-        session: Its variables are those before the step.
-        graph: Of the training.
+        variables: As they were before the step.
+        batch: Of the step, by name; empty if it was not kept.
         pipeline_config: Of the training.
         model_dir: Gets the folder.
         step: Number of the step, counted from 1.
@@ -105,13 +114,11 @@ def save_bad_step(
     """
     folder = os.path.join(model_dir, f"{FOLDER}-{step}")
     tf.io.gfile.makedirs(folder)
-    batch = graph.step.rejected.arrays
     _save_batch(os.path.join(folder, BATCH_FILE), batch)
     configuration.save_pipeline(pipeline_config, folder)
     prefix = os.path.join(folder, CHECKPOINT)
-    # Without state: it must never be taken for the latest checkpoint of the training.
-    graph.saver.save(session, prefix, write_meta_graph=False, write_state=False)
-    bad_variables, largest = _examine_variables(prefix, list(graph.step.gradients))
+    variables.save(prefix)
+    bad_variables, largest = _examine_variables(prefix, variables.trained_names())
     report = Report(
         step=step,
         not_finite=bad_names(values),
@@ -153,7 +160,7 @@ def _write(report: Report) -> None:
             file.write(text + "\n")
 
 
-def _save_batch(path: str, batch: Dict[str, np.ndarray]) -> None:
+def _save_batch(path: str, batch: Mapping[str, np.ndarray]) -> None:
     # Texts come as objects, which only pickle could save.
     plain: Dict[str, Any] = {
         key: array.astype(np.bytes_) if array.dtype == object else array
@@ -181,7 +188,7 @@ def _examine_variables(prefix: str, trained: Sequence[str]) -> Tuple[List[str], 
     return bad, sorted(largest, key=lambda pair: -pair[1])[:_MOST_SHOWN]
 
 
-def _bad_inputs(batch: Dict[str, np.ndarray]) -> List[BadInput]:
+def _bad_inputs(batch: Mapping[str, np.ndarray]) -> List[BadInput]:
     found = []
     for key, array in batch.items():
         # Keypoints that are absent are NaN by definition.
@@ -194,7 +201,7 @@ def _bad_inputs(batch: Dict[str, np.ndarray]) -> List[BadInput]:
     return found
 
 
-def _records_of(batch: Dict[str, np.ndarray], reader: Any) -> List[Record]:
+def _records_of(batch: Mapping[str, np.ndarray], reader: Any) -> List[Record]:
     images = batch.get(f"features/{schema.IMAGE}")
     if images is None:
         return []

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any, Dict, List, Mapping, Optional, TextIO
 
-from estimator_det.compat import tf1
+from estimator_det.compat import tf, tf1
 from estimator_det.config import printing
 from estimator_det.config.check_model import score_threshold_field
 from estimator_det.config.text import ConfigError
@@ -136,6 +136,12 @@ def print_results(name: str, results: Dict[str, Any], stream: Optional[TextIO] =
     printing.report(f"evaluation {name!r} at step {step} | {numbers}", stream or sys.stderr)
 
 
+def event_writer(folder: str) -> Any:
+    """The writer of a folder's events, which Estimators use, too."""
+    with tf.Graph().as_default():  # It refuses to be made without one.
+        return tf1.summary.FileWriterCache.get(folder)
+
+
 def write_figures(
     folder: str, figures: Mapping[str, float], step: int, *, flush: bool = False
 ) -> None:
@@ -145,7 +151,7 @@ def write_figures(
     summary = tf1.Summary()
     for tag, value in figures.items():
         summary.value.add(tag=tag, simple_value=value)
-    writer = tf1.summary.FileWriterCache.get(folder)
+    writer = event_writer(folder)
     writer.add_summary(summary, step)
     if flush:
         writer.flush()

@@ -22,8 +22,9 @@ from estimator_det.compat import tf, tf1
 from estimator_det.files import atomic
 from inputs.records.cursor import CursorState, DataCursor
 from model_fn.runs.cluster import Cluster
-from model_fn.runs.progress import step_after
-from model_fn.training.step import POSITION, TrainGraph
+from model_fn.runs.context import RunContext
+from model_fn.runs.hooks import Hook, StepResult
+from model_fn.training.step import POSITION
 
 _LOG = logging.getLogger(__name__)
 
@@ -137,72 +138,53 @@ def _entries(path: str) -> Dict[str, Any]:
         return dict(json.loads(file.read()))
 
 
-class DataCursorHook(tf1.train.SessionRunHook):
+class DataCursorHook(Hook):
     """Moves a cursor past each batch that a step has used; to be placed before what saves.
 
     Args:
         cursor: Given to the input function, too.
-        graph: Of the training.
-        reader: Whose batches the cursor passes, of `TrainStep.positions`.
+        reader: Whose batches the cursor passes, of `StepResult.positions`.
     """
 
-    def __init__(self, cursor: DataCursor, graph: TrainGraph, reader: int = 0) -> None:
-        self._cursor, self._graph, self._reader = cursor, graph, reader
-        self._fetches: Any = None
+    def __init__(self, cursor: DataCursor, reader: int = 0) -> None:
+        self._cursor, self._reader = cursor, reader
 
-    def begin(self) -> None:
+    def begin(self, context: RunContext, step: int) -> None:
+        del context, step
         if self._cursor.is_rejected:
             _LOG.warning(
                 "The saved position in the data cannot be used: files, their sizes, the seed, "
                 "settings of the reader or the number of workers have changed. The data begin with "
                 "a new epoch, in a new order"
             )
-        position = self._graph.step.positions[self._reader]
-        self._fetches = [position[key] for key in POSITION]
 
-    def before_run(self, run_context: Any) -> Any:
-        return tf1.train.SessionRunArgs(self._fetches)
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        stream_indices, seeds = run_values.results
+    def after_step(self, result: StepResult) -> None:
+        stream_indices, seeds = (result.positions[self._reader][key] for key in POSITION)
         if len(seeds):  # A worker that takes steps when it is free may have taken none.
             self._cursor.advance(stream_indices, seeds)
 
 
-class WorkerPositionHook(tf1.train.SessionRunHook):
+class WorkerPositionHook(Hook):
     """Saves the position of a worker for the checkpoints of its chief; after `DataCursorHook`.
 
     Args:
         model_dir: Of the training.
         cursor: Moved by `DataCursorHook`.
-        graph: Of the training.
         file: See `worker_file`.
         look_secs: Seconds between two searches for a new checkpoint.
     """
 
     def __init__(
-        self,
-        model_dir: str,
-        cursor: DataCursor,
-        graph: TrainGraph,
-        file: str,
-        look_secs: float = _LOOK_SECS,
+        self, model_dir: str, cursor: DataCursor, file: str, look_secs: float = _LOOK_SECS
     ) -> None:
-        self._model_dir, self._cursor, self._graph = model_dir, cursor, graph
+        self._model_dir, self._cursor = model_dir, cursor
         self._file, self._look_secs = file, look_secs
         self._taken: Deque[Tuple[int, CursorState]] = collections.deque()  # since a checkpoint
         self._saved_step, self._looked_at = -1, -math.inf
-        self._step: Any = None
 
-    def begin(self) -> None:
-        self._step = step_after(self._graph.step.train_op)
-
-    def before_run(self, run_context: Any) -> Any:
-        return tf1.train.SessionRunArgs(self._step)
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_step(self, result: StepResult) -> None:
         assert self._cursor.state is not None
-        self._taken.append((int(run_values.results), self._cursor.state))
+        self._taken.append((result.step, self._cursor.state))
         if time.monotonic() - self._looked_at < self._look_secs:
             return
         self._looked_at = time.monotonic()
@@ -211,11 +193,11 @@ class WorkerPositionHook(tf1.train.SessionRunHook):
             self._saved_step = newest
             self._save(newest)
 
-    def end(self, session: tf1.Session) -> None:
-        del session
+    def end(self, step: int) -> None:
+        del step
         if self._taken:
-            step, state = self._taken[-1]
-            write_cursor_state(self._model_dir, step, state, self._file, is_last=True)
+            last, state = self._taken[-1]
+            write_cursor_state(self._model_dir, last, state, self._file, is_last=True)
 
     def _save(self, checkpoint_step: int) -> None:
         found = None

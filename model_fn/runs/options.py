@@ -127,7 +127,8 @@ class TrainOptions:
             unless it says otherwise, and reports come once a loop.
         progress: Report loss terms, rate and time left on standard error.
         progress_steps: Steps between two reports.
-        hooks: More training hooks.
+        hooks: More training hooks: `model_fn.Hook`s, or, not with the TF2 loop, hooks of an
+            Estimator's session.
         task_timeout_secs: In a cluster, seconds that another task may be missing.
         data_service: Address of the dispatcher of a `tf.data` service that reads and augments the
             training records, "host:port"; None to do it in this process.

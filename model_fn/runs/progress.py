@@ -10,20 +10,42 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, TextIO, Tuple
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import tf
 from estimator_det.config import bars, json_lines, printing
 from model_fn.debugging import bad_step
 from model_fn.evaluation.report import write_figures
+from model_fn.runs.backends.base import Backend
 from model_fn.runs.context import RunContext
-from model_fn.training.step import GRADIENT_NORM, TrainGraph
+from model_fn.runs.hooks import Hook, StepResult
+from model_fn.runs.summaries import SummaryHook
+from model_fn.training.step import GRADIENT_NORM
 
 PROGRESS_FILE = "progress.jsonl"
 
 _GIGA = 1e9
+TPU_REMEDY = (
+    "Lower the learning rate or lengthen its warm-up; on CPU or GPU the step at fault would be "
+    "rejected and saved"
+)
 
 
 class NotFiniteLossError(RuntimeError):
     """A loss term, or the norm of the gradients, became NaN or infinite; the message names it."""
+
+
+def describe_bad_step(result: StepResult) -> str:
+    """The message for a step of which nothing is saved."""
+    values = {**result.scalars, **result.bad_checks}
+    bad = {name: value for name, value in values.items() if not math.isfinite(value)}
+    return f"step {result.step + 1}: not finite: {bad}; all: {values}"
+
+
+def describe_bad_loop(result: StepResult) -> str:
+    """The message for steps on a TPU, where nothing rejects a bad step."""
+    bad = {name: value for name, value in result.scalars.items() if not math.isfinite(value)}
+    return (
+        f"not finite in the steps up to {result.step}: {bad}; all: {result.scalars}. {TPU_REMEDY}"
+    )
 
 
 class ProgressReport(NamedTuple):
@@ -86,10 +108,9 @@ class ProgressReport(NamedTuple):
 
 
 Listener = Callable[[ProgressReport], None]
-OnBadStep = Callable[[tf1.Session, int, Dict[str, float]], str]  # session, step, values -> message
 
 
-class TrainingReport(tf1.train.SessionRunHook):
+class TrainingReport(Hook):
     """Reports progress: a bar on a terminal, elsewhere a line every so many steps.
 
     The first step is reported as soon as it is done, and the last one however training ends.
@@ -97,43 +118,33 @@ class TrainingReport(tf1.train.SessionRunHook):
 
     Args:
         batch_size: Images per step, for the rate.
-        graph: Of the training.
-        num_steps: The global step at which training ends; None if it does not.
         every_steps: Steps between two reports.
         silent: Nothing on the terminal.
         stream: Where to write; standard error by default.
         listeners: Get the figures of every report.
-        on_bad_step: Called where a value is not finite; gives the message of the error.
-        shares_steps: Whether other workers of a cluster take steps, too.
+        on_bad_step: Called if a value is not finite; returns the message of the error.
     """
 
     def __init__(
         self,
         batch_size: int,
-        graph: TrainGraph,
-        num_steps: Optional[int] = None,
         *,
         every_steps: int = 20,
         silent: bool = False,
         stream: Optional[TextIO] = None,
         listeners: Sequence[Listener] = (),
-        on_bad_step: Optional[OnBadStep] = None,
-        shares_steps: bool = False,
+        on_bad_step: Callable[[StepResult], str] = describe_bad_step,
     ) -> None:
-        self._shares_steps = shares_steps
         self._batch_size = batch_size
-        self._graph = graph
-        self._num_steps = num_steps
         self._every_steps = every_steps
         self._silent = silent
         self._stream = stream or sys.stderr
         self._listeners = list(listeners)
         self._on_bad_step = on_bad_step
+        self._num_steps: Optional[int] = None  # global step at which training ends
         self._bar: Optional[Any] = None
-        self._fetches: Any = {}
-        self._step = 0
-        self._first_step = 0
-        self._num_runs = 0  # of this process
+        self._step = self._first_step = 0
+        self._num_taken = 0  # by this process
         self._reported = 0  # step of the last report
         self._values: Dict[str, float] = {}  # of the current step
         self._started = 0.0  # the current step
@@ -141,51 +152,33 @@ class TrainingReport(tf1.train.SessionRunHook):
         self._durations: List[float] = []  # from end to end
         self._waits: List[Tuple[float, float]] = []  # for the batch, and of the whole step
 
-    def begin(self) -> None:
-        step = self._graph.step
-        self._fetches = {
-            "values": step.scalars,
-            "checks": step.checks,
-            "wait": step.input_wait,
-        }
-        if step.num_taken is not None:
-            self._fetches["taken"] = step.num_taken
-        self._global_step = tf1.train.get_global_step()
-        if self._shares_steps:
-            self._fetches["step"] = step_after(step.train_op)
-
-    def after_create_session(self, session: tf1.Session, coord: Any) -> None:
-        del coord
-        self._step = self._first_step = int(session.run(self._global_step))
-        self._reported, self._values, self._num_runs = self._step, {}, 0
+    def begin(self, context: RunContext, step: int) -> None:
+        self._num_steps = context.num_steps
+        self._step = self._first_step = self._reported = step
+        self._values, self._num_taken = {}, 0
         self._durations, self._waits = [], []
         self._ended = time.monotonic()
         if self._bar is None and not self._silent and bars.has_room(self._stream):
             self._bar = bars.make_steps_bar(self._num_steps, self._step, self._stream)
 
-    def before_run(self, run_context: Any) -> Any:
-        del run_context
+    def before_step(self, step: int) -> None:
+        del step
         self._started = time.monotonic()
-        # At every step: a changing set of fetches would cost more.
-        return tf1.train.SessionRunArgs(self._fetches)
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        before, now, results = self._step, time.monotonic(), run_values.results
-        taken = int(results.get("taken", 1))
-        self._step = int(results.get("step", before + taken))
-        self._num_runs += 1
-        if taken and before != self._first_step:  # The first run also optimizes the graph.
-            self._durations.append((now - self._ended) / taken)
-            self._waits.append((float(run_values.results["wait"]), now - self._started))
+    def after_step(self, result: StepResult) -> None:
+        before, now = self._step, time.monotonic()
+        self._step = result.step
+        self._num_taken += result.num_taken
+        if result.num_taken and before != self._first_step:  # The first also optimizes the graph.
+            self._durations.append((now - self._ended) / result.num_taken)
+            if result.input_wait is not None:
+                self._waits.append((result.input_wait, now - self._started))
         self._ended = now
-        values = {name: float(value) for name, value in run_values.results["values"].items()}
-        checks = {name: float(value) for name, value in run_values.results["checks"].items()}
-        bad = {name: value for name, value in checks.items() if not math.isfinite(value)}
-        if bad or not all(math.isfinite(value) for value in values.values()):
-            if "taken" in run_values.results:
-                self._step += 1  # Only steps before it were taken.
-            raise NotFiniteLossError(self._bad_step(run_context, {**values, **bad}))
-        self._values = values
+        if not result.is_finite:
+            if self._bar is not None:
+                self._bar.close()
+            raise NotFiniteLossError(self._on_bad_step(result))
+        self._values = dict(result.scalars)
         is_last = self._num_steps is not None and self._step >= self._num_steps
         every = self._every_steps
         is_due = self._step // every > before // every
@@ -194,20 +187,12 @@ class TrainingReport(tf1.train.SessionRunHook):
         if self._bar is not None:
             self._bar.update(self._step - before)
 
-    def end(self, session: tf1.Session) -> None:
-        del session
+    def end(self, step: int) -> None:
+        del step
         if self._step != self._reported:  # Nobody knew that it was the last.
             self._report()
         if self._bar is not None:
             self._bar.close()
-
-    def _bad_step(self, run_context: Any, values: Dict[str, float]) -> str:
-        if self._bar is not None:
-            self._bar.close()
-        if self._on_bad_step is not None:
-            return self._on_bad_step(run_context.session, self._step, values)
-        bad = {name: value for name, value in values.items() if not math.isfinite(value)}
-        return f"step {self._step}: not finite: {bad}; all: {values}"
 
     def _report(self) -> None:
         self._reported = self._step
@@ -239,22 +224,10 @@ class TrainingReport(tf1.train.SessionRunHook):
         seconds = max(statistics.median(self._durations), 1e-6)
         report = report._replace(images_per_second=self._batch_size / seconds)
         if self._num_steps:
-            runs_left = float(max(self._num_steps - self._step, 0))
-            if self._shares_steps:
-                runs_left *= self._num_runs / max(self._step - self._first_step, 1)
-            report = report._replace(seconds_left=runs_left * seconds)
+            steps_left = max(self._num_steps - self._step, 0)
+            share = self._num_taken / max(self._step - self._first_step, 1)  # of this process
+            report = report._replace(seconds_left=steps_left * share * seconds)
         return report
-
-
-def step_after(train_op: Optional[tf.Tensor]) -> Any:
-    """int64 scalar: the global step once `train_op` has run; of a cluster, of all workers.
-
-    Without a `train_op`, in the TF2 loop, hooks read the step when all of it was taken.
-    """
-    if train_op is None:
-        return tf1.train.get_global_step()
-    with tf.control_dependencies([train_op]):
-        return tf.identity(tf1.train.get_global_step().read_value())
 
 
 def _short(name: str) -> str:
@@ -310,45 +283,34 @@ class TensorBoardLogger:
         write_figures(self._model_dir, figures, report.step)
 
 
-def training_hooks(
-    context: RunContext,
-    graph: TrainGraph,
-    *,
-    every_steps: int = 20,
-    silent: bool = False,
-    fault_log: Optional[Any] = None,
-    writes: bool = True,
-    shares_steps: bool = False,
-) -> List[Any]:
-    """The hooks that report progress, and stop training at a step that is not finite.
+def training_hooks(context: RunContext, backend: Backend, fault_log: Optional[Any]) -> List[Hook]:
+    """The hooks that report progress, and end training at a step that is not finite.
 
     Args:
         context: Of the run; its model_dir gets progress.jsonl, events, and the folder of a bad
-            step.
-        graph: Of the training.
-        every_steps: Steps between two reports.
-        silent: Nothing on the terminal; files are written all the same.
+            step, all written by the chief.
+        backend: Of the run.
         fault_log: An `inputs.bad_records.kinds.FaultLog`, whose counts go to TensorBoard.
-        writes: False for the workers of a cluster that leave files to their chief.
-        shares_steps: Whether other workers of a cluster take steps, too.
     """
-    pipeline_config, model_dir = context.config, context.model_dir
+    options, model_dir, is_chief = context.options, context.model_dir, context.cluster.is_chief
     jsonl = JsonlLogger(os.path.join(model_dir, PROGRESS_FILE))
 
-    def on_bad_step(session: tf1.Session, step: int, values: Dict[str, float]) -> str:
-        report = bad_step.save_bad_step(session, graph, pipeline_config, model_dir, step, values)
-        jsonl.write({"step": step, "not_finite": report.not_finite, "folder": report.folder})
+    def on_bad_step(result: StepResult) -> str:
+        values = {**result.scalars, **result.bad_checks}
+        report = bad_step.save_bad_step(
+            backend, result.rejected, context.config, model_dir, result.step + 1, values
+        )
+        jsonl.write({"step": report.step, "not_finite": report.not_finite, "folder": report.folder})
         return bad_step.summary_text(report)
 
-    return [
-        TrainingReport(
-            pipeline_config.train_config.batch_size,
-            graph,
-            context.num_steps,
-            every_steps=every_steps,
-            silent=silent,
-            listeners=[jsonl, TensorBoardLogger(model_dir, fault_log)] if writes else [],
-            on_bad_step=on_bad_step if writes else None,
-            shares_steps=shares_steps,
-        )
-    ]
+    describe = on_bad_step if is_chief else describe_bad_step
+    # Workers of the TF2 loop have the same numbers.
+    speaks = options.progress and (is_chief or options.loop is None)
+    reports = TrainingReport(
+        context.config.train_config.batch_size,
+        every_steps=options.tpu.iterations_per_loop if options.tpu else options.progress_steps,
+        silent=not speaks,
+        listeners=[jsonl, TensorBoardLogger(model_dir, fault_log)] if is_chief else [],
+        on_bad_step=describe_bad_loop if options.tpu else describe,
+    )
+    return [reports, *([SummaryHook(model_dir)] if is_chief else [])]

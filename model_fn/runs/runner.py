@@ -113,7 +113,7 @@ def _train_and_evaluate(context: RunContext, backend: Backend) -> Metrics:
             evaluations.catch_up(run.first_step)
             run.ended()
             return {}
-        backend.train(run.input_fn(), run.hooks([evaluations] if cluster.evaluates else []))
+        backend.train(run.input_fn(), run.hooks(evaluations if cluster.evaluates else None))
         run.ended()
     return evaluations.metrics
 

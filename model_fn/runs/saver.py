@@ -5,75 +5,55 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import Any, Callable, Mapping, Optional, Sequence
+from typing import Callable, Mapping, Optional
 
 from estimator_det.compat import tf, tf1
 from inputs.records.cursor import DataCursor
 from model_fn.checkpoints import repair, writing
 from model_fn.checkpoints.errors import UnreadableCheckpointError
+from model_fn.evaluation.report import event_writer
 from model_fn.runs import data_cursor
 from model_fn.runs.backends import Backend
 from model_fn.runs.context import RunContext
+from model_fn.runs.hooks import Hook, StepResult
 from model_fn.runs.signals import Stopped, StopSignals
-from model_fn.runs.stop import Stop
 
 GRAPH_FILE = "graph.pbtxt"  # the training graph as text
+_NAME = "model.ckpt"
 
 
-class StopAfterStep(tf1.train.SessionRunHook):
-    """Ends training after the step during which a signal arrived.
-
-    Args:
-        stop: The run's.
-        signals: Entered; a signal raises until the session is there, and is noted from then on.
-    """
-
-    def __init__(self, stop: Stop, signals: StopSignals) -> None:
-        self._stop, self._signals = stop, signals
-
-    def begin(self) -> None:
-        # An exception that a signal raised in a `__del__` was lost.
-        self._stop.raise_if_requested()
-
-    def after_create_session(self, session: tf1.Session, coord: Any) -> None:
-        del session, coord
-        self._stop.raise_if_requested()
-        self._signals.defer()
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        del run_values
-        if self._stop.is_requested:
-            run_context.request_stop()
-
-
-class CheckpointListener(tf1.train.CheckpointSaverListener):
-    """A listener of a `CheckpointSaver` that may ask for checkpoints."""
+class CheckpointListener:
+    """Base class of what follows from checkpoints; its first call is where training starts."""
 
     def wants_checkpoint(self, step: int) -> bool:
-        """Whether this step, or one since the last checkpoint, is to be saved."""
+        """True if this step, or one since the last checkpoint, is to be saved."""
         del step
         return False
 
+    def after_save(self, step: int) -> bool:
+        """Called after a checkpoint; True if training is to stop."""
+        del step
+        return False
 
-class CheckpointSaver(tf1.train.CheckpointSaverHook):
-    """Saves when the hook it derives from does, and when a `CheckpointListener` asks for it.
+    def end(self, step: int) -> None:
+        """Called after the last checkpoint, unless a signal ended training."""
 
-    It replaces that hook's private `_save`:
 
-    * what training resumed from is not saved again. TensorFlow would write the same files in
-      place, and a process killed in that moment would leave its newest checkpoint in pieces;
-    * on a signal it saves without evaluating, and a signal ends an evaluation at once;
-    * its files reach the disk itself before the `checkpoint` file names it;
-    * an error names folder, free space and file, and what it left half-written is deleted.
+class CheckpointSaver(Hook):
+    """Saves checkpoints when it is time, and when its listener asks for one.
 
-    The listeners' first call stands for the state that training starts from.
+    * What training resumed from is not saved again: a process killed in that moment would leave its
+      newest checkpoint in pieces.
+    * On a signal it saves without evaluating, and a signal ends an evaluation at once.
+    * Its files reach the disk before the `checkpoint` file names it.
+    * An error names folder, free space and file, and what it left half-written is deleted.
 
     Args:
         context: Of the run.
-        backend: Of the run; its graph has the saver.
+        backend: Of the run.
         signals: Entered.
-        may_save: Raises where the folder has become another process's.
-        resumed_step: Step of the checkpoint that is restored; None where there is none.
+        may_save: Raises if the folder has become another process's.
+        resumed_step: Step of the checkpoint that is restored; None if there is none.
         cursors: By the files where their states are saved with each checkpoint.
     """
 
@@ -86,93 +66,59 @@ class CheckpointSaver(tf1.train.CheckpointSaverHook):
         resumed_step: Optional[int],
         cursors: Mapping[str, DataCursor],
     ) -> None:
-        saving = context.options.checkpoints
-        super().__init__(context.model_dir, save_secs=saving.secs, save_steps=saving.steps)
-        self._set_steps_per_run(backend.steps_per_call)
-        self._model_dir, self._graph = context.model_dir, backend.graph
+        self._model_dir, self._backend = context.model_dir, backend
         self._stop, self._signals = context.stop, signals
-        self._may_save = may_save
-        self._cursors = cursors
+        self._may_save, self._cursors = may_save, cursors
+        saving = context.options.checkpoints
+        self._timer = tf1.train.SecondOrStepTimer(every_secs=saving.secs, every_steps=saving.steps)
         keep_hours = context.config.train_config.keep_checkpoint_every_n_hours
         self._kept = KeptCheckpoints(context.model_dir, saving.keep_max, keep_hours)
+        self.listener = CheckpointListener()
         self.saved_step = resumed_step
 
-    def add_listeners(self, listeners: Sequence[Any]) -> None:
-        """Adds `CheckpointSaverListener`s, before training begins."""
-        self._listeners.extend(listeners)
-
-    def _get_saver(self) -> tf1.train.Saver:
-        return self._graph.saver
-
-    def after_create_session(self, session: tf1.Session, coord: Any) -> None:
-        """Writes the graph and saves what training starts from.
-
-        TensorFlow's hook does the same, but prints the graph as text in Python. That takes seconds
-        for thousands of operations; `str` prints it in C++.
-        """
-        del coord
-        graph = session.graph
+    def begin(self, context: RunContext, step: int) -> None:
+        """Writes the graph and saves what training starts from."""
+        del context
+        graph_def = self._backend.graph_def()
         with tf.io.gfile.GFile(os.path.join(self._model_dir, GRAPH_FILE), "w") as file:
-            file.write(str(graph.as_graph_def(add_shapes=True)))
-        self._summary_writer.add_graph(graph)
-        step = int(session.run(self._global_step_tensor))
-        self._save(session, step)
+            file.write(str(graph_def))  # in C++; TensorFlow prints it in Python, in seconds
+        event = tf1.Event(wall_time=time.time(), graph_def=graph_def.SerializeToString())
+        event_writer(self._model_dir).add_event(event)
+        self._save(step)
         self._timer.update_last_triggered_step(step)
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        super().after_run(run_context, run_values)
-        # The step in the results may be that before the step that was taken.
-        if run_context.stop_requested or not self._is_wanted(
-            int(run_values.results) + self._steps_per_run
-        ):
-            return
-        step = int(run_context.session.run(self._global_step_tensor))
-        if self._is_wanted(step) and self._save(run_context.session, step):
-            run_context.request_stop()
+    def after_step(self, result: StepResult) -> None:
+        step = result.step
+        is_due = self._timer.should_trigger_for_step(step)
+        if is_due:
+            self._timer.update_last_triggered_step(step)
+        if is_due or self.listener.wants_checkpoint(step):
+            self._save(step)
 
-    def _is_wanted(self, step: int) -> bool:
-        return any(
-            listener.wants_checkpoint(step)
-            for listener in self._listeners
-            if isinstance(listener, CheckpointListener)
-        )
-
-    def end(self, session: tf1.Session) -> None:
+    def end(self, step: int) -> None:
         """Saves the last step, and evaluates it unless a signal ended training."""
-        step = int(session.run(self._global_step_tensor))
         if step != self.saved_step:
-            self._save(session, step)
-        if self._stop.cause is not None:
-            return
-        with contextlib.suppress(Stopped), self._signals.immediate():
-            for listener in self._listeners:
-                listener.end(session, step)
+            self._save(step)
+        if self._stop.cause is None:
+            with contextlib.suppress(Stopped), self._signals.immediate():
+                self.listener.end(step)
 
-    def _save(self, session: tf1.Session, step: int) -> bool:
-        """Saves; whether training is to stop."""
-        for listener in self._listeners:
-            listener.before_save(session, step)
+    def _save(self, step: int) -> None:
         if step != self.saved_step:
-            self._write(session, step)
-        if self._stop.cause is not None:
-            return True
-        stop = False
-        try:
-            with self._signals.immediate():
-                for listener in self._listeners:
-                    stop = bool(listener.after_save(session, step)) or stop
-        except Stopped:
-            return True
-        return stop
+            self._write(step)
+        if self._stop.cause is None:
+            with contextlib.suppress(Stopped), self._signals.immediate():
+                if self.listener.after_save(step):
+                    self._stop.request()
 
-    def _write(self, session: tf1.Session, step: int) -> None:
-        prefix = f"{self._save_path}-{step}"
+    def _write(self, step: int) -> None:
+        prefix = os.path.join(self._model_dir, f"{_NAME}-{step}")
         self._may_save()
         try:
             for file, cursor in self._cursors.items():
                 if cursor.state is not None:
                     data_cursor.write_cursor_state(self._model_dir, step, cursor.state, file)
-            self._graph.saver.save(session, self._save_path, global_step=step, write_state=False)
+            self._backend.save(prefix)
             repair.write_through(prefix)
             self._kept.add(os.path.basename(prefix))
         except writing.POSSIBLE as error:
@@ -187,10 +133,8 @@ class CheckpointSaver(tf1.train.CheckpointSaverHook):
                 raise
             raise explained from error
         self.saved_step = step
-        self._summary_writer.add_session_log(
-            tf1.SessionLog(status=tf1.SessionLog.CHECKPOINT, checkpoint_path=self._save_path),
-            step,
-        )
+        saved = tf1.SessionLog(status=tf1.SessionLog.CHECKPOINT, checkpoint_path=prefix)
+        event_writer(self._model_dir).add_session_log(saved, step)
 
 
 class KeptCheckpoints:

@@ -67,22 +67,20 @@ class TrainingEvaluations(CheckpointListener):
         self._evaluated_step = self._history[-1].step if self._history else None
         self.metrics: Metrics = {}
 
-    def after_save(self, session: Any, global_step_value: int) -> bool:
-        """Evaluates, if it is time; whether training is to stop."""
-        del session
+    def after_save(self, step: int) -> bool:
+        """Evaluates, if it is time; True if training is to stop."""
         if not self._started:
             self._started = True
             return False
-        if not self._is_due(global_step_value):
+        if not self._is_due(step):
             return False
-        self.evaluate(global_step_value)
+        self.evaluate(step)
         return self.is_exhausted()
 
-    def end(self, session: Any, global_step_value: int) -> None:
+    def end(self, step: int) -> None:
         """Evaluates the last checkpoint, unless that is done, and exports it to export/Servo."""
-        del session
-        if global_step_value != self._evaluated_step:
-            self.evaluate(global_step_value)
+        if step != self._evaluated_step:
+            self.evaluate(step)
         if self._options.export_final:
             export(self._config, self._make_evaluator(), self._model_dir, FINAL_EXPORT)
 
@@ -125,7 +123,7 @@ class TrainingEvaluations(CheckpointListener):
             _LOG.info("Step %d was not evaluated: evaluating now", step)
         elif history.last_step(self._model_dir) == step:
             return
-        self.end(None, step)
+        self.end(step)
 
     def resume(self, step: int) -> None:
         """Evaluates the checkpoint that training resumes from, if it was stopped before that."""

@@ -5,18 +5,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
-from estimator_det.compat import tf1
 from estimator_det.config import files
 from estimator_det.config import pipeline as configuration
 from inputs.bad_records.log import LOG_FILE, FaultLog
 from inputs.records.cursor import CursorState, DataCursor
 from model_fn.checkpoints import repair, writing
 from model_fn.checkpoints.errors import SessionLostError
-from model_fn.checkpoints.variables import check_resumable
 from model_fn.evaluation import history
-from model_fn.runs import lock
+from model_fn.runs import lock, progress
 from model_fn.runs.allocator import return_freed_memory
 from model_fn.runs.backends import Backend
 from model_fn.runs.context import RunContext
@@ -27,7 +25,8 @@ from model_fn.runs.data_cursor import (
     read_cursor_state,
     read_worker_state,
 )
-from model_fn.runs.saver import CheckpointSaver, StopAfterStep
+from model_fn.runs.hooks import Hook
+from model_fn.runs.saver import CheckpointListener, CheckpointSaver
 from model_fn.runs.signals import Stopped, StopSignals, signal_name
 
 _LOG = logging.getLogger(__name__)
@@ -38,24 +37,24 @@ _ENDLESS = (
 )
 
 
-class _SaveConfiguration(tf1.train.SessionRunHook):
-    """Saves the configuration as run, and removes the mark that training is over.
+class _Start(Hook):
+    """Ends the time in which a signal raises; saves the configuration, unless the chief does.
 
-    Not before the graph is built and compared with the checkpoint to resume from: a configuration
-    that is refused until then replaces nothing. The TF2 loop has done that before hooks begin.
+    The mark that training is over is removed. Until here a configuration that does not fit the
+    checkpoint to resume from was refused, and has replaced nothing.
     """
 
-    def __init__(self, context: RunContext) -> None:
-        self._context = context
+    def __init__(self, signals: StopSignals) -> None:
+        self._signals = signals
 
-    def begin(self) -> None:
-        latest = tf1.train.latest_checkpoint(self._context.model_dir)
-        if latest is not None:
-            wanted = {variable.op.name: variable for variable in tf1.global_variables()}
-            with repair.gone_explained(latest):
-                check_resumable(latest, wanted, self._context.config.model)
-        configuration.save_pipeline(self._context.config, self._context.model_dir)
-        history.clear_over(self._context.model_dir)
+    def begin(self, context: RunContext, step: int) -> None:
+        del step
+        # An exception that a signal raised in a `__del__` was lost.
+        context.stop.raise_if_requested()
+        self._signals.defer()
+        if context.cluster.is_chief:
+            configuration.save_pipeline(context.config, context.model_dir)
+            history.clear_over(context.model_dir)
 
 
 class TrainingRun:
@@ -154,30 +153,24 @@ class TrainingRun:
         reason = "num_train_steps" if last is not None and step >= last else "stopped early"
         history.mark_over(self._context.model_dir, step, reason)
 
-    def hooks(self, listeners: Sequence[Any] = ()) -> List[Any]:
+    def hooks(self, listener: Optional[CheckpointListener] = None) -> List[Hook]:
         """All hooks of the run in order: a step that one of them rejects is not saved.
 
         Args:
-            listeners: Called when the run saves a checkpoint.
+            listener: Called when the run saves a checkpoint.
         """
-        options = self._context.options
+        context = self._context
         hooks = [
-            StopAfterStep(self._context.stop, self._signals),
-            *([_SaveConfiguration(self._context)] if self._saver is not None else []),
-            *self._backend.progress_hooks(
-                every_steps=options.progress_steps,
-                silent=not options.progress,
-                fault_log=self._faults,
-            ),
-            *options.hooks,
+            _Start(self._signals),
+            *progress.training_hooks(context, self._backend, self._faults),
+            *(hook for hook in context.options.hooks if isinstance(hook, Hook)),
         ]
-        graph = self._backend.graph
         for reader, (file, cursor) in enumerate(self._cursors.items()):
-            hooks.append(DataCursorHook(cursor, graph, reader))
+            hooks.append(DataCursorHook(cursor, reader))
             if self._saver is None:
-                hooks.append(WorkerPositionHook(self._context.model_dir, cursor, graph, file))
+                hooks.append(WorkerPositionHook(context.model_dir, cursor, file))
         if self._saver is not None:
-            self._saver.add_listeners(listeners)
+            self._saver.listener = listener or self._saver.listener
             hooks.append(self._saver)
         return hooks
 

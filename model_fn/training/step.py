@@ -47,14 +47,13 @@ class TrainStep(NamedTuple):
     losses: Tensors  # of `Forward`
     scalars: Tensors  # what reports show: losses, LEARNING_RATE, GRADIENT_NORM
     counts: Tensors  # of `Forward`
-    summary: Optional[StepSummary]  # None where hooks make it themselves
+    summary: StepSummary
     gradients: Tensors  # by variable, as applied but for clipping
     checks: Tensors  # more float32 scalars that must be finite; NaN or infinite ones are reported
     written: Sequence[tf.Tensor]  # what `Detector.updates` write
     positions: Sequence[Tensors]  # of each reader of records: POSITION of the images that it gave
     input_wait: tf.Tensor  # float64 scalar, seconds that the step waited for its batch
     rejected: RejectedBatch  # the batch of the step whose numbers were not finite
-    num_taken: Optional[tf.Tensor] = None  # int32 scalar, steps of one return to hooks; None: 1
     synchronizing: Optional[SyncReplicas] = None  # the optimizer, where workers share each step
 
 
@@ -257,10 +256,9 @@ def measure_input_wait(batch: List[tf.Tensor]) -> tf.Tensor:
 
 
 class TrainGraph:
-    """What the hooks of a run take from the graph that its model_fn builds.
+    """What a backend takes from the graph that its model_fn builds.
 
-    The run makes it and hands it to `create_model_fn`, which fills it in; hooks read it from
-    `begin` on.
+    The backend makes it and hands it to `create_model_fn`, which fills it in.
 
     Attributes:
         host_values: What the host of a TPU received last (`host_call.HostValues`); None elsewhere.

@@ -102,14 +102,14 @@ def clip_gradients(
 
 def gradient_summaries(gradients: Dict[str, tf.Tensor]) -> List[tf.Tensor]:
     """Histogram and norm of each gradient, and the global norm, as serialized summaries."""
-    summaries = []
-    for name, gradient in gradients.items():
-        summaries += [
-            tf1.summary.histogram(f"gradients/{name}", gradient, collections=[]),
-            tf1.summary.scalar(f"gradient_norm/{name}", tf.norm(gradient), collections=[]),
-        ]
-    norm = tf.linalg.global_norm(list(gradients.values()))
-    return [*summaries, tf1.summary.scalar("global_norm/gradient_norm", norm, collections=[])]
+    norms = {f"gradient_norm/{name}": tf.norm(gradient) for name, gradient in gradients.items()}
+    norms["global_norm/gradient_norm"] = tf.linalg.global_norm(list(gradients.values()))
+    histograms = [
+        tf.raw_ops.HistogramSummary(tag=f"gradients/{name}", values=gradient)
+        for name, gradient in gradients.items()
+    ]
+    scalars = tf.raw_ops.ScalarSummary(tags=list(norms), values=tf.stack(list(norms.values())))
+    return [*histograms, scalars]
 
 
 def compute_gradients(

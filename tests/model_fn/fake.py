@@ -25,10 +25,12 @@ from model_fn.runs import best_checkpoints, evaluator
 from model_fn.runs.backends import estimator, tpu_estimator
 from model_fn.runs.cluster import Cluster, read_cluster
 from model_fn.runs.context import RunContext
+from model_fn.runs.hooks import Hook
 from model_fn.runs.options import TrainOptions
 from model_fn.training import initial_values, replica
 from model_fn.training.finite_gate import RejectedBatch
 from model_fn.training.step import TrainGraph, TrainStep
+from model_fn.training.step_summary import StepSummary
 
 SIZE = 8
 NUM_CLASSES = 3
@@ -157,7 +159,7 @@ def graph_with(train_op: Any = None, wait: Any = None, **scalars: tf.Tensor) -> 
         losses={},
         scalars=scalars,
         counts={},
-        summary=None,
+        summary=StepSummary(tf.constant(b""), tf1.placeholder_with_default(True, [])),
         gradients={},
         checks={},
         written=[],
@@ -269,13 +271,13 @@ def make_receiver(*_: Any, **__: Any) -> Callable[[], Any]:
     return receive
 
 
-class SignalAt(tf1.train.SessionRunHook):
+class SignalAt(Hook):
     """Sends SIGTERM in a step."""
 
     def __init__(self, step: int) -> None:
         self._steps_left = step
 
-    def before_run(self, run_context: Any) -> None:
+    def before_step(self, step: int) -> None:
         self._steps_left -= 1
         if not self._steps_left:
             os.kill(os.getpid(), signal.SIGTERM)

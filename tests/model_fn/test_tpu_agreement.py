@@ -17,6 +17,7 @@ from estimator_det.config import pipeline
 from inputs import schema
 from model_fn import model_fn
 from model_fn.checks import tpu_graph, xla_check
+from model_fn.runs import progress
 from model_fn.runs.backends import tpu_estimator
 from model_fn.runs.tpu_options import TpuOptions
 from model_fn.training.step import TrainGraph
@@ -163,13 +164,13 @@ def _by_tpu_estimator(config: Any, folder: pathlib.Path) -> Tuple[Values, float]
     on_tpu = TpuOptions(num_shards=1, iterations_per_loop=1, rehearses=True)
     told: List[Any] = []
     graph = TrainGraph()
-    report = tpu_estimator.LoopReport(
-        BATCH, graph, 1, every_steps=1, silent=True, listeners=[told.append]
-    )
+    report = progress.TrainingReport(BATCH, every_steps=1, silent=True, listeners=[told.append])
+    context = fake.run_context(folder, config, num_train_steps=1)
+    adapter = tpu_estimator.TpuAdapter(context, graph, [report])
     runner = tpu_estimator.make_estimator(config, str(folder), on_tpu, graph=graph)
     saver = fake.SaverHook(str(folder), graph)
     with tpu_estimator.running(on_tpu):
-        runner.train(tpu_estimator.fed(input_fn), hooks=[report, saver], max_steps=1)
+        runner.train(tpu_estimator.fed(input_fn), hooks=[adapter, saver], max_steps=1)
     names = runner.get_variable_names()
     after = {name: np.asarray(runner.get_variable_value(name)) for name in names}
     return after, told[0].values["Loss/total_loss"]

@@ -162,15 +162,15 @@ def _train_fake(
 
     from estimator_det.compat import tf, tf1
     from inputs import pipeline as inputs
-    from model_fn import model_fn
+    from model_fn import Hook, StepResult, model_fn
     from model_fn.runs import runner
     from model_fn.runs.loop_options import LoopOptions
     from model_fn.runs.options import CheckpointOptions, EvaluationOptions
     from model_fn.training import initial_values, replica
     from tests.model_fn import fake
 
-    class Slow(tf1.train.SessionRunHook):
-        def after_run(self, run_context: Any, run_values: Any) -> None:
+    class Slow(Hook):
+        def after_step(self, result: StepResult) -> None:
             time.sleep(step_secs)
 
     def announced(*batch: Any) -> Any:

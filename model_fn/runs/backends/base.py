@@ -16,7 +16,7 @@ from typing import (
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor
 from model_fn.evaluation.accumulator import Results
-from model_fn.training.step import TrainGraph
+from model_fn.runs.hooks import Hook
 
 
 class Evaluator:
@@ -51,15 +51,11 @@ class Backend(Protocol):
     """Executes the steps of one run.
 
     Attributes:
-        graph: What hooks take from the training graph, once it is built.
         position_files: Where in model_dir positions in the data are saved, one for each reader of
             records whose batches this process uses; none where positions are not kept.
-        steps_per_call: Steps between two returns to the hooks.
     """
 
-    graph: TrainGraph
     position_files: Sequence[str]
-    steps_per_call: int
 
     def running(self) -> ContextManager[None]:
         """Within, the backend can train; its errors become those of a run."""
@@ -82,22 +78,22 @@ class Backend(Protocol):
             fault_log: Gets the faults of records.
         """
 
-    def progress_hooks(self, *, every_steps: int, silent: bool, fault_log: FaultLog) -> List[Any]:
-        """The hooks that report progress, and end training at a step that is not finite.
-
-        Args:
-            every_steps: Steps between two reports.
-            silent: Nothing on the terminal; files are written all the same.
-            fault_log: Its counts go to TensorBoard.
-        """
-
-    def train(self, input_fn: Callable[..., Any], hooks: Sequence[Any]) -> None:
-        """Trains to the last step.
+    def train(self, input_fn: Callable[..., Any], hooks: Sequence[Hook]) -> None:
+        """Trains to the last step, or until the run's `Stop` is requested.
 
         Args:
             input_fn: Of `input_fn`.
             hooks: Called around each step, in this order.
         """
+
+    def save(self, prefix: str) -> None:
+        """Saves all variables as a checkpoint, without listing it; for hooks."""
+
+    def trained_names(self) -> List[str]:
+        """Names of the variables that steps change; for hooks."""
+
+    def graph_def(self) -> Any:
+        """The graph of a step, with shapes; for hooks."""
 
     def evaluator(self) -> Evaluator:
         """Evaluates and exports the checkpoints of the run."""

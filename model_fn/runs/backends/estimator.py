@@ -8,20 +8,20 @@ import functools
 import logging
 from typing import Any, Callable, ContextManager, List, Optional, Sequence
 
-from estimator_det.compat import estimator, tf1
+from estimator_det.compat import estimator
 from estimator_det.detectors.base import make_preprocessor
 from inputs import pipeline as input_pipeline
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor, seed_at
 from model_fn.evaluation.accumulator import OnResults
 from model_fn.model_fn import create_model_fn
-from model_fn.runs import progress
 from model_fn.runs.backends.base import Evaluator
+from model_fn.runs.backends.hook_adapter import HookAdapter
 from model_fn.runs.cluster import SINGLE, Cluster, estimator_environment
 from model_fn.runs.context import RunContext
 from model_fn.runs.data_cursor import position_file
+from model_fn.runs.hooks import Hook
 from model_fn.runs.options import CheckpointOptions
-from model_fn.runs.summaries import SummaryHook
 from model_fn.training.step import TrainGraph
 
 _LOG = logging.getLogger(__name__)
@@ -32,7 +32,6 @@ SERVICE_LIMITS = (
     "not saved: a resumed run begins with a new epoch, in a new order. A record that cannot be "
     "used ends the run, whatever bad_records says"
 )
-SUMMARY_STEPS = 100  # between two summaries
 
 
 def make_estimator(
@@ -64,12 +63,14 @@ def make_estimator(
             model_dir=model_dir,
             tf_random_seed=seed,
             keep_checkpoint_max=checkpoints.keep_max,
-            # `summary_hooks` do that: an Estimator's fetch something else in some steps.
+            # The hooks of a run do that: an Estimator's fetch something else in some steps.
             save_summary_steps=0,
             log_step_count_steps=None,
-            save_checkpoints_steps=checkpoints.steps,
-            save_checkpoints_secs=checkpoints.secs,
-            **run_options,
+            **{
+                "save_checkpoints_steps": checkpoints.steps,
+                "save_checkpoints_secs": checkpoints.secs,
+                **run_options,
+            },
         )
     model_fn = create_model_fn(pipeline_config, graph=graph, on_results=on_results)
     return estimator.Estimator(model_fn, config=run_config, params={})
@@ -89,7 +90,9 @@ def estimator_maker(context: RunContext) -> Callable[..., Any]:
 def make_trainer(context: RunContext, graph: TrainGraph, **run_options: Any) -> Any:
     """The Estimator that trains, in the cluster of the run."""
     make = estimator_maker(context)
-    return make(cluster=context.cluster, graph=graph, **run_options)
+    # A hook of the run saves.
+    saving = {"save_checkpoints_steps": None, "save_checkpoints_secs": None}
+    return make(cluster=context.cluster, graph=graph, **saving, **run_options)
 
 
 def make_train_input_fn(
@@ -127,18 +130,10 @@ def make_train_input_fn(
     return made
 
 
-def summary_hooks(context: RunContext, graph: TrainGraph) -> List[Any]:
-    """Write what a run reports to TensorBoard besides its progress."""
-    return [
-        tf1.train.StepCounterHook(SUMMARY_STEPS, output_dir=context.model_dir),
-        SummaryHook(context.model_dir, graph, SUMMARY_STEPS),
-    ]
-
-
 class EstimatorBackend:
     """An Estimator in this process; `Backend` says what its methods do."""
 
-    steps_per_call = 1
+    _adapter: HookAdapter  # of the training
 
     def __init__(self, context: RunContext) -> None:
         self._context = context
@@ -160,15 +155,23 @@ class EstimatorBackend:
     ) -> Callable[..., Any]:
         return make_train_input_fn(self._context, next(iter(cursors), None), first_step, fault_log)
 
-    def progress_hooks(self, **options: Any) -> List[Any]:
-        return [
-            *progress.training_hooks(self._context, self.graph, **options),
-            *summary_hooks(self._context, self.graph),
-        ]
+    def train(self, input_fn: Callable[..., Any], hooks: Sequence[Hook]) -> None:
+        adapter = HookAdapter(self._context, self.graph, hooks)
+        self._train(make_trainer(self._context, self.graph), input_fn, adapter)
 
-    def train(self, input_fn: Callable[..., Any], hooks: Sequence[Any]) -> None:
-        trainer = make_trainer(self._context, self.graph)
-        trainer.train(input_fn, hooks=list(hooks), max_steps=self._context.num_steps)
+    def _train(self, trainer: Any, input_fn: Callable[..., Any], adapter: HookAdapter) -> None:
+        self._adapter = adapter
+        users = [hook for hook in self._context.options.hooks if not isinstance(hook, Hook)]
+        trainer.train(input_fn, hooks=[*users, adapter], max_steps=self._context.num_steps)
+
+    def save(self, prefix: str) -> None:
+        self.graph.saver.save(self._adapter.session, prefix, write_state=False)
+
+    def trained_names(self) -> List[str]:
+        return list(self.graph.step.gradients)
+
+    def graph_def(self) -> Any:
+        return self._adapter.session.graph.as_graph_def(add_shapes=True)
 
     def evaluator(self) -> Evaluator:
         return Evaluator(estimator_maker(self._context))

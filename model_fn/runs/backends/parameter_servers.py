@@ -11,7 +11,7 @@ import contextlib
 import functools
 import logging
 import time
-from typing import Any, Callable, ContextManager, List, Sequence
+from typing import Any, Callable, Sequence
 
 from estimator_det.compat import tf, tf1, versions
 from estimator_det.config.text import ConfigError
@@ -19,49 +19,32 @@ from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor
 from model_fn.checkpoints.errors import VARIABLES_LOST, SessionLostError
 from model_fn.runs import cluster as clusters
-from model_fn.runs import progress
 from model_fn.runs.backends import cluster_tasks
-from model_fn.runs.backends.base import Evaluator
 from model_fn.runs.backends.cluster_tasks import POLL_SECS, Tasks
-from model_fn.runs.backends.estimator import (
-    estimator_maker,
-    make_train_input_fn,
-    make_trainer,
-    summary_hooks,
-)
+from model_fn.runs.backends.estimator import EstimatorBackend, make_train_input_fn, make_trainer
+from model_fn.runs.backends.hook_adapter import HookAdapter
 from model_fn.runs.context import RunContext
-from model_fn.runs.data_cursor import position_file
 from model_fn.runs.data_split import report_split
-from model_fn.training.step import TrainGraph
+from model_fn.runs.hooks import Hook
 
 _LOG = logging.getLogger(__name__)
 
 _NOT_READY = "Session was not ready"  # of a worker's session whose variables have no values
 
 
-class ParameterServerBackend:
+class ParameterServerBackend(EstimatorBackend):
     """The chief or a worker of a cluster; `Backend` says what its methods do.
 
     Raises:
         ConfigError: if the cluster or the configuration does not allow it.
     """
 
-    steps_per_call = 1
-
     def __init__(self, context: RunContext) -> None:
-        self._context = context
-        self._cluster = context.cluster
         check(context)
+        super().__init__(context)
+        self._cluster = context.cluster
         _report_unused(context.config.train_config)
         self._tasks = Tasks(context)
-        self.position_files: Sequence[str] = [position_file(context.cluster)]
-        self.graph = TrainGraph(lambda: context.stop.is_requested)
-
-    def running(self) -> ContextManager[None]:
-        return contextlib.nullcontext()
-
-    def common_step(self, own_step: int) -> int:
-        return own_step  # Variables and step are on the parameter servers.
 
     def input_fn(
         self, cursors: Sequence[DataCursor], first_step: int, fault_log: FaultLog
@@ -85,19 +68,12 @@ class ParameterServerBackend:
 
         return input_fn
 
-    def progress_hooks(self, **options: Any) -> List[Any]:
-        is_chief = self._cluster.is_chief
-        reports = progress.training_hooks(
-            self._context, self.graph, writes=is_chief, shares_steps=True, **options
-        )
-        summaries = summary_hooks(self._context, self.graph) if is_chief else []
-        return [*reports, *summaries]
-
-    def train(self, input_fn: Callable[..., Any], hooks: Sequence[Any]) -> None:
+    def train(self, input_fn: Callable[..., Any], hooks: Sequence[Hook]) -> None:
         tasks, is_chief, stop = self._tasks, self._cluster.is_chief, self._context.stop
         # A worker that finds no values does not wait for them here: TensorFlow sleeps too long.
         options = {} if is_chief else {"session_creation_timeout_secs": 1}
         trainer = make_trainer(self._context, self.graph, **options)
+        adapter = HookAdapter(self._context, self.graph, hooks)
         with tasks.watch.watching():
             assert tasks.server
             tasks.wait_for(self._cluster.servers)
@@ -106,15 +82,7 @@ class ParameterServerBackend:
                 if stop.is_requested:
                     return
             try:
-                trainer.train(
-                    input_fn,
-                    hooks=[
-                        _SessionOnce(),
-                        _StopWithCluster(self._context, self.graph),
-                        *hooks,
-                    ],
-                    max_steps=self._context.num_steps,
-                )
+                self._train(trainer, input_fn, adapter)
             except tf.errors.DeadlineExceededError as error:
                 if _NOT_READY not in error.message:
                     raise
@@ -122,9 +90,6 @@ class ParameterServerBackend:
             stop.raise_if_requested()
             if not is_chief:
                 tasks.wait_for_end()
-
-    def evaluator(self) -> Evaluator:
-        return Evaluator(estimator_maker(self._context))
 
 
 def _wait_for_variables(context: RunContext, tasks: Tasks) -> None:
@@ -160,43 +125,6 @@ def _first_step(context: RunContext) -> int:
         return 0  # The first step needs them.
     delay = int(train.startup_delay_steps)
     return delay if context.num_steps is None else min(delay, context.num_steps)
-
-
-class _SessionOnce(tf1.train.SessionRunHook):
-    """Refuses a second session: the graph would read the data from its start once more."""
-
-    def __init__(self) -> None:
-        self._has_session = False
-
-    def after_create_session(self, session: tf1.Session, coord: Any) -> None:
-        del session, coord
-        if self._has_session:
-            raise SessionLostError(VARIABLES_LOST)
-        self._has_session = True
-
-
-class _StopWithCluster(tf1.train.SessionRunHook):
-    """Ends training at its last step, where the chief has ended it, or a task is missing.
-
-    The hook of an Estimator for the last step reads the step before the batch is applied: of steps
-    that other workers take meanwhile, it hears one batch later.
-    """
-
-    def __init__(self, context: RunContext, graph: TrainGraph) -> None:
-        self._context, self._graph = context, graph
-        self._step: Any = None
-
-    def begin(self) -> None:
-        self._step = progress.step_after(self._graph.step.train_op)
-
-    def before_run(self, run_context: Any) -> Any:
-        return tf1.train.SessionRunArgs(self._step)
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        num_steps = self._context.num_steps
-        is_last = num_steps is not None and int(run_values.results) >= num_steps
-        if is_last or self._context.stop.is_requested:
-            run_context.request_stop()
 
 
 def serve(context: RunContext) -> None:

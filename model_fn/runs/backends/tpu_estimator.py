@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
-import os
 import re
-import time
-from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterator, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1, tpu_estimator
 from estimator_det.config.text import ConfigError
@@ -19,21 +16,17 @@ from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor, seed_at
 from model_fn.evaluation.accumulator import OnResults, Results
 from model_fn.model_fn import create_model_fn
-from model_fn.runs import tpu_options
+from model_fn.runs import progress, tpu_options
 from model_fn.runs.backends import tpu_resolver
 from model_fn.runs.backends.base import Evaluator
-from model_fn.runs.backends.estimator import estimator_maker
+from model_fn.runs.backends.estimator import EstimatorBackend
+from model_fn.runs.backends.hook_adapter import LoopAdapter
 from model_fn.runs.backends.tpu_resolver import NoTpuError
 from model_fn.runs.cluster import SINGLE, estimator_environment
 from model_fn.runs.context import RunContext
+from model_fn.runs.hooks import Hook
 from model_fn.runs.options import CheckpointOptions
-from model_fn.runs.progress import (
-    PROGRESS_FILE,
-    JsonlLogger,
-    NotFiniteLossError,
-    TensorBoardLogger,
-    TrainingReport,
-)
+from model_fn.runs.progress import NotFiniteLossError
 from model_fn.runs.tpu_options import TpuOptions
 from model_fn.training.step import TrainGraph
 
@@ -44,10 +37,6 @@ _UNUSED_LABELS = tuple(key for key, spec in schema.LABELS.items() if not spec.on
 _NO_TPU = ("Cannot find any TPU cores", "Failed to connect to the Tensorflow master")
 # What TPUEstimator reports of a variable after a loop, even where something else is NaN.
 _NOT_FINITE = re.compile(r"Gradient for (\S+?)(:0)? is NaN")
-_REMEDY = (
-    "Lower the learning rate or lengthen its warm-up; on CPU or GPU the step at fault would be "
-    "rejected and saved"
-)
 
 
 def make_estimator(
@@ -168,7 +157,8 @@ def running(on_tpu: TpuOptions) -> Iterator[None]:
         if found is None:
             raise
         raise NotFiniteLossError(
-            f"not finite after a loop of {on_tpu.iterations_per_loop} steps: {found[1]}. {_REMEDY}"
+            f"not finite after a loop of {on_tpu.iterations_per_loop} steps: {found[1]}. "
+            f"{progress.TPU_REMEDY}"
         ) from error
     except (RuntimeError, ValueError) as error:
         if not any(text in str(error) for text in _NO_TPU):
@@ -222,42 +212,12 @@ def _part_of_host(params: Dict[str, Any]) -> Optional[tf.distribute.InputContext
     return tf.distribute.InputContext(count, index, num_replicas_in_sync=1)
 
 
-class LoopReport(TrainingReport):
-    """Reports progress after each loop on the TPU; in a rehearsal, as often as that.
-
-    The scalars are those of the last step that arrived at the host. One that is not finite ends the
-    training: nothing rejects a bad step within a loop, as it would be on CPU or GPU.
-    """
+class TpuAdapter(LoopAdapter):
+    """As there; the graph has been built when it begins."""
 
     def begin(self) -> None:
         _LOOPS.end()  # The graph about to run is built.
-        self._graph.host_values.prepare()
-        self._global_step = tf1.train.get_global_step()
-
-    def before_run(self, run_context: Any) -> Any:
-        del run_context
-        self._started = time.monotonic()
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        del run_values
-        before, now = self._step, time.monotonic()
-        self._step = int(run_context.session.run(self._global_step))
-        num_steps = self._step - before
-        if before > self._first_step and num_steps:  # The first run also compiles.
-            self._durations.append((now - self._started) / num_steps)
-        if self._bar is not None:
-            self._bar.update(num_steps)
-        step, values = self._graph.host_values.read(run_context.session)
-        bad = {name: value for name, value in values.items() if not math.isfinite(value)}
-        if bad:
-            raise NotFiniteLossError(
-                f"not finite in the steps up to {self._step}: {bad}; all, of step {step}: "
-                f"{values}. {_REMEDY}"
-            )
-        self._values = values
-        is_first, is_last = before == self._first_step, self._step == self._num_steps
-        if is_first or is_last or self._step - self._reported >= self._every_steps:
-            self._report()
+        super().begin()
 
 
 class TpuEvaluator(Evaluator):
@@ -290,13 +250,13 @@ class TpuEvaluator(Evaluator):
         return super().evaluate(fed(input_fn, evaluates=True), steps=self._steps, **options)
 
 
-class TpuBackend:
+class TpuBackend(EstimatorBackend):
     """A TPUEstimator, or its rehearsal on this machine; `Backend` says what its methods do."""
 
-    position_files: Sequence[str] = ()
-
     def __init__(self, context: RunContext, on_tpu: TpuOptions) -> None:
-        self._context, self._on_tpu = context, on_tpu
+        super().__init__(context)
+        self.position_files = []
+        self._on_tpu = on_tpu
         self._make_estimator = functools.partial(
             make_estimator,
             context.config,
@@ -305,15 +265,9 @@ class TpuBackend:
             checkpoints=context.options.checkpoints,
             seed=context.options.seed,
         )
-        self.graph = TrainGraph()
-        # In a rehearsal the session returns after each step.
-        self.steps_per_call = 1 if on_tpu.rehearses else on_tpu.iterations_per_loop
 
     def running(self) -> ContextManager[None]:
         return running(self._on_tpu)
-
-    def common_step(self, own_step: int) -> int:
-        return own_step
 
     def input_fn(
         self, cursors: Sequence[DataCursor], first_step: int, fault_log: FaultLog
@@ -333,29 +287,11 @@ class TpuBackend:
             )
         )
 
-    def progress_hooks(self, *, every_steps: int, silent: bool, fault_log: FaultLog) -> List[Any]:
-        del every_steps  # Reports come once a loop.
-        model_dir = self._context.model_dir
-        return [
-            LoopReport(
-                self._context.config.train_config.batch_size,
-                self.graph,
-                self._context.num_steps,
-                every_steps=self._on_tpu.iterations_per_loop,
-                silent=silent,
-                listeners=[
-                    JsonlLogger(os.path.join(model_dir, PROGRESS_FILE)),
-                    TensorBoardLogger(model_dir, fault_log),
-                ],
-            )
-        ]
-
-    def train(self, input_fn: Callable[..., Any], hooks: Sequence[Any]) -> None:
-        self._make_estimator(graph=self.graph).train(
-            input_fn, hooks=list(hooks), max_steps=self._context.num_steps
-        )
+    def train(self, input_fn: Callable[..., Any], hooks: Sequence[Hook]) -> None:
+        adapter = TpuAdapter(self._context, self.graph, hooks)
+        self._train(self._make_estimator(graph=self.graph), input_fn, adapter)
 
     def evaluator(self) -> Evaluator:
         if self._on_tpu.evaluates:
             return TpuEvaluator(self._context.config, self._make_estimator)
-        return Evaluator(estimator_maker(self._context))
+        return super().evaluator()

@@ -10,7 +10,7 @@ import pytest
 
 from inputs.records.cursor import CursorState, StreamOffset
 from model_fn.runs import data_cursor
-from model_fn.training.step import TrainGraph
+from model_fn.runs.hooks import StepResult
 
 FILE = data_cursor.worker_file("worker-0")
 
@@ -23,11 +23,6 @@ class _Cursor:
     state: Optional[CursorState] = None
 
 
-class _Results:
-    def __init__(self, results: Any) -> None:
-        self.results = results
-
-
 class Worker:
     """Takes steps of a cluster; a batch has two records."""
 
@@ -36,14 +31,12 @@ class Worker:
         self.cursor: Any = _Cursor()
         self.newest: Optional[int] = None
         monkeypatch.setattr(data_cursor, "newest_step", lambda _: self.newest)
-        self.hook = data_cursor.WorkerPositionHook(
-            str(folder), self.cursor, TrainGraph(), FILE, look_secs=0
-        )
+        self.hook = data_cursor.WorkerPositionHook(str(folder), self.cursor, FILE, look_secs=0)
 
     def take(self, step: int) -> None:
         self.count += 2
         self.cursor.state = _state(self.count)
-        self.hook.after_run(None, _Results(step))
+        self.hook.after_step(StepResult(step, 1, {}))
 
     def saved(self, step: int) -> None:
         """The chief saves."""
@@ -81,7 +74,7 @@ def test_a_worker_that_ends_before_the_last_checkpoint(
 ) -> None:
     worker = Worker(tmp_path, monkeypatch)
     worker.take(3)
-    worker.hook.end(None)
+    worker.hook.end(3)
     assert _read(tmp_path, 7) == 2 and not caplog.text  # took no step after it
     assert json.loads((tmp_path / FILE).read_text())["3"]["is_last"] is True
     assert _read(tmp_path, 2) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import time
 from typing import Any, List
@@ -9,20 +10,39 @@ from typing import Any, List
 import pytest
 
 from estimator_det.compat import tf1
+from estimator_det.config.text import ConfigError
 from model_fn.checkpoints.errors import VARIABLES_LOST, RunError, SessionLostError
 from model_fn.evaluation import history
 from model_fn.runs import runner, training_evaluations
 from model_fn.runs.backends.estimator import EstimatorBackend
+from model_fn.runs.context import RunContext
+from model_fn.runs.hooks import Hook, StepResult
 from model_fn.runs.loop_options import LoopOptions
 from model_fn.runs.options import CheckpointOptions, EvaluationOptions
+from model_fn.training.step import POSITION
 from tests import checkpoints
 from tests.model_fn import fake
 
 _ENGINES = pytest.mark.parametrize("loop", [None, LoopOptions()], ids=["estimator", "loop"])
 
 
-class _Stop(tf1.train.SessionRunHook):
+class _Stop(Hook):
     """Stops in a step, as it begins."""
+
+    def __init__(self, step: int) -> None:
+        self._steps_left = step
+
+    def begin(self, context: RunContext, step: int) -> None:
+        self._stop = context.stop
+
+    def before_step(self, step: int) -> None:
+        self._steps_left -= 1
+        if not self._steps_left:
+            self._stop.request()
+
+
+class _SessionStop(tf1.train.SessionRunHook):
+    """The same, for a session."""
 
     def __init__(self, step: int) -> None:
         self._steps_left = step
@@ -33,16 +53,20 @@ class _Stop(tf1.train.SessionRunHook):
             run_context.request_stop()
 
 
-@_ENGINES
+@pytest.mark.parametrize(
+    ("loop", "hook"),
+    [(None, _Stop), (LoopOptions(), _Stop), (None, _SessionStop)],
+    ids=["estimator", "loop", "hook of a session"],
+)
 def test_a_stop_before_a_step_ends_training_after_it(
-    readers: List[Any], tmp_path: pathlib.Path, loop: Any
+    readers: List[Any], tmp_path: pathlib.Path, loop: Any, hook: Any
 ) -> None:
     runner.train(
         fake.pipeline_config(),
         str(tmp_path),
         num_train_steps=6,
         progress=False,
-        hooks=[_Stop(2)],
+        hooks=[hook(2)],
         loop=loop,
     )
     assert checkpoints.trained_steps(tmp_path) == 2
@@ -74,9 +98,63 @@ def test_a_run_without_end_says_so(
         assert "num_train_steps" in line and "num_epochs" in line and "Ctrl-C" in line
 
 
+def test_the_loop_refuses_a_hook_of_a_session(tmp_path: pathlib.Path) -> None:
+    refused = pytest.raises(
+        ConfigError, match=r"hooks: _SessionStop needs a session.*model_fn\.Hook"
+    )
+    with refused:
+        runner.train(
+            fake.pipeline_config(), str(tmp_path), hooks=[_SessionStop(1)], loop=LoopOptions()
+        )
+    assert not list(tmp_path.iterdir())
+
+
+class _Notes(Hook):
+    """Notes its calls."""
+
+    def __init__(self) -> None:
+        self.calls: List[Any] = []
+        self.results: List[StepResult] = []
+
+    def begin(self, context: RunContext, step: int) -> None:
+        self.calls.append((context.num_steps, step))
+
+    def before_step(self, step: int) -> None:
+        self.calls.append(step)
+
+    def after_step(self, result: StepResult) -> None:
+        self.calls.append((result.step, result.num_taken))
+        self.results.append(result)
+
+    def end(self, step: int) -> None:
+        self.calls.append(f"end at {step}")
+
+
 @_ENGINES
+def test_hooks_of_the_user_get_the_same_with_each_engine(
+    readers: List[Any], tmp_path: pathlib.Path, loop: Any
+) -> None:
+    notes = _Notes()
+    runner.train(
+        fake.pipeline_config(),
+        str(tmp_path),
+        num_train_steps=2,
+        progress=False,
+        hooks=[notes],
+        loop=loop,
+    )
+    assert notes.calls == [(2, 0), 0, (1, 1), 1, (2, 1), "end at 2"]
+    first, second = notes.results
+    assert first.is_finite and first.scalars["learning_rate"] == 0.5
+    assert {"Loss/total_loss", "gradient_norm"} < set(first.scalars)
+    assert "moving_averages" in first.checks and first.input_wait is not None
+    (position,) = second.positions
+    assert position[POSITION[0]].tolist() == [2, 3] and len(position[POSITION[1]]) == 2
+    assert first.summary and not second.summary and not first.rejected
+
+
 def test_a_saving_hook_of_the_user_does_not_evaluate(
-    readers: List[Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, loop: Any
+    readers: List[Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evaluated = []
 
@@ -111,7 +189,6 @@ def test_a_saving_hook_of_the_user_does_not_evaluate(
             evaluation=EvaluationOptions(every_steps=2, export_final=False),
             progress=False,
             hooks=[hook],
-            loop=loop,
         )
     assert evaluated == ["model.ckpt-2", "model.ckpt-4", "model.ckpt-6"]
 
@@ -134,7 +211,11 @@ def _lose(monkeypatch: pytest.MonkeyPatch, attempts: List[int], until_step: int,
         if first >= until_step:
             return train(self, input_fn, hooks)
         if gain:
-            train(self, input_fn, [*hooks, _Stop(gain)])
+            whole = self._context
+            steps = dataclasses.replace(whole.options, num_train_steps=first + gain)
+            self._context = dataclasses.replace(whole, options=steps)
+            train(self, input_fn, hooks)
+            self._context = whole
         raise SessionLostError(VARIABLES_LOST)
 
     monkeypatch.setattr(EstimatorBackend, "train", train_a_part)

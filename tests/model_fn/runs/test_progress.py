@@ -3,6 +3,7 @@ from __future__ import annotations
 import datetime
 import io
 import json
+import math
 import os
 import pathlib
 import re
@@ -16,24 +17,26 @@ import pytest
 from estimator_det.compat import tf, tf1
 from model_fn.evaluation import report
 from model_fn.runs import progress
+from model_fn.runs.backends.hook_adapter import HookAdapter
+from model_fn.runs.hooks import StepResult
 from model_fn.training import step as training_step
 from tests.model_fn import fake
 
 
-def _run(values: Any, steps: int, *arguments: Any, **options: Any) -> None:
+def _result(step: int, loss: float) -> StepResult:
+    return StepResult(step, 1, {"Loss/total_loss": loss, "learning_rate": 0.25}, input_wait=0.0)
+
+
+def _run(values: List[float], steps: int, num_steps: Optional[int] = None, **options: Any) -> None:
     """A training whose loss takes such values; options are those of a `TrainingReport`."""
-    with tf.Graph().as_default():
-        global_step = tf1.train.get_or_create_global_step()
-        loss = tf.gather(tf.constant(values), tf.cast(global_step, tf.int32))
-        scalars = {"Loss/total_loss": tf.identity(loss), "learning_rate": tf.constant(0.25)}
-        report = progress.TrainingReport(8, fake.graph_with(**scalars), *arguments, **options)
-        with tf.control_dependencies([loss]):
-            train_op = tf1.assign_add(global_step, 1)
-        with tf1.train.MonitoredTrainingSession(
-            hooks=[report, tf1.train.StopAtStepHook(last_step=steps)]
-        ) as session:
-            while not session.should_stop():
-                session.run(train_op)
+    report = progress.TrainingReport(8, **options)
+    config = fake.pipeline_config("train_config { num_steps: 0 }")
+    report.begin(fake.run_context("", config, num_train_steps=num_steps), 0)
+    for step in range(steps):
+        report.before_step(step)
+        is_taken = math.isfinite(values[step])
+        report.after_step(_result(step + is_taken, values[step]))
+    report.end(steps)
 
 
 def test_lines_tell_step_losses_rate_and_time() -> None:
@@ -64,16 +67,11 @@ def test_the_last_step_has_its_line_once(steps: int, num_steps: Optional[int]) -
 def test_steps_of_other_workers_count() -> None:
     """Three workers take turns: each of this worker's runs finds the step three further."""
     moments: List[progress.ProgressReport] = []
-    with tf.Graph().as_default():
-        step = tf1.train.get_or_create_global_step()
-        taken = tf.identity(tf1.assign_add(step, 3))
-        graph = fake.graph_with(train_op=taken, loss=tf.constant(1.0))
-        report = progress.TrainingReport(
-            8, graph, 11, every_steps=5, silent=True, listeners=[moments.append], shares_steps=True
-        )
-        with tf1.train.MonitoredSession(hooks=[report]) as session:
-            for _ in range(4):
-                session.run(taken)
+    report = progress.TrainingReport(8, every_steps=5, silent=True, listeners=[moments.append])
+    report.begin(fake.run_context("", num_train_steps=11), 0)
+    for step in (3, 6, 9, 12):
+        report.before_step(step - 3)
+        report.after_step(_result(step, 1.0))
     assert [moment.step for moment in moments] == [3, 6, 12]
     assert moments[-1].seconds_left == 0 and (moments[1].seconds_left or 0) > 0
 
@@ -93,7 +91,9 @@ def test_lines_on_a_terminal_without_size() -> None:
     with os.fdopen(child, "w") as stream:
         assert stream.isatty()
         _run([4.0, 3.0, 2.0], 3, 3, stream=stream)
-    told = os.read(parent, 1 << 16).decode()
+    told = ""
+    while "step 3/3" not in told:  # A terminal may hand it out in parts.
+        told += os.read(parent, 1 << 16).decode()
     os.close(parent)
     assert "step 1/3" in told and "step 3/3" in told and "%|" not in told
 
@@ -185,12 +185,11 @@ def _share_of_input(
         tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
         batch = iterator.get_next()
         wait = training_step.measure_input_wait([batch])
-        graph = fake.graph_with(wait=wait, **{"Loss/total_loss": tf.reshape(batch, [])})
-        report = progress.TrainingReport(
-            1, graph, every_steps=4, silent=True, listeners=[moments.append]
-        )
+        report = progress.TrainingReport(1, every_steps=4, silent=True, listeners=[moments.append])
         train_op = tf1.assign_add(step, 1)
-        hooks = [_Computing(clock, compute_secs, num_ahead), report]
+        graph = fake.graph_with(train_op, wait, **{"Loss/total_loss": tf.reshape(batch, [])})
+        adapter = HookAdapter(fake.run_context("nowhere"), graph, [report])
+        hooks = [_Computing(clock, compute_secs, num_ahead), adapter]
         with tf1.train.MonitoredTrainingSession(
             hooks=[*hooks, tf1.train.StopAtStepHook(last_step=4)]
         ) as session:

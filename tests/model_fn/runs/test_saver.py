@@ -14,6 +14,7 @@ from google.protobuf import text_format
 from estimator_det.compat import tf, tf1
 from model_fn.checkpoints import repair
 from model_fn.runs import saver as saving
+from model_fn.runs import training_run
 from model_fn.runs.backends import make_backend
 from model_fn.runs.backends.estimator import make_estimator
 from model_fn.runs.options import CheckpointOptions
@@ -27,7 +28,7 @@ def fake_detector(monkeypatch: pytest.MonkeyPatch) -> None:
     fake.install(monkeypatch)
 
 
-class Listener(tf1.train.CheckpointSaverListener):
+class Listener(saving.CheckpointListener):
     """Notes its calls, and does `at_step` at one of them."""
 
     def __init__(self, at_step: Any = None) -> None:
@@ -35,11 +36,11 @@ class Listener(tf1.train.CheckpointSaverListener):
         self.ended = False
         self._at_step = at_step or {}
 
-    def after_save(self, session: Any, global_step_value: int) -> Any:
-        self.steps.append(int(global_step_value))
-        return self._at_step.get(global_step_value, lambda: None)()
+    def after_save(self, step: int) -> Any:
+        self.steps.append(step)
+        return self._at_step.get(step, lambda: None)()
 
-    def end(self, session: Any, global_step_value: int) -> None:
+    def end(self, step: int) -> None:
         self.ended = True
 
 
@@ -58,9 +59,8 @@ def _train(
         resumed = repair.prepare(str(folder))
         backend = make_backend(context)
         saver = saving.CheckpointSaver(context, backend, signals, lambda: None, resumed, {})
-        hooks = [saving.StopAfterStep(context.stop, signals), saver]
-        saver.add_listeners([listener])
-        backend.train(input_fn or fake.train_input_fn, hooks)
+        saver.listener = listener
+        backend.train(input_fn or fake.train_input_fn, [training_run._Start(signals), saver])
     return getattr(context.stop.cause, "signal_number", None)
 
 

@@ -6,26 +6,37 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import os
 import signal
-from typing import Any, Callable, ContextManager, Iterator, List, NamedTuple, Optional, Sequence
+from typing import (
+    Any,
+    Callable,
+    ContextManager,
+    Dict,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+)
+
+import numpy as np
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.fields import check_supported
 from estimator_det.config.printing import counted
+from estimator_det.config.text import ConfigError
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor
-from model_fn.runs import loop_options, progress, tpu_options
+from model_fn.runs import loop_options, tpu_options
 from model_fn.runs.backends.distributed import strategies, workers
-from model_fn.runs.backends.distributed.session import HookedLoop, LoopSaver, LoopSession
 from model_fn.runs.backends.distributed.start import start
-from model_fn.runs.backends.distributed.summaries import LoopSummaries
-from model_fn.runs.backends.estimator import (
-    SUMMARY_STEPS,
-    EstimatorBackend,
-    make_train_input_fn,
-)
+from model_fn.runs.backends.distributed.summaries import LoopSummary
+from model_fn.runs.backends.estimator import EstimatorBackend, make_train_input_fn
+from model_fn.runs.backends.hook_adapter import SUMMARY_STEPS
 from model_fn.runs.context import RunContext
 from model_fn.runs.data_split import report_split
+from model_fn.runs.hooks import Hook, StepResult
 from model_fn.runs.loop_options import LoopOptions
 from model_fn.runs.signals import Stopped
 from model_fn.runs.tpu_options import TpuOptions
@@ -47,7 +58,6 @@ class Call(NamedTuple):
     """What takes steps between two returns to the hooks."""
 
     graph: tf.Graph  # of a step, for TensorBoard
-    example: Outcome  # its structure counts
     take: Take  # num_steps, and `Outcome.stops` of this process
 
 
@@ -62,6 +72,12 @@ class LoopBackend(EstimatorBackend):
     """
 
     def __init__(self, context: RunContext, loop: LoopOptions) -> None:
+        for hook in context.options.hooks:
+            if not isinstance(hook, Hook):
+                raise ConfigError(
+                    f"hooks: {type(hook).__name__} needs a session, and the TF2 loop has none. "
+                    "Derive it from model_fn.Hook, or train without --strategy"
+                )
         check_supported(context.config, "")
         loop_options.check_config(context.config, loop)
         super().__init__(context)
@@ -73,6 +89,7 @@ class LoopBackend(EstimatorBackend):
         by_default = loop_options.MIXED_BFLOAT16 if is_narrow else loop_options.FLOAT32
         self._precision = loop.precision or by_default
         self._strategy: Any = None
+        self._has_agreed = False  # that the run stops, with the other workers
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -140,13 +157,7 @@ class LoopBackend(EstimatorBackend):
             on_split=functools.partial(report_split, model_dir, self._context.cluster),
         )
 
-    def progress_hooks(self, **options: Any) -> List[Any]:
-        is_chief = self._context.cluster.is_chief
-        # All workers have the same numbers.
-        options["silent"] = options["silent"] or not is_chief
-        return progress.training_hooks(self._context, self.graph, writes=is_chief, **options)
-
-    def train(self, input_fn: Callable[..., Any], hooks: Sequence[Any]) -> None:
+    def train(self, input_fn: Callable[..., Any], hooks: Sequence[Hook]) -> None:
         with self._together():
             loop_step = LoopStep(
                 self._strategy,
@@ -155,13 +166,75 @@ class LoopBackend(EstimatorBackend):
                 in_type=_TYPES[self._precision],
                 jit_compile=self._loop.jit_compile,
             )
-            call = self._make_call(loop_step, input_fn)
+            self._loop_step = loop_step
+            self._call = self._make_call(loop_step, input_fn)
             start(loop_step, self._context, has_copies=self._has_workers)
-            session = LoopSession(loop_step, call.graph)
-            self.graph.fill(LoopSaver(loop_step), session.train_step(call.example))
-            hooked = HookedLoop(session, [*hooks, *self._summaries(loop_step)])
-            self._take_steps(call.take, loop_step, hooked)
-        hooked.end()
+            self._summary = LoopSummary(self._context.config, loop_step)
+            self._has_agreed = False
+            self._timer = tf1.train.SecondOrStepTimer(every_steps=SUMMARY_STEPS)
+            step = self._take_steps(hooks, int(loop_step.global_step.numpy()))
+        for hook in hooks:  # Other workers may leave.
+            hook.end(step)
+
+    def _take_steps(self, hooks: Sequence[Hook], step: int) -> int:
+        """Calls until the last step, the end of the data, or a stop; returns the step there."""
+        context, last = self._context, self._context.num_steps
+        with workers.own_errors():
+            for hook in hooks:
+                hook.begin(context, step)
+        while not self._is_stopped and (last is None or step < last):
+            with workers.own_errors():
+                for hook in hooks:
+                    hook.before_step(step)
+            result = self._take(step)
+            if result is None:
+                break
+            step = result.step
+            with workers.own_errors():
+                for hook in hooks:
+                    hook.after_step(result)
+        return step
+
+    @property
+    def _is_stopped(self) -> bool:
+        """True if the run is to stop; workers stop together, after a call in which all learn it."""
+        return self._has_agreed if self._has_workers else self._context.stop.is_requested
+
+    def _take(self, step: int) -> Optional[StepResult]:
+        """One call of the loop; None if it took no step."""
+        # Calls end at multiples of these, so that reports and saves come at their steps.
+        every = (self.steps_per_call, self._context.options.checkpoints.steps)
+        ends = [each * (step // each + 1) for each in every if each]
+        stop, last = self._context.stop, self._context.num_steps
+        num_steps = min([*ends, *([] if last is None else [last])]) - step
+        try:
+            outcome = self._call.take(num_steps, (stop.is_requested, stop.cause is not None))
+        except tf.errors.OutOfRangeError:
+            _LOG.info("The data ended after step %d", step)
+            return None
+        if outcome is None:
+            return None
+        is_asked, is_signalled = (bool(each) for each in outcome.stops)
+        self._has_agreed = is_asked
+        if is_signalled and stop.cause is None:  # before hooks save and evaluate
+            stop.request(Stopped(signal.SIGTERM))
+        return self._result(outcome, step)
+
+    def _result(self, outcome: Outcome, step_before: int) -> StepResult:
+        step = step_before + int(outcome.num_taken)
+        is_due = self._context.cluster.is_chief and self._timer.should_trigger_for_step(step)
+        if is_due:
+            self._timer.update_last_triggered_step(step)
+        return StepResult(
+            step=step,
+            num_taken=int(outcome.num_taken),
+            scalars={name: float(value) for name, value in outcome.scalars.items()},
+            checks={name: float(value) for name, value in outcome.checks.items()},
+            input_wait=float(outcome.input_wait),
+            positions=tf.nest.map_structure(np.asarray, outcome.positions),
+            rejected={} if bool(outcome.is_finite) else _inputs(outcome.batches),
+            summary=self._summary(outcome) if is_due else b"",
+        )
 
     def _make_call(self, loop_step: LoopStep, input_fn: Callable[..., Any]) -> Call:
         """Builds the variables, and what a call of the loop executes."""
@@ -188,45 +261,32 @@ class LoopBackend(EstimatorBackend):
             given = tf.constant([float(each) for each in stops])
             return function(iterator, tf.constant(num_steps), given)
 
-        return Call(function.graph, function.structured_outputs, take)
+        return Call(function.graph, take)
 
-    def _summaries(self, loop_step: LoopStep) -> List[Any]:
-        if not self._context.cluster.is_chief:
-            return []
-        pipeline_config, model_dir = self._context.config, self._context.model_dir
-        return [
-            tf1.train.StepCounterHook(SUMMARY_STEPS, output_dir=model_dir),
-            LoopSummaries(pipeline_config, model_dir, loop_step, SUMMARY_STEPS),
-        ]
+    def save(self, prefix: str) -> None:
+        tf.io.gfile.makedirs(os.path.dirname(prefix))
+        values = self._loop_step.values()
+        tf.raw_ops.SaveV2(
+            prefix=prefix,
+            tensor_names=list(values),
+            shape_and_slices=[""] * len(values),
+            tensors=list(values.values()),
+        )
 
-    def _take_steps(self, take: Take, loop_step: LoopStep, hooked: HookedLoop) -> None:
-        """Calls until the last step, the end of the data, or a stop that a hook asked for."""
-        last, stop, wants_stop = self._context.num_steps, self._context.stop, False
-        # Calls end at multiples of these, so that reports and saves come at their steps.
-        save_steps = self._context.options.checkpoints.steps
-        ends = [each for each in (self.steps_per_call, save_steps) if each]
-        hooked.begin()
-        number = int(loop_step.global_step.numpy())
-        while last is None or number < last:
-            num_steps = min(each - number % each for each in ends)
-            if last is not None:
-                num_steps = min(num_steps, last - number)
-            hooked.before_call()
-            try:
-                outcome = take(num_steps, (wants_stop, stop.cause is not None))
-            except tf.errors.OutOfRangeError:
-                _LOG.info("The data ended after step %d", number)
-                break
-            if outcome is None:
-                break
-            stops, is_signalled = (bool(each) for each in outcome.stops)
-            if is_signalled:
-                stop.request(Stopped(signal.SIGTERM))  # before hooks save and evaluate
-            wants_stop = hooked.after_call(outcome) or wants_stop
-            number += int(outcome.num_taken)
-            # Workers stop together: those that do not want to learn of it in the next step.
-            if stops or is_signalled or (wants_stop and not self._has_workers):
-                break
+    def trained_names(self) -> List[str]:
+        return self._loop_step.trained_names()
+
+    def graph_def(self) -> Any:
+        return self._call.graph.as_graph_def(add_shapes=True)
+
+
+def _inputs(batches: Sequence[Any]) -> Dict[str, np.ndarray]:
+    """The (features, labels) of all replicas by the names that `RejectedBatch` has."""
+    return {
+        f"{prefix}/{key}": np.concatenate([np.asarray(batch[part][key]) for batch in batches])
+        for part, prefix in enumerate(("features", "labels"))
+        for key in batches[0][part]
+    }
 
 
 def _has_gpu() -> bool:

@@ -34,6 +34,7 @@ from model_fn.runs.cluster import WORKER, Cluster, Task
 from model_fn.runs.context import RunContext
 from model_fn.runs.data_cursor import worker_file
 from model_fn.runs.data_split import report_split
+from model_fn.runs.hooks import Hook
 from model_fn.runs.loop_options import LoopOptions
 from model_fn.runs.task_watch import TaskWatch, check_free
 from model_fn.training.loop_step import LoopStep, Outcome, unpacked
@@ -117,7 +118,7 @@ class CoordinatorBackend(LoopBackend):
 
         return of_worker
 
-    def train(self, input_fn: Callable[..., Any], hooks: Sequence[Any]) -> None:
+    def train(self, input_fn: Callable[..., Any], hooks: Sequence[Hook]) -> None:
         with self._connected():
             super().train(input_fn, hooks)
         self._context.stop.raise_if_requested()
@@ -167,10 +168,9 @@ class CoordinatorBackend(LoopBackend):
             outcome = _merged(taken, len(self._workers))
             # A step of a worker that is lost meanwhile may have been taken twice.
             loop_step.global_step.assign(before + int(outcome.num_taken))
-            return outcome._replace(stops=tf.constant([self._context.stop.is_requested, False]))
+            return outcome
 
-        of_all = example._replace(positions=example.positions * len(self._workers))
-        return Call(function.graph, of_all, take)
+        return Call(function.graph, take)
 
     def _steps_of_workers(
         self,

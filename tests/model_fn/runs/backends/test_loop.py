@@ -191,8 +191,8 @@ class _ConfirmedSignal(fake.SignalAt):
         super().__init__(call)
         self._capfd = capfd
 
-    def before_run(self, run_context: Any) -> None:
-        super().before_run(run_context)
+    def before_step(self, step: int) -> None:
+        super().before_step(step)
         end = time.monotonic() + 60
         while self._steps_left == 0 and "finishing this step" not in self._capfd.readouterr().err:
             assert time.monotonic() < end, "the signal is not confirmed"

@@ -6,16 +6,20 @@ import contextlib
 import pathlib
 import socket
 import threading
-from typing import Any, Callable, List, cast
+from typing import Any, Callable, List
 
 import pytest
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import tf
 from model_fn.checkpoints.errors import MissingTaskError, RunError
 from model_fn.runs import task_watch
 from model_fn.runs.backends.distributed import workers
-from model_fn.runs.backends.distributed.session import HookedLoop
+from model_fn.runs.backends.distributed.backend import LoopBackend
 from model_fn.runs.cluster import Cluster, Task
+from model_fn.runs.context import RunContext
+from model_fn.runs.hooks import Hook
+from model_fn.runs.loop_options import LoopOptions
+from tests.model_fn import fake
 from tests.programs.clusters import free_addresses
 
 
@@ -101,17 +105,17 @@ def test_other_errors_stay_what_they_are(members: Any, monkeypatch: pytest.Monke
 
 
 def test_an_error_of_a_hook_is_no_lost_machine(
-    members: Any, monkeypatch: pytest.MonkeyPatch
+    members: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
-    class Saving(tf1.train.SessionRunHook):
-        def begin(self) -> None:
+    class Saving(Hook):
+        def begin(self, context: RunContext, step: int) -> None:
             raise tf.errors.UnavailableError(None, None, "HTTP 503 of the storage")
 
     monkeypatch.setattr(workers, "is_listening", lambda address: True)
     monkeypatch.setattr(task_watch, "is_listening", lambda address: True)
     raises = pytest.raises(tf.errors.UnavailableError, match="503 of the storage")
     with raises, workers.together(members("chief", 0), 60):
-        HookedLoop(cast(Any, None), [Saving()]).begin()
+        LoopBackend(fake.run_context(tmp_path), LoopOptions())._take_steps([Saving()], 0)
     lost = pytest.raises(MissingTaskError, match=r"has lost a task.*socket closed")
     with lost, workers.together(members("chief", 0), 60):
         raise tf.errors.UnavailableError(None, None, "socket closed")

@@ -18,6 +18,7 @@ from estimator_det.compat import estimator, tf, tf1, tpu_estimator
 from estimator_det.config.text import ConfigError
 from inputs import schema
 from model_fn import model_fn
+from model_fn.runs import progress
 from model_fn.runs.backends import tpu_estimator as tpu
 from model_fn.runs.progress import NotFiniteLossError
 from model_fn.runs.tpu_options import TpuOptions
@@ -51,12 +52,16 @@ def _input_fn(params: Dict[str, Any], input_context: Any = None) -> tf.data.Data
 
 
 def _train(model_dir: pathlib.Path, config: Any, steps: int, **reporting: Any) -> Any:
-    """Trains; `reporting` are options of a `LoopReport`."""
+    """Trains; `reporting` are options of a `TrainingReport`."""
     graph = TrainGraph()
     runner = tpu.make_estimator(config, str(model_dir), REHEARSAL, seed=1, graph=graph)
     hooks: List[Any] = [fake.SaverHook(str(model_dir), graph)]
     if reporting:
-        hooks.insert(0, tpu.LoopReport(2, graph, steps, every_steps=2, **reporting))
+        context = fake.run_context(model_dir, config, num_train_steps=steps)
+        report = progress.TrainingReport(
+            2, every_steps=2, on_bad_step=progress.describe_bad_loop, **reporting
+        )
+        hooks.insert(0, tpu.TpuAdapter(context, graph, [report]))
     with tpu.running(REHEARSAL):
         runner.train(tpu.fed(_input_fn), hooks=hooks, max_steps=steps)
     return runner
@@ -85,7 +90,7 @@ def test_rehearsal_writes_what_a_tpu_would(tmp_path: pathlib.Path) -> None:
     losses = [value for _, value in scalars["Loss/total_loss"]]
     assert losses == sorted(losses, reverse=True)
     lines = stream.getvalue().splitlines()
-    assert [line.split(" | ")[0] for line in lines] == [f"step {n}/6" for n in (1, 3, 5, 6)]
+    assert [line.split(" | ")[0] for line in lines] == [f"step {n}/6" for n in (1, 2, 4, 6)]
     assert f"total {losses[-1]:.4g}" in lines[-1] and "gradient_norm" not in lines[-1]
 
 
