@@ -198,6 +198,39 @@ def test_file_that_changes_during_its_upload(
     assert list_files("gs://data", options_of(waits)) == []
 
 
+def test_service_that_takes_a_part_of_a_request(
+    emulator: Emulator, tmp_path: pathlib.Path, waits: List[float]
+):
+    """Which the library does not continue."""
+    large = make_large(tmp_path)
+
+    def take_half(handler: Any) -> bool:
+        handler.rfile.read(int(handler.headers["Content-Length"]))
+        handler.send_response(308)
+        handler.send_header("Range", f"bytes=0-{QUARTER // 2 - 1}")
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+        return True
+
+    emulator.fail("PUT", "upload_id", take_half)
+    with pytest.raises(StorageError, match=r"or the service took only a part of it\. Run the com"):
+        storage.upload([str(large)], "gs://data", options=options_of(waits))
+
+
+def test_no_network(
+    emulator: Emulator,
+    tmp_path: pathlib.Path,
+    waits: List[float],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:1")
+    message = r"gs://data/: read failed 2 times in a row.*: the connection failed \(Connection.*net"
+    with pytest.raises(StorageError, match=message):
+        storage.upload(
+            [str(make_large(tmp_path))], "gs://data", options=options_of(waits, attempts=2)
+        )
+
+
 def test_ctrl_c_ends_waiting_transfers(emulator: Emulator, tmp_path: pathlib.Path):
     """The process ends while a transfer waits for its next attempt."""
     (tmp_path / "small").write_bytes(b"small")
