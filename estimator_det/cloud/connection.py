@@ -245,7 +245,7 @@ def _code(error: BaseException) -> int:
 
 
 def _reason(error: BaseException) -> str:
-    """What went wrong, without addresses, which may contain that of an upload."""
+    """Text of an error without addresses, which may contain that of an upload."""
     code = _code(error)
     if not code:
         return f"the connection failed ({type(error).__name__})"

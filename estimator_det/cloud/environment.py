@@ -1,4 +1,4 @@
-"""What a training service says to its jobs by environment variables. Imports no TensorFlow."""
+"""Environment variables of the jobs of a training service. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -46,5 +46,5 @@ def find_model_dir(
 
 
 def is_cloud_job(environment: Mapping[str, str]) -> bool:
-    """Whether this process is a job of Vertex AI or AI Platform."""
+    """True if this process is a job of Vertex AI or AI Platform."""
     return any(environment.get(name) for name in JOB_VARIABLES)

@@ -27,7 +27,7 @@ class Image(NamedTuple):
     """The container that a job runs in."""
 
     uri: str
-    has_package: bool  # whether estimator-det is installed in it; else the job installs it
+    has_package: bool  # True: estimator-det is installed in it; else the job installs it
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Job:
 
     @property
     def uses_tpu(self) -> bool:
-        """Whether any machine has a TPU."""
+        """True if any machine has a TPU."""
         return any(pool.machine.is_tpu for pool in self.pools)
 
     def arguments(self) -> List[str]:

@@ -22,7 +22,7 @@ class Machine(NamedTuple):
 
     @property
     def is_tpu(self) -> bool:
-        """Whether it is the host of a TPU."""
+        """True for the host of a TPU."""
         return bool(self.tpu_topology) or self.accelerator_type.startswith("TPU")
 
 

@@ -26,12 +26,12 @@ class CloudPath(NamedTuple):
 
     @property
     def is_pattern(self) -> bool:
-        """Whether the name has wildcards."""
+        """True if the name has wildcards."""
         return bool(_WILDCARD.search(self.name))
 
     @property
     def prefix(self) -> str:
-        """What all names begin with that the path can mean."""
+        """Common beginning of all names that match the path."""
         return _WILDCARD.split(self.name, maxsplit=1)[0]
 
     @property
@@ -45,7 +45,7 @@ class CloudPath(NamedTuple):
         return CloudPath(self.bucket, self.folder + name)
 
     def matches(self, name: str) -> bool:
-        """Whether the path means the object `name`; wildcards match no slash."""
+        """True if the path means the object `name`; wildcards match no slash."""
         if not self.is_pattern:
             return name == self.name or name.startswith(self.folder)
         wanted, given = self.name.split("/"), name.split("/")
@@ -55,7 +55,7 @@ class CloudPath(NamedTuple):
 
 
 def is_cloud(path: str) -> bool:
-    """Whether a path is in Cloud Storage."""
+    """True if a path is in Cloud Storage."""
     return path.startswith(SCHEME)
 
 

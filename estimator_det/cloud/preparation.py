@@ -1,4 +1,4 @@
-"""What happens to a configuration before its job is created: checks, staging of data, upload."""
+"""Checks a configuration, stages its data and uploads both, before its job is created."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Staged(NamedTuple):
 
     @property
     def remote(self) -> str:
-        """What the job's configuration names instead."""
+        """The path in the configuration of the job."""
         if os.path.isdir(self.local):
             return self.folder
         return f"{self.folder}/{os.path.basename(self.local)}"

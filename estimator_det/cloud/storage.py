@@ -53,7 +53,7 @@ class Work(NamedTuple):
 
 
 class Copied(NamedTuple):
-    """What a copy has done."""
+    """Result of a copy."""
 
     files: int  # copied
     size: int  # their bytes

@@ -279,7 +279,7 @@ def _check_flags(job: Job) -> None:
 
 
 def _is_dry(options: argparse.Namespace) -> bool:
-    """Whether nothing is uploaded."""
+    """True if nothing is uploaded."""
     if options.dry_run or shutil.which("gcloud"):
         return bool(options.dry_run)
     if options.runs:
