@@ -46,23 +46,12 @@ def _text(checksum: Any) -> str:
     return base64.b64encode(checksum.digest()).decode("ascii")
 
 
-class _Source:
-    """Local file that reports the bytes that are read from it."""
-
-    def __init__(self, file: Any, advance: Advance) -> None:
-        self._advance = advance
-        self.tell, self.seek, self._read = file.tell, file.seek, file.read
-
-    def read(self, size: int = -1) -> bytes:
-        data = bytes(self._read(size))
-        self._advance(len(data))
-        return data
-
-
 def upload_file(
     connection: Connection, local: str, target: CloudPath, advance: Advance = lambda _: None
 ) -> None:
     """Uploads a file; what was stored of one that changes meanwhile is deleted."""
+    from tqdm.utils import CallbackIOWrapper
+
     blob = connection.blob(target)
     changed = StorageError(
         f"{local} changed while it was uploaded to {target}, or the service took only a part of it",
@@ -70,10 +59,9 @@ def upload_file(
     )
     with open(local, "rb") as file, connection.request(target, "write") as sending:
         before = os.fstat(file.fileno())
-        source = _Source(file, advance)
         try:
             blob.upload_from_file(
-                source,
+                CallbackIOWrapper(advance, file, "read"),
                 size=before.st_size,
                 content_type="application/octet-stream",
                 checksum="crc32c",
