@@ -10,9 +10,9 @@ from PIL import Image
 from inputs.checks.jpeg_end import lacks_data
 
 
-def photo(**options: Any) -> bytes:
-    """A JPEG of 64 x 96 pixels, none of them like its neighbours."""
-    pixels = np.random.default_rng(5).integers(0, 256, [64, 96, 3], np.uint8)
+def photo(width: int = 96, **options: Any) -> bytes:
+    """A JPEG of noise."""
+    pixels = np.random.default_rng(5).integers(0, 256, [64, width, 3], np.uint8)
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "JPEG", **options)
     return buffer.getvalue()
@@ -20,7 +20,7 @@ def photo(**options: Any) -> bytes:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"subsampling": 0}, {"optimize": True}, {"quality": 20}],
+    [{}, {"subsampling": 0}, {"optimize": True}, {"quality": 20}, {"width": 200}],
     ids=str,
 )
 def test_missing_data_are_found_at_any_place(options: Any) -> None:
