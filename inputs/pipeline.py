@@ -35,9 +35,10 @@ from inputs.examples import Recipe, make_examples, make_retry
 from inputs.machine import available_cpus
 from inputs.records import sharding, splits
 from inputs.records.cursor import CursorState, DataCursor, order_fingerprint
-from inputs.records.stream import Files, list_files, record_dataset
+from inputs.records.stream import FileGuard, Files, list_files, record_dataset
 
 InputFn = Callable[..., tf.data.Dataset]
+Params = Dict[str, Any]
 
 DEFAULT_EVAL_SEED = 0  # evaluation shuffles, if at all, into the same order each time
 TRAIN_READER = "train_input_reader."
@@ -65,61 +66,39 @@ def create_train_input_fn(
         seed: Makes order and augmentation repeatable; None draws another one at each call.
         fault_log: Receives all faults of the data; None for a log of its own.
         cursor: Has the state to start from, and receives it; None starts at the first record.
-        runs_elsewhere: Whether the dataset runs on another machine, without Python; see
+        runs_elsewhere: True if the dataset runs on another machine, without Python; see
             `inputs.checks.graph_guard`.
         first_step: Global step that uses the first batch, for steps with `stop_at_step`; None if
             it is not known.
         images_per_step: Images that one step uses, over all hosts; None for the batch size.
         shard: Number of workers that divide the records among them, and the index of this one; each
             has batches of the whole batch size. An `input_context` says it in its place.
-        on_split: Gets how the records are divided, where there are several workers.
+        on_split: Receives the division of the records among several workers.
         data_service: Address of the dispatcher of a `tf.data` service whose workers read, decode
             and augment; each record once an epoch, see `inputs.records.splits`.
 
     Returns:
         `input_fn(params=None, input_context=None)` -> dataset of (features, labels);
-        `params["batch_size"]`, if given, overrides `train_config.batch_size`.
-
-    Raises:
-        ConfigError: from the input function, for settings that contradict each other, or for
-            compressed files if `runs_elsewhere`.
-        FileNotFoundError: from the input function, if an input path matches nothing.
+        `params["batch_size"]`, if set, overrides `train_config.batch_size`. It raises ConfigError
+        for settings that contradict each other, or for compressed files if `runs_elsewhere`, and
+        FileNotFoundError if an input path matches nothing.
     """
-    model = _model_of(pipeline_config)
+    _model_of(pipeline_config)  # refuses an empty model
     train, reader = pipeline_config.train_config, pipeline_config.train_input_reader
     refuse_absurd(train, "train_config.")
-    refuse_absurd(reader, "train_input_reader.")
+    refuse_absurd(reader, TRAIN_READER)
 
-    def input_fn(
-        params: Optional[Dict[str, Any]] = None, input_context: Any = None
-    ) -> tf.data.Dataset:
-        options = _training_options(pipeline_config, preprocess)
-        _refuse(check_augmentation(train.data_augmentation_options, model.num_classes))
-        links = make_links(train.data_augmentation_options)
-        check_links(links, reader)
+    def input_fn(params: Optional[Params] = None, input_context: Any = None) -> tf.data.Dataset:
         whole_batch = _batch_size(params, train.batch_size)
         batch_size, part = _share(whole_batch, input_context, shard)
-        num_pipelines = 1 if input_context is None else part[0]
-        recipe = Recipe(
-            reader=reader,
-            options=options,
-            policy=_policy(reader, options),
-            links=links,
-            batch_size=batch_size,
-            first_step=first_step,
-            images_per_step=(images_per_step or whole_batch) // num_pipelines,
-        )
+        images = (images_per_step or whole_batch) // (1 if input_context is None else part[0])
+        recipe = _training_recipe(pipeline_config, preprocess, batch_size, first_step, images)
         stream = _Stream(
-            shard=part,
-            seed=sharding.seed_of_part(seed, part),
-            on_split=on_split,
-            num_epochs=reader.num_epochs or None,
-            sample_1_of_n=reader.sample_1_of_n_examples,
-            drop_remainder=reader.drop_remainder,
-            runs_elsewhere=runs_elsewhere or data_service is not None,
-            cursor=cursor,
+            part, sharding.seed_of_part(seed, part), num_epochs=reader.num_epochs or None,
+            sample_1_of_n=reader.sample_1_of_n_examples, drop_remainder=reader.drop_remainder,
+            runs_elsewhere=runs_elsewhere, cursor=cursor, on_split=on_split,
             data_service=data_service,
-        )
+        )  # fmt: skip
         return _batches(recipe, fault_log, stream, predicts_masks(pipeline_config.model))
 
     return input_fn
@@ -158,7 +137,6 @@ def create_eval_input_fn(
 
     Raises:
         ConfigError: if there is no eval_input_reader, or settings contradict each other.
-        FileNotFoundError: from the input function, if an input path matches nothing.
     """
     _model_of(pipeline_config)  # refuses an empty model
     evaluation = pipeline_config.eval_config
@@ -173,24 +151,35 @@ def create_eval_input_fn(
     passes = 1 if path == TRAIN_READER else max(reader.num_epochs, 1)
     every = reader.sample_1_of_n_examples if sample_1_of_n is None else sample_1_of_n
 
-    def input_fn(
-        params: Optional[Dict[str, Any]] = None, input_context: Any = None
-    ) -> tf.data.Dataset:
+    def input_fn(params: Optional[Params] = None, input_context: Any = None) -> tf.data.Dataset:
         options = _evaluation_options(pipeline_config, preprocess, reader)
         batch_size, part = _share(_batch_size(params, evaluation.batch_size), input_context)
         # A batch of one has no remainder: dropping it only makes the shape static.
         drop = batch_size == 1 or (reader.HasField("drop_remainder") and reader.drop_remainder)
         recipe = Recipe(reader, options, _policy(reader, options), batch_size=batch_size)
         stream = _Stream(
-            shard=part,
-            seed=DEFAULT_EVAL_SEED,
-            num_epochs=passes,
-            sample_1_of_n=every,
-            drop_remainder=drop,
+            part, DEFAULT_EVAL_SEED, num_epochs=passes, sample_1_of_n=every, drop_remainder=drop
         )
         return _batches(recipe, fault_log, stream, predicts_masks(pipeline_config.model))
 
     return input_fn
+
+
+def _training_recipe(
+    pipeline_config: Any,
+    preprocess: Preprocess,
+    batch_size: int,
+    first_step: Optional[int],
+    images_per_step: int,
+) -> Recipe:
+    steps = pipeline_config.train_config.data_augmentation_options
+    reader = pipeline_config.train_input_reader
+    options = _training_options(pipeline_config, preprocess)
+    _refuse(check_augmentation(steps, options.num_classes))
+    links = make_links(steps)
+    check_links(links, reader)
+    policy = _policy(reader, options)
+    return Recipe(reader, options, policy, links, batch_size, first_step, images_per_step)
 
 
 def _training_options(pipeline_config: Any, preprocess: Preprocess) -> CollateOptions:
@@ -238,6 +227,11 @@ class _Stream(NamedTuple):
     on_split: Optional[Callable[[sharding.Split], None]] = None
     data_service: Optional[str] = None
 
+    @property
+    def runs_without_python(self) -> bool:
+        """True on another machine."""
+        return self.runs_elsewhere or self.data_service is not None
+
 
 def _policy(reader: input_reader_pb2.InputReader, options: CollateOptions) -> BadRecordPolicy:
     return make_policy(reader, options.num_classes, options.max_boxes, options.context_shape[1])
@@ -257,7 +251,7 @@ def _find_files(recipe: Recipe, log: FaultLog, stream: _Stream, needs_masks: boo
 
 def _records(
     reader: input_reader_pb2.InputReader,
-    guard: Any,
+    guard: FileGuard,
     start: CursorState,
     found: Files,
     stream: _Stream,
@@ -279,46 +273,43 @@ def _records(
 def _batches(
     recipe: Recipe, fault_log: Optional[FaultLog], stream: _Stream, needs_masks: bool
 ) -> tf.data.Dataset:
-    reader, policy = recipe.reader, recipe.policy
+    """The input pipeline: files, records, images, batches, in this order."""
+    reader, is_here = recipe.reader, not stream.runs_without_python
     log = FaultLog() if fault_log is None else fault_log
-    found = _find_files(recipe, log, stream, needs_masks)
-    order = order_fingerprint(reader, found, stream.sample_1_of_n, stream.shard, stream.seed)
+    files = _find_files(recipe, log, stream, needs_masks)
+    order = order_fingerprint(reader, files, stream.sample_1_of_n, stream.shard, stream.seed)
     start = (stream.cursor or DataCursor()).begin(stream.seed, order)
-    guard: Any = (
-        GraphGuard(found.paths)
-        if stream.runs_elsewhere
-        else Guard(
-            found.paths, policy, log, make_retry(recipe, start), num_waiting=recipe.num_waiting
-        )
-    )
-    records = _records(reader, guard, start, found, stream)
     # AUTOTUNE may decode too few images at once; but another machine's CPUs are not known here.
-    at_once = decoded_at_once(
-        reader, recipe.batch_size, tf.data.AUTOTUNE if stream.runs_elsewhere else available_cpus()
-    )
+    at_once = available_cpus() if is_here else tf.data.AUTOTUNE
+    at_once = decoded_at_once(reader, recipe.batch_size, at_once)
+    guard = _make_guard(recipe, files, log, start, at_once) if is_here else GraphGuard(files.paths)
+
+    # Shuffled files, read in turn; shuffled records; epochs.
+    dataset = _records(reader, guard, start, files, stream)
+    # Decode, augment, mix, preprocess, pad: a parallel map, whose errors the guard explains.
     dataset = make_examples(
-        records,
-        recipe,
-        guard,
-        start,
-        ignore_errors=not stream.runs_elsewhere,
-        num_parallel_calls=at_once,
+        dataset, recipe, guard, start, ignore_errors=is_here, num_parallel_calls=at_once,
         number_of=None if stream.data_service is None else splits.number_of,
-    )
+    )  # fmt: skip
     dataset = dataset.batch(recipe.batch_size, drop_remainder=stream.drop_remainder)
     dataset = guard.check_batches(
-        dataset,
-        start=start,
-        drop_remainder=stream.drop_remainder,
-        is_endless=stream.num_epochs is None,
-        keep_source_id=reader.include_source_id,
-    )
+        dataset, start=start, drop_remainder=stream.drop_remainder,
+        is_endless=stream.num_epochs is None, keep_source_id=reader.include_source_id,
+    )  # fmt: skip
     if stream.data_service is not None:
         dataset = splits.distributed(dataset, stream.data_service)
     dataset = dataset.prefetch(reader.num_prefetch_batches)
-    dataset_options = tf.data.Options()
-    dataset_options.autotune.enabled = stream.runs_elsewhere
-    return dataset.with_options(dataset_options)
+    options = tf.data.Options()
+    options.autotune.enabled = not is_here
+    return dataset.with_options(options)
+
+
+def _make_guard(
+    recipe: Recipe, files: Files, log: FaultLog, start: CursorState, decoded: int
+) -> Guard:
+    retry = make_retry(recipe, start)
+    num_waiting = recipe.num_waiting + 2 * decoded  # half of them in the buffer of the map
+    return Guard(files.paths, recipe.policy, log, retry, num_waiting=num_waiting)
 
 
 def decoded_at_once(reader: input_reader_pb2.InputReader, batch_size: int, by_default: int) -> int:

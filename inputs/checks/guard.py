@@ -36,9 +36,9 @@ RECORD_ID = "record_id"  # see `inputs.records.record_id`; becomes RECORD in the
 # Keys in the table of pending records, in addition to sequence numbers.
 STOP = -2  # 1 if the run must stop
 EXPECTED = -3  # the next sequence number
-NUM_EMPTY = -4  # files and epochs that began since the last record
+NUM_STARTS = -4  # files and epochs that began since the last batch
 MAX_PENDING = 1024  # pending records, besides those that wait; beyond it, some must have failed
-MAX_EMPTY = 1000  # besides two passes over all files; beyond it, no file has a record any more
+MAX_STARTS = 1000  # besides one epoch for each record that waits; beyond it, none is usable
 
 # (serialized record, sequence number) -> why TensorFlow cannot use it, "" if it can.
 Retry = Callable[[bytes, int], str]
@@ -61,7 +61,7 @@ class Guard:
         self._log = log
         self._retry = retry
         self._max_pending = MAX_PENDING + num_waiting
-        self._max_empty = MAX_EMPTY + 2 * len(self.paths)
+        self._max_starts = MAX_STARTS + 2 * len(self.paths) * (1 + num_waiting)
         self._is_explaining = threading.Lock()
         self._known_lengths: Dict[str, int] = {}  # of files that Python read to their end
         # int64 -> int64, -1 for missing keys; not in checkpoints, as other runs cannot use it.
@@ -72,8 +72,8 @@ class Guard:
     # In the graph.
 
     def may_continue(self) -> tf.Tensor:
-        num_empty = self._lookup(NUM_EMPTY) + 1
-        updates = [self._insert(NUM_EMPTY, num_empty), self._stop_if(num_empty > self._max_empty)]
+        starts = self._lookup(NUM_STARTS) + 1
+        updates = [self._insert(NUM_STARTS, starts), self._stop_if(starts > self._max_starts)]
         with tf.control_dependencies(updates):
             return tf.logical_not(self._is_stopped())
 
@@ -89,8 +89,7 @@ class Guard:
         self, sequence_number: tf.Tensor, record_id: tf.Tensor, serialized: tf.Tensor
     ) -> tf.Tensor:
         """Enters a record as pending; returns its bytes."""
-        keys = tf.stack([sequence_number, NUM_EMPTY])
-        with tf.control_dependencies([self._pending.insert(keys, tf.stack([record_id, 0]))]):
+        with tf.control_dependencies([self._pending.insert(sequence_number, record_id)]):
             is_full = self._pending.size() > self._max_pending
         with tf.control_dependencies([tf.cond(is_full, self._explain_oldest, tf.no_op)]):
             return tf.identity(serialized)
@@ -156,7 +155,11 @@ class Guard:
 
         error = tf.cond(is_faulty, report, lambda: tf.constant(""))
         with tf.control_dependencies([_stop_unless_empty(error)]):
-            return [self._pending.remove(span), self._insert(EXPECTED, following)]
+            return [
+                self._pending.remove(span),
+                self._insert(EXPECTED, following),
+                self._insert(NUM_STARTS, 0),
+            ]
 
     def _explain_oldest(self) -> tf.Operation:
         """Fails once the run must stop, so that no record is decoded in vain."""
@@ -198,10 +201,10 @@ class Guard:
         known = self._known_lengths.get(path, 0)
         if known == number > 0:
             return range(0)
-        if tfrecord.is_compressed(path):
-            self._report_rest_of_compressed(path, number)
-            return range(0)
         try:
+            if tfrecord.is_compressed(path):
+                self._report_rest_of_compressed(path, number)
+                return range(0)
             size_now = tfrecord.file_size(path)
             count = number if size_now == num_bytes else tfrecord.count_records(path)
         except (OSError, tf.errors.OpError) as error:
@@ -215,11 +218,7 @@ class Guard:
         return range(number, count)
 
     def _report_rest_of_compressed(self, path: str, number: int) -> None:
-        try:
-            damages = [x if isinstance(x, Damage) else None for _, x in tfrecord.read_records(path)]
-        except (OSError, tf.errors.OpError) as error:
-            self._log.report(self._policy.fault("lost_records", f"{error}"), path, -1)
-            return
+        damages = [x if isinstance(x, Damage) else None for _, x in tfrecord.read_records(path)]
         self._known_lengths[path] = number
         for record, damage in enumerate(damages[number:], number):
             if damage is not None:
@@ -232,16 +231,19 @@ class Guard:
 
     def _find_oldest(self, keys: np.ndarray, values: np.ndarray) -> Tuple[np.ndarray, np.bool_]:
         """Sequence numbers of records that did not arrive, reported; and True to stop the run."""
+        pending = sorted(pair for pair in zip(keys.tolist(), values.tolist()) if pair[0] >= 0)
+        older = pending[: len(pending) // 2]  # the others may still arrive
         explained: List[int] = []
         if not self._log.stop_reason and self._is_explaining.acquire(blocking=False):
-            pending = sorted(pair for pair in zip(keys.tolist(), values.tolist()) if pair[0] >= 0)
-            older = pending[: len(pending) // 2]  # the others may still arrive
-            with contextlib.suppress(RecordFaultError):
+            try:
                 explained = [key for key, id_ in older if self._explain(key, id_, False, False)]
                 if not explained:  # TensorFlow rejects what the examiner does not
                     tried = (key for key, id_ in older if self._explain(key, id_, False))
                     explained = list(itertools.islice(tried, 1))
-            self._is_explaining.release()
+            except RecordFaultError:  # the log has the reason to stop
+                pass
+            finally:
+                self._is_explaining.release()
         return np.array(explained, np.int64), np.bool_(self._log.stop_reason != "")
 
     def _report_batch(
@@ -276,8 +278,8 @@ class Guard:
                         )
         if is_endless and not self._log.stop_reason:
             return (
-                f"all files have become empty; the first is {self.paths[0]}. Remedy: write them "
-                "again, and restart the run"
+                "all files have become empty, or all of their records are skipped; the first file "
+                f"is {self.paths[0]}. Remedy: write them again, and restart the run"
             ).encode()
         return self._log.stop_reason.encode()
 

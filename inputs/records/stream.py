@@ -1,4 +1,7 @@
-"""Finds TFRecord files and streams their serialized records in order, shuffled or not.
+"""Finds TFRecord files and streams their serialized records.
+
+`record_dataset` chooses among streams, `_epochs` repeats a stream, `_epoch` shuffles its records,
+`_records_of` shuffles its files and reads some at a time, `file_reader` reads one file.
 
 TensorFlow's reader abandons a file at the first damage. So the bytes that it returns are counted;
 if they are fewer than the file has, `inputs.records.tfrecord` reads the remaining records.
@@ -194,7 +197,7 @@ def record_dataset(
     sample_1_of_n: int = 1,
     shard: Tuple[int, int] = (1, 0),
 ) -> tf.data.Dataset:
-    """Serialized records of all files of a reader.
+    """`Record`s of all files of a reader.
 
     Files are read `num_readers` at a time, `read_block_length` records in turn. Shuffling permutes
     the files (unless their records are shared or sampled), then the records, in a buffer of
@@ -214,9 +217,6 @@ def record_dataset(
         shard: Number of workers that share the records, and the index of this one; see
             `inputs.records.sharding`.
 
-    Returns:
-        Dataset of `Record`.
-
     Raises:
         ConfigError: if sample_1_of_n is not positive, or a worker gets no record at all.
     """
@@ -224,27 +224,57 @@ def record_dataset(
         raise ConfigError(
             f"input_reader: sample_1_of_n_examples is {sample_1_of_n}; it must be 1 or more"
         )
-    weights = list(config.sample_from_datasets_weights)
-    streams, chosen, begin = [], [], 0
+    streams, weights, begin = [], [], 0
     for stream, length in enumerate(stream_lengths or [len(guard.paths)]):
         if not length:
             continue
-        indices, of_records = list(range(begin, begin + length)), shard
+        indices, record_shard = list(range(begin, begin + length)), shard
         begin += length
-        own = sharding.files_of_part(length, shard)
-        if own is not None:
-            indices, of_records = [indices[number] for number in own], sharding.WHOLE
+        numbers = sharding.files_of_part(length, shard)
+        if numbers is not None:
+            indices, record_shard = [indices[number] for number in numbers], sharding.WHOLE
         if num_epochs is None:
-            _check_not_empty([guard.paths[index] for index in indices], of_records, shard)
-        parts = (of_records, (sample_1_of_n, 0))
+            _check_not_empty([guard.paths[index] for index in indices], record_shard, shard)
+        parts = (record_shard, (sample_1_of_n, 0))
         read_epoch = functools.partial(_epoch, indices, guard, config, shuffle, parts)
         streams.append(_epochs(read_epoch, guard, stream, start, num_epochs))
-        chosen.append(weights[stream] if weights else 1.0)
+        weights += config.sample_from_datasets_weights[stream : stream + 1]
     if len(streams) == 1:
         return streams[0]
-    return tf.data.Dataset.choose_from_datasets(
-        streams, _choices(chosen, start), stop_on_empty_dataset=False
-    )
+    choices = _choices(weights, start)
+    return tf.data.Dataset.choose_from_datasets(streams, choices, stop_on_empty_dataset=False)
+
+
+def _epochs(
+    read_epoch: Callable[[tf.Tensor], tf.data.Dataset],
+    guard: FileGuard,
+    stream: int,
+    start: CursorState,
+    num_epochs: Optional[int],
+) -> tf.data.Dataset:
+    """`Record`s of one epoch after the other, each in its own order, from the offset in `start`."""
+    first = start.offset(stream)
+
+    # Without autograph, of which nothing here has a use, tracing is faster.
+    @tf.autograph.experimental.do_not_convert
+    def numbered(epoch: tf.Tensor) -> tf.data.Dataset:
+        seed = tf.random.stateless_uniform([], [start.seed + stream, epoch], 0, 2**31 - 1, tf.int64)
+        begin = cursor.first_stream_index(stream, epoch)
+        indices = tf.data.Dataset.range(begin, begin + cursor.LAST_NUMBER)
+        records = tf.data.Dataset.zip((read_epoch(seed), indices))
+        if not first.number:
+            return records
+        skipped = tf.constant(first.number, tf.int64)
+        return records.skip(tf.where(tf.equal(epoch, first.epoch), skipped, 0))
+
+    @tf.autograph.experimental.do_not_convert
+    def with_index(record: FileRecord, stream_index: tf.Tensor) -> Record:
+        return Record(record.record_id, stream_index, record.serialized)
+
+    last = cursor.LAST_EPOCH if num_epochs is None else num_epochs
+    epochs = tf.data.Dataset.range(first.epoch, max(last, first.epoch))
+    epochs = epochs.take_while(lambda _: guard.may_continue())
+    return epochs.flat_map(numbered).map(with_index)
 
 
 def _epoch(
@@ -264,92 +294,6 @@ def _epoch(
     if shuffle and config.shuffle_buffer_size > 1:
         records = records.shuffle(config.shuffle_buffer_size, seed)
     return records
-
-
-def _check_not_empty(paths: List[str], of_records: Tuple[int, int], shard: Tuple[int, int]) -> None:
-    """Without any record, reading endless epochs would never return."""
-    least = of_records[1] + 1  # the first record of this worker is always in the sample
-    records = itertools.chain.from_iterable(map(tfrecord.read_records, paths))
-    found = sum(1 for _ in itertools.islice(records, least))
-    if found < least:
-        others = " and others" if len(paths) > 3 else ""
-        raise ConfigError(
-            f"{', '.join(paths[:3])}{others}: {found} records, too few for worker {shard[1] + 1} "
-            f"of {shard[0]}. Add records, or use fewer workers"
-        )
-
-
-def _epochs(
-    read_epoch: Callable[[tf.Tensor], tf.data.Dataset],
-    guard: FileGuard,
-    stream: int,
-    start: CursorState,
-    num_epochs: Optional[int],
-) -> tf.data.Dataset:
-    """`Record`s of one epoch after the other, each in its own order, from the offset in `start`."""
-    first = start.offset(stream)
-
-    @tf.autograph.experimental.do_not_convert
-    def one(epoch: tf.Tensor) -> tf.data.Dataset:
-        seed = tf.random.stateless_uniform([], [start.seed + stream, epoch], 0, 2**31 - 1, tf.int64)
-        records = read_epoch(seed)
-        stream_index = cursor.first_stream_index(stream, epoch)
-        end = stream_index + cursor.LAST_NUMBER
-        if first.number:
-            skipped = tf.where(tf.equal(epoch, first.epoch), tf.constant(first.number, tf.int64), 0)
-            records, stream_index = records.skip(skipped), stream_index + skipped
-        return tf.data.Dataset.zip((records, tf.data.Dataset.range(stream_index, end)))
-
-    last = cursor.LAST_EPOCH if num_epochs is None else num_epochs
-    epochs = tf.data.Dataset.range(first.epoch, max(last, first.epoch))
-
-    # Without autograph, of which nothing here has a use, tracing is faster.
-    @tf.autograph.experimental.do_not_convert
-    def may_continue(_: tf.Tensor) -> tf.Tensor:
-        return guard.may_continue()
-
-    @tf.autograph.experimental.do_not_convert
-    def with_index(found: FileRecord, stream_index: tf.Tensor) -> Record:
-        return Record(found.record_id, stream_index, found.serialized)
-
-    return epochs.take_while(may_continue).flat_map(one).map(with_index)
-
-
-def _choices(weights: List[float], start: CursorState) -> tf.data.Dataset:
-    """The stream of each record, drawn by weight."""
-    logits = tf.math.log(tf.constant([weights]))
-
-    @tf.autograph.experimental.do_not_convert
-    def choose(count: tf.Tensor) -> tf.Tensor:
-        seed = tf.stack([tf.constant(start.seed, tf.int64), count])
-        return tf.random.stateless_categorical(logits, 1, seed)[0, 0]
-
-    return tf.data.Dataset.range(start.count, tf.int64.max).map(choose)
-
-
-def list_contents(guard: FileGuard, indices: Sequence[int]) -> Tuple[Any, ...]:
-    """What `file_reader` takes of each file: index, path, compression and size."""
-    paths = [guard.paths[index] for index in indices]
-    compressions = [compression_of(path) for path in paths]
-    sizes = [SIZE_UNKNOWN if kind else _size(path) for path, kind in zip(paths, compressions)]
-    return tf.constant(indices, tf.int64), paths, compressions, tf.constant(sizes, tf.int64)
-
-
-def file_reader(guard: FileGuard, indices: Sequence[int]) -> Callable[..., tf.data.Dataset]:
-    """A function from index, path, compression and size of a file to its `FileRecord`s."""
-    paths = [guard.paths[index] for index in indices]
-    buffer = REMOTE_BUFFER if files.is_remote(paths[0]) else LOCAL_BUFFER
-    plain = not any(re.search(r"[*?\[\]\\]", path) for path in paths)
-
-    @tf.autograph.experimental.do_not_convert
-    def read(file: tf.Tensor, path: tf.Tensor, compression: tf.Tensor, size: tf.Tensor) -> Any:
-        # On a deleted file the reader never ends; as a pattern, the path of one matches nothing.
-        found = tf.io.matching_files(path) if plain else path[tf.newaxis]
-        given = tf.data.TFRecordDataset(found, compression_type=compression, buffer_size=buffer)
-        given = given.ignore_errors()
-        return _all_records(given, guard, file, size)
-
-    return read
 
 
 def _records_of(
@@ -374,8 +318,32 @@ def _records_of(
     )
 
 
+def list_contents(guard: FileGuard, indices: Sequence[int]) -> Tuple[Any, ...]:
+    """What `file_reader` takes of each file: index, path, compression and size."""
+    paths = [guard.paths[index] for index in indices]
+    compressions = [compression_of(path) for path in paths]
+    sizes = [SIZE_UNKNOWN if kind else _size(path) for path, kind in zip(paths, compressions)]
+    return tf.constant(indices, tf.int64), paths, compressions, tf.constant(sizes, tf.int64)
+
+
+def file_reader(guard: FileGuard, indices: Sequence[int]) -> Callable[..., tf.data.Dataset]:
+    """A function from index, path, compression and size of a file to its `FileRecord`s."""
+    paths = [guard.paths[index] for index in indices]
+    buffer = REMOTE_BUFFER if files.is_remote(paths[0]) else LOCAL_BUFFER
+    plain = not any(re.search(r"[*?\[\]\\]", path) for path in paths)
+
+    @tf.autograph.experimental.do_not_convert
+    def read(file: tf.Tensor, path: tf.Tensor, compression: tf.Tensor, size: tf.Tensor) -> Any:
+        # On a deleted file the reader never ends; as a pattern, the path of one matches nothing.
+        present = tf.io.matching_files(path) if plain else path[tf.newaxis]
+        records = tf.data.TFRecordDataset(present, compression, buffer)
+        return _all_records(records.ignore_errors(), guard, file, size)
+
+    return read
+
+
 def _all_records(
-    found: tf.data.Dataset, guard: FileGuard, file: tf.Tensor, size: tf.Tensor
+    serialized: tf.data.Dataset, guard: FileGuard, file: tf.Tensor, size: tf.Tensor
 ) -> tf.data.Dataset:
     """`FileRecord`s of a file: those that TensorFlow's reader returns, and then the guard's."""
 
@@ -399,5 +367,30 @@ def _all_records(
 
     end = tf.data.Dataset.from_tensors(tf.zeros([0], tf.string)).repeat()
     zero = tf.constant(0, tf.int64)
-    blocks = found.batch(BLOCK).concatenate(end).scan((zero, zero), count)
+    blocks = serialized.batch(BLOCK).concatenate(end).scan((zero, zero), count)
     return blocks.take_while(lambda records: tf.size(records.record_id) > 0).unbatch()
+
+
+def _choices(weights: List[float], start: CursorState) -> tf.data.Dataset:
+    """The stream of each record, drawn by weight."""
+    logits = tf.math.log(tf.constant([weights]))
+
+    @tf.autograph.experimental.do_not_convert
+    def choose(count: tf.Tensor) -> tf.Tensor:
+        seed = tf.stack([tf.constant(start.seed, tf.int64), count])
+        return tf.random.stateless_categorical(logits, 1, seed)[0, 0]
+
+    return tf.data.Dataset.range(start.count, tf.int64.max).map(choose)
+
+
+def _check_not_empty(paths: List[str], of_records: Tuple[int, int], shard: Tuple[int, int]) -> None:
+    """Without any record, reading endless epochs would never return."""
+    least = of_records[1] + 1  # the first record of this worker is always in the sample
+    records = itertools.chain.from_iterable(map(tfrecord.read_records, paths))
+    found = sum(1 for _ in itertools.islice(records, least))
+    if found < least:
+        others = " and others" if len(paths) > 3 else ""
+        raise ConfigError(
+            f"{', '.join(paths[:3])}{others}: {found} records, too few for worker {shard[1] + 1} "
+            f"of {shard[0]}. Add records, or use fewer workers"
+        )

@@ -67,6 +67,18 @@ def test_a_run_without_one_usable_record_ends(
     assert log.num_skipped == 31
 
 
+def test_a_run_that_may_skip_all_records_ends(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "MAX_STARTS", 3)
+    config = reading(write(tmp_path / "r", [example(BAD)] * 5))
+    config.train_input_reader.bad_records.policy = 2  # SKIP
+    log = FaultLog()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="all of their records are skipped"):
+        train(config, log)
+    assert log.num_skipped == 5
+
+
 def test_a_record_that_waits_for_its_batch_is_no_fault(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,7 +88,7 @@ def test_a_record_that_waits_for_its_batch_is_no_fault(
     config = reading(
         write(tmp_path / "a", records),
         write(tmp_path / "b", records[:-1]),
-        text="train_config { batch_size: 2 }",
+        text="train_config { batch_size: 2 } train_input_reader { num_parallel_batches: 1 }",
     )
     config.train_input_reader.bad_records.policy = 2  # SKIP
     config.train_input_reader.bad_records.max_skipped = 1000
@@ -224,7 +236,7 @@ def test_clean_data_never_call_python(
     def refuse(*_: Any) -> Any:
         raise AssertionError("called")
 
-    for name in ("_read_rest", "_report_batch"):
+    for name in ("_read_rest", "_find_oldest", "_report_batch"):
         monkeypatch.setattr(guard.Guard, name, refuse)
     path = write(tmp_path / "r", [example({**BOXES, **LABELS})] * 40)
     with tf.Graph().as_default() as graph, tf1.Session() as session:
@@ -258,7 +270,7 @@ def test_a_file_that_becomes_shorter_is_reported(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its number of records was known from the first pass, and is not expected again."""
-    monkeypatch.setattr(guard, "MAX_EMPTY", 3)
+    monkeypatch.setattr(guard, "MAX_STARTS", 3)
     good = example({**BOXES, **LABELS})
     config = reading(write(tmp_path / "r", [good] * 40))
     config.train_input_reader.bad_records.policy = 2  # SKIP
