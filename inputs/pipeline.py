@@ -172,20 +172,9 @@ def _training_recipe(
     first_step: Optional[int],
     images_per_step: int,
 ) -> Recipe:
-    steps = pipeline_config.train_config.data_augmentation_options
-    reader = pipeline_config.train_input_reader
-    options = _training_options(pipeline_config, preprocess)
-    _refuse(check_augmentation(steps, options.num_classes))
-    links = make_links(steps)
-    check_links(links, reader)
-    policy = _policy(reader, options)
-    return Recipe(reader, options, policy, links, batch_size, first_step, images_per_step)
-
-
-def _training_options(pipeline_config: Any, preprocess: Preprocess) -> CollateOptions:
     model = _model_of(pipeline_config)
     train, reader = pipeline_config.train_config, pipeline_config.train_input_reader
-    return CollateOptions(
+    options = CollateOptions(
         preprocess=preprocess,
         resizer=make_resizer(model.image_resizer),
         num_classes=model.num_classes,
@@ -195,6 +184,11 @@ def _training_options(pipeline_config: Any, preprocess: Preprocess) -> CollateOp
         use_multiclass_scores=train.use_multiclass_scores,
         context_shape=_context_shape(pipeline_config, reader),
     )
+    _refuse(check_augmentation(train.data_augmentation_options, model.num_classes))
+    links = make_links(train.data_augmentation_options)
+    check_links(links, reader)
+    policy = _policy(reader, options)
+    return Recipe(reader, options, policy, links, batch_size, first_step, images_per_step)
 
 
 def _evaluation_options(

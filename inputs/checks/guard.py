@@ -271,11 +271,10 @@ class Guard:
         """The error at the end of the data; empty if there is none."""
         with contextlib.suppress(RecordFaultError):
             if not self._log.stop_reason:
+                is_certain = not drop_remainder
                 for sequence_number, record_id in sorted(zip(keys.tolist(), values.tolist())):
                     if sequence_number >= 0:
-                        self._explain(
-                            sequence_number, record_id, not drop_remainder, not drop_remainder
-                        )
+                        self._explain(sequence_number, record_id, is_certain, retries=is_certain)
         if is_endless and not self._log.stop_reason:
             return (
                 "all files have become empty, or all of their records are skipped; the first file "
