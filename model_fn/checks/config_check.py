@@ -19,21 +19,24 @@ CONTENTS = "contents"  # all files can be read, first records fit, components ca
 GRAPHS = "graphs"  # graphs can be built, and the checkpoint to fine-tune from fits
 
 
-class Checked(NamedTuple):
-    """The result of a check."""
+class Result(NamedTuple):
+    """Problems of a configuration, and the graphs that were built to find them."""
 
     problems: List[Problem]
-    graphs: Optional[Graphs] = None  # None: not built
+    graphs: Optional[Graphs] = None
 
 
-def check(config: Any, depth: str = FILES, *, on_tpu: bool = False) -> Checked:
-    """Problems of a `TrainEvalPipelineConfig`; those of depth NAMES and FILES errors first.
+def check(config: Any, depth: str = FILES, *, on_tpu: bool = False) -> Result:
+    """Checks a `TrainEvalPipelineConfig` with all changes applied.
+
+    Problems of depth NAMES and FILES come first, errors before warnings. A configuration with
+    unknown names or values out of range is not checked for GRAPHS, and no file is read for it.
 
     Args:
-        config: The configuration, with all changes applied.
+        config: The configuration.
         depth: NAMES, FILES, CONTENTS or GRAPHS.
-        on_tpu: Leave paths that are placeholders out of CONTENTS and GRAPHS: the rules for TPU
-            report them.
+        on_tpu: Leave paths that are placeholders out of CONTENTS and GRAPHS, because the rules for
+            TPU report them.
     """
     maps = files.LabelMaps()
     unknown = check_names(config)
@@ -47,17 +50,17 @@ def check(config: Any, depth: str = FILES, *, on_tpu: bool = False) -> Checked:
     problems = [*unknown, *(each for each in others if not each.field.startswith(parts))]
     problems.sort(key=lambda problem: problem.severity != "error")
     if depth in (NAMES, FILES):
-        return Checked(problems)
+        return Result(problems)
     # A label map of other records replaces all else about this map.
-    wrong = list(files.check_first_records(config, maps))
-    fields = {problem.field for problem in wrong}
-    problems = [*wrong, *(problem for problem in problems if problem.field not in fields)]
+    foreign = list(files.check_first_records(config, maps))
+    fields = {problem.field for problem in foreign}
+    problems = [*foreign, *(problem for problem in problems if problem.field not in fields)]
     if unknown or not config.model.WhichOneof("model") or any(check_ranges(config)):
-        return Checked(problems)
+        return Result(problems)
     if on_tpu:
         config = tpu_lint.without_placeholders(config)
-    built = examine(config, maps) if depth == GRAPHS else None
-    deeper = built.problems if built else examine_components(config, maps)
+    graphs = examine(config, maps) if depth == GRAPHS else None
+    others = graphs.problems if graphs else examine_components(config, maps)
+    others = [*others, *files.check_files(config, maps)]
     reported = {problem.field for problem in problems if problem.severity == "error"}
-    deeper = [*deeper, *files.check_files(config, maps)]
-    return Checked([*problems, *(p for p in deeper if p.field not in reported)], built)
+    return Result([*problems, *(each for each in others if each.field not in reported)], graphs)
