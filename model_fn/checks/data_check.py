@@ -42,15 +42,15 @@ def check_data(
     max_records: Optional[int] = None,
     progress: bool = True,
 ) -> DataReport:
-    """Reads all records of a configuration and reports what they contain.
+    """Reads all records of a `TrainEvalPipelineConfig`, the first `max_records` of each file.
 
     Args:
-        config: A `TrainEvalPipelineConfig`.
-        title: What the report calls it.
+        config: The configuration.
+        title: Name of the configuration in the report.
         readers: One of `READERS`.
-        jobs: Processes that read.
-        max_records: At most so many records of each file; None for all.
-        progress: Whether progress is reported on standard error.
+        jobs: Number of processes.
+        max_records: None for all.
+        progress: Report progress on standard error.
 
     Raises:
         ConfigError: if there is no model or no reader, or a reader's `bad_records` make no sense.

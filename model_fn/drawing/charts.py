@@ -48,15 +48,10 @@ class Curve(NamedTuple):
 
 
 def figure(panels: Sequence[Panel], *, title: str = "", columns: int = 3) -> bytes:
-    """Draws panels row by row: the bytes of a PNG file.
+    """Draws one or more panels row by row: the bytes of a PNG file.
 
-    Args:
-        panels: At least one; a panel starts a new row if it does not fit into the current one.
-        title: Text above all panels.
-        columns: Of the grid; wider panels are reduced to it.
-
-    Raises:
-        ValueError: if there is no panel.
+    A panel starts a new row if it does not fit into the current one; panels wider than the
+    `columns` of the grid are reduced to it.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -113,15 +108,9 @@ def bar_chart(
     log: bool = False,
     width: int = 1,
 ) -> Panel:
-    """Bars side by side for each label, one for each series.
+    """Bars side by side for each label, one for each series: name -> a value for each label.
 
-    Args:
-        title: Text above the chart.
-        labels: Below the bars; omitted if there are too many to be legible.
-        series: Name -> a value for each label; a legend needs two or more.
-        y_label: Name of the values.
-        log: Whether the axis of values is logarithmic.
-        width: Columns of the figure.
+    Labels are omitted if there are too many to be legible; `width` counts columns of the figure.
     """
 
     def draw(axes: Any) -> None:
@@ -176,7 +165,7 @@ def histogram(
         series: Name -> n counts.
         x_label: Name of the x axis.
         y_label: Name of the counts.
-        log_x: Whether the x axis is logarithmic.
+        log_x: Use a logarithmic x axis.
         marks: Name -> x, drawn as a dashed line.
         ticks: x -> its text, instead of automatic ticks.
     """
