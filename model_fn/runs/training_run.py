@@ -38,10 +38,9 @@ _ENDLESS = (
 
 
 class _Start(Hook):
-    """Ends the time in which a signal raises; saves the configuration, unless the chief does.
+    """Defers signals; the chief saves the configuration and removes the mark of the end.
 
-    The mark that training is over is removed. Until here a configuration that does not fit the
-    checkpoint to resume from was refused, and has replaced nothing.
+    Not earlier: a configuration that does not fit the checkpoint to resume from replaces nothing.
     """
 
     def __init__(self, signals: StopSignals) -> None:

@@ -110,24 +110,5 @@ class HookAdapter(tf1.train.SessionRunHook):
             hook.end(step)
 
 
-class LoopAdapter(HookAdapter):
-    """The same for a TPUEstimator, whose session returns after a loop on the TPU.
-
-    The scalars are those of the last step that arrived at the host.
-    """
-
-    def _make_fetches(self) -> Any:
-        self._graph.host_values.prepare()
-        return None
-
-    def _arguments(self) -> Any:
-        return None
-
-    def _result(self, results: Any) -> StepResult:
-        step = int(self.session.run(self._global_step))
-        scalars = self._graph.host_values.read(self.session).values
-        return StepResult(step, step - self._step, scalars)
-
-
 def _floats(values: Dict[str, Any]) -> Dict[str, float]:
     return {name: float(value) for name, value in values.items()}

@@ -20,11 +20,11 @@ from model_fn.runs import progress, tpu_options
 from model_fn.runs.backends import tpu_resolver
 from model_fn.runs.backends.base import Evaluator
 from model_fn.runs.backends.estimator import EstimatorBackend
-from model_fn.runs.backends.hook_adapter import LoopAdapter
+from model_fn.runs.backends.hook_adapter import HookAdapter
 from model_fn.runs.backends.tpu_resolver import NoTpuError
 from model_fn.runs.cluster import SINGLE, estimator_environment
 from model_fn.runs.context import RunContext
-from model_fn.runs.hooks import Hook
+from model_fn.runs.hooks import Hook, StepResult
 from model_fn.runs.options import CheckpointOptions
 from model_fn.runs.progress import NotFiniteLossError
 from model_fn.runs.tpu_options import TpuOptions
@@ -212,12 +212,24 @@ def _part_of_host(params: Dict[str, Any]) -> Optional[tf.distribute.InputContext
     return tf.distribute.InputContext(count, index, num_replicas_in_sync=1)
 
 
-class TpuAdapter(LoopAdapter):
-    """As there; the graph has been built when it begins."""
+class TpuAdapter(HookAdapter):
+    """Calls hooks after each loop on the TPU; in a rehearsal, after each step.
 
-    def begin(self) -> None:
+    The scalars are those of the last step that arrived at the host.
+    """
+
+    def _make_fetches(self) -> Any:
         _LOOPS.end()  # The graph about to run is built.
-        super().begin()
+        self._graph.host_values.prepare()
+        return None
+
+    def _arguments(self) -> Any:
+        return None
+
+    def _result(self, results: Any) -> StepResult:
+        step = int(self.session.run(self._global_step))
+        scalars = self._graph.host_values.read(self.session).values
+        return StepResult(step, step - self._step, scalars)
 
 
 class TpuEvaluator(Evaluator):

@@ -1,4 +1,4 @@
-"""Where a TF2 loop starts: at a checkpoint of any backend, or where an Estimator would."""
+"""Where a TF2 loop starts: at a checkpoint of any backend, or at random values."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import Any, Dict
 
 import numpy as np
 
-from estimator_det.compat import tf1
+from estimator_det.compat import tf, tf1
+from estimator_det.detectors.base import make_detector
 from inputs.bad_records.log import FaultLog
 from model_fn.checkpoints.repair import gone_explained
 from model_fn.checkpoints.variables import AVERAGE_SUFFIX, check_resumable
 from model_fn.runs.backends.estimator import make_train_input_fn
 from model_fn.runs.context import RunContext
-from model_fn.training.initial_values import initial_values
+from model_fn.training import step, warm_start
 from model_fn.training.loop_step import LoopStep
 
 
@@ -41,13 +42,30 @@ def _values(loop_step: LoopStep, context: RunContext) -> Dict[str, np.ndarray]:
     latest = tf1.train.latest_checkpoint(context.model_dir)
     if latest is not None:
         return _stored(latest, loop_step, context.config.model)
-    # The data of one machine, whatever the cluster: random numbers depend on the graph.
-    input_fn = make_train_input_fn(context, None, 0, FaultLog())
-    values = initial_values(context.config, input_fn, context.options.seed)
+    values = {**loop_step.values(), **_fine_tuned(context)}
     for name in loop_step.variables():
         if name.endswith(AVERAGE_SUFFIX):  # They start where variables do.
             values[name] = values[name[: -len(AVERAGE_SUFFIX)]]
     return values
+
+
+def _fine_tuned(context: RunContext) -> Dict[str, np.ndarray]:
+    """Values of `fine_tune_checkpoint` by variable; empty without one.
+
+    Detectors name what it restores by the variables of a graph, which is built for that.
+    """
+    model, train_config = context.config.model, context.config.train_config
+    if not train_config.fine_tune_checkpoint:
+        return {}
+    with tf.Graph().as_default():
+        dataset = make_train_input_fn(context, None, 0, FaultLog())()
+        features, labels = tf1.data.make_initializable_iterator(dataset).get_next()
+        detector = make_detector(model, is_training=True)
+        step.forward(detector, features, labels, add_regularization=False)
+        table = warm_start.plan_warm_start(detector, train_config, None, model)
+    assert table is not None
+    reader = tf1.train.load_checkpoint(table.path)
+    return {variable.op.name: reader.get_tensor(name) for name, variable in table.restored.items()}
 
 
 def _stored(checkpoint: str, loop_step: LoopStep, model: Any) -> Dict[str, np.ndarray]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import pathlib
+import shutil
 import time
 import types
 from typing import Any, Dict, List, Set
@@ -99,12 +100,12 @@ def test_the_loop_and_an_estimator_take_the_same_steps(
 ) -> None:
     clipped = "train_config { gradient_clipping_by_norm: 0.1 summarize_gradients: true }"
     config = fake.pipeline_config(clipped + optimizer)
-    expected = _train(tmp_path / "estimator", config, 7, loop=None)
-    # By turns: values at the start, and then slots, averages and the step, are the same.
     folder = tmp_path / "both"
+    _train(tmp_path / "estimator", config, 1, loop=None)
+    shutil.copytree(tmp_path / "estimator", folder)
+    expected = _train(tmp_path / "estimator", config, 7, loop=None)
+    # By turns: slots, averages and the step are the same.
     _train(folder, config, 2)
-    # The first summaries of both.
-    assert "Loss/total_loss" in _tags(folder) and _tags(folder) == _tags(tmp_path / "estimator")
     _train(folder, config, 3, loop=None)
     found = _train(folder, config, 7, LoopOptions(steps_per_call=3), progress_steps=3)
     _assert_equal(found, expected)
@@ -112,6 +113,43 @@ def test_the_loop_and_an_estimator_take_the_same_steps(
     assert [entry["step"] for entry in _reports(folder)] == [1, 2, 3, 6, 7]
     position = data_cursor.read_cursor_state(str(folder), 7)
     assert position is not None and position.count == 14
+
+
+def test_the_loop_and_an_estimator_write_the_same_tags(tmp_path: pathlib.Path) -> None:
+    config = fake.pipeline_config("train_config { summarize_gradients: true }")
+    for name, loop in (("estimator", None), ("loop", LOOP)):
+        _train(tmp_path / name, config, 1, loop)
+    tags = _tags(tmp_path / "loop")
+    assert "Loss/total_loss" in tags and tags == _tags(tmp_path / "estimator")
+
+
+def test_the_loop_starts_at_random_values_that_the_seed_repeats(tmp_path: pathlib.Path) -> None:
+    config = fake.pipeline_config(AVERAGED)
+    for name in ("first", "second"):
+        _train(tmp_path / name, config, 1)
+    first, second = (stored(str(tmp_path / name / "model.ckpt-0")) for name in ("first", "second"))
+    _assert_equal(first, second)
+    weights = first["BoxPredictor/All/weights"]
+    assert len(np.unique(weights)) == weights.size
+    np.testing.assert_array_equal(
+        first["BoxPredictor/All/weights/ExponentialMovingAverage"], weights
+    )
+    assert (first["FeatureExtractor/BatchNorm/moving_variance"] == 1).all()
+
+
+def test_the_loop_fine_tunes(tmp_path: pathlib.Path) -> None:
+    source = _train(tmp_path / "source", fake.pipeline_config(), 2)
+    text = (
+        f"train_config {{ fine_tune_checkpoint: '{tmp_path / 'source'}'"
+        " fine_tune_checkpoint_type: 'detection' }"
+    )
+    _train(tmp_path / "tuned", fake.pipeline_config(text + AVERAGED), 1)
+    start = stored(str(tmp_path / "tuned" / "model.ckpt-0"))
+    for name in ("BoxPredictor/All/weights", "FeatureExtractor/BatchNorm/moving_mean"):
+        np.testing.assert_array_equal(start[name], source[name])
+    averages = start["BoxPredictor/All/weights/ExponentialMovingAverage"]
+    np.testing.assert_array_equal(averages, source["BoxPredictor/All/weights"])
+    assert start["global_step"] == 0
 
 
 def _poisoned(number: int) -> Any:
