@@ -66,7 +66,10 @@ def newest_step(model_dir: str) -> Optional[int]:
 
     The step in it may be a later one, if other workers took steps while the chief saved.
     """
-    prefix = tf1.train.latest_checkpoint(model_dir)
+    try:
+        prefix = tf1.train.latest_checkpoint(model_dir)
+    except ValueError:  # The `checkpoint` file is cut short; the start of a run repairs it.
+        return None
     number = "" if prefix is None else prefix.rpartition("-")[2]
     return int(number) if number.isdecimal() else None
 

@@ -112,3 +112,5 @@ def test_the_step_in_a_name(tmp_path: pathlib.Path) -> None:
         (tmp_path / f"{name}.index").write_text("")
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-12"\n')
     assert data_cursor.newest_step(str(tmp_path)) == 12
+    (tmp_path / "checkpoint").write_text("")
+    assert data_cursor.newest_step(str(tmp_path)) is None
