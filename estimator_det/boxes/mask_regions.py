@@ -37,8 +37,8 @@ def paste_mask(mask: Array, box: Array, size: Tuple[int, int]) -> MaskRegion:
         return MaskRegion(0, 0, np.zeros([0, 0], bool))
     rows = _samples(low[0], high[0], mask.shape[0], size[0])
     columns = _samples(low[1], high[1], mask.shape[1], size[1])
-    by_row = np.asarray(mask, np.float32)
-    above, below = by_row[rows.lower], by_row[rows.upper]
+    pixels = np.asarray(mask, np.float32)
+    above, below = pixels[rows.lower], pixels[rows.upper]
     # Columns first, then rows: `tf.image.crop_and_resize` rounds in this order.
     upper = _between(above[:, columns.lower], above[:, columns.upper], columns.share)
     lower = _between(below[:, columns.lower], below[:, columns.upper], columns.share)

@@ -144,8 +144,8 @@ def _make_function_per_class(config: Any, convert: ScoreFunction) -> ScoreFuncti
             table_y[class_id, len(ys) :] = ys[-1]
             # The points that fill up a row repeat its last y; their x must increase, too.
             table_x[class_id, len(xs) :] = xs[-1] + 1.0 + np.arange(max_points - len(xs))
-        by_class = tf.transpose(tf.reshape(scores, [-1, num_classes]))
-        calibrated = tf.transpose(interpolate(by_class, table_x, table_y))
+        class_scores = tf.transpose(tf.reshape(scores, [-1, num_classes]))
+        calibrated = tf.transpose(interpolate(class_scores, table_x, table_y))
         is_calibrated = np.isin(np.arange(num_classes), list(points))
         return tf.where(is_calibrated, tf.reshape(calibrated, tf.shape(scores)), scores)
 

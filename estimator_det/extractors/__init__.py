@@ -1,6 +1,7 @@
-"""Feature extractors by type string; the package imports every module below it.
+"""Feature extractors by type string.
 
-So a component in a new file is registered without being listed anywhere.
+Importing the package imports every module below it, so that a component in a new file is
+registered.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Layer hyperparameters: from a `Hyperparams` message to a tf-slim argument scope.
+"""Layer hyperparameters, read from a `Hyperparams` message into a tf-slim argument scope.
 
-A scope is entered again at each use, so that it adds to the scopes that are open at that moment:
-the detector's batch-norm mode stays in force unless the message says something narrower.
+Each use opens the scope again, inside the scopes that are open at that moment: the detector's
+batch-norm mode applies unless the message has a narrower one.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ SCALING_MODES: Dict[int, str] = {
 
 
 no_scope: ArgScope = contextlib.nullcontext
-"""An argument scope that changes nothing."""
+"""Argument scope that changes nothing."""
 
 
 def make_activation(config: Any) -> Optional[Callable[[tf.Tensor], tf.Tensor]]:
-    """The activation a `Hyperparams` message names; None for no activation."""
+    """Returns the activation of a `Hyperparams` message; None for no activation."""
     return ACTIVATIONS[config.activation]
 
 
 def make_regularizer(config: Any) -> Optional[Callable[[tf.Tensor], Optional[tf.Tensor]]]:
-    """Penalty function of a `Regularizer` message: weight * sum|w| or weight * sum(w^2) / 2.
+    """Penalty of a `Regularizer` message: weight * sum|w| or weight * sum(w^2) / 2.
 
-    A weight of 0 gives no loss term at all. None for an empty message.
+    None for an empty message. With weight 0 there is no loss term.
     """
     kind = config.WhichOneof("regularizer_oneof")
     if kind is None:
@@ -57,46 +57,42 @@ def make_regularizer(config: Any) -> Optional[Callable[[tf.Tensor], Optional[tf.
 
 
 def make_initializer(config: Any) -> Optional[Any]:
-    """Variable initializer of an `Initializer` message; None for an empty message.
-
-    Raises:
-        ConfigError: if Keras has no initializer of the name given.
-    """
+    """Builds the variable initializer of an `Initializer` message; None for an empty message."""
     kind = config.WhichOneof("initializer_oneof")
     if kind is None:
         return None
     if kind == "truncated_normal_initializer":
-        chosen = config.truncated_normal_initializer
-        return initializers.truncated_normal(chosen.stddev, chosen.mean)
+        settings = config.truncated_normal_initializer
+        return initializers.truncated_normal(settings.stddev, settings.mean)
     if kind == "random_normal_initializer":
-        chosen = config.random_normal_initializer
-        return initializers.random_normal(chosen.stddev, chosen.mean)
+        settings = config.random_normal_initializer
+        return initializers.random_normal(settings.stddev, settings.mean)
     if kind == "variance_scaling_initializer":
-        chosen = config.variance_scaling_initializer
+        settings = config.variance_scaling_initializer
         return slim.variance_scaling_initializer(
-            factor=chosen.factor, mode=SCALING_MODES[chosen.mode], uniform=chosen.uniform
+            factor=settings.factor, mode=SCALING_MODES[settings.mode], uniform=settings.uniform
         )
     return _keras_initializer(config.keras_initializer_by_name)
 
 
 def _keras_initializer(name: str) -> Any:
     try:
-        made = keras_initializer(name)
+        initializer = keras_initializer(name)
     except ValueError as error:
         raise ConfigError(
             f"initializer.keras_initializer_by_name: Keras has no initializer {name!r}; "
-            'examples: "glorot_uniform", "he_normal", "zeros"'
+            'use one of its names, for example "glorot_uniform", "he_normal" or "zeros"'
         ) from error
 
     def initialize(shape: Any, dtype: Any = tf.float32, partition_info: Any = None) -> tf.Tensor:
         del partition_info  # a TF1 argument that Keras initializers do not know
-        return made(shape, dtype=dtype)
+        return initializer(shape, dtype=dtype)
 
     return initialize
 
 
 def with_bias(normalizer: Normalizer) -> Normalizer:
-    """`normalizer` after a bias, for `force_use_bias`; tf-slim alone omits the bias."""
+    """Puts a bias before `normalizer`, for `force_use_bias`; tf-slim omits the bias."""
 
     def biased(inputs: tf.Tensor, **settings: Any) -> tf.Tensor:
         bias = slim.model_variable(
@@ -115,7 +111,7 @@ NORMALIZERS: Dict[str, Normalizer] = {
 
 
 def _batch_norm_settings(config: Any, is_training: bool) -> Dict[str, Any]:
-    """Arguments of batch norm layers; none where the message has no batch norm."""
+    """Arguments of batch norm layers; empty if the message has no batch norm."""
     kind = config.WhichOneof("normalizer_oneof")
     if kind not in ("batch_norm", "sync_batch_norm"):
         return {}
@@ -130,19 +126,18 @@ def _batch_norm_settings(config: Any, is_training: bool) -> Dict[str, Any]:
 
 
 def make_arg_scope(config: Any, is_training: bool) -> ArgScope:
-    """Argument scope that gives layers the settings of a `Hyperparams` message.
+    """Builds the argument scope of a `Hyperparams` message.
 
-    Depthwise kernels are regularized like all others, unless the message carries an explicit
+    Depthwise kernels are regularized like all others, unless the message has an explicit
     `regularize_depthwise: false`.
 
     Args:
-        config: The message.
-        is_training: Whether batch norm uses and learns from batch statistics: the model trains
-            and does not freeze its batch norm; `train: false` of the message forbids it too.
+        config: a `Hyperparams` message.
+        is_training: True if batch norm uses batch statistics and learns: the model trains and
+            does not freeze batch norm; `train: false` in the message also prevents it.
 
     Returns:
-        A function; each call gives a context manager that adds the settings to the argument
-        scopes open at that moment.
+        A function that opens the scope inside the argument scopes of the moment.
 
     Raises:
         ConfigError: if a Keras initializer's name is unknown.
@@ -165,12 +160,12 @@ def make_arg_scope(config: Any, is_training: bool) -> ArgScope:
     kind = config.WhichOneof("normalizer_oneof")
     normalizer = NORMALIZERS[kind] if kind else None
     if kind == "group_norm":
-        settings["normalizer_params"] = {}  # an outer scope's are those of a batch norm
+        settings["normalizer_params"] = {}  # those of an outer scope belong to a batch norm
     settings["normalizer_fn"] = (
         with_bias(normalizer) if normalizer and config.force_use_bias else normalizer
     )
     norm_settings = _batch_norm_settings(config, is_training)
-    spare_depthwise = (
+    skip_depthwise_regularizer = (
         not dense and config.HasField("regularize_depthwise") and not config.regularize_depthwise
     )
 
@@ -180,7 +175,7 @@ def make_arg_scope(config: Any, is_training: bool) -> ArgScope:
             if norm_settings:
                 stack.enter_context(slim.arg_scope(list(BATCH_NORMS), **norm_settings))
             stack.enter_context(slim.arg_scope(layers, **settings))
-            if spare_depthwise:
+            if skip_depthwise_regularizer:
                 stack.enter_context(
                     slim.arg_scope([slim.separable_conv2d], weights_regularizer=None)
                 )

@@ -1,9 +1,9 @@
 """Inception v2 and v3 as tables of blocks.
 
 v2: Ioffe & Szegedy, "Batch Normalization", 2015. v3: Szegedy et al., "Rethinking the Inception
-Architecture for Computer Vision", 2016. Variable names, and so checkpoints, are those of the
-published classifiers, irregular ones included. A detector that needs only a part of a network
-builds a slice of its table.
+Architecture for Computer Vision", 2016. Variable names, irregular ones included, are those of the
+published classifiers, so their checkpoints can be restored. A detector that needs only a part of a
+network builds a slice of its table.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class Conv(NamedTuple):
     """A convolution.
 
     Attributes:
-        name: Of its variable scope; it does not always match the kernel.
-        kernel: Height and width.
-        depth: Output channels at depth multiplier 1.
-        stride: In both directions.
+        name: name of its variable scope; it does not always match the kernel.
+        kernel: height and width.
+        depth: output channels at depth multiplier 1.
+        stride: stride in both directions.
         padding: "SAME" or "VALID".
-        stddev: Of the initial weights; None takes the initializer of the argument scope.
+        stddev: deviation of the initial weights; None for the initializer of the argument scope.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Pool(NamedTuple):
 
 
 class Fork(NamedTuple):
-    """Convolutions side by side on one input, their outputs joined."""
+    """Convolutions of one input, with their outputs concatenated."""
 
     arms: Tuple[Conv, ...]
 
@@ -67,18 +67,18 @@ Branches = Tuple[Tuple[Layer, ...], ...]
 
 
 class Mixed(NamedTuple):
-    """Chains of layers on the same input, their outputs joined.
+    """Chains of layers on one input, with their outputs concatenated.
 
     Attributes:
-        name: Of the activation; the variables are in `name/Branch_0` and so on.
-        branches: The chains.
+        name: name of the activation; the variables are in `name/Branch_0` and so on.
+        branches: the chains.
     """
 
     name: str
     branches: Branches
 
 
-Block = Union[Conv, SeparableConv, Pool, Mixed]  # what makes one named activation
+Block = Union[Conv, SeparableConv, Pool, Mixed]  # each has one named activation
 
 
 def conv(name: str, depth: int, stride: int = 1, **settings: Any) -> Conv:
@@ -95,7 +95,7 @@ AFTER_POOLING = 0.1
 def _v2_mixed(
     letters: str, plain: int, triple: Tuple[int, int], double: Tuple[int, int], pool: str, last: int
 ) -> Mixed:
-    """Four branches: 1x1; 1x1 and 3x3; 1x1 and two 3x3; pooling and 1x1."""
+    """Block of four branches: 1x1; 1x1 and 3x3; 1x1 and two 3x3; pooling and 1x1."""
     return Mixed(
         f"Mixed_{letters}",
         (
@@ -115,7 +115,7 @@ def _v2_mixed(
 
 
 def _v2_halving(letters: str, first: Tuple[int, int], second: Tuple[int, int]) -> Mixed:
-    """Half the resolution: 1x1 and 3x3; 1x1 and two 3x3; pooling."""
+    """Block that halves the resolution: 1x1 and 3x3; 1x1 and two 3x3; pooling."""
     return Mixed(
         f"Mixed_{letters}",
         (
@@ -155,7 +155,7 @@ V2_BLOCKS: Tuple[Block, ...] = (
 def _v3_35(
     letters: str, last: int, names: Tuple[str, str] = ("Conv2d_0a_1x1", "Conv2d_0b_5x5")
 ) -> Mixed:
-    """Four branches at 35x35: 1x1; 1x1 and 5x5; 1x1 and two 3x3; pooling and 1x1."""
+    """Block of four branches at 35x35: 1x1; 1x1 and 5x5; 1x1 and two 3x3; pooling and 1x1."""
     return Mixed(
         f"Mixed_{letters}",
         (
@@ -172,7 +172,7 @@ def _v3_35(
 
 
 def _v3_17(letters: str, inner: int) -> Mixed:
-    """Four branches at 17x17, with 7x7 kernels taken apart into 1x7 and 7x1."""
+    """Block of four branches at 17x17, with 7x7 kernels split into 1x7 and 7x1."""
     return Mixed(
         f"Mixed_{letters}",
         (
@@ -195,7 +195,7 @@ def _v3_17(letters: str, inner: int) -> Mixed:
 
 
 def _v3_8(letters: str, second_arm: str) -> Mixed:
-    """Four branches at 8x8, two of which fork at their end."""
+    """Block of four branches at 8x8, two of which fork at their end."""
     return Mixed(
         f"Mixed_{letters}",
         (
@@ -299,7 +299,7 @@ def _apply(net: tf.Tensor, layer: Layer, depth: Depth) -> tf.Tensor:
 
 
 def mix(net: tf.Tensor, branches: Branches, depth: Depth = int) -> tf.Tensor:
-    """Builds chains of layers on `net`, [B, h, w, C], and joins their outputs over the channels."""
+    """Builds chains of layers on `net`, [B, h, w, C], and concatenates their channels."""
     outputs = []
     for number, branch in enumerate(branches):
         output = net
@@ -322,14 +322,14 @@ def inception(
 ) -> Dict[str, tf.Tensor]:
     """Builds a network, or a part of one, in the open variable and argument scopes.
 
-    Normalization, activation and regularization are all left to the argument scopes; so are the
-    initial weights of v3, and of the larger kernels of v2.
+    Argument scopes set normalization, activation and regularization, and the initial weights of
+    v3 and of the larger kernels of v2.
 
     Args:
         inputs: float [B, h, w, 3]; for a part, the activation before its first block.
-        depth: Channels of a layer from the table's, see `mobilenet.scaled_depth`.
-        blocks: The table: `V2_BLOCKS` (ends at `Mixed_5c`, stride 32), `V3_BLOCKS` (ends at
-            `Mixed_7c`, stride 32), or a slice of one.
+        depth: channels of a layer from the table's, see `mobilenet.scaled_depth`.
+        blocks: `V2_BLOCKS` (ends at `Mixed_5c`, stride 32), `V3_BLOCKS` (ends at `Mixed_7c`,
+            stride 32), or a slice of one.
 
     Returns:
         Every activation by the name of its block, in order.

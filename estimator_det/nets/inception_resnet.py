@@ -1,9 +1,9 @@
 """Inception-ResNet v2, in the two parts that two-stage detectors build.
 
 Szegedy et al., "Inception-v4, Inception-ResNet and the Impact of Residual Connections on Learning",
-2016. Unlike the published classifier, every layer of the first part pads its input ("SAME"), so
+2016. Unlike in the published classifier, every layer of the first part pads its input ("SAME"), so
 that cells of the feature map are aligned with the image. Variable names are those of the
-classifier; the detectors' checkpoints have `Repeat` where it has `Repeat_2`.
+classifier, except `Repeat`, which is `Repeat_2` in the classifier.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from estimator_det.nets import inception
 from estimator_det.nets.inception import Block, Branches, Conv, Mixed, Pool, conv
 from estimator_det.nets.normalization import batch_norm, published_scope
 
-# What the published network was trained with.
+# Settings with which the published network was trained.
 BATCH_NORM_DECAY = 0.9997
 BATCH_NORM_EPSILON = 0.001
 
@@ -23,13 +23,13 @@ ATROUS_STRIDE = 8  # stride of the first part at which its last blocks are dilat
 
 
 class Residual(NamedTuple):
-    """Branches whose joined outputs a 1x1 convolution brings to the input's channels, to be added.
+    """Residual block: branches, then a 1x1 convolution to the input's channels, then a sum.
 
     Attributes:
-        name: Of the variable scope of one such block, without its number.
-        branches: The chains of layers.
-        scale: Of what is added; keeps the training of deep networks stable.
-        repeats: How many in a row.
+        name: name of the variable scope of such a block, without its number.
+        branches: the chains of layers.
+        scale: factor of the branches; values below 1 keep the training of deep networks stable.
+        repeats: number of such blocks in a row.
     """
 
     name: str
@@ -123,7 +123,7 @@ MIXED_7A = Mixed(
 
 
 def arg_scope() -> ContextManager[None]:
-    """Settings of the detectors' layers: batch norm without a factor, no penalty on weights."""
+    """Argument scope of the detectors' layers: batch norm without a factor, no weight penalty."""
     return published_scope(
         BATCH_NORM_DECAY, BATCH_NORM_EPSILON, scale=False, normalizer_fn=batch_norm
     )
@@ -133,7 +133,7 @@ Activation = Optional[Callable[[tf.Tensor], tf.Tensor]]
 
 
 def _add(net: tf.Tensor, block: Residual, activation: Activation = tf.nn.relu) -> tf.Tensor:
-    """One residual block in the open variable scope, [B, h, w, C] -> [B, h, w, C]."""
+    """Builds a residual block in the open variable scope, [B, h, w, C] -> [B, h, w, C]."""
     change = slim.conv2d(
         inception.mix(net, block.branches),
         net.shape[-1],
@@ -158,16 +158,16 @@ def first_part(inputs: tf.Tensor, output_stride: int) -> tf.Tensor:
 
     Args:
         inputs: float [B, h, w, 3].
-        output_stride: 16, or 8: there the blocks after the last change of resolution are dilated.
+        output_stride: 16 or 8; with 8, the blocks after the last change of resolution are dilated.
 
     Returns:
         [B, h / output_stride, w / output_stride, 1088], sizes rounded up.
     """
-    dilated = output_stride == ATROUS_STRIDE
+    is_dilated = output_stride == ATROUS_STRIDE
     *_, net = inception.inception(inputs, blocks=STEM).values()
     net = _repeat(net, "Repeat", BLOCK35)
-    *_, net = inception.inception(net, blocks=(_mixed_6a(1 if dilated else 2),)).values()
-    with slim.arg_scope([slim.conv2d], rate=2 if dilated else 1):
+    *_, net = inception.inception(net, blocks=(_mixed_6a(1 if is_dilated else 2),)).values()
+    with slim.arg_scope([slim.conv2d], rate=2 if is_dilated else 1):
         return _repeat(net, "Repeat_1", BLOCK17)
 
 
@@ -175,7 +175,7 @@ def second_part(inputs: tf.Tensor) -> tf.Tensor:
     """Builds `Mixed_7a` and the layers after it in the open variable and argument scopes.
 
     Args:
-        inputs: float [N, h, w, 1088], crops of what the first part gives.
+        inputs: float [N, h, w, 1088], crops of the first part's output.
 
     Returns:
         [N, (h - 1) / 2, (w - 1) / 2, 1536], sizes rounded down.

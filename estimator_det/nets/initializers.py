@@ -1,4 +1,4 @@
-"""Normal initializers in four graph nodes where TensorFlow's own take six."""
+"""Normal initializers with four graph nodes; TensorFlow's initializers have six."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Initializer = Callable[..., tf.Tensor]
 
 def _scaled(draw: Callable[..., tf.Tensor], mean: float, stddev: float) -> Initializer:
     def initialize(shape: Any, dtype: Any = tf.float32, partition_info: Any = None) -> tf.Tensor:
-        del partition_info  # part of the TF1 signature, and of no use here
+        del partition_info  # part of the TF1 signature only
         seed, seed2 = tf1.get_seed(None)
         values = draw(shape=shape, dtype=dtype, seed=seed or 0, seed2=seed2 or 0) * stddev
         return values + mean if mean else values
@@ -20,10 +20,10 @@ def _scaled(draw: Callable[..., tf.Tensor], mean: float, stddev: float) -> Initi
 
 
 def truncated_normal(stddev: float, mean: float = 0.0) -> Initializer:
-    """Normal, redrawn beyond two standard deviations; repeatable by the graph's seed."""
+    """Normal initializer without values beyond two deviations; uses the graph's seed."""
     return _scaled(tf.raw_ops.TruncatedNormal, mean, stddev)
 
 
 def random_normal(stddev: float, mean: float = 0.0) -> Initializer:
-    """Normal; repeatable by the graph's seed."""
+    """Normal initializer; uses the graph's seed."""
     return _scaled(tf.raw_ops.RandomStandardNormal, mean, stddev)

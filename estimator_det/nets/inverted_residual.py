@@ -1,8 +1,8 @@
 """MobileNets of inverted residuals, as tables of layers: v2, v3 large and small, EdgeTPU.
 
 Sandler et al., "MobileNetV2: Inverted Residuals and Linear Bottlenecks", 2018; Howard et al.,
-"Searching for MobileNetV3", 2019. Variable names, and so checkpoints, are those of the published
-classifiers. The tables end where detectors leave the networks: before pooling.
+"Searching for MobileNetV3", 2019. Variable names are those of the published classifiers, so their
+checkpoints can be restored. The tables end before the pooling, where detectors leave the networks.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from estimator_det.nets.normalization import BATCH_NORMS, batch_norm, sync_batch
 from estimator_det.nets.padding import pad_for_kernel
 from estimator_det.nets.quantization import MEAN, PRODUCT
 
-# What the reference's detectors set for these backbones.
+# The reference's settings for detectors on these backbones.
 WEIGHT_DECAY = 0.00004
 WEIGHT_STDDEV = 0.09
 BATCH_NORM_DECAY = 0.9997
 
 DIVISOR = 8  # widths are rounded to multiples of this, which suits vector units
-SQUEEZE = 4  # a squeeze-excite gate sees the channels through a quarter as many
-# The published gates multiply by this and not by 1/6; checkpoints were trained with it.
+SQUEEZE = 4  # a squeeze-excite gate has a quarter as many hidden channels
+# The published gates multiply by this instead of 1/6; checkpoints were trained with it.
 GATE_SLOPE = 0.16667
 
 Activation = Callable[[tf.Tensor], tf.Tensor]
@@ -43,20 +43,16 @@ def hard_sigmoid(inputs: tf.Tensor) -> tf.Tensor:
 
 
 def divisible(channels: float, least: int = DIVISOR, divisor: int = DIVISOR) -> int:
-    """Nearest multiple of `divisor`, at least `least`, and never a tenth below `channels`."""
+    """Rounds `channels` to a multiple of `divisor`, at least `least`, never 10 % down."""
     rounded = max(least, int(channels + divisor / 2) // divisor * divisor)
     return rounded + divisor if rounded < 0.9 * channels else rounded
 
 
 def rounded_depth(depth_multiplier: float, min_depth: int) -> Depth:
-    """Function from a table's depth to the real one: scaled, rounded to eights, not too small.
-
-    Raises:
-        ConfigError: if the multiplier is not above 0.
-    """
+    """Function from a table's depth to the real one: scaled, rounded to eights, not too small."""
     if depth_multiplier <= 0:
         raise ConfigError(
-            f"feature_extractor.depth_multiplier must be above 0; found {depth_multiplier}"
+            f"feature_extractor.depth_multiplier must be above 0; given: {depth_multiplier}"
         )
     return lambda depth: divisible(depth * depth_multiplier, min_depth)
 
@@ -65,10 +61,10 @@ class Conv(NamedTuple):
     """A plain convolution.
 
     Attributes:
-        depth: Output channels at depth multiplier 1.
-        kernel: Side of the kernel.
-        stride: In both directions.
-        activation: After the batch norm.
+        depth: output channels at depth multiplier 1.
+        kernel: height and width of the kernel.
+        stride: stride in both directions.
+        activation: activation after the batch norm.
     """
 
     depth: int
@@ -78,18 +74,18 @@ class Conv(NamedTuple):
 
 
 class Block(NamedTuple):
-    """An inverted residual: widen, filter each channel by itself, narrow; add the input if alike.
+    """An inverted residual: widen, filter each channel, narrow, and add the input if shapes agree.
 
     Attributes:
-        depth: Output channels at depth multiplier 1.
-        stride: Of the filter.
-        expansion: How many times wider the block is inside, rounded to a multiple of eight
-            channels; no widening layer where that is no wider than the input, or at 0.
-        kernel: Side of the filter's kernel.
-        activation: Inside the block; its output has none.
-        squeeze: Whether a squeeze-excite gate weighs the filtered channels.
-        fused: Whether one full convolution widens and filters.
-        residual: Whether the input is added where its shape is that of the output.
+        depth: output channels at depth multiplier 1.
+        stride: stride of the filter.
+        expansion: factor of the channels inside the block, rounded to a multiple of eight
+            channels. There is no widening layer if it would add no channels, or at 0.
+        kernel: height and width of the filter's kernel.
+        activation: activation inside the block; its output has none.
+        squeeze: True if a squeeze-excite gate weights the filtered channels.
+        fused: True if one full convolution widens and filters.
+        residual: True if the input is added to an output of the same shape.
     """
 
     depth: int
@@ -131,7 +127,7 @@ def _swish(depth: int, stride: int, expansion: float, kernel: int, squeeze: bool
     return Block(depth, stride, expansion, kernel, hard_swish, squeeze)
 
 
-# The detectors' v3 networks: from the last stride on, half the channels of the classifiers.
+# The detectors' v3 networks: after the last stride, half the channels of the classifiers.
 V3_LARGE_LAYERS: Layers = (
     Conv(16, 3, stride=2, activation=hard_swish),
     _relu(16, 1, 1, 3),
@@ -184,11 +180,11 @@ EDGETPU_LAYERS: Layers = (
 
 @contextlib.contextmanager
 def arg_scope(batch_norm_decay: float = BATCH_NORM_DECAY) -> Iterator[None]:
-    """Settings of the reference's detectors for these backbones; depthwise kernels go free.
+    """Argument scope of the reference's detectors on these backbones.
 
-    Whether batch norm learns, and where its averages are updated, is left to the scopes around. A
-    configuration's own hyperparameters, opened inside this scope, outrank its settings; but the
-    networks always keep their activations, and batch norms with offset and factor.
+    The scopes around it decide if batch norm learns, and where its averages are updated. A
+    configuration's hyperparameters, opened inside this scope, replace its settings, except
+    activations and the offset and factor of batch norms.
     """
     with (
         slim.arg_scope(list(BATCH_NORMS), decay=batch_norm_decay),
@@ -205,11 +201,11 @@ def arg_scope(batch_norm_decay: float = BATCH_NORM_DECAY) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _network_scope() -> Iterator[None]:
-    """What makes these networks what they are: no scope around may change it."""
+    """Argument scope of properties that no scope around the networks may change."""
     settings = slim.current_arg_scope().get(slim.arg_scope_func_key(slim.conv2d), {})
-    # Batch norm over all replicas is batch norm, too, so a configuration may ask for it.
-    chosen = settings.get("normalizer_fn")
-    normalizer = sync_batch_norm if chosen is sync_batch_norm else batch_norm
+    # A configuration may choose batch norm over all replicas, because it is batch norm, too.
+    current = settings.get("normalizer_fn")
+    normalizer = sync_batch_norm if current is sync_batch_norm else batch_norm
     with (
         slim.arg_scope(list(BATCH_NORMS), center=True, scale=True),
         slim.arg_scope(
@@ -220,13 +216,13 @@ def _network_scope() -> Iterator[None]:
 
 
 def _squeeze_excite(net: tf.Tensor) -> tf.Tensor:
-    """Weighs channels by a gate that sees their means (Hu et al., 2018)."""
+    """Weights channels by a gate computed from their means (Hu et al., 2018)."""
     channels = net.shape[-1]
     with tf1.variable_scope("squeeze_excite"):
         means = quantized(tf.reduce_mean(net, [1, 2], keepdims=True), MEAN)
         with slim.arg_scope([slim.conv2d], normalizer_fn=None):
-            few = divisible(channels / SQUEEZE)
-            squeezed = conv2d(means, few, 1, activation_fn=tf.nn.relu, scope="Conv")
+            hidden = divisible(channels / SQUEEZE)
+            squeezed = conv2d(means, hidden, 1, activation_fn=tf.nn.relu, scope="Conv")
             gate = conv2d(squeezed, channels, 1, activation_fn=hard_sigmoid, scope="Conv_1")
         return quantized(net * gate, PRODUCT)
 
@@ -234,8 +230,8 @@ def _squeeze_excite(net: tf.Tensor) -> tf.Tensor:
 def _block(
     inputs: tf.Tensor, block: Block, depth: Depth, explicit_padding: bool
 ) -> Dict[str, tf.Tensor]:
-    """The block's activations: `expansion_output` if it widens, `depthwise_output`, `output`."""
-    made: Dict[str, tf.Tensor] = {}
+    """Builds a block and returns `expansion_output` (if any), `depthwise_output`, `output`."""
+    outputs: Dict[str, tf.Tensor] = {}
     net = inputs
     channels = inputs.shape[-1]
     kernel, stride = block.kernel, block.stride
@@ -244,7 +240,7 @@ def _block(
         if inner > channels:
             widening = {"kernel_size": kernel, "stride": stride} if block.fused else {}
             net = conv2d(net, inner, **{"kernel_size": 1, **widening}, scope="expand")
-            made["expansion_output"] = net
+            outputs["expansion_output"] = net
         if not block.fused:
             if explicit_padding:
                 net = pad_for_kernel(net, kernel)
@@ -257,13 +253,13 @@ def _block(
                 padding="VALID" if explicit_padding else "SAME",
                 scope="depthwise",
             )
-            made["depthwise_output"] = net
+            outputs["depthwise_output"] = net
         if block.squeeze:
             net = _squeeze_excite(net)
         net = conv2d(net, depth(block.depth), 1, activation_fn=None, scope="project")
-    alike = stride == 1 and net.shape[-1] == channels
-    made["output"] = residual_sum(net, inputs) if block.residual and alike else net
-    return made
+    same_shape = stride == 1 and net.shape[-1] == channels
+    outputs["output"] = residual_sum(net, inputs) if block.residual and same_shape else net
+    return outputs
 
 
 def _convolution(
@@ -293,16 +289,16 @@ def inverted_residual_net(
 
     Args:
         inputs: float [B, h, w, 3].
-        layers: The table.
-        depth: Channels of a layer from the table's, see `rounded_depth`.
-        explicit_padding: Pad before convolutions by kernel size alone, instead of "SAME".
-        pad_whole_blocks: With `explicit_padding`, pad a block's input on top of "SAME" inside it,
-            so that maps grow by the kernel size less one at every block: the reference pads the
-            v3 networks so, and checkpoints trained that way expect it.
+        layers: the table.
+        depth: channels of a layer from the table's, see `rounded_depth`.
+        explicit_padding: pad before convolutions by kernel size instead of "SAME".
+        pad_whole_blocks: with `explicit_padding`, pad a block's input in addition to "SAME" inside
+            it, so that maps grow by the kernel size minus 1 at every block: the reference pads the
+            v3 networks in this way, and checkpoints trained with it expect it.
 
     Returns:
-        Every activation by name, in order: `layer_1`, …, one for each row of the table; and of a
-        block also `layer_n/expansion_output` (if it widens its input), `layer_n/depthwise_output`
+        Every activation by name, in order: `layer_1`, …, one for each row of the table; for a block
+        also `layer_n/expansion_output` (if it widens its input), `layer_n/depthwise_output`
         (unless it is fused) and `layer_n/output`, which is `layer_n`.
 
     Raises:
@@ -326,12 +322,12 @@ def inverted_residual_net(
                     "feature_extractor.use_explicit_padding is not possible with fused "
                     "convolutions; remove it"
                 )
-            whole = explicit_padding and pad_whole_blocks
-            if whole:
+            pads_block = explicit_padding and pad_whole_blocks
+            if pads_block:
                 net = pad_for_kernel(net, row.kernel)
             with tf1.variable_scope(f"expanded_conv{suffix}"):
-                made = _block(net, row, depth, explicit_padding and not whole)
-            net = made["output"]
+                outputs = _block(net, row, depth, explicit_padding and not pads_block)
+            net = outputs["output"]
             end_points[name] = net
-            end_points.update({f"{name}/{part}": tensor for part, tensor in made.items()})
+            end_points.update({f"{name}/{part}": tensor for part, tensor in outputs.items()})
     return end_points

@@ -1,4 +1,4 @@
-"""Convolutions of tf-slim, and the same with simulated quantization where a quantizer is open.
+"""Convolutions of tf-slim, with simulated quantization if a quantizer is open.
 
 Arguments, argument scopes and variables are those of `slim.conv2d` and `slim.separable_conv2d`. A
 quantized layer rounds its kernel, batch norm included, and its output after the activation.
@@ -23,20 +23,16 @@ from estimator_det.nets.quantization import (
 
 Sides = Union[int, Sequence[int]]  # height and width, or both
 
-# What integer kernels apply while they write the output of a convolution.
+# Activations that integer kernels apply while they write the output of a convolution.
 _FUSED_ACTIVATIONS = (None, tf.identity, tf.nn.relu, tf.nn.relu6)
 
 
 def conv2d(inputs: tf.Tensor, num_outputs: int, kernel_size: Sides, **settings: Any) -> tf.Tensor:
-    """`slim.conv2d` with the same arguments, quantized if a quantizer is open.
-
-    Raises:
-        ConfigError: if the layer is quantized and its normalization cannot be folded into it.
-    """
+    """Computes `slim.conv2d`, quantized if a quantizer is open; the arguments are the same."""
     quantizer = open_quantizer()
     if quantizer is None:
         return slim.conv2d(inputs, num_outputs, kernel_size, **settings)
-    layer = _Layer.of(slim.conv2d, settings)
+    layer = _Layer.from_call(slim.conv2d, settings)
     with tf1.variable_scope(layer.scope, "Conv", [inputs]):
 
         def convolve(kernel: tf.Tensor) -> tf.Tensor:
@@ -55,54 +51,51 @@ def separable_conv2d(
     depth_multiplier: int = 1,
     **settings: Any,
 ) -> tf.Tensor:
-    """`slim.separable_conv2d` with the same arguments, quantized if a quantizer is open.
+    """Computes `slim.separable_conv2d`, quantized if a quantizer is open; same arguments.
 
-    Without `num_outputs` it is the depthwise half alone. With them, what passes from one half to
-    the other is quantized, too.
-
-    Raises:
-        ConfigError: if the layer is quantized and its normalization cannot be folded into it.
+    Without `num_outputs` it is the depthwise half only. With `num_outputs`, the values between the
+    two halves are quantized, too.
     """
     quantizer = open_quantizer()
     if quantizer is None:
         return slim.separable_conv2d(
             inputs, num_outputs, kernel_size, depth_multiplier=depth_multiplier, **settings
         )
-    layer = _Layer.of(slim.separable_conv2d, settings)
+    layer = _Layer.from_call(slim.separable_conv2d, settings)
     with tf1.variable_scope(layer.scope, "SeparableConv2d", [inputs]):
 
-        def filtered(kernel: tf.Tensor) -> tf.Tensor:
+        def convolve_depthwise(kernel: tf.Tensor) -> tf.Tensor:
             strides, rate = (1, *_pair(layer.stride), 1), _pair(layer.rate)
             return tf.nn.depthwise_conv2d(inputs, kernel, strides, layer.padding, dilations=rate)
 
         shape = (*_pair(kernel_size), inputs.shape[-1], depth_multiplier)
         kernel = _Kernel("depthwise_weights", shape, layer.weights_initializer, inputs.dtype)
         if num_outputs is None:
-            return layer.output(quantizer, kernel, filtered)
+            return layer.output(quantizer, kernel, convolve_depthwise)
         scope = f"{quantizer.scope()}/separable_conv2d"
-        between = filtered(layer.rounded_variable(quantizer, scope, kernel))
-        between = quantizer.activation(f"{scope}/{ACTIVATION}", between, least=0.0)
+        depthwise = convolve_depthwise(layer.quantize_kernel(quantizer, scope, kernel))
+        depthwise = quantizer.activation(f"{scope}/{ACTIVATION}", depthwise, least=0.0)
 
-        def mixed(kernel: tf.Tensor) -> tf.Tensor:
-            return tf.nn.conv2d(between, kernel, 1, "VALID")
+        def convolve_pointwise(kernel: tf.Tensor) -> tf.Tensor:
+            return tf.nn.conv2d(depthwise, kernel, 1, "VALID")
 
-        shape = (1, 1, between.shape[-1], num_outputs)
+        shape = (1, 1, depthwise.shape[-1], num_outputs)
         initializer = layer.pointwise_initializer or layer.weights_initializer
         pointwise = _Kernel("pointwise_weights", shape, initializer, inputs.dtype)
-        return layer.output(quantizer, pointwise, mixed)
+        return layer.output(quantizer, pointwise, convolve_pointwise)
 
 
 def residual_sum(values: tf.Tensor, shortcut: tf.Tensor) -> tf.Tensor:
-    """The sum, quantized if a quantizer is open."""
+    """Adds two tensors; the sum is quantized if a quantizer is open."""
     return quantized(values + shortcut, RESIDUAL_SUM)
 
 
 def quantized(values: tf.Tensor, name: str) -> tf.Tensor:
-    """`values`, quantized if a quantizer is open.
+    """Quantizes `values` that are not the output of a convolution, if a quantizer is open.
 
     Args:
-        values: What no convolution makes.
-        name: Of the range, within the open variable scope.
+        values: float, any shape.
+        name: name of the range, in the open variable scope.
     """
     quantizer = open_quantizer()
     if quantizer is None:
@@ -112,17 +105,18 @@ def quantized(values: tf.Tensor, name: str) -> tf.Tensor:
 
 
 def ranges_within(name: str) -> ContextManager[None]:
-    """Names of ranges in the open variable scope continue with `name`; variables keep theirs."""
+    """Context manager: ranges' names in the open variable scope continue with `name`."""
     return _ranges_in(f"{tf1.get_variable_scope().name}/{name}")
 
 
-def ranges_in_scope_twice() -> ContextManager[None]:
-    """Names of ranges repeat the innermost variable scope, which the reference opens twice."""
+def repeat_scope_in_range_names() -> ContextManager[None]:
+    """Context manager: ranges' names repeat the innermost variable scope."""
+    # The reference opens this scope twice, which shows in the names of ranges only.
     return ranges_within(tf1.get_variable_scope().name.rpartition("/")[2])
 
 
 def ranges_of_copy(number: int) -> ContextManager[None]:
-    """Names of ranges where layers in the open variable scope are used again; number 0 is first."""
+    """Context manager: ranges' names of the copy `number` of layers in the open variable scope."""
     suffix = f"_{number}" if number else ""
     return _ranges_in(f"{tf1.get_variable_scope().name}{suffix}")
 
@@ -141,7 +135,7 @@ def _pair(sides: Sides) -> Tuple[int, int]:
 
 @dataclasses.dataclass(frozen=True)
 class _Kernel:
-    """A variable of the open variable scope, still to be made."""
+    """Description of a variable in the open variable scope, before it is created."""
 
     name: str
     shape: Tuple[int, ...]  # HWIO, or HWC and multiplier of a depthwise kernel
@@ -150,7 +144,7 @@ class _Kernel:
 
     @property
     def scale_shape(self) -> Tuple[int, ...]:
-        """Of one factor for each output channel."""
+        """Shape of one factor for each output channel."""
         return self.shape[2:] if self.name == "depthwise_weights" else self.shape[3:]
 
     def make(self, regularizer: Optional[Any]) -> Any:
@@ -161,7 +155,7 @@ class _Kernel:
 
 @dataclasses.dataclass(frozen=True)
 class _Layer:
-    """Arguments of a tf-slim convolution, with its defaults."""
+    """Arguments of a tf-slim convolution, with tf-slim's defaults."""
 
     weights_initializer: Any
     biases_initializer: Any
@@ -177,22 +171,22 @@ class _Layer:
     biases_regularizer: Optional[Any] = None
 
     @classmethod
-    def of(cls, function: Any, settings: Dict[str, Any]) -> _Layer:
-        """Settings of a call, and those of the open argument scopes."""
+    def from_call(cls, function: Any, settings: Dict[str, Any]) -> _Layer:
+        """Combines the settings of a call with those of the open argument scopes."""
         defaults = {
             "weights_initializer": slim.xavier_initializer(),
             "biases_initializer": tf1.zeros_initializer(),
         }
-        around = slim.current_arg_scope().get(slim.arg_scope_func_key(function), {})
-        return cls(**{**defaults, **around, **settings})
+        scope_settings = slim.current_arg_scope().get(slim.arg_scope_func_key(function), {})
+        return cls(**{**defaults, **scope_settings, **settings})
 
     def output(
         self, quantizer: Quantizer, kernel: _Kernel, convolve: Callable[[tf.Tensor], tf.Tensor]
     ) -> tf.Tensor:
-        """What the layer makes of a kernel, with the function that applies it."""
+        """Computes the layer's output with a kernel and the function that applies it."""
         scope = quantizer.scope()
         if self.normalizer_fn is None:
-            outputs = convolve(self.rounded_variable(quantizer, scope, kernel))
+            outputs = convolve(self.quantize_kernel(quantizer, scope, kernel))
             outputs = self._with_bias(outputs)
         elif self.normalizer_fn in (batch_norm, sync_batch_norm):
             weights = kernel.make(self.weights_regularizer)
@@ -218,8 +212,8 @@ class _Layer:
             outputs = self.activation_fn(outputs)
         return quantizer.activation(f"{scope}/{ACTIVATION}", outputs, least=0.0)
 
-    def rounded_variable(self, quantizer: Quantizer, scope: str, kernel: _Kernel) -> tf.Tensor:
-        """The quantized kernel itself, which the penalty takes as well."""
+    def quantize_kernel(self, quantizer: Quantizer, scope: str, kernel: _Kernel) -> tf.Tensor:
+        """Quantizes the kernel, and adds its penalty to the graph."""
         name = f"{tf1.get_variable_scope().name}/{kernel.name}"
         rounded, is_new = quantizer.variable(scope, name, kernel.make(None))
         penalty = self.weights_regularizer(rounded) if self.weights_regularizer else None

@@ -1,7 +1,8 @@
 """MobileNets as tables of layers.
 
 MobileNet v1: Howard et al., "MobileNets: Efficient Convolutional Neural Networks for Mobile Vision
-Applications", 2017. Variable names, and so checkpoints, are those of the published classifiers.
+Applications", 2017. Variable names are those of the published classifiers, so their checkpoints can
+be restored.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from typing import Callable, ContextManager, Dict, NamedTuple, Sequence, Tuple
 from estimator_det.compat import slim, tf
 from estimator_det.config.text import ConfigError
 from estimator_det.nets.initializers import truncated_normal
-from estimator_det.nets.layers import conv2d, ranges_in_scope_twice, separable_conv2d
+from estimator_det.nets.layers import conv2d, repeat_scope_in_range_names, separable_conv2d
 from estimator_det.nets.normalization import batch_norm, published_scope
 from estimator_det.nets.padding import pad_for_kernel
 
-# What the published MobileNet v1 was trained with.
+# Settings with which the published MobileNet v1 was trained.
 WEIGHT_DECAY = 0.00004
 WEIGHT_STDDEV = 0.09
 BATCH_NORM_DECAY = 0.9997
@@ -23,7 +24,7 @@ BATCH_NORM_EPSILON = 0.001
 
 
 class Layer(NamedTuple):
-    """One row of a MobileNet v1 table: a 3x3 convolution, whole or split depthwise/pointwise."""
+    """One row of a MobileNet v1 table: a 3x3 convolution, full or depthwise and pointwise."""
 
     stride: int
     depth: int  # output channels at depth multiplier 1
@@ -50,22 +51,18 @@ KERNEL = 3
 
 
 def scaled_depth(depth_multiplier: float, min_depth: int) -> Callable[[float], int]:
-    """Function from a table's depth to the real one: scaled, cut to an integer, not too small.
-
-    Raises:
-        ConfigError: if the multiplier is not above 0.
-    """
+    """Function from a table's depth to the real one: scaled, truncated to int, not too small."""
     if depth_multiplier <= 0:
         raise ConfigError(
-            f"feature_extractor.depth_multiplier must be above 0; found {depth_multiplier}"
+            f"feature_extractor.depth_multiplier must be above 0; given: {depth_multiplier}"
         )
     return lambda depth: max(int(depth * depth_multiplier), min_depth)
 
 
 def v1_arg_scope() -> ContextManager[None]:
-    """Settings the published network was trained with; depthwise kernels are regularized too.
+    """Argument scope of the published network's training; depthwise kernels have a penalty, too.
 
-    A configuration's own hyperparameters, opened inside this scope, replace its settings.
+    A configuration's hyperparameters, opened inside this scope, replace its settings.
     """
     return published_scope(
         BATCH_NORM_DECAY,
@@ -89,37 +86,37 @@ def mobilenet_v1(
 
     Args:
         inputs: float [B, h, w, C], C = 3 for a whole network.
-        depth: Channels of a layer from the table's, see `scaled_depth`.
-        explicit_padding: Pad before the convolutions by kernel size alone, instead of "SAME".
-        layers: The table.
-        first_number: Of the first layer, in names.
+        depth: channels of a layer from the table's, see `scaled_depth`.
+        explicit_padding: pad before the convolutions by kernel size instead of "SAME".
+        layers: the table.
+        first_number: number of the first layer, in names.
 
     Returns:
         Every activation by name, in order: `Conv2d_0`, `Conv2d_1_depthwise`,
         `Conv2d_1_pointwise`, and so on.
     """
 
-    def padded(net: tf.Tensor) -> tf.Tensor:
+    def pad(net: tf.Tensor) -> tf.Tensor:
         return pad_for_kernel(net, KERNEL) if explicit_padding else net
 
     end_points: Dict[str, tf.Tensor] = {}
     net = inputs
     padding = "VALID" if explicit_padding else "SAME"
     with (
-        ranges_in_scope_twice(),
+        repeat_scope_in_range_names(),
         slim.arg_scope([slim.conv2d, slim.separable_conv2d], padding=padding),
     ):
         for number, layer in enumerate(layers, start=first_number):
             name = f"Conv2d_{number}"
             channels = depth(layer.depth)
             if not layer.separable:
-                net = conv2d(padded(net), channels, KERNEL, stride=layer.stride, scope=name)
+                net = conv2d(pad(net), channels, KERNEL, stride=layer.stride, scope=name)
                 end_points[name] = net
                 continue
             name = f"Conv2d_{number}_depthwise"
-            # No outputs named: the depthwise half alone, so that it has a batch norm of its own.
+            # None outputs: only the depthwise half, so that it has a batch norm, too.
             net = separable_conv2d(
-                padded(net), None, KERNEL, depth_multiplier=1, stride=layer.stride, scope=name
+                pad(net), None, KERNEL, depth_multiplier=1, stride=layer.stride, scope=name
             )
             end_points[name] = net
             name = f"Conv2d_{number}_pointwise"

@@ -2,7 +2,8 @@
 
 Zoph et al., "Learning Transferable Architectures for Scalable Image Recognition", 2018, and Liu et
 al., "Progressive Neural Architecture Search", 2018. A cell is data: five pairs of operations on
-earlier states. Variable names, and so checkpoints, are those of the published classifiers.
+earlier states. Variable names are those of the published classifiers, so their checkpoints can be
+restored.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from typing import ContextManager, Dict, List, NamedTuple, Optional, Sequence, T
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.nets.normalization import batch_norm, published_scope
 
-# What the published large networks were trained with.
-WEIGHT_DECAY = 0.00004  # of PNASNet
+# Settings with which the published large networks were trained.
+WEIGHT_DECAY = 0.00004  # PNASNet
 NASNET_WEIGHT_DECAY = 0.00005
 BATCH_NORM_DECAY = 0.9997
 BATCH_NORM_EPSILON = 0.001
 
 NUM_STEM_CELLS = 2
-DEPTH_GROWTH = 2  # of the channels, at every halving of the resolution
+DEPTH_GROWTH = 2  # factor of the channels at every halving of the resolution
 LAYERS_PER_SEPARABLE = 2
 
 
@@ -28,9 +29,9 @@ class Step(NamedTuple):
 
     Attributes:
         operation: "separable", "max_pool", "avg_pool" or "identity".
-        kernel: Side of the kernel; unused by "identity".
-        state: What it works on. 0: the output of the cell before; 1: of the cell before that,
-            both brought to the cell's depth; 2 and up: the sums of the blocks so far.
+        kernel: height and width of the kernel; unused by "identity".
+        state: number of its input. 0: the output of the cell before; 1: of the cell before that,
+            both converted to the cell's depth; 2 and up: the sums of the blocks so far.
     """
 
     operation: str
@@ -39,14 +40,14 @@ class Step(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Two operations whose results are added, which makes a new state."""
+    """Two operations whose results are added as a new state."""
 
     left: Step
     right: Step
 
 
 class Cell(NamedTuple):
-    """Blocks, and the states that joined together are the output."""
+    """Blocks, and the states whose concatenation is the output."""
 
     blocks: Tuple[Block, ...]
     outputs: Tuple[int, ...]
@@ -56,15 +57,15 @@ class Network(NamedTuple):
     """Cells in a row, after a strided convolution and two stem cells.
 
     Attributes:
-        cell: Of which the network is made; it halves the resolution where its stride is 2.
-        num_cells: Past the stem; the resolution is halved at one and two thirds of them.
-        depth: Channels of a state in the first of them.
-        stem_depth: Channels of the first convolution.
-        keep_paths: In training, the part of the examples whose paths survive, for the last cell
-            and at the end of training.
-        training_steps: At which `keep_paths` is reached.
-        halving_cell: Makes the stem, and comes before those cells at one and two thirds, which
-            then have stride 1; None if `cell` does all this itself.
+        cell: cell of the network; it halves the resolution if its stride is 2.
+        num_cells: cells after the stem; the resolution is halved at one and two thirds of them.
+        depth: channels of a state in the first of these cells.
+        stem_depth: channels of the first convolution.
+        keep_paths: in training, the share of examples whose paths survive, for the last cell and at
+            the end of training.
+        training_steps: step at which `keep_paths` is reached.
+        halving_cell: cell of the stem, and before the cells at one and two thirds, which then have
+            stride 1; None if `cell` halves the resolution itself.
     """
 
     cell: Cell
@@ -119,7 +120,7 @@ NASNET_LARGE = Network(
 
 
 def arg_scope(weight_decay: float = WEIGHT_DECAY) -> ContextManager[None]:
-    """Settings the published networks were trained with; layers add batch norm explicitly."""
+    """Argument scope of the published networks' training; layers add batch norm explicitly."""
     return published_scope(
         BATCH_NORM_DECAY,
         BATCH_NORM_EPSILON,
@@ -131,14 +132,14 @@ def arg_scope(weight_decay: float = WEIGHT_DECAY) -> ContextManager[None]:
 
 
 class _State(NamedTuple):
-    """A feature map, and how many times smaller than the image its sides are."""
+    """A feature map, and the factor by which it is smaller than the image."""
 
     values: tf.Tensor
     scale: int
 
 
-def _smaller(state: _State, other: _State) -> bool:
-    """Whether `state` has a lower resolution; by its width as long as that is known."""
+def _is_smaller(state: _State, other: _State) -> bool:
+    """True if `state` has a lower resolution than `other`; widths decide if they are static."""
     widths = state.values.shape[2], other.values.shape[2]
     return state.scale > other.scale if None in widths else widths[0] != widths[1]
 
@@ -150,19 +151,19 @@ def _point_conv(
 
 
 def _halve(net: tf.Tensor, depth: int) -> tf.Tensor:
-    """Half the resolution from the even and the odd pixels, half the channels from each."""
+    """Halves the resolution: half the channels from the even pixels, half from the odd ones."""
     even = slim.conv2d(net[:, ::2, ::2], depth // 2, 1, scope="path1_conv")
-    # The odd pixels are padded to as many as there are even ones.
+    # Padded, because there may be one odd pixel less than even ones.
     odd = tf.pad(net, [[0, 0], [0, 1], [0, 1], [0, 0]])[:, 1::2, 1::2]
     odd = slim.conv2d(odd, depth - depth // 2, 1, scope="path2_conv")
     return batch_norm(tf.concat([even, odd], axis=-1), scope="final_path_bn")
 
 
 def _fit(previous: Optional[_State], state: _State, depth: int) -> _State:
-    """`previous` brought to the resolution of `state` and to `depth` channels."""
+    """Converts `previous` to the resolution of `state` and to `depth` channels."""
     if previous is None:
         return state
-    if _smaller(state, previous):
+    if _is_smaller(state, previous):
         return _State(_halve(tf.nn.relu(previous.values), depth), state.scale)
     if previous.values.shape[-1] == depth:
         return previous
@@ -186,7 +187,7 @@ def _separable(net: tf.Tensor, depth: int, kernel: int, stride: int) -> tf.Tenso
 
 
 def _drop_paths(net: tf.Tensor, keep: Optional[tf.Tensor]) -> tf.Tensor:
-    """Zeroes whole examples with probability 1 - `keep`, and scales the others up by as much."""
+    """Zeroes examples with probability 1 - `keep`, and scales the others by 1 / `keep`."""
     if keep is None:
         return net
     kept = tf.floor(keep + tf.random.uniform([tf.shape(net)[0], 1, 1, 1]))
@@ -217,9 +218,9 @@ def _build_cell(
     keep: Optional[tf.Tensor],
 ) -> _State:
     """Builds a cell in the open variable scope."""
-    fitted = _fit(previous, state, depth)
+    fitted_previous = _fit(previous, state, depth)
     beginning = _point_conv(tf.nn.relu(state.values), depth, "1x1", "beginning_bn")
-    states = [beginning, fitted.values]
+    states = [beginning, fitted_previous.values]
     for number, block in enumerate(cell.blocks):
         with tf1.variable_scope(f"comb_iter_{number}"):
             results = []
@@ -234,14 +235,14 @@ def _build_cell(
 
 
 class _Place(NamedTuple):
-    """A cell's place in a network.
+    """A cell and its place in a network.
 
     Attributes:
-        scope: Variable scope of the cell.
-        cell: The table.
-        depth: Channels of a state.
-        stride: Of the cell.
-        previous: Which output before this cell is its `previous`; -1 would be its direct input.
+        scope: variable scope of the cell.
+        cell: the table.
+        depth: channels of a state.
+        stride: stride of the cell.
+        previous: index of the output that is its `previous`; -1 would be its direct input.
     """
 
     scope: str
@@ -256,7 +257,7 @@ class _Place(NamedTuple):
 
 
 def _places(network: Network) -> List[_Place]:
-    """All cells of a network, in order."""
+    """Lists the cells of a network, in order."""
     halving = network.halving_cell
     places = [
         _Place(
@@ -279,14 +280,15 @@ def _places(network: Network) -> List[_Place]:
             else:
                 scope = f"reduction_cell_{halved_at.index(number)}"
                 places.append(_Place(scope, halving, depth, stride=2))
-                # The cell after it skips what the halving cell has for `previous`.
+                # The next cell does not use the halving cell's `previous`, but the output before
+                # that cell.
                 place = place._replace(previous=-3)
         places.append(place)
     return places
 
 
 def _kept_paths(network: Network, number: int, progress: tf.Tensor) -> tf.Tensor:
-    """Probability that a path of a cell is kept: falls with the cell's depth and with time."""
+    """Probability that a path is kept; falls with the cell's place and with the step."""
     total = len(_places(network))
     return 1.0 - progress * ((number + 1) / total * (1 - network.keep_paths))
 
@@ -294,16 +296,13 @@ def _kept_paths(network: Network, number: int, progress: tf.Tensor) -> tf.Tensor
 def _build_cells(
     network: Network, numbers: Sequence[int], states: Sequence[_State], is_training: bool
 ) -> Dict[str, tf.Tensor]:
-    """Builds the cells of these places in the open variable scope.
+    """Builds the cells of these places in the open variable scope, and returns their outputs.
 
     Args:
-        network: The table.
-        numbers: The places, in order.
-        states: The outputs before the first of them, the direct input last.
-        is_training: Whether paths are dropped.
-
-    Returns:
-        Their outputs by name.
+        network: the table.
+        numbers: places of the cells, in order.
+        states: outputs before the first of these cells, the direct input last.
+        is_training: True if paths are dropped.
     """
     progress: Optional[tf.Tensor] = None
     step = tf1.train.get_global_step()
@@ -334,15 +333,15 @@ def searched_network(
 
     Args:
         inputs: float [B, h, w, 3].
-        network: The table.
-        is_training: Whether paths are dropped at random, more and more as the global step goes on;
-            none are at step 0, or in a graph without one.
-        last: Activation to end with, such as `Cell_7`; the network's last cell by default.
+        network: the table.
+        is_training: True if paths are dropped at random, with a probability that grows with the
+            global step, from 0 at step 0; it is 0 in a graph without a global step.
+        last: name of the last activation, such as `Cell_7`; by default the network's last cell.
 
     Returns:
-        `Stem` and `Cell_0`, `Cell_1`, ..., in order, and `Reduction_Cell_0` and so on where the
-        network has a cell for halving. For PNASNet-5 large `Cell_7` has stride 16, `Cell_11`
-        stride 32; for NASNet-A large `Cell_11` has stride 16.
+        `Stem` and `Cell_0`, `Cell_1`, ..., in order, and `Reduction_Cell_0` and so on if the
+        network has a cell for halving. For PNASNet-5 large `Cell_7` has stride 16, `Cell_11` stride
+        32; for NASNet-A large `Cell_11` has stride 16.
 
     Raises:
         ValueError: if there is no activation `last`.
@@ -368,9 +367,9 @@ def rest_of_network(
     Args:
         previous: float [N, h, w, C], output of the cell before `after`.
         inputs: float [N, h, w, C], output of the cell `after`.
-        network: The table.
-        after: Name of that activation.
-        is_training: As for `searched_network`.
+        network: the table.
+        after: name of that activation.
+        is_training: see `searched_network`.
 
     Returns:
         The last activation, [N, h', w', C'].

@@ -1,8 +1,8 @@
 """Batch norm in few graph nodes, and batch norm over the batches of all replicas.
 
 Variables (`BatchNorm/beta`, `gamma`, `moving_mean`, `moving_variance`) and numbers are those of
-`slim.batch_norm`. The fused kernel averages the moving statistics itself, which leaves thirteen
-nodes fewer for each layer of a training graph.
+`slim.batch_norm`. The fused kernel updates the moving averages itself, which saves thirteen nodes
+for each layer of a training graph.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class _Parameters(NamedTuple):
 
 
 class Convolution(NamedTuple):
-    """A convolution with simulated quantization, which its batch norm becomes part of.
+    """A convolution with simulated quantization, into which its batch norm is folded.
 
     Attributes:
         kernel: float [height, width, inputs, outputs], or a depthwise one.
-        scale_shape: Shape of a factor for each output channel that the kernel broadcasts with.
-        convolve: Kernel -> outputs [B, h, w, C].
-        quantize: Rounds the kernel after the batch norm's factor.
+        scale_shape: shape of one factor per output channel, for broadcasting with the kernel.
+        convolve: kernel -> outputs [B, h, w, C].
+        quantize: rounds the kernel after the batch norm's factor.
     """
 
     kernel: tf.Tensor
@@ -38,12 +38,12 @@ class Convolution(NamedTuple):
 
     @property
     def channels(self) -> int:
-        """Of the outputs."""
+        """Number of output channels."""
         return math.prod(self.scale_shape)
 
 
 def _parameters(channels: int, center: bool, scale: bool) -> _Parameters:
-    """Variables in the open variable scope; constants for those not wanted."""
+    """Variables in the open variable scope; constants instead of unused ones."""
 
     def variable(name: str, start: Any) -> Any:
         return tf1.get_variable(name, [channels], tf.float32, initializer=start)
@@ -69,7 +69,7 @@ def _parameters(channels: int, center: bool, scale: bool) -> _Parameters:
 
 
 def _with_updates(outputs: tf.Tensor, updates: List[Any], collections: Any) -> tf.Tensor:
-    """Hands updates to the collection, or makes `outputs` wait for them where it is None."""
+    """Adds updates to the collections, or makes `outputs` wait for them if there are none."""
     if collections is None:
         with tf1.control_dependencies(updates):
             return tf.identity(outputs)
@@ -95,17 +95,17 @@ def batch_norm(
 
     Args:
         inputs: float [B, h, w, C] or [B, C], C static.
-        decay: Of the moving averages, per step.
-        center: Learn an offset, beta.
-        scale: Learn a factor, gamma.
-        epsilon: Added to the variance.
-        is_training: Use the batch's statistics and move the averages; else use the averages.
-        updates_collections: Graph collections that get the two update operations; None runs
-            them with the layer.
-        scope: Variable scope; "BatchNorm" by default.
-        folds: Where the averages are used on the output of a convolution, make them part of the
-            convolution: the same result and gradients, in less time and half the memory.
-        convolution: What to normalize, in place of `inputs`, which may be any tensor then.
+        decay: decay of the moving averages, per step.
+        center: learn an offset, beta.
+        scale: learn a factor, gamma.
+        epsilon: added to the variance.
+        is_training: use the batch's statistics and update the averages; else use the averages.
+        updates_collections: graph collections for the two update operations; None to run them with
+            the layer.
+        scope: variable scope; "BatchNorm" by default.
+        folds: fold the averages into the convolution whose output is normalized: the same result
+            and gradients, in less time and half the memory.
+        convolution: convolution to normalize instead of `inputs`, which may then be any tensor.
 
     Returns:
         Like `inputs`, or the outputs of the quantized convolution, normalized.
@@ -114,12 +114,12 @@ def batch_norm(
         if convolution is not None:
             if not is_training:
                 parameters = _parameters(convolution.channels, center, scale)
-                return _quantized(convolution, parameters, epsilon)
+                return _quantize(convolution, parameters, epsilon)
             inputs = convolution.convolve(convolution.kernel)
         values = inputs if inputs.shape.rank == 4 else inputs[:, tf.newaxis, tf.newaxis, :]
         parameters = _parameters(inputs.shape[-1], center, scale)
         if folds and not is_training and _can_fold(inputs):
-            return _folded(inputs.op, parameters, epsilon)
+            return _fold(inputs.op, parameters, epsilon)
         outputs, mean, variance = tf1.nn.fused_batch_norm(
             values,
             parameters.gamma,
@@ -135,13 +135,13 @@ def batch_norm(
         if not is_training:
             return outputs
         if convolution is not None:
-            # Read before the updates, which may be in place.
+            # Read before the updates, which may happen in place.
             old_variance = tf.identity(parameters.moving_variance)
             _, batch_variance = tf.nn.moments(tf.cast(inputs, tf.float32), [0, 1, 2])
-            outputs += _effect_of_rounding(
+            outputs += _rounding_effect(
                 convolution, old_variance, parameters, batch_variance, epsilon
             )
-            variance = _after(old_variance, variance)
+            variance = _wait_for(old_variance, variance)
         updates = [
             parameters.moving_mean.assign(mean, read_value=False),
             parameters.moving_variance.assign(variance, read_value=False),
@@ -150,16 +150,16 @@ def batch_norm(
 
 
 def _can_fold(inputs: tf.Tensor) -> bool:
-    """Whether float32 batch norm directly follows a plain convolution in a graph."""
-    in_graph = not tf.executing_eagerly()
-    return in_graph and inputs.dtype == tf.float32 and inputs.op.type == "Conv2D"
+    """True if float32 batch norm directly follows a plain convolution in a graph."""
+    is_graph = not tf.executing_eagerly()
+    return is_graph and inputs.dtype == tf.float32 and inputs.op.type == "Conv2D"
 
 
-def _folded(convolution: tf.Operation, parameters: _Parameters, epsilon: float) -> tf.Tensor:
-    """A `Conv2D` operation and its batch norm as one convolution with an offset.
+def _fold(convolution: tf.Operation, parameters: _Parameters, epsilon: float) -> tf.Tensor:
+    """Folds batch norm into a `Conv2D` operation: one convolution with an offset.
 
-    With batch norm by itself, the backward pass needs the output of the convolution as well. This
-    convolution takes the place of the given one, which nothing reads any more.
+    Separate batch norm would need the convolution's output in the backward pass. The new
+    convolution replaces the operation, which nothing reads any more.
     """
     images, kernel = convolution.inputs
     factor = parameters.gamma * tf1.rsqrt(parameters.moving_variance + epsilon)
@@ -173,54 +173,54 @@ def _folded(convolution: tf.Operation, parameters: _Parameters, epsilon: float) 
     return tf.nn.bias_add(outputs, parameters.beta - parameters.moving_mean * factor)
 
 
-def _quantized(convolution: Convolution, parameters: _Parameters, epsilon: float) -> tf.Tensor:
-    """The convolution with the moving averages as a part of it, and an offset."""
+def _quantize(convolution: Convolution, parameters: _Parameters, epsilon: float) -> tf.Tensor:
+    """Folds batch norm with the moving averages into the quantized convolution."""
     factor = parameters.gamma * tf1.rsqrt(parameters.moving_variance + epsilon)
-    outputs = convolution.convolve(convolution.quantize(_scaled(convolution, factor)))
+    outputs = convolution.convolve(convolution.quantize(_scale_kernel(convolution, factor)))
     offset = parameters.beta - parameters.moving_mean * factor
     return tf.nn.bias_add(outputs, tf.cast(offset, outputs.dtype))
 
 
-def _effect_of_rounding(
+def _rounding_effect(
     convolution: Convolution,
     moving_variance: tf.Tensor,
     parameters: _Parameters,
     variance: tf.Tensor,
     epsilon: float,
 ) -> tf.Tensor:
-    """What rounding the kernel adds to the outputs of batch norm in training, [B, h, w, C].
+    """Change of batch norm's outputs in training by rounding the kernel, [B, h, w, C].
 
-    The kernel is rounded after the factor that an evaluation gives it, from the moving average.
-    The factor of the batch replaces it only in the outputs, so that the levels of the kernel
-    change slowly (Krishnamoorthi, "Quantizing deep convolutional networks for efficient
-    inference", 2018, section 3.2.2). A kernel is the sum of itself and of what rounding adds, and
-    convolutions are linear: the rest is batch norm as ever, with its exact gradients.
+    As in an evaluation, the kernel is rounded after it is multiplied with the factor of the moving
+    average. The factor of the batch replaces that factor only in the outputs, so that the levels of
+    the kernel change slowly (Krishnamoorthi, "Quantizing deep convolutional networks for efficient
+    inference", 2018, section 3.2.2). A rounded kernel is the sum of the kernel and a rounding
+    error, and convolutions are linear: the rest is normal batch norm, with its exact gradients.
 
     Args:
-        convolution: What is normalized.
+        convolution: convolution to normalize.
         moving_variance: float32 [C], before this step.
-        parameters: Of the batch norm.
-        variance: float32 [C], of the batch, with its gradient.
-        epsilon: Added to variances.
+        parameters: variables of the batch norm.
+        variance: float32 [C], variance of the batch, with its gradient.
+        epsilon: added to variances.
     """
     expected = tf1.rsqrt(moving_variance + epsilon)
-    kernel = _scaled(convolution, parameters.gamma * expected)
+    kernel = _scale_kernel(convolution, parameters.gamma * expected)
     outputs = convolution.convolve(convolution.quantize(kernel) - kernel)
     return outputs * tf.cast(tf1.rsqrt(variance + epsilon) / expected, outputs.dtype)
 
 
-def _after(first: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+def _wait_for(first: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
     with tf1.control_dependencies([first]):
         return tf.identity(value)
 
 
-def _scaled(convolution: Convolution, factor: tf.Tensor) -> tf.Tensor:
+def _scale_kernel(convolution: Convolution, factor: tf.Tensor) -> tf.Tensor:
     factor = tf.reshape(factor, convolution.scale_shape)
     return convolution.kernel * tf.cast(factor, convolution.kernel.dtype)
 
 
 def _num_replicas() -> int:
-    """How many replicas train together at this point: cores of a TPU, or those of a strategy."""
+    """Number of replicas that train together here: cores of a TPU, or replicas of a strategy."""
     shards = num_tpu_shards()
     if shards is not None:
         return shards
@@ -230,7 +230,7 @@ def _num_replicas() -> int:
 
 
 def _moments_over_replicas(inputs: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-    """Mean and variance per channel, in float32, over every replica's batch."""
+    """Mean and variance per channel, in float32, over the batches of all replicas."""
     axes = list(range(inputs.shape.rank - 1))
     local = [tf.reduce_mean(inputs, axes), tf.reduce_mean(tf.square(inputs), axes)]
     shards = num_tpu_shards()
@@ -239,6 +239,7 @@ def _moments_over_replicas(inputs: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
     else:
         context = tf1.distribute.get_replica_context()
         mean, mean_square = context.all_reduce(tf1.distribute.ReduceOp.MEAN, local)
+    # Rounding can make the difference slightly negative.
     return mean, tf.maximum(mean_square - tf.square(mean), 0.0)
 
 
@@ -254,7 +255,7 @@ def sync_batch_norm(
     scope: Any = None,
     convolution: Optional[Convolution] = None,
 ) -> tf.Tensor:
-    """`batch_norm` with statistics over the batches of all replicas that train together."""
+    """Applies `batch_norm` with statistics over the batches of all replicas that train together."""
     if not is_training or _num_replicas() == 1:
         return batch_norm(
             inputs,
@@ -278,9 +279,9 @@ def sync_batch_norm(
         )
         if convolution is not None:
             old_variance = tf.identity(parameters.moving_variance)
-            effect = _effect_of_rounding(convolution, old_variance, parameters, variance, epsilon)
+            effect = _rounding_effect(convolution, old_variance, parameters, variance, epsilon)
             outputs += tf.cast(effect, tf.float32)
-            variance = _after(old_variance, variance)
+            variance = _wait_for(old_variance, variance)
         updates = [
             average.assign_add((new - average) * (1.0 - decay), read_value=False)
             for average, new in (
@@ -301,13 +302,13 @@ def published_scope(
 ) -> Iterator[None]:
     """Argument scope of a published network, whose batch norms have an offset.
 
-    The scopes around decide whether batch norm learns and where its averages are updated.
+    The scopes around it decide if batch norm learns and where its averages are updated.
 
     Args:
-        decay: Of the moving averages of batch norm.
-        epsilon: Of batch norm.
-        scale: Whether batch norm has a factor too.
-        **layer_settings: Of plain and separable convolutions.
+        decay: decay of batch norm's moving averages.
+        epsilon: epsilon of batch norm.
+        scale: True if batch norm also has a factor.
+        **layer_settings: settings of plain and separable convolutions.
     """
     norm_settings = {"center": True, "scale": scale, "decay": decay, "epsilon": epsilon}
     with (

@@ -9,12 +9,12 @@ from estimator_det.images.sizes import height_and_width
 def pad_for_kernel(inputs: tf.Tensor, kernel_size: int) -> tf.Tensor:
     """Pads h and w so that a VALID convolution keeps the size at stride 1.
 
-    "SAME" padding depends on the input size at stride 2; this does not, as some accelerators and
-    checkpoints trained with explicit padding expect.
+    At stride 2, "SAME" padding depends on the input size; this does not. Some accelerators need
+    that, and so do checkpoints trained with explicit padding.
 
     Args:
         inputs: [B, h, w, C].
-        kernel_size: Side k of the square kernel.
+        kernel_size: height and width k of the kernel.
 
     Returns:
         [B, h + k - 1, w + k - 1, C]; the odd row and column, if any, are at the bottom and the
@@ -26,7 +26,7 @@ def pad_for_kernel(inputs: tf.Tensor, kernel_size: int) -> tf.Tensor:
 
 
 def pad_to_multiple(images: tf.Tensor, multiple: int) -> tf.Tensor:
-    """Pads [B, h, w, C] with zeros at the bottom and right up to multiples of `multiple`."""
+    """Pads [B, h, w, C] with zeros at the bottom and right to multiples of `multiple`."""
     if multiple == 1:
         return images
     height, width = height_and_width(images)

@@ -1,12 +1,12 @@
-"""Simulated quantization: while a network trains, its tensors are rounded as integers would be.
+"""Simulated quantization: in training, tensors are rounded to the values that integers can have.
 
 Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
-Inference", 2018. Semantics, and the names of operations and variables, are those of the rewriter
-that the reference calls (TensorFlow 1.15, `contrib.quantize`), so its checkpoints fit. The rewriter
-changes a finished graph; here the layers of `nets.layers` ask the `Quantizer` that is open.
+Inference", 2018. Semantics, and names of operations and variables, are those of the rewriter that
+the reference calls (TensorFlow 1.15, `contrib.quantize`), so its checkpoints can be restored. The
+rewriter changes a complete graph; here the layers of `nets.layers` call the open `Quantizer`.
 
 A scope S has the operation `S/FakeQuantWithMinMaxVars` and the variables `S/min` and `S/max`.
-Training also keeps, for activations, the moving averages `S/S/min/biased` and their number of
+Training also has, for activations, the moving averages `S/S/min/biased` and their number of
 updates `S/S/min/local_step`, the same for `max`, and `fake_quantization_step`, which counts steps
 until the delay is over. All updates are in the UPDATE_OPS collection.
 """
@@ -22,7 +22,7 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tu
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 
-FEWEST_BITS, MOST_BITS = 2, 16  # of the operation
+FEWEST_BITS, MOST_BITS = 2, 16  # limits of the operation
 
 STEP_VARIABLE = "fake_quantization_step"
 WEIGHTS, ACTIVATION = "weights_quant", "act_quant"
@@ -30,8 +30,8 @@ BEFORE_ACTIVATION = "conv_quant"
 RESIDUAL_SUM = "post_activation_bypass_quant"
 PRODUCT, MEAN = "mul/activation_Mul_quant", "Mean/activation_Mean_quant"
 
-DECAY = 0.999  # of the ranges of activations
-INITIAL_LIMIT = 6.0  # ranges start at -6..6, those of activations of layers at 0..6
+DECAY = 0.999  # decay of activations' ranges
+INITIAL_LIMIT = 6.0  # ranges start at -6..6, or at 0..6 for activations of layers
 
 
 _ROUND = "FakeQuantWithMinMaxVars"  # type and name of the operation
@@ -39,7 +39,7 @@ _RANGE = re.compile(r"_quant/(min|max)(/biased|/local_step)?$")
 
 
 def is_range(name: str) -> bool:
-    """Whether a variable of this name belongs to a range."""
+    """True if a variable of this name belongs to a range."""
     return _RANGE.search(name) is not None
 
 
@@ -55,11 +55,10 @@ class Quantization:
     """Options of a `Quantization` message.
 
     Attributes:
-        delay: Steps that training takes before tensors are rounded; ranges are learned from the
-            first on.
-        weight_bits: Of weights.
-        activation_bits: Of activations.
-        symmetric: Whether ranges have zero in the middle.
+        delay: training steps before tensors are rounded; ranges are learned from the first step.
+        weight_bits: bits of weights.
+        activation_bits: bits of activations.
+        symmetric: True if zero is in the middle of ranges.
     """
 
     delay: int = 500000
@@ -70,33 +69,31 @@ class Quantization:
     def __post_init__(self) -> None:
         if self.delay < 0:
             raise ConfigError(
-                f"graph_rewriter.quantization.delay must be 0 or more; got {self.delay}"
+                f"graph_rewriter.quantization.delay must be 0 or more; given: {self.delay}"
             )
         for field in ("weight_bits", "activation_bits"):
             bits = getattr(self, field)
             if not FEWEST_BITS <= bits <= MOST_BITS:
                 raise ConfigError(
                     f"graph_rewriter.quantization.{field} must be {FEWEST_BITS} to {MOST_BITS}; "
-                    f"got {bits}. Integer kernels use 8"
+                    f"given: {bits}. Integer kernels use 8"
                 )
 
 
 def make_quantization(config: Any) -> Optional[Quantization]:
-    """Options of a `GraphRewriter` message; None without a `quantization`.
-
-    Raises:
-        ConfigError: if a number is out of its range.
-    """
+    """Reads the options of a `GraphRewriter` message; None without a `quantization`."""
     if not config.HasField("quantization"):
         return None
-    chosen = config.quantization
-    return Quantization(chosen.delay, chosen.weight_bits, chosen.activation_bits, chosen.symmetric)
+    message = config.quantization
+    return Quantization(
+        message.delay, message.weight_bits, message.activation_bits, message.symmetric
+    )
 
 
 class QuantizedTensor(NamedTuple):
     """A tensor of the network with simulated quantization."""
 
-    scope: str  # of its range variables
+    scope: str  # scope of its range variables
     values: tf.Tensor  # before it is rounded
     least: tf.Tensor  # float32 scalar, the range
     most: tf.Tensor
@@ -106,16 +103,16 @@ class QuantizedTensor(NamedTuple):
 class Quantizer:
     """Simulated quantization of one network, while it is built.
 
-    Names of ranges follow the variable scope that was open when this object was made. The
+    Names of ranges follow the variable scope that was open when this object was created. The
     reference uses name scopes, which differ from variable scopes in some networks; there,
     `renamed` corrects them.
 
     Args:
-        options: Of the configuration.
-        is_training: Whether ranges are learned.
+        options: options of the configuration.
+        is_training: True if ranges are learned.
 
     Attributes:
-        tensors: What is quantized so far, in order of construction.
+        tensors: quantized tensors, in order of construction.
     """
 
     def __init__(self, options: Quantization, is_training: bool) -> None:
@@ -130,19 +127,19 @@ class Quantizer:
         self._is_active: Optional[tf.Tensor] = None
 
     def scope(self) -> str:
-        """Of ranges in the open variable scope, as the reference names it."""
+        """Scope of ranges in the open variable scope, as the reference names it."""
         name = str(tf1.get_variable_scope().name)
         for prefix, replacement in reversed(self._renamed):
             if f"{name}/".startswith(f"{prefix}/"):
-                return self._inside(replacement + name[len(prefix) :])
-        return self._inside(name)
+                return self._relative_scope(replacement + name[len(prefix) :])
+        return self._relative_scope(name)
 
-    def _inside(self, scope: str) -> str:
+    def _relative_scope(self, scope: str) -> str:
         return scope[len(self._root.name) :].lstrip("/")
 
     @contextlib.contextmanager
     def renamed(self, new_scope: str) -> Iterator[None]:
-        """Within, ranges of the open variable scope are named as if it were `new_scope`."""
+        """Context manager: names ranges of the open variable scope as if it were `new_scope`."""
         self._renamed.append((str(tf1.get_variable_scope().name), new_scope))
         try:
             yield
@@ -150,11 +147,11 @@ class Quantizer:
             self._renamed.pop()
 
     def weights(self, scope: str, kernel: tf.Tensor) -> tf.Tensor:
-        """A kernel with its own last values as the range.
+        """Quantizes a kernel; the range is that of its current values.
 
         Args:
-            scope: Of the layer; that of the range is `scope/weights_quant`.
-            kernel: float; batch norm is a part of it if it follows the layer.
+            scope: scope of the layer; the range has the scope `scope/weights_quant`.
+            kernel: float; includes batch norm if that follows the layer.
         """
         scope = f"{scope}/{WEIGHTS}"
         with self._name_scope(scope):
@@ -164,12 +161,12 @@ class Quantizer:
                 least, most = self._range_of(kernel, self._options.weight_bits, narrow=True)
                 for end, value in zip(ends, (least, most)):
                     _add_update(end, value)
-            return self._rounded(scope, kernel, least, most, is_weight=True)
+            return self._fake_quantize(scope, kernel, least, most, is_weight=True)
 
     def variable(self, scope: str, name: str, kernel: tf.Variable) -> Tuple[tf.Tensor, bool]:
-        """A kernel that is a variable of this name, and whether this is its first use.
+        """Quantizes the kernel in a variable of this name; also returns True at its first use.
 
-        Layers that share the variable share one range, that of the first.
+        Layers that share the variable share the range of the first layer.
         """
         is_first = name not in self._weights
         if is_first:
@@ -177,22 +174,22 @@ class Quantizer:
         return self._weights[name], is_first
 
     def activation(self, scope: str, values: tf.Tensor, least: float = -INITIAL_LIMIT) -> tf.Tensor:
-        """Values with the moving average of their smallest and largest as the range.
+        """Quantizes values; the range is a moving average of their smallest and largest.
 
         Args:
-            scope: Of the range.
+            scope: scope of the range.
             values: float, any shape.
-            least: Where the lower end of the range starts.
+            least: initial lower end of the range.
         """
         with self._name_scope(scope):
             ends = self._range_variables(scope, least)
             if self._is_training:
                 now = self._range_of(values, self._options.activation_bits, narrow=False)
                 ends = tuple(
-                    self._averaged(f"{scope}/{scope}/{end}", variable, value)
+                    self._update_average(f"{scope}/{scope}/{end}", variable, value)
                     for end, variable, value in zip(("min", "max"), ends, now)
                 )
-            return self._rounded(scope, values, *ends, is_weight=False)
+            return self._fake_quantize(scope, values, *ends, is_weight=False)
 
     def _name_scope(self, scope: str) -> Any:
         return tf1.name_scope(f"{self._name_prefix}{scope}/")
@@ -215,7 +212,7 @@ class Quantizer:
             )
 
     def _range_variables(self, scope: str, least: float) -> Tuple[tf.Variable, tf.Variable]:
-        if any(each.scope == scope for each in self.tensors):
+        if any(tensor.scope == scope for tensor in self.tensors):
             raise ValueError(f"two tensors have the quantization scope {scope!r}")
         return (
             self._variable(f"{scope}/min", least),
@@ -230,13 +227,13 @@ class Quantizer:
         least, most = tf.reduce_min(values), tf.reduce_max(values)
         if self._options.symmetric:
             levels = 2**bits
-            # One more negative than positive level, unless the range leaves that level out.
+            # One more negative than positive level, unless the range omits that level.
             ratio = 1.0 if narrow else (levels - 2) / levels
             return tf.minimum(least, -most / ratio), tf.maximum(most, -least * ratio)
         return tf.minimum(least, 0.0), tf.maximum(most, 0.0)
 
-    def _averaged(self, name: str, variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
-        """The moving average after this step, corrected for its start at zero."""
+    def _update_average(self, name: str, variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
+        """Updates a moving average, corrected for its start at zero."""
         biased = self._variable(f"{name}/biased", 0.0)
         count = self._variable(f"{name}/local_step", 0.0)
         change = tf.constant(1.0 - DECAY)
@@ -247,7 +244,7 @@ class Quantizer:
             _add_update(target, new)
         return average
 
-    def _rounded(
+    def _fake_quantize(
         self,
         scope: str,
         values: tf.Tensor,
@@ -270,11 +267,11 @@ class Quantizer:
         rounded = tf.cast(rounded, values.dtype)
         if not self._is_training or options.delay == 0:
             return rounded
-        # A scalar condition costs one copy; control flow would cost a function for each tensor.
+        # A select costs one copy; control flow would cost a function for each tensor.
         return tf.raw_ops.Select(condition=self._active(), x=rounded, y=values)
 
     def _active(self) -> tf.Tensor:
-        """Whether this step, counted from 1, has reached the delay; a scalar."""
+        """Scalar, True if this step, counted from 1, has reached the delay."""
         if self._is_active is None:
             with tf1.name_scope(f"{self._name_prefix}{STEP_VARIABLE}/"):
                 step = self._variable(STEP_VARIABLE, 0, tf.int64)
@@ -289,18 +286,18 @@ def _add_update(variable: tf.Variable, value: tf.Tensor) -> None:
     tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, update)
 
 
-# Replicas of a strategy build in threads of their own, each with a value of its own here.
+# A strategy builds each replica in a separate thread, which sees its value of this variable only.
 _OPEN: contextvars.ContextVar[Optional[Quantizer]] = contextvars.ContextVar("open", default=None)
 
 
 def open_quantizer() -> Optional[Quantizer]:
-    """The quantizer of the network that is being built; None for a float network."""
+    """Returns the quantizer of the network that is being built; None for a float network."""
     return _OPEN.get()
 
 
 @contextlib.contextmanager
 def quantized_by(quantizer: Optional[Quantizer]) -> Iterator[None]:
-    """Layers that are built within are quantized; float layers for None."""
+    """Context manager: quantizes the layers that are built inside; None builds float layers."""
     token = _OPEN.set(quantizer)
     try:
         yield

@@ -1,7 +1,7 @@
 """ResNet v1 with bottleneck units.
 
-He et al., "Deep Residual Learning for Image Recognition", 2015. Variable names, and so checkpoints,
-are those of the published classifiers.
+He et al., "Deep Residual Learning for Image Recognition", 2015. Variable names are those of the
+published classifiers, so their checkpoints can be restored.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from estimator_det.nets.normalization import BATCH_NORMS, batch_norm
 from estimator_det.nets.padding import pad_for_kernel
 from estimator_det.nets.quantization import ACTIVATION
 
-# What the published ResNets v1 were trained with.
+# Settings with which the published ResNets v1 were trained.
 WEIGHT_DECAY = 0.0001
 BATCH_NORM_DECAY = 0.997
 BATCH_NORM_EPSILON = 1e-5
 
 ROOT_DEPTH = 64
-ROOT_STRIDE = 4  # of the input of the first block
-EXPANSION = 4  # channels of a unit's output for each of its bottleneck
+ROOT_STRIDE = 4  # stride of the first block's input
+EXPANSION = 4  # output channels of a unit per channel of its bottleneck
 
 
 class Block(NamedTuple):
@@ -47,12 +47,12 @@ V1_BLOCKS: Dict[int, Tuple[Block, ...]] = {
 
 @contextlib.contextmanager
 def v1_arg_scope(weight_decay: float = WEIGHT_DECAY) -> Iterator[None]:
-    """Settings the published network was trained with; a weight decay of 0 makes no loss term.
+    """Argument scope of the published network's training; weight decay 0 adds no loss term.
 
-    The scopes around decide whether batch norm learns and where its moving averages are updated.
-    Every layer is given decay, epsilon and scale explicitly, so that a configuration's own
-    hyperparameters cannot replace them; weights, activation and the kind of normalizer they do
-    replace. The reference does the same.
+    The scopes around it decide if batch norm learns and where its moving averages are updated. Like
+    in the reference, every layer has decay, epsilon and scale as explicit arguments, so that a
+    configuration's hyperparameters cannot replace them; they do replace weights, activation and the
+    kind of normalizer.
     """
     norm_settings: Dict[str, Any] = {
         "decay": BATCH_NORM_DECAY,
@@ -78,9 +78,9 @@ def _unit(net: tf.Tensor, bottleneck: int, stride: int = 1, rate: int = 1) -> tf
 
     Args:
         net: float [B, h, w, C].
-        bottleneck: Channels inside the unit.
-        stride: Of the whole unit; its 3x3 convolution makes it.
-        rate: Dilation of the 3x3 convolution; 1 where the stride is more.
+        bottleneck: channels inside the unit.
+        stride: stride of the 3x3 convolution, and so of the unit.
+        rate: dilation of the 3x3 convolution; 1 if the stride is above 1.
 
     Returns:
         [B, h / stride, w / stride, 4 * bottleneck], sizes rounded up.
@@ -92,7 +92,7 @@ def _unit(net: tf.Tensor, bottleneck: int, stride: int = 1, rate: int = 1) -> tf
     residual = conv2d(net, bottleneck, 1, scope="conv1")
     if stride > 1:
         shortcut = tf.nn.max_pool2d(shortcut, 1, stride, "VALID")
-        # Padded so that it takes the same pixels for every size.
+        # Explicit padding, so that the same pixels are used for every input size.
         residual = conv2d(
             pad_for_kernel(residual, 3),
             bottleneck,
@@ -114,11 +114,11 @@ def build_block(
 
     Args:
         net: float [B, h, w, C].
-        name: Of the block's variable scope.
-        block: Gives the number of units.
-        bottleneck: Channels inside a unit.
-        stride: Of the last unit; the others have stride 1.
-        rate: Dilation of the 3x3 convolutions.
+        name: name of the block's variable scope.
+        block: row of the table, for its number of units.
+        bottleneck: channels inside a unit.
+        stride: stride of the last unit; the others have stride 1.
+        rate: dilation of the 3x3 convolutions.
 
     Returns:
         [B, h / stride, w / stride, 4 * bottleneck], sizes rounded up.
@@ -141,16 +141,15 @@ def resnet_v1(
 
     Args:
         inputs: float [B, h, w, C].
-        layers: Which network, a key of `V1_BLOCKS`.
-        depth: Channels of a bottleneck from the table's; the first convolution keeps its 64.
-        output_stride: Where None, blocks are seen at full resolution: what halves it comes after a
-            block's last unit, not within it, as feature pyramids need. A number lets the last unit
-            of a block halve the resolution, down to this stride; the blocks after it are dilated
-            instead.
+        layers: number of layers, a key of `V1_BLOCKS`.
+        depth: channels of a bottleneck from the table's; the first convolution keeps its 64.
+        output_stride: None returns blocks at full resolution, for feature pyramids: the resolution
+            is halved after a block's last unit, not within it. With a number, the last unit of a
+            block halves the resolution, down to this stride; later blocks are dilated instead.
 
     Returns:
         `block1` to `block4`, at strides 4, 8, 16 and 32. With an `output_stride`, at 8, 16, 32 and
-        32 or at `output_stride` where that is less.
+        32 or at `output_stride` if that is less.
 
     Raises:
         KeyError: if there is no such network.

@@ -17,14 +17,14 @@ TPU = TpuAdvice("use_matmul_crop_and_resize", "set it to true")
 def crop_regions(
     features: tf.Tensor, boxes: tf.Tensor, size: Tuple[int, int], *, matmul: bool = False
 ) -> tf.Tensor:
-    """Bilinear crops of a feature map, the corners of a crop on the corners of its box.
+    """Crops regions of a feature map bilinearly; corners of a crop are corners of its box.
 
     Args:
         features: float [B, h, w, C].
         boxes: float32 [B, N, 4].
-        size: Height and width of a crop.
-        matmul: Interpolate by two matrix products, for TPU. The result is the same where a box
-            lies inside the image; beyond a border the last cells fade out instead of ending.
+        size: height and width of a crop.
+        matmul: interpolate by two matrix products, for TPU. The result is the same for a box inside
+            the image; past a border the last cells fade out instead of ending.
 
     Returns:
         float [B * N, *size, C]; 0 outside the map.
@@ -39,12 +39,12 @@ def crop_regions(
         size,
     )
     crops = tf.cast(crops, features.dtype)
-    known = isinstance(batch, int) and isinstance(count, int)
-    return tf.ensure_shape(crops, [batch * count if known else None, *size, features.shape[3]])
+    is_static = isinstance(batch, int) and isinstance(count, int)
+    return tf.ensure_shape(crops, [batch * count if is_static else None, *size, features.shape[3]])
 
 
 def _leading_sizes(boxes: tf.Tensor) -> List[Any]:
-    """B and N, as numbers where they are static."""
+    """B and N, as numbers if they are static."""
     dynamic = tf.shape(boxes)
     return [dynamic[axis] if boxes.shape[axis] is None else boxes.shape[axis] for axis in (0, 1)]
 
@@ -54,8 +54,8 @@ def _crop_by_products(features: tf.Tensor, boxes: tf.Tensor, size: Tuple[int, in
     rows = _interpolation(ymin, ymax, tf.shape(features)[1], size[0])
     columns = _interpolation(xmin, xmax, tf.shape(features)[2], size[1])
     rows, columns = tf.cast(rows, features.dtype), tf.cast(columns, features.dtype)
-    by_row = tf.einsum("bnyh,bhwc->bnywc", rows, features)
-    crops = tf.einsum("bnxw,bnywc->bnyxc", columns, by_row)
+    row_crops = tf.einsum("bnyh,bhwc->bnywc", rows, features)
+    crops = tf.einsum("bnxw,bnywc->bnyxc", columns, row_crops)
     batch, count = _leading_sizes(boxes)
     return tf.reshape(crops, [batch * count, *size, features.shape[3]])
 
@@ -70,7 +70,7 @@ def _interpolation(low: tf.Tensor, high: tf.Tensor, cells: tf.Tensor, size: int)
 
 
 def pool_crops(crops: tf.Tensor, kernel_size: int, stride: int) -> tf.Tensor:
-    """Max pooling without padding: [R, s, s, C] -> [R, s', s', C]."""
+    """Max-pools without padding: [R, s, s, C] -> [R, s', s', C]."""
     return slim.max_pool2d(crops, kernel_size, stride=stride, scope="MaxPool2D")
 
 
@@ -82,17 +82,17 @@ def pool_position_sensitive(
     *,
     matmul: bool = False,
 ) -> tf.Tensor:
-    """Mean of what each bin of a region finds in the maps of that bin.
+    """Mean over the bins of a region, each cropped from the score maps of that bin.
 
-    A region is divided into a grid of bins; bin (i, j) is cropped from score maps of its own, so
-    that their values can depend on the place in the region (https://arxiv.org/abs/1605.06409).
+    A region is divided into a grid of bins; each bin (i, j) has separate score maps, so that their
+    values can depend on the place in the region (https://arxiv.org/abs/1605.06409).
 
     Args:
-        score_maps: float [B, h, w, bins * C], the maps of one bin after the other, row by row.
+        score_maps: float [B, h, w, bins * C], the maps bin by bin, row by row.
         boxes: float32 [B, N, 4].
-        crop_size: Height and width of the crop of a whole region, multiples of `num_bins`.
-        num_bins: Rows and columns of bins.
-        matmul: See `crop_regions`.
+        crop_size: height and width of the crop of a whole region, multiples of `num_bins`.
+        num_bins: rows and columns of bins.
+        matmul: see `crop_regions`.
 
     Returns:
         float [B, N, C].
@@ -102,19 +102,19 @@ def pool_position_sensitive(
     batch, count = _leading_sizes(boxes)
     height, width = tf.unstack(tf.shape(score_maps)[1:3], num=2)
     channels = score_maps.shape[3] // bins
-    by_bin = tf.reshape(score_maps, [batch, height, width, bins, channels])
-    by_bin = tf.reshape(
-        tf.transpose(by_bin, [0, 3, 1, 2, 4]), [batch * bins, height, width, channels]
+    bin_maps = tf.reshape(score_maps, [batch, height, width, bins, channels])
+    bin_maps = tf.reshape(
+        tf.transpose(bin_maps, [0, 3, 1, 2, 4]), [batch * bins, height, width, channels]
     )
     bin_boxes = tf.reshape(_bin_boxes(boxes, rows, columns), [batch * bins, count, 4])
     size = (crop_size[0] // rows, crop_size[1] // columns)
-    crops = crop_regions(by_bin, bin_boxes, size, matmul=matmul)
+    crops = crop_regions(bin_maps, bin_boxes, size, matmul=matmul)
     pooled = tf.reduce_mean(crops, axis=[1, 2])
     return tf.reduce_mean(tf.reshape(pooled, [batch, bins, count, channels]), axis=1)
 
 
 def _bin_boxes(boxes: tf.Tensor, rows: int, columns: int) -> tf.Tensor:
-    """Boxes [B, N, 4] cut into a grid: [B, rows * columns, N, 4]."""
+    """Cuts boxes [B, N, 4] into a grid: [B, rows * columns, N, 4]."""
     ymin, xmin, ymax, xmax = tf.unstack(boxes[:, tf.newaxis], num=4, axis=-1)
     row = tf.constant([index for index in range(rows) for _ in range(columns)], tf.float32)
     column = tf.constant([index for _ in range(rows) for index in range(columns)], tf.float32)

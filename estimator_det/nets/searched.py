@@ -1,9 +1,9 @@
-"""MobileDets: backbones found by searching for one accelerator each, as tables of layers.
+"""MobileDets: backbones that were searched for one accelerator each, as tables of layers.
 
 Xiong et al., "MobileDets: Searching for Object Detection Architectures for Mobile Accelerators",
-2020. All their layers are one idea in four kinds: change the number of channels, filter in space,
-excite channels perhaps, project linearly, and perhaps add the input. Variable names, and so
-checkpoints, are those of the published detectors.
+2020. All layers, of four kinds, follow one pattern: change the number of channels, filter in space,
+optionally excite channels, project linearly, and optionally add the input. Variable names are those
+of the published detectors, so their checkpoints can be restored.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Activation = Callable[[tf.Tensor], tf.Tensor]
 WEIGHT_DECAY = 0.00004
 BATCH_NORM_DECAY = 0.99
 BATCH_NORM_EPSILON = 0.01
-MULTIPLE = 8  # channels are multiples of this
-SQUEEZE = 0.25  # hidden channels of squeeze-and-excite per channel that it weighs
-# A normal distribution cut at two standard deviations is this much narrower than an uncut one.
+MULTIPLE = 8  # the number of channels is a multiple of this
+SQUEEZE = 0.25  # hidden channels of squeeze-and-excite per channel
+# Deviation of a normal distribution cut at two deviations, relative to the uncut one.
 CUT_NARROWING = 0.87962566103423978
 
 
@@ -35,14 +35,14 @@ class Layer(NamedTuple):
     """One row of a table.
 
     Attributes:
-        kind: Name of its variable scope: `IBN` (inverted bottleneck), `IBNNoExpansion`,
+        kind: name of its variable scope: `IBN` (inverted bottleneck), `IBNNoExpansion`,
             `FusedConv` or `TuckerConv`.
-        depth: Output channels at depth multiplier 1.
-        kernel: Side of the kernel that filters in space.
-        stride: Of that kernel.
-        skip: Whether the input is added to the output.
-        expansion: Channels within, per input channel (`IBN`, `FusedConv`).
-        ranks: Channels before and after the spatial kernel, per input and per output channel
+        depth: output channels at depth multiplier 1.
+        kernel: height and width of the spatial kernel.
+        stride: stride of the spatial kernel.
+        skip: True if the input is added to the output.
+        expansion: channels inside, per input channel (`IBN`, `FusedConv`).
+        ranks: channels before and after the spatial kernel, per input and per output channel
             (`TuckerConv`).
     """
 
@@ -56,13 +56,13 @@ class Layer(NamedTuple):
 
 
 class Network(NamedTuple):
-    """A backbone: a strided 3x3 convolution, then stages that each end at an end point.
+    """A backbone: a strided 3x3 convolution, then stages, each with an end point.
 
     Attributes:
-        stem: Channels of the first convolution at depth multiplier 1.
-        stages: The rows; stage n ends at the activation `Cn`, which has 1/2^n of the resolution.
-        hard_swish: x * relu6(x + 3) / 6 for the non-linearity, else relu6.
-        squeeze_excite: Whether layers with depthwise kernels weigh their channels.
+        stem: channels of the first convolution at depth multiplier 1.
+        stages: rows by stage; stage n ends at the activation `Cn`, with 1/2^n of the resolution.
+        hard_swish: True for x * relu6(x + 3) / 6 as non-linearity, else relu6.
+        squeeze_excite: True if layers with depthwise kernels weight their channels.
     """
 
     stem: int
@@ -84,12 +84,12 @@ def _tucker(depth: int, rank_in: float, rank_out: float) -> Layer:
 
 
 def _plain(layer: Layer) -> Layer:
-    """The layer without the sum with its input."""
+    """Copy of a layer without the sum with its input."""
     return layer._replace(skip=False)
 
 
 def _down(layer: Layer) -> Layer:
-    """The layer with stride 2, without the sum."""
+    """Copy of a layer with stride 2 and without the sum."""
     return layer._replace(stride=2, skip=False)
 
 
@@ -171,19 +171,19 @@ def _he_stddev(fan_in: int) -> float:
 
 
 def he_normal(shape: Any, dtype: Any = tf.float32, partition_info: Any = None) -> tf.Tensor:
-    """Initializer of whole kernels (He et al., 2015): truncated normal, variance 2 / fan-in."""
+    """Initializes whole kernels (He et al., 2015): truncated normal, variance 2 / fan-in."""
     stddev = _he_stddev(math.prod(int(side) for side in shape[:-1]))
     return truncated_normal(stddev)(shape, dtype, partition_info)
 
 
 def he_depthwise(kernel: int) -> Callable[..., tf.Tensor]:
-    """Initializer of depthwise kernels, whose fan-in is the kernel's area alone."""
+    """Initializer of depthwise kernels, whose fan-in is the kernel's area only."""
     return truncated_normal(_he_stddev(kernel * kernel))
 
 
 @contextlib.contextmanager
 def _arg_scope() -> Iterator[None]:
-    """All settings of a layer, so that no scope around can change the backbone."""
+    """Argument scope with all settings of a layer, so that no scope around can change them."""
     with (
         published_scope(
             BATCH_NORM_DECAY,
@@ -198,8 +198,8 @@ def _arg_scope() -> Iterator[None]:
         yield
 
 
-def _excited(net: tf.Tensor, activation: Activation) -> tf.Tensor:
-    """Channels weighed by a small network on their means (Hu et al., 2018); same shape."""
+def _excite(net: tf.Tensor, activation: Activation) -> tf.Tensor:
+    """Weights channels by a small network on their means (Hu et al., 2018); same shape."""
     channels = net.shape[-1]
     with tf1.variable_scope("SqueezeExcite"), slim.arg_scope([slim.conv2d], normalizer_fn=None):
         means = quantized(tf.reduce_mean(net, [1, 2], keepdims=True), MEAN)
@@ -209,13 +209,13 @@ def _excited(net: tf.Tensor, activation: Activation) -> tf.Tensor:
         return quantized(net * gate, PRODUCT)
 
 
-def _names() -> Callable[[str], str]:
-    """Names for repeated things: `X`, `X_1`, `X_2`, and so on."""
-    seen: Counter[str] = collections.Counter()
+def _make_namer() -> Callable[[str], str]:
+    """Function that numbers repeated names: `X`, `X_1`, `X_2`, and so on."""
+    counts: Counter[str] = collections.Counter()
 
     def name(kind: str) -> str:
-        seen[kind] += 1
-        return kind if seen[kind] == 1 else f"{kind}_{seen[kind] - 1}"
+        counts[kind] += 1
+        return kind if counts[kind] == 1 else f"{kind}_{counts[kind] - 1}"
 
     return name
 
@@ -223,22 +223,22 @@ def _names() -> Callable[[str], str]:
 def _apply(
     inputs: tf.Tensor, layer: Layer, depth: int, activation: Activation, squeeze_excite: bool
 ) -> tf.Tensor:
-    """One row: [B, h, w, c] -> [B, ceil(h / stride), ceil(w / stride), depth]."""
+    """Builds a row of a table: [B, h, w, c] -> [B, ceil(h / stride), ceil(w / stride), depth]."""
     channels = inputs.shape[-1]
-    before: Optional[int] = None  # channels of a 1x1 convolution ahead of the spatial kernel
+    inner: Optional[int] = None  # channels of a 1x1 convolution before the spatial kernel
     filters: Optional[int] = None  # output channels of the spatial kernel; None for depthwise
     if layer.kind == "IBN":
-        before = channels * layer.expansion
+        inner = channels * layer.expansion
     elif layer.kind == "FusedConv":
         filters = channels * layer.expansion
     elif layer.kind == "TuckerConv":
-        before = rounded_depth(channels, layer.ranks[0])
+        inner = rounded_depth(channels, layer.ranks[0])
         filters = rounded_depth(depth, layer.ranks[1])
 
-    conv_name = _names()
+    conv_name = _make_namer()
     net = inputs
-    if before is not None:
-        net = conv2d(net, before, 1, activation_fn=activation, scope=conv_name("Conv"))
+    if inner is not None:
+        net = conv2d(net, inner, 1, activation_fn=activation, scope=conv_name("Conv"))
     spatial = {"stride": layer.stride, "activation_fn": activation}
     if filters is not None:
         net = conv2d(net, filters, layer.kernel, scope=conv_name("Conv"), **spatial)
@@ -253,7 +253,7 @@ def _apply(
             **spatial,
         )
     if squeeze_excite:
-        net = _excited(net, activation)
+        net = _excite(net, activation)
     net = conv2d(net, depth, 1, activation_fn=None, scope=conv_name("Conv"))
     return residual_sum(net, inputs) if layer.skip else net
 
@@ -272,7 +272,7 @@ def mobiledet(
         Activations `C1` to `C5`; `Cn` has 1/2^n of the resolution, rounded up.
     """
     activation: Activation = hard_swish if network.hard_swish else tf.nn.relu6
-    layer_name = _names()
+    layer_name = _make_namer()
     end_points: Dict[str, tf.Tensor] = {}
     with _arg_scope():
         stem = rounded_depth(network.stem, depth_multiplier)

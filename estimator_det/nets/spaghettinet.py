@@ -1,8 +1,8 @@
 """SpaghettiNets for the Edge TPU: backbone and feature maps searched together, as tables of nodes.
 
-A node sums maps of other nodes, brought to its own level, and applies layers to the sum. The
-networks and the names of their variables are those published for SSD on the Pixel 6. Grouped
-convolutions are written for quantization: their parts share one range, learned while training.
+A node sums maps of other nodes, resampled to its level, and applies layers to the sum. The networks
+and the names of their variables are those published for SSD on the Pixel 6. Grouped convolutions
+are made for quantization: their parts share one range, learned in training.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Layer(NamedTuple):
     Attributes:
         kind: `ibn` (inverted bottleneck), `fused` (grouped whole convolutions, then a
             projection) or `separable`.
-        kernel: Side of the spatial kernel.
-        expansion: Channels within, per output (`ibn`) or input (`fused`) channel.
-        groups: Of a `fused` layer.
+        kernel: height and width of the spatial kernel.
+        expansion: channels inside, per output (`ibn`) or input (`fused`) channel.
+        groups: number of groups of a `fused` layer.
     """
 
     kind: str
@@ -50,13 +50,13 @@ class Node(NamedTuple):
     """One row of a network.
 
     Attributes:
-        name: Short name, part of variable scopes.
-        depth: Output channels.
-        level: The resolution, 1/2^n of the image's, that maps are brought to; a node of one
-            input takes it as it is.
-        inputs: Names of nodes above this row.
-        layers: The first may change the number of channels; the others add their input.
-        stride: Of the first layer.
+        name: short name, part of variable scopes.
+        depth: output channels.
+        level: resolution, 1/2^n of the image's, to which maps are resampled; the map of a single
+            input is not resampled.
+        inputs: names of nodes above this row.
+        layers: the first may change the number of channels; the others add their input.
+        stride: stride of the first layer.
     """
 
     name: str
@@ -89,8 +89,8 @@ def _trunk(*nodes: Tuple[int, Tuple[Layer, ...]]) -> Tuple[Node, ...]:
 
 
 def _head(*nodes: Tuple[int, Tuple[Layer, ...]]) -> Tuple[Node, ...]:
-    """Nodes c0n0 to c0n5, wired alike in all the networks."""
-    wires = (
+    """Nodes c0n0 to c0n5, connected in the same way in all networks."""
+    connections = (
         (5, ("n3", "n4")),
         (4, ("n2", "c0n0")),
         (5, ("c0n1", "c0n0")),
@@ -100,7 +100,7 @@ def _head(*nodes: Tuple[int, Tuple[Layer, ...]]) -> Tuple[Node, ...]:
     )
     return tuple(
         Node(f"c0n{number}", depth, level, inputs, layers)
-        for number, ((depth, layers), (level, inputs)) in enumerate(zip(nodes, wires))
+        for number, ((depth, layers), (level, inputs)) in enumerate(zip(nodes, connections))
     )
 
 
@@ -173,7 +173,7 @@ class _Settings(NamedTuple):
 def _strided_padding(
     net: tf.Tensor, kernel: int, stride: int, settings: _Settings
 ) -> Tuple[tf.Tensor, str]:
-    """Input and padding of a window; only strided ones are ever padded by kernel size."""
+    """Pads the input of a strided window by kernel size if configured; returns its padding."""
     if settings.explicit_padding and stride > 1:
         return pad_for_kernel(net, kernel), "VALID"
     return net, "SAME"
@@ -198,16 +198,16 @@ def _range_end(name: str, start: float) -> tf.Variable:
     return _scalar(name, start, collections=collections)
 
 
-def _moved(average: tf.Variable, seen: tf.Tensor) -> tf.Tensor:
-    """Moves a moving average by one step; its value after that.
+def _update_average(average: tf.Variable, observed: tf.Tensor) -> tf.Tensor:
+    """Updates a moving average by one step, and returns its value after that.
 
-    It forgets where it started: `biased` starts at zero, and is divided by the weight that
-    `local_step` steps have put into it.
+    The initial value has no weight: `biased` starts at zero, and is divided by the weight that
+    `local_step` steps have added to it.
     """
-    # Named as by TensorFlow's own moving averages, which repeat the full name inside the scope.
+    # The name of TensorFlow's moving averages, which repeat the full name inside the scope.
     with tf1.variable_scope(average.op.name):
         biased, local_step = _scalar("biased", 0.0), _scalar("local_step", 0.0)
-    sum_so_far = biased + (seen - biased) * (1.0 - RANGE_DECAY)
+    sum_so_far = biased + (observed - biased) * (1.0 - RANGE_DECAY)
     steps = local_step + 1.0
     value = sum_so_far / (1.0 - tf.pow(RANGE_DECAY, steps))
     updates = [
@@ -219,14 +219,14 @@ def _moved(average: tf.Variable, seen: tf.Tensor) -> tf.Tensor:
 
 
 def _concat_in_one_range(parts: Sequence[tf.Tensor], is_training: bool) -> tf.Tensor:
-    """Concatenated channels, rounded as eight bits over one learned range would have them."""
+    """Concatenates channels, rounded like eight-bit integers of one learned range."""
     with tf1.variable_scope("concat"):
-        least, most = _range_end("min", 0.0), _range_end("max", 6.0)  # as of relu6
+        least, most = _range_end("min", 0.0), _range_end("max", 6.0)  # the range of relu6
         if is_training:
             values = tf.stop_gradient(tf.concat(parts, axis=-1))
-            # Zero must stay zero when quantized, so that it is always within the range.
-            least = _moved(least, tf.minimum(tf.reduce_min(values), 0.0))
-            most = _moved(most, tf.maximum(tf.reduce_max(values), 0.0))
+            # Zero must be within the range, because it must stay zero when quantized.
+            least = _update_average(least, tf.minimum(tf.reduce_min(values), 0.0))
+            most = _update_average(most, tf.maximum(tf.reduce_max(values), 0.0))
         rounded = [
             tf.quantization.fake_quant_with_min_max_vars(part, least, most) for part in parts
         ]
@@ -236,7 +236,7 @@ def _concat_in_one_range(parts: Sequence[tf.Tensor], is_training: bool) -> tf.Te
 def _layer(
     inputs: tf.Tensor, layer: Layer, depth: int, stride: int, settings: _Settings
 ) -> tf.Tensor:
-    """[B, h, w, c] -> [B, ceil(h / stride), ceil(w / stride), depth]."""
+    """Builds a layer: [B, h, w, c] -> [B, ceil(h / stride), ceil(w / stride), depth]."""
     net = inputs
     if layer.kind == "ibn":
         net = slim.conv2d(net, depth * layer.expansion, 1, scope="expansion")
@@ -259,7 +259,8 @@ def _layer(
 
 
 def _edge(net: tf.Tensor, from_level: int, level: int, depth: int, settings: _Settings) -> Any:
-    """A map at another level and depth; the 1x1 convolution works where pixels are fewer."""
+    """Resamples a map to another level and depth."""
+    # The 1x1 convolution runs at the lower resolution, which is cheaper.
     name = "1x1_no_resampling"
     if from_level < level:
         name = "1x1_after_downsampling"
@@ -277,7 +278,7 @@ def _edge(net: tf.Tensor, from_level: int, level: int, depth: int, settings: _Se
 def _sum_of_edges(
     node: Node, maps: Dict[str, tf.Tensor], levels: Dict[str, int], settings: _Settings
 ) -> tf.Tensor:
-    """Inputs of a node at its level, cut to the size that the finest of them gives, and added."""
+    """Adds the inputs of a node at its level, cut to the size of the finest one."""
     edges = []
     for source in node.inputs:
         with tf1.variable_scope(f"edge_{source}_{node.name}"):
@@ -300,12 +301,12 @@ def spaghettinet(
     Args:
         inputs: float [B, h, w, 3].
         name: One of `NETWORKS`.
-        is_training: Whether the quantization ranges learn.
-        explicit_padding: Pad with zeros by kernel size alone, not by "SAME", at strides above 1.
+        is_training: True if the quantization ranges learn.
+        explicit_padding: pad with zeros by kernel size instead of "SAME", at strides above 1.
 
     Returns:
         The map of every node by name. Those of `OUTPUTS`, [B, h_i, w_i, c_i], have 1/16, 1/32,
-        1/64, 1/128 and once more 1/128 of the resolution, rounded up.
+        1/64, 1/128 and again 1/128 of the resolution, rounded up.
 
     Raises:
         ConfigError: if there is no such network.
@@ -313,7 +314,7 @@ def spaghettinet(
     if name not in NETWORKS:
         known = list(NETWORKS)
         raise ConfigError(
-            f"feature_extractor.spaghettinet_arch_name: there is no {name!r}"
+            f"feature_extractor.spaghettinet_arch_name: {name!r} is not known"
             f"{nearest(name, known)}. Known: {known}"
         )
     settings = _Settings(is_training, explicit_padding)

@@ -47,33 +47,37 @@ REFUSALS = [
     *(
         (kind, text, (256, 256), message)
         for kind, text, message in (
-            ("ssd_mobilenet_v1", "num_layers: 7", "num_layers: 7 is more than the 6 feature maps"),
-            ("ssd_mobilenet_v1", "pad_to_multiple: 0", "pad_to_multiple must be 1 or more; got 0"),
+            ("ssd_mobilenet_v1", "num_layers: 7", "num_layers must be at most 6.*given: 7"),
+            (
+                "ssd_mobilenet_v1",
+                "pad_to_multiple: 0",
+                "pad_to_multiple must be 1 or more; given: 0",
+            ),
             ("ssd_mobilenet_v2", "depth_multiplier: 0", "depth_multiplier must be above 0"),
-            ("ssd_mobilenet_v2_fpn", "fpn { min_level: 6 }", "min_level must be 2 to 5.*got 6"),
+            ("ssd_mobilenet_v2_fpn", "fpn { min_level: 6 }", "min_level must be 2 to 5.*given: 6"),
             ("ssd_mobilenet_edgetpu", "use_explicit_padding: true", "must be False for .*edgetpu"),
             ("ssd_mobiledet_cpu", "use_explicit_padding: true", "must be False for .*_cpu"),
-            (MNASFPN, "fpn {}", "min_level 3 and max_level 6; got 3 and 7"),
+            (MNASFPN, "fpn {}", "min_level 3 and max_level 6; given: 3 and 7"),
             (
                 "ssd_spaghettinet",
                 "spaghettinet_arch_name: 'spaghettinet_edgetpu_x'",
-                r"no 'spaghettinet_edgetpu_x'; did you mean 'spaghettinet_edgetpu_[sml]'\?",
+                r"edgetpu_x' is not known; did you mean 'spaghettinet_edgetpu_[sml]'\?",
             ),
             ("ssd_inception_v2", NORM, "override.* must be true for ssd_inception_v2"),
             ("ssd_inception_v3", NORM, "override.* must be true for ssd_inception_v3"),
             (EMBEDDED, "pad_to_multiple: 32", f"pad_to_multiple must be 1 for {EMBEDDED}"),
             ("ssd_resnet50_v1_fpn", "use_explicit_padding: true", "must be False for .*_fpn"),
-            ("ssd_resnet50_v1_fpn", "num_layers: 6", r"not supported .* it takes \['fpn'\]"),
+            ("ssd_resnet50_v1_fpn", "num_layers: 6", r"not supported .* supports: \['fpn'\]"),
             ("ssd_resnet50_v1_fpn", "fpn { min_level: 4 max_level: 3 }", "not be below min_level"),
             ("ssd_resnet50_v1_fpn", "fpn { additional_layer_depth: 0 }", "must be 1 or more"),
             (
                 "ssd_resnet50_v1_ppn",
                 "depth_multiplier: 0.5",
-                r"depth_multiplier must be 1\.0 for .*_ppn; got 0\.5",
+                r"depth_multiplier must be 1\.0 for .*_ppn; given: 0\.5",
             ),
         )
     ),
-    ("ssd_mobilenet_v1", SMALL, (32, 40), r"at least 33 x 33 pixels; got \[32, 40\]"),
+    ("ssd_mobilenet_v1", SMALL, (32, 40), r"at least 33 x 33 pixels; given: \[32, 40\]"),
     ("ssd_mobilenet_v3_small", SMALL, (32, 64), "at least 33 x 33 pixels"),
     ("ssd_inception_v2", f"{SMALL} {OVERRIDE}", (32, 40), r"at least 33 x 33 .* \[32, 40\]"),
     ("ssd_inception_v3", f"{SMALL} {OVERRIDE}", (32, 40), r"at least 33 x 33 .* \[32, 40\]"),
@@ -82,8 +86,8 @@ REFUSALS = [
         for kind in (*(f"ssd_mobiledet_{n}" for n in ("cpu", "dsp", "edgetpu", "gpu")), MNASFPN)
     ),
     ("ssd_spaghettinet", "", (64, 32), "at least 33 x 33 pixels"),
-    (EMBEDDED, SMALL, (256, 300), r"must be 256 x 256 pixels for .*; got \[256, 300\]"),
-    ("ssd_resnet50_v1_ppn", NORM, (128, 200), r"at least 129 x 129 pixels; got \[128, 200\]"),
+    (EMBEDDED, SMALL, (256, 300), r"must be 256 x 256 pixels for .*; given: \[256, 300\]"),
+    ("ssd_resnet50_v1_ppn", NORM, (128, 200), r"at least 129 x 129 pixels; given: \[128, 200\]"),
     ("ssd_resnet50_v1_fpn", TINY, (150, 160), "pad_to_multiple: 32"),
     ("ssd_mobilenet_v1_fpn", SMALL, (100, 90), "use_explicit_padding"),
 ]

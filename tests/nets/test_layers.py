@@ -188,7 +188,7 @@ def test_names_of_ranges() -> None:
     ]
 
     def twice(net: tf.Tensor) -> tf.Tensor:
-        with layers.ranges_in_scope_twice():
+        with layers.repeat_scope_in_range_names():
             return layers.quantized(net, "sum")
 
     assert _scopes(twice) == ["net/net/sum"]

@@ -47,7 +47,7 @@ def test_ranges_average_what_was_seen_without_their_start() -> None:
     with tf.Graph().as_default():
         seen = tf1.placeholder(tf.float32, [])
         end = spaghettinet._range_end("max", 6.0)
-        moved = spaghettinet._moved(end, seen)
+        moved = spaghettinet._update_average(end, seen)
         with tf1.Session() as session:
             session.run(tf1.global_variables_initializer())
             assert session.run(moved, {seen: 4.0}) == pytest.approx(4.0, rel=1e-4)

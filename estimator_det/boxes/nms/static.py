@@ -131,8 +131,8 @@ def static_picks(
     batch = scores.shape[0] or tf.shape(scores)[0]
     num_anchors = scores.shape[1] or tf.shape(scores)[1]
     floor = score_floor(score_threshold)
-    by_class = tf.transpose(scores, [0, 2, 1])
-    remaining = tf.where(by_class >= floor, by_class, _SUPPRESSED)
+    class_scores = tf.transpose(scores, [0, 2, 1])
+    remaining = tf.where(class_scores >= floor, class_scores, _SUPPRESSED)
     corners_by_slot = _corners(boxes)
     places, anchor_numbers = tf.range(max_total), tf.range(num_anchors)
     images = tf.range(batch)

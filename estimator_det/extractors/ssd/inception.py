@@ -9,30 +9,30 @@ from estimator_det.config.text import ConfigError
 from estimator_det.extractors.ssd import recipe
 from estimator_det.nets import inception
 from estimator_det.nets.hyperparams import no_scope
-from estimator_det.nets.layers import ranges_in_scope_twice
+from estimator_det.nets.layers import repeat_scope_in_range_names
 from estimator_det.nets.necks.pyramids import EXTRA_LAYERS, FeatureMap
 
 
 def _register(name: str, scope: str, blocks: Sequence[inception.Block], *maps: FeatureMap) -> None:
     def backbone(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
-        with ranges_in_scope_twice():
+        with repeat_scope_in_range_names():
             return inception.inception(inputs, options.depth, blocks)
 
     network = recipe.Recipe(
         scope=scope,
         base_scope=no_scope,
         backbone=backbone,
-        pyramid=recipe.extended(*maps),
+        pyramid=recipe.extended_pyramid(*maps),
     )
 
     @recipe.EXTRACTORS.register(name)
     def make(config: Any, is_training: bool) -> recipe.RecipeExtractor:
         if not config.override_base_feature_extractor_hyperparams:
             raise ConfigError(
-                f"feature_extractor.{recipe.OVERRIDE} must be true for {name}: its network has no "
-                "settings of its own, every layer takes those of conv_hyperparams. Set it to true"
+                f"feature_extractor.{recipe.OVERRIDE} must be true for {name}, because all "
+                "layers of its network use conv_hyperparams. Set it to true"
             )
-        return recipe.RecipeExtractor(network, recipe.options_of(network, config, is_training))
+        return recipe.RecipeExtractor(network, recipe.make_options(network, config, is_training))
 
 
 _register(

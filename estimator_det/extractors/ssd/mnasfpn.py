@@ -35,7 +35,7 @@ def _pyramid(
 ) -> Tuple[tf.Tensor, ...]:
     settings = mnasfpn.Options(
         depth=options.fpn.depth,
-        scaled=inverted_residual.rounded_depth(options.depth_multiplier, options.min_depth),
+        scale_depth=inverted_residual.rounded_depth(options.depth_multiplier, options.min_depth),
         explicit_padding=options.use_explicit_padding,
     )
     with tf1.variable_scope("MnasFPN"):
@@ -57,12 +57,12 @@ MNASFPN = recipe.Recipe(
 
 @recipe.EXTRACTORS.register("ssd_mobilenet_v2_mnasfpn")
 def _make_mnasfpn(config: Any, is_training: bool) -> recipe.FixedExtractor:
-    options = recipe.options_of(MNASFPN, config, is_training)
+    options = recipe.make_options(MNASFPN, config, is_training)
     if not config.HasField("fpn"):
         options = dataclasses.replace(options, fpn=LEVELS)
     elif options.fpn[:2] != LEVELS[:2]:
         raise ConfigError(
             f"feature_extractor.fpn: MnasFPN has min_level {LEVELS.min_level} and max_level "
-            f"{LEVELS.max_level}; got {options.fpn.min_level} and {options.fpn.max_level}"
+            f"{LEVELS.max_level}; given: {options.fpn.min_level} and {options.fpn.max_level}"
         )
     return recipe.FixedExtractor(MNASFPN, options)

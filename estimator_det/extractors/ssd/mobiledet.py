@@ -12,7 +12,7 @@ from estimator_det.nets.necks.pyramids import EXTRA_LAYERS, FeatureMap
 
 
 def mobiledet_recipe(scope: str, network: searched.Network) -> recipe.Recipe:
-    """The recipe of a MobileDet; the backbone never takes `conv_hyperparams`, as published."""
+    """Builds the recipe of a MobileDet; the backbone ignores `conv_hyperparams`, as published."""
 
     def backbone(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
         return searched.mobiledet(inputs, network, options.depth_multiplier)
@@ -21,7 +21,7 @@ def mobiledet_recipe(scope: str, network: searched.Network) -> recipe.Recipe:
         scope=scope,
         base_scope=no_scope,
         backbone=backbone,
-        pyramid=recipe.extended(FeatureMap("C4"), FeatureMap("C5"), *EXTRA_LAYERS),
+        pyramid=recipe.extended_pyramid(FeatureMap("C4"), FeatureMap("C5"), *EXTRA_LAYERS),
         takes=(),
         refuses=("use_explicit_padding",),
         ignores=(recipe.OVERRIDE,),

@@ -21,7 +21,7 @@ def _v1(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Ten
 
 
 def _v1_for_fpn(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
-    """MobileNet v1; its last two layers are narrower where `use_depthwise` makes light pyramids."""
+    """Builds MobileNet v1, with narrower last layers if `use_depthwise` makes the pyramid light."""
     layers = mobilenet.V1_LAYERS
     if options.use_depthwise:
         layers = (*layers[:-2], mobilenet.Layer(2, 512), mobilenet.Layer(1, 256))
@@ -36,11 +36,11 @@ recipe.register_recipe(
         scope="MobilenetV1",
         base_scope=mobilenet.v1_arg_scope,
         backbone=_v1,
-        pyramid=recipe.extended(
+        pyramid=recipe.extended_pyramid(
             FeatureMap("Conv2d_11_pointwise"), FeatureMap("Conv2d_13_pointwise"), *EXTRA_LAYERS
         ),
     ),
-    also=("ssd_mobilenet_v1_keras",),
+    aliases=("ssd_mobilenet_v1_keras",),
 )
 
 recipe.register_recipe(
@@ -61,7 +61,7 @@ recipe.register_recipe(
         ),
         takes=("fpn",),
     ),
-    also=("ssd_mobilenet_v1_fpn_keras",),
+    aliases=("ssd_mobilenet_v1_fpn_keras",),
 )
 
 recipe.register_recipe(
@@ -80,7 +80,7 @@ recipe.register_recipe(
 
 @contextlib.contextmanager
 def _embedded_scope() -> Iterator[None]:
-    """The settings of MobileNet v1; depthwise kernels are not regularized."""
+    """Argument scope of MobileNet v1, without a regularizer on depthwise kernels."""
     with (
         mobilenet.v1_arg_scope(),
         slim.arg_scope([slim.separable_conv2d], weights_regularizer=None),
@@ -89,17 +89,17 @@ def _embedded_scope() -> Iterator[None]:
 
 
 def _embedded(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
-    wanted = [EMBEDDED_SIZE, EMBEDDED_SIZE]
+    required_size = [EMBEDDED_SIZE, EMBEDDED_SIZE]
     message = f"image size must be {EMBEDDED_SIZE} x {EMBEDDED_SIZE} pixels"
     sides = inputs.shape[1:3].as_list()
     if None in sides:
-        found = tf.shape(inputs)
-        right = tf.reduce_all(tf.equal(found[1:3], wanted))
-        with tf1.control_dependencies([tf1.Assert(right, [message, found])]):
-            inputs = tf.ensure_shape(tf.identity(inputs), [None, *wanted, None])
-    elif sides != wanted:
+        shape = tf.shape(inputs)
+        is_right_size = tf.reduce_all(tf.equal(shape[1:3], required_size))
+        with tf1.control_dependencies([tf1.Assert(is_right_size, [message, shape])]):
+            inputs = tf.ensure_shape(tf.identity(inputs), [None, *required_size, None])
+    elif sides != required_size:
         raise ConfigError(
-            f"{message} for embedded_ssd_mobilenet_v1; got {sides}. "
+            f"{message} for embedded_ssd_mobilenet_v1; given: {sides}. "
             "Set height and width in image_resizer to that"
         )
     return _v1(inputs, options)
@@ -111,7 +111,7 @@ recipe.register_recipe(
         scope="MobilenetV1",
         base_scope=_embedded_scope,
         backbone=_embedded,
-        pyramid=recipe.extended(
+        pyramid=recipe.extended_pyramid(
             FeatureMap("Conv2d_11_pointwise"),
             FeatureMap("Conv2d_13_pointwise"),
             FeatureMap(depth=512),

@@ -9,7 +9,7 @@ from estimator_det.extractors.ssd import recipe
 from estimator_det.nets import inverted_residual as nets
 from estimator_det.nets.necks.pyramids import EXTRA_LAYERS, FeatureMap
 
-# The last layer is narrower below a feature pyramid that `use_depthwise` makes light.
+# The last layer is narrower if `use_depthwise` makes the feature pyramid light.
 LIGHT_FPN_LAYERS: nets.Layers = (*nets.V2_LAYERS[:-1], nets.Conv(256))
 
 
@@ -31,11 +31,11 @@ recipe.register_recipe(
         scope="MobilenetV2",
         base_scope=nets.arg_scope,
         backbone=_v2(nets.V2_LAYERS),
-        pyramid=recipe.extended(
+        pyramid=recipe.extended_pyramid(
             FeatureMap("layer_15/expansion_output"), FeatureMap("layer_19"), *EXTRA_LAYERS
         ),
     ),
-    also=("ssd_mobilenet_v2_keras",),
+    aliases=("ssd_mobilenet_v2_keras",),
 )
 
 recipe.register_recipe(
@@ -49,5 +49,5 @@ recipe.register_recipe(
         ),
         takes=("fpn",),
     ),
-    also=("ssd_mobilenet_v2_fpn_keras",),
+    aliases=("ssd_mobilenet_v2_fpn_keras",),
 )

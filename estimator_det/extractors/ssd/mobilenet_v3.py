@@ -26,7 +26,7 @@ def _register(
         scope=scope,
         base_scope=nets.arg_scope,
         backbone=backbone,
-        pyramid=recipe.extended(*map(FeatureMap, end_points), *EXTRA_LAYERS),
+        pyramid=recipe.extended_pyramid(*map(FeatureMap, end_points), *EXTRA_LAYERS),
         takes=(),
         **limits,
     )
@@ -50,6 +50,6 @@ _register(
     "MobilenetEdgeTPU",
     nets.EDGETPU_LAYERS,
     ("layer_18/expansion_output", "layer_23"),
-    # Its fused convolutions do not fit together when padded so; the reference fails, too.
+    # Maps of fused convolutions do not fit with this padding; the reference fails, too.
     refuses=("use_explicit_padding",),
 )

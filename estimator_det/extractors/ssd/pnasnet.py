@@ -12,12 +12,14 @@ from estimator_det.nets.normalization import BATCH_NORMS
 
 EXTRA_LAYERS_SCOPE = "SSD_feature_maps"
 
-_extended = recipe.extended(FeatureMap("Cell_7"), FeatureMap("Cell_11"), *EXTRA_LAYERS)
+_extended_pyramid = recipe.extended_pyramid(
+    FeatureMap("Cell_7"), FeatureMap("Cell_11"), *EXTRA_LAYERS
+)
 
 
 def _backbone(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
-    """The published network; `depth_multiplier` and `min_depth` apply to extra layers alone."""
-    # Innermost: batch norm learns even where an override's must not.
+    """Builds the published network; `depth_multiplier` and `min_depth` affect extra layers only."""
+    # Innermost, because batch norm learns even if an override freezes it.
     with slim.arg_scope(list(BATCH_NORMS), is_training=options.is_training):
         return nasnet.searched_network(inputs, is_training=options.is_training)
 
@@ -26,7 +28,7 @@ def _pyramid(
     end_points: Dict[str, tf.Tensor], options: recipe.ExtractorOptions
 ) -> Tuple[tf.Tensor, ...]:
     with tf1.variable_scope(EXTRA_LAYERS_SCOPE):
-        return _extended(end_points, options)
+        return _extended_pyramid(end_points, options)
 
 
 recipe.register_recipe(
@@ -37,7 +39,7 @@ recipe.register_recipe(
         backbone=_backbone,
         pyramid=_pyramid,
         min_size=1,
-        # The published classifier is evaluated with its moving averages.
+        # The published classifier is evaluated with moving averages of its variables.
         classifier_suffix="/ExponentialMovingAverage",
         quantizes=False,
     ),

@@ -1,4 +1,4 @@
-"""What a feature extractor of a single-shot detector is, and how a recipe becomes one.
+"""Feature extractors of single-shot detectors: their interface, and recipes that describe them.
 
 A recipe names the network, the activations, the extra layers and the pixel scale. One entry in a
 module of this package adds a type string of `feature_extractor { type: … }`.
@@ -17,9 +17,9 @@ from estimator_det.config.text import ConfigError
 from estimator_det.extractors.base import (
     FINEST_FPN_LEVEL,
     FpnLevels,
-    large_enough,
+    check_image_size,
     make_fpn_levels,
-    to_plus_minus_one,
+    scale_to_unit_range,
 )
 from estimator_det.nets.hyperparams import ArgScope, make_arg_scope, no_scope
 from estimator_det.nets.mobilenet import scaled_depth
@@ -32,7 +32,7 @@ EXTRACTORS: Registry[Callable[..., Extractor]] = Registry(
 
 OVERRIDE = "override_base_feature_extractor_hyperparams"
 
-# Fields of the message that only some types take; they must not be set for the others.
+# Fields that only some types have; they must not be set for the others.
 SPECIAL_FIELDS = (
     "num_layers",
     "fpn",
@@ -41,16 +41,16 @@ SPECIAL_FIELDS = (
 
 
 class Extractor(Protocol):
-    """Images to feature maps; holds no state between calls."""
+    """Computes feature maps from images; has no state between calls."""
 
     def normalize(self, images: tf.Tensor) -> tf.Tensor:
-        """float32 [B, h, w, 3], pixels 0..255 -> the pixel scale of the network, same shape."""
+        """Scales float32 [B, h, w, 3], pixels 0..255, for the network; same shape."""
 
     def classifier_name(self, name: str) -> str:
         """Name of a variable in a classifier's checkpoint, from its name inside the extractor."""
 
     def extract(self, inputs: tf.Tensor) -> Tuple[tf.Tensor, ...]:
-        """Normalized [B, H, W, C] -> feature maps [B, h_i, w_i, c_i], large to small.
+        """Computes feature maps [B, h_i, w_i, c_i], large to small, from normalized [B, H, W, C].
 
         Raises:
             ConfigError: if the images are too small for the network.
@@ -65,18 +65,18 @@ class ExtractorOptions:
     """Settings of a `SsdFeatureExtractor` message.
 
     Attributes:
-        conv_scope: Argument scope of the extra layers.
-        backbone_scope: Argument scope of the backbone, inside of the recipe's; it is `conv_scope`
-            where the message overrides the backbone's settings.
-        is_training: Whether batch norm learns.
-        depth_multiplier: Scales the channels of every layer.
-        min_depth: Lower bound of a layer's channels.
-        pad_to_multiple: Inputs are padded with zeros to multiples of this.
-        use_explicit_padding: Pad by kernel size alone, not by "SAME".
-        use_depthwise: Split the extra layers' strided convolutions.
-        num_layers: How many feature maps to make; None for all.
-        fpn: Levels of a feature pyramid.
-        architecture: Name of a network among those of one type (`spaghettinet_arch_name`).
+        conv_scope: argument scope of the extra layers.
+        backbone_scope: argument scope of the backbone, inside the recipe's; equal to `conv_scope`
+            if the message overrides the backbone's settings.
+        is_training: True if batch norm learns.
+        depth_multiplier: factor of every layer's channels.
+        min_depth: lower bound of a layer's channels.
+        pad_to_multiple: inputs are padded with zeros to multiples of this.
+        use_explicit_padding: pad by kernel size instead of "SAME".
+        use_depthwise: split the extra layers' strided convolutions.
+        num_layers: number of feature maps; None for all.
+        fpn: levels of a feature pyramid.
+        architecture: name of a network among those of one type (`spaghettinet_arch_name`).
     """
 
     conv_scope: ArgScope
@@ -92,13 +92,15 @@ class ExtractorOptions:
     architecture: str = ""
 
     def __post_init__(self) -> None:
-        for field, value, least in (
+        for field, value, minimum in (
             ("min_depth", self.min_depth, 0),
             ("pad_to_multiple", self.pad_to_multiple, 1),
             ("num_layers", self.num_layers, 1),
         ):
-            if value is not None and value < least:
-                raise ConfigError(f"feature_extractor.{field} must be {least} or more; got {value}")
+            if value is not None and value < minimum:
+                raise ConfigError(
+                    f"feature_extractor.{field} must be {minimum} or more; given: {value}"
+                )
         scaled_depth(self.depth_multiplier, self.min_depth)
 
     @property
@@ -113,30 +115,30 @@ Pyramid = Callable[[Dict[str, tf.Tensor], ExtractorOptions], Tuple[tf.Tensor, ..
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to make an extractor.
+    """Parts and rules of an extractor.
 
     Attributes:
-        scope: Variable scope of backbone and extra layers; checkpoints depend on it. Empty where
-            the two open scopes of their own.
-        base_scope: Argument scope the backbone was published with.
+        scope: variable scope of backbone and extra layers; checkpoints depend on it. Empty if
+            the two have scopes in themselves.
+        base_scope: argument scope with which the backbone was published.
         backbone: (inputs, options) -> activations by name.
         pyramid: (activations, options) -> feature maps.
-        normalize: Pixel scaling.
-        min_size: Least height and width of an image, in pixels.
-        takes: The `SPECIAL_FIELDS` that this type knows; the others must not be set.
-        refuses: Other fields that must keep their defaults, as in the reference.
-        ignores: Other fields without effect, as in the reference; setting them is no error.
-        has_extra_layers: Whether there are layers after the backbone. Without them
+        normalize: pixel scaling.
+        min_size: least height and width of an image, in pixels.
+        takes: the `SPECIAL_FIELDS` that this type has; the others must not be set.
+        refuses: other fields that must have their defaults, like in the reference.
+        ignores: other fields without effect, like in the reference; setting them is allowed.
+        has_extra_layers: True if there are layers after the backbone. Without them
             `conv_hyperparams` has no effect, unless it overrides the backbone's settings.
-        classifier_suffix: Follows a variable's name in checkpoints of the classifier.
-        quantizes: Whether its layers can simulate quantization.
+        classifier_suffix: end of a variable's name in checkpoints of the classifier.
+        quantizes: True if its layers can simulate quantization.
     """
 
     scope: str
     base_scope: ArgScope
     backbone: Backbone
     pyramid: Pyramid
-    normalize: Callable[[tf.Tensor], tf.Tensor] = to_plus_minus_one
+    normalize: Callable[[tf.Tensor], tf.Tensor] = scale_to_unit_range
     min_size: int = 33
     takes: Tuple[str, ...] = ("num_layers",)
     refuses: Tuple[str, ...] = ()
@@ -146,14 +148,14 @@ class Recipe:
     quantizes: bool = True
 
 
-def extended(*maps: pyramids.FeatureMap) -> Pyramid:
-    """A pyramid of backbone activations and extra layers, cut to `num_layers` rows."""
+def extended_pyramid(*maps: pyramids.FeatureMap) -> Pyramid:
+    """Pyramid of backbone activations and extra layers, cut to `num_layers` rows."""
 
     def build(end_points: Dict[str, tf.Tensor], options: ExtractorOptions) -> Tuple[tf.Tensor, ...]:
         if options.num_layers is not None and options.num_layers > len(maps):
             raise ConfigError(
-                f"feature_extractor.num_layers: {options.num_layers} is more than the "
-                f"{len(maps)} feature maps this extractor has"
+                f"feature_extractor.num_layers must be at most {len(maps)}, the number of "
+                f"feature maps; given: {options.num_layers}"
             )
         return pyramids.extended_maps(
             end_points,
@@ -169,13 +171,13 @@ def extended(*maps: pyramids.FeatureMap) -> Pyramid:
 def fpn_pyramid(
     end_points: Sequence[str], coarse_name: str, first_coarse: int, *, plain: bool = False
 ) -> Pyramid:
-    """A feature pyramid on four backbone activations, in the variable scope `fpn`.
+    """Feature pyramid on four backbone activations, in the variable scope `fpn`.
 
     Args:
-        end_points: Activations at levels 2, 3, 4 and 5, finest first.
-        coarse_name: Scope of the strided convolutions above level 5, with `{}` for a number.
-        first_coarse: That number at level 6; it grows by one for each level.
-        plain: Whether `use_depthwise` and `use_explicit_padding` have no effect on the pyramid.
+        end_points: activations at levels 2, 3, 4 and 5, finest first.
+        coarse_name: scope of the strided convolutions above level 5, with `{}` for a number.
+        first_coarse: number of level 6; each further level adds 1.
+        plain: True if `use_depthwise` and `use_explicit_padding` do not affect the pyramid.
 
     Returns:
         A pyramid from `fpn.min_level` to `fpn.max_level`, finest first.
@@ -187,7 +189,7 @@ def fpn_pyramid(
         if not FINEST_FPN_LEVEL <= levels.min_level <= top:
             raise ConfigError(
                 f"feature_extractor.fpn.min_level must be {FINEST_FPN_LEVEL} to {top}, the levels "
-                f"of the backbone; got {levels.min_level}"
+                f"of the backbone; given: {levels.min_level}"
             )
         first, last = (level - FINEST_FPN_LEVEL for level in levels[:2])
         layer = fpn.LayerOptions(
@@ -206,10 +208,10 @@ def fpn_pyramid(
 
 
 def pooling_pyramid(end_point: str, base_depth: int = 0, num_maps: int = 6) -> Pyramid:
-    """A pyramid of one activation, halved again and again by max pooling; see `fpn.pooled_maps`."""
+    """Pyramid of one activation, halved repeatedly by max pooling; see `fpn.pooled_maps`."""
 
     def build(activations: Dict[str, tf.Tensor], options: ExtractorOptions) -> fpn.Maps:
-        del options  # nothing of it applies
+        del options  # this pyramid has no options
         return fpn.pooled_maps(activations[end_point], num_maps, base_depth)
 
     return build
@@ -217,7 +219,7 @@ def pooling_pyramid(end_point: str, base_depth: int = 0, num_maps: int = 6) -> P
 
 @dataclass(frozen=True)
 class RecipeExtractor:
-    """An extractor made of a recipe and the configuration's options."""
+    """Extractor with a recipe and the configuration's options."""
 
     recipe: Recipe
     options: ExtractorOptions
@@ -230,68 +232,62 @@ class RecipeExtractor:
 
     def extract(self, inputs: tf.Tensor) -> Tuple[tf.Tensor, ...]:
         recipe, options = self.recipe, self.options
-        images = self._prepared(inputs)
+        images = self._prepare(inputs)
         scope = tf1.variable_scope(recipe.scope) if recipe.scope else contextlib.nullcontext()
         with scope:
             with recipe.base_scope(), options.backbone_scope():
                 end_points = recipe.backbone(images, options)
             with options.conv_scope():
                 maps = recipe.pyramid(end_points, options)
-        return _after(list(end_points.values())[-1], maps) if options.is_training else maps
+        return _run_all_layers(list(end_points.values())[-1], maps) if options.is_training else maps
 
-    def _prepared(self, inputs: tf.Tensor) -> tf.Tensor:
-        images = large_enough(inputs, self.recipe.min_size)
+    def _prepare(self, inputs: tf.Tensor) -> tf.Tensor:
+        images = check_image_size(inputs, self.recipe.min_size)
         return pad_to_multiple(images, self.options.pad_to_multiple)
 
 
-def _after(last: tf.Tensor, maps: Tuple[tf.Tensor, ...]) -> Tuple[tf.Tensor, ...]:
-    """The maps, with all layers of the backbone run too: those that no map uses have averages.
-
-    Where batch norm moves its averages in place, nothing else would run these layers.
-    """
+def _run_all_layers(last: tf.Tensor, maps: Tuple[tf.Tensor, ...]) -> Tuple[tf.Tensor, ...]:
+    """Makes the maps depend on all layers of the backbone, also on those that no map uses."""
+    # Batch norm may update its averages in place: layers that nothing runs would keep the first
+    # ones.
     with tf.control_dependencies([last]):
         return tuple(tf.identity(features) for features in maps)
 
 
 class FixedExtractor(RecipeExtractor):
-    """An extractor whose every layer is as published: `conv_hyperparams` has no effect on it."""
+    """Extractor whose layers are all as published; `conv_hyperparams` has no effect."""
 
     def extract(self, inputs: tf.Tensor) -> Tuple[tf.Tensor, ...]:
-        end_points = self.recipe.backbone(self._prepared(inputs), self.options)
+        end_points = self.recipe.backbone(self._prepare(inputs), self.options)
         return self.recipe.pyramid(end_points, self.options)
 
 
-def options_of(recipe: Recipe, config: Any, is_training: bool) -> ExtractorOptions:
-    """Options of a type; fields that it ignores have their defaults.
-
-    Args:
-        recipe: Of the type.
-        config: `SsdFeatureExtractor` message.
-        is_training: Whether batch norm learns.
+def make_options(recipe: Recipe, config: Any, is_training: bool) -> ExtractorOptions:
+    """Reads the options of a type; fields that the type ignores have their defaults.
 
     Raises:
-        ConfigError: if a field is set that the type does not know or refuses, or is out of range.
+        ConfigError: if a field is set that the type does not have or refuses, or is out of range.
     """
     check_supported(config, "feature_extractor")
     _check_fields(config.type, recipe, config)
-    known = type(config)()
-    known.CopyFrom(config)
+    effective_config = type(config)()
+    effective_config.CopyFrom(config)
     for field in recipe.ignores:
-        known.ClearField(field)
-    scope = make_arg_scope(known.conv_hyperparams, is_training)
-    overrides = known.override_base_feature_extractor_hyperparams
+        effective_config.ClearField(field)
+    scope = make_arg_scope(effective_config.conv_hyperparams, is_training)
+    overrides = effective_config.override_base_feature_extractor_hyperparams
     return ExtractorOptions(
         conv_scope=scope,
         backbone_scope=scope if overrides else no_scope,
         is_training=is_training,
-        depth_multiplier=known.depth_multiplier,
-        min_depth=known.min_depth,
-        pad_to_multiple=known.pad_to_multiple,
-        use_explicit_padding=known.use_explicit_padding,
-        use_depthwise=known.use_depthwise,
-        num_layers=known.num_layers if known.HasField("num_layers") else None,
-        fpn=make_fpn_levels(known.fpn),
-        architecture=known.spaghettinet_arch_name,
+        depth_multiplier=effective_config.depth_multiplier,
+        min_depth=effective_config.min_depth,
+        pad_to_multiple=effective_config.pad_to_multiple,
+        use_explicit_padding=effective_config.use_explicit_padding,
+        use_depthwise=effective_config.use_depthwise,
+        num_layers=effective_config.num_layers if effective_config.HasField("num_layers") else None,
+        fpn=make_fpn_levels(effective_config.fpn),
+        architecture=effective_config.spaghettinet_arch_name,
     )
 
 
@@ -300,38 +296,38 @@ def _check_fields(name: str, recipe: Recipe, config: Any) -> None:
         # An explicit `false` is accepted.
         if field not in recipe.takes and config.HasField(field) and getattr(config, field):
             raise ConfigError(
-                f"feature_extractor.{field} is not supported by {name}; leave it out"
-                + (f". Of such fields it takes {list(recipe.takes)}" if recipe.takes else "")
+                f"feature_extractor.{field} is not supported by {name}; remove it"
+                + (f". Fields that it supports: {list(recipe.takes)}" if recipe.takes else "")
             )
     for field in recipe.refuses:
         default = config.DESCRIPTOR.fields_by_name[field].default_value
         if getattr(config, field) != default:
             raise ConfigError(
                 f"feature_extractor.{field} must be {default} for {name}; "
-                f"got {getattr(config, field)}. Remove it"
+                f"given: {getattr(config, field)}. Remove it"
             )
 
 
 def register_recipe(
     name: str,
     recipe: Recipe,
-    also: Sequence[str] = (),
+    aliases: Sequence[str] = (),
     extractor: Type[RecipeExtractor] = RecipeExtractor,
 ) -> None:
-    """Makes `feature_extractor { type: name }` known, under the names in `also` too."""
+    """Registers `feature_extractor { type: name }`, and the same with each of `aliases`."""
 
-    @EXTRACTORS.register(name, *also)
+    @EXTRACTORS.register(name, *aliases)
     def make(config: Any, is_training: bool) -> RecipeExtractor:
-        return extractor(recipe, options_of(recipe, config, is_training))
+        return extractor(recipe, make_options(recipe, config, is_training))
 
 
 def make_extractor(config: Any, is_training: bool) -> Extractor:
-    """The extractor of a `SsdFeatureExtractor` message; builds no graph.
+    """Builds the extractor of a `SsdFeatureExtractor` message, but no graph.
 
     Args:
-        config: The message.
-        is_training: Whether batch norm learns: the model trains and does not freeze batch norm.
-            `batch_norm_trainable: false` freezes that of the extractor.
+        config: a `SsdFeatureExtractor` message.
+        is_training: True if batch norm learns: the model trains and does not freeze batch norm.
+            `batch_norm_trainable: false` freezes the extractor's.
 
     Raises:
         ConfigError: if the type is unknown or an option is out of range.
@@ -340,11 +336,7 @@ def make_extractor(config: Any, is_training: bool) -> Extractor:
 
 
 def ignored_fields(config: Any) -> Tuple[str, ...]:
-    """Fields of a `SsdFeatureExtractor` message with a value that has no effect on its type.
-
-    Raises:
-        ConfigError: as `make_extractor`.
-    """
+    """Fields of a `SsdFeatureExtractor` message whose value has no effect on its type."""
     recipe = getattr(make_extractor(config, is_training=True), "recipe", None)
     if recipe is None:
         return ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Dict
 
 from estimator_det.compat import tf
-from estimator_det.extractors.base import minus_channel_means
+from estimator_det.extractors.base import subtract_channel_means
 from estimator_det.extractors.ssd import recipe
 from estimator_det.nets import resnet
 
@@ -15,7 +15,7 @@ POOLED_DEPTH = 1024
 
 
 def _backbone(layers: int, is_scaled: bool) -> recipe.Backbone:
-    """A ResNet; `depth_multiplier` and `min_depth` apply only where `is_scaled`."""
+    """Builds a ResNet; `depth_multiplier` and `min_depth` apply only if `is_scaled`."""
 
     def build(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
         return resnet.resnet_v1(inputs, layers, options.depth if is_scaled else int)
@@ -31,13 +31,13 @@ for _layers in resnet.V1_BLOCKS:
             base_scope=resnet.v1_arg_scope,
             backbone=_backbone(_layers, is_scaled=True),
             pyramid=recipe.fpn_pyramid(BLOCKS, "bottom_up_block{}", 5, plain=True),
-            normalize=minus_channel_means,
+            normalize=subtract_channel_means,
             min_size=MIN_SIZE,
             takes=("fpn",),
             refuses=("use_explicit_padding",),
             ignores=("use_depthwise",),
         ),
-        also=(f"ssd_resnet{_layers}_v1_fpn_keras",),
+        aliases=(f"ssd_resnet{_layers}_v1_fpn_keras",),
     )
     recipe.register_recipe(
         f"ssd_resnet{_layers}_v1_ppn",
@@ -46,7 +46,7 @@ for _layers in resnet.V1_BLOCKS:
             base_scope=resnet.v1_arg_scope,
             backbone=_backbone(_layers, is_scaled=False),
             pyramid=recipe.pooling_pyramid("block3", POOLED_DEPTH),
-            normalize=minus_channel_means,
+            normalize=subtract_channel_means,
             min_size=MIN_SIZE,
             takes=(),
             refuses=("depth_multiplier",),

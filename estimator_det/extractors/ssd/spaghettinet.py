@@ -24,7 +24,7 @@ def _backbone(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, 
 def _pyramid(
     nodes: Dict[str, tf.Tensor], options: recipe.ExtractorOptions
 ) -> Tuple[tf.Tensor, ...]:
-    del options  # none of them applies
+    del options  # the networks are fixed
     return tuple(nodes[name] for name in spaghettinet.OUTPUTS)
 
 
@@ -44,7 +44,7 @@ recipe.register_recipe(
             "conv_hyperparams",
             recipe.OVERRIDE,
         ),
-        quantizes=False,  # its network quantizes by itself
+        quantizes=False,  # the network itself simulates quantization
     ),
     extractor=recipe.FixedExtractor,
 )

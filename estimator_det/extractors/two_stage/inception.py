@@ -23,12 +23,12 @@ def _v2_arg_scope() -> ContextManager[None]:
 
 
 def _v2_first_stage(images: tf.Tensor, options: recipe.ExtractorOptions) -> tf.Tensor:
-    del options  # nothing of it applies
+    del options  # the layers are fixed
     return inception.inception(images, blocks=V2_FIRST_BLOCKS)[V2_CUT]
 
 
 def _v2_second_stage(crops: tf.Tensor, options: recipe.ExtractorOptions) -> tf.Tensor:
-    del options  # nothing of it applies
+    del options  # the layers are fixed
     *_, features = inception.inception(crops, blocks=V2_SECOND_BLOCKS).values()
     return features
 
@@ -38,7 +38,7 @@ def _resnet_v2_first_stage(images: tf.Tensor, options: recipe.ExtractorOptions) 
 
 
 def _resnet_v2_second_stage(crops: tf.Tensor, options: recipe.ExtractorOptions) -> tf.Tensor:
-    del options  # nothing of it applies
+    del options  # the layers are fixed
     return inception_resnet.second_part(crops)
 
 
@@ -62,5 +62,5 @@ recipe.register_recipe(
         second_stage=_resnet_v2_second_stage,
         renamed_in_classifier=("InceptionResnetV2/Repeat/", "InceptionResnetV2/Repeat_2/"),
     ),
-    also=("faster_rcnn_inception_resnet_v2_keras",),
+    aliases=("faster_rcnn_inception_resnet_v2_keras",),
 )

@@ -1,10 +1,10 @@
-"""What a feature extractor of a two-stage detector is, and how a recipe becomes one.
+"""Feature extractors of two-stage detectors: their interface, and recipes that describe them.
 
-A classifier's network is cut in two. The first part turns an image into the feature map that
-proposals are made on, the second part turns crops of that map into features of boxes. One entry
-in a module of this package adds a type string of `feature_extractor { type: … }`.
+A classifier's network is cut in two. The first part computes the feature map for proposals from an
+image, the second part computes features of boxes from crops of that map. One entry in a module of
+this package adds a type string of `feature_extractor { type: … }`.
 
-Faster R-CNN, R-FCN, Mask R-CNN and Context R-CNN use them all the same way:
+Faster R-CNN, R-FCN, Mask R-CNN and Context R-CNN use all of them in the same way:
 
     extractor = make_extractor(config.feature_extractor, is_training)
     features = extractor.proposal_features(extractor.normalize(resized_images))
@@ -21,7 +21,7 @@ from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.fields import check_supported, news_among
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
-from estimator_det.extractors.base import large_enough, to_plus_minus_one
+from estimator_det.extractors.base import check_image_size, scale_to_unit_range
 from estimator_det.nets.hyperparams import ArgScope, make_arg_scope, no_scope
 from estimator_det.nets.normalization import BATCH_NORMS, batch_norm
 
@@ -30,7 +30,7 @@ SECOND_STAGE_SCOPE = "SecondStageFeatureExtractor"
 
 STRIDES = (8, 16)
 OVERRIDE = "override_base_feature_extractor_hyperparams"
-# Fields that set up layers; most networks keep the settings they were published with.
+# Fields that configure layers; most networks use the published settings instead.
 LAYER_FIELDS = ("conv_hyperparams", OVERRIDE)
 
 EXTRACTORS: Registry[Callable[..., TwoStageExtractor]] = Registry(
@@ -40,37 +40,39 @@ EXTRACTORS: Registry[Callable[..., TwoStageExtractor]] = Registry(
 
 
 class TwoStageExtractor(Protocol):
-    """Images to a feature map, and crops of it to features of boxes; holds no state."""
+    """Computes a feature map from images, and features of boxes from crops; has no state."""
 
     @property
     def stride(self) -> int:
         """Pixels of the image for each cell of the feature map."""
 
     def normalize(self, images: tf.Tensor) -> tf.Tensor:
-        """float32 [B, h, w, 3], pixels 0..255 -> the pixel scale of the network, same shape."""
+        """Scales float32 [B, h, w, 3], pixels 0..255, for the network; same shape."""
 
     def proposal_features(self, images: tf.Tensor) -> tf.Tensor:
-        """Normalized [B, H, W, 3] -> feature map [B, h, w, C]; h = H / stride, rounded up.
+        """Computes the feature map [B, h, w, C], h = H / stride rounded up, of normalized images.
 
-        Its variables are in the scope `FirstStageFeatureExtractor`.
+        Variables are in the scope `FirstStageFeatureExtractor`.
+
+        Args:
+            images: float [B, H, W, 3], normalized.
 
         Raises:
             ConfigError: if the images are too small for the network.
         """
 
     def box_features(self, crops: tf.Tensor) -> tf.Tensor:
-        """Crops of the feature map [N, h, w, C] -> [N, h', w', C'].
+        """Computes [N, h', w', C'] from crops [N, h, w, C] of the feature map.
 
-        R-FCN gives it the whole feature map. Its variables are in the scope
-        `SecondStageFeatureExtractor`; further calls use the same.
+        R-FCN passes the whole feature map. Variables are in the scope
+        `SecondStageFeatureExtractor`; further calls share them.
         """
 
     def classifier_name(self, name: str) -> Optional[str]:
         """Name of a variable in a classifier's checkpoint, from its name in the detector.
 
-        None for variables outside the two scopes. Variables of the second stage take precedence
-        where two have the same name there: a ResNet's `block4`, which the first stage creates and
-        does not use.
+        None for variables outside the two scopes. If two variables have the same name there, the
+        second stage wins: a ResNet's first stage creates a `block4`, too, but does not use it.
         """
 
 
@@ -79,10 +81,10 @@ class ExtractorOptions:
     """Settings of a `FasterRcnnFeatureExtractor` message.
 
     Attributes:
-        is_training: Whether the model trains.
-        train_batch_norm: Whether batch norm uses and learns from batch statistics.
-        stride: Pixels of the image for each cell of the feature map.
-        conv_scope: Hyperparameters that replace those of the recipe.
+        is_training: True if the model trains.
+        train_batch_norm: True if batch norm uses batch statistics and learns.
+        stride: pixels of the image for each cell of the feature map.
+        conv_scope: hyperparameters that replace those of the recipe.
     """
 
     is_training: bool = False
@@ -96,27 +98,27 @@ Stage = Callable[[tf.Tensor, ExtractorOptions], tf.Tensor]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to make an extractor.
+    """Parts and rules of an extractor.
 
     Attributes:
-        scope: Variable scope of the network in either stage; empty where it has none.
-        arg_scope: Argument scope the network is trained with.
+        scope: variable scope of the network in either stage; empty for none.
+        arg_scope: argument scope with which the network is trained.
         first_stage: (images, options) -> feature map.
         second_stage: (crops, options) -> features of boxes.
-        normalize: Pixel scaling.
-        min_size: Least height and width of an image, in pixels.
-        strides: What `first_stage_features_stride` may be.
-        ignores: Fields without effect, as in the reference; setting them is no error.
-        renamed_in_classifier: Beginning of a name in the second stage, and what a classifier's
-            checkpoint has in its place.
-        classifier_suffix: Follows a variable's name in checkpoints of the classifier.
+        normalize: pixel scaling.
+        min_size: least height and width of an image, in pixels.
+        strides: allowed values of `first_stage_features_stride`.
+        ignores: fields without effect, like in the reference; setting them is allowed.
+        renamed_in_classifier: prefix of a name in the second stage, and its replacement in a
+            classifier's checkpoint.
+        classifier_suffix: end of a variable's name in checkpoints of the classifier.
     """
 
     scope: str
     arg_scope: ArgScope
     first_stage: Stage
     second_stage: Stage
-    normalize: Callable[[tf.Tensor], tf.Tensor] = to_plus_minus_one
+    normalize: Callable[[tf.Tensor], tf.Tensor] = scale_to_unit_range
     min_size: int = 1
     strides: Tuple[int, ...] = STRIDES
     ignores: Tuple[str, ...] = LAYER_FIELDS
@@ -126,7 +128,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class RecipeExtractor:
-    """An extractor made of a recipe and the configuration's options."""
+    """Extractor with a recipe and the configuration's options."""
 
     recipe: Recipe
     options: ExtractorOptions
@@ -139,7 +141,7 @@ class RecipeExtractor:
         return self.recipe.normalize(images)
 
     def proposal_features(self, images: tf.Tensor) -> tf.Tensor:
-        images = large_enough(images, self.recipe.min_size)
+        images = check_image_size(images, self.recipe.min_size)
         with tf1.variable_scope(FIRST_STAGE_SCOPE), self._network_scopes():
             return self.recipe.first_stage(images, self.options)
 
@@ -152,9 +154,9 @@ class RecipeExtractor:
         stage, _, inner = name.partition("/")
         if stage not in (FIRST_STAGE_SCOPE, SECOND_STAGE_SCOPE):
             return None
-        begins, instead = self.recipe.renamed_in_classifier
-        if stage == SECOND_STAGE_SCOPE and inner.startswith(begins):
-            inner = instead + inner[len(begins) :]
+        prefix, replacement = self.recipe.renamed_in_classifier
+        if stage == SECOND_STAGE_SCOPE and inner.startswith(prefix):
+            inner = replacement + inner[len(prefix) :]
         return inner + self.recipe.classifier_suffix
 
     @contextlib.contextmanager
@@ -165,23 +167,18 @@ class RecipeExtractor:
             tf1.variable_scope(scope) if scope else contextlib.nullcontext(),
             self.recipe.arg_scope(),
             slim.arg_scope(list(BATCH_NORMS), is_training=learns),
-            # Exports hold constants, which TensorFlow folds itself.
+            # Exported graphs hold constants, which TensorFlow folds itself.
             slim.arg_scope([batch_norm], folds=self.options.is_training),
             self.options.conv_scope(),
         ):
             yield
 
 
-def options_of(recipe: Recipe, config: Any, is_training: bool) -> ExtractorOptions:
-    """Options of a type; fields that it ignores have their defaults.
-
-    Args:
-        recipe: Of the type.
-        config: `FasterRcnnFeatureExtractor` message.
-        is_training: Whether the model trains.
+def make_options(recipe: Recipe, config: Any, is_training: bool) -> ExtractorOptions:
+    """Reads the options of a type; fields that the type ignores have their defaults.
 
     Raises:
-        ConfigError: if a field is set that the type does not know, or is out of range.
+        ConfigError: if a field is set that the type does not have, or is out of range.
     """
     check_supported(config, "feature_extractor")
     stride = config.first_stage_features_stride
@@ -189,37 +186,39 @@ def options_of(recipe: Recipe, config: Any, is_training: bool) -> ExtractorOptio
         allowed = " or ".join(map(str, recipe.strides))
         raise ConfigError(
             f"feature_extractor.first_stage_features_stride must be {allowed} for {config.type}; "
-            f"got {stride}"
+            f"given: {stride}"
         )
-    known = type(config)()
-    known.CopyFrom(config)
+    effective_config = type(config)()
+    effective_config.CopyFrom(config)
     for field in recipe.ignores:
-        known.ClearField(field)
-    learns = is_training and known.batch_norm_trainable
-    overrides = known.override_base_feature_extractor_hyperparams
+        effective_config.ClearField(field)
+    learns = is_training and effective_config.batch_norm_trainable
+    overrides = effective_config.override_base_feature_extractor_hyperparams
     return ExtractorOptions(
         is_training=is_training,
         train_batch_norm=learns,
-        stride=known.first_stage_features_stride,
-        conv_scope=make_arg_scope(known.conv_hyperparams, learns) if overrides else no_scope,
+        stride=effective_config.first_stage_features_stride,
+        conv_scope=make_arg_scope(effective_config.conv_hyperparams, learns)
+        if overrides
+        else no_scope,
     )
 
 
-def register_recipe(name: str, recipe: Recipe, also: Sequence[str] = ()) -> None:
-    """Makes `feature_extractor { type: name }` known, under the names in `also` too."""
+def register_recipe(name: str, recipe: Recipe, aliases: Sequence[str] = ()) -> None:
+    """Registers `feature_extractor { type: name }`, and the same with each of `aliases`."""
 
-    @EXTRACTORS.register(name, *also)
+    @EXTRACTORS.register(name, *aliases)
     def make(config: Any, is_training: bool) -> RecipeExtractor:
-        return RecipeExtractor(recipe, options_of(recipe, config, is_training))
+        return RecipeExtractor(recipe, make_options(recipe, config, is_training))
 
 
 def make_extractor(config: Any, is_training: bool) -> TwoStageExtractor:
-    """The extractor of a `FasterRcnnFeatureExtractor` message; builds no graph.
+    """Builds the extractor of a `FasterRcnnFeatureExtractor` message, but no graph.
 
     Args:
-        config: The message.
-        is_training: Whether the model trains. Batch norm learns only if the message has
-            `batch_norm_trainable: true` as well.
+        config: a `FasterRcnnFeatureExtractor` message.
+        is_training: True if the model trains. Batch norm learns only if the message also has
+            `batch_norm_trainable: true`.
 
     Raises:
         ConfigError: if the type is unknown or an option is out of range.
@@ -228,11 +227,7 @@ def make_extractor(config: Any, is_training: bool) -> TwoStageExtractor:
 
 
 def ignored_fields(config: Any) -> Tuple[str, ...]:
-    """Fields of a `FasterRcnnFeatureExtractor` message with a value that has no effect on its type.
-
-    Raises:
-        ConfigError: as `make_extractor`.
-    """
+    """Fields of a `FasterRcnnFeatureExtractor` message whose value has no effect on its type."""
     recipe = getattr(make_extractor(config, is_training=True), "recipe", None)
     ignores: Tuple[str, ...] = getattr(recipe, "ignores", ())
     if not config.override_base_feature_extractor_hyperparams and OVERRIDE not in ignores:

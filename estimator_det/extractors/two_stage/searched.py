@@ -1,7 +1,7 @@
 """Two-stage extractors on NASNet-A large and PNASNet-5 large.
 
-The feature map is two activations joined: that of the last cell at stride 16 and that of the cell
-before it, because cells work on two. The second stage takes them apart again.
+The feature map is a concatenation of two activations, of the last cell at stride 16 and of the cell
+before it, because cells read two activations. The second stage splits it again.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ MIN_SIZE = 3  # the first convolution is 3x3 and pads nothing
 
 
 def stages(network: nasnet.Network, cells: Tuple[str, str]) -> Tuple[recipe.Stage, recipe.Stage]:
-    """First and second stage of a network cut after the second of two cells."""
+    """Builds the first and second stage of a network that is cut after the second of two cells."""
     last = cells[1]
 
     def first(images: tf.Tensor, options: recipe.ExtractorOptions) -> tf.Tensor:
-        # Innermost: as in the reference, batch norm learns in training whatever
-        # `batch_norm_trainable` says, which applies to the second stage alone.
+        # Innermost: like in the reference, batch norm learns in training regardless of
+        # `batch_norm_trainable`, which affects the second stage only.
         with slim.arg_scope(list(BATCH_NORMS), is_training=options.is_training):
             end_points = nasnet.searched_network(
                 images, network, is_training=options.is_training, last=last
@@ -52,7 +52,7 @@ def _register(
             second_stage=second_stage,
             min_size=MIN_SIZE,
             strides=(16,),
-            # The published classifiers are evaluated with their moving averages.
+            # The published classifiers are evaluated with moving averages of their variables.
             classifier_suffix="/ExponentialMovingAverage",
         ),
     )

@@ -1,1 +1,1 @@
-"""Feature maps of several resolutions, made of a backbone's activations."""
+"""Feature maps of several resolutions, computed from a backbone's activations."""

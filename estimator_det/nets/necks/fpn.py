@@ -16,13 +16,13 @@ KERNEL = 3
 
 
 class LayerOptions(NamedTuple):
-    """How the layers of a pyramid are made.
+    """Options of a pyramid's layers.
 
     Attributes:
-        depth: Channels of every map.
-        explicit_padding: Pad before the 3x3 convolutions by kernel size alone, not by "SAME".
-        use_depthwise: Split the 3x3 convolutions into depthwise and pointwise halves; one layer
-            with one batch norm all the same.
+        depth: channels of every map.
+        explicit_padding: pad before the 3x3 convolutions by kernel size instead of "SAME".
+        use_depthwise: split the 3x3 convolutions into depthwise and pointwise halves, with a single
+            batch norm.
     """
 
     depth: int
@@ -31,15 +31,13 @@ class LayerOptions(NamedTuple):
 
 
 def upsample_twofold(features: tf.Tensor) -> tf.Tensor:
-    """Repeats every pixel of [B, h, w, C] twice along both axes: [B, 2 h, 2 w, C].
-
-    Made of copies and reshapes, which compile for accelerators where a resize may not.
-    """
+    """Repeats every pixel of [B, h, w, C] twice along both axes: [B, 2 h, 2 w, C]."""
+    # Reshapes and copies compile for accelerators, where a resize may not.
     height, width = height_and_width(features)
     depth = features.shape[3]
     columns = tf.reshape(features, [-1, height, 1, width, 1, depth])
-    spread = tf.tile(columns, [1, 1, 2, 1, 2, 1])
-    return tf.reshape(spread, [-1, 2 * height, 2 * width, depth])
+    copies = tf.tile(columns, [1, 1, 2, 1, 2, 1])
+    return tf.reshape(copies, [-1, 2 * height, 2 * width, depth])
 
 
 def _convolution(net: tf.Tensor, options: LayerOptions, stride: int, name: str) -> tf.Tensor:
@@ -52,39 +50,42 @@ def _convolution(net: tf.Tensor, options: LayerOptions, stride: int, name: str) 
     return conv2d(net, options.depth, KERNEL, **settings)
 
 
-def _fitted(coarse: tf.Tensor, lateral: tf.Tensor, cut: bool) -> tf.Tensor:
-    """`coarse`, upsampled, at the size of `lateral`."""
+def _upsample_to(coarse: tf.Tensor, lateral: tf.Tensor, cut: bool) -> tf.Tensor:
+    """Upsamples `coarse` to the size of `lateral`."""
     upsampled = upsample_twofold(coarse)
-    have: Any = upsampled.shape[1:3].as_list()
-    want: Any = lateral.shape[1:3].as_list()
-    known = None not in have + want
-    if known and have == want:
+    coarse_size: Any = upsampled.shape[1:3].as_list()
+    lateral_size: Any = lateral.shape[1:3].as_list()
+    is_static = None not in coarse_size + lateral_size
+    if is_static and coarse_size == lateral_size:
         return upsampled
     if cut:
-        height, width = want if None not in want else tf.unstack(tf.shape(lateral)[1:3])
+        height, width = (
+            lateral_size if None not in lateral_size else tf.unstack(tf.shape(lateral)[1:3])
+        )
         return upsampled[:, :height, :width, :]
-    if known:
+    if is_static:
         raise ConfigError(
-            f"a pyramid level of {want} pixels cannot take the one above it, {have} when enlarged "
-            "twofold; make the image size a multiple of the coarsest backbone stride, for "
-            "example with feature_extractor.pad_to_multiple: 32, or set use_explicit_padding"
+            f"a pyramid level of {lateral_size} pixels does not match the next coarser one, which "
+            f"has {coarse_size} when enlarged twofold; make the "
+            "image size a multiple of the coarsest backbone stride, for example with "
+            "feature_extractor.pad_to_multiple: 32, or set use_explicit_padding"
         )
     return upsampled
 
 
 def top_down_maps(end_points: Sequence[tf.Tensor], options: LayerOptions) -> Maps:
-    """Enriches fine activations with coarse ones (Lin et al., "Feature Pyramid Networks", 2017).
+    """Adds coarse activations to fine ones (Lin et al., "Feature Pyramid Networks", 2017).
 
-    Every activation passes a 1x1 projection without normalization or activation; from the
-    coarsest down, each level adds the one above it, enlarged twofold. All but the coarsest are
+    Every activation is projected by a 1x1 convolution without normalization or activation; from the
+    coarsest down, each level adds the next coarser one, enlarged twofold. All but the coarsest are
     smoothed by a 3x3 convolution. Scopes are `projection_n` and `smoothing_n`, counted from 1 at
     the finest; checkpoints depend on them.
 
     Args:
-        end_points: Backbone activations [B, h_i, w_i, c_i], finest first, each half the size of
-            the one before it.
-        options: How layers are made. With explicit padding an enlarged map may be larger than
-            the next; it is cut at the bottom and the right.
+        end_points: backbone activations [B, h_i, w_i, c_i], finest first, each half the size of the
+            one before it.
+        options: options of the layers. With explicit padding an enlarged map may be larger than the
+            next finer one; it is cut at the bottom and the right.
 
     Returns:
         [B, h_i, w_i, depth], one map per activation, finest first.
@@ -113,7 +114,7 @@ def _top_down_maps(end_points: Sequence[tf.Tensor], options: LayerOptions) -> Ma
             merged = lateral
             maps.append(merged)
             continue
-        merged = _fitted(merged, lateral, cut=options.explicit_padding) + lateral
+        merged = _upsample_to(merged, lateral, cut=options.explicit_padding) + lateral
         suffix = f"_{len(maps) - 1}" if len(maps) > 1 else ""
         merged = quantized(merged, f"add{suffix}/activation_AddV2_quant")
         maps.append(_convolution(merged, options, stride=1, name=f"smoothing_{number}"))
@@ -121,7 +122,7 @@ def _top_down_maps(end_points: Sequence[tf.Tensor], options: LayerOptions) -> Ma
 
 
 def coarse_maps(features: tf.Tensor, names: Sequence[str], options: LayerOptions) -> Maps:
-    """Ever coarser maps on top of a pyramid: a 3x3 convolution of stride 2 for each scope name."""
+    """Adds coarser maps to a pyramid: a 3x3 convolution of stride 2 for each scope name."""
     maps = []
     for name in names:
         features = _convolution(features, options, stride=2, name=name)
@@ -130,12 +131,12 @@ def coarse_maps(features: tf.Tensor, names: Sequence[str], options: LayerOptions
 
 
 def pooled_maps(features: tf.Tensor, num_maps: int, base_depth: int = 0) -> Maps:
-    """A pooling pyramid (Jin et al., "Pooling Pyramid Network for Object Detection", 2018).
+    """Builds a pooling pyramid (Jin et al., "Pooling Pyramid Network", 2018).
 
     Args:
         features: [B, h, w, c], the finest map.
-        num_maps: How many maps to make.
-        base_depth: Channels of a 1x1 convolution before the first map, in the scope
+        num_maps: number of maps.
+        base_depth: channels of a 1x1 convolution before the first map, in the scope
             `Base_Conv2d_1x1_<depth>`; 0 for none.
 
     Returns:

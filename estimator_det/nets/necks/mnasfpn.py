@@ -1,7 +1,8 @@
 """MnasFPN: a feature pyramid of searched cells for mobile detectors.
 
 Chen et al., "MnasFPN: Learning Latency-aware Pyramid Architecture for Object Detection on Mobile
-Devices", 2020. Variable names, and so checkpoints, are those of the published detector.
+Devices", 2020. Variable names are those of the published detector, so its checkpoints can be
+restored.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from estimator_det.nets.searched import he_normal
 
 WEIGHT_DECAY = 0.0001
 BACKBONE_WEIGHT_DECAY = 0.00004
-DEPTHWISE_STDDEV = 0.536  # He et al.'s for 3x3 kernels, used for all
+DEPTHWISE_STDDEV = 0.536  # He initialization of 3x3 kernels, used for all sizes
 BATCH_NORM_DECAY = 0.99
 BATCH_NORM_EPSILON = 0.01
 POOL = 3  # side of the max pooling windows
@@ -29,13 +30,13 @@ LEVELS = (3, 4, 5, 6)
 
 
 class Block(NamedTuple):
-    """One row of a cell: two maps brought to one level and width, summed, and convolved.
+    """One row of a cell: two maps, resampled to one level and width, summed, and convolved.
 
     Attributes:
-        inputs: Two maps by number: the cell's inputs first, then its blocks.
-        level: Of the output.
-        kernel: Side of the depthwise kernel.
-        width: Channels within, at depth multiplier 1.
+        inputs: numbers of two maps: the cell's inputs first, then its blocks.
+        level: level of the output.
+        kernel: height and width of the depthwise kernel.
+        width: channels inside, at depth multiplier 1.
     """
 
     inputs: Tuple[int, int]
@@ -55,26 +56,22 @@ NUM_CELLS = 4
 
 
 class Options(NamedTuple):
-    """How a pyramid is made.
+    """Options of a pyramid.
 
     Attributes:
-        depth: Channels of every map at depth multiplier 1.
-        scaled: Function from a table's channels to the real ones.
-        explicit_padding: Pad with zeros by kernel size alone, not by "SAME".
+        depth: channels of every map at depth multiplier 1.
+        scale_depth: function from a table's channels to the real ones.
+        explicit_padding: pad with zeros by kernel size instead of "SAME".
     """
 
     depth: int
-    scaled: Callable[[float], int]
+    scale_depth: Callable[[float], int]
     explicit_padding: bool = False
 
 
 @contextlib.contextmanager
 def arg_scope(weight_decay: float) -> Iterator[None]:
-    """Settings of the published detector, for its backbone and its pyramid.
-
-    Args:
-        weight_decay: L2 weight of every kernel.
-    """
+    """Argument scope of the published detector, for its backbone and its pyramid."""
     regularizer = slim.l2_regularizer(weight_decay)
     with (
         published_scope(BATCH_NORM_DECAY, BATCH_NORM_EPSILON, weights_regularizer=regularizer),
@@ -86,7 +83,7 @@ def arg_scope(weight_decay: float) -> Iterator[None]:
         yield
 
 
-def _padded(net: tf.Tensor, kernel: int, options: Options) -> tf.Tensor:
+def _pad(net: tf.Tensor, kernel: int, options: Options) -> tf.Tensor:
     return pad_for_kernel(net, kernel) if options.explicit_padding else net
 
 
@@ -94,8 +91,8 @@ def _padding(options: Options) -> str:
     return "VALID" if options.explicit_padding else "SAME"
 
 
-def _pooled(net: tf.Tensor, stride: int, options: Options) -> tf.Tensor:
-    return tf.nn.max_pool2d(_padded(net, POOL, options), POOL, stride, _padding(options))
+def _pool(net: tf.Tensor, stride: int, options: Options) -> tf.Tensor:
+    return tf.nn.max_pool2d(_pad(net, POOL, options), POOL, stride, _padding(options))
 
 
 def _linear(net: tf.Tensor, width: int, scope: str) -> tf.Tensor:
@@ -104,12 +101,13 @@ def _linear(net: tf.Tensor, width: int, scope: str) -> tf.Tensor:
     )
 
 
-def _brought_to(
+def _resample(
     level: int, net: tf.Tensor, from_level: int, width: int, options: Options
 ) -> tf.Tensor:
-    """A map at another level and width; the 1x1 convolution works where pixels are fewer."""
+    """Resamples a map to another level and width."""
+    # The 1x1 convolution runs at the lower resolution, which is cheaper.
     if from_level < level:
-        net = _pooled(net, 2 ** (level - from_level), options)
+        net = _pool(net, 2 ** (level - from_level), options)
     net = _linear(net, width, "Conv1x1")
     for _ in range(from_level - level):
         net = upsample_twofold(net)
@@ -122,12 +120,12 @@ def _block(
     net = None
     for number, source in enumerate(block.inputs):
         with tf1.variable_scope(f"input_{number}"):
-            width = options.scaled(block.width)
-            term = _brought_to(block.level, maps[source], levels[source], width, options)
+            width = options.scale_depth(block.width)
+            term = _resample(block.level, maps[source], levels[source], width, options)
             net = term if net is None else net + term
     return slim.separable_conv2d(
-        _padded(tf.nn.relu6(net), block.kernel, options),
-        options.scaled(options.depth),
+        _pad(tf.nn.relu6(net), block.kernel, options),
+        options.scale_depth(options.depth),
         block.kernel,
         depth_multiplier=1,
         padding=_padding(options),
@@ -138,20 +136,20 @@ def _block(
 
 
 def _cell(inputs: Sequence[tf.Tensor], options: Options) -> List[tf.Tensor]:
-    """The last blocks' maps, plus the inputs where the number of channels allows it."""
+    """Builds a cell; its outputs are the last blocks' maps, plus inputs of the same depth."""
     maps, levels = list(inputs), list(LEVELS)
     for number, block in enumerate(CELL):
         with tf1.variable_scope(f"block_{number}"):
             maps.append(_block(block, maps, levels, options))
             levels.append(block.level)
     return [
-        out + before if out.shape[-1] == before.shape[-1] else out
-        for out, before in zip(maps[-len(inputs) :], inputs)
+        block_map + input_map if block_map.shape[-1] == input_map.shape[-1] else block_map
+        for block_map, input_map in zip(maps[-len(inputs) :], inputs)
     ]
 
 
 def _check_sizes(maps: Sequence[tf.Tensor]) -> None:
-    """Refuses maps whose sides are not halved exactly from level to level."""
+    """Raises ConfigError unless sides are halved exactly from level to level."""
     for axis in (1, 2):
         finest = maps[0].shape[axis]
         for level, features in zip(LEVELS, maps):
@@ -159,8 +157,8 @@ def _check_sizes(maps: Sequence[tf.Tensor]) -> None:
             if None not in (finest, side) and side << (level - LEVELS[0]) != finest:
                 sizes = [m.shape[1:3].as_list() for m in maps]
                 raise ConfigError(
-                    f"MnasFPN needs maps whose sides halve from level to level; got {sizes}. Make "
-                    f"the image's sides multiples of {2 ** LEVELS[-1]}, for example with "
+                    f"MnasFPN needs maps whose sides halve from level to level; given: {sizes}. "
+                    f"Make the image's sides multiples of {2 ** LEVELS[-1]}, for example with "
                     f"feature_extractor.pad_to_multiple: {2 ** LEVELS[-1]}"
                 )
 
@@ -169,21 +167,23 @@ def mnasfpn(activations: Sequence[tf.Tensor], options: Options) -> Tuple[tf.Tens
     """Builds the pyramid in the open variable scope.
 
     Args:
-        activations: The backbone's at levels 3, 4 and 5, [B, h / 8, w / 8, c] and so on.
-        options: How the pyramid is made.
+        activations: backbone activations at levels 3, 4 and 5, [B, h / 8, w / 8, c] and so on.
+        options: options of the pyramid.
 
     Returns:
-        Four maps [B, h_i, w_i, c] at levels 3 to 6; level 6 comes from max pooling level 5.
+        Four maps [B, h_i, w_i, c] at levels 3 to 6; level 6 is max-pooled from level 5.
 
     Raises:
         ConfigError: if the sides do not halve from level to level.
     """
-    coarsest = _pooled(activations[-1], 2, options)
+    coarsest = _pool(activations[-1], 2, options)
     with (
         arg_scope(WEIGHT_DECAY),
-        slim.arg_scope([slim.conv2d], weights_regularizer=None),  # not for this one kernel
+        slim.arg_scope(
+            [slim.conv2d], weights_regularizer=None
+        ),  # the published detector has no penalty on this kernel
     ):
-        coarsest = _linear(coarsest, options.scaled(options.depth), "C6_Conv1x1")
+        coarsest = _linear(coarsest, options.scale_depth(options.depth), "C6_Conv1x1")
     maps = [*activations, coarsest]
     _check_sizes(maps)
     with arg_scope(WEIGHT_DECAY):

@@ -13,10 +13,10 @@ class FeatureMap(NamedTuple):
     """One row of a detector's list of feature maps.
 
     Attributes:
-        end_point: The backbone activation to use as it is; empty for a new layer of half the
-            resolution on top of the map before it.
-        depth: Channels of a new layer at depth multiplier 1; unused for a backbone activation.
-        kernel_size: Of a new layer's strided convolution.
+        end_point: backbone activation to use unchanged; empty for a new layer of half the
+            resolution on the map before it.
+        depth: channels of a new layer at depth multiplier 1; unused for a backbone activation.
+        kernel_size: kernel of a new layer's strided convolution.
     """
 
     end_point: str = ""
@@ -25,7 +25,7 @@ class FeatureMap(NamedTuple):
 
 
 EXTRA_LAYERS = tuple(FeatureMap(depth=depth) for depth in (512, 256, 256, 128))
-"""The four new layers of most detectors."""
+"""New layers of most detectors."""
 
 
 def extended_maps(
@@ -36,26 +36,26 @@ def extended_maps(
     explicit_padding: bool = False,
     use_depthwise: bool = False,
 ) -> Tuple[tf.Tensor, ...]:
-    """Backbone activations followed by ever smaller extra layers (Liu et al., "SSD", 2016).
+    """Returns backbone activations and smaller and smaller extra layers (Liu et al., "SSD", 2016).
 
     An extra layer is a 1x1 convolution to half its depth, then a convolution of stride 2, which
-    is split into depthwise and pointwise halves if `use_depthwise`. Their names hold the last
-    backbone activation, the row number, the kernel and the depth; checkpoints depend on them.
+    is split into depthwise and pointwise halves if `use_depthwise`. Names contain the last backbone
+    activation, the row number, the kernel and the depth; checkpoints depend on them.
 
     Args:
-        end_points: Backbone activations by name.
-        maps: The rows; the first must name a backbone activation.
-        depth: Channels of a layer from the table's, see `mobilenet.scaled_depth`.
-        explicit_padding: Pad before the strided convolutions by kernel size alone.
-        use_depthwise: Split the strided convolutions.
+        end_points: backbone activations by name.
+        maps: the rows; the first must name a backbone activation.
+        depth: channels of a layer from the table's, see `mobilenet.scaled_depth`.
+        explicit_padding: pad before the strided convolutions by kernel size.
+        use_depthwise: split the strided convolutions.
 
     Returns:
         One map per row, [B, h_i, w_i, depth_i].
 
     Raises:
-        ValueError: if a row names an activation that the backbone lacks.
+        ValueError: if a row names an activation that the backbone does not have.
     """
-    built = []
+    result = []
     base = ""
     padding = "VALID" if explicit_padding else "SAME"
     for row, (end_point, table_depth, kernel_size) in enumerate(maps):
@@ -66,12 +66,12 @@ def extended_maps(
                     f"it has {sorted(end_points)}"
                 )
             base = end_point
-            built.append(end_points[end_point])
+            result.append(end_points[end_point])
             continue
-        if not built:
+        if not result:
             raise ValueError("feature map 0 must be an activation of the backbone")
         half, full = depth(table_depth / 2), depth(table_depth)
-        net = conv2d(built[-1], half, 1, padding="SAME", scope=f"{base}_1_Conv2d_{row}_1x1_{half}")
+        net = conv2d(result[-1], half, 1, padding="SAME", scope=f"{base}_1_Conv2d_{row}_1x1_{half}")
         if explicit_padding:
             net = pad_for_kernel(net, kernel_size)
         name = f"{base}_2_Conv2d_{row}_{kernel_size}x{kernel_size}_s2_{full}"
@@ -83,5 +83,5 @@ def extended_maps(
             net = conv2d(net, full, 1, padding="SAME", scope=name)
         else:
             net = conv2d(net, full, kernel_size, scope=name, **strided)
-        built.append(net)
-    return tuple(built)
+        result.append(net)
+    return tuple(result)

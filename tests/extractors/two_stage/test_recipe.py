@@ -73,7 +73,9 @@ def test_unknown_types() -> None:
 @pytest.mark.parametrize("kind", sorted(EXTRACTORS))
 def test_strides_and_fields(kind: str) -> None:
     prefix = "feature_extractor."
-    with pytest.raises(ConfigError, match=rf"{prefix}first_stage_features_stride must be .*got 4"):
+    with pytest.raises(
+        ConfigError, match=rf"{prefix}first_stage_features_stride must be .*given: 4"
+    ):
         make(kind, "first_stage_features_stride: 4")
     with pytest.raises(ConfigError, match=rf"{prefix}fpn: is not supported yet"):
         make(kind, "fpn { min_level: 2 }")
@@ -86,7 +88,7 @@ def test_stride_of_8() -> None:
     eighth = message(INCEPTION, "first_stage_features_stride: 8")
     assert make_extractor(eighth, True).stride == 16
     assert ignored_fields(eighth) == ("first_stage_features_stride",)
-    with pytest.raises(ConfigError, match="must be 16 for faster_rcnn_nas; got 8"):
+    with pytest.raises(ConfigError, match="must be 16 for faster_rcnn_nas; given: 8"):
         make(NAS, "first_stage_features_stride: 8")
 
 

@@ -9,7 +9,7 @@ from estimator_det.compat import slim, tf, tf1
 from estimator_det.nets.necks import mnasfpn
 from estimator_det.nets.normalization import BATCH_NORMS
 
-OPTIONS = mnasfpn.Options(depth=8, scaled=lambda depth: min(int(depth), 16))
+OPTIONS = mnasfpn.Options(depth=8, scale_depth=lambda depth: min(int(depth), 16))
 
 
 def maps(height: int, width: int, depths: tuple = (4, 8, 6)) -> List[tf.Tensor]:
@@ -33,7 +33,7 @@ def test_shrinking_pools_and_zero_padding_counts(explicit_padding: bool) -> None
     options = OPTIONS._replace(explicit_padding=explicit_padding)
     features = -tf.reshape(tf.range(1.0, 65.0), [1, 8, 8, 1])
     for stride, sizes in ((2, 4), (4, 2)):
-        pooled = mnasfpn._pooled(features, stride, options)
+        pooled = mnasfpn._pool(features, stride, options)
         assert pooled.shape == (1, sizes, sizes, 1)
         assert pooled[0, 0, 0, 0] == (0.0 if explicit_padding else -1.0)
     # The window at (1, 1) of stride 4 covers rows and columns 3 to 5, or from 4 on.
