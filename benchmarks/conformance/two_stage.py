@@ -154,5 +154,5 @@ def with_recorded_regions(
 
 def areas_overflow(predictions: Any) -> tf.Tensor:
     """Whether any box of the second stage is too large for its area to be a float32."""
-    areas = geometry.area(coded_boxes(*predictions.of_regions).decode())
+    areas = geometry.area(coded_boxes(*predictions.region_outputs).decode())
     return ~tf.reduce_all(tf.math.is_finite(areas))

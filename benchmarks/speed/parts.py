@@ -115,7 +115,7 @@ def _mobilenet_outputs(config: Any, images: tf.Tensor) -> List[tf.Tensor]:
 
 
 def _two_stage_outputs(config: Any, images: tf.Tensor) -> List[tf.Tensor]:
-    from estimator_det.detectors.two_stage.context import Surroundings
+    from estimator_det.detectors.two_stage.context import AttentionContext
 
     detector, model = _detector(config, True), config.model.faster_rcnn
     features = detector.extractor.proposal_features(detector.extractor.normalize(images))
@@ -131,11 +131,11 @@ def _two_stage_outputs(config: Any, images: tf.Tensor) -> List[tf.Tensor]:
     )
     corners = np.random.default_rng(0).uniform(0.0, 0.5, (images.shape[0], count, 2))
     boxes = tf.constant(np.concatenate([corners, corners + 0.4], axis=2), tf.float32)
-    around = Surroundings(tf.ones(boxes.shape[:2], tf.bool))
-    of_regions = detector.second.stage.predict(features, boxes, around)
-    outputs = [*proposed, of_regions.box_encodings, of_regions.class_logits]
+    attention_context = AttentionContext(tf.ones(boxes.shape[:2], tf.bool))
+    region_outputs = detector.second.stage.predict(features, boxes, attention_context)
+    outputs = [*proposed, region_outputs.box_encodings, region_outputs.class_logits]
     if detector.second.masks:
-        outputs.append(detector.second.masks.predict(of_regions.features, boxes))
+        outputs.append(detector.second.masks.predict(region_outputs.features, boxes))
     return outputs
 
 
@@ -349,7 +349,7 @@ def _network_outputs(predictions: Any) -> List[tf.Tensor]:
     """What post-processing takes of the network."""
     if not hasattr(predictions, "second_stage"):
         return [predictions.box_encodings, predictions.class_logits]
-    regions, output = predictions.of_regions
+    regions, output = predictions.region_outputs
     return [regions.boxes, regions.num, output.box_encodings, output.class_logits]
 
 

@@ -1,4 +1,4 @@
-"""Detectors by model name; a new sibling module is found by itself."""
+"""Detectors by model name. Importing the package imports its modules, which register them."""
 
 from __future__ import annotations
 

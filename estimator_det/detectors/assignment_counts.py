@@ -1,6 +1,6 @@
-"""How anchors and groundtruth match, as figures for TensorBoard.
+"""Counts of matches between anchors and groundtruth, for TensorBoard.
 
-They cost nothing in steps that do not fetch them. Names are those of the reference's summaries.
+Steps that do not fetch them do not compute them. Names are those of the reference's summaries.
 
 Letters: B images, A anchors, G groundtruth boxes.
 """
@@ -14,20 +14,20 @@ from estimator_det.compat import tf
 
 
 def count_assignment(matches: tf.Tensor, valid: tf.Tensor) -> Dict[str, tf.Tensor]:
-    """Numbers per image, averaged over a batch, by their tags; float32 scalars.
+    """Counts per image, averaged over a batch, by their tags; float32 scalars.
 
     Args:
         matches: int32 [B, A]: groundtruth row, UNMATCHED or IGNORED.
-        valid: bool [B, G], boxes that are no padding.
+        valid: bool [B, G], False for padding.
     """
     images, rows = tf.unstack(tf.shape(valid), num=2)
     is_matched = matches >= 0
-    # Rows of all images in a line; negative numbers are left out of the sum.
+    # Row numbers run over all images; the segment sum drops negative ones.
     row = tf.where(is_matched, matches + rows * tf.range(images)[:, tf.newaxis], -1)
     anchors_of_row = tf.math.unsorted_segment_sum(tf.cast(is_matched, tf.int32), row, images * rows)
 
-    def per_image(which: tf.Tensor) -> tf.Tensor:
-        total = tf.reduce_sum(tf.cast(which, tf.float32))
+    def per_image(flags: tf.Tensor) -> tf.Tensor:
+        total = tf.reduce_sum(tf.cast(flags, tf.float32))
         return total / tf.maximum(tf.cast(images, tf.float32), 1.0)
 
     counts = {
@@ -37,4 +37,4 @@ def count_assignment(matches: tf.Tensor, valid: tf.Tensor) -> Dict[str, tf.Tenso
         "NegativeAnchors": per_image(tf.equal(matches, UNMATCHED)),
         "IgnoredAnchors": per_image(tf.equal(matches, IGNORED)),
     }
-    return {f"TargetAssignment/AvgNum{what}PerImage": count for what, count in counts.items()}
+    return {f"TargetAssignment/AvgNum{name}PerImage": count for name, count in counts.items()}

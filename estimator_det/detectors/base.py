@@ -1,4 +1,4 @@
-"""What every detector offers, and the tensor bundles that pass its border.
+"""Interface of a detector, and the tuples of tensors that enter and leave it.
 
 Letters in shapes: B batch, A anchors, G groundtruth boxes (padded), K foreground classes,
 N detections (padded), P keypoints, H x W pixels. Boxes are `ymin, xmin, ymax, xmax`, normalized to
@@ -37,15 +37,15 @@ class Groundtruth(NamedTuple):
     difficult: Optional[tf.Tensor] = None  # bool [B, G]
     group_of: Optional[tf.Tensor] = None  # bool [B, G]
     labeled_classes: Optional[tf.Tensor] = None  # float32 [B, K]
-    verified_negatives: Optional[tf.Tensor] = None  # float32 [B, K], 1: certainly absent
-    not_exhaustive: Optional[tf.Tensor] = None  # float32 [B, K], 1: some may lack a box
-    is_annotated: Optional[tf.Tensor] = None  # bool [B]; images without give no loss
+    verified_negatives: Optional[tf.Tensor] = None  # float32 [B, K], 1 if certainly absent
+    not_exhaustive: Optional[tf.Tensor] = None  # float32 [B, K], 1 if some may lack a box
+    is_annotated: Optional[tf.Tensor] = None  # bool [B]; images with False have no loss
 
 
 class Context(NamedTuple):
-    """Features of other images, which those of a batch can attend to; rows past `num` are padding.
+    """Features of other images, for attention; rows past `num` are padding.
 
-    As `Groundtruth`, it is padded to the same number of rows for each image.
+    Like `Groundtruth`, it is padded to the same number of rows for each image.
     """
 
     features: tf.Tensor  # float32 [B, S, F]
@@ -62,20 +62,22 @@ class Predictions(NamedTuple):
     class_logits: tf.Tensor  # float32 [B, A, K + 1], or [B, A, K] without a background column
     mask_logits: Optional[tf.Tensor] = None  # float32 [B, A, K or 1, h, w]
     raw_boxes: Optional[tf.Tensor] = None  # float32 [B, A, 4], decoded; if configured
-    raw_feature_map_indices: Optional[tf.Tensor] = None  # int32 [B, A], the map of each raw box
-    quantized: Tuple[QuantizedTensor, ...] = ()  # where quantization is simulated
+    raw_feature_map_indices: Optional[tf.Tensor] = None  # int32 [B, A], feature map of each raw box
+    quantized: Tuple[QuantizedTensor, ...] = ()  # empty without simulated quantization
 
 
 class Losses(NamedTuple):
-    """The loss of a batch, and the figures that were counted on the way to it.
+    """Loss of a batch, and counts that were computed with it.
 
-    `divisors` make the loss of a batch computable from the losses of its parts, as replicas have
-    them: a term times `max(divisor, 1)` is a sum over images, and so is the divisor. Terms that
-    depend on variables alone have none.
+    `divisors` combine the losses of a batch's parts, e.g. of replicas, into the loss of the batch:
+    a term times `max(divisor, 1)` is a sum over images, and so is the divisor. Terms that depend on
+    variables only have no divisor.
     """
 
     terms: Dict[str, tf.Tensor]  # float32 scalars by name, e.g. "Loss/localization_loss"
-    counts: Dict[str, tf.Tensor]  # float32 scalars by name, e.g. of matched anchors; no loss
+    counts: Dict[
+        str, tf.Tensor
+    ]  # float32 scalars by name, e.g. number of matched anchors; not part of the loss
     divisors: Dict[str, tf.Tensor]  # float32 scalars by the names of terms; see above
 
 
@@ -95,12 +97,14 @@ class Detections(NamedTuple):
     anchor_indices: Optional[tf.Tensor] = None  # float32 [B, N]
     masks: Optional[tf.Tensor] = None  # float32 [B, N, h, w]
     keypoints: Optional[tf.Tensor] = None  # float32 [B, N, P, 2]
-    features: Optional[tf.Tensor] = None  # float32 [B, N, depth], of the second stage
-    cropped_features: Optional[tf.Tensor] = None  # float32 [B, N, h, w, depth], of the first
+    features: Optional[tf.Tensor] = None  # float32 [B, N, depth], features of the second stage
+    cropped_features: Optional[tf.Tensor] = (
+        None  # float32 [B, N, h, w, depth], features of the first stage
+    )
 
     def as_dict(self) -> Dict[str, tf.Tensor]:
-        """The tensors present, under the names that exported models give them."""
-        named = {
+        """Returns the tensors that are not None, under their names in exported models."""
+        tensors = {
             "detection_boxes": self.boxes,
             "detection_scores": self.scores,
             "detection_classes": self.classes,
@@ -114,27 +118,27 @@ class Detections(NamedTuple):
             "detection_features": self.features,
             "cropped_rpn_box_features": self.cropped_features,
         }
-        return {name: tensor for name, tensor in named.items() if tensor is not None}
+        return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 
 class Detector(Protocol):
-    """A whole model; holds no state between calls."""
+    """A whole model; has no state between calls."""
 
     @property
     def num_classes(self) -> int:
-        """Foreground classes."""
+        """Number of foreground classes."""
 
     @property
     def is_class_agnostic(self) -> bool:
-        """Whether it finds objects of whatever class; their class then is 0."""
+        """True if objects are detected regardless of class; their class is 0."""
 
     @property
     def is_training(self) -> bool:
-        """Whether it is built for training."""
+        """True if it is built for training."""
 
     @property
     def preprocess(self) -> Preprocessor:
-        """float32 [B, h, w, 3] in 0..255 -> inputs [B, H, W, C], true_shapes int32 [B, 3]."""
+        """Preprocesses float32 [B, h, w, 3] in 0..255: [B, H, W, C], true_shapes int32 [B, 3]."""
 
     def predict(
         self,
@@ -145,15 +149,15 @@ class Detector(Protocol):
     ) -> Any:
         """Builds the network on preprocessed inputs.
 
-        A detector of two stages needs the groundtruth in training: it chooses the regions that the
-        second stage learns from. One with a `context_config` needs the context, always.
+        In training, a two-stage detector needs the groundtruth to choose the regions of the second
+        stage. A detector with a `context_config` always needs the context.
         """
 
     def loss(self, predictions: Any, groundtruth: Groundtruth) -> Losses:
-        """Loss terms of a batch, and the counts of its assignment."""
+        """Computes the loss terms of a batch, and counts of its assignment."""
 
     def postprocess(self, predictions: Any, true_shapes: tf.Tensor) -> Detections:
-        """Decodes, scores and suppresses."""
+        """Decodes boxes, converts scores and suppresses."""
 
     def updates(self) -> List[tf.Operation]:
         """Operations that the train op depends on (moving averages of batch norm)."""
@@ -162,16 +166,16 @@ class Detector(Protocol):
         """Scalar penalties of the network's variables."""
 
     def restore_map(self, checkpoint_type: str, load_all: bool = False) -> Dict[str, tf.Variable]:
-        """Checkpoint name -> variable for "classification", "detection" or "full" warm starts."""
+        """Maps checkpoint names to variables for "classification", "detection" or "full"."""
 
 
 def make_detector(model_config: Any, is_training: bool, graph_rewriter: Any = None) -> Detector:
-    """A detector from a `DetectionModel` message; builds no graph.
+    """Builds a detector from a `DetectionModel` message, but no graph.
 
     Args:
-        model_config: The message.
-        is_training: Whether to build it for training.
-        graph_rewriter: `GraphRewriter` message of the pipeline, which may ask for simulated
+        model_config: a `DetectionModel` message.
+        is_training: True to build it for training.
+        graph_rewriter: `GraphRewriter` message of the pipeline, which can turn on simulated
             quantization; None for a float model.
 
     Raises:
@@ -185,14 +189,14 @@ def make_detector(model_config: Any, is_training: bool, graph_rewriter: Any = No
         return detector
     if not hasattr(detector, "quantization"):
         raise ConfigError(
-            "graph_rewriter.quantization: is not supported yet in "
-            f"{model_config.WhichOneof('model')} models, only in ssd. Remove graph_rewriter (--set "
+            "graph_rewriter.quantization is not supported yet in "
+            f"{model_config.WhichOneof('model')} models, only in ssd; remove graph_rewriter (--set "
             "graph_rewriter=null)"
         )
     return dataclasses.replace(detector, quantization=quantization)
 
 
 def make_preprocessor(model_config: Any) -> Preprocessor:
-    """The preprocessing of a `DetectionModel` alone; raises ConfigError like `make_detector`."""
+    """Builds only the preprocessing of a `DetectionModel`; ConfigError like `make_detector`."""
     refuse_absurd(model_config, "model.")
     return PREPROCESSORS.make_chosen(model_config, "model", "model")

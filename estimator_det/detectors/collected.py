@@ -1,4 +1,4 @@
-"""What tf-slim leaves in collections of the graph, read here only."""
+"""Reads what tf-slim adds to collections of the graph; nothing else reads them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from estimator_det.compat import tf1
 _REPLICA = re.compile(r"(?:^|/)replica_(\d+)/")
 
 
-def collected_here(key: str) -> List[Any]:
-    """The tensors or operations of a collection, those of this replica alone.
+def collection_of_replica(key: str) -> List[Any]:
+    """Returns the tensors or operations of a collection that belong to this replica.
 
     Replicas of a `MirroredStrategy` build into one graph and share its collections; all but the
-    first build in a name scope `replica_N`. The body of a loop, as that over parts of a batch,
-    shares those of the graph around it.
+    first one build in a name scope `replica_N`. The body of a loop, e.g. over parts of a batch,
+    shares the collections of the outer graph.
     """
     graph = tf1.get_default_graph()
-    found = [each for each in tf1.get_collection(key) if each.graph is graph]
+    members = [member for member in tf1.get_collection(key) if member.graph is graph]
     if not tf1.distribute.has_strategy():
-        return found
+        return members
     replica = _replica(graph.get_name_scope() + "/")
-    return [each for each in found if _replica(each.name) == replica]
+    return [member for member in members if _replica(member.name) == replica]
 
 
 def _replica(name: str) -> int:

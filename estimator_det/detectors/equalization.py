@@ -1,9 +1,9 @@
-"""A penalty that draws the channel ranges of each kernel together.
+"""Penalty that equalizes the channel ranges of each kernel.
 
-Where one channel of a kernel spans a much larger range than another, a quantizer with one step
-for the whole kernel leaves the small one few levels. The penalty is the variance over output
-channels of log(max |w|), summed over kernels: zero where all ranges are equal, and blind to a
-kernel's overall scale. The reference reads the option and ignores it.
+If one channel of a kernel has a much larger range than another, a quantizer with one step for the
+whole kernel has few levels for the small one. The penalty is the variance over output channels of
+log(max |w|), summed over kernels: zero if all ranges are equal, and independent of a kernel's
+overall scale. The reference reads the option but ignores it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Equalization:
     """Options of an `EqualizationLoss` message.
 
     Attributes:
-        weight: Factor of the penalty; above 0.
-        exclude_prefixes: Kernels whose variable names begin so are not covered.
+        weight: factor of the penalty; above 0.
+        exclude_prefixes: kernels are skipped if their variable names begin with one of these.
     """
 
     weight: float
@@ -35,7 +35,7 @@ class Equalization:
     def __post_init__(self) -> None:
         if self.weight <= 0:
             raise ConfigError(
-                f"ssd.loss.equalization_loss.weight: must be above 0; got {self.weight}"
+                f"ssd.loss.equalization_loss.weight must be above 0; given: {self.weight}"
             )
 
     def kernels(self) -> List[tf.Variable]:
@@ -47,11 +47,7 @@ class Equalization:
         ]
 
     def __call__(self) -> tf.Tensor:
-        """Scalar penalty of the network built so far.
-
-        Raises:
-            ConfigError: if no kernel is left to equalize.
-        """
+        """Computes the scalar penalty of the network that has been built."""
         kernels = self.kernels()
         if not kernels:
             raise ConfigError(
@@ -62,17 +58,17 @@ class Equalization:
 
 
 def range_spread(kernel: tf.Variable) -> tf.Tensor:
-    """Variance of log(max |w|) over the output channels of an HWIO or HWC1 kernel."""
+    """Computes the variance of log(max |w|) over the output channels of an HWIO or HWC1 kernel."""
     height, width = kernel.shape[0], kernel.shape[1]
-    depthwise = kernel.op.name.endswith("depthwise_weights")
-    channels = -1 if depthwise else kernel.shape[3]
-    flat = tf.reshape(kernel, [height * width if depthwise else -1, channels])
+    is_depthwise = kernel.op.name.endswith("depthwise_weights")
+    channels = -1 if is_depthwise else kernel.shape[3]
+    flat = tf.reshape(kernel, [height * width if is_depthwise else -1, channels])
     ranges = tf.maximum(tf.reduce_max(tf.abs(flat), axis=0), SMALLEST_RANGE)
     return tf.math.reduce_variance(tf.math.log(ranges))
 
 
 def make_equalization(config: Any) -> Optional[Equalization]:
-    """The penalty of a `Loss` message; None where its weight is 0."""
+    """Builds the penalty of a `Loss` message; None if its weight is 0."""
     if config.equalization_loss.weight == 0:
         return None
     return Equalization(

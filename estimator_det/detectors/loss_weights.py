@@ -1,4 +1,4 @@
-"""Weights instead of sampling negatives: the loss expected under sampling, without sampling.
+"""Weights instead of sampled negatives: the expected loss of sampling, without sampling.
 
 Letters: B batch, N anchors (or anchor-class pairs) of an image.
 """
@@ -16,25 +16,25 @@ TPU = TpuAdvice("loss.expected_loss_weights", "set it to NONE")
 
 
 class LossWeights(NamedTuple):
-    """Factors of each anchor's two losses."""
+    """Factors of an anchor's two losses."""
 
-    assigned: tf.Tensor  # float32 [B, N], of the loss against the assigned target
-    background: tf.Tensor  # float32 [B, N], of the loss against the background target
+    assigned: tf.Tensor  # float32 [B, N], factor of the loss with the assigned target
+    background: tf.Tensor  # float32 [B, N], factor of the loss with the background target
 
 
 ExpectedWeights = Callable[[tf.Tensor], LossWeights]
 
 
 def negative_rate(foreground: tf.Tensor, least_negatives: float, ratio: float) -> tf.Tensor:
-    """Share of an image's background anchors that sampling would keep.
+    """Computes the share of an image's background anchors that sampling would keep.
 
-    `ratio` negatives are wanted for each positive, so the share is `ratio * M / (N - M)` with M
-    the sum of the foreground probabilities; `least_negatives / N` where there are no positives.
+    With `ratio` negatives for each positive, the share is `ratio * M / (N - M)`, M being the sum of
+    the foreground probabilities; `least_negatives / N` without positives.
 
     Args:
         foreground: float32 [B, N], probability that an anchor is foreground.
-        least_negatives: Negatives wanted of an image without positives.
-        ratio: Negatives wanted for each positive.
+        least_negatives: negatives of an image without positives.
+        ratio: negatives for each positive.
 
     Returns:
         float32 [B, 1].
@@ -46,7 +46,7 @@ def negative_rate(foreground: tf.Tensor, least_negatives: float, ratio: float) -
 
 
 def expected_sampling(foreground: tf.Tensor, least_negatives: float, ratio: float) -> LossWeights:
-    """The loss expected if every anchor were drawn as foreground with its probability.
+    """Weights for the expected loss if each anchor is foreground with its probability.
 
     Arguments are those of `negative_rate`.
     """
@@ -57,7 +57,7 @@ def expected_sampling(foreground: tf.Tensor, least_negatives: float, ratio: floa
 def reweighted_unmatched(
     foreground: tf.Tensor, least_negatives: float, ratio: float
 ) -> LossWeights:
-    """Every anchor keeps its assigned target; the weight of background ones is the sampling rate.
+    """Weights with the sampling rate for background anchors; anchors keep their assigned target.
 
     Arguments are those of `negative_rate`.
     """
@@ -72,18 +72,14 @@ _KINDS: Dict[int, Callable[[tf.Tensor, float, float], LossWeights]] = {
 
 
 def make_expected_weights(config: Any) -> Optional[ExpectedWeights]:
-    """Foreground probabilities [B, N] -> weights, of a `Loss` message; None if it has none.
-
-    Raises:
-        ConfigError: if a number is negative.
-    """
+    """Builds the function foreground [B, N] -> weights of a `Loss` message; None if it has none."""
     if config.expected_loss_weights == losses_pb2.Loss.NONE:
         return None
     least, ratio = config.min_num_negative_samples, config.desired_negative_sampling_ratio
     if least < 0 or ratio < 0:
         raise ConfigError(
-            "ssd.loss: min_num_negative_samples and desired_negative_sampling_ratio must not be "
-            f"negative; got {least} and {ratio}"
+            "ssd.loss: min_num_negative_samples and desired_negative_sampling_ratio must be 0 or "
+            f"more; given: {least} and {ratio}"
         )
-    weigh = _KINDS[config.expected_loss_weights]
-    return lambda foreground: weigh(foreground, least, ratio)
+    compute_weights = _KINDS[config.expected_loss_weights]
+    return lambda foreground: compute_weights(foreground, least, ratio)

@@ -1,4 +1,4 @@
-"""Which variables a warm start restores, and their names in the checkpoint."""
+"""Variables that a warm start restores, and their names in the checkpoint."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ def variables_to_restore(
     extractor_scopes: Sequence[str],
     classifier_name: Callable[[str], Optional[str]],
 ) -> Dict[str, tf.Variable]:
-    """Checkpoint name -> variable, of the variables that exist so far.
+    """Maps checkpoint names to the variables that exist at the moment.
 
     Args:
-        checkpoint_type: "classification": those of the extractor, as a classifier's checkpoint
-            names them. "detection": those of the extractor. "full": all.
-        load_all: Whether "detection" means all variables as well.
-        extractor_scopes: Scopes of the extractor; of variables with the same name in a
-            classifier, that of the last scope is restored.
-        classifier_name: Name of an extractor's variable in a detector -> in a classifier; None:
-            not there.
+        checkpoint_type: "classification": the extractor's variables, as a classifier's checkpoint
+            names them. "detection": the extractor's variables. "full": all.
+        load_all: True if "detection" also means all variables.
+        extractor_scopes: scopes of the extractor; if variables have the same name in a classifier,
+            the variable of the last scope is restored.
+        classifier_name: name of an extractor's variable in a detector -> its name in a classifier;
+            None if a classifier does not have it.
 
     Raises:
-        ConfigError: if the type is another.
+        ConfigError: if the type is not known.
     """
     if checkpoint_type not in CHECKPOINT_TYPES:
         raise ConfigError(
             f"fine_tune_checkpoint_type {checkpoint_type!r} is not known; "
-            f"it must be one of {list(CHECKPOINT_TYPES)}"
+            f"use one of {list(CHECKPOINT_TYPES)}"
         )
     step = tf1.train.get_global_step()
     variables = {v.op.name: v for v in tf1.global_variables() if v is not step}

@@ -27,7 +27,7 @@ from estimator_det.detectors.base import (
     Losses,
     Predictions,
 )
-from estimator_det.detectors.collected import collected_here
+from estimator_det.detectors.collected import collection_of_replica
 from estimator_det.detectors.restore import variables_to_restore
 from estimator_det.detectors.ssd_loss import SsdLoss, make_ssd_loss
 from estimator_det.extractors.ssd.recipe import Extractor, make_extractor
@@ -43,12 +43,12 @@ EXTRACTOR_SCOPE = "FeatureExtractor"
 
 @dataclass(frozen=True)
 class Postprocessing:
-    """From raw predictions to detections.
+    """Conversion of raw predictions to detections.
 
     Attributes:
-        convert_scores: Class logits -> scores.
-        nms: Thresholds and limits of suppression.
-        has_background: Whether class column 0 is background and can never be detected.
+        convert_scores: class logits -> scores.
+        nms: thresholds and limits of suppression.
+        has_background: True if class column 0 is background, which is never detected.
     """
 
     convert_scores: Callable[[tf.Tensor], tf.Tensor]
@@ -58,23 +58,23 @@ class Postprocessing:
 
 @dataclass(frozen=True)
 class SsdDetector:
-    """A single-shot detector; `Detector` says what its methods do.
+    """A single-shot detector; `Detector` documents its methods.
 
     Attributes:
-        num_classes: Foreground classes.
-        is_training: Whether the model is built for training.
-        norm_is_training: Whether batch norm learns; false where it is frozen.
-        inplace_norm_update: Batch norm moves its averages by itself, without update operations.
-        preprocess: Pixels to the network's input.
-        extractor: Images to feature maps.
-        predictor: Feature maps to raw predictions.
-        anchor_generator: Feature map sizes to anchors.
-        box_coder: Box encodings to boxes.
-        losses: Predictions and groundtruth to loss terms.
-        postprocessing: Predictions to detections.
-        return_raw_boxes: `predict` decodes the boxes, too.
-        is_class_agnostic: Never.
-        quantization: Simulated in every layer; None for a float network.
+        num_classes: foreground classes.
+        is_training: True if the model is built for training.
+        norm_is_training: True if batch norm learns; False if it is frozen.
+        inplace_norm_update: True if batch norm updates its averages without update operations.
+        preprocess: pixels -> the network's input.
+        extractor: images -> feature maps.
+        predictor: feature maps -> raw predictions.
+        anchor_generator: feature map sizes -> anchors.
+        box_coder: box encodings -> boxes.
+        losses: predictions and groundtruth -> loss terms.
+        postprocessing: predictions -> detections.
+        return_raw_boxes: True if `predict` also decodes the boxes.
+        is_class_agnostic: always False.
+        quantization: simulated in every layer; None for a float network.
     """
 
     num_classes: int
@@ -96,8 +96,8 @@ class SsdDetector:
         recipe = getattr(self.extractor, "recipe", None)
         if self.quantization is not None and recipe is not None and not recipe.quantizes:
             raise ConfigError(
-                "graph_rewriter.quantization: is not supported yet by the type of the "
-                "feature_extractor. Use another type, or remove graph_rewriter (--set "
+                "graph_rewriter.quantization is not supported yet by this type of "
+                "feature_extractor; use another type, or remove graph_rewriter (--set "
                 "graph_rewriter=null)"
             )
 
@@ -112,15 +112,15 @@ class SsdDetector:
 
         Args:
             inputs: float [B, H, W, C] from `preprocess`.
-            true_shapes: Unused: single-shot networks see the padding too.
-            groundtruth: Unused.
-            context: Unused.
+            true_shapes: unused: single-shot networks process the padding, too.
+            groundtruth: unused.
+            context: unused.
 
         Returns:
             Raw predictions and their anchors.
 
         Raises:
-            ConfigError: if the configuration's parts do not fit each other.
+            ConfigError: if the configuration's parts do not fit.
         """
         del true_shapes, groundtruth, context
         updates = None if self.inplace_norm_update else tf1.GraphKeys.UPDATE_OPS
@@ -165,16 +165,16 @@ class SsdDetector:
         """Decodes boxes, converts scores and suppresses.
 
         Args:
-            predictions: Of `predict`.
-            true_shapes: int32 [B, 3] of `preprocess`; detections are cut to the real image and
-                normalized to it. None: the padded image is all real.
+            predictions: output of `predict`.
+            true_shapes: int32 [B, 3] from `preprocess`; detections are cut to the real image and
+                normalized to it. None: the whole padded image is real.
 
         Returns:
-            The detections; `raw_boxes` and `raw_scores` hold every anchor, in the frame of the
+            The detections; `raw_boxes` and `raw_scores` have all anchors, in the frame of the
             padded image, with the background column if there is one.
         """
         with tf1.name_scope("Postprocessor"):
-            # Clients of exported models read these three tensors by their names.
+            # Clients of exported models read these three tensors by name.
             encodings = tf.identity(predictions.box_encodings, "raw_box_encodings")
             decoded = self.box_coder.decode(encodings, predictions.anchors)
             decoded = decoded._replace(boxes=tf.identity(decoded.boxes, "raw_box_locations"))
@@ -183,7 +183,7 @@ class SsdDetector:
             fields = {"multiclass_scores": all_scores}
             if decoded.keypoints is not None:
                 fields["keypoints"] = decoded.keypoints
-            kept = multiclass_nms(
+            survivors = multiclass_nms(
                 decoded.boxes[:, :, tf.newaxis, :],
                 all_scores[:, :, int(self.postprocessing.has_background) :],
                 self.postprocessing.nms,
@@ -192,23 +192,23 @@ class SsdDetector:
                 fields=fields,
             )
             return Detections(
-                boxes=kept.boxes,
-                scores=kept.scores,
-                classes=kept.classes,
-                num=tf.cast(kept.num, tf.float32),
+                boxes=survivors.boxes,
+                scores=survivors.scores,
+                classes=survivors.classes,
+                num=tf.cast(survivors.num, tf.float32),
                 raw_boxes=decoded.boxes,
                 raw_scores=all_scores,
-                multiclass_scores=kept.fields["multiclass_scores"],
-                anchor_indices=tf.cast(kept.anchor_indices, tf.float32),
-                masks=kept.masks,
-                keypoints=kept.fields.get("keypoints"),
+                multiclass_scores=survivors.fields["multiclass_scores"],
+                anchor_indices=tf.cast(survivors.anchor_indices, tf.float32),
+                masks=survivors.masks,
+                keypoints=survivors.fields.get("keypoints"),
             )
 
     def updates(self) -> List[tf.Operation]:
-        return collected_here(tf1.GraphKeys.UPDATE_OPS)
+        return collection_of_replica(tf1.GraphKeys.UPDATE_OPS)
 
     def regularization_losses(self) -> List[tf.Tensor]:
-        return collected_here(tf1.GraphKeys.REGULARIZATION_LOSSES)
+        return collection_of_replica(tf1.GraphKeys.REGULARIZATION_LOSSES)
 
     def restore_map(self, checkpoint_type: str, load_all: bool = False) -> Dict[str, tf.Variable]:
         """See `variables_to_restore`."""
@@ -220,7 +220,7 @@ class SsdDetector:
 
 
 def _map_indices(sizes: List[Tuple[Any, Any]], counts: List[int], batch: tf.Tensor) -> tf.Tensor:
-    """int32 [B, A]: the number of the feature map that each anchor belongs to."""
+    """Number of the feature map of each anchor, int32 [B, A]."""
     parts = [
         tf.fill([batch, height * width * count], number)
         for number, ((height, width), count) in enumerate(zip(sizes, counts))
@@ -231,56 +231,48 @@ def _map_indices(sizes: List[Tuple[Any, Any]], counts: List[int], batch: tf.Tens
 def _check_counts(encodings: tf.Tensor, anchors: tf.Tensor, code_size: int) -> None:
     if encodings.shape[-1] != code_size:
         raise ConfigError(
-            f"ssd.box_predictor: box_code_size is {encodings.shape[-1]}, but codes of the box "
-            f"coder have {code_size} numbers; set box_code_size: {code_size}"
+            f"ssd.box_predictor.box_code_size is {encodings.shape[-1]}, but the box coder has "
+            f"{code_size} numbers per box; set box_code_size: {code_size}"
         )
-    predicted, laid = encodings.shape[1], anchors.shape[0]
-    if predicted is not None and laid is not None and predicted != laid:
+    num_boxes, num_anchors = encodings.shape[1], anchors.shape[0]
+    if num_boxes is not None and num_anchors is not None and num_boxes != num_anchors:
         raise ConfigError(
-            f"ssd.anchor_generator: makes {laid} anchors, but the box predictor {predicted} boxes; "
-            "set strides and layers that fit the feature maps"
+            f"ssd.anchor_generator makes {num_anchors} anchors, but the box predictor makes "
+            f"{num_boxes} boxes; set strides and layers that fit the feature maps"
         )
 
 
 def _real_windows(inputs: tf.Tensor, true_shapes: Optional[tf.Tensor]) -> tf.Tensor:
-    """float32 [B, 4]: the real image's window in the normalized frame of the padded image."""
+    """Window of the real image in the normalized frame of the padded image, float32 [B, 4]."""
     if true_shapes is None:
         return tf.tile(tf.constant([[0.0, 0.0, 1.0, 1.0]]), [tf.shape(inputs)[0], 1])
     height, width = height_and_width(inputs)
-    padded = tf.cast(tf.stack([height, width]), tf.float32)
-    ends = tf.cast(true_shapes[:, :2], tf.float32) / padded
+    padded_size = tf.cast(tf.stack([height, width]), tf.float32)
+    ends = tf.cast(true_shapes[:, :2], tf.float32) / padded_size
     return tf.concat([tf.zeros_like(ends), ends], axis=1)
 
 
 def _check_model(config: Any) -> None:
     check_supported(config, "ssd")
     if config.num_classes < 1:
-        raise ConfigError(f"ssd.num_classes: must be 1 or more; got {config.num_classes}")
+        raise ConfigError(f"ssd.num_classes must be 1 or more; given: {config.num_classes}")
     if config.add_background_class and config.explicit_background_class:
         raise ConfigError(
-            "ssd.add_background_class: excludes explicit_background_class, which makes the "
-            "background one of num_classes; set add_background_class: false"
+            "ssd.add_background_class cannot be combined with explicit_background_class, which "
+            "makes the background one of num_classes; set add_background_class: false"
         )
 
 
 @PREPROCESSORS.register("ssd")
 def make_ssd_preprocessor(config: Any) -> Preprocessor:
-    """The preprocessing of an `Ssd` message; ConfigError if a part is unknown."""
+    """Builds the preprocessing of an `Ssd` message; ConfigError if a part is unknown."""
     extractor = make_extractor(config.feature_extractor, False)
     return Preprocessor(make_resizer(config.image_resizer), extractor.normalize)
 
 
 @DETECTORS.register("ssd")
 def make_ssd(config: Any, is_training: bool) -> SsdDetector:
-    """The detector of an `Ssd` message; builds no graph.
-
-    Args:
-        config: The message.
-        is_training: Whether to build it for training.
-
-    Raises:
-        ConfigError: if a part is unknown, or options contradict each other.
-    """
+    """Builds the detector of an `Ssd` message, but no graph."""
     _check_model(config)
     norm_is_training = is_training and not config.freeze_batchnorm
     has_background = config.add_background_class or config.explicit_background_class

@@ -31,18 +31,18 @@ EQUALIZATION = "Loss/equalization_loss"
 
 @dataclass(frozen=True)
 class TargetOptions:
-    """How groundtruth becomes targets.
+    """Options of the conversion of groundtruth to targets.
 
     Attributes:
-        unmatched_class: Class target [C] of an anchor without groundtruth.
-        add_background: Whether class column 0 is a background that groundtruth lacks.
-        by_confidence: Confidences of groundtruth classes are the class targets.
-        implicit_weight: With `by_confidence`, class weight where no confidence is given.
+        unmatched_class: class target [C] of an anchor without groundtruth.
+        add_background: True if class column 0 is a background that groundtruth does not have.
+        by_confidence: True if confidences of groundtruth classes are the class targets.
+        implicit_weight: weight of classes without a confidence; used with `use_confidences`.
     """
 
     unmatched_class: Tuple[float, ...]
     add_background: bool
-    by_confidence: bool = False
+    use_confidences: bool = False
     implicit_weight: float = 1.0
 
 
@@ -50,12 +50,10 @@ class TargetOptions:
 class LossTerms:
     """The two losses of anchors.
 
-    Attributes:
-        classification: Class logits, targets, weights -> [B, A, C] or [B, A].
-        localization: Box codes, or boxes if it is `on_boxes`, targets, weights -> [B, A], possibly
-            flat.
-        classification_weight: Factor of the classification term.
-        localization_weight: Factor of the localization term.
+    classification: class logits, targets, weights -> [B, A, C] or [B, A].
+    localization: box codes, or boxes if it is `on_boxes`, targets, weights -> [B, A], possibly flat.
+    classification_weight: factor of the classification term.
+    localization_weight: factor of the localization term.
     """
 
     classification: Callable[..., tf.Tensor]
@@ -66,38 +64,38 @@ class LossTerms:
 
 @dataclass(frozen=True)
 class SsdLoss:
-    """Predictions and groundtruth to loss terms.
+    """Computes loss terms from predictions and groundtruth.
 
     Attributes:
-        assigner: Matches anchors to groundtruth.
-        targets: How groundtruth becomes targets.
-        terms: The two losses.
-        by_num_matches: Divide by the sum of box weights of matched anchors, if above 1.
-        by_code_size: Divide the localization term by the numbers per box.
+        assigner: matches anchors to groundtruth.
+        targets: options of the targets.
+        terms: the two losses.
+        by_num_matches: divide by the sum of box weights of matched anchors, if above 1.
+        by_code_size: divide the localization term by the numbers per box.
         sampler: (bool [B, A] eligible, bool [B, A] matched) -> sampled; None: use all anchors.
-        expected_weights: Weigh anchors as sampling would on average; None: do not.
-        miner: Keep the anchors of the largest losses only; None: keep all.
-        equalization: Penalty of uneven kernels; None: none.
+        expected_weights: weight anchors as sampling would on average; None: do not.
+        miner: use the anchors of the largest losses only; None: use all.
+        equalization: penalty of uneven kernels; None: no penalty.
     """
 
     assigner: TargetAssigner
     targets: TargetOptions
     terms: LossTerms
-    by_num_matches: bool = True
-    by_code_size: bool = False
+    normalize_by_num_matches: bool = True
+    normalize_by_code_size: bool = False
     sampler: Optional[Sampler] = None
     expected_weights: Optional[ExpectedWeights] = None
     miner: Optional[Callable[..., Any]] = None
     equalization: Optional[Equalization] = None
 
     def __call__(self, predictions: Predictions, groundtruth: Groundtruth) -> Losses:
-        """Scalar loss terms of a batch, weighted and normalized, and counts of the assignment."""
-        targets = self._sampled(self.assign(predictions.anchors, groundtruth))
+        """Computes scalar loss terms of a batch, weighted and normalized, and assignment counts."""
+        targets = self._apply_sampler(self.assign(predictions.anchors, groundtruth))
         counts = count_assignment(targets.matches, groundtruth.valid)
         box_losses = self._box_losses(predictions, targets, groundtruth.is_annotated)
         class_losses = self._class_losses(predictions, targets, groundtruth.is_annotated)
         if self.expected_weights:
-            box_total, class_total = self._expected(
+            box_total, class_total = self._expected_losses(
                 predictions, targets, box_losses, class_losses, groundtruth.is_annotated
             )
         elif self.miner:
@@ -105,17 +103,21 @@ class SsdLoss:
             per_anchor = class_losses  # [B, A]; softmax losses have no class axis
             if class_losses.shape.rank == 3:
                 per_anchor = tf.reduce_sum(class_losses, axis=2)
-            mined = self.miner(box_losses, per_anchor, decoded.boxes, targets.matches)
-            box_total, class_total = mined.localization, mined.classification
+            mined_losses = self.miner(box_losses, per_anchor, decoded.boxes, targets.matches)
+            box_total, class_total = mined_losses.localization, mined_losses.classification
             for name in ("num_positives", "num_negatives"):
-                mean = tf.reduce_mean(tf.cast(getattr(mined, name), tf.float32))
+                mean = tf.reduce_mean(tf.cast(getattr(mined_losses, name), tf.float32))
                 counts[f"HardExampleMiner/{name}"] = mean
         else:
             box_total, class_total = tf.reduce_sum(box_losses), tf.reduce_sum(class_losses)
 
-        divisor = tf.reduce_sum(targets.box_weights) if self.by_num_matches else tf.constant(0.0)
+        divisor = (
+            tf.reduce_sum(targets.box_weights)
+            if self.normalize_by_num_matches
+            else tf.constant(0.0)
+        )
         normalizer = tf.maximum(divisor, 1.0)
-        code_size = float(self.assigner.coder.code_size) if self.by_code_size else 1.0
+        code_size = float(self.assigner.coder.code_size) if self.normalize_by_code_size else 1.0
         terms = {
             LOCALIZATION: self.terms.localization_weight / (normalizer * code_size) * box_total,
             CLASSIFICATION: self.terms.classification_weight / normalizer * class_total,
@@ -126,13 +128,13 @@ class SsdLoss:
         return Losses(terms, counts, divisors)
 
     def assign(self, anchors: tf.Tensor, groundtruth: Groundtruth) -> Targets:
-        """What each anchor should predict.
+        """Builds the targets of every anchor.
 
         Raises:
-            ConfigError: if confidences are to be the targets and groundtruth has none.
+            ConfigError: if confidences are the targets, but groundtruth has none.
         """
         unmatched = tf.constant(self.targets.unmatched_class)
-        if not self.targets.by_confidence:
+        if not self.targets.use_confidences:
             return self.assigner.assign(
                 anchors,
                 groundtruth.boxes,
@@ -144,8 +146,8 @@ class SsdLoss:
             )
         if groundtruth.confidences is None:
             raise ConfigError(
-                "ssd.use_confidences_as_targets: the groundtruth has no confidences; records need "
-                "image/object/class/confidence"
+                "ssd.use_confidences_as_targets is true, but the groundtruth has no "
+                "confidences; set it to false or use records with image/object/class/confidence"
             )
         return self.assigner.assign_confidences(
             anchors,
@@ -159,19 +161,21 @@ class SsdLoss:
         )
 
     def _with_background(self, classes: tf.Tensor) -> tf.Tensor:
-        """[B, G, K] -> [B, G, C]."""
+        """Adds the background column: [B, G, K] -> [B, G, C]."""
         if not self.targets.add_background:
             return classes
         return tf.pad(classes, [[0, 0], [0, 0], [1, 0]])
 
-    def _sampled(self, targets: Targets) -> Targets:
-        """Targets with the weights of anchors that were not sampled at zero."""
+    def _apply_sampler(self, targets: Targets) -> Targets:
+        """Sets the weights of anchors that are not sampled to zero."""
         if self.sampler is None:
             return targets
         foreground = targets.class_targets
         if self.targets.add_background:
             foreground = foreground[:, :, 1:]
         sampled = self.sampler(
+            # Anchors with any class weight are eligible, those with any foreground class are
+            # positive.
             tf.not_equal(tf.reduce_mean(targets.class_weights, axis=2), 0.0),
             tf.not_equal(tf.reduce_sum(foreground, axis=2), 0.0),
         )
@@ -184,20 +188,21 @@ class SsdLoss:
     def _box_losses(
         self, predictions: Predictions, targets: Targets, annotated: Optional[tf.Tensor]
     ) -> tf.Tensor:
-        """float32 [B, A]; targets that are NaN (absent keypoints) count as zero."""
-        predicted, wanted = predictions.box_encodings, targets.box_targets
+        """Localization losses, float32 [B, A]; NaN targets (absent keypoints) count as zero."""
+        predictions_to_compare, targets_to_compare = predictions.box_encodings, targets.box_targets
         # A plain function may be registered, too: it compares codes.
         if getattr(self.terms.localization, "on_boxes", False):
             coder = self.assigner.coder
-            predicted = coder.decode(predicted, predictions.anchors).boxes
-            wanted = coder.decode(wanted, predictions.anchors).boxes
+            predictions_to_compare = coder.decode(predictions_to_compare, predictions.anchors).boxes
+            targets_to_compare = coder.decode(targets_to_compare, predictions.anchors).boxes
         losses = self.terms.localization(
-            predicted,
-            wanted,
+            predictions_to_compare,
+            targets_to_compare,
             weights=targets.box_weights,
             losses_mask=annotated,
             ignore_nan_targets=True,
         )
+        # A loss of codes that sums them has [B, A] already; the reshape and sum cover both shapes.
         losses = tf.reshape(losses, tf.concat([tf.shape(targets.box_weights), [-1]], axis=0))
         return tf.reduce_sum(losses, axis=2)
 
@@ -211,7 +216,7 @@ class SsdLoss:
             losses_mask=annotated,
         )
 
-    def _expected(
+    def _expected_losses(
         self,
         predictions: Predictions,
         targets: Targets,
@@ -219,10 +224,10 @@ class SsdLoss:
         class_losses: tf.Tensor,
         annotated: Optional[tf.Tensor],
     ) -> Tuple[tf.Tensor, tf.Tensor]:
-        """Sums of the losses that sampling would give on average.
+        """Computes the sums of losses that sampling would have on average.
 
-        Where classes have losses of their own, each pair of anchor and class is sampled by
-        itself: the class's target is the probability of foreground.
+        If each class has a loss, each pair of anchor and class is sampled separately: the class's
+        target is the probability of foreground.
         """
         assert self.expected_weights is not None
         unmatched = tf.broadcast_to(
@@ -247,11 +252,7 @@ class SsdLoss:
 
 
 def make_ssd_loss(config: Any, is_training: bool) -> SsdLoss:
-    """The losses of an `Ssd` message.
-
-    Raises:
-        ConfigError: if a part is unknown or an option out of range.
-    """
+    """Builds the losses of an `Ssd` message, or raises ConfigError."""
     loss = config.loss
     columns = config.num_classes + int(config.add_background_class)
     background = 0.0 if config.encode_background_as_zeros else 1.0
@@ -265,7 +266,7 @@ def make_ssd_loss(config: Any, is_training: bool) -> SsdLoss:
         targets=TargetOptions(
             unmatched_class=(background,) + (0.0,) * (columns - 1),
             add_background=config.add_background_class,
-            by_confidence=is_training and config.use_confidences_as_targets,
+            use_confidences=is_training and config.use_confidences_as_targets,
             implicit_weight=config.implicit_example_weight,
         ),
         terms=LossTerms(
@@ -274,8 +275,8 @@ def make_ssd_loss(config: Any, is_training: bool) -> SsdLoss:
             classification_weight=loss.classification_weight,
             localization_weight=loss.localization_weight,
         ),
-        by_num_matches=config.normalize_loss_by_num_matches,
-        by_code_size=config.normalize_loc_loss_by_codesize,
+        normalize_by_num_matches=config.normalize_loss_by_num_matches,
+        normalize_by_code_size=config.normalize_loc_loss_by_codesize,
         sampler=(
             make_random_example_sampler(loss.random_example_sampler)
             if loss.HasField("random_example_sampler")

@@ -183,7 +183,7 @@ def _lay_on_one_map(detector: Any, height: int, width: int, num_channels: int) -
     rpn, stride = detector.rpn, detector.extractor.stride
     rows, columns = -(-height // stride), -(-width // stride)
     anchors = np.asarray(
-        rpn.lay_anchors((rows, columns), tf.constant([0.0, 0.0, height, width]))[0]
+        rpn.generate_anchors((rows, columns), tf.constant([0.0, 0.0, height, width]))[0]
     )
     # Not those of the anchors: clipping makes shapes that fit no box elsewhere.
     everywhere = np.asarray(rpn.anchor_generator.generate([(1, 1)], (1, 1)))

@@ -40,7 +40,7 @@ def test_reweighted_unmatched() -> None:
 
 def test_not_asked_for_and_out_of_range() -> None:
     assert loss_weights.make_expected_weights(losses_pb2.Loss()) is None
-    with pytest.raises(ValueError, match="must not be negative; got -1"):
+    with pytest.raises(ValueError, match="must be 0 or more; given: -1"):
         weights("expected_loss_weights: EXPECTED_SAMPLING min_num_negative_samples: -1")
 
 
@@ -68,5 +68,5 @@ def test_equalization_options() -> None:
     text = "equalization_loss { weight: 2 exclude_prefixes: 'a' exclude_prefixes: 'b' }"
     made = equalization.make_equalization(text_format.Parse(text, losses_pb2.Loss()))
     assert made == equalization.Equalization(2.0, ("a", "b"))
-    with pytest.raises(ValueError, match="weight: must be above 0; got -1"):
+    with pytest.raises(ValueError, match="weight must be above 0; given: -1"):
         equalization.Equalization(-1.0)

@@ -143,9 +143,9 @@ def _small_pipeline(extractor: str) -> Any:
 
 
 REFUSED = {
-    "ssd_pnasnet": "by the type of the feature_extractor",
-    "ssd_spaghettinet": "by the type of the feature_extractor",
-    "ssd_mobilenet_v2_mnasfpn": "by the type of the feature_extractor",
+    "ssd_pnasnet": "by this type of feature_extractor",
+    "ssd_spaghettinet": "by this type of feature_extractor",
+    "ssd_mobilenet_v2_mnasfpn": "by this type of feature_extractor",
     "faster_rcnn_resnet50_pets": "in faster_rcnn models, only in ssd",
     "mask_rcnn_mobilenet_v1_shapes": "in faster_rcnn models, only in ssd",
 }
@@ -161,7 +161,7 @@ def test_models_that_cannot_be_quantized_are_refused_with_a_remedy_that_works(na
     with pytest.raises(ConfigError) as refused:
         make_detector(config.model, True, config.graph_rewriter)
     message = str(refused.value)
-    assert message.startswith("graph_rewriter.quantization: is not supported yet")
+    assert message.startswith("graph_rewriter.quantization is not supported yet")
     assert REFUSED[name] in message
     (assignment,) = re.findall(r"--set (\S+)\)", message)
     remedied = pipeline.apply_overrides(config, [assignment])

@@ -37,7 +37,7 @@ def test_what_is_trained_when(is_training: bool, frozen: str) -> None:
     assert detector.is_training == is_training
     assert detector.norm_is_training == (is_training and frozen == "false")
     assert detector.predictor.head.is_training == is_training
-    assert detector.losses.targets.by_confidence == is_training
+    assert detector.losses.targets.use_confidences == is_training
     assert detector.inplace_norm_update and not detector.return_raw_boxes
 
 
@@ -76,7 +76,7 @@ def test_preprocess_normalizes_before_it_pads() -> None:
     np.testing.assert_array_equal(shapes, [[32, 64, 3]] * 2)
     np.testing.assert_allclose(inputs[:, :32], 1.0, rtol=1e-6)
     np.testing.assert_array_equal(inputs[:, 32:], np.zeros((2, 32, 64, 3)))
-    with pytest.raises(ValueError, match=r"float32 pixels in 0\.\.255; got uint8"):
+    with pytest.raises(ValueError, match=r"float32 in 0\.\.255; given: uint8"):
         detector.preprocess(tf.zeros([2, 20, 40, 3], tf.uint8))
 
 
@@ -302,11 +302,11 @@ def test_restore_map() -> None:
         ("num_classes: 0", "^model.ssd.num_classes: is 0; allowed are 1 to 100,000 classes"),
         (
             "explicit_background_class: true",
-            "add_background_class: excludes explicit_background_class",
+            "add_background_class cannot be combined with explicit_background_class",
         ),
         ("mask_head_config {}", "mask_head_config: is not supported"),
         ("feature_extractor { type: 'ssd_mobilenet' }", "'ssd_mobilenet' is not known"),
-        ("feature_extractor { num_layers: 3 }", "has 2 layers.* makes 3"),
+        ("feature_extractor { num_layers: 3 }", "has 2 layers.*makes 3"),
         ("box_coder { keypoint_box_coder { num_keypoints: 1 } }", "set box_code_size: 6"),
     ],
 )

@@ -193,7 +193,7 @@ def test_expected_sampling_of_softmax_and_of_sigmoid() -> None:
 
 def test_every_option_is_read() -> None:
     plain = make_loss()
-    assert (plain.by_num_matches, plain.by_code_size) == (True, False)
+    assert (plain.normalize_by_num_matches, plain.normalize_by_code_size) == (True, False)
     assert plain.sampler is plain.miner is plain.expected_weights is plain.equalization is None
     made = make_loss(
         """normalize_loss_by_num_matches: false normalize_loc_loss_by_codesize: true
@@ -202,7 +202,7 @@ def test_every_option_is_read() -> None:
           random_example_sampler {} expected_loss_weights: EXPECTED_SAMPLING
           localization_loss { weighted_giou {} } equalization_loss { weight: 0.5 } }"""
     )
-    assert (made.by_num_matches, made.by_code_size) == (False, True)
+    assert (made.normalize_by_num_matches, made.normalize_by_code_size) == (False, True)
     assert made.assigner.negative_class_weight == 0.25
     assert made.targets.implicit_weight == 0.5
     assert (made.terms.classification_weight, made.terms.localization_weight) == (2.0, 5.0)

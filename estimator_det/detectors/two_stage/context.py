@@ -4,8 +4,9 @@ Source: Beery et al., 2020 (https://arxiv.org/abs/1912.03538). Numbers and varia
 the reference, which extends the paper by several heads and layers and by attention among the boxes
 of one image.
 
-Letters: B images, N boxes of an image (padded), M things that they attend to (padded), C channels
-of a box's features, D channels of the bottleneck, S context features of length F.
+Letters: B images, N boxes of an image (padded), M rows of attention memory (padded), C channels of
+    a
+box's features, D channels of the bottleneck, S context features of length F.
 """
 
 from __future__ import annotations
@@ -25,28 +26,28 @@ POST_BOX_CLASSIFIER = faster_rcnn_pb2.POST_BOX_CLASSIFIER
 MASKED = -1e9  # similarity of padding; a softmax over padding alone is uniform, not NaN
 
 
-class Surroundings(NamedTuple):
-    """What the boxes of a batch can attend to."""
+class AttentionContext(NamedTuple):
+    """Valid boxes and context features to attend to."""
 
-    valid: tf.Tensor  # bool [B, N], which boxes are no padding
+    valid: tf.Tensor  # bool [B, N], False for padding
     context: Optional[Context] = None
 
 
 @dataclass(frozen=True)
 class ContextAttention:
-    """Adds to the features of boxes what these find by attention.
+    """Adds attended features to the features of boxes.
 
     Attributes:
-        position: Features that attend: of crops, POST_RPN, or of boxes, POST_BOX_CLASSIFIER.
+        position: features that attend: of crops, POST_RPN, or of boxes, POST_BOX_CLASSIFIER.
         bottleneck: D.
-        temperature: Of the softmax over similarities.
+        temperature: temperature of the softmax over similarities.
         feature_length: F.
-        heads: Of the attention to context features, whose results are averaged.
-        layers: Of the attention to context features, one after the other.
-        among_boxes: Whether boxes attend to the boxes of their image.
-        to_context: Whether boxes attend to context features.
-        in_sequence: Whether the result of the former attends to context features, too.
-        is_training: Whether batch norm uses and learns from batch statistics.
+        heads: number of heads of the attention to context features; their results are averaged.
+        layers: number of layers of the attention to context features.
+        among_boxes: True if boxes attend to the boxes of their image.
+        to_context: True if boxes attend to context features.
+        in_sequence: True if context attention starts from the result of self-attention.
+        is_training: True if batch norm uses batch statistics and learns.
     """
 
     position: int
@@ -55,85 +56,89 @@ class ContextAttention:
     feature_length: int
     heads: int = 1
     layers: int = 1
-    among_boxes: bool = False
-    to_context: bool = True
-    in_sequence: bool = False
+    self_attention: bool = False
+    context_attention: bool = True
+    sequential: bool = False
     is_training: bool = False
 
-    def __call__(self, features: tf.Tensor, around: Surroundings) -> tf.Tensor:
-        """Features [B * N, h, w, C] -> the same shape; calls share variables.
+    def __call__(self, features: tf.Tensor, attention_context: AttentionContext) -> tf.Tensor:
+        """Attends with features [B * N, h, w, C] -> the same shape; calls share variables.
 
         Raises:
-            ConfigError: if context features are needed and missing, or have another length.
+            ConfigError: if context features are needed but missing, or have another length.
         """
-        valid = around.valid
+        valid = attention_context.valid
         boxes = _per_image(tf.reduce_mean(features, axis=[1, 2]), valid)
         names = _output_names()
         with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
-            found = self._found(boxes, valid, around.context, names)
-        rows = tf.reshape(found, [-1, features.shape[3]])
+            attended = self._attended_features(boxes, valid, attention_context.context, names)
+        rows = tf.reshape(attended, [-1, features.shape[3]])
         return features + rows[:, tf.newaxis, tf.newaxis, :]
 
-    def _found(
+    def _attended_features(
         self,
         boxes: tf.Tensor,
         valid: tf.Tensor,
         context: Optional[Context],
         names: Iterator[str],
     ) -> tf.Tensor:
-        """What boxes [B, N, C] find, [B, N, C]."""
-        among = None
-        if self.among_boxes:
-            among = self._attend(boxes, valid, boxes, valid, "SelfAttentionBlock", next(names))
-            if not self.to_context:
-                return among
-        start = boxes if among is None or not self.in_sequence else (boxes + among) / 2.0
-        seen = self._checked(context)
-        count = seen.features.shape[1] or tf.shape(seen.features)[1]
-        is_real = tf.sequence_mask(seen.num, count)
-        net = start
+        """Computes the features that boxes [B, N, C] get by attention, [B, N, C]."""
+        self_attended = None
+        if self.self_attention:
+            self_attended = self._attend(
+                boxes, valid, boxes, valid, "SelfAttentionBlock", next(names)
+            )
+            if not self.context_attention:
+                return self_attended
+        inputs = (
+            boxes if self_attended is None or not self.sequential else (boxes + self_attended) / 2.0
+        )
+        memory = self._check_context(context)
+        count = memory.features.shape[1] or tf.shape(memory.features)[1]
+        is_real = tf.sequence_mask(memory.num, count)
+        net = inputs
         for layer in range(self.layers):
-            answers = [
+            head_outputs = [
                 self._attend(
                     net,
                     valid,
-                    tf.cast(seen.features, boxes.dtype),
+                    tf.cast(memory.features, boxes.dtype),
                     is_real,
                     f"AttentionBlock{head}_AttentionLayer{layer}",
                     next(names),
                 )
                 for head in range(self.heads)
             ]
-            net += tf.add_n(answers) / float(self.heads)
-        found = net + start
-        return found if among is None or self.in_sequence else found + among
+            net += tf.add_n(head_outputs) / float(self.heads)
+        attended = net + inputs
+        return attended if self_attended is None or self.sequential else attended + self_attended
 
     def _attend(
         self,
         boxes: tf.Tensor,
         is_box: tf.Tensor,
-        seen: tf.Tensor,
-        is_seen: tf.Tensor,
+        memory: tf.Tensor,
+        is_memory: tf.Tensor,
         scope: str,
         output_scope: str,
     ) -> tf.Tensor:
-        """Boxes [B, N, C] attend to [B, M, F]: [B, N, C]; `is_box` [B, N], `is_seen` [B, M]."""
+        """Attends with boxes [B, N, C] to memory [B, M, F]; flags [B, N], [B, M] -> [B, N, C]."""
         with tf1.variable_scope(scope):
-            queries = self._projected(boxes, self.bottleneck, "fully_connected", is_box)
-            keys = self._projected(seen, self.bottleneck, "fully_connected_1", is_seen)
-            values = self._projected(seen, self.bottleneck, "fully_connected_2", is_seen)
-        # bfloat16 has three digits, which a low temperature would magnify.
+            queries = self._project(boxes, self.bottleneck, "fully_connected", is_box)
+            keys = self._project(memory, self.bottleneck, "fully_connected_1", is_memory)
+            values = self._project(memory, self.bottleneck, "fully_connected_2", is_memory)
+        # In float32, because bfloat16 has three digits, and a low temperature magnifies the error.
         similarity = tf.cast(tf.matmul(queries, keys, transpose_b=True), tf.float32)
-        similarity = tf.where(is_seen[:, tf.newaxis], similarity / self.temperature, MASKED)
+        similarity = tf.where(is_memory[:, tf.newaxis], similarity / self.temperature, MASKED)
         weights = tf.cast(tf.nn.softmax(similarity), values.dtype)
-        return self._projected(tf.matmul(weights, values), boxes.shape[2], output_scope)
+        return self._project(tf.matmul(weights, values), boxes.shape[2], output_scope)
 
-    def _projected(
+    def _project(
         self, rows: tf.Tensor, depth: int, scope: str, keep: Optional[tf.Tensor] = None
     ) -> tf.Tensor:
-        """[B, M, any] -> [B, M, depth]; with `keep` [B, M] of length 1, or 0 where that is false.
+        """Projects [B, M, any] to [B, M, depth], with `keep` [B, M] to length 1 or 0.
 
-        Padding is part of the batch's statistics, as in the reference.
+        Padding is part of the batch's statistics, like in the reference.
         """
         flat = slim.fully_connected(
             tf.reshape(rows, [-1, rows.shape[2]]),
@@ -149,26 +154,26 @@ class ContextAttention:
         unit = tf.math.l2_normalize(tf.cast(projected, tf.float32), axis=-1)
         return tf.cast(tf.where(keep[..., tf.newaxis], unit, 0.0), rows.dtype)
 
-    def _checked(self, context: Optional[Context]) -> Context:
+    def _check_context(self, context: Optional[Context]) -> Context:
         if context is None:
             raise ConfigError(
-                "faster_rcnn.context_config: the model needs context features, and the input has "
+                "faster_rcnn.context_config: the model needs context features, but the input has "
                 "none; set load_context_features: true in train_input_reader and "
                 "eval_input_reader"
             )
         length = context.features.shape[2]
         if length not in (None, self.feature_length):
             raise ConfigError(
-                "faster_rcnn.context_config.context_feature_length: is "
-                f"{self.feature_length}, and the context features have {length} numbers each; "
-                f"set it to {length}"
+                "faster_rcnn.context_config.context_feature_length is "
+                f"{self.feature_length}, but the context features have {length} "
+                f"numbers each; set it to {length}"
             )
         features = tf.ensure_shape(context.features, [None, None, self.feature_length])
         return Context(features, context.num)
 
 
 def _output_names() -> Iterator[str]:
-    """Scopes of the layers that end the blocks of attention, in the order of the blocks."""
+    """Yields the scopes of the layers that end the attention blocks, in order of the blocks."""
     yield "fully_connected"
     number = 1
     while True:
@@ -177,22 +182,22 @@ def _output_names() -> Iterator[str]:
 
 
 def _per_image(rows: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-    """Rows [B * M, depth] -> [B, M, depth], with B and M of `like` [B, M, …]."""
+    """Splits rows [B * M, depth] into [B, M, depth], with B and M of `like` [B, M, …]."""
     static, dynamic = like.shape[:2].as_list(), tf.shape(like)
     sizes = [dynamic[axis] if size is None else size for axis, size in enumerate(static)]
     split = tf.reshape(rows, [*sizes, rows.shape[1]])
     return tf.ensure_shape(split, [*static, rows.shape[1]])
 
 
-def refuse_impossible(model: Any) -> None:
-    """ConfigError for a `FasterRcnn` message that cannot have its `context_config`."""
+def check_context_or_raise(model: Any) -> None:
+    """Raises ConfigError if a `FasterRcnn` message cannot have its `context_config`."""
     for problem in check_context(model, "faster_rcnn"):
         if problem.severity == "error":
             raise ConfigError(f"{problem.field}: {problem.message}; {problem.remedy}")
 
 
 def make_context_attention(model: Any, is_training: bool) -> Optional[ContextAttention]:
-    """The attention of a `FasterRcnn` message; None without a `context_config`."""
+    """Builds the attention of a `FasterRcnn` message; None without a `context_config`."""
     if not model.HasField("context_config"):
         return None
     config = model.context_config
@@ -203,8 +208,8 @@ def make_context_attention(model: Any, is_training: bool) -> Optional[ContextAtt
         feature_length=config.context_feature_length,
         heads=config.num_attention_heads,
         layers=config.num_attention_layers,
-        among_boxes=config.use_self_attention,
-        to_context=config.use_long_term_attention,
-        in_sequence=config.self_attention_in_sequence and config.use_self_attention,
+        self_attention=config.use_self_attention,
+        context_attention=config.use_long_term_attention,
+        sequential=config.self_attention_in_sequence and config.use_self_attention,
         is_training=is_training,
     )

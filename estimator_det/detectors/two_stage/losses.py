@@ -38,10 +38,10 @@ class WeightedLosses:
     """The two losses of a stage, and the factors of their sums.
 
     Attributes:
-        localization: Box codes, targets, weights -> [B, A].
-        classification: Class logits, targets, weights -> [B, A] or [B, A, C].
-        localization_weight: Factor of the localization term.
-        classification_weight: Factor of the classification term.
+        localization: box codes, targets, weights -> [B, A].
+        classification: class logits, targets, weights -> [B, A] or [B, A, C].
+        localization_weight: factor of the localization term.
+        classification_weight: factor of the classification term.
     """
 
     localization: LocalizationLoss
@@ -55,9 +55,9 @@ class RpnLoss:
     """Loss of a random sample of the anchors of each image.
 
     Attributes:
-        assigner: Matches anchors to groundtruth.
-        sampling: How many anchors count.
-        terms: The two losses.
+        assigner: matches anchors to groundtruth.
+        sampling: chooses the anchors that count.
+        terms: the two losses.
     """
 
     assigner: TargetAssigner
@@ -65,24 +65,24 @@ class RpnLoss:
     terms: WeightedLosses
 
     def __call__(self, output: RpnOutput, groundtruth: Groundtruth) -> Losses:
-        """Scalar terms, each a mean over the sample, then over images; counts of the matching."""
+        """Computes scalar terms, means over the sample, then over images, and match counts."""
         targets = assign_objects(self.assigner, output.anchors, groundtruth)
         is_object = targets.class_targets[:, :, 0] > 0.0
         sampled = self.sampling(targets.class_weights[:, :, 0] > 0.0, is_object)
-        used = tf.cast(sampled, tf.float32)
+        is_sampled = tf.cast(sampled, tf.float32)
         box_losses = self.terms.localization(
             output.box_encodings,
             targets.box_targets,
-            weights=used * targets.box_weights,
+            weights=is_sampled * targets.box_weights,
             losses_mask=groundtruth.is_annotated,
         )
         object_losses = self.terms.classification(
             output.objectness_logits,
             tf.one_hot(tf.cast(is_object, tf.int32), 2),
-            weights=used,
+            weights=is_sampled,
             losses_mask=groundtruth.is_annotated,
         )
-        sample_size = tf.maximum(tf.reduce_sum(used, axis=1), 1.0)
+        sample_size = tf.maximum(tf.reduce_sum(is_sampled, axis=1), 1.0)
 
         def mean(losses: tf.Tensor) -> tf.Tensor:
             return tf.reduce_mean(tf.reduce_sum(losses, axis=1) / sample_size)
@@ -91,7 +91,7 @@ class RpnLoss:
             RPN_LOCALIZATION: self.terms.localization_weight * mean(box_losses),
             RPN_OBJECTNESS: self.terms.classification_weight * mean(object_losses),
         }
-        images = tf.cast(tf.shape(used)[0], tf.float32)
+        images = tf.cast(tf.shape(is_sampled)[0], tf.float32)
         counts = count_assignment(targets.matches, groundtruth.valid)
         return Losses(terms, counts, dict.fromkeys(terms, images))
 
@@ -101,9 +101,9 @@ class RegionLoss:
     """Loss of all regions of each image, or of the hardest ones.
 
     Attributes:
-        assigner: Matches regions to groundtruth.
-        terms: The two losses.
-        miner: Keeps the regions of the largest losses only; None: keep all.
+        assigner: matches regions to groundtruth.
+        terms: the two losses.
+        miner: uses the regions of the largest losses only; None: uses all.
     """
 
     assigner: TargetAssigner
@@ -111,10 +111,10 @@ class RegionLoss:
     miner: Optional[HardExampleMiner] = None
 
     def __call__(self, regions: Regions, output: RegionOutput, groundtruth: Groundtruth) -> Losses:
-        """Scalar terms, each a mean over regions, then over images; counts of mining."""
+        """Computes scalar terms, means over regions, then over images; counts of mining."""
         targets = assign_classes(self.assigner, regions.boxes, groundtruth)
         box_losses = self.terms.localization(
-            box_of_class(output.box_encodings, targets.class_targets),
+            select_class_codes(output.box_encodings, targets.class_targets),
             targets.box_targets,
             weights=targets.box_weights,
             losses_mask=groundtruth.is_annotated,
@@ -132,17 +132,17 @@ class RegionLoss:
         box_losses, class_losses = box_losses / share, class_losses / share
         counts = {}
         if self.miner:
-            # A loss that is not finite is never chosen.
-            nothing = -float("inf")
-            mined = self.miner(
-                tf.where(regions.valid, box_losses, nothing),
-                tf.where(regions.valid, class_losses, nothing),
+            # The miner never selects a loss of -inf.
+            never_selected = -float("inf")
+            mined_losses = self.miner(
+                tf.where(regions.valid, box_losses, never_selected),
+                tf.where(regions.valid, class_losses, never_selected),
                 regions.boxes,
                 targets.matches,
             )
-            box_total, class_total = mined.localization, mined.classification
+            box_total, class_total = mined_losses.localization, mined_losses.classification
             for name in ("num_positives", "num_negatives"):
-                mean = tf.reduce_mean(tf.cast(getattr(mined, name), tf.float32))
+                mean = tf.reduce_mean(tf.cast(getattr(mined_losses, name), tf.float32))
                 counts[f"HardExampleMiner/{name}"] = mean
         else:
             box_total = tf.reduce_sum(tf.where(regions.valid, box_losses, 0.0))
@@ -154,10 +154,10 @@ class RegionLoss:
         return Losses(terms, counts, dict.fromkeys(terms, images))
 
 
-def box_of_class(box_encodings: tf.Tensor, class_targets: tf.Tensor) -> tf.Tensor:
-    """Codes [B, N, q, 4] of each region's target class, [B, N, K + 1] -> [B, N, 4].
+def select_class_codes(box_encodings: tf.Tensor, class_targets: tf.Tensor) -> tf.Tensor:
+    """Selects the codes [B, N, q, 4] of each region's target class, [B, N, K + 1] -> [B, N, 4].
 
-    Regions of background have zeros, and no target to be compared with.
+    Background regions have zeros, and no box target.
     """
     if box_encodings.shape[2] == 1:
         return box_encodings[:, :, 0]
@@ -167,7 +167,7 @@ def box_of_class(box_encodings: tf.Tensor, class_targets: tf.Tensor) -> tf.Tenso
 
 
 def make_rpn_loss(config: Any) -> RpnLoss:
-    """The first stage's loss of a `FasterRcnn` message; ConfigError for an option out of range."""
+    """Builds the first stage's loss of a `FasterRcnn` message, or raises ConfigError."""
     return RpnLoss(
         assigner=make_anchor_assigner(config),
         sampling=make_sampling(
@@ -186,16 +186,16 @@ def make_rpn_loss(config: Any) -> RpnLoss:
 
 
 def make_region_loss(config: Any) -> RegionLoss:
-    """The second stage's loss of a `FasterRcnn` message; ConfigError as `make_rpn_loss`."""
-    chosen = config.second_stage_classification_loss
-    has_loss = chosen.WhichOneof("classification_loss") is not None
+    """Builds the second stage's loss of a `FasterRcnn` message, or raises ConfigError."""
+    loss_config = config.second_stage_classification_loss
+    has_loss = loss_config.WhichOneof("classification_loss") is not None
     box_weight = config.second_stage_localization_loss_weight
     class_weight = config.second_stage_classification_loss_weight
     return RegionLoss(
         assigner=make_region_assigner(config),
         terms=WeightedLosses(
             localization=_smooth_l1(),
-            classification=make_classification_loss(chosen) if has_loss else _softmax(),
+            classification=make_classification_loss(loss_config) if has_loss else _softmax(),
             localization_weight=box_weight,
             classification_weight=class_weight,
         ),

@@ -14,7 +14,7 @@ from estimator_det.boxes.masks import crop_masks
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Groundtruth
-from estimator_det.detectors.two_stage.outputs import Regions, normalized
+from estimator_det.detectors.two_stage.outputs import Regions, normalize_boxes
 from estimator_det.detectors.two_stage.roi_stage import per_region
 from estimator_det.detectors.two_stage.targets import assign_classes, make_region_assigner
 from estimator_det.images.sizes import height_and_width
@@ -32,11 +32,11 @@ class MaskStage:
     """Masks of boxes, and their loss.
 
     Attributes:
-        head: Features of boxes to masks.
-        assigner: Matches boxes to groundtruth.
-        loss_weight: Factor of the loss.
-        resizes_masks: Whether groundtruth masks are brought to the size of the network's input.
-        matmul: Whether groundtruth masks are cropped by matrix products, for TPU.
+        head: features of boxes -> masks.
+        assigner: matches boxes to groundtruth.
+        loss_weight: factor of the loss.
+        resizes_masks: True if groundtruth masks are resized to the network's input.
+        matmul: True if groundtruth masks are cropped by matrix products, for TPU.
     """
 
     head: MaskHead
@@ -46,7 +46,7 @@ class MaskStage:
     matmul: bool = False
 
     def predict(self, features: tf.Tensor, boxes: tf.Tensor) -> tf.Tensor:
-        """Features [B * N, h', w', C] of boxes [B, N, 4] -> logits [B, N, K or 1, h, w]."""
+        """Predicts from features [B * N, h', w', C] of boxes [B, N, 4]: [B, N, K or 1, h, w]."""
         return per_region(self.head.predict(features), boxes)
 
     def loss(
@@ -56,30 +56,30 @@ class MaskStage:
 
         Args:
             logits: float32 [B, N, K or 1, h, w].
-            regions: The boxes, in pixels of the padded image.
-            groundtruth: Boxes in pixels of the padded image, masks of its frame.
+            regions: boxes in pixels of the padded image.
+            groundtruth: boxes in pixels of the padded image, and masks.
             inputs: float [B, H, W, C].
 
         Returns:
-            The loss, and the number of pixels: its divisor in `Losses`.
+            The loss, and the number of pixels, which is its divisor in `Losses`.
 
         Raises:
             ConfigError: if the groundtruth has no masks.
         """
         targets = assign_classes(self.assigner, regions.boxes, groundtruth)
         label = tf.argmax(targets.class_targets, axis=2, output_type=tf.int32)
-        own = mask_of_class(logits, tf.maximum(label - 1, 0))
-        size = (int(own.shape[2]), int(own.shape[3]))
+        class_logits = select_class_masks(logits, tf.maximum(label - 1, 0))
+        size = (int(class_logits.shape[2]), int(class_logits.shape[3]))
         crop = _crop_by_products if self.matmul else crop_masks
-        wanted = crop(
+        target_masks = crop(
             self._groundtruth_masks(groundtruth, inputs),
-            normalized(regions.boxes, inputs),
+            normalize_boxes(regions.boxes, inputs),
             size,
             tf.maximum(targets.matches, 0),
         )
         weights = targets.box_weights * tf.cast(regions.valid, tf.float32)
         losses = sigmoid_cross_entropy(
-            own, tf.stop_gradient(wanted), weights[:, :, tf.newaxis, tf.newaxis]
+            class_logits, tf.stop_gradient(target_masks), weights[:, :, tf.newaxis, tf.newaxis]
         )
         if groundtruth.is_annotated is not None:
             losses = zero_images(losses, groundtruth.is_annotated)
@@ -87,21 +87,21 @@ class MaskStage:
         return self.loss_weight * tf.reduce_sum(losses) / tf.maximum(pixels, 1.0), pixels
 
     def _groundtruth_masks(self, groundtruth: Groundtruth, inputs: tf.Tensor) -> tf.Tensor:
-        """float32 [B, G + 1, H, W], the last mask empty: an image without boxes has one, too."""
+        """Masks float32 [B, G + 1, H, W]; the last one is empty, because G may be 0."""
         if groundtruth.masks is None:
             raise ConfigError(
-                "faster_rcnn.number_of_stages: 3 stages learn masks, the groundtruth has none; "
-                "set load_instance_masks: true in train_input_reader and eval_input_reader"
+                "faster_rcnn.number_of_stages is 3, but the groundtruth has no masks to learn; set "
+                "load_instance_masks: true in train_input_reader and eval_input_reader"
             )
         masks = tf.pad(tf.cast(groundtruth.masks, tf.float32), [[0, 0], [0, 1], [0, 0], [0, 0]])
-        same = None not in masks.shape[2:] and masks.shape[2:] == inputs.shape[1:3]
-        if self.resizes_masks and not same:
-            masks = _resized(masks, height_and_width(inputs))
+        has_input_size = None not in masks.shape[2:] and masks.shape[2:] == inputs.shape[1:3]
+        if self.resizes_masks and not has_input_size:
+            masks = _resize(masks, height_and_width(inputs))
         return masks
 
 
-def mask_of_class(masks: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
-    """Masks [B, N, K or 1, h, w] of classes int32 [B, N], from 0 -> [B, N, h, w]."""
+def select_class_masks(masks: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
+    """Selects the masks [B, N, K or 1, h, w] of classes int32 [B, N], from 0 -> [B, N, h, w]."""
     if masks.shape[2] == 1:
         return masks[:, :, 0]
     return tf.gather(masks, classes, batch_dims=2)
@@ -110,30 +110,27 @@ def mask_of_class(masks: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
 def _crop_by_products(
     masks: tf.Tensor, boxes: tf.Tensor, size: Tuple[int, int], indices: tf.Tensor
 ) -> tf.Tensor:
-    """As `crop_masks`, by `crop_regions` with matrix products: every box crops a map of its own."""
-    of_boxes = tf.gather(masks, indices, batch_dims=1)
-    maps = tf.reshape(of_boxes, [-1, *height_and_width(masks[:, 0, :, :, tf.newaxis]), 1])
+    """Crops like `crop_masks`, but by matrix products."""
+    # `crop_regions` crops one map per image, so each box gets a copy of its mask.
+    box_masks = tf.gather(masks, indices, batch_dims=1)
+    maps = tf.reshape(box_masks, [-1, *height_and_width(masks[:, 0, :, :, tf.newaxis]), 1])
     crops = crop_regions(maps, tf.reshape(boxes, [-1, 1, 4]), size, matmul=True)
     return per_region(crops[..., 0], boxes)
 
 
-def _resized(masks: tf.Tensor, size: Tuple[Any, Any]) -> tf.Tensor:
-    """[B, G, h, w] -> [B, G, *size] by the nearest pixel."""
-    by_pixel = tf.transpose(masks, [0, 2, 3, 1])
-    nearest = tf1.image.resize(by_pixel, size, method="nearest")
+def _resize(masks: tf.Tensor, size: Tuple[Any, Any]) -> tf.Tensor:
+    """Resizes [B, G, h, w] to [B, G, *size] by the nearest pixel."""
+    channels_last = tf.transpose(masks, [0, 2, 3, 1])
+    nearest = tf1.image.resize(channels_last, size, method="nearest")
     return tf.transpose(nearest, [0, 3, 1, 2])
 
 
 def make_mask_stage(config: Any, is_training: bool) -> MaskStage:
-    """The third stage of a `FasterRcnn` message.
-
-    Raises:
-        ConfigError: if the box predictor has no masks, or an option is out of range.
-    """
+    """Builds the third stage of a `FasterRcnn` message, or raises ConfigError."""
     predictor = config.second_stage_box_predictor
     if not predictor.mask_rcnn_box_predictor.predict_instance_masks:
         raise ConfigError(
-            "faster_rcnn.number_of_stages: 3 stages need second_stage_box_predictor "
+            "faster_rcnn.number_of_stages is 3, which needs second_stage_box_predictor "
             "{ mask_rcnn_box_predictor { predict_instance_masks: true } }; set it, or 2 stages"
         )
     return MaskStage(

@@ -1,4 +1,4 @@
-"""The second stage: features of regions, and from them boxes and classes."""
+"""The second stage, which computes features of regions, and from them boxes and classes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from estimator_det.config.text import ConfigError
 from estimator_det.detectors.two_stage.context import (
     POST_BOX_CLASSIFIER,
     POST_RPN,
+    AttentionContext,
     ContextAttention,
-    Surroundings,
     make_context_attention,
 )
 from estimator_det.detectors.two_stage.outputs import RegionOutput
@@ -30,24 +30,23 @@ REGION_STAGES: Registry[Callable[..., RegionStage]] = Registry("second-stage box
 
 
 class RegionStage(Protocol):
-    """A feature map and regions to boxes and classes of the regions."""
+    """Predicts boxes and classes of regions from a feature map."""
 
-    def predict(self, features: tf.Tensor, boxes: tf.Tensor, around: Surroundings) -> RegionOutput:
-        """Feature map [B, h, w, C] and boxes [B, N, 4], normalized to the padded images.
-
-        `around` says which boxes are padding, and what they can attend to.
-        """
+    def predict(
+        self, features: tf.Tensor, boxes: tf.Tensor, attention_context: AttentionContext
+    ) -> RegionOutput:
+        """Predicts from a map [B, h, w, C] and boxes [B, N, 4] normalized to padded images."""
 
 
 @dataclass(frozen=True)
 class CropOptions:
-    """How regions are cut out of a feature map.
+    """Options of cropping regions from a feature map.
 
     Attributes:
-        size: Side of the crop.
-        pool_size: Side of the max pooling of a crop.
-        pool_stride: Its stride.
-        matmul: Whether crops are matrix products, for TPU.
+        size: height and width of the crop.
+        pool_size: window of the max pooling of a crop.
+        pool_stride: stride of the max pooling.
+        matmul: True if crops are matrix products, for TPU.
     """
 
     size: int
@@ -62,23 +61,23 @@ class CropOptions:
             ("maxpool_stride", self.pool_stride),
         ):
             if value < 1:
-                raise ConfigError(f"faster_rcnn.{field}: must be 1 or more; got {value}")
+                raise ConfigError(f"faster_rcnn.{field} must be 1 or more; given: {value}")
         if self.pool_size > self.size:
             raise ConfigError(
-                f"faster_rcnn.maxpool_kernel_size: is {self.pool_size}, more than "
-                f"initial_crop_size, {self.size}"
+                "faster_rcnn.maxpool_kernel_size must not be above initial_crop_size, "
+                f"{self.size}; given: {self.pool_size}"
             )
 
 
 @dataclass(frozen=True)
 class CropStage:
-    """Crops of the feature map pass the rest of the network, then the head.
+    """Runs the rest of the network, then the head, on crops of the feature map.
 
     Attributes:
-        extractor: Crops to features of boxes.
-        crops: How crops are made.
-        head: Features to boxes and classes.
-        attention: Of crops or of features of boxes; None: without.
+        extractor: crops -> features of boxes.
+        crops: options of cropping.
+        head: features -> boxes and classes.
+        attention: attention of crops or of features of boxes; None: no attention.
     """
 
     extractor: TwoStageExtractor
@@ -86,47 +85,48 @@ class CropStage:
     head: RegionBoxHead
     attention: Optional[ContextAttention] = None
 
-    def predict(self, features: tf.Tensor, boxes: tf.Tensor, around: Surroundings) -> RegionOutput:
-        box_features = self.box_features(self.crop(features, boxes, around), around)
+    def predict(
+        self, features: tf.Tensor, boxes: tf.Tensor, attention_context: AttentionContext
+    ) -> RegionOutput:
+        box_features = self.box_features(
+            self.crop(features, boxes, attention_context), attention_context
+        )
         return _output(box_features, self.head.predict(box_features), boxes)
 
     def crop(
-        self, features: tf.Tensor, boxes: tf.Tensor, around: Optional[Surroundings] = None
+        self,
+        features: tf.Tensor,
+        boxes: tf.Tensor,
+        attention_context: Optional[AttentionContext] = None,
     ) -> tf.Tensor:
-        """[B, h, w, C], normalized boxes [B, N, 4] -> pooled crops [B * N, s, s, C]."""
+        """Crops [B, h, w, C] at normalized boxes [B, N, 4] and pools -> [B * N, s, s, C]."""
         options = self.crops
         crops = crop_regions(features, boxes, (options.size,) * 2, matmul=options.matmul)
         pooled = pool_crops(crops, options.pool_size, options.pool_stride)
-        return self._attended(pooled, around, POST_RPN)
+        return self._attend(pooled, attention_context, POST_RPN)
 
-    def box_features(self, crops: tf.Tensor, around: Optional[Surroundings] = None) -> tf.Tensor:
-        """Pooled crops [B * N, s, s, C] -> [B * N, h', w', C']; calls share variables."""
-        return self._attended(self.extractor.box_features(crops), around, POST_BOX_CLASSIFIER)
+    def box_features(
+        self, crops: tf.Tensor, attention_context: Optional[AttentionContext] = None
+    ) -> tf.Tensor:
+        """Computes [B * N, h', w', C'] from crops [B * N, s, s, C]; calls share variables."""
+        return self._attend(
+            self.extractor.box_features(crops), attention_context, POST_BOX_CLASSIFIER
+        )
 
-    def _attended(
-        self, rows: tf.Tensor, around: Optional[Surroundings], position: int
+    def _attend(
+        self, rows: tf.Tensor, attention_context: Optional[AttentionContext], position: int
     ) -> tf.Tensor:
         if self.attention is None or self.attention.position != position:
             return rows
-        assert around is not None, "boxes attend to nothing"
-        return self.attention(rows, around)
+        assert attention_context is not None, "attention needs its context"
+        return self.attention(rows, attention_context)
 
 
 @REGION_STAGES.register("mask_rcnn_box_predictor")
 def make_crop_stage(
     config: Any, model: Any, extractor: TwoStageExtractor, is_training: bool
 ) -> CropStage:
-    """The second stage with a `MaskRCNNBoxPredictor` message.
-
-    Args:
-        config: The message.
-        model: The `FasterRcnn` message that holds it.
-        extractor: Of the model.
-        is_training: Whether the model trains.
-
-    Raises:
-        ConfigError: if an option is out of range or not supported.
-    """
+    """Builds the second stage with a `MaskRCNNBoxPredictor` message, or raises ConfigError."""
     crops = CropOptions(
         size=model.initial_crop_size,
         pool_size=model.maxpool_kernel_size,
@@ -143,18 +143,20 @@ def make_crop_stage(
 
 @dataclass(frozen=True)
 class RfcnStage:
-    """The whole feature map passes the rest of the network; the head crops its score maps.
+    """Runs the rest of the network on the whole feature map; the head crops its score maps.
 
     Attributes:
-        extractor: Feature map to features of boxes.
-        head: Features and boxes to boxes and classes.
+        extractor: feature map -> features of boxes.
+        head: features and boxes -> boxes and classes.
     """
 
     extractor: TwoStageExtractor
     head: RfcnHead
 
-    def predict(self, features: tf.Tensor, boxes: tf.Tensor, around: Surroundings) -> RegionOutput:
-        del around
+    def predict(
+        self, features: tf.Tensor, boxes: tf.Tensor, attention_context: AttentionContext
+    ) -> RegionOutput:
+        del attention_context
         box_features = self.extractor.box_features(features)
         return _output(box_features, self.head.predict(box_features, boxes), boxes)
 
@@ -163,7 +165,7 @@ class RfcnStage:
 def make_rfcn_stage(
     config: Any, model: Any, extractor: TwoStageExtractor, is_training: bool
 ) -> RfcnStage:
-    """The second stage with an `RfcnBoxPredictor` message; see `make_crop_stage`."""
+    """Builds the second stage with an `RfcnBoxPredictor` message; see `make_crop_stage`."""
     head = make_rfcn_head(
         config, model.num_classes, is_training, matmul=model.use_matmul_crop_and_resize
     )
@@ -171,17 +173,13 @@ def make_rfcn_stage(
 
 
 def make_region_stage(model: Any, extractor: TwoStageExtractor, is_training: bool) -> RegionStage:
-    """The second stage of a `FasterRcnn` message.
-
-    Raises:
-        ConfigError: if its box predictor is not one for regions, or an option is out of range.
-    """
+    """Builds the second stage of a `FasterRcnn` message, or raises ConfigError."""
     predictor = model.second_stage_box_predictor
     kind = predictor.WhichOneof("box_predictor_oneof")
     if kind in REGION_STAGES and getattr(predictor, kind).box_code_size != BOX_CODER.code_size:
         raise ConfigError(
-            f"faster_rcnn.second_stage_box_predictor.{kind}.box_code_size: must be "
-            f"{BOX_CODER.code_size}; got {getattr(predictor, kind).box_code_size}"
+            f"faster_rcnn.second_stage_box_predictor.{kind}.box_code_size must be "
+            f"{BOX_CODER.code_size}; given: {getattr(predictor, kind).box_code_size}"
         )
     return REGION_STAGES.make_chosen(
         predictor,
@@ -194,7 +192,7 @@ def make_region_stage(model: Any, extractor: TwoStageExtractor, is_training: boo
 
 
 def per_region(rows: tf.Tensor, boxes: tf.Tensor) -> tf.Tensor:
-    """Rows [B * N, …] of boxes [B, N, 4] as [B, N, …], float32."""
+    """Splits rows [B * N, …] of boxes [B, N, 4] into [B, N, …], float32."""
     leading = [tf.shape(boxes)[0], boxes.shape[1] or tf.shape(boxes)[1]]
     split = tf.reshape(tf.cast(rows, tf.float32), [*leading, *rows.shape[1:]])
     return tf.ensure_shape(split, [*boxes.shape[:2], *rows.shape[1:]])

@@ -12,8 +12,8 @@ from estimator_det.config.text import ConfigError
 from estimator_det.detectors import Context, make_detector
 from estimator_det.detectors.two_stage.context import (
     POST_BOX_CLASSIFIER,
+    AttentionContext,
     ContextAttention,
-    Surroundings,
 )
 from tests.detectors.two_stage import configs
 
@@ -47,10 +47,10 @@ def run(
     features[:, 0, 0] += 1.0
     features[:, 1, 1] -= 1.0  # the mean over cells stays
     with tf.Graph().as_default(), tf1.Session() as session:
-        around = Surroundings(
+        attention_context = AttentionContext(
             tf.sequence_mask(NUM_BOXES, 3), Context(tf.constant(seen), tf.constant(num_seen))
         )
-        found = one(tf.constant(features), around)
+        found = one(tf.constant(features), attention_context)
         assert found.shape == (6, 2, 2, 4)
         weights = {v.op.name: v for v in tf1.global_variables() if v.op.name.endswith("weights")}
         for name, variable in weights.items():
@@ -96,12 +96,12 @@ def test_one_head() -> None:
     np.testing.assert_allclose(found[""], 2 * BOXES + answer, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("in_sequence", [False, True])
-def test_heads_layers_and_attention_among_boxes(in_sequence: bool) -> None:
-    heads, layers = (1, 2) if in_sequence else (2, 1)
-    found = run(attention(heads=heads, layers=layers, among_boxes=True, in_sequence=in_sequence))
+@pytest.mark.parametrize("sequential", [False, True])
+def test_heads_layers_and_attention_among_boxes(sequential: bool) -> None:
+    heads, layers = (1, 2) if sequential else (2, 1)
+    found = run(attention(heads=heads, layers=layers, self_attention=True, sequential=sequential))
     among = expected(found, "SelfAttentionBlock", "fully_connected", BOXES, real(BOXES, NUM_BOXES))
-    start = (BOXES + among) / 2 if in_sequence else BOXES
+    start = (BOXES + among) / 2 if sequential else BOXES
     net, number = start, 0
     for layer in range(layers):
         answers = []
@@ -113,17 +113,17 @@ def test_heads_layers_and_attention_among_boxes(in_sequence: bool) -> None:
             )
             answers.append(expected(found, block, output, net, real(SEEN, NUM_SEEN)))
         net = net + sum(answers) / heads
-    answer = net + start + (0 if in_sequence else among)
+    answer = net + start + (0 if sequential else among)
     np.testing.assert_allclose(found[""], answer, rtol=1e-4, atol=1e-4)
 
 
 def test_attention_among_boxes_alone_needs_no_context() -> None:
-    one = attention(among_boxes=True, to_context=False)
+    one = attention(self_attention=True, context_attention=False)
     found = run(one)
     answer = expected(found, "SelfAttentionBlock", "fully_connected", BOXES, real(BOXES, NUM_BOXES))
     np.testing.assert_allclose(found[""], answer, rtol=1e-4, atol=1e-5)
     with tf.Graph().as_default():
-        assert one(tf.zeros([6, 2, 2, 4]), Surroundings(tf.ones([2, 3], bool))).shape == (
+        assert one(tf.zeros([6, 2, 2, 4]), AttentionContext(tf.ones([2, 3], bool))).shape == (
             6,
             2,
             2,
@@ -145,9 +145,9 @@ def test_without_context_features_boxes_find_nothing() -> None:
 def test_bfloat16() -> None:
     with tf.Graph().as_default(), tf1.Session() as session, tf1.tpu.bfloat16_scope():
         context = Context(tf.constant(SEEN), tf.constant(NUM_SEEN))
-        around = Surroundings(tf.sequence_mask(NUM_BOXES, 3), context)
+        attention_context = AttentionContext(tf.sequence_mask(NUM_BOXES, 3), context)
         features = tf.cast(tf.ones([6, 1, 1, 4]), tf.bfloat16)
-        found = attention(temperature=0.01, is_training=True)(features, around)
+        found = attention(temperature=0.01, is_training=True)(features, attention_context)
         assert found.dtype == tf.bfloat16
         assert {v.dtype.base_dtype for v in tf1.trainable_variables()} == {tf.float32}
         session.run(tf1.global_variables_initializer())
@@ -195,13 +195,13 @@ def test_variables(position: str, channels: int) -> None:
     ("context", "message"),
     [
         (None, "set load_context_features: true in train_input_reader"),
-        (np.zeros([2, 5, 7], np.float32), "is 6, and the context features have 7 numbers each"),
+        (np.zeros([2, 5, 7], np.float32), "is 6, but the context features have 7 numbers each"),
     ],
 )
 def test_a_context_that_does_not_fit(context: Any, message: str) -> None:
     with tf.Graph().as_default(), pytest.raises(ConfigError, match=message):
         given = None if context is None else Context(tf.constant(context), tf.constant([1, 1]))
-        attention()(tf.zeros([6, 1, 1, 4]), Surroundings(tf.ones([2, 3], bool), given))
+        attention()(tf.zeros([6, 1, 1, 4]), AttentionContext(tf.ones([2, 3], bool), given))
 
 
 @pytest.mark.parametrize(

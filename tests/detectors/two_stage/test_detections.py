@@ -12,11 +12,11 @@ from tests.detectors.two_stage.configs import small_config
 def test_frames() -> None:
     frame = detections.Frame(tf.zeros([1, 40, 80, 3]), tf.constant([[20, 40, 3]]))
     boxes = tf.constant([[[5.0, 10.0, 20.0, 40.0]]])
-    np.testing.assert_allclose(frame.of_real_image(boxes), [[[0.25, 0.25, 1, 1]]])
-    np.testing.assert_allclose(frame.to_pixels(frame.of_real_image(boxes)), boxes)
+    np.testing.assert_allclose(frame.normalize_to_real_image(boxes), [[[0.25, 0.25, 1, 1]]])
+    np.testing.assert_allclose(frame.to_pixels(frame.normalize_to_real_image(boxes)), boxes)
     whole = detections.Frame(frame.inputs)
-    np.testing.assert_allclose(whole.of_real_image(boxes), [[[0.125, 0.125, 0.5, 0.5]]])
-    np.testing.assert_allclose(whole.to_pixels(whole.of_real_image(boxes)), boxes)
+    np.testing.assert_allclose(whole.normalize_to_real_image(boxes), [[[0.125, 0.125, 0.5, 0.5]]])
+    np.testing.assert_allclose(whole.to_pixels(whole.normalize_to_real_image(boxes)), boxes)
 
 
 def test_detections_by_hand() -> None:

@@ -41,7 +41,7 @@ def run(overrides: str = "", is_training: bool = False) -> Tuple[Dict[str, Any],
         detections = detector.postprocess(predictions, shapes).as_dict()
         terms = detector.loss(predictions, labels).terms
         kept = {k: v for k, v in predictions._asdict().items() if v is not None}
-        for name in ("regions", "second_stage", "rpn", "detected"):
+        for name in ("regions", "second_stage", "rpn", "detected_regions"):
             parts = kept.pop(name, None)
             kept.update({f"{name}/{k}": v for k, v in (parts._asdict() if parts else {}).items()})
         kept.pop("detections", None)
@@ -158,7 +158,9 @@ def test_masks_need_masks_in_the_groundtruth() -> None:
     with tf.Graph().as_default():
         labels = groundtruth()._replace(masks=None)
         predictions = detector.predict(tf.zeros([2, 64, 64, 3]), None, labels)
-        with pytest.raises(ConfigError, match="the groundtruth has none; set load_instance_masks"):
+        with pytest.raises(
+            ConfigError, match="the groundtruth has no masks to learn; set load_instance_masks"
+        ):
             detector.loss(predictions, labels)
 
 
@@ -309,7 +311,7 @@ def test_static_shapes_are_static_and_give_the_same() -> None:
     "overrides, message",
     [
         ("inplace_batchnorm_update: true", "inplace_batchnorm_update"),
-        ("number_of_stages: 4", "number_of_stages: must be 1, 2 or 3; got 4"),
+        ("number_of_stages: 4", "number_of_stages must be 1, 2 or 3; given: 4"),
         ("number_of_stages: 3", "predict_instance_masks: true"),
         (f"{RFCN} number_of_stages: 3", "predict_instance_masks: true"),
         (
@@ -317,19 +319,25 @@ def test_static_shapes_are_static_and_give_the_same() -> None:
             "predict_instance_masks: true } }",
             "mask_rcnn_box_predictor.conv_hyperparams: is missing, and predict_instance_masks",
         ),
-        ("second_stage_batch_size: 13", "is 13, more than the first_stage_max_proposals, 12"),
-        ("second_stage_batch_size: 0", "second_stage_batch_size: must be 1 or more; got 0"),
+        (
+            "second_stage_batch_size: 13",
+            "must not be above first_stage_max_proposals, 12; given: 13",
+        ),
+        ("second_stage_batch_size: 0", "second_stage_batch_size must be 1 or more; given: 0"),
         ("second_stage_balance_fraction: 2", "second_stage_balance_fraction"),
-        ("first_stage_minibatch_size: 0", "first_stage_minibatch_size: must be 1 or more; got 0"),
+        ("first_stage_minibatch_size: 0", "first_stage_minibatch_size must be 1 or more; given: 0"),
         ("first_stage_positive_balance_fraction: -1", "first_stage_positive_balance_fraction"),
-        ("first_stage_max_proposals: 0", "first_stage_max_proposals: must be 1 or more"),
+        ("first_stage_max_proposals: 0", "first_stage_max_proposals must be 1 or more"),
         ("first_stage_nms_iou_threshold: 1.5", "first_stage_nms_iou_threshold"),
         ("first_stage_atrous_rate: 0", "first_stage_atrous_rate"),
-        ("first_stage_box_predictor_depth: 0", "first_stage_box_predictor_depth: must be"),
-        ("initial_crop_size: 0", "initial_crop_size: must be 1 or more; got 0"),
-        ("maxpool_kernel_size: 5", "maxpool_kernel_size: is 5, more than initial_crop_size, 4"),
-        ("maxpool_stride: 0", "maxpool_stride: must be 1 or more; got 0"),
-        ("first_stage_anchor_generator { ssd_anchor_generator {} }", "takes anchors in pixels"),
+        ("first_stage_box_predictor_depth: 0", "first_stage_box_predictor_depth must be"),
+        ("initial_crop_size: 0", "initial_crop_size must be 1 or more; given: 0"),
+        (
+            "maxpool_kernel_size: 5",
+            "maxpool_kernel_size must not be above initial_crop_size, 4; given: 5",
+        ),
+        ("maxpool_stride: 0", "maxpool_stride must be 1 or more; given: 0"),
+        ("first_stage_anchor_generator { ssd_anchor_generator {} }", "needs anchors in pixels"),
         (f"{RFCN} output_final_box_features: true", "needs 2 or 3 stages and a mask_rcnn_box"),
         ("number_of_stages: 1 output_final_box_rpn_features: true", "output_final_box_rpn"),
         ("number_of_stages: 1 return_raw_detections_during_predict: true", "needs 2 or 3 stages"),
@@ -339,15 +347,15 @@ def test_static_shapes_are_static_and_give_the_same() -> None:
         ),
         (
             "second_stage_box_predictor { mask_rcnn_box_predictor { predict_keypoints: true } }",
-            "predict_keypoints: is not supported",
+            "predict_keypoints is not supported",
         ),
         (
             "second_stage_box_predictor { mask_rcnn_box_predictor { box_code_size: 5 } }",
-            "box_code_size: must be 4; got 5",
+            "box_code_size must be 4; given: 5",
         ),
         (
             "second_stage_box_predictor { rfcn_box_predictor { crop_height: 10 } }",
-            "crop_height: must be a multiple of num_spatial_bins_height",
+            "crop_height must be a multiple of num_spatial_bins_height",
         ),
     ],
 )

@@ -76,6 +76,8 @@ def test_the_hardest_regions() -> None:
 def test_code_of_the_target_class() -> None:
     codes = tf.reshape(tf.range(24.0), [1, 2, 3, 4])
     targets = tf.one_hot([[2, 0]], 4)
-    found = losses.box_of_class(codes, targets)
+    found = losses.select_class_codes(codes, targets)
     np.testing.assert_array_equal(found, [[[4, 5, 6, 7], [0, 0, 0, 0]]])
-    np.testing.assert_array_equal(losses.box_of_class(codes[:, :, :1], targets), codes[:, :, 0])
+    np.testing.assert_array_equal(
+        losses.select_class_codes(codes[:, :, :1], targets), codes[:, :, 0]
+    )

@@ -73,7 +73,7 @@ def test_images_that_are_not_annotated() -> None:
 
 def test_mask_of_class() -> None:
     masks = tf.reshape(tf.range(24.0), [1, 2, 3, 2, 2])
-    found = mask.mask_of_class(masks, tf.constant([[2, 0]]))
+    found = mask.select_class_masks(masks, tf.constant([[2, 0]]))
     np.testing.assert_array_equal(found, [[[[8, 9], [10, 11]], [[12, 13], [14, 15]]]])
-    agnostic = mask.mask_of_class(masks[:, :, :1], tf.constant([[2, 0]]))
+    agnostic = mask.select_class_masks(masks[:, :, :1], tf.constant([[2, 0]]))
     np.testing.assert_array_equal(agnostic, masks[:, :, 0])

@@ -20,7 +20,7 @@ LABELS = Groundtruth(
     weights=tf.constant([[1.0, 1.0, 0.0]]),
     valid=tf.constant([[True, True, False]]),
 )
-IN_PIXELS = targets.with_boxes_in_pixels(LABELS, INPUTS)
+IN_PIXELS = targets.convert_boxes_to_pixels(LABELS, INPUTS)
 
 
 def config(overrides: str = "") -> object:
