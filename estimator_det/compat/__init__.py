@@ -7,18 +7,18 @@ All other packages import these names from here:
 * `estimator`: the TF1 Estimator namespace (`Estimator`, `RunConfig`, `EstimatorSpec`, …).
 * `tpu_estimator`: `TPUEstimator`, `TPUEstimatorSpec` and `RunConfig` for TPU.
 * `keras_initializer`: a Keras 2 initializer by its name.
-* `track_tf1_style_variables`: makes a TF2 module own what `get_variable` creates.
+* `track_tf1_style_variables`: makes a TF2 module own the variables of `get_variable`.
 * `registered_kernels`: kernels of an operation for a device, with their types.
 * `num_tpu_shards`: number of TPU cores of the computation being built.
 * `apply_summed`: TF1 optimizers in a TF2 loop over replicas.
-* `make_slots`: the variables of a TF1 optimizer, before it applies gradients.
-* `shared_state`: variables that a TF1 optimizer has once.
-* `limit_waiting`: for how long workers wait for each other.
-* `WorkerPool`, `iterator_spec`: workers to which a coordinator gives steps.
+* `make_slots`: creates the variables of a TF1 optimizer before it applies gradients.
+* `shared_state`: variables of a TF1 optimizer that do not belong to one model variable.
+* `limit_waiting`: limits how long workers wait for each other.
+* `WorkerPool`, `iterator_spec`: workers that run the steps of a coordinator.
 * `quick_callable`: a function of a session that is called very often.
 * `eagerly`: a context in which operations run at once.
-* `quiet_layers`: a context in which layers of TF1 do not warn of TF2.
-* `global_seed`: the seed of TensorFlow itself.
+* `quiet_layers`: a context in which TF1 layers do not warn of TF2.
+* `global_seed`: TensorFlow's own seed.
 * `require_v2_behavior`: refuses a process that switched TensorFlow 2 off.
 
 Modules: `versions` defines the supported versions; `patches` adds what each version lacks;

@@ -1,4 +1,4 @@
-"""What TensorFlow's coordinator of parameter servers keeps to itself: a dataset for each worker."""
+"""Access to private parts of TensorFlow's ClusterCoordinator: a dataset for each worker."""
 
 from __future__ import annotations
 
@@ -11,60 +11,60 @@ from tensorflow.python.distribute.coordinator import values as _values
 
 
 class WorkerPool:
-    """Workers to which the coordinator gives functions, each to one that is free.
+    """Workers of a coordinator, which runs each function on a free worker.
 
     Args:
-        strategy: A `ParameterServerStrategy`.
+        strategy: a `ParameterServerStrategy`.
     """
 
     def __init__(self, strategy: Any) -> None:
-        # Functions are traced before they are scheduled, which TensorFlow warns of.
+        # Functions are traced before they are scheduled; TensorFlow would warn of that.
         strategy.extended._allow_run_without_coordinator = True
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 
-    def on_each(self, make: Callable[[int], Any], spec: Any) -> Any:
-        """Makes a value on each worker, and again on one that has come back after a failure.
+    def create_on_workers(self, make: Callable[[int], Any], spec: Any) -> Any:
+        """Creates a value on each worker, and again after a worker failed and returned.
 
-        `create_per_worker_dataset` makes the same for all of them, without an argument.
+        `create_per_worker_dataset` creates the same value for all workers, without an argument.
 
         Args:
-            make: Gets the number of a worker; runs in this process, with its operations there.
-            spec: Type of what it makes.
+            make: function of a worker's number; runs in this process, with its operations there.
+            spec: type of the value.
 
         Returns:
-            For `schedule`, whose function gets the value of its worker.
+            An argument for `schedule`, whose function receives the value of its worker.
         """
-        made = []
+        values = []
         for worker in self._coordinator._cluster.workers:
             number = worker.worker_index
             value = worker.create_resource(make, args=(number,))
             value._type_spec = spec
-            made.append(value)
-        return _values.PerWorkerValues(made)
+            values.append(value)
+        return _values.PerWorkerValues(values)
 
     def schedule(self, function: Any, *arguments: Any) -> Any:
-        """Starts a concrete function on a worker, later if none is free; its future result."""
+        """Starts a concrete function on the next free worker; returns its future result."""
         return self._coordinator.schedule(function, args=arguments)
 
     def has_ended(self, result: Any) -> bool:
-        """Whether a result of `schedule` is here, copied from its worker.
+        """True if a result of `schedule` has been copied from its worker.
 
         Raises:
-            OpError: the first one that a function or a lost parameter server has raised.
-            Exception: the first one of what `on_each` calls.
+            OpError: the first error of a function or of a lost parameter server.
+            Exception: the first error of a function of `create_on_workers`.
         """
-        # In this order: an error that comes between cancels the results that are not there.
-        is_there: bool = result._has_fetched_to_local or result._error is not None
+        # In this order, because an error between the two lines cancels the missing results.
+        is_copied: bool = result._has_fetched_to_local or result._error is not None
         try:
             self._coordinator.done()
         except _cluster_coordinator.ClosureInputError as error:
             raise error.original_exception from error
-        return is_there
+        return is_copied
 
 
 def iterator_spec(strategy: Any, dataset: Any) -> Any:
-    """Type of the iterator of a distributed dataset that a function returns; its data never end."""
+    """Type of the iterator of an endless distributed dataset that a function returns."""
     spec = _input_lib.get_iterator_spec_from_dataset(strategy, dataset)
-    # Otherwise batches might be empty, and their sizes would not be known.
+    # Otherwise batches could be empty, and their sizes would be unknown.
     spec._enable_get_next_as_optional = False
     return spec

@@ -21,19 +21,19 @@ def _register_xla_kernels() -> None:
 
 
 def registered_kernels(operation_type: str, device_type: str) -> List[Any]:
-    """The `KernelDef` messages of an operation for a device such as CPU or XLA_CPU_JIT."""
+    """Returns the `KernelDef` messages of an operation for a device, e.g. CPU or XLA_CPU_JIT."""
     if device_type.startswith("XLA"):
         _register_xla_kernels()
-    found = _kernels.get_registered_kernels_for_op(operation_type).kernel
-    return [kernel for kernel in found if kernel.device_type == device_type]
+    kernels = _kernels.get_registered_kernels_for_op(operation_type).kernel
+    return [kernel for kernel in kernels if kernel.device_type == device_type]
 
 
 def operation_definition(operation_type: str) -> Optional[Any]:
-    """The `OpDef` message of an operation; None of one that this TensorFlow does not know."""
+    """Returns the `OpDef` message of an operation; None if this TensorFlow does not have it."""
     return _op_def_registry.get(operation_type)
 
 
 def num_tpu_shards() -> Optional[int]:
-    """Number of cores that run the TPU computation being built; None outside of one."""
+    """Returns the number of cores of the TPU computation being built; None outside of one."""
     shards: Optional[int] = _tpu_function.get_tpu_context().number_of_shards
     return shards

@@ -1,7 +1,7 @@
-"""Adds to each TensorFlow what tf-slim 1.1.0 and tensorflow-estimator 2.15.0 need.
+"""Additions to TensorFlow that tf-slim 1.1.0 and tensorflow-estimator 2.15.0 need.
 
-Both are the last releases of packages that import TensorFlow's internals. A patch states the
-versions that need it, and is applied only if what it adds is missing.
+Both are the last releases of packages that import TensorFlow's internals. A patch names the
+versions that need it, and is applied only if its addition is missing.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Patch(NamedTuple):
     """One addition to TensorFlow.
 
     Attributes:
-      name: for documentation and errors.
-      since: the first release that needs it.
-      why: what is missing, and which package needs it.
-      is_needed: whether it is missing in this process.
+      name: name for documentation and errors.
+      since: first release that needs it.
+      why: missing part, and the package that needs it.
+      is_needed: returns True if it is missing in this process.
       apply: adds it.
     """
 
@@ -42,35 +42,36 @@ class Patch(NamedTuple):
     apply: Callable[[], None]
 
 
-def _names(module_name: str, **supplied: Any) -> Tuple[Callable[[], bool], Callable[[], None]]:
-    """`is_needed` and `apply` for names of a module, in its dict: getattr may import lazily."""
+def _names(module_name: str, **members: Any) -> Tuple[Callable[[], bool], Callable[[], None]]:
+    """Builds `is_needed` and `apply` for names in a module."""
+    # In the module's dict, because getattr may import a name lazily.
 
-    def missing() -> List[str]:
-        return [name for name in supplied if name not in vars(importlib.import_module(module_name))]
+    def missing_names() -> List[str]:
+        return [name for name in members if name not in vars(importlib.import_module(module_name))]
 
-    def supply() -> None:
+    def add() -> None:
         module = importlib.import_module(module_name)
-        for name in missing():
-            setattr(module, name, supplied[name])
+        for name in missing_names():
+            setattr(module, name, members[name])
 
-    return lambda: bool(missing()), supply
+    return lambda: bool(missing_names()), add
 
 
 def _module(
     module_name: str, make: Callable[[str], types.ModuleType]
 ) -> Tuple[Callable[[], bool], Callable[[], None]]:
-    """`is_needed` and `apply` for a module."""
+    """Builds `is_needed` and `apply` for a module."""
     parent, _, child = module_name.rpartition(".")
 
     def is_missing() -> bool:
         return module_name not in sys.modules and importlib.util.find_spec(module_name) is None
 
-    def supply() -> None:
-        made = make(module_name)
-        sys.modules[module_name] = made
-        setattr(importlib.import_module(parent), child, made)
+    def add() -> None:
+        module = make(module_name)
+        sys.modules[module_name] = module
+        setattr(importlib.import_module(parent), child, module)
 
-    return is_missing, supply
+    return is_missing, add
 
 
 def _label_estimator_names() -> None:
@@ -84,12 +85,12 @@ def _label_estimator_names() -> None:
 
 
 def _keras_package() -> str:
-    """The package with Keras 2 for this TensorFlow."""
+    """Name of the package with Keras 2 for this TensorFlow."""
     return "keras" if versions.release(tf.__version__) < versions.WITHOUT_ESTIMATOR else "tf_keras"
 
 
 def _legacy_batch_norm() -> str:
-    """The module with the TF1 batch norm layer."""
+    """Name of the module with the TF1 batch norm layer."""
     return f"{_keras_package()}.src.legacy_tf_layers.normalization"
 
 
@@ -104,7 +105,7 @@ PATCHES: Tuple[Patch, ...] = (
     Patch(
         "control flow for tf-slim",
         (2, 13),
-        "tf-slim reads these from control_flow_ops; they moved to modules of their own",
+        "tf-slim reads these from control_flow_ops; they moved to other modules",
         *_names(
             "tensorflow.python.ops.control_flow_ops",
             Assert=tf1.Assert,
@@ -116,13 +117,13 @@ PATCHES: Tuple[Patch, ...] = (
     Patch(
         "stack and unstack for tf-slim",
         (2, 13),
-        "tf-slim reads these from array_ops; they moved to a module of their own",
+        "tf-slim reads these from array_ops; they moved to another module",
         *_names("tensorflow.python.ops.array_ops", stack=tf1.stack, unstack=tf1.unstack),
     ),
     Patch(
         "tensor classes for tf-slim",
         (2, 13),
-        "tf-slim reads these from framework.ops; they moved to modules of their own",
+        "tf-slim reads these from framework.ops; they moved to other modules",
         *_names(
             "tensorflow.python.framework.ops",
             Tensor=tf1.Tensor,
@@ -185,7 +186,7 @@ def apply_needed() -> Tuple[str, ...]:
 
 
 def keras_initializer(name: str) -> Any:
-    """An initializer of Keras 2 by its name, e.g. "he_normal"; ValueError if there is none.
+    """Creates an initializer of Keras 2 by its name, e.g. "he_normal"; ValueError if unknown.
 
     Keras 3 in newer TensorFlows draws other numbers for the same seed.
     """
@@ -196,7 +197,7 @@ def keras_initializer(name: str) -> Any:
 def track_tf1_style_variables(method: Any) -> Any:
     """Decorates a method of a `tf.Module`: its `get_variable` variables belong to the module.
 
-    In a TF2 loop, where no graph has collections of variables, each call finds them again.
+    In a TF2 loop, where no graph has collections of variables, each call reuses these variables.
     """
     shim = importlib.import_module(f"{_keras_package()}.src.legacy_tf_layers.variable_scope_shim")
     return shim.track_tf1_style_variables(method)

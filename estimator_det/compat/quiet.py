@@ -24,7 +24,7 @@ _HIDDEN = re.compile(
 )
 
 
-# Callers of what TensorFlow deprecates, of which a user of this library can change nothing.
+# Packages whose calls of deprecated functions a user of this library cannot change.
 _CALLERS = (
     *("estimator_det", "inputs", "model_fn", "exporters"),
     *("tensorflow", "tensorflow_estimator", "tf_slim", "tf_keras", "keras"),
@@ -34,21 +34,21 @@ _CALLERS = (
 def hide_deprecations() -> None:
     """Drops TensorFlow's advice on deprecated functions that this library or TensorFlow calls.
 
-    Advice on calls by others stays.
+    Advice on calls from other packages is still logged.
     """
-    beginnings = tuple(f"From {folder}/" for name in _CALLERS for folder in _folders(name))
+    prefixes = tuple(f"From {folder}/" for name in _CALLERS for folder in _folders(name))
 
     def is_shown(record: logging.LogRecord) -> bool:
-        return not record.getMessage().startswith(beginnings)
+        return not record.getMessage().startswith(prefixes)
 
     logging.getLogger("tensorflow").addFilter(is_shown)
-    # tf-slim calls layers by a method that Keras has renamed.
+    # tf-slim calls layers by a method that Keras renamed.
     warnings.filterwarnings("ignore", message="`layer.apply` is deprecated")
 
 
 def _folders(package: str) -> List[str]:
-    found = importlib.util.find_spec(package)
-    return list(found.submodule_search_locations or ()) if found else []
+    spec = importlib.util.find_spec(package)
+    return list(spec.submodule_search_locations or ()) if spec else []
 
 
 def startup_messages() -> ContextManager[None]:
@@ -57,32 +57,33 @@ def startup_messages() -> ContextManager[None]:
     Does nothing if TF_CPP_MIN_LOG_LEVEL is 0 or not set. If the body raises an error, all messages
     are written.
     """
-    return _without(_HIDDEN)
+    return _filtered_stderr(_HIDDEN)
 
 
 def tflite_messages() -> ContextManager[None]:
-    """Like `startup_messages`, but removes all: TFLite prints statistics and devices."""
-    return _without(re.compile(b""))
+    """Like `startup_messages`, but removes all messages: TFLite prints statistics and devices."""
+    return _filtered_stderr(re.compile(b""))
 
 
 @contextlib.contextmanager
-def _without(hidden: Pattern[bytes]) -> Iterator[None]:
+def _filtered_stderr(hidden: Pattern[bytes]) -> Iterator[None]:
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "0") == "0":
         yield
         return
     sys.stderr.flush()
     terminal = os.dup(2)
+    # The file descriptor is replaced, because native libraries do not write to sys.stderr.
     with tempfile.TemporaryFile() as buffer:
         os.dup2(buffer.fileno(), 2)
-        failed = True
+        has_failed = True
         try:
             yield
-            failed = False
+            has_failed = False
         finally:
             sys.stderr.flush()
             os.dup2(terminal, 2)
             os.close(terminal)
             buffer.seek(0)
             for line in buffer:
-                if failed or not hidden.match(line):
+                if has_failed or not hidden.match(line):
                     os.write(2, line)

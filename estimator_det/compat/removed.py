@@ -1,6 +1,6 @@
 """Modules that TensorFlow 2.16 removed and tensorflow-estimator still imports.
 
-Each function makes one module. It contains what a single machine needs. Members that cannot work
+Each function builds one module with the parts that a single machine needs. Members that cannot work
 raise NotImplementedError with their name and the versions on which they work.
 """
 
@@ -16,15 +16,16 @@ tf1: Any = tf.compat.v1
 _WORKS_ON = "It works on TensorFlow 2.15: pip install 'tensorflow==2.15.1'"
 
 
-def _refuse(what: str) -> NoReturn:
+def _refuse(feature: str) -> NoReturn:
     raise NotImplementedError(
-        f"{what} is not available on TensorFlow {tf.__version__}, which lacks its code. {_WORKS_ON}"
+        f"{feature} is not available on TensorFlow {tf.__version__}, which does not contain it. "
+        f"{_WORKS_ON}"
     )
 
 
-def _refusing(what: str) -> Any:
+def _refuse_calls(feature: str) -> Any:
     def refuse(*_: Any, **__: Any) -> NoReturn:
-        _refuse(what)
+        _refuse(feature)
 
     return refuse
 
@@ -43,7 +44,7 @@ def estimator_training(name: str) -> types.ModuleType:
     """
 
     def should_run_distribute_coordinator(config: Any) -> bool:
-        """Always False."""
+        """Returns False."""
         del config
         return False
 
@@ -52,15 +53,15 @@ def estimator_training(name: str) -> types.ModuleType:
         name,
         estimator_training.__doc__ or "",
         should_run_distribute_coordinator=should_run_distribute_coordinator,
-        init_run_config=_refusing(strategies),
-        train_and_evaluate=_refusing(strategies),
-        estimator_train=_refusing(strategies),
-        estimator_evaluate=_refusing(strategies),
+        init_run_config=_refuse_calls(strategies),
+        train_and_evaluate=_refuse_calls(strategies),
+        estimator_train=_refuse_calls(strategies),
+        estimator_evaluate=_refuse_calls(strategies),
     )
 
 
 class _NoGracefulShutdown(tf1.train.SessionRunHook):
-    """Replaces the hook with which TPUEstimator watches the health of workers."""
+    """Replacement of the hook with which TPUEstimator watches the health of workers."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         super().__init__()
@@ -82,9 +83,9 @@ def session_support(name: str) -> types.ModuleType:
         session_support.__doc__ or "",
         GracefulShutdownHook=_NoGracefulShutdown,
         ResetComputation=lambda: None,
-        ShutdownLameWorkers=_refusing("TF_TPU_GRACEFUL_SHUTDOWN_MODE=shutdown_worker"),
-        ShutdownAllWorkers=_refusing("TF_TPU_GRACEFUL_SHUTDOWN_MODE=shutdown_all_workers"),
-        start_worker_watchdog=_refusing("TF_TPU_WATCHDOG_TIMEOUT"),
+        ShutdownLameWorkers=_refuse_calls("TF_TPU_GRACEFUL_SHUTDOWN_MODE=shutdown_worker"),
+        ShutdownAllWorkers=_refuse_calls("TF_TPU_GRACEFUL_SHUTDOWN_MODE=shutdown_all_workers"),
+        start_worker_watchdog=_refuse_calls("TF_TPU_WATCHDOG_TIMEOUT"),
     )
 
 
@@ -112,11 +113,11 @@ _EMBEDDING_CLASSES = (
 def tpu_embedding(name: str) -> types.ModuleType:
     """Embedding tables of TPUs (`embedding_config_spec`): classes without instances."""
 
-    def refused(class_name: str) -> type:
-        what = f"TPU embedding ({class_name})"
-        return type(class_name, (), {"__module__": name, "__init__": _refusing(what)})
+    def unavailable(class_name: str) -> type:
+        feature = f"TPU embedding ({class_name})"
+        return type(class_name, (), {"__module__": name, "__init__": _refuse_calls(feature)})
 
-    classes = {class_name: refused(class_name) for class_name in _EMBEDDING_CLASSES}
+    classes = {class_name: unavailable(class_name) for class_name in _EMBEDDING_CLASSES}
     return _module(name, tpu_embedding.__doc__ or "", **classes)
 
 
@@ -127,5 +128,5 @@ def tpu_embedding_gradient(name: str) -> types.ModuleType:
         "get_gradients_through_dummy_table_variables",
         "hook_dummy_table_variables_to_activations",
     )
-    refused = {function: _refusing(f"TPU embedding ({function})") for function in names}
-    return _module(name, tpu_embedding_gradient.__doc__ or "", **refused)
+    unavailable = {function: _refuse_calls(f"TPU embedding ({function})") for function in names}
+    return _module(name, tpu_embedding_gradient.__doc__ or "", **unavailable)

@@ -17,15 +17,15 @@ PACKAGES = "'tensorflow>=2.15.1,<2.22' 'tensorflow-estimator==2.15.0'"
 
 
 def release(version: str) -> Tuple[int, int]:
-    """The first two numbers of a version: "2.16.0-rc1" gives (2, 16)."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    if not found:
-        raise ValueError(f"not a version: {version!r}")
-    return int(found[1]), int(found[2])
+    """Returns the first two numbers of a version: "2.16.0-rc1" -> (2, 16)."""
+    match = re.match(r"(\d+)\.(\d+)", version)
+    if not match:
+        raise ValueError(f"not a version: {version!r}; use numbers such as 2.15.1")
+    return int(match[1]), int(match[2])
 
 
 def installed(package: str) -> Optional[str]:
-    """The installed version of a package; None if it is not installed."""
+    """Returns the installed version of a package; None if it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -33,7 +33,7 @@ def installed(package: str) -> Optional[str]:
 
 
 def check_tensorflow(version: str) -> None:
-    """Raises ImportError with the command that installs a supported version, if needed."""
+    """Raises ImportError unless this version is supported, with the command that installs one."""
     if not OLDEST_TENSORFLOW <= release(version) <= NEWEST_TENSORFLOW:
         raise ImportError(
             "TensorFlow {4} is not supported; estimator-det runs on {0}.{1} to {2}.{3}. Remedy: "
@@ -44,16 +44,16 @@ def check_tensorflow(version: str) -> None:
 
 
 def import_tensorflow() -> types.ModuleType:
-    """TensorFlow; ImportError if it is missing or not of a supported version."""
+    """Imports TensorFlow; ImportError if it is missing or not of a supported version."""
     try:
         tensorflow = importlib.import_module("tensorflow")
         version = tensorflow.__version__
     except (ImportError, AttributeError) as error:
-        found = installed("tensorflow")
+        installed_version = installed("tensorflow")
         raise ImportError(
             (
-                f"TensorFlow {found} is installed but broken"
-                if found
+                f"TensorFlow {installed_version} is installed but broken"
+                if installed_version
                 else "TensorFlow is not installed"
             )
             + f" ({error}). Remedy: pip install --force-reinstall {PACKAGES} tf-keras"
@@ -64,7 +64,7 @@ def import_tensorflow() -> types.ModuleType:
 
 
 def import_estimator() -> Any:
-    """The `tf.compat.v1.estimator` namespace, from tensorflow-estimator itself.
+    """Imports the `tf.compat.v1.estimator` namespace from tensorflow-estimator.
 
     TensorFlow 2.16 and newer have no `tf.estimator`; in 2.15 it is this module.
     """
@@ -76,24 +76,26 @@ def import_estimator() -> Any:
 
 
 def import_slim() -> Any:
-    """tf-slim, after the patches."""
+    """Imports tf-slim; after the patches."""
     return _import("tf_slim", "tf-slim", "tf-slim==1.1.0")
 
 
 def check_keras(tensorflow_version: str, keras_version: Optional[str]) -> None:
-    """Raises ImportError if TensorFlow 2.16 or newer has no Keras 2.
+    """Raises ImportError if TensorFlow 2.16 or newer has no Keras 2 of the same release.
 
     Args:
       tensorflow_version: e.g. "2.19.1".
-      keras_version: of the package tf-keras; None if it is not installed.
+      keras_version: version of the package tf-keras; None if it is not installed.
     """
-    needed = release(tensorflow_version)
-    if needed < WITHOUT_ESTIMATOR or (keras_version and release(keras_version) == needed):
+    tensorflow_release = release(tensorflow_version)
+    if tensorflow_release < WITHOUT_ESTIMATOR or (
+        keras_version and release(keras_version) == tensorflow_release
+    ):
         return
     fault = f"tf-keras {keras_version} does not fit" if keras_version else "tf-keras is missing for"
     raise ImportError(
         f"{fault} TensorFlow {tensorflow_version}. Remedy: "
-        "pip install 'tf-keras~={}.{}.0'".format(*needed)
+        "pip install 'tf-keras~={}.{}.0'".format(*tensorflow_release)
     )
 
 
@@ -101,8 +103,12 @@ def _import(module: str, package: str, requirement: str) -> types.ModuleType:
     try:
         return importlib.import_module(module)
     except Exception as error:  # a wrong version or a broken installation may raise any error
-        found = installed(package)
-        state = f"{package} {found} does not work here" if found else f"{package} is missing"
+        installed_version = installed(package)
+        state = (
+            f"{package} {installed_version} does not work here"
+            if installed_version
+            else f"{package} is missing"
+        )
         raise ImportError(
             f"{state} ({type(error).__name__}: {error}). Remedy: "
             f"pip install --force-reinstall --no-deps '{requirement}'"

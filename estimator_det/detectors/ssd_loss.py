@@ -51,7 +51,7 @@ class LossTerms:
     """The two losses of anchors.
 
     classification: class logits, targets, weights -> [B, A, C] or [B, A].
-    localization: box codes, or boxes if it is `on_boxes`, targets, weights -> [B, A], possibly flat.
+    localization: box codes (boxes if it is `on_boxes`), targets, weights -> [B, A], possibly flat.
     classification_weight: factor of the classification term.
     localization_weight: factor of the localization term.
     """

@@ -149,8 +149,8 @@ class CoordinatorBackend(LoopBackend):
         loop_step.build(dataset.element_spec)
         spec = iterator_spec(strategy, dataset)
         function, example = loop_step.function_of_worker(spec)
-        iterators = pool.on_each(lambda number: iter(make_dataset(number)()), spec)
-        numbers = pool.on_each(tf.constant, tf.TensorSpec([], tf.int32))
+        iterators = pool.create_on_workers(lambda number: iter(make_dataset(number)()), spec)
+        numbers = pool.create_on_workers(tf.constant, tf.TensorSpec([], tf.int32))
 
         def begin(wants_batch: bool) -> Any:
             return pool.schedule(function, iterators, numbers, tf.constant(wants_batch))
